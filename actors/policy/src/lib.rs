@@ -1,0 +1,1 @@
+//! Pure decisions: the block store, the scheduler and the cost model.

@@ -1,0 +1,1 @@
+//! An engine on the mock device under simulated time.

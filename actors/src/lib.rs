@@ -1,0 +1,1 @@
+//! Messages, the six actors and the wiring of an engine.

@@ -1,0 +1,3 @@
+//! The `tiercel` binary.
+
+fn main() {}

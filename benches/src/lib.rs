@@ -1,0 +1,1 @@
+//! Workload files and the load client.

@@ -1,0 +1,151 @@
+//! The one clock of the engine. Nothing else in the workspace may read or wait for time (see
+//! `clippy.toml`); the simulator scales it.
+#![expect(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "this module is where the engine's time comes from"
+)]
+
+use serde::{Deserialize, Serialize};
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+/// A moment, in microseconds since the engine's clock was made. Totally ordered, cheap to copy, and
+/// pure data: policy functions take it as an argument.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct Timestamp(pub u64);
+
+impl Timestamp {
+    /// Microseconds from `earlier` to `self`; 0 if `earlier` is later.
+    pub fn since_us(self, earlier: Timestamp) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// Milliseconds from `earlier` to `self`, with fraction; 0 if `earlier` is later.
+    pub fn since_ms(self, earlier: Timestamp) -> f64 {
+        self.since_us(earlier) as f64 / 1000.0
+    }
+}
+
+impl Add<u64> for Timestamp {
+    type Output = Timestamp;
+    /// `self` plus microseconds.
+    fn add(self, us: u64) -> Timestamp {
+        Timestamp(self.0.saturating_add(us))
+    }
+}
+
+impl Sub<u64> for Timestamp {
+    type Output = Timestamp;
+    /// `self` minus microseconds, not below zero.
+    fn sub(self, us: u64) -> Timestamp {
+        Timestamp(self.0.saturating_sub(us))
+    }
+}
+
+/// Reads and waits for engine time.
+///
+/// Under simulation one engine microsecond is one tokio millisecond, because tokio's timers round up
+/// to 1 ms: with the runtime's clock paused, simulated time is exact to the microsecond.
+#[derive(Debug, Clone)]
+pub struct Clock {
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Wall { start: std::time::Instant },
+    Simulated { start: tokio::time::Instant },
+}
+
+impl Clock {
+    /// Real time.
+    pub fn wall() -> Clock {
+        Clock { kind: Kind::Wall { start: std::time::Instant::now() } }
+    }
+
+    /// Simulated time; call it inside a tokio runtime whose clock is paused.
+    pub fn simulated() -> Clock {
+        Clock { kind: Kind::Simulated { start: tokio::time::Instant::now() } }
+    }
+
+    /// Whether this is simulated time.
+    pub fn is_simulated(&self) -> bool {
+        matches!(self.kind, Kind::Simulated { .. })
+    }
+
+    /// The current moment.
+    pub fn now(&self) -> Timestamp {
+        match self.kind {
+            Kind::Wall { start } => Timestamp(start.elapsed().as_micros() as u64),
+            Kind::Simulated { start } => Timestamp(start.elapsed().as_millis() as u64),
+        }
+    }
+
+    /// Waits `us` microseconds of engine time (at least; real timers round up to 1 ms).
+    pub async fn sleep_us(&self, us: u64) {
+        let wait = match self.kind {
+            Kind::Wall { .. } => Duration::from_micros(us),
+            Kind::Simulated { .. } => Duration::from_millis(us),
+        };
+        tokio::time::sleep(wait).await;
+    }
+
+    /// Waits until `at`; returns at once if it has passed.
+    pub async fn sleep_until(&self, at: Timestamp) {
+        let us = at.since_us(self.now());
+        if us > 0 {
+            self.sleep_us(us).await;
+        }
+    }
+
+    /// Runs `work`, but gives up after `us` microseconds of engine time: `None` means too late.
+    pub async fn timeout_us<F: Future>(&self, us: u64, work: F) -> Option<F::Output> {
+        let mut work = std::pin::pin!(work);
+        let mut late = std::pin::pin!(self.sleep_us(us));
+        std::future::poll_fn(|cx| {
+            use std::task::Poll;
+            if let Poll::Ready(done) = work.as_mut().poll(cx) {
+                return Poll::Ready(Some(done));
+            }
+            late.as_mut().poll(cx).map(|()| None)
+        })
+        .await
+    }
+
+    /// Seconds since the Unix epoch, for `created` fields and cache entries; never for scheduling.
+    pub fn unix_s() -> u64 {
+        std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn simulated_time_is_exact_to_the_microsecond() {
+        let clock = Clock::simulated();
+        let before = clock.now();
+        clock.sleep_us(1).await;
+        clock.sleep_us(12_345).await;
+        assert_eq!(clock.now().since_us(before), 12_346);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn timeout_returns_the_value_or_none() {
+        let clock = Clock::simulated();
+        assert_eq!(clock.timeout_us(10, async { 7 }).await, Some(7));
+        assert_eq!(clock.timeout_us(10, clock.sleep_us(11)).await, None);
+    }
+
+    #[test]
+    fn differences_saturate() {
+        assert_eq!(Timestamp(5).since_us(Timestamp(9)), 0);
+        assert_eq!(Timestamp(5) - 9, Timestamp(0));
+    }
+}

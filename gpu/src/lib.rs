@@ -1,0 +1,1 @@
+//! Real devices: the CPU op set, its compute pool and KV slabs.

@@ -1,0 +1,1 @@
+//! Weights, tokenizer, chat template, the forward pass and sampling.
