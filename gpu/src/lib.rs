@@ -1,1 +1,5 @@
-//! Real devices: the CPU op set, its compute pool and KV slabs.
+//! Real devices: the op set that a model's forward pass is written against, and its implementations.
+
+mod ops;
+
+pub use ops::{AttentionShape, MatrixPart, OpError, Ops, SeqRows, SourceType, WeightFormat};
