@@ -1,1 +1,10 @@
-//! Pure decisions: the block store, the scheduler and the cost model.
+//! Pure decisions: `(state, event, now) -> decisions`. No clock, no channel, no I/O; the invariants are
+//! functions that tests, the simulator and debug builds all call.
+
+pub mod blocks;
+mod protocol;
+
+pub use protocol::{
+    Grant, GrantOutcome, PreemptOutcome, Preempted, Progress, StepGrant, StepRequest, StoreEvent,
+    Victim, Want, WantKind,
+};

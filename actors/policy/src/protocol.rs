@@ -1,0 +1,180 @@
+//! What the scheduler and the block store say to each other. One [`StepRequest`] and one
+//! [`StepGrant`] per step, whatever the batch size; completions of copies come as [`StoreEvent`]s.
+
+use crate::blocks::BlockHash;
+use std::sync::Arc;
+use tiercel_device::{BlockId, SeqId, StepId, Ticket};
+
+/// Scheduler -> block store: everything one step needs, in one message. Applied in the order of the
+/// fields.
+#[derive(Debug, Clone, Default)]
+pub struct StepRequest {
+    /// The step being planned; larger than every earlier one.
+    pub step: StepId,
+    /// Every step up to this one has completed: copies fenced behind them may start.
+    pub completed_step: StepId,
+    /// What completed steps made valid. Hashes are registered here and nowhere else.
+    pub progress: Vec<Progress>,
+    /// Sequences that ended (finished, cancelled, dropped): their references are dropped.
+    pub released: Vec<SeqId>,
+    /// What the step would like to run, best-ranked first.
+    pub wants: Vec<Want>,
+    /// Who may be preempted for it, first to go first. A sequence appears at most once.
+    pub victims: Vec<Victim>,
+}
+
+/// KV of a sequence that became valid.
+#[derive(Debug, Clone)]
+pub struct Progress {
+    /// The sequence.
+    pub seq: SeqId,
+    /// Tokens whose KV is valid now (`num_computed_tokens`).
+    pub computed: u32,
+    /// Names of the blocks that became full, continuing where the last report of this sequence ended.
+    pub hashes: Vec<BlockHash>,
+}
+
+/// A sequence that would like to run in the step.
+#[derive(Debug, Clone)]
+pub struct Want {
+    /// The sequence and its epoch.
+    pub ticket: Ticket,
+    /// Tokens known so far (prompt + output): the most the table may have to cover.
+    pub len: u32,
+    /// Most tokens to compute in this step; at least 1.
+    pub new_tokens: u32,
+    /// What it holds.
+    pub kind: WantKind,
+    /// How many of [`StepRequest::victims`], from the front, it may preempt. Victims that are better
+    /// ranked than the want are never among them.
+    pub max_victims: u32,
+}
+
+/// What a wanting sequence already holds.
+#[derive(Debug, Clone)]
+pub enum WantKind {
+    /// It has a table and needs room to grow.
+    Grow,
+    /// It has no table: new, or preempted and committed.
+    Open {
+        /// Names of its full blocks in order, at most `(len - 1) / block_size`, so that the last token
+        /// is always computed. The store takes the longest prefix it still has: device hits are
+        /// referenced, host hits copied in.
+        hashes: Arc<[BlockHash]>,
+        /// Blocks that must stay free after this grant (watermark).
+        keep_free: u32,
+        /// The grant is denied unless free blocks (and those its victims free) suffice for this many
+        /// tokens, although only the step's part is allocated: the full-sequence check.
+        must_fit: u32,
+    },
+}
+
+/// A sequence that may be preempted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Victim {
+    /// The sequence and the epoch that the preemption carries.
+    pub ticket: Ticket,
+    /// Copy its full blocks to the host tier first (as far as there is room), or just drop them.
+    pub swap: bool,
+}
+
+/// Block store -> scheduler: the answer to a [`StepRequest`].
+#[derive(Debug, Clone, Default)]
+pub struct StepGrant {
+    /// The step it answers.
+    pub step: StepId,
+    /// One entry per want that is not itself in `preempted`, in the order of the wants.
+    pub grants: Vec<Grant>,
+    /// Victims taken.
+    pub preempted: Vec<Preempted>,
+    /// Device blocks that nothing references (cached content included), after the step's grants.
+    pub free_blocks: u32,
+}
+
+/// The answer to one want.
+#[derive(Debug, Clone)]
+pub struct Grant {
+    /// The ticket of the want.
+    pub ticket: Ticket,
+    /// What it got.
+    pub outcome: GrantOutcome,
+}
+
+/// The answer to one want.
+#[derive(Debug, Clone)]
+pub enum GrantOutcome {
+    /// It may run.
+    Run {
+        /// Valid tokens: for `Grow` as known, for `Open` the prefix found.
+        computed: u32,
+        /// Positions the table covers for this step: `min(len, computed + new_tokens)`.
+        cover: u32,
+        /// The block table, if it changed since the last grant.
+        table: Option<Arc<[BlockId]>>,
+    },
+    /// `Open` only: host hits are being copied in; a [`StoreEvent::Resumed`] follows. It holds its
+    /// blocks meanwhile.
+    Copying {
+        /// Blocks to copy.
+        blocks: u32,
+    },
+    /// Not now: nothing was allocated, what it held it keeps. It may succeed when `pending_blocks`
+    /// more blocks come free from copies under way.
+    Denied {
+        /// Blocks that copies under way will free.
+        pending_blocks: u32,
+    },
+}
+
+/// A victim taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Preempted {
+    /// The ticket of the victim.
+    pub ticket: Ticket,
+    /// What happened.
+    pub outcome: PreemptOutcome,
+}
+
+/// How far a preemption is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PreemptOutcome {
+    /// Committed: its references are dropped, the sequence must open again.
+    Freed {
+        /// Blocks that came free (shared ones did not).
+        blocks: u32,
+        /// Blocks that are kept in the host tier for it.
+        on_host: u32,
+    },
+    /// Prepared: its blocks are frozen while they are copied out; a [`StoreEvent::PreemptCopied`]
+    /// follows, which the scheduler answers with commit or abort.
+    Copying {
+        /// Blocks to copy.
+        blocks: u32,
+    },
+}
+
+/// Something the block store tells the scheduler unasked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreEvent {
+    /// All copies of a prepared preemption ended. Even if some failed it may be committed: what was
+    /// not saved is recomputed.
+    PreemptCopied {
+        /// The ticket of the preparation.
+        ticket: Ticket,
+        /// Blocks saved.
+        copied: u32,
+        /// Blocks whose copy failed.
+        failed: u32,
+    },
+    /// All copies of an `Open` ended; the sequence may run from `computed` on.
+    Resumed {
+        /// The ticket of the want.
+        ticket: Ticket,
+        /// Valid tokens: the prefix that is resident.
+        computed: u32,
+        /// Blocks copied in.
+        copied: u32,
+        /// Blocks whose copy failed; they are recomputed.
+        failed: u32,
+    },
+}

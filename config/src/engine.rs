@@ -1,0 +1,286 @@
+//! Settings of the engine: what the policy and the actors read. Plain data; [`EngineSettings::check`]
+//! states every bound.
+
+use crate::SettingsError;
+use serde::{Deserialize, Serialize};
+
+/// Everything the engine needs to know beside the device.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EngineSettings {
+    /// Batching and ordering.
+    pub scheduler: SchedulerSettings,
+    /// What happens to a victim.
+    pub preemption: PreemptionSettings,
+    /// Reuse of KV blocks between requests.
+    pub prefix_cache: PrefixCacheSettings,
+    /// Queue limits.
+    pub admission: AdmissionSettings,
+    /// Latency targets.
+    pub slo: SloSettings,
+    /// Token streams to clients.
+    pub stream: StreamSettings,
+}
+
+/// Batching and ordering.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SchedulerSettings {
+    /// Named policy; see `Policy`.
+    pub policy: Policy,
+    /// Most sequences in one step.
+    pub max_num_seqs: u32,
+    /// Most tokens (decode + prefill) in one step.
+    pub max_num_batched_tokens: u32,
+    /// Most tokens of one prompt computed in one step; 0 means up to the step's budget.
+    pub long_prefill_token_threshold: u32,
+    /// Share of device blocks that must stay free after starting or resuming a sequence, percent.
+    /// Running sequences may use them to grow.
+    pub watermark_percent: f64,
+}
+
+impl Default for SchedulerSettings {
+    fn default() -> Self {
+        SchedulerSettings {
+            policy: Policy::Tiercel,
+            max_num_seqs: 64,
+            max_num_batched_tokens: 256,
+            long_prefill_token_threshold: 0,
+            watermark_percent: 3.0,
+        }
+    }
+}
+
+/// Named scheduling policies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub enum Policy {
+    /// First come, first served; tiers are ignored.
+    #[serde(rename = "fcfs")]
+    Fcfs,
+    /// Better tiers start first, nobody is preempted for a better tier.
+    #[serde(rename = "priority")]
+    Priority,
+    /// Better tiers start first and preempt lower ones when blocks or slots run out.
+    #[serde(rename = "priority+preempt")]
+    PriorityPreempt,
+    /// The default: the best we know.
+    #[default]
+    #[serde(rename = "tiercel")]
+    Tiercel,
+}
+
+impl Policy {
+    /// All policies with their names.
+    pub const ALL: [(Policy, &'static str); 4] = [
+        (Policy::Fcfs, "fcfs"),
+        (Policy::Priority, "priority"),
+        (Policy::PriorityPreempt, "priority+preempt"),
+        (Policy::Tiercel, "tiercel"),
+    ];
+}
+
+/// What happens to a preempted sequence's KV blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PreemptionMode {
+    /// Per victim, whichever of swap and recompute costs less on this device.
+    #[default]
+    Auto,
+    /// Copy to the host tier and back; recompute what does not fit there.
+    Swap,
+    /// Drop the blocks and compute them again on resume.
+    Recompute,
+    /// End the victim with an error.
+    Drop,
+}
+
+/// Preemption.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PreemptionSettings {
+    /// What happens to the victim's blocks.
+    pub mode: PreemptionMode,
+    /// A sequence preempted this often is no longer a victim for sequences of its own tier or
+    /// worse ones waiting to start.
+    pub max_per_request: u32,
+    /// Most bytes in transit between the tiers at once, MiB.
+    pub max_in_transit_mib: u64,
+}
+
+impl Default for PreemptionSettings {
+    fn default() -> Self {
+        PreemptionSettings {
+            mode: PreemptionMode::Auto,
+            max_per_request: 8,
+            max_in_transit_mib: 256,
+        }
+    }
+}
+
+/// Prefix caching.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PrefixCacheSettings {
+    /// Whether requests of one tenant share the blocks of equal prefixes.
+    pub enabled: bool,
+}
+
+impl Default for PrefixCacheSettings {
+    fn default() -> Self {
+        PrefixCacheSettings { enabled: true }
+    }
+}
+
+/// Queue limits.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AdmissionSettings {
+    /// Most requests in the engine, waiting and running, all tiers.
+    pub max_requests: u32,
+    /// Most requests of one tier waiting for their first token.
+    pub max_queued_requests_per_tier: u32,
+    /// Most prompt tokens of one tier waiting for their first token.
+    pub max_queued_tokens_per_tier: u64,
+}
+
+impl Default for AdmissionSettings {
+    fn default() -> Self {
+        AdmissionSettings {
+            max_requests: 1024,
+            max_queued_requests_per_tier: 256,
+            max_queued_tokens_per_tier: 1 << 20,
+        }
+    }
+}
+
+/// Latency targets of the tiers that have any.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SloSettings {
+    /// Targets of the premium tier.
+    pub premium: SloTargets,
+    /// Targets of the standard tier.
+    pub standard: SloTargets,
+    /// Targets of the background tier.
+    pub background: SloTargets,
+    /// Length of the sliding windows, s.
+    pub window_s: u64,
+}
+
+impl Default for SloSettings {
+    fn default() -> Self {
+        SloSettings {
+            premium: SloTargets {
+                ttft_ms: Some(200.0),
+                tpot_ms: Some(30.0),
+                e2e_ms: Some(5_000.0),
+            },
+            standard: SloTargets {
+                ttft_ms: Some(500.0),
+                tpot_ms: Some(80.0),
+                e2e_ms: Some(15_000.0),
+            },
+            background: SloTargets { ttft_ms: None, tpot_ms: None, e2e_ms: Some(60_000.0) },
+            window_s: 60,
+        }
+    }
+}
+
+/// Latency targets of one tier; `None` promises nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SloTargets {
+    /// Time to first token, ms.
+    pub ttft_ms: Option<f64>,
+    /// Mean time per output token after the first, ms.
+    pub tpot_ms: Option<f64>,
+    /// Arrival to last token, ms.
+    pub e2e_ms: Option<f64>,
+}
+
+/// Token streams to clients.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StreamSettings {
+    /// Tokens buffered for a client that reads slowly; its request pauses when nearly full.
+    pub buffer_tokens: u32,
+    /// A request whose client reads nothing for this long ends, ms.
+    pub stall_timeout_ms: u64,
+}
+
+impl Default for StreamSettings {
+    fn default() -> Self {
+        StreamSettings { buffer_tokens: 128, stall_timeout_ms: 60_000 }
+    }
+}
+
+impl EngineSettings {
+    /// Checks every bound.
+    ///
+    /// # Errors
+    /// Names the first field out of its range and the range.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        let s = &self.scheduler;
+        range("scheduler.max_num_seqs", s.max_num_seqs, 1, 4096)?;
+        range("scheduler.max_num_batched_tokens", s.max_num_batched_tokens, 1, 65_536)?;
+        if s.max_num_batched_tokens < s.max_num_seqs {
+            return Err(SettingsError::Conflict {
+                field: "scheduler.max_num_batched_tokens",
+                why: "must be at least scheduler.max_num_seqs, or a step could not hold one \
+                      token of every running sequence",
+            });
+        }
+        range("scheduler.watermark_percent", s.watermark_percent, 0.0, 50.0)?;
+        range("preemption.max_in_transit_mib", self.preemption.max_in_transit_mib, 1, 65_536)?;
+        range("admission.max_requests", self.admission.max_requests, 1, 100_000)?;
+        let queued = self.admission.max_queued_requests_per_tier;
+        range("admission.max_queued_requests_per_tier", queued, 1, 100_000)?;
+        range("slo.window_s", self.slo.window_s, 1, 3_600)?;
+        range("stream.buffer_tokens", self.stream.buffer_tokens, 16, 65_536)?;
+        range("stream.stall_timeout_ms", self.stream.stall_timeout_ms, 100, 86_400_000)?;
+        Ok(())
+    }
+}
+
+/// `Ok` if `low <= value <= high`.
+pub(crate) fn range<T: PartialOrd + std::fmt::Display>(
+    field: &'static str,
+    value: T,
+    low: T,
+    high: T,
+) -> Result<(), SettingsError> {
+    if value >= low && value <= high {
+        return Ok(());
+    }
+    Err(SettingsError::Range {
+        field,
+        value: value.to_string(),
+        allowed: format!("{low} to {high}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_valid() {
+        EngineSettings::default().check().expect("defaults are within their ranges");
+    }
+
+    #[test]
+    fn an_error_names_field_value_and_range() {
+        let mut settings = EngineSettings::default();
+        settings.scheduler.max_num_seqs = 0;
+        let error = settings.check().expect_err("0 is out of range").to_string();
+        assert!(error.contains("scheduler.max_num_seqs"), "{error}");
+        assert!(error.contains("1 to 4096"), "{error}");
+    }
+
+    #[test]
+    fn nan_is_out_of_range() {
+        let mut settings = EngineSettings::default();
+        settings.scheduler.watermark_percent = f64::NAN;
+        assert!(settings.check().is_err());
+    }
+}
