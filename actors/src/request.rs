@@ -1,0 +1,156 @@
+//! What a client's request is to the engine, and what comes back on its stream.
+
+use std::sync::Arc;
+use tiercel_config::Policy;
+use tiercel_device::{SamplingParams, SeqId, Tier, TokenId, TokenLogprobs};
+use tiercel_policy::blocks::Salt;
+
+/// One sequence to generate. A request with `n = 2` is two of these.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Importance.
+    pub tier: Tier,
+    /// Order within the tier: lower first; equal values by arrival.
+    pub priority: i32,
+    /// Namespace of the prefix cache, one per tenant.
+    pub salt: Salt,
+    /// Prompt tokens; not empty.
+    pub prompt: Arc<[TokenId]>,
+    /// Most tokens to generate; at least 1.
+    pub max_tokens: u32,
+    /// Tokens that end the output (they are not part of it). Empty with `ignore_eos`.
+    pub stop_tokens: Arc<[TokenId]>,
+    /// How tokens are chosen.
+    pub sampling: Arc<SamplingParams>,
+}
+
+/// What arrives on a request's stream, in order. Exactly one of `Finished` and `Failed` comes last,
+/// unless the client cancels first.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StreamEvent {
+    /// One output token.
+    Token {
+        /// The token.
+        token: TokenId,
+        /// Present if asked for.
+        logprobs: Option<Box<TokenLogprobs>>,
+    },
+    /// The output is complete.
+    Finished {
+        /// Why it ended.
+        reason: FinishReason,
+        /// What it took.
+        usage: Usage,
+    },
+    /// The request ended without a complete output.
+    Failed(RequestFault),
+}
+
+/// Why an output is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinishReason {
+    /// A stop token was sampled.
+    Stop,
+    /// `max_tokens` or the context is reached.
+    Length,
+}
+
+/// What a request took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Prompt tokens.
+    pub prompt_tokens: u32,
+    /// Prompt tokens whose KV was found in the prefix cache at the first start.
+    pub cached_tokens: u32,
+    /// Output tokens, a final stop token not counted.
+    pub completion_tokens: u32,
+    /// How often it was preempted.
+    pub preemptions: u32,
+}
+
+/// A request that was accepted and then could not be completed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RequestFault {
+    /// Preempted under `preemption.mode = drop`.
+    #[error("preempted by a more important request; retry when the server is less busy")]
+    Dropped,
+    /// The model's output for this request was unusable.
+    #[error("the model failed on this request: {0}")]
+    Model(String),
+    /// The step that held it failed.
+    #[error("the device failed on this request's step: {0}")]
+    Step(String),
+    /// The client read nothing for `stream.stall_timeout_ms`.
+    #[error("the client stopped reading its stream")]
+    Stalled,
+    /// The server is stopping.
+    #[error("the server is shutting down")]
+    ShuttingDown,
+}
+
+/// A request that was not accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It can never run here: a client error.
+    #[error("{0}")]
+    NeverFits(String),
+    /// A queue is full: try again later.
+    #[error("the {tier} queue is full ({limit}); retry in {retry_after_s} s")]
+    QueueFull {
+        /// The tier.
+        tier: Tier,
+        /// Which limit was reached, for people.
+        limit: String,
+        /// Estimated seconds until there is room.
+        retry_after_s: u32,
+    },
+    /// The server is draining.
+    #[error("the server is shutting down")]
+    ShuttingDown,
+    /// The engine has stopped.
+    #[error("the engine has stopped")]
+    EngineStopped,
+}
+
+/// Operator commands on a running sequence or the engine; they take effect by the next step planned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Control {
+    /// Change tier and in-tier priority.
+    Reprioritize {
+        /// The sequence.
+        seq: SeqId,
+        /// New tier.
+        tier: Tier,
+        /// New priority within the tier.
+        priority: i32,
+    },
+    /// Stop scheduling it; it keeps its blocks until they are needed.
+    Pause(SeqId),
+    /// Schedule it again.
+    Resume(SeqId),
+    /// Switch the policy.
+    SetPolicy(Policy),
+}
+
+/// A snapshot of the engine for `/health`, tests and operators.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct EngineStatus {
+    /// Sequences by tier that wait for their first start.
+    pub waiting: [u32; 4],
+    /// Sequences in the running set (holding blocks).
+    pub running: u32,
+    /// Preempted sequences, copies under way included.
+    pub preempted: u32,
+    /// Steps completed.
+    pub steps: u64,
+    /// Device blocks: total and not referenced by any sequence.
+    pub device_blocks: u32,
+    /// See `device_blocks`.
+    pub device_blocks_free: u32,
+    /// Host blocks: total and not in use.
+    pub host_blocks: u32,
+    /// See `host_blocks`.
+    pub host_blocks_free: u32,
+    /// Preemptions so far.
+    pub preemptions: u64,
+}
