@@ -1,0 +1,164 @@
+//! KV memory: one slab of blocks per tier, shared by the compute threads and the copier.
+//!
+//! A block is one run of bytes: `[layer][k|v][kv_head]`, and of each head the keys transposed,
+//! `[head_dim][slot]`, so that one vector register holds the same component of neighbouring keys, and
+//! the values plain, `[slot][head_dim]`.
+//!
+//! Sharing rule: the engine never lets compute write a block that a running copy names, nor a copy write
+//! a block that a running step names. Every unsafe access below relies on it.
+#![expect(unsafe_code, reason = "blocks are written by compute and copied by another thread")]
+
+use super::options::CpuError;
+use crate::KvType;
+use memmap2::{MmapMut, MmapRaw};
+use std::sync::Arc;
+use tiercel_device::{BlockId, BlockingCopier, CopyBatch, CopyDirection, CopyError, HostBlockId};
+
+/// Shape of the KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct KvLayout {
+    pub(crate) layers: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) block_size: usize,
+    pub(crate) kv_type: KvType,
+}
+
+impl KvLayout {
+    /// Bytes of a block, a multiple of 64.
+    pub(crate) fn block_bytes(&self) -> usize {
+        [2, self.layers, self.kv_heads, self.block_size, self.head_dim, self.kv_type.bytes()]
+            .iter()
+            .fold(1_usize, |product, factor| product.saturating_mul(*factor))
+            .checked_next_multiple_of(64)
+            .unwrap_or(usize::MAX)
+    }
+
+    /// Bytes of the keys, or of the values, of one head in one layer.
+    fn head_bytes(&self) -> usize {
+        self.block_size * self.head_dim * self.kv_type.bytes()
+    }
+
+    fn key_offset(&self, layer: usize, head: usize) -> usize {
+        assert!(layer < self.layers && head < self.kv_heads, "layer {layer}, kv head {head}");
+        (layer * 2 * self.kv_heads + head) * self.head_bytes()
+    }
+
+    fn value_offset(&self, layer: usize, head: usize) -> usize {
+        self.key_offset(layer, head) + self.kv_heads * self.head_bytes()
+    }
+}
+
+struct Slab {
+    /// `None` for a tier without blocks.
+    memory: Option<MmapRaw>,
+    blocks: u32,
+    block_bytes: usize,
+}
+
+impl Slab {
+    fn allocate(tier: &'static str, blocks: u32, block_bytes: usize) -> Result<Slab, CpuError> {
+        let refuse = |why: String| CpuError::Memory { tier, blocks, block_bytes, why };
+        let bytes = block_bytes
+            .checked_mul(blocks as usize)
+            .ok_or_else(|| refuse("more bytes than an address can count".to_owned()))?;
+        if bytes == 0 {
+            return Ok(Slab { memory: None, blocks: 0, block_bytes });
+        }
+        // The system hands out more address space than it has memory and kills the process later.
+        if let Some(available) = available_bytes().filter(|available| bytes as u64 > *available) {
+            return Err(refuse(format!("{bytes} bytes wanted, {available} available")));
+        }
+        let memory = MmapMut::map_anon(bytes).map_err(|error| refuse(error.to_string()))?;
+        // Large pages are a help, never a need.
+        #[cfg(target_os = "linux")]
+        let _ = memory.advise(memmap2::Advice::HugePage);
+        Ok(Slab { memory: Some(MmapRaw::from(memory)), blocks, block_bytes })
+    }
+
+    fn block(&self, index: u32) -> *mut u8 {
+        assert!(index < self.blocks, "block {index} of {}", self.blocks);
+        let memory = self.memory.as_ref().expect("a slab with blocks has memory");
+        memory.as_mut_ptr().wrapping_add(index as usize * self.block_bytes)
+    }
+}
+
+/// Memory that could be used without swapping, where the system tells.
+fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+/// Both tiers.
+pub(crate) struct KvMemory {
+    layout: KvLayout,
+    device: Slab,
+    host: Slab,
+}
+
+impl KvMemory {
+    pub(crate) fn allocate(layout: KvLayout, device: u32, host: u32) -> Result<Self, CpuError> {
+        let block_bytes = layout.block_bytes();
+        Ok(KvMemory {
+            layout,
+            device: Slab::allocate("device", device, block_bytes)?,
+            host: Slab::allocate("host", host, block_bytes)?,
+        })
+    }
+
+    pub(crate) fn layout(&self) -> &KvLayout {
+        &self.layout
+    }
+
+    /// Keys of one head of one layer: `[head_dim][slot]` elements. Valid while `self` lives.
+    pub(crate) fn keys(&self, block: BlockId, layer: usize, head: usize) -> *mut u8 {
+        self.device.block(block.0).wrapping_add(self.layout.key_offset(layer, head))
+    }
+
+    /// Values of one head of one layer: `[slot][head_dim]` elements. Valid while `self` lives.
+    pub(crate) fn values(&self, block: BlockId, layer: usize, head: usize) -> *mut u8 {
+        self.device.block(block.0).wrapping_add(self.layout.value_offset(layer, head))
+    }
+
+    fn host_block(&self, block: HostBlockId) -> *mut u8 {
+        self.host.block(block.0)
+    }
+}
+
+/// Copies whole blocks between the tiers; runs on a copy thread.
+pub struct CpuCopier {
+    memory: Arc<KvMemory>,
+}
+
+impl CpuCopier {
+    pub(crate) fn new(memory: Arc<KvMemory>) -> Self {
+        CpuCopier { memory }
+    }
+}
+
+impl BlockingCopier for CpuCopier {
+    fn copy(&mut self, batch: &CopyBatch) -> Result<(), CopyError> {
+        let (device, host) = (self.memory.device.blocks, self.memory.host.blocks);
+        for pair in &batch.pairs {
+            if pair.device.0 >= device || pair.host.0 >= host {
+                return Err(CopyError::Failed(format!(
+                    "no such block: {} of {device}, {} of {host}",
+                    pair.device, pair.host
+                )));
+            }
+        }
+        for pair in &batch.pairs {
+            let device = self.memory.device.block(pair.device.0);
+            let host = self.memory.host_block(pair.host);
+            let (from, to) = match batch.direction {
+                CopyDirection::Out => (device, host),
+                CopyDirection::In => (host, device),
+            };
+            // SAFETY: both are whole blocks of different mappings; by the sharing rule nothing writes
+            // the source or touches the destination until this copy is answered.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, self.memory.device.block_bytes) };
+        }
+        Ok(())
+    }
+}

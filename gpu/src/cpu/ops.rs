@@ -1,0 +1,196 @@
+//! The [`Ops`] implementation: checks shapes, then delegates to the kernels.
+
+use super::attention;
+use super::kv::KvMemory;
+use super::pool::Pool;
+use super::rows;
+use super::tensor::{Rope, Tensor, Vector};
+use super::weights::{Matrix, pack};
+use crate::{AttentionShape, MatrixPart, OpError, Ops, SeqRows, WeightFormat};
+use std::ops::Range;
+use std::sync::Arc;
+use tiercel_device::TokenId;
+
+/// The compute side of the CPU device.
+pub struct CpuOps {
+    pool: Pool,
+    kv: Arc<KvMemory>,
+}
+
+impl CpuOps {
+    pub(crate) fn new(pool: Pool, kv: Arc<KvMemory>) -> CpuOps {
+        CpuOps { pool, kv }
+    }
+
+    /// Compute threads, the calling one included.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    fn check_attention(&self, qkv: &Tensor, shape: &AttentionShape, batch: &[SeqRows]) {
+        let layout = self.kv.layout();
+        assert_eq!(
+            (shape.kv_heads, shape.head_dim, shape.qkv_cols()),
+            (layout.kv_heads, layout.head_dim, qkv.cols()),
+            "kv heads, head width, qkv columns"
+        );
+        assert!(shape.heads.is_multiple_of(shape.kv_heads), "heads in groups: {shape:?}");
+        for seq in batch {
+            let end = seq.first_pos as usize + seq.rows.len();
+            let held = seq.table.len() * layout.block_size;
+            assert!(seq.rows.end <= qkv.rows(), "rows {:?} of {}", seq.rows, qkv.rows());
+            assert!(end <= held, "{end} positions in a table for {held}");
+        }
+    }
+}
+
+impl Ops for CpuOps {
+    type Matrix = Matrix;
+    type Vector = Vector;
+    type Tensor = Tensor;
+    type Rope = Rope;
+
+    fn matrix(
+        &mut self,
+        parts: &[MatrixPart<'_>],
+        format: WeightFormat,
+    ) -> Result<Matrix, OpError> {
+        pack(parts, format)
+    }
+
+    fn describe(&self, _matrix: &Matrix) -> String {
+        "f32".to_owned()
+    }
+
+    fn vector(&mut self, values: &[f32]) -> Vector {
+        Vector { values: values.to_vec() }
+    }
+
+    fn tensor(&mut self, max_rows: usize, cols: usize) -> Tensor {
+        Tensor::new(max_rows, cols)
+    }
+
+    fn rope(&mut self, inv_freq: &[f32], attention_factor: f32, max_positions: usize) -> Rope {
+        Rope::new(inv_freq, attention_factor, max_positions)
+    }
+
+    fn embed(&mut self, table: &Matrix, tokens: &[TokenId], out: &mut Tensor) {
+        let cols = out.cols();
+        assert_eq!(table.k, cols, "embedding width, output columns");
+        out.set_rows(tokens.len());
+        self.pool.rows(out.values_mut(), cols, 8, |row, out| {
+            out.copy_from_slice(&table.rows[tokens[row] as usize * cols..][..cols]);
+        });
+    }
+
+    fn linear(&mut self, w: &Matrix, bias: Option<&Vector>, x: &Tensor, out: &mut Tensor) {
+        assert_eq!((w.k, w.n), (x.cols(), out.cols()), "linear: [n, k] and the tensors' columns");
+        out.set_rows(x.rows());
+        let cols = out.cols();
+        self.pool.rows(out.values_mut(), cols, 1, |row, out| {
+            for (i, out) in out.iter_mut().enumerate() {
+                let weights = &w.rows[i * w.k..(i + 1) * w.k];
+                let dot: f32 = weights.iter().zip(x.row(row)).map(|(w, x)| w * x).sum();
+                *out = dot + bias.map_or(0.0, |bias| bias.values[i]);
+            }
+        });
+    }
+
+    fn add_rms_norm(
+        &mut self,
+        residual: &mut Tensor,
+        delta: Option<&Tensor>,
+        weight: &Vector,
+        eps: f32,
+        out: &mut Tensor,
+    ) {
+        let cols = residual.cols();
+        assert_eq!((cols, cols), (out.cols(), weight.values.len()), "norm widths");
+        if let Some(delta) = delta {
+            assert_eq!((delta.rows(), delta.cols()), (residual.rows(), cols), "residual and delta");
+            self.pool.rows(residual.values_mut(), cols, 16, |row, residual| {
+                for (residual, delta) in residual.iter_mut().zip(delta.row(row)) {
+                    *residual += delta;
+                }
+            });
+        }
+        out.set_rows(residual.rows());
+        self.pool.rows(out.values_mut(), cols, 16, |row, out| {
+            rows::rms_norm(residual.row(row), &weight.values, eps, out);
+        });
+    }
+
+    fn head_rms_norm(
+        &mut self,
+        qkv: &mut Tensor,
+        heads: Range<usize>,
+        shape: &AttentionShape,
+        weight: &Vector,
+        eps: f32,
+    ) {
+        let (cols, dim) = (qkv.cols(), shape.head_dim);
+        assert_eq!((cols, weight.values.len()), (shape.qkv_cols(), dim), "head norm widths");
+        self.pool.rows(qkv.values_mut(), cols, 8, |_, row| {
+            for head in row[heads.start * dim..heads.end * dim].chunks_exact_mut(dim) {
+                rows::rms_norm_in_place(head, &weight.values, eps);
+            }
+        });
+    }
+
+    fn rope_kv_write(
+        &mut self,
+        qkv: &mut Tensor,
+        rope: &Rope,
+        shape: &AttentionShape,
+        layer: usize,
+        batch: &[SeqRows],
+    ) {
+        self.check_attention(qkv, shape, batch);
+        assert_eq!(rope.half * 2, shape.head_dim, "rotary and head widths");
+        let (cols, kv) = (qkv.cols(), &self.kv);
+        self.pool.rows(qkv.values_mut(), cols, 8, |row, values| {
+            let Some(seq) = batch.iter().find(|seq| seq.rows.contains(&row)) else { return };
+            let position = seq.first_pos as usize + row - seq.rows.start;
+            rows::rotate(values, shape, rope, position);
+            let keys_values = &values[shape.heads * shape.head_dim..];
+            attention::write_row(kv, layer, seq, position, keys_values);
+        });
+    }
+
+    fn attention(
+        &mut self,
+        qkv: &Tensor,
+        shape: &AttentionShape,
+        layer: usize,
+        batch: &[SeqRows],
+        out: &mut Tensor,
+    ) {
+        self.check_attention(qkv, shape, batch);
+        assert_eq!(out.cols(), shape.heads * shape.head_dim, "attention output columns");
+        out.set_rows(qkv.rows());
+        attention::attention(&self.pool, &self.kv, qkv, shape, layer, batch, out);
+    }
+
+    fn silu_mul(&mut self, gate_up: &Tensor, out: &mut Tensor) {
+        let cols = out.cols();
+        assert_eq!(gate_up.cols(), cols * 2, "gate and up columns");
+        out.set_rows(gate_up.rows());
+        self.pool.rows(out.values_mut(), cols, 4, |row, out| {
+            rows::silu_mul(gate_up.row(row), out);
+        });
+    }
+
+    fn gather_rows(&mut self, x: &Tensor, rows: &[usize], out: &mut Tensor) {
+        assert_eq!(x.cols(), out.cols(), "gather widths");
+        out.set_rows(rows.len());
+        let cols = out.cols();
+        for (out, row) in out.values_mut().chunks_exact_mut(cols).zip(rows) {
+            out.copy_from_slice(x.row(*row));
+        }
+    }
+
+    fn for_each_row(&mut self, x: &mut Tensor, each: &(dyn Fn(usize, &mut [f32]) + Sync)) {
+        let cols = x.cols();
+        self.pool.rows(x.values_mut(), cols, 1, each);
+    }
+}

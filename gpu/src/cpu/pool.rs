@@ -1,0 +1,293 @@
+//! The compute pool: the calling thread plus `threads - 1` workers, made once.
+//!
+//! [`Pool::run`] splits work into numbered chunks that threads claim from one atomic counter. Workers
+//! spin for some tens of microseconds between jobs, because the operations of a forward pass follow
+//! each other that closely, and park when nothing comes.
+//!
+//! The counter holds `generation << 24 | chunks not yet claimed`. A claim is a compare-and-swap on it,
+//! so a worker that slept through a whole job can never claim a chunk of a later job with the closure
+//! of an earlier one: its swap fails.
+#![expect(unsafe_code, reason = "workers run a closure borrowed from the caller's stack")]
+
+use super::options::CpuError;
+use std::any::Any;
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{JoinHandle, Thread};
+
+/// Times an idle worker looks for work before it parks: 30 to 100 us.
+const SPINS: u32 = 4000;
+const CHUNK_BITS: u32 = 24;
+const CHUNK_MASK: u64 = (1 << CHUNK_BITS) - 1;
+
+type Work<'a> = &'a (dyn Fn(usize) + Sync + 'a);
+
+#[repr(align(128))]
+struct Padded<T>(T);
+
+struct Shared {
+    /// `generation << CHUNK_BITS | unclaimed chunks`.
+    claims: Padded<AtomicU64>,
+    /// Chunks of the current job that have run.
+    finished: Padded<AtomicUsize>,
+    /// Chunks of the current job.
+    chunks: AtomicUsize,
+    /// The current job's closure: points at a `Work` on the caller's stack.
+    work: AtomicPtr<()>,
+    parked: Vec<Padded<AtomicBool>>,
+    stop: AtomicBool,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+/// The compute threads. One caller at a time: the pool is not `Sync`, which also rules out starting a
+/// job from inside a job.
+pub(crate) struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<(Thread, JoinHandle<()>)>,
+    one_caller: PhantomData<Cell<()>>,
+}
+
+impl Pool {
+    /// Starts `threads - 1` workers.
+    pub(crate) fn start(threads: usize) -> Result<Pool, CpuError> {
+        let shared = Arc::new(Shared {
+            claims: Padded(AtomicU64::new(0)),
+            finished: Padded(AtomicUsize::new(0)),
+            chunks: AtomicUsize::new(0),
+            work: AtomicPtr::new(ptr::null_mut()),
+            parked: (1..threads).map(|_| Padded(AtomicBool::new(false))).collect(),
+            stop: AtomicBool::new(false),
+            panic: Mutex::new(None),
+        });
+        let mut pool = Pool { shared, workers: Vec::new(), one_caller: PhantomData };
+        for index in 1..threads {
+            let shared = pool.shared.clone();
+            let handle = std::thread::Builder::new()
+                .name(format!("tiercel-pool-{index}"))
+                .spawn(move || worker(&shared, index - 1))
+                .map_err(|source| CpuError::Thread { index, threads, source })?;
+            pool.workers.push((handle.thread().clone(), handle));
+        }
+        Ok(pool)
+    }
+
+    /// Compute threads, the caller included.
+    pub(crate) fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `work(0..chunks)`, each once, on any thread in any order; returns when all have run.
+    /// A panic in a chunk is raised here after the other chunks have run.
+    pub(crate) fn run(&self, chunks: usize, work: Work<'_>) {
+        if self.workers.is_empty() || chunks <= 1 {
+            (0..chunks).for_each(work);
+            return;
+        }
+        assert!(chunks as u64 <= CHUNK_MASK, "a job of {chunks} chunks");
+        let shared = &*self.shared;
+        shared.chunks.store(chunks, Ordering::Relaxed);
+        shared.finished.0.store(0, Ordering::Relaxed);
+        shared.work.store(ptr::from_ref(&work).cast_mut().cast(), Ordering::Relaxed);
+        let generation = (shared.claims.0.load(Ordering::Relaxed) >> CHUNK_BITS).wrapping_add(1);
+        shared.claims.0.store(generation << CHUNK_BITS | chunks as u64, Ordering::SeqCst);
+        for ((thread, _), parked) in self.workers.iter().zip(&shared.parked).take(chunks - 1) {
+            if parked.0.swap(false, Ordering::SeqCst) {
+                thread.unpark();
+            }
+        }
+        shared.claim_all();
+        let mut waits = 0;
+        while shared.finished.0.load(Ordering::Acquire) < chunks {
+            waits += 1;
+            if waits < SPINS {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        let panic = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Calls `each(row, values)` for every row of `data`, in chunks of at least `grain` rows.
+    pub(crate) fn rows<T: Send>(
+        &self,
+        data: &mut [T],
+        cols: usize,
+        grain: usize,
+        each: impl Fn(usize, &mut [T]) + Sync,
+    ) {
+        let rows = data.len() / cols;
+        let grain = grain.max(rows.div_ceil(self.threads() * 8)).max(1);
+        let base = SharedMut::new(data);
+        self.run(rows.div_ceil(grain), &|chunk| {
+            for row in chunk * grain..rows.min((chunk + 1) * grain) {
+                // SAFETY: every row belongs to exactly one chunk and every chunk runs once.
+                each(row, unsafe { base.slice(row * cols, cols) });
+            }
+        });
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        for (thread, handle) in self.workers.drain(..) {
+            thread.unpark();
+            // A worker catches the panics of chunks, so there is nothing to report here.
+            let _ = handle.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Claims and runs chunks until none is left.
+    fn claim_all(&self) {
+        let mut claims = self.claims.0.load(Ordering::Acquire);
+        loop {
+            let left = claims & CHUNK_MASK;
+            if left == 0 {
+                return;
+            }
+            let work = self.work.load(Ordering::Relaxed).cast::<Work<'_>>();
+            let chunks = self.chunks.load(Ordering::Relaxed);
+            match self.claims.0.compare_exchange(
+                claims,
+                claims - 1,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => {
+                    // SAFETY: the swap succeeded, so at that moment the counter still showed an
+                    // unclaimed chunk of the generation whose `work` was loaded after the counter: the
+                    // pointer is that job's, and `run` cannot return (ending the borrow) before this
+                    // chunk is counted in `finished`.
+                    self.run_chunk(unsafe { *work }, chunks - left as usize);
+                    claims = self.claims.0.load(Ordering::Acquire);
+                }
+                Err(now) => claims = now,
+            }
+        }
+    }
+
+    fn run_chunk(&self, work: Work<'_>, chunk: usize) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(chunk))) {
+            *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
+        }
+        self.finished.0.fetch_add(1, Ordering::Release);
+    }
+
+    fn idle(&self) -> bool {
+        self.claims.0.load(Ordering::SeqCst) & CHUNK_MASK == 0 && !self.stop.load(Ordering::SeqCst)
+    }
+}
+
+fn worker(shared: &Shared, index: usize) {
+    while !shared.stop.load(Ordering::Relaxed) {
+        shared.claim_all();
+        let mut spins = 0;
+        while spins < SPINS && shared.claims.0.load(Ordering::Relaxed) & CHUNK_MASK == 0 {
+            std::hint::spin_loop();
+            spins += 1;
+        }
+        if spins == SPINS {
+            // Announce first, look again, then park: the caller publishes first, then looks here.
+            shared.parked[index].0.store(true, Ordering::SeqCst);
+            if shared.idle() {
+                std::thread::park();
+            }
+            shared.parked[index].0.store(false, Ordering::SeqCst);
+        }
+    }
+}
+
+/// A mutable slice that the chunks of a job write disjoint parts of.
+pub(crate) struct SharedMut<'a, T> {
+    base: *mut T,
+    len: usize,
+    slice: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: it hands out `&mut [T]` on other threads, which `T: Send` allows; disjointness is the
+// contract of `slice`.
+unsafe impl<T: Send> Sync for SharedMut<'_, T> {}
+
+impl<'a, T> SharedMut<'a, T> {
+    pub(crate) fn new(data: &'a mut [T]) -> Self {
+        SharedMut { base: data.as_mut_ptr(), len: data.len(), slice: PhantomData }
+    }
+
+    /// The part `start..start + len`.
+    ///
+    /// # Safety
+    /// No two parts in use at the same time overlap.
+    #[expect(clippy::mut_from_ref, reason = "disjoint parts, see the contract")]
+    pub(crate) unsafe fn slice(&self, start: usize, len: usize) -> &mut [T] {
+        assert!(start <= self.len && len <= self.len - start, "part outside the slice");
+        // SAFETY: in bounds of the borrowed slice; not aliased by the caller's contract.
+        unsafe { std::slice::from_raw_parts_mut(self.base.add(start), len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    #[test]
+    fn every_chunk_runs_exactly_once() {
+        for threads in [1, 2, 3, 5] {
+            let pool = Pool::start(threads).expect("threads");
+            for round in 0..2000_usize {
+                let chunks = round % 37;
+                let counts: Vec<AtomicU32> = (0..chunks).map(|_| AtomicU32::new(0)).collect();
+                pool.run(chunks, &|chunk| {
+                    counts[chunk].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_survives() {
+        let pool = Pool::start(3).expect("threads");
+        let ran = AtomicU32::new(0);
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            pool.run(64, &|chunk| {
+                ran.fetch_add(1, Ordering::Relaxed);
+                assert!(chunk != 17, "chunk {chunk} is bad");
+            });
+        }));
+        let text = result.expect_err("the panic").downcast::<String>().expect("a message");
+        assert_eq!(*text, "chunk 17 is bad");
+        assert_eq!(ran.load(Ordering::Relaxed), 64);
+        let mut data = vec![0_u32; 40];
+        pool.rows(&mut data, 4, 1, |row, values| values.fill(row as u32));
+        assert!(data.iter().enumerate().all(|(i, value)| *value == i as u32 / 4));
+    }
+
+    #[test]
+    fn parked_workers_wake_up() {
+        let pool = Pool::start(2).expect("threads");
+        for _ in 0..20 {
+            // Two chunks that wait for each other only end if the worker takes one of them.
+            while !pool.shared.parked[0].0.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            let arrived = AtomicU32::new(0);
+            pool.run(2, &|_| {
+                arrived.fetch_add(1, Ordering::SeqCst);
+                while arrived.load(Ordering::SeqCst) < 2 {
+                    std::thread::yield_now();
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Operations on single rows of activations. Reductions run in eight fixed lanes, so that the result
+//! depends on the row alone.
+
+use super::tensor::Rope;
+use crate::AttentionShape;
+
+/// `Σ x²`, accumulated in eight lanes and then pairwise.
+fn sum_of_squares(values: &[f32]) -> f32 {
+    let mut lanes = [0.0_f32; 8];
+    let chunks = values.chunks_exact(8);
+    let tail = chunks.remainder();
+    for chunk in chunks {
+        for (lane, x) in lanes.iter_mut().zip(chunk) {
+            *lane += x * x;
+        }
+    }
+    for (lane, x) in lanes.iter_mut().zip(tail) {
+        *lane += x * x;
+    }
+    let [a, b, c, d, e, f, g, h] = lanes;
+    ((a + e) + (c + g)) + ((b + f) + (d + h))
+}
+
+fn inverse_rms(values: &[f32], eps: f32) -> f32 {
+    1.0 / (sum_of_squares(values) / values.len() as f32 + eps).sqrt()
+}
+
+/// `out = x / rms(x) * weight`.
+pub(super) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let scale = inverse_rms(x, eps);
+    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+        *out = x * scale * weight;
+    }
+}
+
+/// `x = x / rms(x) * weight`.
+pub(super) fn rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) {
+    let scale = inverse_rms(x, eps);
+    for (x, weight) in x.iter_mut().zip(weight) {
+        *x = *x * scale * weight;
+    }
+}
+
+/// Rotates the q and k heads of a row of fused q, k, v for a position.
+pub(super) fn rotate(row: &mut [f32], shape: &AttentionShape, rope: &Rope, position: usize) {
+    let (cos, sin) = rope.at(position);
+    let rotated = (shape.heads + shape.kv_heads) * shape.head_dim;
+    for head in row[..rotated].chunks_exact_mut(shape.head_dim) {
+        let (first, second) = head.split_at_mut(rope.half);
+        for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
+            (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+        }
+    }
+}
+
+/// `out[i] = silu(row[i]) * row[m + i]`.
+pub(super) fn silu_mul(row: &[f32], out: &mut [f32]) {
+    let (gate, up) = row.split_at(out.len());
+    for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
+        *out = gate / (1.0 + (-gate).exp()) * up;
+    }
+}
