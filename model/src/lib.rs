@@ -1,1 +1,5 @@
 //! Weights, tokenizer, chat template, the forward pass and sampling.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests state what must hold"))]
+
+pub mod gguf;
