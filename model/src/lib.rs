@@ -2,4 +2,6 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests state what must hold"))]
 
+pub mod arch;
 pub mod gguf;
+pub mod weights;

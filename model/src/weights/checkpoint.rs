@@ -1,0 +1,193 @@
+//! A model on disk, whatever its format: its configuration and its tensors by role.
+
+use super::WeightError;
+use super::hf_dir::{HfDir, read_json};
+use super::roles::{LayerRole, Role};
+use crate::arch::{Family, ModelConfig};
+use crate::gguf::GgufFile;
+use std::path::PathBuf;
+use tiercel_gpu::SourceType;
+
+/// Names listed in an error about missing tensors.
+const MISSING_SHOWN: usize = 5;
+
+/// Where a model is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModelFiles {
+    /// One GGUF file.
+    Gguf(PathBuf),
+    /// A directory with `config.json` and safetensors.
+    HfDir(PathBuf),
+}
+
+impl ModelFiles {
+    /// The file or directory.
+    pub fn path(&self) -> &PathBuf {
+        match self {
+            ModelFiles::Gguf(path) | ModelFiles::HfDir(path) => path,
+        }
+    }
+}
+
+/// A model on disk: mapped, its configuration read, all its tensors present in the right shapes.
+pub struct Checkpoint {
+    config: ModelConfig,
+    store: Store,
+}
+
+enum Store {
+    Gguf(GgufFile),
+    Hf(HfDir),
+}
+
+/// A tensor as stored.
+pub(crate) struct Stored<'a> {
+    /// Outermost dimension first.
+    pub(crate) shape: Vec<usize>,
+    pub(crate) source: SourceType,
+    pub(crate) bytes: &'a [u8],
+}
+
+impl Checkpoint {
+    /// Opens a model and checks it: every tensor its configuration implies is there and has its shape.
+    ///
+    /// # Errors
+    /// [`WeightError`].
+    pub fn open(files: &ModelFiles) -> Result<Checkpoint, WeightError> {
+        let checkpoint = match files {
+            ModelFiles::Gguf(path) => {
+                let file = GgufFile::open(path)?;
+                Checkpoint { config: ModelConfig::from_gguf(&file)?, store: Store::Gguf(file) }
+            }
+            ModelFiles::HfDir(dir) => {
+                let config = ModelConfig::from_hf(&read_json(&dir.join("config.json"))?)?;
+                Checkpoint { config, store: Store::Hf(HfDir::open(dir)?) }
+            }
+        };
+        checkpoint.check()?;
+        Ok(checkpoint)
+    }
+
+    /// The model's shape.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// The GGUF file, if it is one; tokenizer and chat template are in it.
+    pub fn gguf(&self) -> Option<&GgufFile> {
+        match &self.store {
+            Store::Gguf(file) => Some(file),
+            Store::Hf(_) => None,
+        }
+    }
+
+    /// Whether q and k rows are stored for interleaved RoPE: llama.cpp's converter permutes them for
+    /// the llama family only.
+    pub(crate) fn permuted(&self) -> bool {
+        matches!(self.store, Store::Gguf(_))
+            && matches!(self.config.family, Family::Llama | Family::Mistral)
+    }
+
+    /// What a role's tensor is called in this file.
+    pub(crate) fn name(&self, role: Role) -> String {
+        match &self.store {
+            Store::Gguf(_) => role.gguf_name(),
+            Store::Hf(_) => role.hf_name(),
+        }
+    }
+
+    /// A tensor that [`Checkpoint::open`] has found present.
+    pub(crate) fn tensor(&self, role: Role) -> Result<Stored<'_>, WeightError> {
+        self.find(&self.name(role))?.ok_or_else(|| self.missing(vec![self.name(role)]))
+    }
+
+    fn find(&self, name: &str) -> Result<Option<Stored<'_>>, WeightError> {
+        let file = match &self.store {
+            Store::Hf(dir) => return dir.tensor(name),
+            Store::Gguf(file) => file,
+        };
+        let Some(view) = file.tensor(name) else { return Ok(None) };
+        let Some(source) = view.ggml_type.source() else {
+            return Err(WeightError::Encoding {
+                name: name.to_owned(),
+                encoding: view.ggml_type.name().to_owned(),
+                supported: "use a file in F32, F16, BF16, Q4_0 to Q8_0 or Q2_K to Q6_K",
+            });
+        };
+        // ggml lists the fastest dimension first, and its sizes were checked against the file's.
+        let shape = view.dims.iter().rev().map(|&dim| dim as usize).collect();
+        Ok(Some(Stored { shape, source, bytes: view.bytes }))
+    }
+
+    fn check(&self) -> Result<(), WeightError> {
+        let roles = Role::required(&self.config);
+        let mut missing = Vec::new();
+        for &role in &roles {
+            let name = self.name(role);
+            let Some(stored) = self.find(&name)? else {
+                missing.push(name);
+                continue;
+            };
+            let expected = role.shape(&self.config);
+            if stored.shape != expected {
+                return Err(WeightError::Shape { name, found: stored.shape, expected });
+            }
+        }
+        if !missing.is_empty() {
+            return Err(self.missing(missing));
+        }
+        self.warn_of_unused(&roles);
+        Ok(())
+    }
+
+    fn missing(&self, names: Vec<String>) -> WeightError {
+        let mut shown = names[..names.len().min(MISSING_SHOWN)].join(", ");
+        if names.len() > MISSING_SHOWN {
+            shown.push_str(", ...");
+        }
+        WeightError::Missing { count: names.len(), shown }
+    }
+
+    /// A tensor nobody reads may mean that the model computes something this program leaves out.
+    fn warn_of_unused(&self, roles: &[Role]) {
+        let known: std::collections::HashSet<String> =
+            roles.iter().map(|&role| self.name(role)).collect();
+        let names: Box<dyn Iterator<Item = &str>> = match &self.store {
+            Store::Gguf(file) => Box::new(file.tensor_names()),
+            Store::Hf(dir) => Box::new(dir.names()),
+        };
+        let mut unused: Vec<&str> =
+            names.filter(|name| !known.contains(*name) && !is_derived(name)).collect();
+        if !unused.is_empty() {
+            unused.sort_unstable();
+            let shown = &unused[..unused.len().min(MISSING_SHOWN)];
+            tracing::warn!(count = unused.len(), first = ?shown, "tensors of the model are not used");
+        }
+    }
+}
+
+/// Tensors that repeat what the configuration or another tensor says.
+fn is_derived(name: &str) -> bool {
+    name.ends_with("rotary_emb.inv_freq") || name == "rope_freqs.weight" || name == "lm_head.weight"
+}
+
+/// Row `i` of the Hugging Face order is row `order[i]` of a GGUF file of the llama family: the
+/// converter interleaves the two halves of every head.
+pub(crate) fn interleaved_rows(heads: usize, head_dim: usize) -> Vec<u32> {
+    let half = head_dim / 2;
+    (0..heads * head_dim)
+        .map(|row| {
+            let (head, i) = (row / head_dim, row % head_dim);
+            (head * head_dim + 2 * (i % half) + i / half) as u32
+        })
+        .collect()
+}
+
+/// Whether a layer's tensor is stored row by row of q or k heads, and how many heads it has.
+pub(crate) fn rotated_heads(role: LayerRole, config: &ModelConfig) -> Option<usize> {
+    match role {
+        LayerRole::Q | LayerRole::QBias => Some(config.heads),
+        LayerRole::K | LayerRole::KBias => Some(config.kv_heads),
+        _ => None,
+    }
+}

@@ -1,0 +1,208 @@
+//! Packing a checkpoint into a device: q, k, v become one matrix, gate and up another.
+
+use super::WeightError;
+use super::checkpoint::{Checkpoint, Stored, interleaved_rows, rotated_heads};
+use super::roles::{LayerRole, Role};
+use half::{bf16, f16};
+use tiercel_gpu::{MatrixPart, Ops, SourceType, WeightFormat};
+
+/// Weights of a decoder on a device.
+pub struct Weights<O: Ops> {
+    /// `[vocab, hidden]`.
+    pub(crate) embedding: O::Matrix,
+    /// `[vocab, hidden]`; `None` when tied to the embedding.
+    pub(crate) lm_head: Option<O::Matrix>,
+    pub(crate) final_norm: O::Vector,
+    pub(crate) layers: Vec<LayerWeights<O>>,
+}
+
+/// Weights of one layer.
+pub(crate) struct LayerWeights<O: Ops> {
+    pub(crate) attention_norm: O::Vector,
+    /// q, k and v stacked: `[(heads + 2 kv_heads) head_dim, hidden]`.
+    pub(crate) qkv: O::Matrix,
+    pub(crate) qkv_bias: Option<O::Vector>,
+    pub(crate) head_norms: Option<HeadNorms<O>>,
+    pub(crate) output: O::Matrix,
+    pub(crate) output_bias: Option<O::Vector>,
+    pub(crate) mlp_norm: O::Vector,
+    /// gate and up stacked: `[2 intermediate, hidden]`.
+    pub(crate) gate_up: O::Matrix,
+    pub(crate) down: O::Matrix,
+}
+
+/// Norms of single heads before RoPE.
+pub(crate) struct HeadNorms<O: Ops> {
+    pub(crate) q: O::Vector,
+    pub(crate) k: O::Vector,
+}
+
+/// How far loading has come, in layers plus one for the embeddings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoadProgress {
+    /// Parts packed.
+    pub done: usize,
+    /// Parts in all.
+    pub total: usize,
+}
+
+/// The weight format a `--weights` value names: `auto`, `f32`, `bf16`, `q8_0` or `native`.
+pub fn weight_format(name: &str) -> Option<WeightFormat> {
+    match name {
+        "auto" => Some(WeightFormat::Auto),
+        "f32" => Some(WeightFormat::F32),
+        "bf16" => Some(WeightFormat::Bf16),
+        "q8_0" => Some(WeightFormat::Q8_0),
+        "native" => Some(WeightFormat::Native),
+        _ => None,
+    }
+}
+
+impl<O: Ops> Weights<O> {
+    /// Packs all weights of a checkpoint. Logs what they became.
+    ///
+    /// # Errors
+    /// [`WeightError`], naming the tensor.
+    pub fn load(
+        ops: &mut O,
+        checkpoint: &Checkpoint,
+        format: WeightFormat,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Weights<O>, WeightError> {
+        let config = checkpoint.config();
+        let total = config.layers() + 1;
+        let mut packer = Packer { ops, checkpoint, format };
+        let embedding = packer.matrix(&[Role::Embedding])?;
+        let lm_head = match config.tied_embeddings {
+            true => None,
+            false => Some(packer.matrix(&[Role::LmHead])?),
+        };
+        let final_norm = packer.vector(&[Role::FinalNorm])?;
+        progress(LoadProgress { done: 1, total });
+        let mut layers = Vec::with_capacity(config.layers());
+        for layer in 0..config.layers() {
+            layers.push(packer.layer(layer)?);
+            progress(LoadProgress { done: layer + 2, total });
+        }
+        let weights = Weights { embedding, lm_head, final_norm, layers };
+        weights.log(ops, checkpoint);
+        Ok(weights)
+    }
+
+    /// The output matrix.
+    pub(crate) fn output(&self) -> &O::Matrix {
+        self.lm_head.as_ref().unwrap_or(&self.embedding)
+    }
+
+    fn log(&self, ops: &O, checkpoint: &Checkpoint) {
+        let config = checkpoint.config();
+        // Every layer is packed the same way, except in mixed files; the first stands for all.
+        let first = &self.layers[0];
+        tracing::info!(
+            family = %config.family,
+            parameters = config.parameters(),
+            layers = config.layers(),
+            embedding = ops.describe(&self.embedding),
+            output = ops.describe(self.output()),
+            qkv = ops.describe(&first.qkv),
+            attention_output = ops.describe(&first.output),
+            gate_up = ops.describe(&first.gate_up),
+            down = ops.describe(&first.down),
+            "weights loaded"
+        );
+    }
+}
+
+struct Packer<'a, O: Ops> {
+    ops: &'a mut O,
+    checkpoint: &'a Checkpoint,
+    format: WeightFormat,
+}
+
+impl<O: Ops> Packer<'_, O> {
+    fn layer(&mut self, layer: usize) -> Result<LayerWeights<O>, WeightError> {
+        use LayerRole::*;
+        let config = self.checkpoint.config();
+        let (qkv_bias, output_bias) = (config.qkv_bias, config.output_bias);
+        let head_norms = config.head_norms;
+        let role = |role| Role::Layer(layer, role);
+        Ok(LayerWeights {
+            attention_norm: self.vector(&[role(AttentionNorm)])?,
+            qkv: self.matrix(&[role(Q), role(K), role(V)])?,
+            qkv_bias: self.optional(qkv_bias, &[role(QBias), role(KBias), role(VBias)])?,
+            head_norms: match head_norms {
+                true => Some(HeadNorms {
+                    q: self.vector(&[role(QNorm)])?,
+                    k: self.vector(&[role(KNorm)])?,
+                }),
+                false => None,
+            },
+            output: self.matrix(&[role(O)])?,
+            output_bias: self.optional(output_bias, &[role(OBias)])?,
+            mlp_norm: self.vector(&[role(MlpNorm)])?,
+            gate_up: self.matrix(&[role(Gate), role(Up)])?,
+            down: self.matrix(&[role(Down)])?,
+        })
+    }
+
+    /// Packs tensors of equal width, one below the other.
+    fn matrix(&mut self, roles: &[Role]) -> Result<O::Matrix, WeightError> {
+        let mut parts = Vec::with_capacity(roles.len());
+        for &role in roles {
+            let Stored { shape, source, bytes } = self.checkpoint.tensor(role)?;
+            let row_order = self.row_order(role);
+            // Shapes were checked when the checkpoint was opened: matrices have two dimensions.
+            parts.push(MatrixPart { n: shape[0], k: shape[1], source, bytes, row_order });
+        }
+        self.ops.matrix(&parts, self.format).map_err(|source| {
+            let name = self.checkpoint.name(roles[0]);
+            WeightError::Pack { name, source }
+        })
+    }
+
+    fn optional(
+        &mut self,
+        present: bool,
+        roles: &[Role],
+    ) -> Result<Option<O::Vector>, WeightError> {
+        present.then(|| self.vector(roles)).transpose()
+    }
+
+    fn vector(&mut self, roles: &[Role]) -> Result<O::Vector, WeightError> {
+        let mut values = Vec::new();
+        for &role in roles {
+            let part =
+                floats(&self.checkpoint.tensor(role)?).ok_or_else(|| WeightError::Encoding {
+                    name: self.checkpoint.name(role),
+                    encoding: "a quantized vector".to_owned(),
+                    supported: "norms and biases must be F32, F16 or BF16",
+                })?;
+            match self.row_order(role) {
+                Some(order) => values.extend(order.iter().map(|&row| part[row as usize])),
+                None => values.extend(part),
+            }
+        }
+        Ok(self.ops.vector(&values))
+    }
+
+    fn row_order(&self, role: Role) -> Option<Vec<u32>> {
+        let Role::Layer(_, role) = role else { return None };
+        let config = self.checkpoint.config();
+        let heads = rotated_heads(role, config).filter(|_| self.checkpoint.permuted())?;
+        Some(interleaved_rows(heads, config.head_dim))
+    }
+}
+
+/// An unquantized tensor as f32.
+fn floats(stored: &Stored<'_>) -> Option<Vec<f32>> {
+    let pairs = || stored.bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
+    match stored.source {
+        SourceType::F32 => {
+            let words = stored.bytes.chunks_exact(4);
+            Some(words.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+        }
+        SourceType::F16 => Some(pairs().map(|b| f16::from_le_bytes(b).to_f32()).collect()),
+        SourceType::Bf16 => Some(pairs().map(|b| bf16::from_le_bytes(b).to_f32()).collect()),
+        _ => None,
+    }
+}
