@@ -1,10 +1,26 @@
 //! Typed settings of the server as plain data: file, environment and flags, validated.
+//!
+//! [`FIELDS`] names every setting once; the file, the environment, the flags and the table in
+//! `docs/configuration.md` are all read off it, and a test holds it against the types.
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests state what must hold"))]
 
+mod docs;
 mod engine;
 mod error;
+mod fields;
+mod load;
+mod server;
+mod suggest;
 
+pub use docs::table;
 pub use engine::{
     AdmissionSettings, EngineSettings, Policy, PreemptionMode, PreemptionSettings,
     PrefixCacheSettings, SchedulerSettings, SloSettings, SloTargets, StreamSettings,
 };
 pub use error::SettingsError;
+pub use fields::{FIELDS, Field, Kind, field};
+pub use load::{LoadError, Loader, Origin};
+pub use server::{
+    DeviceKind, DeviceSettings, HttpSettings, KvElement, KvSettings, ModelSettings, ServerSettings,
+    Weights,
+};

@@ -1,0 +1,131 @@
+//! Every setting by name: what the file, the environment, the flags and the documentation share.
+
+/// One setting.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Field {
+    /// Dotted name, as in the file: `table.key`.
+    pub path: &'static str,
+    /// Its own flag without the dashes, if it has one; all others are set with `--set PATH=VALUE`.
+    pub flag: Option<&'static str>,
+    /// What values it takes.
+    pub kind: Kind,
+    /// One sentence for people.
+    pub help: &'static str,
+}
+
+/// What values a setting takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Kind {
+    /// A whole number, both ends included.
+    Integer {
+        /// Smallest.
+        low: u64,
+        /// Largest.
+        high: u64,
+    },
+    /// A number, both ends included.
+    Number {
+        /// Smallest.
+        low: f64,
+        /// Largest.
+        high: f64,
+    },
+    /// A number above 0, or `none`.
+    Target,
+    /// `true` or `false`.
+    Bool,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// Text; the word describes it.
+    Text(&'static str),
+    /// A list of texts; separated by commas outside the file.
+    List,
+}
+
+impl Field {
+    /// Name of its environment variable.
+    pub fn env(&self) -> String {
+        format!("TIERCEL_{}", self.path.replace('.', "_").to_uppercase())
+    }
+
+    /// What is allowed, for people.
+    pub fn allowed(&self) -> String {
+        match self.kind {
+            Kind::Integer { low, high } => format!("a whole number from {low} to {high}"),
+            Kind::Number { low, high } => format!("a number from {low} to {high}"),
+            Kind::Target => "a number above 0, or \"none\"".into(),
+            Kind::Bool => "true or false".into(),
+            Kind::Choice(words) => words.join(", "),
+            Kind::Text(what) => what.into(),
+            Kind::List => "a list of texts".into(),
+        }
+    }
+}
+
+/// The setting of that name.
+pub fn field(path: &str) -> Option<&'static Field> {
+    FIELDS.iter().find(|field| field.path == path)
+}
+
+const fn named(path: &'static str, flag: &'static str, kind: Kind, help: &'static str) -> Field {
+    Field { path, flag: Some(flag), kind, help }
+}
+
+const fn other(path: &'static str, kind: Kind, help: &'static str) -> Field {
+    Field { path, flag: None, kind, help }
+}
+
+const fn int(low: u64, high: u64) -> Kind {
+    Kind::Integer { low, high }
+}
+
+const SOURCE: Kind = Kind::Text("a .gguf file, a Hugging Face directory, or hf:ORG/NAME[@REV]");
+const DEVICE: Kind = Kind::Text("auto, cpu or mock:PROFILE");
+const DAY_MS: u64 = 86_400_000;
+
+/// Every setting, in the order of the documentation.
+#[rustfmt::skip]
+pub const FIELDS: &[Field] = &[
+    named("model.source", "model", SOURCE, "Model to serve. Without it: SmolLM2-135M-Instruct, fetched once."),
+    named("model.served_name", "served-name", Kind::Text("a name"), "Name clients use for the model; by default its own."),
+    named("model.weights", "weights", Kind::Choice(&["auto", "f32", "bf16", "q8_0", "native"]), "How weights are held in memory."),
+    named("model.max_model_len", "max-model-len", int(0, 1 << 24), "Longest sequence (prompt + output), tokens; 0 takes the model's own limit."),
+    named("device.kind", "device", DEVICE, "What computes."),
+    named("device.threads", "threads", int(0, 1024), "Compute threads; 0 takes one per core."),
+    named("kv.type", "kv-type", Kind::Choice(&["f32", "f16", "bf16"]), "Element type of the KV cache."),
+    named("kv.cache_mib", "kv-cache-mib", int(0, 1 << 24), "Memory of the KV cache, MiB; 0 chooses by free memory."),
+    named("kv.host_mib", "host-kv-mib", int(0, 1 << 24), "Memory of the host tier that preempted requests swap to, MiB; 0 for none."),
+    named("kv.block_size", "block-size", int(8, 256), "Tokens per KV block; a multiple of 8."),
+    named("http.listen", "listen", Kind::Text("HOST:PORT"), "Address to listen on; port 0 takes a free one."),
+    other("http.api_keys", Kind::List, "Keys clients must send as `Authorization: Bearer KEY`; an empty list lets everyone in."),
+    other("http.max_body_kib", int(1, 65_536), "Largest request body, KiB."),
+    other("http.max_connections", int(1, 65_536), "Most open connections."),
+    other("http.request_timeout_ms", int(100, DAY_MS), "Longest wait for a request's head, and again for its body, ms."),
+    other("http.keep_alive_ms", int(1_000, DAY_MS), "How long an idle connection stays open, ms."),
+    other("http.comment_interval_ms", int(10, DAY_MS), "A stream silent for this long sends an SSE comment, ms."),
+    named("http.drain_grace_ms", "drain-grace-ms", int(0, DAY_MS), "On shutdown, how long running requests may take to finish, ms."),
+    named("scheduler.policy", "policy", Kind::Choice(&["fcfs", "priority", "priority+preempt", "tiercel"]), "Scheduling policy."),
+    named("scheduler.max_num_seqs", "max-num-seqs", int(1, 4096), "Most sequences in one step."),
+    named("scheduler.max_num_batched_tokens", "max-num-batched-tokens", int(1, 65_536), "Most tokens (decode + prefill) in one step; at least max_num_seqs."),
+    other("scheduler.long_prefill_token_threshold", int(0, 65_536), "Most tokens of one prompt in one step; 0 means up to the step's budget."),
+    other("scheduler.watermark_percent", Kind::Number { low: 0.0, high: 50.0 }, "Share of KV blocks kept free when a sequence starts, for running ones to grow, percent."),
+    named("preemption.mode", "preemption-mode", Kind::Choice(&["auto", "swap", "recompute", "drop"]), "What happens to a preempted request's KV blocks."),
+    other("preemption.max_per_request", int(0, 1_000_000), "A request preempted this often is spared by its own tier."),
+    other("preemption.max_in_transit_mib", int(1, 65_536), "Most bytes in transit between the tiers at once, MiB."),
+    other("prefix_cache.enabled", Kind::Bool, "Whether requests of one tenant share the KV blocks of equal prefixes."),
+    other("admission.max_requests", int(1, 100_000), "Most requests in the engine, waiting and running."),
+    other("admission.max_queued_requests_per_tier", int(1, 100_000), "Most requests of one tier waiting for their first token."),
+    other("admission.max_queued_tokens_per_tier", int(1, 1 << 40), "Most prompt tokens of one tier waiting for their first token."),
+    other("slo.premium.ttft_ms", Kind::Target, "Premium: time to first token, ms."),
+    other("slo.premium.tpot_ms", Kind::Target, "Premium: mean time per output token after the first, ms."),
+    other("slo.premium.e2e_ms", Kind::Target, "Premium: arrival to last token, ms."),
+    other("slo.standard.ttft_ms", Kind::Target, "Standard: time to first token, ms."),
+    other("slo.standard.tpot_ms", Kind::Target, "Standard: mean time per output token after the first, ms."),
+    other("slo.standard.e2e_ms", Kind::Target, "Standard: arrival to last token, ms."),
+    other("slo.background.ttft_ms", Kind::Target, "Background: time to first token, ms."),
+    other("slo.background.tpot_ms", Kind::Target, "Background: mean time per output token after the first, ms."),
+    other("slo.background.e2e_ms", Kind::Target, "Background: arrival to last token, ms."),
+    other("slo.window_s", int(1, 3_600), "Length of the sliding windows the targets are judged over, s."),
+    other("stream.buffer_tokens", int(16, 65_536), "Tokens buffered for a client that reads slowly; its request pauses when nearly full."),
+    other("stream.stall_timeout_ms", int(100, DAY_MS), "A request whose client reads nothing for this long ends, ms."),
+];

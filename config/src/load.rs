@@ -1,0 +1,297 @@
+//! Layers of settings: defaults, then the file, then the environment, then flags.
+
+use crate::{FIELDS, Field, Kind, ServerSettings, SettingsError, field, suggest};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use toml::de::{DeTable, DeValue};
+use toml::{Spanned, Table, Value};
+
+/// Largest settings file, bytes.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// Where a value came from, for error messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// A line of the settings file, from 1.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: usize,
+    },
+    /// An environment variable.
+    Env(String),
+    /// A flag, with its dashes.
+    Flag(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Origin::Env(name) | Origin::Flag(name) => f.write_str(name),
+        }
+    }
+}
+
+/// Settings that could not be loaded. One line; names the place, the setting and what is allowed.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file cannot be read.
+    #[error("cannot read the settings file {}: {why}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        why: String,
+    },
+    /// The file is not TOML.
+    #[error("{origin}: not valid TOML: {why}")]
+    Syntax {
+        /// Where.
+        origin: Origin,
+        /// The reason.
+        why: String,
+    },
+    /// No such setting.
+    #[error("{origin}: unknown setting {name}{}", hint(suggestion.as_deref()))]
+    Unknown {
+        /// Where.
+        origin: Origin,
+        /// What was written.
+        name: String,
+        /// The likely meaning.
+        suggestion: Option<String>,
+    },
+    /// A value of the wrong type, or outside its range.
+    #[error("{origin}: {path} = {value} is not allowed: expected {allowed}")]
+    Value {
+        /// Where.
+        origin: Origin,
+        /// The setting.
+        path: &'static str,
+        /// What was written.
+        value: String,
+        /// What may be written.
+        allowed: String,
+    },
+    /// Settings that are fine alone but not together.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+}
+
+fn hint(suggestion: Option<&str>) -> String {
+    suggestion
+        .map(|name| format!("; did you mean {name}?"))
+        .unwrap_or_else(|| "; docs/configuration.md lists them all".into())
+}
+
+/// Settings collected layer by layer; a later layer wins.
+#[derive(Debug)]
+pub struct Loader {
+    tree: Table,
+    warnings: Vec<String>,
+}
+
+impl Default for Loader {
+    fn default() -> Self {
+        let tree = Table::try_from(ServerSettings::default())
+            .expect("plain data of strings, numbers and tables always serializes");
+        Loader { tree, warnings: Vec::new() }
+    }
+}
+
+impl Loader {
+    /// Reads a settings file.
+    ///
+    /// # Errors
+    /// [`LoadError`], naming the line.
+    pub fn file(&mut self, path: &Path) -> Result<(), LoadError> {
+        let unreadable = |why: String| LoadError::Unreadable { path: path.to_owned(), why };
+        let size = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
+        if size > MAX_FILE_BYTES {
+            return Err(unreadable(format!("{size} bytes, more than {MAX_FILE_BYTES}")));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
+        self.text(path, &text)
+    }
+
+    fn text(&mut self, path: &Path, text: &str) -> Result<(), LoadError> {
+        let origin = |offset: usize| Origin::File {
+            path: path.to_owned(),
+            line: text.as_bytes()[..offset.min(text.len())].iter().filter(|b| **b == b'\n').count()
+                + 1,
+        };
+        let parsed = DeTable::parse(text).map_err(|error| LoadError::Syntax {
+            origin: origin(error.span().map_or(0, |span| span.start)),
+            why: error.message().replace('\n', " "),
+        })?;
+        self.table("", parsed.get_ref(), &origin)
+    }
+
+    fn table(
+        &mut self,
+        prefix: &str,
+        table: &DeTable<'_>,
+        origin: &dyn Fn(usize) -> Origin,
+    ) -> Result<(), LoadError> {
+        for (key, value) in table {
+            let name = format!("{prefix}{}", key.get_ref());
+            let at = || origin(key.span().start);
+            if let Some(field) = field(&name) {
+                self.set(field, plain(value), at())?;
+            } else if let (DeValue::Table(inner), true) = (value.get_ref(), is_table(&name)) {
+                self.table(&format!("{name}."), inner, origin)?;
+            } else {
+                let suggestion = suggest::path(&name).map(str::to_owned);
+                return Err(LoadError::Unknown { origin: at(), name, suggestion });
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes every `TIERCEL_...` variable that names a setting. Others of that prefix only warn: the
+    /// environment is shared, and orchestrators add variables of their own.
+    ///
+    /// # Errors
+    /// [`LoadError::Value`].
+    pub fn env(
+        &mut self,
+        vars: impl IntoIterator<Item = (String, String)>,
+        reserved: &[&str],
+    ) -> Result<(), LoadError> {
+        for (name, value) in vars {
+            if !name.starts_with("TIERCEL_") || reserved.contains(&name.as_str()) {
+                continue;
+            }
+            match FIELDS.iter().find(|field| field.env() == name) {
+                Some(field) => self.set_text(field, &value, Origin::Env(name))?,
+                None => self.warnings.push(format!("{name} names no setting and is ignored")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets one field from a flag. `flag` is how it was written.
+    ///
+    /// # Errors
+    /// [`LoadError::Value`].
+    pub fn flag(&mut self, field: &Field, flag: &str, value: &str) -> Result<(), LoadError> {
+        self.set_text(field, value, Origin::Flag(flag.to_owned()))
+    }
+
+    /// Sets the field that `assignment` (`PATH=VALUE`) names.
+    ///
+    /// # Errors
+    /// [`LoadError`] if it names no setting or the value is not allowed.
+    pub fn assignment(&mut self, assignment: &str) -> Result<(), LoadError> {
+        let (name, value) = assignment.split_once('=').unwrap_or((assignment, ""));
+        let origin = Origin::Flag("--set".into());
+        match field(name.trim()) {
+            Some(field) => self.set_text(field, value.trim(), origin),
+            None => Err(LoadError::Unknown {
+                origin,
+                name: name.to_owned(),
+                suggestion: suggest::path(name).map(str::to_owned),
+            }),
+        }
+    }
+
+    /// The settings, checked, and what is worth a warning.
+    ///
+    /// # Errors
+    /// [`LoadError::Settings`] for values that cannot go together.
+    pub fn finish(self) -> Result<(ServerSettings, Vec<String>), LoadError> {
+        let settings: ServerSettings =
+            self.tree.try_into().expect("every value was checked against its field");
+        settings.check()?;
+        Ok((settings, self.warnings))
+    }
+
+    fn set_text(&mut self, field: &Field, text: &str, origin: Origin) -> Result<(), LoadError> {
+        let value = match field.kind {
+            Kind::Integer { .. } => text.parse().map(Value::Integer).ok(),
+            Kind::Number { .. } => text.parse().map(Value::Float).ok(),
+            Kind::Target => text.parse().map(Value::Float).ok(),
+            Kind::Bool => text.parse().map(Value::Boolean).ok(),
+            Kind::Choice(_) | Kind::Text(_) => None,
+            Kind::List => Some(Value::Array(
+                text.split(',').map(|item| Value::String(item.trim().to_owned())).collect(),
+            )),
+        };
+        self.set(field, value.unwrap_or_else(|| Value::String(text.to_owned())), origin)
+    }
+
+    fn set(&mut self, field: &Field, value: Value, origin: Origin) -> Result<(), LoadError> {
+        let refuse = |value: &Value| LoadError::Value {
+            origin: origin.clone(),
+            path: field.path,
+            value: value.to_string(),
+            allowed: field.allowed(),
+        };
+        let accepted = accept(field, &value).ok_or_else(|| refuse(&value))?;
+        let mut table = &mut self.tree;
+        let mut keys = field.path.split('.').peekable();
+        while let Some(key) = keys.next() {
+            if keys.peek().is_some() {
+                let inner = table.entry(key).or_insert_with(|| Value::Table(Table::new()));
+                table = inner.as_table_mut().expect("a prefix of a field is always a table");
+            } else if let Some(value) = accepted.clone() {
+                table.insert(key.to_owned(), value);
+            } else {
+                table.remove(key);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `None`: not allowed. `Some(None)`: allowed, and unsets the field.
+fn accept(field: &Field, value: &Value) -> Option<Option<Value>> {
+    let number = match value {
+        Value::Integer(n) => Some(*n as f64),
+        Value::Float(x) => Some(*x),
+        _ => None,
+    };
+    let accepted = match field.kind {
+        Kind::Integer { low, high } => {
+            let n = u64::try_from(value.as_integer()?).ok()?;
+            (low..=high).contains(&n).then(|| value.clone())
+        }
+        Kind::Number { low, high } => number.filter(|x| (low..=high).contains(x)).map(Value::Float),
+        Kind::Target if value.as_str() == Some("none") => return Some(None),
+        Kind::Target => number.filter(|x| x.is_finite() && *x > 0.0).map(Value::Float),
+        Kind::Bool => value.as_bool().map(Value::Boolean),
+        Kind::Choice(words) => {
+            value.as_str().filter(|word| words.contains(word)).map(|_| value.clone())
+        }
+        Kind::Text(_) if field.path == "device.kind" => {
+            let text = value.as_str()?.to_owned();
+            crate::DeviceKind::try_from(text).ok().map(|_| value.clone())
+        }
+        Kind::Text(_) => value.as_str().filter(|text| !text.is_empty()).map(|_| value.clone()),
+        Kind::List => {
+            let items = value.as_array()?;
+            items.iter().all(Value::is_str).then(|| value.clone())
+        }
+    };
+    accepted.map(Some)
+}
+
+fn is_table(name: &str) -> bool {
+    FIELDS
+        .iter()
+        .any(|field| field.path.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
+}
+
+/// The value without its place in the file.
+fn plain(value: &Spanned<DeValue<'_>>) -> Value {
+    use serde::de::{Deserialize, IntoDeserializer};
+    let text = || Value::String(value.get_ref().type_str().to_owned());
+    let deserializer = toml::de::ValueDeserializer::from(value.clone());
+    Value::deserialize(deserializer.into_deserializer()).unwrap_or_else(|_| text())
+}
+
+#[cfg(test)]
+#[path = "load_tests.rs"]
+mod tests;

@@ -1,0 +1,159 @@
+//! Layers, errors, and the field table held against the types.
+
+use super::*;
+use crate::{DeviceKind, KvElement, PreemptionMode, SloTargets, Weights};
+use std::collections::BTreeSet;
+
+fn load(file: &str) -> Result<ServerSettings, LoadError> {
+    let mut loader = Loader::default();
+    loader.text(Path::new("t.toml"), file)?;
+    loader.finish().map(|(settings, _)| settings)
+}
+
+fn refused(file: &str) -> String {
+    let error = load(file).expect_err("not allowed").to_string();
+    assert!(!error.contains('\n'), "one line: {error}");
+    error
+}
+
+#[test]
+fn later_layers_win() {
+    let mut loader = Loader::default();
+    loader
+        .text(
+            Path::new("t.toml"),
+            "[scheduler]\nmax_num_seqs = 8\n[kv]\ntype = \"f32\"\n[slo.premium]\ntpot_ms = 10\n",
+        )
+        .unwrap();
+    let vars = [
+        ("TIERCEL_SCHEDULER_MAX_NUM_SEQS", "9"),
+        ("TIERCEL_HTTP_API_KEYS", "a, b"),
+        ("TIERCEL_SLO_PREMIUM_E2E_MS", "none"),
+        ("PATH", "/bin"),
+    ];
+    loader.env(vars.map(|(k, v)| (k.to_owned(), v.to_owned())), &[]).unwrap();
+    loader.flag(field("scheduler.max_num_seqs").unwrap(), "--max-num-seqs", "10").unwrap();
+    loader.assignment("scheduler.watermark_percent=7.5").unwrap();
+    let (settings, warnings) = loader.finish().unwrap();
+    assert_eq!(settings.engine.scheduler.max_num_seqs, 10);
+    assert_eq!(settings.engine.scheduler.watermark_percent, 7.5);
+    assert_eq!(settings.kv.element, KvElement::F32);
+    assert_eq!(settings.http.api_keys, ["a", "b"]);
+    // What a table of the file does not name keeps its default.
+    let premium = SloTargets { ttft_ms: Some(200.0), tpot_ms: Some(10.0), e2e_ms: None };
+    assert_eq!(settings.engine.slo.premium, premium);
+    assert!(warnings.is_empty(), "{warnings:?}");
+}
+
+#[test]
+fn words_become_types() {
+    let text = "[model]\nweights = \"q8_0\"\nsource = \"m.gguf\"\n[device]\nkind = \"mock:tiny\"\n\
+                [preemption]\nmode = \"swap\"\n[prefix_cache]\nenabled = false\n";
+    let settings = load(text).unwrap();
+    assert_eq!(settings.model.weights, Weights::Q8_0);
+    assert_eq!(settings.model.source.as_deref(), Some("m.gguf"));
+    assert_eq!(settings.device.kind, DeviceKind::Mock("tiny".into()));
+    assert_eq!(settings.engine.preemption.mode, PreemptionMode::Swap);
+    assert!(!settings.engine.prefix_cache.enabled);
+}
+
+#[test]
+fn errors_name_file_line_setting_and_what_is_allowed() {
+    let error = refused("\n[scheduler]\nmax_num_seqs = 0\n");
+    assert_eq!(
+        error,
+        "t.toml:3: scheduler.max_num_seqs = 0 is not allowed: expected a whole number from 1 to 4096"
+    );
+    assert!(refused("[scheduler]\nmax_num_seqs = \"x\"").starts_with("t.toml:2: "));
+    assert!(refused("[scheduler]\nwatermark_percent = nan").contains("0 to 50"));
+    assert!(refused("[kv]\ntype = \"f8\"").contains("f32, f16, bf16"));
+    assert!(refused("[device]\nkind = \"mock:\"").contains("mock:PROFILE"));
+    assert!(refused("scheduler = 3").contains("t.toml:1: unknown setting scheduler"));
+    assert!(refused("[scheduler\n").contains("t.toml:1: not valid TOML"));
+    assert!(refused("[http]\napi_keys = [1]").contains("list of texts"));
+    assert!(refused("[http]\napi_keys = [\"\"]").contains("empty key"));
+    assert!(refused("[kv]\nblock_size = 12").contains("multiple of 8"));
+    let conflict = refused("[scheduler]\nmax_num_seqs = 512\n");
+    assert!(conflict.contains("max_num_batched_tokens"), "{conflict}");
+}
+
+#[test]
+fn unknown_settings_are_refused_with_a_suggestion() {
+    let error = refused("[scheduler]\npolicy = \"fcfs\"\nmax_num_seq = 3\n");
+    assert_eq!(
+        error,
+        "t.toml:3: unknown setting scheduler.max_num_seq; did you mean scheduler.max_num_seqs?"
+    );
+    assert!(refused("kv_type = \"f16\"").contains("did you mean kv.type?"));
+    assert!(refused("[colours]\n").contains("docs/configuration.md"));
+    let mut loader = Loader::default();
+    assert!(loader.assignment("nonsense").is_err());
+    assert!(loader.assignment("http.listen").is_err(), "an assignment needs a value");
+}
+
+#[test]
+fn a_misspelt_variable_warns_and_a_bad_value_names_the_variable() {
+    let mut loader = Loader::default();
+    let var = |name: &str, value: &str| [(name.to_owned(), value.to_owned())];
+    loader.env(var("TIERCEL_PORT_8080_TCP", "tcp://10.0.0.1"), &[]).unwrap();
+    loader.env(var("TIERCEL_CONFIG", "x"), &["TIERCEL_CONFIG"]).unwrap();
+    let error = loader.env(var("TIERCEL_DEVICE_THREADS", "many"), &[]).expect_err("a word");
+    assert!(error.to_string().starts_with("TIERCEL_DEVICE_THREADS: device.threads"), "{error}");
+    assert_eq!(loader.finish().unwrap().1.len(), 1);
+}
+
+#[test]
+fn a_missing_or_huge_file_is_refused() {
+    let missing = Loader::default().file(Path::new("/nonexistent.toml")).expect_err("missing");
+    assert!(missing.to_string().contains("/nonexistent.toml"));
+}
+
+/// Every option set, so that serializing names every field.
+fn full() -> ServerSettings {
+    let mut settings = ServerSettings::default();
+    settings.model.source = Some("m".into());
+    settings.model.served_name = Some("n".into());
+    let targets = SloTargets { ttft_ms: Some(1.0), tpot_ms: Some(1.0), e2e_ms: Some(1.0) };
+    settings.engine.slo.premium = targets;
+    settings.engine.slo.standard = targets;
+    settings.engine.slo.background = targets;
+    settings
+}
+
+fn leaves(prefix: &str, table: &Table, out: &mut BTreeSet<String>) {
+    for (key, value) in table {
+        match value {
+            Value::Table(inner) => leaves(&format!("{prefix}{key}."), inner, out),
+            _ => _ = out.insert(format!("{prefix}{key}")),
+        }
+    }
+}
+
+#[test]
+fn the_field_table_names_exactly_the_fields_of_the_types() {
+    let mut found = BTreeSet::new();
+    leaves("", &Table::try_from(full()).unwrap(), &mut found);
+    let named: BTreeSet<String> = FIELDS.iter().map(|field| field.path.to_owned()).collect();
+    assert_eq!(named, found);
+    let flags: BTreeSet<_> = FIELDS.iter().filter_map(|field| field.flag).collect();
+    assert_eq!(flags.len(), FIELDS.iter().filter(|field| field.flag.is_some()).count());
+}
+
+#[test]
+fn both_ends_of_every_range_load_and_one_beyond_does_not() {
+    for field in FIELDS {
+        let Kind::Integer { low, high } = field.kind else { continue };
+        let set = |value: u64| {
+            let mut loader = Loader::default();
+            loader.assignment(&format!("{}={value}", field.path)).map(|()| loader)
+        };
+        assert!(set(high + 1).is_err(), "{}", field.path);
+        assert!(low == 0 || set(low - 1).is_err(), "{}", field.path);
+        for value in [low, high] {
+            let loaded = set(value).expect(field.path).finish();
+            let conflict =
+                matches!(loaded, Err(LoadError::Settings(SettingsError::Conflict { .. })));
+            assert!(loaded.is_ok() || conflict, "{} = {value}: {loaded:?}", field.path);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Settings of the whole server: the engine's, and those of the model, the device, its KV memory and HTTP.
+
+use crate::engine::{EngineSettings, range};
+use crate::{Kind, SettingsError, field};
+use serde::{Deserialize, Serialize};
+
+/// Everything `tiercel serve` can be told. One table of the settings file per field, the engine's
+/// tables beside the others.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServerSettings {
+    /// Which model, and how its weights are held.
+    pub model: ModelSettings,
+    /// Which device, and how much of it.
+    pub device: DeviceSettings,
+    /// KV memory.
+    pub kv: KvSettings,
+    /// The HTTP side.
+    pub http: HttpSettings,
+    /// The engine.
+    #[serde(flatten)]
+    pub engine: EngineSettings,
+}
+
+/// Which model, and how its weights are held.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ModelSettings {
+    /// A .gguf file, a Hugging Face directory, or `hf:ORG/NAME[@REV]`; `None` is the built-in default.
+    pub source: Option<String>,
+    /// Name that clients use; `None` takes it from the source.
+    pub served_name: Option<String>,
+    /// How weights are held in memory.
+    pub weights: Weights,
+    /// Longest sequence (prompt + output), tokens; 0 takes what model and KV memory allow.
+    pub max_model_len: u32,
+}
+
+/// How weights are held in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Weights {
+    /// The fastest form that keeps the source's quality on this device.
+    #[default]
+    Auto,
+    /// IEEE single: exact, the slowest.
+    F32,
+    /// bfloat16.
+    Bf16,
+    /// 8-bit blocks.
+    Q8_0,
+    /// As the file has them.
+    Native,
+}
+
+/// Which device, and how much of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DeviceSettings {
+    /// Which device computes.
+    pub kind: DeviceKind,
+    /// Compute threads; 0 takes one per core.
+    pub threads: u32,
+}
+
+/// Which device computes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum DeviceKind {
+    /// The best one found.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// A device that computes nothing and keeps the time of the named profile.
+    Mock(String),
+}
+
+impl TryFrom<String> for DeviceKind {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<DeviceKind, String> {
+        match text.as_str() {
+            "auto" => Ok(DeviceKind::Auto),
+            "cpu" => Ok(DeviceKind::Cpu),
+            other => match other.strip_prefix("mock:") {
+                Some(profile) if !profile.is_empty() => Ok(DeviceKind::Mock(profile.to_owned())),
+                _ => Err(format!("\"{other}\" is no device: allowed is auto, cpu or mock:PROFILE")),
+            },
+        }
+    }
+}
+
+impl From<DeviceKind> for String {
+    fn from(kind: DeviceKind) -> String {
+        match kind {
+            DeviceKind::Auto => "auto".into(),
+            DeviceKind::Cpu => "cpu".into(),
+            DeviceKind::Mock(profile) => format!("mock:{profile}"),
+        }
+    }
+}
+
+/// KV memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct KvSettings {
+    /// Element type.
+    #[serde(rename = "type")]
+    pub element: KvElement,
+    /// Memory of the device tier, MiB; 0 chooses by the machine's free memory.
+    pub cache_mib: u64,
+    /// Memory of the host tier, MiB; 0 means there is none.
+    pub host_mib: u64,
+    /// Tokens per block.
+    pub block_size: u32,
+}
+
+impl Default for KvSettings {
+    fn default() -> Self {
+        KvSettings { element: KvElement::F16, cache_mib: 0, host_mib: 0, block_size: 16 }
+    }
+}
+
+/// Element type of keys and values in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KvElement {
+    /// Exact.
+    F32,
+    /// Half the memory; 11 bits of precision.
+    #[default]
+    F16,
+    /// Half the memory; 8 bits of precision, the range of f32.
+    Bf16,
+}
+
+/// The HTTP side.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HttpSettings {
+    /// Address to listen on; port 0 takes any free one.
+    pub listen: String,
+    /// Keys that clients must send as `Authorization: Bearer KEY`; empty lets everyone in.
+    pub api_keys: Vec<String>,
+    /// Largest request body, KiB.
+    pub max_body_kib: u32,
+    /// Most open connections.
+    pub max_connections: u32,
+    /// Longest wait for a request's head, and again for its body, ms.
+    pub request_timeout_ms: u64,
+    /// How long an idle connection stays open, ms.
+    pub keep_alive_ms: u64,
+    /// A stream that is silent for this long sends an SSE comment, ms.
+    pub comment_interval_ms: u64,
+    /// On shutdown, how long running requests may take to finish, ms.
+    pub drain_grace_ms: u64,
+}
+
+impl Default for HttpSettings {
+    fn default() -> Self {
+        HttpSettings {
+            listen: "127.0.0.1:8080".into(),
+            api_keys: Vec::new(),
+            max_body_kib: 4096,
+            max_connections: 2048,
+            request_timeout_ms: 10_000,
+            keep_alive_ms: 75_000,
+            comment_interval_ms: 5_000,
+            drain_grace_ms: 30_000,
+        }
+    }
+}
+
+impl ServerSettings {
+    /// Checks every bound and the rules between settings.
+    ///
+    /// # Errors
+    /// Names the first field that cannot be used, and what is allowed.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        self.engine.check()?;
+        let integers: [(&'static str, u64); 11] = [
+            ("model.max_model_len", self.model.max_model_len.into()),
+            ("device.threads", self.device.threads.into()),
+            ("kv.cache_mib", self.kv.cache_mib),
+            ("kv.host_mib", self.kv.host_mib),
+            ("kv.block_size", self.kv.block_size.into()),
+            ("http.max_body_kib", self.http.max_body_kib.into()),
+            ("http.max_connections", self.http.max_connections.into()),
+            ("http.request_timeout_ms", self.http.request_timeout_ms),
+            ("http.keep_alive_ms", self.http.keep_alive_ms),
+            ("http.comment_interval_ms", self.http.comment_interval_ms),
+            ("http.drain_grace_ms", self.http.drain_grace_ms),
+        ];
+        for (path, value) in integers {
+            if let Some(Kind::Integer { low, high }) = field(path).map(|field| field.kind) {
+                range(path, value, low, high)?;
+            }
+        }
+        if !self.kv.block_size.is_multiple_of(8) {
+            return Err(SettingsError::Conflict {
+                field: "kv.block_size",
+                why: "must be a multiple of 8, the width of the vector kernels",
+            });
+        }
+        if self.http.api_keys.iter().any(|key| key.trim().is_empty()) {
+            return Err(SettingsError::Conflict {
+                field: "http.api_keys",
+                why: "holds an empty key, which would let everyone in; remove it",
+            });
+        }
+        Ok(())
+    }
+}
