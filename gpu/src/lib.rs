@@ -5,10 +5,8 @@ pub mod cpu;
 mod ggml;
 mod kv_type;
 mod mmap;
-mod mmap;
 mod ops;
 
 pub use kv_type::KvType;
-pub use mmap::MappedFile;
 pub use mmap::MappedFile;
 pub use ops::{AttentionShape, MatrixPart, OpError, Ops, SeqRows, SourceType, WeightFormat};
