@@ -3,6 +3,7 @@
 
 pub mod blocks;
 mod protocol;
+pub mod scheduler;
 
 pub use protocol::{
     Grant, GrantOutcome, PreemptOutcome, Preempted, Progress, StepGrant, StepRequest, StoreEvent,

@@ -1,0 +1,144 @@
+//! From grants to a batch for the device.
+
+use crate::protocol::{GrantOutcome, PreemptOutcome, Preempted, StepGrant};
+use crate::scheduler::outcome::{Effect, RequestFault};
+use crate::scheduler::sequence::{Phase, Sequence};
+use crate::scheduler::state::{InFlight, Scheduler, Stage, SubmittedSlice};
+use std::sync::Arc;
+use tiercel_config::PreemptionMode;
+use tiercel_device::{BlockId, SeqSlice, SliceInput, StepBatch, Ticket, TokenId};
+
+/// Tokens of a sequence to run in a step.
+struct Slice {
+    input: Vec<TokenId>,
+    slice: SeqSlice,
+    decode: bool,
+    sequence_start: bool,
+}
+
+impl Scheduler {
+    /// Applies the store's answer and returns the batch to submit, if anything may run, and what became
+    /// of victims that are dropped for good.
+    pub fn granted(&mut self, grant: StepGrant) -> (Option<StepBatch>, Vec<Effect>) {
+        match self.stage {
+            Stage::Reserving(step) if step == grant.step => self.stage = Stage::Idle,
+            _ => return (None, Vec::new()),
+        }
+        let mut effects = Vec::new();
+        for preempted in &grant.preempted {
+            effects.extend(self.preempted(*preempted));
+        }
+        let mut batch =
+            StepBatch { id: grant.step, starts: Vec::new(), ends: Vec::new(), slices: Vec::new() };
+        let mut in_flight = InFlight {
+            step: grant.step,
+            slices: Vec::new(),
+            decode_tokens: 0,
+            prefill_tokens: 0,
+            kv_tokens: 0,
+        };
+        self.shortage = false;
+        for granted in grant.grants {
+            match granted.outcome {
+                GrantOutcome::Run { computed, cover, table } => {
+                    self.add_slice(
+                        granted.ticket,
+                        computed,
+                        cover,
+                        table,
+                        &mut batch,
+                        &mut in_flight,
+                    );
+                }
+                GrantOutcome::Copying { .. } => self.set_phase(granted.ticket, Phase::Opening),
+                GrantOutcome::Denied { .. } => self.shortage = true,
+            }
+        }
+        if batch.slices.is_empty() {
+            return (None, effects);
+        }
+        batch.ends = std::mem::take(&mut self.device_ends);
+        self.stage = Stage::Stepping(in_flight);
+        (Some(batch), effects)
+    }
+
+    fn add_slice(
+        &mut self,
+        ticket: Ticket,
+        computed: u32,
+        cover: u32,
+        table: Option<Arc<[BlockId]>>,
+        batch: &mut StepBatch,
+        in_flight: &mut InFlight,
+    ) {
+        let block_size = self.limits.block_size;
+        // A sequence cancelled while the store was asked is gone; its release goes with the next request.
+        let Some(sequence) = self.current(ticket) else { return };
+        if let Some(table) = table {
+            sequence.table = table;
+        }
+        if sequence.phase == Phase::Waiting {
+            sequence.phase = Phase::Running;
+            sequence.opened(computed, block_size);
+        }
+        let slice = slice_of(sequence, computed, cover);
+        if slice.sequence_start {
+            batch.starts.push(sequence.start());
+            sequence.on_device = true;
+        }
+        let tokens = slice.input.len() as u32;
+        in_flight.slices.push(SubmittedSlice { seq: ticket.seq, computed_after: cover });
+        in_flight.kv_tokens += u64::from(computed);
+        if slice.decode {
+            in_flight.decode_tokens += tokens;
+        } else {
+            in_flight.prefill_tokens += tokens;
+        }
+        batch.slices.push(SeqSlice { input: SliceInput::Known(slice.input), ..slice.slice });
+    }
+
+    /// Applies one preemption, also one prepared outside a step's request.
+    pub fn preempted(&mut self, preempted: Preempted) -> Vec<Effect> {
+        let dropped = self.mode == PreemptionMode::Drop;
+        let Some(sequence) = self.current(preempted.ticket) else { return Vec::new() };
+        sequence.preemptions += 1;
+        match preempted.outcome {
+            PreemptOutcome::Freed { .. } => sequence.closed(),
+            PreemptOutcome::Copying { .. } => sequence.phase = Phase::Preempting,
+        }
+        self.counters.preemptions += 1;
+        if dropped {
+            return self.fail(preempted.ticket.seq, RequestFault::Dropped).into_iter().collect();
+        }
+        Vec::new()
+    }
+
+    fn set_phase(&mut self, ticket: Ticket, phase: Phase) {
+        if let Some(sequence) = self.current(ticket) {
+            sequence.phase = phase;
+        }
+    }
+
+    /// The sequence a ticket names, unless it ended or the ticket is of an older epoch.
+    pub(crate) fn current(&mut self, ticket: Ticket) -> Option<&mut Sequence> {
+        self.sequences.get_mut(&ticket.seq).filter(|sequence| sequence.epoch == ticket.epoch)
+    }
+}
+
+fn slice_of(sequence: &Sequence, computed: u32, cover: u32) -> Slice {
+    let input = sequence.tokens[computed as usize..cover as usize].to_vec();
+    // The last known token is covered: its logits give the next one.
+    let samples = cover == sequence.len();
+    Slice {
+        decode: input.len() == 1 && samples && sequence.output_len() > 0,
+        sequence_start: !sequence.on_device,
+        slice: SeqSlice {
+            seq: sequence.id,
+            first_pos: computed,
+            input: SliceInput::Known(Vec::new()),
+            table: Arc::clone(&sequence.table),
+            sample: samples.then(|| sequence.output_len()),
+        },
+        input,
+    }
+}

@@ -1,0 +1,150 @@
+//! What preempting a sequence costs: copy its blocks out and back, or compute them again.
+
+use tiercel_device::{DeviceInfo, DeviceProfile};
+
+/// Predicts step and copy times of this device. Starts from what the device measured of itself and is
+/// corrected by every step, because neither is exact.
+#[derive(Debug, Clone)]
+pub struct CostModel {
+    profile: DeviceProfile,
+    block_bytes: f64,
+    block_size: u32,
+    /// Observed over predicted step time, smoothed.
+    step_correction: f64,
+    /// Observed over predicted copy time, smoothed.
+    copy_correction: f64,
+}
+
+/// Weight of a new observation.
+const SMOOTHING: f64 = 0.05;
+
+impl CostModel {
+    /// A model of a device that measured itself as `profile`.
+    pub fn new(profile: DeviceProfile, info: &DeviceInfo) -> CostModel {
+        CostModel {
+            profile,
+            block_bytes: info.block_bytes as f64,
+            block_size: info.block_size,
+            step_correction: 1.0,
+            copy_correction: 1.0,
+        }
+    }
+
+    /// Predicted duration of a step, us.
+    pub fn step_us(&self, decode_tokens: u32, prefill_tokens: u32, kv_tokens: u64) -> f64 {
+        let p = &self.profile;
+        let model = p.step_base_us
+            + p.decode_token_us * f64::from(decode_tokens)
+            + p.prefill_token_us * f64::from(prefill_tokens)
+            + p.kv_token_us * kv_tokens as f64;
+        model * self.step_correction
+    }
+
+    /// Time to copy `blocks` one way, us; infinite without a host tier.
+    pub fn copy_us(&self, blocks: u32) -> f64 {
+        if self.profile.link_bytes_per_s <= 0.0 {
+            return f64::INFINITY;
+        }
+        let bytes = f64::from(blocks) * self.block_bytes;
+        bytes / self.profile.link_bytes_per_s * 1e6 * self.copy_correction
+    }
+
+    /// Device time to compute the first `tokens` of a sequence again, us. Prefill shares steps with
+    /// others, so the base cost of a step is not charged.
+    pub fn recompute_us(&self, tokens: u32) -> f64 {
+        let tokens = f64::from(tokens);
+        let p = &self.profile;
+        // A chunk reads the context before it once per kv head group: about half the square over a
+        // chunk's length, which the per-token figure of the profile already carries for short ones.
+        let context_reads = tokens * tokens / 2.0 / 256.0;
+        (p.prefill_token_us * tokens + p.kv_token_us * context_reads) * self.step_correction
+    }
+
+    /// Whether copying the full blocks of a sequence of `computed` tokens out and back is cheaper than
+    /// computing them again.
+    pub fn swap_is_cheaper(&self, computed: u32) -> bool {
+        let blocks = computed / self.block_size;
+        if blocks == 0 {
+            return false;
+        }
+        2.0 * self.copy_us(blocks) < self.recompute_us(blocks * self.block_size)
+    }
+
+    /// Corrects step times by an observation.
+    pub fn observe_step(&mut self, decode: u32, prefill: u32, kv_tokens: u64, observed_us: u64) {
+        let predicted = self.step_us(decode, prefill, kv_tokens);
+        self.step_correction = corrected(self.step_correction, predicted, observed_us);
+    }
+
+    /// Corrects copy times by an observation.
+    pub fn observe_copy(&mut self, blocks: u32, observed_us: u64) {
+        let predicted = self.copy_us(blocks);
+        if predicted.is_finite() {
+            self.copy_correction = corrected(self.copy_correction, predicted, observed_us);
+        }
+    }
+}
+
+/// Moves `correction` toward what would have predicted `observed_us`. One outlier moves it by at most
+/// four times the smoothing, so that a hiccup of the machine is not taken for its speed.
+fn corrected(correction: f64, predicted_us: f64, observed_us: u64) -> f64 {
+    if predicted_us <= 0.0 || observed_us == 0 {
+        return correction;
+    }
+    let ratio = (observed_us as f64 / predicted_us).clamp(0.2, 5.0);
+    (correction * (1.0 + SMOOTHING * (ratio - 1.0))).clamp(0.01, 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn a100() -> CostModel {
+        let profile = DeviceProfile {
+            step_base_us: 16_000.0,
+            decode_token_us: 25.0,
+            prefill_token_us: 100.0,
+            kv_token_us: 0.025,
+            link_bytes_per_s: 25e9,
+        };
+        CostModel::new(profile, &info())
+    }
+
+    fn info() -> DeviceInfo {
+        DeviceInfo {
+            name: "test".into(),
+            block_size: 16,
+            device_blocks: 100,
+            host_blocks: 100,
+            block_bytes: 16 * 320 * 1024,
+            max_steps_in_flight: 1,
+            max_model_len: 8192,
+            vocab_size: 1000,
+        }
+    }
+
+    #[test]
+    fn on_an_a100_a_round_trip_beats_a_prefill() {
+        // 2048 tokens of 320 KiB at 25 GB/s take 27 ms each way; 10,000 tok/s of prefill 205 ms.
+        let model = a100();
+        let one_way_ms = model.copy_us(128) / 1000.0;
+        assert!((one_way_ms - 26.8).abs() < 0.1, "{one_way_ms}");
+        assert!(model.swap_is_cheaper(2048));
+    }
+
+    #[test]
+    fn without_a_host_tier_nothing_is_swapped() {
+        let profile = DeviceProfile { link_bytes_per_s: 0.0, ..a100().profile };
+        assert!(!CostModel::new(profile, &info()).swap_is_cheaper(2048));
+    }
+
+    #[test]
+    fn observations_converge_on_the_real_speed() {
+        let mut model = a100();
+        for _ in 0..200 {
+            model.observe_step(10, 0, 1000, 2 * 16_275);
+        }
+        let predicted = model.step_us(10, 0, 1000);
+        assert!((predicted / (2.0 * 16_275.0) - 1.0).abs() < 0.02, "{predicted}");
+    }
+}

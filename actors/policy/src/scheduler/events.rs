@@ -1,0 +1,208 @@
+//! What happens to sequences between plans: they arrive, end, are commanded, and steps complete.
+
+use crate::protocol::StoreEvent;
+use crate::scheduler::outcome::{Effect, EndReport, FinishReason, PreemptDecision, RequestFault};
+use crate::scheduler::sequence::{Hold, NewSequence, Phase, Sequence};
+use crate::scheduler::state::{InFlight, Scheduler, Stage, SubmittedSlice};
+use tiercel_device::{Sampled, SeqFault, SeqId, StepDone, StepError, StepOutput, Tier, Timestamp};
+
+impl Scheduler {
+    /// A new sequence waits for its first start.
+    pub fn enqueue(&mut self, new: NewSequence) {
+        let sequence = Sequence::new(new, self.limits.block_size);
+        self.sequences.insert(sequence.id, sequence);
+    }
+
+    /// Ends a sequence in whatever phase it is; `None` if it is not live (any more). Its blocks are
+    /// released with the next request, except those that a copy still uses, which follow.
+    pub fn cancel(&mut self, seq: SeqId) -> Option<EndReport> {
+        self.end(seq, None)
+    }
+
+    /// Ends a sequence with a fault; `None` if it is not live.
+    pub fn fail(&mut self, seq: SeqId, fault: RequestFault) -> Option<Effect> {
+        self.end(seq, Some(Err(fault))).map(Effect::Ended)
+    }
+
+    /// Holds or releases a sequence; whether it is live.
+    pub fn set_hold(&mut self, seq: SeqId, hold: Hold, held: bool) -> bool {
+        let Some(sequence) = self.sequences.get_mut(&seq) else { return false };
+        match hold {
+            Hold::Operator => sequence.held_by_operator = held,
+            Hold::Stream => sequence.held_by_stream = held,
+        }
+        true
+    }
+
+    /// Changes tier and priority from the next plan on; whether the sequence is live.
+    pub fn reprioritize(&mut self, seq: SeqId, tier: Tier, priority: i32) -> bool {
+        let Some(sequence) = self.sequences.get_mut(&seq) else { return false };
+        sequence.tier = tier;
+        sequence.priority = priority;
+        true
+    }
+
+    /// Believes the result of a step, and only here anything is believed.
+    pub fn step_done(&mut self, done: StepDone, now: Timestamp) -> Vec<Effect> {
+        let in_flight = match std::mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Stepping(in_flight) if in_flight.step == done.id => in_flight,
+            other => {
+                self.stage = other;
+                return Vec::new();
+            }
+        };
+        self.completed_step = done.id;
+        match done.result {
+            Ok(output) => self.step_succeeded(&in_flight, output, now),
+            Err(StepError::Failed(why)) => self.step_failed(&in_flight, &why),
+            Err(StepError::DeviceLost(why)) => {
+                let live: Vec<SeqId> = self.sequences.keys().copied().collect();
+                let fault = RequestFault::Step(why);
+                live.into_iter().filter_map(|seq| self.fail(seq, fault.clone())).collect()
+            }
+        }
+    }
+
+    fn step_succeeded(
+        &mut self,
+        in_flight: &InFlight,
+        output: StepOutput,
+        now: Timestamp,
+    ) -> Vec<Effect> {
+        self.counters.steps += 1;
+        let device_us = output.timing.forward_us + output.timing.sampling_us;
+        self.cost.observe_step(
+            in_flight.decode_tokens,
+            in_flight.prefill_tokens,
+            in_flight.kv_tokens,
+            device_us,
+        );
+        for slice in &in_flight.slices {
+            self.advance(slice);
+        }
+        let mut effects = Vec::with_capacity(output.sampled.len());
+        for (seq, result) in output.sampled {
+            self.accept(seq, result, now, &mut effects);
+        }
+        for slice in &in_flight.slices {
+            if let Some(sequence) = self.sequences.get_mut(&slice.seq) {
+                self.progress.extend(sequence.take_progress(self.limits.block_size));
+            }
+        }
+        effects
+    }
+
+    fn advance(&mut self, slice: &SubmittedSlice) {
+        self.suspects.remove(&slice.seq);
+        if let Some(sequence) = self.sequences.get_mut(&slice.seq) {
+            sequence.computed = slice.computed_after;
+        }
+    }
+
+    fn accept(
+        &mut self,
+        seq: SeqId,
+        result: Result<Sampled, SeqFault>,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        // A token of a sequence that was cancelled during the step is discarded.
+        let Some(sequence) = self.sequences.get_mut(&seq) else { return };
+        let sampled = match result {
+            Ok(sampled) => sampled,
+            Err(fault) => {
+                effects.extend(self.fail(seq, RequestFault::Model(fault.to_string())));
+                return;
+            }
+        };
+        if sequence.stops_at(sampled.token) {
+            effects.extend(self.end(seq, Some(Ok(FinishReason::Stop))).map(Effect::Ended));
+            return;
+        }
+        let first = sequence.first_token_at.is_none();
+        sequence.push(sampled.token, now, self.limits.block_size);
+        effects.push(Effect::Token {
+            seq,
+            tier: sequence.tier,
+            token: sampled.token,
+            logprobs: sampled.logprobs,
+            ttft_us: first.then(|| now.since_us(sequence.arrival)),
+        });
+        if sequence.at_limit(self.limits.max_model_len) {
+            effects.extend(self.end(seq, Some(Ok(FinishReason::Length))).map(Effect::Ended));
+        }
+    }
+
+    /// A step failed without saying for whom. Nothing of it is believed; its members run one at a time
+    /// until each has succeeded or is found guilty, so that the fault costs only the one it belongs to.
+    fn step_failed(&mut self, in_flight: &InFlight, why: &str) -> Vec<Effect> {
+        if let [alone] = in_flight.slices[..]
+            && self.suspects.remove(&alone.seq)
+        {
+            return self.fail(alone.seq, RequestFault::Step(why.to_owned())).into_iter().collect();
+        }
+        let live = in_flight.slices.iter().map(|slice| slice.seq);
+        self.suspects.extend(live.filter(|seq| self.sequences.contains_key(seq)));
+        Vec::new()
+    }
+
+    /// Applies an event of the store. For a prepared preemption the answer says what to tell it.
+    pub fn store_event(&mut self, event: StoreEvent) -> PreemptDecision {
+        match event {
+            StoreEvent::PreemptCopied { ticket, .. } => {
+                // Nobody waits for blocks any more: the victim had better go on where it was.
+                let needed = self.shortage || self.somebody_waits();
+                match self.current(ticket) {
+                    Some(sequence) if sequence.phase == Phase::Preempting => {
+                        if needed {
+                            sequence.closed();
+                            PreemptDecision::Commit
+                        } else {
+                            sequence.phase = Phase::Running;
+                            PreemptDecision::Abort
+                        }
+                    }
+                    _ => PreemptDecision::Stale,
+                }
+            }
+            StoreEvent::Resumed { ticket, computed, .. } => {
+                let block_size = self.limits.block_size;
+                if let Some(sequence) = self.current(ticket)
+                    && sequence.phase == Phase::Opening
+                {
+                    sequence.phase = Phase::Running;
+                    sequence.opened(computed, block_size);
+                }
+                PreemptDecision::Stale
+            }
+        }
+    }
+
+    fn somebody_waits(&self) -> bool {
+        self.sequences.values().any(|s| s.phase == Phase::Waiting && !s.held())
+    }
+
+    fn end(
+        &mut self,
+        seq: SeqId,
+        outcome: Option<Result<FinishReason, RequestFault>>,
+    ) -> Option<EndReport> {
+        let sequence = self.sequences.remove(&seq)?;
+        self.suspects.remove(&seq);
+        // Reports about it would name blocks it no longer has.
+        self.progress.retain(|progress| progress.seq != seq);
+        self.released.push(seq);
+        if sequence.on_device {
+            self.device_ends.push(seq);
+        }
+        Some(EndReport {
+            seq,
+            tier: sequence.tier,
+            outcome,
+            usage: sequence.usage(),
+            arrival: sequence.arrival,
+            first_token_at: sequence.first_token_at,
+            last_token_at: sequence.last_token_at,
+        })
+    }
+}

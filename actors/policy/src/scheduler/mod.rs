@@ -1,0 +1,26 @@
+//! The scheduler: every live sequence's state, the step plan and the choice of victims.
+//!
+//! One cycle: [`Scheduler::plan`] says what the next step would like; the block store answers with
+//! grants; [`Scheduler::granted`] turns them into a [`StepBatch`](tiercel_device::StepBatch); the device
+//! runs it; [`Scheduler::step_done`] believes its results. Between cycles arrive requests, cancels,
+//! operator commands and completions of copies. What each event does in each phase of a sequence is the
+//! table in `docs/phases.md`.
+
+mod batch;
+mod cost;
+mod events;
+mod invariants;
+mod outcome;
+mod plan;
+mod preset;
+mod rank;
+mod sequence;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use cost::CostModel;
+pub use outcome::{Effect, EndReport, FinishReason, PreemptDecision, RequestFault, Usage};
+pub use preset::{Order, Preset};
+pub use sequence::{Hold, NewSequence, Phase};
+pub use state::{Census, Scheduler};

@@ -1,0 +1,165 @@
+//! What the next step would like: who runs, with how many tokens, and who may be preempted for it.
+
+use crate::protocol::{StepRequest, Victim, Want, WantKind};
+use crate::scheduler::rank::{Rank, Turn};
+use crate::scheduler::sequence::{Phase, Sequence};
+use crate::scheduler::state::{Scheduler, Stage};
+use tiercel_config::PreemptionMode;
+use tiercel_device::StepId;
+
+/// Most sequences asked to open in one step: each costs a look-up of its whole prefix, and a step
+/// rarely has room for more.
+const MAX_OPENS_PER_STEP: usize = 32;
+
+impl Scheduler {
+    /// The request for the next step; `None` if a step is under way or there is nothing to say. The
+    /// answer must be given to [`Scheduler::granted`].
+    pub fn plan(&mut self) -> Option<StepRequest> {
+        if !matches!(self.stage, Stage::Idle) {
+            return None;
+        }
+        let (victims, ranks) = self.victims();
+        let wants = self.wants(&ranks);
+        let news = !self.progress.is_empty() || !self.released.is_empty();
+        if wants.is_empty() && !news {
+            return None;
+        }
+        let step = StepId(self.last_step.0 + 1);
+        self.last_step = step;
+        self.stage = Stage::Reserving(step);
+        Some(StepRequest {
+            step,
+            completed_step: self.completed_step,
+            progress: std::mem::take(&mut self.progress),
+            released: std::mem::take(&mut self.released),
+            wants,
+            victims,
+        })
+    }
+
+    /// Sequences that may be preempted, first to go first: those that make no progress because their
+    /// client does not read or an operator paused them, then by rank from the worst; those preempted
+    /// too often already go last. Beside each, its rank (`None`: anybody may take it).
+    fn victims(&self) -> (Vec<Victim>, Vec<(Option<Rank>, bool)>) {
+        let mut candidates: Vec<(u8, Rank, &Sequence)> = self
+            .sequences
+            .values()
+            .filter(|sequence| sequence.phase == Phase::Running)
+            .map(|sequence| {
+                let class = if sequence.held() {
+                    0
+                } else {
+                    1 + u8::from(sequence.preemptions >= self.max_preemptions)
+                };
+                (class, Rank::of(sequence, self.preset.order), sequence)
+            })
+            .collect();
+        candidates.sort_by(|a, b| (a.0, b.1).cmp(&(b.0, a.1)));
+        candidates
+            .into_iter()
+            .map(|(class, rank, sequence)| {
+                let victim = Victim { ticket: sequence.ticket(), swap: self.swaps(sequence) };
+                (victim, ((class > 0).then_some(rank), class < 2))
+            })
+            .unzip()
+    }
+
+    fn swaps(&self, sequence: &Sequence) -> bool {
+        match self.mode {
+            PreemptionMode::Swap => true,
+            PreemptionMode::Recompute | PreemptionMode::Drop => false,
+            PreemptionMode::Auto => self.cost.swap_is_cheaper(sequence.computed),
+        }
+    }
+
+    /// The step's wants, best first. Decodes are given their token before any prefill, so that a long
+    /// prompt never stalls a stream; prefills share what is left in order of rank.
+    fn wants(&self, victims: &[(Option<Rank>, bool)]) -> Vec<Want> {
+        let candidates = self.candidates();
+        let decodes = candidates.iter().filter(|sequence| sequence.decoding()).count() as u32;
+        let mut prefill_budget = self.settings.max_num_batched_tokens.saturating_sub(decodes);
+        let mut opens = 0;
+        let mut wants = Vec::with_capacity(candidates.len());
+        for sequence in candidates {
+            let new_tokens =
+                if sequence.decoding() { 1 } else { self.chunk(sequence).min(prefill_budget) };
+            let opening = sequence.phase == Phase::Waiting;
+            if new_tokens == 0 || (opening && opens == MAX_OPENS_PER_STEP) {
+                continue;
+            }
+            opens += usize::from(opening);
+            if !sequence.decoding() {
+                prefill_budget -= new_tokens;
+            }
+            let first = wants.is_empty();
+            wants.push(self.want(sequence, new_tokens, first, victims));
+        }
+        wants
+    }
+
+    /// Who may be in the step: runnable sequences in order of their turn, as many as the step holds.
+    /// While a failed step is being investigated, one of its members alone.
+    fn candidates(&self) -> Vec<&Sequence> {
+        let mut candidates: Vec<&Sequence> = self
+            .sequences
+            .values()
+            .filter(|s| matches!(s.phase, Phase::Running | Phase::Waiting) && !s.held())
+            .collect();
+        candidates.sort_by_cached_key(|sequence| Turn::of(sequence, self.preset));
+        if let Some(suspect) = candidates.iter().find(|s| self.suspects.contains(&s.id)) {
+            return vec![suspect];
+        }
+        candidates.truncate(self.settings.max_num_seqs as usize);
+        candidates
+    }
+
+    /// Tokens of a prefill it would compute if it were alone.
+    fn chunk(&self, sequence: &Sequence) -> u32 {
+        let left = sequence.len() - sequence.computed;
+        match self.settings.long_prefill_token_threshold {
+            0 => left,
+            threshold => left.min(threshold),
+        }
+    }
+
+    fn want(
+        &self,
+        sequence: &Sequence,
+        new_tokens: u32,
+        first: bool,
+        victims: &[(Option<Rank>, bool)],
+    ) -> Want {
+        let rank = Rank::of(sequence, self.preset.order);
+        let opening = sequence.phase == Phase::Waiting;
+        let kind = if opening {
+            // The best-ranked may use the last block: otherwise a request as large as the pool would
+            // wait for ever.
+            let keep_free = if first { 0 } else { self.watermark_blocks() };
+            WantKind::Open {
+                hashes: sequence.findable(self.limits.block_size),
+                keep_free,
+                must_fit: sequence.len(),
+            }
+        } else {
+            WantKind::Grow
+        };
+        let allowed = |(victim, willing): &(Option<Rank>, bool)| match victim {
+            None => true,
+            Some(victim) if opening => {
+                *willing && self.preset.preempt_to_start && rank.outranks_by_tier(victim)
+            }
+            Some(victim) => rank < *victim,
+        };
+        Want {
+            ticket: sequence.ticket(),
+            len: sequence.len(),
+            new_tokens,
+            kind,
+            max_victims: victims.iter().take_while(|victim| allowed(victim)).count() as u32,
+        }
+    }
+
+    fn watermark_blocks(&self) -> u32 {
+        (f64::from(self.limits.device_blocks) * self.settings.watermark_percent / 100.0) as u32
+    }
+}

@@ -1,0 +1,243 @@
+//! One sequence: its tokens, its progress, its phase.
+
+use crate::blocks::{BlockHash, Salt, hash_block};
+use crate::protocol::Progress;
+use crate::scheduler::outcome::Usage;
+use std::sync::Arc;
+use tiercel_device::{
+    BlockId, Epoch, SamplingParams, SeqId, SeqStart, Ticket, Tier, Timestamp, TokenId,
+};
+
+/// A sequence that enters the scheduler.
+#[derive(Debug, Clone)]
+pub struct NewSequence {
+    /// Its id, never used before.
+    pub seq: SeqId,
+    /// Importance.
+    pub tier: Tier,
+    /// Order within the tier, lower first.
+    pub priority: i32,
+    /// Namespace of its block names.
+    pub salt: Salt,
+    /// Prompt, not empty.
+    pub prompt: Arc<[TokenId]>,
+    /// Most output tokens, at least 1.
+    pub max_tokens: u32,
+    /// Tokens that end the output.
+    pub stop_tokens: Arc<[TokenId]>,
+    /// How to sample.
+    pub sampling: Arc<SamplingParams>,
+    /// When it arrived.
+    pub arrival: Timestamp,
+}
+
+/// Where a sequence is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Holds no blocks: new, or preempted and committed.
+    Waiting,
+    /// Holds blocks and may be in a step.
+    Running,
+    /// Holds blocks that are being copied in.
+    Opening,
+    /// Holds blocks that are being copied out; not scheduled.
+    Preempting,
+}
+
+/// Why a sequence is not scheduled although it could be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// An operator paused it.
+    Operator,
+    /// Its client reads too slowly.
+    Stream,
+}
+
+/// A live sequence.
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    pub(crate) id: SeqId,
+    pub(crate) tier: Tier,
+    pub(crate) priority: i32,
+    pub(crate) arrival: Timestamp,
+    pub(crate) phase: Phase,
+    pub(crate) epoch: Epoch,
+    pub(crate) held_by_operator: bool,
+    pub(crate) held_by_stream: bool,
+    /// Prompt, then outputs.
+    pub(crate) tokens: Vec<TokenId>,
+    /// Tokens whose KV is valid; at most `tokens.len()`.
+    pub(crate) computed: u32,
+    /// The block table as of the last grant; empty while it holds no blocks.
+    pub(crate) table: Arc<[BlockId]>,
+    pub(crate) preemptions: u32,
+    /// Prompt tokens found in the prefix cache at the first start; `None` before it.
+    pub(crate) cached_tokens: Option<u32>,
+    pub(crate) first_token_at: Option<Timestamp>,
+    pub(crate) last_token_at: Option<Timestamp>,
+    /// Whether the device keeps sampler state for it.
+    pub(crate) on_device: bool,
+    prompt: Arc<[TokenId]>,
+    max_tokens: u32,
+    stop_tokens: Arc<[TokenId]>,
+    sampling: Arc<SamplingParams>,
+    salt: Salt,
+    /// Names of all full blocks of `tokens`.
+    hashes: Vec<BlockHash>,
+    /// How many of `hashes` the store has been told of since the sequence last opened.
+    registered: usize,
+}
+
+impl Sequence {
+    pub(crate) fn new(new: NewSequence, block_size: u32) -> Sequence {
+        let mut sequence = Sequence {
+            id: new.seq,
+            tier: new.tier,
+            priority: new.priority,
+            arrival: new.arrival,
+            phase: Phase::Waiting,
+            epoch: Epoch(0),
+            held_by_operator: false,
+            held_by_stream: false,
+            tokens: new.prompt.to_vec(),
+            computed: 0,
+            table: Arc::from([]),
+            preemptions: 0,
+            cached_tokens: None,
+            first_token_at: None,
+            last_token_at: None,
+            on_device: false,
+            prompt: new.prompt,
+            max_tokens: new.max_tokens,
+            stop_tokens: new.stop_tokens,
+            sampling: new.sampling,
+            salt: new.salt,
+            hashes: Vec::new(),
+            registered: 0,
+        };
+        sequence.extend_hashes(block_size);
+        sequence
+    }
+
+    /// Known tokens.
+    pub(crate) fn len(&self) -> u32 {
+        self.tokens.len() as u32
+    }
+
+    /// Output tokens so far.
+    pub(crate) fn output_len(&self) -> u32 {
+        self.len() - self.prompt.len() as u32
+    }
+
+    pub(crate) fn ticket(&self) -> Ticket {
+        Ticket { seq: self.id, epoch: self.epoch }
+    }
+
+    pub(crate) fn held(&self) -> bool {
+        self.held_by_operator || self.held_by_stream
+    }
+
+    /// Whether exactly the last known token is left to compute: one token per step.
+    pub(crate) fn decoding(&self) -> bool {
+        self.computed + 1 == self.len()
+    }
+
+    /// Whether a token that was sampled ends the output instead of being part of it.
+    pub(crate) fn stops_at(&self, token: TokenId) -> bool {
+        self.stop_tokens.contains(&token)
+    }
+
+    /// Whether the output may not grow any more.
+    pub(crate) fn at_limit(&self, max_model_len: u32) -> bool {
+        self.output_len() >= self.max_tokens || self.len() >= max_model_len
+    }
+
+    pub(crate) fn push(&mut self, token: TokenId, now: Timestamp, block_size: u32) {
+        self.tokens.push(token);
+        self.first_token_at.get_or_insert(now);
+        self.last_token_at = Some(now);
+        self.extend_hashes(block_size);
+    }
+
+    fn extend_hashes(&mut self, block_size: u32) {
+        let size = block_size as usize;
+        while (self.hashes.len() + 1) * size <= self.tokens.len() {
+            let from = self.hashes.len() * size;
+            let parent = self.hashes.last().copied();
+            let name = hash_block(self.salt, parent, &self.tokens[from..from + size]);
+            self.hashes.push(name);
+        }
+    }
+
+    /// Names of the blocks that an open may find: never the one with the last token, whose logits are
+    /// needed.
+    pub(crate) fn findable(&self, block_size: u32) -> Arc<[BlockHash]> {
+        let blocks = (self.len().saturating_sub(1) / block_size) as usize;
+        Arc::from(&self.hashes[..blocks.min(self.hashes.len())])
+    }
+
+    /// Names of blocks that became full and valid since the last report, if any.
+    pub(crate) fn take_progress(&mut self, block_size: u32) -> Option<Progress> {
+        let valid = ((self.computed / block_size) as usize).min(self.hashes.len());
+        if valid <= self.registered {
+            return None;
+        }
+        let hashes = self.hashes[self.registered..valid].to_vec();
+        self.registered = valid;
+        Some(Progress { seq: self.id, computed: self.computed, hashes })
+    }
+
+    /// The store found a valid prefix: names up to there are the store's own.
+    pub(crate) fn opened(&mut self, computed: u32, block_size: u32) {
+        self.computed = computed;
+        self.registered = (computed / block_size) as usize;
+        if self.cached_tokens.is_none() {
+            self.cached_tokens = Some(computed.min(self.prompt.len() as u32));
+        }
+    }
+
+    /// Its blocks are gone; it must open again.
+    pub(crate) fn closed(&mut self) {
+        self.phase = Phase::Waiting;
+        self.computed = 0;
+        self.registered = 0;
+        self.table = Arc::from([]);
+        self.epoch.0 += 1;
+    }
+
+    pub(crate) fn start(&self) -> SeqStart {
+        SeqStart {
+            seq: self.id,
+            sampling: Arc::clone(&self.sampling),
+            prompt: Arc::clone(&self.prompt),
+        }
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        Usage {
+            prompt_tokens: self.prompt.len() as u32,
+            cached_tokens: self.cached_tokens.unwrap_or(0),
+            completion_tokens: self.output_len(),
+            preemptions: self.preemptions,
+        }
+    }
+
+    /// Why its own numbers cannot be right, if so.
+    pub(crate) fn violation(&self, block_size: u32) -> Option<String> {
+        if self.computed > self.len() {
+            return Some(format!("{}: {} computed of {}", self.id, self.computed, self.len()));
+        }
+        if self.registered as u32 * block_size > self.computed {
+            return Some(format!("{}: names registered beyond what is computed", self.id));
+        }
+        if self.phase == Phase::Waiting && (self.computed > 0 || !self.table.is_empty()) {
+            return Some(format!("{}: waiting, but holds blocks", self.id));
+        }
+        let covered = self.table.len() as u32 * block_size;
+        // After copies in the table comes with the next grant.
+        if self.phase == Phase::Running && covered > 0 && covered < self.computed {
+            return Some(format!("{}: {} computed, {covered} covered", self.id, self.computed));
+        }
+        None
+    }
+}

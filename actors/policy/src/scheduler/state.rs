@@ -1,0 +1,169 @@
+//! The scheduler's state and what can be read of it.
+
+use crate::protocol::Progress;
+use crate::scheduler::cost::CostModel;
+use crate::scheduler::preset::Preset;
+use crate::scheduler::sequence::{Phase, Sequence};
+use std::collections::{BTreeMap, BTreeSet};
+use tiercel_config::{EngineSettings, Policy, PreemptionMode, SchedulerSettings};
+use tiercel_device::{DeviceInfo, DeviceProfile, SeqId, StepId};
+
+/// Every live sequence's state, and the cycle of plan, grant, step. See the module's documentation.
+#[derive(Debug)]
+pub struct Scheduler {
+    pub(crate) settings: SchedulerSettings,
+    pub(crate) mode: PreemptionMode,
+    pub(crate) max_preemptions: u32,
+    pub(crate) preset: Preset,
+    pub(crate) limits: Limits,
+    pub(crate) cost: CostModel,
+    pub(crate) sequences: BTreeMap<SeqId, Sequence>,
+    pub(crate) stage: Stage,
+    pub(crate) last_step: StepId,
+    pub(crate) completed_step: StepId,
+    /// Reports for the store that go with the next request.
+    pub(crate) progress: Vec<Progress>,
+    /// Ended sequences whose blocks the store still counts.
+    pub(crate) released: Vec<SeqId>,
+    /// Ended sequences whose sampler state the device still keeps.
+    pub(crate) device_ends: Vec<SeqId>,
+    /// Members of a failed step: each runs alone until it succeeds or is found guilty.
+    pub(crate) suspects: BTreeSet<SeqId>,
+    /// Whether the last request left a want without blocks.
+    pub(crate) shortage: bool,
+    pub(crate) counters: Counters,
+}
+
+/// Sizes the plan needs of the device.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) block_size: u32,
+    pub(crate) device_blocks: u32,
+    pub(crate) max_model_len: u32,
+}
+
+/// Where the cycle is. At most one request to the store and one step are outstanding, never both.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    Idle,
+    /// The store was asked for this step.
+    Reserving(StepId),
+    /// The device runs this step.
+    Stepping(InFlight),
+}
+
+/// A step at the device.
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    pub(crate) step: StepId,
+    pub(crate) slices: Vec<SubmittedSlice>,
+    pub(crate) decode_tokens: u32,
+    pub(crate) prefill_tokens: u32,
+    pub(crate) kv_tokens: u64,
+}
+
+/// What was submitted of one sequence.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SubmittedSlice {
+    pub(crate) seq: SeqId,
+    /// Valid tokens once the step has succeeded.
+    pub(crate) computed_after: u32,
+}
+
+/// Totals since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    pub(crate) steps: u64,
+    pub(crate) preemptions: u64,
+}
+
+/// How many sequences are where.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Waiting for their first start, by tier.
+    pub waiting: [u32; 4],
+    /// Their prompt tokens, by tier.
+    pub waiting_tokens: [u64; 4],
+    /// Holding blocks and schedulable.
+    pub running: u32,
+    /// Started before, now without blocks or on the way out or in.
+    pub preempted: u32,
+    /// Steps completed.
+    pub steps: u64,
+    /// Preemptions so far.
+    pub preemptions: u64,
+}
+
+impl Scheduler {
+    /// An empty scheduler for a device.
+    pub fn new(settings: &EngineSettings, info: &DeviceInfo, profile: DeviceProfile) -> Scheduler {
+        Scheduler {
+            settings: settings.scheduler.clone(),
+            mode: settings.preemption.mode,
+            max_preemptions: settings.preemption.max_per_request,
+            preset: Preset::of(settings.scheduler.policy),
+            limits: Limits {
+                block_size: info.block_size,
+                device_blocks: info.device_blocks,
+                max_model_len: info.max_model_len,
+            },
+            cost: CostModel::new(profile, info),
+            sequences: BTreeMap::new(),
+            stage: Stage::Idle,
+            last_step: StepId(0),
+            completed_step: StepId(0),
+            progress: Vec::new(),
+            released: Vec::new(),
+            device_ends: Vec::new(),
+            suspects: BTreeSet::new(),
+            shortage: false,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Switches the policy; the next plan follows it.
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.settings.policy = policy;
+        self.preset = Preset::of(policy);
+    }
+
+    /// The cost model, for copy observations.
+    pub fn cost_mut(&mut self) -> &mut CostModel {
+        &mut self.cost
+    }
+
+    /// The phase of a live sequence.
+    pub fn phase(&self, seq: SeqId) -> Option<Phase> {
+        self.sequences.get(&seq).map(|sequence| sequence.phase)
+    }
+
+    /// Ids of all live sequences, oldest first.
+    pub fn live(&self) -> impl Iterator<Item = SeqId> + '_ {
+        self.sequences.keys().copied()
+    }
+
+    /// Whether no sequence is left and nothing is outstanding.
+    pub fn is_drained(&self) -> bool {
+        self.sequences.is_empty() && self.released.is_empty() && matches!(self.stage, Stage::Idle)
+    }
+
+    /// Counts sequences by what they do.
+    pub fn census(&self) -> Census {
+        let mut census = Census {
+            steps: self.counters.steps,
+            preemptions: self.counters.preemptions,
+            ..Census::default()
+        };
+        for sequence in self.sequences.values() {
+            match sequence.phase {
+                Phase::Running => census.running += 1,
+                Phase::Waiting if sequence.cached_tokens.is_none() => {
+                    census.waiting[sequence.tier.index()] += 1;
+                    census.waiting_tokens[sequence.tier.index()] += u64::from(sequence.len());
+                }
+                Phase::Waiting | Phase::Opening | Phase::Preempting => census.preempted += 1,
+            }
+        }
+        census
+    }
+}

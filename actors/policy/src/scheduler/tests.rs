@@ -1,0 +1,1 @@
+//! Behaviour of the scheduler over a block store.
