@@ -4,4 +4,5 @@
 
 pub mod arch;
 pub mod gguf;
+pub mod sampling;
 pub mod weights;

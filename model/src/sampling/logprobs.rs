@@ -1,0 +1,67 @@
+//! Log-probabilities of the chosen and of the best tokens.
+
+use super::numeric;
+use tiercel_device::{TokenId, TokenLogprobs};
+
+/// Skipped whole when none of its logits is among the best.
+const RUN: usize = 32;
+
+/// The normaliser and the best tokens of a row, taken before the row is overwritten.
+pub(super) struct Best {
+    log_sum_exp: f64,
+    /// Logits, best first; the lower id first among equals.
+    top: Vec<(TokenId, f32)>,
+}
+
+impl Best {
+    pub(super) fn of(row: &[f32], max: f32, k: usize) -> Best {
+        Best { log_sum_exp: numeric::log_sum_exp(row, max), top: top(row, k) }
+    }
+
+    pub(super) fn with_chosen(self, logit: f32) -> TokenLogprobs {
+        let log = |logit: f32| (f64::from(logit) - self.log_sum_exp) as f32;
+        TokenLogprobs {
+            chosen: log(logit),
+            top: self.top.iter().map(|&(token, logit)| (token, log(logit))).collect(),
+        }
+    }
+}
+
+/// The `k` largest by insertion into a sorted list: after a few runs almost no token enters it.
+fn top(row: &[f32], k: usize) -> Vec<(TokenId, f32)> {
+    let mut best: Vec<(TokenId, f32)> = Vec::with_capacity(k.min(row.len()) + 1);
+    if k == 0 {
+        return best;
+    }
+    let mut worst = f32::NEG_INFINITY;
+    for (run, logits) in row.chunks(RUN).enumerate() {
+        if best.len() == k && !logits.iter().fold(false, |any, &logit| any | (logit > worst)) {
+            continue;
+        }
+        for (at, &logit) in logits.iter().enumerate() {
+            if best.len() < k || logit > worst {
+                let rank = best.partition_point(|&(_, other)| other >= logit);
+                best.insert(rank, ((run * RUN + at) as TokenId, logit));
+                best.truncate(k);
+                worst = best.last().map_or(f32::NEG_INFINITY, |&(_, logit)| logit);
+            }
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn top_equals_a_sort(row in prop::collection::vec((-20i32..20).prop_map(|n| n as f32 / 4.0), 1..200), k in 0usize..40) {
+            let mut sorted: Vec<(u32, f32)> = (0u32..).zip(row.iter().copied()).collect();
+            sorted.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+            sorted.truncate(k);
+            prop_assert_eq!(top(&row, k), sorted);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Chooses the next token from a row of logits.
+//!
+//! The order is vLLM's: logit bias, repetition penalty, frequency and presence penalty (here the
+//! log-probabilities are taken), then greedy, or temperature, min-p, top-k, top-p and a draw. Min-p is
+//! relative to the best token; top-p is of the weight that min-p and top-k left. Tokens of equal weight
+//! are ranked by id, the lower first.
+//!
+//! A draw is a function of the logits and `(seed, output index)` alone: what else is in the batch, and
+//! how often the step was replayed, cannot change the text. Options that are off cost nothing; no option
+//! sorts the vocabulary.
+
+mod draw;
+mod logprobs;
+mod numeric;
+mod penalties;
+#[cfg(test)]
+mod tests;
+mod truncate;
+
+use penalties::Penalties;
+use std::sync::Arc;
+use tiercel_device::{Sampled, SamplingParams, SeqFault, TokenId};
+
+/// Below this a temperature is greedy: dividing by it would overflow.
+const TEMPERATURE_MIN: f32 = 1e-5;
+
+/// The sampler of one sequence.
+#[derive(Debug)]
+pub struct Sampler {
+    params: Arc<SamplingParams>,
+    vocab: usize,
+    penalties: Option<Penalties>,
+}
+
+impl Sampler {
+    /// A sampler for a sequence that starts with `prompt`. Logits beyond `vocab` are never chosen (some
+    /// models pad their last matrix).
+    pub fn new(params: Arc<SamplingParams>, prompt: &[TokenId], vocab: usize) -> Sampler {
+        let penalties = Penalties::new(&params, prompt);
+        Sampler { params, vocab, penalties }
+    }
+
+    /// Chooses output number `output_index` (from 0). The row is scratch afterwards. Asking again for
+    /// an index forgets the answer given before, and those after it.
+    ///
+    /// # Errors
+    /// [`SeqFault::BadLogits`] if a logit is NaN or +inf, or none is finite.
+    pub fn sample(&mut self, logits: &mut [f32], output_index: u32) -> Result<Sampled, SeqFault> {
+        let vocab = self.vocab.min(logits.len());
+        let row = &mut logits[..vocab];
+        for &(token, bias) in &self.params.logit_bias {
+            if let Some(logit) = row.get_mut(token as usize) {
+                *logit += bias;
+            }
+        }
+        if let Some(penalties) = &mut self.penalties {
+            penalties.rewind(output_index);
+            penalties.apply(row);
+        }
+        let max = numeric::usable_max(row).ok_or(SeqFault::BadLogits)?;
+        let want = self.params.logprobs.map(|k| logprobs::Best::of(row, max, usize::from(k)));
+        let (token, logit) = if self.is_greedy() {
+            let id = numeric::position(row, max).ok_or(SeqFault::BadLogits)?;
+            (id as TokenId, max)
+        } else {
+            self.draw(row, max, output_index)?
+        };
+        if let Some(penalties) = &mut self.penalties {
+            penalties.record(token);
+        }
+        let logprobs = want.map(|best| Box::new(best.with_chosen(logit)));
+        Ok(Sampled { token, logprobs })
+    }
+
+    fn is_greedy(&self) -> bool {
+        self.params.temperature < TEMPERATURE_MIN || self.params.top_k == 1
+    }
+
+    /// Draws a token; also returns its logit, recovered before the row is overwritten.
+    fn draw(
+        &self,
+        row: &mut [f32],
+        max: f32,
+        output_index: u32,
+    ) -> Result<(TokenId, f32), SeqFault> {
+        let params = &*self.params;
+        numeric::to_weights(row, max, params.temperature);
+        if params.min_p > 0.0 {
+            truncate::keep_min_p(row, params.min_p);
+        }
+        if params.top_k > 0 && (params.top_k as usize) < row.len() {
+            truncate::keep_top_k(row, params.top_k as usize);
+        }
+        if params.top_p < 1.0 {
+            truncate::keep_top_p(row, params.top_p);
+        }
+        let at = draw::uniform(params.seed, output_index);
+        let token = draw::pick(row, &numeric::chunk_sums(row), at).ok_or(SeqFault::BadLogits)?;
+        let logit = max + params.temperature * row[token as usize].ln();
+        Ok((token, logit))
+    }
+}
