@@ -9,7 +9,9 @@
 //! | `ops` | the [`Ops`](crate::Ops) implementation: checks shapes, delegates |
 
 mod attention;
+mod isa;
 mod kv;
+mod linear;
 mod ops;
 mod options;
 mod pool;

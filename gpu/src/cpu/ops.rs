@@ -1,7 +1,9 @@
 //! The [`Ops`] implementation: checks shapes, then delegates to the kernels.
 
 use super::attention;
+use super::isa::Isa;
 use super::kv::KvMemory;
+use super::linear::{ActRows, linear};
 use super::pool::Pool;
 use super::rows;
 use super::tensor::{Rope, Tensor, Vector};
@@ -14,17 +16,30 @@ use tiercel_device::TokenId;
 /// The compute side of the CPU device.
 pub struct CpuOps {
     pool: Pool,
+    isa: Isa,
     kv: Arc<KvMemory>,
+    acts: ActRows,
 }
 
 impl CpuOps {
     pub(crate) fn new(pool: Pool, kv: Arc<KvMemory>) -> CpuOps {
-        CpuOps { pool, kv }
+        CpuOps { pool, isa: Isa::detect(), kv, acts: ActRows::default() }
     }
 
     /// Compute threads, the calling one included.
     pub fn threads(&self) -> usize {
         self.pool.threads()
+    }
+
+    /// The instruction set in use, for the log.
+    pub fn instruction_set(&self) -> &'static str {
+        self.isa.name()
+    }
+
+    /// Uses plain Rust kernels from now on: slow, but the reference that the fast ones are tested
+    /// against. Results differ from theirs in the last bits.
+    pub fn use_portable_kernels(&mut self) {
+        self.isa = Isa::Portable;
     }
 
     fn check_attention(&self, qkv: &Tensor, shape: &AttentionShape, batch: &[SeqRows]) {
@@ -55,11 +70,11 @@ impl Ops for CpuOps {
         parts: &[MatrixPart<'_>],
         format: WeightFormat,
     ) -> Result<Matrix, OpError> {
-        pack(parts, format)
+        pack(&self.pool, parts, format)
     }
 
-    fn describe(&self, _matrix: &Matrix) -> String {
-        "f32".to_owned()
+    fn describe(&self, matrix: &Matrix) -> String {
+        matrix.describe()
     }
 
     fn vector(&mut self, values: &[f32]) -> Vector {
@@ -79,21 +94,17 @@ impl Ops for CpuOps {
         assert_eq!(table.k, cols, "embedding width, output columns");
         out.set_rows(tokens.len());
         self.pool.rows(out.values_mut(), cols, 8, |row, out| {
-            out.copy_from_slice(&table.rows[tokens[row] as usize * cols..][..cols]);
+            table.row(tokens[row] as usize, out);
         });
     }
 
     fn linear(&mut self, w: &Matrix, bias: Option<&Vector>, x: &Tensor, out: &mut Tensor) {
         assert_eq!((w.k, w.n), (x.cols(), out.cols()), "linear: [n, k] and the tensors' columns");
+        if let Some(bias) = bias {
+            assert_eq!(bias.values.len(), w.n, "bias and output features");
+        }
         out.set_rows(x.rows());
-        let cols = out.cols();
-        self.pool.rows(out.values_mut(), cols, 1, |row, out| {
-            for (i, out) in out.iter_mut().enumerate() {
-                let weights = &w.rows[i * w.k..(i + 1) * w.k];
-                let dot: f32 = weights.iter().zip(x.row(row)).map(|(w, x)| w * x).sum();
-                *out = dot + bias.map_or(0.0, |bias| bias.values[i]);
-            }
-        });
+        linear((&self.pool, self.isa), &mut self.acts, w, bias, x, out);
     }
 
     fn add_rms_norm(

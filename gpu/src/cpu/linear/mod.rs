@@ -1,0 +1,185 @@
+//! Products of activations and packed weights.
+//!
+//! Work is cut into (block of rows) x (range of panels). Neither cut, nor the height of the register
+//! tile that a row lands in, changes how an output element is summed: always over `k` in order.
+#![expect(
+    unsafe_code,
+    reason = "kernels compiled for AVX2; threads write disjoint parts of the output"
+)]
+
+mod activations;
+#[cfg(target_arch = "x86_64")]
+mod avx2_dense;
+#[cfg(target_arch = "x86_64")]
+mod avx2_quant;
+mod portable;
+#[cfg(test)]
+mod tests;
+
+use super::isa::Isa;
+use super::pool::{Pool, SharedMut};
+use super::tensor::{Tensor, Vector};
+use super::weights::{Matrix, Panels, QUANT_LEN, Segment};
+pub(crate) use activations::ActRows;
+use std::ops::Range;
+
+/// Activations of a block of rows should stay in the L2 cache beside the panels that stream past.
+const ROW_BLOCK_BYTES: usize = 192 << 10;
+/// Multiply-adds that are worth handing to another thread, about 1 us.
+const CHUNK_MACS: usize = 48 << 10;
+/// Chunks per thread, so that a thread that is late does not hold up the others for long.
+const CHUNKS_PER_THREAD: usize = 6;
+
+/// What a work item needs besides its ranges.
+struct Product<'a> {
+    isa: Isa,
+    x: &'a Tensor,
+    acts: &'a ActRows,
+    bias: Option<&'a Vector>,
+    out: SharedMut<'a, f32>,
+    out_cols: usize,
+    k: usize,
+}
+
+/// `out = x · wᵀ + bias`; `acts` is scratch memory.
+pub(crate) fn linear(
+    (pool, isa): (&Pool, Isa),
+    acts: &mut ActRows,
+    w: &Matrix,
+    bias: Option<&Vector>,
+    x: &Tensor,
+    out: &mut Tensor,
+) {
+    let rows = x.rows();
+    if rows == 0 || w.n == 0 {
+        return;
+    }
+    if w.is_quantized() {
+        acts.quantize(pool, isa, x);
+    }
+    let row_block = (ROW_BLOCK_BYTES / (w.k * 2)).clamp(24, 512) / 12 * 12;
+    let row_blocks = rows.div_ceil(row_block);
+    let spans = panel_spans(w, rows.min(row_block), pool.threads());
+    let out_cols = out.cols();
+    let out = SharedMut::new(out.values_mut());
+    let product = Product { isa, x, acts, bias, out, out_cols, k: w.k };
+    pool.run(row_blocks * spans.len(), &|chunk| {
+        let (segment, panels) = &spans[chunk % spans.len()];
+        let first = chunk / spans.len() * row_block;
+        product.panels(segment, panels.clone(), first..rows.min(first + row_block));
+    });
+}
+
+/// Cuts the panels of a matrix into ranges of about equal work.
+fn panel_spans(w: &Matrix, rows: usize, threads: usize) -> Vec<(&Segment, Range<usize>)> {
+    let macs = w.n * w.k * rows;
+    let wanted = (macs / CHUNK_MACS).clamp(1, threads * CHUNKS_PER_THREAD);
+    let outputs = if threads == 1 { w.n } else { w.n.div_ceil(wanted) };
+    let mut spans = Vec::with_capacity(wanted + w.segments.len());
+    for segment in &w.segments {
+        let height = segment.panels.rows();
+        let panels = segment.n.div_ceil(height);
+        let step = outputs.div_ceil(height).max(1);
+        let ranges = (0..panels).step_by(step).map(|first| first..panels.min(first + step));
+        spans.extend(ranges.map(|range| (segment, range)));
+    }
+    spans
+}
+
+/// Runs `$tile` over rows in tiles of at most `$max`, then 3, 2 and 1.
+#[cfg(target_arch = "x86_64")]
+macro_rules! tiles {
+    ($rows:expr, $max:path, $row:expr, $tile:expr, $emit:expr) => {{
+        let Range { start: mut row, end } = $rows;
+        macro_rules! step {
+            ($height:expr) => {
+                while end - row >= $height {
+                    let tile: [_; $height] = std::array::from_fn(|i| $row(row + i));
+                    // SAFETY: `Isa::Avx2` exists only where the processor has what the tile needs.
+                    let sums = unsafe { $tile(tile) };
+                    sums.iter().enumerate().for_each(|(i, sums)| $emit(row + i, sums));
+                    row += $height;
+                }
+            };
+        }
+        step!($max);
+        step!(3);
+        step!(2);
+        step!(1);
+    }};
+}
+
+impl Product<'_> {
+    fn panels(&self, segment: &Segment, panels: Range<usize>, rows: Range<usize>) {
+        let blocks = self.k.div_ceil(QUANT_LEN);
+        for panel in panels {
+            let emit = |row: usize, sums: &[f32]| self.emit(segment, panel, row, sums);
+            let (x, acts) = (|row| self.x.row(row), |row| self.acts.row(row));
+            let rows = rows.clone();
+            match (self.isa, &segment.panels) {
+                (Isa::Portable, Panels::F32(all)) => {
+                    let panel = &all[panel * self.k..][..self.k];
+                    rows.for_each(|row| emit(row, &portable::f32_row(panel, x(row))));
+                }
+                (Isa::Portable, Panels::Bf16(all)) => {
+                    let panel = &all[panel * self.k..][..self.k];
+                    rows.for_each(|row| emit(row, &portable::bf16_row(panel, x(row))));
+                }
+                (Isa::Portable, Panels::Q8(all)) => {
+                    let panel = &all[panel * blocks..][..blocks];
+                    rows.for_each(|row| emit(row, &portable::q8_row(panel, acts(row))));
+                }
+                (Isa::Portable, Panels::Q4(all)) => {
+                    let panel = &all[panel * blocks..][..blocks];
+                    rows.for_each(|row| emit(row, &portable::q4_row(panel, acts(row))));
+                }
+                #[cfg(target_arch = "x86_64")]
+                (Isa::Avx2, Panels::F32(all)) => {
+                    let panel = &all[panel * self.k..][..self.k];
+                    tiles!(rows, avx2_dense::MAX_ROWS, x, |t| avx2_dense::tile(panel, t), emit);
+                }
+                #[cfg(target_arch = "x86_64")]
+                (Isa::Avx2, Panels::Bf16(all)) => {
+                    let panel = &all[panel * self.k..][..self.k];
+                    tiles!(rows, avx2_dense::MAX_ROWS, x, |t| avx2_dense::tile(panel, t), emit);
+                }
+                #[cfg(target_arch = "x86_64")]
+                (Isa::Avx2, Panels::Q8(all)) => {
+                    let panel = &all[panel * blocks..][..blocks];
+                    tiles!(
+                        rows,
+                        avx2_quant::MAX_ROWS,
+                        acts,
+                        |t| avx2_quant::q8_tile(panel, t),
+                        emit
+                    );
+                }
+                #[cfg(target_arch = "x86_64")]
+                (Isa::Avx2, Panels::Q4(all)) => {
+                    let panel = &all[panel * blocks..][..blocks];
+                    tiles!(
+                        rows,
+                        avx2_quant::MAX_ROWS,
+                        acts,
+                        |t| avx2_quant::q4_tile(panel, t),
+                        emit
+                    );
+                }
+            }
+        }
+    }
+
+    /// Adds the bias and stores the outputs of one row and panel; those beyond `n` are dropped.
+    #[inline]
+    fn emit(&self, segment: &Segment, panel: usize, row: usize, sums: &[f32]) {
+        let first = panel * sums.len();
+        let len = sums.len().min(segment.n - first);
+        let col = segment.first + first;
+        // SAFETY: work items differ in their rows or in their panels, so no two write the same place.
+        let out = unsafe { self.out.slice(row * self.out_cols + col, len) };
+        out.copy_from_slice(&sums[..len]);
+        if let Some(bias) = self.bias {
+            out.iter_mut().zip(&bias.values[col..]).for_each(|(out, bias)| *out += bias);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Building bricks of packed weights. A panel is [`QUANT_ROWS`] or [`DENSE_ROWS`] output rows stored
+//! interleaved, so that one lane of a vector register is one output row.
+
+use crate::SourceType;
+use crate::ggml::{half_at, scale_min};
+use half::{bf16, f16};
+
+/// Output rows of a quantized panel.
+pub(crate) const QUANT_ROWS: usize = 8;
+/// Output rows of a dense panel.
+pub(crate) const DENSE_ROWS: usize = 16;
+/// Weights of one row that share a scale.
+pub(crate) const QUANT_LEN: usize = 32;
+
+/// One input column of a dense panel.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct F32Column(pub(crate) [f32; DENSE_ROWS]);
+
+/// One input column of a dense panel, rounded to bfloat16.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(32))]
+pub(crate) struct Bf16Column(pub(crate) [bf16; DENSE_ROWS]);
+
+/// 32 columns of 8 rows in 8 bits: row `r`, column `4 g + j` is `scales[r] * weights[g][4 r + j]`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(16))]
+pub(crate) struct Q8Block {
+    pub(crate) scales: [f16; QUANT_ROWS],
+    pub(crate) weights: [[i8; 32]; 8],
+}
+
+/// 32 columns of 8 rows in 4 bits: row `r`, column `4 g + j` is `scales[r] * q + mins[r]`, where `q` is
+/// the low nibble of `nibbles[g][4 r + j]` for `g < 4` and the high nibble of `nibbles[g - 4]` above.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(32))]
+pub(crate) struct Q4Block {
+    pub(crate) scales: [f16; QUANT_ROWS],
+    pub(crate) mins: [f16; QUANT_ROWS],
+    pub(crate) nibbles: [[u8; 32]; 4],
+}
+
+impl Q8Block {
+    pub(crate) const ZERO: Q8Block =
+        Q8Block { scales: [f16::ZERO; QUANT_ROWS], weights: [[0; 32]; 8] };
+
+    pub(crate) fn set_row(&mut self, row: usize, scale: f16, weights: &[i8]) {
+        self.scales[row] = scale;
+        for (group, four) in self.weights.iter_mut().zip(weights.chunks_exact(4)) {
+            group[4 * row..4 * row + 4].copy_from_slice(four);
+        }
+    }
+
+    /// Row `row` in f32.
+    pub(crate) fn row(&self, row: usize) -> [f32; QUANT_LEN] {
+        let scale = self.scales[row].to_f32();
+        std::array::from_fn(|i| scale * f32::from(self.weights[i / 4][4 * row + i % 4]))
+    }
+}
+
+impl Q4Block {
+    pub(crate) const ZERO: Q4Block = Q4Block {
+        scales: [f16::ZERO; QUANT_ROWS],
+        mins: [f16::ZERO; QUANT_ROWS],
+        nibbles: [[0; 32]; 4],
+    };
+
+    /// `nibbles` holds column `i` in the low half of byte `i` and column `16 + i` in the high half.
+    pub(crate) fn set_row(&mut self, row: usize, scale: f16, min: f16, nibbles: &[u8; 16]) {
+        self.scales[row] = scale;
+        self.mins[row] = min;
+        for (group, four) in self.nibbles.iter_mut().zip(nibbles.chunks_exact(4)) {
+            group[4 * row..4 * row + 4].copy_from_slice(four);
+        }
+    }
+
+    /// Row `row` in f32.
+    pub(crate) fn row(&self, row: usize) -> [f32; QUANT_LEN] {
+        let (scale, min) = (self.scales[row].to_f32(), self.mins[row].to_f32());
+        std::array::from_fn(|i| {
+            let byte = self.nibbles[i / 4 % 4][4 * row + i % 4];
+            scale * f32::from(byte >> (i / 16 * 4) & 15) + min
+        })
+    }
+}
+
+/// Rounds 32 weights (fewer at the end of a row, then padded with zeros) to 8 bits.
+pub(crate) fn quantize_q8(weights: &[f32]) -> (f16, [i8; QUANT_LEN]) {
+    let max = weights.iter().fold(0.0_f32, |max, w| max.max(w.abs()));
+    let scale = f16::from_f32(max / 127.0);
+    let inverse = if scale > f16::ZERO { 1.0 / scale.to_f32() } else { 0.0 };
+    let mut rounded = [0; QUANT_LEN];
+    for (q, w) in rounded.iter_mut().zip(weights) {
+        // The scale was rounded, so the largest weight may land just outside.
+        *q = (w * inverse).round_ties_even().clamp(-127.0, 127.0) as i8;
+    }
+    (scale, rounded)
+}
+
+/// Scale, minimum and nibbles (as [`Q4Block::set_row`] wants them) of block number `index` of a row in
+/// one of the 4-bit encodings. Q4_K's products of two scales are rounded to f16: 2^-12 of the scale, far
+/// below the step of a 4-bit weight.
+pub(crate) fn q4_parts(source: SourceType, row: &[u8], index: usize) -> (f16, f16, [u8; 16]) {
+    match source {
+        SourceType::Q4_0 => {
+            let block = &row[index * 18..][..18];
+            let scale = half_at(block, 0);
+            let min = f16::from_f32(scale.to_f32() * -8.0);
+            (scale, min, block[2..].try_into().expect("16 bytes of nibbles"))
+        }
+        SourceType::Q4_1 => {
+            let block = &row[index * 20..][..20];
+            let nibbles = block[4..].try_into().expect("16 bytes of nibbles");
+            (half_at(block, 0), half_at(block, 2), nibbles)
+        }
+        SourceType::Q4K => {
+            let (block, group) = (&row[index / 8 * 144..][..144], index % 8);
+            let (scale, min) = scale_min(&block[4..16], group);
+            let quants = &block[16 + group / 2 * 32..][..32];
+            let nibble = |i: usize| quants[i] >> (group % 2 * 4) & 15;
+            let product =
+                |at: usize, factor: f32| f16::from_f32(half_at(block, at).to_f32() * factor);
+            (
+                product(0, f32::from(scale)),
+                product(2, -f32::from(min)),
+                std::array::from_fn(|i| nibble(i) | nibble(i + 16) << 4),
+            )
+        }
+        other => unreachable!("{other:?} is not a 4-bit encoding"),
+    }
+}

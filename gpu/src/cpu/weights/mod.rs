@@ -1,0 +1,259 @@
+//! Packed weights: which form a matrix takes in memory, and packing it.
+
+mod blocks;
+#[cfg(test)]
+mod tests;
+
+use super::pool::Pool;
+use crate::ggml::dequantize_row;
+use crate::{MatrixPart, OpError, SourceType, WeightFormat};
+pub(crate) use blocks::{
+    Bf16Column, DENSE_ROWS, F32Column, Q4Block, Q8Block, QUANT_LEN, QUANT_ROWS,
+};
+use blocks::{q4_parts, quantize_q8};
+use half::bf16;
+
+/// Packed weights `[n, k]`.
+#[derive(Debug)]
+pub struct Matrix {
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    /// The stacked parts, in order.
+    pub(crate) segments: Vec<Segment>,
+}
+
+/// One part of a matrix, in one form.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    /// First output feature.
+    pub(crate) first: usize,
+    /// Output features.
+    pub(crate) n: usize,
+    pub(crate) panels: Panels,
+}
+
+/// Panels of output rows, one after the other. Rows beyond `n` in the last panel are zero.
+#[derive(Debug)]
+pub(crate) enum Panels {
+    /// `k` columns per panel.
+    F32(Vec<F32Column>),
+    /// `k` columns per panel.
+    Bf16(Vec<Bf16Column>),
+    /// `k / 32` blocks per panel, rounded up; columns beyond `k` are zero.
+    Q8(Vec<Q8Block>),
+    /// `k / 32` blocks per panel.
+    Q4(Vec<Q4Block>),
+}
+
+/// The form of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    F32,
+    Bf16,
+    Q8,
+    Q4,
+}
+
+fn form(source: SourceType, format: WeightFormat) -> Form {
+    use SourceType as S;
+    match format {
+        WeightFormat::F32 => Form::F32,
+        WeightFormat::Bf16 => Form::Bf16,
+        WeightFormat::Q8_0 => Form::Q8,
+        WeightFormat::Auto | WeightFormat::Native => match source {
+            S::F32 | S::F16 => Form::F32,
+            S::Bf16 => Form::Bf16,
+            S::Q4_0 | S::Q4_1 | S::Q4K => Form::Q4,
+            S::Q8_0 => Form::Q8,
+            // 8 bits hold the other encodings with an error far below their own.
+            _ if format == WeightFormat::Auto => Form::Q8,
+            _ => Form::F32,
+        },
+    }
+}
+
+impl Panels {
+    /// Output rows per panel.
+    pub(crate) fn rows(&self) -> usize {
+        match self {
+            Panels::F32(_) | Panels::Bf16(_) => DENSE_ROWS,
+            Panels::Q8(_) | Panels::Q4(_) => QUANT_ROWS,
+        }
+    }
+
+    fn is_quantized(&self) -> bool {
+        matches!(self, Panels::Q8(_) | Panels::Q4(_))
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Panels::F32(_) => "f32",
+            Panels::Bf16(_) => "bf16",
+            Panels::Q8(_) => "q8",
+            Panels::Q4(_) => "q4",
+        }
+    }
+}
+
+impl Segment {
+    /// Decodes one output row.
+    fn row(&self, row: usize, out: &mut [f32]) {
+        let (panel, lane) = (row / self.panels.rows(), row % self.panels.rows());
+        let (k, blocks) = (out.len(), out.len().div_ceil(QUANT_LEN));
+        let chunks = out.chunks_mut(QUANT_LEN);
+        match &self.panels {
+            Panels::F32(columns) => {
+                let columns = &columns[panel * k..][..k];
+                out.iter_mut().zip(columns).for_each(|(out, column)| *out = column.0[lane]);
+            }
+            Panels::Bf16(columns) => {
+                let columns = &columns[panel * k..][..k];
+                out.iter_mut()
+                    .zip(columns)
+                    .for_each(|(out, column)| *out = column.0[lane].to_f32());
+            }
+            Panels::Q8(packed) => chunks
+                .zip(&packed[panel * blocks..][..blocks])
+                .for_each(|(out, block)| out.copy_from_slice(&block.row(lane)[..out.len()])),
+            Panels::Q4(packed) => chunks
+                .zip(&packed[panel * blocks..][..blocks])
+                .for_each(|(out, block)| out.copy_from_slice(&block.row(lane)[..out.len()])),
+        }
+    }
+}
+
+impl Matrix {
+    /// Whether some segment wants quantized activations.
+    pub(crate) fn is_quantized(&self) -> bool {
+        self.segments.iter().any(|segment| segment.panels.is_quantized())
+    }
+
+    /// Decodes row `row`, `k` weights.
+    pub(crate) fn row(&self, row: usize, out: &mut [f32]) {
+        let segment = self
+            .segments
+            .iter()
+            .find(|segment| (segment.first..segment.first + segment.n).contains(&row))
+            .unwrap_or_else(|| panic!("row {row} of a matrix of {}", self.n));
+        segment.row(row - segment.first, out);
+    }
+
+    /// The forms of its parts, as `"q4+q8 panels"`.
+    pub(crate) fn describe(&self) -> String {
+        let mut names: Vec<_> = self.segments.iter().map(|s| s.panels.name()).collect();
+        names.dedup();
+        format!("{} panels", names.join("+"))
+    }
+}
+
+/// Packs stacked parts.
+pub(crate) fn pack(
+    pool: &Pool,
+    parts: &[MatrixPart<'_>],
+    format: WeightFormat,
+) -> Result<Matrix, OpError> {
+    let k = parts.first().map_or(0, |part| part.k);
+    let mut matrix = Matrix { n: 0, k, segments: Vec::with_capacity(parts.len()) };
+    for part in parts {
+        if part.k != k {
+            return Err(OpError::Width(k, part.k));
+        }
+        let (n, encoding, actual) = (part.n, part.source, part.bytes.len());
+        let expected = encoding.matrix_bytes(n, k)?;
+        if actual != expected {
+            return Err(OpError::Size { n, k, encoding, expected, actual });
+        }
+        if let Some(order) = &part.row_order {
+            assert_eq!(order.len(), n, "row order and rows");
+        }
+        let panels = pack_part(pool, part, form(encoding, format));
+        matrix.segments.push(Segment { first: matrix.n, n, panels });
+        matrix.n += n;
+    }
+    Ok(matrix)
+}
+
+fn pack_part(pool: &Pool, part: &MatrixPart<'_>, form: Form) -> Panels {
+    let (n, k) = (part.n, part.k);
+    let blocks = k.div_ceil(QUANT_LEN);
+    let dense_columns = n.div_ceil(DENSE_ROWS) * k;
+    let quant_blocks = n.div_ceil(QUANT_ROWS) * blocks;
+    match form {
+        Form::F32 => {
+            let mut columns = vec![F32Column([0.0; DENSE_ROWS]); dense_columns];
+            pool.rows(&mut columns, k, 1, |panel, columns| {
+                each_row(part, panel, DENSE_ROWS, |lane, row| {
+                    columns.iter_mut().zip(row).for_each(|(column, w)| column.0[lane] = *w);
+                });
+            });
+            Panels::F32(columns)
+        }
+        Form::Bf16 => {
+            let mut columns = vec![Bf16Column([bf16::ZERO; DENSE_ROWS]); dense_columns];
+            pool.rows(&mut columns, k, 1, |panel, columns| {
+                each_row(part, panel, DENSE_ROWS, |lane, row| {
+                    let columns = columns.iter_mut().zip(row);
+                    columns.for_each(|(column, w)| column.0[lane] = bf16::from_f32(*w));
+                });
+            });
+            Panels::Bf16(columns)
+        }
+        Form::Q8 => {
+            let mut packed = vec![Q8Block::ZERO; quant_blocks];
+            pool.rows(&mut packed, blocks, 1, |panel, packed| pack_q8(part, panel, packed));
+            Panels::Q8(packed)
+        }
+        Form::Q4 => {
+            let mut packed = vec![Q4Block::ZERO; quant_blocks];
+            pool.rows(&mut packed, blocks, 1, |panel, packed| {
+                for (lane, bytes) in rows_of(part, panel, QUANT_ROWS).enumerate() {
+                    for (index, block) in packed.iter_mut().enumerate() {
+                        let (scale, min, nibbles) = q4_parts(part.source, bytes, index);
+                        block.set_row(lane, scale, min, &nibbles);
+                    }
+                }
+            });
+            Panels::Q4(packed)
+        }
+    }
+}
+
+fn pack_q8(part: &MatrixPart<'_>, panel: usize, packed: &mut [Q8Block]) {
+    if part.source == SourceType::Q8_0 {
+        for (lane, bytes) in rows_of(part, panel, QUANT_ROWS).enumerate() {
+            for (block, bytes) in packed.iter_mut().zip(bytes.chunks_exact(34)) {
+                let weights: [i8; QUANT_LEN] = std::array::from_fn(|i| bytes[2 + i] as i8);
+                block.set_row(lane, crate::ggml::half_at(bytes, 0), &weights);
+            }
+        }
+    } else {
+        each_row(part, panel, QUANT_ROWS, |lane, row| {
+            for (block, weights) in packed.iter_mut().zip(row.chunks(QUANT_LEN)) {
+                let (scale, weights) = quantize_q8(weights);
+                block.set_row(lane, scale, &weights);
+            }
+        });
+    }
+}
+
+/// Bytes of the rows of a panel, fewer than `rows` at the end.
+fn rows_of<'a>(
+    part: &'a MatrixPart<'a>,
+    panel: usize,
+    rows: usize,
+) -> impl Iterator<Item = &'a [u8]> {
+    let row_bytes = part.bytes.len() / part.n;
+    (panel * rows..part.n.min((panel + 1) * rows)).map(move |row| {
+        let from = part.row_order.as_ref().map_or(row, |order| order[row] as usize);
+        &part.bytes[from * row_bytes..][..row_bytes]
+    })
+}
+
+/// Calls `each(lane, weights)` for the rows of a panel in f32.
+fn each_row(part: &MatrixPart<'_>, panel: usize, rows: usize, mut each: impl FnMut(usize, &[f32])) {
+    let mut row = vec![0.0; part.k];
+    for (lane, bytes) in rows_of(part, panel, rows).enumerate() {
+        dequantize_row(part.source, bytes, &mut row);
+        each(lane, &row);
+    }
+}

@@ -1,0 +1,147 @@
+//! Every encoding against candle's decoder, and packing against decoding.
+
+use super::*;
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{Device, Tensor};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::borrow::Cow;
+
+const QUANTIZED: [(SourceType, GgmlDType); 10] = [
+    (SourceType::Q4_0, GgmlDType::Q4_0),
+    (SourceType::Q4_1, GgmlDType::Q4_1),
+    (SourceType::Q5_0, GgmlDType::Q5_0),
+    (SourceType::Q5_1, GgmlDType::Q5_1),
+    (SourceType::Q8_0, GgmlDType::Q8_0),
+    (SourceType::Q2K, GgmlDType::Q2K),
+    (SourceType::Q3K, GgmlDType::Q3K),
+    (SourceType::Q4K, GgmlDType::Q4K),
+    (SourceType::Q5K, GgmlDType::Q5K),
+    (SourceType::Q6K, GgmlDType::Q6K),
+];
+
+/// A random matrix quantized by candle: its bytes, and what candle decodes them to.
+fn quantized(kind: GgmlDType, n: usize, k: usize) -> (Vec<u8>, Vec<f32>) {
+    let mut rng = SmallRng::seed_from_u64(n as u64);
+    let values: Vec<f32> = (0..n * k).map(|_| rng.random_range(-0.3_f32..0.4).powi(3)).collect();
+    let tensor = Tensor::from_vec(values, (n, k), &Device::Cpu).unwrap();
+    let quantized = QTensor::quantize(&tensor, kind).unwrap();
+    let decoded = quantized.dequantize(&Device::Cpu).unwrap().flatten_all().unwrap();
+    let bytes: Cow<'_, [u8]> = quantized.data().unwrap();
+    (bytes.to_vec(), decoded.to_vec1().unwrap())
+}
+
+fn decoded(matrix: &Matrix) -> Vec<f32> {
+    let mut out = vec![0.0; matrix.n * matrix.k];
+    out.chunks_exact_mut(matrix.k).enumerate().for_each(|(row, out)| matrix.row(row, out));
+    out
+}
+
+fn largest_error(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn decoding_agrees_with_candle_for_every_encoding() {
+    let (n, k) = (3, 512);
+    for (source, kind) in QUANTIZED {
+        let (bytes, expected) = quantized(kind, n, k);
+        assert_eq!(bytes.len(), source.matrix_bytes(n, k).unwrap(), "{source:?}");
+        let mut actual = vec![0.0; n * k];
+        for (bytes, out) in bytes.chunks_exact(bytes.len() / n).zip(actual.chunks_exact_mut(k)) {
+            dequantize_row(source, bytes, out);
+        }
+        // The same numbers in another order of multiplication.
+        let error = largest_error(&actual, &expected);
+        assert!(error <= 1e-8, "{source:?}: {error}");
+    }
+}
+
+#[test]
+fn packing_keeps_what_each_format_promises() {
+    let (n, k) = (21, 512);
+    let pool = Pool::start(2).unwrap();
+    for (source, kind) in QUANTIZED {
+        let (bytes, expected) = quantized(kind, n, k);
+        let part = MatrixPart { n, k, source, bytes: &bytes, row_order: None };
+        let error_of = |format| {
+            let matrix = pack(&pool, &[part.clone()], format).unwrap();
+            (largest_error(&decoded(&matrix), &expected), matrix.describe())
+        };
+        let max = expected.iter().copied().map(f32::abs).fold(0.0, f32::max);
+        assert!(error_of(WeightFormat::F32).0 <= 1e-8, "{source:?}");
+        assert!(error_of(WeightFormat::Bf16).0 <= max / 256.0, "{source:?}");
+        assert!(error_of(WeightFormat::Q8_0).0 <= max / 250.0, "{source:?}");
+        let (native, form) = error_of(WeightFormat::Native);
+        match source {
+            // d * scale rounded to f16, times 15.
+            SourceType::Q4K => assert!(form == "q4 panels" && native <= max / 1024.0),
+            SourceType::Q4_0 | SourceType::Q4_1 => assert!(form == "q4 panels" && native <= 1e-8),
+            SourceType::Q8_0 => assert!(form == "q8 panels" && native == 0.0),
+            _ => assert!(form == "f32 panels" && native <= 1e-8, "{source:?} {form} {native}"),
+        }
+        let (auto, form) = error_of(WeightFormat::Auto);
+        assert!(auto <= max / 250.0, "{source:?} {form} {auto}");
+    }
+}
+
+#[test]
+fn plain_floats_pack_exactly_and_in_the_order_asked_for() {
+    let (n, k) = (19, 5);
+    let pool = Pool::start(1).unwrap();
+    let values: Vec<f32> = (0..n * k).map(|i| i as f32 - 31.0).collect();
+    let order: Vec<u32> = (0..n as u32).rev().collect();
+    let f16: Vec<u8> = values.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect();
+    let bf16_bytes: Vec<u8> =
+        values.iter().flat_map(|v| bf16::from_f32(*v).to_le_bytes()).collect();
+    let f32_bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    for (source, bytes, form) in [
+        (SourceType::F32, &f32_bytes, "f32 panels"),
+        (SourceType::F16, &f16, "f32 panels"),
+        (SourceType::Bf16, &bf16_bytes, "bf16 panels"),
+    ] {
+        let part = MatrixPart { n, k, source, bytes, row_order: Some(order.clone()) };
+        let matrix = pack(&pool, &[part], WeightFormat::Auto).unwrap();
+        assert_eq!(matrix.describe(), form);
+        let rows = decoded(&matrix);
+        for (row, from) in rows.chunks_exact(k).zip((0..n).rev()) {
+            assert_eq!(row, &values[from * k..(from + 1) * k]);
+        }
+    }
+}
+
+#[test]
+fn q4k_scales_in_f16_cost_nothing_next_to_8_bit_activations() {
+    let (n, k) = (64, 1024);
+    let pool = Pool::start(1).unwrap();
+    let (bytes, exact) = quantized(GgmlDType::Q4K, n, k);
+    let part = MatrixPart { n, k, source: SourceType::Q4K, bytes: &bytes, row_order: None };
+    let packed = decoded(&pack(&pool, &[part], WeightFormat::Auto).unwrap());
+    let square =
+        |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>();
+    let error = square(&mut packed.iter().zip(&exact).map(|(a, b)| a - b));
+    let relative = (error / square(&mut exact.iter().copied())).sqrt();
+    // Rounding activations to 8 bits in blocks of 32 costs about 5e-3.
+    assert!(relative < 6e-4, "relative error {relative}");
+}
+
+#[test]
+fn bad_sizes_are_refused() {
+    let pool = Pool::start(1).unwrap();
+    let bytes = vec![0; 1000];
+    let part = |n, k, source| MatrixPart { n, k, source, bytes: &bytes, row_order: None };
+    let pack = |parts: &[MatrixPart<'_>]| pack(&pool, parts, WeightFormat::Auto).map(|_| ());
+    assert_eq!(
+        pack(&[part(2, 48, SourceType::Q4_1)]),
+        Err(OpError::Block { k: 48, encoding: SourceType::Q4_1, block: 32 })
+    );
+    assert!(matches!(
+        pack(&[part(2, 64, SourceType::Q8_0)]),
+        Err(OpError::Size { expected: 136, actual: 1000, .. })
+    ));
+    assert!(matches!(pack(&[part(usize::MAX, 32, SourceType::F32)]), Err(OpError::Size { .. })));
+    assert!(matches!(pack(&[part(1, 0, SourceType::F32)]), Err(OpError::Block { .. })));
+    let parts = [part(5, 50, SourceType::F32), part(5, 25, SourceType::Bf16)];
+    assert_eq!(pack(&parts), Err(OpError::Width(50, 25)));
+}
