@@ -1,19 +1,44 @@
-//! The block store: see the [module](super) for what it keeps and promises.
+//! The block store itself: its state and the parts of its interface that are a few lines long. What
+//! happens in a step request is in `reserve`, `open` and `victims`; preemption in `preempt`; copies in
+//! `copies`; what must always hold in `invariants`.
 
-use super::{StoreConfig, StoreSnapshot, Violation};
-use crate::{PreemptOutcome, StepGrant, StepRequest, StoreEvent, Victim};
-use tiercel_device::{CopyBatch, CopyId, SeqId, Ticket};
+use super::pool::Pool;
+use super::sequence::Sequence;
+use super::transfers::Transfers;
+use super::{StoreConfig, StoreSnapshot, TierUsage};
+use crate::Progress;
+use std::collections::BTreeMap;
+use tiercel_device::{SeqId, StepId};
 
 /// Two tiers of KV blocks with their owners, names, pins and copies.
+///
+/// It is a pure state machine: the same calls give the same answers. It never fails; calls that make
+/// no sense for a sequence's state are refused or ignored, as each method says.
 #[derive(Debug)]
 pub struct BlockStore {
-    config: StoreConfig,
+    pub(super) config: StoreConfig,
+    pub(super) device: Pool,
+    pub(super) host: Pool,
+    pub(super) sequences: BTreeMap<SeqId, Sequence>,
+    pub(super) transfers: Transfers,
+    pub(super) completed: StepId,
 }
 
 impl BlockStore {
     /// An empty store.
+    ///
+    /// # Panics
+    /// If `block_size` is 0.
     pub fn new(config: StoreConfig) -> BlockStore {
-        BlockStore { config }
+        assert!(config.block_size > 0, "a block holds at least one token");
+        BlockStore {
+            config,
+            device: Pool::new(config.device_blocks),
+            host: Pool::new(config.host_blocks),
+            sequences: BTreeMap::new(),
+            transfers: Transfers::new(),
+            completed: StepId(0),
+        }
     }
 
     /// The sizes and bounds it was made with.
@@ -21,54 +46,111 @@ impl BlockStore {
         &self.config
     }
 
-    /// Answers one step's request: progress, releases, then wants with the victims they may take.
-    pub fn reserve(&mut self, request: &StepRequest) -> StepGrant {
-        StepGrant { step: request.step, ..StepGrant::default() }
+    /// A sequence ended: drops its references and pins and cancels copies that only it waited for and
+    /// that have not started. Legal in every state, idempotent; the same as `StepRequest::released`.
+    /// Blocks that a copy under way touches come free when it ends.
+    pub fn release(&mut self, seq: SeqId) {
+        if let Some(mut sequence) = self.sequences.remove(&seq) {
+            self.leave_transfers(seq, &mut sequence);
+            self.drop_table(&mut sequence);
+            self.unpin(&mut sequence, 0);
+        }
     }
-
-    /// Prepares the preemption of one sequence outside of a step request. `None` if the sequence has
-    /// no table or is already being preempted or resumed.
-    pub fn prepare_preempt(&mut self, _victim: Victim) -> Option<PreemptOutcome> {
-        None
-    }
-
-    /// Drops the references of a prepared sequence. Stale and repeated tickets do nothing and
-    /// return `false`.
-    pub fn commit_preempt(&mut self, _ticket: Ticket) -> bool {
-        false
-    }
-
-    /// Takes a preparation back: the sequence keeps its table and may run. Stale and repeated tickets
-    /// do nothing and return `false`.
-    pub fn abort_preempt(&mut self, _ticket: Ticket) -> bool {
-        false
-    }
-
-    /// Copies that may start now: every step that names their blocks has completed, and the bound on
-    /// blocks in transit allows them.
-    pub fn take_copies(&mut self) -> Vec<CopyBatch> {
-        Vec::new()
-    }
-
-    /// A batch taken by [`BlockStore::take_copies`] ended. Unknown ids do nothing.
-    pub fn copy_done(&mut self, _copy: CopyId, _ok: bool) -> Vec<StoreEvent> {
-        Vec::new()
-    }
-
-    /// A sequence ended: drops its references. Legal in every state, idempotent; the same as
-    /// `StepRequest::released`.
-    pub fn release(&mut self, _seq: SeqId) {}
 
     /// Usage, for metrics and tests.
     pub fn snapshot(&self) -> StoreSnapshot {
-        StoreSnapshot::default()
+        let holders = self.sequences.iter().filter(|(_, sequence)| !sequence.table.is_empty());
+        StoreSnapshot {
+            device: usage(&self.device),
+            host: usage(&self.host),
+            pinned: self.host.slots.iter().filter(|slot| slot.staying > 0).count() as u32,
+            copying: self.transfers.started(),
+            queued: self.transfers.queued(),
+            tables: holders.map(|(id, sequence)| (*id, sequence.table.len() as u32)).collect(),
+        }
     }
 
-    /// Checks every invariant.
-    ///
-    /// # Errors
-    /// The first invariant that does not hold.
-    pub fn check(&self) -> Result<(), Violation> {
-        Ok(())
+    /// Blocks that cover `tokens` positions.
+    pub(super) fn blocks_for(&self, tokens: u32) -> u32 {
+        tokens.div_ceil(self.config.block_size)
+    }
+
+    /// Registers what completed steps made valid. The last of the names belongs to the last full block
+    /// of `computed` tokens; names the store has already are skipped, names that would leave a gap are
+    /// ignored. Reports for a sequence without a table are late and ignored: its blocks are gone.
+    pub(super) fn advance(&mut self, progress: &Progress) {
+        let Some(sequence) = self.sequences.get_mut(&progress.seq) else { return };
+        let block_size = self.config.block_size;
+        let covered = u32::try_from(sequence.table.len())
+            .map_or(u32::MAX, |blocks| blocks.saturating_mul(block_size));
+        if progress.computed > covered || !sequence.phase.computes() {
+            return;
+        }
+        sequence.computed = sequence.computed.max(progress.computed);
+        let end = (progress.computed / block_size) as usize;
+        let known = sequence.names.len();
+        let Some(start) = end.checked_sub(progress.hashes.len()) else { return };
+        debug_assert!(
+            start <= known || progress.hashes.is_empty(),
+            "names of a sequence have a gap"
+        );
+        if start > known || end <= known {
+            return;
+        }
+        sequence.names.extend_from_slice(&progress.hashes[known - start..]);
+        for depth in known..end {
+            let name = super::pool::Name::in_chain(&sequence.names, depth);
+            self.device.name(sequence.table[depth].0, name);
+        }
+    }
+
+    /// Drops the references of a table, last block first; says how many blocks came free.
+    pub(super) fn drop_table(&mut self, sequence: &mut Sequence) -> u32 {
+        self.truncate_table(sequence, 0)
+    }
+
+    /// Drops the references of a table beyond its first `keep` blocks; says how many blocks came free.
+    pub(super) fn truncate_table(&mut self, sequence: &mut Sequence, keep: usize) -> u32 {
+        let leaving = sequence.phase.leaves();
+        let mut freed = 0;
+        for block in sequence.table.iter().skip(keep).rev() {
+            self.device.fence(block.0, sequence.last_step);
+            let came_free = if leaving {
+                self.device.drop_left(block.0)
+            } else {
+                self.device.drop_hold(block.0)
+            };
+            freed += u32::from(came_free);
+        }
+        sequence.table = sequence.table.iter().copied().take(keep).collect();
+        sequence.names.truncate(keep.max(sequence.pins.len()));
+        freed
+    }
+
+    /// Releases a sequence's pins beyond its first `keep`, last first.
+    pub(super) fn unpin(&mut self, sequence: &mut Sequence, keep: usize) {
+        for host in sequence.pins.drain(keep.min(sequence.pins.len())..).rev() {
+            self.host.drop_hold(host);
+        }
+    }
+
+    /// The sequence no longer waits for copies; those that nobody waits for are cancelled.
+    pub(super) fn leave_transfers(&mut self, seq: SeqId, sequence: &mut Sequence) {
+        let waits = std::mem::take(&mut sequence.waits);
+        for cancelled in self.transfers.leave(seq, &waits) {
+            self.device.end_transit(cancelled.device);
+            self.host.end_transit(cancelled.host);
+        }
+    }
+}
+
+fn usage(pool: &Pool) -> TierUsage {
+    let (free, in_transit, total) = (pool.free(), pool.in_transit(), pool.total());
+    TierUsage {
+        free,
+        cached: pool.cached.len() as u32,
+        used: total - free - in_transit,
+        in_transit,
+        total,
     }
 }

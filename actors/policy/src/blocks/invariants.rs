@@ -1,0 +1,229 @@
+//! What must always hold, recomputed from scratch: tests, the simulator and debug builds call it.
+
+use super::pool::Pool;
+use super::sequence::{Phase, Sequence};
+use super::{BlockStore, Violation};
+use std::collections::{BTreeMap, BTreeSet};
+use tiercel_device::{CopyDirection, SeqId};
+
+macro_rules! hold {
+    ($condition:expr, $($what:tt)*) => {
+        if !$condition {
+            return Err(Violation(format!($($what)*)));
+        }
+    };
+}
+
+/// Holders of one block, counted from the sequences and copies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Holders {
+    staying: u32,
+    leaving: u32,
+    copies: u32,
+}
+
+impl BlockStore {
+    /// Checks every invariant.
+    ///
+    /// # Errors
+    /// The first invariant that does not hold.
+    pub fn check(&self) -> Result<(), Violation> {
+        let (device, host) = self.count_holders();
+        check_pool("device", &self.device, &device)?;
+        check_pool("host", &self.host, &host)?;
+        for (seq, sequence) in &self.sequences {
+            self.check_sequence(*seq, sequence)?;
+        }
+        self.check_shared_entries()?;
+        self.check_transfers()
+    }
+
+    fn count_holders(&self) -> (Vec<Holders>, Vec<Holders>) {
+        let mut device = vec![Holders::default(); self.device.slots.len()];
+        let mut host = vec![Holders::default(); self.host.slots.len()];
+        for sequence in self.sequences.values() {
+            for block in sequence.table.iter() {
+                let holders = &mut device[block.0 as usize];
+                if sequence.phase.leaves() {
+                    holders.leaving += 1;
+                } else {
+                    holders.staying += 1;
+                }
+            }
+            for pin in &sequence.pins {
+                host[*pin as usize].staying += 1;
+            }
+        }
+        for job in self.transfers.jobs.values() {
+            device[job.device as usize].copies += 1;
+            host[job.host as usize].copies += 1;
+        }
+        (device, host)
+    }
+
+    fn check_sequence(&self, seq: SeqId, sequence: &Sequence) -> Result<(), Violation> {
+        let block_size = self.config.block_size;
+        let full = (sequence.computed / block_size) as usize;
+        let names = sequence.names.len();
+        hold!(
+            sequence.computed as usize <= sequence.table.len() * block_size as usize,
+            "{seq} has more valid tokens than its table covers"
+        );
+        match sequence.phase {
+            Phase::Parked => {
+                hold!(sequence.table.is_empty(), "{seq} is parked with a table");
+                hold!(
+                    !(sequence.pins.is_empty() && sequence.waits.is_empty()),
+                    "{seq} is parked for nothing"
+                );
+            }
+            Phase::Opening { valid_blocks, .. } => {
+                hold!(!sequence.waits.is_empty(), "{seq} opens but waits for no copy");
+                hold!(valid_blocks as usize <= names, "{seq} has valid blocks without a name");
+                hold!(names == sequence.table.len(), "{seq} opens with more than its prefix");
+            }
+            Phase::Running => {
+                let idle = sequence.pins.is_empty() && sequence.waits.is_empty();
+                hold!(idle, "{seq} runs with pins or copies");
+                hold!(names <= full, "{seq} has names for blocks that are not full");
+            }
+            Phase::Preempting { .. } => {
+                hold!(names <= full, "{seq} has names for blocks that are not full");
+            }
+        }
+        if sequence.phase.computes() {
+            for (depth, block) in sequence.table.iter().enumerate().skip(full) {
+                let slot = self.device.slot(block.0);
+                hold!(slot.refs == 1, "{seq} may write {block}, which has {} holders", slot.refs);
+                hold!(
+                    slot.name.is_none(),
+                    "{seq} may write {block} (entry {depth}), which is named"
+                );
+                hold!(!slot.in_transit, "{seq} may write {block}, which is frozen");
+            }
+        }
+        for (depth, block) in sequence.table.iter().enumerate().take(names) {
+            if let Some(name) = &self.device.slot(block.0).name {
+                let same = name.hash == sequence.names[depth] && name.depth as usize == depth;
+                hold!(same, "{block} does not hold what entry {depth} of {seq} is named");
+            }
+        }
+        self.check_pins(seq, sequence)
+    }
+
+    fn check_pins(&self, seq: SeqId, sequence: &Sequence) -> Result<(), Violation> {
+        for (depth, pin) in sequence.pins.iter().enumerate() {
+            // An opening sequence keeps its pins whatever its new prefix is.
+            if matches!(sequence.phase, Phase::Opening { .. }) {
+                break;
+            }
+            let expected = sequence.names.get(depth);
+            let copied = self.host.slot(*pin).name.as_ref().map(|name| name.hash);
+            let content = copied.or_else(|| {
+                let on_way = self.transfers.jobs.values().find(|job| job.host == *pin)?;
+                Some(on_way.name.hash)
+            });
+            hold!(content.as_ref() == expected, "pin {depth} of {seq} holds something else");
+        }
+        Ok(())
+    }
+
+    /// A block in two tables is the same full block of both.
+    fn check_shared_entries(&self) -> Result<(), Violation> {
+        let mut owners: BTreeMap<u32, (SeqId, usize)> = BTreeMap::new();
+        for (seq, sequence) in &self.sequences {
+            for (depth, block) in sequence.table.iter().enumerate() {
+                let Some((other, other_depth)) = owners.insert(block.0, (*seq, depth)) else {
+                    continue;
+                };
+                let name = sequence.names.get(depth);
+                let other_name = self.sequences[&other].names.get(other_depth);
+                let same = name.is_some() && name == other_name && depth == other_depth;
+                hold!(same, "{block} is shared by {other} and {seq} but not as one named block");
+            }
+        }
+        Ok(())
+    }
+
+    fn check_transfers(&self) -> Result<(), Violation> {
+        let transfers = &self.transfers;
+        hold!(transfers.queues_agree(), "the copy queues differ from the copies not started");
+        let started: Vec<u64> = transfers.batches.values().flatten().copied().collect();
+        let distinct: BTreeSet<u64> = started.iter().copied().collect();
+        hold!(distinct.len() == started.len(), "a copy is in two batches");
+        hold!(transfers.started() as usize == started.len(), "the count of started copies is off");
+        let room = self.config.max_copy_blocks_in_transit.max(1);
+        hold!(transfers.started() <= room, "more blocks are in transit than allowed");
+        hold!(transfers.by_name.len() == transfers.jobs.len(), "two copies of one content");
+        for (id, job) in &transfers.jobs {
+            hold!(job.started == distinct.contains(id), "copy {id} and its batch disagree");
+            hold!(transfers.find(&job.name.hash) == Some(*id), "copy {id} is not found by name");
+            hold!(job.started || !job.waiters.is_empty(), "copy {id} is queued for nobody");
+            let (source, target) = (self.device.slot(job.device), self.host.slot(job.host));
+            let (source, target) = match job.direction {
+                CopyDirection::Out => (source, target),
+                CopyDirection::In => (target, source),
+            };
+            hold!(target.name.is_none(), "copy {id} overwrites a named block");
+            let intact = source.name.as_ref().is_none_or(|name| name.hash == job.name.hash);
+            hold!(intact, "copy {id} reads something else than it was queued for");
+            for waiter in &job.waiters {
+                let knows = self.sequences.get(waiter).is_some_and(|s| s.waits.contains(id));
+                hold!(knows, "{waiter} does not know of copy {id} that it waits for");
+            }
+        }
+        for (seq, sequence) in &self.sequences {
+            for id in &sequence.waits {
+                let known = transfers.jobs.get(id).is_some_and(|job| job.waiters.contains(seq));
+                hold!(known, "{seq} waits for copy {id} for ever");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_pool(tier: &str, pool: &Pool, holders: &[Holders]) -> Result<(), Violation> {
+    let (mut free, mut in_transit, mut used, mut pending, mut cached) = (0, 0, 0, 0, 0);
+    let mut children = BTreeMap::new();
+    let empty: BTreeSet<u32> = pool.empty.iter().copied().collect();
+    hold!(empty.len() == pool.empty.len(), "{tier}: a block is in the free list twice");
+    for (id, (slot, holder)) in pool.slots.iter().zip(holders).enumerate() {
+        let id = id as u32;
+        let refs = holder.staying + holder.leaving + holder.copies;
+        hold!(slot.refs == refs, "{tier} {id}: {} references, {refs} holders", slot.refs);
+        hold!(slot.staying == holder.staying, "{tier} {id}: holders that stay are miscounted");
+        hold!(holder.copies <= 1, "{tier} {id}: two copies touch it");
+        hold!(slot.in_transit == (holder.copies == 1), "{tier} {id}: transit mark is wrong");
+        free += u32::from(refs == 0);
+        in_transit += holder.copies;
+        used += u32::from(refs > 0 && holder.copies == 0);
+        pending += u32::from(refs > 0 && holder.staying == 0);
+        hold!(
+            empty.contains(&id) == (refs == 0 && slot.name.is_none()),
+            "{tier} {id}: free list is wrong"
+        );
+        let Some(name) = &slot.name else { continue };
+        hold!(pool.find(&name.hash) == Some(id), "{tier} {id}: its name points elsewhere");
+        if let Some(parent) = name.parent {
+            *children.entry(parent).or_insert(0) += 1;
+        }
+        if refs == 0 {
+            let leaf = !pool.children.contains_key(&name.hash);
+            let listed = pool.cached.lists(id, leaf, slot.idle_since, name.depth);
+            hold!(listed, "{tier} {id}: not where it belongs in the order of reuse");
+            cached += 1;
+        }
+    }
+    let named = pool.slots.iter().filter(|slot| slot.name.is_some()).count();
+    hold!(pool.index.len() == named, "{tier}: names without a block");
+    hold!(pool.children.len() == children.len(), "{tier}: children of unknown parents");
+    for (parent, count) in &children {
+        hold!(pool.children.get(parent) == Some(count), "{tier}: children are miscounted");
+    }
+    hold!(pool.cached.len() == cached, "{tier}: the order of reuse holds strangers");
+    hold!(pool.free() == free, "{tier}: {} free blocks, counted {free}", pool.free());
+    hold!(pool.in_transit() == in_transit, "{tier}: blocks in transit are miscounted");
+    hold!(pool.pending() == pending, "{tier}: pending blocks are miscounted");
+    hold!(free + used + in_transit == pool.total(), "{tier}: blocks do not add up");
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! Opening a sequence, new or parked: the longest prefix that still exists, then room for the step.
+
+use super::pool::Name;
+use super::reserve::Round;
+use super::sequence::{Phase, Sequence, Tally};
+use super::transfers::Transfer;
+use super::victims::{Need, Verdict};
+use super::{BlockHash, BlockStore};
+use crate::{GrantOutcome, Victim, Want};
+use tiercel_device::{BlockId, CopyDirection, SeqId};
+
+/// Where one block of the prefix was found.
+#[derive(Debug, Clone, Copy)]
+enum Hit {
+    /// On the device.
+    Device(u32),
+    /// A copy to this device block is queued or under way.
+    Incoming(u32, u64),
+    /// In the host tier only.
+    Host(u32),
+}
+
+impl BlockStore {
+    /// Opens a sequence that has no table; any other is denied without hope. A denied one leaves no
+    /// trace, not even in the order of reuse.
+    pub(super) fn open(
+        &mut self,
+        want: &Want,
+        hashes: &[BlockHash],
+        (keep_free, must_fit): (u32, u32),
+        victims: &[Victim],
+        round: &mut Round,
+    ) -> GrantOutcome {
+        let seq = want.ticket.seq;
+        if self.sequences.get(&seq).is_some_and(|sequence| sequence.phase != Phase::Parked) {
+            return GrantOutcome::Denied { pending_blocks: 0 };
+        }
+        let longest = (want.len.saturating_sub(1) / self.config.block_size) as usize;
+        let hashes = &hashes[..hashes.len().min(longest)];
+        let supply = self.device.free() + self.device.pending();
+        let hits = self.hold_prefix(hashes);
+        let resident = hits.iter().filter(|hit| !matches!(hit, Hit::Host(_))).count() as u32;
+        let computed = hits.len() as u32 * self.config.block_size;
+        let cover = want.len.min(computed.saturating_add(want.new_tokens));
+        let need = Need {
+            seq,
+            step: round.step,
+            blocks: u64::from(self.blocks_for(cover.max(must_fit)).saturating_sub(resident)),
+            keep_free: u64::from(keep_free),
+            held: u64::from(supply - self.device.free() - self.device.pending()),
+            opens: true,
+        };
+        match self.settle(need, victims, &mut round.ledger, &mut round.preempted) {
+            Verdict::Unmet { pending_blocks } => {
+                self.undo_prefix(&hits);
+                GrantOutcome::Denied { pending_blocks }
+            }
+            Verdict::Met if hits.iter().all(|hit| matches!(hit, Hit::Device(_))) => {
+                let more = self.allocate(self.blocks_for(cover) - resident);
+                let mut sequence = self.opened(seq, &hits, hashes, &more, Phase::Running);
+                sequence.computed = computed;
+                sequence.last_step = round.step;
+                self.unpin(&mut sequence, 0);
+                let table = sequence.tell_table();
+                self.sequences.insert(seq, sequence);
+                GrantOutcome::Run { computed, cover, table }
+            }
+            Verdict::Met => self.open_copying(want, hashes, hits),
+        }
+    }
+
+    /// Holds the longest prefix of `hashes` that is on the device, on its way there, or in the host
+    /// tier.
+    fn hold_prefix(&mut self, hashes: &[BlockHash]) -> Vec<Hit> {
+        let mut hits = Vec::new();
+        for hash in hashes {
+            let hit = if let Some(device) = self.device.find(hash) {
+                self.device.hold(device);
+                Hit::Device(device)
+            } else if let Some((device, job)) = self.incoming(hash) {
+                self.device.hold(device);
+                Hit::Incoming(device, job)
+            } else if let Some(host) = self.host.find(hash) {
+                self.host.hold(host);
+                Hit::Host(host)
+            } else {
+                break;
+            };
+            hits.push(hit);
+        }
+        hits
+    }
+
+    fn incoming(&self, hash: &BlockHash) -> Option<(u32, u64)> {
+        let id = self.transfers.find(hash)?;
+        let job = self.transfers.jobs.get(&id)?;
+        (job.direction == CopyDirection::In).then_some((job.device, id))
+    }
+
+    fn undo_prefix(&mut self, hits: &[Hit]) {
+        for hit in hits.iter().rev() {
+            match *hit {
+                Hit::Device(device) | Hit::Incoming(device, _) => self.device.undo_hold(device),
+                Hit::Host(host) => self.host.undo_hold(host),
+            }
+        }
+    }
+
+    /// Allocates destinations for the host hits and queues their copies; room for the step is
+    /// allocated when the sequence grows.
+    fn open_copying(
+        &mut self,
+        want: &Want,
+        hashes: &[BlockHash],
+        mut hits: Vec<Hit>,
+    ) -> GrantOutcome {
+        let seq = want.ticket.seq;
+        for (depth, hit) in hits.iter_mut().enumerate() {
+            if let Hit::Host(host) = *hit {
+                let device = self.device.allocate().expect("the need was met from free blocks");
+                *hit = Hit::Incoming(device, self.push_in(device, host, hashes, depth));
+            }
+        }
+        let phase = Phase::Opening {
+            ticket: want.ticket,
+            tally: Tally::default(),
+            valid_blocks: hits.len() as u32,
+        };
+        let mut sequence = self.opened(seq, &hits, hashes, &[], phase);
+        for hit in &hits {
+            if let Hit::Incoming(_, job) = hit {
+                let transfer = self.transfers.jobs.get_mut(job).expect("it was found just now");
+                transfer.waiters.push(seq);
+                sequence.waits.push(*job);
+            }
+        }
+        let blocks = sequence.waits.len() as u32;
+        self.sequences.insert(seq, sequence);
+        GrantOutcome::Copying { blocks }
+    }
+
+    fn push_in(&mut self, device: u32, host: u32, hashes: &[BlockHash], depth: usize) -> u64 {
+        self.device.begin_transit(device);
+        self.host.begin_transit(host);
+        // The copy holds its source from here on.
+        self.host.drop_hold(host);
+        self.transfers.push(Transfer {
+            direction: CopyDirection::In,
+            device,
+            host,
+            name: Name::in_chain(hashes, depth),
+            fence: self.device.slot(device).fence,
+            waiters: Vec::new(),
+            started: false,
+        })
+    }
+
+    /// The sequence with its prefix and `more` blocks in its table. It keeps its pins and gives up
+    /// waiting for copies of its last preemption.
+    fn opened(
+        &mut self,
+        seq: SeqId,
+        hits: &[Hit],
+        hashes: &[BlockHash],
+        more: &[u32],
+        phase: Phase,
+    ) -> Sequence {
+        let prefix = hits.iter().map(|hit| match hit {
+            Hit::Device(device) | Hit::Incoming(device, _) => *device,
+            Hit::Host(_) => unreachable!("host hits were given a destination"),
+        });
+        let table = prefix.chain(more.iter().copied()).map(BlockId).collect();
+        let mut sequence = Sequence::opened(phase, table, hashes[..hits.len()].to_vec());
+        if let Some(mut parked) = self.sequences.remove(&seq) {
+            self.leave_transfers(seq, &mut parked);
+            sequence.pins = parked.pins;
+        }
+        sequence
+    }
+}

@@ -1,0 +1,150 @@
+//! Preemption: prepare, then commit or abort.
+
+use super::BlockStore;
+use super::pool::Name;
+use super::sequence::{Phase, Sequence, Tally};
+use super::transfers::Transfer;
+use crate::{PreemptOutcome, Victim};
+use std::sync::Arc;
+use tiercel_device::{BlockId, CopyDirection, SeqId, Ticket};
+
+impl BlockStore {
+    /// Prepares the preemption of one sequence outside of a step request, whether or not that frees
+    /// anything. `None` if the sequence has no table or is already being preempted or resumed.
+    pub fn prepare_preempt(&mut self, victim: Victim) -> Option<PreemptOutcome> {
+        let sequence = self.sequences.get(&victim.ticket.seq)?;
+        if sequence.phase != Phase::Running {
+            return None;
+        }
+        for block in Arc::clone(&sequence.table).iter() {
+            self.device.leave(block.0);
+        }
+        Some(self.carry_out(victim))
+    }
+
+    /// Drops the references of a prepared sequence: it must open again. It may be committed before
+    /// its copies have ended; they go on, and no [`StoreEvent::PreemptCopied`](crate::StoreEvent)
+    /// follows. Stale and repeated tickets do nothing and return `false`.
+    pub fn commit_preempt(&mut self, ticket: Ticket) -> bool {
+        let Some(mut sequence) = self.take_prepared(ticket) else { return false };
+        self.park(&mut sequence);
+        self.keep_if_useful(ticket.seq, sequence);
+        true
+    }
+
+    /// Takes a preparation back: the sequence keeps its table and may run. Copies that have not started
+    /// are cancelled; finished ones stay as unpinned cached content. Stale and repeated tickets do
+    /// nothing and return `false`.
+    pub fn abort_preempt(&mut self, ticket: Ticket) -> bool {
+        let Some(mut sequence) = self.take_prepared(ticket) else { return false };
+        for block in sequence.table.iter() {
+            self.device.stay(block.0);
+        }
+        sequence.phase = Phase::Running;
+        self.leave_transfers(ticket.seq, &mut sequence);
+        self.unpin(&mut sequence, 0);
+        self.sequences.insert(ticket.seq, sequence);
+        true
+    }
+
+    /// Preempts a running sequence whose table has been marked as leaving.
+    pub(super) fn carry_out(&mut self, victim: Victim) -> PreemptOutcome {
+        let seq = victim.ticket.seq;
+        let mut sequence = self.sequences.remove(&seq).expect("victims are chosen among sequences");
+        sequence.phase = Phase::Preempting { ticket: victim.ticket, tally: Tally::default() };
+        if victim.swap {
+            self.save_to_host(seq, &mut sequence);
+        }
+        let blocks = sequence.waits.len() as u32;
+        if blocks > 0 {
+            self.sequences.insert(seq, sequence);
+            return PreemptOutcome::Copying { blocks };
+        }
+        let on_host = sequence.pins.len() as u32;
+        let blocks = self.park(&mut sequence);
+        self.keep_if_useful(seq, sequence);
+        PreemptOutcome::Freed { blocks, on_host }
+    }
+
+    /// Pins the host copies of a sequence's named blocks, from the first, and queues copies of those
+    /// that have none, as far as the host tier has room.
+    fn save_to_host(&mut self, seq: SeqId, sequence: &mut Sequence) {
+        // Pin what is there first, or making room for the head could evict the tail.
+        let there: Vec<Option<(u32, Option<u64>)>> =
+            sequence.names.iter().map(|hash| self.host_copy(hash)).collect();
+        for (host, _) in there.iter().flatten() {
+            self.host.hold(*host);
+        }
+        for (depth, found) in there.iter().enumerate() {
+            let name = Name::in_chain(&sequence.names, depth);
+            let (host, job) = match *found {
+                Some(found) => found,
+                None => match self.host.allocate() {
+                    Some(host) => (host, Some(self.push_out(sequence, name, host))),
+                    None => break,
+                },
+            };
+            sequence.pins.push(host);
+            if let Some(job) = job {
+                let job_waiters = self.transfers.jobs.get_mut(&job).map(|job| &mut job.waiters);
+                job_waiters.expect("it was found or queued just now").push(seq);
+                sequence.waits.push(job);
+            }
+        }
+        for (host, _) in there.iter().skip(sequence.pins.len()).flatten().rev() {
+            self.host.undo_hold(*host);
+        }
+    }
+
+    /// The host block that holds this content or will when a copy has ended.
+    fn host_copy(&self, hash: &super::BlockHash) -> Option<(u32, Option<u64>)> {
+        if let Some(host) = self.host.find(hash) {
+            return Some((host, None));
+        }
+        let id = self.transfers.find(hash)?;
+        let job = self.transfers.jobs.get(&id)?;
+        (job.direction == CopyDirection::Out).then_some((job.host, Some(id)))
+    }
+
+    fn push_out(&mut self, sequence: &Sequence, name: Name, host: u32) -> u64 {
+        let BlockId(device) = sequence.table[name.depth as usize];
+        self.device.begin_transit(device);
+        self.host.begin_transit(host);
+        self.transfers.push(Transfer {
+            direction: CopyDirection::Out,
+            device,
+            host,
+            name,
+            fence: sequence.last_step.max(self.device.slot(device).fence),
+            waiters: Vec::new(),
+            started: false,
+        })
+    }
+
+    /// Drops the table of a prepared sequence; says how many blocks came free.
+    fn park(&mut self, sequence: &mut Sequence) -> u32 {
+        let freed = self.drop_table(sequence);
+        sequence.phase = Phase::Parked;
+        sequence.computed = 0;
+        freed
+    }
+
+    /// A parked sequence is remembered only for its pins.
+    pub(super) fn keep_if_useful(&mut self, seq: SeqId, sequence: Sequence) {
+        let forgotten = sequence.phase == Phase::Parked
+            && sequence.pins.is_empty()
+            && sequence.waits.is_empty();
+        if !forgotten {
+            self.sequences.insert(seq, sequence);
+        }
+    }
+
+    fn take_prepared(&mut self, ticket: Ticket) -> Option<Sequence> {
+        match self.sequences.get(&ticket.seq)?.phase {
+            Phase::Preempting { ticket: open, .. } if open == ticket => {
+                self.sequences.remove(&ticket.seq)
+            }
+            _ => None,
+        }
+    }
+}

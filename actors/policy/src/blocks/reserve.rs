@@ -1,0 +1,98 @@
+//! One step request: progress, releases, then the wants in order of rank.
+
+use super::BlockStore;
+use super::sequence::Phase;
+use super::victims::{Ledger, Need, Verdict};
+use crate::{Grant, GrantOutcome, Preempted, StepGrant, StepRequest, Victim, Want, WantKind};
+use tiercel_device::StepId;
+
+/// What has been decided so far in one request.
+#[derive(Debug, Default)]
+pub(super) struct Round {
+    pub(super) step: StepId,
+    pub(super) ledger: Ledger,
+    pub(super) preempted: Vec<Preempted>,
+}
+
+impl BlockStore {
+    /// Answers one step's request: progress, releases, then wants with the victims they may take.
+    pub fn reserve(&mut self, request: &StepRequest) -> StepGrant {
+        self.completed = self.completed.max(request.completed_step);
+        for progress in &request.progress {
+            self.advance(progress);
+        }
+        for seq in &request.released {
+            self.release(*seq);
+        }
+        let mut round = Round { step: request.step, ..Round::default() };
+        let mut grants = Vec::with_capacity(request.wants.len());
+        for want in &request.wants {
+            if round.preempted.iter().any(|taken| taken.ticket.seq == want.ticket.seq) {
+                continue;
+            }
+            let allowed = request.victims.len().min(want.max_victims as usize);
+            let outcome = self.answer(want, &request.victims[..allowed], &mut round);
+            grants.push(Grant { ticket: want.ticket, outcome });
+        }
+        // A want that was denied and then taken as a victim of a later one is answered only once.
+        if !round.preempted.is_empty() {
+            grants.retain(|grant| {
+                round.preempted.iter().all(|taken| taken.ticket.seq != grant.ticket.seq)
+            });
+        }
+        StepGrant {
+            step: request.step,
+            grants,
+            preempted: round.preempted,
+            free_blocks: self.device.free(),
+        }
+    }
+
+    fn answer(&mut self, want: &Want, victims: &[Victim], round: &mut Round) -> GrantOutcome {
+        match &want.kind {
+            WantKind::Grow => self.grow(want, victims, round),
+            WantKind::Open { hashes, keep_free, must_fit } => {
+                self.open(want, hashes, (*keep_free, *must_fit), victims, round)
+            }
+        }
+    }
+
+    /// Grows the table of a running sequence; any other is denied without hope.
+    fn grow(&mut self, want: &Want, victims: &[Victim], round: &mut Round) -> GrantOutcome {
+        let seq = want.ticket.seq;
+        let Some(sequence) = self.sequences.get(&seq).filter(|s| s.phase == Phase::Running) else {
+            return GrantOutcome::Denied { pending_blocks: 0 };
+        };
+        let computed = sequence.computed;
+        let cover = want.len.min(computed.saturating_add(want.new_tokens));
+        let missing = self.blocks_for(cover).saturating_sub(sequence.table.len() as u32);
+        if missing > 0 {
+            let need = Need {
+                seq,
+                step: round.step,
+                blocks: u64::from(missing),
+                keep_free: 0,
+                held: 0,
+                opens: false,
+            };
+            let verdict = self.settle(need, victims, &mut round.ledger, &mut round.preempted);
+            if let Verdict::Unmet { pending_blocks } = verdict {
+                return GrantOutcome::Denied { pending_blocks };
+            }
+        }
+        let more = self.allocate(missing);
+        let sequence = self.sequences.get_mut(&seq).expect("a requester is never its own victim");
+        if missing > 0 {
+            sequence.extend_table(&more);
+        }
+        sequence.last_step = round.step;
+        GrantOutcome::Run { computed, cover, table: sequence.tell_table() }
+    }
+
+    /// Takes blocks that [`BlockStore::settle`] found to be free.
+    pub(super) fn allocate(&mut self, blocks: u32) -> Vec<u32> {
+        (0..blocks)
+            .map(|_| self.device.allocate().expect("the need was met from free blocks"))
+            .collect()
+    }
+}

@@ -1,0 +1,198 @@
+//! Copies between the tiers: queued in order per direction, started when their fence has passed and
+//! there is room in transit, shared by all sequences that wait for the same content.
+
+use super::BlockHash;
+use super::pool::Name;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use tiercel_device::{
+    BlockId, CopyBatch, CopyDirection, CopyId, CopyPair, HostBlockId, SeqId, StepId,
+};
+
+/// The copy of one block. It holds both its blocks until it ends.
+#[derive(Debug, Clone)]
+pub(super) struct Transfer {
+    /// Which way.
+    pub(super) direction: CopyDirection,
+    /// The device side.
+    pub(super) device: u32,
+    /// The host side.
+    pub(super) host: u32,
+    /// What is copied.
+    pub(super) name: Name,
+    /// It may start when this step has completed.
+    pub(super) fence: StepId,
+    /// Who waits for it; empty once they have lost interest.
+    pub(super) waiters: Vec<SeqId>,
+    /// Whether it is in a batch that was handed out.
+    pub(super) started: bool,
+}
+
+/// All copies that have not ended. At most one per name, hence at most one per block.
+#[derive(Debug)]
+pub(super) struct Transfers {
+    pub(super) jobs: BTreeMap<u64, Transfer>,
+    queues: [VecDeque<u64>; 2],
+    /// Only looked up, never iterated.
+    pub(super) by_name: HashMap<BlockHash, u64>,
+    pub(super) batches: BTreeMap<CopyId, Vec<u64>>,
+    started: u32,
+    next_job: u64,
+    next_batch: u64,
+    /// Whose turn it is, so that neither direction starves the other of room in transit.
+    turn: CopyDirection,
+}
+
+fn queue_of(direction: CopyDirection) -> usize {
+    match direction {
+        CopyDirection::Out => 0,
+        CopyDirection::In => 1,
+    }
+}
+
+fn other(direction: CopyDirection) -> CopyDirection {
+    match direction {
+        CopyDirection::Out => CopyDirection::In,
+        CopyDirection::In => CopyDirection::Out,
+    }
+}
+
+impl Transfers {
+    /// No copies.
+    pub(super) fn new() -> Transfers {
+        Transfers {
+            jobs: BTreeMap::new(),
+            queues: [VecDeque::new(), VecDeque::new()],
+            by_name: HashMap::new(),
+            batches: BTreeMap::new(),
+            started: 0,
+            next_job: 0,
+            next_batch: 0,
+            turn: CopyDirection::Out,
+        }
+    }
+
+    /// Blocks in batches that were handed out.
+    pub(super) fn started(&self) -> u32 {
+        self.started
+    }
+
+    /// Blocks waiting to be handed out.
+    pub(super) fn queued(&self) -> u32 {
+        self.jobs.len() as u32 - self.started
+    }
+
+    /// The copy of this content, if one is queued or under way.
+    pub(super) fn find(&self, hash: &BlockHash) -> Option<u64> {
+        self.by_name.get(hash).copied()
+    }
+
+    /// Queues a copy.
+    pub(super) fn push(&mut self, transfer: Transfer) -> u64 {
+        self.next_job += 1;
+        let id = self.next_job;
+        self.by_name.insert(transfer.name.hash, id);
+        self.queues[queue_of(transfer.direction)].push_back(id);
+        self.jobs.insert(id, transfer);
+        id
+    }
+
+    /// `seq` no longer waits for these copies. Returns those that nobody waits for and that had not
+    /// started: they are cancelled, and the caller lets go of their blocks.
+    pub(super) fn leave(&mut self, seq: SeqId, ids: &[u64]) -> Vec<Transfer> {
+        let mut cancelled = Vec::new();
+        for id in ids {
+            let Some(job) = self.jobs.get_mut(id) else { continue };
+            job.waiters.retain(|waiter| *waiter != seq);
+            if job.waiters.is_empty() && !job.started {
+                cancelled.extend(self.remove(*id));
+            }
+        }
+        if !cancelled.is_empty() {
+            let jobs = &self.jobs;
+            for queue in &mut self.queues {
+                queue.retain(|id| jobs.contains_key(id));
+            }
+        }
+        cancelled
+    }
+
+    /// Hands out batches of copies whose fence is at most `completed`, in order per direction, while
+    /// at most `room` blocks are in transit.
+    pub(super) fn take(
+        &mut self,
+        completed: StepId,
+        room: u32,
+        largest_batch: u32,
+    ) -> Vec<CopyBatch> {
+        let mut batches = Vec::new();
+        let mut dry = 0;
+        while dry < 2 && self.started < room {
+            let most = largest_batch.min(room - self.started);
+            match self.next_batch(self.turn, completed, most) {
+                Some(batch) => {
+                    batches.push(batch);
+                    dry = 0;
+                }
+                None => dry += 1,
+            }
+            self.turn = other(self.turn);
+        }
+        batches
+    }
+
+    fn next_batch(
+        &mut self,
+        direction: CopyDirection,
+        completed: StepId,
+        most: u32,
+    ) -> Option<CopyBatch> {
+        let queue = &mut self.queues[queue_of(direction)];
+        let (mut ids, mut pairs) = (Vec::new(), Vec::new());
+        while let Some(&id) = queue.front()
+            && (ids.len() as u32) < most
+        {
+            let job = self.jobs.get_mut(&id).expect("queued copies are known");
+            if job.fence > completed {
+                break;
+            }
+            job.started = true;
+            pairs.push(CopyPair { device: BlockId(job.device), host: HostBlockId(job.host) });
+            ids.push(id);
+            queue.pop_front();
+        }
+        if ids.is_empty() {
+            return None;
+        }
+        self.next_batch += 1;
+        let id = CopyId(self.next_batch);
+        self.started += ids.len() as u32;
+        self.batches.insert(id, ids);
+        Some(CopyBatch { id, direction, pairs })
+    }
+
+    /// A batch ended: its copies, in order. Empty if it is not known.
+    pub(super) fn end_batch(&mut self, batch: CopyId) -> Vec<(u64, Transfer)> {
+        let ids = self.batches.remove(&batch).unwrap_or_default();
+        self.started -= ids.len() as u32;
+        ids.into_iter().filter_map(|id| Some((id, self.remove(id)?))).collect()
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Transfer> {
+        let job = self.jobs.remove(&id)?;
+        self.by_name.remove(&job.name.hash);
+        Some(job)
+    }
+
+    /// Whether the queues hold exactly the copies that have not started.
+    pub(super) fn queues_agree(&self) -> bool {
+        let waiting = |direction: CopyDirection| {
+            self.jobs
+                .iter()
+                .filter(move |(_, job)| !job.started && job.direction == direction)
+                .map(|(id, _)| *id)
+        };
+        [CopyDirection::Out, CopyDirection::In]
+            .into_iter()
+            .all(|way| waiting(way).eq(self.queues[queue_of(way)].iter().copied()))
+    }
+}
