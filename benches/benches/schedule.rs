@@ -1,0 +1,25 @@
+//! Cost of drawing a workload's plan: it must stay negligible beside the traffic it describes.
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use std::hint::black_box;
+use std::path::Path;
+use tiercel_benches::{Workload, arrivals, closed_request};
+
+fn plan(criterion: &mut Criterion) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads/cpu-overload-600.toml");
+    let workload = Workload::load(&path).expect("a shipped workload is valid");
+    criterion.bench_function("plan/cpu-overload-600", |bencher| {
+        bencher.iter(|| {
+            (0..workload.classes.len())
+                .flat_map(|class| arrivals(black_box(&workload), class))
+                .map(|planned| u64::from(planned.prompt_tokens))
+                .sum::<u64>()
+        });
+    });
+    criterion.bench_function("plan/closed-request", |bencher| {
+        bencher.iter(|| closed_request(black_box(&workload), 0, 3, 17));
+    });
+}
+
+criterion_group!(benches, plan);
+criterion_main!(benches);

@@ -1,0 +1,128 @@
+//! One HTTP/1.1 exchange per connection, over plain TCP.
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Request, Response, StatusCode, Uri, header};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+/// Most bytes read of an answer that isn't a stream.
+const MAX_ANSWER_BYTES: usize = 4 << 20;
+
+/// A server's address and how to identify oneself to it.
+#[derive(Debug, Clone)]
+pub(crate) struct Endpoint {
+    host: String,
+    port: u16,
+    base: String,
+    authorization: Option<String>,
+}
+
+/// Why an exchange failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HttpError {
+    #[error("cannot connect: {0}")]
+    Connect(std::io::Error),
+    #[error("the exchange broke off: {0}")]
+    Exchange(#[from] hyper::Error),
+    #[error("the answer can't be read: {0}")]
+    Answer(String),
+    #[error("the request can't be made: {0}")]
+    Request(#[from] hyper::http::Error),
+}
+
+impl Endpoint {
+    /// Reads `http://HOST[:PORT][/PATH]`; a final `/v1` is optional.
+    pub(crate) fn parse(url: &str, api_key: Option<&str>) -> Result<Endpoint, String> {
+        let uri: Uri = url.parse().map_err(|error| format!("{error}"))?;
+        if uri.scheme_str() != Some("http") {
+            return Err("must start with http:// (TLS is not supported)".into());
+        }
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or("has no host")?;
+        let path = uri.path().trim_end_matches('/');
+        Ok(Endpoint {
+            host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
+            port: uri.port_u16().unwrap_or(80),
+            base: path.strip_suffix("/v1").unwrap_or(path).to_owned(),
+            authorization: api_key.map(|key| format!("Bearer {key}")),
+        })
+    }
+
+    /// Sends a request with a JSON body (or none) and returns the answer's head and body stream. Dropping
+    /// the body closes the connection.
+    pub(crate) async fn send(
+        &self,
+        path: &str,
+        body: Option<Vec<u8>>,
+    ) -> Result<Response<Incoming>, HttpError> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await;
+        let stream = stream.map_err(HttpError::Connect)?;
+        stream.set_nodelay(true).map_err(HttpError::Connect)?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        // Ends when `sender` and the body are dropped; its error reaches the caller through them.
+        tokio::spawn(connection);
+        let method = if body.is_some() { "POST" } else { "GET" };
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.base))
+            .header(header::HOST, self.authority())
+            .header(header::CONTENT_TYPE, "application/json");
+        if let Some(authorization) = &self.authorization {
+            request = request.header(header::AUTHORIZATION, authorization);
+        }
+        let request = request.body(Full::new(Bytes::from(body.unwrap_or_default())))?;
+        Ok(sender.send_request(request).await?)
+    }
+
+    fn authority(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+
+    /// Sends a request and reads the whole answer: its status and body.
+    pub(crate) async fn exchange(
+        &self,
+        path: &str,
+        body: Option<Vec<u8>>,
+    ) -> Result<(StatusCode, Option<String>, Bytes), HttpError> {
+        let answer = self.send(path, body).await?;
+        let status = answer.status();
+        let server = header_text(&answer, header::SERVER);
+        Ok((status, server, read_all(answer).await?))
+    }
+}
+
+/// Reads a bounded body to its end.
+pub(crate) async fn read_all(answer: Response<Incoming>) -> Result<Bytes, HttpError> {
+    let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
+    Ok(body.map_err(|error| HttpError::Answer(error.to_string()))?.to_bytes())
+}
+
+/// A header as text, if it is there and is text.
+pub(crate) fn header_text(answer: &Response<Incoming>, name: header::HeaderName) -> Option<String> {
+    answer.headers().get(name)?.to_str().ok().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read_with_or_without_port_and_path() {
+        let parsed = |url| {
+            let endpoint = Endpoint::parse(url, None).unwrap();
+            (endpoint.authority(), endpoint.base)
+        };
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(parsed("http://localhost:8080"), pair("localhost:8080", ""));
+        assert_eq!(parsed("http://localhost/v1/"), pair("localhost:80", ""));
+        assert_eq!(parsed("http://[::1]:81/gate/v1"), pair("[::1]:81", "/gate"));
+        for bad in ["localhost:8080", "https://localhost", "http://", "", "/v1"] {
+            assert!(Endpoint::parse(bad, None).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! How long prompts and outputs are.
+
+use crate::random::Random;
+use serde::{Deserialize, Serialize};
+
+/// Longest prompt or output a workload may ask for, in tokens.
+pub const MAX_TOKENS: u32 = 1_000_000;
+
+/// Distribution of a length in tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Length {
+    /// Always this many.
+    Fixed(u32),
+    /// Every length from `min` to `max`, both included, equally likely.
+    Uniform(Uniform),
+    /// Log-normal, then limited to `min ..= cap`.
+    LogNormal(LogNormal),
+}
+
+/// Bounds of [`Length::Uniform`].
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Uniform {
+    /// Shortest.
+    pub min: u32,
+    /// Longest.
+    pub max: u32,
+}
+
+/// Parameters of [`Length::LogNormal`]. Exactly one of `mean` and `p50` is given; both describe the
+/// distribution before it is limited.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogNormal {
+    /// Mean, tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean: Option<f64>,
+    /// Median, tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p50: Option<f64>,
+    /// Standard deviation of the logarithm.
+    pub sigma: f64,
+    /// Shorter draws become this.
+    #[serde(default = "one")]
+    pub min: u32,
+    /// Longer draws become this.
+    pub cap: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl Length {
+    /// What is wrong with the parameters, if anything: the field below this one and the problem.
+    pub(crate) fn problem(&self) -> Option<(&'static str, String)> {
+        let tokens = |name, n: u32| {
+            (n == 0 || n > MAX_TOKENS)
+                .then(|| (name, format!("is {n}; allowed: 1 to {MAX_TOKENS}")))
+        };
+        match *self {
+            Length::Fixed(n) => tokens("fixed", n),
+            Length::Uniform(Uniform { min, max }) => tokens("uniform.min", min)
+                .or_else(|| tokens("uniform.max", max))
+                .or_else(|| (min > max).then(|| ("uniform.min", format!("is above max = {max}")))),
+            Length::LogNormal(LogNormal { mean, p50, sigma, min, cap }) => {
+                let (name, centre) = match (mean, p50) {
+                    (Some(mean), None) => ("log_normal.mean", mean),
+                    (None, Some(p50)) => ("log_normal.p50", p50),
+                    _ => {
+                        return Some((
+                            "log_normal",
+                            "needs either mean or p50, one of them".into(),
+                        ));
+                    }
+                };
+                let limit = f64::from(MAX_TOKENS);
+                tokens("log_normal.min", min)
+                    .or_else(|| tokens("log_normal.cap", cap))
+                    .or_else(|| {
+                        (min > cap).then(|| ("log_normal.min", format!("is above cap = {cap}")))
+                    })
+                    .or_else(|| {
+                        (!(1.0..=limit).contains(&centre))
+                            .then(|| (name, format!("is {centre}; allowed: 1 to {MAX_TOKENS}")))
+                    })
+                    .or_else(|| {
+                        (!(0.0..=5.0).contains(&sigma))
+                            .then(|| ("log_normal.sigma", format!("is {sigma}; allowed: 0 to 5")))
+                    })
+            }
+        }
+    }
+
+    /// Draws one length, tokens; 1 or more.
+    pub(crate) fn draw(&self, random: &mut Random) -> u32 {
+        match *self {
+            Length::Fixed(n) => n,
+            Length::Uniform(Uniform { min, max }) => {
+                min + random.below(u64::from(max - min) + 1) as u32
+            }
+            Length::LogNormal(LogNormal { mean, p50, sigma, min, cap }) => {
+                let mu = match (mean, p50) {
+                    (Some(mean), _) => mean.ln() - sigma * sigma / 2.0,
+                    (None, p50) => p50.unwrap_or(1.0).ln(),
+                };
+                let drawn = (mu + sigma * random.normal()).exp().round();
+                (drawn as u32).clamp(min, cap)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draws(length: Length) -> Vec<u32> {
+        let mut random = Random::stream(5, &[1]);
+        (0..100_000).map(|_| length.draw(&mut random)).collect()
+    }
+
+    fn mean(values: &[u32]) -> f64 {
+        values.iter().map(|&n| f64::from(n)).sum::<f64>() / values.len() as f64
+    }
+
+    fn log_normal(mean: Option<f64>, p50: Option<f64>, cap: u32) -> Length {
+        Length::LogNormal(LogNormal { mean, p50, sigma: 0.6, min: 16, cap })
+    }
+
+    #[test]
+    fn uniform_reaches_both_ends_and_no_further() {
+        let drawn = draws(Length::Uniform(Uniform { min: 64, max: 67 }));
+        let (low, high) = (drawn.iter().min().unwrap(), drawn.iter().max().unwrap());
+        assert_eq!((*low, *high), (64, 67));
+        assert!((mean(&drawn) - 65.5).abs() < 0.02);
+    }
+
+    #[test]
+    fn log_normal_has_the_stated_mean_or_median_and_limits() {
+        let drawn = draws(log_normal(Some(256.0), None, 100_000));
+        assert!((mean(&drawn) - 256.0).abs() < 3.0, "{}", mean(&drawn));
+        let mut drawn = draws(log_normal(None, Some(256.0), 100_000));
+        drawn.sort_unstable();
+        assert!((f64::from(drawn[50_000]) - 256.0).abs() < 4.0);
+        let drawn = draws(log_normal(Some(128.0), None, 512));
+        assert_eq!((drawn.iter().min(), drawn.iter().max()), (Some(&16), Some(&512)));
+    }
+
+    #[test]
+    fn wrong_parameters_are_named() {
+        let uniform = |min, max| Length::Uniform(Uniform { min, max });
+        let cases = [
+            (Length::Fixed(0), "fixed"),
+            (uniform(0, 4), "uniform.min"),
+            (uniform(5, 4), "uniform.min"),
+            (uniform(5, MAX_TOKENS + 1), "uniform.max"),
+            (log_normal(None, None, 9), "log_normal"),
+            (log_normal(Some(1.0), Some(1.0), 9), "log_normal"),
+            (log_normal(Some(f64::NAN), None, 99), "log_normal.mean"),
+            (log_normal(None, Some(0.0), 99), "log_normal.p50"),
+            (log_normal(Some(1.0), None, 9), "log_normal.min"),
+        ];
+        for (length, field) in cases {
+            assert_eq!(length.problem().map(|(field, _)| field), Some(field), "{length:?}");
+        }
+        assert_eq!(log_normal(Some(128.0), None, 512).problem(), None);
+    }
+}

@@ -1,0 +1,107 @@
+//! Prompts of an exact length whose content no prefix cache has seen.
+
+use crate::random::Random;
+use crate::schedule::Planned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// How prompts are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PromptForm {
+    /// As arrays of token ids: lengths are exact.
+    TokenIds,
+    /// As text, one common word per token: lengths are approximate. For servers that don't offer
+    /// `/tokenize`.
+    Words,
+}
+
+/// What prompts are made of.
+#[derive(Debug, Clone)]
+pub(crate) enum Vocabulary {
+    /// Ids of ordinary words, learned from the server.
+    Ids(Vec<u32>),
+    /// [`WORDS`].
+    Words,
+}
+
+impl Vocabulary {
+    pub(crate) fn form(&self) -> PromptForm {
+        match self {
+            Vocabulary::Ids(_) => PromptForm::TokenIds,
+            Vocabulary::Words => PromptForm::Words,
+        }
+    }
+
+    /// The prompt of a request, as JSON for `/v1/completions`. The `salt` makes it differ from the same
+    /// request of an earlier run from its first token on.
+    pub(crate) fn prompt(&self, seed: u64, salt: u64, planned: &Planned) -> Value {
+        let path = [salt, planned.class as u64, u64::from(planned.stream), planned.number];
+        let mut random = Random::stream(seed, &path);
+        let draws = (0..planned.prompt_tokens).map(|_| random.next_u64());
+        match self {
+            Vocabulary::Ids(ids) => draws.map(|draw| Value::from(pick(ids, draw))).collect(),
+            Vocabulary::Words => {
+                let words: Vec<&str> = WORDS.split_ascii_whitespace().collect();
+                let text: Vec<&str> = draws.map(|draw| pick(&words, draw)).collect();
+                Value::from(text.join(" "))
+            }
+        }
+    }
+}
+
+fn pick<T: Copy>(from: &[T], draw: u64) -> T {
+    from[(draw % from.len() as u64) as usize]
+}
+
+/// Common words that are one token each (with the space before) in most vocabularies.
+pub(crate) const WORDS: &str = "\
+the and that have with this from they would there their what about which when make like time just \
+know take people into year good some could them other than then look only come over think also back \
+after work first well even want because these give most day great man world life hand part place case \
+week company system program question government number night point home water room mother area money \
+story fact month lot right study book eye job word business issue side kind head house service friend \
+father power hour game line end member law car city community name president team minute idea kid body \
+information school face level office door health person art war history party result change morning \
+reason research girl guy moment air teacher force education foot boy age policy process music market \
+sense nation plan college interest death experience effect use class control care field development \
+role effort rate heart drug show leader light voice wife police mind price report decision son view \
+relationship town road arm difference value building action season society tax director position \
+player record paper space ground form event official matter center couple site project activity star \
+table need court oil situation cost industry figure street image phone data picture practice piece land \
+product doctor wall patient worker news test movie north love support technology step baby computer type \
+attention film tree source organization hair window evidence truth culture stage chance brother energy \
+period course summer plant opportunity term letter condition choice rule south bank answer board stock \
+note bird east west river fire food bed blue green red black white";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn planned(number: u64) -> Planned {
+        Planned { class: 0, stream: 0, number, at_us: 0, prompt_tokens: 300, output_tokens: 1 }
+    }
+
+    #[test]
+    fn prompts_have_their_length_and_are_never_the_same() {
+        let ids = Vocabulary::Ids((100..400).collect());
+        let prompt = ids.prompt(1, 2, &planned(0));
+        assert_eq!(prompt.as_array().map(Vec::len), Some(300));
+        assert_eq!(prompt, ids.prompt(1, 2, &planned(0)));
+        for other in [ids.prompt(1, 2, &planned(1)), ids.prompt(1, 3, &planned(0))] {
+            assert_ne!(prompt, other);
+        }
+        let words = Vocabulary::Words.prompt(1, 2, &planned(0));
+        assert_eq!(words.as_str().map(|text| text.split(' ').count()), Some(300));
+    }
+
+    #[test]
+    fn there_are_enough_different_words() {
+        let mut words: Vec<&str> = WORDS.split_ascii_whitespace().collect();
+        let count = words.len();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), count);
+        assert!(count >= 256, "{count}");
+    }
+}

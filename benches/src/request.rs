@@ -1,0 +1,279 @@
+//! One request: sent, streamed and measured.
+
+use crate::http::{HttpError, header_text, read_all};
+use crate::run::Context;
+use crate::schedule::Planned;
+use crate::sse::SseReader;
+use futures_util::future::{Either, select};
+use http_body_util::BodyExt;
+use hyper::body::{Bytes, Incoming};
+use hyper::{Response, StatusCode, header};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::borrow::Cow;
+use std::pin::pin;
+use tiercel_device::{Tier, Timestamp};
+use tokio::sync::watch;
+
+/// Longest reason kept of a failure, characters.
+const MAX_REASON_CHARS: usize = 160;
+/// How long a server may take to close a stream after `[DONE]`, us.
+const CLOSE_US: u64 = 1_000_000;
+
+/// How a request ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// With `[DONE]`.
+    Completed,
+    /// 429 or 503: the server has no room. Holds the wait it asks for, s.
+    Refused(Option<u64>),
+    /// Any other way.
+    Failed(String),
+    /// The run ended first.
+    Unfinished,
+    /// The client had too many requests in flight to send it.
+    NotSent,
+}
+
+/// What was seen of a request.
+#[derive(Debug, Clone)]
+pub(crate) struct Record {
+    pub(crate) planned: Planned,
+    pub(crate) outcome: Outcome,
+    /// When it was to be sent: latencies count from here, so that a late client can't hide a wait.
+    pub(crate) due: Timestamp,
+    pub(crate) sent: Timestamp,
+    pub(crate) first: Option<Timestamp>,
+    pub(crate) last: Timestamp,
+    pub(crate) ended: Timestamp,
+    pub(crate) max_gap_us: u64,
+    /// Pieces of text, and those that came within the measured window.
+    pub(crate) chunks: u64,
+    pub(crate) chunks_in_window: u64,
+    pub(crate) usage: Option<Usage>,
+    /// The server says that it served another tier than the one asked for.
+    pub(crate) other_tier: bool,
+}
+
+/// Token counts as the server reports them.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(crate) struct Usage {
+    pub(crate) prompt_tokens: u32,
+    pub(crate) completion_tokens: u32,
+}
+
+#[derive(Deserialize)]
+struct Chunk<'a> {
+    #[serde(borrow, default)]
+    choices: Vec<Choice<'a>>,
+    usage: Option<Usage>,
+    error: Option<Value>,
+    #[serde(borrow)]
+    service_tier: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+struct Choice<'a> {
+    #[serde(borrow)]
+    text: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    finish_reason: Option<Cow<'a, str>>,
+}
+
+impl Record {
+    pub(crate) fn new(planned: Planned, due: Timestamp, now: Timestamp) -> Record {
+        Record {
+            planned,
+            outcome: Outcome::NotSent,
+            due,
+            sent: now,
+            first: None,
+            last: now,
+            ended: now,
+            max_gap_us: 0,
+            chunks: 0,
+            chunks_in_window: 0,
+            usage: None,
+            other_tier: false,
+        }
+    }
+
+    /// Takes one event of the stream; returns whether to go on.
+    fn on_event(&mut self, data: &[u8], now: Timestamp, context: &Context) -> Progress {
+        if data == b"[DONE]" {
+            self.ended = now;
+            return Progress::Done;
+        }
+        let chunk: Chunk<'_> = match serde_json::from_slice(data) {
+            Ok(chunk) => chunk,
+            Err(error) => return Progress::Failed(format!("an event is not a chunk: {error}")),
+        };
+        if let Some(error) = chunk.error {
+            return Progress::Failed(error_message(&error));
+        }
+        let asked = context.workload.classes[self.planned.class].tier;
+        self.other_tier |= chunk.service_tier.is_some_and(|served| served != service_tier(asked));
+        self.usage = chunk.usage.or(self.usage);
+        let text = chunk.choices.iter().any(|choice| {
+            choice.text.as_ref().is_some_and(|text| !text.is_empty())
+                || (self.first.is_none() && choice.finish_reason.is_some())
+        });
+        if text {
+            self.on_text(now, context.in_window(now));
+        }
+        Progress::More
+    }
+
+    fn on_text(&mut self, now: Timestamp, in_window: bool) {
+        if self.first.is_none() {
+            self.first = Some(now);
+        } else {
+            self.max_gap_us = self.max_gap_us.max(now.since_us(self.last));
+        }
+        self.last = now;
+        self.chunks += 1;
+        self.chunks_in_window += u64::from(in_window);
+    }
+}
+
+enum Progress {
+    More,
+    Done,
+    Failed(String),
+}
+
+/// The value of `service_tier` that asks for a tier.
+pub(crate) fn service_tier(tier: Tier) -> &'static str {
+    match tier {
+        Tier::System | Tier::Premium => "priority",
+        Tier::Standard => "default",
+        Tier::Background => "flex",
+    }
+}
+
+/// Sends a request and follows it to its end or to the end of the run.
+pub(crate) async fn perform(
+    context: &Context,
+    planned: Planned,
+    due: Timestamp,
+    stop: &mut watch::Receiver<bool>,
+) -> Record {
+    let mut record = Record::new(planned, due, context.clock.now());
+    let outcome = {
+        let attempt = pin!(attempt(context, &mut record));
+        let stopped = pin!(stop.wait_for(|stop| *stop));
+        match select(attempt, stopped).await {
+            Either::Left((outcome, _)) => outcome,
+            Either::Right(_) => Outcome::Unfinished,
+        }
+    };
+    if outcome != Outcome::Completed {
+        record.ended = context.clock.now();
+    }
+    record.outcome = outcome;
+    record
+}
+
+async fn attempt(context: &Context, record: &mut Record) -> Outcome {
+    let body = body(context, &record.planned);
+    let idle_us = context.limits.idle_timeout_ms * 1000;
+    let sending = context.endpoint.send("/v1/completions", Some(body));
+    let answer = match context.clock.timeout_us(idle_us, sending).await {
+        Some(Ok(answer)) => answer,
+        Some(Err(error)) => return failed(error.to_string()),
+        None => return failed("no answer within the idle timeout".into()),
+    };
+    if !answer.status().is_success() {
+        let reading = context.clock.timeout_us(idle_us, refusal(answer)).await;
+        return reading.unwrap_or_else(|| failed("an error without an end".into()));
+    }
+    follow(context, record, answer).await
+}
+
+fn body(context: &Context, planned: &Planned) -> Vec<u8> {
+    let class = &context.workload.classes[planned.class];
+    let mut body = json!({
+        "model": context.model,
+        "prompt": context.vocabulary.prompt(context.workload.seed, context.salt, planned),
+        "max_tokens": planned.output_tokens,
+        "stream": true,
+        "stream_options": {"include_usage": true},
+        "service_tier": service_tier(class.tier),
+        "ignore_eos": class.ignore_eos,
+        "temperature": class.sampling.temperature,
+    });
+    if let Some(top_p) = class.sampling.top_p {
+        body["top_p"] = top_p.into();
+    }
+    if let Some(top_k) = class.sampling.top_k {
+        body["top_k"] = top_k.into();
+    }
+    body.to_string().into_bytes()
+}
+
+/// What an answer that isn't a stream means.
+async fn refusal(answer: Response<Incoming>) -> Outcome {
+    let status = answer.status();
+    if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+        let wait_s = header_text(&answer, header::RETRY_AFTER).and_then(|s| s.trim().parse().ok());
+        return Outcome::Refused(wait_s);
+    }
+    let said = match read_all(answer).await {
+        Ok(body) => match serde_json::from_slice::<Value>(&body) {
+            Ok(body) => error_message(body.get("error").unwrap_or(&body)),
+            Err(_) => String::from_utf8_lossy(&body).into_owned(),
+        },
+        Err(error) => error.to_string(),
+    };
+    failed(format!("HTTP {}: {said}", status.as_u16()))
+}
+
+/// Reads the event stream to `[DONE]`.
+async fn follow(context: &Context, record: &mut Record, answer: Response<Incoming>) -> Outcome {
+    let mut body = answer.into_body();
+    let mut reader = SseReader::default();
+    loop {
+        let bytes = match next_bytes(context, &mut body).await {
+            Ok(bytes) => bytes,
+            Err(reason) => return failed(reason),
+        };
+        let now = context.clock.now();
+        let mut progress = Progress::More;
+        let pushed = reader.push(&bytes, |event| {
+            progress = record.on_event(event, now, context);
+            matches!(progress, Progress::More)
+        });
+        if let Err(too_long) = pushed {
+            return failed(too_long.to_string());
+        }
+        match progress {
+            Progress::More => {}
+            Progress::Failed(reason) => return failed(reason),
+            Progress::Done => {
+                // Let the server end the stream: leaving first would look to it like a lost client.
+                let _ = context.clock.timeout_us(CLOSE_US, body.frame()).await;
+                return Outcome::Completed;
+            }
+        }
+    }
+}
+
+async fn next_bytes(context: &Context, body: &mut Incoming) -> Result<Bytes, String> {
+    let idle_us = context.limits.idle_timeout_ms * 1000;
+    match context.clock.timeout_us(idle_us, body.frame()).await {
+        Some(Some(Ok(frame))) => Ok(frame.into_data().unwrap_or_default()),
+        Some(Some(Err(error))) => Err(HttpError::Exchange(error).to_string()),
+        Some(None) => Err("the stream ended before [DONE]".into()),
+        None => Err("the stream fell silent for longer than the idle timeout".into()),
+    }
+}
+
+fn error_message(error: &Value) -> String {
+    error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned)
+}
+
+/// A failure; its reason is one line of bounded length.
+fn failed(reason: String) -> Outcome {
+    let line = reason.chars().map(|c| if c.is_control() { ' ' } else { c });
+    Outcome::Failed(line.take(MAX_REASON_CHARS).collect())
+}

@@ -1,0 +1,383 @@
+//! Sends a workload to a server and collects what its requests saw.
+
+use crate::http::Endpoint;
+use crate::prompt::Vocabulary;
+use crate::report::{FailureCount, Report};
+use crate::request::{Outcome, Record, perform};
+use crate::schedule::{arrivals, closed_request, seconds};
+use crate::server::discover;
+use crate::tally::Tally;
+use crate::workload::{Arrival, MAX_REQUESTS, Workload};
+use futures_util::future::{Either, select};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use tiercel_device::{Clock, Tier, Timestamp};
+use tokio::sync::{Semaphore, mpsc, watch};
+
+/// Finished requests that wait to be added up.
+const RECORDS_WAITING: usize = 1024;
+/// Different reasons of failure that are told apart.
+const MAX_REASONS: usize = 16;
+const SECOND_US: u64 = 1_000_000;
+
+/// Where to send a workload.
+#[derive(Debug, Clone, Default)]
+pub struct Target {
+    /// Base URL, such as `http://127.0.0.1:8080`.
+    pub url: String,
+    /// Sent as a bearer token if given.
+    pub api_key: Option<String>,
+    /// Model to ask for; the server's first if not given.
+    pub model: Option<String>,
+    /// Bounds of the client.
+    pub limits: Limits,
+}
+
+/// Bounds of the client.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Open-loop requests in flight at once; one due beyond that is counted as not sent.
+    pub max_in_flight: usize,
+    /// A request that gets nothing from the server for this long has failed.
+    pub idle_timeout_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { max_in_flight: 4096, idle_timeout_ms: 120_000 }
+    }
+}
+
+/// How a run is doing, told once a second.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Progress {
+    /// Since the start, s.
+    pub elapsed_s: f64,
+    /// Requests sent so far, warm-up included.
+    pub sent: u64,
+    /// Of those, still running.
+    pub in_flight: u64,
+    /// Of those, ended without `[DONE]`: refused, failed or not sent.
+    pub unsuccessful: u64,
+}
+
+/// Why a run could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// A workload that was not loaded from a file and is not valid.
+    #[error("the workload can't be run: {field} {problem}")]
+    Workload {
+        /// Which field.
+        field: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The URL can't be used.
+    #[error("the URL {url} can't be used: {problem}")]
+    Url {
+        /// The URL.
+        url: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The server did not say what model it serves.
+    #[error("no usable server at {url}: {problem}; is it running and ready?")]
+    Server {
+        /// Where.
+        url: String,
+        /// What went wrong.
+        problem: String,
+    },
+}
+
+/// What every task of a run shares.
+pub(crate) struct Context {
+    pub(crate) workload: Workload,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) model: String,
+    pub(crate) vocabulary: Vocabulary,
+    pub(crate) salt: u64,
+    pub(crate) limits: Limits,
+    pub(crate) clock: Clock,
+    start: Timestamp,
+    begun: AtomicU64,
+}
+
+impl Context {
+    fn at(&self, s: f64) -> Timestamp {
+        self.start + seconds(s)
+    }
+
+    /// Whether a moment lies in the measured window.
+    pub(crate) fn in_window(&self, at: Timestamp) -> bool {
+        (self.at(self.workload.warmup_s)..self.at(self.workload.duration_s)).contains(&at)
+    }
+
+    /// Counts a request about to be sent; false if no more may be.
+    fn begin(&self) -> bool {
+        self.begun.fetch_add(1, Ordering::Relaxed) < MAX_REQUESTS
+    }
+}
+
+/// Runs a workload against a server to its end; tells `progress` about it once a second. Needs a tokio
+/// runtime with I/O and time. Dropping the future ends all its requests.
+///
+/// # Errors
+/// [`BenchError`] if it can't start. Once it runs, what goes wrong is part of the report.
+pub async fn run(
+    workload: &Workload,
+    target: &Target,
+    progress: impl FnMut(&Progress),
+) -> Result<Report, BenchError> {
+    if let Some((field, problem)) = workload.problem() {
+        return Err(BenchError::Workload { field, problem });
+    }
+    let url = target.url.clone();
+    let endpoint = Endpoint::parse(&url, target.api_key.as_deref())
+        .map_err(|problem| BenchError::Url { url: url.clone(), problem })?;
+    let clock = Clock::wall();
+    let found = clock
+        .timeout_us(
+            target.limits.idle_timeout_ms * 1000,
+            discover(&endpoint, target.model.as_deref()),
+        )
+        .await
+        .ok_or_else(|| "it does not answer".to_owned())
+        .and_then(|found| found.map_err(|error| error.to_string()))
+        .map_err(|problem| BenchError::Server { url: url.clone(), problem })?;
+    let started_unix_s = Clock::unix_s();
+    let context = Arc::new(Context {
+        workload: workload.clone(),
+        endpoint,
+        model: found.model,
+        vocabulary: found.vocabulary,
+        salt: started_unix_s,
+        limits: target.limits,
+        start: clock.now(),
+        clock,
+        begun: AtomicU64::new(0),
+    });
+    let (stop, stopped) = watch::channel(false);
+    let records = start(&context, &stopped);
+    let collected = collect(&context, records, &stop, progress).await;
+    Ok(collected.report(&context, found.server, url, started_unix_s))
+}
+
+/// Starts a task per open class and per closed stream.
+fn start(context: &Arc<Context>, stop: &watch::Receiver<bool>) -> mpsc::Receiver<Record> {
+    let (sender, records) = mpsc::channel(RECORDS_WAITING);
+    let slots = Arc::new(Semaphore::new(context.limits.max_in_flight));
+    // Lives as long as open-loop work does; closed streams keep the load up until then.
+    let open_work = Arc::new(());
+    for (class, spec) in context.workload.classes.iter().enumerate() {
+        let task = Task { context: context.clone(), stop: stop.clone(), records: sender.clone() };
+        match &spec.arrival {
+            Arrival::Closed(closed) => {
+                for stream in 0..closed.streams {
+                    let hold = Arc::downgrade(&open_work);
+                    tokio::spawn(task.clone().closed_stream(class, stream, hold));
+                }
+            }
+            Arrival::Poisson(_) | Arrival::Trace(_) => {
+                tokio::spawn(task.open_class(class, slots.clone(), open_work.clone()));
+            }
+        }
+    }
+    records
+}
+
+#[derive(Clone)]
+struct Task {
+    context: Arc<Context>,
+    stop: watch::Receiver<bool>,
+    records: mpsc::Sender<Record>,
+}
+
+impl Task {
+    /// Sends the requests of a Poisson or trace class when they are due, whatever became of the others.
+    async fn open_class(mut self, class: usize, slots: Arc<Semaphore>, open_work: Arc<()>) {
+        let context = self.context.clone();
+        for planned in arrivals(&context.workload, class) {
+            let due = context.start + planned.at_us;
+            if self.stopped_before(due).await || !context.begin() {
+                return;
+            }
+            let Ok(slot) = slots.clone().try_acquire_owned() else {
+                let record = Record::new(planned, due, context.clock.now());
+                let _ = self.records.send(record).await;
+                continue;
+            };
+            let (mut task, open_work) = (self.clone(), open_work.clone());
+            tokio::spawn(async move {
+                let record = perform(&task.context, planned, due, &mut task.stop).await;
+                let _ = task.records.send(record).await;
+                drop((slot, open_work));
+            });
+        }
+    }
+
+    /// Sends one request after the other until the time is up and no open-loop request is left.
+    async fn closed_stream(mut self, class: usize, stream: u32, open_work: Weak<()>) {
+        let context = self.context.clone();
+        let end = context.at(context.workload.duration_s);
+        for number in 0.. {
+            let planned = closed_request(&context.workload, class, stream, number);
+            if self.stopped_before(context.start + planned.at_us).await {
+                return;
+            }
+            let due = context.clock.now();
+            if (due >= end && open_work.strong_count() == 0) || !context.begin() {
+                return;
+            }
+            let record = perform(&context, planned, due, &mut self.stop).await;
+            let pause_us = pause_us(&record.outcome);
+            let _ = self.records.send(record).await;
+            if self.stopped_before(context.clock.now() + pause_us).await {
+                return;
+            }
+        }
+    }
+
+    /// Waits until a moment; true if the run was stopped before it.
+    async fn stopped_before(&mut self, at: Timestamp) -> bool {
+        if self.stop.has_changed().is_err() || *self.stop.borrow() {
+            return true;
+        }
+        let waited = pin!(self.context.clock.sleep_until(at));
+        let stopped = pin!(self.stop.wait_for(|stop| *stop));
+        matches!(select(waited, stopped).await, Either::Right(_))
+    }
+}
+
+/// How long a closed stream waits before its next request: as the server asked, within reason, so that
+/// a server in trouble isn't hammered.
+fn pause_us(outcome: &Outcome) -> u64 {
+    match outcome {
+        Outcome::Completed => 0,
+        Outcome::Refused(Some(wait_s)) => {
+            wait_s.saturating_mul(SECOND_US).clamp(SECOND_US / 10, 5 * SECOND_US)
+        }
+        Outcome::Refused(None) | Outcome::Failed(_) | Outcome::Unfinished | Outcome::NotSent => {
+            SECOND_US
+        }
+    }
+}
+
+/// Adds up records until every task has ended; stops those that outlast the drain time.
+async fn collect(
+    context: &Context,
+    mut records: mpsc::Receiver<Record>,
+    stop: &watch::Sender<bool>,
+    mut progress: impl FnMut(&Progress),
+) -> Collected {
+    let mut collected = Collected::default();
+    let deadline = context.at(context.workload.duration_s + context.workload.drain_s);
+    let mut next_tick = context.start + SECOND_US;
+    loop {
+        let wake = if *stop.borrow() { next_tick } else { next_tick.min(deadline) };
+        let received = {
+            let record = pin!(records.recv());
+            match select(record, pin!(context.clock.sleep_until(wake))).await {
+                Either::Left((record, _)) => Some(record),
+                Either::Right(_) => None,
+            }
+        };
+        match received {
+            Some(Some(record)) => collected.add(context, &record),
+            Some(None) => return collected,
+            None => {}
+        }
+        let now = context.clock.now();
+        if now >= deadline {
+            stop.send_replace(true);
+        }
+        if now >= next_tick {
+            next_tick = now + SECOND_US;
+            progress(&collected.progress(context));
+        }
+    }
+}
+
+/// Everything seen so far.
+#[derive(Default)]
+struct Collected {
+    tiers: [Tally; Tier::ALL.len()],
+    failures: Vec<FailureCount>,
+    ended: u64,
+    unsuccessful: u64,
+}
+
+impl Collected {
+    fn add(&mut self, context: &Context, record: &Record) {
+        let class = &context.workload.classes[record.planned.class];
+        let counted = context.in_window(record.due);
+        let first_in_window = record.first.is_some_and(|first| context.in_window(first));
+        self.tiers[class.tier.index()].add(
+            record,
+            counted,
+            first_in_window,
+            class.targets.as_ref(),
+        );
+        self.ended += 1;
+        self.unsuccessful += u64::from(record.outcome != Outcome::Completed);
+        if let Outcome::Failed(reason) = &record.outcome {
+            self.add_failure(reason);
+        }
+    }
+
+    fn add_failure(&mut self, reason: &str) {
+        let full = self.failures.len() >= MAX_REASONS;
+        let known = |reason: &str| self.failures.iter().position(|known| known.reason == reason);
+        let reason = if known(reason).is_none() && full { "other reasons" } else { reason };
+        match known(reason) {
+            Some(index) => self.failures[index].count += 1,
+            None => self.failures.push(FailureCount { reason: reason.to_owned(), count: 1 }),
+        }
+    }
+
+    fn progress(&self, context: &Context) -> Progress {
+        let sent = context.begun.load(Ordering::Relaxed).min(MAX_REQUESTS);
+        Progress {
+            elapsed_s: context.clock.now().since_us(context.start) as f64 / 1e6,
+            sent,
+            in_flight: sent.saturating_sub(self.ended),
+            unsuccessful: self.unsuccessful,
+        }
+    }
+
+    fn report(
+        self,
+        context: &Context,
+        server: Option<String>,
+        url: String,
+        started_unix_s: u64,
+    ) -> Report {
+        let workload = &context.workload;
+        let window_s = workload.duration_s - workload.warmup_s;
+        let mut total = Tally::default();
+        let mut tiers = Vec::new();
+        for (tier, tally) in Tier::ALL.into_iter().zip(self.tiers) {
+            if workload.classes.iter().any(|class| class.tier == tier) {
+                total.merge(tally.clone());
+                tiers.push(tally.report(tier.name(), window_s));
+            }
+        }
+        Report {
+            client_version: env!("CARGO_PKG_VERSION").to_owned(),
+            server,
+            url,
+            model: context.model.clone(),
+            prompt_form: context.vocabulary.form(),
+            started_unix_s,
+            salt: context.salt,
+            window_s,
+            elapsed_s: context.clock.now().since_us(context.start) as f64 / 1e6,
+            truncated: context.begun.load(Ordering::Relaxed) > MAX_REQUESTS,
+            tiers,
+            total: total.report("total", window_s),
+            failures: self.failures,
+            workload: workload.clone(),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What has to be learned from the server before a run: its model and a vocabulary for prompts.
+
+use crate::http::{Endpoint, HttpError};
+use crate::prompt::{Vocabulary, WORDS};
+use hyper::body::Bytes;
+use serde::Deserialize;
+use serde_json::json;
+
+/// Fewer different token ids than this make poor prompts.
+const MIN_IDS: usize = 64;
+
+/// What the server said.
+#[derive(Debug)]
+pub(crate) struct Discovered {
+    pub(crate) model: String,
+    pub(crate) server: Option<String>,
+    pub(crate) vocabulary: Vocabulary,
+}
+
+#[derive(Deserialize)]
+struct Models {
+    data: Vec<Model>,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    id: String,
+}
+
+#[derive(Deserialize)]
+struct Tokens {
+    tokens: Vec<u32>,
+}
+
+/// Asks the server for its model (unless one is given) and for the ids of common words.
+pub(crate) async fn discover(
+    endpoint: &Endpoint,
+    model: Option<&str>,
+) -> Result<Discovered, HttpError> {
+    let (status, server, body) = endpoint.exchange("/v1/models", None).await?;
+    let listed = serde_json::from_slice::<Models>(&body).ok().filter(|_| status.is_success());
+    let first = listed.and_then(|models| models.data.into_iter().next()).map(|model| model.id);
+    let model = model.map(str::to_owned).or(first).ok_or_else(|| {
+        HttpError::Answer(format!("/v1/models answered {status} and names no model; give one"))
+    })?;
+    let vocabulary = match tokenize(endpoint, &model).await? {
+        Some(ids) => Vocabulary::Ids(ids),
+        None => Vocabulary::Words,
+    };
+    Ok(Discovered { model, server, vocabulary })
+}
+
+/// Ids of ordinary words, or `None` if the server doesn't tokenize.
+async fn tokenize(endpoint: &Endpoint, model: &str) -> Result<Option<Vec<u32>>, HttpError> {
+    // The space before makes the first word like the others.
+    let text = format!(" {WORDS}");
+    let body = json!({"model": model, "prompt": text, "add_special_tokens": false}).to_string();
+    let (status, _, answer) = endpoint.exchange("/tokenize", Some(body.into_bytes())).await?;
+    Ok(if status.is_success() { word_ids(&answer) } else { None })
+}
+
+fn word_ids(answer: &Bytes) -> Option<Vec<u32>> {
+    let mut ids = serde_json::from_slice::<Tokens>(answer).ok()?.tokens;
+    ids.sort_unstable();
+    ids.dedup();
+    (ids.len() >= MIN_IDS).then_some(ids)
+}

@@ -1,0 +1,268 @@
+//! Adds up what requests saw, per tier.
+
+use crate::report::{Compliance, Summary, TierReport};
+use crate::request::{Outcome, Record};
+use crate::workload::Targets;
+
+/// Counts and samples of one tier. Bounded by [`crate::MAX_REQUESTS`] samples of each kind.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tally {
+    sent: u64,
+    completed: u64,
+    refused: u64,
+    failed: u64,
+    unfinished: u64,
+    not_sent: u64,
+    other_tier: u64,
+    ttft_ms: Vec<f64>,
+    tpot_ms: Vec<f64>,
+    e2e_ms: Vec<f64>,
+    max_gap_ms: Vec<f64>,
+    send_lag_ms: Vec<f64>,
+    prompt_tokens: f64,
+    output_tokens: f64,
+    compliance: Option<Compliance>,
+}
+
+impl Tally {
+    /// Adds a request. `counted`: it was due in the measured window; the tokens of others still count
+    /// towards throughput where they came within the window. `first_in_window`: its first token did.
+    pub(crate) fn add(
+        &mut self,
+        record: &Record,
+        counted: bool,
+        first_in_window: bool,
+        targets: Option<&Targets>,
+    ) {
+        self.add_tokens(record, first_in_window);
+        if !counted {
+            return;
+        }
+        match record.outcome {
+            Outcome::Completed => self.completed += 1,
+            Outcome::Refused(_) => self.refused += 1,
+            Outcome::Failed(_) => self.failed += 1,
+            Outcome::Unfinished => self.unfinished += 1,
+            Outcome::NotSent => self.not_sent += 1,
+        }
+        if record.outcome != Outcome::NotSent {
+            self.sent += 1;
+            self.send_lag_ms.push(record.sent.since_ms(record.due));
+        }
+        self.other_tier += u64::from(record.other_tier);
+        let latency = Latency::of(record);
+        self.ttft_ms.extend(latency.ttft_ms);
+        self.tpot_ms.extend(latency.tpot_ms);
+        self.e2e_ms.extend(latency.e2e_ms);
+        self.max_gap_ms.extend(latency.max_gap_ms);
+        if let Some(targets) = targets {
+            let completed = record.outcome == Outcome::Completed;
+            self.compliance.get_or_insert_default().add(completed, &latency, targets);
+        }
+    }
+
+    fn add_tokens(&mut self, record: &Record, first_in_window: bool) {
+        if first_in_window {
+            let prompt = record.usage.map_or(record.planned.prompt_tokens, |u| u.prompt_tokens);
+            self.prompt_tokens += f64::from(prompt);
+        }
+        if record.chunks > 0 {
+            // A piece of text may hold several tokens: spread the server's count over the pieces.
+            let share = record.chunks_in_window as f64 / record.chunks as f64;
+            self.output_tokens += share * output_tokens(record);
+        }
+    }
+
+    /// Takes in everything another tally holds.
+    pub(crate) fn merge(&mut self, other: Tally) {
+        self.sent += other.sent;
+        self.completed += other.completed;
+        self.refused += other.refused;
+        self.failed += other.failed;
+        self.unfinished += other.unfinished;
+        self.not_sent += other.not_sent;
+        self.other_tier += other.other_tier;
+        self.ttft_ms.extend(other.ttft_ms);
+        self.tpot_ms.extend(other.tpot_ms);
+        self.e2e_ms.extend(other.e2e_ms);
+        self.max_gap_ms.extend(other.max_gap_ms);
+        self.send_lag_ms.extend(other.send_lag_ms);
+        self.prompt_tokens += other.prompt_tokens;
+        self.output_tokens += other.output_tokens;
+        if let Some(compliance) = other.compliance {
+            self.compliance.get_or_insert_default().merge(compliance);
+        }
+    }
+
+    /// Summarizes; `window_s` is the length of the measured window.
+    pub(crate) fn report(self, tier: &str, window_s: f64) -> TierReport {
+        TierReport {
+            tier: tier.to_owned(),
+            sent: self.sent,
+            completed: self.completed,
+            refused: self.refused,
+            failed: self.failed,
+            unfinished: self.unfinished,
+            not_sent: self.not_sent,
+            other_tier: self.other_tier,
+            ttft_ms: Summary::of(self.ttft_ms),
+            tpot_ms: Summary::of(self.tpot_ms),
+            e2e_ms: Summary::of(self.e2e_ms),
+            max_gap_ms: Summary::of(self.max_gap_ms),
+            send_lag_ms: Summary::of(self.send_lag_ms),
+            prompt_tokens_per_s: self.prompt_tokens / window_s,
+            output_tokens_per_s: self.output_tokens / window_s,
+            compliance: self.compliance,
+        }
+    }
+}
+
+fn output_tokens(record: &Record) -> f64 {
+    record.usage.map_or(record.chunks as f64, |usage| f64::from(usage.completion_tokens))
+}
+
+/// The latencies a request gives.
+#[derive(Debug, Default)]
+pub(crate) struct Latency {
+    pub(crate) ttft_ms: Option<f64>,
+    pub(crate) tpot_ms: Option<f64>,
+    pub(crate) e2e_ms: Option<f64>,
+    pub(crate) max_gap_ms: Option<f64>,
+}
+
+impl Latency {
+    fn of(record: &Record) -> Latency {
+        let Some(first) = record.first else {
+            // Leaving out requests that never got a token would make overload look good: the time they
+            // waited is a lower bound.
+            let waited = record.ended.since_ms(record.due);
+            let unfinished = record.outcome == Outcome::Unfinished;
+            return Latency { ttft_ms: unfinished.then_some(waited), ..Latency::default() };
+        };
+        let completed = record.outcome == Outcome::Completed;
+        let tokens = output_tokens(record);
+        let decode_ms = record.last.since_ms(first);
+        Latency {
+            ttft_ms: Some(first.since_ms(record.due)),
+            tpot_ms: (completed && tokens > 1.0).then(|| decode_ms / (tokens - 1.0)),
+            e2e_ms: completed.then(|| record.ended.since_ms(record.due)),
+            max_gap_ms: (record.chunks > 1).then(|| record.max_gap_us as f64 / 1000.0),
+        }
+    }
+}
+
+impl Compliance {
+    fn add(&mut self, completed: bool, latency: &Latency, targets: &Targets) {
+        let met = |value: Option<f64>, target: Option<f64>| match (value, target) {
+            (Some(value), Some(target)) => completed && value <= target,
+            // One token has no time per output token: nothing to miss.
+            (None, _) | (_, None) => completed,
+        };
+        let ttft = met(latency.ttft_ms, targets.ttft_ms);
+        let tpot = met(latency.tpot_ms, targets.tpot_ms);
+        let e2e = met(latency.e2e_ms, targets.e2e_ms);
+        self.requests += 1;
+        self.ttft_met += u64::from(ttft);
+        self.tpot_met += u64::from(tpot);
+        self.e2e_met += u64::from(e2e);
+        self.all_met += u64::from(ttft && tpot && e2e);
+    }
+
+    fn merge(&mut self, other: Compliance) {
+        self.requests += other.requests;
+        self.ttft_met += other.ttft_met;
+        self.tpot_met += other.tpot_met;
+        self.e2e_met += other.e2e_met;
+        self.all_met += other.all_met;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::Usage;
+    use crate::schedule::Planned;
+    use tiercel_device::Timestamp;
+
+    fn record(outcome: Outcome, first_ms: Option<u64>, chunks: u64) -> Record {
+        let planned = Planned {
+            class: 0,
+            stream: 0,
+            number: 0,
+            at_us: 0,
+            prompt_tokens: 10,
+            output_tokens: 11,
+        };
+        let due = Timestamp(1_000_000);
+        let mut record = Record::new(planned, due, due + 500);
+        record.outcome = outcome;
+        record.first = first_ms.map(|ms| due + ms * 1000);
+        record.last = due + 300_000;
+        record.ended = due + 310_000;
+        record.max_gap_us = 40_000;
+        record.chunks = chunks;
+        record.chunks_in_window = chunks / 2;
+        record
+    }
+
+    fn report(records: &[Record], targets: Option<&Targets>) -> TierReport {
+        let mut tally = Tally::default();
+        for record in records {
+            tally.add(record, true, record.first.is_some(), targets);
+        }
+        tally.report("premium", 2.0)
+    }
+
+    #[test]
+    fn a_completed_request_gives_every_latency() {
+        let mut done = record(Outcome::Completed, Some(100), 10);
+        done.usage = Some(Usage { prompt_tokens: 12, completion_tokens: 21 });
+        let report = report(&[done], None);
+        let only = |summary: Option<Summary>| summary.map(|s| (s.count, s.p50, s.max));
+        assert_eq!(only(report.ttft_ms), Some((1, 100.0, 100.0)));
+        assert_eq!(only(report.tpot_ms), Some((1, 10.0, 10.0)));
+        assert_eq!(only(report.e2e_ms), Some((1, 310.0, 310.0)));
+        assert_eq!(only(report.max_gap_ms), Some((1, 40.0, 40.0)));
+        assert_eq!(only(report.send_lag_ms), Some((1, 0.5, 0.5)));
+        // Half of the pieces came in the window of 2 s.
+        assert_eq!((report.prompt_tokens_per_s, report.output_tokens_per_s), (6.0, 5.25));
+        assert_eq!(report.compliance, None);
+    }
+
+    #[test]
+    fn what_did_not_complete_is_counted_and_misses_its_targets() {
+        let targets = Targets { ttft_ms: Some(150.0), tpot_ms: None, e2e_ms: Some(300.0) };
+        let records = [
+            record(Outcome::Completed, Some(100), 10),
+            record(Outcome::Unfinished, Some(100), 10),
+            record(Outcome::Unfinished, None, 0),
+            record(Outcome::Refused(None), None, 0),
+            record(Outcome::Failed("x".into()), None, 0),
+            record(Outcome::NotSent, None, 0),
+        ];
+        let report = report(&records, Some(&targets));
+        assert_eq!(
+            (report.sent, report.completed, report.unfinished, report.refused, report.failed),
+            (5, 1, 2, 1, 1)
+        );
+        assert_eq!(report.not_sent, 1);
+        let ttft = report.ttft_ms.unwrap();
+        assert_eq!(
+            (ttft.count, ttft.max),
+            (3, 310.0),
+            "the waiting one counts as long as it waited"
+        );
+        let compliance = report.compliance.unwrap();
+        assert_eq!((compliance.requests, compliance.ttft_met), (6, 1));
+        assert_eq!((compliance.e2e_met, compliance.all_met), (0, 0));
+    }
+
+    #[test]
+    fn requests_outside_the_window_give_tokens_only() {
+        let mut tally = Tally::default();
+        tally.add(&record(Outcome::Completed, Some(100), 10), false, true, None);
+        let report = tally.report("premium", 1.0);
+        assert_eq!((report.sent, report.completed, report.ttft_ms), (0, 0, None));
+        assert_eq!((report.prompt_tokens_per_s, report.output_tokens_per_s), (10.0, 5.0));
+    }
+}

@@ -1,0 +1,339 @@
+//! Workload files: what traffic to send. TOML, read strictly: an unknown or missing field is an error
+//! that names the file, the field and what is allowed.
+
+use crate::length::Length;
+use crate::trace::{self, TraceEntry};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use tiercel_device::Tier;
+
+/// Most requests one run may send.
+pub const MAX_REQUESTS: u64 = 1_000_000;
+/// Most traffic classes in one workload.
+pub const MAX_CLASSES: usize = 16;
+/// Most closed-loop streams over all classes.
+pub const MAX_STREAMS: u32 = 1024;
+/// Longest run, seconds.
+pub const MAX_DURATION_S: f64 = 86_400.0;
+/// Largest workload file, bytes.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// A workload: classes of traffic that run side by side.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// What reports call it.
+    pub name: String,
+    /// Arrival times and lengths are a function of this.
+    pub seed: u64,
+    /// Requests start within this time, seconds.
+    pub duration_s: f64,
+    /// Requests that start earlier are sent but not counted, seconds.
+    #[serde(default)]
+    pub warmup_s: f64,
+    /// How long after `duration_s` running requests may take to finish before they count as
+    /// unfinished, seconds.
+    #[serde(default = "default_drain_s")]
+    pub drain_s: f64,
+    /// The traffic.
+    #[serde(rename = "class")]
+    pub classes: Vec<Class>,
+}
+
+fn default_drain_s() -> f64 {
+    60.0
+}
+
+/// Traffic of one kind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Class {
+    /// Tier the requests ask for: premium, standard or background.
+    pub tier: Tier,
+    /// When requests start.
+    pub arrival: Arrival,
+    /// The class is silent until then, seconds.
+    #[serde(default)]
+    pub start_s: f64,
+    /// Prompt length; required unless a trace states it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_tokens: Option<Length>,
+    /// Output length, sent as `max_tokens`; required unless a trace states it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_tokens: Option<Length>,
+    /// Whether outputs go on to their full length.
+    #[serde(default)]
+    pub ignore_eos: bool,
+    /// How tokens are chosen.
+    #[serde(default)]
+    pub sampling: Sampling,
+    /// What counts as compliant; without it, compliance is not reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub targets: Option<Targets>,
+}
+
+/// When the requests of a class start.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Arrival {
+    /// Independently of the server, at random.
+    Poisson(Poisson),
+    /// Each stream sends its next request when the last one ended.
+    Closed(Closed),
+    /// As written down in a file.
+    Trace(Trace),
+}
+
+/// Parameters of [`Arrival::Poisson`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Poisson {
+    /// Mean requests per second.
+    pub rate_per_s: f64,
+}
+
+/// Parameters of [`Arrival::Closed`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Closed {
+    /// Number of streams.
+    pub streams: u32,
+}
+
+/// Parameters of [`Arrival::Trace`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Trace {
+    /// CSV file beside the workload file: `at_s,prompt_tokens,output_tokens`, in order of time.
+    pub file: PathBuf,
+    /// Its content, read by [`Workload::load`].
+    #[serde(skip)]
+    pub entries: Vec<TraceEntry>,
+}
+
+/// Sampling fields of the requests.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sampling {
+    /// 0 is greedy.
+    #[serde(default)]
+    pub temperature: f64,
+    /// Sent if given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top_p: Option<f64>,
+    /// Sent if given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<u32>,
+}
+
+/// Latency targets of a class; a request is compliant if it meets every one given, and a request that
+/// was refused, failed or did not finish meets none.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Targets {
+    /// Time to first token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttft_ms: Option<f64>,
+    /// Mean time per output token after the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tpot_ms: Option<f64>,
+    /// Whole request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub e2e_ms: Option<f64>,
+}
+
+/// Why a workload can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkloadError {
+    /// The file, or the trace it names, can't be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Not TOML, a missing or unknown field, or a value of the wrong type.
+    #[error("{path} is not a workload file: {problem}")]
+    Parse {
+        /// Which file.
+        path: PathBuf,
+        /// Where and what, as the TOML reader says it.
+        problem: String,
+    },
+    /// A value that can't be used.
+    #[error("{path}: {field} {problem}")]
+    Invalid {
+        /// Which file.
+        path: PathBuf,
+        /// Which field, such as `class[1].arrival.poisson.rate_per_s`.
+        field: String,
+        /// What is wrong and what is allowed.
+        problem: String,
+    },
+}
+
+impl Workload {
+    /// Reads and checks a workload file and the traces it names.
+    ///
+    /// # Errors
+    /// [`WorkloadError`], one line that says what to change.
+    pub fn load(path: &Path) -> Result<Workload, WorkloadError> {
+        let text = read_limited(path, MAX_FILE_BYTES)?;
+        let mut workload: Workload = toml::from_str(&text).map_err(|error| {
+            WorkloadError::Parse { path: path.to_owned(), problem: error.to_string() }
+        })?;
+        for class in &mut workload.classes {
+            if let Arrival::Trace(trace) = &mut class.arrival {
+                let file = path.parent().unwrap_or(Path::new("")).join(&trace.file);
+                trace.entries = trace::read(&file)?;
+            }
+        }
+        match workload.problem() {
+            None => Ok(workload),
+            Some((field, problem)) => {
+                Err(WorkloadError::Invalid { path: path.to_owned(), field, problem })
+            }
+        }
+    }
+
+    /// What makes the workload unusable, if anything: the field and the problem.
+    pub fn problem(&self) -> Option<(String, String)> {
+        let top = |field: &str, problem: String| Some((field.to_owned(), problem));
+        if self.name.is_empty() || self.name.len() > 100 {
+            return top("name", "must have 1 to 100 characters".into());
+        }
+        if !(self.duration_s > 0.0 && self.duration_s <= MAX_DURATION_S) {
+            return top("duration_s", allowed(self.duration_s, "above 0, at most 86400"));
+        }
+        if !(0.0..self.duration_s).contains(&self.warmup_s) {
+            return top("warmup_s", allowed(self.warmup_s, "0 to less than duration_s"));
+        }
+        if !(0.0..=3600.0).contains(&self.drain_s) {
+            return top("drain_s", allowed(self.drain_s, "0 to 3600"));
+        }
+        if self.classes.is_empty() || self.classes.len() > MAX_CLASSES {
+            return top("class", format!("must appear 1 to {MAX_CLASSES} times"));
+        }
+        for (index, class) in self.classes.iter().enumerate() {
+            if let Some((field, problem)) = class.problem(self.duration_s) {
+                return Some((format!("class[{index}].{field}"), problem));
+            }
+        }
+        if self.classes.iter().map(Class::streams).sum::<u32>() > MAX_STREAMS {
+            return top("class", format!("ask for more than {MAX_STREAMS} closed streams in all"));
+        }
+        let expected: f64 =
+            self.classes.iter().map(|class| class.expected_arrivals(self.duration_s)).sum();
+        if expected > MAX_REQUESTS as f64 {
+            return top("class", format!("ask for more than {MAX_REQUESTS} requests in all"));
+        }
+        None
+    }
+}
+
+impl Class {
+    fn streams(&self) -> u32 {
+        match &self.arrival {
+            Arrival::Closed(closed) => closed.streams,
+            Arrival::Poisson(_) | Arrival::Trace(_) => 0,
+        }
+    }
+
+    fn expected_arrivals(&self, duration_s: f64) -> f64 {
+        match &self.arrival {
+            Arrival::Poisson(poisson) => poisson.rate_per_s * (duration_s - self.start_s),
+            Arrival::Trace(trace) => trace.entries.len() as f64,
+            Arrival::Closed(_) => 0.0,
+        }
+    }
+
+    fn problem(&self, duration_s: f64) -> Option<(String, String)> {
+        let field = |name: &str, problem: String| Some((name.to_owned(), problem));
+        if self.tier == Tier::System {
+            let problem = "is system, the server's own; allowed: premium, standard, background";
+            return field("tier", problem.into());
+        }
+        if !(0.0..duration_s).contains(&self.start_s) {
+            return field("start_s", allowed(self.start_s, "0 to less than duration_s"));
+        }
+        match &self.arrival {
+            Arrival::Poisson(Poisson { rate_per_s }) => {
+                if !(*rate_per_s > 0.0 && *rate_per_s <= 10_000.0) {
+                    let problem = allowed(*rate_per_s, "above 0, at most 10000");
+                    return field("arrival.poisson.rate_per_s", problem);
+                }
+            }
+            Arrival::Closed(Closed { streams }) => {
+                if !(1..=MAX_STREAMS).contains(streams) {
+                    let problem = format!("is {streams}; allowed: 1 to {MAX_STREAMS}");
+                    return field("arrival.closed.streams", problem);
+                }
+            }
+            Arrival::Trace(_) => {
+                if self.prompt_tokens.is_some() || self.output_tokens.is_some() {
+                    let problem = "states the lengths: leave out prompt_tokens and output_tokens";
+                    return field("arrival.trace", problem.into());
+                }
+            }
+        }
+        self.length_problem().or_else(|| self.request_problem())
+    }
+
+    fn length_problem(&self) -> Option<(String, String)> {
+        if matches!(self.arrival, Arrival::Trace(_)) {
+            return None;
+        }
+        let lengths =
+            [("prompt_tokens", self.prompt_tokens), ("output_tokens", self.output_tokens)];
+        lengths.into_iter().find_map(|(name, length)| match length {
+            None => Some((
+                name.to_owned(),
+                "is missing; allowed: { fixed = N }, { uniform = { min, max } }, \
+                 { log_normal = { mean or p50, sigma, min, cap } }"
+                    .to_owned(),
+            )),
+            Some(length) => {
+                length.problem().map(|(field, problem)| (format!("{name}.{field}"), problem))
+            }
+        })
+    }
+
+    fn request_problem(&self) -> Option<(String, String)> {
+        let Sampling { temperature, top_p, .. } = self.sampling;
+        if !(0.0..=100.0).contains(&temperature) {
+            return Some(("sampling.temperature".into(), allowed(temperature, "0 to 100")));
+        }
+        if let Some(top_p) = top_p
+            && !(top_p > 0.0 && top_p <= 1.0)
+        {
+            return Some(("sampling.top_p".into(), allowed(top_p, "above 0, at most 1")));
+        }
+        let targets = self.targets.unwrap_or_default();
+        [("ttft_ms", targets.ttft_ms), ("tpot_ms", targets.tpot_ms), ("e2e_ms", targets.e2e_ms)]
+            .into_iter()
+            .find_map(|(name, target)| {
+                let ms = target?;
+                let wrong = !(ms > 0.0 && ms.is_finite());
+                wrong.then(|| (format!("targets.{name}"), allowed(ms, "above 0")))
+            })
+    }
+}
+
+fn allowed(value: f64, range: &str) -> String {
+    format!("is {value}; allowed: {range}")
+}
+
+/// Reads a text file that may not be larger than `limit` bytes.
+pub(crate) fn read_limited(path: &Path, limit: u64) -> Result<String, WorkloadError> {
+    use std::io::Read;
+    let failed = |source| WorkloadError::Read { path: path.to_owned(), source };
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let mut text = String::new();
+    file.take(limit + 1).read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 > limit {
+        let problem = format!("larger than {limit} bytes");
+        return Err(failed(std::io::Error::new(std::io::ErrorKind::FileTooLarge, problem)));
+    }
+    Ok(text)
+}
