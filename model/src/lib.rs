@@ -3,6 +3,8 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests state what must hold"))]
 
 pub mod arch;
+pub mod forward;
 pub mod gguf;
+pub mod runner;
 pub mod sampling;
 pub mod weights;

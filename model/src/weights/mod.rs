@@ -19,4 +19,5 @@ mod tests;
 
 pub use checkpoint::{Checkpoint, ModelFiles};
 pub use error::WeightError;
+pub(crate) use load::LayerWeights;
 pub use load::{LoadProgress, Weights, weight_format};

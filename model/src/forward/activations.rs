@@ -1,0 +1,83 @@
+//! Activations of the forward pass: made once, for the largest batch.
+
+use super::DecoderLimits;
+use crate::arch::ModelConfig;
+use tiercel_gpu::Ops;
+
+/// Most bytes of logits held at once; a step that samples more rows runs the output matrix in chunks.
+const LOGIT_BYTES_MAX: usize = 64 << 20;
+/// Chunks are never smaller than this, however large the vocabulary: the output matrix is read once per
+/// chunk.
+const LOGIT_ROWS_MIN: usize = 16;
+
+/// One row per token of the batch, except where noted.
+pub(super) struct Activations<O: Ops> {
+    /// `[tokens, hidden]`.
+    pub(super) residual: O::Tensor,
+    /// `[tokens, (heads + 2 kv_heads) head_dim]`.
+    pub(super) qkv: O::Tensor,
+    /// `[tokens, heads head_dim]`.
+    pub(super) attention: O::Tensor,
+    pub(super) work: Workspace<O>,
+    /// `[sampled rows, hidden]`: the residual of rows that sample.
+    pub(super) sampled_residual: O::Tensor,
+    /// `[sampled rows, heads head_dim]`: the last attention of rows that sample.
+    pub(super) sampled_attention: O::Tensor,
+    /// `[logit rows, hidden]`.
+    pub(super) chunk: O::Tensor,
+    /// `[logit rows, vocab]`.
+    pub(super) logits: O::Tensor,
+}
+
+/// What the halves of a layer hand on.
+pub(super) struct Workspace<O: Ops> {
+    /// `[tokens, hidden]`, input of a matrix product.
+    pub(super) normed: O::Tensor,
+    /// `[tokens, hidden]`, output of attention or MLP, not yet added to the residual.
+    pub(super) delta: O::Tensor,
+    /// `[tokens, 2 intermediate]`.
+    pub(super) gate_up: O::Tensor,
+    /// `[tokens, intermediate]`.
+    pub(super) gated: O::Tensor,
+}
+
+/// Rows of logits held at once.
+pub(super) fn logit_rows(config: &ModelConfig, limits: &DecoderLimits) -> usize {
+    (LOGIT_BYTES_MAX / 4 / config.vocab_size).max(LOGIT_ROWS_MIN).min(limits.max_sampled_rows)
+}
+
+/// Bytes that [`Activations::new`] allocates.
+pub(super) fn bytes(config: &ModelConfig, limits: &DecoderLimits) -> u64 {
+    let (hidden, q) = (config.hidden_size, config.q_cols());
+    let token = 3 * hidden + 2 * q + 2 * config.kv_cols() + 3 * config.intermediate_size;
+    let logit = hidden + config.vocab_size;
+    let rows = [
+        (limits.max_batched_tokens, token),
+        (limits.max_sampled_rows, hidden + q),
+        (logit_rows(config, limits), logit),
+    ];
+    rows.iter().map(|&(rows, cols)| (rows as u64).saturating_mul(cols as u64 * 4)).sum()
+}
+
+impl<O: Ops> Activations<O> {
+    pub(super) fn new(ops: &mut O, config: &ModelConfig, limits: &DecoderLimits) -> Self {
+        let (hidden, q) = (config.hidden_size, config.q_cols());
+        let (tokens, sampled) = (limits.max_batched_tokens, limits.max_sampled_rows);
+        let logit_rows = logit_rows(config, limits);
+        Activations {
+            residual: ops.tensor(tokens, hidden),
+            qkv: ops.tensor(tokens, q + 2 * config.kv_cols()),
+            attention: ops.tensor(tokens, q),
+            work: Workspace {
+                normed: ops.tensor(tokens, hidden),
+                delta: ops.tensor(tokens, hidden),
+                gate_up: ops.tensor(tokens, 2 * config.intermediate_size),
+                gated: ops.tensor(tokens, config.intermediate_size),
+            },
+            sampled_residual: ops.tensor(sampled, hidden),
+            sampled_attention: ops.tensor(sampled, q),
+            chunk: ops.tensor(logit_rows, hidden),
+            logits: ops.tensor(logit_rows, config.vocab_size),
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! From a [`StepBatch`] to rows of a forward pass. Whatever the batch says, what comes out is safe to
+//! run: sizes fit, tokens and blocks exist, and no block is written while another sequence uses it.
+
+use super::error::BatchError;
+use super::sequences::Sequences;
+use crate::forward::{DecoderLimits, ForwardBatch};
+use std::collections::HashSet;
+use tiercel_device::{BlockId, SeqId, SeqSlice, SliceInput, StepBatch, TokenId};
+use tiercel_gpu::SeqRows;
+
+/// No slice of the step writes this block.
+const NOBODY: u32 = u32::MAX;
+
+/// What a device can take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PlanLimits {
+    pub(crate) decoder: DecoderLimits,
+    pub(crate) vocab: usize,
+    pub(crate) block_size: usize,
+    pub(crate) device_blocks: u32,
+}
+
+/// The rows of a step. Reused from step to step.
+pub(super) struct Plan {
+    limits: PlanLimits,
+    tokens: Vec<TokenId>,
+    seqs: Vec<SeqRows>,
+    /// Row of each output, in the order of `outputs`' known sequences.
+    sampled: Vec<usize>,
+    outputs: Vec<Output>,
+    seen: HashSet<SeqId>,
+    /// Per block, the slice that writes it.
+    writers: Vec<u32>,
+}
+
+/// One entry of the step's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Output {
+    pub(super) seq: SeqId,
+    /// Number of the token to sample; `None` if the device does not know the sequence.
+    pub(super) index: Option<u32>,
+}
+
+impl Plan {
+    pub(super) fn new(limits: PlanLimits) -> Plan {
+        Plan {
+            tokens: Vec::with_capacity(limits.decoder.max_batched_tokens),
+            seqs: Vec::new(),
+            sampled: Vec::new(),
+            outputs: Vec::new(),
+            seen: HashSet::new(),
+            writers: vec![NOBODY; limits.device_blocks as usize],
+            limits,
+        }
+    }
+
+    /// Lays out the rows of a batch.
+    pub(super) fn build(
+        &mut self,
+        batch: &StepBatch,
+        sequences: &Sequences,
+    ) -> Result<(), BatchError> {
+        self.tokens.clear();
+        self.seqs.clear();
+        self.sampled.clear();
+        self.outputs.clear();
+        self.seen.clear();
+        for slice in &batch.slices {
+            self.check(slice)?;
+            self.add(slice, sequences)?;
+        }
+        let (rows, limit) = (self.sampled.len(), self.limits.decoder.max_sampled_rows);
+        if rows > limit {
+            return Err(BatchError::TooManySamples { rows, limit });
+        }
+        self.check_writes(batch)
+    }
+
+    pub(super) fn forward(&self) -> ForwardBatch<'_> {
+        ForwardBatch { tokens: &self.tokens, seqs: &self.seqs, sampled: &self.sampled }
+    }
+
+    /// One per slice that samples, in the order of the slices. The `i`-th of those with an index has
+    /// its logits in sampled row `i`.
+    pub(super) fn outputs(&self) -> &[Output] {
+        &self.outputs
+    }
+
+    fn check(&mut self, slice: &SeqSlice) -> Result<(), BatchError> {
+        let (seq, limits) = (slice.seq, &self.limits);
+        if slice.input.is_empty() {
+            return Err(BatchError::EmptySlice(seq));
+        }
+        if !self.seen.insert(seq) {
+            return Err(BatchError::TwoSlices(seq));
+        }
+        let (tokens, limit) =
+            (self.tokens.len() + slice.input.len(), limits.decoder.max_batched_tokens);
+        if tokens > limit {
+            return Err(BatchError::TooManyTokens { tokens, limit });
+        }
+        let end = u64::from(slice.first_pos) + slice.input.len() as u64;
+        let limit = limits.decoder.max_positions;
+        if end > limit as u64 {
+            return Err(BatchError::TooLong { seq, end, limit });
+        }
+        let needed = (end as usize).div_ceil(limits.block_size);
+        let Some(table) = slice.table.get(..needed) else {
+            return Err(BatchError::ShortTable { seq, blocks: slice.table.len(), end, needed });
+        };
+        match table.iter().find(|block| block.0 >= limits.device_blocks) {
+            Some(&block) => Err(BatchError::Block { seq, block, blocks: limits.device_blocks }),
+            None => Ok(()),
+        }
+    }
+
+    fn add(&mut self, slice: &SeqSlice, sequences: &Sequences) -> Result<(), BatchError> {
+        let seq = slice.seq;
+        let known = sequences.contains(seq);
+        let start = self.tokens.len();
+        match &slice.input {
+            SliceInput::Known(tokens) => self.tokens.extend(tokens),
+            SliceInput::SampledBy(step) => match sequences.sampled_by(seq, *step) {
+                Some(token) => self.tokens.push(token),
+                None if known || slice.sample.is_none() => return Err(BatchError::NoToken(seq)),
+                None => {
+                    self.outputs.push(Output { seq, index: None });
+                    return Ok(());
+                }
+            },
+        }
+        let vocab = self.limits.vocab;
+        if let Some(&token) = self.tokens[start..].iter().find(|&&token| token as usize >= vocab) {
+            return Err(BatchError::Token { seq, token, vocab });
+        }
+        let rows = start..self.tokens.len();
+        if let Some(index) = slice.sample {
+            self.outputs.push(Output { seq, index: known.then_some(index) });
+            if known {
+                self.sampled.push(rows.end - 1);
+            }
+        }
+        let (first_pos, table) = (slice.first_pos, slice.table.clone());
+        self.seqs.push(SeqRows { rows, first_pos, table });
+        Ok(())
+    }
+
+    /// Compute threads write blocks without a lock: no block may be written by one slice and read or
+    /// written by another.
+    fn check_writes(&mut self, batch: &StepBatch) -> Result<(), BatchError> {
+        let size = self.limits.block_size;
+        let result = claim_blocks(&mut self.writers, &batch.slices, size);
+        for slice in &batch.slices {
+            for block in blocks(slice, size).1 {
+                self.writers[block.0 as usize] = NOBODY;
+            }
+        }
+        result
+    }
+}
+
+/// The blocks a slice only reads, and those it writes.
+fn blocks(slice: &SeqSlice, size: usize) -> (&[BlockId], &[BlockId]) {
+    let first = slice.first_pos as usize;
+    let end = (first + slice.input.len()).div_ceil(size);
+    slice.table[..end].split_at(first / size)
+}
+
+fn claim_blocks(writers: &mut [u32], slices: &[SeqSlice], size: usize) -> Result<(), BatchError> {
+    let clash = |writer: u32, reader: &SeqSlice, block: BlockId| {
+        let writer = slices[writer as usize].seq;
+        Err(BatchError::SharedWrite { writer, reader: reader.seq, block })
+    };
+    for (number, slice) in slices.iter().enumerate() {
+        for &block in blocks(slice, size).1 {
+            let writer = &mut writers[block.0 as usize];
+            if *writer != NOBODY {
+                return clash(*writer, slice, block);
+            }
+            *writer = number as u32;
+        }
+    }
+    for slice in slices {
+        for &block in blocks(slice, size).0 {
+            let writer = writers[block.0 as usize];
+            if writer != NOBODY {
+                return clash(writer, slice, block);
+            }
+        }
+    }
+    Ok(())
+}

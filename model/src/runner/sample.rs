@@ -1,0 +1,65 @@
+//! Sampling the rows of a step in parallel: every row's state is handed to whichever thread runs it.
+
+use super::plan::Output;
+use super::sequences::{Sequence, Sequences};
+use crossbeam_utils::atomic::AtomicCell;
+use tiercel_device::{Sampled, SeqFault, SeqId, StepId};
+use tiercel_gpu::Ops;
+
+/// An output of the step on its way to being sampled.
+pub(super) struct Job {
+    seq: SeqId,
+    index: u32,
+    state: Box<Sequence>,
+    result: Option<Result<Sampled, SeqFault>>,
+}
+
+/// Takes the state of every output that has one; the jobs are in the order of the sampled rows.
+pub(super) fn take_jobs(outputs: &[Output], sequences: &mut Sequences) -> Vec<Job> {
+    let known = outputs.iter().filter_map(|output| Some((output.seq, output.index?)));
+    known
+        .filter_map(|(seq, index)| {
+            let state = sequences.take(seq)?;
+            Some(Job { seq, index, state, result: None })
+        })
+        .collect()
+}
+
+/// Samples row `i` of `logits` for `jobs[i]`.
+pub(super) fn sample_rows<O: Ops>(
+    ops: &mut O,
+    logits: &mut O::Tensor,
+    step: StepId,
+    jobs: &mut [Job],
+) {
+    // Each row takes its job out of its cell, so that no two threads ever hold the same one.
+    let cells: Vec<AtomicCell<Option<&mut Job>>> =
+        jobs.iter_mut().map(|job| AtomicCell::new(Some(job))).collect();
+    ops.for_each_row(logits, &|row, values| {
+        if let Some(job) = cells.get(row).and_then(AtomicCell::take) {
+            job.result = Some(job.state.sample(step, values, job.index));
+        }
+    });
+}
+
+/// Puts the states back and answers every output, in order.
+pub(super) fn finish(
+    outputs: &[Output],
+    jobs: Vec<Job>,
+    sequences: &mut Sequences,
+) -> Vec<(SeqId, Result<Sampled, SeqFault>)> {
+    let mut jobs = jobs.into_iter();
+    let mut answers = Vec::with_capacity(outputs.len());
+    for output in outputs {
+        let job = output.index.and_then(|_| jobs.next());
+        let result = match job {
+            None => None,
+            Some(job) => {
+                sequences.put_back(job.seq, job.state);
+                job.result
+            }
+        };
+        answers.push((output.seq, result.unwrap_or(Err(SeqFault::UnknownSequence(output.seq)))));
+    }
+    answers
+}

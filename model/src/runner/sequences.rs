@@ -1,0 +1,78 @@
+//! Sampler state of the sequences the engine has started and not ended.
+
+use crate::sampling::Sampler;
+use std::collections::HashMap;
+use tiercel_device::{Sampled, SeqFault, SeqId, SeqStart, StepId, TokenId};
+
+/// State of one sequence. Survives preemption.
+pub(super) struct Sequence {
+    sampler: Sampler,
+    /// The last token sampled, and the step that did.
+    last: Option<(StepId, TokenId)>,
+}
+
+impl Sequence {
+    /// Samples one output and remembers it.
+    pub(super) fn sample(
+        &mut self,
+        step: StepId,
+        logits: &mut [f32],
+        output_index: u32,
+    ) -> Result<Sampled, SeqFault> {
+        let sampled = self.sampler.sample(logits, output_index)?;
+        self.last = Some((step, sampled.token));
+        Ok(sampled)
+    }
+}
+
+/// All sequences, at most `limit`.
+pub(super) struct Sequences {
+    // Boxed: they are taken out and put back every step.
+    states: HashMap<SeqId, Box<Sequence>>,
+    limit: usize,
+    vocab: usize,
+}
+
+impl Sequences {
+    pub(super) fn new(limit: usize, vocab: usize) -> Sequences {
+        Sequences { states: HashMap::new(), limit, vocab }
+    }
+
+    /// Creates a sequence's state; one that exists begins anew. Beyond the limit there is none, and
+    /// the sequence faults when it samples.
+    pub(super) fn start(&mut self, start: &SeqStart) {
+        if self.states.len() >= self.limit && !self.states.contains_key(&start.seq) {
+            let limit = self.limit;
+            tracing::error!(seq = %start.seq, limit, "too many live sequences; this one will fail");
+            return;
+        }
+        let sampler = Sampler::new(start.sampling.clone(), &start.prompt, self.vocab);
+        self.states.insert(start.seq, Box::new(Sequence { sampler, last: None }));
+    }
+
+    pub(super) fn end(&mut self, seq: SeqId) {
+        self.states.remove(&seq);
+    }
+
+    pub(super) fn contains(&self, seq: SeqId) -> bool {
+        self.states.contains_key(&seq)
+    }
+
+    /// The token that `step` sampled for a sequence, if that was the sequence's last.
+    pub(super) fn sampled_by(&self, seq: SeqId, step: StepId) -> Option<TokenId> {
+        let (last, token) = self.states.get(&seq)?.last?;
+        (last == step).then_some(token)
+    }
+
+    pub(super) fn take(&mut self, seq: SeqId) -> Option<Box<Sequence>> {
+        self.states.remove(&seq)
+    }
+
+    pub(super) fn put_back(&mut self, seq: SeqId, state: Box<Sequence>) {
+        self.states.insert(seq, state);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.states.len()
+    }
+}
