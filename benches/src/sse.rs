@@ -86,9 +86,9 @@ mod tests {
     #[test]
     fn events_do_not_depend_on_the_pieces() {
         let stream = b": hello\r\n\r\ndata: {\"a\":1}\r\n\r\nevent: x\ndata:two\ndata:  lines\n\n\
-                       id: 7\n\ndata\n\rdata: \xc3\xa9\r\rdata: [DONE]\n\ndata: cut off";
+                       id: 7\n\ndata: cr\r\ndata: lf\r\n\r\ndata\n\rdata: \xc3\xa9\r\rdata: [DONE]\n\ndata: cut off";
         let whole = read(&[stream]);
-        assert_eq!(whole, ["{\"a\":1}", "two\n lines", "é", "[DONE]"]);
+        assert_eq!(whole, ["{\"a\":1}", "two\n lines", "cr\nlf", "é", "[DONE]"]);
         for size in 1..stream.len() {
             let pieces: Vec<&[u8]> = stream.chunks(size).collect();
             assert_eq!(read(&pieces), whole, "pieces of {size}");
