@@ -1,9 +1,16 @@
 //! The engine as the HTTP side sees it: submit, stream, cancel, control.
 
+use crate::engine::Actors;
+use crate::lifeline::Obituary;
+use crate::messages::{Cancel, CloseDoor, Command, Drain, GetStatus, Outlet, Shutdown, Submit};
 use crate::request::{Control, EngineStatus, Refusal, Request, StreamEvent};
+use crate::scheduler::SchedulerActor;
+use crate::streams::RESERVED_EVENTS;
+use actix::Addr;
 use std::sync::Arc;
+use tiercel_config::EngineSettings;
 use tiercel_device::{Clock, DeviceInfo, SeqId, Tier};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 /// Address of a running engine; cheap to clone and to send to HTTP workers.
 #[derive(Clone)]
@@ -12,8 +19,14 @@ pub struct EngineHandle {
 }
 
 struct Shared {
+    actors: Actors,
     info: DeviceInfo,
     clock: Clock,
+    /// One permit per request in the engine, waiting or running.
+    permits: Arc<Semaphore>,
+    max_requests: u32,
+    buffer: usize,
+    obituary: Obituary,
 }
 
 /// An accepted sequence. Dropping it cancels the sequence, in whatever state it is.
@@ -21,6 +34,7 @@ pub struct TokenStream {
     seq: SeqId,
     tier: Tier,
     events: mpsc::Receiver<StreamEvent>,
+    scheduler: Addr<SchedulerActor>,
 }
 
 impl TokenStream {
@@ -40,7 +54,35 @@ impl TokenStream {
     }
 }
 
+impl Drop for TokenStream {
+    fn drop(&mut self) {
+        // Idempotent: a sequence that has ended is unknown to the scheduler, which then does nothing.
+        self.scheduler.do_send(Cancel(self.seq));
+    }
+}
+
 impl EngineHandle {
+    pub(crate) fn new(
+        actors: Actors,
+        info: DeviceInfo,
+        settings: &EngineSettings,
+        clock: Clock,
+        obituary: Obituary,
+    ) -> EngineHandle {
+        let max_requests = settings.admission.max_requests;
+        EngineHandle {
+            shared: Arc::new(Shared {
+                actors,
+                info,
+                clock,
+                permits: Arc::new(Semaphore::new(max_requests as usize)),
+                max_requests,
+                buffer: settings.stream.buffer_tokens as usize + RESERVED_EVENTS,
+                obituary,
+            }),
+        }
+    }
+
     /// Facts of the device, for checks before submitting.
     pub fn info(&self) -> &DeviceInfo {
         &self.shared.info
@@ -56,8 +98,19 @@ impl EngineHandle {
     /// # Errors
     /// [`Refusal`] if the request can never run, a queue is full or the engine is stopping.
     pub async fn submit(&self, request: Request) -> Result<TokenStream, Refusal> {
-        let _ = request;
-        Err(Refusal::EngineStopped)
+        let tier = request.tier;
+        let permits = Arc::clone(&self.shared.permits);
+        let permit = permits.try_acquire_owned().map_err(|_| Refusal::QueueFull {
+            tier,
+            limit: format!("{} requests in the server", self.shared.max_requests),
+            retry_after_s: 5,
+        })?;
+        let (sender, events) = mpsc::channel(self.shared.buffer);
+        let outlet = Outlet { events: sender, permit };
+        let answer = self.shared.actors.admission.send(Submit { request, outlet }).await;
+        let seq = answer.map_err(|_| Refusal::EngineStopped)??;
+        let scheduler = self.shared.actors.scheduler.clone();
+        Ok(TokenStream { seq, tier, events, scheduler })
     }
 
     /// Sends an operator command; answers whether it named something that exists.
@@ -65,8 +118,8 @@ impl EngineHandle {
     /// # Errors
     /// [`Refusal::EngineStopped`].
     pub async fn control(&self, control: Control) -> Result<bool, Refusal> {
-        let _ = control;
-        Err(Refusal::EngineStopped)
+        let answer = self.shared.actors.scheduler.send(Command(control)).await;
+        answer.map_err(|_| Refusal::EngineStopped)
     }
 
     /// A snapshot.
@@ -74,12 +127,38 @@ impl EngineHandle {
     /// # Errors
     /// [`Refusal::EngineStopped`].
     pub async fn status(&self) -> Result<EngineStatus, Refusal> {
-        Err(Refusal::EngineStopped)
+        self.shared.actors.scheduler.send(GetStatus).await.map_err(|_| Refusal::EngineStopped)
+    }
+
+    /// Waits until the engine is dead and says of what. An engine that is drained never is.
+    pub async fn died(&self) -> String {
+        let mut deaths = self.shared.obituary.subscribe();
+        let cause = deaths.wait_for(Option::is_some).await;
+        cause.ok().and_then(|cause| cause.clone()).unwrap_or_else(|| "unknown".into())
+    }
+
+    /// Of what the engine died, if it did.
+    pub fn cause_of_death(&self) -> Option<String> {
+        self.shared.obituary.borrow().clone()
     }
 
     /// Stops accepting, lets what runs finish for at most `grace_ms`, ends the rest with a clear
-    /// status, and returns when nothing is left.
+    /// status, and stops the actors when nothing is left.
     pub async fn drain(&self, grace_ms: u64) {
-        let _ = grace_ms;
+        let Actors { admission, scheduler, block_manager, swap, executor, monitor } =
+            &self.shared.actors;
+        let deadline = self.shared.clock.now() + grace_ms * 1000;
+        let (done, drained) = oneshot::channel();
+        // A dead actor is not worth waiting for: each send fails at once.
+        let _ = admission.send(CloseDoor).await;
+        if scheduler.send(Drain { deadline, done }).await.is_ok() {
+            let _ = drained.await;
+        }
+        let _ = admission.send(Shutdown).await;
+        let _ = scheduler.send(Shutdown).await;
+        let _ = block_manager.send(Shutdown).await;
+        let _ = swap.send(Shutdown).await;
+        let _ = executor.send(Shutdown).await;
+        let _ = monitor.send(Shutdown).await;
     }
 }

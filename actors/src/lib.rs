@@ -1,9 +1,22 @@
 //! Messages, the six actors and the wiring of an engine.
 
+mod admission;
+mod block_manager;
+mod engine;
+mod executor;
 mod handle;
+mod lifeline;
+mod messages;
 mod request;
+mod scheduler;
+mod slo_monitor;
+mod streams;
+mod swap_manager;
+mod telemetry;
 
+pub use engine::{Engine, EngineStartError};
 pub use handle::{EngineHandle, TokenStream};
 pub use request::{
     Control, EngineStatus, FinishReason, Refusal, Request, RequestFault, StreamEvent, Usage,
 };
+pub use telemetry::describe as describe_metrics;

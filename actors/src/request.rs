@@ -4,6 +4,7 @@ use std::sync::Arc;
 use tiercel_config::Policy;
 use tiercel_device::{SamplingParams, SeqId, Tier, TokenId, TokenLogprobs};
 use tiercel_policy::blocks::Salt;
+pub use tiercel_policy::scheduler::{FinishReason, RequestFault, Usage};
 
 /// One sequence to generate. A request with `n = 2` is two of these.
 #[derive(Debug, Clone)]
@@ -44,48 +45,6 @@ pub enum StreamEvent {
     },
     /// The request ended without a complete output.
     Failed(RequestFault),
-}
-
-/// Why an output is complete.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FinishReason {
-    /// A stop token was sampled.
-    Stop,
-    /// `max_tokens` or the context is reached.
-    Length,
-}
-
-/// What a request took.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Usage {
-    /// Prompt tokens.
-    pub prompt_tokens: u32,
-    /// Prompt tokens whose KV was found in the prefix cache at the first start.
-    pub cached_tokens: u32,
-    /// Output tokens, a final stop token not counted.
-    pub completion_tokens: u32,
-    /// How often it was preempted.
-    pub preemptions: u32,
-}
-
-/// A request that was accepted and then could not be completed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RequestFault {
-    /// Preempted under `preemption.mode = drop`.
-    #[error("preempted by a more important request; retry when the server is less busy")]
-    Dropped,
-    /// The model's output for this request was unusable.
-    #[error("the model failed on this request: {0}")]
-    Model(String),
-    /// The step that held it failed.
-    #[error("the device failed on this request's step: {0}")]
-    Step(String),
-    /// The client read nothing for `stream.stall_timeout_ms`.
-    #[error("the client stopped reading its stream")]
-    Stalled,
-    /// The server is stopping.
-    #[error("the server is shutting down")]
-    ShuttingDown,
 }
 
 /// A request that was not accepted.

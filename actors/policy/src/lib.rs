@@ -1,9 +1,11 @@
 //! Pure decisions: `(state, event, now) -> decisions`. No clock, no channel, no I/O; the invariants are
 //! functions that tests, the simulator and debug builds all call.
 
+pub mod admission;
 pub mod blocks;
 mod protocol;
 pub mod scheduler;
+pub mod slo;
 
 pub use protocol::{
     Grant, GrantOutcome, PreemptOutcome, Preempted, Progress, StepGrant, StepRequest, StoreEvent,

@@ -2,7 +2,7 @@
 
 use crate::protocol::{GrantOutcome, PreemptOutcome, Preempted, StepGrant};
 use crate::scheduler::outcome::{Effect, RequestFault};
-use crate::scheduler::sequence::{Phase, Sequence};
+use crate::scheduler::sequence::{Opened, Phase, Sequence};
 use crate::scheduler::state::{InFlight, Scheduler, Stage, SubmittedSlice};
 use std::sync::Arc;
 use tiercel_config::PreemptionMode;
@@ -77,10 +77,10 @@ impl Scheduler {
         if let Some(table) = table {
             sequence.table = table;
         }
-        if sequence.phase == Phase::Waiting {
+        let opened = (sequence.phase == Phase::Waiting).then(|| {
             sequence.phase = Phase::Running;
-            sequence.opened(computed, block_size);
-        }
+            sequence.opened(computed, block_size)
+        });
         let slice = slice_of(sequence, computed, cover);
         if slice.sequence_start {
             batch.starts.push(sequence.start());
@@ -95,22 +95,49 @@ impl Scheduler {
             in_flight.prefill_tokens += tokens;
         }
         batch.slices.push(SeqSlice { input: SliceInput::Known(slice.input), ..slice.slice });
+        self.count_opened(opened);
     }
 
     /// Applies one preemption, also one prepared outside a step's request.
     pub fn preempted(&mut self, preempted: Preempted) -> Vec<Effect> {
         let dropped = self.mode == PreemptionMode::Drop;
         let Some(sequence) = self.current(preempted.ticket) else { return Vec::new() };
+        let tier = sequence.tier.index();
         sequence.preemptions += 1;
-        match preempted.outcome {
-            PreemptOutcome::Freed { .. } => sequence.closed(),
-            PreemptOutcome::Copying { .. } => sequence.phase = Phase::Preempting,
-        }
-        self.counters.preemptions += 1;
+        let saved = match preempted.outcome {
+            PreemptOutcome::Freed { on_host, .. } => {
+                sequence.closed();
+                on_host > 0
+            }
+            PreemptOutcome::Copying { .. } => {
+                sequence.phase = Phase::Preempting;
+                true
+            }
+        };
+        let by_strategy = match (dropped, saved) {
+            (true, _) => &mut self.counters.drops,
+            (false, true) => &mut self.counters.swaps,
+            (false, false) => &mut self.counters.recomputes,
+        };
+        by_strategy[tier] += 1;
         if dropped {
             return self.fail(preempted.ticket.seq, RequestFault::Dropped).into_iter().collect();
         }
         Vec::new()
+    }
+
+    /// Counts what an open found.
+    pub(crate) fn count_opened(&mut self, opened: Option<Opened>) {
+        match opened {
+            Some(Opened::First { prompt, hit }) => {
+                self.counters.prefix_query_tokens += u64::from(prompt);
+                self.counters.prefix_hit_tokens += u64::from(hit);
+            }
+            Some(Opened::Again { recompute }) => {
+                self.counters.recomputed_tokens += u64::from(recompute);
+            }
+            None => {}
+        }
     }
 
     fn set_phase(&mut self, ticket: Ticket, phase: Phase) {

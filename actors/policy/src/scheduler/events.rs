@@ -136,6 +136,7 @@ impl Scheduler {
     /// A step failed without saying for whom. Nothing of it is believed; its members run one at a time
     /// until each has succeeded or is found guilty, so that the fault costs only the one it belongs to.
     fn step_failed(&mut self, in_flight: &InFlight, why: &str) -> Vec<Effect> {
+        self.counters.failed_steps += 1;
         if let [alone] = in_flight.slices[..]
             && self.suspects.remove(&alone.seq)
         {
@@ -167,12 +168,14 @@ impl Scheduler {
             }
             StoreEvent::Resumed { ticket, computed, .. } => {
                 let block_size = self.limits.block_size;
-                if let Some(sequence) = self.current(ticket)
-                    && sequence.phase == Phase::Opening
-                {
-                    sequence.phase = Phase::Running;
-                    sequence.opened(computed, block_size);
-                }
+                let opened = self
+                    .current(ticket)
+                    .filter(|sequence| sequence.phase == Phase::Opening)
+                    .map(|sequence| {
+                        sequence.phase = Phase::Running;
+                        sequence.opened(computed, block_size)
+                    });
+                self.count_opened(opened);
                 PreemptDecision::Stale
             }
         }

@@ -23,4 +23,4 @@ pub use cost::CostModel;
 pub use outcome::{Effect, EndReport, FinishReason, PreemptDecision, RequestFault, Usage};
 pub use preset::{Order, Preset};
 pub use sequence::{Hold, NewSequence, Phase};
-pub use state::{Census, Scheduler};
+pub use state::{Census, Counters, Scheduler};

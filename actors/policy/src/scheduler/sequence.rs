@@ -53,6 +53,15 @@ pub enum Hold {
     Stream,
 }
 
+/// What opening a sequence found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opened {
+    /// Its first start: how much of its prompt was cached, tokens.
+    First { prompt: u32, hit: u32 },
+    /// A resume: how much of what it had is computed again, tokens.
+    Again { recompute: u32 },
+}
+
 /// A live sequence.
 #[derive(Debug)]
 pub(crate) struct Sequence {
@@ -75,6 +84,8 @@ pub(crate) struct Sequence {
     pub(crate) cached_tokens: Option<u32>,
     pub(crate) first_token_at: Option<Timestamp>,
     pub(crate) last_token_at: Option<Timestamp>,
+    /// Tokens that were valid when its blocks were taken, 0 if they never were.
+    pub(crate) lost: u32,
     /// Whether the device keeps sampler state for it.
     pub(crate) on_device: bool,
     prompt: Arc<[TokenId]>,
@@ -106,6 +117,7 @@ impl Sequence {
             cached_tokens: None,
             first_token_at: None,
             last_token_at: None,
+            lost: 0,
             on_device: false,
             prompt: new.prompt,
             max_tokens: new.max_tokens,
@@ -188,17 +200,21 @@ impl Sequence {
     }
 
     /// The store found a valid prefix: names up to there are the store's own.
-    pub(crate) fn opened(&mut self, computed: u32, block_size: u32) {
+    pub(crate) fn opened(&mut self, computed: u32, block_size: u32) -> Opened {
         self.computed = computed;
         self.registered = (computed / block_size) as usize;
-        if self.cached_tokens.is_none() {
-            self.cached_tokens = Some(computed.min(self.prompt.len() as u32));
+        let lost = std::mem::take(&mut self.lost);
+        if self.cached_tokens.is_some() {
+            return Opened::Again { recompute: lost.saturating_sub(computed) };
         }
+        self.cached_tokens = Some(computed);
+        Opened::First { prompt: self.prompt.len() as u32, hit: computed }
     }
 
     /// Its blocks are gone; it must open again.
     pub(crate) fn closed(&mut self) {
         self.phase = Phase::Waiting;
+        self.lost = self.computed;
         self.computed = 0;
         self.registered = 0;
         self.table = Arc::from([]);

@@ -72,9 +72,30 @@ pub(crate) struct SubmittedSlice {
 
 /// Totals since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Counters {
-    pub(crate) steps: u64,
-    pub(crate) preemptions: u64,
+pub struct Counters {
+    /// Steps that succeeded.
+    pub steps: u64,
+    /// Steps that failed.
+    pub failed_steps: u64,
+    /// Preemptions with blocks saved in the host tier, by tier.
+    pub swaps: [u64; 4],
+    /// Preemptions with all blocks dropped, by tier.
+    pub recomputes: [u64; 4],
+    /// Preemptions that ended the request, by tier.
+    pub drops: [u64; 4],
+    /// Tokens computed again because a preemption lost them.
+    pub recomputed_tokens: u64,
+    /// Prompt tokens looked up in the prefix cache at first starts.
+    pub prefix_query_tokens: u64,
+    /// Of these, found.
+    pub prefix_hit_tokens: u64,
+}
+
+impl Counters {
+    /// All preemptions.
+    pub fn preemptions(&self) -> u64 {
+        [self.swaps, self.recomputes, self.drops].iter().flatten().sum()
+    }
 }
 
 /// How many sequences are where.
@@ -132,6 +153,11 @@ impl Scheduler {
         &mut self.cost
     }
 
+    /// Totals since the start.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
     /// The phase of a live sequence.
     pub fn phase(&self, seq: SeqId) -> Option<Phase> {
         self.sequences.get(&seq).map(|sequence| sequence.phase)
@@ -151,7 +177,7 @@ impl Scheduler {
     pub fn census(&self) -> Census {
         let mut census = Census {
             steps: self.counters.steps,
-            preemptions: self.counters.preemptions,
+            preemptions: self.counters.preemptions(),
             ..Census::default()
         };
         for sequence in self.sequences.values() {

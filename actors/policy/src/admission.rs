@@ -1,0 +1,148 @@
+//! Admission: what can never fit, when a queue is full, and when to come back.
+
+use std::collections::VecDeque;
+use tiercel_config::AdmissionSettings;
+use tiercel_device::{DeviceInfo, Timestamp};
+
+/// Whether a request can ever run on a device: within the context, and within the pool when it is
+/// alone.
+///
+/// # Errors
+/// Says which limit it exceeds and what would fit.
+pub fn fits(prompt: u32, max_tokens: u32, info: &DeviceInfo) -> Result<(), String> {
+    if prompt >= info.max_model_len {
+        return Err(format!(
+            "the prompt has {prompt} tokens but the context holds {} including the output; \
+             shorten the prompt",
+            info.max_model_len
+        ));
+    }
+    let longest = prompt.saturating_add(max_tokens).min(info.max_model_len);
+    let pool = info.device_blocks.saturating_mul(info.block_size);
+    if longest.div_ceil(info.block_size) > info.device_blocks {
+        return Err(format!(
+            "prompt ({prompt}) + max_tokens ({max_tokens}) exceed the KV memory of this server \
+             ({pool} tokens); ask for at most {} output tokens",
+            pool.saturating_sub(prompt)
+        ));
+    }
+    Ok(())
+}
+
+/// The requests of one tier that wait for their first token.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Queue {
+    /// How many.
+    pub requests: u32,
+    /// Their prompt tokens.
+    pub tokens: u64,
+}
+
+impl Queue {
+    /// Takes a place for a prompt of `tokens`. One request always fits an empty queue.
+    ///
+    /// # Errors
+    /// The limit that is reached, in words.
+    pub fn enter(&mut self, tokens: u32, limits: &AdmissionSettings) -> Result<(), String> {
+        if self.requests >= limits.max_queued_requests_per_tier {
+            return Err(format!("{} requests waiting", self.requests));
+        }
+        let total = self.tokens + u64::from(tokens);
+        if self.requests > 0 && total > limits.max_queued_tokens_per_tier {
+            return Err(format!("{} prompt tokens waiting", self.tokens));
+        }
+        self.requests += 1;
+        self.tokens = total;
+        Ok(())
+    }
+
+    /// Returns the place of a prompt of `tokens`.
+    pub fn leave(&mut self, tokens: u32) {
+        self.requests = self.requests.saturating_sub(1);
+        self.tokens = self.tokens.saturating_sub(u64::from(tokens));
+    }
+}
+
+/// Departures remembered to estimate a rate.
+const DEPARTURES: usize = 32;
+
+/// How fast a queue drains, from its last departures.
+#[derive(Debug, Clone, Default)]
+pub struct DrainRate {
+    departures: VecDeque<Timestamp>,
+}
+
+impl DrainRate {
+    /// A request left the queue.
+    pub fn left(&mut self, now: Timestamp) {
+        if self.departures.len() == DEPARTURES {
+            self.departures.pop_front();
+        }
+        self.departures.push_back(now);
+    }
+
+    /// Seconds until a queue of `requests` has drained at the recent rate, between 1 and 120 (clients
+    /// do not wait longer). Time without departures counts against the rate.
+    pub fn retry_after_s(&self, requests: u32, now: Timestamp) -> u32 {
+        let Some(first) = self.departures.front() else { return 10 };
+        let span_us = now.since_us(*first).max(1);
+        let per_request_us = span_us as f64 / self.departures.len() as f64;
+        let wait_s = per_request_us * f64::from(requests) / 1e6;
+        wait_s.ceil().clamp(1.0, 120.0) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info() -> DeviceInfo {
+        DeviceInfo {
+            name: "test".into(),
+            block_size: 16,
+            device_blocks: 10,
+            host_blocks: 0,
+            block_bytes: 1,
+            max_steps_in_flight: 1,
+            max_model_len: 1000,
+            vocab_size: 10,
+        }
+    }
+
+    #[test]
+    fn the_pool_bounds_prompt_and_output_to_the_block() {
+        assert!(fits(100, 60, &info()).is_ok());
+        assert!(fits(100, 61, &info()).expect_err("161 tokens need 11 blocks").contains("160"));
+        assert!(fits(1000, 1, &info()).expect_err("no room for output").contains("context"));
+        assert!(fits(u32::MAX, u32::MAX, &info()).is_err());
+    }
+
+    #[test]
+    fn both_limits_hold_and_places_return() {
+        let limits = AdmissionSettings {
+            max_queued_requests_per_tier: 2,
+            max_queued_tokens_per_tier: 100,
+            ..AdmissionSettings::default()
+        };
+        let mut queue = Queue::default();
+        queue.enter(500, &limits).expect("one always fits");
+        assert!(queue.enter(1, &limits).expect_err("tokens").contains("500 prompt tokens"));
+        queue.leave(500);
+        queue.enter(10, &limits).expect("room");
+        queue.enter(10, &limits).expect("room");
+        assert!(queue.enter(10, &limits).expect_err("requests").contains("2 requests"));
+        queue.leave(10);
+        assert_eq!(queue, Queue { requests: 1, tokens: 10 });
+    }
+
+    #[test]
+    fn the_retry_time_follows_the_drain_rate() {
+        let mut rate = DrainRate::default();
+        assert_eq!(rate.retry_after_s(5, Timestamp(0)), 10, "nothing known yet");
+        for second in 1..=10 {
+            rate.left(Timestamp(second * 1_000_000));
+        }
+        assert_eq!(rate.retry_after_s(20, Timestamp(11_000_000)), 20);
+        assert_eq!(rate.retry_after_s(1000, Timestamp(11_000_000)), 120);
+    }
+}

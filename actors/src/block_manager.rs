@@ -1,0 +1,123 @@
+//! BlockManager: owns the block store; translates messages.
+
+use crate::lifeline::Lifeline;
+use crate::messages::{
+    AbortPreempt, BlockUsage, CommitPreempt, CopiesEnded, CopyBlocks, CopyEnded, GetUsage,
+    ReserveStep, Shutdown, StepReserved,
+};
+use crate::scheduler::SchedulerActor;
+use crate::swap_manager::SwapManager;
+use crate::telemetry;
+use actix::{Actor, ActorContext, Addr, Context, Handler};
+use std::collections::BTreeMap;
+use tiercel_device::CopyId;
+use tiercel_policy::blocks::BlockStore;
+
+/// Both tiers' block tables, names, reference counts and pins.
+pub(crate) struct BlockManager {
+    store: BlockStore,
+    scheduler: Addr<SchedulerActor>,
+    swap: Addr<SwapManager>,
+    /// Sizes of batches under way, blocks.
+    batches: BTreeMap<CopyId, u32>,
+    lifeline: Lifeline,
+}
+
+impl BlockManager {
+    pub(crate) fn new(
+        store: BlockStore,
+        scheduler: Addr<SchedulerActor>,
+        swap: Addr<SwapManager>,
+        lifeline: Lifeline,
+    ) -> BlockManager {
+        BlockManager { store, scheduler, swap, batches: BTreeMap::new(), lifeline }
+    }
+
+    /// Hands out copies that may start, and in debug builds checks every invariant.
+    fn settle(&mut self) {
+        for batch in self.store.take_copies() {
+            self.batches.insert(batch.id, batch.pairs.len() as u32);
+            self.swap.do_send(CopyBlocks(batch));
+        }
+        if cfg!(debug_assertions)
+            && let Err(violation) = self.store.check()
+        {
+            panic!("{violation}");
+        }
+    }
+
+    fn usage(&self) -> BlockUsage {
+        let snapshot = self.store.snapshot();
+        BlockUsage {
+            device_total: snapshot.device.total,
+            device_free: snapshot.device.free,
+            host_total: snapshot.host.total,
+            host_free: snapshot.host.free,
+        }
+    }
+}
+
+impl Actor for BlockManager {
+    type Context = Context<Self>;
+}
+
+impl Handler<ReserveStep> for BlockManager {
+    type Result = ();
+
+    fn handle(&mut self, ReserveStep(request): ReserveStep, _: &mut Self::Context) {
+        let grant = self.store.reserve(&request);
+        self.scheduler.do_send(StepReserved(grant));
+        self.settle();
+    }
+}
+
+impl Handler<CommitPreempt> for BlockManager {
+    type Result = ();
+
+    fn handle(&mut self, CommitPreempt(ticket): CommitPreempt, _: &mut Self::Context) {
+        self.store.commit_preempt(ticket);
+        self.settle();
+    }
+}
+
+impl Handler<AbortPreempt> for BlockManager {
+    type Result = ();
+
+    fn handle(&mut self, AbortPreempt(ticket): AbortPreempt, _: &mut Self::Context) {
+        self.store.abort_preempt(ticket);
+        self.settle();
+    }
+}
+
+impl Handler<CopyEnded> for BlockManager {
+    type Result = ();
+
+    fn handle(&mut self, CopyEnded(done): CopyEnded, _: &mut Self::Context) {
+        let blocks = self.batches.remove(&done.id).unwrap_or(0);
+        if let Err(why) = &done.result {
+            tracing::warn!(copy = %done.id, blocks, %why, "what was not copied is recomputed");
+        }
+        let events = self.store.copy_done(done.id, done.result.is_ok());
+        self.scheduler.do_send(CopiesEnded { events, blocks, duration_us: done.duration_us });
+        self.settle();
+    }
+}
+
+impl Handler<GetUsage> for BlockManager {
+    type Result = BlockUsage;
+
+    fn handle(&mut self, _: GetUsage, _: &mut Self::Context) -> BlockUsage {
+        let usage = self.usage();
+        telemetry::blocks(&usage);
+        usage
+    }
+}
+
+impl Handler<Shutdown> for BlockManager {
+    type Result = ();
+
+    fn handle(&mut self, _: Shutdown, ctx: &mut Self::Context) {
+        self.lifeline.release();
+        ctx.stop();
+    }
+}

@@ -1,0 +1,166 @@
+//! Wiring: makes the six actors of an engine and lets them find each other.
+
+use crate::admission::Admission;
+use crate::block_manager::BlockManager;
+use crate::executor::Executor;
+use crate::handle::EngineHandle;
+use crate::lifeline::{Lifeline, Obituary};
+use crate::messages::Tick;
+use crate::scheduler::{Peers, SchedulerActor};
+use crate::slo_monitor::SloMonitor;
+use crate::swap_manager::SwapManager;
+use crate::telemetry;
+use actix::{Addr, Arbiter, AsyncContext, Context, Recipient};
+use tiercel_config::EngineSettings;
+use tiercel_device::{Clock, Device, DeviceInfo};
+use tiercel_policy::blocks::{BlockStore, StoreConfig};
+use tiercel_policy::scheduler::Scheduler;
+use tokio::sync::{oneshot, watch};
+
+/// Time between two beats of the scheduler, us: how late a stalled or vanished client is noticed.
+const BEAT_US: u64 = 50_000;
+/// Time between two evaluations of the latency windows, us.
+const SLO_BEAT_US: u64 = 1_000_000;
+/// A batch of copies takes at most about this much of the link, us.
+const COPY_BATCH_US: f64 = 5_000.0;
+
+/// An engine about to run.
+pub struct Engine {
+    /// Settings, already checked.
+    pub settings: EngineSettings,
+    /// The device it drives.
+    pub device: Device,
+    /// The time it lives in.
+    pub clock: Clock,
+}
+
+/// Addresses of a running engine's actors.
+#[derive(Clone)]
+pub(crate) struct Actors {
+    pub(crate) admission: Addr<Admission>,
+    pub(crate) scheduler: Addr<SchedulerActor>,
+    pub(crate) block_manager: Addr<BlockManager>,
+    pub(crate) swap: Addr<SwapManager>,
+    pub(crate) executor: Addr<Executor>,
+    pub(crate) monitor: Addr<SloMonitor>,
+}
+
+impl Engine {
+    /// Starts all actors on the current arbiter (the simulator and tests).
+    pub fn start_here(self) -> EngineHandle {
+        let obituary = watch::Sender::new(None);
+        let (info, settings, clock) = self.facts();
+        let actors = self.spawn(&obituary);
+        EngineHandle::new(actors, info, &settings, clock, obituary)
+    }
+
+    /// Starts all actors on an arbiter of their own: the control thread of a server.
+    ///
+    /// # Errors
+    /// The arbiter has stopped.
+    pub async fn start_on(self, arbiter: &Arbiter) -> Result<EngineHandle, EngineStartError> {
+        let obituary = watch::Sender::new(None);
+        let (info, settings, clock) = self.facts();
+        let (made, actors) = oneshot::channel();
+        let deaths = obituary.clone();
+        arbiter.spawn_fn(move || {
+            // If nobody waits for the actors any more, dropping them stops them.
+            let _ = made.send(self.spawn(&deaths));
+        });
+        let actors = actors.await.map_err(|_| EngineStartError)?;
+        Ok(EngineHandle::new(actors, info, &settings, clock, obituary))
+    }
+
+    fn facts(&self) -> (DeviceInfo, EngineSettings, Clock) {
+        (self.device.info.clone(), self.settings.clone(), self.clock.clone())
+    }
+
+    fn spawn(self, obituary: &Obituary) -> Actors {
+        let Engine { settings, device: Device { info, profile, runner, copier }, clock } = self;
+        telemetry::device(&info);
+        let life = |name| Lifeline::new(name, obituary);
+        // The actors know each other in a ring: first every mailbox, then the actors.
+        let admission = Context::<Admission>::new();
+        let scheduler = Context::<SchedulerActor>::new();
+        let block_manager = Context::<BlockManager>::new();
+        let swap = Context::<SwapManager>::new();
+        let executor = Context::<Executor>::new();
+        let monitor = Context::<SloMonitor>::new();
+        let peers = Peers {
+            admission: admission.address(),
+            block_manager: block_manager.address(),
+            executor: executor.address(),
+            monitor: monitor.address(),
+        };
+        let to_scheduler = scheduler.address();
+        let store = BlockStore::new(store_config(&settings, &info, profile.link_bytes_per_s));
+        let core = Scheduler::new(&settings, &info, profile);
+        let copies = SwapManager::new(
+            copier,
+            block_manager.address(),
+            info.block_bytes,
+            life("SwapManager"),
+        );
+        let blocks =
+            BlockManager::new(store, to_scheduler.clone(), swap.address(), life("BlockManager"));
+        let steps = Executor::new(runner, to_scheduler.clone(), life("Executor"));
+        let slo = settings.slo;
+        let windows = SloMonitor::new(slo, clock.clone(), admission.address(), life("SloMonitor"));
+        let door = Admission::new(
+            settings.admission,
+            info,
+            clock.clone(),
+            to_scheduler,
+            life("Admission"),
+        );
+        let sequences =
+            SchedulerActor::new(core, settings.stream, clock.clone(), peers, life("Scheduler"));
+        let actors = Actors {
+            admission: admission.run(door),
+            scheduler: scheduler.run(sequences),
+            block_manager: block_manager.run(blocks),
+            swap: swap.run(copies),
+            executor: executor.run(steps),
+            monitor: monitor.run(windows),
+        };
+        beat(&clock, BEAT_US, actors.scheduler.clone().recipient());
+        beat(&clock, SLO_BEAT_US, actors.monitor.clone().recipient());
+        actors
+    }
+}
+
+/// Sends the clock's beat until the actor stops. It waits for each answer, so that a busy actor misses
+/// beats instead of collecting them.
+fn beat(clock: &Clock, every_us: u64, actor: Recipient<Tick>) {
+    let clock = clock.clone();
+    actix::spawn(async move {
+        loop {
+            clock.sleep_us(every_us).await;
+            if actor.send(Tick).await.is_err() {
+                return;
+            }
+        }
+    });
+}
+
+fn store_config(
+    settings: &EngineSettings,
+    info: &DeviceInfo,
+    link_bytes_per_s: f64,
+) -> StoreConfig {
+    let in_transit_bytes = settings.preemption.max_in_transit_mib << 20;
+    let batch_bytes = link_bytes_per_s * COPY_BATCH_US / 1e6;
+    let block_bytes = info.block_bytes.max(1);
+    StoreConfig {
+        block_size: info.block_size,
+        device_blocks: info.device_blocks,
+        host_blocks: info.host_blocks,
+        max_copy_blocks_in_transit: (in_transit_bytes / block_bytes).clamp(1, 1 << 20) as u32,
+        max_copy_blocks_per_batch: (batch_bytes / block_bytes as f64).clamp(1.0, 4096.0) as u32,
+    }
+}
+
+/// The control thread is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the control thread stopped before the engine could start")]
+pub struct EngineStartError;

@@ -1,0 +1,53 @@
+//! Executor: owns the compute side of the device.
+
+use crate::lifeline::Lifeline;
+use crate::messages::{ExecuteStep, Shutdown, StepEnded};
+use crate::scheduler::SchedulerActor;
+use actix::{Actor, ActorContext, Addr, Context, Handler};
+use tiercel_device::{StepDone, StepError, StepRunner};
+
+/// Submits steps; the device answers the scheduler directly from its own thread, one hop less on the
+/// path of every token.
+pub(crate) struct Executor {
+    runner: Box<dyn StepRunner>,
+    scheduler: Addr<SchedulerActor>,
+    lifeline: Lifeline,
+}
+
+impl Executor {
+    pub(crate) fn new(
+        runner: Box<dyn StepRunner>,
+        scheduler: Addr<SchedulerActor>,
+        lifeline: Lifeline,
+    ) -> Executor {
+        Executor { runner, scheduler, lifeline }
+    }
+}
+
+impl Actor for Executor {
+    type Context = Context<Self>;
+}
+
+impl Handler<ExecuteStep> for Executor {
+    type Result = ();
+
+    fn handle(&mut self, ExecuteStep(batch): ExecuteStep, _: &mut Self::Context) {
+        let id = batch.id;
+        let scheduler = self.scheduler.clone();
+        let done = Box::new(move |done: StepDone| scheduler.do_send(StepEnded(done)));
+        if let Err(why) = self.runner.submit(batch, done) {
+            // The scheduler never has more steps out than the device takes, so this device is gone.
+            let result = Err(StepError::DeviceLost(why.to_string()));
+            self.scheduler.do_send(StepEnded(StepDone { id, result }));
+        }
+    }
+}
+
+impl Handler<Shutdown> for Executor {
+    type Result = ();
+
+    fn handle(&mut self, _: Shutdown, ctx: &mut Self::Context) {
+        self.lifeline.release();
+        ctx.stop();
+    }
+}

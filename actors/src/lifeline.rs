@@ -1,0 +1,68 @@
+//! Supervision: an engine with a dead actor must stop loudly.
+//!
+//! actix closes the mailbox of an actor whose handler panics, and restarts nothing. Each actor holds a
+//! [`Lifeline`]; when it is dropped without having been told to stop, the engine is declared dead.
+
+use tokio::sync::watch;
+
+/// Where a death is announced; the first cause is kept.
+pub(crate) type Obituary = watch::Sender<Option<String>>;
+
+/// Announces the death of its owner when dropped.
+pub(crate) struct Lifeline {
+    name: &'static str,
+    obituary: Obituary,
+    armed: bool,
+}
+
+impl Lifeline {
+    pub(crate) fn new(name: &'static str, obituary: &Obituary) -> Lifeline {
+        Lifeline { name, obituary: obituary.clone(), armed: true }
+    }
+
+    /// Announces a fault that the owner survives but the engine does not.
+    pub(crate) fn fatal(&self, why: &str) {
+        announce(&self.obituary, format!("{}: {why}", self.name));
+    }
+
+    /// An orderly end is not a death.
+    pub(crate) fn release(&mut self) {
+        self.armed = false;
+    }
+}
+
+impl Drop for Lifeline {
+    fn drop(&mut self) {
+        if self.armed {
+            announce(&self.obituary, format!("actor {} died", self.name));
+        }
+    }
+}
+
+fn announce(obituary: &Obituary, cause: String) {
+    obituary.send_if_modified(|first| {
+        if first.is_some() {
+            return false;
+        }
+        tracing::error!(%cause, "the engine is dead");
+        *first = Some(cause);
+        true
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_unreleased_lifeline_announces_and_the_first_cause_stays() {
+        let obituary = watch::Sender::new(None);
+        let mut orderly = Lifeline::new("a", &obituary);
+        orderly.release();
+        drop(orderly);
+        assert_eq!(*obituary.borrow(), None);
+        drop(Lifeline::new("b", &obituary));
+        drop(Lifeline::new("c", &obituary));
+        assert_eq!(obituary.borrow().as_deref(), Some("actor b died"));
+    }
+}

@@ -1,0 +1,168 @@
+//! The messages of the engine. A step is a handful of them, whatever the batch size.
+
+use crate::request::{Control, EngineStatus, Refusal, Request, StreamEvent};
+use actix::Message;
+use tiercel_device::{CopyBatch, CopyDone, SeqId, StepBatch, StepDone, Tier, Timestamp};
+use tiercel_policy::scheduler::NewSequence;
+use tiercel_policy::{StepGrant, StepRequest, StoreEvent};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+
+/// Where a sequence's events go, and the permit that bounds how many there are.
+#[derive(Debug)]
+pub(crate) struct Outlet {
+    pub(crate) events: mpsc::Sender<StreamEvent>,
+    /// Returned when the sequence ends: this is the engine's back-pressure. Mailboxes have none.
+    pub(crate) permit: OwnedSemaphorePermit,
+}
+
+/// api -> Admission. Accepted with a sequence id, or refused with a reason.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<SeqId, Refusal>")]
+pub(crate) struct Submit {
+    pub(crate) request: Request,
+    pub(crate) outlet: Outlet,
+}
+
+/// Admission -> Scheduler.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct Enqueue {
+    pub(crate) new: NewSequence,
+    pub(crate) outlet: Outlet,
+}
+
+/// Scheduler -> Admission: a sequence left the queue, by its first token or by its end.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub(crate) struct LeftQueue {
+    pub(crate) seq: SeqId,
+}
+
+/// Scheduler -> BlockManager, one per step, one outstanding.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct ReserveStep(pub(crate) StepRequest);
+
+/// BlockManager -> Scheduler.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct StepReserved(pub(crate) StepGrant);
+
+/// Scheduler -> BlockManager: drop the references of a prepared victim.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub(crate) struct CommitPreempt(pub(crate) tiercel_device::Ticket);
+
+/// Scheduler -> BlockManager: restore a prepared victim exactly.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub(crate) struct AbortPreempt(pub(crate) tiercel_device::Ticket);
+
+/// BlockManager -> Scheduler: copies ended. Sent after every batch, also when no sequence waited for
+/// it, because blocks may have come free.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct CopiesEnded {
+    pub(crate) events: Vec<StoreEvent>,
+    /// Blocks of the batch and how long it took, us; for the cost model.
+    pub(crate) blocks: u32,
+    pub(crate) duration_us: u64,
+}
+
+/// BlockManager -> SwapManager.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct CopyBlocks(pub(crate) CopyBatch);
+
+/// SwapManager -> BlockManager, and copy thread -> SwapManager.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct CopyEnded(pub(crate) CopyDone);
+
+/// Scheduler -> Executor.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct ExecuteStep(pub(crate) StepBatch);
+
+/// Executor -> Scheduler, sent from the device's thread.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct StepEnded(pub(crate) StepDone);
+
+/// api -> Scheduler: idempotent, legal in every state.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub(crate) struct Cancel(pub(crate) SeqId);
+
+/// Operator -> Scheduler. Answers whether it named something that exists.
+#[derive(Debug, Message)]
+#[rtype(result = "bool")]
+pub(crate) struct Command(pub(crate) Control);
+
+/// Scheduler -> SloMonitor: once per event, not per step.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub(crate) struct Observe {
+    pub(crate) tier: Tier,
+    pub(crate) at: Timestamp,
+    pub(crate) what: Observation,
+}
+
+/// An event in a request's life that has a target.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Observation {
+    /// Time to first token.
+    FirstToken { ttft_ms: f64 },
+    /// A complete output. `tpot_ms` is `None` for a single token.
+    Finished { tpot_ms: Option<f64>, e2e_ms: f64 },
+}
+
+/// SloMonitor -> Admission: the least headroom of a tier's targets (1: all slack left, 0: at the limit).
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub(crate) struct Headroom {
+    pub(crate) tier: Tier,
+    pub(crate) headroom: f64,
+}
+
+/// The clock's beat: stalled streams, gauges, drain deadlines. Answers whether to go on.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "bool")]
+pub(crate) struct Tick;
+
+/// api -> Admission and Scheduler: a snapshot.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "EngineStatus")]
+pub(crate) struct GetStatus;
+
+/// Scheduler -> BlockManager: block usage for a snapshot.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "BlockUsage")]
+pub(crate) struct GetUsage;
+
+/// Free and total blocks of both tiers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, actix::MessageResponse)]
+pub(crate) struct BlockUsage {
+    pub(crate) device_total: u32,
+    pub(crate) device_free: u32,
+    pub(crate) host_total: u32,
+    pub(crate) host_free: u32,
+}
+
+/// main -> Admission: refuse everything from now on.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub(crate) struct CloseDoor;
+
+/// main -> Scheduler: finish what runs until the deadline, then end the rest; answer when nothing is left.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct Drain {
+    pub(crate) deadline: Timestamp,
+    pub(crate) done: oneshot::Sender<()>,
+}
+
+/// main -> every actor, after the drain: stop without it being taken for a death.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub(crate) struct Shutdown;

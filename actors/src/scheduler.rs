@@ -1,0 +1,319 @@
+//! SchedulerActor: every live sequence; turns messages into events of the policy and its decisions
+//! into messages.
+
+use crate::admission::Admission;
+use crate::block_manager::BlockManager;
+use crate::executor::Executor;
+use crate::lifeline::Lifeline;
+use crate::messages::{
+    AbortPreempt, Cancel, Command, CommitPreempt, CopiesEnded, Drain, Enqueue, ExecuteStep,
+    GetStatus, GetUsage, LeftQueue, Observation, Observe, ReserveStep, Shutdown, StepEnded,
+    StepReserved, Tick,
+};
+use crate::request::{Control, EngineStatus, RequestFault, StreamEvent};
+use crate::slo_monitor::SloMonitor;
+use crate::streams::{Delivered, Streams};
+use crate::telemetry;
+use actix::{Actor, ActorContext, Addr, Context, Handler, ResponseFuture};
+use tiercel_config::StreamSettings;
+use tiercel_device::{Clock, SeqId, StepError, Timestamp};
+use tiercel_policy::StoreEvent;
+use tiercel_policy::scheduler::{Effect, EndReport, Hold, PreemptDecision, Scheduler};
+
+/// The peers of the scheduler.
+pub(crate) struct Peers {
+    pub(crate) admission: Addr<Admission>,
+    pub(crate) block_manager: Addr<BlockManager>,
+    pub(crate) executor: Addr<Executor>,
+    pub(crate) monitor: Addr<SloMonitor>,
+}
+
+/// Drives the cycle plan, grant, step; delivers tokens.
+pub(crate) struct SchedulerActor {
+    core: Scheduler,
+    streams: Streams,
+    settings: StreamSettings,
+    clock: Clock,
+    peers: Peers,
+    /// When planning of the step under way began.
+    planning_since: Timestamp,
+    drain: Option<Drain>,
+    lifeline: Lifeline,
+}
+
+impl SchedulerActor {
+    pub(crate) fn new(
+        core: Scheduler,
+        settings: StreamSettings,
+        clock: Clock,
+        peers: Peers,
+        lifeline: Lifeline,
+    ) -> SchedulerActor {
+        SchedulerActor {
+            core,
+            streams: Streams::default(),
+            settings,
+            clock,
+            peers,
+            planning_since: Timestamp(0),
+            drain: None,
+            lifeline,
+        }
+    }
+
+    /// Plans the next step if none is under way. Called after every event that may have made one
+    /// possible; never on a timer alone.
+    fn pump(&mut self) {
+        if cfg!(debug_assertions)
+            && let Err(violation) = self.core.check()
+        {
+            panic!("scheduler invariant broken: {violation}");
+        }
+        let since = self.clock.now();
+        if let Some(request) = self.core.plan() {
+            self.planning_since = since;
+            self.peers.block_manager.do_send(ReserveStep(request));
+        }
+        self.finish_drain();
+    }
+
+    fn apply(&mut self, effects: Vec<Effect>) {
+        let now = self.clock.now();
+        for effect in effects {
+            match effect {
+                Effect::Token { seq, tier, token, logprobs, ttft_us } => {
+                    if let Some(us) = ttft_us {
+                        let what = Observation::FirstToken { ttft_ms: us as f64 / 1000.0 };
+                        self.peers.monitor.do_send(Observe { tier, at: now, what });
+                        self.peers.admission.do_send(LeftQueue { seq });
+                    }
+                    telemetry::token(tier);
+                    self.deliver(seq, StreamEvent::Token { token, logprobs }, now);
+                }
+                Effect::Ended(report) => self.ended(report, now),
+            }
+        }
+    }
+
+    fn deliver(&mut self, seq: SeqId, event: StreamEvent, now: Timestamp) {
+        match self.streams.token(seq, event, now) {
+            Delivered::Room => {}
+            Delivered::NearlyFull => {
+                self.core.set_hold(seq, Hold::Stream, true);
+            }
+            Delivered::Gone => self.cancel(seq),
+        }
+    }
+
+    fn cancel(&mut self, seq: SeqId) {
+        if let Some(report) = self.core.cancel(seq) {
+            self.ended(report, self.clock.now());
+        }
+    }
+
+    fn ended(&mut self, report: EndReport, now: Timestamp) {
+        telemetry::ended(&report);
+        if report.first_token_at.is_none() {
+            self.peers.admission.do_send(LeftQueue { seq: report.seq });
+        }
+        if let Some(Ok(_)) = report.outcome {
+            let what = finished(&report, now);
+            self.peers.monitor.do_send(Observe { tier: report.tier, at: now, what });
+        }
+        let last = report.outcome.map(|outcome| match outcome {
+            Ok(reason) => StreamEvent::Finished { reason, usage: report.usage },
+            Err(fault) => StreamEvent::Failed(fault),
+        });
+        self.streams.close(report.seq, last);
+    }
+
+    fn store_event(&mut self, event: StoreEvent) {
+        let decision = self.core.store_event(event);
+        if let StoreEvent::PreemptCopied { ticket, .. } = event {
+            match decision {
+                PreemptDecision::Commit => self.peers.block_manager.do_send(CommitPreempt(ticket)),
+                PreemptDecision::Abort => self.peers.block_manager.do_send(AbortPreempt(ticket)),
+                PreemptDecision::Stale => {}
+            }
+        }
+    }
+
+    fn fail_all(&mut self, fault: &RequestFault) {
+        let live: Vec<SeqId> = self.core.live().collect();
+        let effects = live.into_iter().filter_map(|seq| self.core.fail(seq, fault.clone()));
+        let effects = effects.collect();
+        self.apply(effects);
+    }
+
+    fn finish_drain(&mut self) {
+        if self.core.is_drained()
+            && let Some(drain) = self.drain.take()
+        {
+            // Whoever asked may have given up waiting.
+            let _ = drain.done.send(());
+        }
+    }
+}
+
+fn finished(report: &EndReport, now: Timestamp) -> Observation {
+    let tpot_ms = match (report.first_token_at, report.last_token_at) {
+        (Some(first), Some(last)) if report.usage.completion_tokens > 1 => {
+            Some(last.since_ms(first) / f64::from(report.usage.completion_tokens - 1))
+        }
+        _ => None,
+    };
+    Observation::Finished { tpot_ms, e2e_ms: now.since_ms(report.arrival) }
+}
+
+impl Actor for SchedulerActor {
+    type Context = Context<Self>;
+}
+
+impl Handler<Enqueue> for SchedulerActor {
+    type Result = ();
+
+    fn handle(&mut self, Enqueue { new, outlet }: Enqueue, _: &mut Self::Context) {
+        self.streams.open(new.seq, outlet);
+        self.core.enqueue(new);
+        self.pump();
+    }
+}
+
+impl Handler<StepReserved> for SchedulerActor {
+    type Result = ();
+
+    fn handle(&mut self, StepReserved(grant): StepReserved, _: &mut Self::Context) {
+        let (batch, effects) = self.core.granted(grant);
+        if let Some(batch) = batch {
+            let planning_us = self.clock.now().since_us(self.planning_since);
+            telemetry::planned(&batch, planning_us);
+            self.peers.executor.do_send(ExecuteStep(batch));
+        }
+        self.apply(effects);
+        self.finish_drain();
+    }
+}
+
+impl Handler<StepEnded> for SchedulerActor {
+    type Result = ();
+
+    fn handle(&mut self, StepEnded(done): StepEnded, _: &mut Self::Context) {
+        match &done.result {
+            Ok(output) => telemetry::stepped(&output.timing),
+            Err(StepError::Failed(why)) => tracing::warn!(step = %done.id, %why, "a step failed"),
+            Err(StepError::DeviceLost(why)) => self.lifeline.fatal(&format!("device lost: {why}")),
+        }
+        let effects = self.core.step_done(done, self.clock.now());
+        self.apply(effects);
+        self.pump();
+    }
+}
+
+impl Handler<CopiesEnded> for SchedulerActor {
+    type Result = ();
+
+    fn handle(&mut self, ended: CopiesEnded, _: &mut Self::Context) {
+        self.core.cost_mut().observe_copy(ended.blocks, ended.duration_us);
+        for event in ended.events {
+            self.store_event(event);
+        }
+        self.pump();
+    }
+}
+
+impl Handler<Cancel> for SchedulerActor {
+    type Result = ();
+
+    fn handle(&mut self, Cancel(seq): Cancel, _: &mut Self::Context) {
+        self.cancel(seq);
+        self.pump();
+    }
+}
+
+impl Handler<Command> for SchedulerActor {
+    type Result = bool;
+
+    fn handle(&mut self, Command(control): Command, _: &mut Self::Context) -> bool {
+        let known = match control {
+            Control::Reprioritize { seq, tier, priority } => {
+                self.core.reprioritize(seq, tier, priority)
+            }
+            Control::Pause(seq) => self.core.set_hold(seq, Hold::Operator, true),
+            Control::Resume(seq) => self.core.set_hold(seq, Hold::Operator, false),
+            Control::SetPolicy(policy) => {
+                self.core.set_policy(policy);
+                true
+            }
+        };
+        tracing::info!(?control, known, "operator command");
+        self.pump();
+        known
+    }
+}
+
+impl Handler<Tick> for SchedulerActor {
+    type Result = bool;
+
+    fn handle(&mut self, _: Tick, _: &mut Self::Context) -> bool {
+        let now = self.clock.now();
+        let check = self.streams.check(now, self.settings.stall_timeout_ms);
+        for seq in check.gone {
+            self.cancel(seq);
+        }
+        for seq in check.caught_up {
+            self.core.set_hold(seq, Hold::Stream, false);
+        }
+        for seq in check.stalled {
+            let effects = self.core.fail(seq, RequestFault::Stalled).into_iter().collect();
+            self.apply(effects);
+        }
+        if self.drain.as_ref().is_some_and(|drain| now >= drain.deadline) {
+            self.fail_all(&RequestFault::ShuttingDown);
+        }
+        telemetry::gauges(&self.core.census(), &self.core.counters());
+        self.peers.block_manager.do_send(GetUsage);
+        self.pump();
+        true
+    }
+}
+
+impl Handler<Drain> for SchedulerActor {
+    type Result = ();
+
+    fn handle(&mut self, drain: Drain, _: &mut Self::Context) {
+        self.drain = Some(drain);
+        self.pump();
+    }
+}
+
+impl Handler<GetStatus> for SchedulerActor {
+    type Result = ResponseFuture<EngineStatus>;
+
+    fn handle(&mut self, _: GetStatus, _: &mut Self::Context) -> Self::Result {
+        let census = self.core.census();
+        let usage = self.peers.block_manager.send(GetUsage);
+        Box::pin(async move {
+            let usage = usage.await.unwrap_or_default();
+            EngineStatus {
+                waiting: census.waiting,
+                running: census.running,
+                preempted: census.preempted,
+                steps: census.steps,
+                device_blocks: usage.device_total,
+                device_blocks_free: usage.device_free,
+                host_blocks: usage.host_total,
+                host_blocks_free: usage.host_free,
+                preemptions: census.preemptions,
+            }
+        })
+    }
+}
+
+impl Handler<Shutdown> for SchedulerActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Shutdown, ctx: &mut Self::Context) {
+        self.lifeline.release();
+        ctx.stop();
+    }
+}

@@ -1,0 +1,155 @@
+//! The clients' streams: fixed buffers between the engine and readers that may be slow.
+
+use crate::messages::Outlet;
+use crate::request::StreamEvent;
+use std::collections::BTreeMap;
+use tiercel_device::{SeqId, Timestamp};
+use tokio::sync::mpsc::error::TrySendError;
+
+/// Places kept free in every buffer: one for the token of a step already submitted, one for the end.
+pub(crate) const RESERVED_EVENTS: usize = 2;
+
+/// The open streams, by sequence.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    open: BTreeMap<SeqId, Stream>,
+}
+
+#[derive(Debug)]
+struct Stream {
+    outlet: Outlet,
+    /// Since when the buffer is too full to go on.
+    full_since: Option<Timestamp>,
+}
+
+/// What delivering a token showed about its reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Delivered {
+    /// There is room for more.
+    Room,
+    /// The buffer is nearly full: hold the sequence until the reader has caught up.
+    NearlyFull,
+    /// The reader is gone.
+    Gone,
+}
+
+/// What the clock's beat found on the streams.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct StreamCheck {
+    /// Readers that are gone.
+    pub(crate) gone: Vec<SeqId>,
+    /// Readers that have caught up.
+    pub(crate) caught_up: Vec<SeqId>,
+    /// Readers that read nothing for too long.
+    pub(crate) stalled: Vec<SeqId>,
+}
+
+impl Streams {
+    pub(crate) fn open(&mut self, seq: SeqId, outlet: Outlet) {
+        self.open.insert(seq, Stream { outlet, full_since: None });
+    }
+
+    pub(crate) fn token(&mut self, seq: SeqId, event: StreamEvent, now: Timestamp) -> Delivered {
+        let Some(stream) = self.open.get_mut(&seq) else { return Delivered::Gone };
+        match stream.outlet.events.try_send(event) {
+            Ok(()) if stream.outlet.events.capacity() > RESERVED_EVENTS => Delivered::Room,
+            Ok(()) => {
+                stream.full_since.get_or_insert(now);
+                Delivered::NearlyFull
+            }
+            Err(TrySendError::Closed(_) | TrySendError::Full(_)) => Delivered::Gone,
+        }
+    }
+
+    /// Sends the last event, if any, and closes the stream; its permit returns.
+    pub(crate) fn close(&mut self, seq: SeqId, last: Option<StreamEvent>) {
+        if let Some(Stream { outlet: Outlet { events, permit }, .. }) = self.open.remove(&seq) {
+            // A reader that is gone needs no last word; a full buffer cannot be: a place is reserved.
+            if let Some(last) = last {
+                let _ = events.try_send(last);
+            }
+            drop(permit);
+        }
+    }
+
+    /// Looks at every stream once.
+    pub(crate) fn check(&mut self, now: Timestamp, stall_timeout_ms: u64) -> StreamCheck {
+        let mut check = StreamCheck::default();
+        for (seq, stream) in &mut self.open {
+            let events = &stream.outlet.events;
+            if events.is_closed() {
+                check.gone.push(*seq);
+            } else if let Some(since) = stream.full_since {
+                if events.capacity() >= events.max_capacity() / 2 {
+                    stream.full_since = None;
+                    check.caught_up.push(*seq);
+                } else if now.since_us(since) >= stall_timeout_ms * 1000 {
+                    check.stalled.push(*seq);
+                }
+            }
+        }
+        check
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use tokio::sync::{Semaphore, mpsc};
+
+    fn streams(capacity: usize) -> (Streams, mpsc::Receiver<StreamEvent>, Arc<Semaphore>) {
+        let permits = Arc::new(Semaphore::new(1));
+        let permit = Arc::clone(&permits).try_acquire_owned().expect("one permit");
+        let (events, reader) = mpsc::channel(capacity);
+        let mut streams = Streams::default();
+        streams.open(SeqId(1), Outlet { events, permit });
+        (streams, reader, permits)
+    }
+
+    fn token(token: u32) -> StreamEvent {
+        StreamEvent::Token { token, logprobs: None }
+    }
+
+    #[test]
+    fn a_slow_reader_is_held_before_its_buffer_is_full_and_released_at_half() {
+        let (mut streams, mut reader, _) = streams(6);
+        let mut held_after = None;
+        for i in 0..4 {
+            if streams.token(SeqId(1), token(i), Timestamp(0)) == Delivered::NearlyFull {
+                held_after = Some(i);
+            }
+        }
+        assert_eq!(held_after, Some(3), "two places stay free");
+        assert_eq!(streams.check(Timestamp(10), 1), StreamCheck::default());
+        for _ in 0..2 {
+            reader.try_recv().expect("a token");
+        }
+        assert_eq!(streams.check(Timestamp(10), 1).caught_up, [SeqId(1)]);
+    }
+
+    #[test]
+    fn a_reader_that_reads_nothing_stalls_after_the_timeout() {
+        let (mut streams, _reader, _) = streams(3);
+        streams.token(SeqId(1), token(0), Timestamp(1000));
+        assert_eq!(streams.check(Timestamp(1999), 1), StreamCheck::default());
+        assert_eq!(streams.check(Timestamp(2000), 1).stalled, [SeqId(1)]);
+    }
+
+    #[test]
+    fn closing_returns_the_permit_and_the_last_event_arrives() {
+        let (mut streams, mut reader, permits) = streams(4);
+        assert_eq!(permits.available_permits(), 0);
+        streams.close(SeqId(1), Some(token(9)));
+        assert_eq!(permits.available_permits(), 1);
+        assert_eq!(reader.try_recv().expect("the last event"), token(9));
+    }
+
+    #[test]
+    fn a_reader_that_left_is_noticed() {
+        let (mut streams, reader, _) = streams(4);
+        drop(reader);
+        assert_eq!(streams.check(Timestamp(0), 1).gone, [SeqId(1)]);
+        assert_eq!(streams.token(SeqId(1), token(0), Timestamp(0)), Delivered::Gone);
+    }
+}

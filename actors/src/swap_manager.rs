@@ -1,0 +1,101 @@
+//! SwapManager: owns the copy side of the device and the queue in front of it.
+
+use crate::block_manager::BlockManager;
+use crate::lifeline::Lifeline;
+use crate::messages::{CopyBlocks, CopyEnded, Shutdown};
+use crate::telemetry;
+use actix::{Actor, ActorContext, Addr, AsyncContext, Context, Handler};
+use std::collections::VecDeque;
+use tiercel_device::{CopyBatch, CopyDone, CopyEngine, CopyError, SubmitError};
+
+/// Batches at the copy engine at once: one runs while the next is ready, so that the link never waits
+/// for the control thread.
+const BATCHES_AT_ENGINE: usize = 2;
+
+/// Feeds the copy engine. The queue is bounded by the store, which limits blocks in transit.
+pub(crate) struct SwapManager {
+    copier: Box<dyn CopyEngine>,
+    block_manager: Addr<BlockManager>,
+    block_bytes: u64,
+    waiting: VecDeque<CopyBatch>,
+    at_engine: usize,
+    lifeline: Lifeline,
+}
+
+impl SwapManager {
+    pub(crate) fn new(
+        copier: Box<dyn CopyEngine>,
+        block_manager: Addr<BlockManager>,
+        block_bytes: u64,
+        lifeline: Lifeline,
+    ) -> SwapManager {
+        SwapManager {
+            copier,
+            block_manager,
+            block_bytes,
+            waiting: VecDeque::new(),
+            at_engine: 0,
+            lifeline,
+        }
+    }
+
+    fn feed(&mut self, ctx: &mut Context<Self>) {
+        while self.at_engine < BATCHES_AT_ENGINE {
+            let Some(batch) = self.waiting.pop_front() else { return };
+            let (id, bytes) = (batch.id, batch.pairs.len() as u64 * self.block_bytes);
+            let (me, direction) = (ctx.address(), batch.direction);
+            let done = Box::new(move |done: CopyDone| {
+                if done.result.is_ok() {
+                    telemetry::copied(direction, bytes);
+                }
+                me.do_send(CopyEnded(done));
+            });
+            match self.copier.submit(batch, done) {
+                Ok(()) => self.at_engine += 1,
+                Err(why) => {
+                    let result = Err(refused(why));
+                    self.block_manager.do_send(CopyEnded(CopyDone { id, duration_us: 0, result }));
+                }
+            }
+        }
+    }
+}
+
+fn refused(why: SubmitError) -> CopyError {
+    match why {
+        SubmitError::Full => CopyError::Failed(why.to_string()),
+        SubmitError::Stopped => CopyError::DeviceLost(why.to_string()),
+    }
+}
+
+impl Actor for SwapManager {
+    type Context = Context<Self>;
+}
+
+impl Handler<CopyBlocks> for SwapManager {
+    type Result = ();
+
+    fn handle(&mut self, CopyBlocks(batch): CopyBlocks, ctx: &mut Self::Context) {
+        self.waiting.push_back(batch);
+        self.feed(ctx);
+    }
+}
+
+impl Handler<CopyEnded> for SwapManager {
+    type Result = ();
+
+    fn handle(&mut self, ended: CopyEnded, ctx: &mut Self::Context) {
+        self.at_engine = self.at_engine.saturating_sub(1);
+        self.block_manager.do_send(ended);
+        self.feed(ctx);
+    }
+}
+
+impl Handler<Shutdown> for SwapManager {
+    type Result = ();
+
+    fn handle(&mut self, _: Shutdown, ctx: &mut Self::Context) {
+        self.lifeline.release();
+        ctx.stop();
+    }
+}

@@ -1,0 +1,181 @@
+//! Metrics of the engine, by the `metrics` facade. `vllm:` names are those that routers scrape; parked
+//! and swapped requests count as waiting there.
+
+use crate::messages::{BlockUsage, Observation};
+use crate::request::{FinishReason, Refusal};
+use metrics::{
+    Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
+use tiercel_device::{CopyDirection, DeviceInfo, StepBatch, StepTiming, Tier};
+use tiercel_policy::scheduler::{Census, Counters, EndReport, RequestFault};
+use tiercel_policy::slo::WindowReport;
+
+/// Says what each metric means; call it once the recorder is installed.
+pub fn describe() {
+    describe_counter!("tiercel_requests_total", "Requests that ended or were refused");
+    describe_counter!("tiercel_generated_tokens_total", "Output tokens");
+    describe_counter!("tiercel_prompt_tokens_total", "Prompt tokens of requests that ended");
+    describe_counter!("tiercel_preemptions_total", "Preemptions by strategy and tier");
+    describe_counter!("tiercel_swapped_bytes_total", "Bytes copied between the tiers of KV memory");
+    describe_counter!("tiercel_recomputed_tokens_total", "Tokens computed again after preemption");
+    describe_counter!(
+        "tiercel_prefix_query_tokens_total",
+        "Prompt tokens looked up in the prefix cache"
+    );
+    describe_counter!("tiercel_prefix_hit_tokens_total", "Prompt tokens found in the prefix cache");
+    describe_counter!("tiercel_steps_total", "Steps completed");
+    describe_counter!("tiercel_failed_steps_total", "Steps failed");
+    describe_gauge!("tiercel_queue_depth", "Requests waiting for their first start");
+    describe_gauge!("tiercel_running", "Sequences that hold blocks and may be in a step");
+    describe_gauge!("tiercel_waiting", "Sequences waiting for their first start, all tiers");
+    describe_gauge!("tiercel_preempted", "Sequences preempted, copies under way included");
+    describe_gauge!("tiercel_kv_usage_ratio", "Share of KV blocks in use by memory tier");
+    describe_gauge!(
+        "tiercel_slo_compliance_ratio",
+        "Share of samples within target, sliding window"
+    );
+    describe_gauge!("tiercel_slo_headroom_ratio", "1 - p99 / target, sliding window");
+    let s = Unit::Seconds;
+    describe_histogram!("tiercel_ttft_seconds", s, "Arrival to first token");
+    describe_histogram!("tiercel_tpot_seconds", s, "Mean time per output token after the first");
+    describe_histogram!("tiercel_e2e_seconds", s, "Arrival to end");
+    describe_histogram!("tiercel_step_seconds", s, "Step time on the device");
+    describe_histogram!(
+        "tiercel_step_part_seconds",
+        s,
+        "Parts of a step: planning, device, sampling"
+    );
+    describe_histogram!("tiercel_step_tokens", "Tokens per step");
+}
+
+/// Facts that never change, and zeros for series that should exist before their first event.
+pub(crate) fn device(info: &DeviceInfo) {
+    gauge!("vllm:cache_config_info",
+        "block_size" => info.block_size.to_string(),
+        "num_gpu_blocks" => info.device_blocks.to_string(),
+        "num_cpu_blocks" => info.host_blocks.to_string(),
+        "device" => info.name.clone())
+    .set(1.0);
+    gauges(&Census::default(), &Counters::default());
+    for tier in Tier::ALL {
+        counter!("tiercel_generated_tokens_total", "tier" => tier.name()).increment(0);
+    }
+}
+
+pub(crate) fn token(tier: Tier) {
+    counter!("tiercel_generated_tokens_total", "tier" => tier.name()).increment(1);
+}
+
+pub(crate) fn ended(report: &EndReport) {
+    let outcome = match &report.outcome {
+        None => "cancelled",
+        Some(Ok(FinishReason::Stop)) => "stop",
+        Some(Ok(FinishReason::Length)) => "length",
+        Some(Err(RequestFault::Dropped)) => "dropped",
+        Some(Err(RequestFault::Stalled)) => "stalled",
+        Some(Err(RequestFault::ShuttingDown)) => "shutdown",
+        Some(Err(RequestFault::Model(_) | RequestFault::Step(_))) => "failed",
+    };
+    let tier = report.tier.name();
+    counter!("tiercel_requests_total", "tier" => tier, "outcome" => outcome).increment(1);
+    counter!("tiercel_prompt_tokens_total", "tier" => tier)
+        .increment(u64::from(report.usage.prompt_tokens));
+}
+
+pub(crate) fn refused(tier: Tier, why: &Refusal) {
+    let outcome = match why {
+        Refusal::NeverFits(_) => "never_fits",
+        Refusal::QueueFull { .. } => "refused",
+        Refusal::ShuttingDown | Refusal::EngineStopped => "shutdown",
+    };
+    counter!("tiercel_requests_total", "tier" => tier.name(), "outcome" => outcome).increment(1);
+}
+
+pub(crate) fn latency(tier: Tier, what: Observation) {
+    let tier = tier.name();
+    match what {
+        Observation::FirstToken { ttft_ms } => {
+            histogram!("tiercel_ttft_seconds", "tier" => tier).record(ttft_ms / 1000.0);
+        }
+        Observation::Finished { tpot_ms, e2e_ms } => {
+            histogram!("tiercel_e2e_seconds", "tier" => tier).record(e2e_ms / 1000.0);
+            if let Some(tpot_ms) = tpot_ms {
+                histogram!("tiercel_tpot_seconds", "tier" => tier).record(tpot_ms / 1000.0);
+            }
+        }
+    }
+}
+
+pub(crate) fn planned(batch: &StepBatch, planning_us: u64) {
+    let tokens: usize = batch.slices.iter().map(|slice| slice.input.len()).sum();
+    histogram!("tiercel_step_tokens").record(tokens as f64);
+    part("planning", planning_us);
+}
+
+pub(crate) fn stepped(timing: &StepTiming) {
+    histogram!("tiercel_step_seconds")
+        .record((timing.forward_us + timing.sampling_us) as f64 / 1e6);
+    part("device", timing.forward_us);
+    part("sampling", timing.sampling_us);
+}
+
+fn part(name: &'static str, us: u64) {
+    histogram!("tiercel_step_part_seconds", "part" => name).record(us as f64 / 1e6);
+}
+
+pub(crate) fn copied(direction: CopyDirection, bytes: u64) {
+    let direction = match direction {
+        CopyDirection::Out => "out",
+        CopyDirection::In => "in",
+    };
+    counter!("tiercel_swapped_bytes_total", "direction" => direction).increment(bytes);
+}
+
+pub(crate) fn blocks(usage: &BlockUsage) {
+    let device = ratio(usage.device_total - usage.device_free, usage.device_total);
+    let host = ratio(usage.host_total - usage.host_free, usage.host_total);
+    gauge!("tiercel_kv_usage_ratio", "memory" => "device").set(device);
+    gauge!("tiercel_kv_usage_ratio", "memory" => "host").set(host);
+    gauge!("vllm:kv_cache_usage_perc").set(device);
+}
+
+fn ratio(part: u32, whole: u32) -> f64 {
+    if whole == 0 { 0.0 } else { f64::from(part) / f64::from(whole) }
+}
+
+pub(crate) fn gauges(census: &Census, counters: &Counters) {
+    let waiting: u32 = census.waiting.iter().sum();
+    for tier in Tier::ALL {
+        let i = tier.index();
+        gauge!("tiercel_queue_depth", "tier" => tier.name()).set(census.waiting[i]);
+        let by_strategy = [
+            ("swap", counters.swaps[i]),
+            ("recompute", counters.recomputes[i]),
+            ("drop", counters.drops[i]),
+        ];
+        for (strategy, total) in by_strategy {
+            counter!("tiercel_preemptions_total", "tier" => tier.name(), "strategy" => strategy)
+                .absolute(total);
+        }
+    }
+    gauge!("tiercel_running").set(census.running);
+    gauge!("tiercel_waiting").set(waiting);
+    gauge!("tiercel_preempted").set(census.preempted);
+    gauge!("vllm:num_requests_running").set(census.running);
+    gauge!("vllm:num_requests_waiting").set(waiting + census.preempted);
+    counter!("vllm:num_preemptions_total").absolute(counters.preemptions());
+    counter!("tiercel_recomputed_tokens_total").absolute(counters.recomputed_tokens);
+    counter!("tiercel_prefix_query_tokens_total").absolute(counters.prefix_query_tokens);
+    counter!("tiercel_prefix_hit_tokens_total").absolute(counters.prefix_hit_tokens);
+    counter!("tiercel_steps_total").absolute(counters.steps);
+    counter!("tiercel_failed_steps_total").absolute(counters.failed_steps);
+}
+
+pub(crate) fn slo(tier: Tier, reports: &[WindowReport; 3]) {
+    for (metric, report) in ["ttft", "tpot", "e2e"].into_iter().zip(reports) {
+        gauge!("tiercel_slo_compliance_ratio", "tier" => tier.name(), "metric" => metric)
+            .set(report.compliance);
+        gauge!("tiercel_slo_headroom_ratio", "tier" => tier.name(), "metric" => metric)
+            .set(report.headroom);
+    }
+}
