@@ -8,6 +8,7 @@
 //! a block that a running step names. Every unsafe access below relies on it.
 #![expect(unsafe_code, reason = "blocks are written by compute and copied by another thread")]
 
+use super::element::Element;
 use super::options::CpuError;
 use crate::KvType;
 use memmap2::{MmapMut, MmapRaw};
@@ -111,14 +112,27 @@ impl KvMemory {
         &self.layout
     }
 
-    /// Keys of one head of one layer: `[head_dim][slot]` elements. Valid while `self` lives.
+    /// Where the keys of one head of one layer are: `[head_dim][slot]` elements, aligned for them.
     pub(crate) fn keys(&self, block: BlockId, layer: usize, head: usize) -> *mut u8 {
         self.device.block(block.0).wrapping_add(self.layout.key_offset(layer, head))
     }
 
-    /// Values of one head of one layer: `[slot][head_dim]` elements. Valid while `self` lives.
+    /// Where the values of one head of one layer are: `[slot][head_dim]` elements, aligned for them.
     pub(crate) fn values(&self, block: BlockId, layer: usize, head: usize) -> *mut u8 {
         self.device.block(block.0).wrapping_add(self.layout.value_offset(layer, head))
+    }
+
+    /// The keys (or values) at a place that [`KvMemory::keys`] (or `values`) returned.
+    ///
+    /// # Safety
+    /// `E` is the element type of the layout, and nobody writes the block while the slice is in use:
+    /// true within a step, for blocks that the step names, once its KV writes are done.
+    pub(crate) unsafe fn elements<E: Element>(&self, place: *mut u8) -> &[E] {
+        debug_assert_eq!(self.layout.kv_type, E::KV_TYPE);
+        let len = self.layout.block_size * self.layout.head_dim;
+        // SAFETY: the place is inside a slab that `self` owns, followed by `len` elements of one head;
+        // every bit pattern is a valid element; slabs start zeroed, so all of it is initialised.
+        unsafe { std::slice::from_raw_parts(place.cast::<E>(), len) }
     }
 
     fn host_block(&self, block: HostBlockId) -> *mut u8 {

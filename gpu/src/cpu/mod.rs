@@ -9,8 +9,11 @@
 //! | `ops` | the [`Ops`](crate::Ops) implementation: checks shapes, delegates |
 
 mod attention;
+mod element;
+mod exp;
 mod isa;
 mod kv;
+mod kv_write;
 mod linear;
 mod ops;
 mod options;

@@ -1,8 +1,9 @@
 //! The [`Ops`] implementation: checks shapes, then delegates to the kernels.
 
-use super::attention;
+use super::attention::{Attention, Partials, attention};
 use super::isa::Isa;
 use super::kv::KvMemory;
+use super::kv_write::write_kv;
 use super::linear::{ActRows, linear};
 use super::pool::Pool;
 use super::rows;
@@ -19,11 +20,18 @@ pub struct CpuOps {
     isa: Isa,
     kv: Arc<KvMemory>,
     acts: ActRows,
+    partials: Partials,
 }
 
 impl CpuOps {
     pub(crate) fn new(pool: Pool, kv: Arc<KvMemory>) -> CpuOps {
-        CpuOps { pool, isa: Isa::detect(), kv, acts: ActRows::default() }
+        CpuOps {
+            pool,
+            isa: Isa::detect(),
+            kv,
+            acts: ActRows::default(),
+            partials: Partials::default(),
+        }
     }
 
     /// Compute threads, the calling one included.
@@ -159,12 +167,19 @@ impl Ops for CpuOps {
         self.check_attention(qkv, shape, batch);
         assert_eq!(rope.half * 2, shape.head_dim, "rotary and head widths");
         let (cols, kv) = (qkv.cols(), &self.kv);
+        let block_size = kv.layout().block_size;
         self.pool.rows(qkv.values_mut(), cols, 8, |row, values| {
             let Some(seq) = batch.iter().find(|seq| seq.rows.contains(&row)) else { return };
             let position = seq.first_pos as usize + row - seq.rows.start;
             rows::rotate(values, shape, rope, position);
             let keys_values = &values[shape.heads * shape.head_dim..];
-            attention::write_row(kv, layer, seq, position, keys_values);
+            write_kv(
+                kv,
+                layer,
+                seq.table[position / block_size],
+                position % block_size,
+                keys_values,
+            );
         });
     }
 
@@ -179,15 +194,17 @@ impl Ops for CpuOps {
         self.check_attention(qkv, shape, batch);
         assert_eq!(out.cols(), shape.heads * shape.head_dim, "attention output columns");
         out.set_rows(qkv.rows());
-        attention::attention(&self.pool, &self.kv, qkv, shape, layer, batch, out);
+        let call = Attention { isa: self.isa, kv: &self.kv, qkv, shape, layer, batch };
+        attention(&self.pool, &call, &mut self.partials, out);
     }
 
     fn silu_mul(&mut self, gate_up: &Tensor, out: &mut Tensor) {
         let cols = out.cols();
         assert_eq!(gate_up.cols(), cols * 2, "gate and up columns");
         out.set_rows(gate_up.rows());
+        let isa = self.isa;
         self.pool.rows(out.values_mut(), cols, 4, |row, out| {
-            rows::silu_mul(gate_up.row(row), out);
+            rows::silu_mul(isa, gate_up.row(row), out);
         });
     }
 

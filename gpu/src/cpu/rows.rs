@@ -1,6 +1,8 @@
 //! Operations on single rows of activations. Reductions run in eight fixed lanes, so that the result
 //! depends on the row alone.
 
+use super::exp::exp;
+use super::isa::Isa;
 use super::tensor::Rope;
 use crate::AttentionShape;
 
@@ -54,9 +56,30 @@ pub(super) fn rotate(row: &mut [f32], shape: &AttentionShape, rope: &Rope, posit
 }
 
 /// `out[i] = silu(row[i]) * row[m + i]`.
-pub(super) fn silu_mul(row: &[f32], out: &mut [f32]) {
+pub(super) fn silu_mul(isa: Isa, row: &[f32], out: &mut [f32]) {
+    match isa {
+        Isa::Portable => silu_mul_body(row, out),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => {
+            #[expect(unsafe_code, reason = "calls a function compiled for AVX2")]
+            // SAFETY: `Isa::Avx2` exists only where the processor has AVX2.
+            unsafe {
+                silu_mul_avx2(row, out)
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn silu_mul_avx2(row: &[f32], out: &mut [f32]) {
+    silu_mul_body(row, out);
+}
+
+#[inline(always)]
+fn silu_mul_body(row: &[f32], out: &mut [f32]) {
     let (gate, up) = row.split_at(out.len());
     for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
-        *out = gate / (1.0 + (-gate).exp()) * up;
+        *out = gate / (1.0 + exp(-gate)) * up;
     }
 }

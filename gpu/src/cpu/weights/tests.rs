@@ -66,7 +66,7 @@ fn packing_keeps_what_each_format_promises() {
         let (bytes, expected) = quantized(kind, n, k);
         let part = MatrixPart { n, k, source, bytes: &bytes, row_order: None };
         let error_of = |format| {
-            let matrix = pack(&pool, &[part.clone()], format).unwrap();
+            let matrix = pack(&pool, std::slice::from_ref(&part), format).unwrap();
             (largest_error(&decoded(&matrix), &expected), matrix.describe())
         };
         let max = expected.iter().copied().map(f32::abs).fold(0.0, f32::max);

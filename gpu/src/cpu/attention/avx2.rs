@@ -1,0 +1,246 @@
+//! Attention with AVX2 and FMA. Keys are stored transposed, so a vector holds one component of eight
+//! neighbouring keys and no sum crosses lanes; values are plain, so a vector holds eight components.
+
+use super::kernel::{Kernel, Scores, SpanBlocks};
+use super::partial::Softmax;
+use super::plan::SPAN;
+use super::softmax::softmax;
+use crate::cpu::element::Element;
+use crate::cpu::isa::Isa;
+use std::arch::x86_64::{
+    __m256, _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_mul_ps, _mm256_set1_ps,
+    _mm256_setzero_ps, _mm256_storeu_ps,
+};
+use std::ops::Range;
+
+/// Floats in a vector.
+const LANES: usize = 8;
+
+/// Proof that the processor has AVX2, FMA and F16C.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Avx2(());
+
+impl Avx2 {
+    /// The kernels, if the processor has them and they fit the shape.
+    pub(super) fn new(isa: Isa, block_size: usize, head_dim: usize) -> Option<Avx2> {
+        (isa == Isa::Avx2 && Self::fits(block_size, head_dim)).then_some(Avx2(()))
+    }
+
+    /// Whole vectors of keys and of components, and no block that straddles two spans.
+    fn fits(block_size: usize, head_dim: usize) -> bool {
+        block_size.is_multiple_of(LANES)
+            && SPAN.is_multiple_of(block_size)
+            && head_dim.is_multiple_of(LANES)
+    }
+}
+
+impl<E: Element> Kernel<E> for Avx2 {
+    fn scores(
+        self,
+        blocks: SpanBlocks<'_, E>,
+        range: Range<usize>,
+        queries: &[&[f32]],
+        scale: f32,
+        scores: &mut [Scores],
+    ) {
+        // SAFETY: an `Avx2` exists only where the processor has the features.
+        unsafe { span_scores(blocks, range, queries, scale, scores) }
+    }
+
+    fn softmax(self, scores: &mut Scores, range: Range<usize>) -> Softmax {
+        // SAFETY: as above.
+        unsafe { span_softmax(scores, range) }
+    }
+
+    fn weigh(
+        self,
+        blocks: SpanBlocks<'_, E>,
+        range: Range<usize>,
+        weights: &[Scores],
+        out: &mut [f32],
+    ) {
+        // SAFETY: as above.
+        unsafe { span_weigh(blocks, range, weights, out) }
+    }
+}
+
+#[target_feature(enable = "avx2")]
+fn span_softmax(scores: &mut Scores, range: Range<usize>) -> Softmax {
+    softmax(scores, range)
+}
+
+/// Calls `$call` with a constant number of rows: sixes, then what is left.
+macro_rules! row_tiles {
+    ($rows:expr, |$first:ident, $height:ident| $call:expr) => {{
+        let rows: usize = $rows;
+        let mut $first = 0;
+        macro_rules! step {
+            ($h:literal) => {
+                while rows - $first >= $h {
+                    const $height: usize = $h;
+                    $call;
+                    $first += $h;
+                }
+            };
+        }
+        step!(6);
+        step!(4);
+        step!(3);
+        step!(2);
+        step!(1);
+    }};
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn span_scores<E: Element>(
+    blocks: SpanBlocks<'_, E>,
+    range: Range<usize>,
+    queries: &[&[f32]],
+    scale: f32,
+    scores: &mut [Scores],
+) {
+    let size = blocks.block_size;
+    assert!(queries.len() == scores.len() && range.end <= SPAN && Avx2::fits(size, LANES));
+    assert!(queries.iter().all(|query| query.len() == blocks.head_dim), "queries of a head");
+    let step = if size.is_multiple_of(2 * LANES) { 2 * LANES } else { LANES };
+    let mut position = range.start / step * step;
+    while position < range.end {
+        let keys = &blocks.keys[position / size][position % size..];
+        assert!(keys.len() + position % size >= size * blocks.head_dim, "a block of keys");
+        row_tiles!(queries.len(), |first, ROWS| {
+            let queries: &[&[f32]; ROWS] = queries[first..].first_chunk().expect("ROWS are left");
+            let scores: &mut [Scores; ROWS] =
+                scores[first..].first_chunk_mut().expect("as many as queries");
+            if step == LANES {
+                tile_scores::<E, ROWS, 1>(keys, size, queries, scale, scores, position);
+            } else {
+                tile_scores::<E, ROWS, 2>(keys, size, queries, scale, scores, position);
+            }
+        });
+        position += step;
+    }
+}
+
+/// `R` queries against `8 V` keys: `keys[i * size ..]` are component `i` of them.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn tile_scores<E: Element, const R: usize, const V: usize>(
+    keys: &[E],
+    size: usize,
+    queries: &[&[f32]; R],
+    scale: f32,
+    scores: &mut [Scores; R],
+    position: usize,
+) {
+    let mut dots = [[_mm256_setzero_ps(); V]; R];
+    for i in 0..queries[0].len() {
+        // SAFETY: the caller checked that the block has `size` keys for each component and that every
+        // query has as many components; the `8 V` keys end at or before the row of `size`.
+        let (keys, query) = unsafe {
+            let keys: [__m256; V] =
+                std::array::from_fn(|v| load(keys.as_ptr().add(i * size + v * LANES)));
+            (keys, |row: usize| queries[row].get_unchecked(i))
+        };
+        for (row, dots) in dots.iter_mut().enumerate() {
+            let query = _mm256_broadcast_ss(query(row));
+            for (dot, keys) in dots.iter_mut().zip(keys) {
+                *dot = _mm256_fmadd_ps(query, keys, *dot);
+            }
+        }
+    }
+    let scale = _mm256_set1_ps(scale);
+    for (scores, dots) in scores.iter_mut().zip(dots) {
+        let scores = &mut scores[position..position + V * LANES];
+        for (scores, dot) in scores.chunks_exact_mut(LANES).zip(dots) {
+            // SAFETY: a chunk is eight floats.
+            unsafe { _mm256_storeu_ps(scores.as_mut_ptr(), _mm256_mul_ps(dot, scale)) };
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn span_weigh<E: Element>(
+    blocks: SpanBlocks<'_, E>,
+    range: Range<usize>,
+    weights: &[Scores],
+    out: &mut [f32],
+) {
+    let (size, dim) = (blocks.block_size, blocks.head_dim);
+    if range.is_empty() {
+        return;
+    }
+    assert!(range.end <= SPAN && Avx2::fits(size, dim) && out.len() == weights.len() * dim);
+    let used = &blocks.values[range.start / size..=(range.end - 1) / size];
+    assert!(used.iter().all(|values| values.len() == size * dim), "blocks of values");
+    row_tiles!(weights.len(), |first, ROWS| {
+        let weights: &[Scores; ROWS] = weights[first..].first_chunk().expect("ROWS are left");
+        let out = &mut out[first * dim..(first + ROWS) * dim];
+        let mut column = 0;
+        while column + 2 * LANES <= dim {
+            tile_weigh::<E, ROWS, 2>(blocks, range.clone(), weights, column, out);
+            column += 2 * LANES;
+        }
+        if column < dim {
+            tile_weigh::<E, ROWS, 1>(blocks, range.clone(), weights, column, out);
+        }
+    });
+}
+
+/// `R` rows of weights against `8 V` components, starting at `column`, of the values in `range`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn tile_weigh<E: Element, const R: usize, const V: usize>(
+    blocks: SpanBlocks<'_, E>,
+    range: Range<usize>,
+    weights: &[Scores; R],
+    column: usize,
+    out: &mut [f32],
+) {
+    let (size, dim) = (blocks.block_size, blocks.head_dim);
+    assert!(out.len() == R * dim && column + V * LANES <= dim);
+    let place = |row: usize, v: usize| row * dim + column + v * LANES;
+    // SAFETY: checked above: eight floats from each place are inside `out`.
+    let mut sums: [[__m256; V]; R] = std::array::from_fn(|row| {
+        std::array::from_fn(|v| unsafe { _mm256_loadu_ps(out.as_ptr().add(place(row, v))) })
+    });
+    let mut position = range.start;
+    while position < range.end {
+        let values = blocks.values[position / size];
+        let end = range.end.min((position / size + 1) * size);
+        for position in position..end {
+            let slot = position % size;
+            // SAFETY: `span_weigh` checked that the block has `size * dim` values and that positions
+            // are below `SPAN`; `slot < size`, and the column check above covers the rest.
+            let (values, weight) = unsafe {
+                let values: [__m256; V] = std::array::from_fn(|v| {
+                    load(values.as_ptr().add(slot * dim + column + v * LANES))
+                });
+                (values, |row: usize| weights[row].get_unchecked(position))
+            };
+            for (row, sums) in sums.iter_mut().enumerate() {
+                let weight = _mm256_broadcast_ss(weight(row));
+                for (sum, values) in sums.iter_mut().zip(values) {
+                    *sum = _mm256_fmadd_ps(weight, values, *sum);
+                }
+            }
+        }
+        position = end;
+    }
+    for (row, sums) in sums.iter().enumerate() {
+        for (v, sum) in sums.iter().enumerate() {
+            // SAFETY: the same places.
+            unsafe { _mm256_storeu_ps(out.as_mut_ptr().add(place(row, v)), *sum) };
+        }
+    }
+}
+
+/// Eight elements.
+///
+/// # Safety
+/// They must be readable.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn load<E: Element>(from: *const E) -> __m256 {
+    // SAFETY: the caller's promise; arrays have the alignment of their elements.
+    E::load(unsafe { &*from.cast::<[E; LANES]>() })
+}

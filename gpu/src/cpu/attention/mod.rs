@@ -1,0 +1,172 @@
+//! Attention over paged blocks, read in place, for decode tokens and prefill chunks in one call.
+//!
+//! A row's keys are reduced span by span ([`plan::SPAN`] positions, aligned), each with its own softmax,
+//! and the partial results are merged in order of position. Within a span every output is one chain of
+//! operations in order of position. So a result never depends on how the work was cut.
+#![expect(unsafe_code, reason = "kernels read KV blocks in place and write disjoint outputs")]
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+mod item;
+mod kernel;
+mod partial;
+mod plan;
+mod portable;
+mod softmax;
+#[cfg(test)]
+mod tests;
+
+use super::element::Element;
+use super::isa::Isa;
+use super::kv::KvMemory;
+use super::pool::{Pool, SharedMut};
+use super::tensor::Tensor;
+use crate::{AttentionShape, KvType, SeqRows};
+use half::{bf16, f16};
+use item::{Merged, TileRows};
+use kernel::Kernel;
+use partial::{RowSums, Softmax, finish};
+use plan::{Item, Plan, Tile, plan, visible};
+
+/// One call: what to attend to.
+pub(super) struct Attention<'a> {
+    pub(super) isa: Isa,
+    pub(super) kv: &'a KvMemory,
+    pub(super) qkv: &'a Tensor,
+    pub(super) shape: &'a AttentionShape,
+    pub(super) layer: usize,
+    pub(super) batch: &'a [SeqRows],
+}
+
+/// Memory for the partial results of split tiles, reused from call to call.
+#[derive(Debug, Default)]
+pub(super) struct Partials(RowSums);
+
+/// Computes the rows of every sequence in the batch; other rows of `out` keep what they held.
+pub(super) fn attention(
+    pool: &Pool,
+    call: &Attention<'_>,
+    partials: &mut Partials,
+    out: &mut Tensor,
+) {
+    match call.kv.layout().kv_type {
+        KvType::F32 => with_elements::<f32>(pool, call, partials, out),
+        KvType::F16 => with_elements::<f16>(pool, call, partials, out),
+        KvType::Bf16 => with_elements::<bf16>(pool, call, partials, out),
+    }
+}
+
+fn with_elements<E: Element>(
+    pool: &Pool,
+    call: &Attention<'_>,
+    partials: &mut Partials,
+    out: &mut Tensor,
+) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(kernel) =
+        avx2::Avx2::new(call.isa, call.kv.layout().block_size, call.shape.head_dim)
+    {
+        return run::<E, _>(pool, call, kernel, partials, out);
+    }
+    run::<E, _>(pool, call, portable::Portable, partials, out);
+}
+
+/// The outputs of threads: heads of rows of the output tensor, and rows of partial results.
+struct Outputs<'a> {
+    out: SharedMut<'a, f32>,
+    cols: usize,
+    softmax: SharedMut<'a, Softmax>,
+    values: SharedMut<'a, f32>,
+}
+
+fn run<E: Element, K: Kernel<E>>(
+    pool: &Pool,
+    call: &Attention<'_>,
+    kernel: K,
+    partials: &mut Partials,
+    out: &mut Tensor,
+) {
+    let plan = plan(call.shape, call.batch, pool.threads());
+    partials.0.softmax.resize(plan.partial_rows, Softmax::EMPTY);
+    partials.0.values.resize(plan.partial_rows * call.shape.head_dim, 0.0);
+    let cols = out.cols();
+    let outputs = Outputs {
+        out: SharedMut::new(out.values_mut()),
+        cols,
+        softmax: SharedMut::new(&mut partials.0.softmax),
+        values: SharedMut::new(&mut partials.0.values),
+    };
+    pool.run(plan.items.len(), &|index| {
+        call.item::<E, K>(kernel, &plan, &plan.items[index], &outputs);
+    });
+    let split: Vec<&Tile> = plan.tiles.iter().filter(|tile| tile.partial.is_some()).collect();
+    pool.run(split.len(), &|index| call.merge_tile(split[index], &outputs));
+}
+
+impl Attention<'_> {
+    /// Batch row, query head and position of every row of a tile.
+    fn rows_of(&self, tile: &Tile) -> impl Iterator<Item = (usize, usize, usize)> {
+        let seq = &self.batch[tile.seq];
+        let (first_row, first_pos) = (seq.rows.start, seq.first_pos as usize);
+        let heads = tile.heads.clone();
+        tile.tokens.clone().flat_map(move |token| {
+            heads.clone().map(move |head| (token, head, first_pos + token - first_row))
+        })
+    }
+
+    fn item<E: Element, K: Kernel<E>>(
+        &self,
+        kernel: K,
+        plan: &Plan,
+        item: &Item,
+        outputs: &Outputs<'_>,
+    ) {
+        let tile = &plan.tiles[item.tile];
+        let (rows, dim) = (tile.rows(), self.shape.head_dim);
+        let tile_rows = TileRows::new(self, tile);
+        if let Some(first) = tile.partial {
+            tile_rows.run(kernel, item, |span, row, softmax, values| {
+                let place = first + (span - tile.spans.start) * rows + row;
+                // SAFETY: a (tile, span, row) has its own place, and belongs to one item.
+                let (to_softmax, to_values) = unsafe {
+                    (outputs.softmax.slice(place, 1), outputs.values.slice(place * dim, dim))
+                };
+                to_softmax[0] = *softmax;
+                to_values.copy_from_slice(values);
+            });
+        } else {
+            let mut merged = Merged::new(rows, dim);
+            tile_rows.run(kernel, item, |_, row, softmax, values| merged.add(row, softmax, values));
+            self.finish_tile(tile, &merged, outputs);
+        }
+    }
+
+    /// Merges the partial results of a tile that several items computed.
+    fn merge_tile(&self, tile: &Tile, outputs: &Outputs<'_>) {
+        let (rows, dim) = (tile.rows(), self.shape.head_dim);
+        let first = tile.partial.expect("only split tiles are merged");
+        let mut merged = Merged::new(rows, dim);
+        for (row, (_, _, position)) in self.rows_of(tile).enumerate() {
+            let seen = visible(self.shape, position);
+            for span in seen.start / plan::SPAN..=(seen.end - 1) / plan::SPAN {
+                let place = first + (span - tile.spans.start) * rows + row;
+                // SAFETY: all items are done; a tile's places are read by the one chunk that merges it.
+                let (softmax, values) = unsafe {
+                    (outputs.softmax.slice(place, 1), outputs.values.slice(place * dim, dim))
+                };
+                merged.add(row, &softmax[0], values);
+            }
+        }
+        self.finish_tile(tile, &merged, outputs);
+    }
+
+    fn finish_tile(&self, tile: &Tile, merged: &Merged, outputs: &Outputs<'_>) {
+        let dim = self.shape.head_dim;
+        for (row, (token, head, _)) in self.rows_of(tile).enumerate() {
+            // SAFETY: a (row, head) belongs to one tile, and a tile is finished once.
+            let out = unsafe { outputs.out.slice(token * outputs.cols + head * dim, dim) };
+            let values = &merged.sums.values[row * dim..(row + 1) * dim];
+            finish(&merged.sums.softmax[row], values, out);
+        }
+    }
+}

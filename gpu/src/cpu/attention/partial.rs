@@ -1,0 +1,46 @@
+//! Partial results: the softmax of some rows over one span of keys, and merging them.
+
+use crate::cpu::exp::exp;
+
+/// The largest score of a row in a span and the sum of `exp(score - max)`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Softmax {
+    pub(super) max: f32,
+    pub(super) sum: f32,
+}
+
+impl Softmax {
+    pub(super) const EMPTY: Softmax = Softmax { max: f32::NEG_INFINITY, sum: 0.0 };
+}
+
+/// Unnormalised outputs of rows: `Σ exp(score - max) * value`, with what is needed to merge them.
+#[derive(Debug, Default)]
+pub(super) struct RowSums {
+    pub(super) softmax: Vec<Softmax>,
+    /// `[row][head_dim]`.
+    pub(super) values: Vec<f32>,
+}
+
+impl RowSums {
+    pub(super) fn new(rows: usize, head_dim: usize) -> RowSums {
+        RowSums { softmax: vec![Softmax::EMPTY; rows], values: vec![0.0; rows * head_dim] }
+    }
+}
+
+/// Adds the next span of a row to what its earlier spans gave.
+pub(super) fn merge(into: (&mut Softmax, &mut [f32]), next: (&Softmax, &[f32])) {
+    let (total, values) = into;
+    let (next, next_values) = next;
+    let max = if next.max > total.max { next.max } else { total.max };
+    let (keep, add) = (exp(total.max - max), exp(next.max - max));
+    *total = Softmax { max, sum: total.sum * keep + next.sum * add };
+    for (value, next) in values.iter_mut().zip(next_values) {
+        *value = *value * keep + next * add;
+    }
+}
+
+/// The output of a row whose spans are all merged.
+pub(super) fn finish(softmax: &Softmax, values: &[f32], out: &mut [f32]) {
+    let inverse = 1.0 / softmax.sum;
+    out.iter_mut().zip(values).for_each(|(out, value)| *out = value * inverse);
+}

@@ -1,0 +1,172 @@
+//! Cutting attention into work items. How it is cut changes who computes what, never a result: items
+//! compute whole spans, and the partial results of spans are always merged in order of position.
+
+use crate::{AttentionShape, SeqRows};
+use std::ops::Range;
+
+/// Positions per span: a row's softmax runs over one span of keys at a time, aligned to positions, so
+/// that it is the same sum in a decode step and in every way to cut a prompt.
+pub(super) const SPAN: usize = 256;
+/// Query rows (tokens x heads of one kv head) that share a pass over keys and values.
+pub(super) const MAX_ROWS: usize = 24;
+/// Items per thread that work should be cut into before the spans of one tile are split.
+const ITEMS_PER_THREAD: usize = 4;
+
+/// Query rows that share their keys and values: consecutive tokens of a sequence times consecutive
+/// query heads of one kv head.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Tile {
+    /// Index into the batch.
+    pub(super) seq: usize,
+    /// Rows of the batch tensors.
+    pub(super) tokens: Range<usize>,
+    pub(super) kv_head: usize,
+    /// Query heads.
+    pub(super) heads: Range<usize>,
+    /// Spans that some row sees.
+    pub(super) spans: Range<usize>,
+    /// Number of its first partial result, if its spans are split over several items.
+    pub(super) partial: Option<usize>,
+}
+
+impl Tile {
+    pub(super) fn rows(&self) -> usize {
+        self.tokens.len() * self.heads.len()
+    }
+}
+
+/// Some spans of a tile, computed by one thread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Item {
+    /// Index into the plan's tiles.
+    pub(super) tile: usize,
+    pub(super) spans: Range<usize>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) tiles: Vec<Tile>,
+    pub(super) items: Vec<Item>,
+    /// Row partials (one row of one span) that split tiles need.
+    pub(super) partial_rows: usize,
+}
+
+/// Positions a token at `position` sees.
+pub(super) fn visible(shape: &AttentionShape, position: usize) -> Range<usize> {
+    let end = position + 1;
+    let start = shape.sliding_window.map_or(0, |window| end.saturating_sub(window.max(1) as usize));
+    start..end
+}
+
+pub(super) fn plan(shape: &AttentionShape, batch: &[SeqRows], threads: usize) -> Plan {
+    let mut plan = Plan::default();
+    for (seq, rows) in batch.iter().enumerate() {
+        for tokens in pieces(rows.rows.clone(), (MAX_ROWS / group(shape)).max(1)) {
+            let position = |row: usize| rows.first_pos as usize + row - rows.rows.start;
+            let first = visible(shape, position(tokens.start)).start / SPAN;
+            let last = position(tokens.end - 1) / SPAN;
+            for kv_head in 0..shape.kv_heads {
+                let heads = kv_head * group(shape)..(kv_head + 1) * group(shape);
+                plan.tiles.extend(pieces(heads, MAX_ROWS).map(|heads| Tile {
+                    seq,
+                    tokens: tokens.clone(),
+                    kv_head,
+                    heads,
+                    spans: first..last + 1,
+                    partial: None,
+                }));
+            }
+        }
+    }
+    plan.split(threads);
+    plan
+}
+
+impl Plan {
+    /// Splits the spans of tiles that are large next to a fair share.
+    fn split(&mut self, threads: usize) {
+        // Reading a span costs about as much as two rows of arithmetic on it.
+        let cost = |tile: &Tile| (tile.rows() + 2) * tile.spans.len();
+        let total: usize = self.tiles.iter().map(cost).sum();
+        let share =
+            if threads == 1 { usize::MAX } else { total / (threads * ITEMS_PER_THREAD) + 1 };
+        for (index, tile) in self.tiles.iter_mut().enumerate() {
+            let parts = cost(tile).div_ceil(share).min(tile.spans.len());
+            if parts > 1 {
+                tile.partial = Some(self.partial_rows);
+                self.partial_rows += tile.rows() * tile.spans.len();
+            }
+            let length = tile.spans.len().div_ceil(parts.max(1));
+            let spans = pieces(tile.spans.clone(), length);
+            self.items.extend(spans.map(|spans| Item { tile: index, spans }));
+        }
+    }
+}
+
+/// Query heads per kv head.
+fn group(shape: &AttentionShape) -> usize {
+    shape.heads / shape.kv_heads
+}
+
+/// Cuts a range into pieces of at most `length`.
+fn pieces(range: Range<usize>, length: usize) -> impl Iterator<Item = Range<usize>> {
+    let end = range.end;
+    range.step_by(length).map(move |start| start..end.min(start + length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn shape(heads: usize, kv_heads: usize, sliding_window: Option<u32>) -> AttentionShape {
+        AttentionShape { heads, kv_heads, head_dim: 64, scale: 0.125, sliding_window }
+    }
+
+    fn seq(rows: Range<usize>, first_pos: u32) -> SeqRows {
+        SeqRows { rows, first_pos, table: Arc::from([]) }
+    }
+
+    #[test]
+    fn every_row_head_and_span_is_in_exactly_one_item() {
+        let batch = [seq(0..1, 5000), seq(1..60, 0), seq(60..61, 10), seq(61..100, 700)];
+        for (shape, threads) in
+            [(shape(9, 3, None), 1), (shape(8, 1, Some(300)), 2), (shape(60, 2, None), 8)]
+        {
+            let plan = plan(&shape, &batch, threads);
+            let mut seen = std::collections::BTreeSet::new();
+            for item in &plan.items {
+                let tile = &plan.tiles[item.tile];
+                assert!(tile.rows() <= MAX_ROWS);
+                for row in tile.tokens.clone() {
+                    for head in tile.heads.clone() {
+                        assert_eq!(head / group(&shape), tile.kv_head);
+                        for span in item.spans.clone() {
+                            assert!(seen.insert((row, head, span)), "computed twice");
+                        }
+                    }
+                }
+            }
+            for seq in &batch {
+                for row in seq.rows.clone() {
+                    let position = seq.first_pos as usize + row - seq.rows.start;
+                    for span in visible(&shape, position).start / SPAN..=position / SPAN {
+                        for head in 0..shape.heads {
+                            assert!(seen.contains(&(row, head, span)), "{row} {head} {span}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_long_sequence_is_spread_and_many_short_ones_are_not_split() {
+        let long = plan(&shape(9, 3, None), &[seq(0..1, 8000)], 4);
+        assert!(long.items.len() >= 16, "{} items", long.items.len());
+        assert_eq!(long.partial_rows, 3 * 3 * 32);
+        let short: Vec<SeqRows> = (0..32).map(|row| seq(row..row + 1, 300)).collect();
+        let short = plan(&shape(9, 3, None), &short, 2);
+        assert_eq!((short.items.len(), short.partial_rows), (96, 0));
+    }
+}

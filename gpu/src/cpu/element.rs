@@ -1,0 +1,86 @@
+//! Elements of the KV cache.
+
+use crate::KvType;
+use half::{bf16, f16};
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::__m256;
+
+/// A storage type of keys and values.
+pub(crate) trait Element: Copy + Send + Sync + 'static {
+    /// Its name in settings.
+    const KV_TYPE: KvType;
+    /// Rounds to nearest.
+    fn narrow(value: f32) -> Self;
+    /// Exact.
+    fn widen(self) -> f32;
+    /// The first eight elements, widened. Kernels compiled for AVX2 and F16C inline it.
+    #[cfg(target_arch = "x86_64")]
+    fn load(from: &[Self; 8]) -> __m256;
+}
+
+impl Element for f32 {
+    const KV_TYPE: KvType = KvType::F32;
+
+    fn narrow(value: f32) -> f32 {
+        value
+    }
+
+    fn widen(self) -> f32 {
+        self
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "a vector load")]
+    fn load(from: &[f32; 8]) -> __m256 {
+        // SAFETY: eight floats; the callers are compiled for AVX2.
+        unsafe { std::arch::x86_64::_mm256_loadu_ps(from.as_ptr()) }
+    }
+}
+
+impl Element for f16 {
+    const KV_TYPE: KvType = KvType::F16;
+
+    fn narrow(value: f32) -> f16 {
+        f16::from_f32(value)
+    }
+
+    fn widen(self) -> f32 {
+        self.to_f32()
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "a vector load")]
+    fn load(from: &[f16; 8]) -> __m256 {
+        use std::arch::x86_64::{_mm_loadu_si128, _mm256_cvtph_ps};
+        // SAFETY: 16 bytes; the callers are compiled for F16C.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.as_ptr().cast())) }
+    }
+}
+
+impl Element for bf16 {
+    const KV_TYPE: KvType = KvType::Bf16;
+
+    fn narrow(value: f32) -> bf16 {
+        bf16::from_f32(value)
+    }
+
+    fn widen(self) -> f32 {
+        self.to_f32()
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "a vector load")]
+    fn load(from: &[bf16; 8]) -> __m256 {
+        use std::arch::x86_64::{
+            _mm_loadu_si128, _mm256_castsi256_ps, _mm256_cvtepu16_epi32, _mm256_slli_epi32,
+        };
+        // SAFETY: 16 bytes; the callers are compiled for AVX2.
+        unsafe {
+            let halves = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(halves))
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Writing the keys and values of one token into its block.
+#![expect(unsafe_code, reason = "threads write different slots of one block")]
+
+use super::element::Element;
+use super::kv::KvMemory;
+use crate::KvType;
+use half::{bf16, f16};
+use tiercel_device::BlockId;
+
+/// Writes one token's keys (all kv heads) and values, which follow them in `keys_values`, at a slot.
+pub(super) fn write_kv(
+    kv: &KvMemory,
+    layer: usize,
+    block: BlockId,
+    slot: usize,
+    keys_values: &[f32],
+) {
+    match kv.layout().kv_type {
+        KvType::F32 => write::<f32>(kv, layer, block, slot, keys_values),
+        KvType::F16 => write::<f16>(kv, layer, block, slot, keys_values),
+        KvType::Bf16 => write::<bf16>(kv, layer, block, slot, keys_values),
+    }
+}
+
+fn write<E: Element>(
+    kv: &KvMemory,
+    layer: usize,
+    block: BlockId,
+    slot: usize,
+    keys_values: &[f32],
+) {
+    let (dim, size, heads) = (kv.layout().head_dim, kv.layout().block_size, kv.layout().kv_heads);
+    assert!(slot < size && keys_values.len() == 2 * heads * dim, "slot {slot} of {size}");
+    let (keys, values) = keys_values.split_at(heads * dim);
+    for head in 0..heads {
+        let to_keys = kv.keys(block, layer, head).cast::<E>();
+        let to_values = kv.values(block, layer, head).cast::<E>();
+        let (keys, values) = (&keys[head * dim..][..dim], &values[head * dim..][..dim]);
+        for (i, (key, value)) in keys.iter().zip(values).enumerate() {
+            // SAFETY: `[dim][size]` keys and `[size][dim]` values of element type `E` (the caller
+            // matched it) are there, and `i < dim`, `slot < size`. Each token has its own slot, so the
+            // threads of a step write different elements, and by the sharing rule of `kv` nothing else
+            // touches a block that a running step writes.
+            unsafe {
+                to_keys.add(i * size + slot).write(E::narrow(*key));
+                to_values.add(slot * dim + i).write(E::narrow(*value));
+            }
+        }
+    }
+}
