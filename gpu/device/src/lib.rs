@@ -9,6 +9,7 @@
 mod clock;
 mod copy;
 mod ids;
+mod mock;
 mod sampling;
 mod step;
 mod worker;
@@ -16,6 +17,10 @@ mod worker;
 pub use clock::{Clock, Timestamp};
 pub use copy::{CopyBatch, CopyDirection, CopyDone, CopyEngine, CopyError, CopyPair};
 pub use ids::{BlockId, CopyId, Epoch, HostBlockId, SeqId, StepId, Ticket, Tier, TokenId};
+pub use mock::{
+    Fingerprints, MockDevice, MockFault, MockFaultKind, MockFaultLog, MockFaults, MockOptions,
+    MockOracle, MockProfile, MockProfileError, mock_oracle,
+};
 pub use sampling::SamplingParams;
 pub use step::{
     DeviceInfo, DeviceProfile, Sampled, SeqFault, SeqSlice, SeqStart, SliceInput, StepBatch,

@@ -1,0 +1,109 @@
+//! The copy side: one queue per direction, in order, at link speed, both directions at once.
+
+use super::faults::Draws;
+use super::{MockOptions, Shared};
+use crate::{CopyBatch, CopyDirection, CopyDone, CopyEngine, CopyError, CopyPair, SubmitError};
+use std::cell::RefCell;
+use std::rc::Rc;
+use tokio::sync::mpsc;
+
+type Job = (CopyBatch, Box<dyn FnOnce(CopyDone) + Send>);
+
+/// Batches that may wait per direction; the engine bounds what it has in transit far below.
+const MOST_WAITING: usize = 1024;
+
+/// Hands batches to the tasks that copy them.
+pub(super) struct MockCopier {
+    outs: mpsc::Sender<Job>,
+    ins: mpsc::Sender<Job>,
+}
+
+impl MockCopier {
+    /// Starts a task per direction on the current thread.
+    pub(super) fn start(options: &MockOptions, shared: &Rc<RefCell<Shared>>) -> MockCopier {
+        let start = |purpose| {
+            let (jobs, work) = mpsc::channel(MOST_WAITING);
+            let link = Link {
+                options: options.clone(),
+                shared: Rc::clone(shared),
+                faults: Draws::new(options.seed, purpose),
+            };
+            tokio::task::spawn_local(link.run(work));
+            jobs
+        };
+        MockCopier { outs: start(3), ins: start(4) }
+    }
+}
+
+impl CopyEngine for MockCopier {
+    fn submit(
+        &mut self,
+        batch: CopyBatch,
+        done: Box<dyn FnOnce(CopyDone) + Send>,
+    ) -> Result<(), SubmitError> {
+        let jobs = match batch.direction {
+            CopyDirection::Out => &self.outs,
+            CopyDirection::In => &self.ins,
+        };
+        jobs.try_send((batch, done)).map_err(|refused| match refused {
+            mpsc::error::TrySendError::Full(_) => SubmitError::Full,
+            mpsc::error::TrySendError::Closed(_) => SubmitError::Stopped,
+        })
+    }
+}
+
+/// One direction.
+struct Link {
+    options: MockOptions,
+    shared: Rc<RefCell<Shared>>,
+    faults: Draws,
+}
+
+impl Link {
+    async fn run(mut self, mut work: mpsc::Receiver<Job>) {
+        while let Some((batch, done)) = work.recv().await {
+            let (duration_us, result) = self.copy(&batch).await;
+            done(CopyDone { id: batch.id, duration_us, result });
+        }
+    }
+
+    async fn copy(&mut self, batch: &CopyBatch) -> (u64, Result<(), CopyError>) {
+        let faults = &self.options.faults;
+        let fails = self.faults.chance(faults.copy_fails);
+        let slow = if self.faults.chance(faults.copy_slow) { faults.slow_factor } else { 1.0 };
+        if let Some(why) = &self.shared.borrow().lost {
+            return (0, Err(CopyError::DeviceLost(why.clone())));
+        }
+        if let Some(pair) = batch.pairs.iter().find(|pair| !self.exists(pair)) {
+            let CopyPair { device, host } = pair;
+            return (0, Err(CopyError::Failed(format!("no such block: {device} or {host}"))));
+        }
+        let begun: Vec<Vec<u64>> = {
+            let memory = &mut self.shared.borrow_mut().memory;
+            let begin =
+                |pair: &CopyPair| memory.begin_copy(batch.direction, pair.device.0, pair.host.0);
+            batch.pairs.iter().map(begin).collect()
+        };
+        let bytes = self.options.block_bytes() as f64 * batch.pairs.len() as f64;
+        let duration_us =
+            (bytes / self.options.profile.link_bytes_per_s * 1e6 * slow).round() as u64;
+        self.options.clock.sleep_us(duration_us).await;
+        let mut shared = self.shared.borrow_mut();
+        if let Some(why) = &shared.lost {
+            return (duration_us, Err(CopyError::DeviceLost(why.clone())));
+        }
+        if fails {
+            return (duration_us, Err(CopyError::Failed("injected".to_owned())));
+        }
+        for (pair, began) in batch.pairs.iter().zip(&begun) {
+            shared.memory.end_copy(batch.direction, pair.device.0, pair.host.0, began);
+        }
+        (duration_us, Ok(()))
+    }
+
+    fn exists(&self, pair: &CopyPair) -> bool {
+        let memory = &self.shared.borrow().memory;
+        (pair.device.0 as usize) < memory.device_blocks()
+            && (pair.host.0 as usize) < memory.host_blocks()
+    }
+}

@@ -1,0 +1,95 @@
+//! What the mock device "generates": each token is a hash of all tokens before it, so that any stream
+//! can be checked without a second run.
+
+use crate::TokenId;
+use std::sync::Arc;
+
+/// Mixes 64 bits (the finalizer of SplitMix64).
+pub(super) fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Fingerprint of a prefix: that of the tokens before, extended by one token. Never 0, which stands for
+/// memory that holds nothing.
+pub(super) fn extend(prefix: u64, token: TokenId) -> u64 {
+    mix(prefix ^ mix(u64::from(token))).max(1)
+}
+
+/// Knows every token that a mock device will sample.
+#[derive(Debug, Clone)]
+pub struct MockOracle {
+    seed: u64,
+    vocab_size: u32,
+    reserved: Arc<[TokenId]>,
+}
+
+impl MockOracle {
+    /// An oracle for a device with this seed and vocabulary that never samples a `reserved` token.
+    ///
+    /// # Panics
+    /// If the reserved tokens leave nothing to sample.
+    pub fn new(seed: u64, vocab_size: u32, reserved: &[TokenId]) -> MockOracle {
+        let mut reserved: Vec<TokenId> =
+            reserved.iter().copied().filter(|token| *token < vocab_size).collect();
+        reserved.sort_unstable();
+        reserved.dedup();
+        assert!((reserved.len() as u64) < u64::from(vocab_size), "every token is reserved");
+        MockOracle { seed, vocab_size, reserved: reserved.into() }
+    }
+
+    /// Output tokens `0..n` for a prompt.
+    pub fn output(&self, prompt: &[TokenId], n: usize) -> Vec<TokenId> {
+        let mut prefix = prompt.iter().fold(0, |prefix, token| extend(prefix, *token));
+        let mut output = Vec::with_capacity(n);
+        for _ in 0..n {
+            let token = self.after(prefix);
+            prefix = extend(prefix, token);
+            output.push(token);
+        }
+        output
+    }
+
+    /// The token sampled after a prefix with this fingerprint.
+    pub(super) fn after(&self, prefix: u64) -> TokenId {
+        // Draw among the tokens that are not reserved, then step over the reserved ones below.
+        let choices = u64::from(self.vocab_size) - self.reserved.len() as u64;
+        let mut token = (mix(prefix ^ mix(self.seed)) % choices) as TokenId;
+        for reserved in self.reserved.iter() {
+            if *reserved <= token {
+                token += 1;
+            }
+        }
+        token
+    }
+}
+
+/// Output token number `i` (from 0) that a mock device with this seed and vocabulary, and nothing
+/// reserved, samples for a prompt.
+pub fn mock_oracle(seed: u64, vocab_size: u32, prompt: &[TokenId], i: usize) -> TokenId {
+    MockOracle::new(seed, vocab_size, &[]).output(prompt, i + 1)[i]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reserved_tokens_are_never_sampled_and_all_others_are() {
+        let oracle = MockOracle::new(1, 8, &[0, 3, 7, 7, 99]);
+        let mut seen: Vec<TokenId> = oracle.output(&[1, 2], 500);
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen, [1, 2, 4, 5, 6]);
+    }
+
+    #[test]
+    fn every_token_of_the_prompt_and_the_seed_matter() {
+        let output = |seed, prompt: &[TokenId]| MockOracle::new(seed, 1000, &[]).output(prompt, 8);
+        assert_ne!(output(1, &[1, 2, 3]), output(2, &[1, 2, 3]));
+        assert_ne!(output(1, &[1, 2, 3]), output(1, &[2, 1, 3]));
+        assert_eq!(mock_oracle(1, 1000, &[1, 2, 3], 7), output(1, &[1, 2, 3])[7]);
+    }
+}

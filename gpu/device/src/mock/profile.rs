@@ -1,0 +1,206 @@
+//! How fast the pretended device is and how large, as TOML.
+
+use crate::DeviceProfile;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// Speed and size of a mock device. The duration of a step, us, is
+///
+/// `step_base_us + decode_token_us * D + prefill_token_us * P + kv_token_us * K + prefill_context_us * C`,
+/// plus `prefill_step_us` if `P > 0`, where `D` is the number of decode tokens, `P` of prefill tokens,
+/// `K` the tokens of KV that the decode tokens read (their own included), and `C` the sum over prefill
+/// tokens of the tokens before them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MockProfile {
+    /// What logs call it.
+    pub name: String,
+    /// Fixed cost of a step, us.
+    pub step_base_us: f64,
+    /// Cost of one decode token, us.
+    pub decode_token_us: f64,
+    /// Cost of one prefill token, us.
+    pub prefill_token_us: f64,
+    /// Cost of reading one token of KV in decode, us.
+    pub kv_token_us: f64,
+    /// Cost of one (prefill token, token before it) pair, us.
+    pub prefill_context_us: f64,
+    /// Cost of having any prefill in a step, us.
+    pub prefill_step_us: f64,
+    /// Bandwidth between the tiers each way, bytes per second; full duplex.
+    pub link_bytes_per_s: f64,
+    /// Bytes of KV per token, all layers, K and V.
+    pub kv_bytes_per_token: u64,
+    /// Tokens per block.
+    pub block_size: u32,
+    /// Blocks of the device tier.
+    pub device_blocks: u32,
+    /// Blocks of the host tier.
+    pub host_blocks: u32,
+    /// Size of the vocabulary.
+    pub vocab_size: u32,
+    /// Longest sequence, tokens.
+    pub max_model_len: u32,
+    /// Steps in flight at once.
+    pub max_steps_in_flight: u32,
+    /// Time the simulated engine takes to plan a step, us; not the device's affair.
+    pub plan_us: u64,
+    /// How long before a step's predicted end the next is submitted, us; not the device's affair.
+    pub lead_us: u64,
+}
+
+/// Why a profile could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum MockProfileError {
+    /// No profile of that name is built in.
+    #[error("there is no mock device \"{0}\": built in are {names}; a path to a .toml file also works", names = names())]
+    Unknown(String),
+    /// The file could not be read.
+    #[error("cannot read the mock device profile {path}: {source}")]
+    Read {
+        /// The file.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The text is not a profile.
+    #[error("the mock device profile is malformed: {0}")]
+    Parse(#[from] toml::de::Error),
+    /// A value makes no sense.
+    #[error("the mock device profile is unusable: {field} must be {must}")]
+    Value {
+        /// The field.
+        field: &'static str,
+        /// What it must be.
+        must: &'static str,
+    },
+}
+
+const BUILT_IN: [(&str, &str); 3] = [
+    ("llama70b-tp8-a100", include_str!("../../profiles/llama70b-tp8-a100.toml")),
+    ("llama70b-h100", include_str!("../../profiles/llama70b-h100.toml")),
+    ("tiny", include_str!("../../profiles/tiny.toml")),
+];
+
+fn names() -> String {
+    BUILT_IN.map(|(name, _)| name).join(", ")
+}
+
+impl MockProfile {
+    /// Names of the built-in profiles.
+    pub fn built_in() -> impl Iterator<Item = &'static str> {
+        BUILT_IN.iter().map(|(name, _)| *name)
+    }
+
+    /// A built-in profile by name, or one from a file if the name ends in `.toml`.
+    ///
+    /// # Errors
+    /// [`MockProfileError`] names what is wrong and what would do.
+    pub fn named(name: &str) -> Result<MockProfile, MockProfileError> {
+        if name.ends_with(".toml") {
+            return MockProfile::from_file(Path::new(name));
+        }
+        match BUILT_IN.iter().find(|(known, _)| *known == name) {
+            Some((_, text)) => MockProfile::parse(text),
+            None => Err(MockProfileError::Unknown(name.to_owned())),
+        }
+    }
+
+    /// A profile from a file.
+    ///
+    /// # Errors
+    /// [`MockProfileError`] if it cannot be read or used.
+    pub fn from_file(path: &Path) -> Result<MockProfile, MockProfileError> {
+        let text = std::fs::read_to_string(path).map_err(|source| MockProfileError::Read {
+            path: path.display().to_string(),
+            source,
+        })?;
+        MockProfile::parse(&text)
+    }
+
+    /// A profile from its text.
+    ///
+    /// # Errors
+    /// [`MockProfileError`] if it is malformed or unusable.
+    pub fn parse(text: &str) -> Result<MockProfile, MockProfileError> {
+        let profile: MockProfile = toml::from_str(text)?;
+        profile.check()?;
+        Ok(profile)
+    }
+
+    fn check(&self) -> Result<(), MockProfileError> {
+        let costs = [
+            ("step_base_us", self.step_base_us),
+            ("decode_token_us", self.decode_token_us),
+            ("prefill_token_us", self.prefill_token_us),
+            ("kv_token_us", self.kv_token_us),
+            ("prefill_context_us", self.prefill_context_us),
+            ("prefill_step_us", self.prefill_step_us),
+        ];
+        for (field, cost) in costs {
+            if !(cost.is_finite() && cost >= 0.0) {
+                return Err(MockProfileError::Value { field, must: "a number of us from 0 up" });
+            }
+        }
+        if !(self.link_bytes_per_s.is_finite() && self.link_bytes_per_s > 0.0) {
+            let field = "link_bytes_per_s";
+            return Err(MockProfileError::Value { field, must: "a number of bytes above 0" });
+        }
+        let counts = [
+            ("kv_bytes_per_token", self.kv_bytes_per_token),
+            ("block_size", u64::from(self.block_size)),
+            ("device_blocks", u64::from(self.device_blocks)),
+            ("max_model_len", u64::from(self.max_model_len)),
+            ("max_steps_in_flight", u64::from(self.max_steps_in_flight)),
+        ];
+        for (field, count) in counts {
+            if count == 0 {
+                return Err(MockProfileError::Value { field, must: "at least 1" });
+            }
+        }
+        if self.vocab_size < 2 {
+            return Err(MockProfileError::Value { field: "vocab_size", must: "at least 2" });
+        }
+        Ok(())
+    }
+
+    /// What the engine is told of the speed: a first estimate without the prefill terms it lacks.
+    pub fn device_profile(&self) -> DeviceProfile {
+        DeviceProfile {
+            step_base_us: self.step_base_us,
+            decode_token_us: self.decode_token_us,
+            prefill_token_us: self.prefill_token_us,
+            kv_token_us: self.kv_token_us,
+            link_bytes_per_s: self.link_bytes_per_s,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_built_in_profile_parses_under_its_own_name() {
+        for name in MockProfile::built_in() {
+            assert_eq!(MockProfile::named(name).expect("a good profile").name, name);
+        }
+    }
+
+    #[test]
+    fn unknown_and_unusable_profiles_say_what_would_do() {
+        let unknown = MockProfile::named("tpu").expect_err("no such profile").to_string();
+        assert!(unknown.contains("llama70b-h100, tiny"), "{unknown}");
+        let text = include_str!("../../profiles/tiny.toml");
+        for (from, to, field) in [
+            ("block_size = 16", "block_size = 0", "block_size"),
+            ("step_base_us = 200.0", "step_base_us = nan", "step_base_us"),
+            ("link_bytes_per_s = 1e9", "link_bytes_per_s = 0.0", "link_bytes_per_s"),
+            ("vocab_size = 1000", "vocab_size = 1", "vocab_size"),
+            ("plan_us", "plan_s", "plan_s"),
+        ] {
+            let wrong = MockProfile::parse(&text.replace(from, to)).expect_err(field).to_string();
+            assert!(wrong.contains(field), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The compute side: steps in order, each taking its modelled time.
+
+use super::faults::{Draws, MockFault};
+use super::sequences::{SequenceState, Sequences};
+use super::slices::{self, Work};
+use super::{MockOptions, MockOracle, Shared};
+use crate::{
+    Sampled, SeqFault, SeqSlice, SliceInput, StepBatch, StepDone, StepError, StepId, StepOutput,
+    StepRunner, StepTiming, SubmitError, TokenLogprobs,
+};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tokio::sync::mpsc;
+
+type Job = (StepBatch, Box<dyn FnOnce(StepDone) + Send>);
+
+/// Hands steps to the task that runs them.
+pub(super) struct MockRunner {
+    jobs: mpsc::Sender<Job>,
+    in_flight: Arc<AtomicU32>,
+    depth: u32,
+}
+
+impl MockRunner {
+    /// Starts the task on the current thread.
+    pub(super) fn start(options: MockOptions, shared: Rc<RefCell<Shared>>) -> MockRunner {
+        let depth = options.profile.max_steps_in_flight.max(1);
+        let (jobs, work) = mpsc::channel(depth as usize);
+        let in_flight = Arc::new(AtomicU32::new(0));
+        let engine = Engine {
+            oracle: options.oracle(),
+            noise: Draws::new(options.seed, 1),
+            faults: Draws::new(options.seed, 2),
+            sequences: Sequences::new(),
+            failed: VecDeque::with_capacity(depth as usize + 1),
+            options,
+            shared,
+        };
+        tokio::task::spawn_local(run(engine, work, Arc::clone(&in_flight)));
+        MockRunner { jobs, in_flight, depth }
+    }
+}
+
+impl StepRunner for MockRunner {
+    fn submit(
+        &mut self,
+        batch: StepBatch,
+        done: Box<dyn FnOnce(StepDone) + Send>,
+    ) -> Result<(), SubmitError> {
+        if self.in_flight.load(Ordering::Acquire) >= self.depth {
+            return Err(SubmitError::Full);
+        }
+        self.in_flight.fetch_add(1, Ordering::AcqRel);
+        self.jobs.try_send((batch, done)).map_err(|refused| {
+            self.in_flight.fetch_sub(1, Ordering::AcqRel);
+            match refused {
+                mpsc::error::TrySendError::Full(_) => SubmitError::Full,
+                mpsc::error::TrySendError::Closed(_) => SubmitError::Stopped,
+            }
+        })
+    }
+}
+
+async fn run(mut engine: Engine, mut work: mpsc::Receiver<Job>, in_flight: Arc<AtomicU32>) {
+    while let Some((batch, done)) = work.recv().await {
+        let result = engine.step(&batch).await;
+        if result.is_err() {
+            engine.remember_failed(batch.id);
+        }
+        in_flight.fetch_sub(1, Ordering::AcqRel);
+        done(StepDone { id: batch.id, result });
+    }
+}
+
+struct Engine {
+    options: MockOptions,
+    shared: Rc<RefCell<Shared>>,
+    oracle: MockOracle,
+    noise: Draws,
+    faults: Draws,
+    sequences: Sequences,
+    /// The last steps that failed: later ones in flight may wait for their tokens.
+    failed: VecDeque<StepId>,
+}
+
+impl Engine {
+    async fn step(&mut self, batch: &StepBatch) -> Result<StepOutput, StepError> {
+        self.lose_device_at(batch.id);
+        if let Some(why) = &self.shared.borrow().lost {
+            return Err(StepError::DeviceLost(why.clone()));
+        }
+        for seq in &batch.ends {
+            self.sequences.remove(seq);
+        }
+        for start in &batch.starts {
+            self.sequences.insert(start.seq, SequenceState::start(start));
+        }
+        let orphan = self.orphan(batch);
+        let begun = if orphan.is_some() { Ok(0) } else { self.begin(batch) };
+        let forward_us = self.duration_us(batch);
+        let injected = self.faults.chance(self.options.faults.step_fails);
+        self.options.clock.sleep_us(forward_us).await;
+        if let Some(step) = orphan {
+            let why = format!("it takes its input from {step}, which failed");
+            return Err(StepError::Failed(why));
+        }
+        let copies_before = begun.map_err(|fault| self.found(fault))?;
+        self.check_again(batch, copies_before).map_err(|fault| self.found(fault))?;
+        if injected {
+            return Err(StepError::Failed("injected".to_owned()));
+        }
+        slices::write(batch, &self.sequences, &mut self.shared.borrow_mut().memory);
+        let timing = StepTiming { forward_us, sampling_us: 0 };
+        Ok(StepOutput { sampled: self.sample(batch), timing })
+    }
+
+    fn lose_device_at(&mut self, step: StepId) {
+        if self.options.faults.lost_at_step.is_some_and(|at| step >= at) {
+            self.shared.borrow_mut().lost.get_or_insert_with(|| format!("injected at {step}"));
+        }
+    }
+
+    /// A failed step whose token this one takes as its input: no fault of the engine.
+    fn orphan(&self, batch: &StepBatch) -> Option<StepId> {
+        batch.slices.iter().find_map(|slice| match slice.input {
+            SliceInput::SampledBy(step) if self.failed.contains(&step) => Some(step),
+            _ => None,
+        })
+    }
+
+    /// Checks the batch and what it reads, and spoils what it writes. Returns the count of copies in.
+    fn begin(&mut self, batch: &StepBatch) -> Result<u64, MockFault> {
+        for stranger in slices::unknown(batch, &self.sequences) {
+            self.options.log.push(stranger);
+        }
+        let memory = &mut self.shared.borrow_mut().memory;
+        slices::check_shape(batch, &self.sequences, memory, self.options.max_model_len)?;
+        slices::check_reads(batch, &self.sequences, memory)?;
+        slices::spoil(batch, &self.sequences, memory);
+        Ok(memory.copies_in)
+    }
+
+    /// Content that changed while the step ran is as wrong as content that was wrong before. Slices that
+    /// read what another one writes show when every slot is watched.
+    fn check_again(&self, batch: &StepBatch, copies_before: u64) -> Result<(), MockFault> {
+        let memory = &self.shared.borrow().memory;
+        let per_slot = self.options.fingerprints == super::Fingerprints::PerSlot;
+        if per_slot || memory.copies_in != copies_before {
+            slices::check_reads(batch, &self.sequences, memory)?;
+        }
+        Ok(())
+    }
+
+    fn found(&self, fault: MockFault) -> StepError {
+        let error = StepError::Failed(fault.to_string());
+        self.options.log.push(fault);
+        error
+    }
+
+    fn duration_us(&mut self, batch: &StepBatch) -> u64 {
+        let faults = &self.options.faults;
+        let slow = if self.faults.chance(faults.step_slow) { faults.slow_factor } else { 1.0 };
+        let noise = self.noise.noise(self.options.noise_sigma);
+        let work = Work::of(batch, &self.sequences);
+        (step_us(&self.options.profile, work) * noise * slow).round() as u64
+    }
+
+    fn sample(&mut self, batch: &StepBatch) -> Vec<(crate::SeqId, Result<Sampled, SeqFault>)> {
+        let wanted = batch.slices.iter().filter(|slice| slice.sample.is_some());
+        wanted.map(|slice| (slice.seq, self.sample_one(batch.id, slice))).collect()
+    }
+
+    fn sample_one(&mut self, step: StepId, slice: &SeqSlice) -> Result<Sampled, SeqFault> {
+        let unknown = SeqFault::UnknownSequence(slice.seq);
+        let state = self.sequences.get_mut(&slice.seq).ok_or(unknown)?;
+        let end = slice.first_pos as usize + slice.input.len();
+        let token = state.sample(end, step, &self.oracle);
+        // The mock device is certain of its tokens.
+        let logprobs = state.logprobs.map(|most| {
+            let top = if most > 0 { vec![(token, 0.0)] } else { Vec::new() };
+            Box::new(TokenLogprobs { chosen: 0.0, top })
+        });
+        Ok(Sampled { token, logprobs })
+    }
+
+    fn remember_failed(&mut self, step: StepId) {
+        self.failed.push_back(step);
+        if self.failed.len() > self.options.profile.max_steps_in_flight as usize {
+            self.failed.pop_front();
+        }
+    }
+}
+
+/// Modelled duration of a step without noise, us.
+fn step_us(profile: &super::MockProfile, work: Work) -> f64 {
+    let prefill_step_us = if work.prefill_tokens > 0 { profile.prefill_step_us } else { 0.0 };
+    profile.step_base_us
+        + profile.decode_token_us * work.decode_tokens as f64
+        + profile.prefill_token_us * work.prefill_tokens as f64
+        + profile.kv_token_us * work.kv_tokens as f64
+        + profile.prefill_context_us * work.prefill_context as f64
+        + prefill_step_us
+}

@@ -1,0 +1,79 @@
+//! What the mock device knows of each sequence: its tokens and the fingerprint of every prefix.
+
+use super::oracle::{MockOracle, extend};
+use crate::{SeqId, SeqStart, SliceInput, StepId, TokenId};
+use std::collections::HashMap;
+
+/// State of one sequence, from `StepBatch::starts` to `StepBatch::ends`.
+#[derive(Debug, Default)]
+pub(super) struct SequenceState {
+    prompt_len: usize,
+    /// Prompt and sampled tokens.
+    tokens: Vec<TokenId>,
+    /// Fingerprint of the prefix that ends with each token.
+    pub(super) prints: Vec<u64>,
+    /// The step that sampled the last token.
+    sampled_by: Option<StepId>,
+    /// Whether it asked for log-probabilities.
+    pub(super) logprobs: Option<u8>,
+}
+
+/// All sequences. Only looked up, never iterated.
+pub(super) type Sequences = HashMap<SeqId, SequenceState>;
+
+impl SequenceState {
+    /// A sequence that starts.
+    pub(super) fn start(start: &SeqStart) -> SequenceState {
+        let mut state = SequenceState {
+            prompt_len: start.prompt.len(),
+            logprobs: start.sampling.logprobs,
+            ..SequenceState::default()
+        };
+        for token in start.prompt.iter() {
+            state.push(*token);
+        }
+        state
+    }
+
+    fn push(&mut self, token: TokenId) {
+        let prefix = self.prints.last().copied().unwrap_or(0);
+        self.tokens.push(token);
+        self.prints.push(extend(prefix, token));
+    }
+
+    /// Whether a slice of `len` tokens from `first_pos` on decodes, rather than computes the prompt (or
+    /// recomputes what was lost).
+    pub(super) fn decodes(&self, first_pos: usize, len: usize) -> bool {
+        len == 1 && first_pos >= self.prompt_len
+    }
+
+    /// Whether the input is what the sequence holds from `first_pos` on.
+    pub(super) fn input_is_right(&self, first_pos: usize, input: &SliceInput) -> bool {
+        match input {
+            SliceInput::Known(tokens) => {
+                let known = self.tokens.get(first_pos..first_pos + tokens.len());
+                known == Some(tokens.as_slice())
+            }
+            SliceInput::SampledBy(step) => {
+                self.sampled_by == Some(*step) && first_pos + 1 == self.tokens.len()
+            }
+        }
+    }
+
+    /// Whether output `i` is what a slice that ends before position `end` samples.
+    pub(super) fn samples(&self, end: usize, i: u32) -> bool {
+        end == self.prompt_len + i as usize
+    }
+
+    /// Samples the token at position `end`.
+    pub(super) fn sample(&mut self, end: usize, step: StepId, oracle: &MockOracle) -> TokenId {
+        let token = oracle.after(self.prints[end - 1]);
+        if end == self.tokens.len() {
+            self.push(token);
+        }
+        if end + 1 == self.tokens.len() {
+            self.sampled_by = Some(step);
+        }
+        token
+    }
+}

@@ -1,0 +1,164 @@
+//! Checks what a step asks for against memory and the sequences, and applies what it computes.
+
+use super::faults::{MockFault, MockFaultKind};
+use super::memory::Memory;
+use super::sequences::{SequenceState, Sequences};
+use crate::{BlockId, SeqSlice, StepBatch, StepId};
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// Work of a step, for the model of its duration.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Work {
+    /// Decode tokens.
+    pub(super) decode_tokens: u64,
+    /// Prefill tokens.
+    pub(super) prefill_tokens: u64,
+    /// Tokens of KV that decode reads.
+    pub(super) kv_tokens: u64,
+    /// Pairs of a prefill token and a token before it.
+    pub(super) prefill_context: u64,
+}
+
+impl Work {
+    /// Work of the slices of known sequences.
+    pub(super) fn of(batch: &StepBatch, sequences: &Sequences) -> Work {
+        let mut work = Work::default();
+        for slice in &batch.slices {
+            let Some(state) = sequences.get(&slice.seq) else { continue };
+            let (first, len) = (u64::from(slice.first_pos), slice.input.len() as u64);
+            if state.decodes(slice.first_pos as usize, slice.input.len()) {
+                work.decode_tokens += 1;
+                work.kv_tokens += first + 1;
+            } else {
+                work.prefill_tokens += len;
+                work.prefill_context += len * first + len * len.saturating_sub(1) / 2;
+            }
+        }
+        work
+    }
+}
+
+/// Blocks that a slice writes, with the slots of each.
+fn written(
+    slice: &SeqSlice,
+    block_size: usize,
+) -> impl Iterator<Item = (BlockId, usize, Range<usize>)> {
+    let (first, end) = (slice.first_pos as usize, slice.first_pos as usize + slice.input.len());
+    (first / block_size..end.div_ceil(block_size)).map(move |entry| {
+        let start = entry * block_size;
+        let slots = first.max(start) - start..end.min(start + block_size) - start;
+        (slice.table[entry], entry, slots)
+    })
+}
+
+/// Checks the shape of every slice: what it says of itself, its sequence and its table.
+pub(super) fn check_shape(
+    batch: &StepBatch,
+    sequences: &Sequences,
+    memory: &Memory,
+    max_len: u32,
+) -> Result<(), MockFault> {
+    let (mut seqs, mut blocks) = (BTreeSet::new(), BTreeSet::new());
+    for slice in &batch.slices {
+        let fault = |kind| MockFault { step: batch.id, seq: slice.seq, kind };
+        let bad = |what| fault(MockFaultKind::BadSlice(what));
+        if !seqs.insert(slice.seq) {
+            return Err(bad("two slices in one step"));
+        }
+        let Some(state) = sequences.get(&slice.seq) else { continue };
+        if let Some(what) = slice_is_wrong(slice, state, memory, max_len) {
+            return Err(bad(what));
+        }
+        for (block, ..) in written(slice, memory.block_size()) {
+            if !blocks.insert(block) {
+                return Err(fault(MockFaultKind::SharedWrite { block }));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn slice_is_wrong(
+    slice: &SeqSlice,
+    state: &SequenceState,
+    memory: &Memory,
+    max_len: u32,
+) -> Option<&'static str> {
+    let (first, len) = (slice.first_pos as usize, slice.input.len());
+    let end = first + len;
+    if len == 0 {
+        Some("no input")
+    } else if end > max_len as usize {
+        Some("longer than the model supports")
+    } else if slice.table.len() * memory.block_size() < end {
+        Some("the block table is too short")
+    } else if slice.table.iter().any(|block| block.0 as usize >= memory.device_blocks()) {
+        Some("the block table names a block that does not exist")
+    } else if !state.input_is_right(first, &slice.input) {
+        Some("the input is not what the sequence holds at that position")
+    } else if slice.sample.is_some_and(|i| !state.samples(end, i)) {
+        Some("the output to sample does not follow the input")
+    } else {
+        None
+    }
+}
+
+/// Checks that every position the step reads holds its sequence's prefix.
+pub(super) fn check_reads(
+    batch: &StepBatch,
+    sequences: &Sequences,
+    memory: &Memory,
+) -> Result<(), MockFault> {
+    let block_size = memory.block_size();
+    for slice in &batch.slices {
+        let Some(state) = sequences.get(&slice.seq) else { continue };
+        let first = slice.first_pos as usize;
+        for (entry, block) in slice.table[..first.div_ceil(block_size)].iter().enumerate() {
+            let start = entry * block_size;
+            let valid = block_size.min(first - start);
+            let end = state.prints.len().min(start + block_size);
+            if !memory.holds(block.0, valid, &state.prints[start..end]) {
+                let kind = MockFaultKind::WrongContent { block: *block, entry: entry as u32 };
+                return Err(MockFault { step: batch.id, seq: slice.seq, kind });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The step starts: what it will write is garbage until it ends.
+pub(super) fn spoil(batch: &StepBatch, sequences: &Sequences, memory: &mut Memory) {
+    for slice in batch.slices.iter().filter(|slice| sequences.contains_key(&slice.seq)) {
+        for (block, _, slots) in written(slice, memory.block_size()) {
+            memory.spoil(block.0, slots);
+        }
+    }
+}
+
+/// The step ends well: what it wrote is there.
+pub(super) fn write(batch: &StepBatch, sequences: &Sequences, memory: &mut Memory) {
+    let block_size = memory.block_size();
+    for slice in &batch.slices {
+        let Some(state) = sequences.get(&slice.seq) else { continue };
+        for (block, entry, slots) in written(slice, block_size) {
+            let start = entry * block_size;
+            let end = state.prints.len().min(start + block_size);
+            memory.write(block.0, slots, &state.prints[start..end]);
+        }
+    }
+}
+
+/// Slices of sequences the device does not know.
+pub(super) fn unknown<'a>(
+    batch: &'a StepBatch,
+    sequences: &'a Sequences,
+) -> impl Iterator<Item = MockFault> + 'a {
+    let step: StepId = batch.id;
+    let strangers = batch.slices.iter().filter(|slice| !sequences.contains_key(&slice.seq));
+    strangers.map(move |slice| MockFault {
+        step,
+        seq: slice.seq,
+        kind: MockFaultKind::UnknownSequence,
+    })
+}
