@@ -199,10 +199,13 @@ fn tile_weigh<E: Element, const R: usize, const V: usize>(
     let (size, dim) = (blocks.block_size, blocks.head_dim);
     assert!(out.len() == R * dim && column + V * LANES <= dim);
     let place = |row: usize, v: usize| row * dim + column + v * LANES;
-    // SAFETY: checked above: eight floats from each place are inside `out`.
-    let mut sums: [[__m256; V]; R] = std::array::from_fn(|row| {
-        std::array::from_fn(|v| unsafe { _mm256_loadu_ps(out.as_ptr().add(place(row, v))) })
-    });
+    let mut sums = [[_mm256_setzero_ps(); V]; R];
+    for (row, sums) in sums.iter_mut().enumerate() {
+        for (v, sum) in sums.iter_mut().enumerate() {
+            // SAFETY: checked above: eight floats from each place are inside `out`.
+            *sum = unsafe { _mm256_loadu_ps(out.as_ptr().add(place(row, v))) };
+        }
+    }
     let mut position = range.start;
     while position < range.end {
         let values = blocks.values[position / size];
