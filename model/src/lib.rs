@@ -5,6 +5,7 @@
 pub mod arch;
 pub mod forward;
 pub mod gguf;
+pub mod load;
 pub mod runner;
 pub mod sampling;
 pub mod weights;

@@ -81,6 +81,14 @@ impl Checkpoint {
         }
     }
 
+    /// Bytes of the tensors' files.
+    pub fn bytes(&self) -> u64 {
+        match &self.store {
+            Store::Gguf(file) => file.file_bytes(),
+            Store::Hf(dir) => dir.bytes(),
+        }
+    }
+
     /// Whether q and k rows are stored for interleaved RoPE: llama.cpp's converter permutes them for
     /// the llama family only.
     pub(crate) fn permuted(&self) -> bool {

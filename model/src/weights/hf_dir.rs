@@ -87,6 +87,10 @@ impl HfDir {
         Ok(HfDir { shards, index })
     }
 
+    pub(super) fn bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.file.as_ref().len() as u64).sum()
+    }
+
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.index.keys().map(String::as_str)
     }

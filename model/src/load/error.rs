@@ -1,0 +1,57 @@
+//! Why a model could not be made ready.
+
+use crate::weights::WeightError;
+use tiercel_gpu::cpu::CpuError;
+
+/// A model that cannot be served as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The files.
+    #[error(transparent)]
+    Weights(#[from] WeightError),
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] CpuError),
+    /// An option out of its range.
+    #[error("{option} is {value}; it must be between {min} and {max}")]
+    Option {
+        /// Its name.
+        option: &'static str,
+        /// Its value.
+        value: u64,
+        /// Smallest accepted.
+        min: u64,
+        /// Largest accepted.
+        max: u64,
+    },
+    /// The KV cache has no room for a single block.
+    #[error(
+        "{bytes} bytes of KV cache hold no block of {block_bytes} bytes; give it more memory or make \
+         blocks smaller"
+    )]
+    NoBlocks {
+        /// Memory given.
+        bytes: u64,
+        /// Bytes of one block.
+        block_bytes: u64,
+    },
+    /// Activations would not fit.
+    #[error(
+        "a step of {tokens} tokens needs {bytes} bytes of activations but {available} are available; \
+         lower max_num_batched_tokens"
+    )]
+    Activations {
+        /// Tokens of a step.
+        tokens: usize,
+        /// Bytes needed.
+        bytes: u64,
+        /// Bytes available.
+        available: u64,
+    },
+    /// The operating system refused a thread.
+    #[error("could not start a thread: {0}")]
+    Thread(#[from] std::io::Error),
+    /// The model ran but its first steps failed.
+    #[error("the model's first steps failed: {0}")]
+    FirstSteps(String),
+}

@@ -1,0 +1,171 @@
+//! From files to a device that is ready to serve: [`load`].
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `options.rs` | what the caller decides, and its ranges |
+//! | `memory.rs` | how large the KV cache gets when nobody says |
+//! | `profile.rs` | the first measurement of the device's speed |
+//! | `error.rs` | what can go wrong |
+
+mod error;
+mod memory;
+mod options;
+mod profile;
+
+pub use error::LoadError;
+pub use options::{KvCapacity, LoadOptions};
+
+use crate::forward::{Decoder, DecoderLimits};
+use crate::runner::{ModelRunner, RunnerLimits};
+use crate::weights::{Checkpoint, LoadProgress, ModelFiles, Weights};
+use tiercel_device::{CopyThread, Device, DeviceInfo, StepThread};
+use tiercel_gpu::cpu::{CpuCopier, CpuDevice, CpuOps, CpuOptions};
+
+/// Steps in flight: the CPU computes while the engine plans only if the engine has its own core.
+const STEPS_IN_FLIGHT: u32 = 1;
+/// Copy batches that may wait; the engine bounds the bytes in transit long before.
+const COPY_BATCHES_MAX: usize = 64;
+
+/// A model ready to serve.
+pub struct Loaded {
+    /// Facts, speed, compute side and copy side.
+    pub device: Device,
+    /// The files, for the tokenizer and the chat template.
+    pub checkpoint: Checkpoint,
+}
+
+/// The parts of a device whose threads have not been started: what a benchmark or a test drives by hand.
+pub struct Parts {
+    /// Facts.
+    pub info: DeviceInfo,
+    /// Computes.
+    pub ops: CpuOps,
+    /// The forward pass.
+    pub decoder: Decoder<CpuOps>,
+    /// Copies blocks.
+    pub copier: CpuCopier,
+}
+
+impl Parts {
+    /// The compute side as one, and the copy side. At most `max_sequences` sequences are live at once.
+    pub fn into_runner(self, max_sequences: usize) -> (ModelRunner<CpuOps>, CpuCopier) {
+        let limits = RunnerLimits {
+            block_size: self.info.block_size as usize,
+            device_blocks: self.info.device_blocks,
+            max_sequences,
+        };
+        (ModelRunner::new(self.ops, self.decoder, limits), self.copier)
+    }
+}
+
+/// Opens a model on the CPU: maps and checks its files, allocates KV memory, packs the weights, measures
+/// a few steps, and starts the device and copy threads. `progress` is called as weights are packed.
+///
+/// # Errors
+/// [`LoadError`]; nothing keeps running then.
+pub fn load(
+    files: &ModelFiles,
+    options: &LoadOptions,
+    progress: &mut dyn FnMut(LoadProgress),
+) -> Result<Loaded, LoadError> {
+    let checkpoint = Checkpoint::open(files)?;
+    let parts = open(&checkpoint, options, progress)?;
+    let info = parts.info.clone();
+    let (mut runner, mut copier) = parts.into_runner(options.max_sequences);
+    let (seqs, tokens) = (options.max_num_seqs as u32, options.max_num_batched_tokens as u32);
+    let mut profile = profile::measure_steps(&mut runner, &info, seqs, tokens)
+        .map_err(|error| LoadError::FirstSteps(error.to_string()))?;
+    profile.link_bytes_per_s = profile::measure_link(&mut copier, &info);
+    tracing::info!(?info, ?profile, "device ready");
+    let runner = Box::new(StepThread::start(STEPS_IN_FLIGHT as usize, runner)?);
+    let copier = Box::new(CopyThread::start(COPY_BATCHES_MAX, copier)?);
+    Ok(Loaded { device: Device { info, profile, runner, copier }, checkpoint })
+}
+
+/// Everything of [`load`] but the measurement and the threads.
+///
+/// # Errors
+/// [`LoadError`].
+pub fn open(
+    checkpoint: &Checkpoint,
+    options: &LoadOptions,
+    progress: &mut dyn FnMut(LoadProgress),
+) -> Result<Parts, LoadError> {
+    options.check()?;
+    let config = checkpoint.config();
+    let asked_len = options.model_len(config.max_positions)?;
+    let cpu = cpu_options(checkpoint, options, asked_len)?;
+    let block_bytes = cpu.block_bytes();
+    let pool_tokens = u64::from(cpu.device_blocks) * options.block_size as u64;
+    let max_len = (asked_len as u64).min(pool_tokens) as usize;
+    if max_len < asked_len {
+        tracing::warn!(asked_len, max_len, "the KV cache limits the length of a sequence");
+    }
+    let limits = DecoderLimits {
+        max_batched_tokens: options.max_num_batched_tokens,
+        max_sampled_rows: options.max_num_seqs.min(options.max_num_batched_tokens),
+        max_positions: max_len,
+    };
+    check_activations(Decoder::<CpuOps>::activation_bytes(config, &limits), &limits)?;
+    let (mut ops, copier) = CpuDevice::open(cpu)?;
+    let weights = Weights::load(&mut ops, checkpoint, options.weights, progress)?;
+    let decoder = Decoder::new(&mut ops, config.clone(), weights, limits);
+    let info = DeviceInfo {
+        name: format!("cpu, {} threads", cpu.threads),
+        block_size: options.block_size as u32,
+        device_blocks: cpu.device_blocks,
+        host_blocks: cpu.host_blocks,
+        block_bytes,
+        max_steps_in_flight: STEPS_IN_FLIGHT,
+        max_model_len: max_len as u32,
+        vocab_size: config.vocab_size as u32,
+    };
+    Ok(Parts { info, ops, decoder, copier })
+}
+
+/// Sizes of both tiers.
+fn cpu_options(
+    checkpoint: &Checkpoint,
+    options: &LoadOptions,
+    max_len: usize,
+) -> Result<CpuOptions, LoadError> {
+    let config = checkpoint.config();
+    let mut cpu = CpuOptions {
+        threads: options.compute_threads(),
+        kv_type: options.kv_type,
+        block_size: options.block_size,
+        device_blocks: 0,
+        host_blocks: 0,
+        layers: config.layers(),
+        kv_heads: config.kv_heads,
+        head_dim: config.head_dim,
+    };
+    let block_bytes = cpu.block_bytes();
+    let blocks = |bytes: u64| u32::try_from(bytes / block_bytes).unwrap_or(u32::MAX);
+    let auto = || {
+        let wanted = memory::tokens_wanted(config, max_len, options.max_num_seqs);
+        let wanted = wanted.div_ceil(options.block_size as u64).saturating_mul(block_bytes);
+        memory::kv_bytes(memory::weight_bytes(checkpoint, options.weights), wanted)
+    };
+    let bytes = match options.kv_capacity {
+        KvCapacity::Auto => auto(),
+        KvCapacity::Bytes(bytes) => bytes,
+        KvCapacity::Blocks(count) => block_bytes.saturating_mul(u64::from(count)),
+    };
+    cpu.device_blocks = blocks(bytes);
+    cpu.host_blocks = blocks(options.host_bytes);
+    if cpu.device_blocks == 0 {
+        return Err(LoadError::NoBlocks { bytes, block_bytes });
+    }
+    Ok(cpu)
+}
+
+fn check_activations(bytes: u64, limits: &DecoderLimits) -> Result<(), LoadError> {
+    match memory::available_bytes() {
+        Some(available) if bytes > available => {
+            let tokens = limits.max_batched_tokens;
+            Err(LoadError::Activations { tokens, bytes, available })
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,98 @@
+//! What the composition root decides about a model's device.
+
+use super::LoadError;
+use std::num::NonZero;
+use tiercel_gpu::{KvType, WeightFormat};
+
+/// Settings of a loaded model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoadOptions {
+    /// What weights become in memory.
+    pub weights: WeightFormat,
+    /// Element type of the KV cache.
+    pub kv_type: KvType,
+    /// Compute threads; 0 takes one per core.
+    pub threads: usize,
+    /// Tokens per KV block.
+    pub block_size: usize,
+    /// Size of the device tier.
+    pub kv_capacity: KvCapacity,
+    /// Memory of the host tier, bytes; 0 for none.
+    pub host_bytes: u64,
+    /// Most sequences that sample in one step.
+    pub max_num_seqs: usize,
+    /// Most tokens in one step.
+    pub max_num_batched_tokens: usize,
+    /// Longest sequence, tokens; 0 takes the model's own limit.
+    pub max_model_len: usize,
+    /// Most sequences with sampler state, running or preempted.
+    pub max_sequences: usize,
+}
+
+/// Size of the device tier of KV blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvCapacity {
+    /// A third of the memory that is free beside the weights, at most what a full batch can use.
+    Auto,
+    /// Bytes, rounded down to whole blocks.
+    Bytes(u64),
+    /// Blocks.
+    Blocks(u32),
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        LoadOptions {
+            weights: WeightFormat::Auto,
+            kv_type: KvType::F16,
+            threads: 0,
+            block_size: 16,
+            kv_capacity: KvCapacity::Auto,
+            host_bytes: 0,
+            max_num_seqs: 64,
+            max_num_batched_tokens: 256,
+            max_model_len: 0,
+            max_sequences: 4096,
+        }
+    }
+}
+
+impl LoadOptions {
+    /// Checks every range that does not depend on the model.
+    pub(super) fn check(&self) -> Result<(), LoadError> {
+        for (option, value, min, max) in [
+            ("threads", self.threads, 0, 1024),
+            ("block_size", self.block_size, 1, 1024),
+            ("max_num_seqs", self.max_num_seqs, 1, 65_536),
+            ("max_num_batched_tokens", self.max_num_batched_tokens, 1, 1 << 20),
+            ("max_sequences", self.max_sequences, 1, 1 << 24),
+        ] {
+            in_range(option, value as u64, min, max)?;
+        }
+        Ok(())
+    }
+
+    /// Compute threads to start.
+    pub(super) fn compute_threads(&self) -> usize {
+        match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, NonZero::get),
+            threads => threads,
+        }
+    }
+
+    /// Longest sequence for a model made for `model_len` positions.
+    pub(super) fn model_len(&self, model_len: usize) -> Result<usize, LoadError> {
+        if self.max_model_len == 0 {
+            return Ok(model_len);
+        }
+        in_range("max_model_len", self.max_model_len as u64, 1, model_len as u64)?;
+        Ok(self.max_model_len)
+    }
+}
+
+fn in_range(option: &'static str, value: u64, min: u64, max: u64) -> Result<(), LoadError> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(LoadError::Option { option, value, min, max })
+}

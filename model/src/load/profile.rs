@@ -1,0 +1,265 @@
+//! A first measurement of the device's speed: a few steps on blocks that nobody owns yet.
+
+use std::sync::Arc;
+use tiercel_device::{
+    BlockId, BlockingCopier, BlockingRunner, Clock, CopyBatch, CopyDirection, CopyId, CopyPair,
+    DeviceInfo, DeviceProfile, HostBlockId, SamplingParams, SeqId, SeqSlice, SeqStart, SliceInput,
+    StepBatch, StepError, StepId, TokenId,
+};
+
+/// A measurement repeats until this is spent on it; the fastest counts.
+const REPEAT_US: u64 = 60_000;
+const REPEATS_MAX: usize = 8;
+/// Sequences of the batched decode step.
+const DECODE_SEQS: u32 = 8;
+/// Context of the decode step that reads KV, tokens.
+const CONTEXT: u32 = 1024;
+const PREFILL_TOKENS: u32 = 64;
+/// A step of one token that takes longer than this belongs to a model too slow to prefill for fun.
+const SLOW_STEP_US: u64 = 50_000;
+const PREFILL_TOKENS_SLOW: u32 = 8;
+/// Blocks of the measured copy, at most.
+const COPY_BLOCKS: u32 = 64;
+
+/// Durations of the measured steps.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Measured {
+    /// One decode token, no context.
+    one_us: f64,
+    /// `seqs` decode tokens, no context.
+    many_us: f64,
+    seqs: u32,
+    /// `seqs` decode tokens, each with `context` tokens of KV.
+    deep_us: f64,
+    context: u32,
+    /// One chunk of `prefill` tokens.
+    prefill_us: f64,
+    prefill: u32,
+}
+
+/// Runs steps on a fresh device. Leaves no sequence behind; the blocks it wrote hold garbage, as free
+/// blocks do.
+pub(super) fn measure_steps(
+    runner: &mut impl BlockingRunner,
+    info: &DeviceInfo,
+    max_seqs: u32,
+    max_tokens: u32,
+) -> Result<DeviceProfile, StepError> {
+    let seqs = DECODE_SEQS.min(max_seqs).min(max_tokens).min(info.device_blocks).max(1);
+    let per_seq = info.device_blocks / seqs * info.block_size;
+    let context = CONTEXT.min(per_seq.saturating_sub(1)).min(info.max_model_len - 1);
+    let mut scratch = Scratch { runner, info, clock: Clock::wall(), step: 0 };
+    scratch.start(seqs)?;
+    let one_us = scratch.time(1, 0, 1)?;
+    let slow = one_us > SLOW_STEP_US as f64;
+    let wanted = if slow { PREFILL_TOKENS_SLOW } else { PREFILL_TOKENS };
+    let room = info.device_blocks.saturating_mul(info.block_size).min(info.max_model_len);
+    let prefill = wanted.min(max_tokens).min(room);
+    let measured = Measured {
+        one_us,
+        many_us: scratch.time(seqs, 0, 1)?,
+        seqs,
+        deep_us: scratch.time(seqs, context, 1)?,
+        context,
+        prefill_us: scratch.time(1, 0, prefill)?,
+        prefill,
+    };
+    scratch.end(seqs)?;
+    tracing::debug!(?measured, "first steps");
+    Ok(fit(&measured))
+}
+
+/// The step model that explains the measurements; no cost is negative.
+fn fit(m: &Measured) -> DeviceProfile {
+    let extra = f64::from(m.seqs.max(2) - 1);
+    let decode_token_us =
+        if m.seqs > 1 { ((m.many_us - m.one_us) / extra).clamp(0.0, m.one_us) } else { m.one_us };
+    let step_base_us = (m.one_us - decode_token_us).max(0.0);
+    let read = f64::from(m.seqs) * f64::from(m.context.max(1));
+    DeviceProfile {
+        step_base_us,
+        decode_token_us,
+        prefill_token_us: ((m.prefill_us - step_base_us) / f64::from(m.prefill)).max(0.0),
+        kv_token_us: ((m.deep_us - m.many_us) / read).max(0.0),
+        link_bytes_per_s: 0.0,
+    }
+}
+
+struct Scratch<'a, R> {
+    runner: &'a mut R,
+    info: &'a DeviceInfo,
+    clock: Clock,
+    step: u64,
+}
+
+impl<R: BlockingRunner> Scratch<'_, R> {
+    fn run(&mut self, mut batch: StepBatch) -> Result<(), StepError> {
+        self.step += 1;
+        batch.id = StepId(self.step);
+        let output = self.runner.run(&batch)?;
+        let fault = output.sampled.into_iter().find_map(|(_, result)| result.err());
+        fault.map_or(Ok(()), |fault| Err(StepError::Failed(fault.to_string())))
+    }
+
+    fn start(&mut self, seqs: u32) -> Result<(), StepError> {
+        let sampling = Arc::new(SamplingParams::greedy());
+        let prompt: Arc<[TokenId]> = [0].into();
+        let start = |seq| SeqStart { seq, sampling: sampling.clone(), prompt: prompt.clone() };
+        self.run(StepBatch { starts: scratch_ids(seqs).map(start).collect(), ..empty() })
+    }
+
+    fn end(&mut self, seqs: u32) -> Result<(), StepError> {
+        self.run(StepBatch { ends: scratch_ids(seqs).collect(), ..empty() })
+    }
+
+    /// Fastest run of a step of `seqs` slices of `tokens` tokens each, at position `first_pos`, us.
+    fn time(&mut self, seqs: u32, first_pos: u32, tokens: u32) -> Result<f64, StepError> {
+        let mut best = u64::MAX;
+        let mut spent = 0;
+        for _ in 0..REPEATS_MAX {
+            let batch = self.batch(seqs, first_pos, tokens);
+            let start = self.clock.now();
+            self.run(batch)?;
+            let took = self.clock.now().since_us(start);
+            best = best.min(took);
+            spent += took;
+            if spent > REPEAT_US {
+                break;
+            }
+        }
+        Ok(best as f64)
+    }
+
+    fn batch(&self, seqs: u32, first_pos: u32, tokens: u32) -> StepBatch {
+        let blocks = (first_pos + tokens).div_ceil(self.info.block_size);
+        let vocab = self.info.vocab_size;
+        let slice = |(number, seq): (u32, SeqId)| SeqSlice {
+            seq,
+            first_pos,
+            input: SliceInput::Known((0..tokens).map(|i| (number + i) * 31 % vocab).collect()),
+            table: (number * blocks..(number + 1) * blocks).map(BlockId).collect(),
+            sample: (tokens == 1).then_some(0),
+        };
+        StepBatch { slices: (0..).zip(scratch_ids(seqs)).map(slice).collect(), ..empty() }
+    }
+}
+
+fn empty() -> StepBatch {
+    StepBatch { id: StepId(0), starts: vec![], ends: vec![], slices: vec![] }
+}
+
+/// Ids from the end of the range: the engine counts from its beginning, and these have ended anyway.
+fn scratch_ids(seqs: u32) -> impl Iterator<Item = SeqId> {
+    (0..u64::from(seqs)).map(|number| SeqId(u64::MAX - number))
+}
+
+/// One-way bandwidth between the tiers, bytes per second; 0 without a host tier.
+pub(super) fn measure_link(copier: &mut impl BlockingCopier, info: &DeviceInfo) -> f64 {
+    let blocks = COPY_BLOCKS.min(info.device_blocks).min(info.host_blocks);
+    if blocks == 0 {
+        return 0.0;
+    }
+    let pair = |number| CopyPair { device: BlockId(number), host: HostBlockId(number) };
+    let batch = CopyBatch {
+        id: CopyId(0),
+        direction: CopyDirection::Out,
+        pairs: (0..blocks).map(pair).collect(),
+    };
+    let clock = Clock::wall();
+    let mut best_us = u64::MAX;
+    // The first run also pays for touching the memory.
+    for _ in 0..REPEATS_MAX {
+        let start = clock.now();
+        if let Err(error) = copier.copy(&batch) {
+            tracing::warn!(%error, "measuring the link to the host tier failed");
+            return 0.0;
+        }
+        best_us = best_us.min(clock.now().since_us(start).max(1));
+    }
+    u64::from(blocks) as f64 * info.block_bytes as f64 * 1e6 / best_us as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tiercel_device::StepOutput;
+
+    #[test]
+    fn fit_recovers_a_linear_device() {
+        let (base, decode, prefill, kv) = (2_000.0, 50.0, 120.0, 0.25);
+        let measured = Measured {
+            one_us: base + decode,
+            many_us: base + 8.0 * decode,
+            seqs: 8,
+            deep_us: base + 8.0 * decode + 8.0 * 1000.0 * kv,
+            context: 1000,
+            prefill_us: base + 64.0 * prefill,
+            prefill: 64,
+        };
+        let profile = fit(&measured);
+        assert!((profile.step_base_us - base).abs() < 1e-6);
+        assert!((profile.decode_token_us - decode).abs() < 1e-6);
+        assert!((profile.prefill_token_us - prefill).abs() < 1e-6);
+        assert!((profile.kv_token_us - kv).abs() < 1e-6);
+    }
+
+    #[test]
+    fn fit_of_noise_is_never_negative() {
+        let measured = Measured {
+            one_us: 100.0,
+            many_us: 90.0,
+            seqs: 8,
+            deep_us: 80.0,
+            context: 1000,
+            prefill_us: 50.0,
+            prefill: 64,
+        };
+        let profile = fit(&measured);
+        assert!(profile.decode_token_us >= 0.0 && profile.step_base_us >= 0.0);
+        assert!(profile.prefill_token_us >= 0.0 && profile.kv_token_us >= 0.0);
+    }
+
+    /// Checks what the measurement asks of a device.
+    struct Checked {
+        info: DeviceInfo,
+        live: std::collections::HashSet<SeqId>,
+    }
+
+    impl BlockingRunner for Checked {
+        fn run(&mut self, batch: &StepBatch) -> Result<StepOutput, StepError> {
+            self.live.retain(|seq| !batch.ends.contains(seq));
+            self.live.extend(batch.starts.iter().map(|start| start.seq));
+            let mut seen = std::collections::HashSet::new();
+            for slice in &batch.slices {
+                let end = slice.first_pos + slice.input.len() as u32;
+                assert!(self.live.contains(&slice.seq) && end <= self.info.max_model_len);
+                assert!(slice.table.len() as u32 * self.info.block_size >= end);
+                for block in slice.table.iter() {
+                    assert!(block.0 < self.info.device_blocks && seen.insert(*block));
+                }
+            }
+            Ok(StepOutput::default())
+        }
+    }
+
+    #[test]
+    fn even_the_smallest_device_is_measured_within_its_limits() {
+        for (device_blocks, block_size, max_model_len, seqs, tokens) in
+            [(1, 1, 1, 1, 1), (1, 16, 4, 64, 256), (7, 16, 8192, 64, 256), (4096, 16, 8192, 64, 4)]
+        {
+            let info = DeviceInfo {
+                name: String::new(),
+                block_size,
+                device_blocks,
+                host_blocks: 0,
+                block_bytes: 1,
+                max_steps_in_flight: 1,
+                max_model_len,
+                vocab_size: 2,
+            };
+            let mut runner = Checked { info: info.clone(), live: Default::default() };
+            measure_steps(&mut runner, &info, seqs, tokens).expect("within limits");
+            assert!(runner.live.is_empty());
+        }
+    }
+}

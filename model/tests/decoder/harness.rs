@@ -1,0 +1,124 @@
+//! Drives a decoder by hand: what the engine does, without the engine.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tiercel_device::{
+    BlockId, BlockingCopier, CopyBatch, CopyDirection, CopyId, CopyPair, TokenId,
+};
+use tiercel_gpu::SeqRows;
+use tiercel_model::forward::ForwardBatch;
+use tiercel_model::load::{LoadOptions, Parts, open};
+use tiercel_model::weights::{Checkpoint, ModelFiles};
+
+/// A loaded model and the blocks nobody owns.
+pub(crate) struct Rig {
+    pub(crate) parts: Parts,
+    pub(crate) free: Vec<BlockId>,
+}
+
+/// A sequence whose tokens are known from the start.
+#[derive(Debug, Clone)]
+pub(crate) struct Sequence {
+    pub(crate) tokens: Vec<TokenId>,
+    pub(crate) done: usize,
+    pub(crate) table: Vec<BlockId>,
+}
+
+/// Logits of one position of one sequence of a step.
+pub(crate) struct Row {
+    pub(crate) sequence: usize,
+    pub(crate) position: usize,
+    pub(crate) logits: Vec<f32>,
+}
+
+impl Sequence {
+    pub(crate) fn new(tokens: Vec<TokenId>) -> Sequence {
+        Sequence { tokens, done: 0, table: Vec::new() }
+    }
+
+    pub(crate) fn left(&self) -> usize {
+        self.tokens.len() - self.done
+    }
+}
+
+impl Rig {
+    pub(crate) fn open(files: &ModelFiles, options: &LoadOptions) -> Rig {
+        let checkpoint = Checkpoint::open(files).expect("a good checkpoint");
+        let parts = open(&checkpoint, options, &mut |_| {}).expect("a device");
+        let free = (0..parts.info.device_blocks).rev().map(BlockId).collect();
+        Rig { parts, free }
+    }
+
+    /// Runs the next `count` tokens of each sequence in one batch. Returns the logits of every position
+    /// that `wanted` accepts.
+    pub(crate) fn step(
+        &mut self,
+        sequences: &mut [(&mut Sequence, usize)],
+        wanted: &dyn Fn(usize, usize) -> bool,
+    ) -> Vec<Row> {
+        let size = self.parts.info.block_size as usize;
+        let (mut tokens, mut seqs, mut rows) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, (sequence, count)) in sequences.iter_mut().enumerate() {
+            let (first, end) = (sequence.done, sequence.done + *count);
+            while sequence.table.len() * size < end {
+                sequence.table.push(self.free.pop().expect("a free block"));
+            }
+            let start = tokens.len();
+            tokens.extend(&sequence.tokens[first..end]);
+            for position in (first..end).filter(|&position| wanted(number, position)) {
+                rows.push((number, position, start + position - first));
+            }
+            let table: Arc<[BlockId]> = sequence.table.clone().into();
+            seqs.push(SeqRows { rows: start..tokens.len(), first_pos: first as u32, table });
+            sequence.done = end;
+        }
+        let sampled: Vec<usize> = rows.iter().map(|&(.., row)| row).collect();
+        let batch = ForwardBatch { tokens: &tokens, seqs: &seqs, sampled: &sampled };
+        let Parts { ops, decoder, .. } = &mut self.parts;
+        decoder.forward(ops, batch);
+        let mut logits = Vec::new();
+        for chunk in decoder.logit_chunks() {
+            let tensor = decoder.logits(ops, chunk);
+            let cols = tensor.cols();
+            logits.extend(tensor.values().chunks_exact(cols).map(<[f32]>::to_vec));
+        }
+        assert_eq!(logits.len(), rows.len());
+        let rows = rows.into_iter().zip(logits);
+        rows.map(|((sequence, position, _), logits)| Row { sequence, position, logits }).collect()
+    }
+
+    /// Moves a sequence through the host tier: out, its device blocks given to nobody, in to others.
+    pub(crate) fn swap(&mut self, sequence: &mut Sequence) {
+        let old = std::mem::take(&mut sequence.table);
+        let mut new: Vec<BlockId> = self.free.drain(..old.len()).collect();
+        new.reverse();
+        self.copy(CopyDirection::Out, &old);
+        self.free.extend(&old);
+        self.copy(CopyDirection::In, &new);
+        sequence.table = new;
+    }
+
+    fn copy(&mut self, direction: CopyDirection, blocks: &[BlockId]) {
+        let pairs = (0..)
+            .zip(blocks)
+            .map(|(host, &device)| CopyPair { device, host: tiercel_device::HostBlockId(host) });
+        let batch = CopyBatch { id: CopyId(1), direction, pairs: pairs.collect() };
+        self.parts.copier.copy(&batch).expect("a copy in memory");
+    }
+}
+
+/// The reference checkpoints of the workspace's tests.
+pub(crate) fn tiny(family: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/reference/tiny").join(family)
+}
+
+/// Tokens that look like nothing in particular.
+pub(crate) fn some_tokens(count: usize, seed: u64, vocab: u32) -> Vec<TokenId> {
+    let mut state = seed;
+    let mut next = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u32 % vocab
+    };
+    (0..count).map(|_| next()).collect()
+}

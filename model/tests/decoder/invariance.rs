@@ -1,0 +1,175 @@
+//! The logits of a sequence depend on its tokens alone, bit for bit: not on how the prompt is cut, what
+//! else is in the batch, which blocks hold the KV, whether it went through the host tier, or how many
+//! threads compute.
+
+use crate::harness::{Rig, Sequence, some_tokens, tiny};
+use tiercel_device::TokenId;
+use tiercel_gpu::{KvType, WeightFormat};
+use tiercel_model::load::{KvCapacity, LoadOptions};
+use tiercel_model::weights::ModelFiles;
+
+/// The last positions are all compared, earlier ones now and then.
+const TAIL: usize = 24;
+const OTHERS: usize = 31;
+
+/// Bits of the logits at each compared position.
+type Bits = Vec<(usize, Vec<u32>)>;
+
+struct Case {
+    files: ModelFiles,
+    weights: WeightFormat,
+    kv_type: KvType,
+    tokens: Vec<TokenId>,
+}
+
+impl Case {
+    fn rig(&self, threads: usize) -> Rig {
+        let blocks = self.tokens.len().div_ceil(16) * 3 + OTHERS * 4;
+        let options = LoadOptions {
+            weights: self.weights,
+            kv_type: self.kv_type,
+            threads,
+            kv_capacity: KvCapacity::Blocks(blocks as u32),
+            host_bytes: 1 << 28,
+            max_num_seqs: 64,
+            max_num_batched_tokens: 640,
+            ..LoadOptions::default()
+        };
+        Rig::open(&self.files, &options)
+    }
+
+    fn wanted(&self, position: usize) -> bool {
+        position + TAIL >= self.tokens.len() || position % 50 == 7
+    }
+
+    /// Runs the prompt in chunks; the last `alone` tokens one by one, as decoding does.
+    fn run(&self, rig: &mut Rig, chunk: usize, alone: usize) -> Bits {
+        self.run_with(rig, chunk, alone, &mut |_, _| {})
+    }
+
+    /// As [`Case::run`], calling `between` before each step.
+    fn run_with(
+        &self,
+        rig: &mut Rig,
+        chunk: usize,
+        alone: usize,
+        between: &mut dyn FnMut(&mut Rig, &mut Sequence),
+    ) -> Bits {
+        let mut sequence = Sequence::new(self.tokens.clone());
+        let mut bits = Bits::new();
+        while sequence.left() > 0 {
+            between(rig, &mut sequence);
+            let count = next_chunk(sequence.left(), chunk, alone);
+            let rows = rig.step(&mut [(&mut sequence, count)], &|_, at| self.wanted(at));
+            bits.extend(rows.into_iter().map(|row| (row.position, to_bits(&row.logits))));
+        }
+        rig.free.extend(sequence.table);
+        bits
+    }
+
+    /// Runs the sequence as number 17 of 32. The others come and go: some decode, some prefill.
+    fn run_in_a_crowd(&self, rig: &mut Rig, chunk: usize, alone: usize) -> Bits {
+        let vocab = rig.parts.info.vocab_size;
+        let mut ours = Sequence::new(self.tokens.clone());
+        let fresh = |seed: usize| Sequence::new(some_tokens(10 + seed % 50, seed as u64, vocab));
+        let mut others: Vec<Sequence> = (0..OTHERS).map(fresh).collect();
+        let mut bits = Bits::new();
+        let mut started = OTHERS;
+        while ours.left() > 0 {
+            for other in others.iter_mut().filter(|other| other.left() == 0) {
+                rig.free.extend(other.table.drain(..));
+                *other = fresh(started);
+                started += 1;
+            }
+            let count = next_chunk(ours.left(), chunk, alone);
+            // Odd ones decode, even ones prefill a few tokens.
+            let counts: Vec<usize> = (others.iter().enumerate())
+                .map(|(number, other)| other.left().min(if number % 2 == 0 { 3 } else { 1 }))
+                .collect();
+            let mut batch: Vec<(&mut Sequence, usize)> = others.iter_mut().zip(counts).collect();
+            batch.insert(17, (&mut ours, count));
+            let rows = rig.step(&mut batch, &|number, position| match number {
+                17 => self.wanted(position),
+                _ => position == 9,
+            });
+            let rows = rows.into_iter().filter(|row| row.sequence == 17);
+            bits.extend(rows.map(|row| (row.position, to_bits(&row.logits))));
+        }
+        others.into_iter().for_each(|other| rig.free.extend(other.table));
+        rig.free.extend(ours.table);
+        bits
+    }
+
+    /// Runs every schedule.
+    fn check(&self) {
+        let mut rig = self.rig(2);
+        let alone = self.run(&mut rig, 512, 0);
+        assert!(alone.iter().all(|(_, bits)| bits.iter().all(|&b| f32::from_bits(b).is_finite())));
+        let same = |what: &str, other: &Bits| assert_same(what, &alone, other);
+        same("chunks of 64", &self.run(&mut rig, 64, 0));
+        same("chunks of 16, then decoding", &self.run(&mut rig, 16, TAIL));
+        rig.free.reverse();
+        same("other blocks in another order", &self.run(&mut rig, 64, TAIL));
+        same("one of 32", &self.run_in_a_crowd(&mut rig, 64, TAIL));
+        let mut steps = 0;
+        let swapped = self.run_with(&mut rig, 64, TAIL, &mut |rig, sequence| {
+            steps += 1;
+            if steps % 3 == 0 {
+                rig.swap(sequence);
+            }
+        });
+        same("swapped out and in", &swapped);
+        drop(rig);
+        same("one thread", &self.run(&mut self.rig(1), 64, TAIL));
+    }
+}
+
+fn next_chunk(left: usize, chunk: usize, alone: usize) -> usize {
+    if left <= alone { 1 } else { chunk.min(left - alone) }
+}
+
+fn to_bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|logit| logit.to_bits()).collect()
+}
+
+fn assert_same(what: &str, expected: &Bits, found: &Bits) {
+    assert_eq!(expected.len(), found.len(), "{what}: positions");
+    for ((position, expected), (other, found)) in expected.iter().zip(found) {
+        assert_eq!(position, other, "{what}: positions");
+        let differ = expected.iter().zip(found).filter(|(a, b)| a != b).count();
+        let worst = (expected.iter().zip(found))
+            .map(|(&a, &b)| (f32::from_bits(a) - f32::from_bits(b)).abs())
+            .fold(0.0, f32::max);
+        assert_eq!(differ, 0, "{what}: {differ} logits at {position} differ, by up to {worst:e}");
+    }
+}
+
+fn tiny_case(family: &str, weights: WeightFormat, kv_type: KvType) {
+    let files = ModelFiles::HfDir(tiny(family));
+    Case { files, weights, kv_type, tokens: some_tokens(200, 7, 300) }.check();
+}
+
+#[test]
+fn llama3_in_f32() {
+    tiny_case("llama3", WeightFormat::F32, KvType::F32);
+}
+
+#[test]
+fn llama3_packed() {
+    tiny_case("llama3", WeightFormat::Q8_0, KvType::F16);
+}
+
+#[test]
+fn mistral_in_bf16() {
+    tiny_case("mistral", WeightFormat::Auto, KvType::Bf16);
+}
+
+#[test]
+fn qwen2_packed() {
+    tiny_case("qwen2", WeightFormat::Q8_0, KvType::F32);
+}
+
+#[test]
+fn qwen3_in_f32() {
+    tiny_case("qwen3", WeightFormat::F32, KvType::F16);
+}
