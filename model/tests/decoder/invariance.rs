@@ -77,7 +77,7 @@ impl Case {
         let mut started = OTHERS;
         while ours.left() > 0 {
             for other in others.iter_mut().filter(|other| other.left() == 0) {
-                rig.free.extend(other.table.drain(..));
+                rig.free.append(&mut other.table);
                 *other = fresh(started);
                 started += 1;
             }

@@ -5,3 +5,4 @@
 mod harness;
 mod invariance;
 mod reference;
+mod steps;
