@@ -8,4 +8,5 @@ pub mod gguf;
 pub mod load;
 pub mod runner;
 pub mod sampling;
+pub mod source;
 pub mod weights;

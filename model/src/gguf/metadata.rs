@@ -135,7 +135,9 @@ fn read_array(cursor: &mut Cursor<'_>, depth: u32) -> Result<Entry, GgufError> {
                 read_array(cursor, depth + 1)?;
             }
         }
-        _ => drop(cursor.skip((len * element_bytes_min) as u64, "an array")?),
+        _ => {
+            cursor.skip((len * element_bytes_min) as u64, "an array")?;
+        }
     }
     let elements = Some((element, len));
     Ok(Entry { kind: ValueType::Array, elements, range: start..cursor.pos() })

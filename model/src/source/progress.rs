@@ -1,0 +1,39 @@
+//! Progress of long transfers: a bar on a terminal, one log line elsewhere.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::IsTerminal;
+
+const TEMPLATE: &str = "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}";
+
+/// Shows how far one transfer is. Cheap to clone; disappears when the last clone is dropped.
+#[derive(Debug, Clone)]
+pub(super) struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    /// Announces `what`. `bytes` may be 0 while the size is unknown.
+    pub(super) fn start(what: String, bytes: u64) -> Progress {
+        if !std::io::stderr().is_terminal() {
+            tracing::info!(bytes, "{what}");
+            return Progress { bar: ProgressBar::hidden() };
+        }
+        let bar = ProgressBar::new(bytes).with_message(what);
+        if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
+            bar.set_style(style);
+        }
+        Progress { bar }
+    }
+
+    pub(super) fn set_total(&self, bytes: u64) {
+        self.bar.set_length(bytes);
+    }
+
+    pub(super) fn set(&self, bytes: u64) {
+        self.bar.set_position(bytes);
+    }
+
+    pub(super) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
