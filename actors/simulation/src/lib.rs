@@ -1,1 +1,19 @@
-//! An engine on the mock device under simulated time.
+//! An engine on the mock device under simulated time: the production actors and messages on one
+//! arbiter whose clock is paused, so that hours of traffic run in seconds and a seed replays exactly.
+//!
+//! ```
+//! use tiercel_simulation::{Laboratory, simulate};
+//!
+//! let tokens = simulate(async |clock| {
+//!     let mut laboratory = Laboratory::tiny(clock);
+//!     laboratory.device.host_blocks = 64;
+//!     let engine = laboratory.start();
+//!     let stream = engine.submit(tiercel_simulation::request(&[1, 2, 3], 5)).await.expect("room");
+//!     tiercel_simulation::collect(stream).await.tokens.len()
+//! });
+//! assert_eq!(tokens, 5);
+//! ```
+
+mod laboratory;
+
+pub use laboratory::{Collected, Laboratory, collect, request, simulate};

@@ -86,7 +86,7 @@ impl Scheduler {
         }
         for slice in &in_flight.slices {
             if let Some(sequence) = self.sequences.get_mut(&slice.seq) {
-                self.progress.extend(sequence.take_progress(self.limits.block_size));
+                self.progress.push(sequence.progress(self.limits.block_size));
             }
         }
         effects

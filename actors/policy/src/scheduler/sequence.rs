@@ -188,15 +188,12 @@ impl Sequence {
         Arc::from(&self.hashes[..blocks.min(self.hashes.len())])
     }
 
-    /// Names of blocks that became full and valid since the last report, if any.
-    pub(crate) fn take_progress(&mut self, block_size: u32) -> Option<Progress> {
+    /// What a step made valid: how far it is, and names of blocks that became full.
+    pub(crate) fn progress(&mut self, block_size: u32) -> Progress {
         let valid = ((self.computed / block_size) as usize).min(self.hashes.len());
-        if valid <= self.registered {
-            return None;
-        }
         let hashes = self.hashes[self.registered..valid].to_vec();
         self.registered = valid;
-        Some(Progress { seq: self.id, computed: self.computed, hashes })
+        Progress { seq: self.id, computed: self.computed, hashes }
     }
 
     /// The store found a valid prefix: names up to there are the store's own.

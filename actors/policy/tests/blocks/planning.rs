@@ -1,0 +1,175 @@
+//! Steps planned at random, and what every answer of the store must satisfy.
+
+use crate::content::Draws;
+use crate::world::{Phase, Seq, Slice, Step, World};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tiercel_device::{Epoch, SeqId, StepId, Ticket};
+use tiercel_policy::{
+    Grant, GrantOutcome, PreemptOutcome, StepGrant, StepRequest, Victim, Want, WantKind,
+};
+
+impl World {
+    /// Plans a step: a random part of the sequences, the oldest ranked best.
+    pub fn plan(&mut self, draws: &mut Draws) {
+        if self.in_flight.len() >= 2 {
+            return;
+        }
+        self.last_step += 1;
+        let victims = self.victims(draws);
+        let wants: Vec<Want> = {
+            let willing = self.seqs.values().filter(|_| draws.percent(80)).collect::<Vec<_>>();
+            willing.into_iter().filter_map(|seq| self.want(seq, &victims, draws)).collect()
+        };
+        let request = StepRequest {
+            step: StepId(self.last_step),
+            completed_step: StepId(self.completed),
+            progress: std::mem::take(&mut self.progress),
+            released: std::mem::take(&mut self.released),
+            wants,
+            victims,
+        };
+        let grant = self.store.reserve(&request);
+        assert_eq!(grant.free_blocks, self.store.snapshot().device.free);
+        self.apply(&request, &grant);
+    }
+
+    /// Some of the running sequences, worst-ranked first.
+    fn victims(&mut self, draws: &mut Draws) -> Vec<Victim> {
+        let (taking, swapping) = (draws.below(101), draws.below(101));
+        let mut victims = Vec::new();
+        for seq in self.seqs.values_mut().rev() {
+            if seq.phase == Phase::Running && draws.percent(taking) {
+                let ticket = Ticket { seq: seq.id, epoch: Epoch(seq.epoch + 1) };
+                victims.push(Victim { ticket, swap: draws.percent(swapping) });
+            }
+        }
+        victims
+    }
+
+    fn want(&self, seq: &Seq, victims: &[Victim], draws: &mut Draws) -> Option<Want> {
+        let worse = victims.iter().take_while(|victim| victim.ticket.seq > seq.id).count() as u32;
+        // One token in flight may be sampled already.
+        let len = (seq.known + u32::from(seq.planned == seq.known)).min(seq.last);
+        let chunk = 1 + draws.below(u64::from(self.config.block_size) * 3) as u32;
+        let (kind, ticket, new_tokens) = match seq.phase {
+            Phase::Running if seq.planned < len => {
+                (WantKind::Grow, seq.ticket(), seq.planned - seq.computed + chunk)
+            }
+            Phase::Waiting => {
+                let full = ((seq.known - 1) / self.config.block_size) as usize;
+                let kind = WantKind::Open {
+                    hashes: seq.hashes[..full].into(),
+                    keep_free: draws.below(3) as u32,
+                    must_fit: if draws.percent(30) { seq.known } else { 0 },
+                };
+                (kind, Ticket { seq: seq.id, epoch: Epoch(seq.epoch + 1) }, chunk)
+            }
+            _ => return None,
+        };
+        Some(Want { ticket, len, new_tokens, kind, max_victims: worse })
+    }
+
+    fn apply(&mut self, request: &StepRequest, grant: &StepGrant) {
+        for taken in &grant.preempted {
+            let listed = request.victims.iter().any(|victim| victim.ticket == taken.ticket);
+            assert!(listed, "{} was preempted unasked", taken.ticket);
+            self.preempted(taken.ticket, taken.outcome);
+        }
+        let taken: BTreeSet<SeqId> = grant.preempted.iter().map(|p| p.ticket.seq).collect();
+        let asked = request.wants.iter().filter(|want| !taken.contains(&want.ticket.seq));
+        let asked: Vec<&Want> = asked.collect();
+        assert_eq!(asked.len(), grant.grants.len(), "one answer per want");
+        let slices: Vec<Slice> = asked
+            .into_iter()
+            .zip(&grant.grants)
+            .filter_map(|(want, grant)| self.granted(want, grant))
+            .collect();
+        self.assert_owners(&slices);
+        self.in_flight.push_back(Step { id: grant.step, slices });
+    }
+
+    pub fn preempted(&mut self, ticket: Ticket, outcome: PreemptOutcome) {
+        let seq = self.seqs.get_mut(&ticket.seq).expect("victims live");
+        assert_eq!(seq.phase, Phase::Running);
+        seq.epoch = ticket.epoch.0;
+        match outcome {
+            PreemptOutcome::Freed { on_host, .. } => {
+                self.park(ticket.seq);
+                self.count(if on_host > 0 { "freed, on host" } else { "freed" });
+            }
+            PreemptOutcome::Copying { blocks } => {
+                assert!(blocks > 0);
+                seq.phase = Phase::Preempting { copied: false };
+                self.count("prepared with copies");
+            }
+        }
+    }
+
+    fn granted(&mut self, want: &Want, grant: &Grant) -> Option<Slice> {
+        assert_eq!(grant.ticket, want.ticket);
+        let opens = matches!(want.kind, WantKind::Open { .. });
+        let id = want.ticket.seq;
+        let (computed, cover) = match &grant.outcome {
+            GrantOutcome::Denied { pending_blocks } => {
+                self.count(if *pending_blocks > 0 { "denied, pending" } else { "denied" });
+                return None;
+            }
+            GrantOutcome::Copying { blocks } => {
+                assert!(opens && *blocks > 0);
+                self.count("opened with copies");
+                let seq = self.seqs.get_mut(&id).expect("it lives");
+                (seq.phase, seq.epoch) = (Phase::Opening, want.ticket.epoch.0);
+                seq.life += 1;
+                return None;
+            }
+            GrantOutcome::Run { computed, cover, table } => {
+                let seq = self.seqs.get_mut(&id).expect("it lives");
+                if let Some(table) = table {
+                    seq.table = Arc::clone(table);
+                }
+                (*computed, *cover)
+            }
+        };
+        let seq = self.seqs.get_mut(&id).expect("it lives");
+        if opens {
+            (seq.phase, seq.epoch) = (Phase::Running, want.ticket.epoch.0);
+            seq.life += 1;
+            (seq.computed, seq.planned) = (computed, computed);
+        }
+        let shares = opens && computed > 0;
+        assert_eq!(computed, seq.computed, "valid tokens of {id}");
+        assert_eq!(cover, want.len.min(computed + want.new_tokens));
+        assert!(seq.table.len() as u32 * self.config.block_size >= cover);
+        assert!(computed < want.len, "the last token is always computed");
+        let first = seq.planned;
+        seq.planned = seq.planned.max(cover);
+        let slice =
+            Slice { seq: id, life: seq.life, first, end: cover, table: Arc::clone(&seq.table) };
+        self.assert_prefix(id, computed, &slice.table, "a grant names");
+        self.count(if shares { "opened with a prefix" } else { "granted" });
+        (slice.first < slice.end).then_some(slice)
+    }
+
+    /// What a step writes belongs to one sequence, and no copy under way touches it.
+    fn assert_owners(&self, slices: &[Slice]) {
+        let block_size = self.config.block_size;
+        let mut holders: BTreeMap<u32, BTreeSet<SeqId>> = BTreeMap::new();
+        for seq in self.seqs.values() {
+            for block in seq.table.iter() {
+                holders.entry(block.0).or_default().insert(seq.id);
+            }
+        }
+        for slice in slices {
+            let (first, end) = (slice.first / block_size, slice.end.div_ceil(block_size));
+            for block in &slice.table[first as usize..end as usize] {
+                let who = &holders[&block.0];
+                assert!(who.len() == 1, "{} writes {block}, held by {who:?}", slice.seq);
+                for (batch, _) in self.copies.values() {
+                    let touched = batch.pairs.iter().any(|pair| pair.device == *block);
+                    assert!(!touched, "{} may write {block} during {}", slice.seq, batch.id);
+                }
+            }
+        }
+    }
+}
