@@ -11,6 +11,8 @@ mod cost;
 mod events;
 mod invariants;
 mod outcome;
+#[cfg(test)]
+mod phase_table;
 mod plan;
 mod preset;
 mod rank;

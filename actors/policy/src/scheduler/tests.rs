@@ -1,1 +1,297 @@
-//! Behaviour of the scheduler over a block store.
+//! Behaviour of the scheduler, with the store's answers given by hand.
+
+use super::*;
+use crate::blocks::Salt;
+use crate::protocol::{
+    Grant, GrantOutcome, PreemptOutcome, Preempted, StepGrant, StepRequest, StoreEvent, WantKind,
+};
+use std::sync::Arc;
+use tiercel_config::{EngineSettings, Policy, PreemptionMode};
+use tiercel_device::{
+    BlockId, DeviceInfo, DeviceProfile, Epoch, Sampled, SamplingParams, SeqFault, SeqId, StepBatch,
+    StepDone, StepError, StepOutput, StepTiming, Ticket, Tier, Timestamp,
+};
+
+pub(super) const BLOCK: u32 = 4;
+
+pub(super) fn scheduler(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
+    let mut settings = EngineSettings::default();
+    settings.scheduler.max_num_seqs = 8;
+    settings.scheduler.max_num_batched_tokens = 32;
+    change(&mut settings);
+    let info = DeviceInfo {
+        name: "test".into(),
+        block_size: BLOCK,
+        device_blocks: 100,
+        host_blocks: 100,
+        block_bytes: 1000,
+        max_steps_in_flight: 1,
+        max_model_len: 1000,
+        vocab_size: 100,
+    };
+    let profile = DeviceProfile {
+        step_base_us: 100.0,
+        decode_token_us: 1.0,
+        prefill_token_us: 10.0,
+        kv_token_us: 0.0,
+        link_bytes_per_s: 1e9,
+    };
+    Scheduler::new(&settings, &info, profile)
+}
+
+pub(super) fn sequence(id: u64, tier: Tier, prompt: u32) -> NewSequence {
+    NewSequence {
+        seq: SeqId(id),
+        tier,
+        priority: 0,
+        salt: Salt([0; 16]),
+        prompt: (0..prompt).collect(),
+        max_tokens: 4,
+        stop_tokens: Arc::from([99]),
+        sampling: Arc::new(SamplingParams::greedy()),
+        arrival: Timestamp(id),
+    }
+}
+
+pub(super) fn ticket(id: u64) -> Ticket {
+    Ticket { seq: SeqId(id), epoch: Epoch(0) }
+}
+
+/// Grants every want in full.
+pub(super) fn grant_all(request: &StepRequest) -> StepGrant {
+    let grants = request.wants.iter().map(|want| {
+        let computed = match want.kind {
+            WantKind::Open { .. } => 0,
+            WantKind::Grow => {
+                let known = request.progress.iter().find(|p| p.seq == want.ticket.seq);
+                known.map_or(want.len - want.new_tokens, |progress| progress.computed)
+            }
+        };
+        let cover = want.len.min(computed + want.new_tokens);
+        let table: Arc<[BlockId]> = (0..cover.div_ceil(BLOCK)).map(BlockId).collect();
+        let outcome = GrantOutcome::Run { computed, cover, table: Some(table) };
+        Grant { ticket: want.ticket, outcome }
+    });
+    StepGrant { step: request.step, grants: grants.collect(), ..StepGrant::default() }
+}
+
+/// A step in which every sampling sequence sampled `token`.
+pub(super) fn all_sample(batch: &StepBatch, token: u32) -> StepDone {
+    let sampled = batch
+        .slices
+        .iter()
+        .filter(|slice| slice.sample.is_some())
+        .map(|slice| (slice.seq, Ok(Sampled { token, logprobs: None })))
+        .collect();
+    let output = StepOutput { sampled, timing: StepTiming { forward_us: 100, sampling_us: 1 } };
+    StepDone { id: batch.id, result: Ok(output) }
+}
+
+pub(super) fn submit(scheduler: &mut Scheduler) -> StepBatch {
+    let request = scheduler.plan().expect("something to run");
+    scheduler.granted(grant_all(&request)).0.expect("a batch")
+}
+
+fn step(scheduler: &mut Scheduler) -> Vec<Effect> {
+    let batch = submit(scheduler);
+    let effects = scheduler.step_done(all_sample(&batch, 1), Timestamp(500));
+    scheduler.check().expect("invariants hold");
+    effects
+}
+
+fn ids(request: &StepRequest) -> Vec<u64> {
+    request.wants.iter().map(|want| want.ticket.seq.0).collect()
+}
+
+#[test]
+fn a_prompt_is_cut_into_chunks_and_samples_after_the_last() {
+    let mut s = scheduler(|_| ());
+    s.enqueue(sequence(1, Tier::Standard, 70));
+    let chunks: Vec<(u32, usize, bool)> = (0..4)
+        .map(|_| {
+            let batch = submit(&mut s);
+            let slice = batch.slices[0].clone();
+            s.step_done(all_sample(&batch, 1), Timestamp(9));
+            (slice.first_pos, slice.input.len(), slice.sample.is_some())
+        })
+        .collect();
+    assert_eq!(chunks, [(0, 32, false), (32, 32, false), (64, 6, true), (70, 1, true)]);
+}
+
+#[test]
+fn decodes_keep_their_token_while_a_long_prompt_takes_the_rest() {
+    let mut s = scheduler(|_| ());
+    for id in 1..=3 {
+        s.enqueue(sequence(id, Tier::Background, 4));
+    }
+    step(&mut s);
+    s.enqueue(sequence(4, Tier::Premium, 500));
+    let request = s.plan().expect("a step");
+    let tokens: Vec<u32> = request.wants.iter().map(|want| want.new_tokens).collect();
+    assert_eq!(ids(&request), [4, 1, 2, 3], "the premium prompt is best-ranked");
+    assert_eq!(tokens, [29, 1, 1, 1]);
+}
+
+#[test]
+fn the_long_prefill_threshold_bounds_each_prompt() {
+    let mut s = scheduler(|e| e.scheduler.long_prefill_token_threshold = 8);
+    s.enqueue(sequence(1, Tier::Standard, 100));
+    s.enqueue(sequence(2, Tier::Standard, 100));
+    let request = s.plan().expect("a step");
+    assert!(request.wants.iter().all(|want| want.new_tokens == 8));
+}
+
+#[test]
+fn policies_differ_in_order_and_in_who_may_be_preempted_to_start() {
+    let planned = |policy| {
+        let mut s = scheduler(|e| e.scheduler.policy = policy);
+        s.enqueue(sequence(1, Tier::Background, 4));
+        s.enqueue(sequence(2, Tier::Standard, 4));
+        step(&mut s);
+        s.enqueue(sequence(3, Tier::Premium, 4));
+        let request = s.plan().expect("a step");
+        let victims: Vec<u64> = request.victims.iter().map(|v| v.ticket.seq.0).collect();
+        let premium = request.wants.iter().find(|w| w.ticket.seq.0 == 3).expect("it waits");
+        (ids(&request), victims, premium.max_victims)
+    };
+    assert_eq!(planned(Policy::Fcfs), (vec![1, 2, 3], vec![2, 1], 0));
+    assert_eq!(planned(Policy::Priority), (vec![2, 1, 3], vec![1, 2], 0));
+    assert_eq!(planned(Policy::Tiercel), (vec![3, 2, 1], vec![1, 2], 2));
+}
+
+#[test]
+fn nobody_takes_blocks_from_a_better_one_and_starting_never_from_its_own_tier() {
+    let mut s = scheduler(|_| ());
+    for id in 1..=3 {
+        s.enqueue(sequence(id, Tier::Standard, 4));
+    }
+    step(&mut s);
+    s.enqueue(sequence(4, Tier::Standard, 4));
+    let request = s.plan().expect("a step");
+    let may: Vec<(u64, u32)> =
+        request.wants.iter().map(|want| (want.ticket.seq.0, want.max_victims)).collect();
+    // Victims are 3, 2, 1: the oldest may take both others, the newest nobody.
+    assert_eq!(may, [(1, 2), (2, 1), (3, 0), (4, 0)]);
+}
+
+#[test]
+fn held_sequences_do_not_run_and_go_first() {
+    let mut s = scheduler(|_| ());
+    s.enqueue(sequence(1, Tier::Premium, 4));
+    s.enqueue(sequence(2, Tier::Background, 4));
+    step(&mut s);
+    assert!(s.set_hold(SeqId(1), Hold::Stream, true));
+    let request = s.plan().expect("a step");
+    assert_eq!(ids(&request), [2]);
+    assert_eq!(request.victims[0].ticket.seq, SeqId(1));
+    assert_eq!(request.wants[0].max_victims, 1, "anybody may take the blocks of one who rests");
+}
+
+#[test]
+fn a_sequence_preempted_too_often_is_spared_by_starters_but_not_by_growth() {
+    let mut s = scheduler(|e| e.preemption.max_per_request = 0);
+    s.enqueue(sequence(1, Tier::Standard, 4));
+    s.enqueue(sequence(2, Tier::Background, 4));
+    step(&mut s);
+    s.enqueue(sequence(3, Tier::Premium, 4));
+    let request = s.plan().expect("a step");
+    let may: Vec<(u64, u32)> =
+        request.wants.iter().map(|want| (want.ticket.seq.0, want.max_victims)).collect();
+    assert_eq!(may, [(3, 0), (1, 1), (2, 0)]);
+}
+
+#[test]
+fn a_failed_step_is_investigated_one_member_at_a_time() {
+    let mut s = scheduler(|_| ());
+    for id in 1..=3 {
+        s.enqueue(sequence(id, Tier::Standard, 4));
+    }
+    let batch = submit(&mut s);
+    let fail = |batch: &StepBatch| StepDone {
+        id: batch.id,
+        result: Err(StepError::Failed("kernel".into())),
+    };
+    assert!(s.step_done(fail(&batch), Timestamp(1)).is_empty(), "nobody is guilty yet");
+    let alone = submit(&mut s);
+    assert_eq!(alone.slices.len(), 1);
+    assert_eq!(s.step_done(all_sample(&alone, 1), Timestamp(2)).len(), 1);
+    let alone = submit(&mut s);
+    let effects = s.step_done(fail(&alone), Timestamp(3));
+    assert!(matches!(
+        &effects[..],
+        [Effect::Ended(EndReport { seq: SeqId(2), outcome: Some(Err(RequestFault::Step(_))), .. })]
+    ));
+    step(&mut s);
+    assert_eq!(submit(&mut s).slices.len(), 2, "then everybody runs together again");
+}
+
+#[test]
+fn a_model_fault_ends_only_its_own_request() {
+    let mut s = scheduler(|_| ());
+    s.enqueue(sequence(1, Tier::Standard, 4));
+    s.enqueue(sequence(2, Tier::Standard, 4));
+    let batch = submit(&mut s);
+    let mut done = all_sample(&batch, 1);
+    if let Ok(output) = &mut done.result {
+        output.sampled[0].1 = Err(SeqFault::BadLogits);
+    }
+    let effects = s.step_done(done, Timestamp(1));
+    assert!(matches!(&effects[0], Effect::Ended(report) if report.seq == SeqId(1)));
+    assert!(matches!(&effects[1], Effect::Token { seq: SeqId(2), .. }));
+}
+
+#[test]
+fn the_mode_decides_what_happens_to_the_blocks() {
+    let swaps = |mode, prompt| {
+        let mut s = scheduler(|e| e.preemption.mode = mode);
+        s.enqueue(sequence(1, Tier::Standard, prompt));
+        step(&mut s);
+        s.plan().expect("a step").victims[0].swap
+    };
+    assert!(swaps(PreemptionMode::Swap, 2));
+    assert!(!swaps(PreemptionMode::Recompute, 30));
+    // 7 blocks of 1000 bytes cost 14 us at 1 GB/s; 28 tokens cost 280 us.
+    assert!(swaps(PreemptionMode::Auto, 30));
+    assert!(!swaps(PreemptionMode::Auto, 2), "there is no full block to copy");
+}
+
+#[test]
+fn an_idle_engine_still_reports_what_was_released() {
+    let mut s = scheduler(|_| ());
+    s.enqueue(sequence(1, Tier::Standard, 4));
+    step(&mut s);
+    s.cancel(SeqId(1)).expect("it lives");
+    assert!(s.cancel(SeqId(1)).is_none(), "cancel is idempotent");
+    let request = s.plan().expect("the store must hear of the release");
+    assert_eq!(request.released, [SeqId(1)]);
+    assert!(request.progress.is_empty(), "nothing is registered for the dead");
+    assert!(s.granted(grant_all(&request)).0.is_none());
+    assert!(s.is_drained());
+    assert!(s.plan().is_none());
+}
+
+#[test]
+fn a_copied_victim_is_restored_when_nobody_needs_its_blocks_any_more() {
+    let mut s = scheduler(|_| ());
+    s.enqueue(sequence(1, Tier::Background, 8));
+    step(&mut s);
+    s.enqueue(sequence(2, Tier::Premium, 8));
+    let request = s.plan().expect("a step");
+    let outcome = PreemptOutcome::Copying { blocks: 2 };
+    let denied = Grant { ticket: ticket(2), outcome: GrantOutcome::Denied { pending_blocks: 2 } };
+    s.granted(StepGrant {
+        step: request.step,
+        grants: vec![denied],
+        preempted: vec![Preempted { ticket: ticket(1), outcome }],
+        free_blocks: 0,
+    });
+    assert_eq!(s.phase(SeqId(1)), Some(Phase::Preempting));
+    s.cancel(SeqId(2)).expect("it lives");
+    let request = s.plan().expect("a release");
+    assert!(request.wants.is_empty(), "a victim is not scheduled");
+    s.granted(grant_all(&request));
+    let copied = StoreEvent::PreemptCopied { ticket: ticket(1), copied: 2, failed: 0 };
+    assert_eq!(s.store_event(copied), PreemptDecision::Abort);
+    assert_eq!(s.phase(SeqId(1)), Some(Phase::Running));
+    assert_eq!(s.store_event(copied), PreemptDecision::Stale, "a late answer changes nothing");
+}
