@@ -1,1 +1,16 @@
-//! The Tiercel server.
+//! The Tiercel server: OpenAI's API over the actor engine, and the command line.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`cli`] | arguments, logs, exit codes |
+//! | [`boot`] | settings to model, device, engine and server; shutdown |
+//! | `http` | routes, limits, errors, tenants, health |
+//! | `openai` | requests, responses, streams |
+//! | `text` | tokens to text and back |
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests state what must hold"))]
+
+pub mod boot;
+pub mod cli;
+mod http;
+mod openai;
+mod text;

@@ -1,3 +1,7 @@
-//! The `tiercel` binary.
+//! The `tiercel` binary; everything is in the library, so that tests can start servers in process.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tiercel::cli::main()
+}

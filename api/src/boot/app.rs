@@ -1,0 +1,167 @@
+//! What HTTP handlers see: the settings, and the engine once it serves.
+
+use crate::boot::metrics::Exporter;
+use crate::http::{ApiError, Tenants};
+use crate::openai::Message;
+use crate::text::Text;
+use actix_web::http::StatusCode;
+use actix_web::web;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use tiercel_actors::EngineHandle;
+use tiercel_config::HttpSettings;
+use tiercel_device::{Clock, TokenId};
+
+/// Longer texts are tokenized beside the HTTP worker, so that its other connections go on, bytes.
+const INLINE_TEXT_BYTES: usize = 4096;
+
+/// How far the server is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The socket listens, the model is not ready.
+    Loading,
+    /// Requests are served.
+    Ready,
+    /// No new requests; running ones may finish.
+    Draining,
+}
+
+/// Shared by all HTTP workers.
+pub(crate) struct App {
+    pub(crate) http: HttpSettings,
+    pub(crate) clock: Clock,
+    pub(crate) tenants: Tenants,
+    pub(crate) metrics: Exporter,
+    serving: OnceLock<Serving>,
+    draining: AtomicBool,
+}
+
+/// A model being served.
+pub(crate) struct Serving {
+    pub(crate) engine: EngineHandle,
+    pub(crate) text: Arc<Text>,
+    pub(crate) model_name: String,
+    pub(crate) created_unix_s: u64,
+    /// Most tokens of prompt and output together: what the model can and what the KV pool holds.
+    pub(crate) context_tokens: u32,
+}
+
+impl App {
+    pub(crate) fn new(http: HttpSettings, clock: Clock, metrics: Exporter) -> App {
+        App {
+            tenants: Tenants::new(&http.api_keys),
+            http,
+            clock,
+            metrics,
+            serving: OnceLock::new(),
+            draining: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn stage(&self) -> Stage {
+        match (self.draining.load(Ordering::Relaxed), self.serving.get()) {
+            (true, _) => Stage::Draining,
+            (false, None) => Stage::Loading,
+            (false, Some(_)) => Stage::Ready,
+        }
+    }
+
+    /// Starts to serve.
+    pub(crate) fn ready(&self, serving: Serving) {
+        let first = self.serving.set(serving).is_ok();
+        debug_assert!(first, "a server loads one model");
+    }
+
+    /// Refuses new requests from now on.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// The model, if requests are accepted now.
+    ///
+    /// # Errors
+    /// 503 while loading or draining.
+    pub(crate) fn accepting(&self) -> Result<&Serving, ApiError> {
+        match (self.stage(), self.serving.get()) {
+            (Stage::Ready, Some(serving)) => Ok(serving),
+            (Stage::Draining, _) => {
+                Err(ApiError::unavailable("the server is shutting down", "shutting_down"))
+            }
+            _ => {
+                Err(ApiError::unavailable("the model is still loading; try again soon", "loading"))
+            }
+        }
+    }
+}
+
+impl Serving {
+    pub(crate) fn new(engine: EngineHandle, text: Arc<Text>, model_name: String) -> Serving {
+        let info = engine.info();
+        let pool = u64::from(info.device_blocks) * u64::from(info.block_size);
+        let context_tokens = pool.min(u64::from(info.max_model_len)) as u32;
+        Serving { engine, text, model_name, created_unix_s: Clock::unix_s(), context_tokens }
+    }
+
+    pub(crate) fn vocab_size(&self) -> u32 {
+        self.engine.info().vocab_size
+    }
+
+    /// Absent means this model.
+    ///
+    /// # Errors
+    /// 404 for any other.
+    pub(crate) fn check_model(&self, model: Option<&str>) -> Result<(), ApiError> {
+        let Some(other) = model.filter(|model| *model != self.model_name) else { return Ok(()) };
+        let short: String = other.chars().take(100).collect();
+        let message =
+            format!("the model {short:?} does not exist; this server has {:?}", self.model_name);
+        Err(ApiError::new(StatusCode::NOT_FOUND, message).about("model").code("model_not_found"))
+    }
+
+    /// A text as tokens, with the tokens the model wants around a text if `special`.
+    ///
+    /// # Errors
+    /// 400 for a text the tokenizer cannot read.
+    pub(crate) async fn tokenize(
+        &self,
+        prompt: String,
+        special: bool,
+    ) -> Result<Arc<[TokenId]>, ApiError> {
+        self.encode(prompt.len(), move |text| {
+            text.encode(&prompt, special).map_err(|why| ApiError::param("prompt", why))
+        })
+        .await
+    }
+
+    /// A conversation as tokens, by the model's template; `open` begins the assistant's answer.
+    ///
+    /// # Errors
+    /// 400 for a conversation the template refuses.
+    pub(crate) async fn tokenize_chat(
+        &self,
+        messages: Vec<Message>,
+        open: bool,
+    ) -> Result<Arc<[TokenId]>, ApiError> {
+        let bytes = messages.iter().map(|message| message.content.len() + 16).sum();
+        self.encode(bytes, move |text| {
+            text.encode_chat(&messages, open).map_err(|why| ApiError::param("messages", why))
+        })
+        .await
+    }
+
+    async fn encode(
+        &self,
+        bytes: usize,
+        work: impl FnOnce(&Text) -> Result<Vec<TokenId>, ApiError> + Send + 'static,
+    ) -> Result<Arc<[TokenId]>, ApiError> {
+        if bytes <= INLINE_TEXT_BYTES {
+            return work(&self.text).map(Into::into);
+        }
+        let text = self.text.clone();
+        let tokens = web::block(move || work(&text)).await.map_err(|_| {
+            let message = "the tokenizer failed on this text";
+            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message).code("tokenizer_error")
+        })?;
+        tokens.map(Into::into)
+    }
+}

@@ -1,0 +1,41 @@
+//! The mock device with a vocabulary of bytes: a server without a model, for tests and demonstrations.
+
+use crate::boot::BootError;
+use crate::boot::model::Loaded;
+use crate::text::Text;
+use tiercel_config::ServerSettings;
+use tiercel_device::{Clock, MockDevice, MockOptions, MockProfile};
+
+/// Opens the mock device of that profile on the calling thread, which must run local tasks. Sizes
+/// given in the settings override the profile's; 0 keeps them.
+pub(crate) fn open(
+    settings: &ServerSettings,
+    profile: &str,
+    clock: &Clock,
+) -> Result<Loaded, BootError> {
+    if let Some(model) = &settings.model.source {
+        return Err(BootError::Device(format!(
+            "mock:{profile} computes nothing and cannot run the model {model}; leave out --model"
+        )));
+    }
+    let profile =
+        MockProfile::named(profile).map_err(|error| BootError::Device(error.to_string()))?;
+    let name = format!("mock-{}", profile.name);
+    let mut options = MockOptions::new(profile, clock.clone());
+    let blocks = |mib: u64| u32::try_from((mib << 20) / options.block_bytes()).unwrap_or(u32::MAX);
+    let (device_blocks, host_blocks) =
+        (blocks(settings.kv.cache_mib), blocks(settings.kv.host_mib));
+    if settings.kv.cache_mib > 0 {
+        options.device_blocks = device_blocks.max(1);
+    }
+    if settings.kv.host_mib > 0 {
+        options.host_blocks = host_blocks;
+    }
+    if settings.model.max_model_len > 0 {
+        options.max_model_len = options.max_model_len.min(settings.model.max_model_len);
+    }
+    tracing::warn!(device = name, "serving a mock: its text is noise");
+    let text = Text::of_bytes();
+    let model_name = settings.model.served_name.clone().unwrap_or(name);
+    Ok(Loaded { device: MockDevice::open(options), text, model_name })
+}

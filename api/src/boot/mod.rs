@@ -1,0 +1,49 @@
+//! The composition root: settings to model, to device, to engine, to server.
+//!
+//! ```text
+//! bind the socket -> answer "loading" -> load model and device -> start the engine -> warm up -> serve
+//! ```
+//!
+//! The socket is bound first, so that a bad address fails at once and not after a long load.
+
+mod app;
+mod error;
+mod metrics;
+mod mock;
+mod model;
+mod run;
+mod running;
+mod signals;
+
+pub(crate) use app::{App, Serving, Stage};
+pub use error::BootError;
+pub use running::{Running, start};
+
+use run::Bound;
+use tiercel_config::ServerSettings;
+
+/// Serves until SIGTERM or ctrl-C, then drains. Blocks the calling thread, which becomes the server's
+/// main thread.
+///
+/// # Errors
+/// [`BootError`] if the server cannot start or dies.
+pub fn serve(settings: ServerSettings) -> Result<(), BootError> {
+    let bound = Bound::bind(settings)?;
+    actix_rt::System::new().block_on(async move {
+        let shutdown = signals::shutdown()
+            .map_err(|source| BootError::System { what: "signal handling", source })?;
+        bound.run(shutdown, |_| ()).await
+    })
+}
+
+/// Makes sure that a model's files are on this machine and intact; `None` is the default model. Blocks.
+///
+/// # Errors
+/// [`BootError::Model`].
+pub fn pull(model: Option<&str>) -> Result<std::path::PathBuf, BootError> {
+    let resolved = match model {
+        None => model::verify_default(),
+        Some(_) => model::resolve(model),
+    }?;
+    Ok(resolved.files.path().to_owned())
+}

@@ -1,0 +1,89 @@
+//! From settings to a device and the text around it.
+
+use crate::boot::BootError;
+use crate::text::Text;
+use tiercel_config::{KvElement, ServerSettings, Weights};
+use tiercel_device::Device;
+use tiercel_gpu::{KvType, WeightFormat};
+use tiercel_model::load::{self, KvCapacity, LoadOptions};
+use tiercel_model::source::{ResolvedModel, Resolver};
+
+const MIB: u64 = 1 << 20;
+
+/// A model ready to be driven.
+pub(crate) struct Loaded {
+    pub(crate) device: Device,
+    pub(crate) text: Text,
+    pub(crate) model_name: String,
+}
+
+/// Finds the model, fetches what is missing, and opens it on the CPU. Blocks.
+pub(crate) fn load(settings: &ServerSettings) -> Result<Loaded, BootError> {
+    let ResolvedModel { files, name } = resolve(settings.model.source.as_deref())?;
+    tracing::info!(model = name, path = %files.path().display(), "loading");
+    let mut reported = 0;
+    let files = match files {
+        tiercel_model::source::ModelFiles::Gguf(path) => {
+            tiercel_model::weights::ModelFiles::Gguf(path)
+        }
+        tiercel_model::source::ModelFiles::HfDir(path) => {
+            tiercel_model::weights::ModelFiles::HfDir(path)
+        }
+    };
+    let loaded = load::load(&files, &options(settings), &mut |progress| {
+        let tenths = progress.done * 10 / progress.total.max(1);
+        if tenths > reported {
+            reported = tenths;
+            tracing::debug!(percent = tenths * 10, "packing weights");
+        }
+    })
+    .map_err(|error| BootError::Model(format!("{}: {error}", files.path().display())))?;
+    let text = Text::of_model(&files, &loaded.checkpoint)
+        .map_err(|error| BootError::Model(format!("{}: {error}", files.path().display())))?;
+    let model_name = settings.model.served_name.clone().unwrap_or(name);
+    Ok(Loaded { device: loaded.device, text, model_name })
+}
+
+/// Where the model is.
+pub(crate) fn resolve(source: Option<&str>) -> Result<ResolvedModel, BootError> {
+    Resolver::from_env()
+        .and_then(|resolver| resolver.resolve(source))
+        .map_err(|error| BootError::Model(error.to_string()))
+}
+
+/// The default model, read and checked from end to end.
+pub(crate) fn verify_default() -> Result<ResolvedModel, BootError> {
+    Resolver::from_env()
+        .and_then(|resolver| resolver.verify_default())
+        .map_err(|error| BootError::Model(error.to_string()))
+}
+
+fn options(settings: &ServerSettings) -> LoadOptions {
+    let scheduler = &settings.engine.scheduler;
+    LoadOptions {
+        weights: match settings.model.weights {
+            Weights::Auto => WeightFormat::Auto,
+            Weights::F32 => WeightFormat::F32,
+            Weights::Bf16 => WeightFormat::Bf16,
+            Weights::Q8_0 => WeightFormat::Q8_0,
+            Weights::Native => WeightFormat::Native,
+        },
+        kv_type: match settings.kv.element {
+            KvElement::F32 => KvType::F32,
+            KvElement::F16 => KvType::F16,
+            KvElement::Bf16 => KvType::Bf16,
+        },
+        threads: settings.device.threads as usize,
+        block_size: settings.kv.block_size as usize,
+        kv_capacity: match settings.kv.cache_mib {
+            0 => KvCapacity::Auto,
+            mib => KvCapacity::Bytes(mib * MIB),
+        },
+        host_bytes: settings.kv.host_mib * MIB,
+        max_num_seqs: scheduler.max_num_seqs as usize,
+        max_num_batched_tokens: scheduler.max_num_batched_tokens as usize,
+        max_model_len: settings.model.max_model_len as usize,
+        // Every request in the engine may have been started once; the system's own come on top.
+        max_sequences: settings.engine.admission.max_requests as usize + 16,
+    }
+}

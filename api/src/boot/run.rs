@@ -1,0 +1,165 @@
+//! The life of a server: loading, serving, draining.
+
+use crate::boot::metrics::Exporter;
+use crate::boot::model::{self, Loaded};
+use crate::boot::{App, BootError, Serving, mock};
+use crate::http;
+use actix_rt::Arbiter;
+use actix_web::dev::{Server, ServerHandle};
+use actix_web::web::Data;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use tiercel_actors::{Engine, EngineHandle, Request, StreamEvent};
+use tiercel_config::{DeviceKind, ServerSettings};
+use tiercel_device::{Clock, SamplingParams, Tier};
+use tiercel_policy::blocks::Salt;
+use tokio::sync::oneshot;
+
+/// Time between two foldings of the metrics' samples, us.
+const UPKEEP_US: u64 = 5_000_000;
+
+/// A server whose address is taken.
+pub(crate) struct Bound {
+    settings: ServerSettings,
+    listener: TcpListener,
+    address: SocketAddr,
+    exporter: Exporter,
+}
+
+impl Bound {
+    /// Takes the address.
+    pub(crate) fn bind(settings: ServerSettings) -> Result<Bound, BootError> {
+        let refused = |source| BootError::Listen { address: settings.http.listen.clone(), source };
+        let listener = TcpListener::bind(&settings.http.listen).map_err(refused)?;
+        let address = listener.local_addr().map_err(refused)?;
+        let exporter = Exporter::install()?;
+        Ok(Bound { settings, listener, address, exporter })
+    }
+
+    /// The address taken; its port is never 0.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Loads and serves until `shutdown` resolves, then drains. `ready` is called once, when requests
+    /// can be served.
+    pub(crate) async fn run(
+        self,
+        shutdown: impl Future<Output = ()>,
+        ready: impl FnOnce(EngineHandle),
+    ) -> Result<(), BootError> {
+        let Bound { settings, listener, address, exporter } = self;
+        let clock = Clock::wall();
+        let app = Data::new(App::new(settings.http.clone(), clock.clone(), exporter));
+        let server = http::server(listener, app.clone())
+            .map_err(|source| BootError::System { what: "the HTTP server", source })?;
+        tracing::info!(%address, "listening; loading the model");
+        let handle = server.handle();
+        let mut http = std::pin::pin!(until_http_ends(server));
+        let mut shutdown = std::pin::pin!(shutdown);
+        actix_rt::spawn(upkeep(app.clone()));
+        let control = Arbiter::new();
+
+        let engine = tokio::select! {
+            engine = launch(&settings, &app, &control) => engine?,
+            () = &mut shutdown => return stop_http(&handle, http).await,
+            error = &mut http => return Err(error),
+        };
+        ready(engine.clone());
+        tracing::info!(%address, model = app.accepting().map_or("?", |s| &s.model_name), "ready");
+        tokio::select! {
+            () = &mut shutdown => {}
+            cause = engine.died() => return Err(BootError::EngineDied(cause)),
+            error = &mut http => return Err(error),
+        }
+        app.drain();
+        tokio::select! {
+            () = engine.drain(settings.http.drain_grace_ms) => {}
+            cause = engine.died() => return Err(BootError::EngineDied(cause)),
+        }
+        control.stop();
+        stop_http(&handle, http).await
+    }
+}
+
+/// Loads everything, starts the engine and lets it answer one request.
+async fn launch(
+    settings: &ServerSettings,
+    app: &App,
+    control: &Arbiter,
+) -> Result<EngineHandle, BootError> {
+    let Loaded { device, text, model_name } = match &settings.device.kind {
+        DeviceKind::Mock(profile) => mock::open(settings, profile, &app.clock)?,
+        DeviceKind::Auto | DeviceKind::Cpu => load_beside(settings.clone()).await?,
+    };
+    let engine = Engine { settings: settings.engine.clone(), device, clock: app.clock.clone() };
+    let engine =
+        engine.start_on(control).await.map_err(|error| BootError::EngineDied(error.to_string()))?;
+    warm_up(&engine).await?;
+    app.ready(Serving::new(engine.clone(), Arc::new(text), model_name));
+    Ok(engine)
+}
+
+/// Loading blocks for seconds, so it has its own thread; `/health` answers meanwhile.
+async fn load_beside(settings: ServerSettings) -> Result<Loaded, BootError> {
+    let (done, loaded) = oneshot::channel();
+    std::thread::Builder::new()
+        .name("tiercel-load".into())
+        .spawn(move || {
+            // Nobody listens any more if the server was told to stop meanwhile.
+            let _ = done.send(model::load(&settings));
+        })
+        .map_err(|source| BootError::System { what: "the loading thread", source })?;
+    loaded.await.map_err(|_| BootError::Model("loading the model panicked; see above".into()))?
+}
+
+/// One token of the system tier, end to end: "ready" is then a fact.
+async fn warm_up(engine: &EngineHandle) -> Result<(), BootError> {
+    let failed = |why: String| Err(BootError::WarmUp(why));
+    let request = Request {
+        tier: Tier::System,
+        priority: 0,
+        salt: Salt(rand::random()),
+        prompt: Arc::new([0]),
+        max_tokens: 1,
+        stop_tokens: Arc::new([]),
+        sampling: Arc::new(SamplingParams::greedy()),
+    };
+    let mut tokens = match engine.submit(request).await {
+        Ok(tokens) => tokens,
+        Err(refusal) => return failed(refusal.to_string()),
+    };
+    loop {
+        match tokens.next().await {
+            Some(StreamEvent::Token { .. }) => {}
+            Some(StreamEvent::Finished { .. }) => return Ok(()),
+            Some(StreamEvent::Failed(fault)) => return failed(fault.to_string()),
+            None => return failed("the engine stopped".into()),
+        }
+    }
+}
+
+/// The HTTP server is not meant to end before it is told to.
+async fn until_http_ends(server: Server) -> BootError {
+    match server.await {
+        Ok(()) => BootError::HttpStopped,
+        Err(source) => BootError::System { what: "the HTTP server", source },
+    }
+}
+
+/// Closes the socket and lets what is being written go out. The server answers only while it is polled.
+async fn stop_http(
+    handle: &ServerHandle,
+    http: std::pin::Pin<&mut impl Future<Output = BootError>>,
+) -> Result<(), BootError> {
+    futures_util::future::join(handle.stop(true), http).await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+async fn upkeep(app: Data<App>) {
+    loop {
+        app.clock.sleep_us(UPKEEP_US).await;
+        app.metrics.upkeep();
+    }
+}

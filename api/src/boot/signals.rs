@@ -1,0 +1,30 @@
+//! SIGTERM and ctrl-C.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Exit code after a second signal, as shells report an interrupt.
+const INTERRUPTED: i32 = 130;
+
+/// Resolves at the first SIGTERM or ctrl-C; the second ends the process at once.
+///
+/// # Errors
+/// The operating system refused a signal handler.
+pub(crate) fn shutdown() -> std::io::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        let name = either(&mut terminate, &mut interrupt).await;
+        tracing::info!(signal = name, "shutting down; a second signal exits at once");
+        actix_rt::spawn(async move {
+            either(&mut terminate, &mut interrupt).await;
+            std::process::exit(INTERRUPTED);
+        });
+    })
+}
+
+async fn either(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
+    tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    }
+}

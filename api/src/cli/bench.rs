@@ -1,0 +1,73 @@
+//! `tiercel bench`.
+
+use crate::cli::Failure;
+use clap::Args;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use tiercel_benches::{Limits, Progress, Target, Workload, run};
+
+/// Send a workload to a server and report what its clients saw, by tier.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The server may be any that speaks OpenAI's completions API. Workloads are TOML files; benches/workloads
+has some.
+
+Example:
+  tiercel bench --url http://127.0.0.1:8080 --workload benches/workloads/one-stream.toml --json r.json")]
+pub(crate) struct Bench {
+    /// Base URL of the server
+    #[arg(long, value_name = "URL")]
+    url: String,
+    /// Workload file (TOML)
+    #[arg(long, value_name = "FILE")]
+    workload: PathBuf,
+    /// Write the full report here
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Model to ask for; by default the server's first
+    #[arg(long)]
+    model: Option<String>,
+    /// Sent as a bearer token
+    #[arg(long, env = "TIERCEL_API_KEY", hide_env_values = true, value_name = "KEY")]
+    api_key: Option<String>,
+}
+
+impl Bench {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let workload = Workload::load(&self.workload).map_err(Failure::usage)?;
+        // A report that cannot be written should fail before the run, not after it.
+        let json = self.json.as_ref().map(|path| {
+            std::fs::File::create(path)
+                .map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))
+        });
+        let json = json.transpose()?;
+        let target = Target {
+            url: self.url,
+            api_key: self.api_key,
+            model: self.model,
+            limits: Limits::default(),
+        };
+        let watched = std::io::stderr().is_terminal();
+        let report = actix_rt::System::new()
+            .block_on(run(&workload, &target, |progress| tell(progress, watched)))
+            .map_err(Failure::new)?;
+        if watched {
+            eprintln!();
+        }
+        println!("{}", report.table(std::io::stdout().is_terminal()));
+        if let Some(file) = json {
+            serde_json::to_writer_pretty(file, &report)
+                .map_err(|error| Failure::new(format!("cannot write the report: {error}")))?;
+        }
+        Ok(())
+    }
+}
+
+fn tell(progress: &Progress, watched: bool) {
+    if watched {
+        let Progress { elapsed_s, sent, in_flight, unsuccessful } = progress;
+        eprint!(
+            "\r{elapsed_s:6.0} s, {sent} sent, {in_flight} running, {unsuccessful} unsuccessful  "
+        );
+    }
+}

@@ -1,0 +1,84 @@
+//! The command line. Usage errors exit with 2, everything else that fails with 1 and one line on stderr.
+
+mod bench;
+mod log;
+mod pull;
+mod serve;
+mod settings;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+const ABOUT: &str = "An LLM server that keeps its latency promises to the requests that matter";
+
+const EXAMPLES: &str = "\
+Examples:
+  tiercel serve                                 serve SmolLM2-135M-Instruct on 127.0.0.1:8080
+  tiercel serve --model ./model.gguf            serve a file of your own
+  tiercel serve --device mock:tiny              no model, for trying out clients
+  tiercel pull hf:Qwen/Qwen3-0.6B               fetch a model now rather than at the first start
+  tiercel bench --url http://127.0.0.1:8080 --workload load.toml --json result.json";
+
+#[derive(Debug, Parser)]
+#[command(name = "tiercel", version, about = ABOUT, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::Serve),
+    Pull(pull::Pull),
+    Bench(bench::Bench),
+}
+
+/// Parses the process's arguments and does what they say.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log::start();
+    let done = match cli.command {
+        Command::Serve(serve) => serve.run(),
+        Command::Pull(pull) => pull.run(),
+        Command::Bench(bench) => bench.run(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure { message, code }) => {
+            // One line, whatever a library put into its error.
+            let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
+            eprintln!("tiercel: {line}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// Why a command failed, and with which exit code.
+#[derive(Debug)]
+struct Failure {
+    message: String,
+    code: u8,
+}
+
+impl Failure {
+    /// Exit code 1.
+    fn new(error: impl std::fmt::Display) -> Failure {
+        Failure { message: error.to_string(), code: 1 }
+    }
+
+    /// Exit code 2: what was asked for makes no sense.
+    fn usage(error: impl std::fmt::Display) -> Failure {
+        Failure { message: error.to_string(), code: 2 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

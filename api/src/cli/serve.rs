@@ -1,0 +1,38 @@
+//! `tiercel serve`.
+
+use crate::boot;
+use crate::cli::Failure;
+use crate::cli::settings::SettingFlags;
+use clap::Args;
+
+const EXAMPLES: &str = "\
+Settings come from the defaults, then --config, then TIERCEL_... variables, then flags; the last one
+wins. docs/configuration.md lists them all.
+
+Examples:
+  tiercel serve
+  tiercel serve --model ./SmolLM2-135M-Instruct.Q4_1.gguf --threads 2 --kv-cache-mib 1024
+  tiercel serve --config tiercel.toml --listen 0.0.0.0:8080 --set http.api_keys=key1,key2
+  TIERCEL_SCHEDULER_POLICY=fcfs tiercel serve --model hf:Qwen/Qwen3-0.6B
+
+  curl -N http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d '{\"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"Why is the sky blue?\"}]}'
+
+/health answers 200 once requests can be served. SIGTERM and ctrl-C let running requests finish; a
+second one exits at once.";
+
+/// Serve a model over OpenAI's API.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Serve {
+    #[command(flatten)]
+    settings: SettingFlags,
+}
+
+impl Serve {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        // No runtime and no pool exists before the settings say how large they may be.
+        let settings = self.settings.load()?;
+        boot::serve(settings).map_err(Failure::new)
+    }
+}

@@ -1,0 +1,105 @@
+//! Flags of `serve`: one for each setting that has one, made from the table of settings.
+
+use crate::cli::{Failure, log};
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
+use std::path::PathBuf;
+use tiercel_config::{FIELDS, Field, Kind, Loader, ServerSettings};
+
+const CONFIG: &str = "TIERCEL_CONFIG";
+/// Variables that are not settings.
+const RESERVED: [&str; 3] = [CONFIG, log::FILTER, "TIERCEL_CACHE_DIR"];
+
+/// Settings given on the command line.
+#[derive(Debug, Default)]
+pub(crate) struct SettingFlags {
+    config: Option<PathBuf>,
+    flags: Vec<(&'static Field, String)>,
+    assignments: Vec<String>,
+}
+
+impl SettingFlags {
+    /// Defaults, then the file, the environment, and these flags.
+    pub(crate) fn load(&self) -> Result<ServerSettings, Failure> {
+        let mut loader = Loader::default();
+        if let Some(path) = &self.config {
+            loader.file(path).map_err(Failure::usage)?;
+        }
+        // A variable that is not UTF-8 cannot hold a setting; clap reads TIERCEL_CONFIG itself.
+        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        loader.env(std::env::vars_os().filter_map(text), &RESERVED).map_err(Failure::usage)?;
+        for (field, value) in &self.flags {
+            let flag = format!("--{}", field.flag.unwrap_or_default());
+            loader.flag(field, &flag, value).map_err(Failure::usage)?;
+        }
+        for assignment in &self.assignments {
+            loader.assignment(assignment).map_err(Failure::usage)?;
+        }
+        let (settings, warnings) = loader.finish().map_err(Failure::usage)?;
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
+        Ok(settings)
+    }
+}
+
+impl FromArgMatches for SettingFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let mut flags = SettingFlags::default();
+        flags.update_from_arg_matches(matches)?;
+        Ok(flags)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        self.config = matches.get_one::<PathBuf>("config").cloned();
+        self.assignments = matches.get_many("set").into_iter().flatten().cloned().collect();
+        self.flags = FIELDS
+            .iter()
+            .filter_map(|field| Some((field, matches.get_one::<String>(field.flag?)?.clone())))
+            .collect();
+        Ok(())
+    }
+}
+
+impl Args for SettingFlags {
+    fn augment_args(command: Command) -> Command {
+        let config = Arg::new("config")
+            .long("config")
+            .env(CONFIG)
+            .value_name("FILE")
+            .value_parser(clap::value_parser!(PathBuf))
+            .help("Settings file (TOML)");
+        let set = Arg::new("set")
+            .long("set")
+            .value_name("NAME=VALUE")
+            .action(ArgAction::Append)
+            .help("Any setting by its name, such as slo.premium.ttft_ms=150; may be repeated");
+        let flags = FIELDS.iter().filter_map(|field| Some(flag(field, field.flag?)));
+        command.arg(config).args(flags).arg(set)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        SettingFlags::augment_args(command)
+    }
+}
+
+fn flag(field: &'static Field, name: &'static str) -> Arg {
+    let arg = Arg::new(name).long(name).help(field.help);
+    match field.kind {
+        Kind::Choice(words) => arg.value_parser(PossibleValuesParser::new(words)),
+        _ => arg.value_name(value_name(field)).allow_negative_numbers(true),
+    }
+}
+
+fn value_name(field: &Field) -> &'static str {
+    match (field.path, field.kind) {
+        ("http.listen", _) => "HOST:PORT",
+        ("model.source", _) => "MODEL",
+        ("model.served_name", _) => "NAME",
+        ("device.kind", _) => "auto|cpu|mock:PROFILE",
+        (_, Kind::Integer { .. }) => "N",
+        _ => "VALUE",
+    }
+}

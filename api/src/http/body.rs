@@ -1,0 +1,119 @@
+//! Reads a JSON body within its bounds: type, size, time, UTF-8, depth.
+
+use crate::boot::App;
+use crate::http::ApiError;
+use actix_web::HttpRequest;
+use actix_web::http::{StatusCode, header};
+use actix_web::web::{BytesMut, Payload};
+use futures_util::StreamExt;
+use serde_json::Value;
+
+/// The body as JSON. serde_json refuses more than 128 levels of nesting.
+///
+/// # Errors
+/// [`ApiError`] with 400, 408, 413 or 415.
+pub(crate) async fn json(
+    app: &App,
+    request: &HttpRequest,
+    payload: Payload,
+) -> Result<Value, ApiError> {
+    check_headers(request)?;
+    let limit = app.http.max_body_kib as usize * 1024;
+    let declared = request
+        .headers()
+        .get(header::CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if declared.is_some_and(|bytes| bytes > limit as u64) {
+        return Err(too_large(limit));
+    }
+    let timeout_ms = app.http.request_timeout_ms;
+    let body = app
+        .clock
+        .timeout_us(timeout_ms * 1_000, collect(payload, limit))
+        .await
+        .unwrap_or_else(|| Err(too_slow(timeout_ms)))?;
+    parse(&body)
+}
+
+fn check_headers(request: &HttpRequest) -> Result<(), ApiError> {
+    let refuse = |message: String| Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+    let header = |name| request.headers().get(name).map(|value| value.to_str().unwrap_or("?"));
+    if let Some(content_type) = header(header::CONTENT_TYPE) {
+        let lower = content_type.to_ascii_lowercase();
+        let mut parts = lower.split(';').map(str::trim);
+        let essence = parts.next().unwrap_or_default();
+        let utf8 = parts
+            .filter_map(|part| part.strip_prefix("charset="))
+            .all(|charset| charset.trim_matches('"') == "utf-8");
+        if essence != "application/json" || !utf8 {
+            return refuse(format!(
+                "cannot read a body of type {content_type:?}; send JSON in UTF-8 with the header \
+                 `Content-Type: application/json`"
+            ));
+        }
+    }
+    match header(header::CONTENT_ENCODING) {
+        None | Some("identity") => Ok(()),
+        Some(encoding) => {
+            refuse(format!("cannot read the content encoding {encoding:?}; send the body as is"))
+        }
+    }
+}
+
+async fn collect(mut payload: Payload, limit: usize) -> Result<BytesMut, ApiError> {
+    let mut body = BytesMut::new();
+    while let Some(chunk) = payload.next().await {
+        let chunk = chunk.map_err(|error| {
+            ApiError::new(StatusCode::BAD_REQUEST, format!("the body could not be read: {error}"))
+        })?;
+        if body.len() + chunk.len() > limit {
+            return Err(too_large(limit));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+fn parse(body: &[u8]) -> Result<Value, ApiError> {
+    let bad =
+        |message: String| ApiError::new(StatusCode::BAD_REQUEST, message).code("invalid_json");
+    if body.is_empty() {
+        return Err(bad("the request has no body; send a JSON object".into()));
+    }
+    let text = std::str::from_utf8(body).map_err(|error| {
+        bad(format!("the body is not valid UTF-8 from byte {} on", error.valid_up_to()))
+    })?;
+    serde_json::from_str(text).map_err(|error| bad(format!("the body is not valid JSON: {error}")))
+}
+
+fn too_large(limit: usize) -> ApiError {
+    ApiError::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        format!("the body is larger than {} KiB, the limit of this server", limit / 1024),
+    )
+    .code("body_too_large")
+}
+
+fn too_slow(timeout_ms: u64) -> ApiError {
+    ApiError::new(
+        StatusCode::REQUEST_TIMEOUT,
+        format!("the body did not arrive within {timeout_ms} ms"),
+    )
+    .code("body_timeout")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_tell_where_the_json_breaks() {
+        let message = |body: &[u8]| parse(body).expect_err("broken").to_string();
+        assert!(message(b"{\"a\": 1,}").contains("line 1 column 9"));
+        assert!(message(b"{\"a\": \"\xff\"}").contains("from byte 7"));
+        assert!(message(b"").contains("no body"));
+        assert!(message(b"{\"t\": 1e999}").contains("out of range"));
+        assert!(message(b"{\"t\": NaN}").contains("line 1 column 7"));
+        assert!(message("[".repeat(200).as_bytes()).contains("recursion limit"));
+    }
+}

@@ -1,0 +1,141 @@
+//! Errors as OpenAI's clients read them.
+
+use actix_web::http::{StatusCode, header};
+use actix_web::{HttpResponse, ResponseError};
+use serde_json::{Value, json};
+use std::fmt;
+use tiercel_actors::{Refusal, RequestFault};
+
+/// A request that is answered with an error. Renders as `{"error": {"message", "type", "param",
+/// "code"}}`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ApiError {
+    status: StatusCode,
+    message: String,
+    param: Option<String>,
+    code: Option<&'static str>,
+    retry_after_ms: Option<u64>,
+}
+
+impl ApiError {
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
+        ApiError { status, message: message.into(), param: None, code: None, retry_after_ms: None }
+    }
+
+    /// 400 about one field of the body.
+    pub(crate) fn param(param: impl Into<String>, message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::BAD_REQUEST, message).about(param).code("invalid_value")
+    }
+
+    /// 400 about something this server does not do.
+    pub(crate) fn unsupported(param: impl Into<String>, message: impl Into<String>) -> ApiError {
+        ApiError::param(param, message).code("unsupported")
+    }
+
+    /// 400: prompt and output do not fit the context.
+    pub(crate) fn too_long(param: &str, message: impl Into<String>) -> ApiError {
+        ApiError::param(param, message).code("context_length_exceeded")
+    }
+
+    /// 503 while the server cannot serve.
+    pub(crate) fn unavailable(message: impl Into<String>, code: &'static str) -> ApiError {
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code(code).retry_after_ms(1_000)
+    }
+
+    /// The field it is about.
+    pub(crate) fn about(mut self, param: impl Into<String>) -> ApiError {
+        self.param = Some(param.into());
+        self
+    }
+
+    pub(crate) fn code(mut self, code: &'static str) -> ApiError {
+        self.code = Some(code);
+        self
+    }
+
+    pub(crate) fn retry_after_ms(mut self, ms: u64) -> ApiError {
+        self.retry_after_ms = Some(ms);
+        self
+    }
+
+    /// OpenAI's class of the error, by status.
+    fn kind(&self) -> &'static str {
+        match self.status.as_u16() {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            429 => "rate_limit_error",
+            400..500 => "invalid_request_error",
+            _ => "server_error",
+        }
+    }
+
+    /// The envelope.
+    pub(crate) fn body(&self) -> Value {
+        json!({"error": {
+            "message": self.message,
+            "type": self.kind(),
+            "param": self.param,
+            "code": self.code,
+        }})
+    }
+}
+
+impl fmt::Display for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl ResponseError for ApiError {
+    fn status_code(&self) -> StatusCode {
+        self.status
+    }
+
+    fn error_response(&self) -> HttpResponse {
+        let mut response = HttpResponse::build(self.status);
+        if let Some(ms) = self.retry_after_ms {
+            response.insert_header((header::RETRY_AFTER, ms.div_ceil(1000).to_string()));
+            response.insert_header(("retry-after-ms", ms.to_string()));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.insert_header((header::WWW_AUTHENTICATE, "Bearer"));
+        }
+        response.json(self.body())
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> ApiError {
+        let message = refusal.to_string();
+        match refusal {
+            Refusal::NeverFits(_) => ApiError::too_long("max_tokens", message),
+            Refusal::QueueFull { retry_after_s, .. } => {
+                ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
+                    .code("queue_full")
+                    .retry_after_ms(u64::from(retry_after_s.max(1)) * 1_000)
+            }
+            Refusal::ShuttingDown => ApiError::unavailable(message, "shutting_down"),
+            Refusal::EngineStopped => ApiError::unavailable(message, "engine_stopped"),
+        }
+    }
+}
+
+impl From<RequestFault> for ApiError {
+    fn from(fault: RequestFault) -> ApiError {
+        let message = fault.to_string();
+        match fault {
+            RequestFault::Dropped => ApiError::unavailable(message, "preempted"),
+            RequestFault::ShuttingDown => ApiError::unavailable(message, "shutting_down"),
+            RequestFault::Stalled => {
+                ApiError::new(StatusCode::REQUEST_TIMEOUT, message).code("stalled")
+            }
+            RequestFault::Model(_) => {
+                ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message).code("model_error")
+            }
+            RequestFault::Step(_) => {
+                ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message).code("device_error")
+            }
+        }
+    }
+}

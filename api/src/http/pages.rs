@@ -1,0 +1,84 @@
+//! Models, health, metrics, and what is answered where nothing is.
+
+use crate::boot::{App, Stage};
+use crate::http::{ALLOW, ApiError};
+use actix_web::http::StatusCode;
+use actix_web::web::{Data, Path};
+use actix_web::{HttpRequest, HttpResponse, ResponseError};
+use serde_json::{Value, json};
+
+/// An engine that does not answer for this long is not healthy, us.
+const STATUS_TIMEOUT_US: u64 = 2_000_000;
+
+/// `GET /v1/models`.
+pub(crate) async fn models(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
+    app.tenants.salt(&request)?;
+    let list = json!({"object": "list", "data": [describe(&app)?]});
+    Ok(HttpResponse::Ok().json(list))
+}
+
+/// `GET /v1/models/{id}`; ids may hold slashes.
+pub(crate) async fn model(
+    app: Data<App>,
+    request: HttpRequest,
+    id: Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    app.tenants.salt(&request)?;
+    let model = describe(&app)?;
+    app.accepting()?.check_model(Some(&id))?;
+    Ok(HttpResponse::Ok().json(model))
+}
+
+fn describe(app: &App) -> Result<Value, ApiError> {
+    let serving = app.accepting()?;
+    Ok(json!({
+        "id": serving.model_name,
+        "object": "model",
+        "created": serving.created_unix_s,
+        "owned_by": "tiercel",
+        "max_model_len": serving.context_tokens,
+    }))
+}
+
+/// `GET /health`: 200 once requests can be served.
+pub(crate) async fn health(app: Data<App>) -> HttpResponse {
+    let (code, status) = match app.stage() {
+        Stage::Loading => (StatusCode::SERVICE_UNAVAILABLE, "loading"),
+        Stage::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
+        Stage::Ready => match engine_answers(&app).await {
+            true => (StatusCode::OK, "ready"),
+            false => (StatusCode::SERVICE_UNAVAILABLE, "engine does not answer"),
+        },
+    };
+    HttpResponse::build(code).json(json!({"status": status}))
+}
+
+async fn engine_answers(app: &App) -> bool {
+    let Ok(serving) = app.accepting() else { return false };
+    let status = app.clock.timeout_us(STATUS_TIMEOUT_US, serving.engine.status()).await;
+    matches!(status, Some(Ok(_)))
+}
+
+/// `GET /metrics`.
+pub(crate) async fn metrics(app: Data<App>) -> HttpResponse {
+    HttpResponse::Ok()
+        .content_type("text/plain; version=0.0.4; charset=utf-8")
+        .body(app.metrics.render())
+}
+
+/// Any other path.
+pub(crate) async fn not_found(request: HttpRequest) -> HttpResponse {
+    let path: String = request.path().chars().take(100).collect();
+    let message = format!("there is nothing at {} {path}", request.method());
+    ApiError::new(StatusCode::NOT_FOUND, message).code("unknown_url").error_response()
+}
+
+/// A known path with another method.
+pub(crate) async fn wrong_method(request: HttpRequest, allowed: &'static str) -> HttpResponse {
+    let message = format!("{} takes {allowed}, not {}", request.path(), request.method());
+    let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).code("method_not_allowed");
+    let mut response = error.error_response();
+    let value = actix_web::http::header::HeaderValue::from_static(allowed);
+    response.headers_mut().insert(ALLOW, value);
+    response
+}

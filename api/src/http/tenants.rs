@@ -1,0 +1,85 @@
+//! Who asks: checks API keys and names the tenant whose prefix cache a request may share.
+
+use crate::http::ApiError;
+use actix_web::HttpRequest;
+use actix_web::http::{StatusCode, header};
+use tiercel_policy::blocks::Salt;
+
+/// Tenants are told apart by their bearer token; requests without one share one anonymous tenant.
+pub(crate) struct Tenants {
+    /// Random per process, so that nobody can compute another tenant's salt.
+    key: [u8; 32],
+    /// Hashes of the accepted keys; empty accepts everyone. Comparing hashes takes constant time.
+    accepted: Vec<blake3::Hash>,
+}
+
+impl Tenants {
+    pub(crate) fn new(api_keys: &[String]) -> Tenants {
+        let key = rand::random();
+        let hash = |api_key: &String| blake3::keyed_hash(&key, api_key.as_bytes());
+        Tenants { accepted: api_keys.iter().map(hash).collect(), key }
+    }
+
+    /// The request's tenant.
+    ///
+    /// # Errors
+    /// 401 if this server wants a key and the request has none of its keys.
+    pub(crate) fn salt(&self, request: &HttpRequest) -> Result<Salt, ApiError> {
+        let token = request
+            .headers()
+            .get(header::AUTHORIZATION)
+            .and_then(|value| bearer(value.as_bytes()))
+            .unwrap_or_default();
+        let hash = blake3::keyed_hash(&self.key, token);
+        if !self.accepted.is_empty() && !self.accepted.contains(&hash) {
+            let message = if token.is_empty() {
+                "this server wants an API key; send the header `Authorization: Bearer KEY`"
+            } else {
+                "the API key is not one of this server's"
+            };
+            return Err(ApiError::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key"));
+        }
+        let mut salt = [0; 16];
+        salt.copy_from_slice(&hash.as_bytes()[..16]);
+        Ok(Salt(salt))
+    }
+}
+
+/// The token of `Bearer TOKEN`; the scheme's case does not matter.
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use actix_web::test::TestRequest;
+
+    fn request(authorization: &str) -> HttpRequest {
+        TestRequest::default()
+            .insert_header((header::AUTHORIZATION, authorization))
+            .to_http_request()
+    }
+
+    #[test]
+    fn tokens_tell_tenants_apart() {
+        let tenants = Tenants::new(&[]);
+        let salt = |authorization| tenants.salt(&request(authorization)).unwrap();
+        assert_eq!(salt("Bearer a"), salt("bearer  a"));
+        assert_ne!(salt("Bearer a"), salt("Bearer b"));
+        let anonymous = tenants.salt(&TestRequest::default().to_http_request()).unwrap();
+        assert_eq!(salt("Basic eDp5"), anonymous);
+        assert_ne!(salt("Bearer a"), anonymous);
+        assert_ne!(Tenants::new(&[]).salt(&request("Bearer a")).unwrap(), salt("Bearer a"));
+    }
+
+    #[test]
+    fn a_server_with_keys_wants_one_of_them() {
+        let tenants = Tenants::new(&["k1".into(), "k2".into()]);
+        assert!(tenants.salt(&request("Bearer k2")).is_ok());
+        for wrong in ["Bearer k3", "k1", "Bearer ", ""] {
+            assert!(tenants.salt(&request(wrong)).is_err(), "{wrong}");
+        }
+    }
+}

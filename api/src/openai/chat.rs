@@ -1,0 +1,130 @@
+//! `POST /v1/chat/completions`.
+
+use crate::boot::App;
+use crate::http::{ApiError, body};
+use crate::openai::fields::Fields;
+use crate::openai::generate::{self, Job};
+use crate::openai::messages::{self, Message};
+use crate::openai::request::{Common, chat_logprobs};
+use crate::openai::response::Style;
+use actix_web::web::{Data, Payload};
+use actix_web::{HttpRequest, HttpResponse};
+use serde_json::Value;
+
+/// Answers a conversation.
+pub(crate) async fn chat(
+    app: Data<App>,
+    request: HttpRequest,
+    payload: Payload,
+) -> Result<HttpResponse, ApiError> {
+    let salt = app.tenants.salt(&request)?;
+    let serving = app.accepting()?;
+    let body = body::json(&app, &request, payload).await?;
+    let chat = ChatRequest::read(&body, serving.vocab_size())?;
+    drop(body);
+    serving.check_model(chat.common.model.as_deref())?;
+    let prompt = serving.tokenize_chat(chat.messages, true).await?;
+    let job = Job {
+        style: Style::Chat,
+        common: chat.common,
+        prompts: vec![prompt],
+        prompt_param: "messages",
+        default_max_tokens: None,
+        salt,
+    };
+    generate::run(&app, serving, job).await
+}
+
+#[derive(Debug)]
+struct ChatRequest {
+    common: Common,
+    messages: Vec<Message>,
+}
+
+impl ChatRequest {
+    fn read(body: &Value, vocab_size: u32) -> Result<ChatRequest, ApiError> {
+        let fields = Fields::root(body)?;
+        refuse_unsupported(&fields)?;
+        let mut common = Common::read(&fields, vocab_size)?;
+        common.sampling.logprobs = chat_logprobs(&fields)?;
+        Ok(ChatRequest { common, messages: messages::read(&fields)? })
+    }
+}
+
+/// Fields that would change the answer, if they did anything, are refused rather than ignored.
+fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ApiError> {
+    if let Some(format) = fields.object("response_format")? {
+        match format.string("type")? {
+            Some("text") | None => {}
+            Some(other) => {
+                let short: String = other.chars().take(40).collect();
+                return Err(ApiError::unsupported(
+                    "response_format",
+                    format!("response_format {short:?} is not supported; only \"text\" is"),
+                ));
+            }
+        }
+    }
+    let choice_is_none = |name| fields.get(name).and_then(Value::as_str) == Some("none");
+    for (name, choice) in [("tools", "tool_choice"), ("functions", "function_call")] {
+        let given = fields.array(name)?.is_some_and(|tools| !tools.is_empty());
+        if given && !choice_is_none(choice) {
+            return Err(ApiError::unsupported(
+                name,
+                format!("'{name}' are not supported; leave them out or send {choice} \"none\""),
+            ));
+        }
+    }
+    let wants_audio = fields
+        .array("modalities")?
+        .is_some_and(|kinds| kinds.iter().any(|kind| kind.as_str() != Some("text")));
+    if wants_audio || fields.get("audio").is_some() {
+        return Err(ApiError::unsupported("modalities", "only the modality \"text\" is supported"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(extra: Value) -> Result<ChatRequest, ApiError> {
+        let mut body = json!({"messages": [{"role": "user", "content": "Hi"}]});
+        for (key, value) in extra.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        ChatRequest::read(&body, 100)
+    }
+
+    #[test]
+    fn what_would_be_silently_wrong_is_refused() {
+        for (extra, param) in [
+            (json!({"response_format": {"type": "json_schema"}}), "response_format"),
+            (json!({"tools": [{"type": "function"}]}), "tools"),
+            (json!({"functions": [{}], "function_call": "auto"}), "functions"),
+            (json!({"modalities": ["text", "audio"]}), "modalities"),
+            (json!({"top_logprobs": 2}), "top_logprobs"),
+        ] {
+            let error = read(extra.clone()).expect_err("unsupported");
+            assert_eq!(error.body()["error"]["param"], param, "{extra}");
+        }
+    }
+
+    #[test]
+    fn what_changes_nothing_is_accepted() {
+        for extra in [
+            json!({"response_format": {"type": "text"}}),
+            json!({"tools": []}),
+            json!({"tools": [{"type": "function"}], "tool_choice": "none"}),
+            json!({"modalities": ["text"]}),
+            json!({"parallel_tool_calls": true, "store": false, "metadata": {}}),
+        ] {
+            assert!(read(extra.clone()).is_ok(), "{extra}");
+        }
+        let logprobs = |extra| read(extra).unwrap().common.sampling.logprobs;
+        assert_eq!(logprobs(json!({"logprobs": true, "top_logprobs": 3})), Some(3));
+        assert_eq!(logprobs(json!({"logprobs": true})), Some(0));
+        assert_eq!(logprobs(json!({"logprobs": false})), None);
+    }
+}

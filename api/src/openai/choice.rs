@@ -1,0 +1,136 @@
+//! One choice under generation: tokens in; text, log-probabilities and an end out.
+
+use crate::http::ApiError;
+use crate::text::{StopMatcher, StreamDecoder, Text};
+use actix_web::http::StatusCode;
+use futures_util::stream::{self, LocalBoxStream, StreamExt};
+use std::sync::Arc;
+use tiercel_actors::{FinishReason, StreamEvent, TokenStream};
+use tiercel_device::{Tier, TokenId, TokenLogprobs};
+
+/// What happened to a choice.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// More text, never empty.
+    Delta(Delta),
+    /// It is complete.
+    Finished(Finish),
+    /// It ended without a complete output.
+    Failed(ApiError),
+}
+
+/// Text and the log-probabilities that belong to it.
+#[derive(Debug, Default)]
+pub(crate) struct Delta {
+    pub(crate) text: String,
+    pub(crate) logprobs: Vec<(TokenId, TokenLogprobs)>,
+}
+
+/// The end of a choice.
+#[derive(Debug)]
+pub(crate) struct Finish {
+    /// What was held back until the end.
+    pub(crate) delta: Delta,
+    /// OpenAI's word: `stop` or `length`.
+    pub(crate) reason: &'static str,
+    pub(crate) completion_tokens: u32,
+    pub(crate) cached_tokens: u32,
+}
+
+/// A choice. Dropping it cancels its sequence.
+pub(crate) struct Choice {
+    index: u32,
+    tokens: TokenStream,
+    decoder: StreamDecoder,
+    stops: StopMatcher,
+    pending: Delta,
+    generated: u32,
+}
+
+impl Choice {
+    pub(crate) fn new(
+        index: u32,
+        tokens: TokenStream,
+        text: &Arc<Text>,
+        stop: &[String],
+    ) -> Choice {
+        Choice {
+            index,
+            tokens,
+            decoder: text.decoder(),
+            stops: StopMatcher::new(stop),
+            pending: Delta::default(),
+            generated: 0,
+        }
+    }
+
+    /// The tier it really runs in.
+    pub(crate) fn tier(&self) -> Tier {
+        self.tokens.tier()
+    }
+
+    /// Its events with its index; the last one is `Finished` or `Failed`.
+    pub(crate) fn into_events(self) -> LocalBoxStream<'static, (u32, Event)> {
+        stream::unfold(Some(self), |choice| async move {
+            let mut choice = choice?;
+            let index = choice.index;
+            let event = choice.next().await;
+            // The choice is dropped with its last event: a matched stop string cancels the rest.
+            let rest = matches!(event, Event::Delta(_)).then_some(choice);
+            Some(((index, event), rest))
+        })
+        .boxed_local()
+    }
+
+    async fn next(&mut self) -> Event {
+        loop {
+            match self.tokens.next().await {
+                Some(StreamEvent::Token { token, logprobs }) => {
+                    if let Some(event) = self.token(token, logprobs) {
+                        return event;
+                    }
+                }
+                Some(StreamEvent::Finished { reason, usage }) => {
+                    let rest = self.decoder.finish();
+                    let matched = self.stops.push(&rest, &mut self.pending.text);
+                    if !matched {
+                        self.stops.finish(&mut self.pending.text);
+                    }
+                    let reason = if matched { FinishReason::Stop } else { reason };
+                    return self.finish(reason, usage.cached_tokens);
+                }
+                Some(StreamEvent::Failed(fault)) => return Event::Failed(fault.into()),
+                None => {
+                    let message = "the engine stopped while it served this request";
+                    let error = ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message);
+                    return Event::Failed(error.code("engine_stopped"));
+                }
+            }
+        }
+    }
+
+    fn token(&mut self, token: TokenId, logprobs: Option<Box<TokenLogprobs>>) -> Option<Event> {
+        self.generated += 1;
+        if let Some(logprobs) = logprobs {
+            self.pending.logprobs.push((token, *logprobs));
+        }
+        let text = self.decoder.push(token);
+        if self.stops.push(&text, &mut self.pending.text) {
+            return Some(self.finish(FinishReason::Stop, 0));
+        }
+        let ready = !self.pending.text.is_empty();
+        ready.then(|| Event::Delta(std::mem::take(&mut self.pending)))
+    }
+
+    fn finish(&mut self, reason: FinishReason, cached_tokens: u32) -> Event {
+        Event::Finished(Finish {
+            delta: std::mem::take(&mut self.pending),
+            reason: match reason {
+                FinishReason::Stop => "stop",
+                FinishReason::Length => "length",
+            },
+            completion_tokens: self.generated,
+            cached_tokens,
+        })
+    }
+}

@@ -1,0 +1,159 @@
+//! From a checked request to a response: submit every choice, then stream or collect.
+
+use crate::boot::{App, Serving};
+use crate::http::ApiError;
+use crate::openai::choice::{Choice, Event};
+use crate::openai::request::{Common, MAX_CHOICES};
+use crate::openai::response::{Collected, Envelope, Style, Totals};
+use crate::openai::sse;
+use actix_web::HttpResponse;
+use actix_web::http::header;
+use futures_util::stream::{SelectAll, StreamExt};
+use std::sync::Arc;
+use tiercel_actors::Request;
+use tiercel_device::{Clock, SamplingParams, TokenId};
+use tiercel_policy::blocks::Salt;
+
+/// A request ready to run.
+pub(crate) struct Job {
+    pub(crate) style: Style,
+    pub(crate) common: Common,
+    pub(crate) prompts: Vec<Arc<[TokenId]>>,
+    /// The field that held the prompts, for errors.
+    pub(crate) prompt_param: &'static str,
+    /// Tokens to generate if the request does not say; `None` is as many as fit.
+    pub(crate) default_max_tokens: Option<u32>,
+    pub(crate) salt: Salt,
+}
+
+/// Runs the job. The response begins after the engine has accepted every choice.
+///
+/// # Errors
+/// [`ApiError`] for a job that cannot run, that was refused, or that failed before its head was sent.
+pub(crate) async fn run(app: &App, serving: &Serving, job: Job) -> Result<HttpResponse, ApiError> {
+    let count = job.prompts.len() * job.common.n as usize;
+    if count > MAX_CHOICES {
+        let message = format!("{count} choices (prompts times n) are more than {MAX_CHOICES}");
+        return Err(ApiError::param("n", message));
+    }
+    let prompt_tokens = job.prompts.iter().map(|prompt| prompt.len() as u32).sum();
+    let totals = Totals { prompt_tokens, ..Totals::default() };
+    let choices = submit(serving, &job).await?;
+    let envelope = envelope(serving, &job, &choices);
+    if !job.common.stream {
+        return collect(envelope, choices, totals).await;
+    }
+    let interval_us = app.http.comment_interval_ms * 1_000;
+    let body = sse::stream(envelope, choices, totals, app.clock.clone(), interval_us);
+    Ok(HttpResponse::Ok()
+        .content_type("text/event-stream; charset=utf-8")
+        .insert_header((header::CACHE_CONTROL, "no-cache"))
+        // Proxies such as nginx would otherwise hold the events back.
+        .insert_header(("x-accel-buffering", "no"))
+        .streaming(body))
+}
+
+async fn submit(serving: &Serving, job: &Job) -> Result<Vec<Choice>, ApiError> {
+    // All prompts are checked before the first is submitted.
+    let limits = job
+        .prompts
+        .iter()
+        .map(|prompt| max_tokens(serving, job, prompt.len()))
+        .collect::<Result<Vec<u32>, ApiError>>()?;
+    let mut stop_tokens = job.common.stop_token_ids.clone();
+    if !job.common.ignore_eos {
+        stop_tokens.extend_from_slice(serving.text.end_tokens());
+    }
+    let stop_tokens: Arc<[TokenId]> = stop_tokens.into();
+    let mut choices = Vec::new();
+    for (prompt, max_tokens) in job.prompts.iter().zip(limits) {
+        let seed = job.common.seed.unwrap_or_else(rand::random);
+        for copy in 0..job.common.n {
+            let seed = seed.wrapping_add(u64::from(copy));
+            let request = Request {
+                tier: job.common.tier,
+                priority: job.common.priority,
+                salt: job.salt,
+                prompt: prompt.clone(),
+                max_tokens,
+                stop_tokens: stop_tokens.clone(),
+                sampling: Arc::new(SamplingParams { seed, ..job.common.sampling.clone() }),
+            };
+            let tokens = serving.engine.submit(request).await?;
+            let index = choices.len() as u32;
+            choices.push(Choice::new(index, tokens, &serving.text, &job.common.stop));
+        }
+    }
+    Ok(choices)
+}
+
+/// Most tokens to generate after a prompt of that length.
+fn max_tokens(serving: &Serving, job: &Job, prompt_len: usize) -> Result<u32, ApiError> {
+    let context = serving.context_tokens;
+    let prompt = u32::try_from(prompt_len).unwrap_or(u32::MAX);
+    if prompt == 0 {
+        return Err(ApiError::param(job.prompt_param, "the prompt has no tokens"));
+    }
+    let Some(room) = context.checked_sub(prompt).filter(|room| *room > 0) else {
+        let message = format!(
+            "the prompt has {prompt} tokens, but prompt and output together may have at most \
+             {context}; shorten the prompt"
+        );
+        return Err(ApiError::too_long(job.prompt_param, message));
+    };
+    match job.common.max_tokens {
+        Some((wanted, param)) if wanted > room => {
+            let message = format!(
+                "'{param}' is {wanted} and the prompt has {prompt} tokens, but together they may \
+                 have at most {context}; ask for at most {room}"
+            );
+            Err(ApiError::too_long(param, message))
+        }
+        Some((wanted, _)) => Ok(wanted),
+        None => Ok(job.default_max_tokens.unwrap_or(room).min(room)),
+    }
+}
+
+fn envelope(serving: &Serving, job: &Job, choices: &[Choice]) -> Envelope {
+    let prefix = match job.style {
+        Style::Chat => "chatcmpl",
+        Style::Text => "cmpl",
+    };
+    Envelope {
+        style: job.style,
+        id: format!("{prefix}-{:032x}", rand::random::<u128>()),
+        created: Clock::unix_s(),
+        model: serving.model_name.clone(),
+        tier: choices.first().map_or(job.common.tier, Choice::tier),
+        include_usage: job.common.include_usage,
+        logprobs: job.common.sampling.logprobs.is_some(),
+        text: serving.text.clone(),
+    }
+}
+
+async fn collect(
+    envelope: Envelope,
+    choices: Vec<Choice>,
+    mut totals: Totals,
+) -> Result<HttpResponse, ApiError> {
+    let mut collected: Vec<Collected> = (0..choices.len() as u32)
+        .map(|index| Collected { index, delta: Default::default(), reason: "stop" })
+        .collect();
+    let mut events: SelectAll<_> = choices.into_iter().map(Choice::into_events).collect();
+    while let Some((index, event)) = events.next().await {
+        let choice = &mut collected[index as usize];
+        let delta = match event {
+            Event::Delta(delta) => delta,
+            Event::Finished(finish) => {
+                totals.completion_tokens += finish.completion_tokens;
+                totals.cached_tokens += finish.cached_tokens;
+                choice.reason = finish.reason;
+                finish.delta
+            }
+            Event::Failed(error) => return Err(error),
+        };
+        choice.delta.text.push_str(&delta.text);
+        choice.delta.logprobs.extend(delta.logprobs);
+    }
+    Ok(HttpResponse::Ok().json(envelope.full(&collected, totals)))
+}

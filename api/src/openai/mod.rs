@@ -1,0 +1,26 @@
+//! OpenAI's API: what requests say, what responses look like, and what happens in between.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `chat.rs`, `completions.rs`, `tokens.rs` | one endpoint each |
+//! | `fields.rs` | reads JSON fields, with errors that name their path |
+//! | `request.rs`, `messages.rs` | the fields and their ranges |
+//! | `generate.rs` | submits every choice, then streams or collects |
+//! | `choice.rs` | one choice: tokens in, text out |
+//! | `response.rs`, `sse.rs` | bodies, chunks, events |
+
+mod chat;
+mod choice;
+mod completions;
+mod fields;
+mod generate;
+mod messages;
+mod request;
+mod response;
+mod sse;
+mod tokens;
+
+pub(crate) use chat::chat;
+pub(crate) use completions::completions;
+pub(crate) use messages::Message;
+pub(crate) use tokens::{detokenize, tokenize};

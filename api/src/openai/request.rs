@@ -1,0 +1,304 @@
+//! The fields that chat and text completions share, checked.
+
+use crate::http::ApiError;
+use crate::openai::fields::{Fields, integer, number, wrong};
+use serde_json::Value;
+use tiercel_device::{SamplingParams, Tier, TokenId};
+
+/// Most choices of one request: prompts times `n`.
+pub(crate) const MAX_CHOICES: usize = 128;
+/// Most stop strings and stop tokens of one request.
+const MAX_STOPS: usize = 16;
+/// Longest stop string, bytes; the decoder holds back that much text.
+const MAX_STOP_BYTES: usize = 1024;
+/// Most entries of a logit bias.
+const MAX_BIASES: usize = 1024;
+/// Most alternatives per token.
+const MAX_TOP_LOGPROBS: u32 = 20;
+
+/// What every generation request says beside its prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Common {
+    /// The model asked for.
+    pub(crate) model: Option<String>,
+    pub(crate) stream: bool,
+    /// Whether a stream ends with a usage chunk.
+    pub(crate) include_usage: bool,
+    pub(crate) n: u32,
+    /// Most tokens to generate and the field that said so.
+    pub(crate) max_tokens: Option<(u32, &'static str)>,
+    pub(crate) sampling: SamplingParams,
+    /// The client's seed; `sampling.seed` is set per choice.
+    pub(crate) seed: Option<u64>,
+    pub(crate) stop: Vec<String>,
+    pub(crate) stop_token_ids: Vec<TokenId>,
+    pub(crate) ignore_eos: bool,
+    pub(crate) tier: Tier,
+    /// Order within the tier.
+    pub(crate) priority: i32,
+}
+
+impl Common {
+    /// Reads everything but the prompt and `logprobs`, whose form differs between the two endpoints.
+    pub(crate) fn read(body: &Fields<'_>, vocab_size: u32) -> Result<Common, ApiError> {
+        let stream = body.boolean("stream")?;
+        let (tier, priority) = tier(body)?;
+        let seed = body.get("seed").map(|value| seed(value, &body.path("seed"))).transpose()?;
+        Ok(Common {
+            model: body.string("model")?.map(str::to_owned),
+            stream,
+            include_usage: include_usage(body, stream)?,
+            n: body.count("n", 1..=MAX_CHOICES as u32)?.unwrap_or(1),
+            max_tokens: max_tokens(body)?,
+            sampling: sampling(body, vocab_size)?,
+            seed,
+            stop: stop(body)?,
+            stop_token_ids: stop_token_ids(body, vocab_size)?,
+            ignore_eos: body.boolean("ignore_eos")?,
+            tier,
+            priority,
+        })
+    }
+}
+
+/// `top_logprobs` and `logprobs` of chat: a flag and a count.
+pub(crate) fn chat_logprobs(body: &Fields<'_>) -> Result<Option<u8>, ApiError> {
+    let wanted = body.boolean("logprobs")?;
+    let top = body.count("top_logprobs", 0..=MAX_TOP_LOGPROBS)?;
+    match (wanted, top) {
+        (false, Some(1..)) => {
+            Err(ApiError::param("top_logprobs", "'top_logprobs' needs 'logprobs' to be true"))
+        }
+        (false, _) => Ok(None),
+        (true, top) => Ok(Some(top.unwrap_or(0) as u8)),
+    }
+}
+
+/// `logprobs` of text completions: a count.
+pub(crate) fn text_logprobs(body: &Fields<'_>) -> Result<Option<u8>, ApiError> {
+    Ok(body.count("logprobs", 0..=MAX_TOP_LOGPROBS)?.map(|top| top as u8))
+}
+
+fn include_usage(body: &Fields<'_>, stream: bool) -> Result<bool, ApiError> {
+    let Some(options) = body.object("stream_options")? else { return Ok(false) };
+    if !stream {
+        return Err(ApiError::param(
+            "stream_options",
+            "'stream_options' needs 'stream' to be true",
+        ));
+    }
+    options.boolean("include_usage")
+}
+
+fn max_tokens(body: &Fields<'_>) -> Result<Option<(u32, &'static str)>, ApiError> {
+    for name in ["max_completion_tokens", "max_tokens"] {
+        if let Some(count) = body.count(name, 1..=u32::MAX)? {
+            return Ok(Some((count, name)));
+        }
+    }
+    Ok(None)
+}
+
+fn sampling(body: &Fields<'_>, vocab_size: u32) -> Result<SamplingParams, ApiError> {
+    let defaults = SamplingParams::default();
+    let top_k = body.integer("top_k", -1..=i64::from(u32::MAX))?;
+    let repetition_penalty = body.number("repetition_penalty", 0.0..=10.0)?;
+    if repetition_penalty == Some(0.0) {
+        return Err(ApiError::param("repetition_penalty", "'repetition_penalty' must be above 0"));
+    }
+    Ok(SamplingParams {
+        temperature: body.number("temperature", 0.0..=2.0)?.unwrap_or(defaults.temperature),
+        top_k: top_k.map_or(0, |k| k.max(0) as u32),
+        // The smallest set that reaches probability 0 is the best token alone.
+        top_p: body.number("top_p", 0.0..=1.0)?.unwrap_or(defaults.top_p).max(f32::MIN_POSITIVE),
+        min_p: body.number("min_p", 0.0..=1.0)?.unwrap_or(defaults.min_p),
+        repetition_penalty: repetition_penalty.unwrap_or(defaults.repetition_penalty),
+        presence_penalty: body.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0),
+        frequency_penalty: body.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0),
+        logit_bias: logit_bias(body, vocab_size)?,
+        seed: 0,
+        logprobs: None,
+    })
+}
+
+fn logit_bias(body: &Fields<'_>, vocab_size: u32) -> Result<Vec<(TokenId, f32)>, ApiError> {
+    let Some(value) = body.get("logit_bias") else { return Ok(Vec::new()) };
+    let Value::Object(map) = value else {
+        return Err(wrong("logit_bias", "an object of token ids and numbers", value));
+    };
+    if map.len() > MAX_BIASES {
+        let message = format!("'logit_bias' has {} entries, more than {MAX_BIASES}", map.len());
+        return Err(ApiError::param("logit_bias", message));
+    }
+    map.iter()
+        .map(|(key, bias)| {
+            let token = key.parse().ok().filter(|id| *id < vocab_size).ok_or_else(|| {
+                ApiError::param(
+                    "logit_bias",
+                    format!("'logit_bias' keys are token ids below {vocab_size}"),
+                )
+            })?;
+            Ok((token, number(bias, "logit_bias", -100.0..=100.0)?))
+        })
+        .collect()
+}
+
+fn seed(value: &Value, path: &str) -> Result<u64, ApiError> {
+    match value.as_u64() {
+        Some(seed) => Ok(seed),
+        None => integer(value, path, i64::MIN..=i64::MAX).map(|seed| seed as u64),
+    }
+}
+
+fn stop(body: &Fields<'_>) -> Result<Vec<String>, ApiError> {
+    let values = match body.get("stop") {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(values)) => values.as_slice(),
+        Some(one @ Value::String(_)) => std::slice::from_ref(one),
+        Some(other) => return Err(wrong("stop", "a string or an array of strings", other)),
+    };
+    if values.len() > MAX_STOPS {
+        let message = format!("'stop' has {} strings, more than {MAX_STOPS}", values.len());
+        return Err(ApiError::param("stop", message));
+    }
+    values
+        .iter()
+        .map(|value| {
+            let text = value.as_str().ok_or_else(|| wrong("stop", "an array of strings", value))?;
+            if text.is_empty() || text.len() > MAX_STOP_BYTES {
+                let message =
+                    format!("each string of 'stop' must have 1 to {MAX_STOP_BYTES} bytes");
+                return Err(ApiError::param("stop", message));
+            }
+            Ok(text.to_owned())
+        })
+        .collect()
+}
+
+fn stop_token_ids(body: &Fields<'_>, vocab_size: u32) -> Result<Vec<TokenId>, ApiError> {
+    let values = body.array("stop_token_ids")?.map_or(&[][..], Vec::as_slice);
+    if values.len() > MAX_STOPS {
+        let message = format!("'stop_token_ids' has {} ids, more than {MAX_STOPS}", values.len());
+        return Err(ApiError::param("stop_token_ids", message));
+    }
+    token_ids(values, "stop_token_ids", vocab_size)
+}
+
+/// Token ids of the vocabulary.
+pub(crate) fn token_ids(
+    values: &[Value],
+    path: &str,
+    vocab_size: u32,
+) -> Result<Vec<TokenId>, ApiError> {
+    let last = i64::from(vocab_size) - 1;
+    values.iter().map(|value| integer(value, path, 0..=last).map(|id| id as TokenId)).collect()
+}
+
+/// Tier and order within it. `service_tier` names the tier; without it the sign of `priority` does.
+fn tier(body: &Fields<'_>) -> Result<(Tier, i32), ApiError> {
+    let priority = body.integer("priority", i64::MIN..=i64::MAX)?.unwrap_or(0);
+    let tier = match body.string("service_tier")? {
+        Some("priority") => Tier::Premium,
+        Some("default" | "auto") => Tier::Standard,
+        Some("flex") => Tier::Background,
+        Some(other) => {
+            let short: String = other.chars().take(40).collect();
+            let message =
+                format!("'service_tier' must be auto, default, priority or flex, not {short:?}");
+            return Err(ApiError::param("service_tier", message));
+        }
+        None => match priority {
+            ..0 => Tier::Premium,
+            0 => Tier::Standard,
+            1.. => Tier::Background,
+        },
+    };
+    Ok((tier, priority.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32))
+}
+
+/// OpenAI's name of a tier.
+pub(crate) fn service_tier(tier: Tier) -> &'static str {
+    match tier {
+        Tier::Premium => "priority",
+        Tier::Standard | Tier::System => "default",
+        Tier::Background => "flex",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(body: Value) -> Result<Common, ApiError> {
+        Common::read(&Fields::root(&body).unwrap(), 100)
+    }
+
+    #[test]
+    fn nulls_and_unknown_fields_change_nothing() {
+        let nulls = json!({
+            "model": null, "stream": null, "n": null, "max_tokens": null, "temperature": null,
+            "stop": null, "seed": null, "logit_bias": null, "service_tier": null,
+            "stream_options": null, "priority": null, "user": null, "colour": "blue",
+        });
+        assert_eq!(read(nulls).unwrap(), read(json!({})).unwrap());
+    }
+
+    #[test]
+    fn tiers_come_from_the_name_or_else_from_the_sign() {
+        let tier = |body| read(body).map(|common| (common.tier, common.priority));
+        assert_eq!(tier(json!({})).unwrap(), (Tier::Standard, 0));
+        assert_eq!(tier(json!({"service_tier": "priority"})).unwrap(), (Tier::Premium, 0));
+        assert_eq!(tier(json!({"service_tier": "flex"})).unwrap(), (Tier::Background, 0));
+        assert_eq!(tier(json!({"service_tier": "auto"})).unwrap(), (Tier::Standard, 0));
+        assert_eq!(tier(json!({"priority": -3})).unwrap(), (Tier::Premium, -3));
+        assert_eq!(tier(json!({"priority": 3})).unwrap(), (Tier::Background, 3));
+        let both = json!({"service_tier": "flex", "priority": -3});
+        assert_eq!(tier(both).unwrap(), (Tier::Background, -3));
+        assert!(tier(json!({"service_tier": "gold"})).is_err());
+        assert_eq!(tier(json!({"priority": i64::MAX})).unwrap().1, i32::MAX);
+    }
+
+    #[test]
+    fn edges_of_every_range() {
+        for good in [
+            json!({"temperature": 0}),
+            json!({"temperature": 2}),
+            json!({"top_p": 0}),
+            json!({"top_k": -1}),
+            json!({"stop": "x"}),
+            json!({"stop": []}),
+            json!({"stop": ["a", "b"]}),
+            json!({"stop_token_ids": [0, 99]}),
+            json!({"logit_bias": {"99": -100}}),
+            json!({"seed": -1}),
+            json!({"seed": u64::MAX}),
+            json!({"max_completion_tokens": 1}),
+            json!({"stream": true, "stream_options": {"include_usage": true}}),
+        ] {
+            assert!(read(good.clone()).is_ok(), "{good}");
+        }
+        for bad in [
+            json!({"temperature": -0.1}),
+            json!({"top_p": 1.1}),
+            json!({"top_k": -2}),
+            json!({"n": 0}),
+            json!({"n": 129}),
+            json!({"stop": ""}),
+            json!({"stop": [1]}),
+            json!({"stop": vec!["x"; 17]}),
+            json!({"stop": "x".repeat(1025)}),
+            json!({"stop_token_ids": [100]}),
+            json!({"logit_bias": {"100": 1}}),
+            json!({"logit_bias": {"1": 101}}),
+            json!({"logit_bias": {"1": "x"}}),
+            json!({"logit_bias": [1]}),
+            json!({"seed": 1.5}),
+            json!({"max_tokens": 0}),
+            json!({"repetition_penalty": 0}),
+            json!({"stream_options": {"include_usage": true}}),
+        ] {
+            assert!(read(bad.clone()).is_err(), "{bad}");
+        }
+    }
+}

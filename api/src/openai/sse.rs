@@ -1,0 +1,109 @@
+//! A response as a stream of server-sent events.
+
+use crate::openai::choice::{Choice, Event};
+use crate::openai::response::{Envelope, Totals};
+use actix_web::web::Bytes;
+use futures_util::stream::{self, LocalBoxStream, SelectAll, Stream, StreamExt};
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use tiercel_device::Clock;
+
+/// Sent when there has been nothing to say for a while, so that clients and proxies do not give up.
+/// Readers of event streams skip lines that begin with a colon.
+const COMMENT: &[u8] = b": waiting\n\n";
+
+/// The events of a response. Pulled by the connection, so a client that reads slowly slows the
+/// choices' own bounded buffers, nothing else.
+struct EventStream {
+    envelope: Envelope,
+    events: SelectAll<LocalBoxStream<'static, (u32, Event)>>,
+    /// Characters sent so far, by choice.
+    chars: Vec<usize>,
+    totals: Totals,
+    ready: VecDeque<Bytes>,
+    clock: Clock,
+    comment_interval_us: u64,
+    ended: bool,
+}
+
+/// The body of a streamed response. `totals` holds the prompt's tokens.
+pub(crate) fn stream(
+    envelope: Envelope,
+    choices: Vec<Choice>,
+    totals: Totals,
+    clock: Clock,
+    comment_interval_us: u64,
+) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    let openings = (0..choices.len() as u32).filter_map(|index| envelope.opening(index));
+    let state = EventStream {
+        ready: openings.map(|chunk| data(&chunk)).collect(),
+        chars: vec![0; choices.len()],
+        events: choices.into_iter().map(Choice::into_events).collect(),
+        envelope,
+        totals,
+        clock,
+        comment_interval_us,
+        ended: false,
+    };
+    stream::unfold(state, |mut state| async move {
+        let bytes = state.next().await?;
+        Some((Ok(bytes), state))
+    })
+}
+
+impl EventStream {
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(bytes) = self.ready.pop_front() {
+                return Some(bytes);
+            }
+            if self.ended {
+                return None;
+            }
+            let next = self.events.next();
+            match self.clock.timeout_us(self.comment_interval_us, next).await {
+                None => return Some(Bytes::from_static(COMMENT)),
+                Some(Some((index, event))) => self.event(index, event),
+                Some(None) => self.end(),
+            }
+        }
+    }
+
+    fn event(&mut self, index: u32, event: Event) {
+        match event {
+            Event::Delta(delta) => {
+                let chars = &mut self.chars[index as usize];
+                self.ready.push_back(data(&self.envelope.delta(index, &delta, *chars)));
+                *chars += delta.text.chars().count();
+            }
+            Event::Finished(finish) => {
+                if !finish.delta.text.is_empty() || !finish.delta.logprobs.is_empty() {
+                    let chars = self.chars[index as usize];
+                    self.ready.push_back(data(&self.envelope.delta(index, &finish.delta, chars)));
+                }
+                self.totals.completion_tokens += finish.completion_tokens;
+                self.totals.cached_tokens += finish.cached_tokens;
+                self.ready.push_back(data(&self.envelope.closing(index, finish.reason)));
+            }
+            // The head is sent: an error can only be told inside the stream, which then ends.
+            Event::Failed(error) => {
+                self.ready.push_back(data(&error.body()));
+                self.events.clear();
+                self.ended = true;
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        if self.envelope.include_usage {
+            self.ready.push_back(data(&self.envelope.usage(self.totals)));
+        }
+        self.ready.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
+        self.ended = true;
+    }
+}
+
+fn data(value: &Value) -> Bytes {
+    Bytes::from(format!("data: {value}\n\n"))
+}

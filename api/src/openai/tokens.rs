@@ -1,0 +1,63 @@
+//! `POST /tokenize` and `POST /detokenize`, in vLLM's form.
+
+use crate::boot::App;
+use crate::http::{ApiError, body};
+use crate::openai::fields::Fields;
+use crate::openai::messages;
+use crate::openai::request::token_ids;
+use actix_web::web::{Data, Payload};
+use actix_web::{HttpRequest, HttpResponse};
+use serde_json::json;
+
+/// `{"prompt"}` or `{"messages"}` to tokens.
+pub(crate) async fn tokenize(
+    app: Data<App>,
+    request: HttpRequest,
+    payload: Payload,
+) -> Result<HttpResponse, ApiError> {
+    app.tenants.salt(&request)?;
+    let serving = app.accepting()?;
+    let body = body::json(&app, &request, payload).await?;
+    let fields = Fields::root(&body)?;
+    serving.check_model(fields.string("model")?)?;
+    let tokens = match fields.string("prompt")? {
+        Some(prompt) => {
+            let special = fields.get("add_special_tokens").is_none()
+                || fields.boolean("add_special_tokens")?;
+            serving.tokenize(prompt.to_owned(), special).await?
+        }
+        None => {
+            let open = fields.get("add_generation_prompt").is_none()
+                || fields.boolean("add_generation_prompt")?;
+            serving.tokenize_chat(messages::read(&fields)?, open).await?
+        }
+    };
+    let mut out = json!({
+        "count": tokens.len(),
+        "max_model_len": serving.context_tokens,
+        "tokens": tokens.as_ref(),
+    });
+    if fields.boolean("return_token_strs")? {
+        let text = |id: &u32| String::from_utf8_lossy(&serving.text.token_bytes(*id)).into_owned();
+        out["token_strs"] = tokens.iter().map(text).collect();
+    }
+    Ok(HttpResponse::Ok().json(out))
+}
+
+/// `{"tokens"}` to text.
+pub(crate) async fn detokenize(
+    app: Data<App>,
+    request: HttpRequest,
+    payload: Payload,
+) -> Result<HttpResponse, ApiError> {
+    app.tenants.salt(&request)?;
+    let serving = app.accepting()?;
+    let body = body::json(&app, &request, payload).await?;
+    let fields = Fields::root(&body)?;
+    serving.check_model(fields.string("model")?)?;
+    let ids = fields
+        .array("tokens")?
+        .ok_or_else(|| ApiError::param("tokens", "'tokens' is required").code("missing"))?;
+    let tokens = token_ids(ids, "tokens", serving.vocab_size())?;
+    Ok(HttpResponse::Ok().json(json!({"prompt": serving.text.decode(&tokens)})))
+}
