@@ -8,8 +8,8 @@ use super::softmax::softmax;
 use crate::cpu::element::Element;
 use crate::cpu::isa::Isa;
 use std::arch::x86_64::{
-    __m256, _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_mul_ps, _mm256_set1_ps,
-    _mm256_setzero_ps, _mm256_storeu_ps,
+    __m256, _MM_HINT_T0, _mm_prefetch, _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_loadu_ps,
+    _mm256_mul_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps,
 };
 use std::ops::Range;
 
@@ -69,7 +69,8 @@ fn span_softmax(scores: &mut Scores, range: Range<usize>) -> Softmax {
     softmax(scores, range)
 }
 
-/// Calls `$call` with a constant number of rows: sixes, then what is left.
+/// Calls `$call` with a constant number of rows: fours (eight sums, enough to hide the latency of a
+/// multiply-add and few enough to stay in registers), then what is left.
 macro_rules! row_tiles {
     ($rows:expr, |$first:ident, $height:ident| $call:expr) => {{
         let rows: usize = $rows;
@@ -83,7 +84,6 @@ macro_rules! row_tiles {
                 }
             };
         }
-        step!(6);
         step!(4);
         step!(3);
         step!(2);
@@ -103,21 +103,47 @@ fn span_scores<E: Element>(
     assert!(queries.len() == scores.len() && range.end <= SPAN && Avx2::fits(size, LANES));
     assert!(queries.iter().all(|query| query.len() == blocks.head_dim), "queries of a head");
     let step = if size.is_multiple_of(2 * LANES) { 2 * LANES } else { LANES };
-    let mut position = range.start / step * step;
-    while position < range.end {
-        let keys = &blocks.keys[position / size][position % size..];
-        assert!(keys.len() + position % size >= size * blocks.head_dim, "a block of keys");
-        row_tiles!(queries.len(), |first, ROWS| {
-            let queries: &[&[f32]; ROWS] = queries[first..].first_chunk().expect("ROWS are left");
-            let scores: &mut [Scores; ROWS] =
-                scores[first..].first_chunk_mut().expect("as many as queries");
-            if step == LANES {
-                tile_scores::<E, ROWS, 1>(keys, size, queries, scale, scores, position);
-            } else {
-                tile_scores::<E, ROWS, 2>(keys, size, queries, scale, scores, position);
-            }
-        });
-        position += step;
+    for block in blocks_of(&range, size) {
+        let keys = blocks.keys[block];
+        assert!(keys.len() == size * blocks.head_dim, "a block of keys");
+        if block + 1 < range.end.div_ceil(size) {
+            prefetch(blocks.keys[block + 1]);
+        }
+        let (start, slots) = slots_of(&range, size, block);
+        for slot in (slots.start / step * step..slots.end).step_by(step) {
+            row_tiles!(queries.len(), |first, ROWS| {
+                let queries: &[&[f32]; ROWS] = queries[first..].first_chunk().expect("ROWS left");
+                let scores: &mut [Scores; ROWS] =
+                    scores[first..].first_chunk_mut().expect("as many as queries");
+                let (keys, position) = (&keys[slot..], start + slot);
+                if step == LANES {
+                    tile_scores::<E, ROWS, 1>(keys, size, queries, scale, scores, position);
+                } else {
+                    tile_scores::<E, ROWS, 2>(keys, size, queries, scale, scores, position);
+                }
+            });
+        }
+    }
+}
+
+/// Blocks that hold a range of positions.
+fn blocks_of(range: &Range<usize>, size: usize) -> Range<usize> {
+    range.start / size..range.end.div_ceil(size)
+}
+
+/// Position of a block's first slot, and the slots of it that a range covers.
+fn slots_of(range: &Range<usize>, size: usize, block: usize) -> (usize, Range<usize>) {
+    let start = block * size;
+    (start, range.start.max(start) - start..range.end.min(start + size) - start)
+}
+
+/// Asks for a block that is wanted next: blocks lie anywhere, which no hardware prefetcher foresees.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn prefetch<E>(block: &[E]) {
+    for line in block.chunks(64 / size_of::<E>()) {
+        // SAFETY: prefetching never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
     }
 }
 
@@ -166,38 +192,44 @@ fn span_weigh<E: Element>(
     out: &mut [f32],
 ) {
     let (size, dim) = (blocks.block_size, blocks.head_dim);
-    if range.is_empty() {
-        return;
-    }
     assert!(range.end <= SPAN && Avx2::fits(size, dim) && out.len() == weights.len() * dim);
-    let used = &blocks.values[range.start / size..=(range.end - 1) / size];
-    assert!(used.iter().all(|values| values.len() == size * dim), "blocks of values");
-    row_tiles!(weights.len(), |first, ROWS| {
-        let weights: &[Scores; ROWS] = weights[first..].first_chunk().expect("ROWS are left");
-        let out = &mut out[first * dim..(first + ROWS) * dim];
-        let mut column = 0;
-        while column + 2 * LANES <= dim {
-            tile_weigh::<E, ROWS, 2>(blocks, range.clone(), weights, column, out);
-            column += 2 * LANES;
+    for block in blocks_of(&range, size) {
+        let values = blocks.values[block];
+        assert!(values.len() == size * dim, "a block of values");
+        if block + 1 < range.end.div_ceil(size) {
+            prefetch(blocks.values[block + 1]);
         }
-        if column < dim {
-            tile_weigh::<E, ROWS, 1>(blocks, range.clone(), weights, column, out);
-        }
-    });
+        let (start, slots) = slots_of(&range, size, block);
+        let values = &values[slots.start * dim..slots.end * dim];
+        row_tiles!(weights.len(), |first, ROWS| {
+            let weights: [&[f32]; ROWS] =
+                std::array::from_fn(|row| &weights[first + row][start..][slots.clone()]);
+            let out = &mut out[first * dim..(first + ROWS) * dim];
+            let mut column = 0;
+            while column + 2 * LANES <= dim {
+                tile_weigh::<E, ROWS, 2>(values, weights, dim, column, out);
+                column += 2 * LANES;
+            }
+            if column < dim {
+                tile_weigh::<E, ROWS, 1>(values, weights, dim, column, out);
+            }
+        });
+    }
 }
 
-/// `R` rows of weights against `8 V` components, starting at `column`, of the values in `range`.
+/// `R` rows of weights against `8 V` components, starting at `column`, of neighbouring values.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn tile_weigh<E: Element, const R: usize, const V: usize>(
-    blocks: SpanBlocks<'_, E>,
-    range: Range<usize>,
-    weights: &[Scores; R],
+    values: &[E],
+    weights: [&[f32]; R],
+    dim: usize,
     column: usize,
     out: &mut [f32],
 ) {
-    let (size, dim) = (blocks.block_size, blocks.head_dim);
-    assert!(out.len() == R * dim && column + V * LANES <= dim);
+    let slots = weights[0].len();
+    assert!(out.len() == R * dim && column + V * LANES <= dim && values.len() == slots * dim);
+    assert!(weights.iter().all(|weights| weights.len() == slots), "a weight for every value");
     let place = |row: usize, v: usize| row * dim + column + v * LANES;
     let mut sums = [[_mm256_setzero_ps(); V]; R];
     for (row, sums) in sums.iter_mut().enumerate() {
@@ -206,28 +238,20 @@ fn tile_weigh<E: Element, const R: usize, const V: usize>(
             *sum = unsafe { _mm256_loadu_ps(out.as_ptr().add(place(row, v))) };
         }
     }
-    let mut position = range.start;
-    while position < range.end {
-        let values = blocks.values[position / size];
-        let end = range.end.min((position / size + 1) * size);
-        for position in position..end {
-            let slot = position % size;
-            // SAFETY: `span_weigh` checked that the block has `size * dim` values and that positions
-            // are below `SPAN`; `slot < size`, and the column check above covers the rest.
-            let (values, weight) = unsafe {
-                let values: [__m256; V] = std::array::from_fn(|v| {
-                    load(values.as_ptr().add(slot * dim + column + v * LANES))
-                });
-                (values, |row: usize| weights[row].get_unchecked(position))
-            };
-            for (row, sums) in sums.iter_mut().enumerate() {
-                let weight = _mm256_broadcast_ss(weight(row));
-                for (sum, values) in sums.iter_mut().zip(values) {
-                    *sum = _mm256_fmadd_ps(weight, values, *sum);
-                }
+    for slot in 0..slots {
+        // SAFETY: checked above: there are `slots` weights per row and `slots * dim` values, and the
+        // columns are inside a value.
+        let (values, weight) = unsafe {
+            let values: [__m256; V] =
+                std::array::from_fn(|v| load(values.as_ptr().add(slot * dim + column + v * LANES)));
+            (values, |row: usize| weights[row].get_unchecked(slot))
+        };
+        for (row, sums) in sums.iter_mut().enumerate() {
+            let weight = _mm256_broadcast_ss(weight(row));
+            for (sum, values) in sums.iter_mut().zip(values) {
+                *sum = _mm256_fmadd_ps(weight, values, *sum);
             }
         }
-        position = end;
     }
     for (row, sums) in sums.iter().enumerate() {
         for (v, sum) in sums.iter().enumerate() {

@@ -7,9 +7,6 @@ use super::plan::{Item, SPAN, Tile, visible};
 use crate::cpu::element::Element;
 use std::ops::Range;
 
-/// Rows weighed together; only these need a common range of positions.
-const WEIGH_ROWS: usize = 6;
-
 /// A tile with what its rows read.
 pub(super) struct TileRows<'a> {
     call: &'a Attention<'a>,
@@ -73,11 +70,7 @@ impl<'a> TileRows<'a> {
         for (row, range) in ranges.iter().enumerate().filter(|(_, range)| !range.is_empty()) {
             sums.softmax[row] = kernel.softmax(&mut scores[row], range.clone());
         }
-        let groups = ranges.chunks(WEIGH_ROWS).zip(scores.chunks(WEIGH_ROWS));
-        let outs = sums.values.chunks_mut(WEIGH_ROWS * blocks.head_dim);
-        for ((ranges, weights), out) in groups.zip(outs) {
-            weigh_group(kernel, blocks, ranges, weights, out);
-        }
+        weigh(kernel, blocks, ranges, scores, &mut sums.values);
     }
 
     /// The blocks of a span, of which `all` is read.
@@ -118,7 +111,7 @@ fn within(visible: &Range<usize>, span: usize) -> Range<usize> {
 
 /// Weighs the positions that all rows see together, and the rest row by row, each in order. A row never
 /// touches a position it does not see: a fault there must not reach it.
-fn weigh_group<E: Element, K: Kernel<E>>(
+fn weigh<E: Element, K: Kernel<E>>(
     kernel: K,
     blocks: SpanBlocks<'_, E>,
     ranges: &[Range<usize>],

@@ -15,20 +15,19 @@ pub(super) fn softmax(scores: &mut [f32; SPAN], range: Range<usize>) -> Softmax 
     let last = range.end.next_multiple_of(LANES);
     scores[first..range.start].fill(f32::NEG_INFINITY);
     scores[range.end..last].fill(f32::NEG_INFINITY);
-    let scores = &mut scores[first..last];
     let mut maxima = [f32::NEG_INFINITY; LANES];
-    for group in scores.chunks_exact(LANES) {
+    for group in scores[first..last].chunks_exact(LANES) {
         for (max, score) in maxima.iter_mut().zip(group) {
             *max = if *score > *max { *score } else { *max };
         }
     }
     let max = maxima.into_iter().fold(f32::NEG_INFINITY, f32::max);
+    scores[first..last].iter_mut().for_each(|score| *score = exp(*score - max));
+    scores[first..range.start].fill(0.0);
+    scores[range.end..last].fill(0.0);
     let mut sums = [0.0_f32; LANES];
-    for group in scores.chunks_exact_mut(LANES) {
-        for (sum, score) in sums.iter_mut().zip(group) {
-            *score = exp(*score - max);
-            *sum += *score;
-        }
+    for group in scores[first..last].chunks_exact(LANES) {
+        sums.iter_mut().zip(group).for_each(|(sum, score)| *sum += score);
     }
     let [a, b, c, d, e, f, g, h] = sums;
     Softmax { max, sum: ((a + e) + (c + g)) + ((b + f) + (d + h)) }

@@ -1,4 +1,4 @@
-//! Dense products with AVX2 and FMA: up to six activation rows against a panel of 16 output rows.
+//! Dense products with AVX2 and FMA: up to six activation rows against panels of 16 output rows.
 //!
 //! Every output element is one chain of fused multiply-adds over `k` in order, whatever the tile height.
 
@@ -7,9 +7,6 @@ use std::arch::x86_64::{
     __m256, _mm_loadu_si128, _mm256_broadcast_ss, _mm256_castsi256_ps, _mm256_cvtepu16_epi32,
     _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_setzero_ps, _mm256_slli_epi32, _mm256_storeu_ps,
 };
-
-/// Rows of the highest tile.
-pub(super) const MAX_ROWS: usize = 6;
 
 /// A column of 16 weights that can be loaded as two vectors.
 pub(super) trait Column {
@@ -42,26 +39,31 @@ impl Column for Bf16Column {
     }
 }
 
-/// `R` rows, all as long as the panel.
+/// `R` rows against `P` neighbouring panels. Few rows want several panels: eight sums hide the latency of
+/// a multiply-add.
 #[target_feature(enable = "avx2,fma")]
-pub(super) fn tile<const R: usize>(
-    panel: &[impl Column],
+pub(super) fn tile<const R: usize, const P: usize>(
+    panels: &[impl Column],
     rows: [&[f32]; R],
-) -> [[f32; DENSE_ROWS]; R] {
-    let k = panel.len();
+) -> [[[f32; DENSE_ROWS]; P]; R] {
+    let k = panels.len() / P;
     assert!(rows.iter().all(|row| row.len() == k), "activation rows of the panel's width");
-    let mut sums = [[_mm256_setzero_ps(); 2]; R];
-    for (i, column) in panel.iter().enumerate() {
-        let [low, high] = column.load();
-        for (sum, row) in sums.iter_mut().zip(rows) {
-            // SAFETY: checked above: every row has `k` values.
-            let x = _mm256_broadcast_ss(unsafe { row.get_unchecked(i) });
-            sum[0] = _mm256_fmadd_ps(x, low, sum[0]);
-            sum[1] = _mm256_fmadd_ps(x, high, sum[1]);
+    let mut sums = [[[_mm256_setzero_ps(); 2]; P]; R];
+    for i in 0..k {
+        for panel in 0..P {
+            // SAFETY: `P` panels of `k` columns.
+            let [low, high] = unsafe { panels.get_unchecked(panel * k + i) }.load();
+            for (sums, row) in sums.iter_mut().zip(rows) {
+                // SAFETY: checked above: every row has `k` values.
+                let x = _mm256_broadcast_ss(unsafe { row.get_unchecked(i) });
+                let sum = &mut sums[panel];
+                sum[0] = _mm256_fmadd_ps(x, low, sum[0]);
+                sum[1] = _mm256_fmadd_ps(x, high, sum[1]);
+            }
         }
     }
-    let mut out = [[0.0; DENSE_ROWS]; R];
-    for (out, sum) in out.iter_mut().zip(sums) {
+    let mut out = [[[0.0; DENSE_ROWS]; P]; R];
+    for (out, sum) in out.as_flattened_mut().iter_mut().zip(sums.as_flattened()) {
         // SAFETY: 16 floats are two vectors.
         unsafe {
             _mm256_storeu_ps(out.as_mut_ptr(), sum[0]);

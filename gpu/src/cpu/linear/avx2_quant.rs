@@ -14,9 +14,6 @@ use std::arch::x86_64::{
     _mm256_sign_epi8, _mm256_srli_epi16, _mm256_storeu_ps,
 };
 
-/// Rows of the highest tile.
-pub(super) const MAX_ROWS: usize = 4;
-
 /// Four activations, in every lane.
 #[inline]
 #[target_feature(enable = "avx2")]

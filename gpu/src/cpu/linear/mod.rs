@@ -86,86 +86,106 @@ fn panel_spans(w: &Matrix, rows: usize, threads: usize) -> Vec<(&Segment, Range<
     spans
 }
 
-/// Runs `$tile` over rows in tiles of at most `$max`, then 3, 2 and 1.
+/// Calls `$tile` with row numbers, in tiles of the given heights, highest first.
 #[cfg(target_arch = "x86_64")]
 macro_rules! tiles {
-    ($rows:expr, $max:path, $row:expr, $tile:expr, $emit:expr) => {{
+    ($rows:expr, [$($height:literal),*], |$tile_rows:ident| $tile:expr) => {{
         let Range { start: mut row, end } = $rows;
-        macro_rules! step {
-            ($height:expr) => {
-                while end - row >= $height {
-                    let tile: [_; $height] = std::array::from_fn(|i| $row(row + i));
-                    // SAFETY: `Isa::Avx2` exists only where the processor has what the tile needs.
-                    let sums = unsafe { $tile(tile) };
-                    sums.iter().enumerate().for_each(|(i, sums)| $emit(row + i, sums));
-                    row += $height;
-                }
-            };
-        }
-        step!($max);
-        step!(3);
-        step!(2);
-        step!(1);
+        $(while end - row >= $height {
+            let $tile_rows: [usize; $height] = std::array::from_fn(|i| row + i);
+            $tile;
+            row += $height;
+        })*
     }};
 }
 
 impl Product<'_> {
     fn panels(&self, segment: &Segment, panels: Range<usize>, rows: Range<usize>) {
-        let blocks = self.k.div_ceil(QUANT_LEN);
+        match self.isa {
+            Isa::Portable => self.portable(segment, panels, rows),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => match &segment.panels {
+                Panels::F32(all) => self.avx2_dense(segment, all, panels, rows),
+                Panels::Bf16(all) => self.avx2_dense(segment, all, panels, rows),
+                Panels::Q8(_) | Panels::Q4(_) => self.avx2_quant(segment, panels, rows),
+            },
+        }
+    }
+
+    fn portable(&self, segment: &Segment, panels: Range<usize>, rows: Range<usize>) {
+        let (k, blocks) = (self.k, self.k.div_ceil(QUANT_LEN));
         for panel in panels {
-            let emit = |row: usize, sums: &[f32]| self.emit(segment, panel, row, sums);
-            let (x, acts) = (|row| self.x.row(row), |row| self.acts.row(row));
-            let rows = rows.clone();
-            match (self.isa, &segment.panels) {
-                (Isa::Portable, Panels::F32(all)) => {
-                    let panel = &all[panel * self.k..][..self.k];
-                    rows.for_each(|row| emit(row, &portable::f32_row(panel, x(row))));
-                }
-                (Isa::Portable, Panels::Bf16(all)) => {
-                    let panel = &all[panel * self.k..][..self.k];
-                    rows.for_each(|row| emit(row, &portable::bf16_row(panel, x(row))));
-                }
-                (Isa::Portable, Panels::Q8(all)) => {
-                    let panel = &all[panel * blocks..][..blocks];
-                    rows.for_each(|row| emit(row, &portable::q8_row(panel, acts(row))));
-                }
-                (Isa::Portable, Panels::Q4(all)) => {
-                    let panel = &all[panel * blocks..][..blocks];
-                    rows.for_each(|row| emit(row, &portable::q4_row(panel, acts(row))));
-                }
-                #[cfg(target_arch = "x86_64")]
-                (Isa::Avx2, Panels::F32(all)) => {
-                    let panel = &all[panel * self.k..][..self.k];
-                    tiles!(rows, avx2_dense::MAX_ROWS, x, |t| avx2_dense::tile(panel, t), emit);
-                }
-                #[cfg(target_arch = "x86_64")]
-                (Isa::Avx2, Panels::Bf16(all)) => {
-                    let panel = &all[panel * self.k..][..self.k];
-                    tiles!(rows, avx2_dense::MAX_ROWS, x, |t| avx2_dense::tile(panel, t), emit);
-                }
-                #[cfg(target_arch = "x86_64")]
-                (Isa::Avx2, Panels::Q8(all)) => {
-                    let panel = &all[panel * blocks..][..blocks];
-                    tiles!(
-                        rows,
-                        avx2_quant::MAX_ROWS,
-                        acts,
-                        |t| avx2_quant::q8_tile(panel, t),
-                        emit
-                    );
-                }
-                #[cfg(target_arch = "x86_64")]
-                (Isa::Avx2, Panels::Q4(all)) => {
-                    let panel = &all[panel * blocks..][..blocks];
-                    tiles!(
-                        rows,
-                        avx2_quant::MAX_ROWS,
-                        acts,
-                        |t| avx2_quant::q4_tile(panel, t),
-                        emit
-                    );
+            for row in rows.clone() {
+                let (x, acts) = (self.x.row(row), || self.acts.row(row));
+                let emit = |sums: &[f32]| self.emit(segment, panel, row, sums);
+                match &segment.panels {
+                    Panels::F32(all) => emit(&portable::f32_row(&all[panel * k..][..k], x)),
+                    Panels::Bf16(all) => emit(&portable::bf16_row(&all[panel * k..][..k], x)),
+                    Panels::Q8(all) => {
+                        emit(&portable::q8_row(&all[panel * blocks..][..blocks], acts()));
+                    }
+                    Panels::Q4(all) => {
+                        emit(&portable::q4_row(&all[panel * blocks..][..blocks], acts()));
+                    }
                 }
             }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn avx2_dense<C: avx2_dense::Column>(
+        &self,
+        segment: &Segment,
+        all: &[C],
+        mut panels: Range<usize>,
+        rows: Range<usize>,
+    ) {
+        macro_rules! step {
+            ($panels:literal, $heights:tt) => {
+                while panels.len() >= $panels {
+                    let packed = &all[panels.start * self.k..][..$panels * self.k];
+                    tiles!(rows.clone(), $heights, |tile| {
+                        // SAFETY: `Isa::Avx2`, which led here, exists only where the processor has it.
+                        let sums = unsafe {
+                            avx2_dense::tile::<_, $panels>(packed, tile.map(|row| self.x.row(row)))
+                        };
+                        for (row, sums) in tile.into_iter().zip(sums) {
+                            for (panel, sums) in (panels.start..).zip(sums) {
+                                self.emit(segment, panel, row, &sums);
+                            }
+                        }
+                    });
+                    panels.start += $panels;
+                }
+            };
+        }
+        match rows.len() {
+            1 => step!(4, [1]),
+            2 => step!(2, [2]),
+            _ => {}
+        }
+        step!(1, [6, 5, 4, 3, 2, 1]);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn avx2_quant(&self, segment: &Segment, panels: Range<usize>, rows: Range<usize>) {
+        let blocks = self.k.div_ceil(QUANT_LEN);
+        for panel in panels {
+            let range = panel * blocks..(panel + 1) * blocks;
+            tiles!(rows.clone(), [4, 3, 2, 1], |tile| {
+                let acts = tile.map(|row| self.acts.row(row));
+                // SAFETY: `Isa::Avx2`, which led here, exists only where the processor has it.
+                let sums = unsafe {
+                    match &segment.panels {
+                        Panels::Q8(all) => avx2_quant::q8_tile(&all[range.clone()], acts),
+                        Panels::Q4(all) => avx2_quant::q4_tile(&all[range.clone()], acts),
+                        Panels::F32(_) | Panels::Bf16(_) => unreachable!("a quantized segment"),
+                    }
+                };
+                for (row, sums) in tile.into_iter().zip(sums) {
+                    self.emit(segment, panel, row, &sums);
+                }
+            });
         }
     }
 
