@@ -5,29 +5,11 @@ use super::hf_dir::{HfDir, read_json};
 use super::roles::{LayerRole, Role};
 use crate::arch::{Family, ModelConfig};
 use crate::gguf::GgufFile;
-use std::path::PathBuf;
+use crate::source::ModelFiles;
 use tiercel_gpu::SourceType;
 
 /// Names listed in an error about missing tensors.
 const MISSING_SHOWN: usize = 5;
-
-/// Where a model is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ModelFiles {
-    /// One GGUF file.
-    Gguf(PathBuf),
-    /// A directory with `config.json` and safetensors.
-    HfDir(PathBuf),
-}
-
-impl ModelFiles {
-    /// The file or directory.
-    pub fn path(&self) -> &PathBuf {
-        match self {
-            ModelFiles::Gguf(path) | ModelFiles::HfDir(path) => path,
-        }
-    }
-}
 
 /// A model on disk: mapped, its configuration read, all its tensors present in the right shapes.
 pub struct Checkpoint {

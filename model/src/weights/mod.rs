@@ -17,7 +17,8 @@ mod roles;
 #[cfg(test)]
 mod tests;
 
-pub use checkpoint::{Checkpoint, ModelFiles};
+pub use crate::source::ModelFiles;
+pub use checkpoint::Checkpoint;
 pub use error::WeightError;
 pub(crate) use load::LayerWeights;
 pub use load::{LoadProgress, Weights, weight_format};

@@ -6,6 +6,7 @@ use crate::harness::{Rig, Sequence, some_tokens, tiny};
 use tiercel_device::TokenId;
 use tiercel_gpu::{KvType, WeightFormat};
 use tiercel_model::load::{KvCapacity, LoadOptions};
+use tiercel_model::source::Resolver;
 use tiercel_model::weights::ModelFiles;
 
 /// The last positions are all compared, earlier ones now and then.
@@ -172,4 +173,21 @@ fn qwen2_packed() {
 #[test]
 fn qwen3_in_f32() {
     tiny_case("qwen3", WeightFormat::F32, KvType::F16);
+}
+
+/// The default model, fetched as the server fetches it.
+fn smollm2(weights: WeightFormat, kv_type: KvType) {
+    let resolver = Resolver::from_env().expect("a cache directory");
+    let files = resolver.resolve(None).expect("the default model").files;
+    Case { files, weights, kv_type, tokens: some_tokens(540, 7, 49_152) }.check();
+}
+
+#[test]
+fn smollm2_in_f32() {
+    smollm2(WeightFormat::F32, KvType::F32);
+}
+
+#[test]
+fn smollm2_packed() {
+    smollm2(WeightFormat::Auto, KvType::F16);
 }
