@@ -16,9 +16,10 @@ impl World {
             return;
         }
         self.last_step += 1;
+        self.finish(draws);
         let victims = self.victims(draws);
         let wants: Vec<Want> = {
-            let willing = self.seqs.values().filter(|_| draws.percent(80)).collect::<Vec<_>>();
+            let willing = self.seqs.values().filter(|_| draws.percent(70)).collect::<Vec<_>>();
             willing.into_iter().filter_map(|seq| self.want(seq, &victims, draws)).collect()
         };
         let request = StepRequest {
@@ -32,6 +33,17 @@ impl World {
         let grant = self.store.reserve(&request);
         assert_eq!(grant.free_blocks, self.store.snapshot().device.free);
         self.apply(&request, &grant);
+    }
+
+    /// Most sequences with nothing left to compute end.
+    fn finish(&mut self, draws: &mut Draws) {
+        let done = |seq: &&Seq| seq.phase == Phase::Running && seq.computed == seq.last;
+        let ended: Vec<SeqId> = self.seqs.values().filter(done).map(|seq| seq.id).collect();
+        for id in ended {
+            if draws.percent(80) {
+                self.cancel(id, false);
+            }
+        }
     }
 
     /// Some of the running sequences, worst-ranked first.
@@ -51,7 +63,7 @@ impl World {
         let worse = victims.iter().take_while(|victim| victim.ticket.seq > seq.id).count() as u32;
         // One token in flight may be sampled already.
         let len = (seq.known + u32::from(seq.planned == seq.known)).min(seq.last);
-        let chunk = 1 + draws.below(u64::from(self.config.block_size) * 3) as u32;
+        let chunk = 1 + draws.below(u64::from(self.config.block_size) * 4) as u32;
         let (kind, ticket, new_tokens) = match seq.phase {
             Phase::Running if seq.planned < len => {
                 (WantKind::Grow, seq.ticket(), seq.planned - seq.computed + chunk)
@@ -60,7 +72,7 @@ impl World {
                 let full = ((seq.known - 1) / self.config.block_size) as usize;
                 let kind = WantKind::Open {
                     hashes: seq.hashes[..full].into(),
-                    keep_free: draws.below(3) as u32,
+                    keep_free: draws.below(2) as u32,
                     must_fit: if draws.percent(30) { seq.known } else { 0 },
                 };
                 (kind, Ticket { seq: seq.id, epoch: Epoch(seq.epoch + 1) }, chunk)

@@ -97,14 +97,14 @@ impl World {
 
     /// A new sequence; most share a prefix with others of their family.
     pub fn arrive(&mut self, draws: &mut Draws) {
-        if self.seqs.len() >= 12 {
+        if self.seqs.len() >= 6 {
             return;
         }
         let id = SeqId(self.next_seq);
         self.next_seq += 1;
         let most = self.config.device_blocks * self.config.block_size;
-        let last = 1 + draws.below(u64::from(most) * 2 / 3) as u32;
-        let known = 1 + draws.below(u64::from(last)) as u32;
+        let last = most / 3 + 1 + draws.below(u64::from(most) / 2) as u32;
+        let known = last / 2 + 1 + draws.below(u64::from(last) / 2) as u32;
         let (family, common) = (draws.below(3), draws.below(u64::from(last) + 1));
         let mut print = 0;
         let token = |p: u64| if p < common { mix(family) ^ p } else { mix(id.0 ^ 77) ^ p };
