@@ -100,7 +100,7 @@ pub const FIELDS: &[Field] = &[
     other("http.api_keys", Kind::List, "Keys clients must send as `Authorization: Bearer KEY`; an empty list lets everyone in."),
     other("http.max_body_kib", int(1, 65_536), "Largest request body, KiB."),
     other("http.max_connections", int(1, 65_536), "Most open connections."),
-    other("http.request_timeout_ms", int(100, DAY_MS), "Longest wait for a request's head, and again for its body, ms."),
+    other("http.request_timeout_ms", int(1_000, DAY_MS), "Longest wait for a request's head, and again for its body, ms."),
     other("http.keep_alive_ms", int(1_000, DAY_MS), "How long an idle connection stays open, ms."),
     other("http.comment_interval_ms", int(10, DAY_MS), "A stream silent for this long sends an SSE comment, ms."),
     named("http.drain_grace_ms", "drain-grace-ms", int(0, DAY_MS), "On shutdown, how long running requests may take to finish, ms."),

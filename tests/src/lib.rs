@@ -1,1 +1,8 @@
-//! Shared helpers of the end-to-end tests.
+//! What the end-to-end tests share: servers in this process and a small HTTP client that can misbehave.
+#![allow(clippy::unwrap_used, reason = "test support: a surprise is a failed test")]
+
+mod client;
+mod server;
+
+pub use client::{Connection, Response, events};
+pub use server::TestServer;

@@ -34,12 +34,15 @@ pub(crate) struct Finish {
     /// OpenAI's word: `stop` or `length`.
     pub(crate) reason: &'static str,
     pub(crate) completion_tokens: u32,
+    /// Prompt tokens found in the prefix cache; 0 if unknown, and but for the first choice of a prompt.
     pub(crate) cached_tokens: u32,
 }
 
 /// A choice. Dropping it cancels its sequence.
 pub(crate) struct Choice {
     index: u32,
+    /// Whether it is the first of its prompt: a prompt's tokens count once, however often it is used.
+    first: bool,
     tokens: TokenStream,
     decoder: StreamDecoder,
     stops: StopMatcher,
@@ -49,13 +52,14 @@ pub(crate) struct Choice {
 
 impl Choice {
     pub(crate) fn new(
-        index: u32,
+        (index, first): (u32, bool),
         tokens: TokenStream,
         text: &Arc<Text>,
         stop: &[String],
     ) -> Choice {
         Choice {
             index,
+            first,
             tokens,
             decoder: text.decoder(),
             stops: StopMatcher::new(stop),
@@ -130,7 +134,7 @@ impl Choice {
                 FinishReason::Length => "length",
             },
             completion_tokens: self.generated,
-            cached_tokens,
+            cached_tokens: if self.first { cached_tokens } else { 0 },
         })
     }
 }

@@ -80,8 +80,8 @@ async fn submit(serving: &Serving, job: &Job) -> Result<Vec<Choice>, ApiError> {
                 sampling: Arc::new(SamplingParams { seed, ..job.common.sampling.clone() }),
             };
             let tokens = serving.engine.submit(request).await?;
-            let index = choices.len() as u32;
-            choices.push(Choice::new(index, tokens, &serving.text, &job.common.stop));
+            let place = (choices.len() as u32, copy == 0);
+            choices.push(Choice::new(place, tokens, &serving.text, &job.common.stop));
         }
     }
     Ok(choices)

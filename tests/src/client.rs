@@ -1,0 +1,219 @@
+//! HTTP/1.1 by hand over one blocking socket: what a test wants to send, valid or not, byte by byte.
+
+use serde_json::Value;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// Longest wait for a server that says nothing.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A connection.
+pub struct Connection {
+    socket: TcpStream,
+    /// Read and not yet used.
+    buffer: Vec<u8>,
+}
+
+/// A response with its whole body.
+#[derive(Debug, Clone)]
+pub struct Response {
+    /// Status code.
+    pub status: u16,
+    /// Names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// The body, chunks joined.
+    pub body: Vec<u8>,
+}
+
+impl Response {
+    /// The first header of that name.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The body as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The body as JSON.
+    ///
+    /// # Panics
+    /// If it is none.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("{error}: {}", self.text()))
+    }
+
+    /// The error envelope.
+    ///
+    /// # Panics
+    /// If the body is not one with all four fields.
+    pub fn error(&self) -> Value {
+        let error = self.json()["error"].clone();
+        let object = error.as_object().unwrap_or_else(|| panic!("no envelope: {}", self.text()));
+        for field in ["message", "type", "param", "code"] {
+            assert!(object.contains_key(field), "no {field}: {error}");
+        }
+        assert!(!error["message"].as_str().unwrap().is_empty(), "{error}");
+        error
+    }
+}
+
+impl Connection {
+    /// Connects.
+    pub fn open(address: SocketAddr) -> Connection {
+        let socket = TcpStream::connect(address).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+        socket.set_write_timeout(Some(TIMEOUT)).unwrap();
+        Connection { socket, buffer: Vec::new() }
+    }
+
+    /// Sends bytes as they are. A server that has already hung up is no error here.
+    pub fn send(&mut self, bytes: &[u8]) {
+        match self.socket.write_all(bytes) {
+            Err(error) if is_hangup(error.kind()) => {}
+            done => done.unwrap(),
+        }
+    }
+
+    /// Sends a request, complete and correct.
+    pub fn send_request(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) {
+        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\n");
+        for (name, value) in headers {
+            head += &format!("{name}: {value}\r\n");
+        }
+        if !body.is_empty() {
+            head += &format!("content-length: {}\r\n", body.len());
+        }
+        self.send(format!("{head}\r\n").as_bytes());
+        self.send(body);
+    }
+
+    /// Sends a request and reads its response.
+    pub fn request(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Response {
+        self.send_request(method, path, headers, body);
+        self.response().expect("a response")
+    }
+
+    /// Sends a JSON body and reads the response.
+    pub fn post(&mut self, path: &str, body: &Value) -> Response {
+        let headers = [("content-type", "application/json")];
+        self.request("POST", path, &headers, body.to_string().as_bytes())
+    }
+
+    /// Sends a JSON body and reads only the head of the response.
+    pub fn open_stream(&mut self, path: &str, body: &Value) -> Response {
+        let headers = [("content-type", "application/json")];
+        self.send_request("POST", path, &headers, body.to_string().as_bytes());
+        self.head().expect("a response head")
+    }
+
+    /// A whole response; `None` if the server hangs up without one.
+    pub fn response(&mut self) -> Option<Response> {
+        let mut response = self.head()?;
+        let chunked = response.header("transfer-encoding") == Some("chunked");
+        let length = response.header("content-length").map(|length| length.parse().unwrap());
+        match length {
+            Some(length) => response.body = self.exactly(length)?,
+            None if chunked => {
+                while let Some(chunk) = self.chunk().filter(|chunk| !chunk.is_empty()) {
+                    response.body.extend(chunk);
+                }
+            }
+            None => {}
+        }
+        Some(response)
+    }
+
+    /// The head of a response.
+    pub fn head(&mut self) -> Option<Response> {
+        let end = self.until(b"\r\n\r\n")?;
+        let head = String::from_utf8_lossy(&end).into_owned();
+        let mut lines = head.trim_end().split("\r\n");
+        let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
+        let headers = lines.filter_map(|line| line.split_once(':'));
+        let headers = headers.map(|(k, v)| (k.to_ascii_lowercase(), v.trim().to_owned())).collect();
+        Some(Response { status, headers, body: Vec::new() })
+    }
+
+    /// The next chunk of a chunked body; empty for the last; `None` if the server hangs up.
+    pub fn chunk(&mut self) -> Option<Vec<u8>> {
+        let size = self.until(b"\r\n")?;
+        let size = usize::from_str_radix(String::from_utf8_lossy(&size).trim(), 16).unwrap();
+        let chunk = self.exactly(size)?;
+        self.exactly(2)?;
+        Some(chunk)
+    }
+
+    /// Reads what is left until the server hangs up.
+    pub fn rest(&mut self) -> Vec<u8> {
+        while self.fill() {}
+        std::mem::take(&mut self.buffer)
+    }
+
+    /// Closes the sending side only.
+    pub fn finish_sending(&self) {
+        // The server may have hung up first.
+        let _ = self.socket.shutdown(Shutdown::Write);
+    }
+
+    fn until(&mut self, mark: &[u8]) -> Option<Vec<u8>> {
+        loop {
+            if let Some(at) = self.buffer.windows(mark.len()).position(|window| window == mark) {
+                return Some(self.buffer.drain(..at + mark.len()).collect());
+            }
+            if !self.fill() {
+                return None;
+            }
+        }
+    }
+
+    fn exactly(&mut self, bytes: usize) -> Option<Vec<u8>> {
+        while self.buffer.len() < bytes {
+            if !self.fill() {
+                return None;
+            }
+        }
+        Some(self.buffer.drain(..bytes).collect())
+    }
+
+    /// Reads some; false if the server has hung up.
+    fn fill(&mut self) -> bool {
+        let mut piece = [0; 65_536];
+        match self.socket.read(&mut piece) {
+            Ok(bytes) => {
+                self.buffer.extend_from_slice(&piece[..bytes]);
+                bytes > 0
+            }
+            Err(error) if is_hangup(error.kind()) => false,
+            Err(error) => panic!("the server said nothing for {TIMEOUT:?}: {error}"),
+        }
+    }
+}
+
+fn is_hangup(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted
+    )
+}
+
+/// The `data:` payloads of an event stream, comments left out.
+pub fn events(body: &[u8]) -> Vec<String> {
+    let text = std::str::from_utf8(body).expect("an event stream is UTF-8");
+    text.split("\n\n").filter_map(|event| event.strip_prefix("data: ")).map(str::to_owned).collect()
+}

@@ -1,0 +1,206 @@
+//! Responses and streams have OpenAI's shape, on the mock device.
+#![allow(clippy::unwrap_used, reason = "tests state what must hold")]
+
+use serde_json::{Value, json};
+use tiercel_tests::{TestServer, events};
+
+fn chat(extra: Value) -> Value {
+    let mut body = json!({
+        "model": "mock-tiny", "max_tokens": 12, "ignore_eos": true,
+        "messages": [{"role": "user", "content": "Hello"}],
+    });
+    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    body
+}
+
+fn chunks(body: &[u8]) -> Vec<Value> {
+    let mut events = events(body);
+    assert_eq!(events.pop().as_deref(), Some("[DONE]"));
+    events.iter().map(|event| serde_json::from_str(event).unwrap()).collect()
+}
+
+#[test]
+fn a_stream_begins_with_the_role_and_ends_with_usage_and_done() {
+    let server = TestServer::mock(|_| ());
+    let body = chat(json!({"stream": true, "stream_options": {"include_usage": true}, "seed": 7}));
+    let response = server.post("/v1/chat/completions", &body);
+    assert_eq!(response.status, 200);
+    assert!(response.header("content-type").unwrap().starts_with("text/event-stream"));
+    let chunks = chunks(&response.body);
+    let (first, last) = (&chunks[0], &chunks[chunks.len() - 1]);
+    assert_eq!(first["choices"][0]["delta"]["role"], "assistant");
+    assert_eq!(last["choices"], json!([]));
+    assert_eq!(last["usage"]["completion_tokens"], 12);
+    assert_eq!(
+        last["usage"]["total_tokens"],
+        last["usage"]["prompt_tokens"].as_u64().unwrap() + 12
+    );
+    let closing = &chunks[chunks.len() - 2];
+    assert_eq!(closing["choices"][0]["finish_reason"], "length");
+    assert_eq!(closing["choices"][0]["delta"], json!({}));
+    for chunk in &chunks {
+        assert_eq!(chunk["object"], "chat.completion.chunk");
+        assert_eq!(chunk["id"], first["id"]);
+        assert_eq!(chunk["service_tier"], "default");
+        assert!(chunk.get("usage").is_some(), "null until the last: {chunk}");
+    }
+    let streamed: String =
+        chunks.iter().filter_map(|c| c["choices"][0]["delta"]["content"].as_str()).collect();
+    let whole = server.post("/v1/chat/completions", &chat(json!({"seed": 7}))).json();
+    assert_eq!(whole["choices"][0]["message"]["content"], streamed);
+    assert_eq!(whole["usage"]["completion_tokens"], 12);
+    assert_eq!(whole["usage"]["prompt_tokens_details"]["cached_tokens"], 16, "one block of 16");
+    assert_eq!(whole["object"], "chat.completion");
+    server.finish();
+}
+
+#[test]
+fn without_include_usage_no_chunk_speaks_of_it() {
+    let server = TestServer::mock(|_| ());
+    let response = server.post("/v1/chat/completions", &chat(json!({"stream": true})));
+    assert!(chunks(&response.body).iter().all(|chunk| chunk.get("usage").is_none()));
+    server.finish();
+}
+
+#[test]
+fn text_completions_take_several_prompts_and_n() {
+    let server = TestServer::mock(|_| ());
+    let body = json!({"prompt": ["ab", "cde"], "n": 2, "ignore_eos": true});
+    let whole = server.post("/v1/completions", &body).json();
+    let indices: Vec<_> =
+        whole["choices"].as_array().unwrap().iter().map(|c| c["index"].as_u64().unwrap()).collect();
+    assert_eq!(indices, [0, 1, 2, 3]);
+    assert_eq!(whole["usage"]["prompt_tokens"], 5);
+    assert_eq!(whole["usage"]["completion_tokens"], 4 * 16, "16 tokens by default");
+    assert_eq!(whole["object"], "text_completion");
+
+    let tokens = json!({"prompt": [97, 98], "max_tokens": 5, "seed": 1, "ignore_eos": true});
+    let text = json!({"prompt": "ab", "max_tokens": 5, "seed": 1, "ignore_eos": true});
+    let answer = |body: &Value| server.post("/v1/completions", body).json()["choices"].clone();
+    assert_eq!(answer(&tokens), answer(&text));
+
+    let mut streamed = body.clone();
+    streamed["stream"] = json!(true);
+    let response = server.post("/v1/completions", &streamed);
+    let finished: Vec<_> = chunks(&response.body)
+        .iter()
+        .filter(|chunk| chunk["choices"][0]["finish_reason"] == "length")
+        .map(|chunk| chunk["choices"][0]["index"].as_u64().unwrap())
+        .collect();
+    assert_eq!(finished.len(), 4, "{finished:?}");
+    server.finish();
+}
+
+#[test]
+fn a_stop_string_ends_the_text_before_it_and_frees_the_sequence() {
+    let server = TestServer::mock(|_| ());
+    let long = json!({"prompt": "stop here", "max_tokens": 400, "ignore_eos": true});
+    let whole = server.post("/v1/completions", &long).json();
+    let text = whole["choices"][0]["text"].as_str().unwrap().to_owned();
+    // A string across two tokens, from the middle of the text.
+    let middle = text.char_indices().nth(text.chars().count() / 2).unwrap().0;
+    let stop: String = text[middle..].chars().take(5).collect();
+    let before = &text[..text.find(&stop).unwrap()];
+    for stream in [false, true] {
+        let mut body = long.clone();
+        body["stop"] = json!([stop, "never found"]);
+        body["stream"] = json!(stream);
+        let response = server.post("/v1/completions", &body);
+        let (found, reason) = if stream {
+            let chunks = chunks(&response.body);
+            let text: String =
+                chunks.iter().filter_map(|c| c["choices"][0]["text"].as_str()).collect();
+            (text, chunks.last().unwrap()["choices"][0]["finish_reason"].clone())
+        } else {
+            let choice = response.json()["choices"][0].clone();
+            (choice["text"].as_str().unwrap().to_owned(), choice["finish_reason"].clone())
+        };
+        assert_eq!((found.as_str(), reason), (before, json!("stop")), "stream {stream}");
+    }
+    server.finish();
+}
+
+#[test]
+fn stop_tokens_end_the_output_and_are_no_part_of_it() {
+    let server = TestServer::mock(|_| ());
+    let body = json!({"prompt": "abc", "max_tokens": 50, "ignore_eos": true, "logprobs": 0});
+    let whole = server.post("/v1/completions", &body).json();
+    let text = whole["choices"][0]["text"].as_str().unwrap();
+    let tokens = server.post("/tokenize", &json!({"prompt": text})).json();
+    assert!(tokens["count"].as_u64().unwrap() > 0);
+    // The mock's tokens above 257 are written " tNNN": stop at the first of them.
+    let name = text.split(" t").nth(1).unwrap();
+    let id: String = name.chars().take_while(char::is_ascii_digit).collect();
+    let id: u32 = id[..3].parse().unwrap();
+    let mut stopped = body.clone();
+    stopped["stop_token_ids"] = json!([id]);
+    let choice = server.post("/v1/completions", &stopped).json()["choices"][0].clone();
+    assert_eq!(choice["finish_reason"], "stop");
+    assert_eq!(choice["text"], text[..text.find(" t").unwrap()]);
+    server.finish();
+}
+
+#[test]
+fn the_answer_names_the_tier_really_used() {
+    let server = TestServer::mock(|_| ());
+    for (ask, tier) in [
+        (json!({}), "default"),
+        (json!({"service_tier": "auto"}), "default"),
+        (json!({"service_tier": "priority"}), "priority"),
+        (json!({"service_tier": "flex"}), "flex"),
+        (json!({"priority": -1}), "priority"),
+        (json!({"priority": 5}), "flex"),
+        (json!({"priority": 5, "service_tier": "priority"}), "priority"),
+    ] {
+        let answer = server.post("/v1/chat/completions", &chat(ask.clone())).json();
+        assert_eq!(answer["service_tier"], tier, "{ask}");
+    }
+    let metrics = server.get("/metrics").text();
+    assert!(metrics.contains("tiercel_requests_total{"), "{metrics}");
+    for name in
+        ["tiercel_ttft_seconds_bucket", "vllm:num_requests_running", "vllm:cache_config_info"]
+    {
+        assert!(metrics.contains(name), "no {name}");
+    }
+    server.finish();
+}
+
+#[test]
+fn models_tokens_and_errors_off_the_beaten_path() {
+    let server = TestServer::mock(|_| ());
+    let models = server.get("/v1/models").json();
+    assert_eq!(models["data"][0]["id"], "mock-tiny");
+    assert_eq!(server.get("/v1/models/mock-tiny").json()["object"], "model");
+    assert_eq!(server.get("/v1/models/org/other").error()["code"], "model_not_found");
+    assert_eq!(server.get("/nowhere").status, 404);
+    assert_eq!(server.get("/nowhere").error()["code"], "unknown_url");
+    let wrong_method = server.get("/v1/chat/completions");
+    assert_eq!((wrong_method.status, wrong_method.header("allow")), (405, Some("POST")));
+    wrong_method.error();
+    let tokens = server.post("/tokenize", &json!({"prompt": "h\u{e9}"})).json();
+    assert_eq!((&tokens["tokens"], &tokens["count"]), (&json!([104, 195, 169]), &json!(3)));
+    let text = server.post("/detokenize", &json!({"tokens": [104, 195, 169]})).json();
+    assert_eq!(text["prompt"], "h\u{e9}");
+    let chat = json!({"messages": [{"role": "user", "content": "x"}]});
+    let with_answer = server.post("/tokenize", &chat).json()["count"].as_u64().unwrap();
+    let mut without = chat.clone();
+    without["add_generation_prompt"] = json!(false);
+    assert!(server.post("/tokenize", &without).json()["count"].as_u64().unwrap() < with_answer);
+    server.finish();
+}
+
+#[test]
+fn a_server_with_keys_lets_only_them_in() {
+    let server = TestServer::mock(|settings| settings.http.api_keys = vec!["secret".into()]);
+    let body = chat(json!({})).to_string();
+    let ask = |authorization: &str| {
+        let headers = [("content-type", "application/json"), ("authorization", authorization)];
+        server.connect().request("POST", "/v1/chat/completions", &headers, body.as_bytes())
+    };
+    assert_eq!(ask("Bearer secret").status, 200);
+    let refused = ask("Bearer guess");
+    assert_eq!((refused.status, &refused.error()["code"]), (401, &json!("invalid_api_key")));
+    assert_eq!(server.get("/v1/models").status, 401);
+    assert_eq!(server.get("/health").status, 200, "probes have no key");
+    server.finish();
+}
