@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod content;
+mod giving_way;
 mod planning;
+mod scene;
+mod two_tiers;
 mod world;
 
 use content::Draws;

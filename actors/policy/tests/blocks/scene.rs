@@ -1,0 +1,180 @@
+//! A block store and short ways to talk to it, for tests of one rule each. Blocks hold 4 tokens.
+
+use std::sync::Arc;
+use tiercel_device::{BlockId, CopyBatch, Epoch, SeqId, StepId, Ticket};
+use tiercel_policy::blocks::{BlockHash, BlockStore, StoreConfig};
+use tiercel_policy::{
+    Grant, GrantOutcome, PreemptOutcome, Progress, StepGrant, StepRequest, StoreEvent, Victim,
+    Want, WantKind,
+};
+
+pub struct Scene {
+    pub store: BlockStore,
+    pub step: u64,
+}
+
+/// `n` names of the blocks of one text.
+pub fn names(text: u8, n: u8) -> Arc<[BlockHash]> {
+    (0..n).map(|i| BlockHash([text, i, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])).collect()
+}
+
+pub fn ticket(seq: u64, epoch: u32) -> Ticket {
+    Ticket { seq: SeqId(seq), epoch: Epoch(epoch) }
+}
+
+pub fn victim(seq: u64, swap: bool) -> Victim {
+    Victim { ticket: ticket(seq, 1), swap }
+}
+
+/// Wants room for `tokens` in all, and may preempt `max_victims`.
+pub fn grow(seq: u64, tokens: u32, max_victims: u32) -> Want {
+    Want {
+        ticket: ticket(seq, 0),
+        len: tokens,
+        new_tokens: tokens,
+        kind: WantKind::Grow,
+        max_victims,
+    }
+}
+
+pub fn open(seq: u64, tokens: u32, hashes: &[BlockHash], max_victims: u32) -> Want {
+    open_with(seq, tokens, hashes, max_victims, (0, 0))
+}
+
+pub fn open_with(
+    seq: u64,
+    tokens: u32,
+    hashes: &[BlockHash],
+    max_victims: u32,
+    (keep_free, must_fit): (u32, u32),
+) -> Want {
+    let kind = WantKind::Open { hashes: hashes.into(), keep_free, must_fit };
+    Want { ticket: ticket(seq, 0), len: tokens, new_tokens: tokens, kind, max_victims }
+}
+
+impl Scene {
+    pub fn new(device_blocks: u32, host_blocks: u32) -> Scene {
+        Scene::bounded(device_blocks, host_blocks, 64, 64)
+    }
+
+    pub fn bounded(device_blocks: u32, host_blocks: u32, in_transit: u32, batch: u32) -> Scene {
+        let store = BlockStore::new(StoreConfig {
+            block_size: 4,
+            device_blocks,
+            host_blocks,
+            max_copy_blocks_in_transit: in_transit,
+            max_copy_blocks_per_batch: batch,
+        });
+        Scene { store, step: 0 }
+    }
+
+    /// One request; steps before it have completed.
+    pub fn ask(&mut self, wants: Vec<Want>, victims: Vec<Victim>) -> StepGrant {
+        self.request(StepRequest { wants, victims, ..StepRequest::default() })
+    }
+
+    pub fn request(&mut self, request: StepRequest) -> StepGrant {
+        self.step += 1;
+        let (step, completed_step) = (StepId(self.step), StepId(self.step - 1));
+        let grant = self.store.reserve(&StepRequest { step, completed_step, ..request });
+        self.store.check().unwrap();
+        grant
+    }
+
+    /// A sequence that has computed `blocks` full blocks of a text, without hits.
+    pub fn running(&mut self, seq: u64, text: u8, blocks: u8) -> Arc<[BlockId]> {
+        self.running_on(seq, &names(text, blocks), 0)
+    }
+
+    /// A sequence that has computed these blocks, of which the first `hits` it finds.
+    pub fn running_on(&mut self, seq: u64, hashes: &[BlockHash], hits: usize) -> Arc<[BlockId]> {
+        let tokens = hashes.len() as u32 * 4;
+        let grant = self.ask(vec![open(seq, tokens, &hashes[..hits], 0)], vec![]);
+        let GrantOutcome::Run { table: Some(table), computed, .. } = only(&grant) else {
+            panic!("no room for the scene: {grant:?}");
+        };
+        assert_eq!(computed as usize, hits * 4);
+        let progress = self.progress(seq, tokens, &hashes[hits..]);
+        self.request(StepRequest { progress: vec![progress], ..StepRequest::default() });
+        table
+    }
+
+    pub fn progress(&self, seq: u64, computed: u32, hashes: &[BlockHash]) -> Progress {
+        Progress { seq: SeqId(seq), computed, hashes: hashes.to_vec() }
+    }
+
+    /// Preempts by swap and lets all copies end well, then commits.
+    pub fn swap_out(&mut self, seq: u64) -> PreemptOutcome {
+        let outcome = self.store.prepare_preempt(victim(seq, true)).unwrap();
+        if let PreemptOutcome::Copying { .. } = outcome {
+            self.finish_copies(true);
+            assert!(self.store.commit_preempt(ticket(seq, 1)));
+        }
+        self.store.check().unwrap();
+        outcome
+    }
+
+    /// Starts what may start, in the eyes of a step that has completed.
+    pub fn take(&mut self) -> Vec<CopyBatch> {
+        self.ask(vec![], vec![]);
+        let batches = self.store.take_copies();
+        self.store.check().unwrap();
+        batches
+    }
+
+    pub fn finish_copies(&mut self, ok: bool) -> Vec<StoreEvent> {
+        let mut events = Vec::new();
+        loop {
+            let batches = self.take();
+            if batches.is_empty() {
+                return events;
+            }
+            for batch in batches {
+                events.extend(self.store.copy_done(batch.id, ok));
+                self.store.check().unwrap();
+            }
+        }
+    }
+
+    /// Takes all free blocks, so that cached content is gone, and gives them back.
+    pub fn flush_device(&mut self) {
+        let free = self.store.snapshot().device.free;
+        self.ask(vec![open(999, free * 4, &[], 0)], vec![]);
+        assert_eq!(self.store.snapshot().device.free, 0);
+        self.store.release(SeqId(999));
+        assert_eq!(self.store.snapshot().device.cached, 0);
+    }
+}
+
+/// The only answer.
+pub fn only(grant: &StepGrant) -> GrantOutcome {
+    let [Grant { outcome, .. }] = grant.grants.as_slice() else {
+        panic!("one answer expected: {grant:?}");
+    };
+    outcome.clone()
+}
+
+/// Per answer: tokens covered, or `None` if denied.
+pub fn covers(grant: &StepGrant) -> Vec<Option<u32>> {
+    grant
+        .grants
+        .iter()
+        .map(|grant| match grant.outcome {
+            GrantOutcome::Run { cover, .. } => Some(cover),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Who was preempted.
+pub fn preempted(grant: &StepGrant) -> Vec<u64> {
+    grant.preempted.iter().map(|taken| taken.ticket.seq.0).collect()
+}
+
+/// What a denied want waits for.
+pub fn pending(outcome: &GrantOutcome) -> u32 {
+    match outcome {
+        GrantOutcome::Denied { pending_blocks } => *pending_blocks,
+        other => panic!("not denied: {other:?}"),
+    }
+}
