@@ -38,7 +38,7 @@ fn open(device_blocks: u32, kv_type: KvType) -> CpuOps {
 
 /// Numbers in -0.5..0.5 that no compiler foresees.
 fn noise(count: usize) -> Vec<f32> {
-    (0..count).map(|i| ((i as u64 * 2_654_435_761 >> 7) % 1009) as f32 / 1009.0 - 0.5).collect()
+    (0..count).map(|i| (((i as u64 * 2_654_435_761) >> 7) % 1009) as f32 / 1009.0 - 0.5).collect()
 }
 
 fn quantize(kind: GgmlDType, n: usize, k: usize) -> QTensor {

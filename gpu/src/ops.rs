@@ -118,7 +118,8 @@ pub trait Ops: Send {
     /// Precomputed cos and sin per position.
     type Rope: Send;
 
-    /// Packs weights. Errors on sizes that do not match `bytes`, or a `k` that the encoding cannot have.
+    /// Packs weights. Errors on sizes that do not match `bytes`, a `k` that the encoding cannot
+    /// have, and too little memory.
     ///
     /// # Errors
     /// A message naming the mismatch.
@@ -223,6 +224,16 @@ pub enum OpError {
         encoding: SourceType,
         /// Weights per block.
         block: usize,
+    },
+    /// There is no memory for the packed matrix.
+    #[error(
+        "{bytes} bytes of weights do not fit in memory ({why}); choose a smaller weight format"
+    )]
+    Memory {
+        /// Bytes wanted.
+        bytes: usize,
+        /// What the system said.
+        why: String,
     },
     /// Stacked parts differ in `k`.
     #[error("stacked matrices differ in width: {0} and {1}")]

@@ -9,9 +9,10 @@
 #![expect(unsafe_code, reason = "blocks are written by compute and copied by another thread")]
 
 use super::element::Element;
+use super::memory::map;
 use super::options::CpuError;
 use crate::KvType;
-use memmap2::{MmapMut, MmapRaw};
+use memmap2::MmapRaw;
 use std::sync::Arc;
 use tiercel_device::{BlockId, BlockingCopier, CopyBatch, CopyDirection, CopyError, HostBlockId};
 
@@ -58,7 +59,12 @@ struct Slab {
 }
 
 impl Slab {
-    fn allocate(tier: &'static str, blocks: u32, block_bytes: usize) -> Result<Slab, CpuError> {
+    fn allocate(
+        tier: &'static str,
+        blocks: u32,
+        block_bytes: usize,
+        promised: usize,
+    ) -> Result<Slab, CpuError> {
         let refuse = |why: String| CpuError::Memory { tier, blocks, block_bytes, why };
         let bytes = block_bytes
             .checked_mul(blocks as usize)
@@ -66,15 +72,7 @@ impl Slab {
         if bytes == 0 {
             return Ok(Slab { memory: None, blocks: 0, block_bytes });
         }
-        // The system hands out more address space than it has memory and kills the process later.
-        if let Some(available) = available_bytes().filter(|available| bytes as u64 > *available) {
-            return Err(refuse(format!("{bytes} bytes wanted, {available} available")));
-        }
-        let memory = MmapMut::map_anon(bytes).map_err(|error| refuse(error.to_string()))?;
-        // Large pages are a help, never a need.
-        #[cfg(target_os = "linux")]
-        let _ = memory.advise(memmap2::Advice::HugePage);
-        Ok(Slab { memory: Some(MmapRaw::from(memory)), blocks, block_bytes })
+        Ok(Slab { memory: Some(map(bytes, promised).map_err(refuse)?), blocks, block_bytes })
     }
 
     fn block(&self, index: u32) -> *mut u8 {
@@ -82,13 +80,6 @@ impl Slab {
         let memory = self.memory.as_ref().expect("a slab with blocks has memory");
         memory.as_mut_ptr().wrapping_add(index as usize * self.block_bytes)
     }
-}
-
-/// Memory that could be used without swapping, where the system tells.
-fn available_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
 /// Both tiers.
@@ -101,11 +92,10 @@ pub(crate) struct KvMemory {
 impl KvMemory {
     pub(crate) fn allocate(layout: KvLayout, device: u32, host: u32) -> Result<Self, CpuError> {
         let block_bytes = layout.block_bytes();
-        Ok(KvMemory {
-            layout,
-            device: Slab::allocate("device", device, block_bytes)?,
-            host: Slab::allocate("host", host, block_bytes)?,
-        })
+        let device = Slab::allocate("device", device, block_bytes, 0)?;
+        let promised = device.blocks as usize * block_bytes;
+        let host = Slab::allocate("host", host, block_bytes, promised)?;
+        Ok(KvMemory { layout, device, host })
     }
 
     pub(crate) fn layout(&self) -> &KvLayout {

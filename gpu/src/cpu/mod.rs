@@ -3,10 +3,16 @@
 //! | module | job |
 //! |---|---|
 //! | `options` | settings of the device and what can go wrong opening it |
-//! | `pool` | the compute threads |
-//! | `kv` | KV slabs of both tiers, and the copier between them |
-//! | `tensor` | activations, vectors, rotary tables |
 //! | `ops` | the [`Ops`](crate::Ops) implementation: checks shapes, delegates |
+//! | `pool` | the compute threads |
+//! | `memory` | large zeroed memory from the system |
+//! | `kv`, `kv_write`, `element` | KV slabs of both tiers and the copier between them; writing; element types |
+//! | `tensor` | activations, vectors, rotary tables |
+//! | `weights` | the forms of packed matrices, and packing |
+//! | `linear` | products of activations and packed matrices |
+//! | `attention` | attention over paged blocks |
+//! | `rows` | norms, rotation, activation function: operations on single rows |
+//! | `isa`, `exp` | instruction sets; the exponential function |
 
 mod attention;
 mod element;
@@ -15,11 +21,14 @@ mod isa;
 mod kv;
 mod kv_write;
 mod linear;
+mod memory;
 mod ops;
 mod options;
 mod pool;
 mod rows;
 mod tensor;
+#[cfg(test)]
+mod tests;
 mod weights;
 
 pub use kv::CpuCopier;

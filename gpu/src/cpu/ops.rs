@@ -8,7 +8,7 @@ use super::linear::{ActRows, linear};
 use super::pool::Pool;
 use super::rows;
 use super::tensor::{Rope, Tensor, Vector};
-use super::weights::{Matrix, pack};
+use super::weights::{Arena, Matrix, pack};
 use crate::{AttentionShape, MatrixPart, OpError, Ops, SeqRows, WeightFormat};
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,6 +19,7 @@ pub struct CpuOps {
     pool: Pool,
     isa: Isa,
     kv: Arc<KvMemory>,
+    arena: Arena,
     acts: ActRows,
     partials: Partials,
 }
@@ -29,6 +30,7 @@ impl CpuOps {
             pool,
             isa: Isa::detect(),
             kv,
+            arena: Arena::default(),
             acts: ActRows::default(),
             partials: Partials::default(),
         }
@@ -78,7 +80,7 @@ impl Ops for CpuOps {
         parts: &[MatrixPart<'_>],
         format: WeightFormat,
     ) -> Result<Matrix, OpError> {
-        pack(&self.pool, parts, format)
+        pack(&self.pool, &mut self.arena, parts, format)
     }
 
     fn describe(&self, matrix: &Matrix) -> String {

@@ -142,8 +142,7 @@ fn slots_of(range: &Range<usize>, size: usize, block: usize) -> (usize, Range<us
 #[target_feature(enable = "avx2")]
 fn prefetch<E>(block: &[E]) {
     for line in block.chunks(64 / size_of::<E>()) {
-        // SAFETY: prefetching never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+        _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
     }
 }
 

@@ -7,12 +7,15 @@
 use super::activations::ActBlock;
 use crate::cpu::weights::{Q4Block, Q8Block, QUANT_ROWS};
 use std::arch::x86_64::{
-    __m256, __m256i, _mm_load_si128, _mm256_abs_epi8, _mm256_add_epi16, _mm256_add_epi32,
-    _mm256_and_si256, _mm256_broadcast_ss, _mm256_cvtepi32_ps, _mm256_cvtph_ps, _mm256_fmadd_ps,
-    _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_mul_ps, _mm256_set1_epi8,
-    _mm256_set1_epi16, _mm256_set1_epi32, _mm256_setzero_ps, _mm256_setzero_si256,
-    _mm256_sign_epi8, _mm256_srli_epi16, _mm256_storeu_ps,
+    __m256, __m256i, _MM_HINT_T0, _mm_load_si128, _mm_prefetch, _mm256_abs_epi8, _mm256_add_epi16,
+    _mm256_add_epi32, _mm256_and_si256, _mm256_broadcast_ss, _mm256_cvtepi32_ps, _mm256_cvtph_ps,
+    _mm256_fmadd_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_mul_ps,
+    _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_setzero_ps,
+    _mm256_setzero_si256, _mm256_sign_epi8, _mm256_srli_epi16, _mm256_storeu_ps,
 };
+
+/// How far ahead of its use a weight is asked for.
+const AHEAD_BYTES: usize = 3072;
 
 /// Four activations, in every lane.
 #[inline]
@@ -49,6 +52,19 @@ fn store<const R: usize>(sums: [__m256; R]) -> [[f32; QUANT_ROWS]; R] {
     out
 }
 
+/// Asks for the weights some blocks ahead. Few rows leave no time to wait for memory, and the hardware's
+/// prefetcher stops at every page.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn prefetch<const R: usize, B>(block: &B) {
+    if R <= 2 {
+        let ahead = std::ptr::from_ref(block).cast::<i8>().wrapping_add(AHEAD_BYTES);
+        for line in 0..size_of::<B>().div_ceil(64) {
+            _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(line * 64));
+        }
+    }
+}
+
 /// `R` rows against a 4-bit panel.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn q4_tile<const R: usize>(
@@ -61,6 +77,7 @@ pub(super) fn q4_tile<const R: usize>(
     for (index, block) in panel.iter().enumerate() {
         // SAFETY: checked above: every row has as many blocks as the panel.
         let act = |row: usize| unsafe { rows[row].get_unchecked(index) };
+        prefetch::<R, _>(block);
         // Eight products of at most 2 * 15 * 127 stay below 2^15.
         let mut dots = [_mm256_setzero_si256(); R];
         for group in 0..4 {
@@ -96,6 +113,7 @@ pub(super) fn q8_tile<const R: usize>(
     for (index, block) in panel.iter().enumerate() {
         // SAFETY: checked above: every row has as many blocks as the panel.
         let act = |row: usize| unsafe { rows[row].get_unchecked(index) };
+        prefetch::<R, _>(block);
         let mut dots = [_mm256_setzero_si256(); R];
         for group in 0..8 {
             // One factor must be unsigned: |w| (128 for -128), and the sign of w goes to the activation.

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::cpu::weights::pack;
+use crate::cpu::weights::{Arena, pack};
 
 const FORMATS: [(SourceType, WeightFormat); 5] = [
     (SourceType::F32, WeightFormat::F32),
@@ -87,7 +87,7 @@ proptest! {
             let k = if source == SourceType::F32 { blocks * 32 - ragged } else { blocks * 32 };
             let bytes = random_bytes(&mut rng, source, n, k);
             let part = MatrixPart { n, k, source, bytes: &bytes, row_order: None };
-            let w = pack(&pool, &[part], format).unwrap();
+            let w = pack(&pool, &mut Arena::default(), &[part], format).unwrap();
             let x = random_tensor(&mut rng, rows, k);
             let bias = with_bias.then(|| Vector { values: vec![0.25; n] });
             for isa in isas() {
@@ -113,7 +113,7 @@ fn a_value_depends_on_its_inputs_alone_bit_for_bit() {
     for (source, format) in FORMATS {
         let bytes = random_bytes(&mut rng, source, n, k);
         let part = MatrixPart { n, k, source, bytes: &bytes, row_order: None };
-        let w = pack(&pools[0], &[part], format).unwrap();
+        let w = pack(&pools[0], &mut Arena::default(), &[part], format).unwrap();
         let x = random_tensor(&mut rng, 40, k);
         for isa in isas() {
             let mut one_row = Tensor::new(1, k);
@@ -167,7 +167,7 @@ fn extreme_weights_and_activations_do_not_overflow_the_integer_sums() {
             (SourceType::Q4_1, &q4, 64.0 * 127.0 * 15.0),
         ] {
             let part = MatrixPart { n, k, source, bytes, row_order: None };
-            let w = pack(&pool, &[part], WeightFormat::Auto).unwrap();
+            let w = pack(&pool, &mut Arena::default(), &[part], WeightFormat::Auto).unwrap();
             let out = product(&pool, isa, &w, None, &x);
             assert_eq!(out.row(0), [expected; 8], "{source:?} {isa:?}");
             assert_eq!(out.row(1), [-expected; 8], "{source:?} {isa:?}");
@@ -183,7 +183,7 @@ fn faults_in_a_row_stay_visible_and_stay_in_the_row() {
     for (source, format) in FORMATS {
         let bytes = random_bytes(&mut rng, source, n, k);
         let part = MatrixPart { n, k, source, bytes: &bytes, row_order: None };
-        let w = pack(&pool, &[part], format).unwrap();
+        let w = pack(&pool, &mut Arena::default(), &[part], format).unwrap();
         let mut x = random_tensor(&mut rng, 5, k);
         x.values_mut()[2 * k + 7] = f32::NAN;
         for isa in isas() {
@@ -208,7 +208,7 @@ fn stacked_parts_of_different_forms_are_one_product() {
         .zip(&bytes)
         .map(|(&(n, source), bytes)| MatrixPart { n, k, source, bytes, row_order: None })
         .collect();
-    let w = pack(&pool, &parts, WeightFormat::Auto).unwrap();
+    let w = pack(&pool, &mut Arena::default(), &parts, WeightFormat::Auto).unwrap();
     assert_eq!(w.describe(), "q4+q8+f32 panels");
     let x = random_tensor(&mut rng, 7, k);
     let bias = Vector { values: (0..46).map(|i| i as f32).collect() };
@@ -217,7 +217,7 @@ fn stacked_parts_of_different_forms_are_one_product() {
     for part in parts {
         let bias = Vector { values: bias.values[first..first + part.n].to_vec() };
         let n = part.n;
-        let alone = pack(&pool, &[part], WeightFormat::Auto).unwrap();
+        let alone = pack(&pool, &mut Arena::default(), &[part], WeightFormat::Auto).unwrap();
         let alone = product(&pool, Isa::detect(), &alone, Some(&bias), &x);
         for row in 0..7 {
             assert_eq!(whole.row(row)[first..first + n], *alone.row(row));

@@ -41,9 +41,6 @@ pub(crate) struct Q4Block {
 }
 
 impl Q8Block {
-    pub(crate) const ZERO: Q8Block =
-        Q8Block { scales: [f16::ZERO; QUANT_ROWS], weights: [[0; 32]; 8] };
-
     pub(crate) fn set_row(&mut self, row: usize, scale: f16, weights: &[i8]) {
         self.scales[row] = scale;
         for (group, four) in self.weights.iter_mut().zip(weights.chunks_exact(4)) {
@@ -59,12 +56,6 @@ impl Q8Block {
 }
 
 impl Q4Block {
-    pub(crate) const ZERO: Q4Block = Q4Block {
-        scales: [f16::ZERO; QUANT_ROWS],
-        mins: [f16::ZERO; QUANT_ROWS],
-        nibbles: [[0; 32]; 4],
-    };
-
     /// `nibbles` holds column `i` in the low half of byte `i` and column `16 + i` in the high half.
     pub(crate) fn set_row(&mut self, row: usize, scale: f16, min: f16, nibbles: &[u8; 16]) {
         self.scales[row] = scale;

@@ -1,5 +1,6 @@
 //! Packed weights: which form a matrix takes in memory, and packing it.
 
+mod arena;
 mod blocks;
 #[cfg(test)]
 mod tests;
@@ -7,6 +8,7 @@ mod tests;
 use super::pool::Pool;
 use crate::ggml::dequantize_row;
 use crate::{MatrixPart, OpError, SourceType, WeightFormat};
+pub(crate) use arena::{Arena, Packed};
 pub(crate) use blocks::{
     Bf16Column, DENSE_ROWS, F32Column, Q4Block, Q8Block, QUANT_LEN, QUANT_ROWS,
 };
@@ -36,13 +38,13 @@ pub(crate) struct Segment {
 #[derive(Debug)]
 pub(crate) enum Panels {
     /// `k` columns per panel.
-    F32(Vec<F32Column>),
+    F32(Packed<F32Column>),
     /// `k` columns per panel.
-    Bf16(Vec<Bf16Column>),
+    Bf16(Packed<Bf16Column>),
     /// `k / 32` blocks per panel, rounded up; columns beyond `k` are zero.
-    Q8(Vec<Q8Block>),
+    Q8(Packed<Q8Block>),
     /// `k / 32` blocks per panel.
-    Q4(Vec<Q4Block>),
+    Q4(Packed<Q4Block>),
 }
 
 /// The form of a segment.
@@ -149,6 +151,7 @@ impl Matrix {
 /// Packs stacked parts.
 pub(crate) fn pack(
     pool: &Pool,
+    arena: &mut Arena,
     parts: &[MatrixPart<'_>],
     format: WeightFormat,
 ) -> Result<Matrix, OpError> {
@@ -166,54 +169,53 @@ pub(crate) fn pack(
         if let Some(order) = &part.row_order {
             assert_eq!(order.len(), n, "row order and rows");
         }
-        let panels = pack_part(pool, part, form(encoding, format));
+        let panels = pack_part(pool, arena, part, form(encoding, format))?;
         matrix.segments.push(Segment { first: matrix.n, n, panels });
         matrix.n += n;
     }
     Ok(matrix)
 }
 
-fn pack_part(pool: &Pool, part: &MatrixPart<'_>, form: Form) -> Panels {
+fn pack_part(
+    pool: &Pool,
+    arena: &mut Arena,
+    part: &MatrixPart<'_>,
+    form: Form,
+) -> Result<Panels, OpError> {
     let (n, k) = (part.n, part.k);
     let blocks = k.div_ceil(QUANT_LEN);
     let dense_columns = n.div_ceil(DENSE_ROWS) * k;
     let quant_blocks = n.div_ceil(QUANT_ROWS) * blocks;
-    match form {
-        Form::F32 => {
-            let mut columns = vec![F32Column([0.0; DENSE_ROWS]); dense_columns];
-            pool.rows(&mut columns, k, 1, |panel, columns| {
+    Ok(match form {
+        Form::F32 => Panels::F32(arena.pack(dense_columns, |columns| {
+            pool.rows(columns, k, 1, |panel, columns: &mut [F32Column]| {
                 each_row(part, panel, DENSE_ROWS, |lane, row| {
                     columns.iter_mut().zip(row).for_each(|(column, w)| column.0[lane] = *w);
                 });
             });
-            Panels::F32(columns)
-        }
-        Form::Bf16 => {
-            let mut columns = vec![Bf16Column([bf16::ZERO; DENSE_ROWS]); dense_columns];
-            pool.rows(&mut columns, k, 1, |panel, columns| {
+        })?),
+        Form::Bf16 => Panels::Bf16(arena.pack(dense_columns, |columns| {
+            pool.rows(columns, k, 1, |panel, columns: &mut [Bf16Column]| {
                 each_row(part, panel, DENSE_ROWS, |lane, row| {
                     let columns = columns.iter_mut().zip(row);
                     columns.for_each(|(column, w)| column.0[lane] = bf16::from_f32(*w));
                 });
             });
-            Panels::Bf16(columns)
-        }
-        Form::Q8 => {
-            let mut packed = vec![Q8Block::ZERO; quant_blocks];
-            pool.rows(&mut packed, blocks, 1, |panel, packed| pack_q8(part, panel, packed));
-            Panels::Q8(packed)
-        }
-        Form::Q4 => {
-            let mut packed = vec![Q4Block::ZERO; quant_blocks];
-            pool.rows(&mut packed, blocks, 1, |panel, packed| {
-                for (lane, bytes) in rows_of(part, panel, QUANT_ROWS).enumerate() {
-                    for (index, block) in packed.iter_mut().enumerate() {
-                        let (scale, min, nibbles) = q4_parts(part.source, bytes, index);
-                        block.set_row(lane, scale, min, &nibbles);
-                    }
-                }
-            });
-            Panels::Q4(packed)
+        })?),
+        Form::Q8 => Panels::Q8(arena.pack(quant_blocks, |packed| {
+            pool.rows(packed, blocks, 1, |panel, packed| pack_q8(part, panel, packed));
+        })?),
+        Form::Q4 => Panels::Q4(arena.pack(quant_blocks, |packed| {
+            pool.rows(packed, blocks, 1, |panel, packed| pack_q4(part, panel, packed));
+        })?),
+    })
+}
+
+fn pack_q4(part: &MatrixPart<'_>, panel: usize, packed: &mut [Q4Block]) {
+    for (lane, bytes) in rows_of(part, panel, QUANT_ROWS).enumerate() {
+        for (index, block) in packed.iter_mut().enumerate() {
+            let (scale, min, nibbles) = q4_parts(part.source, bytes, index);
+            block.set_row(lane, scale, min, &nibbles);
         }
     }
 }

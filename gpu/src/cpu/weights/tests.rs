@@ -66,7 +66,8 @@ fn packing_keeps_what_each_format_promises() {
         let (bytes, expected) = quantized(kind, n, k);
         let part = MatrixPart { n, k, source, bytes: &bytes, row_order: None };
         let error_of = |format| {
-            let matrix = pack(&pool, std::slice::from_ref(&part), format).unwrap();
+            let matrix =
+                pack(&pool, &mut Arena::default(), std::slice::from_ref(&part), format).unwrap();
             (largest_error(&decoded(&matrix), &expected), matrix.describe())
         };
         let max = expected.iter().copied().map(f32::abs).fold(0.0, f32::max);
@@ -102,7 +103,7 @@ fn plain_floats_pack_exactly_and_in_the_order_asked_for() {
         (SourceType::Bf16, &bf16_bytes, "bf16 panels"),
     ] {
         let part = MatrixPart { n, k, source, bytes, row_order: Some(order.clone()) };
-        let matrix = pack(&pool, &[part], WeightFormat::Auto).unwrap();
+        let matrix = pack(&pool, &mut Arena::default(), &[part], WeightFormat::Auto).unwrap();
         assert_eq!(matrix.describe(), form);
         let rows = decoded(&matrix);
         for (row, from) in rows.chunks_exact(k).zip((0..n).rev()) {
@@ -117,7 +118,7 @@ fn q4k_scales_in_f16_cost_nothing_next_to_8_bit_activations() {
     let pool = Pool::start(1).unwrap();
     let (bytes, exact) = quantized(GgmlDType::Q4K, n, k);
     let part = MatrixPart { n, k, source: SourceType::Q4K, bytes: &bytes, row_order: None };
-    let packed = decoded(&pack(&pool, &[part], WeightFormat::Auto).unwrap());
+    let packed = decoded(&pack(&pool, &mut Arena::default(), &[part], WeightFormat::Auto).unwrap());
     let square =
         |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>();
     let error = square(&mut packed.iter().zip(&exact).map(|(a, b)| a - b));
@@ -131,7 +132,9 @@ fn bad_sizes_are_refused() {
     let pool = Pool::start(1).unwrap();
     let bytes = vec![0; 1000];
     let part = |n, k, source| MatrixPart { n, k, source, bytes: &bytes, row_order: None };
-    let pack = |parts: &[MatrixPart<'_>]| pack(&pool, parts, WeightFormat::Auto).map(|_| ());
+    let pack = |parts: &[MatrixPart<'_>]| {
+        pack(&pool, &mut Arena::default(), parts, WeightFormat::Auto).map(|_| ())
+    };
     assert_eq!(
         pack(&[part(2, 48, SourceType::Q4_1)]),
         Err(OpError::Block { k: 48, encoding: SourceType::Q4_1, block: 32 })

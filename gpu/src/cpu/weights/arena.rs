@@ -1,0 +1,141 @@
+//! Memory of weights: matrices lie next to each other in large mappings, because only those get large
+//! pages, and large pages are what makes streaming them fast.
+#![expect(unsafe_code, reason = "typed views of mapped memory")]
+
+use super::blocks::{Bf16Column, F32Column, Q4Block, Q8Block};
+use crate::OpError;
+use crate::cpu::memory::map;
+use memmap2::MmapRaw;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// Matrices up to this size share mappings.
+const CHUNK_BYTES: usize = 32 << 20;
+/// A cache line; no type needs more.
+const ALIGNMENT: usize = 64;
+
+/// Hands out memory for weights. It is given back when the last matrix of a mapping is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Arena {
+    chunk: Option<Arc<MmapRaw>>,
+    /// Bytes of the chunk that are handed out.
+    used: usize,
+}
+
+/// Types of which zeroed memory is a valid value, aligned to at most [`ALIGNMENT`].
+///
+/// # Safety
+/// Both must be so.
+pub(crate) unsafe trait Zeroed: Copy + Send + Sync {}
+
+// SAFETY: arrays of numbers for which zero bits are zero.
+unsafe impl Zeroed for F32Column {}
+// SAFETY: as above.
+unsafe impl Zeroed for Bf16Column {}
+// SAFETY: as above.
+unsafe impl Zeroed for Q8Block {}
+// SAFETY: as above.
+unsafe impl Zeroed for Q4Block {}
+
+/// A slice in a mapping, read-only once it is filled.
+#[derive(Debug)]
+pub(crate) struct Packed<T> {
+    chunk: Arc<MmapRaw>,
+    /// Bytes from the start of the chunk.
+    start: usize,
+    len: usize,
+    elements: PhantomData<T>,
+}
+
+impl Arena {
+    /// Makes a slice of `len` zeroed elements and lets `fill` write it.
+    ///
+    /// # Errors
+    /// [`OpError::Memory`].
+    pub(crate) fn pack<T: Zeroed>(
+        &mut self,
+        len: usize,
+        fill: impl FnOnce(&mut [T]),
+    ) -> Result<Packed<T>, OpError> {
+        const { assert!(align_of::<T>() <= ALIGNMENT) };
+        let refuse =
+            |why: String| OpError::Memory { bytes: len.saturating_mul(size_of::<T>()), why };
+        let bytes = len
+            .checked_mul(size_of::<T>())
+            .and_then(|bytes| bytes.checked_next_multiple_of(ALIGNMENT))
+            .ok_or_else(|| refuse("more than an address can count".to_owned()))?;
+        let (chunk, start) = self.carve(bytes).map_err(refuse)?;
+        // SAFETY: `start..start + bytes` is inside the mapping, aligned (a mapping starts at a page), and
+        // handed out once, so nothing else refers to it; the mapping is zeroed, which `T` allows.
+        fill(unsafe {
+            std::slice::from_raw_parts_mut(chunk.as_mut_ptr().add(start).cast::<T>(), len)
+        });
+        Ok(Packed { chunk, start, len, elements: PhantomData })
+    }
+
+    /// Unused bytes of the current chunk, or of a new one.
+    fn carve(&mut self, bytes: usize) -> Result<(Arc<MmapRaw>, usize), String> {
+        if bytes > CHUNK_BYTES {
+            return Ok((Arc::new(map(bytes, 0)?), 0));
+        }
+        let chunk = match self.chunk.take() {
+            Some(chunk) if self.used + bytes <= CHUNK_BYTES => chunk,
+            _ => {
+                self.used = 0;
+                Arc::new(map(CHUNK_BYTES, 0)?)
+            }
+        };
+        let start = self.used;
+        self.used += bytes;
+        self.chunk = Some(chunk.clone());
+        Ok((chunk, start))
+    }
+}
+
+impl<T: Zeroed> Deref for Packed<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `len` elements were filled there; nothing writes them any more, and `chunk` keeps the
+        // mapping.
+        unsafe {
+            std::slice::from_raw_parts(self.chunk.as_ptr().add(self.start).cast::<T>(), self.len)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_of_every_size_are_apart_aligned_and_zeroed() {
+        let mut arena = Arena::default();
+        let counts = [0, 1, 3, 1000, 60_000, 200_000, 7];
+        let slices: Vec<Packed<Q8Block>> = counts
+            .iter()
+            .enumerate()
+            .map(|(i, len)| {
+                arena
+                    .pack(*len, |blocks: &mut [Q8Block]| {
+                        assert!(blocks.iter().all(|block| block.weights == [[0; 32]; 8]));
+                        blocks.iter_mut().for_each(|block| block.weights = [[i as i8; 32]; 8]);
+                    })
+                    .unwrap()
+            })
+            .collect();
+        for (i, (slice, len)) in slices.iter().zip(counts).enumerate() {
+            assert_eq!((slice.len(), slice.as_ptr() as usize % ALIGNMENT), (len, 0));
+            assert!(slice.iter().all(|block| block.weights == [[i as i8; 32]; 8]));
+        }
+    }
+
+    #[test]
+    fn too_much_is_an_error() {
+        let result = Arena::default().pack(1 << 50, |_: &mut [Q4Block]| ());
+        assert!(matches!(result.map(|_| ()), Err(OpError::Memory { .. })));
+        let result = Arena::default().pack(usize::MAX, |_: &mut [Q4Block]| ());
+        assert!(matches!(result.map(|_| ()), Err(OpError::Memory { .. })));
+    }
+}
