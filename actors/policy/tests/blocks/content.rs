@@ -1,7 +1,7 @@
 //! What KV memory really holds: a fingerprint of the token prefix per slot, in both tiers.
 
 /// Mixes 64 bits.
-pub fn mix(value: u64) -> u64 {
+pub(crate) fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -9,52 +9,52 @@ pub fn mix(value: u64) -> u64 {
 }
 
 /// Small decisions of one event.
-pub struct Draws(pub u64);
+pub(crate) struct Draws(pub(crate) u64);
 
 impl Draws {
-    pub fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.0 = mix(self.0);
         self.0 % n.max(1)
     }
 
-    pub fn percent(&mut self, p: u64) -> bool {
+    pub(crate) fn percent(&mut self, p: u64) -> bool {
         self.below(100) < p
     }
 
-    pub fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
+    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
         let index = self.below(from.len() as u64) as usize;
         from.get(index).copied()
     }
 }
 
 /// Slots of one tier; 0 is garbage.
-pub struct Tier {
+pub(crate) struct Tier {
     block_size: usize,
     slots: Vec<u64>,
 }
 
 impl Tier {
-    pub fn new(blocks: u32, block_size: u32) -> Tier {
+    pub(crate) fn new(blocks: u32, block_size: u32) -> Tier {
         let block_size = block_size as usize;
         Tier { block_size, slots: vec![0; blocks as usize * block_size] }
     }
 
-    pub fn block(&self, id: u32) -> &[u64] {
+    pub(crate) fn block(&self, id: u32) -> &[u64] {
         let start = id as usize * self.block_size;
         &self.slots[start..start + self.block_size]
     }
 
-    pub fn fill(&mut self, id: u32, content: &[u64]) {
+    pub(crate) fn fill(&mut self, id: u32, content: &[u64]) {
         let start = id as usize * self.block_size;
         self.slots[start..start + self.block_size].copy_from_slice(content);
     }
 
-    pub fn spoil(&mut self, id: u32) {
+    pub(crate) fn spoil(&mut self, id: u32) {
         let start = id as usize * self.block_size;
         self.slots[start..start + self.block_size].fill(0);
     }
 
-    pub fn set(&mut self, id: u32, slot: usize, content: u64) {
+    pub(crate) fn set(&mut self, id: u32, slot: usize, content: u64) {
         self.slots[id as usize * self.block_size + slot] = content;
     }
 }

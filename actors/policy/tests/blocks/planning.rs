@@ -11,7 +11,7 @@ use tiercel_policy::{
 
 impl World {
     /// Plans a step: a random part of the sequences, the oldest ranked best.
-    pub fn plan(&mut self, draws: &mut Draws) {
+    pub(crate) fn plan(&mut self, draws: &mut Draws) {
         if self.in_flight.len() >= 2 {
             return;
         }
@@ -101,7 +101,7 @@ impl World {
         self.in_flight.push_back(Step { id: grant.step, slices });
     }
 
-    pub fn preempted(&mut self, ticket: Ticket, outcome: PreemptOutcome) {
+    pub(crate) fn preempted(&mut self, ticket: Ticket, outcome: PreemptOutcome) {
         let seq = self.seqs.get_mut(&ticket.seq).expect("victims live");
         assert_eq!(seq.phase, Phase::Running);
         seq.epoch = ticket.epoch.0;

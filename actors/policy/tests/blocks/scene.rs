@@ -8,26 +8,26 @@ use tiercel_policy::{
     Want, WantKind,
 };
 
-pub struct Scene {
-    pub store: BlockStore,
-    pub step: u64,
+pub(crate) struct Scene {
+    pub(crate) store: BlockStore,
+    pub(crate) step: u64,
 }
 
 /// `n` names of the blocks of one text.
-pub fn names(text: u8, n: u8) -> Arc<[BlockHash]> {
+pub(crate) fn names(text: u8, n: u8) -> Arc<[BlockHash]> {
     (0..n).map(|i| BlockHash([text, i, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])).collect()
 }
 
-pub fn ticket(seq: u64, epoch: u32) -> Ticket {
+pub(crate) fn ticket(seq: u64, epoch: u32) -> Ticket {
     Ticket { seq: SeqId(seq), epoch: Epoch(epoch) }
 }
 
-pub fn victim(seq: u64, swap: bool) -> Victim {
+pub(crate) fn victim(seq: u64, swap: bool) -> Victim {
     Victim { ticket: ticket(seq, 1), swap }
 }
 
 /// Wants room for `tokens` in all, and may preempt `max_victims`.
-pub fn grow(seq: u64, tokens: u32, max_victims: u32) -> Want {
+pub(crate) fn grow(seq: u64, tokens: u32, max_victims: u32) -> Want {
     Want {
         ticket: ticket(seq, 0),
         len: tokens,
@@ -37,11 +37,11 @@ pub fn grow(seq: u64, tokens: u32, max_victims: u32) -> Want {
     }
 }
 
-pub fn open(seq: u64, tokens: u32, hashes: &[BlockHash], max_victims: u32) -> Want {
+pub(crate) fn open(seq: u64, tokens: u32, hashes: &[BlockHash], max_victims: u32) -> Want {
     open_with(seq, tokens, hashes, max_victims, (0, 0))
 }
 
-pub fn open_with(
+pub(crate) fn open_with(
     seq: u64,
     tokens: u32,
     hashes: &[BlockHash],
@@ -53,11 +53,16 @@ pub fn open_with(
 }
 
 impl Scene {
-    pub fn new(device_blocks: u32, host_blocks: u32) -> Scene {
+    pub(crate) fn new(device_blocks: u32, host_blocks: u32) -> Scene {
         Scene::bounded(device_blocks, host_blocks, 64, 64)
     }
 
-    pub fn bounded(device_blocks: u32, host_blocks: u32, in_transit: u32, batch: u32) -> Scene {
+    pub(crate) fn bounded(
+        device_blocks: u32,
+        host_blocks: u32,
+        in_transit: u32,
+        batch: u32,
+    ) -> Scene {
         let store = BlockStore::new(StoreConfig {
             block_size: 4,
             device_blocks,
@@ -69,11 +74,11 @@ impl Scene {
     }
 
     /// One request; steps before it have completed.
-    pub fn ask(&mut self, wants: Vec<Want>, victims: Vec<Victim>) -> StepGrant {
+    pub(crate) fn ask(&mut self, wants: Vec<Want>, victims: Vec<Victim>) -> StepGrant {
         self.request(StepRequest { wants, victims, ..StepRequest::default() })
     }
 
-    pub fn request(&mut self, request: StepRequest) -> StepGrant {
+    pub(crate) fn request(&mut self, request: StepRequest) -> StepGrant {
         self.step += 1;
         let (step, completed_step) = (StepId(self.step), StepId(self.step - 1));
         let grant = self.store.reserve(&StepRequest { step, completed_step, ..request });
@@ -82,12 +87,17 @@ impl Scene {
     }
 
     /// A sequence that has computed `blocks` full blocks of a text, without hits.
-    pub fn running(&mut self, seq: u64, text: u8, blocks: u8) -> Arc<[BlockId]> {
+    pub(crate) fn running(&mut self, seq: u64, text: u8, blocks: u8) -> Arc<[BlockId]> {
         self.running_on(seq, &names(text, blocks), 0)
     }
 
     /// A sequence that has computed these blocks, of which the first `hits` it finds.
-    pub fn running_on(&mut self, seq: u64, hashes: &[BlockHash], hits: usize) -> Arc<[BlockId]> {
+    pub(crate) fn running_on(
+        &mut self,
+        seq: u64,
+        hashes: &[BlockHash],
+        hits: usize,
+    ) -> Arc<[BlockId]> {
         let tokens = hashes.len() as u32 * 4;
         let grant = self.ask(vec![open(seq, tokens, &hashes[..hits], 0)], vec![]);
         let GrantOutcome::Run { table: Some(table), computed, .. } = only(&grant) else {
@@ -99,12 +109,12 @@ impl Scene {
         table
     }
 
-    pub fn progress(&self, seq: u64, computed: u32, hashes: &[BlockHash]) -> Progress {
+    pub(crate) fn progress(&self, seq: u64, computed: u32, hashes: &[BlockHash]) -> Progress {
         Progress { seq: SeqId(seq), computed, hashes: hashes.to_vec() }
     }
 
     /// Preempts by swap and lets all copies end well, then commits.
-    pub fn swap_out(&mut self, seq: u64) -> PreemptOutcome {
+    pub(crate) fn swap_out(&mut self, seq: u64) -> PreemptOutcome {
         let outcome = self.store.prepare_preempt(victim(seq, true)).unwrap();
         if let PreemptOutcome::Copying { .. } = outcome {
             self.finish_copies(true);
@@ -115,14 +125,14 @@ impl Scene {
     }
 
     /// Starts what may start, in the eyes of a step that has completed.
-    pub fn take(&mut self) -> Vec<CopyBatch> {
+    pub(crate) fn take(&mut self) -> Vec<CopyBatch> {
         self.ask(vec![], vec![]);
         let batches = self.store.take_copies();
         self.store.check().unwrap();
         batches
     }
 
-    pub fn finish_copies(&mut self, ok: bool) -> Vec<StoreEvent> {
+    pub(crate) fn finish_copies(&mut self, ok: bool) -> Vec<StoreEvent> {
         let mut events = Vec::new();
         loop {
             let batches = self.take();
@@ -137,7 +147,7 @@ impl Scene {
     }
 
     /// Takes all free blocks, so that cached content is gone, and gives them back.
-    pub fn flush_device(&mut self) {
+    pub(crate) fn flush_device(&mut self) {
         let free = self.store.snapshot().device.free;
         self.ask(vec![open(999, free * 4, &[], 0)], vec![]);
         assert_eq!(self.store.snapshot().device.free, 0);
@@ -147,7 +157,7 @@ impl Scene {
 }
 
 /// The only answer.
-pub fn only(grant: &StepGrant) -> GrantOutcome {
+pub(crate) fn only(grant: &StepGrant) -> GrantOutcome {
     let [Grant { outcome, .. }] = grant.grants.as_slice() else {
         panic!("one answer expected: {grant:?}");
     };
@@ -155,7 +165,7 @@ pub fn only(grant: &StepGrant) -> GrantOutcome {
 }
 
 /// Per answer: tokens covered, or `None` if denied.
-pub fn covers(grant: &StepGrant) -> Vec<Option<u32>> {
+pub(crate) fn covers(grant: &StepGrant) -> Vec<Option<u32>> {
     grant
         .grants
         .iter()
@@ -167,12 +177,12 @@ pub fn covers(grant: &StepGrant) -> Vec<Option<u32>> {
 }
 
 /// Who was preempted.
-pub fn preempted(grant: &StepGrant) -> Vec<u64> {
+pub(crate) fn preempted(grant: &StepGrant) -> Vec<u64> {
     grant.preempted.iter().map(|taken| taken.ticket.seq.0).collect()
 }
 
 /// What a denied want waits for.
-pub fn pending(outcome: &GrantOutcome) -> u32 {
+pub(crate) fn pending(outcome: &GrantOutcome) -> u32 {
     match outcome {
         GrantOutcome::Denied { pending_blocks } => *pending_blocks,
         other => panic!("not denied: {other:?}"),

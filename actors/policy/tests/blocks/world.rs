@@ -9,7 +9,7 @@ use tiercel_policy::blocks::{BlockHash, BlockStore, StoreConfig};
 use tiercel_policy::{Progress, StoreEvent};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub(crate) enum Phase {
     Waiting,
     Running,
     Preempting { copied: bool },
@@ -17,63 +17,63 @@ pub enum Phase {
 }
 
 /// One sequence as a scheduler sees it.
-pub struct Seq {
-    pub id: SeqId,
-    pub phase: Phase,
-    pub epoch: u32,
+pub(crate) struct Seq {
+    pub(crate) id: SeqId,
+    pub(crate) phase: Phase,
+    pub(crate) epoch: u32,
     /// Tokens known so far, and at the end of its life.
-    pub known: u32,
-    pub last: u32,
+    pub(crate) known: u32,
+    pub(crate) last: u32,
     /// Tokens valid after completed steps, and after those in flight.
-    pub computed: u32,
-    pub planned: u32,
-    pub table: Arc<[BlockId]>,
+    pub(crate) computed: u32,
+    pub(crate) planned: u32,
+    pub(crate) table: Arc<[BlockId]>,
     /// Counts openings and failures: slices of an older life are void.
-    pub life: u32,
+    pub(crate) life: u32,
     /// Fingerprint of the prefix that ends with each position.
-    pub prints: Vec<u64>,
-    pub hashes: Arc<[BlockHash]>,
+    pub(crate) prints: Vec<u64>,
+    pub(crate) hashes: Arc<[BlockHash]>,
 }
 
 impl Seq {
-    pub fn ticket(&self) -> Ticket {
+    pub(crate) fn ticket(&self) -> Ticket {
         Ticket { seq: self.id, epoch: Epoch(self.epoch) }
     }
 }
 
 /// Tokens `first..end` of a sequence in a step.
-pub struct Slice {
-    pub seq: SeqId,
-    pub life: u32,
-    pub first: u32,
-    pub end: u32,
-    pub table: Arc<[BlockId]>,
+pub(crate) struct Slice {
+    pub(crate) seq: SeqId,
+    pub(crate) life: u32,
+    pub(crate) first: u32,
+    pub(crate) end: u32,
+    pub(crate) table: Arc<[BlockId]>,
 }
 
-pub struct Step {
-    pub id: StepId,
-    pub slices: Vec<Slice>,
+pub(crate) struct Step {
+    pub(crate) id: StepId,
+    pub(crate) slices: Vec<Slice>,
 }
 
-pub struct World {
-    pub store: BlockStore,
-    pub config: StoreConfig,
-    pub seqs: BTreeMap<SeqId, Seq>,
-    pub next_seq: u64,
-    pub in_flight: VecDeque<Step>,
-    pub last_step: u64,
-    pub completed: u64,
-    pub progress: Vec<Progress>,
-    pub released: Vec<SeqId>,
-    pub device: Tier,
-    pub host: Tier,
-    pub copies: BTreeMap<CopyId, (CopyBatch, Vec<Vec<u64>>)>,
+pub(crate) struct World {
+    pub(crate) store: BlockStore,
+    pub(crate) config: StoreConfig,
+    pub(crate) seqs: BTreeMap<SeqId, Seq>,
+    pub(crate) next_seq: u64,
+    pub(crate) in_flight: VecDeque<Step>,
+    pub(crate) last_step: u64,
+    pub(crate) completed: u64,
+    pub(crate) progress: Vec<Progress>,
+    pub(crate) released: Vec<SeqId>,
+    pub(crate) device: Tier,
+    pub(crate) host: Tier,
+    pub(crate) copies: BTreeMap<CopyId, (CopyBatch, Vec<Vec<u64>>)>,
     /// How often what happened, so that the traffic is known to reach it.
-    pub seen: BTreeMap<&'static str, u32>,
+    pub(crate) seen: BTreeMap<&'static str, u32>,
 }
 
 impl World {
-    pub fn new(config: StoreConfig) -> World {
+    pub(crate) fn new(config: StoreConfig) -> World {
         World {
             store: BlockStore::new(config),
             config,
@@ -91,12 +91,12 @@ impl World {
         }
     }
 
-    pub fn count(&mut self, what: &'static str) {
+    pub(crate) fn count(&mut self, what: &'static str) {
         *self.seen.entry(what).or_insert(0) += 1;
     }
 
     /// A new sequence; most share a prefix with others of their family.
-    pub fn arrive(&mut self, draws: &mut Draws) {
+    pub(crate) fn arrive(&mut self, draws: &mut Draws) {
         if self.seqs.len() >= 6 {
             return;
         }
@@ -134,7 +134,7 @@ impl World {
 
     /// The oldest step in flight runs: all its slices write, in place, what they were asked to; those
     /// of a failed step or of a life that is over write garbage.
-    pub fn complete_step(&mut self, ok: bool) {
+    pub(crate) fn complete_step(&mut self, ok: bool) {
         let Some(step) = self.in_flight.pop_front() else { return };
         self.completed = step.id.0;
         for slice in &step.slices {
@@ -187,7 +187,7 @@ impl World {
     }
 
     /// Starts what may start and remembers what it reads.
-    pub fn take_copies(&mut self) {
+    pub(crate) fn take_copies(&mut self) {
         for batch in self.store.take_copies() {
             let largest = self.config.max_copy_blocks_per_batch.max(1) as usize;
             assert!((1..=largest).contains(&batch.pairs.len()), "size of a batch");
@@ -225,7 +225,7 @@ impl World {
         }
     }
 
-    pub fn end_copy(&mut self, id: CopyId, ok: bool) {
+    pub(crate) fn end_copy(&mut self, id: CopyId, ok: bool) {
         let Some((batch, sources)) = self.copies.remove(&id) else { return };
         for (pair, source) in batch.pairs.iter().zip(&sources) {
             let (from, to, to_id) = match batch.direction {
@@ -274,14 +274,14 @@ impl World {
         }
     }
 
-    pub fn park(&mut self, id: SeqId) {
+    pub(crate) fn park(&mut self, id: SeqId) {
         let seq = self.seqs.get_mut(&id).expect("it lives");
         seq.phase = Phase::Waiting;
         (seq.computed, seq.planned) = (0, 0);
         seq.table = Arc::new([]);
     }
 
-    pub fn cancel(&mut self, id: SeqId, at_once: bool) {
+    pub(crate) fn cancel(&mut self, id: SeqId, at_once: bool) {
         let gone = self.seqs.remove(&id).expect("it lives");
         self.count(match gone.phase {
             Phase::Waiting => "cancelled waiting",
@@ -297,7 +297,7 @@ impl World {
     }
 
     /// The first `valid` positions of a table hold the prefix of the sequence.
-    pub fn assert_prefix(&self, id: SeqId, valid: u32, table: &[BlockId], who: &str) {
+    pub(crate) fn assert_prefix(&self, id: SeqId, valid: u32, table: &[BlockId], who: &str) {
         let block_size = self.config.block_size as usize;
         let prints = &self.seqs[&id].prints[..valid as usize];
         for (entry, expected) in prints.chunks(block_size).enumerate() {

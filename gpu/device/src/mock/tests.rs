@@ -1,1 +1,418 @@
-//! Tests of the whole device.
+//! Tests of the whole device, through the traits, in simulated time.
+
+use super::*;
+use crate::{
+    BlockId, CopyBatch, CopyDirection, CopyDone, CopyError, CopyId, CopyPair, HostBlockId,
+    SamplingParams, SeqFault, SeqId, SeqSlice, SeqStart, SliceInput, StepBatch, StepDone,
+    StepError, StepId, SubmitError,
+};
+use std::sync::Arc;
+use tokio::sync::oneshot;
+use tokio::task::LocalSet;
+
+const PROMPT: [TokenId; 6] = [5, 6, 7, 8, 9, 10];
+
+fn options(clock: &Clock) -> MockOptions {
+    let profile = MockProfile::named("tiny").expect("built in");
+    MockOptions {
+        block_size: 4,
+        device_blocks: 8,
+        host_blocks: 4,
+        seed: 42,
+        fingerprints: Fingerprints::PerSlot,
+        ..MockOptions::new(profile, clock.clone())
+    }
+}
+
+struct Bench {
+    device: Device,
+    clock: Clock,
+    log: MockFaultLog,
+    oracle: MockOracle,
+    next: u64,
+}
+
+impl Bench {
+    fn open(change: impl FnOnce(&mut MockOptions)) -> Bench {
+        let clock = Clock::simulated();
+        let mut options = options(&clock);
+        change(&mut options);
+        let (log, oracle) = (options.log.clone(), options.oracle());
+        Bench { device: MockDevice::open(options), clock, log, oracle, next: 1 }
+    }
+
+    /// Submits a step; sequences listed in `starts` begin with [`PROMPT`].
+    fn submit(
+        &mut self,
+        starts: &[u64],
+        slices: Vec<SeqSlice>,
+    ) -> Result<oneshot::Receiver<StepDone>, SubmitError> {
+        let start = |seq: &u64| SeqStart {
+            seq: SeqId(*seq),
+            sampling: Arc::new(SamplingParams::greedy()),
+            prompt: Arc::new(PROMPT),
+        };
+        let batch = StepBatch {
+            id: StepId(self.next),
+            starts: starts.iter().map(start).collect(),
+            ends: Vec::new(),
+            slices,
+        };
+        let (tx, rx) = oneshot::channel();
+        let done = Box::new(move |done| tx.send(done).expect("the test waits"));
+        self.device.runner.submit(batch, done)?;
+        self.next += 1;
+        Ok(rx)
+    }
+
+    async fn step(&mut self, starts: &[u64], slices: Vec<SeqSlice>) -> StepDone {
+        self.submit(starts, slices).expect("room").await.expect("an answer")
+    }
+
+    /// The tokens a step sampled; it must succeed.
+    async fn sampled(&mut self, starts: &[u64], slices: Vec<SeqSlice>) -> Vec<TokenId> {
+        tokens(self.step(starts, slices).await)
+    }
+
+    async fn failed(&mut self, starts: &[u64], slices: Vec<SeqSlice>) -> String {
+        match self.step(starts, slices).await.result {
+            Err(StepError::Failed(why)) => why,
+            other => panic!("the step should fail: {other:?}"),
+        }
+    }
+
+    fn copy(
+        &mut self,
+        direction: CopyDirection,
+        pairs: &[(u32, u32)],
+    ) -> oneshot::Receiver<CopyDone> {
+        let pair = |(device, host): &(u32, u32)| CopyPair {
+            device: BlockId(*device),
+            host: HostBlockId(*host),
+        };
+        let batch = CopyBatch { id: CopyId(1), direction, pairs: pairs.iter().map(pair).collect() };
+        let (tx, rx) = oneshot::channel();
+        let done = Box::new(move |done| tx.send(done).expect("the test waits"));
+        self.device.copier.submit(batch, done).expect("room");
+        rx
+    }
+}
+
+fn tokens(done: StepDone) -> Vec<TokenId> {
+    let output = done.result.expect("the step succeeds");
+    output.sampled.into_iter().map(|(_, sampled)| sampled.expect("a token").token).collect()
+}
+
+fn known(
+    seq: u64,
+    first_pos: u32,
+    input: &[TokenId],
+    table: &[u32],
+    sample: Option<u32>,
+) -> SeqSlice {
+    SeqSlice {
+        seq: SeqId(seq),
+        first_pos,
+        input: SliceInput::Known(input.to_vec()),
+        table: table.iter().map(|id| BlockId(*id)).collect(),
+        sample,
+    }
+}
+
+fn local<F: Future>(test: impl FnOnce() -> F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    LocalSet::new().block_on(&runtime, async { test().await })
+}
+
+#[test]
+fn chunked_prefill_and_decode_sample_what_the_oracle_says() {
+    for kind in [Fingerprints::PerBlock, Fingerprints::PerSlot] {
+        local(|| async move {
+            let mut bench = Bench::open(|options| options.fingerprints = kind);
+            let expected = bench.oracle.output(&PROMPT, 4);
+            assert!(
+                bench.sampled(&[1], vec![known(1, 0, &PROMPT[..3], &[2], None)]).await.is_empty()
+            );
+            let rest = vec![known(1, 3, &PROMPT[3..], &[2, 5], Some(0))];
+            let mut output = bench.sampled(&[], rest).await;
+            for i in 1..4 {
+                let input = [output[i - 1]];
+                let slice = known(1, 5 + i as u32, &input, &[2, 5, 3], Some(i as u32));
+                output.extend(bench.sampled(&[], vec![slice]).await);
+            }
+            assert_eq!(output, expected);
+            assert_eq!(bench.log.total(), 0);
+        });
+    }
+}
+
+#[test]
+fn a_step_takes_its_modelled_time() {
+    local(|| async {
+        let mut bench = Bench::open(|options| options.profile.prefill_step_us = 7.0);
+        let before = bench.clock.now();
+        bench.sampled(&[1], vec![known(1, 0, &PROMPT, &[0, 1], Some(0))]).await;
+        // 200 base + 6 * 1 prefill + (0 + 1 + ... + 5) * 0.0001 + 7.
+        assert_eq!(bench.clock.now().since_us(before), 213);
+        let token = bench.oracle.output(&PROMPT, 1);
+        let before = bench.clock.now();
+        bench.sampled(&[], vec![known(1, 6, &token, &[0, 1], Some(1))]).await;
+        // 200 base + 2 decode + 7 * 0.001 KV.
+        assert_eq!(bench.clock.now().since_us(before), 202);
+    });
+}
+
+#[test]
+fn two_steps_run_in_flight_and_the_second_takes_its_input_from_the_first() {
+    local(|| async {
+        let mut bench = Bench::open(|_| {});
+        let expected = bench.oracle.output(&PROMPT, 2);
+        let first = bench.submit(&[1], vec![known(1, 0, &PROMPT, &[0, 1], Some(0))]).expect("room");
+        let mut next = known(1, 6, &[], &[0, 1], Some(1));
+        next.input = SliceInput::SampledBy(StepId(1));
+        let second = bench.submit(&[], vec![next]).expect("room for two");
+        assert_eq!(bench.submit(&[], vec![]).err(), Some(SubmitError::Full));
+        assert_eq!(tokens(first.await.expect("an answer")), expected[..1]);
+        assert_eq!(tokens(second.await.expect("an answer")), expected[1..]);
+        assert!(bench.submit(&[], vec![]).is_ok(), "room again");
+    });
+}
+
+#[test]
+fn reading_what_was_never_computed_fails_the_step_and_is_logged() {
+    for kind in [Fingerprints::PerBlock, Fingerprints::PerSlot] {
+        local(|| async move {
+            let mut bench = Bench::open(|options| options.fingerprints = kind);
+            let why = bench.failed(&[3], vec![known(3, 4, &PROMPT[4..], &[6, 7], Some(0))]).await;
+            assert!(why.contains("d6, entry 0 of seq3"), "{why}");
+            let wrong = MockFaultKind::WrongContent { block: BlockId(6), entry: 0 };
+            assert_eq!(bench.log.first()[0].kind, wrong);
+            assert_eq!(bench.log.total(), 1);
+        });
+    }
+}
+
+#[test]
+fn a_block_overwritten_by_another_sequence_is_noticed() {
+    local(|| async {
+        let mut bench = Bench::open(|_| {});
+        bench.sampled(&[1], vec![known(1, 0, &PROMPT, &[0, 1], Some(0))]).await;
+        bench.sampled(&[2], vec![known(2, 0, &PROMPT[..2], &[1], None)]).await;
+        let token = bench.oracle.output(&PROMPT, 1);
+        let why = bench.failed(&[], vec![known(1, 6, &token, &[0, 1], Some(1))]).await;
+        assert!(why.contains("entry 1 of seq1"), "{why}");
+    });
+}
+
+#[test]
+fn equal_prefixes_may_share_blocks_but_nobody_may_share_what_is_written() {
+    local(|| async {
+        let mut bench = Bench::open(|_| {});
+        let first = bench.sampled(&[1], vec![known(1, 0, &PROMPT, &[0, 1], Some(0))]).await;
+        let hit = known(2, 4, &PROMPT[4..], &[0, 2], Some(0));
+        assert_eq!(bench.sampled(&[2], vec![hit]).await, first);
+        let writes =
+            vec![known(1, 6, &first, &[0, 1], Some(1)), known(2, 6, &first, &[0, 1], Some(1))];
+        let why = bench.failed(&[], writes).await;
+        assert!(why.contains("seq2 writes d1"), "{why}");
+    });
+}
+
+#[test]
+fn swapped_blocks_read_right_and_half_copied_ones_do_not() {
+    local(|| async {
+        let mut bench = Bench::open(|_| {});
+        let token = bench.sampled(&[1], vec![known(1, 0, &PROMPT, &[0, 1], Some(0))]).await;
+        let done = bench.copy(CopyDirection::Out, &[(0, 3), (1, 2)]).await.expect("an answer");
+        // Two blocks of 4 * 4000 bytes at 1 GB/s.
+        assert_eq!((done.duration_us, done.result), (32, Ok(())));
+        let copy = bench.copy(CopyDirection::In, &[(4, 3), (5, 2)]);
+        let early = bench.submit(&[], vec![known(1, 6, &token, &[4, 5], Some(1))]).expect("room");
+        assert!(copy.await.expect("an answer").result.is_ok());
+        let early = early.await.expect("an answer").result;
+        assert!(matches!(early, Err(StepError::Failed(_))), "the step began before the copy ended");
+        let again = known(1, 6, &token, &[4, 5], Some(1));
+        assert_eq!(bench.sampled(&[], vec![again]).await, bench.oracle.output(&PROMPT, 2)[1..]);
+    });
+}
+
+#[test]
+fn a_copy_into_a_block_that_a_step_reads_is_noticed_when_the_step_ends() {
+    local(|| async {
+        let mut bench = Bench::open(|options| options.fingerprints = Fingerprints::PerBlock);
+        let token = bench.sampled(&[1], vec![known(1, 0, &PROMPT, &[0, 1], Some(0))]).await;
+        let step = bench.submit(&[], vec![known(1, 6, &token, &[0, 1], Some(1))]).expect("room");
+        // The copy begins while the step runs.
+        bench.clock.sleep_us(50).await;
+        assert!(bench.copy(CopyDirection::In, &[(0, 0)]).await.expect("an answer").result.is_ok());
+        let result = step.await.expect("an answer").result;
+        assert!(matches!(result, Err(StepError::Failed(why)) if why.contains("entry 0 of seq1")));
+    });
+}
+
+#[test]
+fn the_directions_are_full_duplex_and_each_is_in_order() {
+    local(|| async {
+        let mut bench = Bench::open(|_| {});
+        let before = bench.clock.now();
+        let copies = [
+            bench.copy(CopyDirection::Out, &[(0, 0)]),
+            bench.copy(CopyDirection::Out, &[(1, 1)]),
+            bench.copy(CopyDirection::In, &[(2, 2)]),
+        ];
+        let mut ends = Vec::new();
+        for copy in copies {
+            copy.await.expect("an answer");
+            ends.push(bench.clock.now().since_us(before));
+        }
+        assert_eq!(ends, [16, 32, 32], "the copy in ended at 16, before the second copy out");
+    });
+}
+
+#[test]
+fn unknown_sequences_and_bad_slices_are_engine_faults() {
+    local(|| async {
+        let mut bench = Bench::open(|_| {});
+        let done = bench.step(&[], vec![known(9, 0, &PROMPT, &[0, 1], Some(0))]).await;
+        let sampled = done.result.expect("costs one sequence only").sampled;
+        assert_eq!(sampled, [(SeqId(9), Err(SeqFault::UnknownSequence(SeqId(9))))]);
+        bench.sampled(&[1], vec![known(1, 0, &PROMPT[..1], &[0], None)]).await;
+        for (slice, what) in [
+            (known(1, 1, &[99], &[0], None), "the input is not"),
+            (known(1, 1, &PROMPT[1..], &[0], Some(0)), "too short"),
+            (known(1, 1, &PROMPT[1..], &[0, 99], Some(0)), "does not exist"),
+            (known(1, 1, &PROMPT[1..], &[0, 1], Some(1)), "does not follow"),
+            (known(1, 1, &[], &[0], None), "no input"),
+        ] {
+            let why = bench.failed(&[], vec![slice]).await;
+            assert!(why.contains(what), "{why} should say: {what}");
+        }
+        let twice =
+            vec![known(1, 1, &PROMPT[1..2], &[0], None), known(1, 1, &PROMPT[1..2], &[2], None)];
+        assert!(bench.failed(&[], twice).await.contains("two slices"));
+        assert_eq!(bench.log.total(), 7);
+    });
+}
+
+#[test]
+fn a_failed_step_leaves_its_sequence_where_it_was() {
+    for kind in [Fingerprints::PerBlock, Fingerprints::PerSlot] {
+        local(|| async move {
+            let faults = MockFaults { step_fails: 0.5, ..MockFaults::default() };
+            let mut bench = Bench::open(|options| {
+                (options.faults, options.fingerprints) = (faults, kind);
+            });
+            let expected = bench.oracle.output(&PROMPT, 12);
+            let (mut output, mut failures, mut starts) = (Vec::new(), 0, vec![1]);
+            while output.len() < expected.len() {
+                let i = output.len();
+                let all: Vec<TokenId> = PROMPT.iter().chain(&output).copied().collect();
+                let first = if i == 0 { 0 } else { 5 + i };
+                let slice = known(1, first as u32, &all[first..], &[0, 1, 2, 3, 4], Some(i as u32));
+                let done = bench.step(&starts, vec![slice]).await;
+                starts.clear();
+                match done.result {
+                    Ok(_) => output.extend(tokens(done)),
+                    Err(error) => {
+                        assert_eq!(error, StepError::Failed("injected".to_owned()));
+                        failures += 1;
+                    }
+                }
+            }
+            assert_eq!(output, expected);
+            assert!(failures > 2, "{failures} failures");
+            assert_eq!(bench.log.total(), 0);
+        });
+    }
+}
+
+#[test]
+fn a_step_that_depends_on_a_failed_one_fails_without_blaming_the_engine() {
+    local(|| async {
+        let faults = MockFaults { step_fails: 1.0, ..MockFaults::default() };
+        let mut bench = Bench::open(|options| options.faults = faults);
+        let first = bench.submit(&[1], vec![known(1, 0, &PROMPT, &[0, 1], Some(0))]).expect("room");
+        let mut next = known(1, 6, &[], &[0, 1], Some(1));
+        next.input = SliceInput::SampledBy(StepId(1));
+        let second = bench.submit(&[], vec![next]).expect("room");
+        assert!(first.await.expect("an answer").result.is_err());
+        let why = second.await.expect("an answer").result.expect_err("it has no input").to_string();
+        assert!(why.contains("step1, which failed"), "{why}");
+        assert_eq!(bench.log.total(), 0);
+    });
+}
+
+#[test]
+fn copies_fail_and_slow_down_by_seed() {
+    local(|| async {
+        let faults = MockFaults { copy_fails: 0.4, copy_slow: 0.4, ..MockFaults::default() };
+        let run = |seed| {
+            let faults = faults.clone();
+            async move {
+                let mut bench =
+                    Bench::open(|options| (options.faults, options.seed) = (faults, seed));
+                let mut seen = Vec::new();
+                for _ in 0..40 {
+                    let done = bench.copy(CopyDirection::Out, &[(0, 0)]).await.expect("an answer");
+                    seen.push((done.duration_us, done.result.is_ok()));
+                }
+                seen
+            }
+        };
+        let seen = run(7).await;
+        assert_eq!(seen, run(7).await);
+        assert_ne!(seen, run(8).await);
+        for kind in [(16, true), (16, false), (160, true), (160, false)] {
+            assert!(seen.contains(&kind), "{kind:?} in {seen:?}");
+        }
+    });
+}
+
+#[test]
+fn a_lost_device_stays_lost() {
+    local(|| async {
+        let faults = MockFaults { lost_at_step: Some(StepId(2)), ..MockFaults::default() };
+        let mut bench = Bench::open(|options| options.faults = faults);
+        bench.sampled(&[1], vec![known(1, 0, &PROMPT, &[0, 1], Some(0))]).await;
+        for _ in 0..2 {
+            let done = bench.step(&[], vec![]).await;
+            assert!(matches!(done.result, Err(StepError::DeviceLost(_))));
+        }
+        let done = bench.copy(CopyDirection::Out, &[(0, 0)]).await.expect("an answer");
+        assert!(matches!(done.result, Err(CopyError::DeviceLost(_))));
+    });
+}
+
+#[test]
+fn noise_changes_durations_and_a_seed_repeats_them() {
+    local(|| async {
+        let run = |seed| async move {
+            let mut bench =
+                Bench::open(|options| (options.noise_sigma, options.seed) = (0.2, seed));
+            let mut ends = Vec::new();
+            for _ in 0..5 {
+                bench.sampled(&[], vec![]).await;
+                ends.push(bench.clock.now());
+            }
+            ends
+        };
+        assert_eq!(run(1).await, run(1).await);
+        assert_ne!(run(1).await, run(2).await);
+    });
+}
+
+#[test]
+fn dropping_the_device_lets_its_tasks_end() {
+    local(|| async {
+        let mut bench = Bench::open(|_| {});
+        let step = bench.submit(&[], vec![]).expect("room");
+        let log = bench.log.clone();
+        drop(bench);
+        assert!(step.await.expect("what was submitted is answered").result.is_ok());
+        assert_eq!(log.total(), 0);
+    });
+}
