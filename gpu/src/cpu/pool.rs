@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
 
-/// Times an idle worker looks for work before it parks: 30 to 100 us.
+/// Times an idle worker looks for work before it parks: about 60 us on Zen 3, 200 us where `pause` is slow.
 const SPINS: u32 = 4000;
 const CHUNK_BITS: u32 = 24;
 const CHUNK_MASK: u64 = (1 << CHUNK_BITS) - 1;
