@@ -9,4 +9,5 @@ pub mod load;
 pub mod runner;
 pub mod sampling;
 pub mod source;
+pub mod tokenizer;
 pub mod weights;

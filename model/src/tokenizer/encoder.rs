@@ -1,0 +1,75 @@
+//! Text to tokens, by either kind of encoder.
+
+use super::TokenizerError;
+use super::spm::SpmEncoder;
+use std::sync::OnceLock;
+use tiercel_device::TokenId;
+
+/// What is put around a text when special tokens are added.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Around {
+    pub(super) before: Option<TokenId>,
+    pub(super) after: Option<TokenId>,
+}
+
+pub(super) struct Encoder {
+    kind: Kind,
+    /// `None`: the tokenizer has its own post-processor.
+    around: Option<Around>,
+}
+
+enum Kind {
+    HuggingFace {
+        markup: Box<tokenizers::Tokenizer>,
+        /// The same, reading special tokens as plain text; made when it is first needed.
+        plain: OnceLock<Box<tokenizers::Tokenizer>>,
+    },
+    SentencePiece(Box<SpmEncoder>),
+}
+
+impl Encoder {
+    pub(super) fn from_hugging_face(
+        encoder: tokenizers::Tokenizer,
+        around: Option<Around>,
+    ) -> Encoder {
+        let kind = Kind::HuggingFace { markup: Box::new(encoder), plain: OnceLock::new() };
+        Encoder { kind, around }
+    }
+
+    pub(super) fn from_sentence_piece(encoder: SpmEncoder, around: Around) -> Encoder {
+        Encoder { kind: Kind::SentencePiece(Box::new(encoder)), around: Some(around) }
+    }
+
+    pub(super) fn encode(
+        &self,
+        text: &str,
+        add_special: bool,
+        parse_special: bool,
+    ) -> Result<Vec<TokenId>, TokenizerError> {
+        let ids = match &self.kind {
+            Kind::SentencePiece(encoder) => encoder.encode(text, parse_special),
+            Kind::HuggingFace { markup, plain } => {
+                let encoder = if parse_special {
+                    markup
+                } else {
+                    plain.get_or_init(|| {
+                        let mut plain = markup.clone();
+                        plain.set_encode_special_tokens(true);
+                        plain
+                    })
+                };
+                let own_special = add_special && self.around.is_none();
+                let encoding = encoder.encode_fast(text, own_special);
+                let encoding =
+                    encoding.map_err(|error| TokenizerError::Encode(error.to_string()))?;
+                encoding.get_ids().to_vec()
+            }
+        };
+        Ok(match self.around {
+            Some(around) if add_special => {
+                around.before.into_iter().chain(ids).chain(around.after).collect()
+            }
+            _ => ids,
+        })
+    }
+}

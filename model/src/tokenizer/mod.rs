@@ -1,0 +1,156 @@
+//! Text to tokens and back.
+//!
+//! A [`Tokenizer`] is built from a Hugging Face `tokenizer.json` or from the metadata of a GGUF file
+//! (byte-level BPE with its pre-tokenizer, or SentencePiece with scores). A [`StreamDecoder`] turns the
+//! tokens of one sequence into text as they arrive, a [`StopMatcher`] watches that text for stop strings.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `from_dir.rs`, `from_gguf.rs` | build a tokenizer from either format |
+//! | `pretokenize.rs` | how byte-level vocabularies cut text, by name |
+//! | `spm.rs` | SentencePiece's byte-pair encoding |
+//! | `encoder.rs` | text to tokens, with or without reading markup |
+//! | `vocab.rs` | tokens to bytes |
+//! | `stream.rs`, `stop.rs` | tokens to text as they arrive; stop strings |
+
+mod encoder;
+mod error;
+mod from_dir;
+mod from_gguf;
+mod pretokenize;
+mod spm;
+mod stop;
+mod stream;
+mod vocab;
+
+pub use error::TokenizerError;
+pub use stop::{StopMatcher, StopOutcome};
+pub use stream::StreamDecoder;
+pub use vocab::Vocab;
+
+
+use crate::gguf::GgufFile;
+use crate::source::ModelFiles;
+use encoder::Encoder;
+use std::path::Path;
+use std::sync::Arc;
+use tiercel_device::TokenId;
+
+/// Longer texts are refused: more than any context holds, and tokenizing is not free.
+pub const TEXT_BYTES_MAX: usize = 2 << 20;
+
+/// Tokens with a meaning to the server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SpecialTokens {
+    /// Begins a text.
+    pub bos: Option<TokenId>,
+    /// Ends a text.
+    pub eos: Option<TokenId>,
+    /// Stands for what cannot be encoded.
+    pub unknown: Option<TokenId>,
+    /// Fills up batches in training.
+    pub padding: Option<TokenId>,
+    /// Every token that ends a generation (end of text, of turn, of message); sorted.
+    pub ends: Vec<TokenId>,
+}
+
+/// A model's tokenizer. Shared by all requests; encoding needs no lock.
+pub struct Tokenizer {
+    encoder: Encoder,
+    vocab: Arc<Vocab>,
+    special: SpecialTokens,
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = f.debug_struct("Tokenizer");
+        shown.field("vocab_size", &self.vocab.len()).field("special", &self.special).finish()
+    }
+}
+
+impl Tokenizer {
+    /// Reads the tokenizer of a model.
+    ///
+    /// # Errors
+    /// [`TokenizerError`] for missing, malformed or unsupported tokenizers.
+    pub fn from_files(files: &ModelFiles) -> Result<Tokenizer, TokenizerError> {
+        match files {
+            ModelFiles::Gguf(path) => Tokenizer::from_gguf(&GgufFile::open(path)?),
+            ModelFiles::HfDir(dir) => Tokenizer::from_dir(dir),
+        }
+    }
+
+    /// Reads the tokenizer of an open GGUF file.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::from_files`].
+    pub fn from_gguf(file: &GgufFile) -> Result<Tokenizer, TokenizerError> {
+        from_gguf::read(file)
+    }
+
+    /// Reads the tokenizer of a Hugging Face directory.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::from_files`].
+    pub fn from_dir(dir: &Path) -> Result<Tokenizer, TokenizerError> {
+        from_dir::read(dir)
+    }
+
+    /// Tokens of `text`. With `add_special`, inside the tokens that the model wants around a text (its
+    /// beginning-of-text token). With `parse_special`, markup in the text (`<|im_start|>`) becomes its
+    /// token, as a rendered chat template needs it; without, it is encoded as the characters it is
+    /// made of.
+    ///
+    /// # Errors
+    /// [`TokenizerError::TextTooLong`], or a failure of the tokenizer.
+    pub fn encode(
+        &self,
+        text: &str,
+        add_special: bool,
+        parse_special: bool,
+    ) -> Result<Vec<TokenId>, TokenizerError> {
+        if text.len() > TEXT_BYTES_MAX {
+            let (bytes, limit) = (text.len(), TEXT_BYTES_MAX);
+            return Err(TokenizerError::TextTooLong { bytes, limit });
+        }
+        self.encoder.encode(text, add_special, parse_special)
+    }
+
+    /// The text of a whole sequence of tokens. Ids beyond the vocabulary are no text.
+    pub fn decode(&self, tokens: &[TokenId], skip_special: bool) -> String {
+        let mut decoder = StreamDecoder::from_start(self.vocab.clone(), skip_special);
+        let mut text = String::new();
+        tokens.iter().for_each(|&token| decoder.push_to(token, &mut text));
+        text + &decoder.finish()
+    }
+
+    /// Decodes what the model writes after a prompt, special tokens left out if `skip_special`.
+    pub fn stream_decoder(&self, skip_special: bool) -> StreamDecoder {
+        StreamDecoder::continuing(self.vocab.clone(), skip_special)
+    }
+
+    /// Bytes of a token; they need not be whole characters. Empty beyond the vocabulary.
+    pub fn token_bytes(&self, token: TokenId) -> &[u8] {
+        self.vocab.token_bytes(token)
+    }
+
+    /// Whether a token is markup instead of text.
+    pub fn is_special(&self, token: TokenId) -> bool {
+        self.vocab.is_special(token)
+    }
+
+    /// Number of token ids. (The model's last matrix may have more rows.)
+    pub fn vocab_size(&self) -> usize {
+        self.vocab.len()
+    }
+
+    /// The vocabulary, to share.
+    pub fn vocab(&self) -> &Arc<Vocab> {
+        &self.vocab
+    }
+
+    /// Tokens with a meaning to the server.
+    pub fn special(&self) -> &SpecialTokens {
+        &self.special
+    }
+}

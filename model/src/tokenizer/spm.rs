@@ -1,0 +1,225 @@
+//! SentencePiece's byte-pair encoding, as GGUF files of the `llama` kind store it: tokens with scores.
+//!
+//! A text is cut into characters; again and again the neighbours whose union is the best-scored token
+//! are joined, the leftmost first among equals; a character that is no token becomes its bytes.
+
+use super::vocab::byte_token;
+use aho_corasick::{AhoCorasick, MatchKind};
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, HashMap};
+use tiercel_device::TokenId;
+
+/// What SentencePiece writes for a space.
+pub(super) const SPACE: char = '\u{2581}';
+
+/// A token of the file.
+pub(super) struct Piece<'a> {
+    pub(super) text: &'a str,
+    pub(super) score: f32,
+    pub(super) kind: PieceKind,
+}
+
+/// ggml's token types, as far as encoding tells them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PieceKind {
+    /// Merged from its parts.
+    Normal,
+    /// Found as a whole in any text.
+    UserDefined,
+    /// Found as a whole where markup is read.
+    Control,
+    /// One byte of a character that is no token.
+    Byte,
+    /// Never found.
+    Unused,
+}
+
+pub(super) struct SpmEncoder {
+    tokens: HashMap<Box<str>, TokenId>,
+    scores: Vec<f32>,
+    bytes: Vec<Option<TokenId>>,
+    unknown: Option<TokenId>,
+    /// Tokens found as a whole: with control tokens, and without.
+    markup: Whole,
+    plain: Whole,
+    add_space_prefix: bool,
+}
+
+/// Finds tokens in a text, leftmost and longest.
+struct Whole {
+    finder: Option<AhoCorasick>,
+    ids: Vec<TokenId>,
+}
+
+impl Whole {
+    fn new(pieces: &[Piece<'_>], kinds: &[PieceKind]) -> Result<Whole, String> {
+        let found = pieces.iter().enumerate();
+        let found =
+            found.filter(|(_, piece)| kinds.contains(&piece.kind) && !piece.text.is_empty());
+        let (ids, texts): (Vec<TokenId>, Vec<&str>) =
+            found.map(|(id, piece)| (id as TokenId, piece.text)).unzip();
+        let finder = (!ids.is_empty())
+            .then(|| AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(texts))
+            .transpose()
+            .map_err(|error| error.to_string())?;
+        Ok(Whole { finder, ids })
+    }
+}
+
+impl SpmEncoder {
+    pub(super) fn new(
+        pieces: &[Piece<'_>],
+        unknown: Option<TokenId>,
+        add_space_prefix: bool,
+    ) -> Result<SpmEncoder, String> {
+        let mut tokens = HashMap::new();
+        let mut bytes = vec![None; 256];
+        for (id, piece) in pieces.iter().enumerate() {
+            let id = id as TokenId;
+            match piece.kind {
+                PieceKind::Normal | PieceKind::UserDefined => {
+                    tokens.entry(piece.text.into()).or_insert(id);
+                }
+                PieceKind::Byte => {
+                    if let Some(byte) = byte_token(piece.text) {
+                        bytes[usize::from(byte)] = Some(id);
+                    }
+                }
+                PieceKind::Control | PieceKind::Unused => {}
+            }
+        }
+        Ok(SpmEncoder {
+            tokens,
+            scores: pieces.iter().map(|piece| piece.score).collect(),
+            bytes,
+            unknown,
+            markup: Whole::new(pieces, &[PieceKind::UserDefined, PieceKind::Control])?,
+            plain: Whole::new(pieces, &[PieceKind::UserDefined])?,
+            add_space_prefix,
+        })
+    }
+
+    pub(super) fn encode(&self, text: &str, parse_special: bool) -> Vec<TokenId> {
+        let whole = if parse_special { &self.markup } else { &self.plain };
+        let mut out = Vec::new();
+        let mut start = 0;
+        for found in whole.finder.iter().flat_map(|finder| finder.find_iter(text)) {
+            if start < found.start() {
+                self.encode_text(&text[start..found.start()], &mut out);
+            }
+            out.push(whole.ids[found.pattern().as_usize()]);
+            start = found.end();
+        }
+        if start < text.len() {
+            self.encode_text(&text[start..], &mut out);
+        }
+        out
+    }
+
+    /// Text at the beginning or after a token found as a whole: a space is put before it.
+    fn encode_text(&self, text: &str, out: &mut Vec<TokenId>) {
+        let prefix = if self.add_space_prefix { " " } else { "" };
+        let text: String =
+            prefix.chars().chain(text.chars()).map(|c| if c == ' ' { SPACE } else { c }).collect();
+        Merger::new(self, &text).merge(out);
+    }
+
+    /// A token for a run of merged characters, or one per byte of a character that has none.
+    fn emit(&self, symbol: &str, out: &mut Vec<TokenId>) {
+        if let Some(&id) = self.tokens.get(symbol) {
+            return out.push(id);
+        }
+        for byte in symbol.bytes() {
+            out.extend(self.bytes[usize::from(byte)].or(self.unknown));
+        }
+    }
+}
+
+/// A run of characters, linked to its neighbours; empty once it was joined to the one before.
+struct Symbol {
+    start: usize,
+    len: usize,
+    before: Option<usize>,
+    after: Option<usize>,
+}
+
+/// Two neighbours that may be joined.
+#[derive(PartialEq)]
+struct Pair {
+    score: f32,
+    left: usize,
+    right: usize,
+    /// Bytes of both when the pair was seen; either may have grown since.
+    len: usize,
+}
+
+impl Eq for Pair {}
+
+impl Ord for Pair {
+    fn cmp(&self, other: &Pair) -> Ordering {
+        self.score.total_cmp(&other.score).then(other.left.cmp(&self.left))
+    }
+}
+
+impl PartialOrd for Pair {
+    fn partial_cmp(&self, other: &Pair) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+struct Merger<'a> {
+    encoder: &'a SpmEncoder,
+    text: &'a str,
+    symbols: Vec<Symbol>,
+    pairs: BinaryHeap<Pair>,
+}
+
+impl<'a> Merger<'a> {
+    fn new(encoder: &'a SpmEncoder, text: &'a str) -> Merger<'a> {
+        let count = text.chars().count();
+        let symbols = text.char_indices().enumerate().map(|(at, (start, c))| Symbol {
+            start,
+            len: c.len_utf8(),
+            before: at.checked_sub(1),
+            after: (at + 1 < count).then_some(at + 1),
+        });
+        let symbols = symbols.collect();
+        let mut merger = Merger { encoder, text, symbols, pairs: BinaryHeap::new() };
+        for right in 1..count {
+            merger.consider(right - 1, right);
+        }
+        merger
+    }
+
+    fn consider(&mut self, left: usize, right: usize) {
+        let (start, len) =
+            (self.symbols[left].start, self.symbols[left].len + self.symbols[right].len);
+        if let Some(&id) = self.encoder.tokens.get(&self.text[start..start + len]) {
+            self.pairs.push(Pair { score: self.encoder.scores[id as usize], left, right, len });
+        }
+    }
+
+    fn merge(mut self, out: &mut Vec<TokenId>) {
+        while let Some(Pair { left, right, len, .. }) = self.pairs.pop() {
+            let (left_len, right_len) = (self.symbols[left].len, self.symbols[right].len);
+            let is_stale = left_len == 0 || right_len == 0 || left_len + right_len != len;
+            if is_stale {
+                continue;
+            }
+            let after = self.symbols[right].after;
+            self.symbols[right].len = 0;
+            self.symbols[left].len = len;
+            self.symbols[left].after = after;
+            if let Some(after) = after {
+                self.symbols[after].before = Some(left);
+                self.consider(left, after);
+            }
+            if let Some(before) = self.symbols[left].before {
+                self.consider(before, left);
+            }
+        }
+        for symbol in self.symbols.iter().filter(|symbol| symbol.len > 0) {
+            self.encoder.emit(&self.text[symbol.start..symbol.start + symbol.len], out);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Finds stop strings in a text that arrives in pieces.
+
+use std::collections::VecDeque;
+
+/// What a piece of text led to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StopOutcome {
+    /// Text that may be shown now: no stop string can begin in it any more.
+    pub text: String,
+    /// The stop string that ended the text, by its index; the text before it has been returned.
+    pub stopped: Option<usize>,
+}
+
+/// Watches a text for the first of several strings: the one that is complete first and, of those
+/// complete at the same character, the longest. How the text is cut into pieces makes no difference.
+///
+/// The end of the text is held back while a stop string may still begin in it, so nothing that belongs
+/// to a stop string is ever returned. This is the automaton of Aho and Corasick: each byte costs
+/// amortised constant time, however many strings there are.
+#[derive(Debug)]
+pub struct StopMatcher {
+    nodes: Vec<Node>,
+    state: u32,
+    /// The last `depth(state)` bytes of the text.
+    held: String,
+    stopped: bool,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    /// Sorted by byte.
+    next: Vec<(u8, u32)>,
+    /// The longest proper suffix of this prefix that is also a prefix.
+    fail: u32,
+    depth: u32,
+    /// The longest stop string that ends here: its index and length.
+    matched: Option<(u32, u32)>,
+}
+
+const ROOT: u32 = 0;
+
+impl StopMatcher {
+    /// Watches for `stops`; empty ones are ignored.
+    pub fn new<S: AsRef<str>>(stops: &[S]) -> StopMatcher {
+        let mut nodes = vec![Node::default()];
+        for (index, stop) in stops.iter().enumerate() {
+            insert(&mut nodes, stop.as_ref().as_bytes(), index as u32);
+        }
+        link(&mut nodes);
+        StopMatcher { nodes, state: ROOT, held: String::new(), stopped: false }
+    }
+
+    /// Takes more text. After a stop nothing more is returned.
+    pub fn push(&mut self, piece: &str) -> StopOutcome {
+        if self.stopped {
+            return StopOutcome { text: String::new(), stopped: None };
+        }
+        if self.nodes.len() == 1 {
+            return StopOutcome { text: piece.to_owned(), stopped: None };
+        }
+        let mut text = std::mem::take(&mut self.held);
+        for (at, byte) in piece.bytes().enumerate() {
+            self.state = step(&self.nodes, self.state, byte);
+            if let Some((index, len)) = self.nodes[self.state as usize].matched {
+                text.push_str(&piece[..=at]);
+                text.truncate(text.len() - len as usize);
+                self.stopped = true;
+                return StopOutcome { text, stopped: Some(index as usize) };
+            }
+        }
+        text.push_str(piece);
+        self.held = text.split_off(text.len() - self.nodes[self.state as usize].depth as usize);
+        StopOutcome { text, stopped: None }
+    }
+
+    /// Ends the text: what was held back is ordinary text.
+    pub fn finish(&mut self) -> String {
+        self.state = ROOT;
+        std::mem::take(&mut self.held)
+    }
+}
+
+fn insert(nodes: &mut Vec<Node>, stop: &[u8], index: u32) {
+    let mut at = ROOT;
+    for &byte in stop {
+        at = match child(&nodes[at as usize], byte) {
+            Ok(next) => next,
+            Err(position) => {
+                let new = nodes.len() as u32;
+                let depth = nodes[at as usize].depth + 1;
+                nodes.push(Node { depth, ..Node::default() });
+                nodes[at as usize].next.insert(position, (byte, new));
+                new
+            }
+        };
+    }
+    if at != ROOT && nodes[at as usize].matched.is_none() {
+        nodes[at as usize].matched = Some((index, stop.len() as u32));
+    }
+}
+
+/// Sets failure links, breadth first: those of shorter prefixes are known when they are needed.
+fn link(nodes: &mut [Node]) {
+    let mut queue: VecDeque<u32> = nodes[0].next.iter().map(|&(_, child)| child).collect();
+    while let Some(at) = queue.pop_front() {
+        for (byte, next) in nodes[at as usize].next.clone() {
+            let fail = step(nodes, nodes[at as usize].fail, byte);
+            nodes[next as usize].fail = fail;
+            queue.push_back(next);
+        }
+        let inherited = nodes[nodes[at as usize].fail as usize].matched;
+        let own = &mut nodes[at as usize].matched;
+        *own = own.or(inherited);
+    }
+}
+
+fn child(node: &Node, byte: u8) -> Result<u32, usize> {
+    node.next.binary_search_by_key(&byte, |&(byte, _)| byte).map(|at| node.next[at].1)
+}
+
+fn step(nodes: &[Node], mut state: u32, byte: u8) -> u32 {
+    loop {
+        match child(&nodes[state as usize], byte) {
+            Ok(next) => return next,
+            Err(_) if state == ROOT => return ROOT,
+            Err(_) => state = nodes[state as usize].fail,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Tries every end, shortest text first, and every stop string, longest first.
+    fn naive(text: &str, stops: &[String]) -> (String, Option<usize>) {
+        for (end, _) in text.char_indices().map(|(at, c)| (at + c.len_utf8(), c)) {
+            let ending = stops.iter().enumerate();
+            let ending =
+                ending.filter(|(_, stop)| !stop.is_empty() && text[..end].ends_with(*stop));
+            // Equal stop strings: the first.
+            if let Some((index, stop)) =
+                ending.max_by_key(|(index, stop)| (stop.len(), usize::MAX - index))
+            {
+                return (text[..end - stop.len()].to_owned(), Some(index));
+            }
+        }
+        (text.to_owned(), None)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+
+        #[test]
+        fn matches_naive_search_however_the_text_is_cut(
+            stops in prop::collection::vec("[abé😀]{0,4}", 0..5),
+            pieces in prop::collection::vec("[abcé😀]{0,5}", 0..10),
+        ) {
+            let (expected, expected_stop) = naive(&pieces.concat(), &stops);
+            let mut matcher = StopMatcher::new(&stops);
+            let (mut text, mut stopped) = (String::new(), None);
+            for piece in &pieces {
+                let outcome = matcher.push(piece);
+                text += &outcome.text;
+                prop_assert!(expected.starts_with(&text), "{text:?} was shown too early");
+                stopped = stopped.or(outcome.stopped);
+                // Nothing is held back longer than the longest unfinished stop string.
+                let longest = stops.iter().map(String::len).max().unwrap_or(0);
+                prop_assert!(matcher.held.len() < longest.max(1));
+            }
+            text += &matcher.finish();
+            prop_assert_eq!((text, stopped), (expected, expected_stop));
+        }
+    }
+
+    #[test]
+    fn text_is_held_only_while_a_stop_may_begin() {
+        let mut matcher = StopMatcher::new(&["\n\nUser:"]);
+        let mut shown = |piece| matcher.push(piece).text;
+        assert_eq!(shown("Hi\n"), "Hi");
+        assert_eq!(shown("there\n\nUse"), "\nthere");
+        assert_eq!(shown("d"), "\n\nUsed");
+        assert_eq!(shown("\n\nUser"), "");
+        let outcome = matcher.push(": more");
+        assert_eq!(outcome, StopOutcome { text: String::new(), stopped: Some(0) });
+        assert_eq!(matcher.push("after").text, "");
+    }
+}

@@ -1,0 +1,164 @@
+//! Tokens to text, one at a time.
+
+use super::Vocab;
+use std::sync::Arc;
+use tiercel_device::TokenId;
+
+/// Turns the tokens of one sequence into text as they arrive. What `push` and `finish` return, put
+/// together, is exactly the lossy UTF-8 of the tokens' bytes; a character is returned whole or not at
+/// all, and each token costs only its own length.
+///
+/// Bytes that can no longer become a character are replaced by U+FFFD at once, an unfinished character
+/// at [`StreamDecoder::finish`].
+#[derive(Debug)]
+pub struct StreamDecoder {
+    vocab: Arc<Vocab>,
+    /// The beginning of a character whose end has not arrived: at most three bytes between calls.
+    pending: Vec<u8>,
+    skip_special: bool,
+    strip_space: bool,
+}
+
+impl StreamDecoder {
+    /// Decodes what a model writes after a prompt. Special tokens are left out if `skip_special`.
+    pub fn continuing(vocab: Arc<Vocab>, skip_special: bool) -> StreamDecoder {
+        StreamDecoder { vocab, pending: Vec::new(), skip_special, strip_space: false }
+    }
+
+    /// Decodes a text from its beginning: the space that SentencePiece puts there is removed.
+    pub fn from_start(vocab: Arc<Vocab>, skip_special: bool) -> StreamDecoder {
+        let strip_space = vocab.strips_leading_space;
+        StreamDecoder { vocab, pending: Vec::new(), skip_special, strip_space }
+    }
+
+    /// The text that `token` completes; often empty, never part of a character.
+    pub fn push(&mut self, token: TokenId) -> String {
+        let mut out = String::new();
+        self.push_to(token, &mut out);
+        out
+    }
+
+    /// As [`StreamDecoder::push`], appending.
+    pub fn push_to(&mut self, token: TokenId, out: &mut String) {
+        if self.skip_special && self.vocab.is_special(token) {
+            return;
+        }
+        let mut bytes = self.vocab.token_bytes(token);
+        if self.strip_space && !bytes.is_empty() {
+            self.strip_space = false;
+            bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
+        }
+        if self.pending.is_empty() {
+            let rest = complete(bytes, out).len();
+            self.pending.extend_from_slice(&bytes[bytes.len() - rest..]);
+        } else {
+            self.pending.extend_from_slice(bytes);
+            let rest = complete(&self.pending, out).len();
+            self.pending.drain(..self.pending.len() - rest);
+        }
+    }
+
+    /// Ends the text: an unfinished character becomes U+FFFD.
+    pub fn finish(&mut self) -> String {
+        let unfinished = !std::mem::take(&mut self.pending).is_empty();
+        if unfinished { char::REPLACEMENT_CHARACTER.to_string() } else { String::new() }
+    }
+}
+
+/// Appends the complete characters of `bytes` and returns the unfinished one at the end.
+fn complete<'a>(mut bytes: &'a [u8], out: &mut String) -> &'a [u8] {
+    while let Some(chunk) = bytes.utf8_chunks().next() {
+        out.push_str(chunk.valid());
+        let broken = chunk.invalid();
+        let rest = &bytes[chunk.valid().len()..];
+        // At the very end a prefix of a character may still be completed; anywhere else it is broken.
+        let may_continue = !broken.is_empty()
+            && broken.len() == rest.len()
+            && std::str::from_utf8(broken).is_err_and(|error| error.error_len().is_none());
+        if may_continue {
+            return rest;
+        }
+        if !broken.is_empty() {
+            out.push(char::REPLACEMENT_CHARACTER);
+        }
+        bytes = &rest[broken.len()..];
+    }
+    &[]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn vocab(tokens: &[(Vec<u8>, bool)], strips_leading_space: bool) -> Arc<Vocab> {
+        let mut vocab = Vocab::default();
+        vocab.strips_leading_space = strips_leading_space;
+        tokens.iter().for_each(|(bytes, special)| vocab.push(bytes, *special));
+        Arc::new(vocab)
+    }
+
+    /// Tokens that are characters, parts of characters, or garbage.
+    fn token() -> impl Strategy<Value = Vec<u8>> {
+        let parts = prop::collection::vec("[ aé€😀\u{2581}]{0,3}", 1..2);
+        prop_oneof![
+            parts.prop_map(|parts| parts.concat().into_bytes()),
+            prop::collection::vec(any::<u8>(), 0..4),
+            "[é€😀]".prop_flat_map(|text| {
+                let bytes = text.into_bytes();
+                (0..bytes.len()).prop_map(move |cut| bytes[cut..].to_vec())
+            }),
+            "[é€😀]".prop_flat_map(|text| {
+                let bytes = text.into_bytes();
+                (0..bytes.len()).prop_map(move |cut| bytes[..cut].to_vec())
+            }),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3000))]
+
+        #[test]
+        fn pieces_put_together_are_the_whole(
+            tokens in prop::collection::vec((token(), prop::bool::weighted(0.1)), 0..20),
+            strips in any::<bool>(),
+            skip in any::<bool>(),
+        ) {
+            let vocab = vocab(&tokens, strips);
+            let shown = tokens.iter().filter(|(_, special)| !(skip && *special));
+            let bytes: Vec<u8> = shown.flat_map(|(bytes, _)| bytes.clone()).collect();
+            let stripped = bytes.strip_prefix(b" ").filter(|_| strips).unwrap_or(&bytes);
+            for (mut decoder, whole) in [
+                (StreamDecoder::continuing(vocab.clone(), skip), &bytes[..]),
+                (StreamDecoder::from_start(vocab.clone(), skip), stripped),
+            ] {
+                let mut text = String::new();
+                for id in 0..tokens.len() as u32 {
+                    text += &decoder.push(id);
+                    prop_assert!(decoder.pending.len() < 4);
+                }
+                text += &decoder.finish();
+                prop_assert_eq!(text, String::from_utf8_lossy(whole));
+            }
+        }
+    }
+
+    #[test]
+    fn a_character_comes_out_with_its_last_byte() {
+        let tokens: Vec<_> = "a😀b".bytes().map(|byte| (vec![byte], false)).collect();
+        let mut decoder = StreamDecoder::continuing(vocab(&tokens, false), true);
+        let pieces: Vec<String> = (0..6).map(|id| decoder.push(id)).collect();
+        assert_eq!(pieces, ["a", "", "", "", "😀", "b"]);
+        assert_eq!(decoder.finish(), "");
+    }
+
+    #[test]
+    fn a_stream_that_ends_inside_a_character_says_so_once() {
+        let tokens = [(b"\xf0\x9f".to_vec(), false), (b"x".to_vec(), false)];
+        let mut decoder = StreamDecoder::continuing(vocab(&tokens, false), true);
+        assert_eq!(decoder.push(0), "");
+        assert_eq!(decoder.finish(), "\u{fffd}");
+        assert_eq!(decoder.push(0) + &decoder.push(1), "\u{fffd}x");
+        assert_eq!(decoder.push(99), "", "an id beyond the vocabulary is no text");
+    }
+}
