@@ -43,7 +43,10 @@ impl BlockStore {
         ok: bool,
     ) -> Option<StoreEvent> {
         let mut sequence = self.sequences.remove(&seq)?;
-        sequence.waits.retain(|wait| *wait != id);
+        // Copies mostly end in the order they were queued: it is the first.
+        if let Some(at) = sequence.waits.iter().position(|wait| *wait == id) {
+            sequence.waits.remove(at);
+        }
         let all_ended = sequence.waits.is_empty();
         let depth = transfer.name.depth;
         match &mut sequence.phase {

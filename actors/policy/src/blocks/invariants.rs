@@ -2,8 +2,8 @@
 
 use super::pool::Pool;
 use super::sequence::{Phase, Sequence};
-use super::{BlockStore, Violation};
-use std::collections::{BTreeMap, BTreeSet};
+use super::{BlockHash, BlockStore, Violation};
+use std::collections::{BTreeSet, HashMap};
 use tiercel_device::{CopyDirection, SeqId};
 
 macro_rules! hold {
@@ -31,8 +31,11 @@ impl BlockStore {
         let (device, host) = self.count_holders();
         check_pool("device", &self.device, &device)?;
         check_pool("host", &self.host, &host)?;
+        let jobs = self.transfers.jobs.values();
+        let arriving = jobs.map(|job| (job.host, job.name.hash)).collect();
         for (seq, sequence) in &self.sequences {
             self.check_sequence(*seq, sequence)?;
+            self.check_pins(*seq, sequence, &arriving)?;
         }
         self.check_shared_entries()?;
         self.check_transfers()
@@ -108,21 +111,24 @@ impl BlockStore {
                 hold!(same, "{block} does not hold what entry {depth} of {seq} is named");
             }
         }
-        self.check_pins(seq, sequence)
+        Ok(())
     }
 
-    fn check_pins(&self, seq: SeqId, sequence: &Sequence) -> Result<(), Violation> {
+    /// Each pin holds the block it is for, or will: `arriving` names what copies touch.
+    fn check_pins(
+        &self,
+        seq: SeqId,
+        sequence: &Sequence,
+        arriving: &HashMap<u32, BlockHash>,
+    ) -> Result<(), Violation> {
+        // An opening sequence keeps its pins whatever its new prefix is.
+        if matches!(sequence.phase, Phase::Opening { .. }) {
+            return Ok(());
+        }
         for (depth, pin) in sequence.pins.iter().enumerate() {
-            // An opening sequence keeps its pins whatever its new prefix is.
-            if matches!(sequence.phase, Phase::Opening { .. }) {
-                break;
-            }
             let expected = sequence.names.get(depth);
             let copied = self.host.slot(*pin).name.as_ref().map(|name| name.hash);
-            let content = copied.or_else(|| {
-                let on_way = self.transfers.jobs.values().find(|job| job.host == *pin)?;
-                Some(on_way.name.hash)
-            });
+            let content = copied.or_else(|| arriving.get(pin).copied());
             hold!(content.as_ref() == expected, "pin {depth} of {seq} holds something else");
         }
         Ok(())
@@ -130,10 +136,11 @@ impl BlockStore {
 
     /// A block in two tables is the same full block of both.
     fn check_shared_entries(&self) -> Result<(), Violation> {
-        let mut owners: BTreeMap<u32, (SeqId, usize)> = BTreeMap::new();
+        let mut owners: Vec<Option<(SeqId, usize)>> = vec![None; self.device.slots.len()];
         for (seq, sequence) in &self.sequences {
             for (depth, block) in sequence.table.iter().enumerate() {
-                let Some((other, other_depth)) = owners.insert(block.0, (*seq, depth)) else {
+                let Some((other, other_depth)) = owners[block.0 as usize].replace((*seq, depth))
+                else {
                     continue;
                 };
                 let name = sequence.names.get(depth);
@@ -184,9 +191,12 @@ impl BlockStore {
 
 fn check_pool(tier: &str, pool: &Pool, holders: &[Holders]) -> Result<(), Violation> {
     let (mut free, mut in_transit, mut used, mut pending, mut cached) = (0, 0, 0, 0, 0);
-    let mut children = BTreeMap::new();
-    let empty: BTreeSet<u32> = pool.empty.iter().copied().collect();
-    hold!(empty.len() == pool.empty.len(), "{tier}: a block is in the free list twice");
+    let mut children: HashMap<BlockHash, u32> = HashMap::new();
+    let mut empty = vec![false; pool.slots.len()];
+    for id in &pool.empty {
+        let twice = std::mem::replace(&mut empty[*id as usize], true);
+        hold!(!twice, "{tier} {id}: in the free list twice");
+    }
     for (id, (slot, holder)) in pool.slots.iter().zip(holders).enumerate() {
         let id = id as u32;
         let refs = holder.staying + holder.leaving + holder.copies;
@@ -199,7 +209,7 @@ fn check_pool(tier: &str, pool: &Pool, holders: &[Holders]) -> Result<(), Violat
         used += u32::from(refs > 0 && holder.copies == 0);
         pending += u32::from(refs > 0 && holder.staying == 0);
         hold!(
-            empty.contains(&id) == (refs == 0 && slot.name.is_none()),
+            empty[id as usize] == (refs == 0 && slot.name.is_none()),
             "{tier} {id}: free list is wrong"
         );
         let Some(name) = &slot.name else { continue };
@@ -216,10 +226,7 @@ fn check_pool(tier: &str, pool: &Pool, holders: &[Holders]) -> Result<(), Violat
     }
     let named = pool.slots.iter().filter(|slot| slot.name.is_some()).count();
     hold!(pool.index.len() == named, "{tier}: names without a block");
-    hold!(pool.children.len() == children.len(), "{tier}: children of unknown parents");
-    for (parent, count) in &children {
-        hold!(pool.children.get(parent) == Some(count), "{tier}: children are miscounted");
-    }
+    hold!(pool.children == children, "{tier}: children are miscounted");
     hold!(pool.cached.len() == cached, "{tier}: the order of reuse holds strangers");
     hold!(pool.free() == free, "{tier}: {} free blocks, counted {free}", pool.free());
     hold!(pool.in_transit() == in_transit, "{tier}: blocks in transit are miscounted");

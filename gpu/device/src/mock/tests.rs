@@ -120,9 +120,13 @@ fn known(
 }
 
 fn local<F: Future>(test: impl FnOnce() -> F) -> F::Output {
+    local_at(true, test)
+}
+
+fn local_at<F: Future>(paused: bool, test: impl FnOnce() -> F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
-        .start_paused(true)
+        .start_paused(paused)
         .build()
         .expect("a runtime");
     LocalSet::new().block_on(&runtime, async { test().await })
@@ -148,6 +152,18 @@ fn chunked_prefill_and_decode_sample_what_the_oracle_says() {
             assert_eq!(bench.log.total(), 0);
         });
     }
+}
+
+#[test]
+fn it_runs_alike_in_real_time() {
+    local_at(false, || async {
+        let mut bench = Bench::open(|options| options.clock = Clock::wall());
+        let expected = bench.oracle.output(&PROMPT, 1);
+        let slice = known(1, 0, &PROMPT, &[0, 1], Some(0));
+        assert_eq!(bench.sampled(&[1], vec![slice]).await, expected);
+        let copy = bench.copy(CopyDirection::Out, &[(0, 0)]).await.expect("an answer");
+        assert!(copy.result.is_ok());
+    });
 }
 
 #[test]
