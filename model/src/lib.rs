@@ -9,5 +9,6 @@ pub mod load;
 pub mod runner;
 pub mod sampling;
 pub mod source;
+pub mod template;
 pub mod tokenizer;
 pub mod weights;

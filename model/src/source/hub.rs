@@ -3,14 +3,12 @@
 use super::error::one_line;
 use super::progress::Progress;
 use super::{ModelFiles, ResolvedModel, SourceError, local};
-use hf_hub::progress::{DownloadEvent, ProgressEvent, ProgressHandler};
-use hf_hub::{HFClient, HFError, HFResult};
-use std::collections::HashMap;
+use hf_hub::api::sync::{ApiBuilder, ApiError};
+use hf_hub::{Cache, RepoType};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
-/// The files a server needs; subdirectories hold other formats of the same weights.
-const WANTED: [&str; 9] = [
+/// Files a server needs, beside the weights; subdirectories hold other formats of the same weights.
+const WANTED: [&str; 7] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -18,10 +16,9 @@ const WANTED: [&str; 9] = [
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
-    "*.safetensors",
-    "*.safetensors.index.json",
 ];
-const UNWANTED: [&str; 2] = ["*/*", "consolidated*"];
+/// Most files of one repository; more is not a model.
+const MAX_FILES: usize = 1_000;
 
 /// `ORG/NAME` and an optional revision.
 #[derive(Debug, PartialEq, Eq)]
@@ -32,6 +29,12 @@ struct Repo<'a> {
 }
 
 impl<'a> Repo<'a> {
+    fn hub(&self) -> hf_hub::Repo {
+        let revision = self.revision.unwrap_or("main").to_owned();
+        let name = format!("{}/{}", self.org, self.name);
+        hf_hub::Repo::with_revision(name, RepoType::Model, revision)
+    }
+
     fn parse(spec: &'a str) -> Result<Repo<'a>, SourceError> {
         let invalid = || SourceError::HubSpec(format!("hf:{spec}"));
         let (id, revision) = match spec.split_once('@') {
@@ -60,10 +63,12 @@ pub(super) fn fetch(
 ) -> Result<ResolvedModel, SourceError> {
     let repo = Repo::parse(spec)?;
     let name = format!("{}/{}", repo.org, repo.name);
-    let dir = match snapshot(&repo, endpoint, cache, false) {
+    let cache = cache.map_or_else(Cache::from_env, |path| Cache::new(path.to_owned()));
+    let dir = match download(&repo, endpoint, &cache) {
         Err(error) if is_network(&error) => {
-            let cached = snapshot(&repo, endpoint, cache, true);
-            let dir = cached.ok().filter(|dir| local::check_dir(dir).is_ok());
+            let cached = cache.repo(repo.hub()).get("config.json");
+            let dir = cached.and_then(|file| file.parent().map(Path::to_owned));
+            let dir = dir.filter(|dir| local::check_dir(dir).is_ok());
             let dir = dir.ok_or_else(|| describe(&name, &error))?;
             tracing::warn!("the Hugging Face hub cannot be reached; using the cached {name}");
             dir
@@ -74,86 +79,103 @@ pub(super) fn fetch(
     Ok(ResolvedModel { files: ModelFiles::HfDir(dir), name })
 }
 
-fn snapshot(
-    repo: &Repo<'_>,
-    endpoint: Option<&str>,
-    cache: Option<&Path>,
-    local_only: bool,
-) -> HFResult<PathBuf> {
-    let mut builder = HFClient::builder();
+/// Fetches every wanted file and says where they are.
+fn download(repo: &Repo<'_>, endpoint: Option<&str>, cache: &Cache) -> Result<PathBuf, ApiError> {
+    let token = cache.token().or_else(|| std::env::var("HF_TOKEN").ok());
+    let mut builder = ApiBuilder::from_env().with_token(token).with_progress(false);
+    builder = builder.with_cache_dir(cache.path().clone());
     if let Some(endpoint) = endpoint {
-        builder = builder.endpoint(endpoint);
+        builder = builder.with_endpoint(endpoint.to_owned());
     }
-    if let Some(cache) = cache {
-        builder = builder.cache_dir(cache);
+    let remote = builder.build()?.repo(repo.hub());
+    let local = cache.repo(repo.hub());
+    let files = remote.info()?.siblings.into_iter().map(|sibling| sibling.rfilename);
+    let mut dir = None;
+    for file in files.filter(|file| wanted(file)).take(MAX_FILES) {
+        let path = match local.get(&file) {
+            Some(path) => path,
+            None => remote.download_with_progress(&file, Bar::new(repo))?,
+        };
+        dir = path.parent().map(Path::to_owned);
     }
-    let model = builder.build_sync()?.model(repo.org, repo.name);
-    let strings =
-        |patterns: &[&str]| patterns.iter().map(|pattern| (*pattern).to_owned()).collect();
-    let bar = Progress::start(format!("fetching {}/{}", repo.org, repo.name), 0);
-    model
-        .snapshot_download()
-        .maybe_revision(repo.revision)
-        .allow_patterns(strings(&WANTED))
-        .ignore_patterns(strings(&UNWANTED))
-        .local_files_only(local_only)
-        .progress(Bar { bar, files: Mutex::default() })
-        .send()
+    dir.ok_or_else(|| {
+        let nothing = "the repository holds neither config.json nor safetensors";
+        ApiError::IoError(std::io::Error::new(std::io::ErrorKind::NotFound, nothing))
+    })
 }
 
-fn is_network(error: &HFError) -> bool {
-    matches!(error, HFError::Request { .. } | HFError::Xet { .. })
+fn wanted(file: &str) -> bool {
+    let weights = file.ends_with(".safetensors") || file.ends_with(".safetensors.index.json");
+    let elsewhere = file.contains('/') || file.starts_with("consolidated");
+    !elsewhere && (weights || WANTED.contains(&file))
 }
 
-fn describe(repo: &str, error: &HFError) -> SourceError {
-    let advice = match error {
-        HFError::RepoNotFound { .. } | HFError::AuthRequired { .. } | HFError::Forbidden { .. } => {
-            "check the name, and set HF_TOKEN if the model is gated or private"
+/// The status of the hub's answer, if it gave one.
+fn status(error: &ApiError) -> Option<u16> {
+    match error {
+        ApiError::RequestError(error) => match **error {
+            ureq::Error::StatusCode(status) => Some(status),
+            _ => None,
+        },
+        ApiError::TooManyRetries(error) => status(error),
+        _ => None,
+    }
+}
+
+fn is_network(error: &ApiError) -> bool {
+    match error {
+        ApiError::RequestError(_) => status(error).is_none_or(|status| status >= 500),
+        ApiError::TooManyRetries(error) => is_network(error),
+        _ => false,
+    }
+}
+
+fn describe(repo: &str, error: &ApiError) -> SourceError {
+    let advice = match (status(error), error) {
+        (Some(401 | 403 | 404), _) => {
+            "check the name and the revision, and set HF_TOKEN if the model is gated or private"
         }
-        HFError::RevisionNotFound { .. } => "check the name, and the revision after the @",
-        HFError::Io(_) => "check that the Hugging Face cache is writable and has space",
-        error if is_network(error) => "check the network, or give a local path with --model",
+        (_, ApiError::IoError(_)) => {
+            "check that the name is a model, and that the Hugging Face cache is writable and has space"
+        }
+        (_, ApiError::LockAcquisition(_)) => {
+            "another program is fetching it; retry when it is done"
+        }
+        _ if is_network(error) => "check the network, or give a local path with --model",
         _ => "retry later, or give a local path with --model",
     };
-    SourceError::Hub { repo: repo.to_owned(), detail: one_line(&chain(error)), advice }
+    SourceError::Hub { repo: repo.to_owned(), detail: one_line(&error.to_string()), advice }
 }
 
-/// The innermost cause says most (`connection refused`); the outermost names the operation.
-fn chain(error: &HFError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(inner) = cause {
-        let inner_text = inner.to_string();
-        if !text.contains(&inner_text) {
-            text = format!("{text}: {inner_text}");
-        }
-        cause = inner.source();
-    }
-    text
-}
-
-/// Adds up the hub's per-file reports. (hf-hub calls it from its own tasks, hence the mutex.)
+/// Shows one file's progress.
 struct Bar {
-    bar: Progress,
-    files: Mutex<HashMap<String, u64>>,
+    repo: String,
+    bar: Option<Progress>,
+    done: u64,
 }
 
-impl ProgressHandler for Bar {
-    fn on_progress(&self, event: &ProgressEvent) {
-        let ProgressEvent::Download(event) = event else { return };
-        match event {
-            DownloadEvent::Start { total_bytes, .. } => self.bar.set_total(*total_bytes),
-            DownloadEvent::Progress { files } => {
-                let Ok(mut known) = self.files.lock() else { return };
-                for file in files {
-                    known.insert(file.filename.clone(), file.bytes_completed);
-                }
-                self.bar.set(known.values().sum());
-            }
-            DownloadEvent::AggregateProgress { bytes_completed, .. } => {
-                self.bar.set(*bytes_completed);
-            }
-            DownloadEvent::Complete => self.bar.finish(),
+impl Bar {
+    fn new(repo: &Repo<'_>) -> Bar {
+        Bar { repo: format!("{}/{}", repo.org, repo.name), bar: None, done: 0 }
+    }
+}
+
+impl hf_hub::api::Progress for Bar {
+    fn init(&mut self, size: usize, file: &str) {
+        let what = format!("fetching {} of {}", file, self.repo);
+        self.bar = Some(Progress::start(what, size as u64));
+    }
+
+    fn update(&mut self, size: usize) {
+        self.done += size as u64;
+        if let Some(bar) = &self.bar {
+            bar.set(self.done);
+        }
+    }
+
+    fn finish(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish();
         }
     }
 }

@@ -25,10 +25,6 @@ impl Progress {
         Progress { bar }
     }
 
-    pub(super) fn set_total(&self, bytes: u64) {
-        self.bar.set_length(bytes);
-    }
-
     pub(super) fn set(&self, bytes: u64) {
         self.bar.set_position(bytes);
     }

@@ -305,23 +305,22 @@ fn answer(files: &[(&str, &str)], request: &str) -> String {
     let path = path.split('?').next().unwrap_or("");
     let (status, body) = if !path.contains("org/name") {
         ("404 Not Found", r#"{"error":"Repository not found"}"#.to_owned())
-    } else if let Some((_, file)) = path.split_once(&format!("/resolve/{COMMIT}/")) {
+    } else if let Some((_, file)) = path.split_once("/resolve/main/") {
         match files.iter().find(|(name, _)| *name == file) {
             Some((_, content)) => ("200 OK", (*content).to_owned()),
             None => ("404 Not Found", String::new()),
         }
-    } else if path.contains("/tree/") {
-        let entry = |(name, content): &(&str, &str)| serde_json::json!({"type": "file", "oid": "o", "path": name, "size": content.len()});
-        ("200 OK", serde_json::Value::from_iter(files.iter().map(entry)).to_string())
     } else {
-        ("200 OK", serde_json::json!({"id": "org/name", "sha": COMMIT}).to_string())
+        let siblings = files.iter().map(|(name, _)| serde_json::json!({"rfilename": name}));
+        let siblings = serde_json::Value::from_iter(siblings);
+        ("200 OK", serde_json::json!({"sha": COMMIT, "siblings": siblings}).to_string())
     };
-    let missing = if status.starts_with("404") { "X-Error-Code: RepoNotFound\r\n" } else { "" };
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nETag: \"{}\"\r\n\
-         X-Repo-Commit: {COMMIT}\r\n{missing}Connection: close\r\n\r\n",
+         X-Repo-Commit: {COMMIT}\r\nContent-Range: bytes 0-0/{}\r\nConnection: close\r\n\r\n",
         body.len(),
         sha256(body.as_bytes()),
+        body.len(),
     );
     if method == "HEAD" { head } else { head + &body }
 }

@@ -44,7 +44,7 @@ pub(super) fn read(dir: &Path) -> Result<Tokenizer, TokenizerError> {
 ///
 /// # Errors
 /// It cannot be read, is too large, or is not JSON.
-pub(super) fn read_config(path: &Path) -> Result<Option<Value>, TokenizerError> {
+pub(crate) fn read_config(path: &Path) -> Result<Option<Value>, TokenizerError> {
     if !path.exists() {
         return Ok(None);
     }

@@ -28,6 +28,8 @@ pub use stop::{StopMatcher, StopOutcome};
 pub use stream::StreamDecoder;
 pub use vocab::Vocab;
 
+pub(crate) use from_dir::read_config;
+
 
 use crate::gguf::GgufFile;
 use crate::source::ModelFiles;

@@ -1,0 +1,270 @@
+//! Chat templates: a conversation as one text, with the markup the model was trained on.
+//!
+//! Templates are Jinja, written for Hugging Face's renderer, and come with the model: they are
+//! untrusted programs. They run in minijinja with a limit on work and on output.
+
+use crate::gguf::{GgufError, GgufFile};
+use crate::source::ModelFiles;
+use crate::tokenizer::{SpecialTokens, Tokenizer, TokenizerError, read_config};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Serde, Value};
+use minijinja::{Environment, Error, ErrorKind, context};
+use serde::Serialize;
+use std::path::Path;
+use tiercel_device::{Clock, TokenId};
+
+/// Work allowed for one rendering, in minijinja's instructions: thousands of messages fit.
+const FUEL: u64 = 20_000_000;
+/// Largest template source, bytes.
+const SOURCE_BYTES_MAX: usize = 1 << 20;
+const NAME: &str = "chat";
+
+/// What most instruction-tuned models without a template of their own understand.
+const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + \
+     message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}\
+     {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
+/// One message of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ChatMessage {
+    /// `system`, `user`, `assistant` or `tool`.
+    pub role: String,
+    /// Its text.
+    pub content: String,
+}
+
+/// Why there is no template, or no text.
+#[derive(Debug, thiserror::Error)]
+pub enum TemplateError {
+    /// The template itself cannot be used.
+    #[error(
+        "the model's chat template cannot be read: {0}; serve it for /v1/completions only, or fix the template"
+    )]
+    Template(String),
+    /// The template refused these messages: the client's fault.
+    #[error("the model's chat template does not accept these messages: {0}")]
+    Messages(String),
+    /// The files around the template cannot be read.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The GGUF file cannot be read.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+}
+
+/// A model's chat template, compiled.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    bos: String,
+    eos: String,
+}
+
+impl ChatTemplate {
+    /// Reads the template of a model; without one, ChatML (and the log says so).
+    ///
+    /// # Errors
+    /// [`TemplateError`] for unreadable files and templates that do not compile.
+    pub fn from_files(
+        files: &ModelFiles,
+        tokenizer: &Tokenizer,
+    ) -> Result<ChatTemplate, TemplateError> {
+        let source = match files {
+            ModelFiles::Gguf(path) => of_gguf(path)?,
+            ModelFiles::HfDir(dir) => of_dir(dir)?,
+        };
+        let source = source.unwrap_or_else(|| {
+            tracing::warn!("the model has no chat template; using ChatML");
+            CHATML.to_owned()
+        });
+        ChatTemplate::new(source, tokenizer.special(), &|token| {
+            String::from_utf8_lossy(tokenizer.token_bytes(token)).into_owned()
+        })
+    }
+
+    fn new(
+        source: String,
+        special: &SpecialTokens,
+        text: &dyn Fn(TokenId) -> String,
+    ) -> Result<ChatTemplate, TemplateError> {
+        if source.len() > SOURCE_BYTES_MAX {
+            let why = format!("{} bytes are more than {SOURCE_BYTES_MAX}", source.len());
+            return Err(TemplateError::Template(why));
+        }
+        let mut environment = Environment::new();
+        // What Hugging Face's renderer sets and offers.
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.map_err(|error| TemplateError::Template(one_line(&error)))?);
+        environment
+            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_function("raise_exception", raise_exception);
+        environment.add_function("strftime_now", strftime_now);
+        environment.add_filter("tojson", tojson);
+        environment.set_fuel(Some(FUEL));
+        environment
+            .add_template_owned(NAME, source)
+            .map_err(|error| TemplateError::Template(one_line(&error)))?;
+        let token = |token: Option<TokenId>| token.map(text).unwrap_or_default();
+        Ok(ChatTemplate { environment, bos: token(special.bos), eos: token(special.eos) })
+    }
+
+    /// The conversation as text, markup included; `open` begins the assistant's answer. It holds the
+    /// beginning-of-text token if the template writes one: encode it without adding special tokens.
+    ///
+    /// # Errors
+    /// [`TemplateError::Messages`] if the template raises or takes too long.
+    pub fn render(&self, messages: &[ChatMessage], open: bool) -> Result<String, TemplateError> {
+        let failed = |error: Error| TemplateError::Messages(one_line(&error));
+        let template = self.environment.get_template(NAME).map_err(failed)?;
+        let context = context! {
+            messages => Value::from(Serde(messages)),
+            add_generation_prompt => open,
+            bos_token => self.bos.as_str(),
+            eos_token => self.eos.as_str(),
+        };
+        template.render(context).map_err(failed)
+    }
+}
+
+fn of_gguf(path: &Path) -> Result<Option<String>, TemplateError> {
+    let file = GgufFile::open(path)?;
+    Ok(file.metadata().str("tokenizer.chat_template")?.map(str::to_owned))
+}
+
+/// `chat_template.jinja` is the newer place; in `tokenizer_config.json` it is a text, or a list of named
+/// ones, of which `default` counts.
+fn of_dir(dir: &Path) -> Result<Option<String>, TemplateError> {
+    let path = dir.join("chat_template.jinja");
+    if path.exists() {
+        let unreadable = |error: std::io::Error| TemplateError::Template(error.to_string());
+        return std::fs::read_to_string(path).map(Some).map_err(unreadable);
+    }
+    let Some(config) = read_config(&dir.join("tokenizer_config.json"))? else { return Ok(None) };
+    let template = match &config["chat_template"] {
+        serde_json::Value::Array(named) => named
+            .iter()
+            .find(|entry| entry["name"] == "default")
+            .and_then(|entry| entry["template"].as_str()),
+        other => other.as_str(),
+    };
+    Ok(template.map(str::to_owned))
+}
+
+fn raise_exception(message: String) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, message))
+}
+
+/// Today's date in UTC, in the format of C's strftime.
+fn strftime_now(format: String) -> Result<String, Error> {
+    let invalid = |error: jiff::Error| Error::new(ErrorKind::InvalidOperation, error.to_string());
+    let seconds = i64::try_from(Clock::unix_s()).unwrap_or(0);
+    let now = jiff::Timestamp::from_second(seconds).map_err(invalid)?;
+    jiff::fmt::strtime::format(format, now).map_err(invalid)
+}
+
+/// As Python's `json.dumps(ensure_ascii=False)`; minijinja's own escapes for HTML.
+fn tojson(value: Value, options: Kwargs) -> Result<Value, Error> {
+    let invalid = |error: serde_json::Error| {
+        Error::new(ErrorKind::InvalidOperation, format!("tojson: {error}"))
+    };
+    let indent: Option<usize> = options.get("indent")?;
+    options.assert_all_used()?;
+    let text = match indent {
+        None => spaced(&serde_json::to_value(&value).map_err(invalid)?),
+        Some(_) => serde_json::to_string_pretty(&value).map_err(invalid)?,
+    };
+    Ok(Value::from_safe_string(text))
+}
+
+/// Python writes a space after commas and colons.
+fn spaced(value: &serde_json::Value) -> String {
+    use serde_json::Value as Json;
+    match value {
+        Json::Array(items) => {
+            format!("[{}]", items.iter().map(spaced).collect::<Vec<_>>().join(", "))
+        }
+        Json::Object(entries) => {
+            let entry = |(key, value): (&String, &Json)| {
+                format!("{}: {}", Json::from(key.as_str()), spaced(value))
+            };
+            format!("{{{}}}", entries.iter().map(entry).collect::<Vec<_>>().join(", "))
+        }
+        other => other.to_string(),
+    }
+}
+
+fn one_line(error: &Error) -> String {
+    let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    detail.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(role: &str, content: &str) -> ChatMessage {
+        ChatMessage { role: role.into(), content: content.into() }
+    }
+
+    fn template(source: &str) -> Result<ChatTemplate, TemplateError> {
+        let special = SpecialTokens { bos: Some(1), eos: Some(2), ..SpecialTokens::default() };
+        ChatTemplate::new(source.into(), &special, &|token| format!("<{token}>"))
+    }
+
+    #[test]
+    fn chatml_renders_as_it_was_trained() {
+        let chat = template(CHATML).unwrap();
+        let messages = [message("system", "Be brief."), message("user", "Hi <b>\"you\"</b>")];
+        let expected = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n\
+                        Hi <b>\"you\"</b><|im_end|>\n<|im_start|>assistant\n";
+        assert_eq!(chat.render(&messages, true).unwrap(), expected);
+        assert!(!chat.render(&messages, false).unwrap().ends_with("assistant\n"));
+    }
+
+    /// The expected text is what Jinja2 3.1 renders with trim_blocks and lstrip_blocks.
+    #[test]
+    fn python_methods_slices_namespaces_and_tokens_work() {
+        let chat = template(
+            "{{ bos_token }}{% set ns = namespace(n=0) %}\n\
+             {% if messages[0]['role'] == 'system' %}\n    {{ messages[0].content.strip() }}\n\
+             {% set messages = messages[1:] %}{% endif %}\n\
+             {% for m in messages %}{% set ns.n = ns.n + 1 %}[{{ ns.n }}:{{ m.role.upper() }}]\
+             {{ m['content'] | trim }}{{ {'a': ['<', 1]} | tojson }}{{ eos_token }}{% endfor %}",
+        )
+        .unwrap();
+        let messages = [message("system", "  S "), message("user", " U ")];
+        let expected = "<1>    S\n[1:USER]U{\"a\": [\"<\", 1]}<2>";
+        assert_eq!(chat.render(&messages, true).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_template_that_raises_says_so_in_one_line() {
+        let chat = template("{{ raise_exception('roles must\n alternate') }}").unwrap();
+        let error = chat.render(&[message("user", "x")], true).unwrap_err().to_string();
+        assert!(error.ends_with("roles must alternate"), "{error}");
+    }
+
+    #[test]
+    fn a_template_cannot_run_for_ever() {
+        let chat = template(
+            "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}\
+             {% endfor %}{% endfor %}{% endfor %}",
+        )
+        .unwrap();
+        assert!(matches!(chat.render(&[], true), Err(TemplateError::Messages(_))));
+    }
+
+    #[test]
+    fn a_broken_template_is_refused_at_the_start() {
+        assert!(matches!(template("{% if %}"), Err(TemplateError::Template(_))));
+        assert!(matches!(template(&" ".repeat(2 << 20)), Err(TemplateError::Template(_))));
+    }
+
+    #[test]
+    fn todays_date_has_the_format_asked_for() {
+        let chat = template("{{ strftime_now('%d %b %Y') }}").unwrap();
+        let date = chat.render(&[], true).unwrap();
+        assert_eq!(date.len(), 11, "{date}");
+        assert!(date.ends_with("20") || date[7..].parse::<u32>().unwrap() >= 2024, "{date}");
+    }
+}
