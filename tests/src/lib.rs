@@ -2,7 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "test support: a surprise is a failed test")]
 
 mod client;
+mod python;
 mod server;
+mod slow;
 
 pub use client::{Connection, Response, events};
+pub use python::run_script;
 pub use server::TestServer;
+pub use slow::SlowProfile;

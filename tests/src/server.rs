@@ -1,6 +1,7 @@
 //! A server in this process, on a free port.
 
 use crate::client::{Connection, Response};
+use crate::slow::SlowProfile;
 use serde_json::Value;
 use std::net::SocketAddr;
 use tiercel::boot::{BootError, Running, start};
@@ -27,6 +28,15 @@ impl TestServer {
         settings.device.kind = DeviceKind::Mock("tiny".into());
         adjust(&mut settings);
         TestServer::start(settings)
+    }
+
+    /// A server on a mock device that takes 50 ms per step; see [`SlowProfile`].
+    pub fn slow(adjust: impl FnOnce(&mut ServerSettings)) -> TestServer {
+        let profile = SlowProfile::default();
+        TestServer::mock(|settings| {
+            settings.device.kind = DeviceKind::Mock(profile.name());
+            adjust(settings);
+        })
     }
 
     /// A server with these settings but a port of its own, ready to serve.

@@ -2,7 +2,6 @@
 
 use crate::boot::metrics::Exporter;
 use crate::http::{ApiError, Tenants};
-use crate::openai::Message;
 use crate::text::Text;
 use actix_web::http::StatusCode;
 use actix_web::web;
@@ -11,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use tiercel_actors::EngineHandle;
 use tiercel_config::HttpSettings;
 use tiercel_device::{Clock, TokenId};
+use tiercel_model::template::ChatMessage;
 
 /// Longer texts are tokenized beside the HTTP worker, so that its other connections go on, bytes.
 const INLINE_TEXT_BYTES: usize = 4096;
@@ -139,7 +139,7 @@ impl Serving {
     /// 400 for a conversation the template refuses.
     pub(crate) async fn tokenize_chat(
         &self,
-        messages: Vec<Message>,
+        messages: Vec<ChatMessage>,
         open: bool,
     ) -> Result<Arc<[TokenId]>, ApiError> {
         let bytes = messages.iter().map(|message| message.content.len() + 16).sum();
@@ -154,14 +154,22 @@ impl Serving {
         bytes: usize,
         work: impl FnOnce(&Text) -> Result<Vec<TokenId>, ApiError> + Send + 'static,
     ) -> Result<Arc<[TokenId]>, ApiError> {
-        if bytes <= INLINE_TEXT_BYTES {
-            return work(&self.text).map(Into::into);
+        let tokens = if bytes <= INLINE_TEXT_BYTES {
+            work(&self.text)?
+        } else {
+            let text = self.text.clone();
+            web::block(move || work(&text)).await.map_err(|_| {
+                let message = "the tokenizer failed on this text";
+                ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message).code("tokenizer_error")
+            })??
+        };
+        // Tokenizers may know tokens that the model was never given a row for.
+        match tokens.iter().find(|token| **token >= self.vocab_size()) {
+            Some(token) => Err(ApiError::new(
+                StatusCode::BAD_REQUEST,
+                format!("the text holds markup (token {token}) that this model does not know"),
+            )),
+            None => Ok(tokens.into()),
         }
-        let text = self.text.clone();
-        let tokens = web::block(move || work(&text)).await.map_err(|_| {
-            let message = "the tokenizer failed on this text";
-            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message).code("tokenizer_error")
-        })?;
-        tokens.map(Into::into)
     }
 }

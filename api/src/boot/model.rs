@@ -7,6 +7,7 @@ use tiercel_device::Device;
 use tiercel_gpu::{KvType, WeightFormat};
 use tiercel_model::load::{self, KvCapacity, LoadOptions};
 use tiercel_model::source::{ResolvedModel, Resolver};
+use tiercel_model::weights::LoadProgress;
 
 const MIB: u64 = 1 << 20;
 
@@ -21,25 +22,21 @@ pub(crate) struct Loaded {
 pub(crate) fn load(settings: &ServerSettings) -> Result<Loaded, BootError> {
     let ResolvedModel { files, name } = resolve(settings.model.source.as_deref())?;
     tracing::info!(model = name, path = %files.path().display(), "loading");
-    let mut reported = 0;
-    let files = match files {
-        tiercel_model::source::ModelFiles::Gguf(path) => {
-            tiercel_model::weights::ModelFiles::Gguf(path)
-        }
-        tiercel_model::source::ModelFiles::HfDir(path) => {
-            tiercel_model::weights::ModelFiles::HfDir(path)
-        }
+    let failed = |error: &dyn std::fmt::Display| {
+        BootError::Model(format!("{}: {error}", files.path().display()))
     };
-    let loaded = load::load(&files, &options(settings), &mut |progress| {
+    // Before the weights: what is wrong with a tokenizer shows at once.
+    let text = Text::of_model(&files).map_err(|error| failed(&error))?;
+    let mut tenths_told = 0;
+    let mut tell = |progress: LoadProgress| {
         let tenths = progress.done * 10 / progress.total.max(1);
-        if tenths > reported {
-            reported = tenths;
+        if tenths > tenths_told {
+            tenths_told = tenths;
             tracing::debug!(percent = tenths * 10, "packing weights");
         }
-    })
-    .map_err(|error| BootError::Model(format!("{}: {error}", files.path().display())))?;
-    let text = Text::of_model(&files, &loaded.checkpoint)
-        .map_err(|error| BootError::Model(format!("{}: {error}", files.path().display())))?;
+    };
+    let loaded =
+        load::load(&files, &options(settings), &mut tell).map_err(|error| failed(&error))?;
     let model_name = settings.model.served_name.clone().unwrap_or(name);
     Ok(Loaded { device: loaded.device, text, model_name })
 }

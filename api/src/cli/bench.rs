@@ -13,7 +13,7 @@ The server may be any that speaks OpenAI's completions API. Workloads are TOML f
 has some.
 
 Example:
-  tiercel bench --url http://127.0.0.1:8080 --workload benches/workloads/one-stream.toml --json r.json")]
+  tiercel bench --url http://127.0.0.1:8080 --workload benches/workloads/single-stream.toml --json r.json")]
 pub(crate) struct Bench {
     /// Base URL of the server
     #[arg(long, value_name = "URL")]

@@ -4,12 +4,13 @@ use crate::boot::App;
 use crate::http::{ApiError, body};
 use crate::openai::fields::Fields;
 use crate::openai::generate::{self, Job};
-use crate::openai::messages::{self, Message};
+use crate::openai::messages;
 use crate::openai::request::{Common, chat_logprobs};
 use crate::openai::response::Style;
 use actix_web::web::{Data, Payload};
 use actix_web::{HttpRequest, HttpResponse};
 use serde_json::Value;
+use tiercel_model::template::ChatMessage;
 
 /// Answers a conversation.
 pub(crate) async fn chat(
@@ -38,7 +39,7 @@ pub(crate) async fn chat(
 #[derive(Debug)]
 struct ChatRequest {
     common: Common,
-    messages: Vec<Message>,
+    messages: Vec<ChatMessage>,
 }
 
 impl ChatRequest {

@@ -1,12 +1,12 @@
 //! One choice under generation: tokens in; text, log-probabilities and an end out.
 
 use crate::http::ApiError;
-use crate::text::{StopMatcher, StreamDecoder, Text};
+use crate::text::{StreamDecoder, Text};
 use actix_web::http::StatusCode;
 use futures_util::stream::{self, LocalBoxStream, StreamExt};
-use std::sync::Arc;
 use tiercel_actors::{FinishReason, StreamEvent, TokenStream};
 use tiercel_device::{Tier, TokenId, TokenLogprobs};
+use tiercel_model::tokenizer::StopMatcher;
 
 /// What happened to a choice.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Choice {
     pub(crate) fn new(
         (index, first): (u32, bool),
         tokens: TokenStream,
-        text: &Arc<Text>,
+        text: &Text,
         stop: &[String],
     ) -> Choice {
         Choice {
@@ -96,9 +96,9 @@ impl Choice {
                 }
                 Some(StreamEvent::Finished { reason, usage }) => {
                     let rest = self.decoder.finish();
-                    let matched = self.stops.push(&rest, &mut self.pending.text);
+                    let matched = self.text(&rest);
                     if !matched {
-                        self.stops.finish(&mut self.pending.text);
+                        self.pending.text.push_str(&self.stops.finish());
                     }
                     let reason = if matched { FinishReason::Stop } else { reason };
                     return self.finish(reason, usage.cached_tokens);
@@ -119,11 +119,18 @@ impl Choice {
             self.pending.logprobs.push((token, *logprobs));
         }
         let text = self.decoder.push(token);
-        if self.stops.push(&text, &mut self.pending.text) {
+        if self.text(&text) {
             return Some(self.finish(FinishReason::Stop, 0));
         }
         let ready = !self.pending.text.is_empty();
         ready.then(|| Event::Delta(std::mem::take(&mut self.pending)))
+    }
+
+    /// Takes decoded text; true if it completes a stop string.
+    fn text(&mut self, text: &str) -> bool {
+        let outcome = self.stops.push(text);
+        self.pending.text.push_str(&outcome.text);
+        outcome.stopped.is_some()
     }
 
     fn finish(&mut self, reason: FinishReason, cached_tokens: u32) -> Event {

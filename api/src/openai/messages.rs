@@ -3,22 +3,14 @@
 use crate::http::ApiError;
 use crate::openai::fields::{Fields, wrong};
 use serde_json::Value;
+use tiercel_model::template::ChatMessage;
 
 /// Most messages of one conversation.
 const MAX_MESSAGES: usize = 4096;
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
-/// One message of a conversation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Message {
-    /// `system`, `user`, `assistant` or `tool`; `developer` is read as `system`.
-    pub(crate) role: String,
-    /// Its text, parts joined.
-    pub(crate) content: String,
-}
-
-/// The field `messages`.
-pub(crate) fn read(body: &Fields<'_>) -> Result<Vec<Message>, ApiError> {
+/// The field `messages`. `developer` is read as `system`; the parts of a text are joined.
+pub(crate) fn read(body: &Fields<'_>) -> Result<Vec<ChatMessage>, ApiError> {
     let messages = body
         .array("messages")?
         .ok_or_else(|| ApiError::param("messages", "'messages' is required").code("missing"))?;
@@ -30,7 +22,7 @@ pub(crate) fn read(body: &Fields<'_>) -> Result<Vec<Message>, ApiError> {
     messages.iter().enumerate().map(|(index, value)| message(value, index)).collect()
 }
 
-fn message(value: &Value, index: usize) -> Result<Message, ApiError> {
+fn message(value: &Value, index: usize) -> Result<ChatMessage, ApiError> {
     let fields = Fields::at(value, format!("messages[{index}]"))?;
     let role = fields.string("role")?.ok_or_else(|| {
         let path = fields.path("role");
@@ -54,7 +46,7 @@ fn message(value: &Value, index: usize) -> Result<Message, ApiError> {
         }
     };
     let role = if role == "developer" { "system" } else { role };
-    Ok(Message { role: role.to_owned(), content })
+    Ok(ChatMessage { role: role.to_owned(), content })
 }
 
 fn text(content: &Value, path: &str) -> Result<String, ApiError> {
@@ -90,7 +82,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn messages(value: Value) -> Result<Vec<Message>, ApiError> {
+    fn messages(value: Value) -> Result<Vec<ChatMessage>, ApiError> {
         let body = json!({"messages": value});
         read(&Fields::root(&body).unwrap())
     }

@@ -22,5 +22,4 @@ mod tokens;
 
 pub(crate) use chat::chat;
 pub(crate) use completions::completions;
-pub(crate) use messages::Message;
 pub(crate) use tokens::{detokenize, tokenize};

@@ -1,33 +1,47 @@
 //! Tokens to text and back, for a model or for the mock's vocabulary of bytes.
 
 mod bytes;
-mod stops;
 mod utf8;
 
-pub(crate) use stops::StopMatcher;
-
-use crate::openai::Message;
 use std::borrow::Cow;
-use std::sync::Arc;
 use tiercel_device::TokenId;
+use tiercel_model::source::ModelFiles;
+use tiercel_model::template::{ChatMessage, ChatTemplate};
+use tiercel_model::tokenizer::{self, Tokenizer};
 use utf8::Utf8Buffer;
 
 /// A vocabulary, a chat template, and the tokens that end an answer.
 pub(crate) struct Text {
+    kind: Kind,
     end_tokens: Vec<TokenId>,
+}
+
+enum Kind {
+    Bytes,
+    Model(Box<Model>),
+}
+
+struct Model {
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
 }
 
 impl Text {
     /// The mock's vocabulary.
     pub(crate) fn of_bytes() -> Text {
-        Text { end_tokens: vec![bytes::END] }
+        Text { kind: Kind::Bytes, end_tokens: vec![bytes::END] }
     }
 
-    pub(crate) fn of_model(
-        _files: &tiercel_model::weights::ModelFiles,
-        _checkpoint: &tiercel_model::weights::Checkpoint,
-    ) -> Result<Text, String> {
-        Err("no tokenizer yet".into())
+    /// A model's.
+    ///
+    /// # Errors
+    /// Its tokenizer or its chat template cannot be read.
+    pub(crate) fn of_model(files: &ModelFiles) -> Result<Text, String> {
+        let tokenizer = Tokenizer::from_files(files).map_err(|error| error.to_string())?;
+        let template =
+            ChatTemplate::from_files(files, &tokenizer).map_err(|error| error.to_string())?;
+        let end_tokens = tokenizer.special().ends.clone();
+        Ok(Text { kind: Kind::Model(Box::new(Model { tokenizer, template })), end_tokens })
     }
 
     /// Tokens that end an answer, unless the request ignores them.
@@ -36,52 +50,82 @@ impl Text {
     }
 
     /// A text as tokens; with `special`, inside the tokens that the model wants around a text.
+    /// Markup in the text, such as `<|im_end|>`, becomes its token.
     pub(crate) fn encode(&self, text: &str, special: bool) -> Result<Vec<TokenId>, String> {
-        let _ = special;
-        Ok(bytes::encode(text))
+        match &self.kind {
+            Kind::Bytes => Ok(bytes::encode(text)),
+            Kind::Model(model) => {
+                model.tokenizer.encode(text, special, true).map_err(|error| error.to_string())
+            }
+        }
     }
 
     /// A conversation as tokens; `open` begins the assistant's answer.
     pub(crate) fn encode_chat(
         &self,
-        messages: &[Message],
+        messages: &[ChatMessage],
         open: bool,
     ) -> Result<Vec<TokenId>, String> {
-        let pairs = messages.iter().map(|m| (m.role.as_str(), m.content.as_str()));
-        Ok(bytes::encode_chat(pairs, open))
+        match &self.kind {
+            Kind::Bytes => {
+                let pairs = messages.iter().map(|m| (m.role.as_str(), m.content.as_str()));
+                Ok(bytes::encode_chat(pairs, open))
+            }
+            Kind::Model(model) => {
+                let text =
+                    model.template.render(messages, open).map_err(|error| error.to_string())?;
+                model.tokenizer.encode(&text, false, true).map_err(|error| error.to_string())
+            }
+        }
     }
 
     /// Bytes of a token; they need not be whole characters.
     pub(crate) fn token_bytes(&self, token: TokenId) -> Cow<'_, [u8]> {
-        bytes::token_bytes(token)
+        match &self.kind {
+            Kind::Bytes => bytes::token_bytes(token),
+            Kind::Model(model) => Cow::Borrowed(model.tokenizer.token_bytes(token)),
+        }
     }
 
-    /// Tokens as text; broken characters are replaced.
-    pub(crate) fn decode(self: &Arc<Self>, tokens: &[TokenId]) -> String {
-        let mut decoder = self.decoder();
-        let mut text: String = tokens.iter().map(|token| decoder.push(*token)).collect();
-        text.push_str(&decoder.finish());
-        text
+    /// Tokens as text, markup included; broken characters are replaced.
+    pub(crate) fn decode(&self, tokens: &[TokenId]) -> String {
+        match &self.kind {
+            Kind::Bytes => {
+                let mut decoder = self.decoder();
+                let text: String = tokens.iter().map(|token| decoder.push(*token)).collect();
+                text + &decoder.finish()
+            }
+            Kind::Model(model) => model.tokenizer.decode(tokens, false),
+        }
     }
 
-    /// Decodes a stream of tokens.
-    pub(crate) fn decoder(self: &Arc<Self>) -> StreamDecoder {
-        StreamDecoder { text: self.clone(), buffer: Utf8Buffer::default() }
+    /// Decodes what is generated after a prompt; markup is left out.
+    pub(crate) fn decoder(&self) -> StreamDecoder {
+        match &self.kind {
+            Kind::Bytes => StreamDecoder::Bytes(Utf8Buffer::default()),
+            Kind::Model(model) => StreamDecoder::Model(model.tokenizer.stream_decoder(true)),
+        }
     }
 }
 
 /// Decodes tokens one by one; never emits part of a character.
-pub(crate) struct StreamDecoder {
-    text: Arc<Text>,
-    buffer: Utf8Buffer,
+pub(crate) enum StreamDecoder {
+    Bytes(Utf8Buffer),
+    Model(tokenizer::StreamDecoder),
 }
 
 impl StreamDecoder {
     pub(crate) fn push(&mut self, token: TokenId) -> String {
-        self.buffer.push(&self.text.token_bytes(token))
+        match self {
+            StreamDecoder::Bytes(buffer) => buffer.push(&bytes::token_bytes(token)),
+            StreamDecoder::Model(decoder) => decoder.push(token),
+        }
     }
 
     pub(crate) fn finish(&mut self) -> String {
-        self.buffer.finish()
+        match self {
+            StreamDecoder::Bytes(buffer) => buffer.finish(),
+            StreamDecoder::Model(decoder) => decoder.finish(),
+        }
     }
 }

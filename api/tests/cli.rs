@@ -1,0 +1,269 @@
+//! The binary: help, exit codes, error lines, signals.
+#![allow(clippy::unwrap_used, reason = "tests state what must hold")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+const WORKLOAD: &str = "
+name = \"smoke\"
+seed = 1
+duration_s = 1
+
+[[class]]
+tier = \"premium\"
+arrival = { closed = { streams = 2 } }
+prompt_tokens = { fixed = 16 }
+output_tokens = { fixed = 8 }
+ignore_eos = true
+";
+
+fn tiercel(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tiercel"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("TIERCEL_") {
+            command.env_remove(name);
+        }
+    }
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    tiercel(args).output().unwrap()
+}
+
+/// Runs what must fail and returns the exit code and the one line that says why.
+fn failure(args: &[&str]) -> (i32, String) {
+    let output = run(args);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let lines: Vec<&str> = stderr.lines().filter(|line| line.starts_with("tiercel: ")).collect();
+    assert_eq!(lines.len(), 1, "{args:?}: {stderr}");
+    assert_eq!(stderr.lines().last(), Some(lines[0]), "{args:?}: {stderr}");
+    assert_eq!(output.stdout, b"", "{args:?}");
+    (output.status.code().unwrap(), lines[0].to_owned())
+}
+
+#[test]
+fn help_teaches_with_examples() {
+    let help = |args: &[&str]| {
+        let output = run(args);
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let all = help(&["--help"]);
+    for word in ["serve", "pull", "bench", "Examples:"] {
+        assert!(all.contains(word), "no {word}: {all}");
+    }
+    let serve = help(&["serve", "--help"]);
+    for flag in [
+        "--model",
+        "--device",
+        "--listen",
+        "--config",
+        "--policy",
+        "--weights",
+        "--kv-type",
+        "--kv-cache-mib",
+        "--host-kv-mib",
+        "--block-size",
+        "--max-num-seqs",
+        "--max-num-batched-tokens",
+        "--max-model-len",
+        "--preemption-mode",
+        "--threads",
+        "--set",
+        "curl -N",
+    ] {
+        assert!(serve.contains(flag), "no {flag}: {serve}");
+    }
+    assert!(help(&["bench", "--help"]).contains("--workload"));
+    assert!(help(&["pull", "--help"]).contains("hf:ORG/NAME"));
+    assert!(help(&["--version"]).starts_with("tiercel "));
+}
+
+#[test]
+fn bad_usage_exits_with_2() {
+    for args in [
+        &[][..],
+        &["fly"],
+        &["serve", "--no-such-flag"],
+        &["serve", "--policy", "lifo"],
+        &["serve", "--weights", "q3"],
+        &["bench", "--url", "http://127.0.0.1:1"],
+    ] {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(!output.stderr.is_empty(), "{args:?}");
+    }
+    let (code, line) = failure(&["serve", "--max-num-seqs", "0"]);
+    assert_eq!(code, 2);
+    assert!(line.contains("--max-num-seqs") && line.contains("1 to 4096"), "{line}");
+    let (code, line) = failure(&["serve", "--set", "scheduler.polcy=fcfs"]);
+    assert_eq!(code, 2);
+    assert!(line.contains("did you mean scheduler.policy?"), "{line}");
+    let (code, line) = failure(&["serve", "--device", "gpu"]);
+    assert_eq!((code, line.contains("auto, cpu or mock:PROFILE")), (2, true), "{line}");
+}
+
+#[test]
+fn a_bad_settings_file_is_named_with_its_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t.toml");
+    std::fs::write(&path, "[http]\nlisten = \"127.0.0.1:0\"\nlissten = 1\n").unwrap();
+    let (code, line) = failure(&["serve", "--config", path.to_str().unwrap()]);
+    assert_eq!(code, 2);
+    assert!(
+        line.contains("t.toml:3: unknown setting http.lissten; did you mean http.listen?"),
+        "{line}"
+    );
+    let (code, line) = failure(&["serve", "--config", "/nowhere/t.toml"]);
+    assert_eq!((code, line.contains("/nowhere/t.toml")), (2, true), "{line}");
+}
+
+#[test]
+fn a_bad_variable_is_named() {
+    let output = tiercel(&["serve"]).env("TIERCEL_KV_TYPE", "f8").output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr.contains("TIERCEL_KV_TYPE: kv.type = \"f8\""), "{stderr}");
+}
+
+#[test]
+fn what_cannot_be_served_is_one_line_and_exit_1() {
+    let any_port = ["--listen", "127.0.0.1:0"];
+    let serve = |args: &[&str]| failure(&[&["serve"], &any_port[..], args].concat());
+    let (code, line) = serve(&["--model", "/nowhere/model.gguf"]);
+    assert_eq!((code, line.contains("/nowhere/model.gguf")), (1, true), "{line}");
+    let (code, line) = serve(&["--device", "mock:abacus"]);
+    assert_eq!((code, line.contains("tiny")), (1, true), "{line}");
+    let (code, line) = serve(&["--device", "mock:tiny", "--model", "m.gguf"]);
+    assert_eq!((code, line.contains("--model")), (1, true), "{line}");
+    let (code, line) = failure(&["pull", "/nowhere/model.gguf"]);
+    assert_eq!((code, line.contains("/nowhere/model.gguf")), (1, true), "{line}");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("not.gguf");
+    std::fs::write(&file, b"GGUF but not really").unwrap();
+    let (code, line) = serve(&["--model", file.to_str().unwrap()]);
+    assert_eq!((code, line.contains("not.gguf")), (1, true), "{line}");
+}
+
+#[test]
+fn a_port_in_use_fails_before_anything_is_loaded() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (code, line) = failure(&["serve", "--device", "mock:tiny", "--listen", &address]);
+    assert_eq!(code, 1);
+    assert!(line.contains(&address) && line.contains("--listen"), "{line}");
+    let (code, line) = failure(&["serve", "--device", "mock:tiny", "--listen", "nonsense"]);
+    assert_eq!((code, line.contains("nonsense")), (1, true), "{line}");
+}
+
+/// A served mock device.
+struct Served {
+    process: Child,
+    log: BufReader<ChildStderr>,
+    address: SocketAddr,
+}
+
+impl Served {
+    fn start(args: &[&str]) -> Served {
+        let all = [&["serve", "--device", "mock:tiny", "--listen", "127.0.0.1:0"], args].concat();
+        let mut process = tiercel(&all).stderr(Stdio::piped()).spawn().unwrap();
+        let mut log = BufReader::new(process.stderr.take().unwrap());
+        let mut text = String::new();
+        while !text.contains(" ready ") {
+            let mut line = String::new();
+            assert!(log.read_line(&mut line).unwrap() > 0, "it ended: {text}");
+            text += &line;
+        }
+        assert!(!text.contains('\u{1b}'), "no colours into a pipe: {text}");
+        let address = text.split("address=").nth(1).unwrap();
+        let address = address.split_whitespace().next().unwrap().parse().unwrap();
+        Served { process, log, address }
+    }
+
+    /// Begins a stream and reads until its first token is there.
+    fn stream(&self, max_tokens: u32) -> TcpStream {
+        let body = format!(
+            "{{\"prompt\":\"x\",\"stream\":true,\"ignore_eos\":true,\"max_tokens\":{max_tokens}}}"
+        );
+        let mut socket = TcpStream::connect(self.address).unwrap();
+        write!(
+            socket,
+            "POST /v1/completions HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut seen = Vec::new();
+        while !String::from_utf8_lossy(&seen).contains("data: {") {
+            let mut piece = [0; 1024];
+            let bytes = socket.read(&mut piece).unwrap();
+            assert!(bytes > 0, "{}", String::from_utf8_lossy(&seen));
+            seen.extend_from_slice(&piece[..bytes]);
+        }
+        socket
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.process.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+    }
+
+    fn read_log_until(&mut self, mark: &str) {
+        let mut line = String::new();
+        while !line.contains(mark) {
+            line.clear();
+            assert!(self.log.read_line(&mut line).unwrap() > 0, "no {mark} in the log");
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // It has ended, unless the test failed before.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn sigterm_and_ctrl_c_let_streams_finish_and_exit_0() {
+    for signal in ["TERM", "INT"] {
+        let mut served = Served::start(&[]);
+        let mut stream = served.stream(300);
+        served.signal(signal);
+        let mut rest = String::new();
+        stream.read_to_string(&mut rest).unwrap();
+        assert!(rest.contains("data: [DONE]"), "{signal}: {rest}");
+        assert_eq!(served.process.wait().unwrap().code(), Some(0), "{signal}");
+    }
+}
+
+#[test]
+fn a_second_signal_exits_at_once() {
+    let mut served = Served::start(&[]);
+    let _streams: Vec<TcpStream> = (0..8).map(|_| served.stream(2000)).collect();
+    served.signal("TERM");
+    served.read_log_until("shutting down");
+    served.signal("TERM");
+    assert_eq!(served.process.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn bench_writes_a_report() {
+    let served = Served::start(&[]);
+    let dir = tempfile::tempdir().unwrap();
+    let (workload, report) = (dir.path().join("w.toml"), dir.path().join("r.json"));
+    std::fs::write(&workload, WORKLOAD).unwrap();
+    let url = format!("http://{}", served.address);
+    let paths = [workload.to_str().unwrap(), report.to_str().unwrap()];
+    let output = run(&["bench", "--url", &url, "--workload", paths[0], "--json", paths[1]]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("premium"));
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    assert!(json["total"]["completed"].as_u64().unwrap() > 0, "{json}");
+    let unreachable = ["bench", "--url", "http://127.0.0.1:1", "--workload", paths[0]];
+    assert_eq!(failure(&unreachable).0, 1);
+}

@@ -1,0 +1,132 @@
+//! Clients that leave, and clients that do not read. On a device of 50 ms per step a request of 1000
+//! tokens runs for 50 s: whoever is idle within 20 s has cancelled it.
+#![allow(clippy::unwrap_used, reason = "tests state what must hold")]
+
+use serde_json::{Value, json};
+use tiercel_actors::EngineStatus;
+use tiercel_tests::{Connection, TestServer, events};
+
+fn long(stream: bool) -> Value {
+    json!({"prompt": "x", "max_tokens": 1000, "ignore_eos": true, "stream": stream})
+}
+
+fn start(server: &TestServer, body: &Value) -> Connection {
+    let mut connection = server.connect();
+    let headers = [("content-type", "application/json")];
+    connection.send_request("POST", "/v1/completions", &headers, body.to_string().as_bytes());
+    connection
+}
+
+fn running(count: u32) -> impl Fn(&EngineStatus) -> bool {
+    move |status| status.running == count
+}
+
+#[test]
+fn leaving_a_request_that_does_not_stream_cancels_it() {
+    let server = TestServer::slow(|_| ());
+    let connection = start(&server, &long(false));
+    server.wait_for("running", running(1));
+    drop(connection);
+    server.finish();
+}
+
+#[test]
+fn leaving_a_stream_cancels_all_its_choices() {
+    let server = TestServer::slow(|_| ());
+    let mut body = long(true);
+    body["n"] = json!(3);
+    let mut connection = server.connect();
+    assert_eq!(connection.open_stream("/v1/completions", &body).status, 200);
+    connection.chunk().unwrap();
+    server.wait_for("running", running(3));
+    drop(connection);
+    server.finish();
+}
+
+#[test]
+fn leaving_the_queue_cancels_too() {
+    let server = TestServer::slow(|settings| settings.engine.scheduler.max_num_seqs = 1);
+    let first = start(&server, &long(false));
+    server.wait_for("running", running(1));
+    let queued: Vec<Connection> =
+        [false, true].iter().map(|stream| start(&server, &long(*stream))).collect();
+    server.wait_for("queued", |status| status.waiting.iter().sum::<u32>() == 2);
+    drop(queued);
+    server.wait_for("no longer queued", |status| status.waiting == [0; 4]);
+    assert_eq!(server.status().running, 1, "the first goes on");
+    drop(first);
+    server.finish();
+}
+
+#[test]
+fn closing_the_sending_side_is_leaving() {
+    let server = TestServer::slow(|_| ());
+    let connection = start(&server, &long(false));
+    server.wait_for("running", running(1));
+    connection.finish_sending();
+    server.wait_until_idle();
+    drop(connection);
+    server.finish();
+}
+
+#[test]
+fn a_stop_string_cancels_the_rest() {
+    let server = TestServer::slow(|_| ());
+    let mut body = long(false);
+    body["max_tokens"] = json!(6);
+    let text = server.post("/v1/completions", &body).json()["choices"][0]["text"].clone();
+    let mut stopped = long(false);
+    stopped["stop"] = json!([text.as_str().unwrap().chars().nth(1).unwrap().to_string()]);
+    let answer = server.post("/v1/completions", &stopped).json();
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    server.finish();
+}
+
+#[test]
+fn a_silent_stream_sends_comments() {
+    let server = TestServer::slow(|settings| {
+        settings.engine.scheduler.max_num_seqs = 1;
+        settings.http.comment_interval_ms = 20;
+    });
+    let first = start(&server, &long(false));
+    server.wait_for("running", running(1));
+    let mut queued = server.connect();
+    let head = queued.open_stream("/v1/completions", &long(true));
+    assert_eq!(head.status, 200, "the head does not wait for a token");
+    assert_eq!(queued.chunk().unwrap(), b": waiting\n\n");
+    drop((first, queued));
+    server.finish();
+}
+
+#[test]
+fn a_client_that_does_not_read_is_cut_off() {
+    let server = TestServer::mock(|settings| {
+        settings.engine.stream.buffer_tokens = 16;
+        settings.engine.stream.stall_timeout_ms = 300;
+    });
+    // About 250 bytes per chunk: far more than the sockets on the way can hold.
+    let body = json!({
+        "prompt": "x", "max_tokens": 1800, "ignore_eos": true, "stream": true, "n": 60,
+    });
+    let mut connection = server.connect();
+    assert_eq!(connection.open_stream("/v1/completions", &body).status, 200);
+    server.wait_until_idle();
+    let mut sent = Vec::new();
+    while let Some(chunk) = connection.chunk().filter(|chunk| !chunk.is_empty()) {
+        sent.extend(chunk);
+    }
+    let last: Value = serde_json::from_str(events(&sent).last().unwrap()).unwrap();
+    assert_eq!(last["error"]["code"], "stalled", "{last}");
+    server.finish();
+}
+
+#[test]
+fn leaving_is_noticed_behind_a_heap_of_pipelined_requests() {
+    let server = TestServer::slow(|_| ());
+    let mut connection = start(&server, &long(false));
+    server.wait_for("running", running(1));
+    let request = b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n";
+    connection.send(&request.repeat(20_000));
+    drop(connection);
+    server.finish();
+}

@@ -1,0 +1,65 @@
+//! The official Python client and curl against a server in this process.
+#![allow(clippy::unwrap_used, reason = "tests state what must hold")]
+
+use serde_json::json;
+use std::process::Command;
+use tiercel_tests::{TestServer, run_script};
+
+const SCRIPT: &str = "openai_conformance.py";
+
+fn check(server: &TestServer, checks: &[&str]) {
+    let url = format!("http://{}/v1", server.address());
+    let models =
+        server.connect().request("GET", "/v1/models", &[("authorization", "Bearer key")], b"");
+    let model = models.json()["data"][0]["id"].as_str().unwrap().to_owned();
+    run_script(SCRIPT, &[&[url.as_str(), model.as_str()], checks].concat());
+}
+
+#[test]
+fn the_python_client_finds_all_it_expects() {
+    let server = TestServer::mock(|_| ());
+    check(&server, &["all"]);
+    server.finish();
+}
+
+#[test]
+fn the_python_client_leaves_and_nothing_stays() {
+    let server = TestServer::slow(|_| ());
+    check(&server, &["leave_stream", "leave_whole"]);
+    server.finish();
+}
+
+#[test]
+fn the_python_client_understands_refusals() {
+    let server = TestServer::slow(|settings| settings.engine.admission.max_requests = 1);
+    let long = json!({"prompt": "x", "max_tokens": 1000, "ignore_eos": true, "stream": true});
+    let mut busy = server.connect();
+    assert_eq!(busy.open_stream("/v1/completions", &long).status, 200);
+    check(&server, &["refused"]);
+    drop(busy);
+    server.finish();
+
+    let server = TestServer::mock(|settings| settings.http.api_keys = vec!["key".into()]);
+    check(&server, &["unauthorized"]);
+    server.finish();
+}
+
+#[test]
+fn curl_streams() {
+    let server = TestServer::mock(|_| ());
+    let url = format!("http://{}/v1/chat/completions", server.address());
+    let body = json!({
+        "stream": true, "service_tier": "priority", "max_tokens": 5, "ignore_eos": true,
+        "messages": [{"role": "user", "content": "Why is the sky blue?"}],
+    });
+    let output = Command::new("curl")
+        .args(["-sN", "--max-time", "60", "-H", "Content-Type: application/json", "-d"])
+        .args([body.to_string(), url])
+        .output()
+        .expect("curl");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}");
+    assert!(text.starts_with("data: {") && text.ends_with("data: [DONE]\n\n"), "{text}");
+    assert!(text.contains("\"service_tier\":\"priority\""), "{text}");
+    server.finish();
+}
