@@ -20,6 +20,8 @@ pub(crate) struct BlockManager {
     swap: Addr<SwapManager>,
     /// Sizes of batches under way, blocks.
     batches: BTreeMap<CopyId, u32>,
+    /// Events handled.
+    events: u64,
     lifeline: Lifeline,
 }
 
@@ -30,16 +32,22 @@ impl BlockManager {
         swap: Addr<SwapManager>,
         lifeline: Lifeline,
     ) -> BlockManager {
-        BlockManager { store, scheduler, swap, batches: BTreeMap::new(), lifeline }
+        BlockManager { store, scheduler, swap, batches: BTreeMap::new(), events: 0, lifeline }
     }
 
-    /// Hands out copies that may start, and in debug builds checks every invariant.
+    /// Hands out copies that may start, and in debug builds checks every invariant: after every event
+    /// while the pools are small, now and then when looking at every block takes long.
     fn settle(&mut self) {
         for batch in self.store.take_copies() {
             self.batches.insert(batch.id, batch.pairs.len() as u32);
             self.swap.do_send(CopyBlocks(batch));
         }
+        self.events += 1;
+        let config = self.store.config();
+        let blocks = u64::from(config.device_blocks) + u64::from(config.host_blocks);
+        let every = 1 + blocks / 1024;
         if cfg!(debug_assertions)
+            && self.events.is_multiple_of(every)
             && let Err(violation) = self.store.check()
         {
             panic!("{violation}");
