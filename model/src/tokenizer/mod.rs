@@ -21,6 +21,8 @@ mod pretokenize;
 mod spm;
 mod stop;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod vocab;
 
 pub use error::TokenizerError;
@@ -29,7 +31,6 @@ pub use stream::StreamDecoder;
 pub use vocab::Vocab;
 
 pub(crate) use from_dir::read_config;
-
 
 use crate::gguf::GgufFile;
 use crate::source::ModelFiles;

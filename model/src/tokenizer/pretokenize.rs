@@ -43,7 +43,7 @@ impl Family {
             "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" | "exaone"
             | "minerva-7b" => Family { splits: &[r"\p{N}", GPT2], ..PLAIN },
             "default" => Family {
-                splits: &[r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"],
+                splits: &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"],
                 ..PLAIN
             },
             "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "pixtral" => {
