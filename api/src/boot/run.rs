@@ -5,7 +5,7 @@ use crate::boot::model::{self, Loaded};
 use crate::boot::{App, BootError, Serving, mock};
 use crate::http;
 use actix_rt::Arbiter;
-use actix_web::dev::{Server, ServerHandle};
+use actix_server::{Server, ServerHandle};
 use actix_web::web::Data;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;

@@ -3,19 +3,27 @@
 pub(crate) mod body;
 mod error;
 mod pages;
+mod socket;
 mod tenants;
 
 pub(crate) use error::ApiError;
+pub(crate) use socket::Answering;
 pub(crate) use tenants::Tenants;
 
 use crate::boot::App;
 use crate::openai;
-use actix_web::dev::Server;
+use actix_http::HttpService;
+use actix_server::Server;
+use actix_service::{IntoServiceFactory, ServiceFactoryExt, fn_service, map_config};
+use actix_web::dev::AppConfig;
 use actix_web::http::header;
 use actix_web::web::{self, Data};
-use actix_web::{App as WebApp, HttpServer, Resource};
+use actix_web::{App as WebApp, Resource};
+use socket::Socket;
+use std::future::ready;
 use std::net::TcpListener;
 use std::time::Duration;
+use tokio::net::TcpStream;
 
 /// Tokenizing of long prompts runs on this many threads beside the worker.
 const BLOCKING_THREADS: usize = 2;
@@ -24,21 +32,41 @@ const FLUSH_S: u64 = 5;
 
 /// A server on a bound socket; it answers from the moment it is polled.
 pub(crate) fn server(listener: TcpListener, app: Data<App>) -> std::io::Result<Server> {
-    let settings = app.http.clone();
-    let request_timeout = Duration::from_millis(settings.request_timeout_ms);
-    let server = HttpServer::new(move || WebApp::new().app_data(app.clone()).configure(routes))
+    let address = listener.local_addr()?;
+    let builder = Server::build()
         .workers(workers())
         .worker_max_blocking_threads(BLOCKING_THREADS)
-        .max_connections(settings.max_connections as usize)
-        .keep_alive(Duration::from_millis(settings.keep_alive_ms))
-        .client_request_timeout(request_timeout)
-        .client_disconnect_timeout(request_timeout)
-        // Otherwise a client that hangs up is not noticed until something is written to it.
-        .h1_allow_half_closed(false)
+        .max_concurrent_connections(app.http.max_connections as usize)
         .shutdown_timeout(FLUSH_S)
-        .disable_signals()
-        .listen(listener)?;
-    Ok(server.run())
+        .disable_signals();
+    let draining = builder.graceful_shutdown_signal();
+    let builder = builder.listen("http", listener, move || {
+        let draining = draining.clone();
+        let settings = &app.http;
+        let request_timeout = Duration::from_millis(settings.request_timeout_ms);
+        let routes = WebApp::new().app_data(app.clone()).configure(routes).into_factory();
+        let http = HttpService::build()
+            .graceful_shutdown_signal(move || {
+                let draining = draining.clone();
+                async move { draining.notified().await }
+            })
+            .keep_alive(Duration::from_millis(settings.keep_alive_ms))
+            .client_request_timeout(request_timeout)
+            .client_disconnect_timeout(request_timeout)
+            // Otherwise a client that hangs up is not noticed until something is written to it.
+            .h1_allow_half_closed(false)
+            .local_addr(address)
+            .on_connect_ext(|socket: &Socket, data| _ = data.insert(socket.ahead()))
+            .h1(map_config(routes.map_err(|error| error.error_response()), |()| {
+                AppConfig::default()
+            }));
+        fn_service(|stream: TcpStream| {
+            let peer = stream.peer_addr().ok();
+            ready(Ok((Socket::new(stream), peer)))
+        })
+        .and_then(http)
+    })?;
+    Ok(builder.run())
 }
 
 /// HTTP takes one core of every eight, so as not to fight the compute pool.

@@ -1,7 +1,7 @@
 //! `POST /v1/chat/completions`.
 
 use crate::boot::App;
-use crate::http::{ApiError, body};
+use crate::http::{Answering, ApiError, body};
 use crate::openai::fields::Fields;
 use crate::openai::generate::{self, Job};
 use crate::openai::messages;
@@ -23,6 +23,7 @@ pub(crate) async fn chat(
     let body = body::json(&app, &request, payload).await?;
     let chat = ChatRequest::read(&body, serving.vocab_size())?;
     drop(body);
+    let answering = Answering::begin(&request);
     serving.check_model(chat.common.model.as_deref())?;
     let prompt = serving.tokenize_chat(chat.messages, true).await?;
     let job = Job {
@@ -33,7 +34,7 @@ pub(crate) async fn chat(
         default_max_tokens: None,
         salt,
     };
-    generate::run(&app, serving, job).await
+    generate::run(&app, serving, job, answering).await
 }
 
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! `POST /v1/completions`.
 
 use crate::boot::App;
-use crate::http::{ApiError, body};
+use crate::http::{Answering, ApiError, body};
 use crate::openai::fields::{Fields, wrong};
 use crate::openai::generate::{self, Job};
 use crate::openai::request::{Common, MAX_CHOICES, text_logprobs, token_ids};
@@ -25,6 +25,7 @@ pub(crate) async fn completions(
     let body = body::json(&app, &request, payload).await?;
     let text = TextRequest::read(&body, serving.vocab_size())?;
     drop(body);
+    let answering = Answering::begin(&request);
     serving.check_model(text.common.model.as_deref())?;
     let mut prompts = Vec::with_capacity(text.prompts.len());
     for prompt in text.prompts {
@@ -41,7 +42,7 @@ pub(crate) async fn completions(
         default_max_tokens: Some(DEFAULT_MAX_TOKENS),
         salt,
     };
-    generate::run(&app, serving, job).await
+    generate::run(&app, serving, job, answering).await
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

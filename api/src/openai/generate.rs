@@ -1,7 +1,7 @@
 //! From a checked request to a response: submit every choice, then stream or collect.
 
 use crate::boot::{App, Serving};
-use crate::http::ApiError;
+use crate::http::{Answering, ApiError};
 use crate::openai::choice::{Choice, Event};
 use crate::openai::request::{Common, MAX_CHOICES};
 use crate::openai::response::{Collected, Envelope, Style, Totals};
@@ -30,7 +30,12 @@ pub(crate) struct Job {
 ///
 /// # Errors
 /// [`ApiError`] for a job that cannot run, that was refused, or that failed before its head was sent.
-pub(crate) async fn run(app: &App, serving: &Serving, job: Job) -> Result<HttpResponse, ApiError> {
+pub(crate) async fn run(
+    app: &App,
+    serving: &Serving,
+    job: Job,
+    answering: Answering,
+) -> Result<HttpResponse, ApiError> {
     let count = job.prompts.len() * job.common.n as usize;
     if count > MAX_CHOICES {
         let message = format!("{count} choices (prompts times n) are more than {MAX_CHOICES}");
@@ -45,6 +50,7 @@ pub(crate) async fn run(app: &App, serving: &Serving, job: Job) -> Result<HttpRe
     }
     let interval_us = app.http.comment_interval_ms * 1_000;
     let body = sse::stream(envelope, choices, totals, app.clock.clone(), interval_us);
+    let body = body.inspect(move |_| _ = &answering);
     Ok(HttpResponse::Ok()
         .content_type("text/event-stream; charset=utf-8")
         .insert_header((header::CACHE_CONTROL, "no-cache"))
