@@ -367,6 +367,35 @@ fn equal_prefixes_are_computed_once_within_a_tenant_only() {
 }
 
 #[test]
+fn without_the_prefix_cache_nothing_is_shared_but_a_victim_still_finds_its_own_blocks() {
+    simulate(async |clock| {
+        let mut laboratory = tight(clock.clone(), PreemptionMode::Swap);
+        laboratory.settings.prefix_cache.enabled = false;
+        let engine = laboratory.start();
+        let tokens: Vec<TokenId> = (0..80).collect();
+        for _ in 0..2 {
+            let got = collect(engine.submit(request(&tokens, 2)).await.unwrap()).await;
+            let Some(StreamEvent::Finished { usage, .. }) = got.end else { panic!("{got:?}") };
+            assert_eq!(usage.cached_tokens, 0);
+        }
+        let background = Request { tier: Tier::Background, ..request(&tokens, 60) };
+        let mut victim = engine.submit(background).await.unwrap();
+        victim.next().await.unwrap();
+        let premium = Request { tier: Tier::Premium, ..request(&tokens, 40) };
+        let mut premium = engine.submit(premium).await.unwrap();
+        premium.next().await.unwrap();
+        let status = engine.status().await.unwrap();
+        assert!(status.host_blocks_free < status.host_blocks, "the victim was not copied out");
+        drop(premium);
+        let Some(StreamEvent::Finished { usage, .. }) = collect(victim).await.end else {
+            panic!("the victim did not finish")
+        };
+        assert!(usage.preemptions > 0);
+        settled(&engine).await;
+    });
+}
+
+#[test]
 fn stop_tokens_end_the_output_and_are_not_part_of_it() {
     simulate(async |clock| {
         let laboratory = Laboratory::tiny(clock);

@@ -1,6 +1,6 @@
 //! Names of full blocks.
 
-use tiercel_device::TokenId;
+use tiercel_device::{SeqId, TokenId};
 
 /// Name of a full block: the hash of all tokens up to its end, chained and salted, 128 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -10,6 +10,15 @@ pub struct BlockHash(pub [u8; 16]);
 /// nobody can probe what others have cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Salt(pub [u8; 16]);
+
+impl Salt {
+    /// A salt that no other sequence of the engine has.
+    pub fn of_sequence(seq: SeqId) -> Salt {
+        let mut salt = [0; 16];
+        salt[..8].copy_from_slice(&seq.0.to_le_bytes());
+        Salt(salt)
+    }
+}
 
 /// Name of the block holding `tokens`, which follows the block named `parent` (`None`: it is the
 /// first). BLAKE3, so that a client cannot construct two prompts with one name.

@@ -1,5 +1,6 @@
 //! What happens to sequences between plans: they arrive, end, are commanded, and steps complete.
 
+use crate::blocks::Salt;
 use crate::protocol::StoreEvent;
 use crate::scheduler::outcome::{Effect, EndReport, FinishReason, PreemptDecision, RequestFault};
 use crate::scheduler::sequence::{Hold, NewSequence, Phase, Sequence};
@@ -8,7 +9,11 @@ use tiercel_device::{Sampled, SeqFault, SeqId, StepDone, StepError, StepOutput, 
 
 impl Scheduler {
     /// A new sequence waits for its first start.
-    pub fn enqueue(&mut self, new: NewSequence) {
+    pub fn enqueue(&mut self, mut new: NewSequence) {
+        if !self.share_prefixes {
+            // Names stay, a swapped sequence is found again by them, but nobody else's are equal.
+            new.salt = Salt::of_sequence(new.seq);
+        }
         let sequence = Sequence::new(new, self.limits.block_size);
         self.sequences.insert(sequence.id, sequence);
     }

@@ -14,6 +14,8 @@ pub struct Scheduler {
     pub(crate) settings: SchedulerSettings,
     pub(crate) mode: PreemptionMode,
     pub(crate) max_preemptions: u32,
+    /// Whether sequences of one tenant find each other's blocks.
+    pub(crate) share_prefixes: bool,
     pub(crate) preset: Preset,
     pub(crate) limits: Limits,
     pub(crate) cost: CostModel,
@@ -122,6 +124,7 @@ impl Scheduler {
             settings: settings.scheduler.clone(),
             mode: settings.preemption.mode,
             max_preemptions: settings.preemption.max_per_request,
+            share_prefixes: settings.prefix_cache.enabled,
             preset: Preset::of(settings.scheduler.policy),
             limits: Limits {
                 block_size: info.block_size,
