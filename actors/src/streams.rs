@@ -130,8 +130,10 @@ mod tests {
 
     #[test]
     fn a_reader_that_reads_nothing_stalls_after_the_timeout() {
-        let (mut streams, _reader, _) = streams(3);
-        streams.token(SeqId(1), token(0), Timestamp(1000));
+        let (mut streams, _reader, _) = streams(8);
+        for i in 0..6 {
+            streams.token(SeqId(1), token(i), Timestamp(1000));
+        }
         assert_eq!(streams.check(Timestamp(1999), 1), StreamCheck::default());
         assert_eq!(streams.check(Timestamp(2000), 1).stalled, [SeqId(1)]);
     }

@@ -151,7 +151,8 @@ fn edit(dir: &tempfile::TempDir, file: &str, from: &str, to: &str) {
 fn damaged_directories_are_refused_with_a_reason() {
     const INDEX: &str = "model.safetensors.index.json";
     const SHARD: &str = "model-00002-of-00002.safetensors";
-    let damage: [(&str, &dyn Fn(&tempfile::TempDir)); 10] = [
+    type Damage<'a> = (&'a str, &'a dyn Fn(&tempfile::TempDir));
+    let damage: [Damage<'_>; 10] = [
         ("lacks 9 of its tensors: model.layers.2.", &|dir| {
             edit(dir, "config.json", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3")
         }),
