@@ -172,7 +172,7 @@ impl Served {
         let mut process = tiercel(&all).stderr(Stdio::piped()).spawn().unwrap();
         let mut log = BufReader::new(process.stderr.take().unwrap());
         let mut text = String::new();
-        while !text.contains(" ready ") {
+        while !text.contains(" ready") {
             let mut line = String::new();
             assert!(log.read_line(&mut line).unwrap() > 0, "it ended: {text}");
             text += &line;

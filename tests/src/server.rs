@@ -16,9 +16,7 @@ const LOOK_US: u64 = 2_000;
 
 /// A running server. Dropping it stops it without looking back; [`TestServer::finish`] checks it first.
 pub struct TestServer {
-    engine: EngineHandle,
-    running: Option<Running>,
-    address: SocketAddr,
+    running: Running,
 }
 
 impl TestServer {
@@ -43,25 +41,22 @@ impl TestServer {
     pub fn start(mut settings: ServerSettings) -> TestServer {
         settings.http.listen = "127.0.0.1:0".into();
         settings.check().unwrap();
-        let running = start(settings).unwrap();
-        let address = running.address();
-        let (engine, running) = running.ready().unwrap();
-        TestServer { engine, running: Some(running), address }
+        TestServer { running: start(settings).unwrap().ready().unwrap() }
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.running.address()
     }
 
     /// Its engine.
     pub fn engine(&self) -> &EngineHandle {
-        &self.engine
+        self.running.engine()
     }
 
     /// A new connection.
     pub fn connect(&self) -> Connection {
-        Connection::open(self.address)
+        Connection::open(self.address())
     }
 
     /// `GET path`.
@@ -76,7 +71,7 @@ impl TestServer {
 
     /// A snapshot of the engine.
     pub fn status(&self) -> EngineStatus {
-        block_on(self.engine.status()).unwrap()
+        block_on(self.engine().status()).unwrap()
     }
 
     /// Waits until `done` holds for the engine.
@@ -87,7 +82,7 @@ impl TestServer {
         let clock = Clock::wall();
         block_on(async {
             loop {
-                let status = self.engine.status().await.unwrap();
+                let status = self.engine().status().await.unwrap();
                 if done(&status) {
                     return status;
                 }
@@ -109,16 +104,16 @@ impl TestServer {
     }
 
     /// Checks that the server still serves and holds nothing, then stops it in order.
-    pub fn finish(mut self) {
+    pub fn finish(self) {
         self.wait_until_idle();
         let health = self.get("/health");
         assert_eq!(health.status, 200, "{}", health.text());
-        self.running.take().unwrap().stop().unwrap();
+        self.running.stop().unwrap();
     }
 
     /// Stops it in order and says how that went.
-    pub fn stop(mut self) -> Result<(), BootError> {
-        self.running.take().unwrap().stop()
+    pub fn stop(self) -> Result<(), BootError> {
+        self.running.stop()
     }
 }
 

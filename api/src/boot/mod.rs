@@ -17,7 +17,7 @@ mod signals;
 
 pub(crate) use app::{App, Serving, Stage};
 pub use error::BootError;
-pub use running::{Running, start};
+pub use running::{Running, Starting, start};
 
 use run::Bound;
 use tiercel_config::ServerSettings;

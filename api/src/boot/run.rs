@@ -56,29 +56,50 @@ impl Bound {
         tracing::info!(%address, "listening; loading the model");
         let handle = server.handle();
         let mut http = std::pin::pin!(until_http_ends(server));
-        let mut shutdown = std::pin::pin!(shutdown);
         actix_rt::spawn(upkeep(app.clone()));
         let control = Arbiter::new();
-
-        let engine = tokio::select! {
-            engine = launch(&settings, &app, &control) => engine?,
-            () = &mut shutdown => return stop_http(&handle, http).await,
-            error = &mut http => return Err(error),
+        let life = Life { settings: &settings, app: &app, control: &control };
+        let served = tokio::select! {
+            served = life.serve(shutdown, ready) => served,
+            error = &mut http => Err(error),
         };
+        control.stop();
+        served?;
+        stop_http(&handle, http).await
+    }
+}
+
+/// What happens between the first connection and the last.
+struct Life<'a> {
+    settings: &'a ServerSettings,
+    app: &'a App,
+    /// Where the engine's actors run.
+    control: &'a Arbiter,
+}
+
+impl Life<'_> {
+    /// Loads, serves until `shutdown` resolves, and drains the engine.
+    async fn serve(
+        self,
+        shutdown: impl Future<Output = ()>,
+        ready: impl FnOnce(EngineHandle),
+    ) -> Result<(), BootError> {
+        let mut shutdown = std::pin::pin!(shutdown);
+        let engine = tokio::select! {
+            engine = launch(self.settings, self.app, self.control) => engine?,
+            () = &mut shutdown => return Ok(()),
+        };
+        tracing::info!(model = self.app.accepting().map_or("?", |s| &s.model_name), "ready");
         ready(engine.clone());
-        tracing::info!(%address, model = app.accepting().map_or("?", |s| &s.model_name), "ready");
         tokio::select! {
             () = &mut shutdown => {}
             cause = engine.died() => return Err(BootError::EngineDied(cause)),
-            error = &mut http => return Err(error),
         }
-        app.drain();
+        self.app.drain();
         tokio::select! {
-            () = engine.drain(settings.http.drain_grace_ms) => {}
-            cause = engine.died() => return Err(BootError::EngineDied(cause)),
+            () = engine.drain(self.settings.http.drain_grace_ms) => Ok(()),
+            cause = engine.died() => Err(BootError::EngineDied(cause)),
         }
-        control.stop();
-        stop_http(&handle, http).await
     }
 }
 

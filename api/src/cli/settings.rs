@@ -8,7 +8,7 @@ use tiercel_config::{FIELDS, Field, Kind, Loader, ServerSettings};
 
 const CONFIG: &str = "TIERCEL_CONFIG";
 /// Variables that are not settings.
-const RESERVED: [&str; 3] = [CONFIG, log::FILTER, "TIERCEL_CACHE_DIR"];
+const RESERVED: [&str; 4] = [CONFIG, log::FILTER, "TIERCEL_CACHE_DIR", "TIERCEL_API_KEY"];
 
 /// Settings given on the command line.
 #[derive(Debug, Default)]

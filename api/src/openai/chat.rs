@@ -19,8 +19,8 @@ pub(crate) async fn chat(
     payload: Payload,
 ) -> Result<HttpResponse, ApiError> {
     let salt = app.tenants.salt(&request)?;
-    let serving = app.accepting()?;
     let body = body::json(&app, &request, payload).await?;
+    let serving = app.accepting()?;
     let chat = ChatRequest::read(&body, serving.vocab_size())?;
     drop(body);
     let answering = Answering::begin(&request);

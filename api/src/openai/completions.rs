@@ -21,8 +21,8 @@ pub(crate) async fn completions(
     payload: Payload,
 ) -> Result<HttpResponse, ApiError> {
     let salt = app.tenants.salt(&request)?;
-    let serving = app.accepting()?;
     let body = body::json(&app, &request, payload).await?;
+    let serving = app.accepting()?;
     let text = TextRequest::read(&body, serving.vocab_size())?;
     drop(body);
     let answering = Answering::begin(&request);

@@ -16,8 +16,8 @@ pub(crate) async fn tokenize(
     payload: Payload,
 ) -> Result<HttpResponse, ApiError> {
     app.tenants.salt(&request)?;
-    let serving = app.accepting()?;
     let body = body::json(&app, &request, payload).await?;
+    let serving = app.accepting()?;
     let fields = Fields::root(&body)?;
     serving.check_model(fields.string("model")?)?;
     let tokens = match fields.string("prompt")? {
@@ -51,8 +51,8 @@ pub(crate) async fn detokenize(
     payload: Payload,
 ) -> Result<HttpResponse, ApiError> {
     app.tenants.salt(&request)?;
-    let serving = app.accepting()?;
     let body = body::json(&app, &request, payload).await?;
+    let serving = app.accepting()?;
     let fields = Fields::root(&body)?;
     serving.check_model(fields.string("model")?)?;
     let ids = fields
