@@ -46,18 +46,6 @@ pub struct LoadProgress {
     pub total: usize,
 }
 
-/// The weight format a `--weights` value names: `auto`, `f32`, `bf16`, `q8_0` or `native`.
-pub fn weight_format(name: &str) -> Option<WeightFormat> {
-    match name {
-        "auto" => Some(WeightFormat::Auto),
-        "f32" => Some(WeightFormat::F32),
-        "bf16" => Some(WeightFormat::Bf16),
-        "q8_0" => Some(WeightFormat::Q8_0),
-        "native" => Some(WeightFormat::Native),
-        _ => None,
-    }
-}
-
 impl<O: Ops> Weights<O> {
     /// Packs all weights of a checkpoint. Logs what they became.
     ///

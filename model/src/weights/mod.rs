@@ -21,4 +21,4 @@ pub use crate::source::ModelFiles;
 pub use checkpoint::Checkpoint;
 pub use error::WeightError;
 pub(crate) use load::LayerWeights;
-pub use load::{LoadProgress, Weights, weight_format};
+pub use load::{LoadProgress, Weights};
