@@ -1,15 +1,18 @@
 //! Chat templates: a conversation as one text, with the markup the model was trained on.
 //!
 //! Templates are Jinja, written for Hugging Face's renderer, and come with the model: they are
-//! untrusted programs. They run in minijinja with a limit on work and on output.
+//! programs of strangers. They run in minijinja with a limit on work and on output; the memory of values
+//! that a template builds inside is bounded by the work alone.
 
 use crate::gguf::{GgufError, GgufFile};
 use crate::source::ModelFiles;
-use crate::tokenizer::{SpecialTokens, Tokenizer, TokenizerError, read_config};
+use crate::tokenizer::{SpecialTokens, TEXT_BYTES_MAX, Tokenizer, TokenizerError, read_config};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde, Value};
 use minijinja::{Environment, Error, ErrorKind, context};
 use serde::Serialize;
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use std::io::{self, Write};
 use std::path::Path;
 use tiercel_device::{Clock, TokenId};
 
@@ -18,6 +21,8 @@ const FUEL: u64 = 20_000_000;
 /// Largest template source, bytes.
 const SOURCE_BYTES_MAX: usize = 1 << 20;
 const NAME: &str = "chat";
+/// Widest indentation of JSON in a rendering, in spaces.
+const INDENT_MAX: usize = 16;
 
 /// What most instruction-tuned models without a template of their own understand.
 const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + \
@@ -122,7 +127,27 @@ impl ChatTemplate {
             bos_token => self.bos.as_str(),
             eos_token => self.eos.as_str(),
         };
-        template.render(context).map_err(failed)
+        let mut text = Bounded(Vec::new());
+        template.render_captured_to(context, &mut text).map_err(failed)?;
+        String::from_utf8(text.0).map_err(|error| TemplateError::Messages(error.to_string()))
+    }
+}
+
+/// Collects the rendering up to the length that can be tokenized.
+struct Bounded(Vec<u8>);
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > TEXT_BYTES_MAX - self.0.len() {
+            let message = format!("the conversation is longer than {TEXT_BYTES_MAX} bytes");
+            return Err(io::Error::other(message));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -164,38 +189,46 @@ fn strftime_now(format: String) -> Result<String, Error> {
 
 /// As Python's `json.dumps(ensure_ascii=False)`; minijinja's own escapes for HTML.
 fn tojson(value: Value, options: Kwargs) -> Result<Value, Error> {
-    let invalid = |error: serde_json::Error| {
-        Error::new(ErrorKind::InvalidOperation, format!("tojson: {error}"))
-    };
     let indent: Option<usize> = options.get("indent")?;
+    // Written in some templates, and already so.
+    options.get::<Option<bool>>("ensure_ascii")?;
     options.assert_all_used()?;
-    let text = match indent {
-        None => spaced(&serde_json::to_value(&value).map_err(invalid)?),
-        Some(_) => serde_json::to_string_pretty(&value).map_err(invalid)?,
+    let mut text = Vec::new();
+    let written = match indent {
+        None => value.serialize(&mut Serializer::with_formatter(&mut text, Spaced)),
+        Some(width) => {
+            let indent = " ".repeat(width.min(INDENT_MAX));
+            let pretty = PrettyFormatter::with_indent(indent.as_bytes());
+            value.serialize(&mut Serializer::with_formatter(&mut text, pretty))
+        }
     };
-    Ok(Value::from_safe_string(text))
+    written.map_err(|error| Error::new(ErrorKind::InvalidOperation, format!("tojson: {error}")))?;
+    Ok(Value::from_safe_string(String::from_utf8_lossy(&text).into_owned()))
 }
 
 /// Python writes a space after commas and colons.
-fn spaced(value: &serde_json::Value) -> String {
-    use serde_json::Value as Json;
-    match value {
-        Json::Array(items) => {
-            format!("[{}]", items.iter().map(spaced).collect::<Vec<_>>().join(", "))
-        }
-        Json::Object(entries) => {
-            let entry = |(key, value): (&String, &Json)| {
-                format!("{}: {}", Json::from(key.as_str()), spaced(value))
-            };
-            format!("{{{}}}", entries.iter().map(entry).collect::<Vec<_>>().join(", "))
-        }
-        other => other.to_string(),
+struct Spaced;
+
+impl Formatter for Spaced {
+    fn begin_array_value<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        out.write_all(b": ")
     }
 }
 
 fn one_line(error: &Error) -> String {
-    let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
-    detail.split_whitespace().collect::<Vec<_>>().join(" ")
+    let mut text = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    if let Some(cause) = std::error::Error::source(error) {
+        text = format!("{text}: {cause}");
+    }
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -237,6 +270,22 @@ mod tests {
         assert_eq!(chat.render(&messages, true).unwrap(), expected);
     }
 
+    /// The expected texts are what Python's `json.dumps(ensure_ascii=False)` writes.
+    #[test]
+    fn json_is_written_as_python_writes_it() {
+        let json = |options: &str| {
+            let value = "{'b': [1, 2.0, true, none], 'a': {'é<': 'x\\n'}, 'c': [], 'd': {}}";
+            let source = format!("{{{{ {value} | tojson{options} }}}}");
+            template(&source).unwrap().render(&[], true).unwrap()
+        };
+        let flat = r#"{"b": [1, 2.0, true, null], "a": {"é<": "x\n"}, "c": [], "d": {}}"#;
+        assert_eq!(json(""), flat);
+        assert_eq!(json("(ensure_ascii=false)"), flat);
+        let indented = json("(indent=4)");
+        assert!(indented.starts_with("{\n    \"b\": [\n        1,\n"), "{indented}");
+        assert!(indented.ends_with("    \"c\": [],\n    \"d\": {}\n}"), "{indented}");
+    }
+
     #[test]
     fn a_template_that_raises_says_so_in_one_line() {
         let chat = template("{{ raise_exception('roles must\n alternate') }}").unwrap();
@@ -252,6 +301,15 @@ mod tests {
         )
         .unwrap();
         assert!(matches!(chat.render(&[], true), Err(TemplateError::Messages(_))));
+    }
+
+    #[test]
+    fn a_rendering_has_a_longest_length() {
+        let chat = template("{{ messages[0].content }}").unwrap();
+        let render = |bytes| chat.render(&[message("user", &"x".repeat(bytes))], true);
+        assert_eq!(render(TEXT_BYTES_MAX).unwrap().len(), TEXT_BYTES_MAX);
+        let error = render(TEXT_BYTES_MAX + 1).unwrap_err().to_string();
+        assert!(error.contains("longer than"), "{error}");
     }
 
     #[test]
