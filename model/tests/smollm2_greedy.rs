@@ -15,7 +15,9 @@ use tiercel_gpu::cpu::CpuOps;
 use tiercel_gpu::{KvType, WeightFormat};
 use tiercel_model::load::{KvCapacity, LoadOptions, open};
 use tiercel_model::runner::ModelRunner;
-use tiercel_model::source::Resolver;
+use tiercel_model::source::{ModelFiles, Resolver};
+use tiercel_model::template::{ChatMessage, ChatTemplate};
+use tiercel_model::tokenizer::Tokenizer;
 use tiercel_model::weights::Checkpoint;
 
 /// Two logits closer than this may change places when f32 sums are taken in another order.
@@ -33,10 +35,19 @@ struct Reference {
 #[derive(Deserialize)]
 struct Prompt {
     name: String,
+    /// The conversation that `text` renders, if it is one.
+    messages: Option<Vec<Message>>,
+    text: String,
     prompt: Vec<TokenId>,
     tokens: Vec<TokenId>,
     second: Vec<TokenId>,
     gap: Vec<f32>,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    role: String,
+    content: String,
 }
 
 /// A prompt being continued.
@@ -76,6 +87,11 @@ fn reference() -> Vec<Prompt> {
     serde_json::from_str::<Reference>(&text).expect("well-formed").prompts
 }
 
+fn default_model() -> ModelFiles {
+    let resolver = Resolver::from_env().expect("a cache directory");
+    resolver.resolve(None).expect("the default model can be fetched").files
+}
+
 fn runner(sequences: usize, blocks: u32) -> ModelRunner<CpuOps> {
     let options = LoadOptions {
         weights: WeightFormat::F32,
@@ -86,8 +102,7 @@ fn runner(sequences: usize, blocks: u32) -> ModelRunner<CpuOps> {
         max_num_batched_tokens: BUDGET,
         ..LoadOptions::default()
     };
-    let model = Resolver::from_env().expect("a cache").resolve(None).expect("the default model");
-    let checkpoint = Checkpoint::open(&model.files).expect("a good checkpoint");
+    let checkpoint = Checkpoint::open(&default_model()).expect("a good checkpoint");
     open(&checkpoint, &options, &mut |_| {}).expect("a device").into_runner(sequences).0
 }
 
@@ -170,4 +185,21 @@ fn greedy_tokens_equal_those_of_transformers() {
     println!("{compared} of {expected} tokens compared");
     // A few near-ties may go the other way, no more: each ends the comparison of its prompt.
     assert!(compared * 10 >= expected * 8, "{compared} of {expected} tokens compared");
+}
+
+#[test]
+fn prompts_become_the_token_ids_of_transformers() {
+    let files = default_model();
+    let tokenizer = Tokenizer::from_files(&files).unwrap();
+    let template = ChatTemplate::from_files(&files, &tokenizer).unwrap();
+    for Prompt { name, messages, text, prompt, .. } in reference() {
+        if let Some(messages) = messages {
+            let messages: Vec<ChatMessage> = messages
+                .into_iter()
+                .map(|Message { role, content }| ChatMessage { role, content })
+                .collect();
+            assert_eq!(template.render(&messages, true).unwrap(), text, "{name}: its text");
+        }
+        assert_eq!(tokenizer.encode(&text, false, true).unwrap(), prompt, "{name}: its tokens");
+    }
 }
