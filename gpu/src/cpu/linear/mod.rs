@@ -20,11 +20,14 @@ use super::isa::Isa;
 use super::pool::{Pool, SharedMut};
 use super::tensor::{Tensor, Vector};
 use super::weights::{Matrix, Panels, QUANT_LEN, Segment};
+use activations::ActBlock;
 pub(crate) use activations::ActRows;
 use std::ops::Range;
 
 /// Activations of a block of rows should stay in the L2 cache beside the panels that stream past.
 const ROW_BLOCK_BYTES: usize = 192 << 10;
+/// Quantized activations of this size stay in the L1 cache while a range of panels streams from L2.
+const ROW_TILE_BYTES: usize = 16 << 10;
 /// Multiply-adds that are worth handing to another thread, about 1 us.
 const CHUNK_MACS: usize = 48 << 10;
 /// Chunks per thread, so that a thread that is late does not hold up the others for long.
@@ -117,15 +120,22 @@ impl Product<'_> {
         for panel in panels {
             for row in rows.clone() {
                 let (x, acts) = (self.x.row(row), || self.acts.row(row));
-                let emit = |sums: &[f32]| self.emit(segment, panel, row, sums);
                 match &segment.panels {
-                    Panels::F32(all) => emit(&portable::f32_row(&all[panel * k..][..k], x)),
-                    Panels::Bf16(all) => emit(&portable::bf16_row(&all[panel * k..][..k], x)),
+                    Panels::F32(all) => {
+                        let sums = portable::f32_row(&all[panel * k..][..k], x);
+                        self.emit(segment, panel, row, &sums);
+                    }
+                    Panels::Bf16(all) => {
+                        let sums = portable::bf16_row(&all[panel * k..][..k], x);
+                        self.emit(segment, panel, row, &sums);
+                    }
                     Panels::Q8(all) => {
-                        emit(&portable::q8_row(&all[panel * blocks..][..blocks], acts()));
+                        let sums = portable::q8_row(&all[panel * blocks..][..blocks], acts());
+                        self.emit(segment, panel, row, &sums);
                     }
                     Panels::Q4(all) => {
-                        emit(&portable::q4_row(&all[panel * blocks..][..blocks], acts()));
+                        let sums = portable::q4_row(&all[panel * blocks..][..blocks], acts());
+                        self.emit(segment, panel, row, &sums);
                     }
                 }
             }
@@ -170,34 +180,42 @@ impl Product<'_> {
     #[cfg(target_arch = "x86_64")]
     fn avx2_quant(&self, segment: &Segment, panels: Range<usize>, rows: Range<usize>) {
         let blocks = self.k.div_ceil(QUANT_LEN);
-        for panel in panels {
-            let range = panel * blocks..(panel + 1) * blocks;
-            tiles!(rows.clone(), [4, 3, 2, 1], |tile| {
-                let acts = tile.map(|row| self.acts.row(row));
-                // SAFETY: `Isa::Avx2`, which led here, exists only where the processor has it.
-                let sums = unsafe {
-                    match &segment.panels {
-                        Panels::Q8(all) => avx2_quant::q8_tile(&all[range.clone()], acts),
-                        Panels::Q4(all) => avx2_quant::q4_tile(&all[range.clone()], acts),
-                        Panels::F32(_) | Panels::Bf16(_) => unreachable!("a quantized segment"),
+        let near = (ROW_TILE_BYTES / (blocks * size_of::<ActBlock>())).max(4) / 4 * 4;
+        for first in rows.clone().step_by(near) {
+            let near_rows = first..rows.end.min(first + near);
+            for panel in panels.clone() {
+                let range = panel * blocks..(panel + 1) * blocks;
+                tiles!(near_rows.clone(), [4, 3, 2, 1], |tile| {
+                    let acts = tile.map(|row| self.acts.row(row));
+                    // SAFETY: `Isa::Avx2`, which led here, exists only where the processor has it.
+                    let sums = unsafe {
+                        match &segment.panels {
+                            Panels::Q8(all) => avx2_quant::q8_tile(&all[range.clone()], acts),
+                            Panels::Q4(all) => avx2_quant::q4_tile(&all[range.clone()], acts),
+                            Panels::F32(_) | Panels::Bf16(_) => unreachable!("a quantized segment"),
+                        }
+                    };
+                    for (row, sums) in tile.into_iter().zip(sums) {
+                        self.emit(segment, panel, row, &sums);
                     }
-                };
-                for (row, sums) in tile.into_iter().zip(sums) {
-                    self.emit(segment, panel, row, &sums);
-                }
-            });
+                });
+            }
         }
     }
 
     /// Adds the bias and stores the outputs of one row and panel; those beyond `n` are dropped.
     #[inline]
-    fn emit(&self, segment: &Segment, panel: usize, row: usize, sums: &[f32]) {
-        let first = panel * sums.len();
-        let len = sums.len().min(segment.n - first);
+    fn emit<const N: usize>(&self, segment: &Segment, panel: usize, row: usize, sums: &[f32; N]) {
+        let first = panel * N;
+        let len = N.min(segment.n - first);
         let col = segment.first + first;
         // SAFETY: work items differ in their rows or in their panels, so no two write the same place.
         let out = unsafe { self.out.slice(row * self.out_cols + col, len) };
-        out.copy_from_slice(&sums[..len]);
+        match out.first_chunk_mut::<N>() {
+            // Of a length known to the compiler: a vector store instead of a call.
+            Some(whole) => *whole = *sums,
+            None => out.copy_from_slice(&sums[..len]),
+        }
         if let Some(bias) = self.bias {
             out.iter_mut().zip(&bias.values[col..]).for_each(|(out, bias)| *out += bias);
         }
