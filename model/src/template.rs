@@ -1,8 +1,9 @@
 //! Chat templates: a conversation as one text, with the markup the model was trained on.
 //!
 //! Templates are Jinja, written for Hugging Face's renderer, and come with the model: they are
-//! programs of strangers. They run in minijinja with a limit on work and on output; the memory of values
-//! that a template builds inside is bounded by the work alone.
+//! programs of strangers. They run in minijinja with a limit on the instructions executed and on the text
+//! written. The memory of the values that a template builds on the way has no limit of its own: one
+//! instruction can double a text, so do not serve models of people you would not run a program of.
 
 use crate::gguf::{GgufError, GgufFile};
 use crate::source::ModelFiles;
@@ -12,7 +13,8 @@ use minijinja::value::{Kwargs, Serde, Value};
 use minijinja::{Environment, Error, ErrorKind, context};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::path::Path;
 use tiercel_device::{Clock, TokenId};
 
@@ -43,7 +45,7 @@ pub struct ChatMessage {
 pub enum TemplateError {
     /// The template itself cannot be used.
     #[error(
-        "the model's chat template cannot be read: {0}; serve it for /v1/completions only, or fix the template"
+        "the model's chat template cannot be used: {0}; use /v1/completions, or have the template fixed"
     )]
     Template(String),
     /// The template refused these messages: the client's fault.
@@ -93,7 +95,7 @@ impl ChatTemplate {
         text: &dyn Fn(TokenId) -> String,
     ) -> Result<ChatTemplate, TemplateError> {
         if source.len() > SOURCE_BYTES_MAX {
-            let why = format!("{} bytes are more than {SOURCE_BYTES_MAX}", source.len());
+            let why = format!("it has more than {SOURCE_BYTES_MAX} bytes");
             return Err(TemplateError::Template(why));
         }
         let mut environment = Environment::new();
@@ -111,6 +113,25 @@ impl ChatTemplate {
             .map_err(|error| TemplateError::Template(one_line(&error)))?;
         let token = |token: Option<TokenId>| token.map(text).unwrap_or_default();
         Ok(ChatTemplate { environment, bos: token(special.bos), eos: token(special.eos) })
+    }
+
+    /// The conversation as tokens; `open` begins the assistant's answer. What the messages say stays text:
+    /// a control token spelled in one is encoded as the characters it is made of.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`], and [`TemplateError::Tokenizer`].
+    pub fn encode(
+        &self,
+        tokenizer: &Tokenizer,
+        messages: &[ChatMessage],
+        open: bool,
+    ) -> Result<Vec<TokenId>, TemplateError> {
+        let protected = |message: &ChatMessage| ChatMessage {
+            role: message.role.clone(),
+            content: tokenizer.protect(&message.content).into_owned(),
+        };
+        let messages: Vec<ChatMessage> = messages.iter().map(protected).collect();
+        Ok(tokenizer.encode_markup(&self.render(&messages, open)?)?)
     }
 
     /// The conversation as text, markup included; `open` begins the assistant's answer. It holds the
@@ -161,8 +182,12 @@ fn of_gguf(path: &Path) -> Result<Option<String>, TemplateError> {
 fn of_dir(dir: &Path) -> Result<Option<String>, TemplateError> {
     let path = dir.join("chat_template.jinja");
     if path.exists() {
-        let unreadable = |error: std::io::Error| TemplateError::Template(error.to_string());
-        return std::fs::read_to_string(path).map(Some).map_err(unreadable);
+        let unreadable = |error: io::Error| TemplateError::Template(error.to_string());
+        let mut source = String::new();
+        // One byte more than is accepted: what is too long is refused, not cut.
+        let bounded = File::open(path).map(|file| file.take(SOURCE_BYTES_MAX as u64 + 1));
+        bounded.and_then(|mut file| file.read_to_string(&mut source)).map_err(unreadable)?;
+        return Ok(Some(source));
     }
     let Some(config) = read_config(&dir.join("tokenizer_config.json"))? else { return Ok(None) };
     let template = match &config["chat_template"] {

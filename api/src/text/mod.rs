@@ -23,7 +23,8 @@ enum Kind {
 
 struct Model {
     tokenizer: Tokenizer,
-    template: ChatTemplate,
+    /// Or why conversations cannot be rendered.
+    template: Result<ChatTemplate, String>,
 }
 
 impl Text {
@@ -32,14 +33,17 @@ impl Text {
         Text { kind: Kind::Bytes, end_tokens: vec![bytes::END] }
     }
 
-    /// A model's.
+    /// A model's. A chat template that cannot be used is no error: texts can be completed all the same.
     ///
     /// # Errors
-    /// Its tokenizer or its chat template cannot be read.
+    /// Its tokenizer cannot be read.
     pub(crate) fn of_model(files: &ModelFiles) -> Result<Text, String> {
         let tokenizer = Tokenizer::from_files(files).map_err(|error| error.to_string())?;
         let template =
-            ChatTemplate::from_files(files, &tokenizer).map_err(|error| error.to_string())?;
+            ChatTemplate::from_files(files, &tokenizer).map_err(|error| error.to_string());
+        if let Err(why) = &template {
+            tracing::warn!("no chat: {why}");
+        }
         let end_tokens = tokenizer.special().ends.clone();
         Ok(Text { kind: Kind::Model(Box::new(Model { tokenizer, template })), end_tokens })
     }
@@ -60,7 +64,7 @@ impl Text {
         }
     }
 
-    /// A conversation as tokens; `open` begins the assistant's answer.
+    /// A conversation as tokens; `open` begins the assistant's answer. Markup in a message stays text.
     pub(crate) fn encode_chat(
         &self,
         messages: &[ChatMessage],
@@ -72,9 +76,9 @@ impl Text {
                 Ok(bytes::encode_chat(pairs, open))
             }
             Kind::Model(model) => {
-                let text =
-                    model.template.render(messages, open).map_err(|error| error.to_string())?;
-                model.tokenizer.encode(&text, false, true).map_err(|error| error.to_string())
+                let template = model.template.as_ref().map_err(Clone::clone)?;
+                let tokens = template.encode(&model.tokenizer, messages, open);
+                tokens.map_err(|error| error.to_string())
             }
         }
     }
@@ -127,5 +131,27 @@ impl StreamDecoder {
             StreamDecoder::Bytes(buffer) => buffer.finish(),
             StreamDecoder::Model(decoder) => decoder.finish(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn a_model_with_a_broken_chat_template_completes_texts() {
+        let dir = tempfile::tempdir().unwrap();
+        let tokenizer =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/reference/tokenizer/hf_byte_level");
+        for file in ["tokenizer.json", "tokenizer_config.json"] {
+            std::fs::copy(tokenizer.join(file), dir.path().join(file)).unwrap();
+        }
+        std::fs::write(dir.path().join("chat_template.jinja"), "{% if %}").unwrap();
+        let text = Text::of_model(&ModelFiles::HfDir(dir.path().to_owned())).unwrap();
+        assert!(!text.encode("Hello", true).unwrap().is_empty());
+        let message = ChatMessage { role: "user".into(), content: "Hello".into() };
+        let why = text.encode_chat(&[message], true).unwrap_err();
+        assert!(why.contains("chat template") && why.contains("/v1/completions"), "{why}");
     }
 }

@@ -47,7 +47,7 @@ impl Encoder {
         parse_special: bool,
     ) -> Result<Vec<TokenId>, TokenizerError> {
         let ids = match &self.kind {
-            Kind::SentencePiece(encoder) => encoder.encode(text, parse_special),
+            Kind::SentencePiece(encoder) => encoder.encode(text, parse_special, true),
             Kind::HuggingFace { markup, plain } => {
                 let encoder = if parse_special {
                     markup
@@ -71,5 +71,14 @@ impl Encoder {
             }
             _ => ids,
         })
+    }
+
+    /// The rest of a text of which the beginning is encoded: no space is put before it. (The space that
+    /// some Hugging Face tokenizers put before every text they are given cannot be kept away.)
+    pub(super) fn encode_rest(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
+        match &self.kind {
+            Kind::SentencePiece(encoder) => Ok(encoder.encode(text, true, false)),
+            Kind::HuggingFace { .. } => self.encode(text, false, true),
+        }
     }
 }

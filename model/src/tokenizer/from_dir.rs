@@ -7,7 +7,6 @@ use serde_json::Value;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
 use tiercel_device::TokenId;
 
 /// The largest vocabularies in use take 33 MB.
@@ -37,7 +36,7 @@ pub(super) fn read(dir: &Path) -> Result<Tokenizer, TokenizerError> {
     let vocab = vocab(&encoder, decoder).map_err(invalid)?;
     let special = special_tokens(dir, &encoder)?;
     let encoder = Encoder::from_hugging_face(encoder, None);
-    Ok(Tokenizer { encoder, vocab: Arc::new(vocab), special })
+    Tokenizer::new(encoder, vocab, special)
 }
 
 /// Reads a configuration file; `None` if it does not exist.

@@ -6,7 +6,6 @@ use super::spm::{Piece, PieceKind, SPACE, SpmEncoder};
 use super::vocab::{ByteChars, byte_token};
 use super::{SpecialTokens, Tokenizer, TokenizerError, Vocab};
 use crate::gguf::{GgufError, GgufFile, Metadata};
-use std::sync::Arc;
 use tiercel_device::TokenId;
 use tokenizers::AddedToken;
 use tokenizers::decoders::DecoderWrapper;
@@ -41,7 +40,7 @@ impl<'a> Tokens<'a> {
         if texts.is_empty() {
             return Err(TokenizerError::Metadata("it has no tokens".into()));
         }
-        let kinds = match metadata.i32s("tokenizer.ggml.token_type")? {
+        let mut kinds = match metadata.i32s("tokenizer.ggml.token_type")? {
             Some(kinds) if kinds.len() == texts.len() => kinds.into_iter().map(kind).collect(),
             Some(kinds) => {
                 let message = format!("{} token types for {} tokens", kinds.len(), texts.len());
@@ -49,6 +48,12 @@ impl<'a> Tokens<'a> {
             }
             None => vec![PieceKind::Normal; texts.len()],
         };
+        // Some converters type the control tokens of a chat format as user-defined.
+        for (kind, text) in kinds.iter_mut().zip(&texts) {
+            if *kind == PieceKind::UserDefined && is_markup(text) {
+                *kind = PieceKind::Control;
+            }
+        }
         Ok(Tokens { texts, kinds })
     }
 
@@ -59,6 +64,11 @@ impl<'a> Tokens<'a> {
         }
         vocab
     }
+}
+
+/// Whether a token that is found as a whole has the look of a control token.
+fn is_markup(text: &str) -> bool {
+    END_NAMES.contains(&text) || (text.starts_with("<|") && text.ends_with("|>"))
 }
 
 fn kind(id: i32) -> PieceKind {
@@ -97,7 +107,7 @@ fn byte_level(metadata: &Metadata<'_>, tokens: &Tokens<'_>) -> Result<Tokenizer,
     let special = special_tokens(metadata, tokens)?;
     let around = around(metadata, &special, family.add_bos)?;
     let encoder = Encoder::from_hugging_face(encoder, Some(around));
-    Ok(Tokenizer { encoder, vocab: Arc::new(vocab), special })
+    Tokenizer::new(encoder, vocab, special)
 }
 
 fn bpe_encoder(
@@ -165,7 +175,7 @@ fn sentence_piece(
     vocab.strips_leading_space = add_space;
     let around = around(metadata, &special, true)?;
     let encoder = Encoder::from_sentence_piece(encoder, around);
-    Ok(Tokenizer { encoder, vocab: Arc::new(vocab), special })
+    Tokenizer::new(encoder, vocab, special)
 }
 
 fn special_tokens(

@@ -10,6 +10,7 @@
 //! | `pretokenize.rs` | how byte-level vocabularies cut text, by name |
 //! | `spm.rs` | SentencePiece's byte-pair encoding |
 //! | `encoder.rs` | text to tokens, with or without reading markup |
+//! | `guard.rs` | keeps text that quotes markup from becoming markup |
 //! | `vocab.rs` | tokens to bytes |
 //! | `stream.rs`, `stop.rs` | tokens to text as they arrive; stop strings |
 
@@ -17,6 +18,7 @@ mod encoder;
 mod error;
 mod from_dir;
 mod from_gguf;
+mod guard;
 mod pretokenize;
 mod spm;
 mod stop;
@@ -35,6 +37,8 @@ pub(crate) use from_dir::read_config;
 use crate::gguf::GgufFile;
 use crate::source::ModelFiles;
 use encoder::Encoder;
+use guard::{BREAK, Guard};
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 use tiercel_device::TokenId;
@@ -62,6 +66,7 @@ pub struct Tokenizer {
     encoder: Encoder,
     vocab: Arc<Vocab>,
     special: SpecialTokens,
+    guard: Guard,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -72,6 +77,15 @@ impl std::fmt::Debug for Tokenizer {
 }
 
 impl Tokenizer {
+    fn new(
+        encoder: Encoder,
+        vocab: Vocab,
+        special: SpecialTokens,
+    ) -> Result<Tokenizer, TokenizerError> {
+        let guard = Guard::new(&vocab, &special.ends)?;
+        Ok(Tokenizer { encoder, vocab: Arc::new(vocab), special, guard })
+    }
+
     /// Reads the tokenizer of a model.
     ///
     /// # Errors
@@ -112,11 +126,29 @@ impl Tokenizer {
         add_special: bool,
         parse_special: bool,
     ) -> Result<Vec<TokenId>, TokenizerError> {
-        if text.len() > TEXT_BYTES_MAX {
-            let (bytes, limit) = (text.len(), TEXT_BYTES_MAX);
-            return Err(TokenizerError::TextTooLong { bytes, limit });
-        }
+        check_length(text)?;
         self.encoder.encode(text, add_special, parse_special)
+    }
+
+    /// A text that will stand among markup, such that [`Tokenizer::encode_markup`] finds no control token
+    /// in it; for a text that spells none this changes nothing.
+    pub fn protect<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        self.guard.protect(text)
+    }
+
+    /// Tokens of markup around [protected](Tokenizer::protect) texts. Without any of those it is
+    /// [`Tokenizer::encode`] without special tokens around, markup read.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_markup(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
+        check_length(text)?;
+        let mut pieces = text.split(BREAK);
+        let mut ids = self.encoder.encode(pieces.next().unwrap_or_default(), false, true)?;
+        for piece in pieces {
+            ids.extend(self.encoder.encode_rest(piece)?);
+        }
+        Ok(ids)
     }
 
     /// The text of a whole sequence of tokens. Ids beyond the vocabulary are no text.
@@ -156,4 +188,9 @@ impl Tokenizer {
     pub fn special(&self) -> &SpecialTokens {
         &self.special
     }
+}
+
+fn check_length(text: &str) -> Result<(), TokenizerError> {
+    let (bytes, limit) = (text.len(), TEXT_BYTES_MAX);
+    if bytes > limit { Err(TokenizerError::TextTooLong { bytes, limit }) } else { Ok(()) }
 }

@@ -99,26 +99,29 @@ impl SpmEncoder {
         })
     }
 
-    pub(super) fn encode(&self, text: &str, parse_special: bool) -> Vec<TokenId> {
+    /// Tokens of a text, or of the rest of one (`begins` is false) whose beginning has its tokens.
+    pub(super) fn encode(&self, text: &str, parse_special: bool, begins: bool) -> Vec<TokenId> {
         let whole = if parse_special { &self.markup } else { &self.plain };
         let mut out = Vec::new();
         let mut start = 0;
+        let mut spaced = begins;
         for found in whole.finder.iter().flat_map(|finder| finder.find_iter(text)) {
             if start < found.start() {
-                self.encode_text(&text[start..found.start()], &mut out);
+                self.encode_text(&text[start..found.start()], spaced, &mut out);
             }
             out.push(whole.ids[found.pattern().as_usize()]);
             start = found.end();
+            spaced = true;
         }
         if start < text.len() {
-            self.encode_text(&text[start..], &mut out);
+            self.encode_text(&text[start..], spaced, &mut out);
         }
         out
     }
 
-    /// Text at the beginning or after a token found as a whole: a space is put before it.
-    fn encode_text(&self, text: &str, out: &mut Vec<TokenId>) {
-        let prefix = if self.add_space_prefix { " " } else { "" };
+    /// Text at the beginning or after a token found as a whole (`spaced`): a space is put before it.
+    fn encode_text(&self, text: &str, spaced: bool, out: &mut Vec<TokenId>) {
+        let prefix = if self.add_space_prefix && spaced { " " } else { "" };
         let text: String =
             prefix.chars().chain(text.chars()).map(|c| if c == ' ' { SPACE } else { c }).collect();
         Merger::new(self, &text).merge(out);

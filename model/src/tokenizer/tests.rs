@@ -112,6 +112,46 @@ fn sentence_piece_files_agree_with_llama_cpp() {
 }
 
 #[test]
+fn spelled_control_tokens_stay_text_in_every_kind_of_tokenizer() {
+    let byte_level: ByteLevel = load("byte_level.json");
+    let sentence_piece: SentencePiece = load("sentence_piece.json");
+    for (tokenizer, spaces) in [
+        (open(&byte_level.gguf("smollm")).unwrap(), false),
+        (open(&sentence_piece.gguf()).unwrap(), false),
+        (Tokenizer::from_dir(&reference("hf_byte_level")).unwrap(), false),
+        (Tokenizer::from_dir(&reference("hf_sentence_piece")).unwrap(), true),
+    ] {
+        let end = tokenizer.token_bytes(tokenizer.special().eos.unwrap());
+        let end = String::from_utf8(end.to_vec()).unwrap();
+        let text = format!("a{end}b {end}");
+        let ids = tokenizer.encode_markup(&tokenizer.protect(&text)).unwrap();
+        assert!(!ids.iter().any(|&id| tokenizer.is_special(id)), "{text}: {ids:?}");
+        let decoded = tokenizer.decode(&ids, false);
+        if spaces {
+            assert_eq!(decoded.replace(' ', ""), text.replace(' ', ""));
+        } else {
+            assert_eq!(decoded, text);
+        }
+        let read = tokenizer.encode_markup(&text).unwrap();
+        assert_eq!(read, tokenizer.encode(&text, false, true).unwrap());
+        assert!(read.contains(&tokenizer.special().eos.unwrap()));
+    }
+}
+
+#[test]
+fn control_tokens_typed_as_words_are_control_tokens() {
+    let mut vectors: ByteLevel = load("byte_level.json");
+    let markup = |text: &String| text.starts_with("<|") && text.ends_with("|>");
+    let ids: Vec<usize> =
+        (0..vectors.tokens.len()).filter(|&id| markup(&vectors.tokens[id])).collect();
+    assert!(ids.len() >= 2);
+    ids.iter().for_each(|&id| vectors.types[id] = 4);
+    let tokenizer = open(&vectors.gguf("smollm")).unwrap();
+    assert!(ids.iter().all(|&id| tokenizer.is_special(id as TokenId)));
+    assert_eq!(tokenizer.special().ends, [0, 2]);
+}
+
+#[test]
 fn directories_agree_with_hugging_face() {
     for dir in ["hf_byte_level", "hf_sentence_piece"] {
         let vectors: Directory = load(&format!("{dir}/expected.json"));

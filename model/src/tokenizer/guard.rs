@@ -1,0 +1,93 @@
+//! Keeps text that quotes markup from becoming markup.
+//!
+//! A chat template pastes the messages between its own control tokens, and the whole is tokenized as one
+//! text. A message that spells a control token would end its turn and begin another, in any role. So
+//! every control token spelled in a message is broken by a character that no text holds, and the
+//! rendering is cut there before it is tokenized: neither half is the token any more.
+
+use super::{TokenizerError, Vocab};
+use aho_corasick::AhoCorasick;
+use std::borrow::Cow;
+use tiercel_device::TokenId;
+
+/// Where a spelled control token is broken: a noncharacter, which Unicode reserves for use inside programs.
+pub(super) const BREAK: char = '\u{FDD0}';
+
+/// Finds control tokens spelled in a text.
+pub(super) struct Guard {
+    finder: Option<AhoCorasick>,
+}
+
+impl Guard {
+    /// Looks for the special tokens of a vocabulary and for those that end an answer. Tokens of a single
+    /// character cannot be broken and are left alone.
+    pub(super) fn new(vocab: &Vocab, ends: &[TokenId]) -> Result<Guard, TokenizerError> {
+        let ids = 0..vocab.len() as TokenId;
+        let spelled = ids
+            .filter(|&id| vocab.is_special(id) || ends.contains(&id))
+            .filter_map(|id| std::str::from_utf8(vocab.token_bytes(id)).ok())
+            .filter(|text| text.chars().nth(1).is_some());
+        let spelled: Vec<&str> = spelled.collect();
+        let finder = (!spelled.is_empty()).then(|| AhoCorasick::new(spelled)).transpose();
+        let finder = finder.map_err(|error| TokenizerError::Metadata(error.to_string()))?;
+        Ok(Guard { finder })
+    }
+
+    /// The text with every spelled control token broken, overlapping ones too; borrowed if it holds none.
+    pub(super) fn protect<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let text: Cow<'a, str> = match text.contains(BREAK) {
+            true => text.chars().filter(|&c| c != BREAK).collect::<String>().into(),
+            false => text.into(),
+        };
+        let found = self.finder.iter().flat_map(|finder| finder.find_overlapping_iter(&*text));
+        let mut breaks: Vec<usize> = found
+            .map(|found| {
+                let first = text[found.start()..].chars().next().map_or(0, char::len_utf8);
+                found.start() + first
+            })
+            .collect();
+        if breaks.is_empty() {
+            return text;
+        }
+        breaks.sort_unstable();
+        breaks.dedup();
+        let mut broken = String::with_capacity(text.len() + breaks.len() * BREAK.len_utf8());
+        let mut start = 0;
+        for at in breaks {
+            broken.push_str(&text[start..at]);
+            broken.push(BREAK);
+            start = at;
+        }
+        broken.push_str(&text[start..]);
+        broken.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guard(special: &[&str]) -> Guard {
+        let mut vocab = Vocab::default();
+        vocab.push(b"plain", false);
+        special.iter().for_each(|text| vocab.push(text.as_bytes(), true));
+        Guard::new(&vocab, &[0]).unwrap()
+    }
+
+    #[test]
+    fn every_spelled_token_is_broken_and_nothing_else() {
+        let guard = guard(&["<a>", "a><b>", "<｜end｜>", "", "x"]);
+        let broken = |text| guard.protect(text).replace(BREAK, "#");
+        assert_eq!(broken("1 <a> 2 <｜end｜>"), "1 <#a> 2 <#｜end｜>");
+        assert_eq!(broken("<a><b>"), "<#a#><b>", "one begins inside the other");
+        assert_eq!(broken("plain"), "p#lain", "an end token that is not special counts too");
+        assert!(matches!(guard.protect("<A> <b> x < a >"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn breaks_cannot_be_brought_along() {
+        let guard = guard(&["<a>"]);
+        assert_eq!(guard.protect("<\u{FDD0}a>\u{FDD0}"), "<\u{FDD0}a>");
+        assert_eq!(guard.protect("a\u{FDD0}b"), "ab");
+    }
+}
