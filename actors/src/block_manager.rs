@@ -10,7 +10,7 @@ use crate::swap_manager::SwapManager;
 use crate::telemetry;
 use actix::{Actor, ActorContext, Addr, Context, Handler};
 use std::collections::BTreeMap;
-use tiercel_device::CopyId;
+use tiercel_device::{CopyError, CopyId};
 use tiercel_policy::blocks::BlockStore;
 
 /// Both tiers' block tables, names, reference counts and pins.
@@ -102,8 +102,12 @@ impl Handler<CopyEnded> for BlockManager {
 
     fn handle(&mut self, CopyEnded(done): CopyEnded, _: &mut Self::Context) {
         let blocks = self.batches.remove(&done.id).unwrap_or(0);
-        if let Err(why) = &done.result {
-            tracing::warn!(copy = %done.id, blocks, %why, "what was not copied is recomputed");
+        match &done.result {
+            Ok(()) => {}
+            Err(CopyError::Failed(why)) => {
+                tracing::warn!(copy = %done.id, blocks, %why, "what was not copied is recomputed");
+            }
+            Err(CopyError::DeviceLost(why)) => self.lifeline.fatal(&format!("device lost: {why}")),
         }
         let events = self.store.copy_done(done.id, done.result.is_ok());
         self.scheduler.do_send(CopiesEnded { events, blocks, duration_us: done.duration_us });

@@ -2,15 +2,21 @@
 
 use crate::engine::Actors;
 use crate::lifeline::Obituary;
-use crate::messages::{Cancel, CloseDoor, Command, Drain, GetStatus, Outlet, Shutdown, Submit};
-use crate::request::{Control, EngineStatus, Refusal, Request, StreamEvent};
+use crate::messages::{
+    Cancel, CloseDoor, Command, Drain, GetStatus, Outlet, Shutdown, Stop, Submit,
+};
+use crate::request::{Control, EngineStatus, Refusal, Request, StreamEvent, Usage};
 use crate::scheduler::SchedulerActor;
 use crate::streams::RESERVED_EVENTS;
+use crate::telemetry;
 use actix::Addr;
 use std::sync::Arc;
 use tiercel_config::EngineSettings;
 use tiercel_device::{Clock, DeviceInfo, SeqId, Tier};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+
+/// Longest that a step under way is waited for once the time to drain is over.
+const LAST_STEP_MS: u64 = 30_000;
 
 /// Address of a running engine; cheap to clone and to send to HTTP workers.
 #[derive(Clone)]
@@ -46,6 +52,19 @@ impl TokenStream {
     /// The tier it really runs in.
     pub fn tier(&self) -> Tier {
         self.tier
+    }
+
+    /// Ends the sequence as complete, for a reason the engine does not know of, such as a stop string.
+    /// Tokens not read are dropped, though counted in the usage; `None` if it failed before.
+    pub async fn stop(mut self) -> Option<Usage> {
+        self.scheduler.do_send(Stop(self.seq));
+        loop {
+            match self.next().await? {
+                StreamEvent::Token { .. } => {}
+                StreamEvent::Finished { usage, .. } => return Some(usage),
+                StreamEvent::Failed(_) => return None,
+            }
+        }
     }
 
     /// The next event; `None` after the last one, or if the engine stopped.
@@ -99,18 +118,29 @@ impl EngineHandle {
     /// [`Refusal`] if the request can never run, a queue is full or the engine is stopping.
     pub async fn submit(&self, request: Request) -> Result<TokenStream, Refusal> {
         let tier = request.tier;
-        let permits = Arc::clone(&self.shared.permits);
-        let permit = permits.try_acquire_owned().map_err(|_| Refusal::QueueFull {
-            tier,
-            limit: format!("{} requests in the server", self.shared.max_requests),
-            retry_after_s: 5,
-        })?;
+        let permit = self.permit(tier).inspect_err(|why| telemetry::refused(tier, why))?;
         let (sender, events) = mpsc::channel(self.shared.buffer);
         let outlet = Outlet { events: sender, permit };
         let answer = self.shared.actors.admission.send(Submit { request, outlet }).await;
         let seq = answer.map_err(|_| Refusal::EngineStopped)??;
         let scheduler = self.shared.actors.scheduler.clone();
         Ok(TokenStream { seq, tier, events, scheduler })
+    }
+
+    /// A place in the engine. Some are kept for better tiers, or the worst could fill them all.
+    fn permit(&self, tier: Tier) -> Result<OwnedSemaphorePermit, Refusal> {
+        let max = self.shared.max_requests;
+        let kept = match tier {
+            Tier::System | Tier::Premium => 0,
+            Tier::Standard => max / 8,
+            Tier::Background => max / 4,
+        };
+        let permits = Arc::clone(&self.shared.permits);
+        let full = Refusal::ServerFull { limit: max, tier, kept, retry_after_s: 5 };
+        if permits.available_permits() <= kept as usize {
+            return Err(full);
+        }
+        permits.try_acquire_owned().map_err(|_| full)
     }
 
     /// Sends an operator command; answers whether it named something that exists.
@@ -152,7 +182,13 @@ impl EngineHandle {
         // A dead actor is not worth waiting for: each send fails at once.
         let _ = admission.send(CloseDoor).await;
         if scheduler.send(Drain { deadline, done }).await.is_ok() {
-            let _ = drained.await;
+            let last = (grace_ms + LAST_STEP_MS) * 1000;
+            tokio::select! {
+                _ = drained => {}
+                () = self.shared.clock.sleep_us(last) => {
+                    tracing::error!("a step did not end; stopping without it");
+                }
+            }
         }
         let _ = admission.send(Shutdown).await;
         let _ = scheduler.send(Shutdown).await;

@@ -94,6 +94,11 @@ pub(crate) struct StepEnded(pub(crate) StepDone);
 #[rtype(result = "()")]
 pub(crate) struct Cancel(pub(crate) SeqId);
 
+/// api -> Scheduler: the output is complete, as after a stop string; idempotent.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub(crate) struct Stop(pub(crate) SeqId);
+
 /// Operator -> Scheduler. Answers whether it named something that exists.
 #[derive(Debug, Message)]
 #[rtype(result = "bool")]

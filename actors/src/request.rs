@@ -63,6 +63,21 @@ pub enum Refusal {
         /// Estimated seconds until there is room.
         retry_after_s: u32,
     },
+    /// The whole server is full: try again later.
+    #[error(
+        "the server holds its {limit} requests ({kept} places are kept for tiers above {tier}); \
+         retry in {retry_after_s} s"
+    )]
+    ServerFull {
+        /// Most requests in the server.
+        limit: u32,
+        /// The tier that asked.
+        tier: Tier,
+        /// Places it may not have.
+        kept: u32,
+        /// Estimated seconds until there is room.
+        retry_after_s: u32,
+    },
     /// The server is draining.
     #[error("the server is shutting down")]
     ShuttingDown,

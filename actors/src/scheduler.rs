@@ -8,7 +8,7 @@ use crate::lifeline::Lifeline;
 use crate::messages::{
     AbortPreempt, Cancel, Command, CommitPreempt, CopiesEnded, Drain, Enqueue, ExecuteStep,
     GetStatus, GetUsage, LeftQueue, Observation, Observe, ReserveStep, Shutdown, StepEnded,
-    StepReserved, Tick,
+    StepReserved, Stop, Tick,
 };
 use crate::request::{Control, EngineStatus, RequestFault, StreamEvent};
 use crate::slo_monitor::SloMonitor;
@@ -184,12 +184,17 @@ impl Handler<StepReserved> for SchedulerActor {
 
     fn handle(&mut self, StepReserved(grant): StepReserved, _: &mut Self::Context) {
         let (batch, effects) = self.core.granted(grant);
+        let nothing_runs = batch.is_none();
         if let Some(batch) = batch {
             let planning_us = self.clock.now().since_us(self.planning_since);
             telemetry::planned(&batch, planning_us);
             self.peers.executor.do_send(ExecuteStep(batch));
         }
         self.apply(effects);
+        // What arrived while the store was asked has not been planned for.
+        if nothing_runs && self.core.must_replan() {
+            self.pump();
+        }
         self.finish_drain();
     }
 }
@@ -226,6 +231,16 @@ impl Handler<Cancel> for SchedulerActor {
 
     fn handle(&mut self, Cancel(seq): Cancel, _: &mut Self::Context) {
         self.cancel(seq);
+        self.pump();
+    }
+}
+
+impl Handler<Stop> for SchedulerActor {
+    type Result = ();
+
+    fn handle(&mut self, Stop(seq): Stop, _: &mut Self::Context) {
+        let effects = self.core.stop(seq).into_iter().collect();
+        self.apply(effects);
         self.pump();
     }
 }

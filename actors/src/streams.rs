@@ -18,8 +18,10 @@ pub(crate) struct Streams {
 #[derive(Debug)]
 struct Stream {
     outlet: Outlet,
-    /// Since when the buffer is too full to go on.
+    /// Since when the buffer is too full to go on and its reader took nothing.
     full_since: Option<Timestamp>,
+    /// Free places when that was last looked at.
+    free: usize,
 }
 
 /// What delivering a token showed about its reader.
@@ -46,7 +48,7 @@ pub(crate) struct StreamCheck {
 
 impl Streams {
     pub(crate) fn open(&mut self, seq: SeqId, outlet: Outlet) {
-        self.open.insert(seq, Stream { outlet, full_since: None });
+        self.open.insert(seq, Stream { outlet, full_since: None, free: 0 });
     }
 
     pub(crate) fn token(&mut self, seq: SeqId, event: StreamEvent, now: Timestamp) -> Delivered {
@@ -55,6 +57,7 @@ impl Streams {
             Ok(()) if stream.outlet.events.capacity() > RESERVED_EVENTS => Delivered::Room,
             Ok(()) => {
                 stream.full_since.get_or_insert(now);
+                stream.free = stream.outlet.events.capacity();
                 Delivered::NearlyFull
             }
             Err(TrySendError::Closed(_) | TrySendError::Full(_)) => Delivered::Gone,
@@ -80,9 +83,14 @@ impl Streams {
             if events.is_closed() {
                 check.gone.push(*seq);
             } else if let Some(since) = stream.full_since {
-                if events.capacity() >= events.max_capacity() / 2 {
+                let free = events.capacity();
+                if free >= events.max_capacity() / 2 {
                     stream.full_since = None;
                     check.caught_up.push(*seq);
+                } else if free > stream.free {
+                    // Slow, but reading.
+                    stream.full_since = Some(now);
+                    stream.free = free;
                 } else if now.since_us(since) >= stall_timeout_ms * 1000 {
                     check.stalled.push(*seq);
                 }
@@ -136,6 +144,20 @@ mod tests {
         }
         assert_eq!(streams.check(Timestamp(1999), 1), StreamCheck::default());
         assert_eq!(streams.check(Timestamp(2000), 1).stalled, [SeqId(1)]);
+    }
+
+    #[test]
+    fn a_reader_that_reads_slowly_does_not_stall() {
+        let (mut streams, mut reader, _) = streams(12);
+        for i in 0..10 {
+            streams.token(SeqId(1), token(i), Timestamp(0));
+        }
+        for read in 1..=3 {
+            reader.try_recv().expect("a token");
+            assert_eq!(streams.check(Timestamp(read * 900), 1), StreamCheck::default());
+        }
+        assert_eq!(streams.check(Timestamp(3699), 1), StreamCheck::default());
+        assert_eq!(streams.check(Timestamp(3700), 1).stalled, [SeqId(1)]);
     }
 
     #[test]

@@ -85,7 +85,7 @@ pub(crate) fn ended(report: &EndReport) {
 pub(crate) fn refused(tier: Tier, why: &Refusal) {
     let outcome = match why {
         Refusal::NeverFits(_) => "never_fits",
-        Refusal::QueueFull { .. } => "refused",
+        Refusal::QueueFull { .. } | Refusal::ServerFull { .. } => "refused",
         Refusal::ShuttingDown | Refusal::EngineStopped => "shutdown",
     };
     counter!("tiercel_requests_total", "tier" => tier.name(), "outcome" => outcome).increment(1);

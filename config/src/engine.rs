@@ -135,7 +135,8 @@ impl Default for PrefixCacheSettings {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdmissionSettings {
-    /// Most requests in the engine, waiting and running, all tiers.
+    /// Most requests in the engine, waiting and running, all tiers. The last eighth is kept for premium, the
+    /// eighth before it from background.
     pub max_requests: u32,
     /// Most requests of one tier waiting for their first token.
     pub max_queued_requests_per_tier: u32,

@@ -113,7 +113,7 @@ pub const FIELDS: &[Field] = &[
     other("preemption.max_per_request", int(0, 1_000_000), "A request preempted this often is spared by its own tier."),
     other("preemption.max_in_transit_mib", int(1, 65_536), "Most bytes in transit between the tiers at once, MiB."),
     other("prefix_cache.enabled", Kind::Bool, "Whether requests of one tenant share the KV blocks of equal prefixes."),
-    other("admission.max_requests", int(1, 100_000), "Most requests in the engine, waiting and running."),
+    other("admission.max_requests", int(1, 100_000), "Most requests in the engine, waiting and running. The last eighth is kept for premium, the eighth before it from background."),
     other("admission.max_queued_requests_per_tier", int(1, 100_000), "Most requests of one tier waiting for their first token."),
     other("admission.max_queued_tokens_per_tier", int(1, 1 << 40), "Most prompt tokens of one tier waiting for their first token."),
     other("slo.premium.ttft_ms", Kind::Target, "Premium: time to first token, ms."),

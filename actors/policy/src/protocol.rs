@@ -46,7 +46,7 @@ pub struct Want {
     /// What it holds.
     pub kind: WantKind,
     /// How many of [`StepRequest::victims`], from the front, it may preempt. Victims that are better
-    /// ranked than the want are never among them.
+    /// ranked than the want are never among them; its own sequence may be, and is passed over.
     pub max_victims: u32,
 }
 

@@ -12,9 +12,10 @@ pub(super) struct Ledger {
     /// Blocks of wants that will be satisfied when copies under way have ended. Reserved against every
     /// later want.
     promised: u64,
-    /// Blocks of wants that even the blocks on their way and all their victims would not satisfy, though
-    /// there are some. Reserved against wants that open: those would only be preempted again. Wants
-    /// that grow go on, or nothing might ever end.
+    /// Blocks of wants that even the blocks on their way and all their victims would not satisfy, while
+    /// others hold blocks that they will give back. Reserved against wants that open: those would only be
+    /// preempted again, or a stream of small ones would keep a large one out for ever. Wants that
+    /// grow go on, or nothing might ever end.
     hoped: u64,
 }
 
@@ -71,8 +72,8 @@ impl BlockStore {
                         outcome: self.carry_out(victim),
                     }));
                 }
-                Choice::TooFew { any } => {
-                    if any || self.device.pending() > 0 {
+                Choice::TooFew => {
+                    if self.others_hold_blocks(need.seq) || self.device.pending() > 0 {
                         ledger.hoped += need.blocks + need.held;
                     }
                     return Verdict::Unmet { pending_blocks: 0 };
@@ -104,7 +105,7 @@ impl BlockStore {
             .collect();
         let most: u64 = candidates.iter().map(|(_, table)| table.len() as u64).sum();
         if most < shortage {
-            return Choice::TooFew { any: most > 0 };
+            return Choice::TooFew;
         }
         let (mut gained, mut chosen) = (0, Vec::new());
         for candidate in candidates {
@@ -118,7 +119,7 @@ impl BlockStore {
             for (_, table) in &chosen {
                 self.mark_staying(table);
             }
-            return Choice::TooFew { any: gained > 0 };
+            return Choice::TooFew;
         }
         let mut needed = Vec::new();
         for (victim, table) in chosen.into_iter().rev() {
@@ -142,6 +143,10 @@ impl BlockStore {
         may_go.then(|| Arc::clone(&sequence.table))
     }
 
+    fn others_hold_blocks(&self, seq: SeqId) -> bool {
+        self.sequences.iter().any(|(id, sequence)| *id != seq && !sequence.table.is_empty())
+    }
+
     fn mark_leaving(&mut self, table: &[BlockId]) -> u64 {
         table.iter().map(|block| u64::from(self.device.leave(block.0))).sum()
     }
@@ -155,8 +160,5 @@ enum Choice {
     /// These suffice; their tables are marked.
     Enough(Vec<Victim>),
     /// All together do not suffice; nothing is marked.
-    TooFew {
-        /// Whether they would free anything at all.
-        any: bool,
-    },
+    TooFew,
 }

@@ -38,7 +38,13 @@ impl Scheduler {
             kv_tokens: 0,
         };
         self.shortage = false;
+        let (mut opened, mut open_denied) = (0, 0);
         for granted in grant.grants {
+            let waits = self.current(granted.ticket).is_some_and(|s| s.phase == Phase::Waiting);
+            match granted.outcome {
+                GrantOutcome::Denied { .. } => open_denied += usize::from(waits),
+                _ => opened += usize::from(waits),
+            }
             match granted.outcome {
                 GrantOutcome::Run { computed, cover, table } => {
                     self.add_slice(
@@ -51,15 +57,26 @@ impl Scheduler {
                     );
                 }
                 GrantOutcome::Copying { .. } => self.set_phase(granted.ticket, Phase::Opening),
-                GrantOutcome::Denied { .. } => self.shortage = true,
+                GrantOutcome::Denied { .. } => self.denied(granted.ticket),
             }
         }
+        self.adjust_open_limit(opened, open_denied);
         if batch.slices.is_empty() {
+            // It will never run: what waits for it need not wait.
+            self.completed_step = grant.step;
             return (None, effects);
         }
         batch.ends = std::mem::take(&mut self.device_ends);
         self.stage = Stage::Stepping(in_flight);
         (Some(batch), effects)
+    }
+
+    fn denied(&mut self, ticket: Ticket) {
+        self.shortage = true;
+        if self.suspects.contains(&ticket.seq) {
+            self.suspect_denied = true;
+            self.replan = true;
+        }
     }
 
     fn add_slice(
@@ -98,31 +115,23 @@ impl Scheduler {
         self.count_opened(opened);
     }
 
-    /// Applies one preemption, also one prepared outside a step's request.
+    /// Applies one preemption.
     pub fn preempted(&mut self, preempted: Preempted) -> Vec<Effect> {
         let dropped = self.mode == PreemptionMode::Drop;
         let Some(sequence) = self.current(preempted.ticket) else { return Vec::new() };
         let tier = sequence.tier.index();
+        let PreemptOutcome::Freed { on_host, .. } = preempted.outcome else {
+            // Counted when it is committed.
+            sequence.phase = Phase::Preempting;
+            return Vec::new();
+        };
+        sequence.closed();
         sequence.preemptions += 1;
-        let saved = match preempted.outcome {
-            PreemptOutcome::Freed { on_host, .. } => {
-                sequence.closed();
-                on_host > 0
-            }
-            PreemptOutcome::Copying { .. } => {
-                sequence.phase = Phase::Preempting;
-                true
-            }
-        };
-        let by_strategy = match (dropped, saved) {
-            (true, _) => &mut self.counters.drops,
-            (false, true) => &mut self.counters.swaps,
-            (false, false) => &mut self.counters.recomputes,
-        };
-        by_strategy[tier] += 1;
         if dropped {
+            self.counters.drops[tier] += 1;
             return self.fail(preempted.ticket.seq, RequestFault::Dropped).into_iter().collect();
         }
+        self.counters.count_preemption(tier, on_host > 0);
         Vec::new()
     }
 

@@ -5,7 +5,9 @@ use crate::protocol::StoreEvent;
 use crate::scheduler::outcome::{Effect, EndReport, FinishReason, PreemptDecision, RequestFault};
 use crate::scheduler::sequence::{Hold, NewSequence, Phase, Sequence};
 use crate::scheduler::state::{InFlight, Scheduler, Stage, SubmittedSlice};
-use tiercel_device::{Sampled, SeqFault, SeqId, StepDone, StepError, StepOutput, Tier, Timestamp};
+use tiercel_device::{
+    Sampled, SeqFault, SeqId, StepDone, StepError, StepOutput, Ticket, Tier, Timestamp,
+};
 
 impl Scheduler {
     /// A new sequence waits for its first start.
@@ -15,6 +17,7 @@ impl Scheduler {
             new.salt = Salt::of_sequence(new.seq);
         }
         let sequence = Sequence::new(new, self.limits.block_size);
+        self.replan = true;
         self.sequences.insert(sequence.id, sequence);
     }
 
@@ -22,6 +25,12 @@ impl Scheduler {
     /// released with the next request, except those that a copy still uses, which follow.
     pub fn cancel(&mut self, seq: SeqId) -> Option<EndReport> {
         self.end(seq, None)
+    }
+
+    /// Ends a sequence whose output is complete for a reason only the client's side knows, as a stop
+    /// string is; `None` if it is not live.
+    pub fn stop(&mut self, seq: SeqId) -> Option<Effect> {
+        self.end(seq, Some(Ok(FinishReason::Stop))).map(Effect::Ended)
     }
 
     /// Ends a sequence with a fault; `None` if it is not live.
@@ -36,6 +45,7 @@ impl Scheduler {
             Hold::Operator => sequence.held_by_operator = held,
             Hold::Stream => sequence.held_by_stream = held,
         }
+        self.replan = true;
         true
     }
 
@@ -44,6 +54,7 @@ impl Scheduler {
         let Some(sequence) = self.sequences.get_mut(&seq) else { return false };
         sequence.tier = tier;
         sequence.priority = priority;
+        self.replan = true;
         true
     }
 
@@ -154,23 +165,9 @@ impl Scheduler {
 
     /// Applies an event of the store. For a prepared preemption the answer says what to tell it.
     pub fn store_event(&mut self, event: StoreEvent) -> PreemptDecision {
+        self.replan = true;
         match event {
-            StoreEvent::PreemptCopied { ticket, .. } => {
-                // Nobody waits for blocks any more: the victim had better go on where it was.
-                let needed = self.shortage || self.somebody_waits();
-                match self.current(ticket) {
-                    Some(sequence) if sequence.phase == Phase::Preempting => {
-                        if needed {
-                            sequence.closed();
-                            PreemptDecision::Commit
-                        } else {
-                            sequence.phase = Phase::Running;
-                            PreemptDecision::Abort
-                        }
-                    }
-                    _ => PreemptDecision::Stale,
-                }
-            }
+            StoreEvent::PreemptCopied { ticket, copied, .. } => self.copied_out(ticket, copied),
             StoreEvent::Resumed { ticket, computed, .. } => {
                 let block_size = self.limits.block_size;
                 let opened = self
@@ -186,6 +183,23 @@ impl Scheduler {
         }
     }
 
+    fn copied_out(&mut self, ticket: Ticket, copied: u32) -> PreemptDecision {
+        // Nobody waits for blocks any more: the victim had better go on where it was.
+        let needed = self.shortage || self.somebody_waits();
+        let Some(sequence) = self.current(ticket).filter(|s| s.phase == Phase::Preempting) else {
+            return PreemptDecision::Stale;
+        };
+        if !needed {
+            sequence.phase = Phase::Running;
+            return PreemptDecision::Abort;
+        }
+        sequence.closed();
+        sequence.preemptions += 1;
+        let tier = sequence.tier.index();
+        self.counters.count_preemption(tier, copied > 0);
+        PreemptDecision::Commit
+    }
+
     fn somebody_waits(&self) -> bool {
         self.sequences.values().any(|s| s.phase == Phase::Waiting && !s.held())
     }
@@ -197,6 +211,7 @@ impl Scheduler {
     ) -> Option<EndReport> {
         let sequence = self.sequences.remove(&seq)?;
         self.suspects.remove(&seq);
+        self.replan = true;
         // Reports about it would name blocks it no longer has.
         self.progress.retain(|progress| progress.seq != seq);
         self.released.push(seq);

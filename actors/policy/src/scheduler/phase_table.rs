@@ -2,7 +2,9 @@
 
 use super::tests::{all_sample, grant_all, scheduler, sequence, submit, ticket};
 use super::*;
-use crate::protocol::{Grant, GrantOutcome, PreemptOutcome, Preempted, StepGrant, StoreEvent};
+use crate::protocol::{
+    Grant, GrantOutcome, PreemptOutcome, Preempted, StepGrant, StepRequest, StoreEvent,
+};
 use tiercel_device::{
     Epoch, SeqFault, SeqId, StepBatch, StepDone, StepError, Ticket, Tier, Timestamp,
 };
@@ -29,11 +31,16 @@ const EVENTS: [(&str, Event); 13] = [
     }),
     ("hold", |s, _| {
         s.set_hold(ID, Hold::Operator, true);
-        "not planned".into()
+        let planned = s.plan().is_some_and(|request| {
+            s.granted(StepGrant { step: request.step, ..StepGrant::default() });
+            names(&request, ID)
+        });
+        if planned { "planned" } else { "not planned" }.into()
     }),
     ("reprioritize", |s, _| {
         s.reprioritize(ID, Tier::Premium, -1);
-        "ranked anew".into()
+        let rank = s.sequences.get(&ID).map(|sequence| (sequence.tier, sequence.priority));
+        if rank == Some((Tier::Premium, -1)) { "ranked anew" } else { "unknown" }.into()
     }),
     ("step: token", |s, batch| stepped(s, batch, |batch| all_sample(batch, 7))),
     ("step: stop token", |s, batch| stepped(s, batch, |batch| all_sample(batch, 99))),
@@ -70,6 +77,10 @@ const EVENTS: [(&str, Event); 13] = [
         "is not offered".into()
     }),
 ];
+
+fn names(request: &StepRequest, seq: SeqId) -> bool {
+    request.wants.iter().any(|want| want.ticket.seq == seq)
+}
 
 fn waiting() -> (Scheduler, Option<StepBatch>) {
     let mut s = scheduler(|_| ());

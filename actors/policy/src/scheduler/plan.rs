@@ -9,7 +9,7 @@ use tiercel_device::StepId;
 
 /// Most sequences asked to open in one step: each costs a look-up of its whole prefix, and a step
 /// rarely has room for more.
-const MAX_OPENS_PER_STEP: usize = 32;
+pub(crate) const MAX_OPENS_PER_STEP: usize = 32;
 
 impl Scheduler {
     /// The request for the next step; `None` if a step is under way or there is nothing to say. The
@@ -18,6 +18,7 @@ impl Scheduler {
         if !matches!(self.stage, Stage::Idle) {
             return None;
         }
+        self.replan = false;
         let (victims, ranks) = self.victims();
         let wants = self.wants(&ranks);
         let news = !self.progress.is_empty() || !self.released.is_empty();
@@ -74,20 +75,18 @@ impl Scheduler {
 
     /// The step's wants, best first. Decodes are given their token before any prefill, so that a long
     /// prompt never stalls a stream; prefills share what is left in order of rank.
-    fn wants(&self, victims: &[(Option<Rank>, bool)]) -> Vec<Want> {
-        let candidates = self.candidates();
+    fn wants(&mut self, victims: &[(Option<Rank>, bool)]) -> Vec<Want> {
+        let others_first = std::mem::take(&mut self.suspect_denied);
+        let candidates = self.candidates(others_first);
         let decodes = candidates.iter().filter(|sequence| sequence.decoding()).count() as u32;
         let mut prefill_budget = self.settings.max_num_batched_tokens.saturating_sub(decodes);
-        let mut opens = 0;
         let mut wants = Vec::with_capacity(candidates.len());
         for sequence in candidates {
             let new_tokens =
                 if sequence.decoding() { 1 } else { self.chunk(sequence).min(prefill_budget) };
-            let opening = sequence.phase == Phase::Waiting;
-            if new_tokens == 0 || (opening && opens == MAX_OPENS_PER_STEP) {
+            if new_tokens == 0 {
                 continue;
             }
-            opens += usize::from(opening);
             if !sequence.decoding() {
                 prefill_budget -= new_tokens;
             }
@@ -98,19 +97,39 @@ impl Scheduler {
     }
 
     /// Who may be in the step: runnable sequences in order of their turn, as many as the step holds.
-    /// While a failed step is being investigated, one of its members alone.
-    fn candidates(&self) -> Vec<&Sequence> {
+    /// While a failed step is being investigated, one of its members alone, or if that could not have
+    /// blocks (`others_first`), the others once, so that they make room.
+    fn candidates(&self, others_first: bool) -> Vec<&Sequence> {
         let mut candidates: Vec<&Sequence> = self
             .sequences
             .values()
             .filter(|s| matches!(s.phase, Phase::Running | Phase::Waiting) && !s.held())
             .collect();
         candidates.sort_by_cached_key(|sequence| Turn::of(sequence, self.preset));
-        if let Some(suspect) = candidates.iter().find(|s| self.suspects.contains(&s.id)) {
-            return vec![suspect];
+        let suspected = |sequence: &&Sequence| self.suspects.contains(&sequence.id);
+        if let Some(suspect) = candidates.iter().copied().find(suspected) {
+            if !others_first || candidates.iter().all(suspected) {
+                return vec![suspect];
+            }
+            candidates.retain(|sequence| !suspected(sequence));
         }
+        let mut opens = 0;
+        candidates.retain(|sequence| {
+            opens += usize::from(sequence.phase == Phase::Waiting);
+            sequence.phase != Phase::Waiting || opens <= self.open_limit
+        });
         candidates.truncate(self.settings.max_num_seqs as usize);
         candidates
+    }
+
+    /// Waiting sequences asked to open in the next plan, after one that opened some and denied others.
+    /// One that is denied holds a place of the step that a running sequence could use, so after a
+    /// denial only as many are asked as could open, and at least the first.
+    pub(crate) fn adjust_open_limit(&mut self, opened: usize, denied: usize) {
+        self.open_limit = match denied {
+            0 => (self.open_limit * 2).min(MAX_OPENS_PER_STEP),
+            _ => opened.clamp(1, MAX_OPENS_PER_STEP),
+        };
     }
 
     /// Tokens of a prefill it would compute if it were alone.
@@ -145,10 +164,13 @@ impl Scheduler {
         };
         let allowed = |(victim, willing): &(Option<Rank>, bool)| match victim {
             None => true,
+            // Whoever is first may take all that are worse, or sequences that were preempted too often
+            // could keep everybody else from running and never run themselves.
             Some(victim) if opening => {
-                *willing && self.preset.preempt_to_start && rank.outranks_by_tier(victim)
+                (*willing || first) && self.preset.preempt_to_start && rank.outranks_by_tier(victim)
             }
-            Some(victim) => rank < *victim,
+            // Its own place in the list is no obstacle: the store never takes the requester.
+            Some(victim) => rank <= *victim,
         };
         Want {
             ticket: sequence.ticket(),

@@ -2,6 +2,7 @@
 
 use crate::protocol::Progress;
 use crate::scheduler::cost::CostModel;
+use crate::scheduler::plan::MAX_OPENS_PER_STEP;
 use crate::scheduler::preset::Preset;
 use crate::scheduler::sequence::{Phase, Sequence};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,8 +32,14 @@ pub struct Scheduler {
     pub(crate) device_ends: Vec<SeqId>,
     /// Members of a failed step: each runs alone until it succeeds or is found guilty.
     pub(crate) suspects: BTreeSet<SeqId>,
+    /// Whether the last plan was for a suspect alone, and the store had no blocks for it.
+    pub(crate) suspect_denied: bool,
     /// Whether the last request left a want without blocks.
     pub(crate) shortage: bool,
+    /// Most waiting sequences that the next plan asks to open.
+    pub(crate) open_limit: usize,
+    /// Whether something happened since the last plan that a new one could answer.
+    pub(crate) replan: bool,
     pub(crate) counters: Counters,
 }
 
@@ -94,6 +101,12 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// A preemption that took effect, with blocks saved in the host tier or not.
+    pub(crate) fn count_preemption(&mut self, tier: usize, saved: bool) {
+        let by_strategy = if saved { &mut self.swaps } else { &mut self.recomputes };
+        by_strategy[tier] += 1;
+    }
+
     /// All preemptions.
     pub fn preemptions(&self) -> u64 {
         [self.swaps, self.recomputes, self.drops].iter().flatten().sum()
@@ -103,7 +116,7 @@ impl Counters {
 /// How many sequences are where.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Census {
-    /// Waiting for their first start, by tier.
+    /// Waiting for their first start, copies of a cached prefix included, by tier.
     pub waiting: [u32; 4],
     /// Their prompt tokens, by tier.
     pub waiting_tokens: [u64; 4],
@@ -140,7 +153,10 @@ impl Scheduler {
             released: Vec::new(),
             device_ends: Vec::new(),
             suspects: BTreeSet::new(),
+            suspect_denied: false,
             shortage: false,
+            open_limit: MAX_OPENS_PER_STEP,
+            replan: false,
             counters: Counters::default(),
         }
     }
@@ -149,6 +165,13 @@ impl Scheduler {
     pub fn set_policy(&mut self, policy: Policy) {
         self.settings.policy = policy;
         self.preset = Preset::of(policy);
+        self.replan = true;
+    }
+
+    /// Whether an event came after the last plan was made, so that another plan may find more to do
+    /// even if that one came to nothing.
+    pub fn must_replan(&self) -> bool {
+        self.replan
     }
 
     /// The cost model, for copy observations.
@@ -186,7 +209,7 @@ impl Scheduler {
         for sequence in self.sequences.values() {
             match sequence.phase {
                 Phase::Running => census.running += 1,
-                Phase::Waiting if sequence.cached_tokens.is_none() => {
+                Phase::Waiting | Phase::Opening if sequence.cached_tokens.is_none() => {
                     census.waiting[sequence.tier.index()] += 1;
                     census.waiting_tokens[sequence.tier.index()] += u64::from(sequence.len());
                 }

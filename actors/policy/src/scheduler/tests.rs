@@ -3,7 +3,8 @@
 use super::*;
 use crate::blocks::Salt;
 use crate::protocol::{
-    Grant, GrantOutcome, PreemptOutcome, Preempted, StepGrant, StepRequest, StoreEvent, WantKind,
+    Grant, GrantOutcome, PreemptOutcome, Preempted, StepGrant, StepRequest, StoreEvent, Want,
+    WantKind,
 };
 use std::sync::Arc;
 use tiercel_config::{EngineSettings, Policy, PreemptionMode};
@@ -92,6 +93,13 @@ pub(super) fn submit(scheduler: &mut Scheduler) -> StepBatch {
     scheduler.granted(grant_all(&request)).0.expect("a batch")
 }
 
+/// Grants the first want only; the others are not answered.
+fn grant_first(request: &StepRequest) -> StepGrant {
+    let mut grant = grant_all(request);
+    grant.grants.truncate(1);
+    grant
+}
+
 fn step(scheduler: &mut Scheduler) -> Vec<Effect> {
     let batch = submit(scheduler);
     let effects = scheduler.step_done(all_sample(&batch, 1), Timestamp(500));
@@ -170,8 +178,9 @@ fn nobody_takes_blocks_from_a_better_one_and_starting_never_from_its_own_tier() 
     let request = s.plan().expect("a step");
     let may: Vec<(u64, u32)> =
         request.wants.iter().map(|want| (want.ticket.seq.0, want.max_victims)).collect();
-    // Victims are 3, 2, 1: the oldest may take both others, the newest nobody.
-    assert_eq!(may, [(1, 2), (2, 1), (3, 0), (4, 0)]);
+    // Victims are 3, 2, 1, each counting itself, whom the store passes over: the oldest may take both
+    // others, the newest nobody.
+    assert_eq!(may, [(1, 3), (2, 2), (3, 1), (4, 0)]);
 }
 
 #[test]
@@ -184,7 +193,7 @@ fn held_sequences_do_not_run_and_go_first() {
     let request = s.plan().expect("a step");
     assert_eq!(ids(&request), [2]);
     assert_eq!(request.victims[0].ticket.seq, SeqId(1));
-    assert_eq!(request.wants[0].max_victims, 1, "anybody may take the blocks of one who rests");
+    assert_eq!(request.wants[0].max_victims, 2, "anybody may take the blocks of one who rests");
 }
 
 #[test]
@@ -194,10 +203,90 @@ fn a_sequence_preempted_too_often_is_spared_by_starters_but_not_by_growth() {
     s.enqueue(sequence(2, Tier::Background, 4));
     step(&mut s);
     s.enqueue(sequence(3, Tier::Premium, 4));
+    s.enqueue(sequence(4, Tier::Premium, 4));
     let request = s.plan().expect("a step");
     let may: Vec<(u64, u32)> =
         request.wants.iter().map(|want| (want.ticket.seq.0, want.max_victims)).collect();
-    assert_eq!(may, [(3, 0), (1, 1), (2, 0)]);
+    // Only the first may start at their cost: somebody must always be able to go on.
+    assert_eq!(may, [(3, 2), (4, 0), (1, 2), (2, 1)]);
+}
+
+#[test]
+fn the_best_ranked_reaches_past_itself_to_sequences_preempted_too_often() {
+    let mut s = scheduler(|e| e.preemption.max_per_request = 1);
+    s.enqueue(sequence(1, Tier::Standard, 4));
+    s.enqueue(sequence(2, Tier::Background, 4));
+    step(&mut s);
+    let request = s.plan().expect("a step");
+    let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0 };
+    let preempted = vec![Preempted { ticket: ticket(2), outcome }];
+    let (batch, _) = s.granted(StepGrant { preempted, ..grant_first(&request) });
+    s.step_done(all_sample(&batch.expect("a batch"), 1), Timestamp(3));
+    step(&mut s);
+    let request = s.plan().expect("a step");
+    let victims: Vec<u64> = request.victims.iter().map(|v| v.ticket.seq.0).collect();
+    assert_eq!(victims, [1, 2], "who was preempted once is spared");
+    assert_eq!(request.wants[0].max_victims, 2, "but not from the best-ranked");
+}
+
+#[test]
+fn waiters_that_were_denied_leave_their_places_to_those_who_run() {
+    let mut s = scheduler(|e| e.scheduler.max_num_seqs = 3);
+    s.enqueue(sequence(1, Tier::Background, 4));
+    s.enqueue(sequence(2, Tier::Background, 4));
+    step(&mut s);
+    for id in 3..=6 {
+        s.enqueue(sequence(id, Tier::Premium, 4));
+    }
+    let request = s.plan().expect("a step");
+    assert_eq!(ids(&request), [3, 4, 5]);
+    let denied = |request: &StepRequest| {
+        let outcome = GrantOutcome::Denied { pending_blocks: 0 };
+        let grant = |want: &Want| Grant { ticket: want.ticket, outcome: outcome.clone() };
+        let grants = request.wants.iter().map(grant).collect();
+        StepGrant { step: request.step, grants, ..StepGrant::default() }
+    };
+    s.granted(denied(&request));
+    let request = s.plan().expect("a step");
+    assert_eq!(ids(&request), [3, 1, 2], "one waiter still asks");
+    s.granted(grant_all(&request));
+}
+
+#[test]
+fn a_suspect_without_blocks_lets_the_others_make_room() {
+    let mut s = scheduler(|_| ());
+    for id in 1..=2 {
+        s.enqueue(sequence(id, Tier::Standard, 4));
+    }
+    let batch = submit(&mut s);
+    let failed = Err(StepError::Failed("kernel".into()));
+    s.step_done(StepDone { id: batch.id, result: failed }, Timestamp(1));
+    // The first is found innocent; the second is denied.
+    let alone = submit(&mut s);
+    s.step_done(all_sample(&alone, 1), Timestamp(2));
+    for _ in 0..2 {
+        let request = s.plan().expect("a step");
+        assert_eq!(ids(&request), [2]);
+        let outcome = GrantOutcome::Denied { pending_blocks: 0 };
+        let grants = vec![Grant { ticket: request.wants[0].ticket, outcome }];
+        s.granted(StepGrant { step: request.step, grants, ..StepGrant::default() });
+        assert!(s.must_replan(), "there is more to do at once");
+        let batch = submit(&mut s);
+        assert_eq!(batch.slices[0].seq, SeqId(1), "it runs meanwhile");
+        s.step_done(all_sample(&batch, 1), Timestamp(3));
+    }
+}
+
+#[test]
+fn a_step_that_never_runs_holds_nothing_up() {
+    let mut s = scheduler(|_| ());
+    s.enqueue(sequence(1, Tier::Standard, 4));
+    let request = s.plan().expect("a step");
+    s.cancel(SeqId(1)).expect("it lives");
+    assert!(s.granted(grant_all(&request)).0.is_none());
+    assert!(s.must_replan());
+    let release = s.plan().expect("a release");
+    assert_eq!(release.completed_step, request.step, "copies behind it may start");
 }
 
 #[test]

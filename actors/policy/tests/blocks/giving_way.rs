@@ -145,9 +145,12 @@ fn a_want_beyond_hope_holds_back_openings_but_not_growth() {
     let grant = scene.ask(wants, vec![victim(2, false)]);
     assert_eq!(covers(&grant), [None, None, Some(12)]);
     assert_eq!(preempted(&grant), [] as [u64; 0]);
+    // Even with nobody to take: those who hold blocks will end.
+    let wants = || vec![open(8, 28, &[], 0), open(9, 4, &[], 0)];
+    assert_eq!(covers(&scene.ask(wants(), vec![])), [None, None]);
     // Without any prospect it holds nobody back.
-    let grant = scene.ask(vec![open(8, 28, &[], 0), open(9, 4, &[], 0)], vec![]);
-    assert_eq!(covers(&grant), [None, Some(4)]);
+    let mut scene = Scene::new(6, 0);
+    assert_eq!(covers(&scene.ask(wants(), vec![])), [None, Some(4)]);
 }
 
 #[test]
