@@ -1,12 +1,14 @@
 //! Real devices: the op set that a model's forward pass is written against, and its implementations.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at the first surprise"))]
 
+mod available;
 pub mod cpu;
 mod ggml;
 mod kv_type;
 mod mmap;
 mod ops;
 
+pub use available::available_bytes;
 pub use kv_type::KvType;
 pub use mmap::MappedFile;
 pub use ops::{AttentionShape, MatrixPart, OpError, Ops, SeqRows, SourceType, WeightFormat};

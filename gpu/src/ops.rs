@@ -225,6 +225,19 @@ pub enum OpError {
         /// Weights per block.
         block: usize,
     },
+    /// Scales are 16 bits wide in memory.
+    #[error(
+        "a [{n}, {k}] matrix in {encoding:?} holds weights too large for a quantized form; choose the \
+         weight format f32, or download the model again if it should not"
+    )]
+    Scale {
+        /// Rows.
+        n: usize,
+        /// Columns.
+        k: usize,
+        /// Encoding.
+        encoding: SourceType,
+    },
     /// There is no memory for the packed matrix.
     #[error(
         "{bytes} bytes of weights do not fit in memory ({why}); choose a smaller weight format"

@@ -98,6 +98,11 @@ impl KvMemory {
         Ok(KvMemory { layout, device, host })
     }
 
+    /// Bytes of both tiers, whether they were written yet or not.
+    pub(crate) fn bytes(&self) -> usize {
+        [&self.device, &self.host].iter().map(|tier| tier.blocks as usize * tier.block_bytes).sum()
+    }
+
     pub(crate) fn layout(&self) -> &KvLayout {
         &self.layout
     }

@@ -1,9 +1,10 @@
 //! Large memory from the operating system: zeroed, page-aligned, in large pages where it can be.
 
+use crate::available_bytes;
 use memmap2::{MmapMut, MmapRaw};
 
-/// Maps `bytes` (more than 0) of zeroed memory. `promised` bytes were mapped just before and count as
-/// used although nothing has touched them yet.
+/// Maps `bytes` (more than 0) of zeroed memory. `promised` bytes count as used although nothing has
+/// touched them yet.
 ///
 /// # Errors
 /// Why not, for a message. The system hands out more address space than it has memory and kills the
@@ -21,13 +22,6 @@ pub(crate) fn map(bytes: usize, promised: usize) -> Result<MmapRaw, String> {
     #[cfg(target_os = "linux")]
     let _ = memory.advise(memmap2::Advice::HugePage);
     Ok(MmapRaw::from(memory))
-}
-
-/// Memory that could be used without swapping, where the system tells.
-fn available_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
 #[cfg(test)]

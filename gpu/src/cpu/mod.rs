@@ -35,4 +35,4 @@ pub use kv::CpuCopier;
 pub use ops::CpuOps;
 pub use options::{CpuDevice, CpuError, CpuOptions};
 pub use tensor::{Rope, Tensor, Vector};
-pub use weights::Matrix;
+pub use weights::{Matrix, packed_bytes};

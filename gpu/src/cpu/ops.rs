@@ -1,6 +1,6 @@
 //! The [`Ops`] implementation: checks shapes, then delegates to the kernels.
 
-use super::attention::{Attention, Partials, attention};
+use super::attention::{Attention, Memory, attention, is_vectorised};
 use super::isa::Isa;
 use super::kv::KvMemory;
 use super::kv_write::write_kv;
@@ -21,18 +21,20 @@ pub struct CpuOps {
     kv: Arc<KvMemory>,
     arena: Arena,
     acts: ActRows,
-    partials: Partials,
+    attention: Memory,
 }
 
 impl CpuOps {
     pub(crate) fn new(pool: Pool, kv: Arc<KvMemory>) -> CpuOps {
+        let mut arena = Arena::default();
+        arena.promise(kv.bytes());
         CpuOps {
             pool,
             isa: Isa::detect(),
             kv,
-            arena: Arena::default(),
+            arena,
             acts: ActRows::default(),
-            partials: Partials::default(),
+            attention: Memory::default(),
         }
     }
 
@@ -44,6 +46,18 @@ impl CpuOps {
     /// The instruction set in use, for the log.
     pub fn instruction_set(&self) -> &'static str {
         self.isa.name()
+    }
+
+    /// Whether attention runs on plain Rust kernels, several times slower, only because the heads or the
+    /// blocks do not fit the vector kernels of this processor.
+    pub fn attention_misses_vectors(&self) -> bool {
+        let layout = self.kv.layout();
+        self.isa != Isa::Portable && !is_vectorised(self.isa, layout.block_size, layout.head_dim)
+    }
+
+    /// Leaves `bytes` of memory free when weights are packed: activations, which come later.
+    pub fn promise(&mut self, bytes: u64) {
+        self.arena.promise(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
 
     /// Uses plain Rust kernels from now on: slow, but the reference that the fast ones are tested
@@ -197,7 +211,7 @@ impl Ops for CpuOps {
         assert_eq!(out.cols(), shape.heads * shape.head_dim, "attention output columns");
         out.set_rows(qkv.rows());
         let call = Attention { isa: self.isa, kv: &self.kv, qkv, shape, layer, batch };
-        attention(&self.pool, &call, &mut self.partials, out);
+        attention(&self.pool, &call, &mut self.attention, out);
     }
 
     fn silu_mul(&mut self, gate_up: &Tensor, out: &mut Tensor) {

@@ -13,7 +13,7 @@ pub struct CpuOptions {
     pub threads: usize,
     /// Element type of the KV cache.
     pub kv_type: KvType,
-    /// Tokens per KV block; at least 1. The vector kernels want a multiple of 8.
+    /// Tokens per KV block; at least 1. The vector kernels want a power of two from 8 to 256.
     pub block_size: usize,
     /// Blocks of the device tier.
     pub device_blocks: u32,

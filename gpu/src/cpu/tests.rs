@@ -1,7 +1,7 @@
 //! The device through its public interface, against f64 references.
 
 use super::*;
-use crate::{AttentionShape, KvType, MatrixPart, Ops, SeqRows, SourceType, WeightFormat};
+use crate::{AttentionShape, KvType, MatrixPart, OpError, Ops, SeqRows, SourceType, WeightFormat};
 use proptest::prelude::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -258,6 +258,25 @@ fn impossible_devices_are_refused_with_a_reason() {
         assert!(matches!(error, CpuError::Memory { .. }), "{error}");
         assert!(error.to_string().contains("choose fewer blocks"));
     }
+}
+
+#[test]
+fn shapes_that_miss_the_vector_kernels_are_told() {
+    let misses = |options| CpuDevice::open(options).unwrap().0.attention_misses_vectors();
+    assert!(!misses(options()));
+    let fits = |options| misses(options) == (crate::cpu::isa::Isa::detect().name() != "portable");
+    assert!(fits(CpuOptions { head_dim: 12, ..options() }));
+    assert!(fits(CpuOptions { block_size: 24, ..options() }));
+}
+
+#[test]
+fn weights_leave_room_for_what_comes_later() {
+    let values = [0; 64];
+    let part = |source| MatrixPart { n: 1, k: 16, source, bytes: &values, row_order: None };
+    let (mut ops, _) = CpuDevice::open(options()).unwrap();
+    ops.promise(u64::MAX);
+    let refused = ops.matrix(&[part(SourceType::F32)], WeightFormat::F32);
+    assert!(matches!(refused, Err(OpError::Memory { .. })) || cfg!(not(target_os = "linux")));
 }
 
 #[test]

@@ -5,45 +5,75 @@ use super::kernel::{Kernel, Scores, SpanBlocks};
 use super::partial::{RowSums, Softmax, merge};
 use super::plan::{Item, SPAN, Tile, visible};
 use crate::cpu::element::Element;
+use std::cell::RefCell;
+use std::mem::take;
 use std::ops::Range;
 
-/// A tile with what its rows read.
-pub(super) struct TileRows<'a> {
-    call: &'a Attention<'a>,
-    tile: &'a Tile,
-    queries: Vec<&'a [f32]>,
-    /// Positions each row sees.
-    visible: Vec<Range<usize>>,
+/// Memory of one thread, kept from item to item: a step has thousands of them.
+#[derive(Default)]
+pub(super) struct Scratch {
+    pub(super) span: SpanScratch,
+    pub(super) merged: Merged,
 }
 
-impl<'a> TileRows<'a> {
-    pub(super) fn new(call: &'a Attention<'a>, tile: &'a Tile) -> TileRows<'a> {
-        let dim = call.shape.head_dim;
-        let mut queries = Vec::with_capacity(tile.rows());
-        let mut ranges = Vec::with_capacity(tile.rows());
-        for (token, head, position) in call.rows_of(tile) {
-            queries.push(&call.qkv.row(token)[head * dim..(head + 1) * dim]);
-            ranges.push(visible(call.shape, position));
-        }
-        TileRows { call, tile, queries, visible: ranges }
-    }
+/// What computing a span needs. The lists of references are empty between items; only their memory is kept.
+#[derive(Default)]
+pub(super) struct SpanScratch {
+    queries: Vec<&'static [f32]>,
+    visible: Vec<Range<usize>>,
+    ranges: Vec<Range<usize>>,
+    scores: Vec<Scores>,
+    sums: RowSums,
+    places: Places<'static, u8>,
+}
 
-    /// Computes the spans of `item` in order and calls `each(span, row, softmax, values)` for every row
-    /// that sees something of a span.
-    pub(super) fn run<E: Element, K: Kernel<E>>(
-        &self,
+/// Keys and values of the blocks of a span.
+type Places<'a, E> = (Vec<&'a [E]>, Vec<&'a [E]>);
+
+/// Lends the calling thread's memory. Not within another loan.
+pub(super) fn with_scratch(work: impl FnOnce(&mut Scratch)) {
+    thread_local!(static SCRATCH: RefCell<Scratch> = RefCell::default());
+    SCRATCH.with_borrow_mut(work);
+}
+
+/// An empty list with the memory of another: collecting what a list held into elements of the same size
+/// reuses it.
+fn emptied<'a, A, B>(mut list: Vec<&[A]>) -> Vec<&'a [B]> {
+    list.clear();
+    list.into_iter().map(|_| -> &'a [B] { &[] }).collect()
+}
+
+impl<'a> Attention<'a> {
+    /// Computes the spans of `item`, a part of `tile`, in order and calls `each(span, row, softmax,
+    /// values)` for every row that sees something of a span.
+    pub(super) fn spans<E: Element, K: Kernel<E>>(
+        &'a self,
         kernel: K,
-        item: &Item,
+        (tile, item): (&Tile, &Item),
+        scratch: &mut SpanScratch,
         mut each: impl FnMut(usize, usize, &Softmax, &[f32]),
     ) {
-        let (rows, dim) = (self.queries.len(), self.call.shape.head_dim);
-        let mut scores: Vec<Scores> = vec![[0.0; SPAN]; rows];
-        let mut sums = RowSums::new(rows, dim);
+        let (rows, dim) = (tile.rows(), self.shape.head_dim);
+        let SpanScratch { queries, visible: seen, ranges, scores, sums, places } = scratch;
+        let mut tile_queries: Vec<&[f32]> = emptied(take(queries));
+        let mut tile_places: Places<'_, E> =
+            (emptied(take(&mut places.0)), emptied(take(&mut places.1)));
+        seen.clear();
+        for (token, head, position) in self.rows_of(tile) {
+            tile_queries.push(&self.qkv.row(token)[head * dim..(head + 1) * dim]);
+            seen.push(visible(self.shape, position));
+        }
+        if scores.len() < rows {
+            scores.resize(rows, [0.0; SPAN]);
+        }
+        sums.resize(rows, dim);
         for span in item.spans.clone() {
             sums.values.fill(0.0);
-            let ranges: Vec<Range<usize>> =
-                self.visible.iter().map(|visible| within(visible, span)).collect();
-            self.span(kernel, span, &ranges, &mut scores, &mut sums);
+            ranges.clear();
+            ranges.extend(seen.iter().map(|visible| within(visible, span)));
+            let all = hull(ranges);
+            let blocks = self.blocks(tile, span, &all, &mut tile_places);
+            self.span(kernel, blocks, (&tile_queries, ranges), &mut scores[..rows], sums);
             for (row, range) in ranges.iter().enumerate() {
                 if !range.is_empty() {
                     let values = &sums.values[row * dim..(row + 1) * dim];
@@ -51,22 +81,19 @@ impl<'a> TileRows<'a> {
                 }
             }
         }
+        *queries = emptied(tile_queries);
+        *places = (emptied(tile_places.0), emptied(tile_places.1));
     }
 
     fn span<E: Element, K: Kernel<E>>(
         &self,
         kernel: K,
-        span: usize,
-        ranges: &[Range<usize>],
+        blocks: SpanBlocks<'_, E>,
+        (queries, ranges): (&[&[f32]], &[Range<usize>]),
         scores: &mut [Scores],
         sums: &mut RowSums,
     ) {
-        let seen = ranges.iter().filter(|range| !range.is_empty());
-        let start = seen.clone().map(|range| range.start).min().unwrap_or(0);
-        let all = start..seen.map(|range| range.end).max().unwrap_or(start);
-        let mut places = (Vec::new(), Vec::new());
-        let blocks = self.blocks::<E>(span, &all, &mut places);
-        kernel.scores(blocks, all, &self.queries, self.call.shape.scale, scores);
+        kernel.scores(blocks, hull(ranges), queries, self.shape.scale, scores);
         for (row, range) in ranges.iter().enumerate().filter(|(_, range)| !range.is_empty()) {
             sums.softmax[row] = kernel.softmax(&mut scores[row], range.clone());
         }
@@ -75,23 +102,26 @@ impl<'a> TileRows<'a> {
 
     /// The blocks of a span, of which `all` is read.
     fn blocks<'b, E: Element>(
-        &self,
+        &'a self,
+        tile: &Tile,
         span: usize,
         all: &Range<usize>,
-        places: &'b mut (Vec<&'a [E]>, Vec<&'a [E]>),
+        places: &'b mut Places<'a, E>,
     ) -> SpanBlocks<'b, E> {
-        let Attention { kv, layer, batch, .. } = *self.call;
-        let (block_size, head) = (kv.layout().block_size, self.tile.kv_head);
+        let Attention { kv, layer, batch, .. } = *self;
+        let (block_size, head) = (kv.layout().block_size, tile.kv_head);
         let first_block = span * SPAN / block_size;
         let skip = span * SPAN % block_size;
         let (keys, values) = places;
+        keys.clear();
+        values.clear();
         for index in 0..(all.end + skip).div_ceil(block_size) {
             if index < (all.start + skip) / block_size {
                 keys.push(&[]);
                 values.push(&[]);
                 continue;
             }
-            let block = batch[self.tile.seq].table[first_block + index];
+            let block = batch[tile.seq].table[first_block + index];
             // SAFETY: `attention` chose `E` by the layout's type; the KV writes of this layer are done,
             // and the step names these blocks, so nothing writes them before it ends.
             unsafe {
@@ -101,6 +131,13 @@ impl<'a> TileRows<'a> {
         }
         SpanBlocks { keys, values, block_size, head_dim: kv.layout().head_dim, skip }
     }
+}
+
+/// What the ranges of all rows cover together.
+fn hull(ranges: &[Range<usize>]) -> Range<usize> {
+    let seen = ranges.iter().filter(|range| !range.is_empty());
+    let start = seen.clone().map(|range| range.start).min().unwrap_or(0);
+    start..seen.map(|range| range.end).max().unwrap_or(start)
 }
 
 /// The part of a span (counted from its start) that a row sees.
@@ -138,6 +175,7 @@ fn weigh<E: Element, K: Kernel<E>>(
 }
 
 /// Collects the spans of rows, in order.
+#[derive(Default)]
 pub(super) struct Merged {
     pub(super) sums: RowSums,
     head_dim: usize,
@@ -145,8 +183,12 @@ pub(super) struct Merged {
 }
 
 impl Merged {
-    pub(super) fn new(rows: usize, head_dim: usize) -> Merged {
-        Merged { sums: RowSums::new(rows, head_dim), head_dim, begun: vec![false; rows] }
+    /// Forgets everything and makes room for `rows`.
+    pub(super) fn clear(&mut self, rows: usize, head_dim: usize) {
+        self.head_dim = head_dim;
+        self.sums.resize(rows, head_dim);
+        self.begun.clear();
+        self.begun.resize(rows, false);
     }
 
     pub(super) fn add(&mut self, row: usize, softmax: &Softmax, values: &[f32]) {

@@ -23,10 +23,10 @@ use super::pool::{Pool, SharedMut};
 use super::tensor::Tensor;
 use crate::{AttentionShape, KvType, SeqRows};
 use half::{bf16, f16};
-use item::{Merged, TileRows};
+use item::{Merged, Scratch, with_scratch};
 use kernel::Kernel;
 use partial::{RowSums, Softmax, finish};
-use plan::{Item, Plan, Tile, plan, visible};
+use plan::{Item, Plan, Plans, Tile, visible};
 
 /// One call: what to attend to.
 pub(super) struct Attention<'a> {
@@ -38,37 +38,47 @@ pub(super) struct Attention<'a> {
     pub(super) batch: &'a [SeqRows],
 }
 
-/// Memory for the partial results of split tiles, reused from call to call.
+/// What is kept from call to call: plans, and memory for the partial results of split tiles.
 #[derive(Debug, Default)]
-pub(super) struct Partials(RowSums);
+pub(super) struct Memory {
+    plans: Plans,
+    partials: RowSums,
+}
 
 /// Computes the rows of every sequence in the batch; other rows of `out` keep what they held.
-pub(super) fn attention(
-    pool: &Pool,
-    call: &Attention<'_>,
-    partials: &mut Partials,
-    out: &mut Tensor,
-) {
+pub(super) fn attention(pool: &Pool, call: &Attention<'_>, memory: &mut Memory, out: &mut Tensor) {
     match call.kv.layout().kv_type {
-        KvType::F32 => with_elements::<f32>(pool, call, partials, out),
-        KvType::F16 => with_elements::<f16>(pool, call, partials, out),
-        KvType::Bf16 => with_elements::<bf16>(pool, call, partials, out),
+        KvType::F32 => with_elements::<f32>(pool, call, memory, out),
+        KvType::F16 => with_elements::<f16>(pool, call, memory, out),
+        KvType::Bf16 => with_elements::<bf16>(pool, call, memory, out),
     }
 }
 
 fn with_elements<E: Element>(
     pool: &Pool,
     call: &Attention<'_>,
-    partials: &mut Partials,
+    memory: &mut Memory,
     out: &mut Tensor,
 ) {
     #[cfg(target_arch = "x86_64")]
     if let Some(kernel) =
         avx2::Avx2::new(call.isa, call.kv.layout().block_size, call.shape.head_dim)
     {
-        return run::<E, _>(pool, call, kernel, partials, out);
+        return run::<E, _>(pool, call, kernel, memory, out);
     }
-    run::<E, _>(pool, call, portable::Portable, partials, out);
+    run::<E, _>(pool, call, portable::Portable, memory, out);
+}
+
+/// Whether an instruction set has its own kernels for this shape.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn is_vectorised(isa: Isa, block_size: usize, head_dim: usize) -> bool {
+    avx2::Avx2::new(isa, block_size, head_dim).is_some()
+}
+
+/// Whether an instruction set has its own kernels for this shape.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn is_vectorised(_: Isa, _: usize, _: usize) -> bool {
+    false
 }
 
 /// The outputs of threads: heads of rows of the output tensor, and rows of partial results.
@@ -83,24 +93,23 @@ fn run<E: Element, K: Kernel<E>>(
     pool: &Pool,
     call: &Attention<'_>,
     kernel: K,
-    partials: &mut Partials,
+    memory: &mut Memory,
     out: &mut Tensor,
 ) {
-    let plan = plan(call.shape, call.batch, pool.threads());
-    partials.0.softmax.resize(plan.partial_rows, Softmax::EMPTY);
-    partials.0.values.resize(plan.partial_rows * call.shape.head_dim, 0.0);
+    let Memory { plans, partials } = memory;
+    let plan = plans.get(call.shape, call.batch, pool.threads());
+    partials.resize(plan.partial_rows, call.shape.head_dim);
     let cols = out.cols();
     let outputs = Outputs {
         out: SharedMut::new(out.values_mut()),
         cols,
-        softmax: SharedMut::new(&mut partials.0.softmax),
-        values: SharedMut::new(&mut partials.0.values),
+        softmax: SharedMut::new(&mut partials.softmax),
+        values: SharedMut::new(&mut partials.values),
     };
     pool.run(plan.items.len(), &|index| {
-        call.item::<E, K>(kernel, &plan, &plan.items[index], &outputs);
+        call.item::<E, K>(kernel, plan, &plan.items[index], &outputs);
     });
-    let split: Vec<&Tile> = plan.tiles.iter().filter(|tile| tile.partial.is_some()).collect();
-    pool.run(split.len(), &|index| call.merge_tile(split[index], &outputs));
+    pool.run(plan.split.len(), &|index| call.merge_tile(&plan.tiles[plan.split[index]], &outputs));
 }
 
 impl Attention<'_> {
@@ -123,41 +132,47 @@ impl Attention<'_> {
     ) {
         let tile = &plan.tiles[item.tile];
         let (rows, dim) = (tile.rows(), self.shape.head_dim);
-        let tile_rows = TileRows::new(self, tile);
-        if let Some(first) = tile.partial {
-            tile_rows.run(kernel, item, |span, row, softmax, values| {
-                let place = first + (span - tile.spans.start) * rows + row;
-                // SAFETY: a (tile, span, row) has its own place, and belongs to one item.
-                let (to_softmax, to_values) = unsafe {
-                    (outputs.softmax.slice(place, 1), outputs.values.slice(place * dim, dim))
-                };
-                to_softmax[0] = *softmax;
-                to_values.copy_from_slice(values);
-            });
-        } else {
-            let mut merged = Merged::new(rows, dim);
-            tile_rows.run(kernel, item, |_, row, softmax, values| merged.add(row, softmax, values));
-            self.finish_tile(tile, &merged, outputs);
-        }
+        with_scratch(|Scratch { span, merged }| {
+            if let Some(first) = tile.partial {
+                self.spans(kernel, (tile, item), span, |span, row, softmax, values| {
+                    let place = first + (span - tile.spans.start) * rows + row;
+                    // SAFETY: a (tile, span, row) has its own place, and belongs to one item.
+                    let (to_softmax, to_values) = unsafe {
+                        (outputs.softmax.slice(place, 1), outputs.values.slice(place * dim, dim))
+                    };
+                    to_softmax[0] = *softmax;
+                    to_values.copy_from_slice(values);
+                });
+            } else {
+                merged.clear(rows, dim);
+                let add =
+                    |_, row, softmax: &Softmax, values: &[f32]| merged.add(row, softmax, values);
+                self.spans(kernel, (tile, item), span, add);
+                self.finish_tile(tile, merged, outputs);
+            }
+        });
     }
 
     /// Merges the partial results of a tile that several items computed.
     fn merge_tile(&self, tile: &Tile, outputs: &Outputs<'_>) {
         let (rows, dim) = (tile.rows(), self.shape.head_dim);
         let first = tile.partial.expect("only split tiles are merged");
-        let mut merged = Merged::new(rows, dim);
-        for (row, (_, _, position)) in self.rows_of(tile).enumerate() {
-            let seen = visible(self.shape, position);
-            for span in seen.start / plan::SPAN..=(seen.end - 1) / plan::SPAN {
-                let place = first + (span - tile.spans.start) * rows + row;
-                // SAFETY: all items are done; a tile's places are read by the one chunk that merges it.
-                let (softmax, values) = unsafe {
-                    (outputs.softmax.slice(place, 1), outputs.values.slice(place * dim, dim))
-                };
-                merged.add(row, &softmax[0], values);
+        with_scratch(|Scratch { merged, .. }| {
+            merged.clear(rows, dim);
+            for (row, (_, _, position)) in self.rows_of(tile).enumerate() {
+                let seen = visible(self.shape, position);
+                for span in seen.start / plan::SPAN..=(seen.end - 1) / plan::SPAN {
+                    let place = first + (span - tile.spans.start) * rows + row;
+                    // SAFETY: all items are done; a tile's places are read by the one chunk that
+                    // merges it.
+                    let (softmax, values) = unsafe {
+                        (outputs.softmax.slice(place, 1), outputs.values.slice(place * dim, dim))
+                    };
+                    merged.add(row, &softmax[0], values);
+                }
             }
-        }
-        self.finish_tile(tile, &merged, outputs);
+            self.finish_tile(tile, merged, outputs);
+        });
     }
 
     fn finish_tile(&self, tile: &Tile, merged: &Merged, outputs: &Outputs<'_>) {

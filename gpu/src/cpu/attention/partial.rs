@@ -22,8 +22,10 @@ pub(super) struct RowSums {
 }
 
 impl RowSums {
-    pub(super) fn new(rows: usize, head_dim: usize) -> RowSums {
-        RowSums { softmax: vec![Softmax::EMPTY; rows], values: vec![0.0; rows * head_dim] }
+    /// Makes room for `rows`, whose numbers are anything until they are written.
+    pub(super) fn resize(&mut self, rows: usize, head_dim: usize) {
+        self.softmax.resize(rows, Softmax::EMPTY);
+        self.values.resize(rows * head_dim, 0.0);
     }
 }
 

@@ -47,8 +47,53 @@ pub(super) struct Item {
 pub(super) struct Plan {
     pub(super) tiles: Vec<Tile>,
     pub(super) items: Vec<Item>,
+    /// Tiles whose spans are split over several items.
+    pub(super) split: Vec<usize>,
     /// Row partials (one row of one span) that split tiles need.
     pub(super) partial_rows: usize,
+}
+
+/// Plans kept: the layers of a step differ at most in their windows, and the last in its rows.
+const KEPT_MAX: usize = 4;
+
+/// Plans of the latest calls. The layers of a step ask for the same few.
+#[derive(Debug, Default)]
+pub(super) struct Plans(Vec<Kept>);
+
+#[derive(Debug)]
+struct Kept {
+    shape: AttentionShape,
+    threads: usize,
+    /// Rows and first position of every sequence: all that a plan depends on.
+    rows: Vec<(Range<usize>, u32)>,
+    plan: Plan,
+}
+
+impl Plans {
+    /// The plan for a call, made if none of the latest calls had the same rows.
+    pub(super) fn get(
+        &mut self,
+        shape: &AttentionShape,
+        batch: &[SeqRows],
+        threads: usize,
+    ) -> &Plan {
+        let same = |kept: &Kept| {
+            let mut pairs = kept.rows.iter().zip(batch);
+            (&kept.shape, kept.threads, kept.rows.len()) == (shape, threads, batch.len())
+                && pairs.all(|(kept, seq)| *kept == (seq.rows.clone(), seq.first_pos))
+        };
+        let Plans(kept) = self;
+        let at = kept.iter().position(same).unwrap_or_else(|| {
+            if kept.len() == KEPT_MAX {
+                kept.remove(0);
+            }
+            let rows = batch.iter().map(|seq| (seq.rows.clone(), seq.first_pos)).collect();
+            let plan = plan(shape, batch, threads);
+            kept.push(Kept { shape: *shape, threads, rows, plan });
+            kept.len() - 1
+        });
+        &kept[at].plan
+    }
 }
 
 /// Positions a token at `position` sees.
@@ -58,7 +103,7 @@ pub(super) fn visible(shape: &AttentionShape, position: usize) -> Range<usize> {
     start..end
 }
 
-pub(super) fn plan(shape: &AttentionShape, batch: &[SeqRows], threads: usize) -> Plan {
+fn plan(shape: &AttentionShape, batch: &[SeqRows], threads: usize) -> Plan {
     let mut plan = Plan::default();
     for (seq, rows) in batch.iter().enumerate() {
         for tokens in pieces(rows.rows.clone(), (MAX_ROWS / group(shape)).max(1)) {
@@ -94,6 +139,7 @@ impl Plan {
             let parts = cost(tile).div_ceil(share).min(tile.spans.len());
             if parts > 1 {
                 tile.partial = Some(self.partial_rows);
+                self.split.push(index);
                 self.partial_rows += tile.rows() * tile.spans.len();
             }
             let length = tile.spans.len().div_ceil(parts.max(1));
@@ -157,6 +203,25 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_plan_is_made_once_for_the_layers_of_a_step() {
+        let mut plans = Plans::default();
+        let (all, window) = (shape(9, 3, None), shape(9, 3, Some(300)));
+        for step in 0..10 {
+            let batch = [seq(0..1, 600 + step), seq(1..30, 0)];
+            let sampled = [seq(0..1, 600 + step), seq(29..30, 28)];
+            let first: Vec<*const Tile> =
+                [&all, &window].map(|shape| plans.get(shape, &batch, 2).tiles.as_ptr()).into();
+            for shape in [&all, &window] {
+                assert_eq!(*plans.get(shape, &batch, 2), plan(shape, &batch, 2));
+                assert!(first.contains(&plans.get(shape, &batch, 2).tiles.as_ptr()));
+            }
+            assert_eq!(*plans.get(&all, &sampled, 2), plan(&all, &sampled, 2));
+            assert_eq!(*plans.get(&all, &batch, 1), plan(&all, &batch, 1));
+            assert!(plans.0.len() <= KEPT_MAX);
         }
     }
 

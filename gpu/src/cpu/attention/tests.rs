@@ -107,7 +107,7 @@ impl Setup {
             batch: &batch,
         };
         let pool = Pool::start(threads).unwrap();
-        attention(&pool, &call, &mut Partials::default(), &mut out);
+        attention(&pool, &call, &mut Memory::default(), &mut out);
         (0..rows).map(|row| out.row(row).to_vec()).collect()
     }
 

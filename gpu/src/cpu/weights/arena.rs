@@ -21,6 +21,8 @@ pub(crate) struct Arena {
     chunk: Option<Arc<MmapRaw>>,
     /// Bytes of the chunk that are handed out.
     used: usize,
+    /// Bytes that others will use: what was mapped for the KV cache is not touched yet.
+    promised: usize,
 }
 
 /// Types of which zeroed memory is a valid value, aligned to at most [`ALIGNMENT`].
@@ -49,6 +51,11 @@ pub(crate) struct Packed<T> {
 }
 
 impl Arena {
+    /// Counts `bytes` more as used by others.
+    pub(crate) fn promise(&mut self, bytes: usize) {
+        self.promised = self.promised.saturating_add(bytes);
+    }
+
     /// Makes a slice of `len` zeroed elements and lets `fill` write it.
     ///
     /// # Errors
@@ -77,13 +84,13 @@ impl Arena {
     /// Unused bytes of the current chunk, or of a new one.
     fn carve(&mut self, bytes: usize) -> Result<(Arc<MmapRaw>, usize), String> {
         if bytes > CHUNK_BYTES {
-            return Ok((Arc::new(map(bytes, 0)?), 0));
+            return Ok((Arc::new(map(bytes, self.promised)?), 0));
         }
         let chunk = match self.chunk.take() {
             Some(chunk) if self.used + bytes <= CHUNK_BYTES => chunk,
             _ => {
                 self.used = 0;
-                Arc::new(map(CHUNK_BYTES, 0)?)
+                Arc::new(map(CHUNK_BYTES, self.promised)?)
             }
         };
         let start = self.used;
@@ -129,6 +136,18 @@ mod tests {
             assert_eq!((slice.len(), slice.as_ptr() as usize % ALIGNMENT), (len, 0));
             assert!(slice.iter().all(|block| block.weights == [[i as i8; 32]; 8]));
         }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_others_will_use_cannot_be_had() {
+        let mut arena = Arena::default();
+        let pack = |arena: &mut Arena, len| arena.pack(len, |_: &mut [Q4Block]| ()).map(|_| ());
+        assert_eq!(pack(&mut arena, 1), Ok(()));
+        arena.promise(usize::MAX / 2);
+        arena.promise(usize::MAX / 2 + 2);
+        assert!(matches!(pack(&mut arena, CHUNK_BYTES), Err(OpError::Memory { .. })));
+        assert_eq!(pack(&mut arena, 1), Ok(()), "what is mapped already");
     }
 
     #[test]

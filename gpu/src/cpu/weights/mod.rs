@@ -14,6 +14,7 @@ pub(crate) use blocks::{
 };
 use blocks::{q4_parts, quantize_q8};
 use half::bf16;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Packed weights `[n, k]`.
 #[derive(Debug)]
@@ -72,6 +73,27 @@ fn form(source: SourceType, format: WeightFormat) -> Form {
             _ => Form::F32,
         },
     }
+}
+
+/// Bytes that a matrix `[n, k]` stored in `source` takes once it is packed as `format` asks.
+pub fn packed_bytes(n: usize, k: usize, source: SourceType, format: WeightFormat) -> u64 {
+    let (columns, blocks) = (dense_columns(n, k) as u64, quant_blocks(n, k) as u64);
+    match form(source, format) {
+        Form::F32 => columns * size_of::<F32Column>() as u64,
+        Form::Bf16 => columns * size_of::<Bf16Column>() as u64,
+        Form::Q8 => blocks * size_of::<Q8Block>() as u64,
+        Form::Q4 => blocks * size_of::<Q4Block>() as u64,
+    }
+}
+
+/// Columns of all dense panels of a matrix.
+fn dense_columns(n: usize, k: usize) -> usize {
+    n.div_ceil(DENSE_ROWS) * k
+}
+
+/// Blocks of all quantized panels of a matrix.
+fn quant_blocks(n: usize, k: usize) -> usize {
+    n.div_ceil(QUANT_ROWS) * k.div_ceil(QUANT_LEN)
 }
 
 impl Panels {
@@ -184,9 +206,10 @@ fn pack_part(
 ) -> Result<Panels, OpError> {
     let (n, k) = (part.n, part.k);
     let blocks = k.div_ceil(QUANT_LEN);
-    let dense_columns = n.div_ceil(DENSE_ROWS) * k;
-    let quant_blocks = n.div_ceil(QUANT_ROWS) * blocks;
-    Ok(match form {
+    let (dense_columns, quant_blocks) = (dense_columns(n, k), quant_blocks(n, k));
+    // Set by the threads that pack; the pool's end of the call orders it before the check.
+    let too_large = AtomicBool::new(false);
+    let panels = match form {
         Form::F32 => Panels::F32(arena.pack(dense_columns, |columns| {
             pool.rows(columns, k, 1, |panel, columns: &mut [F32Column]| {
                 each_row(part, panel, DENSE_ROWS, |lane, row| {
@@ -203,24 +226,31 @@ fn pack_part(
             });
         })?),
         Form::Q8 => Panels::Q8(arena.pack(quant_blocks, |packed| {
-            pool.rows(packed, blocks, 1, |panel, packed| pack_q8(part, panel, packed));
+            pool.rows(packed, blocks, 1, |panel, packed| pack_q8(part, panel, packed, &too_large));
         })?),
         Form::Q4 => Panels::Q4(arena.pack(quant_blocks, |packed| {
-            pool.rows(packed, blocks, 1, |panel, packed| pack_q4(part, panel, packed));
+            pool.rows(packed, blocks, 1, |panel, packed| pack_q4(part, panel, packed, &too_large));
         })?),
-    })
+    };
+    match too_large.into_inner() {
+        true => Err(OpError::Scale { n, k, encoding: part.source }),
+        false => Ok(panels),
+    }
 }
 
-fn pack_q4(part: &MatrixPart<'_>, panel: usize, packed: &mut [Q4Block]) {
+fn pack_q4(part: &MatrixPart<'_>, panel: usize, packed: &mut [Q4Block], too_large: &AtomicBool) {
     for (lane, bytes) in rows_of(part, panel, QUANT_ROWS).enumerate() {
         for (index, block) in packed.iter_mut().enumerate() {
             let (scale, min, nibbles) = q4_parts(part.source, bytes, index);
+            if !(scale.is_finite() && min.is_finite()) {
+                too_large.store(true, Ordering::Relaxed);
+            }
             block.set_row(lane, scale, min, &nibbles);
         }
     }
 }
 
-fn pack_q8(part: &MatrixPart<'_>, panel: usize, packed: &mut [Q8Block]) {
+fn pack_q8(part: &MatrixPart<'_>, panel: usize, packed: &mut [Q8Block], too_large: &AtomicBool) {
     if part.source == SourceType::Q8_0 {
         for (lane, bytes) in rows_of(part, panel, QUANT_ROWS).enumerate() {
             for (block, bytes) in packed.iter_mut().zip(bytes.chunks_exact(34)) {
@@ -232,6 +262,9 @@ fn pack_q8(part: &MatrixPart<'_>, panel: usize, packed: &mut [Q8Block]) {
         each_row(part, panel, QUANT_ROWS, |lane, row| {
             for (block, weights) in packed.iter_mut().zip(row.chunks(QUANT_LEN)) {
                 let (scale, weights) = quantize_q8(weights);
+                if !scale.is_finite() {
+                    too_large.store(true, Ordering::Relaxed);
+                }
                 block.set_row(lane, scale, &weights);
             }
         });

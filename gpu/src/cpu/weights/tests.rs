@@ -128,6 +128,54 @@ fn q4k_scales_in_f16_cost_nothing_next_to_8_bit_activations() {
 }
 
 #[test]
+fn weights_whose_scale_does_not_fit_are_refused() {
+    let pool = Pool::start(1).unwrap();
+    let pack = |scale: f32, source, format| {
+        let mut bytes = half::f16::from_f32(scale).to_le_bytes().to_vec();
+        bytes.resize(source_bytes(source), 0);
+        let part = MatrixPart { n: 1, k: 32, source, bytes: &bytes, row_order: None };
+        pack(&pool, &mut Arena::default(), &[part], format).map(|matrix| decoded(&matrix)[0])
+    };
+    let refused = Err(OpError::Scale { n: 1, k: 32, encoding: SourceType::Q4_0 });
+    assert_eq!(pack(8000.0, SourceType::Q4_0, WeightFormat::Auto), Ok(-64_000.0));
+    assert_eq!(pack(9000.0, SourceType::Q4_0, WeightFormat::Auto), refused);
+    assert_eq!(pack(9000.0, SourceType::Q4_0, WeightFormat::F32), Ok(-72_000.0));
+    let infinite = pack(f32::INFINITY, SourceType::Q4_1, WeightFormat::Auto);
+    assert!(matches!(infinite, Err(OpError::Scale { .. })), "{infinite:?}");
+}
+
+fn source_bytes(source: SourceType) -> usize {
+    source.matrix_bytes(1, 32).unwrap()
+}
+
+#[test]
+fn the_size_told_beforehand_is_the_size_packed() {
+    let (n, k) = (21, 512);
+    let pool = Pool::start(1).unwrap();
+    for (source, kind) in QUANTIZED {
+        let (bytes, _) = quantized(kind, n, k);
+        let part = MatrixPart { n, k, source, bytes: &bytes, row_order: None };
+        for format in [
+            WeightFormat::Auto,
+            WeightFormat::F32,
+            WeightFormat::Bf16,
+            WeightFormat::Q8_0,
+            WeightFormat::Native,
+        ] {
+            let part = std::slice::from_ref(&part);
+            let matrix = pack(&pool, &mut Arena::default(), part, format).unwrap();
+            let packed = match &matrix.segments[0].panels {
+                Panels::F32(packed) => size_of_val::<[_]>(packed),
+                Panels::Bf16(packed) => size_of_val::<[_]>(packed),
+                Panels::Q8(packed) => size_of_val::<[_]>(packed),
+                Panels::Q4(packed) => size_of_val::<[_]>(packed),
+            };
+            assert_eq!(packed_bytes(n, k, source, format), packed as u64, "{source:?} {format:?}");
+        }
+    }
+}
+
+#[test]
 fn bad_sizes_are_refused() {
     let pool = Pool::start(1).unwrap();
     let bytes = vec![0; 1000];
