@@ -4,6 +4,7 @@ use crate::cpu::isa::Isa;
 use crate::cpu::pool::Pool;
 use crate::cpu::tensor::Tensor;
 use crate::cpu::weights::QUANT_LEN;
+use std::ops::Range;
 
 /// 32 activations of one row: `x[i] = scale * values[i]`, values in -127..=127.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +35,11 @@ impl ActRows {
         pool.rows(&mut self.blocks, self.row_blocks, 8, |row, blocks| {
             quantize_row(isa, x.row(row), blocks);
         });
+    }
+
+    /// Blocks of consecutive rows, one row after the other.
+    pub(crate) fn rows(&self, rows: Range<usize>) -> &[ActBlock] {
+        &self.blocks[rows.start * self.row_blocks..rows.end * self.row_blocks]
     }
 
     pub(crate) fn row(&self, row: usize) -> &[ActBlock] {

@@ -19,15 +19,21 @@ mod tests;
 use super::isa::Isa;
 use super::pool::{Pool, SharedMut};
 use super::tensor::{Tensor, Vector};
-use super::weights::{Matrix, Panels, QUANT_LEN, Segment};
+use super::weights::{Matrix, Panels, Q4Block, Q8Block, QUANT_LEN, Segment};
 use activations::ActBlock;
 pub(crate) use activations::ActRows;
+#[cfg(target_arch = "x86_64")]
+use avx2_quant::Sums;
 use std::ops::Range;
 
 /// Activations of a block of rows should stay in the L2 cache beside the panels that stream past.
 const ROW_BLOCK_BYTES: usize = 192 << 10;
 /// Quantized activations of this size stay in the L1 cache while a range of panels streams from L2.
-const ROW_TILE_BYTES: usize = 16 << 10;
+const Q8_PASS_BYTES: usize = 16 << 10;
+/// As above, beside one panel.
+const Q4_PASS_BYTES: usize = 24 << 10;
+/// Most rows of a pass: their sums also stay in L1.
+const Q4_PASS_ROWS: usize = 24;
 /// Multiply-adds that are worth handing to another thread, about 1 us.
 const CHUNK_MACS: usize = 48 << 10;
 /// Chunks per thread, so that a thread that is late does not hold up the others for long.
@@ -110,7 +116,8 @@ impl Product<'_> {
             Isa::Avx2 => match &segment.panels {
                 Panels::F32(all) => self.avx2_dense(segment, all, panels, rows),
                 Panels::Bf16(all) => self.avx2_dense(segment, all, panels, rows),
-                Panels::Q8(_) | Panels::Q4(_) => self.avx2_quant(segment, panels, rows),
+                Panels::Q8(all) => self.avx2_q8(segment, all, panels, rows),
+                Panels::Q4(all) => self.avx2_q4(segment, all, panels, rows),
             },
         }
     }
@@ -178,27 +185,55 @@ impl Product<'_> {
     }
 
     #[cfg(target_arch = "x86_64")]
-    fn avx2_quant(&self, segment: &Segment, panels: Range<usize>, rows: Range<usize>) {
+    fn avx2_q8(
+        &self,
+        segment: &Segment,
+        all: &[Q8Block],
+        panels: Range<usize>,
+        rows: Range<usize>,
+    ) {
         let blocks = self.k.div_ceil(QUANT_LEN);
-        let near = (ROW_TILE_BYTES / (blocks * size_of::<ActBlock>())).max(4) / 4 * 4;
-        for first in rows.clone().step_by(near) {
-            let near_rows = first..rows.end.min(first + near);
+        let pass = (Q8_PASS_BYTES / (blocks * size_of::<ActBlock>())).max(4) / 4 * 4;
+        for first in rows.clone().step_by(pass) {
+            let near = first..rows.end.min(first + pass);
             for panel in panels.clone() {
-                let range = panel * blocks..(panel + 1) * blocks;
-                tiles!(near_rows.clone(), [4, 3, 2, 1], |tile| {
+                let weights = &all[panel * blocks..][..blocks];
+                tiles!(near.clone(), [4, 3, 2, 1], |tile| {
                     let acts = tile.map(|row| self.acts.row(row));
                     // SAFETY: `Isa::Avx2`, which led here, exists only where the processor has it.
-                    let sums = unsafe {
-                        match &segment.panels {
-                            Panels::Q8(all) => avx2_quant::q8_tile(&all[range.clone()], acts),
-                            Panels::Q4(all) => avx2_quant::q4_tile(&all[range.clone()], acts),
-                            Panels::F32(_) | Panels::Bf16(_) => unreachable!("a quantized segment"),
-                        }
-                    };
+                    let sums = unsafe { avx2_quant::q8_tile(weights, acts) };
                     for (row, sums) in tile.into_iter().zip(sums) {
                         self.emit(segment, panel, row, &sums);
                     }
                 });
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn avx2_q4(
+        &self,
+        segment: &Segment,
+        all: &[Q4Block],
+        panels: Range<usize>,
+        rows: Range<usize>,
+    ) {
+        let blocks = self.k.div_ceil(QUANT_LEN);
+        let most = (Q4_PASS_BYTES / (blocks * size_of::<ActBlock>())).clamp(8, Q4_PASS_ROWS);
+        // Passes of about equal height.
+        let pass = rows.len().div_ceil(rows.len().div_ceil(most));
+        let mut sums = [Sums::ZERO; Q4_PASS_ROWS];
+        for first in rows.clone().step_by(pass) {
+            let near = first..rows.end.min(first + pass);
+            let sums = &mut sums[..near.len()];
+            let acts = self.acts.rows(near.clone());
+            for panel in panels.clone() {
+                let weights = &all[panel * blocks..][..blocks];
+                // SAFETY: `Isa::Avx2`, which led here, exists only where the processor has it.
+                unsafe { avx2_quant::q4(weights, acts, sums) };
+                for (row, sums) in near.clone().zip(&*sums) {
+                    self.emit(segment, panel, row, &sums.0);
+                }
             }
         }
     }

@@ -39,14 +39,17 @@ pub(super) fn q4_row(panel: &[Q4Block], acts: &[ActBlock]) -> [f32; QUANT_ROWS] 
     let mut sums = [0.0; QUANT_ROWS];
     for (block, act) in panel.iter().zip(acts) {
         for (row, sum) in sums.iter_mut().enumerate() {
-            let byte = |i: usize| i32::from(block.nibbles[i / 4][4 * row + i % 4]);
+            let byte = |i: usize| {
+                let (vector, lane) = Q4Block::place(row, i / 4);
+                i32::from(block.nibbles[vector][4 * lane + i % 4])
+            };
             let pair = |i: usize| {
                 let (low, high) = (i32::from(act.values[i]), i32::from(act.values[i + 16]));
                 (byte(i) & 15) * low + (byte(i) >> 4) * high
             };
             let dot: i32 = (0..16).map(pair).sum();
-            *sum += dot as f32 * (block.scales[row].to_f32() * act.scale);
             *sum += block.mins[row].to_f32() * act.sum;
+            *sum += dot as f32 * (block.scales[row].to_f32() * act.scale);
         }
     }
     sums

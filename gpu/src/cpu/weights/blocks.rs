@@ -31,7 +31,8 @@ pub(crate) struct Q8Block {
 }
 
 /// 32 columns of 8 rows in 4 bits: row `r`, column `4 g + j` is `scales[r] * q + mins[r]`, where `q` is
-/// the low nibble of `nibbles[g][4 r + j]` for `g < 4` and the high nibble of `nibbles[g - 4]` above.
+/// the low nibble of `nibbles[v][4 l + j]` for `g < 4` and the high nibble for `g - 4` above, with
+/// `(v, l)` of [`Q4Block::place`].
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(32))]
 pub(crate) struct Q4Block {
@@ -56,12 +57,22 @@ impl Q8Block {
 }
 
 impl Q4Block {
+    /// Vector and lane of a row's four columns. Groups 0 and 1, and 2 and 3, take turns: the first vector
+    /// of two holds the even group of even rows and the odd group of odd rows, each in its row's lane, the
+    /// second what is left, with rows swapped in twos. So eight neighbouring activations in every pair of
+    /// lanes meet their weights in both vectors.
+    pub(crate) fn place(row: usize, group: usize) -> (usize, usize) {
+        let swap = (row ^ group) & 1;
+        (group & !1 | swap, row ^ swap)
+    }
+
     /// `nibbles` holds column `i` in the low half of byte `i` and column `16 + i` in the high half.
     pub(crate) fn set_row(&mut self, row: usize, scale: f16, min: f16, nibbles: &[u8; 16]) {
         self.scales[row] = scale;
         self.mins[row] = min;
-        for (group, four) in self.nibbles.iter_mut().zip(nibbles.chunks_exact(4)) {
-            group[4 * row..4 * row + 4].copy_from_slice(four);
+        for (group, four) in nibbles.chunks_exact(4).enumerate() {
+            let (vector, lane) = Q4Block::place(row, group);
+            self.nibbles[vector][4 * lane..4 * lane + 4].copy_from_slice(four);
         }
     }
 
@@ -69,7 +80,8 @@ impl Q4Block {
     pub(crate) fn row(&self, row: usize) -> [f32; QUANT_LEN] {
         let (scale, min) = (self.scales[row].to_f32(), self.mins[row].to_f32());
         std::array::from_fn(|i| {
-            let byte = self.nibbles[i / 4 % 4][4 * row + i % 4];
+            let (vector, lane) = Q4Block::place(row, i / 4 % 4);
+            let byte = self.nibbles[vector][4 * lane + i % 4];
             scale * f32::from(byte >> (i / 16 * 4) & 15) + min
         })
     }
