@@ -1,9 +1,8 @@
-//! The official Python client and curl against a server in this process.
+//! The official Python client, and what curl sends, against a server in this process.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::json;
-use std::process::Command;
-use tiercel_tests::{TestServer, run_script};
+use tiercel_tests::{TestServer, events, run_script};
 
 const SCRIPT: &str = "openai_conformance.py";
 
@@ -45,21 +44,28 @@ fn the_python_client_understands_refusals() {
 }
 
 #[test]
-fn curl_streams() {
+fn what_the_readme_sends_with_curl_is_streamed() {
     let server = TestServer::mock(|_| ());
-    let url = format!("http://{}/v1/chat/completions", server.address());
     let body = json!({
         "stream": true, "service_tier": "priority", "max_tokens": 5, "ignore_eos": true,
         "messages": [{"role": "user", "content": "Why is the sky blue?"}],
     });
-    let output = Command::new("curl")
-        .args(["-sN", "--max-time", "60", "-H", "Content-Type: application/json", "-d"])
-        .args([body.to_string(), url])
-        .output()
-        .expect("curl");
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{text}");
+    let body = body.to_string();
+    let mut connection = server.connect();
+    // Byte for byte what curl 8 sends for `curl -N URL -H 'Content-Type: application/json' -d BODY`.
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: {}\r\nUser-Agent: curl/8.5.0\r\n\
+         Accept: */*\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        server.address(),
+        body.len()
+    );
+    connection.send(format!("{head}{body}").as_bytes());
+    let response = connection.response().unwrap();
+    let text = response.text();
+    assert_eq!(response.status, 200, "{text}");
+    assert_eq!(response.header("transfer-encoding"), Some("chunked"), "{response:?}");
     assert!(text.starts_with("data: {") && text.ends_with("data: [DONE]\n\n"), "{text}");
     assert!(text.contains("\"service_tier\":\"priority\""), "{text}");
+    assert!(events(&response.body).len() > 5, "{text}");
     server.finish();
 }
