@@ -51,20 +51,24 @@ pub struct TierReport {
     pub refused: u64,
     /// Ended in any other way.
     pub failed: u64,
+    /// Those of the failed that got nothing from the server for the idle timeout.
+    #[serde(default)]
+    pub timed_out: u64,
     /// Still running when the run ended.
     pub unfinished: u64,
     /// Due, but the client had too many in flight; not part of `sent`.
     pub not_sent: u64,
     /// Served in another tier than asked for, by the server's word.
     pub other_tier: u64,
-    /// Time to first token, from when the request was due. Unfinished requests without a token count
-    /// with the time they waited, a lower bound.
+    /// Time to first token, from when the request was due. In this and the next three, unfinished and
+    /// timed-out requests count with the time they had waited when they were given up, a lower bound.
     pub ttft_ms: Option<Summary>,
-    /// (last - first token) / (tokens - 1), completed requests of two tokens or more.
+    /// (last - first token) / (tokens - 1), completed requests of two tokens or more; (end - first token) /
+    /// tokens of those cut short.
     pub tpot_ms: Option<Summary>,
-    /// Whole completed requests, from when they were due.
+    /// Whole requests, from when they were due.
     pub e2e_ms: Option<Summary>,
-    /// Largest gap between two pieces of text of a request.
+    /// Largest gap between two pieces of text of a request; of those cut short, also since the last one.
     pub max_gap_ms: Option<Summary>,
     /// How late requests were sent: when this is large, the client was too slow.
     pub send_lag_ms: Option<Summary>,

@@ -29,6 +29,8 @@ pub(crate) enum Outcome {
     Refused(Option<u64>),
     /// Any other way.
     Failed(String),
+    /// The server said nothing for longer than the idle timeout; holds what it was waited for.
+    TimedOut(&'static str),
     /// The run ended first.
     Unfinished,
     /// The client had too many requests in flight to send it.
@@ -181,7 +183,7 @@ async fn attempt(context: &Context, record: &mut Record) -> Outcome {
     let answer = match context.clock.timeout_us(idle_us, sending).await {
         Some(Ok(answer)) => answer,
         Some(Err(error)) => return failed(error.to_string()),
-        None => return failed("no answer within the idle timeout".into()),
+        None => return Outcome::TimedOut("no answer within the idle timeout"),
     };
     if !answer.status().is_success() {
         let reading = context.clock.timeout_us(idle_us, refusal(answer)).await;
@@ -235,7 +237,7 @@ async fn follow(context: &Context, record: &mut Record, answer: Response<Incomin
     loop {
         let bytes = match next_bytes(context, &mut body).await {
             Ok(bytes) => bytes,
-            Err(reason) => return failed(reason),
+            Err(outcome) => return outcome,
         };
         let now = context.clock.now();
         let mut progress = Progress::More;
@@ -258,13 +260,13 @@ async fn follow(context: &Context, record: &mut Record, answer: Response<Incomin
     }
 }
 
-async fn next_bytes(context: &Context, body: &mut Incoming) -> Result<Bytes, String> {
+async fn next_bytes(context: &Context, body: &mut Incoming) -> Result<Bytes, Outcome> {
     let idle_us = context.limits.idle_timeout_ms * 1000;
     match context.clock.timeout_us(idle_us, body.frame()).await {
         Some(Some(Ok(frame))) => Ok(frame.into_data().unwrap_or_default()),
-        Some(Some(Err(error))) => Err(HttpError::Exchange(error).to_string()),
-        Some(None) => Err("the stream ended before [DONE]".into()),
-        None => Err("the stream fell silent for longer than the idle timeout".into()),
+        Some(Some(Err(error))) => Err(failed(HttpError::Exchange(error).to_string())),
+        Some(None) => Err(failed("the stream ended before [DONE]".into())),
+        None => Err(Outcome::TimedOut("the stream fell silent for longer than the idle timeout")),
     }
 }
 

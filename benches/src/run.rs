@@ -258,9 +258,11 @@ fn pause_us(outcome: &Outcome) -> u64 {
         Outcome::Refused(Some(wait_s)) => {
             wait_s.saturating_mul(SECOND_US).clamp(SECOND_US / 10, 5 * SECOND_US)
         }
-        Outcome::Refused(None) | Outcome::Failed(_) | Outcome::Unfinished | Outcome::NotSent => {
-            SECOND_US
-        }
+        Outcome::Refused(None)
+        | Outcome::Failed(_)
+        | Outcome::TimedOut(_)
+        | Outcome::Unfinished
+        | Outcome::NotSent => SECOND_US,
     }
 }
 
@@ -321,8 +323,10 @@ impl Collected {
         );
         self.ended += 1;
         self.unsuccessful += u64::from(record.outcome != Outcome::Completed);
-        if let Outcome::Failed(reason) = &record.outcome {
-            self.add_failure(reason);
+        match &record.outcome {
+            Outcome::Failed(reason) => self.add_failure(reason),
+            Outcome::TimedOut(reason) => self.add_failure(reason),
+            _ => {}
         }
     }
 

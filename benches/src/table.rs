@@ -37,6 +37,13 @@ impl Report {
             notes.push(format!("{} failed: {}", failure.count, failure.reason));
         }
         for row in rows.iter().filter(|row| row.tier != "total") {
+            let cut_short = row.unfinished + row.timed_out;
+            if cut_short > 0 {
+                notes.push(format!(
+                    "{}: {cut_short} cut short; their latencies are lower bounds",
+                    row.tier
+                ));
+            }
             if row.not_sent > 0 {
                 notes.push(format!("{}: {} not sent, too many in flight", row.tier, row.not_sent));
             }

@@ -11,6 +11,7 @@ pub(crate) struct Tally {
     completed: u64,
     refused: u64,
     failed: u64,
+    timed_out: u64,
     unfinished: u64,
     not_sent: u64,
     other_tier: u64,
@@ -42,6 +43,10 @@ impl Tally {
             Outcome::Completed => self.completed += 1,
             Outcome::Refused(_) => self.refused += 1,
             Outcome::Failed(_) => self.failed += 1,
+            Outcome::TimedOut(_) => {
+                self.failed += 1;
+                self.timed_out += 1;
+            }
             Outcome::Unfinished => self.unfinished += 1,
             Outcome::NotSent => self.not_sent += 1,
         }
@@ -79,6 +84,7 @@ impl Tally {
         self.completed += other.completed;
         self.refused += other.refused;
         self.failed += other.failed;
+        self.timed_out += other.timed_out;
         self.unfinished += other.unfinished;
         self.not_sent += other.not_sent;
         self.other_tier += other.other_tier;
@@ -102,6 +108,7 @@ impl Tally {
             completed: self.completed,
             refused: self.refused,
             failed: self.failed,
+            timed_out: self.timed_out,
             unfinished: self.unfinished,
             not_sent: self.not_sent,
             other_tier: self.other_tier,
@@ -131,22 +138,38 @@ pub(crate) struct Latency {
 }
 
 impl Latency {
+    /// Leaving out requests that the server never finished would make overload look good: what they had
+    /// waited when they were given up is a lower bound of every latency, and counts as it.
     fn of(record: &Record) -> Latency {
-        let Some(first) = record.first else {
-            // Leaving out requests that never got a token would make overload look good: the time they
-            // waited is a lower bound.
-            let waited = record.ended.since_ms(record.due);
-            let unfinished = record.outcome == Outcome::Unfinished;
-            return Latency { ttft_ms: unfinished.then_some(waited), ..Latency::default() };
-        };
         let completed = record.outcome == Outcome::Completed;
+        let cut_short = matches!(record.outcome, Outcome::Unfinished | Outcome::TimedOut(_));
+        let total_ms = record.ended.since_ms(record.due);
+        let e2e_ms = (completed || cut_short).then_some(total_ms);
+        let Some(first) = record.first else {
+            return Latency {
+                ttft_ms: cut_short.then_some(total_ms),
+                e2e_ms,
+                ..Latency::default()
+            };
+        };
         let tokens = output_tokens(record);
-        let decode_ms = record.last.since_ms(first);
+        let tpot_ms = if cut_short {
+            // The next token comes no earlier than now.
+            Some(record.ended.since_ms(first) / tokens)
+        } else {
+            let decode_ms = record.last.since_ms(first);
+            (completed && tokens > 1.0).then(|| decode_ms / (tokens - 1.0))
+        };
+        let max_gap_ms = record.max_gap_us as f64 / 1000.0;
         Latency {
             ttft_ms: Some(first.since_ms(record.due)),
-            tpot_ms: (completed && tokens > 1.0).then(|| decode_ms / (tokens - 1.0)),
-            e2e_ms: completed.then(|| record.ended.since_ms(record.due)),
-            max_gap_ms: (record.chunks > 1).then(|| record.max_gap_us as f64 / 1000.0),
+            tpot_ms,
+            e2e_ms,
+            max_gap_ms: if cut_short {
+                Some(max_gap_ms.max(record.ended.since_ms(record.last)))
+            } else {
+                (record.chunks > 1).then_some(max_gap_ms)
+            },
         }
     }
 }
@@ -255,6 +278,28 @@ mod tests {
         let compliance = report.compliance.unwrap();
         assert_eq!((compliance.requests, compliance.ttft_met), (6, 1));
         assert_eq!((compliance.e2e_met, compliance.all_met), (0, 0));
+    }
+
+    #[test]
+    fn what_was_cut_short_counts_with_the_time_it_had_waited() {
+        let silent = Outcome::TimedOut("silence");
+        for outcome in [Outcome::Unfinished, silent] {
+            let mut waiting = record(outcome.clone(), None, 0);
+            waiting.ended = waiting.due + 900_000;
+            let mut starved = record(outcome.clone(), Some(100), 4);
+            starved.ended = starved.due + 2_100_000;
+            let report = report(&[waiting, starved], None);
+            assert_eq!(report.failed + report.unfinished, 2);
+            let all = |summary: Option<Summary>| summary.map(|s| (s.count, s.p50, s.max));
+            assert_eq!(all(report.ttft_ms), Some((2, 100.0, 900.0)), "{outcome:?}");
+            assert_eq!(all(report.e2e_ms), Some((2, 900.0, 2100.0)));
+            assert_eq!(
+                all(report.tpot_ms),
+                Some((1, 500.0, 500.0)),
+                "2 s for four tokens and no fifth"
+            );
+            assert_eq!(all(report.max_gap_ms), Some((1, 1800.0, 1800.0)), "since the last token");
+        }
     }
 
     #[test]
