@@ -19,6 +19,7 @@ use crate::forward::{Decoder, DecoderLimits};
 use crate::runner::{ModelRunner, RunnerLimits};
 use crate::weights::{Checkpoint, LoadProgress, ModelFiles, Weights};
 use tiercel_device::{CopyThread, Device, DeviceInfo, StepThread};
+use tiercel_gpu::available_bytes;
 use tiercel_gpu::cpu::{CpuCopier, CpuDevice, CpuOps, CpuOptions};
 
 /// Steps in flight: the CPU computes while the engine plans only if the engine has its own core.
@@ -101,13 +102,21 @@ pub fn open(
     if max_len < asked_len {
         tracing::warn!(asked_len, max_len, "the KV cache limits the length of a sequence");
     }
-    let limits = DecoderLimits {
-        max_batched_tokens: options.max_num_batched_tokens,
-        max_sampled_rows: options.max_num_seqs.min(options.max_num_batched_tokens),
-        max_positions: max_len,
-    };
-    check_activations(Decoder::<CpuOps>::activation_bytes(config, &limits), &limits)?;
+    let limits = decoder_limits(options, max_len);
+    let activations = Decoder::<CpuOps>::activation_bytes(config, &limits);
     let (mut ops, copier) = CpuDevice::open(cpu)?;
+    let blocks = u64::from(cpu.device_blocks) + u64::from(cpu.host_blocks);
+    check_activations(activations, blocks.saturating_mul(block_bytes), &limits)?;
+    ops.promise(activations);
+    if ops.attention_misses_vectors() {
+        let (head_dim, block_size) = (cpu.head_dim, cpu.block_size);
+        tracing::warn!(
+            head_dim,
+            block_size,
+            "attention runs on portable kernels, several times slower: the vector kernels need heads of \
+             a multiple of 8 and blocks of 8, 16, 32, 64, 128 or 256 tokens"
+        );
+    }
     let weights = Weights::load(&mut ops, checkpoint, options.weights, progress)?;
     let decoder = Decoder::new(&mut ops, config.clone(), weights, limits);
     let info = DeviceInfo {
@@ -121,6 +130,14 @@ pub fn open(
         vocab_size: config.vocab_size as u32,
     };
     Ok(Parts { info, ops, decoder, copier })
+}
+
+fn decoder_limits(options: &LoadOptions, max_positions: usize) -> DecoderLimits {
+    DecoderLimits {
+        max_batched_tokens: options.max_num_batched_tokens,
+        max_sampled_rows: options.max_num_seqs.min(options.max_num_batched_tokens),
+        max_positions,
+    }
 }
 
 /// Sizes of both tiers.
@@ -145,10 +162,13 @@ fn cpu_options(
     let auto = || {
         let wanted = memory::tokens_wanted(config, max_len, options.max_num_seqs);
         let wanted = wanted.div_ceil(options.block_size as u64).saturating_mul(block_bytes);
-        memory::kv_bytes(memory::weight_bytes(checkpoint, options.weights), wanted)
+        let limits = decoder_limits(options, max_len);
+        let activations = Decoder::<CpuOps>::activation_bytes(config, &limits);
+        let taken = [checkpoint.packed_bytes(options.weights)?, activations, options.host_bytes];
+        Ok::<_, LoadError>(memory::kv_bytes(taken.into_iter().fold(0, u64::saturating_add), wanted))
     };
     let bytes = match options.kv_capacity {
-        KvCapacity::Auto => auto(),
+        KvCapacity::Auto => auto()?,
         KvCapacity::Bytes(bytes) => bytes,
         KvCapacity::Blocks(count) => block_bytes.saturating_mul(u64::from(count)),
     };
@@ -160,8 +180,9 @@ fn cpu_options(
     Ok(cpu)
 }
 
-fn check_activations(bytes: u64, limits: &DecoderLimits) -> Result<(), LoadError> {
-    match memory::available_bytes() {
+/// Whether activations fit beside the `promised` bytes of KV cache, which nothing has touched yet.
+fn check_activations(bytes: u64, promised: u64, limits: &DecoderLimits) -> Result<(), LoadError> {
+    match available_bytes().map(|available| available.saturating_sub(promised)) {
         Some(available) if bytes > available => {
             let tokens = limits.max_batched_tokens;
             Err(LoadError::Activations { tokens, bytes, available })

@@ -86,7 +86,7 @@ mod tests {
     fn pick_walks_the_weights_in_order() {
         let mut weights = vec![0.0; 1000];
         (weights[3], weights[300], weights[999]) = (1.0, 2.0, 1.0);
-        let sums = chunk_sums(&weights);
+        let sums: Vec<f64> = chunk_sums(&weights).collect();
         let pick = |at| pick(&weights, &sums, at);
         assert_eq!([0.0, 0.249].map(pick), [Some(3); 2]);
         assert_eq!([0.25, 0.749].map(pick), [Some(300); 2]);

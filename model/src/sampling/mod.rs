@@ -95,7 +95,8 @@ impl Sampler {
             truncate::keep_top_p(row, params.top_p);
         }
         let at = draw::uniform(params.seed, output_index);
-        let token = draw::pick(row, &numeric::chunk_sums(row), at).ok_or(SeqFault::BadLogits)?;
+        let sums: Vec<f64> = numeric::chunk_sums(row).collect();
+        let token = draw::pick(row, &sums, at).ok_or(SeqFault::BadLogits)?;
         let logit = max + params.temperature * row[token as usize].ln();
         Ok((token, logit))
     }

@@ -70,8 +70,8 @@ pub(super) fn log_sum_exp(logits: &[f32], max: f32) -> f64 {
 }
 
 /// Sum of weights per [`CHUNK`].
-pub(super) fn chunk_sums(weights: &[f32]) -> Vec<f64> {
-    weights.chunks(CHUNK).map(|chunk| chunk_sum(chunk, |weight| weight)).collect()
+pub(super) fn chunk_sums(weights: &[f32]) -> impl Iterator<Item = f64> {
+    weights.chunks(CHUNK).map(|chunk| chunk_sum(chunk, |weight| weight))
 }
 
 #[inline(always)]

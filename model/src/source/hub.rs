@@ -3,8 +3,9 @@
 use super::error::one_line;
 use super::progress::Progress;
 use super::{ModelFiles, ResolvedModel, SourceError, local};
-use hf_hub::api::sync::{ApiBuilder, ApiError};
-use hf_hub::{Cache, RepoType};
+use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
+use hf_hub::{Cache, CacheRepo, RepoType};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Files a server needs, beside the weights; subdirectories hold other formats of the same weights.
@@ -19,6 +20,8 @@ const WANTED: [&str; 7] = [
 ];
 /// Most files of one repository; more is not a model.
 const MAX_FILES: usize = 1_000;
+/// Waits for another program that fetches the same file, of five seconds each: half an hour.
+const LOCK_WAITS_MAX: u32 = 360;
 
 /// `ORG/NAME` and an optional revision.
 #[derive(Debug, PartialEq, Eq)]
@@ -29,10 +32,14 @@ struct Repo<'a> {
 }
 
 impl<'a> Repo<'a> {
+    /// As the user names it.
     fn hub(&self) -> hf_hub::Repo {
-        let revision = self.revision.unwrap_or("main").to_owned();
+        self.at(self.revision.unwrap_or("main"))
+    }
+
+    fn at(&self, revision: &str) -> hf_hub::Repo {
         let name = format!("{}/{}", self.org, self.name);
-        hf_hub::Repo::with_revision(name, RepoType::Model, revision)
+        hf_hub::Repo::with_revision(name, RepoType::Model, revision.to_owned())
     }
 
     fn parse(spec: &'a str) -> Result<Repo<'a>, SourceError> {
@@ -55,7 +62,8 @@ impl<'a> Repo<'a> {
     }
 }
 
-/// Downloads what is missing of `ORG/NAME[@REV]`. Without a network a complete cached copy is used.
+/// Downloads what is missing of the commit that `ORG/NAME[@REV]` names now. Without a network the commit
+/// that it named last is used, if all of it is there.
 pub(super) fn fetch(
     spec: &str,
     endpoint: Option<&str>,
@@ -79,7 +87,7 @@ pub(super) fn fetch(
     Ok(ResolvedModel { files: ModelFiles::HfDir(dir), name })
 }
 
-/// Fetches every wanted file and says where they are.
+/// Fetches every wanted file of the commit that the revision names now, and says where they are.
 fn download(repo: &Repo<'_>, endpoint: Option<&str>, cache: &Cache) -> Result<PathBuf, ApiError> {
     let token = cache.token().or_else(|| std::env::var("HF_TOKEN").ok());
     let mut builder = ApiBuilder::from_env().with_token(token).with_progress(false);
@@ -87,21 +95,81 @@ fn download(repo: &Repo<'_>, endpoint: Option<&str>, cache: &Cache) -> Result<Pa
     if let Some(endpoint) = endpoint {
         builder = builder.with_endpoint(endpoint.to_owned());
     }
-    let remote = builder.build()?.repo(repo.hub());
-    let local = cache.repo(repo.hub());
-    let files = remote.info()?.siblings.into_iter().map(|sibling| sibling.rfilename);
-    let mut dir = None;
-    for file in files.filter(|file| wanted(file)).take(MAX_FILES) {
-        let path = match local.get(&file) {
-            Some(path) => path,
-            None => remote.download_with_progress(&file, Bar::new(repo))?,
-        };
-        dir = path.parent().map(Path::to_owned);
+    let api = builder.build()?;
+    let info = api.repo(repo.hub()).info()?;
+    // It becomes the name of a directory.
+    if info.sha.len() < 40 || !info.sha.chars().all(|c| c.is_ascii_hexdigit()) {
+        return Err(ApiError::InvalidHeader("sha"));
     }
-    dir.ok_or_else(|| {
+    let commit = Commit {
+        repo,
+        remote: api.repo(repo.at(&info.sha)),
+        local: cache.repo(repo.at(&info.sha)),
+        sha: &info.sha,
+        api: &api,
+    };
+    let files = info.siblings.iter().map(|sibling| sibling.rfilename.as_str());
+    let mut found = false;
+    for file in files.filter(|file| wanted(file)).take(MAX_FILES) {
+        commit.fetch(file)?;
+        found = true;
+    }
+    if !found {
         let nothing = "the repository holds neither config.json nor safetensors";
-        ApiError::IoError(std::io::Error::new(std::io::ErrorKind::NotFound, nothing))
-    })
+        return Err(ApiError::IoError(io::Error::new(io::ErrorKind::NotFound, nothing)));
+    }
+    // Only now, with everything there, is this what the revision means without a network.
+    cache.repo(repo.hub()).create_ref(&info.sha)?;
+    Ok(commit.dir())
+}
+
+/// One commit of a repository: its files never change.
+struct Commit<'a> {
+    repo: &'a Repo<'a>,
+    api: &'a Api,
+    remote: ApiRepo,
+    local: CacheRepo,
+    sha: &'a str,
+}
+
+impl Commit<'_> {
+    fn dir(&self) -> PathBuf {
+        self.local.pointer_path(self.sha)
+    }
+
+    /// Downloads a file, unless it is in the cache. While another program fetches it, waits for that.
+    fn fetch(&self, file: &str) -> Result<(), ApiError> {
+        let mut waits = 0;
+        while !self.dir().join(file).exists() && !self.adopt(file)? {
+            match self.remote.download_with_progress(file, Bar::new(self.repo)) {
+                // The library has waited a few seconds already.
+                Err(ApiError::LockAcquisition(_)) if waits < LOCK_WAITS_MAX => {
+                    if waits == 0 {
+                        tracing::info!(file, "another program is fetching it; waiting");
+                    }
+                    waits += 1;
+                }
+                other => return other.map(|_| ()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Most commits leave most files as they were: the same content is linked into this commit.
+    fn adopt(&self, file: &str) -> Result<bool, ApiError> {
+        let metadata = self.api.metadata(&self.remote.url(file))?;
+        let blob = self.local.blob_path(metadata.etag());
+        let same = std::fs::metadata(&blob).is_ok_and(|blob| blob.len() == metadata.size() as u64);
+        if metadata.etag().contains('/') || !same {
+            return Ok(false);
+        }
+        std::fs::create_dir_all(self.dir())?;
+        let target = Path::new("../../blobs").join(metadata.etag());
+        match std::os::unix::fs::symlink(target, self.dir().join(file)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error.into()),
+            _ => Ok(true),
+        }
+    }
 }
 
 fn wanted(file: &str) -> bool {
@@ -139,7 +207,7 @@ fn describe(repo: &str, error: &ApiError) -> SourceError {
             "check that the name is a model, and that the Hugging Face cache is writable and has space"
         }
         (_, ApiError::LockAcquisition(_)) => {
-            "another program is fetching it; retry when it is done"
+            "another program has been fetching it for half an hour; retry when it is done"
         }
         _ if is_network(error) => "check the network, or give a local path with --model",
         _ => "retry later, or give a local path with --model",

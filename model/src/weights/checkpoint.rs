@@ -6,7 +6,8 @@ use super::roles::{LayerRole, Role};
 use crate::arch::{Family, ModelConfig};
 use crate::gguf::GgufFile;
 use crate::source::ModelFiles;
-use tiercel_gpu::SourceType;
+use tiercel_gpu::cpu::packed_bytes;
+use tiercel_gpu::{SourceType, WeightFormat};
 
 /// Names listed in an error about missing tensors.
 const MISSING_SHOWN: usize = 5;
@@ -63,12 +64,20 @@ impl Checkpoint {
         }
     }
 
-    /// Bytes of the tensors' files.
-    pub fn bytes(&self) -> u64 {
-        match &self.store {
-            Store::Gguf(file) => file.file_bytes(),
-            Store::Hf(dir) => dir.bytes(),
+    /// Bytes that the weights will take on the CPU, each tensor in the form that `format` gives it.
+    ///
+    /// # Errors
+    /// [`WeightError`] for a tensor that cannot be read; [`Checkpoint::open`] has found them all.
+    pub fn packed_bytes(&self, format: WeightFormat) -> Result<u64, WeightError> {
+        let mut bytes = 0_u64;
+        for role in Role::required(&self.config) {
+            let Stored { shape, source, .. } = self.tensor(role)?;
+            bytes += match shape[..] {
+                [n, k] => packed_bytes(n, k, source, format),
+                _ => shape.iter().product::<usize>() as u64 * 4,
+            };
         }
+        Ok(bytes)
     }
 
     /// Whether q and k rows are stored for interleaved RoPE: llama.cpp's converter permutes them for
@@ -126,8 +135,7 @@ impl Checkpoint {
         if !missing.is_empty() {
             return Err(self.missing(missing));
         }
-        self.warn_of_unused(&roles);
-        Ok(())
+        self.check_unused(&roles)
     }
 
     fn missing(&self, names: Vec<String>) -> WeightError {
@@ -138,8 +146,9 @@ impl Checkpoint {
         WeightError::Missing { count: names.len(), shown }
     }
 
-    /// A tensor nobody reads may mean that the model computes something this program leaves out.
-    fn warn_of_unused(&self, roles: &[Role]) {
+    /// A tensor nobody reads may mean that the model computes something this program leaves out; a bias of
+    /// a layer always does.
+    fn check_unused(&self, roles: &[Role]) -> Result<(), WeightError> {
         let known: std::collections::HashSet<String> =
             roles.iter().map(|&role| self.name(role)).collect();
         let names: Box<dyn Iterator<Item = &str>> = match &self.store {
@@ -148,12 +157,20 @@ impl Checkpoint {
         };
         let mut unused: Vec<&str> =
             names.filter(|name| !known.contains(*name) && !is_derived(name)).collect();
+        unused.sort_unstable();
+        if let Some(name) = unused.iter().find(|name| is_bias_of_layer(name)) {
+            return Err(WeightError::Unread { name: (*name).to_owned() });
+        }
         if !unused.is_empty() {
-            unused.sort_unstable();
             let shown = &unused[..unused.len().min(MISSING_SHOWN)];
             tracing::warn!(count = unused.len(), first = ?shown, "tensors of the model are not used");
         }
+        Ok(())
     }
+}
+
+fn is_bias_of_layer(name: &str) -> bool {
+    name.ends_with(".bias") && (name.starts_with("blk.") || name.starts_with("model.layers."))
 }
 
 /// Tensors that repeat what the configuration or another tensor says.

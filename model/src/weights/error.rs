@@ -74,6 +74,15 @@ pub enum WeightError {
         /// What would work.
         supported: &'static str,
     },
+    /// A tensor that changes what the model computes and that this program does not read.
+    #[error(
+        "tensor {name} is not read, so the model would compute something else; this kind of model is \
+         not supported"
+    )]
+    Unread {
+        /// The tensor.
+        name: String,
+    },
     /// The device refused a matrix.
     #[error("tensor {name}: {source}")]
     Pack {

@@ -52,10 +52,11 @@ impl HfDir {
     pub(super) fn open(dir: &Path) -> Result<HfDir, WeightError> {
         let (single, index) =
             (dir.join("model.safetensors"), dir.join("model.safetensors.index.json"));
-        if index.is_file() {
-            return HfDir::open_shards(dir, &index);
-        }
+        // The single file first, as Hugging Face's own loader: an index beside it is a leftover.
         if !single.is_file() {
+            if index.is_file() {
+                return HfDir::open_shards(dir, &index);
+            }
             return Err(WeightError::NoWeights(dir.to_owned()));
         }
         let shard = Shard::open(single)?;
@@ -85,10 +86,6 @@ impl HfDir {
         let index =
             parsed.weight_map.into_iter().map(|(name, file)| (name, numbers[&file])).collect();
         Ok(HfDir { shards, index })
-    }
-
-    pub(super) fn bytes(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.file.as_ref().len() as u64).sum()
     }
 
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {

@@ -193,3 +193,36 @@ fn an_encoding_nobody_reads_is_named() {
     assert!(matches!(&error, WeightError::Encoding { name, .. } if name == "blk.1.ffn_up.weight"));
     assert!(error.to_string().contains("F64"), "{error}");
 }
+
+#[test]
+fn a_bias_that_nobody_reads_is_refused() {
+    let checkpoint = Checkpoint::open(&ModelFiles::HfDir(tiny("llama2"))).unwrap();
+    let file = as_gguf(&checkpoint).tensor("blk.1.ffn_up.bias", &[96], 0, vec![0; 384]).save();
+    let error = Checkpoint::open(&ModelFiles::Gguf(file.path().to_owned())).err().unwrap();
+    assert!(error.to_string().contains("blk.1.ffn_up.bias is not read"), "{error}");
+}
+
+#[test]
+fn a_single_file_wins_over_a_stale_index() {
+    let dir = copy("llama2");
+    let index = dir.path().join("model.safetensors.index.json");
+    fs::write(index, r#"{"weight_map": {"x": "gone.safetensors"}}"#).unwrap();
+    assert!(Checkpoint::open(&ModelFiles::HfDir(dir.path().to_owned())).is_ok());
+}
+
+#[test]
+fn packed_sizes_follow_the_form_of_every_tensor() {
+    let checkpoint = Checkpoint::open(&ModelFiles::HfDir(tiny("llama2"))).unwrap();
+    let bytes = |format| checkpoint.packed_bytes(format).unwrap() as f64;
+    let parameters = checkpoint.config().parameters() as f64;
+    // Panels are padded to whole rows and, in 8 bits, to whole blocks.
+    for (format, least, most) in [
+        (WeightFormat::F32, 4.0, 4.2),
+        (WeightFormat::Auto, 4.0, 4.2),
+        (WeightFormat::Bf16, 2.0, 2.2),
+        (WeightFormat::Q8_0, 1.06, 1.3),
+    ] {
+        let each = bytes(format) / parameters;
+        assert!((least..most).contains(&each), "{format:?}: {each} bytes per parameter");
+    }
+}
