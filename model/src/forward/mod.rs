@@ -2,8 +2,8 @@
 //!
 //! A call runs a mixed batch: one row per token, decode tokens and prefill chunks alike. Every matrix
 //! product is shared by the whole batch; only RoPE, KV writes and attention look at which rows belong to
-//! which sequence. In the last layer only rows that sample go on after the KV write, so a chunk that
-//! does not end its prompt stops there.
+//! which sequence. In the last layer only rows that sample go on after the KV write: a chunk that does not
+//! end its prompt stops there, one that does attends with its last row.
 
 mod activations;
 
@@ -101,7 +101,7 @@ impl<O: Ops> Decoder<O> {
         if batch.sampled.is_empty() {
             return;
         }
-        ops.attention(&a.qkv, shape, index, batch.seqs, &mut a.attention);
+        ops.attention(&a.qkv, shape, index, &sampled_rows(&batch), &mut a.attention);
         let (residual, attention) = (&mut a.sampled_residual, &mut a.sampled_attention);
         ops.gather_rows(&a.residual, batch.sampled, residual);
         ops.gather_rows(&a.attention, batch.sampled, attention);
@@ -124,6 +124,27 @@ impl<O: Ops> Decoder<O> {
         ops.linear(self.weights.output(), None, &a.chunk, &mut a.logits);
         &mut a.logits
     }
+}
+
+/// The rows that sample, as sequences of their own: neighbours of one sequence stay together, no row is
+/// named twice.
+fn sampled_rows(batch: &ForwardBatch<'_>) -> Vec<SeqRows> {
+    let mut seqs: Vec<SeqRows> = Vec::with_capacity(batch.sampled.len());
+    for &row in batch.sampled {
+        if seqs.iter().any(|seq| seq.rows.contains(&row)) {
+            continue;
+        }
+        let Some(seq) = batch.seqs.iter().find(|seq| seq.rows.contains(&row)) else { continue };
+        match seqs.last_mut() {
+            Some(last) if last.rows.end == row && row > seq.rows.start => last.rows.end += 1,
+            _ => seqs.push(SeqRows {
+                rows: row..row + 1,
+                first_pos: seq.first_pos + (row - seq.rows.start) as u32,
+                table: seq.table.clone(),
+            }),
+        }
+    }
+    seqs
 }
 
 /// The first half of a layer, up to its KV in the blocks.
@@ -162,4 +183,22 @@ fn finish_layer<O: Ops>(
     ops.linear(&layer.gate_up, None, &work.normed, &mut work.gate_up);
     ops.silu_mul(&work.gate_up, &mut work.gated);
     ops.linear(&layer.down, None, &work.gated, &mut work.delta);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_rows_that_sample_are_attended_for() {
+        let seq = |rows, first_pos| SeqRows { rows, first_pos, table: [].into() };
+        let seqs = [seq(0..1, 40), seq(1..9, 100), seq(9..12, 0)];
+        let rows = |sampled: &[usize]| -> Vec<(Range<usize>, u32)> {
+            let rows = sampled_rows(&ForwardBatch { tokens: &[], seqs: &seqs, sampled });
+            rows.into_iter().map(|seq| (seq.rows, seq.first_pos)).collect()
+        };
+        assert_eq!(rows(&[0, 8]), [(0..1, 40), (8..9, 107)]);
+        assert_eq!(rows(&[0, 1, 2, 3, 9, 10]), [(0..1, 40), (1..4, 100), (9..11, 0)]);
+        assert_eq!(rows(&[11, 5, 11]), [(11..12, 2), (5..6, 104)]);
+    }
 }
