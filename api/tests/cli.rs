@@ -130,6 +130,15 @@ fn a_bad_variable_is_named() {
 }
 
 #[test]
+fn a_bad_log_filter_is_told_in_one_line() {
+    let mut pull = tiercel(&["pull", "/nowhere/model.gguf"]);
+    let output = pull.env("TIERCEL_LOG", "info,=,nonsense=loud").output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let told = stderr.lines().filter(|line| line.contains("TIERCEL_LOG")).count();
+    assert_eq!((told, stderr.lines().count()), (1, 2), "{stderr}");
+}
+
+#[test]
 fn what_cannot_be_served_is_one_line_and_exit_1() {
     let any_port = ["--listen", "127.0.0.1:0"];
     let serve = |args: &[&str]| failure(&[&["serve"], &any_port[..], args].concat());
@@ -139,6 +148,8 @@ fn what_cannot_be_served_is_one_line_and_exit_1() {
     assert_eq!((code, line.contains("tiny")), (1, true), "{line}");
     let (code, line) = serve(&["--device", "mock:tiny", "--model", "m.gguf"]);
     assert_eq!((code, line.contains("--model")), (1, true), "{line}");
+    let (code, line) = serve(&["--device", "mock:tiny", "--block-size", "32"]);
+    assert_eq!((code, line.contains("--block-size 32")), (1, true), "{line}");
     let (code, line) = failure(&["pull", "/nowhere/model.gguf"]);
     assert_eq!((code, line.contains("/nowhere/model.gguf")), (1, true), "{line}");
     let dir = tempfile::tempdir().unwrap();
@@ -207,8 +218,9 @@ impl Served {
     }
 
     fn signal(&self, name: &str) {
-        let pid = self.process.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+        // The shell has `kill` built in; the program of that name is not on every machine.
+        let kill = format!("kill -{name} {}", self.process.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
     }
 
     fn read_log_until(&mut self, mark: &str) {
@@ -242,6 +254,21 @@ fn sigterm_and_ctrl_c_let_streams_finish_and_exit_0() {
 }
 
 #[test]
+fn what_is_no_http_does_not_fill_the_log() {
+    let mut served = Served::start(&[]);
+    for _ in 0..50 {
+        let mut socket = TcpStream::connect(served.address).unwrap();
+        socket.write_all(b"\x16\x03\x01 nonsense\r\n\r\n").unwrap();
+        // Answered or reset: either way it is over.
+        let _ = socket.read_to_end(&mut Vec::new());
+    }
+    served.signal("TERM");
+    let mut log = String::new();
+    served.log.read_to_string(&mut log).unwrap();
+    assert!(log.contains("shutting down") && log.lines().count() < 10, "{log}");
+}
+
+#[test]
 fn a_second_signal_exits_at_once() {
     let mut served = Served::start(&[]);
     let _streams: Vec<TcpStream> = (0..8).map(|_| served.stream(2000)).collect();
@@ -264,6 +291,37 @@ fn bench_writes_a_report() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("premium"));
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
     assert!(json["total"]["completed"].as_u64().unwrap() > 0, "{json}");
-    let unreachable = ["bench", "--url", "http://127.0.0.1:1", "--workload", paths[0]];
+    let unreachable =
+        ["bench", "--url", "http://127.0.0.1:1", "--workload", paths[0], "--json", paths[1]];
     assert_eq!(failure(&unreachable).0, 1);
+    let kept: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    assert_eq!(kept, json, "a run that never began leaves the report before it alone");
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 2, "and nothing else");
+    let nowhere = ["bench", "--url", &url, "--workload", paths[0], "--json", "/nowhere/r.json"];
+    assert!(failure(&nowhere).1.contains("/nowhere/r.json"));
+}
+
+#[test]
+fn a_bench_without_one_success_fails_and_still_reports() {
+    let served = Served::start(&["--set", "http.api_keys=secret"]);
+    let dir = tempfile::tempdir().unwrap();
+    let (workload, report) = (dir.path().join("w.toml"), dir.path().join("r.json"));
+    std::fs::write(&workload, WORKLOAD).unwrap();
+    let url = format!("http://{}", served.address);
+    let output = run(&[
+        "bench",
+        "--url",
+        &url,
+        "--model",
+        "mock-tiny",
+        "--workload",
+        workload.to_str().unwrap(),
+        "--json",
+        report.to_str().unwrap(),
+    ]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("no request completed"), "{stderr}");
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    assert!(json["total"]["failed"].as_u64().unwrap() > 0, "{json}");
 }

@@ -215,6 +215,7 @@ impl Loader {
             Kind::Target => text.parse().map(Value::Float).ok(),
             Kind::Bool => text.parse().map(Value::Boolean).ok(),
             Kind::Choice(_) | Kind::Text(_) => None,
+            Kind::List if text.trim().is_empty() => Some(Value::Array(Vec::new())),
             Kind::List => Some(Value::Array(
                 text.split(',').map(|item| Value::String(item.trim().to_owned())).collect(),
             )),

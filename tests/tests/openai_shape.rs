@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::{Value, json};
+use tiercel_config::Policy;
 use tiercel_tests::{TestServer, events};
 
 fn chat(extra: Value) -> Value {
@@ -162,6 +163,78 @@ fn the_answer_names_the_tier_really_used() {
     {
         assert!(metrics.contains(name), "no {name}");
     }
+    server.finish();
+}
+
+#[test]
+fn a_policy_without_tiers_does_not_claim_to_have_used_one() {
+    let server = TestServer::mock(|settings| settings.engine.scheduler.policy = Policy::Fcfs);
+    for asked in ["priority", "flex", "default"] {
+        let answer = server.post("/v1/chat/completions", &chat(json!({"service_tier": asked})));
+        assert_eq!(answer.json()["service_tier"], "default", "{asked}");
+    }
+    server.finish();
+}
+
+#[test]
+fn texts_that_cannot_fit_are_told_so_before_they_are_tokenized() {
+    let server = TestServer::mock(|settings| settings.http.max_body_kib = 8192);
+    let context = server.get("/v1/models").json()["data"][0]["max_model_len"].as_u64().unwrap();
+    // In the mock's vocabulary a token is a byte.
+    for bytes in [context as usize + 1, 2 << 20, 3 << 20] {
+        let text = "x".repeat(bytes);
+        let chat = json!({"messages": [{"role": "user", "content": text}]});
+        for (path, body, param) in [
+            ("/v1/completions", json!({"prompt": text}), "prompt"),
+            ("/tokenize", json!({"prompt": text}), "prompt"),
+            ("/v1/chat/completions", chat, "messages"),
+        ] {
+            let error = server.post(path, &body).error();
+            let found = (&error["code"], &error["param"]);
+            assert_eq!(found, (&json!("context_length_exceeded"), &json!(param)), "{path}");
+            assert!(error["message"].as_str().unwrap().contains("bytes"), "{error}");
+        }
+    }
+    server.finish();
+}
+
+#[test]
+fn text_offsets_are_those_of_the_characters_streamed_or_not() {
+    let server = TestServer::mock(|_| ());
+    let body = json!({
+        "prompt": "offsets", "max_tokens": 200, "ignore_eos": true, "logprobs": 1, "temperature": 0,
+    });
+    let plain = server.post("/v1/completions", &body).json()["choices"][0].clone();
+    let text = plain["text"].as_str().unwrap();
+    let logprobs = &plain["logprobs"];
+    let offsets: Vec<usize> = logprobs["text_offset"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|o| o.as_u64().unwrap() as usize)
+        .collect();
+    for (index, (token, offset)) in
+        logprobs["tokens"].as_array().unwrap().iter().zip(&offsets).enumerate()
+    {
+        let token = token.as_str().unwrap();
+        let rest: String = text.chars().skip(*offset).collect();
+        assert!(token.starts_with("bytes:") || rest.starts_with(token), "{index} {token:?}");
+        assert!(logprobs["top_logprobs"][index][token].is_number(), "{index} {token:?}");
+    }
+    // Text held back, because a stop string might begin in it, moves nothing.
+    let last: String = text.chars().rev().take(3).collect::<Vec<_>>().into_iter().rev().collect();
+    let held = format!("{last}never said");
+    let mut streamed = body.clone();
+    streamed["stream"] = json!(true);
+    streamed["stop"] = json!([held, " t999999"]);
+    let response = server.post("/v1/completions", &streamed);
+    let found: Vec<usize> = chunks(&response.body)
+        .iter()
+        .filter_map(|chunk| chunk["choices"][0]["logprobs"]["text_offset"].as_array().cloned())
+        .flatten()
+        .map(|offset| offset.as_u64().unwrap() as usize)
+        .collect();
+    assert_eq!(found, offsets);
     server.finish();
 }
 

@@ -1,15 +1,15 @@
 //! What HTTP handlers see: the settings, and the engine once it serves.
 
 use crate::boot::metrics::Exporter;
+use crate::boot::tokenizing::Tokenizing;
 use crate::http::{ApiError, Tenants};
-use crate::text::Text;
+use crate::text::{Text, TextError};
 use actix_web::http::StatusCode;
-use actix_web::web;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use tiercel_actors::EngineHandle;
-use tiercel_config::HttpSettings;
-use tiercel_device::{Clock, TokenId};
+use tiercel_config::{EngineSettings, HttpSettings, Policy};
+use tiercel_device::{Clock, Tier, TokenId};
 use tiercel_model::template::ChatMessage;
 
 /// Longer texts are tokenized beside the HTTP worker, so that its other connections go on, bytes.
@@ -44,6 +44,11 @@ pub(crate) struct Serving {
     pub(crate) created_unix_s: u64,
     /// Most tokens of prompt and output together: what the model can and what the KV pool holds.
     pub(crate) context_tokens: u32,
+    /// Longer texts have more tokens than that, whatever they say, bytes.
+    max_text_bytes: usize,
+    /// Whether the policy tells tiers apart.
+    tiers_matter: bool,
+    tokenizing: Tokenizing,
 }
 
 impl App {
@@ -95,11 +100,32 @@ impl App {
 }
 
 impl Serving {
-    pub(crate) fn new(engine: EngineHandle, text: Arc<Text>, model_name: String) -> Serving {
+    pub(crate) fn new(
+        engine: EngineHandle,
+        text: Arc<Text>,
+        model_name: String,
+        settings: &EngineSettings,
+    ) -> Serving {
         let info = engine.info();
         let pool = u64::from(info.device_blocks) * u64::from(info.block_size);
         let context_tokens = pool.min(u64::from(info.max_model_len)) as u32;
-        Serving { engine, text, model_name, created_unix_s: Clock::unix_s(), context_tokens }
+        let max_text_bytes = text.longest_token_bytes().saturating_mul(context_tokens as usize);
+        Serving {
+            engine,
+            text,
+            model_name,
+            created_unix_s: Clock::unix_s(),
+            context_tokens,
+            max_text_bytes: max_text_bytes.min(Text::BYTES_MAX),
+            tiers_matter: settings.scheduler.policy != Policy::Fcfs,
+            // Whoever is here wants to be in the engine next.
+            tokenizing: Tokenizing::new(settings.admission.max_requests as usize),
+        }
+    }
+
+    /// The tier whose treatment a request of that tier really gets.
+    pub(crate) fn tier_used(&self, tier: Tier) -> Tier {
+        if self.tiers_matter { tier } else { Tier::Standard }
     }
 
     pub(crate) fn vocab_size(&self) -> u32 {
@@ -121,55 +147,64 @@ impl Serving {
     /// A text as tokens, with the tokens the model wants around a text if `special`.
     ///
     /// # Errors
-    /// 400 for a text the tokenizer cannot read.
+    /// 400 for a text the tokenizer cannot read or that is too long, 429 if too many wait.
     pub(crate) async fn tokenize(
         &self,
         prompt: String,
         special: bool,
     ) -> Result<Arc<[TokenId]>, ApiError> {
-        self.encode(prompt.len(), move |text| {
-            text.encode(&prompt, special).map_err(|why| ApiError::param("prompt", why))
-        })
-        .await
+        let bytes = prompt.len();
+        self.encode("prompt", bytes, move |text| text.encode(&prompt, special)).await
     }
 
     /// A conversation as tokens, by the model's template; `open` begins the assistant's answer.
     ///
     /// # Errors
-    /// 400 for a conversation the template refuses.
+    /// 400 for a conversation the template refuses or that is too long, 429 if too many wait.
     pub(crate) async fn tokenize_chat(
         &self,
         messages: Vec<ChatMessage>,
         open: bool,
     ) -> Result<Arc<[TokenId]>, ApiError> {
-        let bytes = messages.iter().map(|message| message.content.len() + 16).sum();
-        self.encode(bytes, move |text| {
-            text.encode_chat(&messages, open).map_err(|why| ApiError::param("messages", why))
-        })
-        .await
+        let bytes = messages.iter().map(|message| message.content.len()).sum();
+        self.encode("messages", bytes, move |text| text.encode_chat(&messages, open)).await
     }
 
     async fn encode(
         &self,
+        param: &'static str,
         bytes: usize,
-        work: impl FnOnce(&Text) -> Result<Vec<TokenId>, ApiError> + Send + 'static,
+        work: impl FnOnce(&Text) -> Result<Vec<TokenId>, TextError> + Send + 'static,
     ) -> Result<Arc<[TokenId]>, ApiError> {
+        if bytes > self.max_text_bytes {
+            return Err(self.too_many_bytes(param, bytes));
+        }
         let tokens = if bytes <= INLINE_TEXT_BYTES {
-            work(&self.text)?
+            work(&self.text)
         } else {
             let text = self.text.clone();
-            web::block(move || work(&text)).await.map_err(|_| {
-                let message = "the tokenizer failed on this text";
-                ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message).code("tokenizer_error")
-            })??
+            self.tokenizing.run(move || work(&text)).await?
         };
+        let tokens = tokens.map_err(|error| match error {
+            TextError::TooLong => self.too_many_bytes(param, bytes),
+            TextError::Unreadable(why) => ApiError::param(param, why),
+        })?;
         // Tokenizers may know tokens that the model was never given a row for.
         match tokens.iter().find(|token| **token >= self.vocab_size()) {
-            Some(token) => Err(ApiError::new(
-                StatusCode::BAD_REQUEST,
+            Some(token) => Err(ApiError::param(
+                param,
                 format!("the text holds markup (token {token}) that this model does not know"),
             )),
             None => Ok(tokens.into()),
         }
+    }
+
+    fn too_many_bytes(&self, param: &str, bytes: usize) -> ApiError {
+        let message = format!(
+            "the text has {bytes} bytes, more than the context of {} tokens can hold (at most {} \
+             bytes); shorten it",
+            self.context_tokens, self.max_text_bytes
+        );
+        ApiError::too_long(param, message)
     }
 }

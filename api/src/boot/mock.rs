@@ -3,11 +3,11 @@
 use crate::boot::BootError;
 use crate::boot::model::Loaded;
 use crate::text::Text;
-use tiercel_config::ServerSettings;
+use tiercel_config::{KvSettings, ServerSettings};
 use tiercel_device::{Clock, MockDevice, MockOptions, MockProfile};
 
-/// Opens the mock device of that profile on the calling thread, which must run local tasks. Sizes
-/// given in the settings override the profile's; 0 keeps them.
+/// Opens the mock device of that profile on the calling thread, which must run local tasks. Sizes of
+/// memory and context given in the settings override the profile's; 0 keeps them.
 pub(crate) fn open(
     settings: &ServerSettings,
     profile: &str,
@@ -20,6 +20,14 @@ pub(crate) fn open(
     }
     let profile =
         MockProfile::named(profile).map_err(|error| BootError::Device(error.to_string()))?;
+    let block_size = settings.kv.block_size;
+    if block_size != profile.block_size && block_size != KvSettings::default().block_size {
+        return Err(BootError::Device(format!(
+            "mock:{} has blocks of {} tokens; leave out --block-size {block_size}, or set block_size \
+             in a profile of your own",
+            profile.name, profile.block_size
+        )));
+    }
     let name = format!("mock-{}", profile.name);
     let mut options = MockOptions::new(profile, clock.clone());
     let blocks = |mib: u64| u32::try_from((mib << 20) / options.block_bytes()).unwrap_or(u32::MAX);

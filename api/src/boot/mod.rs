@@ -14,10 +14,12 @@ mod model;
 mod run;
 mod running;
 mod signals;
+mod tokenizing;
 
 pub(crate) use app::{App, Serving, Stage};
 pub use error::BootError;
 pub use running::{Running, Starting, start};
+pub(crate) use tokenizing::THREADS as TOKENIZING_THREADS;
 
 use run::Bound;
 use tiercel_config::ServerSettings;

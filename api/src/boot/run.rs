@@ -7,7 +7,9 @@ use crate::http;
 use actix_rt::Arbiter;
 use actix_server::{Server, ServerHandle};
 use actix_web::web::Data;
+use futures_util::future::{Either, select};
 use std::net::{SocketAddr, TcpListener};
+use std::pin::pin;
 use std::sync::Arc;
 use tiercel_actors::{Engine, EngineHandle, Request, StreamEvent};
 use tiercel_config::{DeviceKind, ServerSettings};
@@ -51,7 +53,8 @@ impl Bound {
         let Bound { settings, listener, address, exporter } = self;
         let clock = Clock::wall();
         let app = Data::new(App::new(settings.http.clone(), clock.clone(), exporter));
-        let server = http::server(listener, app.clone())
+        let stall_timeout_ms = settings.engine.stream.stall_timeout_ms;
+        let server = http::server(listener, app.clone(), stall_timeout_ms)
             .map_err(|source| BootError::System { what: "the HTTP server", source })?;
         tracing::info!(%address, "listening; loading the model");
         let handle = server.handle();
@@ -116,8 +119,16 @@ async fn launch(
     let engine = Engine { settings: settings.engine.clone(), device, clock: app.clock.clone() };
     let engine =
         engine.start_on(control).await.map_err(|error| BootError::EngineDied(error.to_string()))?;
-    warm_up(&engine).await?;
-    app.ready(Serving::new(engine.clone(), Arc::new(text), model_name));
+    // An actor that dies in its first step leaves the stream open and silent.
+    let warm = {
+        let (warm_up, died) = (pin!(warm_up(&engine)), pin!(engine.died()));
+        match select(warm_up, died).await {
+            Either::Left((warm, _)) => warm,
+            Either::Right((cause, _)) => Err(BootError::EngineDied(cause)),
+        }
+    };
+    warm?;
+    app.ready(Serving::new(engine.clone(), Arc::new(text), model_name, &settings.engine));
     Ok(engine)
 }
 

@@ -6,12 +6,17 @@ use tracing_subscriber::EnvFilter;
 /// The variable that holds the filter.
 pub(crate) const FILTER: &str = "TIERCEL_LOG";
 
+/// What is logged if nothing else is asked for. actix reports every malformed request as an error of its
+/// own, so anybody could fill the log with those; and its workers' starts and stops say nothing to
+/// operators.
+const DEFAULT: &str = "info,actix_server=warn,actix_http::h1=off";
+
 /// Starts logging for the process.
 pub(crate) fn start() {
-    let filter = EnvFilter::builder()
-        .with_env_var(FILTER)
-        .try_from_env()
-        .unwrap_or_else(|_| EnvFilter::new("info"));
+    let wanted = std::env::var(FILTER).ok().filter(|wanted| !wanted.trim().is_empty());
+    let parsed = wanted.as_deref().map(EnvFilter::try_new).transpose();
+    let problem = parsed.as_ref().err().map(ToString::to_string);
+    let filter = parsed.ok().flatten().unwrap_or_else(|| EnvFilter::new(DEFAULT));
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let colours = std::io::stderr().is_terminal() && !plain;
     tracing_subscriber::fmt()
@@ -20,4 +25,8 @@ pub(crate) fn start() {
         .with_ansi(colours)
         .with_target(false)
         .init();
+    if let Some(problem) = problem {
+        let line = problem.split_whitespace().collect::<Vec<_>>().join(" ");
+        tracing::warn!("{FILTER} is not a log filter and is ignored: {line}");
+    }
 }

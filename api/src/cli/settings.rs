@@ -103,3 +103,21 @@ fn value_name(field: &Field) -> &'static str {
         _ => "VALUE",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_variable_is_an_empty_list() {
+        let keys = |text: &str| {
+            let mut loader = Loader::default();
+            loader.env([("TIERCEL_HTTP_API_KEYS".to_owned(), text.to_owned())], &RESERVED).unwrap();
+            loader.finish().map(|(settings, _)| settings.http.api_keys)
+        };
+        assert_eq!(keys("").unwrap(), [""; 0]);
+        assert_eq!(keys(" ").unwrap(), [""; 0]);
+        assert_eq!(keys("a, b").unwrap(), ["a", "b"]);
+        assert!(keys("a,").is_err(), "an empty key would let everyone in");
+    }
+}

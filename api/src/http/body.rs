@@ -1,7 +1,7 @@
 //! Reads a JSON body within its bounds: type, size, time, UTF-8, depth.
 
 use crate::boot::App;
-use crate::http::ApiError;
+use crate::http::{ApiError, Exchange};
 use actix_web::HttpRequest;
 use actix_web::http::{StatusCode, header};
 use actix_web::web::{BytesMut, Payload};
@@ -32,6 +32,7 @@ pub(crate) async fn json(
         .timeout_us(timeout_ms * 1_000, collect(payload, limit))
         .await
         .unwrap_or_else(|| Err(too_slow(timeout_ms)))?;
+    Exchange::body_read(request);
     parse(&body)
 }
 

@@ -110,7 +110,8 @@ impl From<Refusal> for ApiError {
         let message = refusal.to_string();
         match refusal {
             Refusal::NeverFits(_) => ApiError::too_long("max_tokens", message),
-            Refusal::QueueFull { retry_after_s, .. } => {
+            Refusal::QueueFull { retry_after_s, .. }
+            | Refusal::ServerFull { retry_after_s, .. } => {
                 ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
                     .code("queue_full")
                     .retry_after_ms(u64::from(retry_after_s.max(1)) * 1_000)

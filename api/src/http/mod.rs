@@ -2,77 +2,103 @@
 
 pub(crate) mod body;
 mod error;
+mod exchange;
 mod pages;
 mod socket;
 mod tenants;
 
 pub(crate) use error::ApiError;
-pub(crate) use socket::Answering;
+pub(crate) use exchange::{Answering, Exchange};
 pub(crate) use tenants::Tenants;
 
-use crate::boot::App;
+use crate::boot::{App, TOKENIZING_THREADS};
 use crate::openai;
 use actix_http::HttpService;
 use actix_server::Server;
 use actix_service::{IntoServiceFactory, ServiceFactoryExt, fn_service, map_config};
-use actix_web::dev::AppConfig;
+use actix_web::dev::{AppConfig, Service};
 use actix_web::http::header;
 use actix_web::web::{self, Data};
 use actix_web::{App as WebApp, Resource};
-use socket::Socket;
+use socket::{Patience, Socket};
 use std::future::ready;
 use std::net::TcpListener;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// Tokenizing of long prompts runs on this many threads beside the worker.
-const BLOCKING_THREADS: usize = 2;
 /// After the engine has drained, what is still unwritten gets this long.
 const FLUSH_S: u64 = 5;
 
-/// A server on a bound socket; it answers from the moment it is polled.
-pub(crate) fn server(listener: TcpListener, app: Data<App>) -> std::io::Result<Server> {
+/// A server on a bound socket; it answers from the moment it is polled. A client that reads nothing for
+/// `stall_timeout_ms` has had its request ended by the engine; it may take as long as a request to read
+/// that, then it is hung up on.
+pub(crate) fn server(
+    listener: TcpListener,
+    app: Data<App>,
+    stall_timeout_ms: u64,
+) -> std::io::Result<Server> {
     let address = listener.local_addr()?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let (workers, connections) = shares(cores, app.http.max_connections as usize);
     let builder = Server::build()
-        .workers(workers())
-        .worker_max_blocking_threads(BLOCKING_THREADS)
-        .max_concurrent_connections(app.http.max_connections as usize)
+        .workers(workers)
+        .worker_max_blocking_threads(TOKENIZING_THREADS)
+        .max_concurrent_connections(connections)
         .shutdown_timeout(FLUSH_S)
         .disable_signals();
     let draining = builder.graceful_shutdown_signal();
     let builder = builder.listen("http", listener, move || {
         let draining = draining.clone();
         let settings = &app.http;
-        let request_timeout = Duration::from_millis(settings.request_timeout_ms);
-        let routes = WebApp::new().app_data(app.clone()).configure(routes).into_factory();
+        let patience = Patience {
+            head_us: settings.request_timeout_ms * 1_000,
+            idle_us: settings.keep_alive_ms * 1_000,
+            stall_us: (stall_timeout_ms + settings.request_timeout_ms) * 1_000,
+        };
+        let clock = app.clock.clone();
+        let routes = WebApp::new()
+            .app_data(app.clone())
+            .wrap_fn(|request, service| {
+                let answering = Answering::begin(request.request());
+                let answer = service.call(request);
+                async move {
+                    let answer = answer.await;
+                    drop(answering);
+                    answer
+                }
+            })
+            .configure(routes)
+            .into_factory();
         let http = HttpService::build()
             .graceful_shutdown_signal(move || {
                 let draining = draining.clone();
                 async move { draining.notified().await }
             })
             .keep_alive(Duration::from_millis(settings.keep_alive_ms))
-            .client_request_timeout(request_timeout)
-            .client_disconnect_timeout(request_timeout)
+            // The socket's own timer knows every head, not only the first.
+            .client_request_timeout(Duration::ZERO)
+            .client_disconnect_timeout(Duration::from_millis(settings.request_timeout_ms))
             // Otherwise a client that hangs up is not noticed until something is written to it.
             .h1_allow_half_closed(false)
             .local_addr(address)
-            .on_connect_ext(|socket: &Socket, data| _ = data.insert(socket.ahead()))
+            .on_connect_ext(|socket: &Socket, data| _ = data.insert(socket.exchange()))
             .h1(map_config(routes.map_err(|error| error.error_response()), |()| {
                 AppConfig::default()
             }));
-        fn_service(|stream: TcpStream| {
+        fn_service(move |stream: TcpStream| {
             let peer = stream.peer_addr().ok();
-            ready(Ok((Socket::new(stream), peer)))
+            ready(Ok((Socket::new(stream, clock.clone(), patience), peer)))
         })
         .and_then(http)
     })?;
     Ok(builder.run())
 }
 
-/// HTTP takes one core of every eight, so as not to fight the compute pool.
-fn workers() -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    (cores / 8).clamp(1, 8)
+/// Workers, and connections of each. HTTP takes one core of every eight, so as not to fight the compute
+/// pool; all workers together never hold more than `max_connections`.
+fn shares(cores: usize, max_connections: usize) -> (usize, usize) {
+    let workers = (cores / 8).clamp(1, 8).min(max_connections.max(1));
+    (workers, (max_connections / workers).max(1))
 }
 
 fn routes(config: &mut web::ServiceConfig) {
@@ -100,3 +126,19 @@ fn post(path: &str) -> Resource {
 
 /// The header that lists a resource's methods.
 const ALLOW: header::HeaderName = header::ALLOW;
+
+#[cfg(test)]
+mod tests {
+    use super::shares;
+
+    #[test]
+    fn workers_share_the_connections_and_never_hold_more() {
+        assert_eq!(shares(2, 2048), (1, 2048));
+        assert_eq!(shares(32, 2048), (4, 512));
+        assert_eq!(shares(64, 3), (3, 1));
+        for (cores, most) in [(1, 1), (24, 100), (500, 65_536)] {
+            let (workers, each) = shares(cores, most);
+            assert!(workers * each <= most && workers * each > most - workers, "{cores} {most}");
+        }
+    }
+}

@@ -1,15 +1,20 @@
-//! The socket under a connection: bounds what a client may send behind a request that is being answered.
+//! The socket under a connection: bounds what a client may send, and how long it may keep a connection
+//! without sending or reading.
 //!
-//! actix reads ahead while a handler runs, and that is how it notices a client that leaves. But it stops
-//! when 128 KiB of further requests wait in its buffer, and then spins without noticing anything. So
-//! a client that sends much behind a running request is hung up on before that.
+//! actix has timers of its own, with gaps: for the head of a connection's first request but of no later
+//! one, none for an answer that nobody reads, and none for a body that is no longer wanted. These here
+//! have none: it is either the server's turn or the client's, and the client's turn ends.
+//!
+//! actix also reads ahead while a handler runs, and that is how it notices a client that leaves. But it
+//! stops when 128 KiB of further requests wait in its buffer, and then spins without noticing anything.
+//! So a client that sends much behind a running request is hung up on before that.
 
-use actix_web::HttpRequest;
-use std::cell::Cell;
+use crate::http::exchange::Exchange;
 use std::io::{Error, ErrorKind, Result};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use tiercel_device::Clock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -19,56 +24,102 @@ const AHEAD_BYTES_MAX: usize = 32 * 1024;
 /// before more is read.
 const TURN_BYTES: usize = 16 * 1024;
 
+/// How long a client may take, us.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// From the first byte of a request's head to its last; for the first request, from the connection.
+    pub(crate) head_us: u64,
+    /// From the end of an answer to the next request's first byte.
+    pub(crate) idle_us: u64,
+    /// Without taking a byte of what is being written.
+    pub(crate) stall_us: u64,
+}
+
 /// A client's socket.
 pub(crate) struct Socket {
     stream: TcpStream,
-    ahead: Rc<Ahead>,
+    exchange: Rc<Exchange>,
+    clock: Clock,
+    patience: Patience,
     /// Bytes handed on in this turn.
     turn: usize,
+    /// How many answers had ended when last looked.
+    answered: u64,
+    /// What the client is to do; `None` while it is the server's turn, or just begun.
+    due: Option<Due>,
+    /// Runs while the client takes nothing.
+    stall: Option<Timer>,
 }
 
-/// Bytes that arrived behind the request that is being answered; `None` while there is none.
-#[derive(Default)]
-pub(crate) struct Ahead {
-    bytes: Cell<Option<usize>>,
+type Timer = Pin<Box<dyn Future<Output = ()>>>;
+
+enum Due {
+    /// To begin a request.
+    Request(Timer),
+    /// To end the head it has begun.
+    Head(Timer),
 }
 
 impl Socket {
-    pub(crate) fn new(stream: TcpStream) -> Socket {
+    pub(crate) fn new(stream: TcpStream, clock: Clock, patience: Patience) -> Socket {
         // A token must not wait for the acknowledgement of the one before. If the socket refuses, it
         // is broken, and reading from it will tell.
         let _ = stream.set_nodelay(true);
-        Socket { stream, ahead: Rc::default(), turn: 0 }
+        let due = Some(Due::Head(timer(&clock, patience.head_us)));
+        Socket {
+            stream,
+            exchange: Rc::default(),
+            clock,
+            patience,
+            turn: 0,
+            answered: 0,
+            due,
+            stall: None,
+        }
     }
 
     /// Shared with the requests that arrive here.
-    pub(crate) fn ahead(&self) -> Rc<Ahead> {
-        self.ahead.clone()
+    pub(crate) fn exchange(&self) -> Rc<Exchange> {
+        self.exchange.clone()
     }
-}
 
-/// Held from a request's last byte to the end of its answer.
-pub(crate) struct Answering {
-    ahead: Option<Rc<Ahead>>,
-}
-
-impl Answering {
-    /// The request's body has been read.
-    pub(crate) fn begin(request: &HttpRequest) -> Answering {
-        let ahead = request.conn_data::<Rc<Ahead>>().cloned();
-        if let Some(ahead) = &ahead {
-            ahead.bytes.set(Some(0));
+    /// Fails if the client's turn has lasted too long; otherwise sees to it that this is looked at again.
+    /// actix flushes after whatever it did, so this is always called after an answer.
+    fn check_due(&mut self, cx: &mut Context<'_>) -> Result<()> {
+        let answered = self.exchange.answered();
+        if self.exchange.is_answering() || answered != self.answered {
+            self.answered = answered;
+            self.due = None;
         }
-        Answering { ahead }
+        if self.exchange.is_answering() {
+            return Ok(());
+        }
+        let idle = || Due::Request(timer(&self.clock, self.patience.idle_us));
+        let late = match self.due.get_or_insert_with(idle) {
+            // It is not idle while it still takes the last answer.
+            Due::Request(_) if self.stall.is_some() => false,
+            Due::Request(timer) | Due::Head(timer) => timer.as_mut().poll(cx).is_ready(),
+        };
+        if late { Err(Error::from(ErrorKind::TimedOut)) } else { Ok(()) }
+    }
+
+    /// Bytes have arrived.
+    fn received(&mut self, bytes: usize) -> Result<()> {
+        self.turn += bytes;
+        if self.exchange.arrived(bytes) > AHEAD_BYTES_MAX {
+            return Err(Error::from(ErrorKind::ConnectionAborted));
+        }
+        let begun = matches!(self.due, Some(Due::Head(_)));
+        if bytes > 0 && !begun && !self.exchange.is_answering() {
+            self.due = Some(Due::Head(timer(&self.clock, self.patience.head_us)));
+        }
+        Ok(())
     }
 }
 
-impl Drop for Answering {
-    fn drop(&mut self) {
-        if let Some(ahead) = &self.ahead {
-            ahead.bytes.set(None);
-        }
-    }
+fn timer(clock: &Clock, us: u64) -> Timer {
+    let clock = clock.clone();
+    Box::pin(async move { clock.sleep_us(us).await })
 }
 
 impl AsyncRead for Socket {
@@ -77,6 +128,7 @@ impl AsyncRead for Socket {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<Result<()>> {
+        self.check_due(cx)?;
         if self.turn >= TURN_BYTES {
             self.turn = 0;
             cx.waker().wake_by_ref();
@@ -88,15 +140,7 @@ impl AsyncRead for Socket {
             self.turn = 0;
         }
         ready!(read)?;
-        let bytes = buffer.filled().len() - before;
-        self.turn += bytes;
-        if let Some(ahead) = self.ahead.bytes.get() {
-            self.ahead.bytes.set(Some(ahead + bytes));
-            if ahead + bytes > AHEAD_BYTES_MAX {
-                return Poll::Ready(Err(Error::from(ErrorKind::ConnectionAborted)));
-            }
-        }
-        Poll::Ready(Ok(()))
+        Poll::Ready(self.received(buffer.filled().len() - before))
     }
 }
 
@@ -106,10 +150,22 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        let Socket { clock, patience, due, stall, .. } = &mut *self;
+        if written.is_pending() {
+            let stall = stall.get_or_insert_with(|| timer(clock, patience.stall_us));
+            ready!(stall.as_mut().poll(cx));
+            return Poll::Ready(Err(Error::from(ErrorKind::TimedOut)));
+        }
+        *stall = None;
+        if matches!(due, Some(Due::Request(_))) {
+            *due = None;
+        }
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        self.check_due(cx)?;
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 

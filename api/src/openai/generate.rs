@@ -87,7 +87,7 @@ async fn submit(serving: &Serving, job: &Job) -> Result<Vec<Choice>, ApiError> {
             };
             let tokens = serving.engine.submit(request).await?;
             let place = (choices.len() as u32, copy == 0);
-            choices.push(Choice::new(place, tokens, &serving.text, &job.common.stop));
+            choices.push(Choice::new(place, tokens, serving.text.clone(), &job.common.stop));
         }
     }
     Ok(choices)
@@ -130,7 +130,7 @@ fn envelope(serving: &Serving, job: &Job, choices: &[Choice]) -> Envelope {
         id: format!("{prefix}-{:032x}", rand::random::<u128>()),
         created: Clock::unix_s(),
         model: serving.model_name.clone(),
-        tier: choices.first().map_or(job.common.tier, Choice::tier),
+        tier: serving.tier_used(choices.first().map_or(job.common.tier, Choice::tier)),
         include_usage: job.common.include_usage,
         logprobs: job.common.sampling.logprobs.is_some(),
         text: serving.text.clone(),

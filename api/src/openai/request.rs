@@ -3,6 +3,7 @@
 use crate::http::ApiError;
 use crate::openai::fields::{Fields, integer, number, wrong};
 use serde_json::Value;
+use std::ops::RangeInclusive;
 use tiercel_device::{SamplingParams, Tier, TokenId};
 
 /// Most choices of one request: prompts times `n`.
@@ -13,6 +14,8 @@ const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 1024;
 /// Most entries of a logit bias.
 const MAX_BIASES: usize = 1024;
+/// Logits are divided by it: far below 1 they leave what a number can hold.
+const REPETITION_PENALTY: RangeInclusive<f64> = 0.01..=10.0;
 /// Most alternatives per token.
 const MAX_TOP_LOGPROBS: u32 = 20;
 
@@ -91,21 +94,16 @@ fn include_usage(body: &Fields<'_>, stream: bool) -> Result<bool, ApiError> {
 }
 
 fn max_tokens(body: &Fields<'_>) -> Result<Option<(u32, &'static str)>, ApiError> {
-    for name in ["max_completion_tokens", "max_tokens"] {
-        if let Some(count) = body.count(name, 1..=u32::MAX)? {
-            return Ok(Some((count, name)));
-        }
-    }
-    Ok(None)
+    let read = |name| body.count(name, 1..=u32::MAX).map(|count| count.map(|count| (count, name)));
+    // Both are checked, though the newer field wins.
+    let (newer, older) = (read("max_completion_tokens")?, read("max_tokens")?);
+    Ok(newer.or(older))
 }
 
 fn sampling(body: &Fields<'_>, vocab_size: u32) -> Result<SamplingParams, ApiError> {
     let defaults = SamplingParams::default();
     let top_k = body.integer("top_k", -1..=i64::from(u32::MAX))?;
-    let repetition_penalty = body.number("repetition_penalty", 0.0..=10.0)?;
-    if repetition_penalty == Some(0.0) {
-        return Err(ApiError::param("repetition_penalty", "'repetition_penalty' must be above 0"));
-    }
+    let repetition_penalty = body.number("repetition_penalty", REPETITION_PENALTY)?;
     Ok(SamplingParams {
         temperature: body.number("temperature", 0.0..=2.0)?.unwrap_or(defaults.temperature),
         top_k: top_k.map_or(0, |k| k.max(0) as u32),
@@ -274,6 +272,8 @@ mod tests {
             json!({"seed": -1}),
             json!({"seed": u64::MAX}),
             json!({"max_completion_tokens": 1}),
+            json!({"max_completion_tokens": 1, "max_tokens": 2}),
+            json!({"repetition_penalty": 0.01}),
             json!({"stream": true, "stream_options": {"include_usage": true}}),
         ] {
             assert!(read(good.clone()).is_ok(), "{good}");
@@ -295,7 +295,11 @@ mod tests {
             json!({"logit_bias": [1]}),
             json!({"seed": 1.5}),
             json!({"max_tokens": 0}),
+            json!({"max_completion_tokens": 5, "max_tokens": "x"}),
+            json!({"max_completion_tokens": 5, "max_tokens": 0}),
             json!({"repetition_penalty": 0}),
+            json!({"repetition_penalty": 1e-38}),
+            json!({"repetition_penalty": 10.1}),
             json!({"stream_options": {"include_usage": true}}),
         ] {
             assert!(read(bad.clone()).is_err(), "{bad}");

@@ -52,7 +52,7 @@ impl Envelope {
         let choices = choices.iter().map(|choice| {
             let mut out = json!({
                 "index": choice.index,
-                "logprobs": self.logprobs(&choice.delta, 0),
+                "logprobs": self.logprobs(&choice.delta),
                 "finish_reason": choice.reason,
             });
             match self.style {
@@ -84,9 +84,9 @@ impl Envelope {
         })
     }
 
-    /// More text of a choice. `chars_before` is how many characters it had.
-    pub(crate) fn delta(&self, index: u32, delta: &Delta, chars_before: usize) -> Value {
-        let logprobs = self.logprobs(delta, chars_before);
+    /// More text of a choice.
+    pub(crate) fn delta(&self, index: u32, delta: &Delta) -> Value {
+        let logprobs = self.logprobs(delta);
         self.chunk(match self.style {
             Style::Chat => json!({
                 "index": index, "delta": {"content": delta.text},
@@ -144,45 +144,48 @@ impl Envelope {
         head
     }
 
-    fn logprobs(&self, delta: &Delta, chars_before: usize) -> Value {
+    fn logprobs(&self, delta: &Delta) -> Value {
         match self.style {
             _ if !self.logprobs => Value::Null,
             Style::Chat => self.chat_logprobs(delta),
-            Style::Text => self.text_logprobs(delta, chars_before),
+            Style::Text => self.text_logprobs(delta),
         }
     }
 
     fn chat_logprobs(&self, delta: &Delta) -> Value {
         let entry = |token: TokenId, logprob: f32| {
-            let bytes = self.text.token_bytes(token);
             json!({
-                "token": String::from_utf8_lossy(&bytes), "logprob": finite(logprob), "bytes": bytes,
+                "token": self.text.token_name(token),
+                "logprob": finite(logprob),
+                "bytes": self.text.token_bytes(token),
             })
         };
-        let content = delta.logprobs.iter().map(|(token, logprobs)| {
-            let mut out = entry(*token, logprobs.chosen);
-            out["top_logprobs"] =
-                logprobs.top.iter().map(|(token, logprob)| entry(*token, *logprob)).collect();
+        let content = delta.logprobs.iter().map(|token| {
+            let mut out = entry(token.token, token.chosen);
+            let top = token.top.iter().map(|(token, logprob)| entry(*token, *logprob));
+            out["top_logprobs"] = top.collect();
             out
         });
         json!({"content": content.collect::<Value>(), "refusal": null})
     }
 
-    fn text_logprobs(&self, delta: &Delta, chars_before: usize) -> Value {
-        let token = |id: TokenId| String::from_utf8_lossy(&self.text.token_bytes(id)).into_owned();
-        let mut offset = chars_before;
-        let (mut tokens, mut chosen, mut top, mut offsets) = (vec![], vec![], vec![], vec![]);
-        for (id, logprobs) in &delta.logprobs {
-            let text = token(*id);
-            offsets.push(offset);
-            offset += text.chars().count();
-            tokens.push(text);
-            chosen.push(finite(logprobs.chosen));
-            let best = logprobs.top.iter().map(|(id, logprob)| (token(*id), finite(*logprob)));
-            top.push(best.map(|(text, logprob)| (text, json!(logprob))).collect::<Map<_, _>>());
-        }
+    fn text_logprobs(&self, delta: &Delta) -> Value {
+        let name = |token: TokenId| self.text.token_name(token);
+        let tokens: Value = delta.logprobs.iter().map(|token| name(token.token)).collect();
+        let chosen: Value = delta.logprobs.iter().map(|token| finite(token.chosen)).collect();
+        let offsets: Value = delta.logprobs.iter().map(|token| token.offset).collect();
+        let top = delta.logprobs.iter().map(|token| {
+            let best = token.top.iter().map(|(id, logprob)| (name(*id), finite(*logprob).into()));
+            let mut map: Map<String, Value> = best.collect();
+            // The token taken is always there, also if others are likelier than it.
+            map.insert(name(token.token), finite(token.chosen).into());
+            map
+        });
         json!({
-            "tokens": tokens, "token_logprobs": chosen, "top_logprobs": top, "text_offset": offsets,
+            "tokens": tokens,
+            "token_logprobs": chosen,
+            "top_logprobs": top.collect::<Value>(),
+            "text_offset": offsets,
         })
     }
 }
@@ -199,4 +202,45 @@ fn usage(totals: Totals) -> Value {
         "total_tokens": totals.prompt_tokens + totals.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": totals.cached_tokens},
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::openai::choice::Logprobs;
+
+    #[test]
+    fn tokens_of_text_completions_keep_their_names_places_and_chances() {
+        let envelope = Envelope {
+            style: Style::Text,
+            id: String::new(),
+            created: 0,
+            model: String::new(),
+            tier: Tier::Standard,
+            include_usage: false,
+            logprobs: true,
+            text: Arc::new(Text::of_bytes()),
+        };
+        let of = |token, offset, chosen, top: &[(TokenId, f32)]| Logprobs {
+            token,
+            offset,
+            chosen,
+            top: top.to_vec(),
+        };
+        let logprobs = vec![
+            of(0xf0, 0, -3.0, &[(0xe2, -0.5), (0xc3, -1.0)]),
+            of(65, 1, -0.25, &[(65, -0.25), (66, f32::NEG_INFINITY)]),
+        ];
+        let out = envelope.text_logprobs(&Delta { text: String::new(), logprobs });
+        let expected = json!({
+            "tokens": ["bytes:\\xf0", "A"],
+            "token_logprobs": [-3.0, -0.25],
+            "top_logprobs": [
+                {"bytes:\\xe2": -0.5, "bytes:\\xc3": -1.0, "bytes:\\xf0": -3.0},
+                {"A": -0.25, "B": -9999.0},
+            ],
+            "text_offset": [0, 1],
+        });
+        assert_eq!(out, expected);
+    }
 }

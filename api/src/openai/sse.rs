@@ -18,8 +18,6 @@ const COMMENT: &[u8] = b": waiting\n\n";
 struct EventStream {
     envelope: Envelope,
     events: SelectAll<LocalBoxStream<'static, (u32, Event)>>,
-    /// Characters sent so far, by choice.
-    chars: Vec<usize>,
     totals: Totals,
     ready: VecDeque<Bytes>,
     clock: Clock,
@@ -38,7 +36,6 @@ pub(crate) fn stream(
     let openings = (0..choices.len() as u32).filter_map(|index| envelope.opening(index));
     let state = EventStream {
         ready: openings.map(|chunk| data(&chunk)).collect(),
-        chars: vec![0; choices.len()],
         events: choices.into_iter().map(Choice::into_events).collect(),
         envelope,
         totals,
@@ -73,14 +70,11 @@ impl EventStream {
     fn event(&mut self, index: u32, event: Event) {
         match event {
             Event::Delta(delta) => {
-                let chars = &mut self.chars[index as usize];
-                self.ready.push_back(data(&self.envelope.delta(index, &delta, *chars)));
-                *chars += delta.text.chars().count();
+                self.ready.push_back(data(&self.envelope.delta(index, &delta)));
             }
             Event::Finished(finish) => {
                 if !finish.delta.text.is_empty() || !finish.delta.logprobs.is_empty() {
-                    let chars = self.chars[index as usize];
-                    self.ready.push_back(data(&self.envelope.delta(index, &finish.delta, chars)));
+                    self.ready.push_back(data(&self.envelope.delta(index, &finish.delta)));
                 }
                 self.totals.completion_tokens += finish.completion_tokens;
                 self.totals.cached_tokens += finish.cached_tokens;

@@ -6,14 +6,41 @@ mod utf8;
 use std::borrow::Cow;
 use tiercel_device::TokenId;
 use tiercel_model::source::ModelFiles;
-use tiercel_model::template::{ChatMessage, ChatTemplate};
-use tiercel_model::tokenizer::{self, Tokenizer};
+use tiercel_model::template::{ChatMessage, ChatTemplate, TemplateError};
+use tiercel_model::tokenizer::{self, TEXT_BYTES_MAX, Tokenizer, TokenizerError};
 use utf8::Utf8Buffer;
 
 /// A vocabulary, a chat template, and the tokens that end an answer.
 pub(crate) struct Text {
     kind: Kind,
     end_tokens: Vec<TokenId>,
+}
+
+/// Why a text has no tokens.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum TextError {
+    /// It is longer than any context can hold.
+    TooLong,
+    /// Tokenizer or template refuse it.
+    Unreadable(String),
+}
+
+impl From<TokenizerError> for TextError {
+    fn from(error: TokenizerError) -> TextError {
+        match error {
+            TokenizerError::TextTooLong { .. } => TextError::TooLong,
+            other => TextError::Unreadable(other.to_string()),
+        }
+    }
+}
+
+impl From<TemplateError> for TextError {
+    fn from(error: TemplateError) -> TextError {
+        match error {
+            TemplateError::Tokenizer(error) => error.into(),
+            other => TextError::Unreadable(other.to_string()),
+        }
+    }
 }
 
 enum Kind {
@@ -28,6 +55,9 @@ struct Model {
 }
 
 impl Text {
+    /// Longest text that is tokenized, bytes. Around it there is room for a template's markup.
+    pub(crate) const BYTES_MAX: usize = TEXT_BYTES_MAX - TEXT_BYTES_MAX / 32;
+
     /// The mock's vocabulary.
     pub(crate) fn of_bytes() -> Text {
         Text { kind: Kind::Bytes, end_tokens: vec![bytes::END] }
@@ -55,12 +85,10 @@ impl Text {
 
     /// A text as tokens; with `special`, inside the tokens that the model wants around a text.
     /// Markup in the text, such as `<|im_end|>`, becomes its token.
-    pub(crate) fn encode(&self, text: &str, special: bool) -> Result<Vec<TokenId>, String> {
+    pub(crate) fn encode(&self, text: &str, special: bool) -> Result<Vec<TokenId>, TextError> {
         match &self.kind {
             Kind::Bytes => Ok(bytes::encode(text)),
-            Kind::Model(model) => {
-                model.tokenizer.encode(text, special, true).map_err(|error| error.to_string())
-            }
+            Kind::Model(model) => Ok(model.tokenizer.encode(text, special, true)?),
         }
     }
 
@@ -69,16 +97,16 @@ impl Text {
         &self,
         messages: &[ChatMessage],
         open: bool,
-    ) -> Result<Vec<TokenId>, String> {
+    ) -> Result<Vec<TokenId>, TextError> {
         match &self.kind {
             Kind::Bytes => {
                 let pairs = messages.iter().map(|m| (m.role.as_str(), m.content.as_str()));
                 Ok(bytes::encode_chat(pairs, open))
             }
             Kind::Model(model) => {
-                let template = model.template.as_ref().map_err(Clone::clone)?;
-                let tokens = template.encode(&model.tokenizer, messages, open);
-                tokens.map_err(|error| error.to_string())
+                let missing = |why: &String| TextError::Unreadable(why.clone());
+                let template = model.template.as_ref().map_err(missing)?;
+                Ok(template.encode(&model.tokenizer, messages, open)?)
             }
         }
     }
@@ -88,6 +116,30 @@ impl Text {
         match &self.kind {
             Kind::Bytes => bytes::token_bytes(token),
             Kind::Model(model) => Cow::Borrowed(model.tokenizer.token_bytes(token)),
+        }
+    }
+
+    /// What a token is called where it stands alone: its text, or its bytes where they are no whole
+    /// characters, written as OpenAI does. Different tokens keep different names.
+    pub(crate) fn token_name(&self, token: TokenId) -> String {
+        let bytes = self.token_bytes(token);
+        match std::str::from_utf8(&bytes) {
+            Ok(text) => text.to_owned(),
+            Err(_) => {
+                let digits = bytes.iter().map(|byte| format!("\\x{byte:02x}"));
+                format!("bytes:{}", digits.collect::<String>())
+            }
+        }
+    }
+
+    /// Most bytes of a text that one token stands for.
+    pub(crate) fn longest_token_bytes(&self) -> usize {
+        match &self.kind {
+            Kind::Bytes => 1,
+            Kind::Model(model) => {
+                let ids = 0..model.tokenizer.vocab_size() as TokenId;
+                ids.map(|id| model.tokenizer.token_bytes(id).len()).max().unwrap_or(0)
+            }
         }
     }
 
@@ -142,8 +194,8 @@ mod tests {
     #[test]
     fn a_model_with_a_broken_chat_template_completes_texts() {
         let dir = tempfile::tempdir().unwrap();
-        let tokenizer =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/reference/tokenizer/hf_byte_level");
+        let tokenizer = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../tests/reference/tokenizer/hf_byte_level");
         for file in ["tokenizer.json", "tokenizer_config.json"] {
             std::fs::copy(tokenizer.join(file), dir.path().join(file)).unwrap();
         }
@@ -152,6 +204,7 @@ mod tests {
         assert!(!text.encode("Hello", true).unwrap().is_empty());
         let message = ChatMessage { role: "user".into(), content: "Hello".into() };
         let why = text.encode_chat(&[message], true).unwrap_err();
+        let TextError::Unreadable(why) = why else { panic!("{why:?}") };
         assert!(why.contains("chat template") && why.contains("/v1/completions"), "{why}");
     }
 }

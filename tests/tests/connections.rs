@@ -1,0 +1,126 @@
+//! Connections that are held and not used: every one of them ends, so that a few clients cannot take
+//! all there are.
+#![allow(clippy::unwrap_used, reason = "tests state what must hold")]
+
+use serde_json::json;
+use tiercel_tests::{Connection, TestServer};
+
+const HEALTH: &[u8] = b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n";
+const HALF_A_HEAD: &[u8] = b"POST /v1/ch";
+
+/// A server with two connections and short timers.
+fn server() -> TestServer {
+    TestServer::mock(|settings| {
+        settings.http.max_connections = 2;
+        settings.http.request_timeout_ms = 1_000;
+        settings.http.keep_alive_ms = 1_500;
+    })
+}
+
+/// A connection that has had an answer.
+fn used(server: &TestServer) -> Connection {
+    let mut connection = server.connect();
+    connection.send(HEALTH);
+    assert_eq!(connection.response().unwrap().status, 200);
+    connection
+}
+
+#[test]
+fn half_a_second_head_does_not_hold_a_connection() {
+    let server = TestServer::mock(|settings| {
+        settings.http.max_connections = 2;
+        settings.http.request_timeout_ms = 1_000;
+    });
+    let mut held = [used(&server), used(&server)];
+    for connection in &mut held {
+        connection.send(HALF_A_HEAD);
+    }
+    // It waits for one of the two to be given up.
+    assert_eq!(server.get("/health").status, 200);
+    for connection in &mut held {
+        assert_eq!(connection.rest(), b"", "it is closed");
+    }
+    server.finish();
+}
+
+#[test]
+fn half_a_head_in_the_segment_of_a_whole_request_does_not_either() {
+    let server = server();
+    let mut held = [server.connect(), server.connect()];
+    for connection in &mut held {
+        connection.send(&[HEALTH, HALF_A_HEAD].concat());
+        assert_eq!(connection.response().unwrap().status, 200);
+    }
+    assert_eq!(server.get("/health").status, 200);
+    for connection in &mut held {
+        assert_eq!(connection.rest(), b"", "it is closed");
+    }
+    server.finish();
+}
+
+#[test]
+fn a_body_that_nobody_wants_does_not_either() {
+    let server = server();
+    let mut held = [server.connect(), server.connect()];
+    for connection in &mut held {
+        connection.send(
+            b"POST /nowhere HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n5\r\nab",
+        );
+        assert_eq!(connection.response().unwrap().status, 404);
+    }
+    assert_eq!(server.get("/health").status, 200);
+    for connection in &mut held {
+        assert_eq!(connection.rest(), b"", "it is closed");
+    }
+    server.finish();
+}
+
+#[test]
+fn a_connection_in_use_outlives_every_timer() {
+    let server = TestServer::slow(|settings| {
+        settings.http.request_timeout_ms = 1_000;
+        settings.http.keep_alive_ms = 1_000;
+    });
+    let mut connection = used(&server);
+    // 50 ms per token: each answer takes longer than a head, or a silent connection, may.
+    for stream in [false, true] {
+        let body = json!({
+            "prompt": "x", "max_tokens": 30, "ignore_eos": true, "stream": stream,
+        });
+        assert_eq!(connection.post("/v1/completions", &body).status, 200, "stream {stream}");
+    }
+    connection.send(HEALTH);
+    assert_eq!(connection.response().unwrap().status, 200);
+    server.finish();
+}
+
+#[test]
+fn a_request_sent_behind_a_running_one_may_wait_for_it() {
+    let server = TestServer::slow(|settings| settings.http.request_timeout_ms = 1_000);
+    let mut connection = server.connect();
+    let body = json!({"prompt": "x", "max_tokens": 30, "ignore_eos": true, "stream": true});
+    assert_eq!(connection.open_stream("/v1/completions", &body).status, 200);
+    connection.send(HEALTH);
+    while connection.chunk().is_some_and(|chunk| !chunk.is_empty()) {}
+    assert_eq!(connection.response().unwrap().status, 200);
+    server.finish();
+}
+
+#[test]
+fn a_client_that_never_reads_does_not_hold_a_connection() {
+    let server = TestServer::mock(|settings| {
+        settings.http.max_connections = 1;
+        settings.http.request_timeout_ms = 1_000;
+        settings.engine.stream.stall_timeout_ms = 300;
+    });
+    // Far more than the sockets on the way can hold.
+    let body = json!({
+        "prompt": "x", "max_tokens": 1800, "ignore_eos": true, "stream": true, "n": 60,
+    });
+    let mut silent = server.connect();
+    assert_eq!(silent.open_stream("/v1/completions", &body).status, 200);
+    // The next in line waits for the connection to be given up.
+    assert_eq!(server.get("/health").status, 200);
+    drop(silent);
+    server.finish();
+}
