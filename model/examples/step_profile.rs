@@ -196,11 +196,12 @@ fn through_the_runner(
     let starts = (0..32).map(start).collect();
     runner.run(&StepBatch { id: StepId(0), starts, ends: vec![], slices: vec![] })?;
     println!(
-        "{:24} {:>10} {:>10} {:>10} {:>10}",
-        "step", "best us", "forward", "sampling", "tok/s"
+        "{:24} {:>10} {:>10} {:>10} {:>10} {:>10}",
+        "step", "mean us", "best us", "forward", "sampling", "tok/s"
     );
     for shape in &SHAPES {
         let mut best: Option<(u64, StepTiming)> = None;
+        let mut spent_us = 0;
         for id in 1..=REPEATS {
             let slices = (0..shape.seqs).map(|number| SeqSlice {
                 seq: SeqId(number.into()),
@@ -218,6 +219,7 @@ fn through_the_runner(
             let begin = clock.now();
             let output = runner.run(&batch)?;
             let us = clock.now().since_us(begin);
+            spent_us += us;
             if best.is_none_or(|(best_us, _)| us < best_us) {
                 best = Some((us, output.timing));
             }
@@ -225,7 +227,8 @@ fn through_the_runner(
         let (us, timing) = best.ok_or("no repeats")?;
         let rate = f64::from(shape.seqs * shape.tokens) * 1e6 / us as f64;
         let (forward, sampling) = (timing.forward_us, timing.sampling_us);
-        println!("{:24} {us:>10} {forward:>10} {sampling:>10} {rate:>10.1}", shape.name);
+        let (name, mean) = (shape.name, spent_us / REPEATS);
+        println!("{name:24} {mean:>10} {us:>10} {forward:>10} {sampling:>10} {rate:>10.1}");
     }
     Ok(())
 }
