@@ -34,6 +34,8 @@ pub struct SchedulerSettings {
     pub max_num_batched_tokens: u32,
     /// Most tokens of one prompt computed in one step; 0 means up to the step's budget.
     pub long_prefill_token_threshold: u32,
+    /// Share of a step's tokens up to which it is filled with background prompts, percent.
+    pub background_prefill_percent: u32,
     /// Share of device blocks that must stay free after starting or resuming a sequence, percent.
     /// Running sequences may use them to grow.
     pub watermark_percent: f64,
@@ -46,6 +48,7 @@ impl Default for SchedulerSettings {
             max_num_seqs: 64,
             max_num_batched_tokens: 256,
             long_prefill_token_threshold: 0,
+            background_prefill_percent: 25,
             watermark_percent: 3.0,
         }
     }
@@ -231,6 +234,8 @@ impl EngineSettings {
                       token of every running sequence",
             });
         }
+        let background = s.background_prefill_percent;
+        range("scheduler.background_prefill_percent", background, 1, 100)?;
         range("scheduler.watermark_percent", s.watermark_percent, 0.0, 50.0)?;
         range("preemption.max_in_transit_mib", self.preemption.max_in_transit_mib, 1, 65_536)?;
         range("admission.max_requests", self.admission.max_requests, 1, 100_000)?;

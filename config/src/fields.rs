@@ -108,6 +108,7 @@ pub const FIELDS: &[Field] = &[
     named("scheduler.max_num_seqs", "max-num-seqs", int(1, 4096), "Most sequences in one step."),
     named("scheduler.max_num_batched_tokens", "max-num-batched-tokens", int(1, 65_536), "Most tokens (decode + prefill) in one step; at least max_num_seqs."),
     other("scheduler.long_prefill_token_threshold", int(0, 65_536), "Most tokens of one prompt in one step; 0 means up to the step's budget."),
+    other("scheduler.background_prefill_percent", int(1, 100), "Share of a step's tokens up to which it is filled with background prompts, percent: better requests in that step, or arriving meanwhile, wait for them. Policy tiercel only."),
     other("scheduler.watermark_percent", Kind::Number { low: 0.0, high: 50.0 }, "Share of KV blocks kept free when a sequence starts, for running ones to grow, percent."),
     named("preemption.mode", "preemption-mode", Kind::Choice(&["auto", "swap", "recompute", "drop"]), "What happens to a preempted request's KV blocks."),
     other("preemption.max_per_request", int(0, 1_000_000), "A request preempted this often is spared by its own tier."),

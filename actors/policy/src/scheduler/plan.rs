@@ -4,8 +4,8 @@ use crate::protocol::{StepRequest, Victim, Want, WantKind};
 use crate::scheduler::rank::{Rank, Turn};
 use crate::scheduler::sequence::{Phase, Sequence};
 use crate::scheduler::state::{Scheduler, Stage};
-use tiercel_config::PreemptionMode;
-use tiercel_device::StepId;
+use tiercel_config::{PreemptionMode, SchedulerSettings};
+use tiercel_device::{StepId, Tier};
 
 /// Most sequences asked to open in one step: each costs a look-up of its whole prefix, and a step
 /// rarely has room for more.
@@ -74,21 +74,29 @@ impl Scheduler {
     }
 
     /// The step's wants, best first. Decodes are given their token before any prefill, so that a long
-    /// prompt never stalls a stream; prefills share what is left in order of rank.
+    /// prompt never stalls a stream; prefills share what is left in order of rank, and background
+    /// prompts only fill up a share of it.
     fn wants(&mut self, victims: &[(Option<Rank>, bool)]) -> Vec<Want> {
         let others_first = std::mem::take(&mut self.suspect_denied);
         let candidates = self.candidates(others_first);
         let decodes = candidates.iter().filter(|sequence| sequence.decoding()).count() as u32;
-        let mut prefill_budget = self.settings.max_num_batched_tokens.saturating_sub(decodes);
+        let prefill_budget = self.settings.max_num_batched_tokens.saturating_sub(decodes);
+        let background_budget = prefill_budget.min(self.background_budget());
+        let mut prefill = 0;
         let mut wants = Vec::with_capacity(candidates.len());
         for sequence in candidates {
-            let new_tokens =
-                if sequence.decoding() { 1 } else { self.chunk(sequence).min(prefill_budget) };
+            let new_tokens = if sequence.decoding() {
+                1
+            } else {
+                let background = sequence.tier == Tier::Background;
+                let budget = if background { background_budget } else { prefill_budget };
+                self.chunk(sequence).min(budget.saturating_sub(prefill))
+            };
             if new_tokens == 0 {
                 continue;
             }
             if !sequence.decoding() {
-                prefill_budget -= new_tokens;
+                prefill += new_tokens;
             }
             let first = wants.is_empty();
             wants.push(self.want(sequence, new_tokens, first, victims));
@@ -130,6 +138,15 @@ impl Scheduler {
             0 => (self.open_limit * 2).min(MAX_OPENS_PER_STEP),
             _ => opened.clamp(1, MAX_OPENS_PER_STEP),
         };
+    }
+
+    /// Tokens of prompts up to which a step is filled with background ones; at least one, so that they
+    /// go on when nobody better is there.
+    fn background_budget(&self) -> u32 {
+        let SchedulerSettings { max_num_batched_tokens, background_prefill_percent, .. } =
+            self.settings;
+        let share = u64::from(max_num_batched_tokens) * u64::from(background_prefill_percent) / 100;
+        if self.preset.pace_background { (share as u32).max(1) } else { u32::MAX }
     }
 
     /// Tokens of a prefill it would compute if it were alone.

@@ -20,17 +20,21 @@ pub struct Preset {
     /// (To grow, a running sequence may always take blocks from worse-ranked ones: without that, two
     /// half-finished sequences could wait for each other for ever.)
     pub preempt_to_start: bool,
+    /// Whether background prompts only fill up a share of each step
+    /// (`scheduler.background_prefill_percent`). A step cannot be interrupted: whatever it computes of
+    /// prompts that nobody waits for, the better requests in it and behind it do wait for.
+    pub pace_background: bool,
 }
 
 impl Preset {
     /// The preset behind a policy's name.
     pub fn of(policy: Policy) -> Preset {
-        match policy {
-            Policy::Fcfs => Preset { order: Order::Arrival, preempt_to_start: false },
-            Policy::Priority => Preset { order: Order::Tier, preempt_to_start: false },
-            Policy::PriorityPreempt | Policy::Tiercel => {
-                Preset { order: Order::Tier, preempt_to_start: true }
-            }
-        }
+        let (order, preempt_to_start, pace_background) = match policy {
+            Policy::Fcfs => (Order::Arrival, false, false),
+            Policy::Priority => (Order::Tier, false, false),
+            Policy::PriorityPreempt => (Order::Tier, true, false),
+            Policy::Tiercel => (Order::Tier, true, true),
+        };
+        Preset { order, preempt_to_start, pace_background }
     }
 }

@@ -130,7 +130,7 @@ fn a_prompt_is_cut_into_chunks_and_samples_after_the_last() {
 fn decodes_keep_their_token_while_a_long_prompt_takes_the_rest() {
     let mut s = scheduler(|_| ());
     for id in 1..=3 {
-        s.enqueue(sequence(id, Tier::Background, 4));
+        s.enqueue(sequence(id, Tier::Standard, 4));
     }
     step(&mut s);
     s.enqueue(sequence(4, Tier::Premium, 500));
@@ -147,6 +147,31 @@ fn the_long_prefill_threshold_bounds_each_prompt() {
     s.enqueue(sequence(2, Tier::Standard, 100));
     let request = s.plan().expect("a step");
     assert!(request.wants.iter().all(|want| want.new_tokens == 8));
+}
+
+#[test]
+fn background_prompts_only_fill_up_a_quarter_of_a_step() {
+    let planned = |policy, percent, standard| {
+        let mut s = scheduler(|e| {
+            e.scheduler.policy = policy;
+            e.scheduler.background_prefill_percent = percent;
+        });
+        s.enqueue(sequence(1, Tier::Background, 6));
+        s.enqueue(sequence(2, Tier::Background, 20));
+        if standard > 0 {
+            s.enqueue(sequence(3, Tier::Standard, standard));
+        }
+        let request = s.plan().expect("a step");
+        let tokens = |want: &Want| (want.ticket.seq.0, want.new_tokens);
+        request.wants.iter().map(tokens).collect::<Vec<_>>()
+    };
+    // Of 32 tokens.
+    assert_eq!(planned(Policy::Tiercel, 25, 0), [(1, 6), (2, 2)]);
+    assert_eq!(planned(Policy::Tiercel, 25, 5), [(3, 5), (1, 3)]);
+    assert_eq!(planned(Policy::Tiercel, 25, 8), [(3, 8)]);
+    assert_eq!(planned(Policy::Tiercel, 1, 0), [(1, 1)], "they always go on");
+    assert_eq!(planned(Policy::Tiercel, 100, 14), [(3, 14), (1, 6), (2, 12)]);
+    assert_eq!(planned(Policy::PriorityPreempt, 25, 14), [(3, 14), (1, 6), (2, 12)]);
 }
 
 #[test]
