@@ -127,6 +127,11 @@ impl EngineHandle {
         Ok(TokenStream { seq, tier, events, scheduler })
     }
 
+    /// Counts a request that was turned away for lack of room before it came here.
+    pub fn count_refused(&self, tier: Tier) {
+        telemetry::turned_away(tier, "refused");
+    }
+
     /// A place in the engine. Some are kept for better tiers, or the worst could fill them all.
     fn permit(&self, tier: Tier) -> Result<OwnedSemaphorePermit, Refusal> {
         let max = self.shared.max_requests;

@@ -83,11 +83,17 @@ pub(crate) fn ended(report: &EndReport) {
 }
 
 pub(crate) fn refused(tier: Tier, why: &Refusal) {
-    let outcome = match why {
-        Refusal::NeverFits(_) => "never_fits",
-        Refusal::QueueFull { .. } | Refusal::ServerFull { .. } => "refused",
-        Refusal::ShuttingDown | Refusal::EngineStopped => "shutdown",
-    };
+    turned_away(
+        tier,
+        match why {
+            Refusal::NeverFits(_) => "never_fits",
+            Refusal::QueueFull { .. } | Refusal::ServerFull { .. } => "refused",
+            Refusal::ShuttingDown | Refusal::EngineStopped => "shutdown",
+        },
+    );
+}
+
+pub(crate) fn turned_away(tier: Tier, outcome: &'static str) {
     counter!("tiercel_requests_total", "tier" => tier.name(), "outcome" => outcome).increment(1);
 }
 

@@ -3,6 +3,8 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
 const WORKLOAD: &str = "
@@ -177,6 +179,12 @@ struct Served {
     address: SocketAddr,
 }
 
+fn signal(process: &Child, name: &str) {
+    // The shell has `kill` built in; the program of that name is not on every machine.
+    let kill = format!("kill -{name} {}", process.id());
+    assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+}
+
 impl Served {
     fn start(args: &[&str]) -> Served {
         let all = [&["serve", "--device", "mock:tiny", "--listen", "127.0.0.1:0"], args].concat();
@@ -218,9 +226,7 @@ impl Served {
     }
 
     fn signal(&self, name: &str) {
-        // The shell has `kill` built in; the program of that name is not on every machine.
-        let kill = format!("kill -{name} {}", self.process.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        signal(&self.process, name);
     }
 
     fn read_log_until(&mut self, mark: &str) {
@@ -250,6 +256,45 @@ fn sigterm_and_ctrl_c_let_streams_finish_and_exit_0() {
         stream.read_to_string(&mut rest).unwrap();
         assert!(rest.contains("data: [DONE]"), "{signal}: {rest}");
         assert_eq!(served.process.wait().unwrap().code(), Some(0), "{signal}");
+    }
+}
+
+#[test]
+fn a_signal_while_fetching_ends_pip_and_leaves_nothing() {
+    for (args, code) in [(&["serve", "--listen", "127.0.0.1:0"][..], 0), (&["pull"], 1)] {
+        let dir = tempfile::tempdir().unwrap();
+        let (python, cache, pid) =
+            (dir.path().join("python3"), dir.path().join("cache"), dir.path().join("pid"));
+        // Fetches for ever, and tells who it is once it has begun.
+        let script = format!(
+            "#!/bin/sh\nwhile [ \"$1\" != --dest ]; do shift; done\n\
+             echo half > \"$2/half\"; echo $$ > {0}.new; mv {0}.new {0}; exec sleep 600\n",
+            pid.display()
+        );
+        std::fs::write(&python, script).unwrap();
+        std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
+        let mut process = tiercel(args)
+            .env("PATH", path)
+            .env("TIERCEL_CACHE_DIR", &cache)
+            .stderr(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        while !pid.exists() {
+            assert_eq!(process.try_wait().unwrap(), None, "{args:?}: it ended");
+            std::thread::yield_now();
+        }
+        signal(&process, "TERM");
+        assert_eq!(process.wait().unwrap().code(), Some(code), "{args:?}");
+        let pid = std::fs::read_to_string(&pid).unwrap();
+        assert!(!Path::new("/proc").join(pid.trim()).exists(), "{args:?}: pip is gone");
+        let kept: Vec<_> = std::fs::read_dir(cache.join("models"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .filter(|name| name != ".lock")
+            .collect();
+        assert!(kept.is_empty(), "{args:?}: {kept:?}");
     }
 }
 

@@ -155,7 +155,7 @@ impl Latency {
         let tokens = output_tokens(record);
         let tpot_ms = if cut_short {
             // The next token comes no earlier than now.
-            Some(record.ended.since_ms(first) / tokens)
+            Some(record.ended.since_ms(first) / tokens.max(1.0))
         } else {
             let decode_ms = record.last.since_ms(first);
             (completed && tokens > 1.0).then(|| decode_ms / (tokens - 1.0))

@@ -66,7 +66,7 @@ pub enum Policy {
     /// Better tiers start first and preempt lower ones when blocks or slots run out.
     #[serde(rename = "priority+preempt")]
     PriorityPreempt,
-    /// The default: the best we know.
+    /// The default: as the one before, and background prompts only fill up a share of each step.
     #[default]
     #[serde(rename = "tiercel")]
     Tiercel,
@@ -103,8 +103,8 @@ pub enum PreemptionMode {
 pub struct PreemptionSettings {
     /// What happens to the victim's blocks.
     pub mode: PreemptionMode,
-    /// A sequence preempted this often is no longer a victim for sequences of its own tier or
-    /// worse ones waiting to start.
+    /// A sequence preempted this often goes last among victims, and of those waiting to start only the
+    /// first in line may take its blocks.
     pub max_per_request: u32,
     /// Most bytes in transit between the tiers at once, MiB.
     pub max_in_transit_mib: u64,

@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::json;
+use std::io::{ErrorKind, Write};
+use std::net::TcpStream;
+use std::time::Duration;
 use tiercel_tests::{Connection, TestServer};
 
 const HEALTH: &[u8] = b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n";
@@ -122,5 +125,21 @@ fn a_client_that_never_reads_does_not_hold_a_connection() {
     // The next in line waits for the connection to be given up.
     assert_eq!(server.get("/health").status, 200);
     drop(silent);
+    server.finish();
+}
+
+#[test]
+fn requests_piled_up_behind_an_answer_that_nobody_reads_end_the_connection() {
+    let server = TestServer::mock(|_| ());
+    let mut silent = TcpStream::connect(server.address()).unwrap();
+    // A server that neither reads nor hangs up would hold the connection, and spin over it.
+    silent.set_write_timeout(Some(Duration::from_secs(30))).unwrap();
+    let metrics = b"GET /metrics HTTP/1.1\r\nhost: t\r\n\r\n".repeat(100);
+    let error = loop {
+        if let Err(error) = silent.write_all(&metrics) {
+            break error;
+        }
+    };
+    assert!([ErrorKind::ConnectionReset, ErrorKind::BrokenPipe].contains(&error.kind()), "{error}");
     server.finish();
 }

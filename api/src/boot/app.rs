@@ -1,7 +1,7 @@
 //! What HTTP handlers see: the settings, and the engine once it serves.
 
 use crate::boot::metrics::Exporter;
-use crate::boot::tokenizing::Tokenizing;
+use crate::boot::tokenizing::{NotTokenized, Tokenizing};
 use crate::http::{ApiError, Tenants};
 use crate::text::{Text, TextError};
 use actix_web::http::StatusCode;
@@ -14,6 +14,8 @@ use tiercel_model::template::ChatMessage;
 
 /// Longer texts are tokenized beside the HTTP worker, so that its other connections go on, bytes.
 const INLINE_TEXT_BYTES: usize = 4096;
+/// Counted for what a template writes around a message, bytes.
+const MARKUP_BYTES: usize = 32;
 
 /// How far the server is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,11 +152,12 @@ impl Serving {
     /// 400 for a text the tokenizer cannot read or that is too long, 429 if too many wait.
     pub(crate) async fn tokenize(
         &self,
+        tier: Tier,
         prompt: String,
         special: bool,
     ) -> Result<Arc<[TokenId]>, ApiError> {
         let bytes = prompt.len();
-        self.encode("prompt", bytes, move |text| text.encode(&prompt, special)).await
+        self.encode((tier, "prompt"), bytes, move |text| text.encode(&prompt, special)).await
     }
 
     /// A conversation as tokens, by the model's template; `open` begins the assistant's answer.
@@ -163,16 +166,18 @@ impl Serving {
     /// 400 for a conversation the template refuses or that is too long, 429 if too many wait.
     pub(crate) async fn tokenize_chat(
         &self,
+        tier: Tier,
         messages: Vec<ChatMessage>,
         open: bool,
     ) -> Result<Arc<[TokenId]>, ApiError> {
-        let bytes = messages.iter().map(|message| message.content.len()).sum();
-        self.encode("messages", bytes, move |text| text.encode_chat(&messages, open)).await
+        let bytes =
+            messages.iter().map(|message| message.content.len() + MARKUP_BYTES).sum::<usize>();
+        self.encode((tier, "messages"), bytes, move |text| text.encode_chat(&messages, open)).await
     }
 
     async fn encode(
         &self,
-        param: &'static str,
+        (tier, param): (Tier, &'static str),
         bytes: usize,
         work: impl FnOnce(&Text) -> Result<Vec<TokenId>, TextError> + Send + 'static,
     ) -> Result<Arc<[TokenId]>, ApiError> {
@@ -180,10 +185,18 @@ impl Serving {
             return Err(self.too_many_bytes(param, bytes));
         }
         let tokens = if bytes <= INLINE_TEXT_BYTES {
-            work(&self.text)
+            let tokens = work(&self.text);
+            // A request may hold many texts; the worker's other connections go first.
+            tokio::task::yield_now().await;
+            tokens
         } else {
             let text = self.text.clone();
-            self.tokenizing.run(move || work(&text)).await?
+            let done = self.tokenizing.run(tier, move || work(&text)).await;
+            done.inspect_err(|why| {
+                if *why == NotTokenized::Full {
+                    self.engine.count_refused(tier);
+                }
+            })?
         };
         let tokens = tokens.map_err(|error| match error {
             TextError::TooLong => self.too_many_bytes(param, bytes),
@@ -201,9 +214,9 @@ impl Serving {
 
     fn too_many_bytes(&self, param: &str, bytes: usize) -> ApiError {
         let message = format!(
-            "the text has {bytes} bytes, more than the context of {} tokens can hold (at most {} \
-             bytes); shorten it",
-            self.context_tokens, self.max_text_bytes
+            "the text has {bytes} bytes with its markup, but this server takes at most {} bytes (its \
+             context holds {} tokens); shorten it",
+            self.max_text_bytes, self.context_tokens
         );
         ApiError::too_long(param, message)
     }

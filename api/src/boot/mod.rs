@@ -22,7 +22,9 @@ pub use running::{Running, Starting, start};
 pub(crate) use tokenizing::THREADS as TOKENIZING_THREADS;
 
 use run::Bound;
+use std::pin::pin;
 use tiercel_config::ServerSettings;
+use tiercel_model::source::Stop;
 
 /// Serves until SIGTERM or ctrl-C, then drains. Blocks the calling thread, which becomes the server's
 /// main thread.
@@ -38,14 +40,26 @@ pub fn serve(settings: ServerSettings) -> Result<(), BootError> {
     })
 }
 
-/// Makes sure that a model's files are on this machine and intact; `None` is the default model. Blocks.
+/// Makes sure that a model's files are on this machine and intact; `None` is the default model. SIGTERM and
+/// ctrl-C end it and leave nothing half-written. Blocks.
 ///
 /// # Errors
 /// [`BootError::Model`].
 pub fn pull(model: Option<&str>) -> Result<std::path::PathBuf, BootError> {
-    let resolved = match model {
-        None => model::verify_default(),
-        Some(_) => model::resolve(model),
-    }?;
-    Ok(resolved.files.path().to_owned())
+    let (model, stop) = (model.map(str::to_owned), Stop::default());
+    let asked = stop.clone();
+    let fetch = model::beside(move || match model {
+        None => model::verify_default(asked),
+        Some(_) => model::resolve(model.as_deref(), asked),
+    });
+    let resolved = actix_rt::System::new().block_on(async move {
+        let shutdown = signals::shutdown()
+            .map_err(|source| BootError::System { what: "signal handling", source })?;
+        let mut fetch = pin!(fetch);
+        tokio::select! {
+            fetched = &mut fetch => fetched,
+            () = shutdown => model::stopped(&stop, fetch).await,
+        }
+    });
+    Ok(resolved?.files.path().to_owned())
 }

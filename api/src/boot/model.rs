@@ -3,13 +3,16 @@
 use crate::boot::BootError;
 use crate::text::Text;
 use tiercel_config::{KvElement, ServerSettings, Weights};
-use tiercel_device::Device;
+use tiercel_device::{Clock, Device};
 use tiercel_gpu::{KvType, WeightFormat};
 use tiercel_model::load::{self, KvCapacity, LoadOptions};
-use tiercel_model::source::{ResolvedModel, Resolver};
+use tiercel_model::source::{ResolvedModel, Resolver, Stop};
 use tiercel_model::weights::LoadProgress;
+use tokio::sync::oneshot;
 
 const MIB: u64 = 1 << 20;
+/// Given to a fetch to end when it is told to, us.
+const STOP_FETCHING_US: u64 = 3_000_000;
 
 /// A model ready to be driven.
 pub(crate) struct Loaded {
@@ -18,9 +21,32 @@ pub(crate) struct Loaded {
     pub(crate) model_name: String,
 }
 
+/// Runs what blocks for seconds on a thread of its own. Dropping the future does not end it.
+pub(crate) async fn beside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, BootError> + Send + 'static,
+) -> Result<T, BootError> {
+    let (done, result) = oneshot::channel();
+    std::thread::Builder::new()
+        .name("tiercel-load".into())
+        // Nobody listens any more if the program was told to stop meanwhile.
+        .spawn(move || _ = done.send(work()))
+        .map_err(|source| BootError::System { what: "the loading thread", source })?;
+    result.await.map_err(|_| BootError::Model("loading the model panicked; see above".into()))?
+}
+
+/// Waits a while for a fetch that was told to stop, so that nothing half-written stays.
+pub(crate) async fn stopped<T>(
+    stop: &Stop,
+    fetch: impl Future<Output = Result<T, BootError>>,
+) -> Result<T, BootError> {
+    stop.stop();
+    let ended = Clock::wall().timeout_us(STOP_FETCHING_US, fetch).await;
+    ended.unwrap_or_else(|| Err(BootError::Model("stopped before it was loaded".into())))
+}
+
 /// Finds the model, fetches what is missing, and opens it on the CPU. Blocks.
-pub(crate) fn load(settings: &ServerSettings) -> Result<Loaded, BootError> {
-    let ResolvedModel { files, name } = resolve(settings.model.source.as_deref())?;
+pub(crate) fn load(settings: &ServerSettings, stop: Stop) -> Result<Loaded, BootError> {
+    let ResolvedModel { files, name } = resolve(settings.model.source.as_deref(), stop)?;
     tracing::info!(model = name, path = %files.path().display(), "loading");
     let failed = |error: &dyn std::fmt::Display| {
         BootError::Model(format!("{}: {error}", files.path().display()))
@@ -42,16 +68,16 @@ pub(crate) fn load(settings: &ServerSettings) -> Result<Loaded, BootError> {
 }
 
 /// Where the model is.
-pub(crate) fn resolve(source: Option<&str>) -> Result<ResolvedModel, BootError> {
+pub(crate) fn resolve(source: Option<&str>, stop: Stop) -> Result<ResolvedModel, BootError> {
     Resolver::from_env()
-        .and_then(|resolver| resolver.resolve(source))
+        .and_then(|resolver| resolver.stopped_by(stop).resolve(source))
         .map_err(|error| BootError::Model(error.to_string()))
 }
 
 /// The default model, read and checked from end to end.
-pub(crate) fn verify_default() -> Result<ResolvedModel, BootError> {
+pub(crate) fn verify_default(stop: Stop) -> Result<ResolvedModel, BootError> {
     Resolver::from_env()
-        .and_then(|resolver| resolver.verify_default())
+        .and_then(|resolver| resolver.stopped_by(stop).verify_default())
         .map_err(|error| BootError::Model(error.to_string()))
 }
 

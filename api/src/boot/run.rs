@@ -14,8 +14,8 @@ use std::sync::Arc;
 use tiercel_actors::{Engine, EngineHandle, Request, StreamEvent};
 use tiercel_config::{DeviceKind, ServerSettings};
 use tiercel_device::{Clock, SamplingParams, Tier};
+use tiercel_model::source::Stop;
 use tiercel_policy::blocks::Salt;
-use tokio::sync::oneshot;
 
 /// Time between two foldings of the metrics' samples, us.
 const UPKEEP_US: u64 = 5_000_000;
@@ -58,7 +58,7 @@ impl Bound {
             .map_err(|source| BootError::System { what: "the HTTP server", source })?;
         tracing::info!(%address, "listening; loading the model");
         let handle = server.handle();
-        let mut http = std::pin::pin!(until_http_ends(server));
+        let mut http = pin!(until_http_ends(server));
         actix_rt::spawn(upkeep(app.clone()));
         let control = Arbiter::new();
         let life = Life { settings: &settings, app: &app, control: &control };
@@ -87,10 +87,16 @@ impl Life<'_> {
         shutdown: impl Future<Output = ()>,
         ready: impl FnOnce(EngineHandle),
     ) -> Result<(), BootError> {
-        let mut shutdown = std::pin::pin!(shutdown);
+        let mut shutdown = pin!(shutdown);
+        let stop = Stop::default();
+        let mut launch = pin!(launch(self.settings, self.app, self.control, &stop));
         let engine = tokio::select! {
-            engine = launch(self.settings, self.app, self.control) => engine?,
-            () = &mut shutdown => return Ok(()),
+            engine = &mut launch => engine?,
+            () = &mut shutdown => {
+                // Whatever it says, it was told to.
+                let _ = model::stopped(&stop, launch).await;
+                return Ok(());
+            }
         };
         tracing::info!(model = self.app.accepting().map_or("?", |s| &s.model_name), "ready");
         ready(engine.clone());
@@ -111,10 +117,15 @@ async fn launch(
     settings: &ServerSettings,
     app: &App,
     control: &Arbiter,
+    stop: &Stop,
 ) -> Result<EngineHandle, BootError> {
     let Loaded { device, text, model_name } = match &settings.device.kind {
         DeviceKind::Mock(profile) => mock::open(settings, profile, &app.clock)?,
-        DeviceKind::Auto | DeviceKind::Cpu => load_beside(settings.clone()).await?,
+        // `/health` answers meanwhile.
+        DeviceKind::Auto | DeviceKind::Cpu => {
+            let (settings, stop) = (settings.clone(), stop.clone());
+            model::beside(move || model::load(&settings, stop)).await?
+        }
     };
     let engine = Engine { settings: settings.engine.clone(), device, clock: app.clock.clone() };
     let engine =
@@ -130,19 +141,6 @@ async fn launch(
     warm?;
     app.ready(Serving::new(engine.clone(), Arc::new(text), model_name, &settings.engine));
     Ok(engine)
-}
-
-/// Loading blocks for seconds, so it has its own thread; `/health` answers meanwhile.
-async fn load_beside(settings: ServerSettings) -> Result<Loaded, BootError> {
-    let (done, loaded) = oneshot::channel();
-    std::thread::Builder::new()
-        .name("tiercel-load".into())
-        .spawn(move || {
-            // Nobody listens any more if the server was told to stop meanwhile.
-            let _ = done.send(model::load(&settings));
-        })
-        .map_err(|source| BootError::System { what: "the loading thread", source })?;
-    loaded.await.map_err(|_| BootError::Model("loading the model panicked; see above".into()))?
 }
 
 /// One token of the system tier, end to end: "ready" is then a fact.

@@ -4,6 +4,7 @@ use crate::http::ApiError;
 use actix_web::http::StatusCode;
 use actix_web::web;
 use std::sync::Arc;
+use tiercel_device::Tier;
 use tokio::sync::Semaphore;
 
 /// Texts tokenized at once; every HTTP worker has as many threads for it.
@@ -13,48 +14,76 @@ const RETRY_MS: u64 = 1_000;
 
 /// The line. Leaving it costs nothing: what has not begun is never done.
 pub(crate) struct Tokenizing {
+    all: Line,
+    /// What background texts may have of both: better ones find a turn and a place.
+    background: Line,
+}
+
+struct Line {
     /// Held by a text while it is tokenized, also when its client has left meanwhile.
     turns: Arc<Semaphore>,
     /// Held by a request while it waits for its text.
     places: Semaphore,
-    /// How many places there are.
-    most: usize,
+}
+
+/// Why a text has not been tokenized.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum NotTokenized {
+    /// Too many wait.
+    Full,
+    /// The work panicked.
+    Panicked,
 }
 
 impl Tokenizing {
-    /// `most` requests may be here at once.
+    /// `most` requests may be here at once, half of them of background requests.
     pub(crate) fn new(most: usize) -> Tokenizing {
-        Tokenizing { turns: Arc::new(Semaphore::new(THREADS)), places: Semaphore::new(most), most }
+        let line = |turns, places| Line {
+            turns: Arc::new(Semaphore::new(turns)),
+            places: Semaphore::new(places),
+        };
+        Tokenizing { all: line(THREADS, most), background: line(THREADS - 1, most.div_ceil(2)) }
     }
 
     /// Does the work on another thread when its turn comes.
-    ///
-    /// # Errors
-    /// 429 if too many wait, 500 if the work panicked.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
+        tier: Tier,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, ApiError> {
-        let _place = self.places.try_acquire().map_err(|_| self.full())?;
-        let turn = Arc::clone(&self.turns).acquire_owned().await;
+    ) -> Result<T, NotTokenized> {
+        let lines = [(tier == Tier::Background).then_some(&self.background), Some(&self.all)];
+        let lines = || lines.iter().flatten();
+        let places: Result<Vec<_>, _> = lines().map(|line| line.places.try_acquire()).collect();
+        let _places = places.map_err(|_| NotTokenized::Full)?;
+        let mut turns = Vec::with_capacity(2);
+        for line in lines() {
+            turns.push(Arc::clone(&line.turns).acquire_owned().await);
+        }
         web::block(move || {
             let done = work();
-            drop(turn);
+            drop(turns);
             done
         })
         .await
-        .map_err(|_| {
-            let message = "the tokenizer failed on this text";
-            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message).code("tokenizer_error")
-        })
+        .map_err(|_| NotTokenized::Panicked)
     }
+}
 
-    fn full(&self) -> ApiError {
-        let message =
-            format!("{} texts are waiting to be tokenized; retry in {RETRY_MS} ms", self.most);
-        ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
-            .code("queue_full")
-            .retry_after_ms(RETRY_MS)
+impl From<NotTokenized> for ApiError {
+    fn from(why: NotTokenized) -> ApiError {
+        match why {
+            NotTokenized::Full => {
+                let message =
+                    format!("too many texts are waiting to be tokenized; retry in {RETRY_MS} ms");
+                ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
+                    .code("queue_full")
+                    .retry_after_ms(RETRY_MS)
+            }
+            NotTokenized::Panicked => {
+                let message = "the tokenizer failed on this text";
+                ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message).code("tokenizer_error")
+            }
+        }
     }
 }
 
@@ -74,19 +103,18 @@ mod tests {
             let blocked = || {
                 let gate = gate.clone();
                 // Ends when `go` is dropped.
-                line.run(move || _ = gate.lock().unwrap().recv())
+                line.run(Tier::Standard, move || _ = gate.lock().unwrap().recv())
             };
             let mut running = join_all((0..THREADS).map(|_| blocked()));
             assert!(poll_immediate(&mut running).await.is_none());
             let begun = Arc::new(AtomicU32::new(0));
             let counted = || {
                 let begun = begun.clone();
-                line.run(move || begun.fetch_add(1, Ordering::Relaxed))
+                line.run(Tier::Standard, move || begun.fetch_add(1, Ordering::Relaxed))
             };
             let mut waiting = Box::pin(counted());
             assert!(poll_immediate(&mut waiting).await.is_none());
-            let refused = counted().await.unwrap_err().body();
-            assert_eq!(refused["error"]["code"], "queue_full");
+            assert_eq!(counted().await, Err(NotTokenized::Full));
             drop(waiting);
             let mut next = Box::pin(counted());
             assert!(poll_immediate(&mut next).await.is_none(), "the place is free again");
@@ -101,10 +129,29 @@ mod tests {
         actix_rt::System::new().block_on(async {
             let line = Tokenizing::new(1);
             for _ in 0..=THREADS {
-                let failed = line.run(|| panic!("a broken tokenizer")).await;
-                assert_eq!(failed.unwrap_err().body()["error"]["code"], "tokenizer_error");
+                let failed = line.run(Tier::Standard, || panic!("a broken tokenizer")).await;
+                assert_eq!(failed, Err::<(), _>(NotTokenized::Panicked));
             }
-            assert_eq!(line.run(|| 7).await, Ok(7));
+            assert_eq!(line.run(Tier::Standard, || 7).await, Ok(7));
+        });
+    }
+
+    #[test]
+    fn background_texts_leave_a_turn_and_half_the_places_to_others() {
+        actix_rt::System::new().block_on(async {
+            let line = Tokenizing::new(4);
+            let (go, gate) = mpsc::channel::<()>();
+            let gate = Arc::new(Mutex::new(gate));
+            let blocked = || {
+                let gate = gate.clone();
+                line.run(Tier::Background, move || _ = gate.lock().unwrap().recv())
+            };
+            let mut background = join_all([blocked(), blocked()]);
+            assert!(poll_immediate(&mut background).await.is_none());
+            assert_eq!(blocked().await, Err(NotTokenized::Full));
+            assert_eq!(line.run(Tier::Premium, || 7).await, Ok(7), "while they are stuck");
+            drop(go);
+            assert!(background.await.iter().all(Result::is_ok));
         });
     }
 }

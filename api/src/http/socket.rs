@@ -9,7 +9,9 @@
 //! stops when 128 KiB of further requests wait in its buffer, and then spins without noticing anything.
 //! So a client that sends much behind a running request is hung up on before that.
 
+use crate::http::ApiError;
 use crate::http::exchange::Exchange;
+use actix_web::http::StatusCode;
 use std::io::{Error, ErrorKind, Result};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -49,6 +51,8 @@ pub(crate) struct Socket {
     due: Option<Due>,
     /// Runs while the client takes nothing.
     stall: Option<Timer>,
+    /// Bytes that have arrived since the client did not take all it was given; `None` when it has.
+    behind: Option<usize>,
 }
 
 type Timer = Pin<Box<dyn Future<Output = ()>>>;
@@ -75,6 +79,7 @@ impl Socket {
             answered: 0,
             due,
             stall: None,
+            behind: None,
         }
     }
 
@@ -91,13 +96,12 @@ impl Socket {
             self.answered = answered;
             self.due = None;
         }
-        if self.exchange.is_answering() {
+        // A client that takes nothing of an answer has a timer of its own.
+        if self.exchange.is_answering() || self.stall.is_some() {
             return Ok(());
         }
         let idle = || Due::Request(timer(&self.clock, self.patience.idle_us));
         let late = match self.due.get_or_insert_with(idle) {
-            // It is not idle while it still takes the last answer.
-            Due::Request(_) if self.stall.is_some() => false,
             Due::Request(timer) | Due::Head(timer) => timer.as_mut().poll(cx).is_ready(),
         };
         if late { Err(Error::from(ErrorKind::TimedOut)) } else { Ok(()) }
@@ -106,7 +110,8 @@ impl Socket {
     /// Bytes have arrived.
     fn received(&mut self, bytes: usize) -> Result<()> {
         self.turn += bytes;
-        if self.exchange.arrived(bytes) > AHEAD_BYTES_MAX {
+        self.behind = self.behind.map(|behind| behind + bytes);
+        if self.exchange.arrived(bytes).max(self.behind.unwrap_or(0)) > AHEAD_BYTES_MAX {
             return Err(Error::from(ErrorKind::ConnectionAborted));
         }
         let begun = matches!(self.due, Some(Due::Head(_)));
@@ -115,6 +120,31 @@ impl Socket {
         }
         Ok(())
     }
+}
+
+/// The status line, if these bytes begin with a refusal that has no body: what no handler sends, but
+/// actix's parser does before it hangs up on what is no HTTP.
+fn refusal_without_body(bytes: &[u8]) -> Option<&str> {
+    if !bytes.starts_with(b"HTTP/1.1 4") {
+        return None;
+    }
+    let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
+    let bare = bytes[end..].starts_with(b"\r\ncontent-length: 0\r\n");
+    bare.then(|| std::str::from_utf8(&bytes[..end]).ok()).flatten()
+}
+
+/// That refusal as OpenAI's clients read it.
+fn envelope(status_line: &str) -> Vec<u8> {
+    let message =
+        "this is not an HTTP/1.1 request that can be read; send one with a small, valid head";
+    let body = ApiError::new(StatusCode::BAD_REQUEST, message).code("invalid_http").body();
+    let body = body.to_string();
+    let length = body.len();
+    format!(
+        "{status_line}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\
+         connection: close\r\n\r\n{body}"
+    )
+    .into_bytes()
 }
 
 fn timer(clock: &Clock, us: u64) -> Timer {
@@ -150,26 +180,53 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        let Socket { clock, patience, due, stall, .. } = &mut *self;
+        let refusal = refusal_without_body(bytes).map(envelope);
+        let out = refusal.as_ref().map_or(bytes, Vec::as_slice);
+        let written = Pin::new(&mut self.stream).poll_write(cx, out);
         if written.is_pending() {
+            let Socket { clock, patience, stall, behind, .. } = &mut *self;
+            behind.get_or_insert(0);
             let stall = stall.get_or_insert_with(|| timer(clock, patience.stall_us));
             ready!(stall.as_mut().poll(cx));
             return Poll::Ready(Err(Error::from(ErrorKind::TimedOut)));
         }
-        *stall = None;
-        if matches!(due, Some(Due::Request(_))) {
-            *due = None;
+        // It takes what it is given: whatever it is to do next has time again.
+        (self.stall, self.due) = (None, None);
+        match (refusal, ready!(written)?) {
+            (None, taken) => Poll::Ready(Ok(taken)),
+            (Some(refusal), taken) if taken == refusal.len() => Poll::Ready(Ok(bytes.len())),
+            // The connection ends with it, so half of one is as good as none.
+            (Some(_), _) => Poll::Ready(Err(Error::from(ErrorKind::ConnectionAborted))),
         }
-        written
     }
 
+    /// actix calls this when it has nothing left to write.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        self.behind = None;
         self.check_due(cx)?;
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_refusals_without_a_body_get_one() {
+        let bare = b"HTTP/1.1 431 Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        assert_eq!(refusal_without_body(bare), Some("HTTP/1.1 431 Too Large"));
+        for whole in [
+            "HTTP/1.1 400 Bad Request\r\ncontent-length: 12\r\n\r\n{\"error\": 1}",
+            "HTTP/1.1 204 No Content\r\ncontent-length: 0\r\n\r\n",
+            "HTTP/1.1 4",
+            "data: HTTP/1.1 400 x\r\ncontent-length: 0\r\n",
+        ] {
+            assert_eq!(refusal_without_body(whole.as_bytes()), None, "{whole}");
+        }
     }
 }

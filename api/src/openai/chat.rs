@@ -25,7 +25,7 @@ pub(crate) async fn chat(
     drop(body);
     let answering = Answering::begin(&request);
     serving.check_model(chat.common.model.as_deref())?;
-    let prompt = serving.tokenize_chat(chat.messages, true).await?;
+    let prompt = serving.tokenize_chat(chat.common.tier, chat.messages, true).await?;
     let job = Job {
         style: Style::Chat,
         common: chat.common,

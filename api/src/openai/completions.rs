@@ -30,7 +30,7 @@ pub(crate) async fn completions(
     let mut prompts = Vec::with_capacity(text.prompts.len());
     for prompt in text.prompts {
         prompts.push(match prompt {
-            Prompt::Text(prompt) => serving.tokenize(prompt, true).await?,
+            Prompt::Text(prompt) => serving.tokenize(text.common.tier, prompt, true).await?,
             Prompt::Tokens(tokens) => tokens.into(),
         });
     }

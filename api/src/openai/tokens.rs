@@ -8,8 +8,9 @@ use crate::openai::request::token_ids;
 use actix_web::web::{Data, Payload};
 use actix_web::{HttpRequest, HttpResponse};
 use serde_json::json;
+use tiercel_device::Tier;
 
-/// `{"prompt"}` or `{"messages"}` to tokens.
+/// `{"prompt"}` or `{"messages"}` to tokens. Nobody's generation waits for it, so it counts as background.
 pub(crate) async fn tokenize(
     app: Data<App>,
     request: HttpRequest,
@@ -24,12 +25,12 @@ pub(crate) async fn tokenize(
         Some(prompt) => {
             let special = fields.get("add_special_tokens").is_none()
                 || fields.boolean("add_special_tokens")?;
-            serving.tokenize(prompt.to_owned(), special).await?
+            serving.tokenize(Tier::Background, prompt.to_owned(), special).await?
         }
         None => {
             let open = fields.get("add_generation_prompt").is_none()
                 || fields.boolean("add_generation_prompt")?;
-            serving.tokenize_chat(messages::read(&fields)?, open).await?
+            serving.tokenize_chat(Tier::Background, messages::read(&fields)?, open).await?
         }
     };
     let mut out = json!({

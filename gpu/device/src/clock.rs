@@ -1,5 +1,5 @@
-//! The one clock of the engine. Nothing else in the workspace may read or wait for time (see
-//! `clippy.toml`); the simulator scales it.
+//! The one clock of the engine. Nothing else in it may read or wait for time (see `clippy.toml`); the
+//! simulator scales it.
 #![expect(
     clippy::disallowed_types,
     clippy::disallowed_methods,
@@ -69,11 +69,6 @@ impl Clock {
     /// Simulated time; call it inside a tokio runtime whose clock is paused.
     pub fn simulated() -> Clock {
         Clock { kind: Kind::Simulated { start: tokio::time::Instant::now() } }
-    }
-
-    /// Whether this is simulated time.
-    pub fn is_simulated(&self) -> bool {
-        matches!(self.kind, Kind::Simulated { .. })
     }
 
     /// The current moment.

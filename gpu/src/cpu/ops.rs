@@ -43,7 +43,7 @@ impl CpuOps {
         self.pool.threads()
     }
 
-    /// The instruction set in use, for the log.
+    /// The instruction set that the kernels use.
     pub fn instruction_set(&self) -> &'static str {
         self.isa.name()
     }
@@ -58,12 +58,6 @@ impl CpuOps {
     /// Leaves `bytes` of memory free when weights are packed: activations, which come later.
     pub fn promise(&mut self, bytes: u64) {
         self.arena.promise(usize::try_from(bytes).unwrap_or(usize::MAX));
-    }
-
-    /// Uses plain Rust kernels from now on: slow, but the reference that the fast ones are tested
-    /// against. Results differ from theirs in the last bits.
-    pub fn use_portable_kernels(&mut self) {
-        self.isa = Isa::Portable;
     }
 
     fn check_attention(&self, qkv: &Tensor, shape: &AttentionShape, batch: &[SeqRows]) {

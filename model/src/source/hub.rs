@@ -192,7 +192,18 @@ fn status(error: &ApiError) -> Option<u16> {
 
 fn is_network(error: &ApiError) -> bool {
     match error {
-        ApiError::RequestError(_) => status(error).is_none_or(|status| status >= 500),
+        ApiError::RequestError(_) => {
+            status(error).is_none_or(|status| status >= 500 || [408, 429].contains(&status))
+        }
+        // A connection that breaks in the middle of a file is no trouble of the disk.
+        ApiError::IoError(error) => matches!(
+            error.kind(),
+            io::ErrorKind::UnexpectedEof
+                | io::ErrorKind::ConnectionReset
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::TimedOut
+                | io::ErrorKind::BrokenPipe
+        ),
         ApiError::TooManyRetries(error) => is_network(error),
         _ => false,
     }
@@ -203,13 +214,13 @@ fn describe(repo: &str, error: &ApiError) -> SourceError {
         (Some(401 | 403 | 404), _) => {
             "check the name and the revision, and set HF_TOKEN if the model is gated or private"
         }
+        _ if is_network(error) => "check the network, or give a local path with --model",
         (_, ApiError::IoError(_)) => {
             "check that the name is a model, and that the Hugging Face cache is writable and has space"
         }
         (_, ApiError::LockAcquisition(_)) => {
             "another program has been fetching it for half an hour; retry when it is done"
         }
-        _ if is_network(error) => "check the network, or give a local path with --model",
         _ => "retry later, or give a local path with --model",
     };
     SourceError::Hub { repo: repo.to_owned(), detail: one_line(&error.to_string()), advice }

@@ -118,8 +118,6 @@ impl Counters {
 pub struct Census {
     /// Waiting for their first start, copies of a cached prefix included, by tier.
     pub waiting: [u32; 4],
-    /// Their prompt tokens, by tier.
-    pub waiting_tokens: [u64; 4],
     /// Holding blocks and schedulable.
     pub running: u32,
     /// Started before, now without blocks or on the way out or in.
@@ -211,7 +209,6 @@ impl Scheduler {
                 Phase::Running => census.running += 1,
                 Phase::Waiting | Phase::Opening if sequence.cached_tokens.is_none() => {
                     census.waiting[sequence.tier.index()] += 1;
-                    census.waiting_tokens[sequence.tier.index()] += u64::from(sequence.len());
                 }
                 Phase::Waiting | Phase::Opening | Phase::Preempting => census.preempted += 1,
             }

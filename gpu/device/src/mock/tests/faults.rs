@@ -1,0 +1,147 @@
+//! What goes wrong, and what is asked wrongly.
+
+use super::*;
+
+#[test]
+fn unknown_sequences_and_bad_slices_are_engine_faults() {
+    local(|| async {
+        let mut bench = Bench::open(|_| {});
+        let done = bench.step(&[], vec![known(9, 0, &PROMPT, &[0, 1], Some(0))]).await;
+        let sampled = done.result.expect("costs one sequence only").sampled;
+        assert_eq!(sampled, [(SeqId(9), Err(SeqFault::UnknownSequence(SeqId(9))))]);
+        bench.sampled(&[1], vec![known(1, 0, &PROMPT[..1], &[0], None)]).await;
+        for (slice, what) in [
+            (known(1, 1, &[99], &[0], None), "the input is not"),
+            (known(1, 1, &PROMPT[1..], &[0], Some(0)), "too short"),
+            (known(1, 1, &PROMPT[1..], &[0, 99], Some(0)), "does not exist"),
+            (known(1, 1, &PROMPT[1..], &[0, 1], Some(1)), "does not follow"),
+            (known(1, 1, &[], &[0], None), "no input"),
+        ] {
+            let why = bench.failed(&[], vec![slice]).await;
+            assert!(why.contains(what), "{why} should say: {what}");
+        }
+        let twice =
+            vec![known(1, 1, &PROMPT[1..2], &[0], None), known(1, 1, &PROMPT[1..2], &[2], None)];
+        assert!(bench.failed(&[], twice).await.contains("two slices"));
+        assert_eq!(bench.log.total(), 7);
+    });
+}
+
+#[test]
+fn a_failed_step_leaves_its_sequence_where_it_was() {
+    for kind in [Fingerprints::PerBlock, Fingerprints::PerSlot] {
+        local(|| async move {
+            let faults = MockFaults { step_fails: 0.5, ..MockFaults::default() };
+            let mut bench = Bench::open(|options| {
+                (options.faults, options.fingerprints) = (faults, kind);
+            });
+            let expected = bench.oracle.output(&PROMPT, 12);
+            let (mut output, mut failures, mut starts) = (Vec::new(), 0, vec![1]);
+            while output.len() < expected.len() {
+                let i = output.len();
+                let all: Vec<TokenId> = PROMPT.iter().chain(&output).copied().collect();
+                let first = if i == 0 { 0 } else { 5 + i };
+                let slice = known(1, first as u32, &all[first..], &[0, 1, 2, 3, 4], Some(i as u32));
+                let done = bench.step(&starts, vec![slice]).await;
+                starts.clear();
+                match done.result {
+                    Ok(_) => output.extend(tokens(done)),
+                    Err(error) => {
+                        assert_eq!(error, StepError::Failed("injected".to_owned()));
+                        failures += 1;
+                    }
+                }
+            }
+            assert_eq!(output, expected);
+            assert!(failures > 2, "{failures} failures");
+            assert_eq!(bench.log.total(), 0);
+        });
+    }
+}
+
+#[test]
+fn a_step_that_depends_on_a_failed_one_fails_without_blaming_the_engine() {
+    local(|| async {
+        let faults = MockFaults { step_fails: 1.0, ..MockFaults::default() };
+        let mut bench = Bench::open(|options| options.faults = faults);
+        let first = bench.submit(&[1], vec![known(1, 0, &PROMPT, &[0, 1], Some(0))]).expect("room");
+        let mut next = known(1, 6, &[], &[0, 1], Some(1));
+        next.input = SliceInput::SampledBy(StepId(1));
+        let second = bench.submit(&[], vec![next]).expect("room");
+        assert!(first.await.expect("an answer").result.is_err());
+        let why = second.await.expect("an answer").result.expect_err("it has no input").to_string();
+        assert!(why.contains("step1, which failed"), "{why}");
+        assert_eq!(bench.log.total(), 0);
+    });
+}
+
+#[test]
+fn copies_fail_and_slow_down_by_seed() {
+    local(|| async {
+        let faults = MockFaults { copy_fails: 0.4, copy_slow: 0.4, ..MockFaults::default() };
+        let run = |seed| {
+            let faults = faults.clone();
+            async move {
+                let mut bench =
+                    Bench::open(|options| (options.faults, options.seed) = (faults, seed));
+                let mut seen = Vec::new();
+                for _ in 0..40 {
+                    let done = bench.copy(CopyDirection::Out, &[(0, 0)]).await.expect("an answer");
+                    seen.push((done.duration_us, done.result.is_ok()));
+                }
+                seen
+            }
+        };
+        let seen = run(7).await;
+        assert_eq!(seen, run(7).await);
+        assert_ne!(seen, run(8).await);
+        for kind in [(16, true), (16, false), (160, true), (160, false)] {
+            assert!(seen.contains(&kind), "{kind:?} in {seen:?}");
+        }
+    });
+}
+
+#[test]
+fn a_lost_device_stays_lost() {
+    local(|| async {
+        let faults = MockFaults { lost_at_step: Some(StepId(2)), ..MockFaults::default() };
+        let mut bench = Bench::open(|options| options.faults = faults);
+        bench.sampled(&[1], vec![known(1, 0, &PROMPT, &[0, 1], Some(0))]).await;
+        for _ in 0..2 {
+            let done = bench.step(&[], vec![]).await;
+            assert!(matches!(done.result, Err(StepError::DeviceLost(_))));
+        }
+        let done = bench.copy(CopyDirection::Out, &[(0, 0)]).await.expect("an answer");
+        assert!(matches!(done.result, Err(CopyError::DeviceLost(_))));
+    });
+}
+
+#[test]
+fn noise_changes_durations_and_a_seed_repeats_them() {
+    local(|| async {
+        let run = |seed| async move {
+            let mut bench =
+                Bench::open(|options| (options.noise_sigma, options.seed) = (0.2, seed));
+            let mut ends = Vec::new();
+            for _ in 0..5 {
+                bench.sampled(&[], vec![]).await;
+                ends.push(bench.clock.now());
+            }
+            ends
+        };
+        assert_eq!(run(1).await, run(1).await);
+        assert_ne!(run(1).await, run(2).await);
+    });
+}
+
+#[test]
+fn dropping_the_device_lets_its_tasks_end() {
+    local(|| async {
+        let mut bench = Bench::open(|_| {});
+        let step = bench.submit(&[], vec![]).expect("room");
+        let log = bench.log.clone();
+        drop(bench);
+        assert!(step.await.expect("what was submitted is answered").result.is_ok());
+        assert_eq!(log.total(), 0);
+    });
+}
