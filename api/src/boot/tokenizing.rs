@@ -93,6 +93,7 @@ mod tests {
     use futures_util::future::{join_all, poll_immediate};
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::{Mutex, mpsc};
+    use tiercel_device::Clock;
 
     #[test]
     fn the_line_is_bounded_and_may_be_left() {
@@ -148,8 +149,11 @@ mod tests {
             };
             let mut background = join_all([blocked(), blocked()]);
             assert!(poll_immediate(&mut background).await.is_none());
-            assert_eq!(blocked().await, Err(NotTokenized::Full));
-            assert_eq!(line.run(Tier::Premium, || 7).await, Ok(7), "while they are stuck");
+            assert_eq!(poll_immediate(blocked()).await, Some(Err(NotTokenized::Full)));
+            // Without a turn left it would wait for ever.
+            let premium = line.run(Tier::Premium, || 7);
+            let premium = Clock::wall().timeout_us(30_000_000, premium).await;
+            assert_eq!(premium, Some(Ok(7)), "while they are stuck");
             drop(go);
             assert!(background.await.iter().all(Result::is_ok));
         });
