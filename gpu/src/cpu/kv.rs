@@ -117,15 +117,17 @@ impl KvMemory {
         self.device.block(block.0).wrapping_add(self.layout.value_offset(layer, head))
     }
 
-    /// The keys (or values) at a place that [`KvMemory::keys`] (or `values`) returned.
+    /// The keys (or values) of `heads` neighbouring heads, at a place that [`KvMemory::keys`] (or
+    /// `values`) returned for the first of them.
     ///
     /// # Safety
-    /// `E` is the element type of the layout, and nobody writes the block while the slice is in use:
-    /// true within a step, for blocks that the step names, once its KV writes are done.
-    pub(crate) unsafe fn elements<E: Element>(&self, place: *mut u8) -> &[E] {
+    /// `E` is the element type of the layout, the layer has all those heads, and nobody writes the block
+    /// while the slice is in use: true within a step, for blocks that the step names, once its KV writes
+    /// are done.
+    pub(crate) unsafe fn elements<E: Element>(&self, place: *mut u8, heads: usize) -> &[E] {
         debug_assert_eq!(self.layout.kv_type, E::KV_TYPE);
-        let len = self.layout.block_size * self.layout.head_dim;
-        // SAFETY: the place is inside a slab that `self` owns, followed by `len` elements of one head;
+        let len = heads * self.layout.block_size * self.layout.head_dim;
+        // SAFETY: the place is inside a slab that `self` owns, followed by the elements of the heads;
         // every bit pattern is a valid element; slabs start zeroed, so all of it is initialised.
         unsafe { std::slice::from_raw_parts(place.cast::<E>(), len) }
     }

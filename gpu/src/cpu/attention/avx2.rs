@@ -8,8 +8,8 @@ use super::softmax::softmax;
 use crate::cpu::element::Element;
 use crate::cpu::isa::Isa;
 use std::arch::x86_64::{
-    __m256, _MM_HINT_T0, _mm_prefetch, _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_loadu_ps,
-    _mm256_mul_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps,
+    __m256, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm256_broadcast_ss, _mm256_fmadd_ps,
+    _mm256_loadu_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps,
 };
 use std::ops::Range;
 
@@ -102,27 +102,67 @@ fn span_scores<E: Element>(
     let size = blocks.block_size;
     assert!(queries.len() == scores.len() && range.end <= SPAN && Avx2::fits(size, LANES));
     assert!(queries.iter().all(|query| query.len() == blocks.head_dim), "queries of a head");
-    let step = if size.is_multiple_of(2 * LANES) { 2 * LANES } else { LANES };
-    for block in blocks_of(&range, size) {
-        let keys = blocks.keys[block];
-        assert!(keys.len() == size * blocks.head_dim, "a block of keys");
-        if block + 1 < range.end.div_ceil(size) {
-            prefetch(blocks.keys[block + 1]);
-        }
+    let group = queries.len() / blocks.kv_heads;
+    let all = blocks_of(&range, size);
+    for block in all.clone() {
+        let keys = blocks.keys[block].chunks_exact(blocks.head_len());
+        assert!(keys.len() == blocks.kv_heads && keys.remainder().is_empty(), "a block of keys");
         let (start, slots) = slots_of(&range, size, block);
-        for slot in (slots.start / step * step..slots.end).step_by(step) {
-            row_tiles!(queries.len(), |first, ROWS| {
-                let queries: &[&[f32]; ROWS] = queries[first..].first_chunk().expect("ROWS left");
-                let scores: &mut [Scores; ROWS] =
-                    scores[first..].first_chunk_mut().expect("as many as queries");
-                let (keys, position) = (&keys[slot..], start + slot);
-                if step == LANES {
-                    tile_scores::<E, ROWS, 1>(keys, size, queries, scale, scores, position);
-                } else {
-                    tile_scores::<E, ROWS, 2>(keys, size, queries, scale, scores, position);
-                }
-            });
+        let next = if block + 1 < all.end { block + 1 } else { block };
+        for (head, keys) in keys.enumerate() {
+            let part = head * blocks.head_len();
+            let ahead = Ahead {
+                keys: blocks.keys[next].as_ptr().wrapping_add(part),
+                values: blocks.values[block].as_ptr().wrapping_add(part),
+            };
+            let rows = head * group..(head + 1) * group;
+            head_scores(
+                keys,
+                (size, start, slots.clone()),
+                (&queries[rows.clone()], scale),
+                &mut scores[rows],
+                ahead,
+            );
         }
+    }
+}
+
+/// What memory should bring while a head's keys are multiplied: blocks lie anywhere, which no hardware
+/// prefetcher foresees.
+#[derive(Clone, Copy)]
+struct Ahead<E> {
+    /// The same head of the next block.
+    keys: *const E,
+    /// The same head of this block, wanted when the span's scores are done.
+    values: *const E,
+}
+
+/// The queries of one head against its keys in the `slots` of a block of `size`, whose first slot is at
+/// position `start`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn head_scores<E: Element>(
+    keys: &[E],
+    (size, start, slots): (usize, usize, Range<usize>),
+    (queries, scale): (&[&[f32]], f32),
+    scores: &mut [Scores],
+    ahead: Ahead<E>,
+) {
+    let step = if size.is_multiple_of(2 * LANES) { 2 * LANES } else { LANES };
+    for slot in (slots.start / step * step..slots.end).step_by(step) {
+        let ahead =
+            Ahead { keys: ahead.keys.wrapping_add(slot), values: ahead.values.wrapping_add(slot) };
+        row_tiles!(queries.len(), |first, ROWS| {
+            let queries: &[&[f32]; ROWS] = queries[first..].first_chunk().expect("ROWS left");
+            let scores: &mut [Scores; ROWS] =
+                scores[first..].first_chunk_mut().expect("as many as queries");
+            let (keys, position) = (&keys[slot..], start + slot);
+            if step == LANES {
+                tile_scores::<E, ROWS, 1>(keys, size, (queries, scale), scores, position, ahead);
+            } else {
+                tile_scores::<E, ROWS, 2>(keys, size, (queries, scale), scores, position, ahead);
+            }
+        });
     }
 }
 
@@ -137,39 +177,39 @@ fn slots_of(range: &Range<usize>, size: usize, block: usize) -> (usize, Range<us
     (start, range.start.max(start) - start..range.end.min(start + size) - start)
 }
 
-/// Asks for a block that is wanted next: blocks lie anywhere, which no hardware prefetcher foresees.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn prefetch<E>(block: &[E]) {
-    for line in block.chunks(64 / size_of::<E>()) {
-        _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
-    }
-}
-
 /// `R` queries against `8 V` keys: `keys[i * size ..]` are component `i` of them.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn tile_scores<E: Element, const R: usize, const V: usize>(
     keys: &[E],
     size: usize,
-    queries: &[&[f32]; R],
-    scale: f32,
+    (queries, scale): (&[&[f32]; R], f32),
     scores: &mut [Scores; R],
     position: usize,
+    ahead: Ahead<E>,
 ) {
     let mut dots = [[_mm256_setzero_ps(); V]; R];
-    for i in 0..queries[0].len() {
-        // SAFETY: the caller checked that the block has `size` keys for each component and that every
-        // query has as many components; the `8 V` keys end at or before the row of `size`.
-        let (keys, query) = unsafe {
-            let keys: [__m256; V] =
-                std::array::from_fn(|v| load(keys.as_ptr().add(i * size + v * LANES)));
-            (keys, |row: usize| queries[row].get_unchecked(i))
-        };
-        for (row, dots) in dots.iter_mut().enumerate() {
-            let query = _mm256_broadcast_ss(query(row));
-            for (dot, keys) in dots.iter_mut().zip(keys) {
-                *dot = _mm256_fmadd_ps(query, keys, *dot);
+    for pair in (0..queries[0].len()).step_by(2) {
+        for i in [pair, pair + 1] {
+            // The keys of two components share a cache line, unless those of one fill it.
+            if i == pair || V * LANES * size_of::<E>() >= 64 {
+                let at = i * size;
+                _mm_prefetch::<_MM_HINT_T0>(ahead.keys.wrapping_add(at).cast());
+                _mm_prefetch::<_MM_HINT_T1>(ahead.values.wrapping_add(at).cast());
+            }
+            // SAFETY: the caller checked that the block has `size` keys for each component and that every
+            // query has as many components, an even number; the `8 V` keys end at or before the row of
+            // `size`.
+            let (keys, query) = unsafe {
+                let keys: [__m256; V] =
+                    std::array::from_fn(|v| load(keys.as_ptr().add(i * size + v * LANES)));
+                (keys, |row: usize| queries[row].get_unchecked(i))
+            };
+            for (row, dots) in dots.iter_mut().enumerate() {
+                let query = _mm256_broadcast_ss(query(row));
+                for (dot, keys) in dots.iter_mut().zip(keys) {
+                    *dot = _mm256_fmadd_ps(query, keys, *dot);
+                }
             }
         }
     }
@@ -192,28 +232,45 @@ fn span_weigh<E: Element>(
 ) {
     let (size, dim) = (blocks.block_size, blocks.head_dim);
     assert!(range.end <= SPAN && Avx2::fits(size, dim) && out.len() == weights.len() * dim);
+    let group = weights.len() / blocks.kv_heads;
     for block in blocks_of(&range, size) {
-        let values = blocks.values[block];
-        assert!(values.len() == size * dim, "a block of values");
-        if block + 1 < range.end.div_ceil(size) {
-            prefetch(blocks.values[block + 1]);
-        }
+        let values = blocks.values[block].chunks_exact(blocks.head_len());
+        assert!(values.len() == blocks.kv_heads, "a block of values");
         let (start, slots) = slots_of(&range, size, block);
-        let values = &values[slots.start * dim..slots.end * dim];
-        row_tiles!(weights.len(), |first, ROWS| {
-            let weights: [&[f32]; ROWS] =
-                std::array::from_fn(|row| &weights[first + row][start..][slots.clone()]);
-            let out = &mut out[first * dim..(first + ROWS) * dim];
-            let mut column = 0;
-            while column + 2 * LANES <= dim {
-                tile_weigh::<E, ROWS, 2>(values, weights, dim, column, out);
-                column += 2 * LANES;
-            }
-            if column < dim {
-                tile_weigh::<E, ROWS, 1>(values, weights, dim, column, out);
-            }
-        });
+        for (head, values) in values.enumerate() {
+            let rows = head * group..(head + 1) * group;
+            head_weigh(
+                &values[slots.start * dim..slots.end * dim],
+                dim,
+                (&weights[rows.clone()], start + slots.start..start + slots.end),
+                &mut out[rows.start * dim..rows.end * dim],
+            );
+        }
     }
+}
+
+/// Adds the values of neighbouring positions, weighted, to the rows of one head.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn head_weigh<E: Element>(
+    values: &[E],
+    dim: usize,
+    (weights, positions): (&[Scores], Range<usize>),
+    out: &mut [f32],
+) {
+    row_tiles!(weights.len(), |first, ROWS| {
+        let weights: [&[f32]; ROWS] =
+            std::array::from_fn(|row| &weights[first + row][positions.clone()]);
+        let out = &mut out[first * dim..(first + ROWS) * dim];
+        let mut column = 0;
+        while column + 2 * LANES <= dim {
+            tile_weigh::<E, ROWS, 2>(values, weights, dim, column, out);
+            column += 2 * LANES;
+        }
+        if column < dim {
+            tile_weigh::<E, ROWS, 1>(values, weights, dim, column, out);
+        }
+    });
 }
 
 /// `R` rows of weights against `8 V` components, starting at `column`, of neighbouring values.

@@ -109,7 +109,7 @@ impl<'a> Attention<'a> {
         places: &'b mut Places<'a, E>,
     ) -> SpanBlocks<'b, E> {
         let Attention { kv, layer, batch, .. } = *self;
-        let (block_size, head) = (kv.layout().block_size, tile.kv_head);
+        let (block_size, heads) = (kv.layout().block_size, tile.kv_heads.len());
         let first_block = span * SPAN / block_size;
         let skip = span * SPAN % block_size;
         let (keys, values) = places;
@@ -125,11 +125,12 @@ impl<'a> Attention<'a> {
             // SAFETY: `attention` chose `E` by the layout's type; the KV writes of this layer are done,
             // and the step names these blocks, so nothing writes them before it ends.
             unsafe {
-                keys.push(kv.elements::<E>(kv.keys(block, layer, head)));
-                values.push(kv.elements::<E>(kv.values(block, layer, head)));
+                keys.push(kv.elements::<E>(kv.keys(block, layer, tile.kv_heads.start), heads));
+                values.push(kv.elements::<E>(kv.values(block, layer, tile.kv_heads.start), heads));
             }
         }
-        SpanBlocks { keys, values, block_size, head_dim: kv.layout().head_dim, skip }
+        let head_dim = kv.layout().head_dim;
+        SpanBlocks { keys, values, kv_heads: heads, block_size, head_dim, skip }
     }
 }
 
@@ -147,7 +148,8 @@ fn within(visible: &Range<usize>, span: usize) -> Range<usize> {
 }
 
 /// Weighs the positions that all rows see together, and the rest row by row, each in order. A row never
-/// touches a position it does not see: a fault there must not reach it.
+/// touches a position it does not see: a fault there must not reach it. The rows of several kv heads are
+/// of one token and see the same.
 fn weigh<E: Element, K: Kernel<E>>(
     kernel: K,
     blocks: SpanBlocks<'_, E>,
@@ -163,6 +165,7 @@ fn weigh<E: Element, K: Kernel<E>>(
             let out = &mut out[row * dim..(row + 1) * dim];
             let range = limits(range);
             if !range.is_empty() {
+                debug_assert_eq!(blocks.kv_heads, 1, "rows of several kv heads that see the same");
                 kernel.weigh(blocks, range, &weights[row..=row], out);
             }
         }

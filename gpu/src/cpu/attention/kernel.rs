@@ -12,16 +12,27 @@ pub(super) type Scores = [f32; SPAN];
 /// block `(p + skip) / block_size`; blocks outside the range that a tile sees are empty slices.
 #[derive(Clone, Copy)]
 pub(super) struct SpanBlocks<'a, E> {
+    /// Of each block the keys of the tile's kv heads, one head after the other.
     pub(super) keys: &'a [&'a [E]],
+    /// Likewise.
     pub(super) values: &'a [&'a [E]],
+    pub(super) kv_heads: usize,
     pub(super) block_size: usize,
     pub(super) head_dim: usize,
     /// Positions of the first block that lie before the span: 0 unless blocks straddle spans.
     pub(super) skip: usize,
 }
 
+impl<E> SpanBlocks<'_, E> {
+    /// Elements of one head of a block.
+    pub(super) fn head_len(&self) -> usize {
+        self.block_size * self.head_dim
+    }
+}
+
 /// The three inner loops of attention. Each output element must be one chain of operations in a fixed
-/// order, whatever other rows and positions are in the call.
+/// order, whatever other rows and positions are in the call. The rows of a call belong to its kv heads in
+/// order, the same number to each.
 pub(super) trait Kernel<E: Element>: Copy + Sync {
     /// `scores[row][p] = scale * queries[row] · key[p]` for at least the positions in `range` (whole
     /// blocks may be computed: what lies outside a row's own range is never read).

@@ -9,19 +9,23 @@ use std::ops::Range;
 pub(super) const SPAN: usize = 256;
 /// Query rows (tokens x heads of one kv head) that share a pass over keys and values.
 pub(super) const MAX_ROWS: usize = 24;
+/// Components of the kv heads of a tile: keys and values of a span this wide are 256 KiB in 16 bits, and
+/// the values should still be in the L2 cache when their turn comes.
+const MAX_COMPONENTS: usize = 256;
 /// Items per thread that work should be cut into before the spans of one tile are split.
 const ITEMS_PER_THREAD: usize = 4;
 
-/// Query rows that share their keys and values: consecutive tokens of a sequence times consecutive
-/// query heads of one kv head.
+/// Query rows that are computed together: consecutive tokens of a sequence times consecutive query heads
+/// that share one kv head; or of one token the heads of several kv heads, whose keys lie side by side in
+/// a block and are read in one go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Tile {
     /// Index into the batch.
     pub(super) seq: usize,
     /// Rows of the batch tensors.
     pub(super) tokens: Range<usize>,
-    pub(super) kv_head: usize,
-    /// Query heads.
+    pub(super) kv_heads: Range<usize>,
+    /// Query heads, all of them of each kv head if there are several.
     pub(super) heads: Range<usize>,
     /// Spans that some row sees.
     pub(super) spans: Range<usize>,
@@ -105,17 +109,20 @@ pub(super) fn visible(shape: &AttentionShape, position: usize) -> Range<usize> {
 
 fn plan(shape: &AttentionShape, batch: &[SeqRows], threads: usize) -> Plan {
     let mut plan = Plan::default();
+    let enough = threads == 1 || batch.len() >= threads * ITEMS_PER_THREAD;
+    let together = if enough { kv_heads_together(shape) } else { 1 };
     for (seq, rows) in batch.iter().enumerate() {
         for tokens in pieces(rows.rows.clone(), (MAX_ROWS / group(shape)).max(1)) {
             let position = |row: usize| rows.first_pos as usize + row - rows.rows.start;
             let first = visible(shape, position(tokens.start)).start / SPAN;
             let last = position(tokens.end - 1) / SPAN;
-            for kv_head in 0..shape.kv_heads {
-                let heads = kv_head * group(shape)..(kv_head + 1) * group(shape);
+            let together = if tokens.len() == 1 { together } else { 1 };
+            for kv_heads in pieces(0..shape.kv_heads, together) {
+                let heads = kv_heads.start * group(shape)..kv_heads.end * group(shape);
                 plan.tiles.extend(pieces(heads, MAX_ROWS).map(|heads| Tile {
                     seq,
                     tokens: tokens.clone(),
-                    kv_head,
+                    kv_heads: kv_heads.clone(),
                     heads,
                     spans: first..last + 1,
                     partial: None,
@@ -130,8 +137,8 @@ fn plan(shape: &AttentionShape, batch: &[SeqRows], threads: usize) -> Plan {
 impl Plan {
     /// Splits the spans of tiles that are large next to a fair share.
     fn split(&mut self, threads: usize) {
-        // Reading a span costs about as much as two rows of arithmetic on it.
-        let cost = |tile: &Tile| (tile.rows() + 2) * tile.spans.len();
+        // Reading a span of a head costs about as much as two rows of arithmetic on it.
+        let cost = |tile: &Tile| (tile.rows() + 2 * tile.kv_heads.len()) * tile.spans.len();
         let total: usize = self.tiles.iter().map(cost).sum();
         let share =
             if threads == 1 { usize::MAX } else { total / (threads * ITEMS_PER_THREAD) + 1 };
@@ -152,6 +159,11 @@ impl Plan {
 /// Query heads per kv head.
 fn group(shape: &AttentionShape) -> usize {
     shape.heads / shape.kv_heads
+}
+
+/// Kv heads that a tile of one token covers.
+fn kv_heads_together(shape: &AttentionShape) -> usize {
+    (MAX_ROWS / group(shape)).min(MAX_COMPONENTS / shape.head_dim).max(1)
 }
 
 /// Cuts a range into pieces of at most `length`.
@@ -176,17 +188,24 @@ mod tests {
     #[test]
     fn every_row_head_and_span_is_in_exactly_one_item() {
         let batch = [seq(0..1, 5000), seq(1..60, 0), seq(60..61, 10), seq(61..100, 700)];
-        for (shape, threads) in
-            [(shape(9, 3, None), 1), (shape(8, 1, Some(300)), 2), (shape(60, 2, None), 8)]
-        {
+        for (shape, threads) in [
+            (shape(9, 3, None), 1),
+            (shape(8, 1, Some(300)), 2),
+            (shape(60, 2, None), 8),
+            (shape(64, 32, None), 1),
+        ] {
             let plan = plan(&shape, &batch, threads);
             let mut seen = std::collections::BTreeSet::new();
             for item in &plan.items {
                 let tile = &plan.tiles[item.tile];
                 assert!(tile.rows() <= MAX_ROWS);
+                assert!(tile.tokens.len() == 1 || tile.kv_heads.len() == 1);
+                if tile.kv_heads.len() > 1 {
+                    assert_eq!(tile.heads.len(), tile.kv_heads.len() * group(&shape));
+                }
                 for row in tile.tokens.clone() {
                     for head in tile.heads.clone() {
-                        assert_eq!(head / group(&shape), tile.kv_head);
+                        assert!(tile.kv_heads.contains(&(head / group(&shape))));
                         for span in item.spans.clone() {
                             assert!(seen.insert((row, head, span)), "computed twice");
                         }
@@ -232,6 +251,8 @@ mod tests {
         assert_eq!(long.partial_rows, 3 * 3 * 32);
         let short: Vec<SeqRows> = (0..32).map(|row| seq(row..row + 1, 300)).collect();
         let short = plan(&shape(9, 3, None), &short, 2);
-        assert_eq!((short.items.len(), short.partial_rows), (96, 0));
+        assert_eq!((short.items.len(), short.partial_rows), (32, 0));
+        let few = plan(&shape(9, 3, None), &[seq(0..1, 300), seq(1..2, 300)], 2);
+        assert_eq!(few.tiles.len(), 6, "enough for both threads");
     }
 }

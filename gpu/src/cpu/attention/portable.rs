@@ -21,8 +21,9 @@ impl<E: Element> Kernel<E> for Portable {
         let size = blocks.block_size;
         for position in range {
             let (block, slot) = ((position + blocks.skip) / size, (position + blocks.skip) % size);
-            let keys = blocks.keys[block];
-            for (query, scores) in queries.iter().zip(scores.iter_mut()) {
+            let group = queries.len() / blocks.kv_heads;
+            for (row, (query, scores)) in queries.iter().zip(scores.iter_mut()).enumerate() {
+                let keys = &blocks.keys[block][row / group * blocks.head_len()..];
                 let key = keys.iter().skip(slot).step_by(size);
                 let dot = query.iter().zip(key).fold(0.0, |dot, (q, k)| dot + q * k.widen());
                 scores[position] = dot * scale;
@@ -44,8 +45,10 @@ impl<E: Element> Kernel<E> for Portable {
         let (size, dim) = (blocks.block_size, blocks.head_dim);
         for position in range {
             let (block, slot) = ((position + blocks.skip) / size, (position + blocks.skip) % size);
-            let value = &blocks.values[block][slot * dim..][..dim];
-            for (weights, out) in weights.iter().zip(out.chunks_exact_mut(dim)) {
+            let group = weights.len() / blocks.kv_heads;
+            for (row, (weights, out)) in weights.iter().zip(out.chunks_exact_mut(dim)).enumerate() {
+                let head = row / group * blocks.head_len();
+                let value = &blocks.values[block][head + slot * dim..][..dim];
                 let weight = weights[position];
                 out.iter_mut().zip(value).for_each(|(out, v)| *out += weight * v.widen());
             }
