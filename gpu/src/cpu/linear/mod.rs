@@ -32,6 +32,8 @@ const ROW_BLOCK_BYTES: usize = 192 << 10;
 const Q8_PASS_BYTES: usize = 16 << 10;
 /// As above, beside one panel.
 const Q4_PASS_BYTES: usize = 24 << 10;
+/// Panels that should stay in the L2 cache from one pass over them to the next.
+const PASSED_BYTES: usize = 128 << 10;
 /// Most rows of a pass: their sums also stay in L1.
 const Q4_PASS_ROWS: usize = 24;
 /// Multiply-adds that are worth handing to another thread, about 1 us.
@@ -93,6 +95,14 @@ fn panel_spans(w: &Matrix, rows: usize, threads: usize) -> Vec<(&Segment, Range<
         spans.extend(ranges.map(|range| (segment, range)));
     }
     spans
+}
+
+/// Cuts panels into ranges that stay in cache while pass after pass goes over them.
+#[cfg(target_arch = "x86_64")]
+fn cached<B>(panels: Range<usize>, panel_blocks: usize) -> impl Iterator<Item = Range<usize>> {
+    let step = (PASSED_BYTES / (panel_blocks * size_of::<B>())).max(1);
+    let end = panels.end;
+    panels.step_by(step).map(move |first| first..end.min(first + step))
 }
 
 /// Calls `$tile` with row numbers, in tiles of the given heights, highest first.
@@ -194,18 +204,20 @@ impl Product<'_> {
     ) {
         let blocks = self.k.div_ceil(QUANT_LEN);
         let pass = (Q8_PASS_BYTES / (blocks * size_of::<ActBlock>())).max(4) / 4 * 4;
-        for first in rows.clone().step_by(pass) {
-            let near = first..rows.end.min(first + pass);
-            for panel in panels.clone() {
-                let weights = &all[panel * blocks..][..blocks];
-                tiles!(near.clone(), [4, 3, 2, 1], |tile| {
-                    let acts = tile.map(|row| self.acts.row(row));
-                    // SAFETY: `Isa::Avx2`, which led here, exists only where the processor has it.
-                    let sums = unsafe { avx2_quant::q8_tile(weights, acts) };
-                    for (row, sums) in tile.into_iter().zip(sums) {
-                        self.emit(segment, panel, row, &sums);
-                    }
-                });
+        for panels in cached::<Q8Block>(panels, blocks) {
+            for first in rows.clone().step_by(pass) {
+                let near = first..rows.end.min(first + pass);
+                for panel in panels.clone() {
+                    let weights = &all[panel * blocks..][..blocks];
+                    tiles!(near.clone(), [4, 3, 2, 1], |tile| {
+                        let acts = tile.map(|row| self.acts.row(row));
+                        // SAFETY: `Isa::Avx2`, which led here, exists only where the processor has it.
+                        let sums = unsafe { avx2_quant::q8_tile(weights, acts) };
+                        for (row, sums) in tile.into_iter().zip(sums) {
+                            self.emit(segment, panel, row, &sums);
+                        }
+                    });
+                }
             }
         }
     }
@@ -223,16 +235,18 @@ impl Product<'_> {
         // Passes of about equal height.
         let pass = rows.len().div_ceil(rows.len().div_ceil(most));
         let mut sums = [Sums::ZERO; Q4_PASS_ROWS];
-        for first in rows.clone().step_by(pass) {
-            let near = first..rows.end.min(first + pass);
-            let sums = &mut sums[..near.len()];
-            let acts = self.acts.rows(near.clone());
-            for panel in panels.clone() {
-                let weights = &all[panel * blocks..][..blocks];
-                // SAFETY: `Isa::Avx2`, which led here, exists only where the processor has it.
-                unsafe { avx2_quant::q4(weights, acts, sums) };
-                for (row, sums) in near.clone().zip(&*sums) {
-                    self.emit(segment, panel, row, &sums.0);
+        for panels in cached::<Q4Block>(panels, blocks) {
+            for first in rows.clone().step_by(pass) {
+                let near = first..rows.end.min(first + pass);
+                let sums = &mut sums[..near.len()];
+                let acts = self.acts.rows(near.clone());
+                for panel in panels.clone() {
+                    let weights = &all[panel * blocks..][..blocks];
+                    // SAFETY: `Isa::Avx2`, which led here, exists only where the processor has it.
+                    unsafe { avx2_quant::q4(weights, acts, sums) };
+                    for (row, sums) in near.clone().zip(&*sums) {
+                        self.emit(segment, panel, row, &sums.0);
+                    }
                 }
             }
         }
