@@ -4,7 +4,7 @@ use std::sync::Arc;
 use tiercel_config::Policy;
 use tiercel_device::{SamplingParams, SeqId, Tier, TokenId, TokenLogprobs};
 use tiercel_policy::blocks::Salt;
-pub use tiercel_policy::scheduler::{FinishReason, RequestFault, Usage};
+pub use tiercel_policy::scheduler::{Counters, FinishReason, RequestFault, Usage};
 
 /// One sequence to generate. A request with `n = 2` is two of these.
 #[derive(Debug, Clone)]
@@ -115,8 +115,6 @@ pub struct EngineStatus {
     pub running: u32,
     /// Preempted sequences, copies under way included.
     pub preempted: u32,
-    /// Steps completed.
-    pub steps: u64,
     /// Device blocks: total and not referenced by any sequence.
     pub device_blocks: u32,
     /// See `device_blocks`.
@@ -125,6 +123,6 @@ pub struct EngineStatus {
     pub host_blocks: u32,
     /// See `host_blocks`.
     pub host_blocks_free: u32,
-    /// Preemptions so far.
-    pub preemptions: u64,
+    /// Totals since the start.
+    pub counters: Counters,
 }

@@ -306,6 +306,7 @@ impl Handler<GetStatus> for SchedulerActor {
 
     fn handle(&mut self, _: GetStatus, _: &mut Self::Context) -> Self::Result {
         let census = self.core.census();
+        let counters = self.core.counters();
         let usage = self.peers.block_manager.send(GetUsage);
         Box::pin(async move {
             let usage = usage.await.unwrap_or_default();
@@ -313,12 +314,11 @@ impl Handler<GetStatus> for SchedulerActor {
                 waiting: census.waiting,
                 running: census.running,
                 preempted: census.preempted,
-                steps: census.steps,
                 device_blocks: usage.device_total,
                 device_blocks_free: usage.device_free,
                 host_blocks: usage.host_total,
                 host_blocks_free: usage.host_free,
-                preemptions: census.preemptions,
+                counters,
             }
         })
     }

@@ -1,9 +1,9 @@
 //! Prompts of an exact length whose content no prefix cache has seen.
 
-use crate::random::Random;
-use crate::schedule::Planned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tiercel_workload::Planned;
+use tiercel_workload::Random;
 
 /// How prompts are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,8 +37,11 @@ impl Vocabulary {
     /// request of an earlier run from its first token on.
     pub(crate) fn prompt(&self, seed: u64, salt: u64, planned: &Planned) -> Value {
         let path = [salt, planned.class as u64, u64::from(planned.stream), planned.number];
-        let mut random = Random::stream(seed, &path);
-        let draws = (0..planned.prompt_tokens).map(|_| random.next_u64());
+        let mut own = Random::stream(seed, &path);
+        let prefix = planned.prefix.map_or((0, 0), |prefix| (prefix.number, prefix.tokens));
+        let mut shared = Random::stream(seed, &[salt, u64::MAX, u64::from(prefix.0)]);
+        let draws = (0..planned.prompt_tokens)
+            .map(|at| if at < prefix.1 { shared.next_u64() } else { own.next_u64() });
         match self {
             Vocabulary::Ids(ids) => draws.map(|draw| Value::from(pick(ids, draw))).collect(),
             Vocabulary::Words => {
@@ -79,7 +82,15 @@ mod tests {
     use super::*;
 
     fn planned(number: u64) -> Planned {
-        Planned { class: 0, stream: 0, number, at_us: 0, prompt_tokens: 300, output_tokens: 1 }
+        Planned {
+            class: 0,
+            stream: 0,
+            number,
+            at_us: 0,
+            prefix: None,
+            prompt_tokens: 300,
+            output_tokens: 1,
+        }
     }
 
     #[test]

@@ -1,11 +1,10 @@
 //! What a run measured.
 
 use crate::prompt::PromptForm;
-use crate::workload::Workload;
 use serde::{Deserialize, Serialize};
+use tiercel_workload::{Compliance, Summary, Workload};
 
-/// The result of a run. Counted are the requests due in the measured window, `warmup_s` to
-/// `duration_s` of the workload; throughput is what came within that window, whoever asked for it.
+/// The result of a run. Counted are the requests due in the workload's measured window; throughput is what came within that window, whoever asked for it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Version of this client.
@@ -80,22 +79,6 @@ pub struct TierReport {
     pub compliance: Option<Compliance>,
 }
 
-/// How many requests met their targets, of all that were due: what was refused, failed, did not finish
-/// or could not be sent met none.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Compliance {
-    /// Requests with targets.
-    pub requests: u64,
-    /// Met TTFT.
-    pub ttft_met: u64,
-    /// Met TPOT.
-    pub tpot_met: u64,
-    /// Met end-to-end time.
-    pub e2e_met: u64,
-    /// Met all of them.
-    pub all_met: u64,
-}
-
 /// Failed requests with one reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureCount {
@@ -103,58 +86,4 @@ pub struct FailureCount {
     pub reason: String,
     /// How many.
     pub count: u64,
-}
-
-/// Distribution of a latency, ms. A percentile is the smallest sample that at least this share of the
-/// samples does not exceed.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Summary {
-    /// Samples.
-    pub count: u64,
-    /// Mean.
-    pub mean: f64,
-    /// Median.
-    pub p50: f64,
-    /// 90th percentile.
-    pub p90: f64,
-    /// 99th percentile.
-    pub p99: f64,
-    /// Largest.
-    pub max: f64,
-}
-
-impl Summary {
-    /// Summarizes samples; `None` if there are none.
-    pub fn of(mut samples: Vec<f64>) -> Option<Summary> {
-        samples.sort_unstable_by(f64::total_cmp);
-        let max = *samples.last()?;
-        let count = samples.len();
-        let rank = |share: f64| ((share * count as f64).ceil() as usize).clamp(1, count);
-        Some(Summary {
-            count: count as u64,
-            mean: samples.iter().sum::<f64>() / count as f64,
-            p50: samples[rank(0.5) - 1],
-            p90: samples[rank(0.9) - 1],
-            p99: samples[rank(0.99) - 1],
-            max,
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percentiles_are_samples() {
-        let summary = Summary::of((1..=200).rev().map(f64::from).collect()).unwrap();
-        assert_eq!((summary.count, summary.mean), (200, 100.5));
-        assert_eq!(
-            (summary.p50, summary.p90, summary.p99, summary.max),
-            (100.0, 180.0, 198.0, 200.0)
-        );
-        let one = Summary::of(vec![7.0]).unwrap();
-        assert_eq!((one.p50, one.p99, one.max), (7.0, 7.0, 7.0));
-        assert_eq!(Summary::of(vec![]), None);
-    }
 }

@@ -2,7 +2,6 @@
 
 use crate::http::{HttpError, header_text, read_all};
 use crate::run::Context;
-use crate::schedule::Planned;
 use crate::sse::SseReader;
 use futures_util::future::{Either, select};
 use http_body_util::BodyExt;
@@ -13,6 +12,7 @@ use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::pin::pin;
 use tiercel_device::{Tier, Timestamp};
+use tiercel_workload::Planned;
 use tokio::sync::watch;
 
 /// Longest reason kept of a failure, characters.

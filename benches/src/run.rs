@@ -4,15 +4,14 @@ use crate::http::Endpoint;
 use crate::prompt::Vocabulary;
 use crate::report::{FailureCount, Report};
 use crate::request::{Outcome, Record, perform};
-use crate::schedule::{arrivals, closed_request, seconds};
 use crate::server::discover;
 use crate::tally::Tally;
-use crate::workload::{Arrival, MAX_REQUESTS, Workload};
 use futures_util::future::{Either, select};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tiercel_device::{Clock, Tier, Timestamp};
+use tiercel_workload::{Arrival, MAX_REQUESTS, Workload, arrivals, closed_request, seconds};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 /// Finished requests that wait to be added up.
@@ -111,7 +110,8 @@ impl Context {
 
     /// Whether a moment lies in the measured window.
     pub(crate) fn in_window(&self, at: Timestamp) -> bool {
-        (self.at(self.workload.warmup_s)..self.at(self.workload.duration_s)).contains(&at)
+        let window = self.workload.window_s();
+        (self.at(window.start)..self.at(window.end)).contains(&at)
     }
 
     /// Counts a request about to be sent; false if no more may be.
@@ -358,7 +358,8 @@ impl Collected {
         started_unix_s: u64,
     ) -> Report {
         let workload = &context.workload;
-        let window_s = workload.duration_s - workload.warmup_s;
+        let window = workload.window_s();
+        let window_s = window.end - window.start;
         let mut total = Tally::default();
         let mut tiers = Vec::new();
         for (tier, tally) in Tier::ALL.into_iter().zip(self.tiers) {

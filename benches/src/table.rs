@@ -1,7 +1,8 @@
 //! The report as a table for people.
 
-use crate::report::{Report, Summary, TierReport};
+use crate::report::{Report, TierReport};
 use std::fmt::Write;
+use tiercel_workload::Summary;
 
 const BOLD: &str = "\x1b[1m";
 const RED: &str = "\x1b[31m";

@@ -1,8 +1,8 @@
 //! Adds up what requests saw, per tier.
 
-use crate::report::{Compliance, Summary, TierReport};
+use crate::report::TierReport;
 use crate::request::{Outcome, Record};
-use crate::workload::Targets;
+use tiercel_workload::{Compliance, Latencies, Summary, Targets};
 
 /// Counts and samples of one tier. Bounded by [`crate::MAX_REQUESTS`] samples of each kind.
 #[derive(Debug, Clone, Default)]
@@ -55,14 +55,15 @@ impl Tally {
             self.send_lag_ms.push(record.sent.since_ms(record.due));
         }
         self.other_tier += u64::from(record.other_tier);
-        let latency = Latency::of(record);
-        self.ttft_ms.extend(latency.ttft_ms);
-        self.tpot_ms.extend(latency.tpot_ms);
-        self.e2e_ms.extend(latency.e2e_ms);
-        self.max_gap_ms.extend(latency.max_gap_ms);
+        let Latency { with_targets: latencies, max_gap_ms } = Latency::of(record);
+        self.ttft_ms.extend(latencies.ttft_ms);
+        self.tpot_ms.extend(latencies.tpot_ms);
+        self.e2e_ms.extend(latencies.e2e_ms);
+        self.max_gap_ms.extend(max_gap_ms);
         if let Some(targets) = targets {
             let completed = record.outcome == Outcome::Completed;
-            self.compliance.get_or_insert_default().add(completed, &latency, targets);
+            let targets = targets.of_prompt(record.planned.prompt_tokens);
+            self.compliance.get_or_insert_default().add(completed, &latencies, &targets);
         }
     }
 
@@ -130,11 +131,9 @@ fn output_tokens(record: &Record) -> f64 {
 
 /// The latencies a request gives.
 #[derive(Debug, Default)]
-pub(crate) struct Latency {
-    pub(crate) ttft_ms: Option<f64>,
-    pub(crate) tpot_ms: Option<f64>,
-    pub(crate) e2e_ms: Option<f64>,
-    pub(crate) max_gap_ms: Option<f64>,
+struct Latency {
+    with_targets: Latencies,
+    max_gap_ms: Option<f64>,
 }
 
 impl Latency {
@@ -146,11 +145,9 @@ impl Latency {
         let total_ms = record.ended.since_ms(record.due);
         let e2e_ms = (completed || cut_short).then_some(total_ms);
         let Some(first) = record.first else {
-            return Latency {
-                ttft_ms: cut_short.then_some(total_ms),
-                e2e_ms,
-                ..Latency::default()
-            };
+            let ttft_ms = cut_short.then_some(total_ms);
+            let with_targets = Latencies { ttft_ms, tpot_ms: None, e2e_ms };
+            return Latency { with_targets, max_gap_ms: None };
         };
         let tokens = output_tokens(record);
         let tpot_ms = if cut_short {
@@ -161,10 +158,9 @@ impl Latency {
             (completed && tokens > 1.0).then(|| decode_ms / (tokens - 1.0))
         };
         let max_gap_ms = record.max_gap_us as f64 / 1000.0;
+        let ttft_ms = Some(first.since_ms(record.due));
         Latency {
-            ttft_ms: Some(first.since_ms(record.due)),
-            tpot_ms,
-            e2e_ms,
+            with_targets: Latencies { ttft_ms, tpot_ms, e2e_ms },
             max_gap_ms: if cut_short {
                 Some(max_gap_ms.max(record.ended.since_ms(record.last)))
             } else {
@@ -174,41 +170,16 @@ impl Latency {
     }
 }
 
-impl Compliance {
-    fn add(&mut self, completed: bool, latency: &Latency, targets: &Targets) {
-        let met = |value: Option<f64>, target: Option<f64>| match (value, target) {
-            (Some(value), Some(target)) => completed && value <= target,
-            // One token has no time per output token: nothing to miss.
-            (None, _) | (_, None) => completed,
-        };
-        let ttft = met(latency.ttft_ms, targets.ttft_ms);
-        let tpot = met(latency.tpot_ms, targets.tpot_ms);
-        let e2e = met(latency.e2e_ms, targets.e2e_ms);
-        self.requests += 1;
-        self.ttft_met += u64::from(ttft);
-        self.tpot_met += u64::from(tpot);
-        self.e2e_met += u64::from(e2e);
-        self.all_met += u64::from(ttft && tpot && e2e);
-    }
-
-    fn merge(&mut self, other: Compliance) {
-        self.requests += other.requests;
-        self.ttft_met += other.ttft_met;
-        self.tpot_met += other.tpot_met;
-        self.e2e_met += other.e2e_met;
-        self.all_met += other.all_met;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::request::Usage;
-    use crate::schedule::Planned;
     use tiercel_device::Timestamp;
+    use tiercel_workload::Planned;
 
     fn record(outcome: Outcome, first_ms: Option<u64>, chunks: u64) -> Record {
         let planned = Planned {
+            prefix: None,
             class: 0,
             stream: 0,
             number: 0,
@@ -254,7 +225,7 @@ mod tests {
 
     #[test]
     fn what_did_not_complete_is_counted_and_misses_its_targets() {
-        let targets = Targets { ttft_ms: Some(150.0), tpot_ms: None, e2e_ms: Some(300.0) };
+        let targets = Targets { ttft_ms: Some(150.0), e2e_ms: Some(300.0), ..Targets::default() };
         let records = [
             record(Outcome::Completed, Some(100), 10),
             record(Outcome::Unfinished, Some(100), 10),

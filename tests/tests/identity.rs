@@ -225,7 +225,7 @@ async fn in_chunks(setup: &Setup, expected: &[Vec<TokenId>], chunk: u32, threads
         case.expect(&format!("chunks of {chunk}, {threads} threads"), expected, output);
     }
     let tokens: usize = setup.cases.iter().map(|case| case.prompt.len()).sum();
-    let steps = engine.status().await.unwrap().steps;
+    let steps = engine.status().await.unwrap().counters.steps;
     assert!(steps >= tokens as u64 / u64::from(chunk), "{tokens} prompt tokens in {steps} steps");
     engine.drain(1_000).await;
 }

@@ -14,6 +14,15 @@
 //! assert_eq!(tokens, 5);
 //! ```
 
+mod comparison;
+mod experiment;
 mod laboratory;
+mod outcome;
+mod record;
+mod traffic;
 
+pub use comparison::{Comparison, PolicyRuns};
+pub use experiment::{Experiment, ExperimentError};
 pub use laboratory::{Collected, Laboratory, collect, request, simulate};
+pub use outcome::{Outcome, TierOutcome};
+pub use record::{Ending, Record};

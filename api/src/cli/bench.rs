@@ -1,11 +1,12 @@
 //! `tiercel bench`.
 
 use crate::cli::Failure;
+use crate::cli::report_file::ReportFile;
 use clap::Args;
-use std::fs::File;
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
-use tiercel_benches::{Limits, Progress, Report, Target, Workload, run};
+use std::path::PathBuf;
+use tiercel_benches::{Limits, Progress, Target, run};
+use tiercel_workload::Workload;
 
 /// Send a workload to a server and report what its clients saw, by tier.
 #[derive(Debug, Args)]
@@ -61,54 +62,6 @@ impl Bench {
         }
         Ok(())
     }
-}
-
-/// A report that takes its place when it is complete; until then an older one stays.
-struct ReportFile {
-    path: PathBuf,
-    file: File,
-    /// Where it is written first; removed if nothing comes of it. Devices and pipes are written directly.
-    partial: Option<PathBuf>,
-}
-
-impl ReportFile {
-    fn create(path: PathBuf) -> Result<ReportFile, Failure> {
-        let direct = path.metadata().is_ok_and(|found| !found.is_file());
-        let partial = (!direct).then(|| {
-            let mut name = path.as_os_str().to_owned();
-            name.push(".partial");
-            PathBuf::from(name)
-        });
-        match File::create(partial.as_ref().unwrap_or(&path)) {
-            Ok(file) => Ok(ReportFile { path, file, partial }),
-            Err(error) => Err(cannot_write(&path, &error)),
-        }
-    }
-
-    fn write(mut self, report: &Report) -> Result<(), Failure> {
-        let written = serde_json::to_writer_pretty(&self.file, report)
-            .map_err(std::io::Error::from)
-            .and_then(|()| match &self.partial {
-                Some(partial) => std::fs::rename(partial, &self.path),
-                None => Ok(()),
-            });
-        written.map_err(|error| cannot_write(&self.path, &error))?;
-        self.partial = None;
-        Ok(())
-    }
-}
-
-impl Drop for ReportFile {
-    fn drop(&mut self) {
-        if let Some(partial) = &self.partial {
-            // What failed has been told; an empty file that stays does no harm.
-            let _ = std::fs::remove_file(partial);
-        }
-    }
-}
-
-fn cannot_write(path: &Path, error: &dyn std::fmt::Display) -> Failure {
-    Failure::new(format!("cannot write {}: {error}", path.display()))
 }
 
 fn tell(progress: &Progress, watched: bool) {

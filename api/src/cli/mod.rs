@@ -3,8 +3,10 @@
 mod bench;
 mod log;
 mod pull;
+mod report_file;
 mod serve;
 mod settings;
+mod simulate;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -17,7 +19,8 @@ Examples:
   tiercel serve --model ./model.gguf            serve a file of your own
   tiercel serve --device mock:tiny              no model, for trying out clients
   tiercel pull hf:Qwen/Qwen3-0.6B               fetch a model now rather than at the first start
-  tiercel bench --url http://127.0.0.1:8080 --workload load.toml --json result.json";
+  tiercel bench --url http://127.0.0.1:8080 --workload load.toml --json result.json
+  tiercel simulate --workload benches/workloads/w2-memory-tight.toml --policy fcfs,tiercel";
 
 #[derive(Debug, Parser)]
 #[command(name = "tiercel", version, about = ABOUT, after_help = EXAMPLES)]
@@ -31,6 +34,7 @@ enum Command {
     Serve(serve::Serve),
     Pull(pull::Pull),
     Bench(bench::Bench),
+    Simulate(simulate::Simulate),
 }
 
 /// Parses the process's arguments and does what they say.
@@ -41,6 +45,7 @@ pub fn main() -> ExitCode {
         Command::Serve(serve) => serve.run(),
         Command::Pull(pull) => pull.run(),
         Command::Bench(bench) => bench.run(),
+        Command::Simulate(simulate) => simulate.run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -6,11 +6,11 @@ mod fake;
 use fake::{Fake, Reply, Then, begun, completion, start, streamed, whole};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use tiercel_benches::{
-    Arrival, BenchError, Class, Closed, Length, Limits, PromptForm, Report, Sampling, Target,
-    Targets, Trace, TraceEntry, Workload, run,
-};
+use tiercel_benches::{BenchError, Limits, PromptForm, Report, Target, run};
 use tiercel_device::{Clock, Tier};
+use tiercel_workload::{
+    Arrival, Class, Closed, Length, Sampling, Targets, Trace, TraceEntry, Workload,
+};
 use tokio::sync::Notify;
 
 /// Requests of one tier, all due at once.
@@ -20,6 +20,7 @@ fn burst(tier: Tier, requests: usize) -> Class {
         tier,
         arrival: Arrival::Trace(Trace { file: "t.csv".into(), entries: vec![entry; requests] }),
         start_s: 0.0,
+        prefix: None,
         prompt_tokens: None,
         output_tokens: None,
         ignore_eos: true,
@@ -43,7 +44,9 @@ fn workload(classes: Vec<Class>) -> Workload {
         seed: 1,
         duration_s: 30.0,
         warmup_s: 0.0,
+        cooldown_s: 0.0,
         drain_s: 30.0,
+        simulation: Default::default(),
         classes,
     }
 }
@@ -148,7 +151,7 @@ async fn refusals_are_told_from_failures() {
     })
     .await;
     let mut class = burst(Tier::Premium, 4);
-    class.targets = Some(Targets { ttft_ms: Some(60_000.0), tpot_ms: None, e2e_ms: None });
+    class.targets = Some(Targets { ttft_ms: Some(60_000.0), ..Targets::default() });
     let report = report(&fake, &workload(vec![class])).await;
     let tier = &report.tiers[0];
     assert_eq!((tier.sent, tier.refused, tier.failed, tier.completed), (4, 2, 1, 1));

@@ -122,10 +122,6 @@ pub struct Census {
     pub running: u32,
     /// Started before, now without blocks or on the way out or in.
     pub preempted: u32,
-    /// Steps completed.
-    pub steps: u64,
-    /// Preemptions so far.
-    pub preemptions: u64,
 }
 
 impl Scheduler {
@@ -199,11 +195,7 @@ impl Scheduler {
 
     /// Counts sequences by what they do.
     pub fn census(&self) -> Census {
-        let mut census = Census {
-            steps: self.counters.steps,
-            preemptions: self.counters.preemptions(),
-            ..Census::default()
-        };
+        let mut census = Census::default();
         for sequence in self.sequences.values() {
             match sequence.phase {
                 Phase::Running => census.running += 1,

@@ -34,7 +34,10 @@ fn a_premium_arrival_takes_blocks_from_background_and_both_finish() {
         let got = collect(engine.submit(premium).await.unwrap()).await;
         assert_eq!(got.tokens, oracle.output(&tokens, 8));
         let status = engine.status().await.unwrap();
-        assert!(status.preemptions >= 1, "the premium request did not fit beside the others");
+        assert!(
+            status.counters.preemptions() >= 1,
+            "the premium request did not fit beside the others"
+        );
         for reader in background {
             reader.await.unwrap();
         }
@@ -118,9 +121,9 @@ fn a_paused_sequence_waits_until_it_is_resumed() {
         stream.next().await.unwrap();
         assert!(engine.control(Control::Pause(stream.seq())).await.unwrap());
         clock.sleep_us(1_000).await;
-        let before = engine.status().await.unwrap().steps;
+        let before = engine.status().await.unwrap().counters.steps;
         clock.sleep_us(1_000_000).await;
-        assert_eq!(engine.status().await.unwrap().steps, before);
+        assert_eq!(engine.status().await.unwrap().counters.steps, before);
         assert!(engine.control(Control::Resume(stream.seq())).await.unwrap());
         assert_eq!(collect(stream).await.tokens.len(), 49);
         assert!(!engine.control(Control::Pause(tiercel_device::SeqId(999))).await.unwrap());

@@ -12,7 +12,10 @@ fn preemption_never_shows_in_the_text_and_every_block_comes_back() {
     for mode in [PreemptionMode::Swap, PreemptionMode::Recompute, PreemptionMode::Auto] {
         for seed in 0..12 {
             let status = simulate(async |clock| storm(tight(clock, mode), seed, 60).await.0);
-            assert!(status.preemptions > 0, "seed {seed}, {mode:?}: memory was not short");
+            assert!(
+                status.counters.preemptions() > 0,
+                "seed {seed}, {mode:?}: memory was not short"
+            );
         }
     }
 }

@@ -51,6 +51,9 @@ pub struct MockOptions {
     pub max_model_len: u32,
     /// Tokens that are never sampled, so that no stream ends early.
     pub reserved_tokens: Vec<TokenId>,
+    /// With it the device plays a model that ends its outputs: the last token of a prompt says how many
+    /// tokens the output has, of which this one is the last. It is sampled nowhere else.
+    pub end_token: Option<TokenId>,
     /// How closely memory is watched.
     pub fingerprints: Fingerprints,
     /// What to break.
@@ -72,6 +75,7 @@ impl MockOptions {
             vocab_size: profile.vocab_size,
             max_model_len: profile.max_model_len,
             reserved_tokens: Vec::new(),
+            end_token: None,
             fingerprints: Fingerprints::PerBlock,
             faults: MockFaults::default(),
             log: MockFaultLog::default(),
@@ -84,7 +88,9 @@ impl MockOptions {
     /// # Panics
     /// If every token is reserved.
     pub fn oracle(&self) -> MockOracle {
-        MockOracle::new(self.seed, self.vocab_size, &self.reserved_tokens)
+        let reserved: Vec<TokenId> =
+            self.reserved_tokens.iter().copied().chain(self.end_token).collect();
+        MockOracle::new(self.seed, self.vocab_size, &reserved)
     }
 
     /// Bytes of one block.

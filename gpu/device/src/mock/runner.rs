@@ -96,7 +96,7 @@ impl Engine {
             self.sequences.remove(seq);
         }
         for start in &batch.starts {
-            self.sequences.insert(start.seq, SequenceState::start(start));
+            self.sequences.insert(start.seq, SequenceState::start(start, self.options.end_token));
         }
         let orphan = self.orphan(batch);
         let begun = if orphan.is_some() { Ok(0) } else { self.begin(batch) };

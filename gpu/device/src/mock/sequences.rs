@@ -8,6 +8,8 @@ use std::collections::HashMap;
 #[derive(Debug, Default)]
 pub(super) struct SequenceState {
     prompt_len: usize,
+    /// Position of the token that ends the output, and that token, if the device ends outputs.
+    end: Option<(usize, TokenId)>,
     /// Prompt and sampled tokens.
     tokens: Vec<TokenId>,
     /// Fingerprint of the prefix that ends with each token.
@@ -22,10 +24,13 @@ pub(super) struct SequenceState {
 pub(super) type Sequences = HashMap<SeqId, SequenceState>;
 
 impl SequenceState {
-    /// A sequence that starts.
-    pub(super) fn start(start: &SeqStart) -> SequenceState {
+    /// A sequence that starts. See [`MockOptions::end_token`](super::MockOptions).
+    pub(super) fn start(start: &SeqStart, end_token: Option<TokenId>) -> SequenceState {
+        let output_len = start.prompt.last().map_or(0, |last| *last as usize).max(1);
+        let prompt_len = start.prompt.len();
         let mut state = SequenceState {
-            prompt_len: start.prompt.len(),
+            prompt_len,
+            end: end_token.map(|token| (prompt_len + output_len - 1, token)),
             logprobs: start.sampling.logprobs,
             ..SequenceState::default()
         };
@@ -67,7 +72,10 @@ impl SequenceState {
 
     /// Samples the token at position `end`.
     pub(super) fn sample(&mut self, end: usize, step: StepId, oracle: &MockOracle) -> TokenId {
-        let token = oracle.after(self.prints[end - 1]);
+        let token = match self.end {
+            Some((position, token)) if position == end => token,
+            _ => oracle.after(self.prints[end - 1]),
+        };
         if end == self.tokens.len() {
             self.push(token);
         }

@@ -1,7 +1,7 @@
 //! Arrival traces: requests as they were recorded.
 
+use crate::file::{MAX_DURATION_S, MAX_REQUESTS, WorkloadError, read_limited};
 use crate::length::MAX_TOKENS;
-use crate::workload::{MAX_DURATION_S, MAX_REQUESTS, WorkloadError, read_limited};
 use std::path::Path;
 
 const HEADER: &str = "at_s,prompt_tokens,output_tokens";

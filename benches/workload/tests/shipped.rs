@@ -2,19 +2,19 @@
 #![allow(clippy::unwrap_used, reason = "a test that unwraps fails where it should")]
 
 use std::path::{Path, PathBuf};
-use tiercel_benches::{
+use tiercel_device::Tier;
+use tiercel_workload::{
     Arrival, Length, Planned, Poisson, Uniform, Workload, WorkloadError, arrivals,
 };
-use tiercel_device::Tier;
 
 fn shipped(name: &str) -> Workload {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../workloads").join(name);
     Workload::load(&path).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]
 fn every_shipped_workload_is_valid_and_named_like_its_file() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../workloads");
     let mut count = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let file = entry.unwrap().file_name().into_string().unwrap();
@@ -26,7 +26,7 @@ fn every_shipped_workload_is_valid_and_named_like_its_file() {
 
 /// (tier, rate or streams, start, prompt, output) of every class.
 fn facts(workload: &Workload) -> Vec<(Tier, f64, f64, Length, Length)> {
-    let fact = |class: &tiercel_benches::Class| {
+    let fact = |class: &tiercel_workload::Class| {
         let amount = match &class.arrival {
             Arrival::Poisson(poisson) => poisson.rate_per_s,
             Arrival::Closed(closed) => f64::from(closed.streams),
@@ -110,6 +110,22 @@ fn a_wrong_file_is_refused_with_its_field_and_what_is_allowed() {
             "class[0].arrival.poisson.rate_per_s is 0; allowed",
         ),
         ("rate_per_s = 2.0", "rate_per_s = 1e9", "class[0].arrival.poisson.rate_per_s"),
+        (
+            "rate_per_s = 2.0",
+            "rate_per_s = 2.0, bursts = { factor = 2, length_s = 9, period_s = 9 }",
+            "class[0].arrival.poisson.bursts.length_s is 9; allowed",
+        ),
+        (
+            "tier =",
+            "prefix = { share = 2, count = 1, zipf = 1, min = 1, max = 2 }\ntier =",
+            "class[0].prefix.share is 2; allowed",
+        ),
+        ("duration_s = 10", "duration_s = 10\ncooldown_s = 10", "cooldown_s is 10; allowed"),
+        (
+            "duration_s = 10",
+            "duration_s = 10\nsimulation = { device_blocks = 0 }",
+            "simulation has a 0",
+        ),
         ("poisson = { rate_per_s = 2.0 }", "uniform = {}", "expected one of"),
         (
             "poisson = { rate_per_s = 2.0 }",
@@ -166,7 +182,7 @@ fn limits_on_the_whole_are_checked() {
     assert!(load(none).is_err());
     let mut busy = load(GOOD).unwrap();
     busy.duration_s = 86_400.0;
-    busy.classes[0].arrival = Arrival::Poisson(Poisson { rate_per_s: 100.0 });
+    busy.classes[0].arrival = Arrival::Poisson(Poisson { rate_per_s: 100.0, bursts: None });
     assert!(busy.problem().is_some_and(|(_, problem)| problem.contains("1000000 requests")));
 }
 

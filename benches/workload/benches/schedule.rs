@@ -3,10 +3,10 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::path::Path;
-use tiercel_benches::{Workload, arrivals, closed_request};
+use tiercel_workload::{Workload, arrivals, closed_request};
 
 fn plan(criterion: &mut Criterion) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads/cpu-overload-600.toml");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../workloads/cpu-overload-600.toml");
     let workload = Workload::load(&path).expect("a shipped workload is valid");
     criterion.bench_function("plan/cpu-overload-600", |bencher| {
         bencher.iter(|| {

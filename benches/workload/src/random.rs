@@ -5,14 +5,14 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Deterministic random numbers. Not for secrets.
 #[derive(Debug, Clone)]
-pub(crate) struct Random {
+pub struct Random {
     state: u64,
 }
 
 impl Random {
     /// The generator of one purpose: equal `(seed, path)` gives equal numbers, different paths give
     /// independent ones.
-    pub(crate) fn stream(seed: u64, path: &[u64]) -> Random {
+    pub fn stream(seed: u64, path: &[u64]) -> Random {
         let start = Random { state: seed }.next_u64();
         let state = path.iter().fold(start, |state, part| {
             Random { state: state ^ part.wrapping_add(1).wrapping_mul(GOLDEN) }.next_u64()
@@ -21,7 +21,7 @@ impl Random {
     }
 
     /// 64 random bits.
-    pub(crate) fn next_u64(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(GOLDEN);
         let z = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -29,22 +29,22 @@ impl Random {
     }
 
     /// Uniform in `[0, 1)`.
-    pub(crate) fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// Uniform in `0..n`; `n` is not 0.
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
     }
 
     /// Exponential with mean `1 / rate`.
-    pub(crate) fn exponential(&mut self, rate: f64) -> f64 {
+    pub fn exponential(&mut self, rate: f64) -> f64 {
         -(1.0 - self.unit()).ln() / rate
     }
 
     /// Standard normal (Box-Muller).
-    pub(crate) fn normal(&mut self) -> f64 {
+    pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit()).cos()
     }

@@ -1,8 +1,8 @@
 //! What a workload sends and when: a pure function of the workload. Two runs of one file send the same
 //! requests, whatever the server does (a closed stream sends the same sequence, at its own pace).
 
+use crate::file::{Arrival, Bursts, Class, Poisson, Prefix, Workload};
 use crate::random::Random;
-use crate::workload::{Arrival, Class, Workload};
 
 /// One request of the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,10 +15,21 @@ pub struct Planned {
     pub number: u64,
     /// When it is due, us after the start; for a closed stream only its first request has a due time.
     pub at_us: u64,
-    /// Length of its prompt.
+    /// The shared beginning of its prompt, if it has one.
+    pub prefix: Option<SharedPrefix>,
+    /// Length of its prompt, the shared beginning included.
     pub prompt_tokens: u32,
     /// Length of its output.
     pub output_tokens: u32,
+}
+
+/// A shared beginning of prompts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharedPrefix {
+    /// Which one.
+    pub number: u32,
+    /// Its length.
+    pub tokens: u32,
 }
 
 /// The requests of an open class (Poisson or trace) in order of time; empty for a closed class.
@@ -28,50 +39,98 @@ pub fn arrivals(workload: &Workload, class: usize) -> impl Iterator<Item = Plann
     let mut at_s = spec.start_s;
     (0u64..)
         .map_while(move |number| {
-            let lengths = match &spec.arrival {
+            let drawn = match &spec.arrival {
                 Arrival::Poisson(poisson) => {
-                    at_s += gaps.exponential(poisson.rate_per_s);
-                    lengths(workload.seed, spec, class, 0, number)
+                    at_s = next_arrival(at_s, poisson, gaps.exponential(1.0));
+                    draw(workload.seed, spec, class, 0, number)
                 }
                 Arrival::Trace(trace) => {
                     let entry = trace.entries.get(number as usize)?;
                     at_s = spec.start_s + entry.at_s;
-                    (entry.prompt_tokens, entry.output_tokens)
+                    (None, entry.prompt_tokens, entry.output_tokens)
                 }
                 Arrival::Closed(_) => return None,
             };
-            Some(planned(class, 0, number, at_s, lengths))
+            Some(planned(class, 0, number, at_s, drawn))
         })
         .take_while(|planned| planned.at_us < seconds(workload.duration_s))
+}
+
+/// When the next request of a Poisson class comes. `wait` is how many requests are expected until then:
+/// an exponential of mean 1, used up at the rate of the moment.
+fn next_arrival(mut at_s: f64, poisson: &Poisson, mut wait: f64) -> f64 {
+    let Poisson { rate_per_s, bursts } = *poisson;
+    let Some(Bursts { factor, length_s, period_s }) = bursts else {
+        return at_s + wait / rate_per_s;
+    };
+    loop {
+        let phase_s = at_s.rem_euclid(period_s);
+        let calm_s = period_s - length_s;
+        let (rate_per_s, left_s) = if phase_s < calm_s {
+            (rate_per_s, calm_s - phase_s)
+        } else {
+            (rate_per_s * factor, period_s - phase_s)
+        };
+        if wait <= rate_per_s * left_s {
+            return at_s + wait / rate_per_s;
+        }
+        wait -= rate_per_s * left_s;
+        // A remainder lost to rounding must not keep it at the same border for ever.
+        at_s += left_s.max(1e-9);
+    }
 }
 
 /// Request `number` of a stream of a closed class.
 pub fn closed_request(workload: &Workload, class: usize, stream: u32, number: u64) -> Planned {
     let spec = &workload.classes[class];
-    let lengths = lengths(workload.seed, spec, class, stream, number);
-    planned(class, stream, number, spec.start_s, lengths)
+    let drawn = draw(workload.seed, spec, class, stream, number);
+    planned(class, stream, number, spec.start_s, drawn)
 }
 
 /// Microseconds of a time in seconds.
-pub(crate) fn seconds(s: f64) -> u64 {
+pub fn seconds(s: f64) -> u64 {
     (s * 1e6).round() as u64
 }
+
+/// What is drawn for a request: shared prefix, prompt without it, output.
+type Drawn = (Option<SharedPrefix>, u32, u32);
 
 fn planned(
     class: usize,
     stream: u32,
     number: u64,
     at_s: f64,
-    (prompt_tokens, output_tokens): (u32, u32),
+    (prefix, prompt, output_tokens): Drawn,
 ) -> Planned {
-    Planned { class, stream, number, at_us: seconds(at_s), prompt_tokens, output_tokens }
+    let prompt_tokens = prompt + prefix.map_or(0, |prefix| prefix.tokens);
+    Planned { class, stream, number, at_us: seconds(at_s), prefix, prompt_tokens, output_tokens }
 }
 
-fn lengths(seed: u64, spec: &Class, class: usize, stream: u32, number: u64) -> (u32, u32) {
+fn draw(seed: u64, spec: &Class, class: usize, stream: u32, number: u64) -> Drawn {
     let mut random = Random::stream(seed, &[class as u64, u64::from(stream), number]);
     // A class that isn't a trace has both lengths (`Workload::problem`); 1 keeps this total.
-    let mut draw = |length: Option<crate::Length>| length.map_or(1, |l| l.draw(&mut random));
-    (draw(spec.prompt_tokens), draw(spec.output_tokens))
+    let mut length = |length: Option<crate::Length>| length.map_or(1, |l| l.draw(&mut random));
+    let (prompt, output) = (length(spec.prompt_tokens), length(spec.output_tokens));
+    (spec.prefix.and_then(|prefix| shared(seed, &prefix, &mut random)), prompt, output)
+}
+
+/// Which shared prefix a request has, if any. Their lengths depend on the seed and their number alone.
+fn shared(seed: u64, prefix: &Prefix, random: &mut Random) -> Option<SharedPrefix> {
+    if random.unit() >= prefix.share {
+        return None;
+    }
+    let weight = |number: u32| f64::from(number + 1).powf(-prefix.zipf);
+    let mut left = random.unit() * (0..prefix.count).map(weight).sum::<f64>();
+    let number = (0..prefix.count).find(|number| {
+        left -= weight(*number);
+        left < 0.0
+    });
+    // Rounding may leave a crumb behind the last.
+    let number = number.unwrap_or(prefix.count - 1);
+    let mut lengths = Random::stream(seed, &[u64::MAX, u64::from(number)]);
+    let Prefix { min, max, .. } = *prefix;
+    let tokens = crate::Length::Uniform(crate::Uniform { min, max }).draw(&mut lengths);
+    Some(SharedPrefix { number, tokens })
 }
 
 #[cfg(test)]
@@ -90,11 +149,14 @@ mod tests {
             seed,
             duration_s: 1000.0,
             warmup_s: 0.0,
+            cooldown_s: 0.0,
             drain_s: 0.0,
+            simulation: crate::Pool::default(),
             classes: vec![Class {
                 tier: Tier::Premium,
                 arrival,
                 start_s: 100.0,
+                prefix: None,
                 prompt_tokens: lengths.then(|| log_normal(128.0, 512)),
                 output_tokens: lengths.then(|| log_normal(72.0, 150)),
                 ignore_eos: true,
@@ -105,7 +167,7 @@ mod tests {
     }
 
     fn poisson(seed: u64) -> Workload {
-        workload(Arrival::Poisson(Poisson { rate_per_s: 14.4 }), seed)
+        workload(Arrival::Poisson(Poisson { rate_per_s: 14.4, bursts: None }), seed)
     }
 
     #[test]
@@ -159,5 +221,45 @@ mod tests {
         let plan: Vec<Planned> = arrivals(&workload, 0).collect();
         assert_eq!(plan.iter().map(|p| p.at_us).collect::<Vec<_>>(), [100_000_000, 100_500_000]);
         assert_eq!((plan[1].prompt_tokens, plan[1].output_tokens), (3, 4));
+    }
+
+    #[test]
+    fn bursts_multiply_the_rate_at_the_end_of_every_period() {
+        let bursts = Some(Bursts { factor: 5.0, length_s: 3.0, period_s: 33.0 });
+        let mut workload = workload(Arrival::Poisson(Poisson { rate_per_s: 10.0, bursts }), 11);
+        (workload.classes[0].start_s, workload.duration_s) = (0.0, 3300.0);
+        let (mut inside, mut outside) = (0.0, 0.0);
+        for planned in arrivals(&workload, 0) {
+            let in_burst = planned.at_us % 33_000_000 >= 30_000_000;
+            *(if in_burst { &mut inside } else { &mut outside }) += 1.0;
+        }
+        // 300 s at 50/s and 3000 s at 10/s; standard deviations 122 and 173.
+        assert!((inside - 15_000.0_f64).abs() < 4.0 * 122.0, "{inside}");
+        assert!((outside - 30_000.0_f64).abs() < 4.0 * 173.0, "{outside}");
+    }
+
+    #[test]
+    fn shared_prefixes_are_the_same_for_every_class_and_popular_by_their_number() {
+        let prefix = Prefix { share: 0.6, count: 20, zipf: 1.1, min: 512, max: 2048 };
+        let mut workload = poisson(5);
+        workload.classes[0].prefix = Some(prefix);
+        workload.classes.push(workload.classes[0].clone());
+        let mut lengths = std::collections::BTreeMap::new();
+        let mut shares = [0.0_f64; 2];
+        let mut first = 0.0;
+        for class in [0, 1] {
+            let plan: Vec<Planned> = arrivals(&workload, class).collect();
+            for planned in &plan {
+                let Some(SharedPrefix { number, tokens }) = planned.prefix else { continue };
+                assert_eq!(*lengths.entry(number).or_insert(tokens), tokens);
+                assert!((512..=2048).contains(&tokens) && planned.prompt_tokens > tokens);
+                shares[class] += 1.0 / plan.len() as f64;
+                first += f64::from(u8::from(number == 0));
+            }
+        }
+        assert_eq!(lengths.len(), 20);
+        assert!(shares.iter().all(|share| (share - 0.6).abs() < 0.02), "{shares:?}");
+        // The first of 20 has 1 / (sum of n^-1.1) = 31 % of some 15,500.
+        assert!((first - 4_850.0).abs() < 350.0, "{first}");
     }
 }

@@ -1,9 +1,10 @@
 //! Workload files: what traffic to send. TOML, read strictly: an unknown or missing field is an error
 //! that names the file, the field and what is allowed.
 
-use crate::length::Length;
+use crate::length::{Length, Uniform};
 use crate::trace::{self, TraceEntry};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use tiercel_device::Tier;
 
@@ -15,6 +16,8 @@ pub const MAX_CLASSES: usize = 16;
 pub const MAX_STREAMS: u32 = 1024;
 /// Longest run, seconds.
 pub const MAX_DURATION_S: f64 = 86_400.0;
+/// Most shared prefixes of a class.
+pub const MAX_PREFIXES: u32 = 10_000;
 /// Largest workload file, bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
@@ -31,10 +34,17 @@ pub struct Workload {
     /// Requests that start earlier are sent but not counted, seconds.
     #[serde(default)]
     pub warmup_s: f64,
+    /// Requests that start in the last so many seconds are sent but not counted: they keep up the load
+    /// for those before them.
+    #[serde(default)]
+    pub cooldown_s: f64,
     /// How long after `duration_s` running requests may take to finish before they count as
     /// unfinished, seconds.
     #[serde(default = "default_drain_s")]
     pub drain_s: f64,
+    /// Limits under which the simulator runs it.
+    #[serde(default)]
+    pub simulation: Pool,
     /// The traffic.
     #[serde(rename = "class")]
     pub classes: Vec<Class>,
@@ -55,6 +65,9 @@ pub struct Class {
     /// The class is silent until then, seconds.
     #[serde(default)]
     pub start_s: f64,
+    /// Shared beginnings of prompts; none by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<Prefix>,
     /// Prompt length; required unless a trace states it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_tokens: Option<Length>,
@@ -90,6 +103,38 @@ pub enum Arrival {
 pub struct Poisson {
     /// Mean requests per second.
     pub rate_per_s: f64,
+    /// Times of a higher rate; none by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bursts: Option<Bursts>,
+}
+
+/// Regular bursts: the rate is multiplied at the end of every period.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bursts {
+    /// What the rate is multiplied by.
+    pub factor: f64,
+    /// Length of a burst, seconds.
+    pub length_s: f64,
+    /// From one burst's end to the next one's, seconds.
+    pub period_s: f64,
+}
+
+/// Shared beginnings of prompts, as system prompts are. They come before the drawn prompt, and every class
+/// draws from the same ones.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Prefix {
+    /// Share of the requests that have one, 0 to 1.
+    pub share: f64,
+    /// How many there are.
+    pub count: u32,
+    /// Exponent of their popularity: the n-th is asked for in proportion to `n^-zipf`.
+    pub zipf: f64,
+    /// Length of the shortest, tokens.
+    pub min: u32,
+    /// Length of the longest, tokens.
+    pub max: u32,
 }
 
 /// Parameters of [`Arrival::Closed`].
@@ -134,12 +179,40 @@ pub struct Targets {
     /// Time to first token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_ms: Option<f64>,
+    /// Added to `ttft_ms` for every prompt token beyond `ttft_prompt_tokens`.
+    #[serde(default)]
+    pub ttft_ms_per_token: f64,
+    /// See `ttft_ms_per_token`.
+    #[serde(default)]
+    pub ttft_prompt_tokens: u32,
     /// Mean time per output token after the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpot_ms: Option<f64>,
     /// Whole request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub e2e_ms: Option<f64>,
+}
+
+impl Targets {
+    /// The targets of a request with a prompt of this length.
+    #[must_use]
+    pub fn of_prompt(&self, prompt_tokens: u32) -> Targets {
+        let beyond = prompt_tokens.saturating_sub(self.ttft_prompt_tokens);
+        let added_ms = self.ttft_ms_per_token * f64::from(beyond);
+        Targets { ttft_ms: self.ttft_ms.map(|ms| ms + added_ms), ..*self }
+    }
+}
+
+/// What the simulator gives the engine for this traffic; a server is configured by itself.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pool {
+    /// Device blocks of KV memory; those of the device profile by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_blocks: Option<u32>,
+    /// Most sequences that run at once; by default as the engine is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_num_seqs: Option<u32>,
 }
 
 /// Why a workload can't be used.
@@ -197,6 +270,22 @@ impl Workload {
         }
     }
 
+    /// Requests due within this time are counted, seconds.
+    pub fn window_s(&self) -> Range<f64> {
+        self.warmup_s..self.duration_s - self.cooldown_s
+    }
+
+    /// The same traffic with the rates of its Poisson classes multiplied.
+    #[must_use]
+    pub fn at_load(mut self, factor: f64) -> Workload {
+        for class in &mut self.classes {
+            if let Arrival::Poisson(poisson) = &mut class.arrival {
+                poisson.rate_per_s *= factor;
+            }
+        }
+        self
+    }
+
     /// What makes the workload unusable, if anything: the field and the problem.
     pub fn problem(&self) -> Option<(String, String)> {
         let top = |field: &str, problem: String| Some((field.to_owned(), problem));
@@ -209,8 +298,15 @@ impl Workload {
         if !(0.0..self.duration_s).contains(&self.warmup_s) {
             return top("warmup_s", allowed(self.warmup_s, "0 to less than duration_s"));
         }
+        if !(0.0..self.duration_s - self.warmup_s).contains(&self.cooldown_s) {
+            let range = "0 to less than duration_s - warmup_s";
+            return top("cooldown_s", allowed(self.cooldown_s, range));
+        }
         if !(0.0..=3600.0).contains(&self.drain_s) {
             return top("drain_s", allowed(self.drain_s, "0 to 3600"));
+        }
+        if self.simulation.device_blocks == Some(0) || self.simulation.max_num_seqs == Some(0) {
+            return top("simulation", "has a 0; allowed: at least 1".into());
         }
         if self.classes.is_empty() || self.classes.len() > MAX_CLASSES {
             return top("class", format!("must appear 1 to {MAX_CLASSES} times"));
@@ -232,6 +328,24 @@ impl Workload {
     }
 }
 
+impl Poisson {
+    fn problem(&self) -> Option<(&'static str, String)> {
+        let Poisson { rate_per_s, bursts } = *self;
+        if !(rate_per_s > 0.0 && rate_per_s <= 10_000.0) {
+            return Some(("rate_per_s", allowed(rate_per_s, "above 0, at most 10000")));
+        }
+        let Bursts { factor, length_s, period_s } = bursts?;
+        if !(0.0..=1000.0).contains(&factor) {
+            return Some(("bursts.factor", allowed(factor, "0 to 1000")));
+        }
+        if !(period_s > 0.0 && period_s <= MAX_DURATION_S) {
+            return Some(("bursts.period_s", allowed(period_s, "above 0, at most 86400")));
+        }
+        let wrong = !(length_s > 0.0 && length_s < period_s);
+        wrong.then(|| ("bursts.length_s", allowed(length_s, "above 0, less than period_s")))
+    }
+}
+
 impl Class {
     fn streams(&self) -> u32 {
         match &self.arrival {
@@ -242,7 +356,11 @@ impl Class {
 
     fn expected_arrivals(&self, duration_s: f64) -> f64 {
         match &self.arrival {
-            Arrival::Poisson(poisson) => poisson.rate_per_s * (duration_s - self.start_s),
+            Arrival::Poisson(poisson) => {
+                let bursts =
+                    poisson.bursts.map_or(0.0, |b| (b.factor - 1.0) * b.length_s / b.period_s);
+                poisson.rate_per_s * (1.0 + bursts) * (duration_s - self.start_s)
+            }
             Arrival::Trace(trace) => trace.entries.len() as f64,
             Arrival::Closed(_) => 0.0,
         }
@@ -258,10 +376,9 @@ impl Class {
             return field("start_s", allowed(self.start_s, "0 to less than duration_s"));
         }
         match &self.arrival {
-            Arrival::Poisson(Poisson { rate_per_s }) => {
-                if !(*rate_per_s > 0.0 && *rate_per_s <= 10_000.0) {
-                    let problem = allowed(*rate_per_s, "above 0, at most 10000");
-                    return field("arrival.poisson.rate_per_s", problem);
+            Arrival::Poisson(poisson) => {
+                if let Some((name, problem)) = poisson.problem() {
+                    return field(&format!("arrival.poisson.{name}"), problem);
                 }
             }
             Arrival::Closed(Closed { streams }) => {
@@ -277,7 +394,23 @@ impl Class {
                 }
             }
         }
-        self.length_problem().or_else(|| self.request_problem())
+        self.length_problem().or_else(|| self.prefix_problem()).or_else(|| self.request_problem())
+    }
+
+    fn prefix_problem(&self) -> Option<(String, String)> {
+        let Prefix { share, count, zipf, min, max } = self.prefix?;
+        let field = |name: &str, problem: String| Some((format!("prefix.{name}"), problem));
+        if !(0.0..=1.0).contains(&share) {
+            return field("share", allowed(share, "0 to 1"));
+        }
+        if !(1..=MAX_PREFIXES).contains(&count) {
+            return field("count", format!("is {count}; allowed: 1 to {MAX_PREFIXES}"));
+        }
+        if !(0.0..=10.0).contains(&zipf) {
+            return field("zipf", allowed(zipf, "0 to 10"));
+        }
+        let lengths = Length::Uniform(Uniform { min, max }).problem();
+        lengths.and_then(|(name, problem)| field(name.trim_start_matches("uniform."), problem))
     }
 
     fn length_problem(&self) -> Option<(String, String)> {
@@ -290,7 +423,7 @@ impl Class {
             None => Some((
                 name.to_owned(),
                 "is missing; allowed: { fixed = N }, { uniform = { min, max } }, \
-                 { log_normal = { mean or p50, sigma, min, cap } }"
+                 { log_normal = { mean or p50, sigma, min, cap } }, { mixture = { share, some, others } }"
                     .to_owned(),
             )),
             Some(length) => {
@@ -310,6 +443,10 @@ impl Class {
             return Some(("sampling.top_p".into(), allowed(top_p, "above 0, at most 1")));
         }
         let targets = self.targets.unwrap_or_default();
+        let per_token = targets.ttft_ms_per_token;
+        if !(0.0..=1e6).contains(&per_token) {
+            return Some(("targets.ttft_ms_per_token".into(), allowed(per_token, "0 to 1000000")));
+        }
         [("ttft_ms", targets.ttft_ms), ("tpot_ms", targets.tpot_ms), ("e2e_ms", targets.e2e_ms)]
             .into_iter()
             .find_map(|(name, target)| {

@@ -16,6 +16,20 @@ pub enum Length {
     Uniform(Uniform),
     /// Log-normal, then limited to `min ..= cap`.
     LogNormal(LogNormal),
+    /// Some from one log-normal distribution, the others from another.
+    Mixture(Mixture),
+}
+
+/// Parameters of [`Length::Mixture`].
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mixture {
+    /// Share of `some`, 0 to 1.
+    pub share: f64,
+    /// Where that share comes from.
+    pub some: LogNormal,
+    /// Where the rest comes from.
+    pub others: LogNormal,
 }
 
 /// Bounds of [`Length::Uniform`].
@@ -55,41 +69,31 @@ fn one() -> u32 {
 impl Length {
     /// What is wrong with the parameters, if anything: the field below this one and the problem.
     pub(crate) fn problem(&self) -> Option<(&'static str, String)> {
-        let tokens = |name, n: u32| {
-            (n == 0 || n > MAX_TOKENS)
-                .then(|| (name, format!("is {n}; allowed: 1 to {MAX_TOKENS}")))
-        };
         match *self {
             Length::Fixed(n) => tokens("fixed", n),
             Length::Uniform(Uniform { min, max }) => tokens("uniform.min", min)
                 .or_else(|| tokens("uniform.max", max))
                 .or_else(|| (min > max).then(|| ("uniform.min", format!("is above max = {max}")))),
-            Length::LogNormal(LogNormal { mean, p50, sigma, min, cap }) => {
-                let (name, centre) = match (mean, p50) {
-                    (Some(mean), None) => ("log_normal.mean", mean),
-                    (None, Some(p50)) => ("log_normal.p50", p50),
-                    _ => {
-                        return Some((
-                            "log_normal",
-                            "needs either mean or p50, one of them".into(),
-                        ));
-                    }
+            Length::LogNormal(log_normal) => log_normal.problem(),
+            Length::Mixture(Mixture { share, some, others }) => {
+                if !(0.0..=1.0).contains(&share) {
+                    return Some(("mixture.share", format!("is {share}; allowed: 0 to 1")));
+                }
+                let part = |name, part: LogNormal| {
+                    part.problem().map(|(field, problem)| (name, format!("{field}: {problem}")))
                 };
-                let limit = f64::from(MAX_TOKENS);
-                tokens("log_normal.min", min)
-                    .or_else(|| tokens("log_normal.cap", cap))
-                    .or_else(|| {
-                        (min > cap).then(|| ("log_normal.min", format!("is above cap = {cap}")))
-                    })
-                    .or_else(|| {
-                        (!(1.0..=limit).contains(&centre))
-                            .then(|| (name, format!("is {centre}; allowed: 1 to {MAX_TOKENS}")))
-                    })
-                    .or_else(|| {
-                        (!(0.0..=5.0).contains(&sigma))
-                            .then(|| ("log_normal.sigma", format!("is {sigma}; allowed: 0 to 5")))
-                    })
+                part("mixture.some", some).or_else(|| part("mixture.others", others))
             }
+        }
+    }
+
+    /// The longest it can draw, tokens.
+    pub fn longest(&self) -> u32 {
+        match *self {
+            Length::Fixed(n) => n,
+            Length::Uniform(Uniform { max, .. }) => max,
+            Length::LogNormal(LogNormal { cap, .. }) => cap,
+            Length::Mixture(Mixture { some, others, .. }) => some.cap.max(others.cap),
         }
     }
 
@@ -100,16 +104,50 @@ impl Length {
             Length::Uniform(Uniform { min, max }) => {
                 min + random.below(u64::from(max - min) + 1) as u32
             }
-            Length::LogNormal(LogNormal { mean, p50, sigma, min, cap }) => {
-                let mu = match (mean, p50) {
-                    (Some(mean), _) => mean.ln() - sigma * sigma / 2.0,
-                    (None, p50) => p50.unwrap_or(1.0).ln(),
-                };
-                let drawn = (mu + sigma * random.normal()).exp().round();
-                (drawn as u32).clamp(min, cap)
+            Length::LogNormal(log_normal) => log_normal.draw(random),
+            Length::Mixture(Mixture { share, some, others }) => {
+                let part = if random.unit() < share { some } else { others };
+                part.draw(random)
             }
         }
     }
+}
+
+impl LogNormal {
+    fn problem(&self) -> Option<(&'static str, String)> {
+        let LogNormal { mean, p50, sigma, min, cap } = *self;
+        let (name, centre) = match (mean, p50) {
+            (Some(mean), None) => ("log_normal.mean", mean),
+            (None, Some(p50)) => ("log_normal.p50", p50),
+            _ => return Some(("log_normal", "needs either mean or p50, one of them".into())),
+        };
+        if let Some(problem) = tokens("log_normal.min", min).or(tokens("log_normal.cap", cap)) {
+            return Some(problem);
+        }
+        if min > cap {
+            return Some(("log_normal.min", format!("is above cap = {cap}")));
+        }
+        if !(1.0..=f64::from(MAX_TOKENS)).contains(&centre) {
+            return Some((name, format!("is {centre}; allowed: 1 to {MAX_TOKENS}")));
+        }
+        let wrong = !(0.0..=5.0).contains(&sigma);
+        wrong.then(|| ("log_normal.sigma", format!("is {sigma}; allowed: 0 to 5")))
+    }
+
+    fn draw(&self, random: &mut Random) -> u32 {
+        let LogNormal { mean, p50, sigma, min, cap } = *self;
+        let mu = match (mean, p50) {
+            (Some(mean), _) => mean.ln() - sigma * sigma / 2.0,
+            (None, p50) => p50.unwrap_or(1.0).ln(),
+        };
+        let drawn = (mu + sigma * random.normal()).exp().round();
+        (drawn as u32).clamp(min, cap)
+    }
+}
+
+/// What is wrong with a number of tokens.
+fn tokens(name: &'static str, n: u32) -> Option<(&'static str, String)> {
+    (n == 0 || n > MAX_TOKENS).then(|| (name, format!("is {n}; allowed: 1 to {MAX_TOKENS}")))
 }
 
 #[cfg(test)]
@@ -166,5 +204,16 @@ mod tests {
             assert_eq!(length.problem().map(|(field, _)| field), Some(field), "{length:?}");
         }
         assert_eq!(log_normal(Some(128.0), None, 512).problem(), None);
+    }
+
+    #[test]
+    fn a_mixture_draws_each_part_by_its_share() {
+        let part = |p50, cap| LogNormal { mean: None, p50: Some(p50), sigma: 0.2, min: 1, cap };
+        let (some, others) = (part(3500.0, 16_000), part(300.0, 1000));
+        let drawn = draws(Length::Mixture(Mixture { share: 0.12, some, others }));
+        let long = drawn.iter().filter(|n| **n > 1200).count() as f64 / drawn.len() as f64;
+        assert!((long - 0.12).abs() < 0.005, "{long}");
+        let wrong = Length::Mixture(Mixture { share: 1.5, some, others });
+        assert_eq!(wrong.problem().map(|(field, _)| field), Some("mixture.share"));
     }
 }

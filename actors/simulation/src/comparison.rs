@@ -1,0 +1,149 @@
+//! Policies side by side, over several seeds.
+
+use crate::outcome::{Outcome, TierOutcome};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Runs of one workload on one device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// The workload.
+    pub workload: String,
+    /// What the rates of its open classes were multiplied by.
+    pub load: f64,
+    /// The device.
+    pub profile: String,
+    /// Sigma of the noise on step times.
+    pub noise_sigma: f64,
+    /// Simulated time of each run, seconds.
+    pub simulated_s: f64,
+    /// The policies, in the order asked for.
+    pub policies: Vec<PolicyRuns>,
+}
+
+/// The runs of one policy, one for each seed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PolicyRuns {
+    /// Its name.
+    pub policy: String,
+    /// The runs.
+    pub runs: Vec<Outcome>,
+}
+
+/// Column heads of the table.
+const HEADS: [&str; 11] = [
+    "policy",
+    "tier",
+    "requests",
+    "TTFT p50",
+    "p99 ms",
+    "TPOT p99",
+    "E2E p99 s",
+    "in target %",
+    "tok/s",
+    "preempt/min",
+    "recomputed %",
+];
+
+/// The mean of some numbers, and the worst if there are several.
+struct MeanAndWorst {
+    mean: f64,
+    worst: Option<f64>,
+}
+
+impl MeanAndWorst {
+    /// `None` without numbers. `high_is_bad`: which end is the worst.
+    fn of(values: impl Iterator<Item = f64>, high_is_bad: bool) -> Option<MeanAndWorst> {
+        let values: Vec<f64> = values.collect();
+        let count = values.len();
+        let mean = values.iter().sum::<f64>() / count as f64;
+        let pick = if high_is_bad { f64::max } else { f64::min };
+        let worst = values.into_iter().reduce(pick)?;
+        Some(MeanAndWorst { mean, worst: (count > 1).then_some(worst) })
+    }
+
+    fn text(&self, decimals: usize) -> String {
+        let MeanAndWorst { mean, worst } = self;
+        match worst {
+            None => format!("{mean:.decimals$}"),
+            Some(worst) => format!("{mean:.decimals$} ({worst:.decimals$})"),
+        }
+    }
+}
+
+fn cell(values: impl Iterator<Item = f64>, high_is_bad: bool, decimals: usize) -> String {
+    MeanAndWorst::of(values, high_is_bad).map_or("-".to_owned(), |value| value.text(decimals))
+}
+
+impl PolicyRuns {
+    /// A row of the table for each tier, then one for all.
+    fn rows(&self) -> Vec<[String; HEADS.len()]> {
+        let tiers = self.runs.first().map_or(0, |run| run.tiers.len());
+        let mut rows: Vec<_> = (0..tiers).map(|tier| self.row(|run| run.tiers.get(tier))).collect();
+        if let Some(first) = rows.first_mut() {
+            first[0].clone_from(&self.policy);
+        }
+        let mut total = self.row(|run| Some(&run.total));
+        total[9] = cell(self.runs.iter().map(|run| run.preemptions_per_min), true, 1);
+        total[10] = cell(self.runs.iter().map(|run| run.recomputed_percent), true, 2);
+        rows.push(total);
+        rows
+    }
+
+    fn row<'a>(
+        &'a self,
+        tier: impl Fn(&'a Outcome) -> Option<&'a TierOutcome>,
+    ) -> [String; HEADS.len()] {
+        let outcomes: Vec<&TierOutcome> = self.runs.iter().filter_map(tier).collect();
+        let each =
+            |value: fn(&TierOutcome) -> Option<f64>| outcomes.iter().filter_map(move |o| value(o));
+        [
+            String::new(),
+            outcomes.first().map(|outcome| outcome.tier.clone()).unwrap_or_default(),
+            outcomes.iter().map(|outcome| outcome.requests).sum::<u64>().to_string(),
+            cell(each(|o| Some(o.ttft_ms?.p50)), true, 0),
+            cell(each(|o| Some(o.ttft_ms?.p99)), true, 0),
+            cell(each(|o| Some(o.tpot_ms?.p99)), true, 1),
+            cell(each(|o| Some(o.e2e_ms?.p99 / 1000.0)), true, 1),
+            cell(each(TierOutcome::compliant_percent), false, 2),
+            cell(each(|o| Some(o.output_tokens_per_s)), false, 0),
+            String::new(),
+            String::new(),
+        ]
+    }
+}
+
+impl fmt::Display for Comparison {
+    /// A table: means over the seeds, and in brackets the worst.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Comparison { workload, load, profile, noise_sigma, simulated_s, .. } = self;
+        let seeds: Vec<String> = match self.policies.first() {
+            Some(policy) => policy.runs.iter().map(|run| run.seed.to_string()).collect(),
+            None => Vec::new(),
+        };
+        writeln!(
+            f,
+            "{workload} at {load} on {profile}, {simulated_s} s, noise {noise_sigma}, seeds {}\n",
+            seeds.join(" ")
+        )?;
+        let mut rows = vec![HEADS.map(str::to_owned)];
+        for policy in &self.policies {
+            rows.extend(policy.rows());
+        }
+        let widths: [usize; HEADS.len()] = std::array::from_fn(|column| {
+            rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
+        });
+        for row in &rows {
+            let mut line = String::new();
+            for (column, (text, width)) in row.iter().zip(widths).enumerate() {
+                let left = column < 2;
+                let padded =
+                    if left { format!("{text:<width$}") } else { format!("{text:>width$}") };
+                line.push_str(&padded);
+                line.push_str("  ");
+            }
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,197 @@
+//! What a run came to, tier by tier.
+
+use crate::record::{Ending, Record};
+use crate::traffic::Seen;
+use serde::{Deserialize, Serialize};
+use tiercel_actors::Counters;
+use tiercel_device::{Tier, Timestamp};
+use tiercel_workload::{Compliance, Summary, Workload, seconds};
+
+/// The result of a run. Counted are the requests due in the workload's measured window.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Seed of the traffic, the noise and the tokens.
+    pub seed: u64,
+    /// Tiers that had requests, best first.
+    pub tiers: Vec<TierOutcome>,
+    /// All tiers together.
+    pub total: TierOutcome,
+    /// Steps of the whole run.
+    pub steps: u64,
+    /// Preemptions a minute, whole run.
+    pub preemptions_per_min: f64,
+    /// Of these, those that saved blocks in the host tier.
+    pub swaps_per_min: f64,
+    /// Tokens computed again after a preemption, in percent of all tokens that had to be computed
+    /// (prompts and outputs of the whole run).
+    pub recomputed_percent: f64,
+    /// Prompt tokens found in the prefix cache, in percent of those looked up.
+    pub prefix_hit_percent: f64,
+}
+
+/// One tier's requests.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TierOutcome {
+    /// Its name.
+    pub tier: String,
+    /// Requests.
+    pub requests: u64,
+    /// Requests whose output is complete.
+    pub completed: u64,
+    /// Requests turned away.
+    pub refused: u64,
+    /// Requests that ended with an error.
+    pub failed: u64,
+    /// Requests that the run left unfinished. Their latencies count with what they had waited at its end, a
+    /// lower bound.
+    pub unfinished: u64,
+    /// Requests that were preempted at least once.
+    pub preempted: u64,
+    /// Time to first token.
+    pub ttft_ms: Option<Summary>,
+    /// Mean time per token after the first.
+    pub tpot_ms: Option<Summary>,
+    /// Whole requests.
+    pub e2e_ms: Option<Summary>,
+    /// Largest gap between two tokens of a request.
+    pub max_gap_ms: Option<Summary>,
+    /// Output tokens that came within the window, per second.
+    pub output_tokens_per_s: f64,
+    /// Present if the workload has targets for the tier.
+    pub compliance: Option<Compliance>,
+}
+
+impl TierOutcome {
+    /// Requests that met all their targets, percent.
+    pub fn compliant_percent(&self) -> Option<f64> {
+        let compliance = self.compliance?;
+        Some(percent(compliance.all_met as f64, compliance.requests as f64))
+    }
+}
+
+impl Outcome {
+    pub(crate) fn of(
+        workload: &Workload,
+        seen: Seen,
+        counters: &Counters,
+        end: Timestamp,
+    ) -> Outcome {
+        let window = workload.window_s();
+        let window_s = window.end - window.start;
+        let due = Timestamp(seconds(window.start))..Timestamp(seconds(window.end));
+        let mut tallies: [Tally; 4] = Default::default();
+        for record in seen.records.iter().filter(|record| due.contains(&record.due)) {
+            tallies[record.tier.index()].add(workload, record, end);
+        }
+        let mut all = Tally::default();
+        let mut tiers = Vec::new();
+        for (tier, tally) in Tier::ALL.into_iter().zip(tallies) {
+            let tokens = seen.tokens_in_window[tier.index()];
+            if tally.requests > 0 {
+                all.merge(&tally);
+                tiers.push(tally.outcome(tier.name(), tokens as f64 / window_s));
+            }
+        }
+        let tokens: u64 = seen.tokens_in_window.iter().sum();
+        let minutes = end.0 as f64 / 60e6;
+        Outcome {
+            seed: workload.seed,
+            tiers,
+            total: all.outcome("total", tokens as f64 / window_s),
+            steps: counters.steps,
+            preemptions_per_min: counters.preemptions() as f64 / minutes,
+            swaps_per_min: counters.swaps.iter().sum::<u64>() as f64 / minutes,
+            recomputed_percent: recomputed_percent(&seen.records, counters),
+            prefix_hit_percent: percent(
+                counters.prefix_hit_tokens as f64,
+                counters.prefix_query_tokens as f64,
+            ),
+        }
+    }
+}
+
+fn recomputed_percent(records: &[Record], counters: &Counters) -> f64 {
+    let started = records.iter().filter(|record| record.first.is_some());
+    let tokens: u64 =
+        started.map(|r| u64::from(r.planned.prompt_tokens) + u64::from(r.tokens)).sum();
+    percent(counters.recomputed_tokens as f64, tokens as f64)
+}
+
+fn percent(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { 100.0 * part / whole } else { 0.0 }
+}
+
+/// Adds up one tier.
+#[derive(Debug, Clone, Default)]
+struct Tally {
+    requests: u64,
+    completed: u64,
+    refused: u64,
+    failed: u64,
+    unfinished: u64,
+    preempted: u64,
+    ttft_ms: Vec<f64>,
+    tpot_ms: Vec<f64>,
+    e2e_ms: Vec<f64>,
+    max_gap_ms: Vec<f64>,
+    compliance: Option<Compliance>,
+}
+
+impl Tally {
+    fn add(&mut self, workload: &Workload, record: &Record, end: Timestamp) {
+        self.requests += 1;
+        match record.ending {
+            Ending::Completed => self.completed += 1,
+            Ending::Refused => self.refused += 1,
+            Ending::Failed => self.failed += 1,
+            Ending::Unfinished => self.unfinished += 1,
+        }
+        self.preempted += u64::from(record.preemptions > 0);
+        let latencies = record.latencies(end);
+        self.ttft_ms.extend(latencies.ttft_ms);
+        self.tpot_ms.extend(latencies.tpot_ms);
+        self.e2e_ms.extend(latencies.e2e_ms);
+        if record.tokens > 1 {
+            self.max_gap_ms.push(record.max_gap_us as f64 / 1000.0);
+        }
+        if let Some(targets) = &workload.classes[record.planned.class].targets {
+            let targets = targets.of_prompt(record.planned.prompt_tokens);
+            let completed = record.ending == Ending::Completed;
+            self.compliance.get_or_insert_default().add(completed, &latencies, &targets);
+        }
+    }
+
+    fn merge(&mut self, other: &Tally) {
+        self.requests += other.requests;
+        self.completed += other.completed;
+        self.refused += other.refused;
+        self.failed += other.failed;
+        self.unfinished += other.unfinished;
+        self.preempted += other.preempted;
+        self.ttft_ms.extend(&other.ttft_ms);
+        self.tpot_ms.extend(&other.tpot_ms);
+        self.e2e_ms.extend(&other.e2e_ms);
+        self.max_gap_ms.extend(&other.max_gap_ms);
+        if let Some(compliance) = other.compliance {
+            self.compliance.get_or_insert_default().merge(compliance);
+        }
+    }
+
+    fn outcome(self, tier: &str, output_tokens_per_s: f64) -> TierOutcome {
+        TierOutcome {
+            tier: tier.to_owned(),
+            requests: self.requests,
+            completed: self.completed,
+            refused: self.refused,
+            failed: self.failed,
+            unfinished: self.unfinished,
+            preempted: self.preempted,
+            ttft_ms: Summary::of(self.ttft_ms),
+            tpot_ms: Summary::of(self.tpot_ms),
+            e2e_ms: Summary::of(self.e2e_ms),
+            max_gap_ms: Summary::of(self.max_gap_ms),
+            output_tokens_per_s,
+            compliance: self.compliance,
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Sends a workload to an engine, each request a task that reads its stream.
+
+use crate::record::{Ending, Record};
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+use tiercel_actors::{EngineHandle, FinishReason, Request, StreamEvent};
+use tiercel_device::{SamplingParams, Tier, Timestamp, TokenId};
+use tiercel_policy::blocks::Salt;
+use tiercel_workload::{
+    Arrival, Class, Planned, Random, Workload, arrivals, closed_request, seconds,
+};
+
+/// Ends the outputs of classes that don't ignore it.
+pub(crate) const END_TOKEN: TokenId = 0;
+
+/// What the tasks of a run share.
+pub(crate) struct Traffic {
+    engine: EngineHandle,
+    workload: Workload,
+    /// Largest token of the vocabulary.
+    last_token: TokenId,
+    greedy: Arc<SamplingParams>,
+    /// Tokens that come within it count toward throughput.
+    window: Range<Timestamp>,
+    seen: RefCell<Seen>,
+}
+
+/// What was seen so far.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) records: Vec<Record>,
+    /// Tokens within the window, by tier.
+    pub(crate) tokens_in_window: [u64; 4],
+}
+
+impl Traffic {
+    pub(crate) fn new(engine: EngineHandle, workload: Workload) -> Rc<Traffic> {
+        let window = workload.window_s();
+        Rc::new(Traffic {
+            last_token: engine.info().vocab_size - 1,
+            engine,
+            window: Timestamp(seconds(window.start))..Timestamp(seconds(window.end)),
+            workload,
+            greedy: Arc::new(SamplingParams::greedy()),
+            seen: RefCell::default(),
+        })
+    }
+
+    /// Starts a task for each source of requests; they go on until the workload's end.
+    pub(crate) fn start(self: &Rc<Self>) {
+        for (index, class) in self.workload.classes.iter().enumerate() {
+            let streams = match &class.arrival {
+                Arrival::Closed(closed) => closed.streams,
+                Arrival::Poisson(_) | Arrival::Trace(_) => {
+                    actix_rt::spawn(Rc::clone(self).open_class(index));
+                    0
+                }
+            };
+            for stream in 0..streams {
+                actix_rt::spawn(Rc::clone(self).closed_stream(index, stream));
+            }
+        }
+    }
+
+    /// What was seen until now; what happens later is not recorded.
+    pub(crate) fn take(&self) -> Seen {
+        self.seen.take()
+    }
+
+    async fn open_class(self: Rc<Self>, class: usize) {
+        for planned in arrivals(&self.workload, class) {
+            self.engine.clock().sleep_until(Timestamp(planned.at_us)).await;
+            actix_rt::spawn(Rc::clone(&self).send(planned));
+        }
+    }
+
+    async fn closed_stream(self: Rc<Self>, class: usize, stream: u32) {
+        let end = Timestamp(seconds(self.workload.duration_s));
+        let clock = self.engine.clock().clone();
+        clock.sleep_until(Timestamp(seconds(self.workload.classes[class].start_s))).await;
+        for number in 0.. {
+            if clock.now() >= end {
+                return;
+            }
+            let planned = closed_request(&self.workload, class, stream, number);
+            let ending = Rc::clone(&self).send(planned).await;
+            if ending != Ending::Completed {
+                // Whoever is refused comes back, but not at the same moment for ever.
+                clock.sleep_us(1_000_000).await;
+            }
+        }
+    }
+
+    async fn send(self: Rc<Self>, planned: Planned) -> Ending {
+        let class = &self.workload.classes[planned.class];
+        let due = self.engine.clock().now();
+        let record = {
+            let records = &mut self.seen.borrow_mut().records;
+            records.push(Record::new(planned, class.tier, due));
+            records.len() - 1
+        };
+        let ending = match self.engine.submit(self.request(class, &planned)).await {
+            Err(_) => Ending::Refused,
+            Ok(mut stream) => loop {
+                match stream.next().await {
+                    Some(StreamEvent::Token { .. }) => self.token(record, class.tier),
+                    Some(StreamEvent::Finished { reason, usage }) => {
+                        if reason == FinishReason::Stop {
+                            // The token that ended it is computed like any other.
+                            self.token(record, class.tier);
+                        }
+                        self.with(record, |record| record.preemptions = usage.preemptions);
+                        break Ending::Completed;
+                    }
+                    Some(StreamEvent::Failed(_)) | None => break Ending::Failed,
+                }
+            },
+        };
+        self.with(record, |record| record.ending = ending);
+        ending
+    }
+
+    fn token(&self, record: usize, tier: Tier) {
+        let now = self.engine.clock().now();
+        self.with(record, |record| record.token(now));
+        if self.window.contains(&now) {
+            self.seen.borrow_mut().tokens_in_window[tier.index()] += 1;
+        }
+    }
+
+    /// Changes a record, unless the run is over and the records are gone.
+    fn with(&self, record: usize, change: impl FnOnce(&mut Record)) {
+        self.seen.borrow_mut().records.get_mut(record).map(change);
+    }
+
+    fn request(&self, class: &Class, planned: &Planned) -> Request {
+        let longest = class.output_tokens.map(|length| length.longest());
+        let (max_tokens, stop_tokens) = match longest {
+            Some(longest) if !class.ignore_eos => (longest, Arc::from([END_TOKEN])),
+            _ => (planned.output_tokens, Arc::from([])),
+        };
+        Request {
+            tier: class.tier,
+            priority: 0,
+            salt: Salt([0; 16]),
+            prompt: self.prompt(planned),
+            max_tokens,
+            stop_tokens,
+            sampling: Arc::clone(&self.greedy),
+        }
+    }
+
+    /// Random tokens, the shared prefix the same in every request. The last one tells the device how
+    /// long the output is.
+    fn prompt(&self, planned: &Planned) -> Arc<[TokenId]> {
+        let seed = self.workload.seed;
+        let path = [planned.class as u64, u64::from(planned.stream), planned.number, 1];
+        let mut own = Random::stream(seed, &path);
+        let (number, shared_len) = planned.prefix.map_or((0, 0), |p| (p.number, p.tokens));
+        let mut shared = Random::stream(seed, &[u64::MAX, u64::from(number), 1]);
+        let last = planned.prompt_tokens - 1;
+        let token = |at: u32| {
+            if at == last {
+                return planned.output_tokens;
+            }
+            let draw = if at < shared_len { &mut shared } else { &mut own };
+            1 + draw.below(u64::from(self.last_token)) as TokenId
+        };
+        (0..planned.prompt_tokens).map(token).collect()
+    }
+}

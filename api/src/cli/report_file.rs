@@ -1,0 +1,54 @@
+//! Files that reports are written to.
+
+use crate::cli::Failure;
+use serde::Serialize;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// A report that takes its place when it is complete; until then an older one stays.
+pub(crate) struct ReportFile {
+    path: PathBuf,
+    file: File,
+    /// Where it is written first; removed if nothing comes of it. Devices and pipes are written directly.
+    partial: Option<PathBuf>,
+}
+
+impl ReportFile {
+    pub(crate) fn create(path: PathBuf) -> Result<ReportFile, Failure> {
+        let direct = path.metadata().is_ok_and(|found| !found.is_file());
+        let partial = (!direct).then(|| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(".partial");
+            PathBuf::from(name)
+        });
+        match File::create(partial.as_ref().unwrap_or(&path)) {
+            Ok(file) => Ok(ReportFile { path, file, partial }),
+            Err(error) => Err(cannot_write(&path, &error)),
+        }
+    }
+
+    pub(crate) fn write(mut self, report: &impl Serialize) -> Result<(), Failure> {
+        let written = serde_json::to_writer_pretty(&self.file, report)
+            .map_err(std::io::Error::from)
+            .and_then(|()| match &self.partial {
+                Some(partial) => std::fs::rename(partial, &self.path),
+                None => Ok(()),
+            });
+        written.map_err(|error| cannot_write(&self.path, &error))?;
+        self.partial = None;
+        Ok(())
+    }
+}
+
+impl Drop for ReportFile {
+    fn drop(&mut self) {
+        if let Some(partial) = &self.partial {
+            // What failed has been told; an empty file that stays does no harm.
+            let _ = std::fs::remove_file(partial);
+        }
+    }
+}
+
+fn cannot_write(path: &Path, error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(format!("cannot write {}: {error}", path.display()))
+}

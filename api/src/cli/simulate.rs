@@ -1,0 +1,172 @@
+//! `tiercel simulate`.
+
+use crate::cli::Failure;
+use crate::cli::report_file::ReportFile;
+use clap::Args;
+use std::io::IsTerminal;
+use std::ops::Range;
+use std::path::PathBuf;
+use tiercel_config::{EngineSettings, Loader, Policy};
+use tiercel_device::MockProfile;
+use tiercel_simulation::{Comparison, Experiment, Outcome, PolicyRuns};
+use tiercel_workload::Workload;
+
+/// Settings of the simulated engine that differ from a server's: a large device, and queues as long as
+/// the traffic makes them, so that a policy's waiting shows instead of its refusals.
+const DEFAULTS: [&str; 4] = [
+    "scheduler.max_num_batched_tokens=512",
+    "admission.max_requests=100000",
+    "admission.max_queued_requests_per_tier=100000",
+    "admission.max_queued_tokens_per_tier=1099511627776",
+];
+/// Most seeds of one call.
+const MAX_SEEDS: u64 = 1000;
+
+/// Run a workload through the engine on a mock device in simulated time, policy by policy.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The actors and messages are those of the server; only the device and the clock are not real. Equal seeds
+give equal results. benches/workloads has workloads; a workload may state the pool it is meant for.
+
+Example:
+  tiercel simulate --workload benches/workloads/w2-memory-tight.toml --policy fcfs,tiercel --seeds 1..7 \\
+      --noise 0.1 --json result.json")]
+pub(crate) struct Simulate {
+    /// Workload file (TOML)
+    #[arg(long, value_name = "FILE")]
+    workload: PathBuf,
+    /// Device: the name of a built-in profile, or a .toml file
+    #[arg(long, value_name = "NAME", default_value = "llama70b-tp8-a100")]
+    profile: String,
+    /// Policies to compare
+    #[arg(long, value_name = "A,B,...", value_delimiter = ',', default_value = "fcfs,tiercel",
+          value_parser = policy)]
+    policy: Vec<Policy>,
+    /// Seed, instead of the workload's own
+    #[arg(long, value_name = "N", conflicts_with = "seeds")]
+    seed: Option<u64>,
+    /// Seeds A to B, B not included
+    #[arg(long, value_name = "A..B", value_parser = seeds)]
+    seeds: Option<Range<u64>>,
+    /// Simulated time, instead of the workload's own, seconds
+    #[arg(long, value_name = "S")]
+    duration: Option<f64>,
+    /// Multiply the rates of the workload's open classes
+    #[arg(long, value_name = "K", default_value_t = 1.0)]
+    load: f64,
+    /// Spread of step times: sigma of a log-normal factor of mean 1
+    #[arg(long, value_name = "SIGMA", default_value_t = 0.0)]
+    noise: f64,
+    /// Any setting of the engine by its name, such as preemption.mode=swap; may be repeated
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    settings: Vec<String>,
+    /// Write all results here; a file of that name is replaced when the runs are over
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+impl Simulate {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let workload = self.load_workload()?;
+        let profile = MockProfile::named(&self.profile).map_err(Failure::usage)?;
+        if !(0.0..=2.0).contains(&self.noise) {
+            return Err(Failure::usage(format!("--noise is {}; allowed: 0 to 2", self.noise)));
+        }
+        let settings = self.engine_settings()?;
+        let json = self.json.as_ref().map(|path| ReportFile::create(path.clone())).transpose()?;
+        let seeds: Vec<u64> = match (self.seed, &self.seeds) {
+            (Some(seed), _) => vec![seed],
+            (None, Some(range)) => range.clone().collect(),
+            (None, None) => vec![workload.seed],
+        };
+        let mut policies = Vec::new();
+        for policy in &self.policy {
+            let mut runs = Vec::new();
+            for seed in &seeds {
+                let mut experiment = Experiment {
+                    workload: Workload { seed: *seed, ..workload.clone() },
+                    profile: profile.clone(),
+                    settings: settings.clone(),
+                    noise_sigma: self.noise,
+                };
+                experiment.settings.scheduler.policy = *policy;
+                runs.push(watched_run(&experiment, policy_name(*policy))?);
+            }
+            policies.push(PolicyRuns { policy: policy_name(*policy).to_owned(), runs });
+        }
+        let comparison = Comparison {
+            simulated_s: workload.duration_s + workload.drain_s,
+            workload: workload.name,
+            load: self.load,
+            profile: profile.name,
+            noise_sigma: self.noise,
+            policies,
+        };
+        print!("{comparison}");
+        json.map_or(Ok(()), |json| json.write(&comparison))
+    }
+
+    fn load_workload(&self) -> Result<Workload, Failure> {
+        if !(self.load > 0.0 && self.load <= 1000.0) {
+            let problem = format!("--load is {}; allowed: above 0, at most 1000", self.load);
+            return Err(Failure::usage(problem));
+        }
+        let mut workload =
+            Workload::load(&self.workload).map_err(Failure::usage)?.at_load(self.load);
+        if let Some(duration_s) = self.duration {
+            workload.duration_s = duration_s;
+        }
+        match workload.problem() {
+            None => Ok(workload),
+            Some((field, problem)) => Err(Failure::usage(format!("{field} {problem}"))),
+        }
+    }
+
+    fn engine_settings(&self) -> Result<EngineSettings, Failure> {
+        let mut loader = Loader::default();
+        let given = self.settings.iter().map(String::as_str);
+        for assignment in DEFAULTS.into_iter().chain(given) {
+            loader.assignment(assignment).map_err(Failure::usage)?;
+        }
+        // The workload may ask for more sequences in a step than a server's default.
+        let (settings, _) = loader.finish().map_err(Failure::usage)?;
+        Ok(settings.engine)
+    }
+}
+
+/// Runs an experiment and tells how far it is, if somebody looks.
+fn watched_run(experiment: &Experiment, policy: &'static str) -> Result<Outcome, Failure> {
+    let watched = std::io::stderr().is_terminal();
+    let Workload { seed, duration_s, drain_s, .. } = experiment.workload;
+    let total_s = duration_s + drain_s;
+    let outcome = experiment.run(move |at_s| {
+        if watched {
+            eprint!("\r{policy}, seed {seed}: {:3.0} %  ", 100.0 * at_s / total_s);
+        }
+    });
+    if watched {
+        eprint!("\r\x1b[K");
+    }
+    outcome.map_err(Failure::new)
+}
+
+fn policy_name(policy: Policy) -> &'static str {
+    let known = Policy::ALL.iter().find(|(known, _)| *known == policy);
+    known.map(|(_, name)| *name).expect("every policy is in the table of all")
+}
+
+fn policy(name: &str) -> Result<Policy, String> {
+    let known = Policy::ALL.iter().find(|(_, known)| *known == name);
+    known.map(|(policy, _)| *policy).ok_or_else(|| {
+        let names: Vec<&str> = Policy::ALL.iter().map(|(_, name)| *name).collect();
+        format!("no such policy; there are: {}", names.join(", "))
+    })
+}
+
+fn seeds(text: &str) -> Result<Range<u64>, String> {
+    let parsed = text.split_once("..").and_then(|(first, end)| {
+        let range: Range<u64> = first.parse().ok()?..end.parse().ok()?;
+        (!range.is_empty() && range.end - range.start <= MAX_SEEDS).then_some(range)
+    });
+    parsed.ok_or_else(|| format!("expected A..B with A below B, at most {MAX_SEEDS} seeds"))
+}

@@ -1,0 +1,23 @@
+//! Workload files: what traffic to send, and when.
+//!
+//! A [`Workload`] is classes of requests, each with a tier, an arrival process and length distributions.
+//! [`arrivals`] and [`closed_request`] turn it into requests, purely from its seed: the load client sends
+//! them to a server, the simulator to an engine under simulated time.
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that unwraps fails where it should"))]
+
+mod file;
+mod length;
+mod measure;
+mod random;
+mod schedule;
+mod trace;
+
+pub use file::{
+    Arrival, Bursts, Class, Closed, MAX_CLASSES, MAX_DURATION_S, MAX_PREFIXES, MAX_REQUESTS,
+    MAX_STREAMS, Poisson, Pool, Prefix, Sampling, Targets, Trace, Workload, WorkloadError,
+};
+pub use length::{Length, LogNormal, MAX_TOKENS, Mixture, Uniform};
+pub use measure::{Compliance, Latencies, Summary};
+pub use random::Random;
+pub use schedule::{Planned, SharedPrefix, arrivals, closed_request, seconds};
+pub use trace::TraceEntry;
