@@ -55,12 +55,13 @@ impl BlockManager {
     }
 
     fn usage(&self) -> BlockUsage {
-        let snapshot = self.store.snapshot();
+        let config = self.store.config();
+        let (device_free, host_free) = self.store.free_blocks();
         BlockUsage {
-            device_total: snapshot.device.total,
-            device_free: snapshot.device.free,
-            host_total: snapshot.host.total,
-            host_free: snapshot.host.free,
+            device_total: config.device_blocks,
+            device_free,
+            host_total: config.host_blocks,
+            host_free,
         }
     }
 }

@@ -54,7 +54,7 @@ fn help_teaches_with_examples() {
         String::from_utf8(output.stdout).unwrap()
     };
     let all = help(&["--help"]);
-    for word in ["serve", "pull", "bench", "Examples:"] {
+    for word in ["serve", "pull", "bench", "simulate", "Examples:"] {
         assert!(all.contains(word), "no {word}: {all}");
     }
     let serve = help(&["serve", "--help"]);
@@ -106,6 +106,28 @@ fn bad_usage_exits_with_2() {
     assert!(line.contains("did you mean scheduler.policy?"), "{line}");
     let (code, line) = failure(&["serve", "--device", "gpu"]);
     assert_eq!((code, line.contains("auto, cpu or mock:PROFILE")), (2, true), "{line}");
+}
+
+#[test]
+fn what_cannot_be_simulated_is_named() {
+    let workload = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches/workloads/w1-mixed.toml");
+    let workload = workload.to_str().unwrap();
+    for (flag, value, says) in [
+        ("--policy", "fcfs,lifo", "no such policy; there are: fcfs, priority, "),
+        ("--seeds", "5..5", "expected A..B with A below B"),
+        ("--seeds", "0..5000", "at most 1000 seeds"),
+        ("--profile", "tpu", "llama70b-h100, tiny"),
+        ("--load", "0", "--load is 0; allowed: above 0"),
+        ("--noise", "-1", "--noise is -1; allowed: 0 to 2"),
+        ("--duration", "100", "cooldown_s is 90; allowed: 0 to less than duration_s - warmup_s"),
+        ("--set", "scheduler.max_num_seq=3", "scheduler.max_num_seqs"),
+        ("--json", "/nonexistent/r.json", "cannot write /nonexistent/r.json"),
+    ] {
+        let output = run(&["simulate", "--workload", workload, &format!("{flag}={value}")]);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && stderr.contains(says), "{flag} {value}: {stderr}");
+        assert_eq!(output.stdout, b"", "{flag} {value}");
+    }
 }
 
 #[test]
@@ -369,4 +391,65 @@ fn a_bench_without_one_success_fails_and_still_reports() {
     assert!(stderr.contains("no request completed"), "{stderr}");
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
     assert!(json["total"]["failed"].as_u64().unwrap() > 0, "{json}");
+}
+
+const TIERS: [&str; 2] = ["premium", "background"];
+const SHORT_OF_MEMORY: &str = "
+name = \"short\"
+seed = 1
+duration_s = 12
+drain_s = 0
+simulation = { device_blocks = 300, max_num_seqs = 64 }
+";
+
+fn class_of(tier: &str) -> String {
+    format!(
+        "
+[[class]]
+tier = \"{tier}\"
+arrival = {{ poisson = {{ rate_per_s = 4.0 }} }}
+prompt_tokens = {{ uniform = {{ min = 16, max = 400 }} }}
+output_tokens = {{ log_normal = {{ mean = 90, sigma = 0.6, min = 16, cap = 300 }} }}
+"
+    )
+}
+
+#[test]
+fn a_simulation_is_the_same_in_every_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let workload = folder.path().join("short.toml");
+    let text = SHORT_OF_MEMORY.to_owned() + &TIERS.map(class_of).concat();
+    std::fs::write(&workload, text).unwrap();
+    let simulate = |name: &str, seeds: &str| {
+        let json = folder.path().join(name);
+        let output = run(&[
+            "simulate",
+            "--workload",
+            workload.to_str().unwrap(),
+            "--policy",
+            "fcfs,tiercel",
+            "--seeds",
+            seeds,
+            "--noise",
+            "0.1",
+            "--json",
+            json.to_str().unwrap(),
+        ]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        (output.stdout, std::fs::read(json).unwrap())
+    };
+    let first = simulate("a.json", "3..5");
+    assert_eq!(simulate("b.json", "3..5"), first);
+    assert_ne!(simulate("c.json", "4..6"), first);
+    let report: serde_json::Value = serde_json::from_slice(&first.1).unwrap();
+    for (policy, name) in ["fcfs", "tiercel"].into_iter().enumerate() {
+        assert_eq!(report["policies"][policy]["policy"], name);
+        let run = &report["policies"][policy]["runs"][1];
+        assert_eq!(run["seed"], 4);
+        assert_eq!(run["tiers"][0]["tier"], "premium");
+        assert!(run["total"]["completed"].as_u64().unwrap() > 20, "{run}");
+        assert!(run["preemptions_per_min"].as_f64().unwrap() > 0.0, "{run}");
+    }
+    let table = String::from_utf8(first.0).unwrap();
+    assert!(table.contains("TTFT p50") && table.contains("tiercel  premium"), "{table}");
 }

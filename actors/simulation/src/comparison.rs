@@ -147,3 +147,59 @@ impl fmt::Display for Comparison {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(seed: u64, output_tokens_per_s: f64, preemptions_per_min: f64) -> Outcome {
+        let tier = |name: &str| TierOutcome {
+            tier: name.into(),
+            requests: 10,
+            completed: 10,
+            refused: 0,
+            failed: 0,
+            unfinished: 0,
+            preempted: 0,
+            ttft_ms: None,
+            tpot_ms: None,
+            e2e_ms: None,
+            max_gap_ms: None,
+            output_tokens_per_s,
+            compliance: None,
+        };
+        Outcome {
+            seed,
+            tiers: vec![tier("premium")],
+            total: tier("total"),
+            steps: 1,
+            preemptions_per_min,
+            swaps_per_min: 0.0,
+            recomputed_percent: 0.0,
+            prefix_hit_percent: 0.0,
+        }
+    }
+
+    #[test]
+    fn a_table_shows_means_and_the_worst_seed() {
+        let comparison = Comparison {
+            workload: "w".into(),
+            load: 1.0,
+            profile: "p".into(),
+            noise_sigma: 0.1,
+            simulated_s: 60.0,
+            policies: vec![PolicyRuns {
+                policy: "fcfs".into(),
+                runs: vec![run(3, 100.0, 1.0), run(4, 80.0, 3.0)],
+            }],
+        };
+        let text = comparison.to_string();
+        let lines: Vec<String> = text
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect();
+        assert!(text.starts_with("w at 1 on p, 60 s, noise 0.1, seeds 3 4\n"), "{text}");
+        assert_eq!(lines[3], "fcfs premium 20 - - - - - 90 (80)");
+        assert_eq!(lines[4], "total 20 - - - - - 90 (80) 2.0 (3.0) 0.00 (0.00)");
+    }
+}

@@ -2,7 +2,8 @@
 
 use crate::laboratory::{Laboratory, simulate};
 use crate::outcome::Outcome;
-use crate::traffic::{END_TOKEN, Traffic};
+use crate::traffic::{END_TOKEN, Seen, Traffic};
+use tiercel_actors::Counters;
 use tiercel_config::{EngineSettings, SettingsError};
 use tiercel_device::{Clock, MockOptions, MockProfile, Timestamp};
 use tiercel_workload::{Workload, seconds};
@@ -63,6 +64,19 @@ impl Experiment {
     /// # Errors
     /// [`ExperimentError`]: a run with any wrong step is not a result.
     pub fn run(&self, progress: impl Fn(f64) + 'static) -> Result<Outcome, ExperimentError> {
+        let (seen, counters) = self.observe(progress)?;
+        Ok(Outcome::of(&self.workload, &seen, &counters, self.end()))
+    }
+
+    /// When the run ends.
+    fn end(&self) -> Timestamp {
+        Timestamp(seconds(self.workload.duration_s + self.workload.drain_s))
+    }
+
+    fn observe(
+        &self,
+        progress: impl Fn(f64) + 'static,
+    ) -> Result<(Seen, Counters), ExperimentError> {
         self.check()?;
         simulate(async |clock| self.run_in(clock, progress).await)
     }
@@ -101,11 +115,10 @@ impl Experiment {
         &self,
         clock: Clock,
         progress: impl Fn(f64) + 'static,
-    ) -> Result<Outcome, ExperimentError> {
+    ) -> Result<(Seen, Counters), ExperimentError> {
         let device = self.device(clock.clone());
         let log = device.log.clone();
         let engine = Laboratory { settings: self.engine_settings(), device }.start();
-        let end = Timestamp(seconds(self.workload.duration_s + self.workload.drain_s));
         actix_rt::spawn(tell(clock.clone(), progress));
         let traffic = Traffic::new(engine.clone(), self.workload.clone());
         traffic.start();
@@ -114,14 +127,16 @@ impl Experiment {
             cause = engine.died() => {
                 return Err(ExperimentError::Died { at_s: clock.now().0 as f64 / 1e6, cause });
             }
-            () = clock.sleep_until(end) => {}
+            () = clock.sleep_until(self.end()) => {}
         }
         if let Some(first) = log.first().first() {
             let first = first.to_string();
             return Err(ExperimentError::Wrong { count: log.total(), first });
         }
-        let status = engine.status().await.unwrap_or_default();
-        Ok(Outcome::of(&self.workload, traffic.take(), &status.counters, end))
+        let counters = engine.status().await.unwrap_or_default().counters;
+        let seen = traffic.take();
+        engine.drain(0).await;
+        Ok((seen, counters))
     }
 }
 
@@ -129,5 +144,88 @@ async fn tell(clock: Clock, progress: impl Fn(f64)) {
     loop {
         clock.sleep_us(PROGRESS_US).await;
         progress(clock.now().0 as f64 / 1e6);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Ending;
+    use std::path::Path;
+    use tiercel_config::Policy;
+    use tiercel_workload::{Arrival, Planned, arrivals};
+
+    fn experiment(file: &str, duration_s: f64) -> Experiment {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches/workloads");
+        let shipped = Workload::load(&folder.join(file)).expect("a shipped workload");
+        let workload = Workload { duration_s, warmup_s: 0.0, cooldown_s: 0.0, ..shipped };
+        let mut settings = EngineSettings::default();
+        settings.scheduler.max_num_batched_tokens = 512;
+        Experiment {
+            workload,
+            profile: MockProfile::named("llama70b-tp8-a100").expect("built in"),
+            settings,
+            noise_sigma: 0.1,
+        }
+    }
+
+    #[test]
+    fn every_planned_request_is_sent_when_due_and_ends_where_it_should() {
+        let experiment = experiment("prefix.toml", 30.0);
+        let (seen, counters) = experiment.observe(|_| {}).expect("a result");
+        let mut planned: Vec<Planned> = (0..experiment.workload.classes.len())
+            .flat_map(|class| arrivals(&experiment.workload, class))
+            .collect();
+        planned.sort_by_key(|planned| planned.at_us);
+        assert!(planned.len() > 100);
+        assert!(seen.records.iter().map(|record| &record.planned).eq(&planned));
+        let mut completed = 0;
+        for record in &seen.records {
+            assert_eq!(record.due, Timestamp(record.planned.at_us));
+            match record.ending {
+                Ending::Completed => assert_eq!(record.tokens, record.planned.output_tokens),
+                Ending::Unfinished => assert!(record.tokens < record.planned.output_tokens),
+                ending => panic!("{ending:?}: {record:?}"),
+            }
+            completed += u32::from(record.ending == Ending::Completed);
+        }
+        assert!(completed > 50, "{completed}");
+        assert!(counters.prefix_hit_tokens > 10_000, "{counters:?}");
+    }
+
+    #[test]
+    fn closed_users_send_their_next_request_when_the_last_one_ended() {
+        let mut experiment = experiment("w4-chunking.toml", 40.0);
+        let Arrival::Closed(closed) = &mut experiment.workload.classes[0].arrival else {
+            panic!("w4 is a closed loop");
+        };
+        closed.streams = 3;
+        let (seen, _) = experiment.observe(|_| {}).expect("a result");
+        for stream in 0..3 {
+            let own: Vec<_> =
+                seen.records.iter().filter(|record| record.planned.stream == stream).collect();
+            assert!(own.len() > 1);
+            assert!(own.windows(2).all(|pair| pair[0].last == pair[1].due));
+        }
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_result_and_another_seed_another() {
+        let mut experiment = experiment("w2-memory-tight.toml", 20.0);
+        experiment.settings.scheduler.policy = Policy::PriorityPreempt;
+        experiment.workload.simulation.device_blocks = Some(700);
+        let first = experiment.run(|_| {}).expect("a result");
+        assert!(first.preemptions_per_min > 0.0, "memory was not short");
+        assert_eq!(experiment.run(|_| {}).expect("a result"), first);
+        experiment.workload.seed += 1;
+        assert_ne!(experiment.run(|_| {}).expect("a result"), first);
+    }
+
+    #[test]
+    fn what_cannot_be_simulated_is_refused() {
+        let mut experiment = experiment("w1-mixed.toml", 1.0);
+        experiment.profile.vocab_size = 1000;
+        let error = experiment.run(|_| {}).expect_err("outputs of up to 1536 tokens").to_string();
+        assert!(error.contains("1536") && error.contains("1000"), "{error}");
     }
 }

@@ -72,7 +72,7 @@ impl TierOutcome {
 impl Outcome {
     pub(crate) fn of(
         workload: &Workload,
-        seen: Seen,
+        seen: &Seen,
         counters: &Counters,
         end: Timestamp,
     ) -> Outcome {
@@ -193,5 +193,75 @@ impl Tally {
             output_tokens_per_s,
             compliance: self.compliance,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tiercel_workload::Planned;
+
+    const WORKLOAD: &str = r#"
+        name = "t"
+        seed = 1
+        duration_s = 100
+        warmup_s = 10
+        cooldown_s = 20
+        drain_s = 0
+        [[class]]
+        tier = "premium"
+        arrival = { poisson = { rate_per_s = 1.0 } }
+        prompt_tokens = { fixed = 10 }
+        output_tokens = { fixed = 3 }
+        targets = { ttft_ms = 200, tpot_ms = 30, e2e_ms = 1000 }
+    "#;
+
+    fn record(due_s: f64, token_ms: &[f64], ending: Ending) -> Record {
+        let planned = Planned {
+            class: 0,
+            stream: 0,
+            number: 0,
+            at_us: seconds(due_s),
+            prefix: None,
+            prompt_tokens: 10,
+            output_tokens: 3,
+        };
+        let due = Timestamp(planned.at_us);
+        let mut record = Record::new(planned, Tier::Premium, due);
+        token_ms.iter().for_each(|ms| record.token(due + (ms * 1000.0) as u64));
+        record.ending = ending;
+        record
+    }
+
+    #[test]
+    fn what_is_due_in_the_window_counts_whatever_became_of_it() {
+        let workload: Workload = toml::from_str(WORKLOAD).expect("a workload");
+        let records = vec![
+            record(9.9, &[1.0, 2.0, 3.0], Ending::Completed),
+            record(10.0, &[150.0, 170.0, 190.0], Ending::Completed),
+            record(20.0, &[250.0, 260.0, 270.0], Ending::Completed),
+            record(50.0, &[], Ending::Refused),
+            record(60.0, &[], Ending::Failed),
+            record(79.0, &[100.0], Ending::Unfinished),
+            record(79.5, &[], Ending::Unfinished),
+            record(80.0, &[1.0], Ending::Unfinished),
+        ];
+        let seen = Seen { records, tokens_in_window: [0, 700, 0, 0] };
+        let counters = Counters { recomputed_tokens: 8, steps: 5, ..Counters::default() };
+        let outcome = Outcome::of(&workload, &seen, &counters, Timestamp(seconds(100.0)));
+        let [premium] = &outcome.tiers[..] else { panic!("one tier: {outcome:?}") };
+        let counts = [premium.completed, premium.refused, premium.failed, premium.unfinished];
+        assert_eq!((premium.requests, counts), (6, [2, 1, 1, 2]));
+        // 150, 250, 100 ms, and 20.5 s of waiting for a first token that did not come.
+        let ttft = premium.ttft_ms.expect("samples");
+        assert_eq!((ttft.count, ttft.p50, ttft.max), (4, 150.0, 20_500.0));
+        // (190 - 150) / 2, (270 - 250) / 2, and at least 20.9 s for the second token.
+        let tpot = premium.tpot_ms.expect("samples");
+        assert_eq!((tpot.count, tpot.p50, tpot.max), (3, 20.0, 20_900.0));
+        assert_eq!(premium.e2e_ms.expect("samples").max, 21_000.0);
+        assert_eq!(premium.compliant_percent(), Some(100.0 / 6.0));
+        assert_eq!(outcome.total.output_tokens_per_s, 10.0);
+        // Five requests got a first token: 50 prompt tokens and 11 of output.
+        assert!((outcome.recomputed_percent - 100.0 * 8.0 / 61.0).abs() < 1e-9);
     }
 }

@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use std::ops::Range;
 use std::path::PathBuf;
 use tiercel_config::{EngineSettings, Loader, Policy};
-use tiercel_device::MockProfile;
+use tiercel_device::{Clock, MockProfile};
 use tiercel_simulation::{Comparison, Experiment, Outcome, PolicyRuns};
 use tiercel_workload::Workload;
 
@@ -79,6 +79,8 @@ impl Simulate {
             (None, Some(range)) => range.clone().collect(),
             (None, None) => vec![workload.seed],
         };
+        let clock = Clock::wall();
+        let began = clock.now();
         let mut policies = Vec::new();
         for policy in &self.policy {
             let mut runs = Vec::new();
@@ -103,6 +105,9 @@ impl Simulate {
             policies,
         };
         print!("{comparison}");
+        let runs = comparison.policies.iter().map(|policy| policy.runs.len()).sum::<usize>() as f64;
+        let speed = comparison.simulated_s * runs / clock.now().since_ms(began) * 1000.0;
+        eprintln!("{speed:.0} simulated seconds a second");
         json.map_or(Ok(()), |json| json.write(&comparison))
     }
 

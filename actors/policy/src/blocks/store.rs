@@ -70,6 +70,12 @@ impl BlockStore {
         }
     }
 
+    /// Blocks that nothing holds, device and host; cached ones included. Unlike [`BlockStore::snapshot`] it
+    /// looks at no block.
+    pub fn free_blocks(&self) -> (u32, u32) {
+        (self.device.free(), self.host.free())
+    }
+
     /// Blocks that cover `tokens` positions.
     pub(super) fn blocks_for(&self, tokens: u32) -> u32 {
         tokens.div_ceil(self.config.block_size)

@@ -1,6 +1,6 @@
 //! KV memory of both tiers, holding fingerprints of token prefixes instead of keys and values.
 
-use crate::CopyDirection;
+use crate::{BlockId, CopyDirection};
 use std::ops::Range;
 
 /// How much of the content the mock device remembers.
@@ -58,10 +58,16 @@ impl Memory {
         start..start + self.words
     }
 
-    /// Whether the first `valid` slots of a block hold a sequence's content. `expected` are the
-    /// sequence's fingerprints from the block's first slot on, at least `valid`.
+    /// Whether there is such a block.
+    pub(super) fn has(&self, block: BlockId) -> bool {
+        (block.0 as usize) < self.device_blocks()
+    }
+
+    /// Whether the first `valid` slots of a block hold a sequence's content; a block that does not exist
+    /// holds none. `expected` are the sequence's fingerprints from the block's first slot on, at least
+    /// `valid`.
     pub(super) fn holds(&self, block: u32, valid: usize, expected: &[u64]) -> bool {
-        let words = &self.device[self.run(block)];
+        let Some(words) = self.device.get(self.run(block)) else { return false };
         match self.kind {
             Fingerprints::PerSlot => words[..valid] == expected[..valid],
             Fingerprints::PerBlock => {

@@ -2,7 +2,7 @@
 
 use super::oracle::{MockOracle, extend};
 use crate::{SeqId, SeqStart, SliceInput, StepId, TokenId};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// State of one sequence, from `StepBatch::starts` to `StepBatch::ends`.
 #[derive(Debug, Default)]
@@ -20,8 +20,8 @@ pub(super) struct SequenceState {
     pub(super) logprobs: Option<u8>,
 }
 
-/// All sequences. Only looked up, never iterated.
-pub(super) type Sequences = HashMap<SeqId, SequenceState>;
+/// All sequences.
+pub(super) type Sequences = BTreeMap<SeqId, SequenceState>;
 
 impl SequenceState {
     /// A sequence that starts. See [`MockOptions::end_token`](super::MockOptions).

@@ -4,7 +4,6 @@ use super::faults::{MockFault, MockFaultKind};
 use super::memory::Memory;
 use super::sequences::{SequenceState, Sequences};
 use crate::{BlockId, SeqSlice, StepBatch, StepId};
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Work of a step, for the model of its duration.
@@ -59,24 +58,31 @@ pub(super) fn check_shape(
     memory: &Memory,
     max_len: u32,
 ) -> Result<(), MockFault> {
-    let (mut seqs, mut blocks) = (BTreeSet::new(), BTreeSet::new());
+    let mut writes = Vec::with_capacity(batch.slices.len());
+    let mut seqs = Vec::with_capacity(batch.slices.len());
     for slice in &batch.slices {
-        let fault = |kind| MockFault { step: batch.id, seq: slice.seq, kind };
-        let bad = |what| fault(MockFaultKind::BadSlice(what));
-        if !seqs.insert(slice.seq) {
-            return Err(bad("two slices in one step"));
-        }
+        seqs.push(slice.seq);
         let Some(state) = sequences.get(&slice.seq) else { continue };
         if let Some(what) = slice_is_wrong(slice, state, memory, max_len) {
-            return Err(bad(what));
+            let kind = MockFaultKind::BadSlice(what);
+            return Err(MockFault { step: batch.id, seq: slice.seq, kind });
         }
-        for (block, ..) in written(slice, memory.block_size()) {
-            if !blocks.insert(block) {
-                return Err(fault(MockFaultKind::SharedWrite { block }));
-            }
-        }
+        writes.extend(written(slice, memory.block_size()).map(|(block, ..)| (block, slice.seq)));
+    }
+    if let Some(seq) = twice(seqs, |seq| *seq) {
+        let kind = MockFaultKind::BadSlice("two slices in one step");
+        return Err(MockFault { step: batch.id, seq, kind });
+    }
+    if let Some((block, seq)) = twice(writes, |(block, _)| *block) {
+        return Err(MockFault { step: batch.id, seq, kind: MockFaultKind::SharedWrite { block } });
     }
     Ok(())
+}
+
+/// An element whose key another one has.
+fn twice<T: Ord + Copy, K: PartialEq>(mut list: Vec<T>, key: impl Fn(&T) -> K) -> Option<T> {
+    list.sort_unstable();
+    list.windows(2).find(|pair| key(&pair[0]) == key(&pair[1])).map(|pair| pair[1])
 }
 
 fn slice_is_wrong(
@@ -93,7 +99,7 @@ fn slice_is_wrong(
         Some("longer than the model supports")
     } else if slice.table.len() * memory.block_size() < end {
         Some("the block table is too short")
-    } else if slice.table.iter().any(|block| block.0 as usize >= memory.device_blocks()) {
+    } else if written(slice, memory.block_size()).any(|(block, ..)| !memory.has(block)) {
         Some("the block table names a block that does not exist")
     } else if !state.input_is_right(first, &slice.input) {
         Some("the input is not what the sequence holds at that position")
