@@ -70,7 +70,7 @@ impl SchedulerActor {
             panic!("scheduler invariant broken: {violation}");
         }
         let since = self.clock.now();
-        if let Some(request) = self.core.plan() {
+        if let Some(request) = self.core.plan(since) {
             self.planning_since = since;
             self.peers.block_manager.do_send(ReserveStep(request));
         }

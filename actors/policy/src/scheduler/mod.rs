@@ -11,6 +11,7 @@ mod cost;
 mod events;
 mod invariants;
 mod outcome;
+mod pace;
 #[cfg(test)]
 mod phase_table;
 mod plan;
@@ -23,6 +24,6 @@ mod tests;
 
 pub use cost::CostModel;
 pub use outcome::{Effect, EndReport, FinishReason, PreemptDecision, RequestFault, Usage};
-pub use preset::{Order, Preset};
+pub use preset::{Budget, Order, Preset};
 pub use sequence::{Hold, NewSequence, Phase};
 pub use state::{Census, Counters, Scheduler};

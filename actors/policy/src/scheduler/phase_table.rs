@@ -1,6 +1,6 @@
 //! The table of (phase x event) in `docs/phases.md`, made by doing each event in each phase.
 
-use super::tests::{all_sample, grant_all, scheduler, sequence, submit, ticket};
+use super::tests::{NOW, all_sample, grant_all, scheduler, sequence, submit, ticket};
 use super::*;
 use crate::protocol::{
     Grant, GrantOutcome, PreemptOutcome, Preempted, StepGrant, StepRequest, StoreEvent,
@@ -31,7 +31,7 @@ const EVENTS: [(&str, Event); 13] = [
     }),
     ("hold", |s, _| {
         s.set_hold(ID, Hold::Operator, true);
-        let planned = s.plan().is_some_and(|request| {
+        let planned = s.plan(NOW).is_some_and(|request| {
             s.granted(StepGrant { step: request.step, ..StepGrant::default() });
             names(&request, ID)
         });
@@ -70,7 +70,7 @@ const EVENTS: [(&str, Event); 13] = [
     ("preempted, freed", |s, _| {
         let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0 };
         // The store only preempts what the plan offered: running sequences, between steps.
-        if s.phase(ID) == Some(Phase::Running) && s.plan().is_some() {
+        if s.phase(ID) == Some(Phase::Running) && s.plan(NOW).is_some() {
             s.preempted(Preempted { ticket: current(s), outcome });
             return "loses its blocks".into();
         }
@@ -102,7 +102,7 @@ fn running() -> (Scheduler, Option<StepBatch>) {
 
 fn opening() -> (Scheduler, Option<StepBatch>) {
     let (mut s, _) = parked();
-    let request = s.plan().expect("it wants to open");
+    let request = s.plan(NOW).expect("it wants to open");
     let outcome = GrantOutcome::Copying { blocks: 1 };
     let grants = vec![Grant { ticket: request.wants[0].ticket, outcome }];
     s.granted(StepGrant { step: request.step, grants, ..StepGrant::default() });
@@ -111,7 +111,7 @@ fn opening() -> (Scheduler, Option<StepBatch>) {
 
 fn take(outcome: PreemptOutcome) -> (Scheduler, Option<StepBatch>) {
     let (mut s, _) = running();
-    let request = s.plan().expect("it wants to grow");
+    let request = s.plan(NOW).expect("it wants to grow");
     let preempted = vec![Preempted { ticket: ticket(1), outcome }];
     s.granted(StepGrant { step: request.step, preempted, ..StepGrant::default() });
     (s, None)
@@ -207,7 +207,7 @@ fn a_cancelled_sequence_is_gone_for_every_later_event() {
             assert_eq!(s.phase(ID), None, "{event} after cancel in {phase}");
             s.cancel(SeqId(2));
         }
-        while let Some(request) = s.plan() {
+        while let Some(request) = s.plan(NOW) {
             s.granted(grant_all(&request));
         }
         assert!(s.is_drained(), "{phase}");

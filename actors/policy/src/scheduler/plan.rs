@@ -5,7 +5,7 @@ use crate::scheduler::rank::{Rank, Turn};
 use crate::scheduler::sequence::{Phase, Sequence};
 use crate::scheduler::state::{Scheduler, Stage};
 use tiercel_config::{PreemptionMode, SchedulerSettings};
-use tiercel_device::{StepId, Tier};
+use tiercel_device::{StepId, Tier, Timestamp};
 
 /// Most sequences asked to open in one step: each costs a look-up of its whole prefix, and a step
 /// rarely has room for more.
@@ -14,13 +14,13 @@ pub(crate) const MAX_OPENS_PER_STEP: usize = 32;
 impl Scheduler {
     /// The request for the next step; `None` if a step is under way or there is nothing to say. The
     /// answer must be given to [`Scheduler::granted`].
-    pub fn plan(&mut self) -> Option<StepRequest> {
+    pub fn plan(&mut self, now: Timestamp) -> Option<StepRequest> {
         if !matches!(self.stage, Stage::Idle) {
             return None;
         }
         self.replan = false;
         let (victims, ranks) = self.victims();
-        let wants = self.wants(&ranks);
+        let wants = self.wants(&ranks, now);
         let news = !self.progress.is_empty() || !self.released.is_empty();
         if wants.is_empty() && !news {
             return None;
@@ -76,11 +76,11 @@ impl Scheduler {
     /// The step's wants, best first. Decodes are given their token before any prefill, so that a long
     /// prompt never stalls a stream; prefills share what is left in order of rank, and background
     /// prompts only fill up a share of it.
-    fn wants(&mut self, victims: &[(Option<Rank>, bool)]) -> Vec<Want> {
+    fn wants(&mut self, victims: &[(Option<Rank>, bool)], now: Timestamp) -> Vec<Want> {
         let others_first = std::mem::take(&mut self.suspect_denied);
         let candidates = self.candidates(others_first);
         let decodes = candidates.iter().filter(|sequence| sequence.decoding()).count() as u32;
-        let prefill_budget = self.settings.max_num_batched_tokens.saturating_sub(decodes);
+        let prefill_budget = self.prefill_budget(&candidates, decodes, now);
         let background_budget = prefill_budget.min(self.background_budget());
         let mut prefill = 0;
         let mut wants = Vec::with_capacity(candidates.len());

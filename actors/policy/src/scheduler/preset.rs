@@ -11,6 +11,15 @@ pub enum Order {
     Tier,
 }
 
+/// How many prompt tokens a step may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Budget {
+    /// What `scheduler.max_num_batched_tokens` leaves beside the decodes.
+    Fixed,
+    /// Also no more than the streams' TPOT targets allow.
+    Slack,
+}
+
 /// The choices that make up a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preset {
@@ -20,6 +29,8 @@ pub struct Preset {
     /// (To grow, a running sequence may always take blocks from worse-ranked ones: without that, two
     /// half-finished sequences could wait for each other for ever.)
     pub preempt_to_start: bool,
+    /// How much prompt a step may hold.
+    pub budget: Budget,
     /// Whether background prompts only fill up a share of each step
     /// (`scheduler.background_prefill_percent`). A step cannot be interrupted: whatever it computes of
     /// prompts that nobody waits for, the better requests in it and behind it do wait for.
@@ -29,12 +40,21 @@ pub struct Preset {
 impl Preset {
     /// The preset behind a policy's name.
     pub fn of(policy: Policy) -> Preset {
-        let (order, preempt_to_start, pace_background) = match policy {
-            Policy::Fcfs => (Order::Arrival, false, false),
-            Policy::Priority => (Order::Tier, false, false),
-            Policy::PriorityPreempt => (Order::Tier, true, false),
-            Policy::Tiercel => (Order::Tier, true, true),
+        let fcfs = Preset {
+            order: Order::Arrival,
+            preempt_to_start: false,
+            budget: Budget::Fixed,
+            pace_background: false,
         };
-        Preset { order, preempt_to_start, pace_background }
+        let priority = Preset { order: Order::Tier, ..fcfs };
+        let preempting = Preset { preempt_to_start: true, ..priority };
+        match policy {
+            Policy::Fcfs => fcfs,
+            Policy::Priority => priority,
+            Policy::PriorityPreempt => preempting,
+            Policy::Tiercel => {
+                Preset { budget: Budget::Slack, pace_background: true, ..preempting }
+            }
+        }
     }
 }

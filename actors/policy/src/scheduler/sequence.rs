@@ -136,6 +136,11 @@ impl Sequence {
         self.tokens.len() as u32
     }
 
+    /// Output tokens that may still come.
+    pub(crate) fn output_left(&self) -> u32 {
+        self.max_tokens.saturating_sub(self.output_len())
+    }
+
     /// Output tokens so far.
     pub(crate) fn output_len(&self) -> u32 {
         self.len() - self.prompt.len() as u32

@@ -6,13 +6,14 @@ use crate::scheduler::plan::MAX_OPENS_PER_STEP;
 use crate::scheduler::preset::Preset;
 use crate::scheduler::sequence::{Phase, Sequence};
 use std::collections::{BTreeMap, BTreeSet};
-use tiercel_config::{EngineSettings, Policy, PreemptionMode, SchedulerSettings};
+use tiercel_config::{EngineSettings, Policy, PreemptionMode, SchedulerSettings, SloSettings};
 use tiercel_device::{DeviceInfo, DeviceProfile, SeqId, StepId};
 
 /// Every live sequence's state, and the cycle of plan, grant, step. See the module's documentation.
 #[derive(Debug)]
 pub struct Scheduler {
     pub(crate) settings: SchedulerSettings,
+    pub(crate) slo: SloSettings,
     pub(crate) mode: PreemptionMode,
     pub(crate) max_preemptions: u32,
     /// Whether sequences of one tenant find each other's blocks.
@@ -129,6 +130,7 @@ impl Scheduler {
     pub fn new(settings: &EngineSettings, info: &DeviceInfo, profile: DeviceProfile) -> Scheduler {
         Scheduler {
             settings: settings.scheduler.clone(),
+            slo: settings.slo.clone(),
             mode: settings.preemption.mode,
             max_preemptions: settings.preemption.max_per_request,
             share_prefixes: settings.prefix_cache.enabled,

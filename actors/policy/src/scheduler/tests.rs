@@ -14,6 +14,8 @@ use tiercel_device::{
 };
 
 pub(super) const BLOCK: u32 = 4;
+/// When everything is planned that does not depend on time.
+pub(super) const NOW: Timestamp = Timestamp(500);
 
 pub(super) fn scheduler(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
     let mut settings = EngineSettings::default();
@@ -89,7 +91,7 @@ pub(super) fn all_sample(batch: &StepBatch, token: u32) -> StepDone {
 }
 
 pub(super) fn submit(scheduler: &mut Scheduler) -> StepBatch {
-    let request = scheduler.plan().expect("something to run");
+    let request = scheduler.plan(NOW).expect("something to run");
     scheduler.granted(grant_all(&request)).0.expect("a batch")
 }
 
@@ -134,7 +136,7 @@ fn decodes_keep_their_token_while_a_long_prompt_takes_the_rest() {
     }
     step(&mut s);
     s.enqueue(sequence(4, Tier::Premium, 500));
-    let request = s.plan().expect("a step");
+    let request = s.plan(NOW).expect("a step");
     let tokens: Vec<u32> = request.wants.iter().map(|want| want.new_tokens).collect();
     assert_eq!(ids(&request), [4, 1, 2, 3], "the premium prompt is best-ranked");
     assert_eq!(tokens, [29, 1, 1, 1]);
@@ -145,7 +147,7 @@ fn the_long_prefill_threshold_bounds_each_prompt() {
     let mut s = scheduler(|e| e.scheduler.long_prefill_token_threshold = 8);
     s.enqueue(sequence(1, Tier::Standard, 100));
     s.enqueue(sequence(2, Tier::Standard, 100));
-    let request = s.plan().expect("a step");
+    let request = s.plan(NOW).expect("a step");
     assert!(request.wants.iter().all(|want| want.new_tokens == 8));
 }
 
@@ -161,7 +163,7 @@ fn background_prompts_only_fill_up_a_quarter_of_a_step() {
         if standard > 0 {
             s.enqueue(sequence(3, Tier::Standard, standard));
         }
-        let request = s.plan().expect("a step");
+        let request = s.plan(NOW).expect("a step");
         let tokens = |want: &Want| (want.ticket.seq.0, want.new_tokens);
         request.wants.iter().map(tokens).collect::<Vec<_>>()
     };
@@ -182,7 +184,7 @@ fn policies_differ_in_order_and_in_who_may_be_preempted_to_start() {
         s.enqueue(sequence(2, Tier::Standard, 4));
         step(&mut s);
         s.enqueue(sequence(3, Tier::Premium, 4));
-        let request = s.plan().expect("a step");
+        let request = s.plan(NOW).expect("a step");
         let victims: Vec<u64> = request.victims.iter().map(|v| v.ticket.seq.0).collect();
         let premium = request.wants.iter().find(|w| w.ticket.seq.0 == 3).expect("it waits");
         (ids(&request), victims, premium.max_victims)
@@ -200,7 +202,7 @@ fn nobody_takes_blocks_from_a_better_one_and_starting_never_from_its_own_tier() 
     }
     step(&mut s);
     s.enqueue(sequence(4, Tier::Standard, 4));
-    let request = s.plan().expect("a step");
+    let request = s.plan(NOW).expect("a step");
     let may: Vec<(u64, u32)> =
         request.wants.iter().map(|want| (want.ticket.seq.0, want.max_victims)).collect();
     // Victims are 3, 2, 1, each counting itself, whom the store passes over: the oldest may take both
@@ -215,7 +217,7 @@ fn held_sequences_do_not_run_and_go_first() {
     s.enqueue(sequence(2, Tier::Background, 4));
     step(&mut s);
     assert!(s.set_hold(SeqId(1), Hold::Stream, true));
-    let request = s.plan().expect("a step");
+    let request = s.plan(NOW).expect("a step");
     assert_eq!(ids(&request), [2]);
     assert_eq!(request.victims[0].ticket.seq, SeqId(1));
     assert_eq!(request.wants[0].max_victims, 2, "anybody may take the blocks of one who rests");
@@ -229,7 +231,7 @@ fn a_sequence_preempted_too_often_is_spared_by_starters_but_not_by_growth() {
     step(&mut s);
     s.enqueue(sequence(3, Tier::Premium, 4));
     s.enqueue(sequence(4, Tier::Premium, 4));
-    let request = s.plan().expect("a step");
+    let request = s.plan(NOW).expect("a step");
     let may: Vec<(u64, u32)> =
         request.wants.iter().map(|want| (want.ticket.seq.0, want.max_victims)).collect();
     // Only the first may start at their cost: somebody must always be able to go on.
@@ -242,13 +244,13 @@ fn the_best_ranked_reaches_past_itself_to_sequences_preempted_too_often() {
     s.enqueue(sequence(1, Tier::Standard, 4));
     s.enqueue(sequence(2, Tier::Background, 4));
     step(&mut s);
-    let request = s.plan().expect("a step");
+    let request = s.plan(NOW).expect("a step");
     let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0 };
     let preempted = vec![Preempted { ticket: ticket(2), outcome }];
     let (batch, _) = s.granted(StepGrant { preempted, ..grant_first(&request) });
     s.step_done(all_sample(&batch.expect("a batch"), 1), Timestamp(3));
     step(&mut s);
-    let request = s.plan().expect("a step");
+    let request = s.plan(NOW).expect("a step");
     let victims: Vec<u64> = request.victims.iter().map(|v| v.ticket.seq.0).collect();
     assert_eq!(victims, [1, 2], "who was preempted once is spared");
     assert_eq!(request.wants[0].max_victims, 2, "but not from the best-ranked");
@@ -263,7 +265,7 @@ fn waiters_that_were_denied_leave_their_places_to_those_who_run() {
     for id in 3..=6 {
         s.enqueue(sequence(id, Tier::Premium, 4));
     }
-    let request = s.plan().expect("a step");
+    let request = s.plan(NOW).expect("a step");
     assert_eq!(ids(&request), [3, 4, 5]);
     let denied = |request: &StepRequest| {
         let outcome = GrantOutcome::Denied { pending_blocks: 0 };
@@ -272,7 +274,7 @@ fn waiters_that_were_denied_leave_their_places_to_those_who_run() {
         StepGrant { step: request.step, grants, ..StepGrant::default() }
     };
     s.granted(denied(&request));
-    let request = s.plan().expect("a step");
+    let request = s.plan(NOW).expect("a step");
     assert_eq!(ids(&request), [3, 1, 2], "one waiter still asks");
     s.granted(grant_all(&request));
 }
@@ -290,7 +292,7 @@ fn a_suspect_without_blocks_lets_the_others_make_room() {
     let alone = submit(&mut s);
     s.step_done(all_sample(&alone, 1), Timestamp(2));
     for _ in 0..2 {
-        let request = s.plan().expect("a step");
+        let request = s.plan(NOW).expect("a step");
         assert_eq!(ids(&request), [2]);
         let outcome = GrantOutcome::Denied { pending_blocks: 0 };
         let grants = vec![Grant { ticket: request.wants[0].ticket, outcome }];
@@ -306,11 +308,11 @@ fn a_suspect_without_blocks_lets_the_others_make_room() {
 fn a_step_that_never_runs_holds_nothing_up() {
     let mut s = scheduler(|_| ());
     s.enqueue(sequence(1, Tier::Standard, 4));
-    let request = s.plan().expect("a step");
+    let request = s.plan(NOW).expect("a step");
     s.cancel(SeqId(1)).expect("it lives");
     assert!(s.granted(grant_all(&request)).0.is_none());
     assert!(s.must_replan());
-    let release = s.plan().expect("a release");
+    let release = s.plan(NOW).expect("a release");
     assert_eq!(release.completed_step, request.step, "copies behind it may start");
 }
 
@@ -360,7 +362,7 @@ fn the_mode_decides_what_happens_to_the_blocks() {
         let mut s = scheduler(|e| e.preemption.mode = mode);
         s.enqueue(sequence(1, Tier::Standard, prompt));
         step(&mut s);
-        s.plan().expect("a step").victims[0].swap
+        s.plan(NOW).expect("a step").victims[0].swap
     };
     assert!(swaps(PreemptionMode::Swap, 2));
     assert!(!swaps(PreemptionMode::Recompute, 30));
@@ -376,12 +378,12 @@ fn an_idle_engine_still_reports_what_was_released() {
     step(&mut s);
     s.cancel(SeqId(1)).expect("it lives");
     assert!(s.cancel(SeqId(1)).is_none(), "cancel is idempotent");
-    let request = s.plan().expect("the store must hear of the release");
+    let request = s.plan(NOW).expect("the store must hear of the release");
     assert_eq!(request.released, [SeqId(1)]);
     assert!(request.progress.is_empty(), "nothing is registered for the dead");
     assert!(s.granted(grant_all(&request)).0.is_none());
     assert!(s.is_drained());
-    assert!(s.plan().is_none());
+    assert!(s.plan(NOW).is_none());
 }
 
 #[test]
@@ -390,7 +392,7 @@ fn a_copied_victim_is_restored_when_nobody_needs_its_blocks_any_more() {
     s.enqueue(sequence(1, Tier::Background, 8));
     step(&mut s);
     s.enqueue(sequence(2, Tier::Premium, 8));
-    let request = s.plan().expect("a step");
+    let request = s.plan(NOW).expect("a step");
     let outcome = PreemptOutcome::Copying { blocks: 2 };
     let denied = Grant { ticket: ticket(2), outcome: GrantOutcome::Denied { pending_blocks: 2 } };
     s.granted(StepGrant {
@@ -401,7 +403,7 @@ fn a_copied_victim_is_restored_when_nobody_needs_its_blocks_any_more() {
     });
     assert_eq!(s.phase(SeqId(1)), Some(Phase::Preempting));
     s.cancel(SeqId(2)).expect("it lives");
-    let request = s.plan().expect("a release");
+    let request = s.plan(NOW).expect("a release");
     assert!(request.wants.is_empty(), "a victim is not scheduled");
     s.granted(grant_all(&request));
     let copied = StoreEvent::PreemptCopied { ticket: ticket(1), copied: 2, failed: 0 };
