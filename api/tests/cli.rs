@@ -121,6 +121,9 @@ fn what_cannot_be_simulated_is_named() {
         ("--noise", "-1", "--noise is -1; allowed: 0 to 2"),
         ("--duration", "100", "cooldown_s is 90; allowed: 0 to less than duration_s - warmup_s"),
         ("--set", "scheduler.max_num_seq=3", "scheduler.max_num_seqs"),
+        ("--set", "scheduler.policy=fcfs", "give --policy instead"),
+        ("--set", "slo.premium.ttft_ms=3", "targets are the workload's"),
+        ("--set", "http.listen=[::]:1", "no setting of the engine"),
         ("--json", "/nonexistent/r.json", "cannot write /nonexistent/r.json"),
     ] {
         let output = run(&["simulate", "--workload", workload, &format!("{flag}={value}")]);

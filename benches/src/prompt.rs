@@ -1,4 +1,4 @@
-//! Prompts of an exact length whose content no prefix cache has seen.
+//! Prompts of an exact length whose content, but for shared prefixes, no prefix cache has seen.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

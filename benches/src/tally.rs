@@ -4,7 +4,7 @@ use crate::report::TierReport;
 use crate::request::{Outcome, Record};
 use tiercel_workload::{Compliance, Latencies, Summary, Targets};
 
-/// Counts and samples of one tier. Bounded by [`crate::MAX_REQUESTS`] samples of each kind.
+/// Counts and samples of one tier. Bounded by [`tiercel_workload::MAX_REQUESTS`] samples of each kind.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally {
     sent: u64,

@@ -66,7 +66,8 @@ pub enum Policy {
     /// Better tiers start first and preempt lower ones when blocks or slots run out.
     #[serde(rename = "priority+preempt")]
     PriorityPreempt,
-    /// The default: as the one before, and background prompts only fill up a share of each step.
+    /// The default: as the one before, but steps hold only as much of prompts as the streams' TPOT
+    /// targets allow, and of background prompts only a share.
     #[default]
     #[serde(rename = "tiercel")]
     Tiercel,

@@ -3,20 +3,25 @@
 use crate::outcome::{Outcome, TierOutcome};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use tiercel_config::EngineSettings;
+use tiercel_device::Tier;
+use tiercel_workload::Workload;
 
 /// Runs of one workload on one device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// The workload.
-    pub workload: String,
+    /// Version of the program.
+    pub version: String,
+    /// The workload, `load` included; each run has its own seed.
+    pub workload: Workload,
+    /// Settings of the engine beside what the policies and the workload decide.
+    pub settings: EngineSettings,
     /// What the rates of its open classes were multiplied by.
     pub load: f64,
     /// The device.
     pub profile: String,
     /// Sigma of the noise on step times.
     pub noise_sigma: f64,
-    /// Simulated time of each run, seconds.
-    pub simulated_s: f64,
     /// The policies, in the order asked for.
     pub policies: Vec<PolicyRuns>,
 }
@@ -28,6 +33,13 @@ pub struct PolicyRuns {
     pub policy: String,
     /// The runs.
     pub runs: Vec<Outcome>,
+}
+
+impl Comparison {
+    /// Simulated time of each run, seconds.
+    pub fn simulated_s(&self) -> f64 {
+        self.workload.duration_s + self.workload.drain_s
+    }
 }
 
 /// Column heads of the table.
@@ -78,8 +90,14 @@ fn cell(values: impl Iterator<Item = f64>, high_is_bad: bool, decimals: usize) -
 impl PolicyRuns {
     /// A row of the table for each tier, then one for all.
     fn rows(&self) -> Vec<[String; HEADS.len()]> {
-        let tiers = self.runs.first().map_or(0, |run| run.tiers.len());
-        let mut rows: Vec<_> = (0..tiers).map(|tier| self.row(|run| run.tiers.get(tier))).collect();
+        // A tier may have had no request in the window of one seed.
+        let seen = |tier: &Tier| {
+            self.runs.iter().any(|run| run.tiers.iter().any(|found| found.tier == tier.name()))
+        };
+        let tiers = Tier::ALL.into_iter().filter(seen);
+        let mut rows: Vec<_> = tiers
+            .map(|tier| self.row(|run| run.tiers.iter().find(|found| found.tier == tier.name())))
+            .collect();
         if let Some(first) = rows.first_mut() {
             first[0].clone_from(&self.policy);
         }
@@ -116,14 +134,16 @@ impl PolicyRuns {
 impl fmt::Display for Comparison {
     /// A table: means over the seeds, and in brackets the worst.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Comparison { workload, load, profile, noise_sigma, simulated_s, .. } = self;
+        let Comparison { workload, load, profile, noise_sigma, .. } = self;
         let seeds: Vec<String> = match self.policies.first() {
             Some(policy) => policy.runs.iter().map(|run| run.seed.to_string()).collect(),
             None => Vec::new(),
         };
         writeln!(
             f,
-            "{workload} at {load} on {profile}, {simulated_s} s, noise {noise_sigma}, seeds {}\n",
+            "{} at {load} on {profile}, {} s, noise {noise_sigma}, seeds {}\n",
+            workload.name,
+            self.simulated_s(),
             seeds.join(" ")
         )?;
         let mut rows = vec![HEADS.map(str::to_owned)];
@@ -151,6 +171,8 @@ impl fmt::Display for Comparison {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const WORKLOAD: &str = "name = 'w'\nseed = 1\nduration_s = 50\ndrain_s = 10\nclass = []";
 
     fn run(seed: u64, output_tokens_per_s: f64, preemptions_per_min: f64) -> Outcome {
         let tier = |name: &str| TierOutcome {
@@ -183,16 +205,19 @@ mod tests {
     #[test]
     fn a_table_shows_means_and_the_worst_seed() {
         let comparison = Comparison {
-            workload: "w".into(),
+            version: "1".into(),
+            workload: toml::from_str(WORKLOAD).expect("a workload"),
+            settings: EngineSettings::default(),
             load: 1.0,
             profile: "p".into(),
             noise_sigma: 0.1,
-            simulated_s: 60.0,
             policies: vec![PolicyRuns {
                 policy: "fcfs".into(),
                 runs: vec![run(3, 100.0, 1.0), run(4, 80.0, 3.0)],
             }],
         };
+        let mut without = comparison.clone();
+        without.policies[0].runs[1].tiers[0].tier = "background".into();
         let text = comparison.to_string();
         let lines: Vec<String> = text
             .lines()
@@ -201,5 +226,10 @@ mod tests {
         assert!(text.starts_with("w at 1 on p, 60 s, noise 0.1, seeds 3 4\n"), "{text}");
         assert_eq!(lines[3], "fcfs premium 20 - - - - - 90 (80)");
         assert_eq!(lines[4], "total 20 - - - - - 90 (80) 2.0 (3.0) 0.00 (0.00)");
+        // A tier that one seed did not see is its own row, not part of another's.
+        let text = without.to_string();
+        let of = |tier: &str| text.lines().find(|line| line.contains(tier)).map(str::to_owned);
+        assert!(of("premium").expect("a row").trim_end().ends_with(" 100"), "{text}");
+        assert!(of("background").expect("a row").trim_end().ends_with(" 80"), "{text}");
     }
 }

@@ -4,9 +4,9 @@ use crate::laboratory::{Laboratory, simulate};
 use crate::outcome::Outcome;
 use crate::traffic::{END_TOKEN, Seen, Traffic};
 use tiercel_actors::Counters;
-use tiercel_config::{EngineSettings, SettingsError};
-use tiercel_device::{Clock, MockOptions, MockProfile, Timestamp};
-use tiercel_workload::{Workload, seconds};
+use tiercel_config::{EngineSettings, SettingsError, SloSettings, SloTargets};
+use tiercel_device::{Clock, MockOptions, MockProfile, Tier, Timestamp};
+use tiercel_workload::{MAX_REQUESTS, Targets, Workload, seconds};
 
 /// How often progress is reported, simulated us.
 const PROGRESS_US: u64 = 5_000_000;
@@ -18,7 +18,8 @@ pub struct Experiment {
     pub workload: Workload,
     /// The device.
     pub profile: MockProfile,
-    /// The engine, policy included.
+    /// The engine, policy included. The workload's targets and limits, where it has any, take the place of
+    /// its own.
     pub settings: EngineSettings,
     /// Spread of step times: sigma of a log-normal factor of mean 1; 0 for none.
     pub noise_sigma: f64,
@@ -40,6 +41,9 @@ pub enum ExperimentError {
         /// Tokens of the device.
         vocab_size: u32,
     },
+    /// More requests came up than may be sent.
+    #[error("more than {MAX_REQUESTS} requests were due; shorten the run or slow the traffic")]
+    TooMany,
     /// The engine died.
     #[error("the engine died at {at_s:.3} s: {cause}")]
     Died {
@@ -97,6 +101,17 @@ impl Experiment {
         if let Some(most) = self.workload.simulation.max_num_seqs {
             settings.scheduler.max_num_seqs = most;
         }
+        let SloSettings { premium, standard, background, .. } = &mut settings.slo;
+        for class in &self.workload.classes {
+            let Some(Targets { ttft_ms, tpot_ms, e2e_ms, .. }) = class.targets else { continue };
+            let promised = match class.tier {
+                Tier::System => continue,
+                Tier::Premium => &mut *premium,
+                Tier::Standard => &mut *standard,
+                Tier::Background => &mut *background,
+            };
+            *promised = SloTargets { ttft_ms, tpot_ms, e2e_ms };
+        }
         settings
     }
 
@@ -132,6 +147,9 @@ impl Experiment {
         if let Some(first) = log.first().first() {
             let first = first.to_string();
             return Err(ExperimentError::Wrong { count: log.total(), first });
+        }
+        if traffic.too_many() {
+            return Err(ExperimentError::TooMany);
         }
         let counters = engine.status().await.unwrap_or_default().counters;
         let seen = traffic.take();

@@ -25,4 +25,3 @@ pub use comparison::{Comparison, PolicyRuns};
 pub use experiment::{Experiment, ExperimentError};
 pub use laboratory::{Collected, Laboratory, collect, request, simulate};
 pub use outcome::{Outcome, TierOutcome};
-pub use record::{Ending, Record};

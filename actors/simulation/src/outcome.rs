@@ -42,10 +42,10 @@ pub struct TierOutcome {
     pub refused: u64,
     /// Requests that ended with an error.
     pub failed: u64,
-    /// Requests that the run left unfinished. Their latencies count with what they had waited at its end, a
-    /// lower bound.
+    /// Requests that the run left unfinished. Their latencies count with what they had waited at its end: a
+    /// lower bound, of the time per token an estimate.
     pub unfinished: u64,
-    /// Requests that were preempted at least once.
+    /// Completed requests that were preempted at least once.
     pub preempted: u64,
     /// Time to first token.
     pub ttft_ms: Option<Summary>,
@@ -151,9 +151,7 @@ impl Tally {
         self.ttft_ms.extend(latencies.ttft_ms);
         self.tpot_ms.extend(latencies.tpot_ms);
         self.e2e_ms.extend(latencies.e2e_ms);
-        if record.tokens > 1 {
-            self.max_gap_ms.push(record.max_gap_us as f64 / 1000.0);
-        }
+        self.max_gap_ms.extend(record.max_gap_ms(end));
         if let Some(targets) = &workload.classes[record.planned.class].targets {
             let targets = targets.of_prompt(record.planned.prompt_tokens);
             let completed = record.ending == Ending::Completed;
@@ -246,7 +244,7 @@ mod tests {
             record(79.5, &[], Ending::Unfinished),
             record(80.0, &[1.0], Ending::Unfinished),
         ];
-        let seen = Seen { records, tokens_in_window: [0, 700, 0, 0] };
+        let seen = Seen { records, tokens_in_window: [0, 700, 0, 0], too_many: false };
         let counters = Counters { recomputed_tokens: 8, steps: 5, ..Counters::default() };
         let outcome = Outcome::of(&workload, &seen, &counters, Timestamp(seconds(100.0)));
         let [premium] = &outcome.tiers[..] else { panic!("one tier: {outcome:?}") };
@@ -259,6 +257,8 @@ mod tests {
         let tpot = premium.tpot_ms.expect("samples");
         assert_eq!((tpot.count, tpot.p50, tpot.max), (3, 20.0, 20_900.0));
         assert_eq!(premium.e2e_ms.expect("samples").max, 21_000.0);
+        // The unfinished one waits for its second token.
+        assert_eq!(premium.max_gap_ms.expect("samples").max, 20_900.0);
         assert_eq!(premium.compliant_percent(), Some(100.0 / 6.0));
         assert_eq!(outcome.total.output_tokens_per_s, 10.0);
         // Five requests got a first token: 50 prompt tokens and 11 of output.

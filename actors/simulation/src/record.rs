@@ -5,7 +5,7 @@ use tiercel_workload::{Latencies, Planned};
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
+pub(crate) enum Ending {
     /// Its output is complete.
     Completed,
     /// It was turned away.
@@ -18,25 +18,25 @@ pub enum Ending {
 
 /// One request.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Record {
+pub(crate) struct Record {
     /// What it was to be.
-    pub planned: Planned,
+    pub(crate) planned: Planned,
     /// Its tier.
-    pub tier: Tier,
+    pub(crate) tier: Tier,
     /// When it was due; that is also when it was sent.
-    pub due: Timestamp,
+    pub(crate) due: Timestamp,
     /// When its first token came.
-    pub first: Option<Timestamp>,
+    pub(crate) first: Option<Timestamp>,
     /// When its last token so far came, or `due`.
-    pub last: Timestamp,
+    pub(crate) last: Timestamp,
     /// Its tokens so far, the one that ended it included.
-    pub tokens: u32,
+    pub(crate) tokens: u32,
     /// Longest time between two tokens, us.
-    pub max_gap_us: u64,
+    pub(crate) max_gap_us: u64,
     /// How often it was preempted, known at its end.
-    pub preemptions: u32,
+    pub(crate) preemptions: u32,
     /// How it ended.
-    pub ending: Ending,
+    pub(crate) ending: Ending,
 }
 
 impl Record {
@@ -64,9 +64,17 @@ impl Record {
         self.tokens += 1;
     }
 
+    /// Largest gap between two tokens; for one that the run left unfinished also from its last token to the
+    /// `end`. `None` without two of these.
+    pub(crate) fn max_gap_ms(&self, end: Timestamp) -> Option<f64> {
+        let open = self.ending == Ending::Unfinished && self.tokens > 0;
+        let waits_us = if open { end.since_us(self.last) } else { 0 };
+        (open || self.tokens > 1).then(|| self.max_gap_us.max(waits_us) as f64 / 1000.0)
+    }
+
     /// Its latencies. Those of a request that the run left unfinished are what it had waited at the
-    /// `end`, a lower bound; a refused or failed one has none.
-    pub fn latencies(&self, end: Timestamp) -> Latencies {
+    /// `end`: a lower bound, of the time per token an estimate. A refused or failed one has none.
+    pub(crate) fn latencies(&self, end: Timestamp) -> Latencies {
         let (until, cut_short) = match self.ending {
             Ending::Completed => (self.last, false),
             Ending::Unfinished => (end, true),

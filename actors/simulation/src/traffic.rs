@@ -9,7 +9,7 @@ use tiercel_actors::{EngineHandle, FinishReason, Request, StreamEvent};
 use tiercel_device::{SamplingParams, Tier, Timestamp, TokenId};
 use tiercel_policy::blocks::Salt;
 use tiercel_workload::{
-    Arrival, Class, Planned, Random, Workload, arrivals, closed_request, seconds,
+    Arrival, Class, MAX_REQUESTS, Planned, Random, Workload, arrivals, closed_request, seconds,
 };
 
 /// Ends the outputs of classes that don't ignore it.
@@ -33,6 +33,8 @@ pub(crate) struct Seen {
     pub(crate) records: Vec<Record>,
     /// Tokens within the window, by tier.
     pub(crate) tokens_in_window: [u64; 4],
+    /// Whether more requests were due than may be sent.
+    pub(crate) too_many: bool,
 }
 
 impl Traffic {
@@ -62,6 +64,11 @@ impl Traffic {
                 actix_rt::spawn(Rc::clone(self).closed_stream(index, stream));
             }
         }
+    }
+
+    /// Whether more requests were due than may be sent.
+    pub(crate) fn too_many(&self) -> bool {
+        self.seen.borrow().too_many
     }
 
     /// What was seen until now; what happens later is not recorded.
@@ -97,9 +104,13 @@ impl Traffic {
         let class = &self.workload.classes[planned.class];
         let due = self.engine.clock().now();
         let record = {
-            let records = &mut self.seen.borrow_mut().records;
-            records.push(Record::new(planned, class.tier, due));
-            records.len() - 1
+            let mut seen = self.seen.borrow_mut();
+            if seen.records.len() as u64 >= MAX_REQUESTS {
+                seen.too_many = true;
+                return Ending::Refused;
+            }
+            seen.records.push(Record::new(planned, class.tier, due));
+            seen.records.len() - 1
         };
         let ending = match self.engine.submit(self.request(class, &planned)).await {
             Err(_) => Ending::Refused,

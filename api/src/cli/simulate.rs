@@ -3,13 +3,13 @@
 use crate::cli::Failure;
 use crate::cli::report_file::ReportFile;
 use clap::Args;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::ops::Range;
 use std::path::PathBuf;
 use tiercel_config::{EngineSettings, Loader, Policy};
 use tiercel_device::{Clock, MockProfile};
 use tiercel_simulation::{Comparison, Experiment, Outcome, PolicyRuns};
-use tiercel_workload::Workload;
+use tiercel_workload::{Arrival, Class, Workload};
 
 /// Settings of the simulated engine that differ from a server's: a large device, and queues as long as
 /// the traffic makes them, so that a policy's waiting shows instead of its refusals.
@@ -51,13 +51,14 @@ pub(crate) struct Simulate {
     /// Simulated time, instead of the workload's own, seconds
     #[arg(long, value_name = "S")]
     duration: Option<f64>,
-    /// Multiply the rates of the workload's open classes
+    /// Multiply the rates of the workload's Poisson classes
     #[arg(long, value_name = "K", default_value_t = 1.0)]
     load: f64,
     /// Spread of step times: sigma of a log-normal factor of mean 1
     #[arg(long, value_name = "SIGMA", default_value_t = 0.0)]
     noise: f64,
-    /// Any setting of the engine by its name, such as preemption.mode=swap; may be repeated
+    /// A setting of the engine by its name, such as preemption.mode=swap; may be repeated. Targets are the
+    /// workload's
     #[arg(long = "set", value_name = "NAME=VALUE")]
     settings: Vec<String>,
     /// Write all results here; a file of that name is replaced when the runs are over
@@ -67,12 +68,12 @@ pub(crate) struct Simulate {
 
 impl Simulate {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let workload = self.load_workload()?;
+        let mut workload = self.load_workload()?;
         let profile = MockProfile::named(&self.profile).map_err(Failure::usage)?;
         if !(0.0..=2.0).contains(&self.noise) {
             return Err(Failure::usage(format!("--noise is {}; allowed: 0 to 2", self.noise)));
         }
-        let settings = self.engine_settings()?;
+        let settings = self.engine_settings(&mut workload)?;
         let json = self.json.as_ref().map(|path| ReportFile::create(path.clone())).transpose()?;
         let seeds: Vec<u64> = match (self.seed, &self.seeds) {
             (Some(seed), _) => vec![seed],
@@ -97,18 +98,23 @@ impl Simulate {
             policies.push(PolicyRuns { policy: policy_name(*policy).to_owned(), runs });
         }
         let comparison = Comparison {
-            simulated_s: workload.duration_s + workload.drain_s,
-            workload: workload.name,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            workload,
+            settings,
             load: self.load,
             profile: profile.name,
             noise_sigma: self.noise,
             policies,
         };
-        print!("{comparison}");
+        if let Some(json) = json {
+            json.write(&comparison)?;
+        }
+        let printed = write!(std::io::stdout(), "{comparison}");
+        printed.map_err(|error| Failure::new(format!("cannot print the table: {error}")))?;
         let runs = comparison.policies.iter().map(|policy| policy.runs.len()).sum::<usize>() as f64;
-        let speed = comparison.simulated_s * runs / clock.now().since_ms(began) * 1000.0;
+        let speed = comparison.simulated_s() * runs / clock.now().since_ms(began) * 1000.0;
         eprintln!("{speed:.0} simulated seconds a second");
-        json.map_or(Ok(()), |json| json.write(&comparison))
+        Ok(())
     }
 
     fn load_workload(&self) -> Result<Workload, Failure> {
@@ -118,6 +124,12 @@ impl Simulate {
         }
         let mut workload =
             Workload::load(&self.workload).map_err(Failure::usage)?.at_load(self.load);
+        let open = |class: &Class| matches!(class.arrival, Arrival::Poisson(_));
+        if self.load != 1.0 && !workload.classes.iter().any(open) {
+            return Err(Failure::usage(
+                "--load needs a class with Poisson arrivals; there is none",
+            ));
+        }
         if let Some(duration_s) = self.duration {
             workload.duration_s = duration_s;
         }
@@ -127,13 +139,28 @@ impl Simulate {
         }
     }
 
-    fn engine_settings(&self) -> Result<EngineSettings, Failure> {
+    /// The settings of `--set`. What is set there goes before what the workload asks for.
+    fn engine_settings(&self, workload: &mut Workload) -> Result<EngineSettings, Failure> {
+        for assignment in &self.settings {
+            let name = assignment.split('=').next().unwrap_or_default();
+            let problem = match name.split('.').next().unwrap_or_default() {
+                "scheduler" if name == "scheduler.policy" => "give --policy instead",
+                "slo" => "targets are the workload's",
+                "scheduler" | "preemption" | "prefix_cache" | "admission" | "stream" => "",
+                _ => "it is no setting of the engine",
+            };
+            if !problem.is_empty() {
+                return Err(Failure::usage(format!("--set {name}: {problem}")));
+            }
+            if name == "scheduler.max_num_seqs" {
+                workload.simulation.max_num_seqs = None;
+            }
+        }
         let mut loader = Loader::default();
         let given = self.settings.iter().map(String::as_str);
         for assignment in DEFAULTS.into_iter().chain(given) {
             loader.assignment(assignment).map_err(Failure::usage)?;
         }
-        // The workload may ask for more sequences in a step than a server's default.
         let (settings, _) = loader.finish().map_err(Failure::usage)?;
         Ok(settings.engine)
     }

@@ -16,6 +16,8 @@ pub const MAX_CLASSES: usize = 16;
 pub const MAX_STREAMS: u32 = 1024;
 /// Longest run, seconds.
 pub const MAX_DURATION_S: f64 = 86_400.0;
+/// Most device blocks that a simulated engine is given.
+const MAX_POOL_BLOCKS: u32 = 10_000_000;
 /// Most shared prefixes of a class.
 pub const MAX_PREFIXES: u32 = 10_000;
 /// Largest workload file, bytes.
@@ -71,7 +73,8 @@ pub struct Class {
     /// Prompt length; required unless a trace states it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_tokens: Option<Length>,
-    /// Output length, sent as `max_tokens`; required unless a trace states it.
+    /// Output length; required unless a trace states it. Sent as `max_tokens`; the simulator, which can end
+    /// an output by a token, sends the longest possible instead unless `ignore_eos`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<Length>,
     /// Whether outputs go on to their full length.
@@ -120,8 +123,8 @@ pub struct Bursts {
     pub period_s: f64,
 }
 
-/// Shared beginnings of prompts, as system prompts are. They come before the drawn prompt, and every class
-/// draws from the same ones.
+/// Shared beginnings of prompts, as system prompts are. They come before the drawn prompt, and classes with
+/// equal fields draw from the same ones.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prefix {
@@ -204,7 +207,7 @@ impl Targets {
 }
 
 /// What the simulator gives the engine for this traffic; a server is configured by itself.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pool {
     /// Device blocks of KV memory; those of the device profile by default.
@@ -305,8 +308,12 @@ impl Workload {
         if !(0.0..=3600.0).contains(&self.drain_s) {
             return top("drain_s", allowed(self.drain_s, "0 to 3600"));
         }
-        if self.simulation.device_blocks == Some(0) || self.simulation.max_num_seqs == Some(0) {
-            return top("simulation", "has a 0; allowed: at least 1".into());
+        let Pool { device_blocks, max_num_seqs } = self.simulation;
+        if device_blocks.is_some_and(|blocks| !(1..=MAX_POOL_BLOCKS).contains(&blocks)) {
+            return top("simulation.device_blocks", format!("must be 1 to {MAX_POOL_BLOCKS}"));
+        }
+        if max_num_seqs == Some(0) {
+            return top("simulation.max_num_seqs", "must be at least 1".into());
         }
         if self.classes.is_empty() || self.classes.len() > MAX_CLASSES {
             return top("class", format!("must appear 1 to {MAX_CLASSES} times"));
@@ -331,18 +338,18 @@ impl Workload {
 impl Poisson {
     fn problem(&self) -> Option<(&'static str, String)> {
         let Poisson { rate_per_s, bursts } = *self;
-        if !(rate_per_s > 0.0 && rate_per_s <= 10_000.0) {
-            return Some(("rate_per_s", allowed(rate_per_s, "above 0, at most 10000")));
+        if !(1e-6..=10_000.0).contains(&rate_per_s) {
+            return Some(("rate_per_s", allowed(rate_per_s, "0.000001 to 10000")));
         }
         let Bursts { factor, length_s, period_s } = bursts?;
         if !(0.0..=1000.0).contains(&factor) {
             return Some(("bursts.factor", allowed(factor, "0 to 1000")));
         }
-        if !(period_s > 0.0 && period_s <= MAX_DURATION_S) {
-            return Some(("bursts.period_s", allowed(period_s, "above 0, at most 86400")));
+        if !(0.1..=MAX_DURATION_S).contains(&period_s) {
+            return Some(("bursts.period_s", allowed(period_s, "0.1 to 86400")));
         }
-        let wrong = !(length_s > 0.0 && length_s < period_s);
-        wrong.then(|| ("bursts.length_s", allowed(length_s, "above 0, less than period_s")))
+        let wrong = !(length_s >= 0.01 && length_s < period_s);
+        wrong.then(|| ("bursts.length_s", allowed(length_s, "0.01 to less than period_s")))
     }
 }
 
@@ -357,9 +364,9 @@ impl Class {
     fn expected_arrivals(&self, duration_s: f64) -> f64 {
         match &self.arrival {
             Arrival::Poisson(poisson) => {
-                let bursts =
-                    poisson.bursts.map_or(0.0, |b| (b.factor - 1.0) * b.length_s / b.period_s);
-                poisson.rate_per_s * (1.0 + bursts) * (duration_s - self.start_s)
+                // At most: as if all of it were one burst.
+                let factor = poisson.bursts.map_or(1.0, |bursts| bursts.factor.max(1.0));
+                poisson.rate_per_s * factor * (duration_s - self.start_s)
             }
             Arrival::Trace(trace) => trace.entries.len() as f64,
             Arrival::Closed(_) => 0.0,
@@ -399,6 +406,10 @@ impl Class {
 
     fn prefix_problem(&self) -> Option<(String, String)> {
         let Prefix { share, count, zipf, min, max } = self.prefix?;
+        if matches!(self.arrival, Arrival::Trace(_)) {
+            let problem = "is not for a trace, which states its own lengths";
+            return Some(("prefix".into(), problem.into()));
+        }
         let field = |name: &str, problem: String| Some((format!("prefix.{name}"), problem));
         if !(0.0..=1.0).contains(&share) {
             return field("share", allowed(share, "0 to 1"));

@@ -41,7 +41,7 @@ pub fn arrivals(workload: &Workload, class: usize) -> impl Iterator<Item = Plann
         .map_while(move |number| {
             let drawn = match &spec.arrival {
                 Arrival::Poisson(poisson) => {
-                    at_s = next_arrival(at_s, poisson, gaps.exponential(1.0));
+                    at_s = next_arrival(at_s, poisson, gaps.exponential(1.0), workload.duration_s);
                     draw(workload.seed, spec, class, 0, number)
                 }
                 Arrival::Trace(trace) => {
@@ -57,13 +57,13 @@ pub fn arrivals(workload: &Workload, class: usize) -> impl Iterator<Item = Plann
 }
 
 /// When the next request of a Poisson class comes. `wait` is how many requests are expected until then:
-/// an exponential of mean 1, used up at the rate of the moment.
-fn next_arrival(mut at_s: f64, poisson: &Poisson, mut wait: f64) -> f64 {
+/// an exponential of mean 1, used up at the rate of the moment. From `end_s` on it does not matter when.
+fn next_arrival(mut at_s: f64, poisson: &Poisson, mut wait: f64, end_s: f64) -> f64 {
     let Poisson { rate_per_s, bursts } = *poisson;
     let Some(Bursts { factor, length_s, period_s }) = bursts else {
         return at_s + wait / rate_per_s;
     };
-    loop {
+    while at_s < end_s {
         let phase_s = at_s.rem_euclid(period_s);
         let calm_s = period_s - length_s;
         let (rate_per_s, left_s) = if phase_s < calm_s {
@@ -78,6 +78,7 @@ fn next_arrival(mut at_s: f64, poisson: &Poisson, mut wait: f64) -> f64 {
         // A remainder lost to rounding must not keep it at the same border for ever.
         at_s += left_s.max(1e-9);
     }
+    at_s
 }
 
 /// Request `number` of a stream of a closed class.
@@ -114,7 +115,7 @@ fn draw(seed: u64, spec: &Class, class: usize, stream: u32, number: u64) -> Draw
     (spec.prefix.and_then(|prefix| shared(seed, &prefix, &mut random)), prompt, output)
 }
 
-/// Which shared prefix a request has, if any. Their lengths depend on the seed and their number alone.
+/// Which shared prefix a request has, if any. Its length depends on the seed, its number and the limits.
 fn shared(seed: u64, prefix: &Prefix, random: &mut Random) -> Option<SharedPrefix> {
     if random.unit() >= prefix.share {
         return None;

@@ -124,7 +124,7 @@ fn a_wrong_file_is_refused_with_its_field_and_what_is_allowed() {
         (
             "duration_s = 10",
             "duration_s = 10\nsimulation = { device_blocks = 0 }",
-            "simulation has a 0",
+            "simulation.device_blocks must be 1 to",
         ),
         ("poisson = { rate_per_s = 2.0 }", "uniform = {}", "expected one of"),
         (

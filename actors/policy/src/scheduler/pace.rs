@@ -5,8 +5,9 @@
 //! less than that is its bank, and the next step may take the target plus the bank. The stream with the
 //! least to spend sets the length of the step, and prompts fill it up to there.
 //!
-//! Nothing is gained by hurrying for a stream that cannot meet its target any more, and a prompt is held up
-//! no longer than its own target for the first token allows: see [`Scheduler::prefill_budget`].
+//! Nothing is gained by hurrying for a stream that cannot meet its target any more. Prompts whose first
+//! tokens are due go before the pace of streams of their own and of worse tiers: see
+//! [`Scheduler::prefill_budget`].
 //!
 //! The bank and the pace of first tokens are the reference scheduler's of the project's workloads page.
 
@@ -27,19 +28,32 @@ const FIRST_TOKEN_AIM: f64 = 0.85;
 /// streams have to spend.
 const MIN_TOKENS: u32 = 16;
 
-/// What the streams of a step allow.
-struct Allowance {
-    /// Length of the step, us.
-    step_us: f64,
-    /// Tier of the stream that has the least to spend.
-    tier: Tier,
+/// How far behind a stream may be and still set the pace, in times of its target. What is further behind was
+/// held up by something that shorter steps do not cure: its reader, an operator, a preemption.
+const MAX_BEHIND: f64 = 10.0;
+
+/// Lengths of the step that the streams allow, us, by tier; infinite without a stream that has a target it
+/// can still meet.
+struct Allowances([f64; Tier::ALL.len()]);
+
+impl Allowances {
+    /// What streams of better tiers than `tier` allow.
+    fn above(&self, tier: Tier) -> f64 {
+        self.0[..tier.index()].iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
+    /// The least, and its tier.
+    fn tightest(&self) -> Option<(Tier, f64)> {
+        let all = Tier::ALL.into_iter().zip(self.0);
+        all.min_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, us)| us.is_finite())
+    }
 }
 
 impl Scheduler {
     /// Most prompt tokens of a step with these candidates, of whom `decodes` are streams.
     ///
-    /// The streams' allowance, but never less than brings the first tokens of requests at least as good
-    /// as the tightest stream in time.
+    /// What all streams allow; more where first tokens would come late otherwise, as far as the streams of
+    /// tiers better than theirs allow it.
     pub(crate) fn prefill_budget(
         &self,
         candidates: &[&Sequence],
@@ -53,39 +67,55 @@ impl Scheduler {
         let streams = || candidates.iter().copied().filter(|sequence| sequence.decoding());
         let kv_tokens = streams().map(|sequence| u64::from(sequence.len())).sum();
         let bare_us = self.cost.step_us(decodes, 0, kv_tokens);
-        let Some(allowance) = self.allowance(streams(), bare_us, now) else { return room };
+        let allowances = self.allowances(streams(), bare_us, now);
+        let Some((paced, tightest_us)) = allowances.tightest() else { return room };
         let token_us = (self.cost.step_us(decodes, 1, kv_tokens) - bare_us).max(1e-3);
-        let spare = ((allowance.step_us - bare_us) / token_us).max(0.0) as u32;
-        let step_us = allowance.step_us.max(bare_us);
-        let pressing = candidates
-            .iter()
-            .filter_map(|prompt| self.pressing_tokens(prompt, step_us, allowance.tier, now))
-            .fold(0, u32::saturating_add);
-        spare.max(pressing).max(MIN_TOKENS).min(room)
+        // The cast saturates: nothing above means no limit.
+        let spare = |step_us: f64| ((step_us - bare_us) / token_us).max(0.0) as u32;
+        let step_us = tightest_us.max(bare_us);
+        let mut budget = spare(tightest_us).max(MIN_TOKENS);
+        let mut pressing = 0_u32;
+        for tier in Tier::ALL {
+            let prompts = candidates.iter().filter(|prompt| prompt.tier == tier);
+            let tokens = prompts.filter_map(|p| self.pressing_tokens(p, step_us, paced, now));
+            pressing = tokens.fold(pressing, u32::saturating_add);
+            budget = budget.max(pressing.min(spare(allowances.above(tier))));
+        }
+        budget.min(room)
     }
 
-    /// The least that a stream has to spend; `None` if none has a target that it can still meet.
-    /// `bare_us` is the length of a step without prompts.
-    fn allowance<'a>(
+    /// What the streams allow; `bare_us` is the length of a step without prompts.
+    fn allowances<'a>(
         &self,
         streams: impl Iterator<Item = &'a Sequence>,
         bare_us: f64,
         now: Timestamp,
-    ) -> Option<Allowance> {
-        let allowances = streams.filter_map(|stream| {
-            let aim_us = self.targets(stream.tier)?.tpot_ms? * 1000.0 * AIM;
-            let elapsed_us = now.since_us(stream.first_token_at?) as f64;
-            let bank_us = aim_us * (f64::from(stream.output_len()) - 1.0) - elapsed_us;
-            let can_gain_us = f64::from(stream.output_left()) * (aim_us - bare_us);
-            let step_us = aim_us + if bank_us < 0.0 { bank_us / CATCH_UP_STEPS } else { bank_us };
-            (bank_us + can_gain_us >= 0.0).then_some(Allowance { step_us, tier: stream.tier })
-        });
-        allowances.min_by(|a, b| a.step_us.total_cmp(&b.step_us))
+    ) -> Allowances {
+        let mut least = [f64::INFINITY; Tier::ALL.len()];
+        for stream in streams {
+            if let Some(step_us) = self.allowance(stream, bare_us, now) {
+                let least = &mut least[stream.tier.index()];
+                *least = least.min(step_us);
+            }
+        }
+        Allowances(least)
+    }
+
+    /// Length of the next step that a stream allows, us; `None` without a target it can still meet.
+    fn allowance(&self, stream: &Sequence, bare_us: f64, now: Timestamp) -> Option<f64> {
+        let aim_us = self.targets(stream.tier)?.tpot_ms? * 1000.0 * AIM;
+        let elapsed_us = now.since_us(stream.first_token_at?) as f64;
+        let bank_us = aim_us * (f64::from(stream.output_len()) - 1.0) - elapsed_us;
+        let can_gain_us = f64::from(stream.output_left()) * (aim_us - bare_us);
+        let lost = bank_us + can_gain_us < 0.0 || bank_us < -MAX_BEHIND * aim_us;
+        let share = if bank_us < 0.0 { 1.0 / CATCH_UP_STEPS } else { 1.0 };
+        (!lost).then_some(aim_us + bank_us * share)
     }
 
     /// Tokens of a prompt that a step of `step_us` must hold for its first token to come in time, if the
-    /// steps until then hold as many. One that is late already goes on as fast as if it had just come,
-    /// unless it is of a better tier than the `paced` stream, which then may wait; nothing without a target.
+    /// steps until then hold as many. One that is late whatever is done goes on as fast as if it had just
+    /// come, or if it is of a better tier than the `paced` stream, which then may wait, at once. `None` for
+    /// what is no prompt or has no target.
     fn pressing_tokens(
         &self,
         prompt: &Sequence,
@@ -93,22 +123,22 @@ impl Scheduler {
         paced: Tier,
         now: Timestamp,
     ) -> Option<u32> {
-        let starts = !prompt.decoding() && prompt.output_len() == 0 && prompt.tier <= paced;
-        if !starts {
+        if prompt.decoding() || prompt.output_len() > 0 {
             return None;
         }
-        let aim_us = self.targets(prompt.tier)?.ttft_ms? * 1000.0 * FIRST_TOKEN_AIM;
+        let target_us = self.targets(prompt.tier)?.ttft_ms? * 1000.0;
+        let aim_us = target_us * FIRST_TOKEN_AIM;
         let left = prompt.len() - prompt.computed;
         // The first token comes at the end of its step.
-        let time_us = aim_us - step_us - now.since_us(prompt.arrival) as f64;
-        let over_us = if time_us > step_us {
-            time_us
-        } else if time_us + step_us < 0.0 && prompt.tier == paced {
-            aim_us
+        let spent_us = now.since_us(prompt.arrival) as f64 + step_us;
+        let share = |of: u32, time_us: f64| (f64::from(of) * step_us / time_us).ceil() as u32;
+        Some(if spent_us + step_us < aim_us {
+            share(left, aim_us - spent_us)
+        } else if spent_us <= target_us || prompt.tier < paced {
+            left
         } else {
-            step_us
-        };
-        Some((f64::from(left) * (step_us / over_us).min(1.0)).ceil() as u32)
+            share(prompt.len(), aim_us.max(step_us)).min(left)
+        })
     }
 
     fn targets(&self, tier: Tier) -> Option<&SloTargets> {
@@ -123,7 +153,7 @@ impl Scheduler {
 
 #[cfg(test)]
 mod tests {
-    use crate::scheduler::tests::{all_sample, scheduler, sequence, submit};
+    use crate::scheduler::tests::{all_sample, grant_all, scheduler, sequence, submit};
     use crate::scheduler::{NewSequence, Scheduler};
     use tiercel_config::Policy;
     use tiercel_device::{SeqId, Tier, Timestamp};
@@ -155,11 +185,14 @@ mod tests {
         s.step_done(sampled(&batch), Timestamp(first_at));
     }
 
-    /// Tokens of sequence `id` in the next step, planned at `now`.
+    /// Plans the step at `now`, runs it, and says how many tokens of sequence `id` it had.
     fn tokens(s: &mut Scheduler, id: u64, now: u64) -> u32 {
         let request = s.plan(Timestamp(now)).expect("a step");
         let want = request.wants.iter().find(|want| want.ticket.seq == SeqId(id));
-        want.map_or(0, |want| want.new_tokens)
+        let tokens = want.map_or(0, |want| want.new_tokens);
+        let batch = s.granted(grant_all(&request)).0.expect("a batch");
+        s.step_done(sampled(&batch), Timestamp(now));
+        tokens
     }
 
     #[test]
@@ -186,7 +219,7 @@ mod tests {
         let mut s = paced();
         stream(&mut s, Tier::Premium, 5, 1000);
         s.enqueue(sequence(2, Tier::Standard, 200));
-        // Three more steps can save 1167 us at most.
+        // Four more steps can save 1556 us at most.
         assert_eq!(tokens(&mut s, 2, 1000 + 2000), 200);
         let mut s = paced();
         stream(&mut s, Tier::Background, 100, 1000);
@@ -202,9 +235,9 @@ mod tests {
     #[test]
     fn prompts_go_on_however_little_a_stream_has_to_spend() {
         let mut s = paced();
-        stream(&mut s, Tier::Premium, 1000, 1000);
+        stream(&mut s, Tier::Premium, 900, 1000);
         s.enqueue(sequence(2, Tier::Standard, 200));
-        assert_eq!(tokens(&mut s, 2, 1000 + 100_000), 16);
+        assert_eq!(tokens(&mut s, 2, 1000 + 4_000), 16);
     }
 
     #[test]
@@ -217,9 +250,10 @@ mod tests {
         };
         // 8500 us are aimed at; just arrived, 13 tokens a step would do and there is room for 38.
         assert_eq!(plan(Tier::Premium, 20_000), 38);
-        // 1010 us and this step are left: 490 us of them take 98 tokens.
+        // This step and 1010 us are left: 490 us of them take 98 tokens.
         assert_eq!(plan(Tier::Premium, 13_000), 98);
-        assert_eq!(plan(Tier::Premium, 12_000), 200, "this step or never");
+        assert_eq!(plan(Tier::Premium, 12_000), 200, "this step or not as aimed at");
+        assert_eq!(plan(Tier::Premium, 10_500), 200, "this step or never");
         assert_eq!(plan(Tier::Premium, 5_000), 38, "late already: as if it had just come");
         assert_eq!(plan(Tier::Standard, 5_000), 38, "no business of a premium stream");
     }
@@ -231,5 +265,42 @@ mod tests {
         stream(&mut s, Tier::Standard, 100, 20_000);
         s.enqueue(NewSequence { arrival: Timestamp(0), ..sequence(2, Tier::Premium, 200) });
         assert_eq!(tokens(&mut s, 2, 20_000), 200);
+    }
+
+    #[test]
+    fn a_late_prompt_keeps_its_pace_to_the_end() {
+        let mut s = paced();
+        s.slo.premium.ttft_ms = Some(4.0);
+        stream(&mut s, Tier::Premium, 1000, 20_000);
+        s.enqueue(NewSequence { arrival: Timestamp(0), ..sequence(2, Tier::Premium, 700) });
+        // 3400 us for 700 tokens are 101 in 490 us.
+        for (steps, expected) in [101, 101, 101, 101, 101, 101, 94].into_iter().enumerate() {
+            assert_eq!(tokens(&mut s, 2, 20_000 + 490 * steps as u64), expected);
+        }
+    }
+
+    #[test]
+    fn a_worse_prompt_that_is_due_does_not_break_the_pace_of_a_better_stream() {
+        let mut s = paced();
+        (s.slo.standard.tpot_ms, s.slo.standard.ttft_ms) = (Some(0.3), Some(10.0));
+        stream(&mut s, Tier::Premium, 100, 20_000);
+        s.enqueue(NewSequence { max_tokens: 100, ..sequence(3, Tier::Standard, 4) });
+        let batch = submit(&mut s);
+        s.step_done(sampled(&batch), Timestamp(20_490));
+        // The standard stream allows 294 us, the premium one 490: 38 and 19 tokens beside 102 us.
+        s.enqueue(NewSequence { arrival: Timestamp(12_000), ..sequence(2, Tier::Standard, 200) });
+        assert_eq!(tokens(&mut s, 2, 20_490), 38);
+    }
+
+    #[test]
+    fn a_stream_that_was_held_for_long_sets_no_pace() {
+        let mut s = paced();
+        stream(&mut s, Tier::Premium, 900, 1000);
+        s.enqueue(sequence(2, Tier::Standard, 200));
+        assert_eq!(tokens(&mut s, 2, 1000 + 4_800), 16);
+        let mut s = paced();
+        stream(&mut s, Tier::Premium, 900, 1000);
+        s.enqueue(sequence(2, Tier::Standard, 200));
+        assert_eq!(tokens(&mut s, 2, 1000 + 5_000), 200);
     }
 }

@@ -150,7 +150,7 @@ mod tests {
         for kind in [Fingerprints::PerBlock, Fingerprints::PerSlot] {
             let mut memory = Memory::new(kind, 4, 2, 1);
             let content = [11, 12, 13, 14];
-            assert!(!memory.holds(0, 1, &content));
+            assert!(!memory.holds(0, 1, &content) && !memory.holds(2, 1, &content));
             memory.write(0, 0..2, &content);
             memory.write(0, 2..3, &content);
             assert!(memory.holds(0, 3, &content) && memory.holds(0, 2, &content));

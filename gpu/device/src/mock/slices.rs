@@ -99,7 +99,7 @@ fn slice_is_wrong(
         Some("longer than the model supports")
     } else if slice.table.len() * memory.block_size() < end {
         Some("the block table is too short")
-    } else if written(slice, memory.block_size()).any(|(block, ..)| !memory.has(block)) {
+    } else if !slice.table[first / memory.block_size()..].iter().all(|block| memory.has(*block)) {
         Some("the block table names a block that does not exist")
     } else if !state.input_is_right(first, &slice.input) {
         Some("the input is not what the sequence holds at that position")

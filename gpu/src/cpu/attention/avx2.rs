@@ -100,7 +100,8 @@ fn span_scores<E: Element>(
     scores: &mut [Scores],
 ) {
     let size = blocks.block_size;
-    assert!(queries.len() == scores.len() && range.end <= SPAN && Avx2::fits(size, LANES));
+    assert!(queries.len() == scores.len() && range.end <= SPAN);
+    assert!(Avx2::fits(size, blocks.head_dim), "an even number of components");
     assert!(queries.iter().all(|query| query.len() == blocks.head_dim), "queries of a head");
     let group = queries.len() / blocks.kv_heads;
     let all = blocks_of(&range, size);
@@ -192,7 +193,7 @@ fn tile_scores<E: Element, const R: usize, const V: usize>(
     for pair in (0..queries[0].len()).step_by(2) {
         for i in [pair, pair + 1] {
             // The keys of two components share a cache line, unless those of one fill it.
-            if i == pair || V * LANES * size_of::<E>() >= 64 {
+            if i == pair || size * size_of::<E>() >= 64 {
                 let at = i * size;
                 _mm_prefetch::<_MM_HINT_T0>(ahead.keys.wrapping_add(at).cast());
                 _mm_prefetch::<_MM_HINT_T1>(ahead.values.wrapping_add(at).cast());

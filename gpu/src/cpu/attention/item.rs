@@ -110,6 +110,7 @@ impl<'a> Attention<'a> {
     ) -> SpanBlocks<'b, E> {
         let Attention { kv, layer, batch, .. } = *self;
         let (block_size, heads) = (kv.layout().block_size, tile.kv_heads.len());
+        assert!(tile.kv_heads.end <= kv.layout().kv_heads, "heads of the layer");
         let first_block = span * SPAN / block_size;
         let skip = span * SPAN % block_size;
         let (keys, values) = places;
@@ -122,8 +123,8 @@ impl<'a> Attention<'a> {
                 continue;
             }
             let block = batch[tile.seq].table[first_block + index];
-            // SAFETY: `attention` chose `E` by the layout's type; the KV writes of this layer are done,
-            // and the step names these blocks, so nothing writes them before it ends.
+            // SAFETY: `attention` chose `E` by the layout's type; the layer has the heads, checked above;
+            // its KV writes are done, and the step names these blocks, so nothing writes them before it ends.
             unsafe {
                 keys.push(kv.elements::<E>(kv.keys(block, layer, tile.kv_heads.start), heads));
                 values.push(kv.elements::<E>(kv.values(block, layer, tile.kv_heads.start), heads));
