@@ -29,8 +29,9 @@ const FIRST_TOKEN_AIM: f64 = 0.85;
 const MIN_TOKENS: u32 = 16;
 
 /// How far behind a stream may be and still set the pace, in times of its target. What is further behind was
-/// held up by something that shorter steps do not cure: its reader, an operator, a preemption.
-const MAX_BEHIND: f64 = 10.0;
+/// held up by something that shorter steps do not cure: its reader, an operator, a preemption. Not much less:
+/// where long steps put every stream behind, without a pace they would only get longer.
+const MAX_BEHIND: f64 = 64.0;
 
 /// Lengths of the step that the streams allow, us, by tier; infinite without a stream that has a target it
 /// can still meet.
@@ -297,10 +298,10 @@ mod tests {
         let mut s = paced();
         stream(&mut s, Tier::Premium, 900, 1000);
         s.enqueue(sequence(2, Tier::Standard, 200));
-        assert_eq!(tokens(&mut s, 2, 1000 + 4_800), 16);
+        assert_eq!(tokens(&mut s, 2, 1000 + 31_000), 16);
         let mut s = paced();
         stream(&mut s, Tier::Premium, 900, 1000);
         s.enqueue(sequence(2, Tier::Standard, 200));
-        assert_eq!(tokens(&mut s, 2, 1000 + 5_000), 200);
+        assert_eq!(tokens(&mut s, 2, 1000 + 32_000), 200);
     }
 }
