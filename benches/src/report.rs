@@ -25,7 +25,7 @@ pub struct Report {
     pub window_s: f64,
     /// From the start to the end of the last request, s.
     pub elapsed_s: f64,
-    /// The run stopped sending early because it reached [`crate::MAX_REQUESTS`].
+    /// The run stopped sending early because it reached [`tiercel_workload::MAX_REQUESTS`].
     pub truncated: bool,
     /// Tiers of the workload, best first.
     pub tiers: Vec<TierReport>,
