@@ -5,6 +5,7 @@
 //! them to a server, the simulator to an engine under simulated time.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that unwraps fails where it should"))]
 
+mod check;
 mod file;
 mod length;
 mod measure;
