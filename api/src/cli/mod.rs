@@ -2,6 +2,7 @@
 
 mod bench;
 mod log;
+mod policy;
 mod pull;
 mod report_file;
 mod serve;
@@ -35,6 +36,7 @@ enum Command {
     Pull(pull::Pull),
     Bench(bench::Bench),
     Simulate(simulate::Simulate),
+    Policy(policy::PolicyCommand),
 }
 
 /// Parses the process's arguments and does what they say.
@@ -46,6 +48,7 @@ pub fn main() -> ExitCode {
         Command::Pull(pull) => pull.run(),
         Command::Bench(bench) => bench.run(),
         Command::Simulate(simulate) => simulate.run(),
+        Command::Policy(policy) => policy.run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
