@@ -10,6 +10,8 @@ mod batch;
 mod cost;
 mod events;
 mod invariants;
+#[cfg(test)]
+mod knob_tests;
 mod order;
 mod outcome;
 mod pace;

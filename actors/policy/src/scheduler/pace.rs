@@ -80,11 +80,13 @@ impl Scheduler {
         budget.min(room)
     }
 
-    /// Length of the step that the streams of better tiers than background allow, us.
+    /// Length of the step that the streams of better tiers than background allow, us, if background may sit
+    /// it out.
     pub(crate) fn allowed_by_better(&self, candidates: &[Share<'_>], now: Timestamp) -> f64 {
-        let (decodes, kv_tokens) = streams_in(candidates);
-        let bare_us = self.cost.step_us(decodes, 0, kv_tokens);
-        self.allowances(streams(candidates), bare_us, now).above(Tier::Background)
+        let better = || streams(candidates).filter(|stream| stream.tier < Tier::Background);
+        let kv_tokens = better().map(|stream| u64::from(stream.len())).sum();
+        let bare_us = self.cost.step_us(better().count() as u32, 0, kv_tokens);
+        self.allowances(better(), bare_us, now).above(Tier::Background)
     }
 
     /// When the first token of a sequence should come; never, without a target.
