@@ -17,7 +17,7 @@ mod telemetry;
 pub use engine::{Engine, EngineStartError};
 pub use handle::{EngineHandle, TokenStream};
 pub use request::{
-    Control, Counters, EngineStatus, FinishReason, Refusal, Request, RequestFault, StreamEvent,
-    Usage,
+    Control, Counters, EngineStatus, FinishReason, PredictionError, Refusal, Request, RequestFault,
+    StreamEvent, Usage,
 };
 pub use telemetry::describe as describe_metrics;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use tiercel_config::Policy;
 use tiercel_device::{SamplingParams, SeqId, Tier, TokenId, TokenLogprobs};
 use tiercel_policy::blocks::Salt;
-pub use tiercel_policy::scheduler::{Counters, FinishReason, RequestFault, Usage};
+pub use tiercel_policy::scheduler::{Counters, FinishReason, PredictionError, RequestFault, Usage};
 
 /// One sequence to generate. A request with `n = 2` is two of these.
 #[derive(Debug, Clone)]
@@ -125,4 +125,6 @@ pub struct EngineStatus {
     pub host_blocks_free: u32,
     /// Totals since the start.
     pub counters: Counters,
+    /// How far predicted output lengths were off.
+    pub prediction_error: PredictionError,
 }

@@ -218,7 +218,7 @@ impl Handler<CopiesEnded> for SchedulerActor {
     type Result = ();
 
     fn handle(&mut self, ended: CopiesEnded, _: &mut Self::Context) {
-        self.core.cost_mut().observe_copy(ended.blocks, ended.duration_us);
+        self.core.copied(ended.blocks, ended.duration_us);
         for event in ended.events {
             self.store_event(event);
         }
@@ -307,6 +307,7 @@ impl Handler<GetStatus> for SchedulerActor {
     fn handle(&mut self, _: GetStatus, _: &mut Self::Context) -> Self::Result {
         let census = self.core.census();
         let counters = self.core.counters();
+        let prediction_error = self.core.prediction_error();
         let usage = self.peers.block_manager.send(GetUsage);
         Box::pin(async move {
             let usage = usage.await.unwrap_or_default();
@@ -319,6 +320,7 @@ impl Handler<GetStatus> for SchedulerActor {
                 host_blocks: usage.host_total,
                 host_blocks_free: usage.host_free,
                 counters,
+                prediction_error,
             }
         })
     }

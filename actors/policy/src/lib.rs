@@ -3,6 +3,7 @@
 
 pub mod admission;
 pub mod blocks;
+mod by_id;
 mod protocol;
 pub mod scheduler;
 pub mod slo;

@@ -198,7 +198,12 @@ mod tests {
             preemptions_per_min,
             swaps_per_min: 0.0,
             recomputed_percent: 0.0,
+            copied_percent: 0.0,
             prefix_hit_percent: 0.0,
+            slots_used_percent: 0.0,
+            gaps_ms: None,
+            fairness: 1.0,
+            prediction_error_percent: 0.0,
         }
     }
 

@@ -1,9 +1,8 @@
 //! One workload on one device under one policy.
 
 use crate::laboratory::{Laboratory, simulate};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Totals};
 use crate::traffic::{END_TOKEN, Seen, Traffic};
-use tiercel_actors::Counters;
 use tiercel_config::{EngineSettings, SettingsError, SloSettings, SloTargets};
 use tiercel_device::{Clock, MockOptions, MockProfile, Tier, Timestamp};
 use tiercel_workload::{MAX_REQUESTS, Targets, Workload, seconds};
@@ -67,8 +66,8 @@ impl Experiment {
     /// # Errors
     /// [`ExperimentError`]: a run with any wrong step is not a result.
     pub fn run(&self, progress: impl Fn(f64) + 'static) -> Result<Outcome, ExperimentError> {
-        let (seen, counters) = self.observe(progress)?;
-        Ok(Outcome::of(&self.workload, &seen, &counters, self.end()))
+        let (seen, totals) = self.observe(progress)?;
+        Ok(Outcome::of(&self.workload, &seen, &totals, self.end()))
     }
 
     /// When the run ends.
@@ -76,10 +75,7 @@ impl Experiment {
         Timestamp(seconds(self.workload.duration_s + self.workload.drain_s))
     }
 
-    fn observe(
-        &self,
-        progress: impl Fn(f64) + 'static,
-    ) -> Result<(Seen, Counters), ExperimentError> {
+    fn observe(&self, progress: impl Fn(f64) + 'static) -> Result<(Seen, Totals), ExperimentError> {
         self.check()?;
         simulate(async |clock| self.run_in(clock, progress).await)
     }
@@ -126,7 +122,7 @@ impl Experiment {
         &self,
         clock: Clock,
         progress: impl Fn(f64) + 'static,
-    ) -> Result<(Seen, Counters), ExperimentError> {
+    ) -> Result<(Seen, Totals), ExperimentError> {
         let device = self.device(clock.clone());
         let log = device.log.clone();
         let engine = Laboratory { settings: self.engine_settings(), device }.start();
@@ -147,10 +143,16 @@ impl Experiment {
         if traffic.too_many() {
             return Err(ExperimentError::TooMany);
         }
-        let counters = engine.status().await.unwrap_or_default().counters;
+        let status = engine.status().await.unwrap_or_default();
+        let totals = Totals {
+            counters: status.counters,
+            prediction_error: status.prediction_error,
+            block_size: engine.info().block_size,
+            max_num_seqs: self.settings.scheduler.max_num_seqs,
+        };
         let seen = traffic.take();
         engine.drain(0).await;
-        Ok((seen, counters))
+        Ok((seen, totals))
     }
 }
 
@@ -186,7 +188,8 @@ mod tests {
     #[test]
     fn every_planned_request_is_sent_when_due_and_ends_where_it_should() {
         let experiment = experiment("prefix.toml", 30.0);
-        let (seen, counters) = experiment.observe(|_| {}).expect("a result");
+        let (seen, totals) = experiment.observe(|_| {}).expect("a result");
+        let counters = totals.counters;
         let mut planned: Vec<Planned> = (0..experiment.workload.classes.len())
             .flat_map(|class| arrivals(&experiment.workload, class))
             .collect();

@@ -16,6 +16,7 @@
 
 mod comparison;
 mod experiment;
+mod gaps;
 mod laboratory;
 mod outcome;
 mod record;
@@ -23,5 +24,6 @@ mod traffic;
 
 pub use comparison::{Comparison, PolicyRuns};
 pub use experiment::{Experiment, ExperimentError};
+pub use gaps::GapSummary;
 pub use laboratory::{Collected, Laboratory, collect, request, simulate};
 pub use outcome::{Outcome, TierOutcome};

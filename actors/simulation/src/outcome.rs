@@ -1,9 +1,11 @@
 //! What a run came to, tier by tier.
 
+use crate::gaps::GapSummary;
 use crate::record::{Ending, Record};
 use crate::traffic::Seen;
 use serde::{Deserialize, Serialize};
-use tiercel_actors::Counters;
+use std::ops::Range;
+use tiercel_actors::{Counters, PredictionError};
 use tiercel_device::{Tier, Timestamp};
 use tiercel_workload::{Compliance, Summary, Workload, seconds};
 
@@ -25,8 +27,19 @@ pub struct Outcome {
     /// Tokens computed again after a preemption, in percent of all tokens that had to be computed
     /// (prompts and outputs of the whole run).
     pub recomputed_percent: f64,
+    /// Tokens copied between the tiers, both ways, in percent of all tokens that had to be computed.
+    pub copied_percent: f64,
     /// Prompt tokens found in the prefix cache, in percent of those looked up.
     pub prefix_hit_percent: f64,
+    /// Sequences in a step, in percent of the most that a step may hold, mean of all steps.
+    pub slots_used_percent: f64,
+    /// Times between tokens within the window.
+    pub gaps_ms: Option<GapSummary>,
+    /// Jain's index over the tenants' mean rates (a request's output tokens a second, waiting included): 1 if
+    /// all tenants are served alike. Classes are the tenants.
+    pub fairness: f64,
+    /// Mean error of predicted output lengths, in percent of the mean length.
+    pub prediction_error_percent: f64,
 }
 
 /// One tier's requests.
@@ -61,6 +74,15 @@ pub struct TierOutcome {
     pub compliance: Option<Compliance>,
 }
 
+/// What the engine counted in a run, and what it is counted against.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Totals {
+    pub(crate) counters: Counters,
+    pub(crate) prediction_error: PredictionError,
+    pub(crate) block_size: u32,
+    pub(crate) max_num_seqs: u32,
+}
+
 impl TierOutcome {
     /// Requests that met all their targets, percent.
     pub fn compliant_percent(&self) -> Option<f64> {
@@ -70,12 +92,8 @@ impl TierOutcome {
 }
 
 impl Outcome {
-    pub(crate) fn of(
-        workload: &Workload,
-        seen: &Seen,
-        counters: &Counters,
-        end: Timestamp,
-    ) -> Outcome {
+    pub(crate) fn of(workload: &Workload, seen: &Seen, totals: &Totals, end: Timestamp) -> Outcome {
+        let counters = &totals.counters;
         let window = workload.window_s();
         let window_s = window.end - window.start;
         let due = Timestamp(seconds(window.start))..Timestamp(seconds(window.end));
@@ -94,6 +112,7 @@ impl Outcome {
         }
         let tokens: u64 = seen.tokens_in_window.iter().sum();
         let minutes = end.0 as f64 / 60e6;
+        let computed = computed_tokens(&seen.records) as f64;
         Outcome {
             seed: workload.seed,
             tiers,
@@ -101,7 +120,21 @@ impl Outcome {
             steps: counters.steps,
             preemptions_per_min: counters.preemptions() as f64 / minutes,
             swaps_per_min: counters.swaps.iter().sum::<u64>() as f64 / minutes,
-            recomputed_percent: recomputed_percent(&seen.records, counters),
+            recomputed_percent: percent(counters.recomputed_tokens as f64, computed),
+            copied_percent: percent(
+                counters.copied_blocks as f64 * f64::from(totals.block_size),
+                computed,
+            ),
+            slots_used_percent: percent(
+                counters.slices as f64,
+                counters.steps as f64 * f64::from(totals.max_num_seqs),
+            ),
+            gaps_ms: seen.gaps.summary(),
+            fairness: fairness(workload, &seen.records, &due, end),
+            prediction_error_percent: percent(
+                totals.prediction_error.absolute_tokens,
+                totals.prediction_error.tokens as f64,
+            ),
             prefix_hit_percent: percent(
                 counters.prefix_hit_tokens as f64,
                 counters.prefix_query_tokens as f64,
@@ -110,11 +143,32 @@ impl Outcome {
     }
 }
 
-fn recomputed_percent(records: &[Record], counters: &Counters) -> f64 {
+/// Tokens that had to be computed: prompts and outputs of requests that had a first token.
+fn computed_tokens(records: &[Record]) -> u64 {
     let started = records.iter().filter(|record| record.first.is_some());
-    let tokens: u64 =
-        started.map(|r| u64::from(r.planned.prompt_tokens) + u64::from(r.tokens)).sum();
-    percent(counters.recomputed_tokens as f64, tokens as f64)
+    started.map(|r| u64::from(r.planned.prompt_tokens) + u64::from(r.tokens)).sum()
+}
+
+/// Jain's index over the classes' mean rates.
+fn fairness(
+    workload: &Workload,
+    records: &[Record],
+    due: &Range<Timestamp>,
+    end: Timestamp,
+) -> f64 {
+    let mut sums = vec![(0.0, 0_u64); workload.classes.len()];
+    for record in records.iter().filter(|record| due.contains(&record.due)) {
+        let sum = &mut sums[record.planned.class];
+        sum.1 += 1;
+        if let Some(e2e_ms) = record.latencies(end).e2e_ms.filter(|ms| *ms > 0.0) {
+            sum.0 += f64::from(record.tokens) / e2e_ms * 1000.0;
+        }
+    }
+    let rates = sums.iter().filter(|(_, requests)| *requests > 0);
+    let rates: Vec<f64> = rates.map(|(sum, requests)| sum / *requests as f64).collect();
+    let total: f64 = rates.iter().sum();
+    let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
+    if squares > 0.0 { total * total / (rates.len() as f64 * squares) } else { 1.0 }
 }
 
 fn percent(part: f64, whole: f64) -> f64 {
@@ -226,7 +280,9 @@ mod tests {
         };
         let due = Timestamp(planned.at_us);
         let mut record = Record::new(planned, Tier::Premium, due);
-        token_ms.iter().for_each(|ms| record.token(due + (ms * 1000.0) as u64));
+        for ms in token_ms {
+            record.token(due + (ms * 1000.0) as u64);
+        }
         record.ending = ending;
         record
     }
@@ -244,9 +300,18 @@ mod tests {
             record(79.5, &[], Ending::Unfinished),
             record(80.0, &[1.0], Ending::Unfinished),
         ];
-        let seen = Seen { records, tokens_in_window: [0, 700, 0, 0], too_many: false };
-        let counters = Counters { recomputed_tokens: 8, steps: 5, ..Counters::default() };
-        let outcome = Outcome::of(&workload, &seen, &counters, Timestamp(seconds(100.0)));
+        let seen = Seen { records, tokens_in_window: [0, 700, 0, 0], ..Seen::default() };
+        let counters = Counters {
+            recomputed_tokens: 8,
+            copied_blocks: 3,
+            steps: 5,
+            slices: 10,
+            ..Counters::default()
+        };
+        let totals = Totals { counters, block_size: 2, max_num_seqs: 4, ..Totals::default() };
+        let outcome = Outcome::of(&workload, &seen, &totals, Timestamp(seconds(100.0)));
+        assert!((outcome.copied_percent - 100.0 * 6.0 / 61.0).abs() < 1e-9);
+        assert_eq!(outcome.slots_used_percent, 50.0);
         let [premium] = &outcome.tiers[..] else { panic!("one tier: {outcome:?}") };
         let counts = [premium.completed, premium.refused, premium.failed, premium.unfinished];
         assert_eq!((premium.requests, counts), (6, [2, 1, 1, 2]));

@@ -54,14 +54,14 @@ impl Record {
         }
     }
 
-    pub(crate) fn token(&mut self, now: Timestamp) {
-        if self.first.is_none() {
-            self.first = Some(now);
-        } else {
-            self.max_gap_us = self.max_gap_us.max(now.since_us(self.last));
-        }
+    /// A token came; says how long after the last one, us, if there was one.
+    pub(crate) fn token(&mut self, now: Timestamp) -> Option<u64> {
+        let gap_us = self.first.is_some().then(|| now.since_us(self.last));
+        self.first.get_or_insert(now);
+        self.max_gap_us = self.max_gap_us.max(gap_us.unwrap_or(0));
         self.last = now;
         self.tokens += 1;
+        gap_us
     }
 
     /// Largest gap between two tokens; for one that the run left unfinished also from its last token to the

@@ -1,5 +1,6 @@
 //! Sends a workload to an engine, each request a task that reads its stream.
 
+use crate::gaps::Gaps;
 use crate::record::{Ending, Record};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -33,6 +34,8 @@ pub(crate) struct Seen {
     pub(crate) records: Vec<Record>,
     /// Tokens within the window, by tier.
     pub(crate) tokens_in_window: [u64; 4],
+    /// Times between tokens that came within the window.
+    pub(crate) gaps: Gaps,
     /// Whether more requests were due than may be sent.
     pub(crate) too_many: bool,
 }
@@ -135,9 +138,13 @@ impl Traffic {
 
     fn token(&self, record: usize, tier: Tier) {
         let now = self.engine.clock().now();
-        self.with(record, |record| record.token(now));
+        let mut seen = self.seen.borrow_mut();
+        let gap_us = seen.records.get_mut(record).and_then(|record| record.token(now));
         if self.window.contains(&now) {
-            self.seen.borrow_mut().tokens_in_window[tier.index()] += 1;
+            seen.tokens_in_window[tier.index()] += 1;
+            if let Some(us) = gap_us {
+                seen.gaps.add(us);
+            }
         }
     }
 

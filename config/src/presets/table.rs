@@ -241,9 +241,10 @@ impl Policy {
                 scheduler: SchedulerSettings {
                     budget: Budget::Slack,
                     background_prefill_percent: 25,
+                    background_watermark_percent: 7.0,
                     ..scheduler
                 },
-                preemption,
+                preemption: PreemptionSettings { victim: VictimRule::ResumeCost, ..preemption },
                 ..PLAIN
             },
         }

@@ -42,7 +42,7 @@ impl BlockStore {
         transfer: &Transfer,
         ok: bool,
     ) -> Option<StoreEvent> {
-        let mut sequence = self.sequences.remove(&seq)?;
+        let mut sequence = self.sequences.remove(seq)?;
         // Copies mostly end in the order they were queued: it is the first.
         if let Some(at) = sequence.waits.iter().position(|wait| *wait == id) {
             sequence.waits.remove(at);

@@ -1,5 +1,6 @@
 //! What must always hold, recomputed from scratch: tests, the simulator and debug builds call it.
 
+use super::hash::ByName;
 use super::pool::Pool;
 use super::sequence::{Phase, Sequence};
 use super::{BlockHash, BlockStore, Violation};
@@ -33,9 +34,9 @@ impl BlockStore {
         check_pool("host", &self.host, &host)?;
         let jobs = self.transfers.jobs.values();
         let arriving = jobs.map(|job| (job.host, job.name.hash)).collect();
-        for (seq, sequence) in &self.sequences {
-            self.check_sequence(*seq, sequence)?;
-            self.check_pins(*seq, sequence, &arriving)?;
+        for (seq, sequence) in self.sequences.iter() {
+            self.check_sequence(seq, sequence)?;
+            self.check_pins(seq, sequence, &arriving)?;
         }
         self.check_shared_entries()?;
         self.check_transfers()
@@ -137,14 +138,14 @@ impl BlockStore {
     /// A block in two tables is the same full block of both.
     fn check_shared_entries(&self) -> Result<(), Violation> {
         let mut owners: Vec<Option<(SeqId, usize)>> = vec![None; self.device.slots.len()];
-        for (seq, sequence) in &self.sequences {
+        for (seq, sequence) in self.sequences.iter() {
             for (depth, block) in sequence.table.iter().enumerate() {
-                let Some((other, other_depth)) = owners[block.0 as usize].replace((*seq, depth))
+                let Some((other, other_depth)) = owners[block.0 as usize].replace((seq, depth))
                 else {
                     continue;
                 };
                 let name = sequence.names.get(depth);
-                let other_name = self.sequences[&other].names.get(other_depth);
+                let other_name = self.sequences.get(other).and_then(|s| s.names.get(other_depth));
                 let same = name.is_some() && name == other_name && depth == other_depth;
                 hold!(same, "{block} is shared by {other} and {seq} but not as one named block");
             }
@@ -175,13 +176,13 @@ impl BlockStore {
             let intact = source.name.as_ref().is_none_or(|name| name.hash == job.name.hash);
             hold!(intact, "copy {id} reads something else than it was queued for");
             for waiter in &job.waiters {
-                let knows = self.sequences.get(waiter).is_some_and(|s| s.waits.contains(id));
+                let knows = self.sequences.get(*waiter).is_some_and(|s| s.waits.contains(id));
                 hold!(knows, "{waiter} does not know of copy {id} that it waits for");
             }
         }
-        for (seq, sequence) in &self.sequences {
+        for (seq, sequence) in self.sequences.iter() {
             for id in &sequence.waits {
-                let known = transfers.jobs.get(id).is_some_and(|job| job.waiters.contains(seq));
+                let known = transfers.jobs.get(id).is_some_and(|job| job.waiters.contains(&seq));
                 hold!(known, "{seq} waits for copy {id} for ever");
             }
         }
@@ -191,7 +192,7 @@ impl BlockStore {
 
 fn check_pool(tier: &str, pool: &Pool, holders: &[Holders]) -> Result<(), Violation> {
     let (mut free, mut in_transit, mut used, mut pending, mut cached) = (0, 0, 0, 0, 0);
-    let mut children: HashMap<BlockHash, u32> = HashMap::new();
+    let mut children: ByName<u32> = ByName::default();
     let mut empty = vec![false; pool.slots.len()];
     for id in &pool.empty {
         let twice = std::mem::replace(&mut empty[*id as usize], true);

@@ -32,7 +32,7 @@ impl BlockStore {
         round: &mut Round,
     ) -> GrantOutcome {
         let seq = want.ticket.seq;
-        if self.sequences.get(&seq).is_some_and(|sequence| sequence.phase != Phase::Parked) {
+        if self.sequences.get(seq).is_some_and(|sequence| sequence.phase != Phase::Parked) {
             return GrantOutcome::Denied { pending_blocks: 0 };
         }
         let longest = (want.len.saturating_sub(1) / self.config.block_size) as usize;
@@ -45,7 +45,9 @@ impl BlockStore {
         let need = Need {
             seq,
             step: round.step,
-            blocks: u64::from(self.blocks_for(cover.max(must_fit)).saturating_sub(resident)),
+            blocks: u64::from(
+                self.blocks_for(cover.max(must_fit).max(want.reserve)).saturating_sub(resident),
+            ),
             keep_free: u64::from(keep_free),
             held: u64::from(supply - self.device.free() - self.device.pending()),
             opens: true,
@@ -172,7 +174,7 @@ impl BlockStore {
         });
         let table = prefix.chain(more.iter().copied()).map(BlockId).collect();
         let mut sequence = Sequence::opened(phase, table, hashes[..hits.len()].to_vec());
-        if let Some(mut parked) = self.sequences.remove(&seq) {
+        if let Some(mut parked) = self.sequences.remove(seq) {
             self.leave_transfers(seq, &mut parked);
             sequence.pins = parked.pins;
         }

@@ -7,7 +7,8 @@
 
 use super::BlockHash;
 use super::cached::Cached;
-use std::collections::{HashMap, VecDeque};
+use super::hash::ByName;
+use std::collections::VecDeque;
 use tiercel_device::StepId;
 
 /// Name of a full block and its place in the chain of names.
@@ -63,10 +64,10 @@ pub(super) struct Pool {
     pub(super) empty: VecDeque<u32>,
     /// Free and named.
     pub(super) cached: Cached,
-    /// Name to block. Only looked up, never iterated.
-    pub(super) index: HashMap<BlockHash, u32>,
+    /// Name to block.
+    pub(super) index: ByName<u32>,
     /// Named blocks of this tier per parent name, whether or not the parent is here.
-    pub(super) children: HashMap<BlockHash, u32>,
+    pub(super) children: ByName<u32>,
     pending: u32,
     in_transit: u32,
     now: u64,
@@ -79,8 +80,8 @@ impl Pool {
             slots: vec![Slot::default(); total as usize],
             empty: (0..total).collect(),
             cached: Cached::default(),
-            index: HashMap::new(),
-            children: HashMap::new(),
+            index: ByName::default(),
+            children: ByName::default(),
             pending: 0,
             in_transit: 0,
             now: 0,

@@ -12,7 +12,7 @@ impl BlockStore {
     /// Prepares the preemption of one sequence outside of a step request, whether or not that frees
     /// anything. `None` if the sequence has no table or is already being preempted or resumed.
     pub fn prepare_preempt(&mut self, victim: Victim) -> Option<PreemptOutcome> {
-        let sequence = self.sequences.get(&victim.ticket.seq)?;
+        let sequence = self.sequences.get(victim.ticket.seq)?;
         if sequence.phase != Phase::Running {
             return None;
         }
@@ -50,7 +50,7 @@ impl BlockStore {
     /// Preempts a running sequence whose table has been marked as leaving.
     pub(super) fn carry_out(&mut self, victim: Victim) -> PreemptOutcome {
         let seq = victim.ticket.seq;
-        let mut sequence = self.sequences.remove(&seq).expect("victims are chosen among sequences");
+        let mut sequence = self.sequences.remove(seq).expect("victims are chosen among sequences");
         sequence.phase = Phase::Preempting { ticket: victim.ticket, tally: Tally::default() };
         if victim.swap {
             self.save_to_host(seq, &mut sequence);
@@ -140,9 +140,9 @@ impl BlockStore {
     }
 
     fn take_prepared(&mut self, ticket: Ticket) -> Option<Sequence> {
-        match self.sequences.get(&ticket.seq)?.phase {
+        match self.sequences.get(ticket.seq)?.phase {
             Phase::Preempting { ticket: open, .. } if open == ticket => {
-                self.sequences.remove(&ticket.seq)
+                self.sequences.remove(ticket.seq)
             }
             _ => None,
         }

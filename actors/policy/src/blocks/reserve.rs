@@ -63,33 +63,34 @@ impl BlockStore {
     /// Grows the table of a running sequence; any other is denied without hope.
     fn grow(&mut self, want: &Want, victims: &[Victim], round: &mut Round) -> GrantOutcome {
         let seq = want.ticket.seq;
-        let Some(sequence) = self.sequences.get(&seq).filter(|s| s.phase == Phase::Running) else {
+        let Some(sequence) = self.sequences.get_mut(seq).filter(|s| s.phase == Phase::Running)
+        else {
             return GrantOutcome::Denied { pending_blocks: 0 };
         };
         let computed = sequence.computed;
         let cover = want.len.min(computed.saturating_add(want.new_tokens));
-        let wanted = self.blocks_for(cover.max(want.reserve));
+        let wanted = cover.max(want.reserve).div_ceil(self.config.block_size);
         let missing = wanted.saturating_sub(sequence.table.len() as u32);
-        if missing > 0 {
-            let need = Need {
-                seq,
-                step: round.step,
-                blocks: u64::from(missing),
-                keep_free: 0,
-                held: 0,
-                opens: false,
-                by_cost: round.by_cost,
-            };
-            let verdict = self.settle(need, victims, &mut round.ledger, &mut round.preempted);
-            if let Verdict::Unmet { pending_blocks } = verdict {
-                return GrantOutcome::Denied { pending_blocks };
-            }
+        if missing == 0 {
+            sequence.last_step = round.step;
+            return GrantOutcome::Run { computed, cover, table: sequence.tell_table() };
+        }
+        let need = Need {
+            seq,
+            step: round.step,
+            blocks: u64::from(missing),
+            keep_free: 0,
+            held: 0,
+            opens: false,
+            by_cost: round.by_cost,
+        };
+        let verdict = self.settle(need, victims, &mut round.ledger, &mut round.preempted);
+        if let Verdict::Unmet { pending_blocks } = verdict {
+            return GrantOutcome::Denied { pending_blocks };
         }
         let more = self.allocate(missing);
-        let sequence = self.sequences.get_mut(&seq).expect("a requester is never its own victim");
-        if missing > 0 {
-            sequence.extend_table(&more);
-        }
+        let sequence = self.sequences.get_mut(seq).expect("a requester is never its own victim");
+        sequence.extend_table(&more);
         sequence.last_step = round.step;
         GrantOutcome::Run { computed, cover, table: sequence.tell_table() }
     }

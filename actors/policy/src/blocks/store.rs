@@ -7,7 +7,7 @@ use super::sequence::Sequence;
 use super::transfers::Transfers;
 use super::{StoreConfig, StoreSnapshot, TierUsage};
 use crate::Progress;
-use std::collections::BTreeMap;
+use crate::by_id::ById;
 use tiercel_device::{SeqId, StepId};
 
 /// Two tiers of KV blocks with their owners, names, pins and copies.
@@ -19,7 +19,7 @@ pub struct BlockStore {
     pub(super) config: StoreConfig,
     pub(super) device: Pool,
     pub(super) host: Pool,
-    pub(super) sequences: BTreeMap<SeqId, Sequence>,
+    pub(super) sequences: ById<Sequence>,
     pub(super) transfers: Transfers,
     pub(super) completed: StepId,
 }
@@ -35,7 +35,7 @@ impl BlockStore {
             config,
             device: Pool::new(config.device_blocks),
             host: Pool::new(config.host_blocks),
-            sequences: BTreeMap::new(),
+            sequences: ById::default(),
             transfers: Transfers::new(),
             completed: StepId(0),
         }
@@ -50,7 +50,7 @@ impl BlockStore {
     /// that have not started. Legal in every state, idempotent; the same as `StepRequest::released`.
     /// Blocks that a copy under way touches come free when it ends.
     pub fn release(&mut self, seq: SeqId) {
-        if let Some(mut sequence) = self.sequences.remove(&seq) {
+        if let Some(mut sequence) = self.sequences.remove(seq) {
             self.leave_transfers(seq, &mut sequence);
             self.drop_table(&mut sequence);
             self.unpin(&mut sequence, 0);
@@ -66,7 +66,7 @@ impl BlockStore {
             pinned: self.host.slots.iter().filter(|slot| slot.staying > 0).count() as u32,
             copying: self.transfers.started(),
             queued: self.transfers.queued(),
-            tables: holders.map(|(id, sequence)| (*id, sequence.table.len() as u32)).collect(),
+            tables: holders.map(|(id, sequence)| (id, sequence.table.len() as u32)).collect(),
         }
     }
 
@@ -85,7 +85,7 @@ impl BlockStore {
     /// of `computed` tokens; names the store has already are skipped, names that would leave a gap are
     /// ignored. Reports for a sequence without a table are late and ignored: its blocks are gone.
     pub(super) fn advance(&mut self, progress: &Progress) {
-        let Some(sequence) = self.sequences.get_mut(&progress.seq) else { return };
+        let Some(sequence) = self.sequences.get_mut(progress.seq) else { return };
         let block_size = self.config.block_size;
         let covered = u32::try_from(sequence.table.len())
             .map_or(u32::MAX, |blocks| blocks.saturating_mul(block_size));

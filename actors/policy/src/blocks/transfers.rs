@@ -2,8 +2,9 @@
 //! there is room in transit, shared by all sequences that wait for the same content.
 
 use super::BlockHash;
+use super::hash::ByName;
 use super::pool::Name;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use tiercel_device::{
     BlockId, CopyBatch, CopyDirection, CopyId, CopyPair, HostBlockId, SeqId, StepId,
 };
@@ -32,8 +33,7 @@ pub(super) struct Transfer {
 pub(super) struct Transfers {
     pub(super) jobs: BTreeMap<u64, Transfer>,
     queues: [VecDeque<u64>; 2],
-    /// Only looked up, never iterated.
-    pub(super) by_name: HashMap<BlockHash, u64>,
+    pub(super) by_name: ByName<u64>,
     pub(super) batches: BTreeMap<CopyId, Vec<u64>>,
     started: u32,
     next_job: u64,
@@ -62,7 +62,7 @@ impl Transfers {
         Transfers {
             jobs: BTreeMap::new(),
             queues: [VecDeque::new(), VecDeque::new()],
-            by_name: HashMap::new(),
+            by_name: ByName::default(),
             batches: BTreeMap::new(),
             started: 0,
             next_job: 0,

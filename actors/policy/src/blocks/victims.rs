@@ -101,7 +101,7 @@ impl BlockStore {
     /// Chooses victims, in order, until `shortage` blocks would come free, and marks their tables as
     /// leaving. A victim that frees nothing is passed over, unless another one does only with it.
     fn choose_victims(&mut self, need: Need, shortage: u64, victims: &[Victim]) -> Choice {
-        let mut candidates: Vec<(Victim, Arc<[BlockId]>)> = victims
+        let mut candidates: Vec<Candidate> = victims
             .iter()
             .filter_map(|victim| Some((*victim, self.table_of_candidate(need, victim)?)))
             .collect();
@@ -110,12 +110,7 @@ impl BlockStore {
             return Choice::TooFew;
         }
         if let Some(costs) = need.by_cost {
-            for group in candidates.chunk_by_mut(|a, b| a.0.group == b.0.group) {
-                group.sort_by(|a, b| {
-                    let cost = |victim| self.cost_to_resume(victim, shortage, costs);
-                    cost(&a.0).total_cmp(&cost(&b.0))
-                });
-            }
+            candidates = self.cheapest_first(candidates, shortage, costs);
         }
         let (mut gained, mut chosen) = (0, Vec::new());
         for candidate in candidates {
@@ -145,7 +140,7 @@ impl BlockStore {
     /// The table of a victim that may be taken: one that runs, holds blocks, is not the requester and
     /// has not been granted this very step.
     fn table_of_candidate(&self, need: Need, victim: &Victim) -> Option<Arc<[BlockId]>> {
-        let sequence = self.sequences.get(&victim.ticket.seq)?;
+        let sequence = self.sequences.get(victim.ticket.seq)?;
         let may_go = sequence.phase == Phase::Running
             && !sequence.table.is_empty()
             && victim.ticket.seq != need.seq
@@ -153,10 +148,26 @@ impl BlockStore {
         may_go.then(|| Arc::clone(&sequence.table))
     }
 
+    /// The candidates with those of one group in the order of what it costs to bring them back.
+    fn cheapest_first(
+        &self,
+        candidates: Vec<Candidate>,
+        shortage: u64,
+        costs: ResumeCosts,
+    ) -> Vec<Candidate> {
+        let cost = |candidate: &Candidate| self.cost_to_resume(&candidate.0, shortage, costs);
+        let mut priced: Vec<(f64, Candidate)> =
+            candidates.into_iter().map(|candidate| (cost(&candidate), candidate)).collect();
+        for group in priced.chunk_by_mut(|a, b| a.1.0.group == b.1.0.group) {
+            group.sort_by(|a, b| a.0.total_cmp(&b.0));
+        }
+        priced.into_iter().map(|(_, candidate)| candidate).collect()
+    }
+
     /// What it costs to bring a victim back, us for each block that comes free and is needed; infinite if
     /// none does. Blocks that others hold stay where they are, and what the host has is not copied out.
     fn cost_to_resume(&self, victim: &Victim, shortage: u64, costs: ResumeCosts) -> f64 {
-        let Some(sequence) = self.sequences.get(&victim.ticket.seq) else { return f64::INFINITY };
+        let Some(sequence) = self.sequences.get(victim.ticket.seq) else { return f64::INFINITY };
         let (mut freed, mut us) = (0_u64, 0.0);
         for depth in 0..sequence.table.len() {
             if self.device.slot(sequence.table[depth].0).staying == 1 {
@@ -176,7 +187,7 @@ impl BlockStore {
     }
 
     fn others_hold_blocks(&self, seq: SeqId) -> bool {
-        self.sequences.iter().any(|(id, sequence)| *id != seq && !sequence.table.is_empty())
+        self.sequences.iter().any(|(id, sequence)| id != seq && !sequence.table.is_empty())
     }
 
     fn mark_leaving(&mut self, table: &[BlockId]) -> u64 {
@@ -187,6 +198,9 @@ impl BlockStore {
         table.iter().map(|block| u64::from(self.device.stay(block.0))).sum()
     }
 }
+
+/// A victim that may be taken, and its table.
+type Candidate = (Victim, Arc<[BlockId]>);
 
 enum Choice {
     /// These suffice; their tables are marked.

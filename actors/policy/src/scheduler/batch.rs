@@ -1,6 +1,6 @@
 //! From grants to a batch for the device.
 
-use crate::protocol::{GrantOutcome, PreemptOutcome, Preempted, StepGrant};
+use crate::protocol::{Grant, GrantOutcome, PreemptOutcome, Preempted, StepGrant};
 use crate::scheduler::outcome::{Effect, RequestFault};
 use crate::scheduler::sequence::{Opened, Phase, Sequence};
 use crate::scheduler::state::{InFlight, Scheduler, Stage, SubmittedSlice};
@@ -38,25 +38,22 @@ impl Scheduler {
         };
         self.shortage = false;
         let (mut opened, mut open_denied) = (0, 0);
-        for granted in grant.grants {
-            let waits = self.current(granted.ticket).is_some_and(|s| s.phase == Phase::Waiting);
-            match granted.outcome {
+        for Grant { ticket, outcome } in grant.grants {
+            let waits = self.current(ticket).is_some_and(|s| s.phase == Phase::Waiting);
+            match outcome {
                 GrantOutcome::Denied { .. } => open_denied += usize::from(waits),
                 _ => opened += usize::from(waits),
             }
-            match granted.outcome {
+            match outcome {
                 GrantOutcome::Run { computed, cover, table } => {
-                    self.add_slice(
-                        granted.ticket,
-                        computed,
-                        cover,
-                        table,
-                        &mut batch,
-                        &mut in_flight,
-                    );
+                    if waits {
+                        self.open(ticket.seq, computed);
+                    }
+                    let reach = (computed, cover);
+                    self.add_slice(ticket, reach, table, &mut batch, &mut in_flight);
                 }
-                GrantOutcome::Copying { .. } => self.set_phase(granted.ticket, Phase::Opening),
-                GrantOutcome::Denied { .. } => self.denied(granted.ticket),
+                GrantOutcome::Copying { .. } => self.set_phase(ticket, Phase::Opening),
+                GrantOutcome::Denied { .. } => self.denied(ticket),
             }
         }
         self.adjust_open_limit(opened, open_denied);
@@ -84,18 +81,14 @@ impl Scheduler {
     fn add_slice(
         &mut self,
         ticket: Ticket,
-        computed: u32,
-        cover: u32,
+        (computed, cover): (u32, u32),
         table: Option<Arc<[BlockId]>>,
         batch: &mut StepBatch,
         in_flight: &mut InFlight,
     ) {
+        let sequence = self.sequences.active_mut(ticket.seq);
         // A sequence cancelled while the store was asked is gone; its release goes with the next request.
-        let Some(phase) = self.current(ticket).map(|sequence| sequence.phase) else { return };
-        if phase == Phase::Waiting {
-            self.open(ticket.seq, computed);
-        }
-        let Some(sequence) = self.sequences.active_mut(ticket.seq) else { return };
+        let Some(sequence) = sequence.filter(|s| s.epoch == ticket.epoch) else { return };
         if let Some(table) = table {
             sequence.table = table;
         }

@@ -88,6 +88,7 @@ impl Scheduler {
         now: Timestamp,
     ) -> Vec<Effect> {
         self.counters.steps += 1;
+        self.counters.slices += in_flight.slices.len() as u64;
         let device_us = output.timing.forward_us + output.timing.sampling_us;
         self.cost.observe_step(
             in_flight.decode_tokens,

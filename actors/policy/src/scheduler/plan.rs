@@ -2,11 +2,10 @@
 
 use crate::protocol::{StepRequest, Want, WantKind};
 use crate::scheduler::prompts::Share;
-use crate::scheduler::rank::Turn;
 use crate::scheduler::sequence::{Phase, Sequence};
 use crate::scheduler::state::{Scheduler, Stage};
 use crate::scheduler::victims::{Claim, Victims};
-use tiercel_config::{Allocation, Batching, SchedulerSettings};
+use tiercel_config::{Allocation, Batching, SchedulerSettings, ToStart};
 use tiercel_device::{StepId, Tier, Timestamp};
 
 /// Most sequences asked to open in one step: each costs a look-up of its whole prefix, and a step
@@ -66,34 +65,57 @@ impl Scheduler {
     /// While a failed step is being investigated, one of its members alone, or if that could not have
     /// blocks (`others_first`), the others once, so that they make room.
     fn candidates(&self, others_first: bool) -> Vec<Share<'_>> {
-        let to_start = self.preemption.to_start;
         let suspected = |sequence: &Sequence| self.suspects.contains(&sequence.id);
-        let running = self.sequences.active().filter(|s| s.phase == Phase::Running && !s.held());
-        let mut candidates: Vec<(Turn, Share<'_>)> = running
-            .map(|sequence| {
-                let rank = self.rank(sequence);
-                (Turn::of(rank, false, to_start), Share { sequence, rank, tokens: 0 })
-            })
-            .collect();
+        let share = |(rank, sequence)| Share { sequence, rank, tokens: 0 };
+        let running = self.sequences.active();
+        let running = running.filter(|(_, s)| s.phase == Phase::Running && !s.held()).map(share);
         let (starts, mut opens) = (self.starts(), 0);
         let waiting = self.sequences.queue().filter(|(_, s)| starts || s.was_open());
         // While nobody is suspected, the rest of the queue need not be looked at.
-        let most = if self.suspects.is_empty() { self.open_limit } else { usize::MAX };
-        candidates.extend(waiting.take(most).filter_map(|(rank, sequence)| {
+        let looked_at = if self.suspects.is_empty() { self.open_limit } else { usize::MAX };
+        let waiting = waiting.take(looked_at).filter(|(_, sequence)| {
             opens += usize::from(!suspected(sequence));
-            let share = Share { sequence, rank, tokens: 0 };
-            let may = opens <= self.open_limit || suspected(sequence);
-            may.then(|| (Turn::of(rank, true, to_start), share))
-        }));
-        candidates.sort_unstable_by_key(|(turn, _)| *turn);
-        let mut shares: Vec<Share<'_>> = candidates.into_iter().map(|(_, share)| share).collect();
+            opens <= self.open_limit || suspected(sequence)
+        });
+        let most = self.settings.max_num_seqs as usize;
+        if self.suspects.is_empty() {
+            return self.in_turn(running, waiting.map(share), most);
+        }
+        let mut shares = self.in_turn(running, waiting.map(share), usize::MAX);
         if let Some(suspect) = shares.iter().find(|share| suspected(share.sequence)).copied() {
             shares.retain(|share| others_first && !suspected(share.sequence));
             if shares.is_empty() {
                 shares.push(suspect);
             }
         }
-        shares.truncate(self.settings.max_num_seqs as usize);
+        shares.truncate(most);
+        shares
+    }
+
+    /// The first `most` of those that run and those that wait, each in order of rank. Within a level what
+    /// runs goes before what waits, so that starting a sequence never pushes an equal out of the step; without
+    /// preemption that holds across levels.
+    fn in_turn<'a>(
+        &self,
+        running: impl Iterator<Item = Share<'a>>,
+        waiting: impl Iterator<Item = Share<'a>>,
+        most: usize,
+    ) -> Vec<Share<'a>> {
+        let (mut running, mut waiting) = (running.peekable(), waiting.peekable());
+        let mut shares = Vec::new();
+        while shares.len() < most {
+            let waits = match (running.peek(), waiting.peek()) {
+                (Some(runs), Some(waits)) => {
+                    self.preemption.to_start == ToStart::LowerTier
+                        && waits.rank.outranks_by_level(&runs.rank)
+                }
+                (None, _) => true,
+                (Some(_), None) => false,
+            };
+            let next = if waits { waiting.next() } else { running.next() };
+            let Some(next) = next else { break };
+            shares.push(next);
+        }
         shares
     }
 

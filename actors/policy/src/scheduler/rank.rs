@@ -1,7 +1,7 @@
 //! Who comes first.
 
 use crate::scheduler::sequence::{Phase, Sequence};
-use tiercel_config::{ResumeOrder, ToStart};
+use tiercel_config::ResumeOrder;
 use tiercel_device::{SeqId, Timestamp};
 
 /// Among equals of a level: promoted ones, then those that resume and those that start as
@@ -46,11 +46,6 @@ impl Rank {
         }
     }
 
-    /// The same as if nothing but the time of arrival counted.
-    pub(crate) fn by_arrival(self) -> Rank {
-        Rank { level: 0, class: USUAL, priority: 0, key: 0, ..self }
-    }
-
     pub(crate) fn seq(&self) -> SeqId {
         self.seq
     }
@@ -62,24 +57,5 @@ impl Rank {
     /// Whether `self` may take the place of `other` in order to start.
     pub(crate) fn outranks_by_level(&self, other: &Rank) -> bool {
         self.level < other.level
-    }
-}
-
-/// Position of a want in a step. Within a level what runs goes before what waits, so that starting a
-/// sequence never pushes an equal out of the batch; without preemption that holds across levels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Turn {
-    class: (u8, u8, u8),
-    rank: Rank,
-}
-
-impl Turn {
-    pub(crate) fn of(rank: Rank, waits: bool, to_start: ToStart) -> Turn {
-        let waits = u8::from(waits);
-        let class = match to_start {
-            ToStart::LowerTier => (0, rank.level, waits),
-            ToStart::Never => (waits, rank.level, 0),
-        };
-        Turn { class, rank }
     }
 }

@@ -3,6 +3,7 @@
 //! Thousands may wait while hundreds run, so the queue is kept in order instead of being sorted for every
 //! step. Whatever changes a sequence's phase, holds or rank goes through [`Roster::change`].
 
+use crate::by_id::ById;
 use crate::scheduler::rank::Rank;
 use crate::scheduler::sequence::{Phase, Sequence};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +14,9 @@ use tiercel_device::{SeqId, Timestamp};
 #[derive(Debug)]
 pub(crate) struct Roster {
     /// In every phase but `Waiting`.
-    active: BTreeMap<SeqId, Sequence>,
+    active: ById<Sequence>,
+    /// Ranks of those, best first.
+    order: Vec<Rank>,
     /// In phase `Waiting`, held or not.
     waiting: BTreeMap<SeqId, Sequence>,
     /// Those of `waiting` that are not held, best first.
@@ -26,7 +29,8 @@ pub(crate) struct Roster {
 impl Roster {
     pub(crate) fn new(resume: ResumeOrder) -> Roster {
         Roster {
-            active: BTreeMap::new(),
+            active: ById::default(),
+            order: Vec::new(),
             waiting: BTreeMap::new(),
             queue: BTreeSet::new(),
             ageing: BTreeSet::new(),
@@ -35,12 +39,12 @@ impl Roster {
     }
 
     pub(crate) fn get(&self, seq: SeqId) -> Option<&Sequence> {
-        self.active.get(&seq).or_else(|| self.waiting.get(&seq))
+        self.active.get(seq).or_else(|| self.waiting.get(&seq))
     }
 
     /// One that is not in phase `Waiting`, to change what its place does not depend on.
     pub(crate) fn active_mut(&mut self, seq: SeqId) -> Option<&mut Sequence> {
-        self.active.get_mut(&seq)
+        self.active.get_mut(seq)
     }
 
     pub(crate) fn contains(&self, seq: SeqId) -> bool {
@@ -51,9 +55,9 @@ impl Roster {
         self.active.is_empty() && self.waiting.is_empty()
     }
 
-    /// Those that hold blocks, oldest first.
-    pub(crate) fn active(&self) -> impl Iterator<Item = &Sequence> {
-        self.active.values()
+    /// Those that hold blocks, best-ranked first.
+    pub(crate) fn active(&self) -> impl DoubleEndedIterator<Item = (Rank, &Sequence)> {
+        self.order.iter().filter_map(|rank| Some((*rank, self.active.get(rank.seq())?)))
     }
 
     /// Those that wait and are not held, in order of service.
@@ -82,6 +86,10 @@ impl Roster {
             }
             self.waiting.insert(sequence.id, sequence);
         } else {
+            let rank = Rank::of(&sequence, self.resume);
+            if let Err(at) = self.order.binary_search(&rank) {
+                self.order.insert(at, rank);
+            }
             self.active.insert(sequence.id, sequence);
         }
     }
@@ -94,7 +102,11 @@ impl Roster {
             }
             return Some(sequence);
         }
-        self.active.remove(&seq)
+        let sequence = self.active.remove(seq)?;
+        if let Ok(at) = self.order.binary_search(&Rank::of(&sequence, self.resume)) {
+            self.order.remove(at);
+        }
+        Some(sequence)
     }
 
     /// Changes a sequence in any way and puts it where it then belongs; `None` if it is not live.
@@ -113,8 +125,8 @@ impl Roster {
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Sequence> + use<> {
         self.queue.clear();
         self.ageing.clear();
-        let active = std::mem::take(&mut self.active);
-        active.into_values().chain(std::mem::take(&mut self.waiting).into_values())
+        self.order.clear();
+        self.active.drain().chain(std::mem::take(&mut self.waiting).into_values())
     }
 
     /// The next sequence that has waited long enough by `now` to gain a tier.
@@ -135,6 +147,11 @@ impl Roster {
         let queue: BTreeSet<Rank> = waiting.map(|s| Rank::of(s, self.resume)).collect();
         if queue != self.queue {
             return Some("the queue is not in order of rank".into());
+        }
+        let mut order: Vec<Rank> = self.active.values().map(|s| Rank::of(s, self.resume)).collect();
+        order.sort_unstable();
+        if order != self.order {
+            return Some("those that hold blocks are not in order of rank".into());
         }
         let ages = self.waiting.values().filter_map(|s| Some((s.ages_at?, s.id)));
         let ages: BTreeSet<(Timestamp, SeqId)> = ages.collect();

@@ -4,9 +4,8 @@ use crate::protocol::Progress;
 use crate::scheduler::cost::CostModel;
 use crate::scheduler::order::{FairQueue, LengthPredictor, PredictionError};
 use crate::scheduler::plan::MAX_OPENS_PER_STEP;
-use crate::scheduler::rank::Rank;
 use crate::scheduler::roster::Roster;
-use crate::scheduler::sequence::{Phase, Sequence};
+use crate::scheduler::sequence::Phase;
 use std::collections::BTreeSet;
 use tiercel_config::{EngineSettings, Policy, PreemptionSettings, SchedulerSettings, SloSettings};
 use tiercel_device::{DeviceInfo, DeviceProfile, SeqId, StepId};
@@ -105,6 +104,10 @@ pub struct Counters {
     pub drops: [u64; 4],
     /// Tokens computed again because a preemption lost them.
     pub recomputed_tokens: u64,
+    /// Blocks copied between the tiers, both ways.
+    pub copied_blocks: u64,
+    /// Sequences in steps: one for each step it was in.
+    pub slices: u64,
     /// Prompt tokens looked up in the prefix cache at first starts.
     pub prefix_query_tokens: u64,
     /// Of these, found.
@@ -189,19 +192,16 @@ impl Scheduler {
         self.predictor.error()
     }
 
-    pub(crate) fn rank(&self, sequence: &Sequence) -> Rank {
-        Rank::of(sequence, self.preemption.resume)
-    }
-
     /// Whether an event came after the last plan was made, so that another plan may find more to do
     /// even if that one came to nothing.
     pub fn must_replan(&self) -> bool {
         self.replan
     }
 
-    /// The cost model, for copy observations.
-    pub fn cost_mut(&mut self) -> &mut CostModel {
-        &mut self.cost
+    /// Copies of so many blocks took so long, us.
+    pub fn copied(&mut self, blocks: u32, duration_us: u64) {
+        self.cost.observe_copy(blocks, duration_us);
+        self.counters.copied_blocks += u64::from(blocks);
     }
 
     /// Totals since the start.

@@ -196,7 +196,7 @@ fn policies_differ_in_order_and_in_who_may_be_preempted_to_start() {
 
 #[test]
 fn nobody_takes_blocks_from_a_better_one_and_starting_never_from_its_own_tier() {
-    let mut s = scheduler(|_| ());
+    let mut s = scheduler(|e| e.use_policy(Policy::PriorityPreempt));
     for id in 1..=3 {
         s.enqueue(sequence(id, Tier::Standard, 4));
     }

@@ -35,8 +35,8 @@ pub(crate) struct Claim {
     pub(crate) by_force: bool,
 }
 
-/// Place in the order of giving way: less goes first.
-type Place = (Willing, Reverse<u8>, u64, Reverse<Rank>);
+/// Place in the order of giving way: less goes first, then the worse-ranked.
+type Place = (Willing, Reverse<u8>, u64);
 
 /// The victims of a plan, and beside each what decides who may take it.
 #[derive(Debug, Default)]
@@ -50,20 +50,39 @@ pub(crate) struct Victims {
 impl Victims {
     /// How many of the victims, from the front, a sequence may preempt.
     pub(crate) fn allowed(&self, claim: Claim) -> u32 {
+        let mut count = 0;
+        for willing in [Willing::Resting, Willing::Usual, Willing::Limited, Willing::Spared] {
+            let end = count + self.places[count..].partition_point(|place| place.0 <= willing);
+            let part = &self.places[count..end];
+            let allowed = |place: &&(Willing, Rank)| self.may_take(claim, **place);
+            let may = if self.across_tiers {
+                part.iter().take_while(allowed).count()
+            } else {
+                // From the worst to the best: who may take one may take all before it.
+                part.partition_point(|place| allowed(&place))
+            };
+            count += may;
+            if may < part.len() {
+                break;
+            }
+        }
+        count as u32
+    }
+
+    fn may_take(&self, claim: Claim, (willing, victim): (Willing, Rank)) -> bool {
         let Claim { rank, opening, first, by_force } = claim;
-        let allowed = |(willing, victim): &&(Willing, Rank)| match willing {
+        match willing {
             Willing::Resting => true,
             _ if !by_force && (opening || !first) => false,
             Willing::Spared if !first => false,
             // Whoever is first may take all that are worse, or sequences that were preempted too often
             // could keep everybody else from running and never run themselves.
             Willing::Limited if opening && !first => false,
-            _ if opening => rank.outranks_by_level(victim),
+            _ if opening => rank.outranks_by_level(&victim),
             // Its own place in the list is no obstacle: the store never takes the requester.
-            _ if self.by_rank => rank <= *victim,
+            _ if self.by_rank => rank <= victim,
             _ => first || self.across_tiers || rank.level() <= victim.level(),
-        };
-        self.places.iter().take_while(allowed).count() as u32
+        }
     }
 }
 
@@ -72,26 +91,26 @@ impl Scheduler {
     pub(crate) fn victims(&self, now: Timestamp) -> Victims {
         let rule = self.preemption.victim;
         let across_tiers = matches!(rule, VictimRule::LatestArrival | VictimRule::ReverseFifo);
-        let mut places: Vec<(Place, &Sequence)> = self
-            .sequences
-            .active()
-            .filter(|sequence| sequence.phase == Phase::Running)
-            .map(|sequence| (self.turn_to_go(sequence, rule, across_tiers, now), sequence))
+        // From the worst-ranked: for the rules that add nothing the order is nearly that already.
+        let running = self.sequences.active().rev();
+        let mut places: Vec<(Place, Rank, &Sequence)> = running
+            .filter(|(_, sequence)| sequence.phase == Phase::Running)
+            .map(|(rank, sequence)| (self.turn_to_go(sequence, rank, rule, now), rank, sequence))
             .collect();
-        places.sort_unstable_by_key(|(place, _)| *place);
+        places.sort_by_key(|(place, ..)| *place);
         let mut victims = Victims {
             victims: Vec::with_capacity(places.len()),
             places: Vec::with_capacity(places.len()),
             by_rank: rule == VictimRule::Rank,
             across_tiers,
         };
-        for ((willing, Reverse(level), ..), sequence) in places {
+        for ((willing, Reverse(level), _), rank, sequence) in places {
             victims.victims.push(Victim {
                 ticket: sequence.ticket(),
                 swap: self.swaps(sequence),
                 group: u16::from(level) | (willing as u16) << 8,
             });
-            victims.places.push((willing, self.rank(sequence)));
+            victims.places.push((willing, rank));
         }
         victims
     }
@@ -99,24 +118,27 @@ impl Scheduler {
     fn turn_to_go(
         &self,
         sequence: &Sequence,
+        rank: Rank,
         rule: VictimRule,
-        across_tiers: bool,
         now: Timestamp,
     ) -> Place {
-        let rank = self.rank(sequence);
-        let level = if across_tiers { 0 } else { rank.level() };
-        let key = match rule {
-            VictimRule::Rank | VictimRule::LatestArrival | VictimRule::ResumeCost => 0,
+        let (level, key) = match rule {
+            VictimRule::Rank | VictimRule::ResumeCost => (rank.level(), 0),
+            VictimRule::LatestArrival => (0, u64::MAX - sequence.arrival.0),
+            VictimRule::ReverseFifo => (0, u64::MAX - sequence.opened_number),
             VictimRule::LeastProgress => {
-                u64::from(sequence.output_len()) << 32 | u64::from(sequence.preemptions)
+                let progress = u64::from(sequence.output_len()) << 32;
+                (rank.level(), progress | u64::from(sequence.preemptions))
             }
-            VictimRule::ReverseFifo => u64::MAX - sequence.opened_number,
-            VictimRule::LeastRecent => sequence.last_token_at.unwrap_or(sequence.arrival).0,
-            VictimRule::LongestRemaining => u64::from(u32::MAX - sequence.output_left()),
-            VictimRule::Slack => self.lateness(sequence, now),
+            VictimRule::LeastRecent => {
+                (rank.level(), sequence.last_token_at.unwrap_or(sequence.arrival).0)
+            }
+            VictimRule::LongestRemaining => {
+                (rank.level(), u64::from(u32::MAX - sequence.output_left()))
+            }
+            VictimRule::Slack => (rank.level(), self.lateness(sequence, now)),
         };
-        let rank = if rule == VictimRule::LatestArrival { rank.by_arrival() } else { rank };
-        (self.willing(sequence), Reverse(level), key, Reverse(rank))
+        (self.willing(sequence), Reverse(level), key)
     }
 
     fn willing(&self, sequence: &Sequence) -> Willing {

@@ -1,0 +1,157 @@
+//! How long the whole round of planning a step takes: the scheduler's plan, the store's answer, the batch.
+//! Requests come and go, so that there are always as many running and waiting.
+//!
+//! `cargo bench -p tiercel-policy --bench planning` also prints the median and the 99th percentile.
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use std::sync::Arc;
+use std::time::Duration;
+use tiercel_config::EngineSettings;
+use tiercel_device::{
+    Clock, DeviceInfo, DeviceProfile, Sampled, SamplingParams, SeqId, StepBatch, StepDone,
+    StepOutput, StepTiming, Tier, Timestamp,
+};
+use tiercel_policy::blocks::{BlockStore, Salt, StoreConfig};
+use tiercel_policy::scheduler::{Effect, NewSequence, Scheduler};
+
+const BLOCK: u32 = 16;
+const PROMPT: u32 = 128;
+
+/// An engine without actors or a device: every step succeeds at once.
+struct Rounds {
+    scheduler: Scheduler,
+    store: BlockStore,
+    now_us: u64,
+    arrived: u64,
+}
+
+impl Rounds {
+    /// Runs until `running` sequences run and `waiting` wait.
+    fn new(running: u32, waiting: u32) -> Rounds {
+        let mut settings = EngineSettings::default();
+        settings.scheduler.max_num_seqs = running;
+        settings.scheduler.max_num_batched_tokens = (running * 2).max(512);
+        let device_blocks = running * 64;
+        let info = DeviceInfo {
+            name: "bench".into(),
+            block_size: BLOCK,
+            device_blocks,
+            host_blocks: device_blocks,
+            block_bytes: 5 << 20,
+            max_steps_in_flight: 1,
+            max_model_len: 8192,
+            vocab_size: 1000,
+        };
+        let profile = DeviceProfile {
+            step_base_us: 16_000.0,
+            decode_token_us: 25.0,
+            prefill_token_us: 100.0,
+            kv_token_us: 0.025,
+            link_bytes_per_s: 25e9,
+        };
+        let store = BlockStore::new(StoreConfig {
+            block_size: BLOCK,
+            device_blocks,
+            host_blocks: device_blocks,
+            max_copy_blocks_in_transit: 64,
+            max_copy_blocks_per_batch: 32,
+        });
+        let scheduler = Scheduler::new(&settings, &info, profile);
+        let mut rounds = Rounds { scheduler, store, now_us: 0, arrived: 0 };
+        for _ in 0..running + waiting {
+            rounds.arrive();
+        }
+        while rounds.scheduler.census().running < running {
+            rounds.round(&Clock::wall());
+        }
+        // Until those that started together have gone their own ways.
+        for _ in 0..300 {
+            rounds.round(&Clock::wall());
+        }
+        rounds
+    }
+
+    fn arrive(&mut self) {
+        self.arrived += 1;
+        let id = self.arrived;
+        let tier = [Tier::Premium, Tier::Standard, Tier::Background, Tier::Background];
+        self.scheduler.enqueue(NewSequence {
+            seq: SeqId(id),
+            tier: tier[id as usize % tier.len()],
+            priority: 0,
+            salt: Salt([0; 16]),
+            prompt: (0..PROMPT).map(|at| at ^ (id as u32)).collect(),
+            max_tokens: 100 + (id * 37 % 400) as u32,
+            stop_tokens: Arc::from([]),
+            sampling: Arc::new(SamplingParams::greedy()),
+            arrival: Timestamp(self.now_us),
+        });
+    }
+
+    /// One step; the time its planning took.
+    fn round(&mut self, clock: &Clock) -> Duration {
+        self.now_us += 25_000;
+        let began = clock.now();
+        let request = self.scheduler.plan(Timestamp(self.now_us)).expect("somebody runs");
+        let grant = self.store.reserve(&request);
+        let (batch, _) = self.scheduler.granted(grant);
+        let took = Duration::from_micros(clock.now().since_us(began));
+        for copies in self.store.take_copies() {
+            let events = self.store.copy_done(copies.id, true);
+            for event in events {
+                self.scheduler.store_event(event);
+            }
+        }
+        let Some(batch) = batch else { return took };
+        for effect in self.scheduler.step_done(done(&batch), Timestamp(self.now_us + 20_000)) {
+            if matches!(effect, Effect::Ended(_)) {
+                self.arrive();
+            }
+        }
+        took
+    }
+}
+
+fn done(batch: &StepBatch) -> StepDone {
+    let samples = batch.slices.iter().filter(|slice| slice.sample.is_some());
+    let sampled = samples.map(|slice| (slice.seq, Ok(Sampled { token: 7, logprobs: None })));
+    let timing = StepTiming { forward_us: 22_000, sampling_us: 0 };
+    StepDone { id: batch.id, result: Ok(StepOutput { sampled: sampled.collect(), timing }) }
+}
+
+fn planning(c: &mut Criterion) {
+    let mut group = c.benchmark_group("planning");
+    let clock = Clock::wall();
+    for running in [64, 256, 1024] {
+        for waiting in [1_000, 10_000, 100_000] {
+            let mut rounds = Rounds::new(running, waiting);
+            let mut times: Vec<Duration> = Vec::new();
+            let id = BenchmarkId::new(format!("{running} running"), format!("{waiting} waiting"));
+            group.bench_function(id, |b| {
+                b.iter_custom(|rounds_wanted| {
+                    let took = (0..rounds_wanted).map(|_| rounds.round(&clock));
+                    let took: Vec<Duration> = took.collect();
+                    times.extend(&took);
+                    took.iter().sum()
+                });
+            });
+            times.sort_unstable();
+            let at = |share: f64| times.get((share * times.len() as f64) as usize);
+            if let (Some(median), Some(p99)) = (at(0.5), at(0.99)) {
+                let (median, p99) = (median.as_micros(), p99.as_micros());
+                eprintln!("  median {median} us, 99th percentile {p99} us");
+            }
+        }
+    }
+    group.finish();
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .sample_size(10)
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_secs(2));
+    targets = planning
+}
+criterion_main!(benches);

@@ -1,0 +1,78 @@
+//! The times between tokens, of which there are too many to keep.
+
+use serde::{Deserialize, Serialize};
+
+/// Smallest time told apart, us.
+const LEAST_US: f64 = 10.0;
+/// Ratio of neighbouring buckets: quantiles are right to half a percent.
+const RATIO: f64 = 1.01;
+/// Up to a quarter of an hour.
+const BUCKETS: usize = 1840;
+
+/// Counts times in buckets of equal ratio.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Gaps {
+    counts: Vec<u32>,
+    total: u64,
+}
+
+/// Quantiles of the times between tokens of all requests, ms, right to one percent.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct GapSummary {
+    /// How many times were counted.
+    pub count: u64,
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+}
+
+impl Default for Gaps {
+    fn default() -> Self {
+        Gaps { counts: vec![0; BUCKETS], total: 0 }
+    }
+}
+
+impl Gaps {
+    pub(crate) fn add(&mut self, us: u64) {
+        let bucket = ((us as f64 / LEAST_US).max(1.0).ln() / RATIO.ln()) as usize;
+        self.counts[bucket.min(BUCKETS - 1)] += 1;
+        self.total += 1;
+    }
+
+    pub(crate) fn summary(&self) -> Option<GapSummary> {
+        let quantile = |q: f64| {
+            let rank = (q * self.total as f64).ceil() as u64;
+            let mut seen = 0;
+            let bucket = self.counts.iter().position(|count| {
+                seen += u64::from(*count);
+                seen >= rank
+            });
+            LEAST_US * RATIO.powf(bucket.unwrap_or(0) as f64 + 0.5) / 1000.0
+        };
+        (self.total > 0).then(|| GapSummary {
+            count: self.total,
+            p50: quantile(0.5),
+            p99: quantile(0.99),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_right_to_a_percent() {
+        let mut gaps = Gaps::default();
+        assert_eq!(gaps.summary(), None);
+        for us in 1..=100_000 {
+            gaps.add(us);
+        }
+        let summary = gaps.summary().expect("counted");
+        assert_eq!(summary.count, 100_000);
+        assert!((summary.p50 / 50.0 - 1.0).abs() < 0.01, "{summary:?}");
+        assert!((summary.p99 / 99.0 - 1.0).abs() < 0.01, "{summary:?}");
+        gaps.add(u64::MAX);
+    }
+}
