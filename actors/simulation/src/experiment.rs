@@ -2,8 +2,11 @@
 
 use crate::laboratory::{Laboratory, simulate};
 use crate::outcome::Outcome;
+use crate::trace::{Gate, Section};
 use crate::traffic::{END_TOKEN, Seen, Traffic};
+use std::rc::Rc;
 use tiercel_actors::Counters;
+use tiercel_actors::trace::Record;
 use tiercel_config::{EngineSettings, SettingsError, SloSettings, SloTargets};
 use tiercel_device::{Clock, MockOptions, MockProfile, Tier, Timestamp};
 use tiercel_workload::{MAX_REQUESTS, Targets, Workload, seconds};
@@ -68,8 +71,35 @@ impl Experiment {
     /// # Errors
     /// [`ExperimentError`]: a run with any wrong step is not a result.
     pub fn run(&self, progress: impl Fn(f64) + 'static) -> Result<Outcome, ExperimentError> {
-        let (seen, counters) = self.observe(progress)?;
+        self.run_recorded(progress, &[])
+    }
+
+    /// As [`Experiment::run`], and hands every event up to the workload's end to the recorders.
+    ///
+    /// # Errors
+    /// As [`Experiment::run`].
+    pub fn run_recorded(
+        &self,
+        progress: impl Fn(f64) + 'static,
+        recorders: &[Rc<dyn Record>],
+    ) -> Result<Outcome, ExperimentError> {
+        let (seen, counters) = self.observe(progress, recorders)?;
         Ok(Outcome::of(&self.workload, &seen, &counters, self.end()))
+    }
+
+    /// What a trace says of this run before its events.
+    pub fn section(&self, policy: &str) -> Section {
+        let pool = &self.workload.simulation;
+        Section {
+            policy: policy.to_owned(),
+            seed: self.workload.seed,
+            workload: self.workload.name.clone(),
+            profile: self.profile.name.clone(),
+            block_size: self.profile.block_size,
+            device_blocks: pool.device_blocks.unwrap_or(self.profile.device_blocks),
+            host_blocks: self.profile.host_blocks,
+            end_us: self.end().0,
+        }
     }
 
     /// When the run ends.
@@ -80,9 +110,10 @@ impl Experiment {
     fn observe(
         &self,
         progress: impl Fn(f64) + 'static,
+        recorders: &[Rc<dyn Record>],
     ) -> Result<(Seen, Counters), ExperimentError> {
         self.check()?;
-        simulate(async |clock| self.run_in(clock, progress).await)
+        simulate(async |clock| self.run_in(clock, progress, recorders).await)
     }
 
     fn check(&self) -> Result<(), ExperimentError> {
@@ -130,10 +161,14 @@ impl Experiment {
         &self,
         clock: Clock,
         progress: impl Fn(f64) + 'static,
+        recorders: &[Rc<dyn Record>],
     ) -> Result<(Seen, Counters), ExperimentError> {
         let device = self.device(clock.clone());
         let log = device.log.clone();
-        let engine = Laboratory { settings: self.engine_settings(), device }.start();
+        let gate = Gate::open(recorders);
+        let recorder = gate.clone().map(|gate| gate as Rc<dyn Record>);
+        let engine =
+            Laboratory { settings: self.engine_settings(), device }.start_recorded(recorder);
         actix_rt::spawn(tell(clock.clone(), progress));
         let traffic = Traffic::new(engine.clone(), self.workload.clone());
         traffic.start();
@@ -153,6 +188,9 @@ impl Experiment {
         }
         let counters = engine.status().await.unwrap_or_default().counters;
         let seen = traffic.take();
+        if let Some(gate) = gate {
+            gate.close();
+        }
         engine.drain(0).await;
         Ok((seen, counters))
     }
@@ -190,7 +228,7 @@ mod tests {
     #[test]
     fn every_planned_request_is_sent_when_due_and_ends_where_it_should() {
         let experiment = experiment("prefix.toml", 30.0);
-        let (seen, counters) = experiment.observe(|_| {}).expect("a result");
+        let (seen, counters) = experiment.observe(|_| {}, &[]).expect("a result");
         let mut planned: Vec<Planned> = (0..experiment.workload.classes.len())
             .flat_map(|class| arrivals(&experiment.workload, class))
             .collect();
@@ -218,7 +256,7 @@ mod tests {
             panic!("w4 is a closed loop");
         };
         closed.streams = 3;
-        let (seen, _) = experiment.observe(|_| {}).expect("a result");
+        let (seen, _) = experiment.observe(|_| {}, &[]).expect("a result");
         for stream in 0..3 {
             let own: Vec<_> =
                 seen.records.iter().filter(|record| record.planned.stream == stream).collect();

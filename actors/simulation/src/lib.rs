@@ -19,6 +19,7 @@ mod experiment;
 mod laboratory;
 mod outcome;
 mod record;
+pub mod trace;
 mod traffic;
 
 pub use comparison::{Comparison, PolicyRuns};
