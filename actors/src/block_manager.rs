@@ -36,7 +36,15 @@ impl BlockManager {
         trace: Tracer,
         lifeline: Lifeline,
     ) -> BlockManager {
-        BlockManager { store, scheduler, swap, batches: BTreeMap::new(), events: 0, trace, lifeline }
+        BlockManager {
+            store,
+            scheduler,
+            swap,
+            batches: BTreeMap::new(),
+            events: 0,
+            trace,
+            lifeline,
+        }
     }
 
     /// Hands out copies that may start, and in debug builds checks every invariant: after every event

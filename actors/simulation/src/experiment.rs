@@ -107,7 +107,7 @@ impl Experiment {
         Timestamp(seconds(self.workload.duration_s + self.workload.drain_s))
     }
 
-    fn observe(
+    pub(crate) fn observe(
         &self,
         progress: impl Fn(f64) + 'static,
         recorders: &[Rc<dyn Record>],

@@ -8,6 +8,8 @@
 //! | `line` | an event as one line of text |
 //! | `diff` | where two traces part |
 
+#[cfg(test)]
+mod agreement;
 mod codec;
 mod diff;
 mod gate;

@@ -126,7 +126,8 @@ fn what_is_no_trace_of_this_version_is_refused() {
     assert!(problem(b"GGUF and more than that").contains("not a trace"));
     let mut newer = whole.clone();
     newer[8..10].copy_from_slice(&(VERSION + 1).to_le_bytes());
-    assert!(problem(&newer).contains("a trace of version 2; this program reads version 1"));
+    let says = format!("a trace of version {}; this program reads", VERSION + 1);
+    assert!(problem(&newer).contains(&says));
     let header = &whole[..10];
     let frame = |bytes: &[u8]| {
         let length = (bytes.len() as u32).to_le_bytes();

@@ -37,7 +37,8 @@ impl<W: Write> TraceWriter<W> {
         let mut buffer = Vec::with_capacity(BUFFER_BYTES);
         buffer.extend_from_slice(&MAGIC);
         buffer.extend_from_slice(&VERSION.to_le_bytes());
-        let state = State { out, buffer, frames: 0, bytes: 0, most_bytes, stopped: false, failed: None };
+        let state =
+            State { out, buffer, frames: 0, bytes: 0, most_bytes, stopped: false, failed: None };
         TraceWriter { state: RefCell::new(state) }
     }
 
