@@ -1,6 +1,7 @@
 //! `tiercel simulate`.
 
 use crate::cli::Failure;
+use crate::cli::recording::{Recording, RecordingArgs};
 use crate::cli::report_file::ReportFile;
 use clap::Args;
 use std::io::{IsTerminal, Write};
@@ -64,6 +65,8 @@ pub(crate) struct Simulate {
     /// Write all results here; a file of that name is replaced when the runs are over
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    #[command(flatten)]
+    recording: RecordingArgs,
 }
 
 impl Simulate {
@@ -80,6 +83,7 @@ impl Simulate {
             (None, Some(range)) => range.clone().collect(),
             (None, None) => vec![workload.seed],
         };
+        let mut recording = self.recording.begin(&workload, self.policy.len())?;
         let clock = Clock::wall();
         let began = clock.now();
         let mut policies = Vec::new();
@@ -93,7 +97,7 @@ impl Simulate {
                     noise_sigma: self.noise,
                 };
                 experiment.settings.scheduler.policy = *policy;
-                runs.push(watched_run(&experiment, policy_name(*policy))?);
+                runs.push(watched_run(&experiment, policy_name(*policy), &mut recording)?);
             }
             policies.push(PolicyRuns { policy: policy_name(*policy).to_owned(), runs });
         }
@@ -109,6 +113,7 @@ impl Simulate {
         if let Some(json) = json {
             json.write(&comparison)?;
         }
+        recording.finish(&comparison)?;
         let printed = write!(std::io::stdout(), "{comparison}");
         printed.map_err(|error| Failure::new(format!("cannot print the table: {error}")))?;
         let runs = comparison.policies.iter().map(|policy| policy.runs.len()).sum::<usize>() as f64;
@@ -167,15 +172,21 @@ impl Simulate {
 }
 
 /// Runs an experiment and tells how far it is, if somebody looks.
-fn watched_run(experiment: &Experiment, policy: &'static str) -> Result<Outcome, Failure> {
+fn watched_run(
+    experiment: &Experiment,
+    policy: &'static str,
+    recording: &mut Recording,
+) -> Result<Outcome, Failure> {
+    let recorders = recording.run(experiment, policy)?;
     let watched = std::io::stderr().is_terminal();
     let Workload { seed, duration_s, drain_s, .. } = experiment.workload;
     let total_s = duration_s + drain_s;
-    let outcome = experiment.run(move |at_s| {
+    let progress = move |at_s| {
         if watched {
             eprint!("\r{policy}, seed {seed}: {:3.0} %  ", 100.0 * at_s / total_s);
         }
-    });
+    };
+    let outcome = experiment.run_recorded(progress, &recorders);
     if watched {
         eprint!("\r\x1b[K");
     }
