@@ -43,7 +43,8 @@ function timeAxis(view, left, width, height) {
   for (const at of found) {
     const x = left + ((at - view.from) / (view.to - view.from)) * (width - left);
     axis.append(shape("line", { class: "axis", x1: x, x2: x, y1: 0, y2: height - 14 }));
-    const label = shape("text", { class: "soft", x, y: height - 2, "text-anchor": "middle" });
+    const anchor = x > width - 30 ? "end" : "middle";
+    const label = shape("text", { class: "soft", x: Math.min(x, width - 2), y: height - 2, "text-anchor": anchor });
     label.textContent = seconds(at, digits);
     axis.append(label);
   }

@@ -8,7 +8,7 @@ use tiercel_device::{SeqId, Tier, Timestamp};
 
 /// Most requests on a page, per policy.
 pub(super) const MAX_LANES: usize = 500;
-/// Most spans of all requests together.
+/// Most spans of all requests together, beside those under way then.
 pub(super) const MAX_SPANS: usize = 30_000;
 /// Number of states.
 pub(super) const STATES: usize = 7;

@@ -28,7 +28,7 @@ pub use writer::TraceWriter;
 
 use serde::{Deserialize, Serialize};
 
-/// Largest trace file, bytes: about ten hours of a busy device.
+/// Largest trace file, bytes: about two days of a busy device.
 pub const MAX_TRACE_BYTES: u64 = 8 << 30;
 
 /// One run; its events follow.

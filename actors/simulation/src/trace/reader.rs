@@ -38,9 +38,10 @@ impl<R: Read> TraceReader<R> {
             ended: false,
         };
         let mut magic = [0; MAGIC.len()];
-        let is_trace = reader.fill(&mut magic).is_ok() && magic == MAGIC;
-        if !is_trace {
-            return Err(TraceError::NotATrace);
+        match reader.fill(&mut magic) {
+            Ok(()) if magic == MAGIC => {}
+            Ok(()) | Err(TraceError::Truncated { .. }) => return Err(TraceError::NotATrace),
+            Err(error) => return Err(error),
         }
         let mut version = [0; 2];
         reader.fill(&mut version)?;
