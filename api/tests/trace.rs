@@ -214,6 +214,19 @@ fn what_cannot_be_recorded_is_told_before_anything_runs() {
 }
 
 #[test]
+fn a_run_that_fails_leaves_its_trace() {
+    let scene = Scene::new();
+    std::fs::write(scene.path("long.toml"), WORKLOAD.replace("cap = 300", "cap = 1200")).unwrap();
+    let simulate = ["simulate", "--workload", "long.toml", "--profile", "tiny", "--policy", "fcfs"];
+    let (code, line) = scene.failure(&[&simulate[..], &["--trace", "t", "--html", "p"]].concat());
+    assert_eq!(code, 1);
+    assert!(line.contains("outputs of 1200 tokens") && line.contains("the trace up to"), "{line}");
+    let shown = String::from_utf8(scene.run(&["trace", "show", "t"]).stdout).unwrap();
+    assert!(shown.starts_with("# run policy=fcfs seed=1 "), "{shown}");
+    assert!(!scene.path("p").exists() && !scene.path("t.partial").exists());
+}
+
+#[test]
 fn a_page_holds_every_policy_and_every_request_of_its_window() {
     let scene = Scene::new();
     scene.simulate("3..5", &["--html", "p.html", "--html-window", "2..6", "--trace", "t"]);
@@ -289,6 +302,8 @@ fn a_page_is_used_without_a_mouse() {
     let scene = Scene::new();
     scene.simulate("3..4", &["--html", "p.html", "--html-window", "2..6"]);
     let script = "<script>
+        // Without a screen there are no frames to wait for.
+        window.requestAnimationFrame = (act) => setTimeout(act, 0);
         const box = document.querySelector('.lanes');
         const press = (key) => document.activeElement.dispatchEvent(
             new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true }));

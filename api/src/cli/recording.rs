@@ -69,6 +69,17 @@ impl Recording {
         Ok(recorders)
     }
 
+    /// A run failed: the trace up to there is kept, for it tells how it came to that.
+    pub(crate) fn failed(&mut self, failure: Failure) -> Failure {
+        let Some((file, writer)) = self.trace.take() else { return failure };
+        let kept = writer.finish().map_err(|error| file.failure(&error)).and_then(|()| file.keep());
+        let about = match kept {
+            Ok(()) => "the trace up to there is written".to_owned(),
+            Err(Failure { message, .. }) => message,
+        };
+        Failure { message: format!("{}; {about}", failure.message), ..failure }
+    }
+
     /// Completes the files.
     pub(crate) fn finish(self, comparison: &Comparison) -> Result<(), Failure> {
         if let Some((file, writer)) = self.trace {

@@ -190,7 +190,7 @@ fn watched_run(
     if watched {
         eprint!("\r\x1b[K");
     }
-    outcome.map_err(Failure::new)
+    outcome.map_err(|error| recording.failed(Failure::new(error)))
 }
 
 fn policy_name(policy: Policy) -> &'static str {
