@@ -91,7 +91,7 @@ function describe(lane) {
 
 function laneRow(panel, lane, row, width) {
   const group = shape("g", { class: "lane", tabindex: "-1", role: "img", "data-seq": lane.seq,
-    transform: `translate(0 ${row * ROW})`, "aria-label": describe(lane) });
+    transform: `translate(0 ${row * ROW})`, "aria-label": lane.text });
   group.append(shape("rect", { class: "back", x: 1, y: 0, width: width - 2, height: ROW }));
   const name = shape("text", { x: 6, y: 10 });
   name.textContent = `${lane.seq} ${data.tiers[lane.tier]}`;
@@ -105,7 +105,7 @@ function laneRow(panel, lane, row, width) {
     group.append(bar(state, LEFT + (from - view.from) * scale, (to - from) * scale, 2));
   }
   const title = shape("title");
-  title.textContent = describe(lane);
+  title.textContent = lane.text;
   group.append(title);
   group.addEventListener("click", () => choose(panel, lane.seq, false));
   return group;
@@ -123,11 +123,11 @@ function choose(panel, seq, focus) {
     }
   }
   const lane = panel.policy.lanes.find((candidate) => candidate.seq === seq);
-  panel.detail.textContent = lane ? describe(lane) : "";
+  panel.detail.textContent = lane ? lane.text : "";
 }
 
-function drawPanel(panel) {
-  const width = Math.max(500, panel.box.clientWidth || 1000);
+function drawPanel(panel, width) {
+  panel.stale = false;
   panel.memory.replaceChildren(memoryChart(panel.policy, view, LEFT, width));
   const lanes = shownLanes(panel.policy);
   const height = lanes.length * ROW;
@@ -154,7 +154,16 @@ function draw() {
   byId("to").value = share(view.to);
   byId("from-text").textContent = seconds(view.from);
   byId("to-text").textContent = seconds(view.to);
-  panels.forEach(drawPanel);
+  panels.forEach((panel) => { panel.stale = true; });
+  drawSeen();
+}
+
+/// Draws what is in sight or nearly; the rest when it comes there. Sizes are read before anything is changed.
+function drawSeen() {
+  const near = (box) => box.bottom > -window.innerHeight && box.top < 2 * window.innerHeight;
+  panels.filter((panel) => panel.stale && near(panel.whole.getBoundingClientRect()))
+    .map((panel) => [panel, panel.box.clientWidth])
+    .forEach(([panel, width]) => drawPanel(panel, Math.max(500, width || 1000)));
 }
 
 let planned = false;
@@ -215,6 +224,7 @@ function addPanel(policy) {
     panel.memory, panel.count, panel.box, panel.detail);
   panel.box.addEventListener("keydown", (event) => onKey(panel, event));
   onPointer(panel);
+  policy.lanes.forEach((lane) => { lane.text = describe(lane); });
   byId("policies").append(panel.whole);
   panels.push(panel);
 }
@@ -229,6 +239,7 @@ function controls() {
   for (const [id, act] of Object.entries(buttons)) byId(id).addEventListener("click", act);
   for (const id of ["tier", "order"]) byId(id).addEventListener("change", draw);
   window.addEventListener("resize", draw);
+  window.addEventListener("scroll", drawSeen, { passive: true });
 }
 
 byId("title").textContent = `Tiercel: ${data.workload}`;
@@ -242,3 +253,5 @@ legend();
 data.policies.forEach(addPanel);
 controls();
 draw();
+// What is found in the page, printed or read aloud has all of it.
+panels.filter((panel) => panel.stale).forEach((panel) => drawPanel(panel, Math.max(500, panel.box.clientWidth)));
