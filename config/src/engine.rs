@@ -2,6 +2,7 @@
 //! states every bound.
 
 use crate::SettingsError;
+use crate::policy::{PreemptionSettings, SchedulerSettings};
 use serde::{Deserialize, Serialize};
 
 /// Everything the engine needs to know beside the device.
@@ -20,105 +21,6 @@ pub struct EngineSettings {
     pub slo: SloSettings,
     /// Token streams to clients.
     pub stream: StreamSettings,
-}
-
-/// Batching and ordering.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SchedulerSettings {
-    /// Named policy; see `Policy`.
-    pub policy: Policy,
-    /// Most sequences in one step.
-    pub max_num_seqs: u32,
-    /// Most tokens (decode + prefill) in one step.
-    pub max_num_batched_tokens: u32,
-    /// Most tokens of one prompt computed in one step; 0 means up to the step's budget.
-    pub long_prefill_token_threshold: u32,
-    /// Share of a step's tokens up to which it is filled with background prompts, percent.
-    pub background_prefill_percent: u32,
-    /// Share of device blocks that must stay free after starting or resuming a sequence, percent.
-    /// Running sequences may use them to grow.
-    pub watermark_percent: f64,
-}
-
-impl Default for SchedulerSettings {
-    fn default() -> Self {
-        SchedulerSettings {
-            policy: Policy::Tiercel,
-            max_num_seqs: 64,
-            max_num_batched_tokens: 256,
-            long_prefill_token_threshold: 0,
-            background_prefill_percent: 25,
-            watermark_percent: 3.0,
-        }
-    }
-}
-
-/// Named scheduling policies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-pub enum Policy {
-    /// First come, first served; tiers are ignored.
-    #[serde(rename = "fcfs")]
-    Fcfs,
-    /// Better tiers start first, nobody is preempted for a better tier.
-    #[serde(rename = "priority")]
-    Priority,
-    /// Better tiers start first and preempt lower ones when blocks or slots run out.
-    #[serde(rename = "priority+preempt")]
-    PriorityPreempt,
-    /// The default: as the one before, but steps hold only as much of prompts as the streams' TPOT
-    /// targets allow, and of background prompts only a share.
-    #[default]
-    #[serde(rename = "tiercel")]
-    Tiercel,
-}
-
-impl Policy {
-    /// All policies with their names.
-    pub const ALL: [(Policy, &'static str); 4] = [
-        (Policy::Fcfs, "fcfs"),
-        (Policy::Priority, "priority"),
-        (Policy::PriorityPreempt, "priority+preempt"),
-        (Policy::Tiercel, "tiercel"),
-    ];
-}
-
-/// What happens to a preempted sequence's KV blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PreemptionMode {
-    /// Per victim, whichever of swap and recompute costs less on this device.
-    #[default]
-    Auto,
-    /// Copy to the host tier and back; recompute what does not fit there.
-    Swap,
-    /// Drop the blocks and compute them again on resume.
-    Recompute,
-    /// End the victim with an error.
-    Drop,
-}
-
-/// Preemption.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct PreemptionSettings {
-    /// What happens to the victim's blocks.
-    pub mode: PreemptionMode,
-    /// A sequence preempted this often goes last among victims, and of those waiting to start only the
-    /// first in line may take its blocks.
-    pub max_per_request: u32,
-    /// Most bytes in transit between the tiers at once, MiB.
-    pub max_in_transit_mib: u64,
-}
-
-impl Default for PreemptionSettings {
-    fn default() -> Self {
-        PreemptionSettings {
-            mode: PreemptionMode::Auto,
-            max_per_request: 8,
-            max_in_transit_mib: 256,
-        }
-    }
 }
 
 /// Prefix caching.
@@ -238,6 +140,12 @@ impl EngineSettings {
         let background = s.background_prefill_percent;
         range("scheduler.background_prefill_percent", background, 1, 100)?;
         range("scheduler.watermark_percent", s.watermark_percent, 0.0, 50.0)?;
+        let background = s.background_watermark_percent;
+        range("scheduler.background_watermark_percent", background, 0.0, 50.0)?;
+        range("scheduler.chunk_alignment", s.chunk_alignment, 0, 1024)?;
+        range("scheduler.long_prefill_percent", s.long_prefill_percent, 0.0, 100.0)?;
+        range("scheduler.ageing_s", s.ageing_s, 0.0, 86_400.0)?;
+        range("preemption.mirror_percent", self.preemption.mirror_percent, 0, 100)?;
         range("preemption.max_in_transit_mib", self.preemption.max_in_transit_mib, 1, 65_536)?;
         range("admission.max_requests", self.admission.max_requests, 1, 100_000)?;
         let queued = self.admission.max_queued_requests_per_tier;

@@ -1,5 +1,8 @@
 //! Every setting by name: what the file, the environment, the flags and the documentation share.
 
+use crate::policy;
+use crate::presets::POLICY_NAMES;
+
 /// One setting.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Field {
@@ -104,14 +107,38 @@ pub const FIELDS: &[Field] = &[
     other("http.keep_alive_ms", int(1_000, DAY_MS), "How long an idle connection stays open, ms."),
     other("http.comment_interval_ms", int(10, DAY_MS), "A stream silent for this long sends an SSE comment, ms."),
     named("http.drain_grace_ms", "drain-grace-ms", int(0, DAY_MS), "On shutdown, how long running requests may take to finish, ms."),
-    named("scheduler.policy", "policy", Kind::Choice(&["fcfs", "priority", "priority+preempt", "tiercel"]), "Scheduling policy."),
+    named("scheduler.policy", "policy", Kind::Choice(POLICY_NAMES), "Scheduling policy: the values that the other settings of `scheduler` and `preemption` start from (`tiercel policy show NAME`)."),
     named("scheduler.max_num_seqs", "max-num-seqs", int(1, 4096), "Most sequences in one step."),
     named("scheduler.max_num_batched_tokens", "max-num-batched-tokens", int(1, 65_536), "Most tokens (decode + prefill) in one step; at least max_num_seqs."),
+    other("scheduler.order", Kind::Choice(policy::ORDERS), "Who is served first: the first come; the better tier; the shortest predicted output; the tenant that had least service."),
+    other("scheduler.batching", Kind::Choice(policy::BATCHINGS), "When requests start: whenever there is a place, or only when all that run have finished."),
+    other("scheduler.mix", Kind::Choice(policy::STEP_MIXES), "What a step is made of: decodes and then prompts, or prompts alone while any can run."),
+    other("scheduler.budget", Kind::Choice(policy::BUDGETS), "How many prompt tokens a step may hold: what max_num_batched_tokens leaves, or no more than the streams' TPOT targets allow either."),
+    other("scheduler.chunked_prefill", Kind::Bool, "Whether a prompt may be spread over several steps although it would fit into one; if not, one longer than max_num_batched_tokens has whole steps to itself."),
+    other("scheduler.chunk_alignment", int(0, 1024), "Chunks other than a prompt's last are multiples of this many tokens; 0 or 1 for any length."),
     other("scheduler.long_prefill_token_threshold", int(0, 65_536), "Most tokens of one prompt in one step; 0 means up to the step's budget."),
-    other("scheduler.background_prefill_percent", int(1, 100), "Share of a step's tokens up to which it is filled with background prompts, percent: better requests in that step, or arriving meanwhile, wait for them. Policy tiercel only."),
+    other("scheduler.long_prefill_percent", Kind::Number { low: 0.0, high: 100.0 }, "The same as a share of the longest sequence, percent; 0 for none."),
+    other("scheduler.max_partial_prefills", int(0, 4096), "Most prompts that a step may leave partly computed; 0 for any number."),
+    other("scheduler.background_prefill_percent", int(1, 100), "Share of a step's tokens up to which it is filled with background prompts, percent: better requests in that step, or arriving meanwhile, wait for them."),
+    other("scheduler.prefill_order", Kind::Choice(policy::PREFILL_ORDERS), "Order in which prompts of one tier share a step: as they are served, by when their first token is due, or the shortest rest first."),
+    other("scheduler.pause_background", Kind::Bool, "Whether background streams sit a step out, blocks and all, when a better stream's target cannot afford them."),
+    other("scheduler.allocation", Kind::Choice(policy::ALLOCATIONS), "Blocks given to a request when it starts: what its next step needs, or what its prompt and longest output would need."),
+    other("scheduler.full_sequence_check", Kind::Bool, "Whether a request starts only if all it has to compute would fit."),
     other("scheduler.watermark_percent", Kind::Number { low: 0.0, high: 50.0 }, "Share of KV blocks kept free when a sequence starts, for running ones to grow, percent."),
-    named("preemption.mode", "preemption-mode", Kind::Choice(&["auto", "swap", "recompute", "drop"]), "What happens to a preempted request's KV blocks."),
-    other("preemption.max_per_request", int(0, 1_000_000), "A request preempted this often goes last among victims, and only the first in line may take its blocks to start."),
+    other("scheduler.background_watermark_percent", Kind::Number { low: 0.0, high: 50.0 }, "The same for background sequences, if it is more, percent."),
+    other("scheduler.ageing_s", Kind::Number { low: 0.0, high: 86_400.0 }, "After waiting so long, and again after as long, a request counts as one tier better, s; 0: never."),
+    other("scheduler.ageing_cap", Kind::Choice(policy::AGEING_CAPS), "As what a request counts at best by waiting."),
+    named("preemption.mode", "preemption-mode", Kind::Choice(policy::PREEMPTION_MODES), "What happens to a preempted request's KV blocks."),
+    other("preemption.to_start", Kind::Choice(policy::TO_STARTS), "For whom requests are preempted so that another one starts: nobody, or a better tier. (To grow, a running one may always take blocks from worse ones.)"),
+    other("preemption.victim", Kind::Choice(policy::VICTIM_RULES), "Who gives way first; the rules without a tier in them look at all tiers alike."),
+    other("preemption.premium_yields", Kind::Bool, "Whether premium requests give way to other premium requests. (The best-ranked request may always take anybody's blocks to grow.)"),
+    other("preemption.background_takes", Kind::Bool, "Whether background requests may take blocks from each other. (The best-ranked always may.)"),
+    other("preemption.min_tokens", int(0, 65_536), "A request gives way only after this many tokens since its prompt was computed or it resumed."),
+    other("preemption.delay_ms", int(0, 600_000), "A request that waits to start takes no blocks before it has waited this long, ms."),
+    other("preemption.max_per_request", int(0, 1_000_000), "Preemptions of one request after which at_limit applies."),
+    other("preemption.at_limit", Kind::Choice(policy::AT_LIMITS), "What then happens: it goes last among victims and only the first in line may take its blocks to start; it counts as the best of its tier; it ends with an error."),
+    other("preemption.resume", Kind::Choice(policy::RESUME_ORDERS), "Where a preempted request waits: by its rank, or before or after all of its tier that have not started."),
+    other("preemption.mirror_percent", int(0, 100), "Share of the link that copies full blocks of preemptible requests to the host ahead of need, percent; 0 for none."),
     other("preemption.max_in_transit_mib", int(1, 65_536), "Most bytes in transit between the tiers at once, MiB."),
     other("prefix_cache.enabled", Kind::Bool, "Whether requests of one tenant share the KV blocks of equal prefixes."),
     other("admission.max_requests", int(1, 100_000), "Most requests in the engine, waiting and running. The last eighth is kept for premium, the eighth before it from background."),

@@ -9,17 +9,23 @@ mod engine;
 mod error;
 mod fields;
 mod load;
+mod policy;
+mod presets;
 mod server;
 mod suggest;
 
 pub use docs::table;
 pub use engine::{
-    AdmissionSettings, EngineSettings, Policy, PreemptionMode, PreemptionSettings,
-    PrefixCacheSettings, SchedulerSettings, SloSettings, SloTargets, StreamSettings,
+    AdmissionSettings, EngineSettings, PrefixCacheSettings, SloSettings, SloTargets, StreamSettings,
 };
 pub use error::SettingsError;
 pub use fields::{FIELDS, Field, Kind, field};
 pub use load::{LoadError, Loader, Origin};
+pub use policy::{
+    AgeingCap, Allocation, AtLimit, Batching, Budget, Order, PreemptionMode, PreemptionSettings,
+    PrefillOrder, ResumeOrder, SchedulerSettings, StepMix, ToStart, VictimRule,
+};
+pub use presets::{Policy, Preset};
 pub use server::{
     DeviceKind, DeviceSettings, HttpSettings, KvElement, KvSettings, ModelSettings, ServerSettings,
     Weights,

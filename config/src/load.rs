@@ -1,6 +1,6 @@
 //! Layers of settings: defaults, then the file, then the environment, then flags.
 
-use crate::{FIELDS, Field, Kind, ServerSettings, SettingsError, field, suggest};
+use crate::{FIELDS, Field, Kind, Policy, ServerSettings, SettingsError, field, suggest};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
@@ -86,22 +86,21 @@ fn hint(suggestion: Option<&str>) -> String {
         .unwrap_or_else(|| "; docs/configuration.md lists them all".into())
 }
 
-/// Settings collected layer by layer; a later layer wins.
-#[derive(Debug)]
+/// Settings collected layer by layer; a later layer wins. The policy's preset lies under all of them.
+#[derive(Debug, Default)]
 pub struct Loader {
-    tree: Table,
+    base: ServerSettings,
+    /// What was set, in order; `None` unsets.
+    given: Vec<(&'static Field, Option<Value>)>,
     warnings: Vec<String>,
 }
 
-impl Default for Loader {
-    fn default() -> Self {
-        let tree = Table::try_from(ServerSettings::default())
-            .expect("plain data of strings, numbers and tables always serializes");
-        Loader { tree, warnings: Vec::new() }
-    }
-}
-
 impl Loader {
+    /// Starts from other defaults than the server's.
+    pub fn over(base: ServerSettings) -> Loader {
+        Loader { base, ..Loader::default() }
+    }
+
     /// Reads a settings file.
     ///
     /// # Errors
@@ -176,7 +175,12 @@ impl Loader {
     ///
     /// # Errors
     /// [`LoadError::Value`].
-    pub fn flag(&mut self, field: &Field, flag: &str, value: &str) -> Result<(), LoadError> {
+    pub fn flag(
+        &mut self,
+        field: &'static Field,
+        flag: &str,
+        value: &str,
+    ) -> Result<(), LoadError> {
         self.set_text(field, value, Origin::Flag(flag.to_owned()))
     }
 
@@ -197,18 +201,37 @@ impl Loader {
         }
     }
 
+    /// Names of the settings that were set, in order.
+    pub fn given(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.given.iter().map(|(field, _)| field.path)
+    }
+
     /// The settings, checked, and what is worth a warning.
     ///
     /// # Errors
     /// [`LoadError::Settings`] for values that cannot go together.
     pub fn finish(self) -> Result<(ServerSettings, Vec<String>), LoadError> {
+        let mut base = self.base;
+        if let Some(policy) = given_policy(&self.given) {
+            base.engine.use_policy(policy);
+        }
+        let mut tree = Table::try_from(base)
+            .expect("plain data of strings, numbers and tables always serializes");
+        for (field, value) in self.given {
+            place(&mut tree, field, value);
+        }
         let settings: ServerSettings =
-            self.tree.try_into().expect("every value was checked against its field");
+            tree.try_into().expect("every value was checked against its field");
         settings.check()?;
         Ok((settings, self.warnings))
     }
 
-    fn set_text(&mut self, field: &Field, text: &str, origin: Origin) -> Result<(), LoadError> {
+    fn set_text(
+        &mut self,
+        field: &'static Field,
+        text: &str,
+        origin: Origin,
+    ) -> Result<(), LoadError> {
         let value = match field.kind {
             Kind::Integer { .. } => text.parse().map(Value::Integer).ok(),
             Kind::Number { .. } => text.parse().map(Value::Float).ok(),
@@ -223,7 +246,12 @@ impl Loader {
         self.set(field, value.unwrap_or_else(|| Value::String(text.to_owned())), origin)
     }
 
-    fn set(&mut self, field: &Field, value: Value, origin: Origin) -> Result<(), LoadError> {
+    fn set(
+        &mut self,
+        field: &'static Field,
+        value: Value,
+        origin: Origin,
+    ) -> Result<(), LoadError> {
         let refuse = |value: &Value| LoadError::Value {
             origin: origin.clone(),
             path: field.path,
@@ -231,19 +259,30 @@ impl Loader {
             allowed: field.allowed(),
         };
         let accepted = accept(field, &value).ok_or_else(|| refuse(&value))?;
-        let mut table = &mut self.tree;
-        let mut keys = field.path.split('.').peekable();
-        while let Some(key) = keys.next() {
-            if keys.peek().is_some() {
-                let inner = table.entry(key).or_insert_with(|| Value::Table(Table::new()));
-                table = inner.as_table_mut().expect("a prefix of a field is always a table");
-            } else if let Some(value) = accepted.clone() {
-                table.insert(key.to_owned(), value);
-            } else {
-                table.remove(key);
-            }
-        }
+        self.given.push((field, accepted));
         Ok(())
+    }
+}
+
+/// The policy that was set last.
+fn given_policy(given: &[(&'static Field, Option<Value>)]) -> Option<Policy> {
+    let named = given.iter().rev().find(|(field, _)| field.path == "scheduler.policy")?;
+    let name = named.1.as_ref()?.as_str()?;
+    Policy::ALL.iter().find(|(_, known)| *known == name).map(|(policy, _)| *policy)
+}
+
+fn place(tree: &mut Table, field: &Field, value: Option<Value>) {
+    let mut table = tree;
+    let mut keys = field.path.split('.').peekable();
+    while let Some(key) = keys.next() {
+        if keys.peek().is_some() {
+            let inner = table.entry(key).or_insert_with(|| Value::Table(Table::new()));
+            table = inner.as_table_mut().expect("a prefix of a field is always a table");
+        } else if let Some(value) = value.clone() {
+            table.insert(key.to_owned(), value);
+        } else {
+            table.remove(key);
+        }
     }
 }
 

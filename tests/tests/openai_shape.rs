@@ -168,7 +168,7 @@ fn the_answer_names_the_tier_really_used() {
 
 #[test]
 fn a_policy_without_tiers_does_not_claim_to_have_used_one() {
-    let server = TestServer::mock(|settings| settings.engine.scheduler.policy = Policy::Fcfs);
+    let server = TestServer::mock(|settings| settings.engine.use_policy(Policy::Fcfs));
     for asked in ["priority", "flex", "default"] {
         let answer = server.post("/v1/chat/completions", &chat(json!({"service_tier": asked})));
         assert_eq!(answer.json()["service_tier"], "default", "{asked}");

@@ -8,6 +8,6 @@ pub mod scheduler;
 pub mod slo;
 
 pub use protocol::{
-    Grant, GrantOutcome, PreemptOutcome, Preempted, Progress, StepGrant, StepRequest, StoreEvent,
-    Victim, Want, WantKind,
+    Grant, GrantOutcome, PreemptOutcome, Preempted, Progress, ResumeCosts, StepGrant, StepRequest,
+    StoreEvent, Victim, Want, WantKind,
 };

@@ -21,6 +21,9 @@ pub struct StepRequest {
     pub wants: Vec<Want>,
     /// Who may be preempted for it, first to go first. A sequence appears at most once.
     pub victims: Vec<Victim>,
+    /// Within a group of victims take those first that cost least to resume for each block that comes
+    /// free, instead of the first.
+    pub by_cost: Option<ResumeCosts>,
 }
 
 /// KV of a sequence that became valid.
@@ -43,6 +46,9 @@ pub struct Want {
     pub len: u32,
     /// Most tokens to compute in this step; at least 1.
     pub new_tokens: u32,
+    /// Positions the table shall cover from this step on, beyond what the step needs; 0 for no more than
+    /// that.
+    pub reserve: u32,
     /// What it holds.
     pub kind: WantKind,
     /// How many of [`StepRequest::victims`], from the front, it may preempt. Victims that are better
@@ -76,6 +82,18 @@ pub struct Victim {
     pub ticket: Ticket,
     /// Copy its full blocks to the host tier first (as far as there is room), or just drop them.
     pub swap: bool,
+    /// Victims of one group follow each other; which of them goes first may be left to the store
+    /// ([`StepRequest::by_cost`]).
+    pub group: u16,
+}
+
+/// What it costs to resume a sequence, us of device or link time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ResumeCosts {
+    /// To copy one block one way.
+    pub copy_us: f64,
+    /// To compute one block again.
+    pub recompute_us: f64,
 }
 
 /// Block store -> scheduler: the answer to a [`StepRequest`].

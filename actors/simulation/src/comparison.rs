@@ -14,8 +14,6 @@ pub struct Comparison {
     pub version: String,
     /// The workload, `load` included; each run has its own seed.
     pub workload: Workload,
-    /// Settings of the engine beside what the policies and the workload decide.
-    pub settings: EngineSettings,
     /// What the rates of its open classes were multiplied by.
     pub load: f64,
     /// The device.
@@ -31,6 +29,8 @@ pub struct Comparison {
 pub struct PolicyRuns {
     /// Its name.
     pub policy: String,
+    /// Settings of the engine under it, targets excepted: those are the workload's.
+    pub settings: EngineSettings,
     /// The runs.
     pub runs: Vec<Outcome>,
 }
@@ -209,12 +209,12 @@ mod tests {
         let comparison = Comparison {
             version: "1".into(),
             workload: toml::from_str(WORKLOAD).expect("a workload"),
-            settings: EngineSettings::default(),
             load: 1.0,
             profile: "p".into(),
             noise_sigma: 0.1,
             policies: vec![PolicyRuns {
                 policy: "fcfs".into(),
+                settings: EngineSettings::default(),
                 runs: vec![run(3, 100.0, 1.0), run(4, 80.0, 3.0)],
             }],
         };

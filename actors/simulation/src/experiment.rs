@@ -21,8 +21,7 @@ pub struct Experiment {
     pub workload: Workload,
     /// The device.
     pub profile: MockProfile,
-    /// The engine, policy included. The workload's targets and limits, where it has any, take the place of
-    /// its own.
+    /// The engine, policy included. The workload's targets, where it has any, take the place of its own.
     pub settings: EngineSettings,
     /// Spread of step times: sigma of a log-normal factor of mean 1; 0 for none.
     pub noise_sigma: f64,
@@ -129,9 +128,6 @@ impl Experiment {
 
     fn engine_settings(&self) -> EngineSettings {
         let mut settings = self.settings.clone();
-        if let Some(most) = self.workload.simulation.max_num_seqs {
-            settings.scheduler.max_num_seqs = most;
-        }
         let SloSettings { premium, standard, background, .. } = &mut settings.slo;
         for class in &self.workload.classes {
             let Some(Targets { ttft_ms, tpot_ms, e2e_ms, .. }) = class.targets else { continue };
@@ -268,7 +264,7 @@ mod tests {
     #[test]
     fn a_seed_gives_the_same_result_and_another_seed_another() {
         let mut experiment = experiment("w2-memory-tight.toml", 20.0);
-        experiment.settings.scheduler.policy = Policy::PriorityPreempt;
+        experiment.settings.use_policy(Policy::PriorityPreempt);
         experiment.workload.simulation.device_blocks = Some(700);
         let first = experiment.run(|_| {}).expect("a result");
         assert!(first.preemptions_per_min > 0.0, "memory was not short");

@@ -155,12 +155,18 @@ impl Traffic {
         Request {
             tier: class.tier,
             priority: 0,
-            salt: Salt([0; 16]),
+            salt: self.tenant(planned.class),
             prompt: self.prompt(planned),
             max_tokens,
             stop_tokens,
             sampling: Arc::clone(&self.greedy),
         }
+    }
+
+    /// Each class is a tenant of its own, unless classes share prefixes: tenants cannot.
+    fn tenant(&self, class: usize) -> Salt {
+        let shared = self.workload.classes.iter().any(|class| class.prefix.is_some());
+        Salt([if shared { 0 } else { class as u8 }; 16])
     }
 
     /// Random tokens, the shared prefix the same in every request. The last one tells the device how

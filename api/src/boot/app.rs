@@ -8,7 +8,7 @@ use actix_web::http::StatusCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use tiercel_actors::EngineHandle;
-use tiercel_config::{EngineSettings, HttpSettings, Policy};
+use tiercel_config::{EngineSettings, HttpSettings, Order};
 use tiercel_device::{Clock, Tier, TokenId};
 use tiercel_model::template::ChatMessage;
 
@@ -119,7 +119,7 @@ impl Serving {
             created_unix_s: Clock::unix_s(),
             context_tokens,
             max_text_bytes: max_text_bytes.min(Text::BYTES_MAX),
-            tiers_matter: settings.scheduler.policy != Policy::Fcfs,
+            tiers_matter: settings.scheduler.order == Order::Tier,
             // Whoever is here wants to be in the engine next.
             tokenizing: Tokenizing::new(settings.admission.max_requests as usize),
         }

@@ -2,6 +2,7 @@
 
 mod bench;
 mod log;
+mod policy;
 mod pull;
 mod recording;
 mod report_file;
@@ -38,6 +39,7 @@ enum Command {
     Pull(pull::Pull),
     Bench(bench::Bench),
     Simulate(simulate::Simulate),
+    Policy(policy::PolicyCommand),
     Trace(trace::Trace),
 }
 
@@ -50,6 +52,7 @@ pub fn main() -> ExitCode {
         Command::Pull(pull) => pull.run(),
         Command::Bench(bench) => bench.run(),
         Command::Simulate(simulate) => simulate.run(),
+        Command::Policy(policy) => policy.run(),
         Command::Trace(trace) => trace.run(),
     };
     match done {

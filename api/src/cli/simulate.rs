@@ -1,13 +1,14 @@
 //! `tiercel simulate`.
 
 use crate::cli::Failure;
+use crate::cli::policy::Chosen;
 use crate::cli::recording::{Recording, RecordingArgs};
 use crate::cli::report_file::ReportFile;
 use clap::Args;
 use std::io::{IsTerminal, Write};
 use std::ops::Range;
 use std::path::PathBuf;
-use tiercel_config::{EngineSettings, Loader, Policy};
+use tiercel_config::Loader;
 use tiercel_device::{Clock, MockProfile};
 use tiercel_simulation::{Comparison, Experiment, Outcome, PolicyRuns};
 use tiercel_workload::{Arrival, Class, Workload};
@@ -39,10 +40,9 @@ pub(crate) struct Simulate {
     /// Device: the name of a built-in profile, or a .toml file
     #[arg(long, value_name = "NAME", default_value = "llama70b-tp8-a100")]
     profile: String,
-    /// Policies to compare
-    #[arg(long, value_name = "A,B,...", value_delimiter = ',', default_value = "fcfs,tiercel",
-          value_parser = policy)]
-    policy: Vec<Policy>,
+    /// Policies to compare: names (`tiercel policy list`) or .toml files of settings
+    #[arg(long, value_name = "A,B,...", value_delimiter = ',', default_value = "fcfs,tiercel")]
+    policy: Vec<String>,
     /// Seed, instead of the workload's own
     #[arg(long, value_name = "N", conflicts_with = "seeds")]
     seed: Option<u64>,
@@ -71,12 +71,12 @@ pub(crate) struct Simulate {
 
 impl Simulate {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let mut workload = self.load_workload()?;
+        let workload = self.load_workload()?;
         let profile = MockProfile::named(&self.profile).map_err(Failure::usage)?;
         if !(0.0..=2.0).contains(&self.noise) {
             return Err(Failure::usage(format!("--noise is {}; allowed: 0 to 2", self.noise)));
         }
-        let settings = self.engine_settings(&mut workload)?;
+        let chosen = self.chosen(&workload)?;
         let json = self.json.as_ref().map(|path| ReportFile::create(path.clone())).transpose()?;
         let seeds: Vec<u64> = match (self.seed, &self.seeds) {
             (Some(seed), _) => vec![seed],
@@ -87,24 +87,22 @@ impl Simulate {
         let clock = Clock::wall();
         let began = clock.now();
         let mut policies = Vec::new();
-        for policy in &self.policy {
+        for Chosen { name, settings } in chosen {
             let mut runs = Vec::new();
             for seed in &seeds {
-                let mut experiment = Experiment {
+                let experiment = Experiment {
                     workload: Workload { seed: *seed, ..workload.clone() },
                     profile: profile.clone(),
                     settings: settings.clone(),
                     noise_sigma: self.noise,
                 };
-                experiment.settings.scheduler.policy = *policy;
-                runs.push(watched_run(&experiment, policy_name(*policy), &mut recording)?);
+                runs.push(watched_run(&experiment, &name, &mut recording)?);
             }
-            policies.push(PolicyRuns { policy: policy_name(*policy).to_owned(), runs });
+            policies.push(PolicyRuns { policy: name, settings, runs });
         }
         let comparison = Comparison {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             workload,
-            settings,
             load: self.load,
             profile: profile.name,
             noise_sigma: self.noise,
@@ -144,8 +142,8 @@ impl Simulate {
         }
     }
 
-    /// The settings of `--set`. What is set there goes before what the workload asks for.
-    fn engine_settings(&self, workload: &mut Workload) -> Result<EngineSettings, Failure> {
+    /// The policies with their settings: the workload's sizes, then what the policy stands for, then `--set`.
+    fn chosen(&self, workload: &Workload) -> Result<Vec<Chosen>, Failure> {
         for assignment in &self.settings {
             let name = assignment.split('=').next().unwrap_or_default();
             let problem = match name.split('.').next().unwrap_or_default() {
@@ -157,30 +155,30 @@ impl Simulate {
             if !problem.is_empty() {
                 return Err(Failure::usage(format!("--set {name}: {problem}")));
             }
-            if name == "scheduler.max_num_seqs" {
-                workload.simulation.max_num_seqs = None;
-            }
         }
-        let mut loader = Loader::default();
-        let given = self.settings.iter().map(String::as_str);
-        for assignment in DEFAULTS.into_iter().chain(given) {
-            loader.assignment(assignment).map_err(Failure::usage)?;
+        let mut defaults = Loader::default();
+        for assignment in DEFAULTS {
+            defaults.assignment(assignment).map_err(Failure::usage)?;
         }
-        let (settings, _) = loader.finish().map_err(Failure::usage)?;
-        Ok(settings.engine)
+        let (mut base, _) = defaults.finish().map_err(Failure::usage)?;
+        if let Some(most) = workload.simulation.max_num_seqs {
+            base.engine.scheduler.max_num_seqs = most;
+        }
+        self.policy.iter().map(|choice| Chosen::load(choice, &base, &self.settings)).collect()
     }
 }
 
 /// Runs an experiment and tells how far it is, if somebody looks.
 fn watched_run(
     experiment: &Experiment,
-    policy: &'static str,
+    policy: &str,
     recording: &mut Recording,
 ) -> Result<Outcome, Failure> {
     let recorders = recording.run(experiment, policy)?;
     let watched = std::io::stderr().is_terminal();
     let Workload { seed, duration_s, drain_s, .. } = experiment.workload;
     let total_s = duration_s + drain_s;
+    let policy = policy.to_owned();
     let progress = move |at_s| {
         if watched {
             eprint!("\r{policy}, seed {seed}: {:3.0} %  ", 100.0 * at_s / total_s);
@@ -191,19 +189,6 @@ fn watched_run(
         eprint!("\r\x1b[K");
     }
     outcome.map_err(|error| recording.failed(Failure::new(error)))
-}
-
-fn policy_name(policy: Policy) -> &'static str {
-    let known = Policy::ALL.iter().find(|(known, _)| *known == policy);
-    known.map(|(_, name)| *name).expect("every policy is in the table of all")
-}
-
-fn policy(name: &str) -> Result<Policy, String> {
-    let known = Policy::ALL.iter().find(|(_, known)| *known == name);
-    known.map(|(policy, _)| *policy).ok_or_else(|| {
-        let names: Vec<&str> = Policy::ALL.iter().map(|(_, name)| *name).collect();
-        format!("no such policy; there are: {}", names.join(", "))
-    })
 }
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {

@@ -49,6 +49,7 @@ impl BlockStore {
             keep_free: u64::from(keep_free),
             held: u64::from(supply - self.device.free() - self.device.pending()),
             opens: true,
+            by_cost: round.by_cost,
         };
         match self.settle(need, victims, &mut round.ledger, &mut round.preempted) {
             Verdict::Unmet { pending_blocks } => {
@@ -56,7 +57,7 @@ impl BlockStore {
                 GrantOutcome::Denied { pending_blocks }
             }
             Verdict::Met if hits.iter().all(|hit| matches!(hit, Hit::Device(_))) => {
-                let more = self.allocate(self.blocks_for(cover) - resident);
+                let more = self.allocate(self.blocks_for(cover.max(want.reserve)) - resident);
                 let mut sequence = self.opened(seq, &hits, hashes, &more, Phase::Running);
                 sequence.computed = computed;
                 sequence.last_step = round.step;

@@ -3,7 +3,9 @@
 use super::BlockStore;
 use super::sequence::Phase;
 use super::victims::{Ledger, Need, Verdict};
-use crate::{Grant, GrantOutcome, Preempted, StepGrant, StepRequest, Victim, Want, WantKind};
+use crate::{
+    Grant, GrantOutcome, Preempted, ResumeCosts, StepGrant, StepRequest, Victim, Want, WantKind,
+};
 use tiercel_device::StepId;
 
 /// What has been decided so far in one request.
@@ -12,6 +14,7 @@ pub(super) struct Round {
     pub(super) step: StepId,
     pub(super) ledger: Ledger,
     pub(super) preempted: Vec<Preempted>,
+    pub(super) by_cost: Option<ResumeCosts>,
 }
 
 impl BlockStore {
@@ -24,7 +27,7 @@ impl BlockStore {
         for seq in &request.released {
             self.release(*seq);
         }
-        let mut round = Round { step: request.step, ..Round::default() };
+        let mut round = Round { step: request.step, by_cost: request.by_cost, ..Round::default() };
         let mut grants = Vec::with_capacity(request.wants.len());
         for want in &request.wants {
             if round.preempted.iter().any(|taken| taken.ticket.seq == want.ticket.seq) {
@@ -65,7 +68,8 @@ impl BlockStore {
         };
         let computed = sequence.computed;
         let cover = want.len.min(computed.saturating_add(want.new_tokens));
-        let missing = self.blocks_for(cover).saturating_sub(sequence.table.len() as u32);
+        let wanted = self.blocks_for(cover.max(want.reserve));
+        let missing = wanted.saturating_sub(sequence.table.len() as u32);
         if missing > 0 {
             let need = Need {
                 seq,
@@ -74,6 +78,7 @@ impl BlockStore {
                 keep_free: 0,
                 held: 0,
                 opens: false,
+                by_cost: round.by_cost,
             };
             let verdict = self.settle(need, victims, &mut round.ledger, &mut round.preempted);
             if let Verdict::Unmet { pending_blocks } = verdict {

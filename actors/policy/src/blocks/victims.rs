@@ -1,8 +1,8 @@
 //! Who must give way for a want, and how blocks that are on their way are promised.
 
 use super::BlockStore;
-use super::sequence::Phase;
-use crate::{Preempted, Victim};
+use super::sequence::{Phase, Sequence};
+use crate::{Preempted, ResumeCosts, Victim};
 use std::sync::Arc;
 use tiercel_device::{BlockId, SeqId, StepId};
 
@@ -34,6 +34,8 @@ pub(super) struct Need {
     pub(super) held: u64,
     /// Whether it opens.
     pub(super) opens: bool,
+    /// How to choose among victims of one group, if not in their order.
+    pub(super) by_cost: Option<ResumeCosts>,
 }
 
 /// Whether a need is met.
@@ -99,13 +101,21 @@ impl BlockStore {
     /// Chooses victims, in order, until `shortage` blocks would come free, and marks their tables as
     /// leaving. A victim that frees nothing is passed over, unless another one does only with it.
     fn choose_victims(&mut self, need: Need, shortage: u64, victims: &[Victim]) -> Choice {
-        let candidates: Vec<(Victim, Arc<[BlockId]>)> = victims
+        let mut candidates: Vec<(Victim, Arc<[BlockId]>)> = victims
             .iter()
             .filter_map(|victim| Some((*victim, self.table_of_candidate(need, victim)?)))
             .collect();
         let most: u64 = candidates.iter().map(|(_, table)| table.len() as u64).sum();
         if most < shortage {
             return Choice::TooFew;
+        }
+        if let Some(costs) = need.by_cost {
+            for group in candidates.chunk_by_mut(|a, b| a.0.group == b.0.group) {
+                group.sort_by(|a, b| {
+                    let cost = |victim| self.cost_to_resume(victim, shortage, costs);
+                    cost(&a.0).total_cmp(&cost(&b.0))
+                });
+            }
         }
         let (mut gained, mut chosen) = (0, Vec::new());
         for candidate in candidates {
@@ -141,6 +151,28 @@ impl BlockStore {
             && victim.ticket.seq != need.seq
             && sequence.last_step != need.step;
         may_go.then(|| Arc::clone(&sequence.table))
+    }
+
+    /// What it costs to bring a victim back, us for each block that comes free and is needed; infinite if
+    /// none does. Blocks that others hold stay where they are, and what the host has is not copied out.
+    fn cost_to_resume(&self, victim: &Victim, shortage: u64, costs: ResumeCosts) -> f64 {
+        let Some(sequence) = self.sequences.get(&victim.ticket.seq) else { return f64::INFINITY };
+        let (mut freed, mut us) = (0_u64, 0.0);
+        for depth in 0..sequence.table.len() {
+            if self.device.slot(sequence.table[depth].0).staying == 1 {
+                freed += 1;
+                us += self.block_cost(sequence, depth, victim.swap, costs);
+            }
+        }
+        us / freed.min(shortage) as f64
+    }
+
+    fn block_cost(&self, sequence: &Sequence, depth: usize, swap: bool, costs: ResumeCosts) -> f64 {
+        match sequence.names.get(depth) {
+            Some(name) if self.host.find(name).is_some() => costs.copy_us,
+            Some(_) if swap => 2.0 * costs.copy_us,
+            _ => costs.recompute_us,
+        }
     }
 
     fn others_hold_blocks(&self, seq: SeqId) -> bool {

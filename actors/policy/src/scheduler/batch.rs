@@ -5,8 +5,7 @@ use crate::scheduler::outcome::{Effect, RequestFault};
 use crate::scheduler::sequence::{Opened, Phase, Sequence};
 use crate::scheduler::state::{InFlight, Scheduler, Stage, SubmittedSlice};
 use std::sync::Arc;
-use tiercel_config::PreemptionMode;
-use tiercel_device::{BlockId, SeqSlice, SliceInput, StepBatch, Ticket, TokenId};
+use tiercel_device::{BlockId, SeqId, SeqSlice, SliceInput, StepBatch, Ticket, TokenId};
 
 /// Tokens of a sequence to run in a step.
 struct Slice {
@@ -62,6 +61,9 @@ impl Scheduler {
         }
         self.adjust_open_limit(opened, open_denied);
         if batch.slices.is_empty() {
+            // Decodes had no part in it: they need not wait for what prompts wait for.
+            self.prompts_denied = std::mem::take(&mut self.prompts_alone);
+            self.replan |= self.prompts_denied;
             // It will never run: what waits for it need not wait.
             self.completed_step = grant.step;
             return (None, effects);
@@ -88,16 +90,15 @@ impl Scheduler {
         batch: &mut StepBatch,
         in_flight: &mut InFlight,
     ) {
-        let block_size = self.limits.block_size;
         // A sequence cancelled while the store was asked is gone; its release goes with the next request.
-        let Some(sequence) = self.current(ticket) else { return };
+        let Some(phase) = self.current(ticket).map(|sequence| sequence.phase) else { return };
+        if phase == Phase::Waiting {
+            self.open(ticket.seq, computed);
+        }
+        let Some(sequence) = self.sequences.active_mut(ticket.seq) else { return };
         if let Some(table) = table {
             sequence.table = table;
         }
-        let opened = (sequence.phase == Phase::Waiting).then(|| {
-            sequence.phase = Phase::Running;
-            sequence.opened(computed, block_size)
-        });
         let slice = slice_of(sequence, computed, cover);
         if slice.sequence_start {
             batch.starts.push(sequence.start());
@@ -112,52 +113,75 @@ impl Scheduler {
             in_flight.prefill_tokens += tokens;
         }
         batch.slices.push(SeqSlice { input: SliceInput::Known(slice.input), ..slice.slice });
+    }
+
+    /// A sequence that waited, or whose copies have come in, may run: its first `computed` tokens are valid.
+    pub(crate) fn open(&mut self, seq: SeqId, computed: u32) {
+        self.opened += 1;
+        let (number, block_size) = (self.opened, self.limits.block_size);
+        let opened = self.sequences.change(seq, |sequence| {
+            sequence.phase = Phase::Running;
+            sequence.opened_number = number;
+            (sequence.opened(computed, block_size), sequence.start_tag)
+        });
+        let Some((opened, start_tag)) = opened else { return };
+        self.fair.start(start_tag);
         self.count_opened(opened);
     }
 
     /// Applies one preemption.
     pub fn preempted(&mut self, preempted: Preempted) -> Vec<Effect> {
-        let dropped = self.mode == PreemptionMode::Drop;
-        let Some(sequence) = self.current(preempted.ticket) else { return Vec::new() };
-        let tier = sequence.tier.index();
-        let PreemptOutcome::Freed { on_host, .. } = preempted.outcome else {
+        let Preempted { ticket, outcome } = preempted;
+        let PreemptOutcome::Freed { on_host, .. } = outcome else {
             // Counted when it is committed.
-            sequence.phase = Phase::Preempting;
+            self.set_phase(ticket, Phase::Preempting);
             return Vec::new();
         };
-        sequence.closed();
-        sequence.preemptions += 1;
-        if dropped {
+        let Some(preemptions) = self.current(ticket).map(|sequence| sequence.preemptions) else {
+            return Vec::new();
+        };
+        if self.drops(preemptions) {
+            let tier = self.close(ticket.seq, false);
             self.counters.drops[tier] += 1;
-            return self.fail(preempted.ticket.seq, RequestFault::Dropped).into_iter().collect();
+            return self.fail(ticket.seq, RequestFault::Dropped).into_iter().collect();
         }
+        let tier = self.close(ticket.seq, on_host > 0);
         self.counters.count_preemption(tier, on_host > 0);
         Vec::new()
     }
 
+    /// A sequence lost its blocks; says its tier's index.
+    pub(crate) fn close(&mut self, seq: SeqId, saved: bool) -> usize {
+        let Some(mut sequence) = self.sequences.remove(seq) else { return 0 };
+        let tier = sequence.tier.index();
+        sequence.closed(saved);
+        self.place(&mut sequence);
+        self.sequences.insert(sequence);
+        tier
+    }
+
     /// Counts what an open found.
-    pub(crate) fn count_opened(&mut self, opened: Option<Opened>) {
+    fn count_opened(&mut self, opened: Opened) {
         match opened {
-            Some(Opened::First { prompt, hit }) => {
+            Opened::First { prompt, hit } => {
                 self.counters.prefix_query_tokens += u64::from(prompt);
                 self.counters.prefix_hit_tokens += u64::from(hit);
             }
-            Some(Opened::Again { recompute }) => {
+            Opened::Again { recompute } => {
                 self.counters.recomputed_tokens += u64::from(recompute);
             }
-            None => {}
         }
     }
 
     fn set_phase(&mut self, ticket: Ticket, phase: Phase) {
-        if let Some(sequence) = self.current(ticket) {
-            sequence.phase = phase;
+        if self.current(ticket).is_some() {
+            self.sequences.change(ticket.seq, |sequence| sequence.phase = phase);
         }
     }
 
     /// The sequence a ticket names, unless it ended or the ticket is of an older epoch.
-    pub(crate) fn current(&mut self, ticket: Ticket) -> Option<&mut Sequence> {
-        self.sequences.get_mut(&ticket.seq).filter(|sequence| sequence.epoch == ticket.epoch)
+    pub(crate) fn current(&self, ticket: Ticket) -> Option<&Sequence> {
+        self.sequences.get(ticket.seq).filter(|sequence| sequence.epoch == ticket.epoch)
     }
 }
 

@@ -5,6 +5,7 @@ use crate::protocol::StoreEvent;
 use crate::scheduler::outcome::{Effect, EndReport, FinishReason, PreemptDecision, RequestFault};
 use crate::scheduler::sequence::{Hold, NewSequence, Phase, Sequence};
 use crate::scheduler::state::{InFlight, Scheduler, Stage, SubmittedSlice};
+use tiercel_config::Batching;
 use tiercel_device::{
     Sampled, SeqFault, SeqId, StepDone, StepError, StepOutput, Ticket, Tier, Timestamp,
 };
@@ -16,9 +17,10 @@ impl Scheduler {
             // Names stay, a swapped sequence is found again by them, but nobody else's are equal.
             new.salt = Salt::of_sequence(new.seq);
         }
-        let sequence = Sequence::new(new, self.limits.block_size);
+        let mut sequence = Sequence::new(new, self.limits.block_size);
+        self.place_new(&mut sequence);
         self.replan = true;
-        self.sequences.insert(sequence.id, sequence);
+        self.sequences.insert(sequence);
     }
 
     /// Ends a sequence in whatever phase it is; `None` if it is not live (any more). Its blocks are
@@ -40,20 +42,20 @@ impl Scheduler {
 
     /// Holds or releases a sequence; whether it is live.
     pub fn set_hold(&mut self, seq: SeqId, hold: Hold, held: bool) -> bool {
-        let Some(sequence) = self.sequences.get_mut(&seq) else { return false };
-        match hold {
+        let known = self.sequences.change(seq, |sequence| match hold {
             Hold::Operator => sequence.held_by_operator = held,
             Hold::Stream => sequence.held_by_stream = held,
-        }
-        self.replan = true;
-        true
+        });
+        self.replan |= known.is_some();
+        known.is_some()
     }
 
     /// Changes tier and priority from the next plan on; whether the sequence is live.
     pub fn reprioritize(&mut self, seq: SeqId, tier: Tier, priority: i32) -> bool {
-        let Some(sequence) = self.sequences.get_mut(&seq) else { return false };
-        sequence.tier = tier;
-        sequence.priority = priority;
+        let Some(mut sequence) = self.sequences.remove(seq) else { return false };
+        (sequence.tier, sequence.priority) = (tier, priority);
+        self.place(&mut sequence);
+        self.sequences.insert(sequence);
         self.replan = true;
         true
     }
@@ -72,7 +74,7 @@ impl Scheduler {
             Ok(output) => self.step_succeeded(&in_flight, output, now),
             Err(StepError::Failed(why)) => self.step_failed(&in_flight, &why),
             Err(StepError::DeviceLost(why)) => {
-                let live: Vec<SeqId> = self.sequences.keys().copied().collect();
+                let live: Vec<SeqId> = self.live().collect();
                 let fault = RequestFault::Step(why);
                 live.into_iter().filter_map(|seq| self.fail(seq, fault.clone())).collect()
             }
@@ -101,7 +103,7 @@ impl Scheduler {
             self.accept(seq, result, now, &mut effects);
         }
         for slice in &in_flight.slices {
-            if let Some(sequence) = self.sequences.get_mut(&slice.seq) {
+            if let Some(sequence) = self.sequences.active_mut(slice.seq) {
                 self.progress.push(sequence.progress(self.limits.block_size));
             }
         }
@@ -110,7 +112,7 @@ impl Scheduler {
 
     fn advance(&mut self, slice: &SubmittedSlice) {
         self.suspects.remove(&slice.seq);
-        if let Some(sequence) = self.sequences.get_mut(&slice.seq) {
+        if let Some(sequence) = self.sequences.active_mut(slice.seq) {
             sequence.computed = slice.computed_after;
         }
     }
@@ -123,7 +125,7 @@ impl Scheduler {
         effects: &mut Vec<Effect>,
     ) {
         // A token of a sequence that was cancelled during the step is discarded.
-        let Some(sequence) = self.sequences.get_mut(&seq) else { return };
+        let Some(sequence) = self.sequences.active_mut(seq) else { return };
         let sampled = match result {
             Ok(sampled) => sampled,
             Err(fault) => {
@@ -159,7 +161,7 @@ impl Scheduler {
             return self.fail(alone.seq, RequestFault::Step(why.to_owned())).into_iter().collect();
         }
         let live = in_flight.slices.iter().map(|slice| slice.seq);
-        self.suspects.extend(live.filter(|seq| self.sequences.contains_key(seq)));
+        self.suspects.extend(live.filter(|seq| self.sequences.contains(*seq)));
         Vec::new()
     }
 
@@ -169,39 +171,27 @@ impl Scheduler {
         match event {
             StoreEvent::PreemptCopied { ticket, copied, .. } => self.copied_out(ticket, copied),
             StoreEvent::Resumed { ticket, computed, .. } => {
-                let block_size = self.limits.block_size;
-                let opened = self
-                    .current(ticket)
-                    .filter(|sequence| sequence.phase == Phase::Opening)
-                    .map(|sequence| {
-                        sequence.phase = Phase::Running;
-                        sequence.opened(computed, block_size)
-                    });
-                self.count_opened(opened);
+                let opening = self.current(ticket).is_some_and(|s| s.phase == Phase::Opening);
+                if opening {
+                    self.open(ticket.seq, computed);
+                }
                 PreemptDecision::Stale
             }
         }
     }
 
     fn copied_out(&mut self, ticket: Ticket, copied: u32) -> PreemptDecision {
-        // Nobody waits for blocks any more: the victim had better go on where it was.
-        let needed = self.shortage || self.somebody_waits();
-        let Some(sequence) = self.current(ticket).filter(|s| s.phase == Phase::Preempting) else {
+        if !self.current(ticket).is_some_and(|s| s.phase == Phase::Preempting) {
             return PreemptDecision::Stale;
-        };
-        if !needed {
-            sequence.phase = Phase::Running;
+        }
+        // Nobody waits for blocks any more: the victim had better go on where it was.
+        if !self.shortage && !self.sequences.somebody_waits() {
+            self.sequences.change(ticket.seq, |sequence| sequence.phase = Phase::Running);
             return PreemptDecision::Abort;
         }
-        sequence.closed();
-        sequence.preemptions += 1;
-        let tier = sequence.tier.index();
+        let tier = self.close(ticket.seq, copied > 0);
         self.counters.count_preemption(tier, copied > 0);
         PreemptDecision::Commit
-    }
-
-    fn somebody_waits(&self) -> bool {
-        self.sequences.values().any(|s| s.phase == Phase::Waiting && !s.held())
     }
 
     fn end(
@@ -209,8 +199,9 @@ impl Scheduler {
         seq: SeqId,
         outcome: Option<Result<FinishReason, RequestFault>>,
     ) -> Option<EndReport> {
-        let sequence = self.sequences.remove(&seq)?;
+        let sequence = self.sequences.remove(seq)?;
         self.suspects.remove(&seq);
+        self.learn_from(&sequence, matches!(outcome, Some(Ok(_))));
         self.replan = true;
         // Reports about it would name blocks it no longer has.
         self.progress.retain(|progress| progress.seq != seq);
@@ -227,5 +218,19 @@ impl Scheduler {
             first_token_at: sequence.first_token_at,
             last_token_at: sequence.last_token_at,
         })
+    }
+
+    /// What the order of service can learn from a sequence that ended, `complete` or not.
+    fn learn_from(&mut self, sequence: &Sequence, complete: bool) {
+        let (predicted, output) = (sequence.predicted_tokens, sequence.output_len());
+        self.fair.correct(sequence.salt(), f64::from(output) - predicted);
+        if complete {
+            let prompt = sequence.prompt_len();
+            self.predictor.observe(sequence.tier, prompt, predicted, output);
+        }
+        if self.settings.batching == Batching::Static && sequence.was_open() {
+            let others = |other: &Sequence| other.was_open();
+            self.batch_closed = self.sequences.iter().any(others);
+        }
     }
 }

@@ -9,10 +9,13 @@ impl Scheduler {
     /// # Errors
     /// Says what does not hold.
     pub fn check(&self) -> Result<(), String> {
-        for sequence in self.sequences.values() {
+        for sequence in self.sequences.iter() {
             if let Some(violation) = sequence.violation(self.limits.block_size) {
                 return Err(violation);
             }
+        }
+        if let Some(violation) = self.sequences.violation() {
+            return Err(violation);
         }
         if let Stage::Stepping(in_flight) = &self.stage {
             if in_flight.slices.is_empty() {
@@ -30,7 +33,7 @@ impl Scheduler {
             }
         }
         for seq in &self.released {
-            if self.sequences.contains_key(seq) {
+            if self.sequences.contains(*seq) {
                 return Err(format!("{seq} is released and live"));
             }
         }

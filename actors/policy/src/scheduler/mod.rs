@@ -10,20 +10,26 @@ mod batch;
 mod cost;
 mod events;
 mod invariants;
+#[cfg(test)]
+mod knob_tests;
+mod order;
 mod outcome;
 mod pace;
 #[cfg(test)]
 mod phase_table;
+mod placing;
 mod plan;
-mod preset;
+mod prompts;
 mod rank;
+mod roster;
 mod sequence;
 mod state;
 #[cfg(test)]
 mod tests;
+mod victims;
 
 pub use cost::CostModel;
+pub use order::PredictionError;
 pub use outcome::{Effect, EndReport, FinishReason, PreemptDecision, RequestFault, Usage};
-pub use preset::{Budget, Order, Preset};
 pub use sequence::{Hold, NewSequence, Phase};
 pub use state::{Census, Counters, Scheduler};

@@ -11,10 +11,10 @@
 //!
 //! The bank and the pace of first tokens are the reference scheduler's of the project's workloads page.
 
-use crate::scheduler::preset::Budget;
+use crate::scheduler::prompts::{Share, streams_in};
 use crate::scheduler::sequence::Sequence;
 use crate::scheduler::state::Scheduler;
-use tiercel_config::SloTargets;
+use tiercel_config::{Budget, SloTargets};
 use tiercel_device::{Tier, Timestamp};
 
 /// Share of a target that is aimed at: steps are not as long as predicted.
@@ -51,24 +51,18 @@ impl Allowances {
 }
 
 impl Scheduler {
-    /// Most prompt tokens of a step with these candidates, of whom `decodes` are streams.
+    /// Most prompt tokens of a step with these candidates.
     ///
     /// What all streams allow; more where first tokens would come late otherwise, as far as the streams of
     /// tiers better than theirs allow it.
-    pub(crate) fn prefill_budget(
-        &self,
-        candidates: &[&Sequence],
-        decodes: u32,
-        now: Timestamp,
-    ) -> u32 {
+    pub(crate) fn prefill_budget(&self, candidates: &[Share<'_>], now: Timestamp) -> u32 {
+        let (decodes, kv_tokens) = streams_in(candidates);
         let room = self.settings.max_num_batched_tokens.saturating_sub(decodes);
-        if self.preset.budget == Budget::Fixed {
+        if self.settings.budget == Budget::Fixed {
             return room;
         }
-        let streams = || candidates.iter().copied().filter(|sequence| sequence.decoding());
-        let kv_tokens = streams().map(|sequence| u64::from(sequence.len())).sum();
         let bare_us = self.cost.step_us(decodes, 0, kv_tokens);
-        let allowances = self.allowances(streams(), bare_us, now);
+        let allowances = self.allowances(streams(candidates), bare_us, now);
         let Some((paced, tightest_us)) = allowances.tightest() else { return room };
         let token_us = (self.cost.step_us(decodes, 1, kv_tokens) - bare_us).max(1e-3);
         // The cast saturates: nothing above means no limit.
@@ -77,12 +71,40 @@ impl Scheduler {
         let mut budget = spare(tightest_us).max(MIN_TOKENS);
         let mut pressing = 0_u32;
         for tier in Tier::ALL {
-            let prompts = candidates.iter().filter(|prompt| prompt.tier == tier);
+            let prompts = candidates.iter().map(|share| share.sequence);
+            let prompts = prompts.filter(|prompt| prompt.tier == tier);
             let tokens = prompts.filter_map(|p| self.pressing_tokens(p, step_us, paced, now));
             pressing = tokens.fold(pressing, u32::saturating_add);
             budget = budget.max(pressing.min(spare(allowances.above(tier))));
         }
         budget.min(room)
+    }
+
+    /// Length of the step that the streams of better tiers than background allow, us, if background may sit
+    /// it out.
+    pub(crate) fn allowed_by_better(&self, candidates: &[Share<'_>], now: Timestamp) -> f64 {
+        let better = || streams(candidates).filter(|stream| stream.tier < Tier::Background);
+        let kv_tokens = better().map(|stream| u64::from(stream.len())).sum();
+        let bare_us = self.cost.step_us(better().count() as u32, 0, kv_tokens);
+        self.allowances(better(), bare_us, now).above(Tier::Background)
+    }
+
+    /// When the first token of a sequence should come; never, without a target.
+    pub(crate) fn first_token_due(&self, sequence: &Sequence) -> Timestamp {
+        let target_ms = self.targets(sequence.tier).and_then(|targets| targets.ttft_ms);
+        let after_us = target_ms.map_or(u64::MAX, |ms| (ms * 1000.0) as u64);
+        Timestamp(sequence.arrival.0.saturating_add(after_us))
+    }
+
+    /// How late a stream is, for comparison: the further it is ahead of its target, the less. 0 without a
+    /// target.
+    pub(crate) fn lateness(&self, stream: &Sequence, now: Timestamp) -> u64 {
+        let target_ms = self.targets(stream.tier).and_then(|targets| targets.tpot_ms);
+        let (Some(target_ms), Some(first)) = (target_ms, stream.first_token_at) else { return 0 };
+        let due_us = target_ms * 1000.0 * (f64::from(stream.output_len()) - 1.0);
+        let ahead_us = due_us - now.since_us(first) as f64;
+        // The cast saturates: nobody is half of all time ahead.
+        (u64::MAX as f64 / 2.0 - ahead_us).max(1.0) as u64
     }
 
     /// What the streams allow; `bare_us` is the length of a step without prompts.
@@ -150,6 +172,10 @@ impl Scheduler {
             Tier::Background => Some(&self.slo.background),
         }
     }
+}
+
+fn streams<'a>(candidates: &[Share<'a>]) -> impl Iterator<Item = &'a Sequence> {
+    candidates.iter().map(|share| share.sequence).filter(|sequence| sequence.decoding())
 }
 
 #[cfg(test)]

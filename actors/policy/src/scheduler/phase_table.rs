@@ -39,7 +39,7 @@ const EVENTS: [(&str, Event); 13] = [
     }),
     ("reprioritize", |s, _| {
         s.reprioritize(ID, Tier::Premium, -1);
-        let rank = s.sequences.get(&ID).map(|sequence| (sequence.tier, sequence.priority));
+        let rank = s.sequences.get(ID).map(|sequence| (sequence.tier, sequence.priority));
         if rank == Some((Tier::Premium, -1)) { "ranked anew" } else { "unknown" }.into()
     }),
     ("step: token", |s, batch| stepped(s, batch, |batch| all_sample(batch, 7))),
@@ -126,7 +126,7 @@ fn preempting() -> (Scheduler, Option<StepBatch>) {
 }
 
 fn current(s: &Scheduler) -> Ticket {
-    s.sequences.get(&ID).map_or(ticket(1), |sequence| sequence.ticket())
+    s.sequences.get(ID).map_or(ticket(1), |sequence| sequence.ticket())
 }
 
 fn stepped(

@@ -1,48 +1,85 @@
 //! Who comes first.
 
-use crate::scheduler::preset::{Order, Preset};
 use crate::scheduler::sequence::{Phase, Sequence};
-use tiercel_device::{SeqId, Tier, Timestamp};
+use tiercel_config::{ResumeOrder, ToStart};
+use tiercel_device::{SeqId, Timestamp};
 
-/// A total order over sequences; less is better. It changes only when an operator reprioritizes, so
-/// that the best sequence stays the best until it is done, and somebody always finishes.
+/// Among equals of a level: promoted ones, then those that resume and those that start as
+/// `preemption.resume` says.
+const PROMOTED: u8 = 0;
+const BEFORE: u8 = 1;
+const USUAL: u8 = 2;
+const AFTER: u8 = 3;
+
+/// A total order over sequences; less is better. It changes only when an operator reprioritizes, when a
+/// waiting sequence ages or one is preempted as often as allowed, and never for the worse except by the
+/// operator, so that the best sequence stays the best until it is done, and somebody always finishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
-    tier: Tier,
+    /// The tier, ageing included; the same for all if the order knows no tiers.
+    level: u8,
+    class: u8,
     priority: i32,
+    /// What the order counts: predicted tokens, service had. 0 if nothing.
+    key: u64,
     arrival: Timestamp,
     seq: SeqId,
 }
 
 impl Rank {
-    pub(crate) fn of(sequence: &Sequence, order: Order) -> Rank {
-        let (tier, priority) = match order {
-            Order::Tier => (sequence.tier, sequence.priority),
-            Order::Arrival => (Tier::System, 0),
+    pub(crate) fn of(sequence: &Sequence, resume: ResumeOrder) -> Rank {
+        // Only while it waits: once it runs it is as good as it ever was.
+        let preempted = sequence.phase == Phase::Waiting && sequence.was_open();
+        let class = match resume {
+            _ if sequence.place.promoted => PROMOTED,
+            ResumeOrder::First if preempted => BEFORE,
+            ResumeOrder::Last if preempted => AFTER,
+            _ => USUAL,
         };
-        Rank { tier, priority, arrival: sequence.arrival, seq: sequence.id }
+        Rank {
+            level: sequence.place.level,
+            class,
+            priority: sequence.place.priority,
+            key: sequence.place.key,
+            arrival: sequence.arrival,
+            seq: sequence.id,
+        }
+    }
+
+    /// The same as if nothing but the time of arrival counted.
+    pub(crate) fn by_arrival(self) -> Rank {
+        Rank { level: 0, class: USUAL, priority: 0, key: 0, ..self }
+    }
+
+    pub(crate) fn seq(&self) -> SeqId {
+        self.seq
+    }
+
+    pub(crate) fn level(&self) -> u8 {
+        self.level
     }
 
     /// Whether `self` may take the place of `other` in order to start.
-    pub(crate) fn outranks_by_tier(&self, other: &Rank) -> bool {
-        self.tier < other.tier
+    pub(crate) fn outranks_by_level(&self, other: &Rank) -> bool {
+        self.level < other.level
     }
 }
 
-/// Position of a want in a step. Within a tier what runs goes before what waits, so that starting a
-/// sequence never pushes an equal out of the batch; without preemption that holds across tiers.
+/// Position of a want in a step. Within a level what runs goes before what waits, so that starting a
+/// sequence never pushes an equal out of the batch; without preemption that holds across levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Turn {
-    class: (u8, Tier, u8),
+    class: (u8, u8, u8),
     rank: Rank,
 }
 
 impl Turn {
-    pub(crate) fn of(sequence: &Sequence, preset: Preset) -> Turn {
-        let waits = u8::from(sequence.phase == Phase::Waiting);
-        let rank = Rank::of(sequence, preset.order);
-        let class =
-            if preset.preempt_to_start { (0, rank.tier, waits) } else { (waits, rank.tier, 0) };
+    pub(crate) fn of(rank: Rank, waits: bool, to_start: ToStart) -> Turn {
+        let waits = u8::from(waits);
+        let class = match to_start {
+            ToStart::LowerTier => (0, rank.level, waits),
+            ToStart::Never => (waits, rank.level, 0),
+        };
         Turn { class, rank }
     }
 }

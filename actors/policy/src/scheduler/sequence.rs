@@ -62,6 +62,19 @@ pub(crate) enum Opened {
     Again { recompute: u32 },
 }
 
+/// What a sequence's rank is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Place {
+    /// Its tier's index as it counts, ageing included; 0 for all if the order knows no tiers.
+    pub(crate) level: u8,
+    /// Its priority, if the order knows priorities.
+    pub(crate) priority: i32,
+    /// Tokens: predicted output, or the tenant's start tag.
+    pub(crate) key: u64,
+    /// Whether it counts as the best of its tier.
+    pub(crate) promoted: bool,
+}
+
 /// A live sequence.
 #[derive(Debug)]
 pub(crate) struct Sequence {
@@ -70,6 +83,10 @@ pub(crate) struct Sequence {
     pub(crate) priority: i32,
     pub(crate) arrival: Timestamp,
     pub(crate) phase: Phase,
+    /// What its rank is made of.
+    pub(crate) place: Place,
+    /// When it gains a tier, if it still waits.
+    pub(crate) ages_at: Option<Timestamp>,
     pub(crate) epoch: Epoch,
     pub(crate) held_by_operator: bool,
     pub(crate) held_by_stream: bool,
@@ -86,6 +103,16 @@ pub(crate) struct Sequence {
     pub(crate) last_token_at: Option<Timestamp>,
     /// Tokens that were valid when its blocks were taken, 0 if they never were.
     pub(crate) lost: u32,
+    /// Whether blocks of it were saved in the host tier when they were taken.
+    pub(crate) saved: bool,
+    /// How many sequences had been opened before it was, last time.
+    pub(crate) opened_number: u64,
+    /// Known tokens when it opened last; at least those of the prompt count as begun.
+    len_at_open: u32,
+    /// Output it was expected to have, tokens.
+    pub(crate) predicted_tokens: f64,
+    /// Its tag in the fair queue of tenants.
+    pub(crate) start_tag: f64,
     /// Whether the device keeps sampler state for it.
     pub(crate) on_device: bool,
     prompt: Arc<[TokenId]>,
@@ -107,6 +134,8 @@ impl Sequence {
             priority: new.priority,
             arrival: new.arrival,
             phase: Phase::Waiting,
+            place: Place::default(),
+            ages_at: None,
             epoch: Epoch(0),
             held_by_operator: false,
             held_by_stream: false,
@@ -118,6 +147,11 @@ impl Sequence {
             first_token_at: None,
             last_token_at: None,
             lost: 0,
+            saved: false,
+            opened_number: 0,
+            len_at_open: 0,
+            predicted_tokens: 0.0,
+            start_tag: 0.0,
             on_device: false,
             prompt: new.prompt,
             max_tokens: new.max_tokens,
@@ -157,6 +191,40 @@ impl Sequence {
     /// Whether exactly the last known token is left to compute: one token per step.
     pub(crate) fn decoding(&self) -> bool {
         self.computed + 1 == self.len()
+    }
+
+    /// Whether it ever held blocks.
+    pub(crate) fn was_open(&self) -> bool {
+        self.cached_tokens.is_some()
+    }
+
+    /// Prompt tokens.
+    pub(crate) fn prompt_len(&self) -> u32 {
+        self.prompt.len() as u32
+    }
+
+    /// The longest it can become, tokens.
+    pub(crate) fn longest(&self) -> u32 {
+        self.prompt_len().saturating_add(self.max_tokens)
+    }
+
+    pub(crate) fn max_tokens(&self) -> u32 {
+        self.max_tokens
+    }
+
+    pub(crate) fn salt(&self) -> Salt {
+        self.salt
+    }
+
+    /// Output tokens since its prompt was computed or it resumed, whichever was later.
+    pub(crate) fn tokens_since_open(&self) -> u32 {
+        self.len().saturating_sub(self.len_at_open)
+    }
+
+    /// Tokens left to compute, of which some come with copies if it was saved.
+    pub(crate) fn left_to_compute(&self) -> u32 {
+        let saved = if self.saved { self.lost } else { 0 };
+        (self.len() - self.computed.max(saved)).max(1)
     }
 
     /// Whether a token that was sampled ends the output instead of being part of it.
@@ -205,6 +273,8 @@ impl Sequence {
     pub(crate) fn opened(&mut self, computed: u32, block_size: u32) -> Opened {
         self.computed = computed;
         self.registered = (computed / block_size) as usize;
+        self.len_at_open = self.len();
+        self.saved = false;
         let lost = std::mem::take(&mut self.lost);
         if self.cached_tokens.is_some() {
             return Opened::Again { recompute: lost.saturating_sub(computed) };
@@ -213,9 +283,11 @@ impl Sequence {
         Opened::First { prompt: self.prompt.len() as u32, hit: computed }
     }
 
-    /// Its blocks are gone; it must open again.
-    pub(crate) fn closed(&mut self) {
+    /// Its blocks are gone, `saved` in the host tier or not; it must open again.
+    pub(crate) fn closed(&mut self, saved: bool) {
         self.phase = Phase::Waiting;
+        self.saved = saved;
+        self.preemptions += 1;
         self.lost = self.computed;
         self.computed = 0;
         self.registered = 0;

@@ -2,11 +2,13 @@
 
 use crate::protocol::Progress;
 use crate::scheduler::cost::CostModel;
+use crate::scheduler::order::{FairQueue, LengthPredictor, PredictionError};
 use crate::scheduler::plan::MAX_OPENS_PER_STEP;
-use crate::scheduler::preset::Preset;
+use crate::scheduler::rank::Rank;
+use crate::scheduler::roster::Roster;
 use crate::scheduler::sequence::{Phase, Sequence};
-use std::collections::{BTreeMap, BTreeSet};
-use tiercel_config::{EngineSettings, Policy, PreemptionMode, SchedulerSettings, SloSettings};
+use std::collections::BTreeSet;
+use tiercel_config::{EngineSettings, Policy, PreemptionSettings, SchedulerSettings, SloSettings};
 use tiercel_device::{DeviceInfo, DeviceProfile, SeqId, StepId};
 
 /// Every live sequence's state, and the cycle of plan, grant, step. See the module's documentation.
@@ -14,14 +16,14 @@ use tiercel_device::{DeviceInfo, DeviceProfile, SeqId, StepId};
 pub struct Scheduler {
     pub(crate) settings: SchedulerSettings,
     pub(crate) slo: SloSettings,
-    pub(crate) mode: PreemptionMode,
-    pub(crate) max_preemptions: u32,
+    pub(crate) preemption: PreemptionSettings,
     /// Whether sequences of one tenant find each other's blocks.
     pub(crate) share_prefixes: bool,
-    pub(crate) preset: Preset,
     pub(crate) limits: Limits,
     pub(crate) cost: CostModel,
-    pub(crate) sequences: BTreeMap<SeqId, Sequence>,
+    pub(crate) predictor: LengthPredictor,
+    pub(crate) fair: FairQueue,
+    pub(crate) sequences: Roster,
     pub(crate) stage: Stage,
     pub(crate) last_step: StepId,
     pub(crate) completed_step: StepId,
@@ -35,6 +37,14 @@ pub struct Scheduler {
     pub(crate) suspects: BTreeSet<SeqId>,
     /// Whether the last plan was for a suspect alone, and the store had no blocks for it.
     pub(crate) suspect_denied: bool,
+    /// Whether the last plan was for prompts alone, and none of them could run.
+    pub(crate) prompts_denied: bool,
+    /// Whether the plan under way is for prompts alone.
+    pub(crate) prompts_alone: bool,
+    /// Whether a static batch takes nobody more: one of it has ended.
+    pub(crate) batch_closed: bool,
+    /// Sequences opened so far.
+    pub(crate) opened: u64,
     /// Whether the last request left a want without blocks.
     pub(crate) shortage: bool,
     /// Most waiting sequences that the next plan asks to open.
@@ -129,19 +139,19 @@ impl Scheduler {
     /// An empty scheduler for a device.
     pub fn new(settings: &EngineSettings, info: &DeviceInfo, profile: DeviceProfile) -> Scheduler {
         Scheduler {
-            settings: settings.scheduler.clone(),
+            settings: settings.scheduler,
             slo: settings.slo.clone(),
-            mode: settings.preemption.mode,
-            max_preemptions: settings.preemption.max_per_request,
+            preemption: settings.preemption,
             share_prefixes: settings.prefix_cache.enabled,
-            preset: Preset::of(settings.scheduler.policy),
             limits: Limits {
                 block_size: info.block_size,
                 device_blocks: info.device_blocks,
                 max_model_len: info.max_model_len,
             },
             cost: CostModel::new(profile, info),
-            sequences: BTreeMap::new(),
+            predictor: LengthPredictor::new(),
+            fair: FairQueue::default(),
+            sequences: Roster::new(settings.preemption.resume),
             stage: Stage::Idle,
             last_step: StepId(0),
             completed_step: StepId(0),
@@ -150,6 +160,10 @@ impl Scheduler {
             device_ends: Vec::new(),
             suspects: BTreeSet::new(),
             suspect_denied: false,
+            prompts_denied: false,
+            prompts_alone: false,
+            batch_closed: false,
+            opened: 0,
             shortage: false,
             open_limit: MAX_OPENS_PER_STEP,
             replan: false,
@@ -157,11 +171,26 @@ impl Scheduler {
         }
     }
 
-    /// Switches the policy; the next plan follows it.
+    /// Switches to the policy as its name stands for it, sizes and prefix cache excepted; the next plan
+    /// follows it.
     pub fn set_policy(&mut self, policy: Policy) {
-        self.settings.policy = policy;
-        self.preset = Preset::of(policy);
+        let preset = policy.preset();
+        let SchedulerSettings { max_num_seqs, max_num_batched_tokens, .. } = self.settings;
+        self.settings =
+            SchedulerSettings { max_num_seqs, max_num_batched_tokens, ..preset.scheduler };
+        let max_in_transit_mib = self.preemption.max_in_transit_mib;
+        self.preemption = PreemptionSettings { max_in_transit_mib, ..preset.preemption };
+        self.place_all();
         self.replan = true;
+    }
+
+    /// How far predicted output lengths were off.
+    pub fn prediction_error(&self) -> PredictionError {
+        self.predictor.error()
+    }
+
+    pub(crate) fn rank(&self, sequence: &Sequence) -> Rank {
+        Rank::of(sequence, self.preemption.resume)
     }
 
     /// Whether an event came after the last plan was made, so that another plan may find more to do
@@ -182,12 +211,12 @@ impl Scheduler {
 
     /// The phase of a live sequence.
     pub fn phase(&self, seq: SeqId) -> Option<Phase> {
-        self.sequences.get(&seq).map(|sequence| sequence.phase)
+        self.sequences.get(seq).map(|sequence| sequence.phase)
     }
 
-    /// Ids of all live sequences, oldest first.
+    /// Ids of all live sequences, those that hold blocks first, otherwise oldest first.
     pub fn live(&self) -> impl Iterator<Item = SeqId> + '_ {
-        self.sequences.keys().copied()
+        self.sequences.iter().map(|sequence| sequence.id)
     }
 
     /// Whether no sequence is left and nothing is outstanding.
@@ -198,10 +227,10 @@ impl Scheduler {
     /// Counts sequences by what they do.
     pub fn census(&self) -> Census {
         let mut census = Census::default();
-        for sequence in self.sequences.values() {
+        for sequence in self.sequences.iter() {
             match sequence.phase {
                 Phase::Running => census.running += 1,
-                Phase::Waiting | Phase::Opening if sequence.cached_tokens.is_none() => {
+                Phase::Waiting | Phase::Opening if !sequence.was_open() => {
                     census.waiting[sequence.tier.index()] += 1;
                 }
                 Phase::Waiting | Phase::Opening | Phase::Preempting => census.preempted += 1,

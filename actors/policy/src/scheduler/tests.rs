@@ -155,7 +155,7 @@ fn the_long_prefill_threshold_bounds_each_prompt() {
 fn background_prompts_only_fill_up_a_quarter_of_a_step() {
     let planned = |policy, percent, standard| {
         let mut s = scheduler(|e| {
-            e.scheduler.policy = policy;
+            e.use_policy(policy);
             e.scheduler.background_prefill_percent = percent;
         });
         s.enqueue(sequence(1, Tier::Background, 6));
@@ -173,13 +173,13 @@ fn background_prompts_only_fill_up_a_quarter_of_a_step() {
     assert_eq!(planned(Policy::Tiercel, 25, 8), [(3, 8)]);
     assert_eq!(planned(Policy::Tiercel, 1, 0), [(1, 1)], "they always go on");
     assert_eq!(planned(Policy::Tiercel, 100, 14), [(3, 14), (1, 6), (2, 12)]);
-    assert_eq!(planned(Policy::PriorityPreempt, 25, 14), [(3, 14), (1, 6), (2, 12)]);
+    assert_eq!(planned(Policy::PriorityPreempt, 100, 14), [(3, 14), (1, 6), (2, 12)]);
 }
 
 #[test]
 fn policies_differ_in_order_and_in_who_may_be_preempted_to_start() {
     let planned = |policy| {
-        let mut s = scheduler(|e| e.scheduler.policy = policy);
+        let mut s = scheduler(|e| e.use_policy(policy));
         s.enqueue(sequence(1, Tier::Background, 4));
         s.enqueue(sequence(2, Tier::Standard, 4));
         step(&mut s);

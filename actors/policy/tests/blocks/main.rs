@@ -125,7 +125,7 @@ fn prepare(world: &mut World, seed: u64) {
     let Some(id) = draws.pick(&all) else { return };
     let seq = &world.seqs[&id];
     let ticket = Ticket { seq: id, epoch: Epoch(seq.epoch + 1) };
-    let outcome = world.store.prepare_preempt(Victim { ticket, swap: draws.percent(70) });
+    let outcome = world.store.prepare_preempt(Victim { ticket, swap: draws.percent(70), group: 0 });
     assert_eq!(outcome.is_some(), seq.phase == Phase::Running);
     if let Some(outcome) = outcome {
         world.preempted(ticket, outcome);

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tiercel_device::{Epoch, SeqId, StepId, Ticket};
 use tiercel_policy::{
-    Grant, GrantOutcome, PreemptOutcome, StepGrant, StepRequest, Victim, Want, WantKind,
+    Grant, GrantOutcome, PreemptOutcome, ResumeCosts, StepGrant, StepRequest, Victim, Want,
+    WantKind,
 };
 
 impl World {
@@ -29,6 +30,9 @@ impl World {
             released: std::mem::take(&mut self.released),
             wants,
             victims,
+            by_cost: draws
+                .percent(30)
+                .then_some(ResumeCosts { copy_us: 200.0, recompute_us: 1600.0 }),
         };
         let grant = self.store.reserve(&request);
         assert_eq!(grant.free_blocks, self.store.snapshot().device.free);
@@ -53,7 +57,7 @@ impl World {
         for seq in self.seqs.values_mut().rev() {
             if seq.phase == Phase::Running && draws.percent(taking) {
                 let ticket = Ticket { seq: seq.id, epoch: Epoch(seq.epoch + 1) };
-                victims.push(Victim { ticket, swap: draws.percent(swapping) });
+                victims.push(Victim { ticket, swap: draws.percent(swapping), group: 0 });
             }
         }
         victims
@@ -79,7 +83,8 @@ impl World {
             }
             _ => return None,
         };
-        Some(Want { ticket, len, new_tokens, kind, max_victims: worse })
+        let reserve = if draws.percent(10) { seq.last } else { 0 };
+        Some(Want { ticket, len, new_tokens, reserve, kind, max_victims: worse })
     }
 
     fn apply(&mut self, request: &StepRequest, grant: &StepGrant) {

@@ -23,7 +23,7 @@ pub(crate) fn ticket(seq: u64, epoch: u32) -> Ticket {
 }
 
 pub(crate) fn victim(seq: u64, swap: bool) -> Victim {
-    Victim { ticket: ticket(seq, 1), swap }
+    Victim { ticket: ticket(seq, 1), swap, group: 0 }
 }
 
 /// Wants room for `tokens` in all, and may preempt `max_victims`.
@@ -32,6 +32,7 @@ pub(crate) fn grow(seq: u64, tokens: u32, max_victims: u32) -> Want {
         ticket: ticket(seq, 0),
         len: tokens,
         new_tokens: tokens,
+        reserve: 0,
         kind: WantKind::Grow,
         max_victims,
     }
@@ -49,7 +50,7 @@ pub(crate) fn open_with(
     (keep_free, must_fit): (u32, u32),
 ) -> Want {
     let kind = WantKind::Open { hashes: hashes.into(), keep_free, must_fit };
-    Want { ticket: ticket(seq, 0), len: tokens, new_tokens: tokens, kind, max_victims }
+    Want { ticket: ticket(seq, 0), len: tokens, new_tokens: tokens, reserve: 0, kind, max_victims }
 }
 
 impl Scene {

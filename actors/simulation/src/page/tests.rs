@@ -4,7 +4,6 @@ use super::lanes::{MAX_LANES, MAX_SPANS};
 use super::*;
 use crate::trace::{Ending, Event, Slice};
 use serde_json::Value;
-use tiercel_config::EngineSettings;
 use tiercel_device::{SeqId, StepId};
 
 const NAME: &str = "</script><script>alert(1)</script>&{{page}}";
@@ -16,7 +15,6 @@ fn comparison() -> Comparison {
     Comparison {
         version: "1".into(),
         workload,
-        settings: EngineSettings::default(),
         load: 1.0,
         profile: "p".into(),
         noise_sigma: 0.0,

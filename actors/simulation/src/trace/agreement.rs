@@ -34,7 +34,7 @@ impl Run {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches/workloads");
         let workload = Workload::load(&folder.join("w2-memory-tight.toml")).expect("it is shipped");
         let mut settings = EngineSettings::default();
-        settings.scheduler.policy = Policy::PriorityPreempt;
+        settings.use_policy(Policy::PriorityPreempt);
         settings.preemption.mode = mode;
         let mut experiment = Experiment {
             workload: Workload { duration_s: 20.0, warmup_s: 0.0, cooldown_s: 0.0, ..workload },

@@ -22,10 +22,10 @@ fn preemption_never_shows_in_the_text_and_every_block_comes_back() {
 
 #[test]
 fn every_policy_serves_everyone_under_pressure() {
-    for (policy, _) in Policy::ALL {
+    for &(policy, _) in Policy::ALL {
         simulate(async |clock| {
             let mut laboratory = tight(clock, PreemptionMode::Auto);
-            laboratory.settings.scheduler.policy = policy;
+            laboratory.settings.use_policy(policy);
             storm(laboratory, 7, 80).await
         });
     }

@@ -1,0 +1,74 @@
+//! Where the policy's order puts a sequence, and how waiting changes that.
+
+use crate::scheduler::sequence::{Place, Sequence};
+use crate::scheduler::state::Scheduler;
+use tiercel_config::{AgeingCap, AtLimit, Order};
+use tiercel_device::{Tier, Timestamp};
+
+impl Scheduler {
+    /// Places a new sequence in the order of service.
+    pub(crate) fn place_new(&mut self, sequence: &mut Sequence) {
+        let (tier, prompt) = (sequence.tier, sequence.prompt_len());
+        sequence.predicted_tokens = self.predictor.predict(tier, prompt, sequence.max_tokens());
+        // Kept up to date whatever the order is, so that the operator may change it.
+        let tokens = f64::from(prompt) + sequence.predicted_tokens;
+        sequence.start_tag = self.fair.arrive(sequence.salt(), tokens);
+        self.place(sequence);
+    }
+
+    /// Places a sequence by its tier and priority as they are.
+    pub(crate) fn place(&self, sequence: &mut Sequence) {
+        let order = self.settings.order;
+        let tiered = order == Order::Tier;
+        let key = match order {
+            Order::Arrival | Order::Tier => 0.0,
+            Order::Shortest => sequence.predicted_tokens,
+            Order::Fair => sequence.start_tag,
+        };
+        let often = sequence.preemptions >= self.preemption.max_per_request;
+        sequence.place = Place {
+            level: if tiered { sequence.tier.index() as u8 } else { 0 },
+            priority: if tiered { sequence.priority } else { 0 },
+            key: key as u64,
+            promoted: often && self.preemption.at_limit == AtLimit::Promote,
+        };
+        sequence.ages_at = self.ages_at(sequence, 1);
+    }
+
+    /// Places everybody anew.
+    pub(crate) fn place_all(&mut self) {
+        let mut all = std::mem::replace(
+            &mut self.sequences,
+            crate::scheduler::roster::Roster::new(self.preemption.resume),
+        );
+        for mut sequence in all.drain() {
+            self.place(&mut sequence);
+            self.sequences.insert(sequence);
+        }
+    }
+
+    /// When a sequence that waits will have waited `times` times as long as it takes to gain a tier; `None`
+    /// if that gains it nothing.
+    fn ages_at(&self, sequence: &Sequence, times: u64) -> Option<Timestamp> {
+        let span_us = (self.settings.ageing_s * 1e6) as u64;
+        let best = match self.settings.ageing_cap {
+            AgeingCap::Standard => Tier::Standard,
+            AgeingCap::Premium => Tier::Premium,
+        };
+        let gains = self.settings.order == Order::Tier
+            && span_us > 0
+            && usize::from(sequence.place.level) > best.index();
+        gains.then(|| Timestamp(sequence.arrival.0.saturating_add(span_us.saturating_mul(times))))
+    }
+
+    /// Sequences that have waited long enough gain a tier.
+    pub(crate) fn age(&mut self, now: Timestamp) {
+        while let Some(seq) = self.sequences.due_to_age(now) {
+            let Some(mut sequence) = self.sequences.remove(seq) else { return };
+            sequence.place.level -= 1;
+            let gained = sequence.tier.index() as u64 - u64::from(sequence.place.level);
+            sequence.ages_at = self.ages_at(&sequence, gained + 1);
+            self.sequences.insert(sequence);
+        }
+    }
+}

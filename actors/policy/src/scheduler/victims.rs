@@ -1,0 +1,168 @@
+//! Who may be preempted, first to go first, and by whom.
+
+use crate::protocol::{ResumeCosts, Victim};
+use crate::scheduler::rank::Rank;
+use crate::scheduler::sequence::{Phase, Sequence};
+use crate::scheduler::state::Scheduler;
+use std::cmp::Reverse;
+use tiercel_config::{AtLimit, PreemptionMode, ToStart, VictimRule};
+use tiercel_device::{Tier, Timestamp};
+
+/// How willingly a sequence gives way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Willing {
+    /// It makes no progress: its client does not read, or an operator paused it. Anybody may have its
+    /// blocks.
+    Resting,
+    /// As its rank and the rule say.
+    Usual,
+    /// It was preempted too often: of those that start, only the first in line may take its blocks.
+    Limited,
+    /// It has only just begun, or is premium and premium does not yield: only the first in line may take
+    /// its blocks.
+    Spared,
+}
+
+/// Who would like to have somebody's blocks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claim {
+    pub(crate) rank: Rank,
+    /// To start, not to grow.
+    pub(crate) opening: bool,
+    /// It is the first in line, that must always be able to go on.
+    pub(crate) first: bool,
+    /// Whether it may have them of those that make progress at all.
+    pub(crate) by_force: bool,
+}
+
+/// Place in the order of giving way: less goes first.
+type Place = (Willing, Reverse<u8>, u64, Reverse<Rank>);
+
+/// The victims of a plan, and beside each what decides who may take it.
+#[derive(Debug, Default)]
+pub(crate) struct Victims {
+    pub(crate) victims: Vec<Victim>,
+    places: Vec<(Willing, Rank)>,
+    by_rank: bool,
+    across_tiers: bool,
+}
+
+impl Victims {
+    /// How many of the victims, from the front, a sequence may preempt.
+    pub(crate) fn allowed(&self, claim: Claim) -> u32 {
+        let Claim { rank, opening, first, by_force } = claim;
+        let allowed = |(willing, victim): &&(Willing, Rank)| match willing {
+            Willing::Resting => true,
+            _ if !by_force && (opening || !first) => false,
+            Willing::Spared if !first => false,
+            // Whoever is first may take all that are worse, or sequences that were preempted too often
+            // could keep everybody else from running and never run themselves.
+            Willing::Limited if opening && !first => false,
+            _ if opening => rank.outranks_by_level(victim),
+            // Its own place in the list is no obstacle: the store never takes the requester.
+            _ if self.by_rank => rank <= *victim,
+            _ => first || self.across_tiers || rank.level() <= victim.level(),
+        };
+        self.places.iter().take_while(allowed).count() as u32
+    }
+}
+
+impl Scheduler {
+    /// Sequences that may be preempted in this plan.
+    pub(crate) fn victims(&self, now: Timestamp) -> Victims {
+        let rule = self.preemption.victim;
+        let across_tiers = matches!(rule, VictimRule::LatestArrival | VictimRule::ReverseFifo);
+        let mut places: Vec<(Place, &Sequence)> = self
+            .sequences
+            .active()
+            .filter(|sequence| sequence.phase == Phase::Running)
+            .map(|sequence| (self.turn_to_go(sequence, rule, across_tiers, now), sequence))
+            .collect();
+        places.sort_unstable_by_key(|(place, _)| *place);
+        let mut victims = Victims {
+            victims: Vec::with_capacity(places.len()),
+            places: Vec::with_capacity(places.len()),
+            by_rank: rule == VictimRule::Rank,
+            across_tiers,
+        };
+        for ((willing, Reverse(level), ..), sequence) in places {
+            victims.victims.push(Victim {
+                ticket: sequence.ticket(),
+                swap: self.swaps(sequence),
+                group: u16::from(level) | (willing as u16) << 8,
+            });
+            victims.places.push((willing, self.rank(sequence)));
+        }
+        victims
+    }
+
+    fn turn_to_go(
+        &self,
+        sequence: &Sequence,
+        rule: VictimRule,
+        across_tiers: bool,
+        now: Timestamp,
+    ) -> Place {
+        let rank = self.rank(sequence);
+        let level = if across_tiers { 0 } else { rank.level() };
+        let key = match rule {
+            VictimRule::Rank | VictimRule::LatestArrival | VictimRule::ResumeCost => 0,
+            VictimRule::LeastProgress => {
+                u64::from(sequence.output_len()) << 32 | u64::from(sequence.preemptions)
+            }
+            VictimRule::ReverseFifo => u64::MAX - sequence.opened_number,
+            VictimRule::LeastRecent => sequence.last_token_at.unwrap_or(sequence.arrival).0,
+            VictimRule::LongestRemaining => u64::from(u32::MAX - sequence.output_left()),
+            VictimRule::Slack => self.lateness(sequence, now),
+        };
+        let rank = if rule == VictimRule::LatestArrival { rank.by_arrival() } else { rank };
+        (self.willing(sequence), Reverse(level), key, Reverse(rank))
+    }
+
+    fn willing(&self, sequence: &Sequence) -> Willing {
+        let limited = sequence.preemptions >= self.preemption.max_per_request
+            && self.preemption.at_limit == AtLimit::Spare;
+        let settles = sequence.tokens_since_open() < self.preemption.min_tokens;
+        let keeps = sequence.tier <= Tier::Premium && !self.preemption.premium_yields;
+        if sequence.held() {
+            Willing::Resting
+        } else if settles || keeps {
+            Willing::Spared
+        } else if limited {
+            Willing::Limited
+        } else {
+            Willing::Usual
+        }
+    }
+
+    /// Whether a waiting sequence may take blocks in order to start.
+    pub(crate) fn may_start_by_force(&self, sequence: &Sequence, now: Timestamp) -> bool {
+        let waited_us = now.since_us(sequence.arrival);
+        self.preemption.to_start == ToStart::LowerTier
+            && waited_us >= u64::from(self.preemption.delay_ms) * 1000
+    }
+
+    /// Whether preempting it ends it.
+    pub(crate) fn drops(&self, preemptions: u32) -> bool {
+        self.preemption.mode == PreemptionMode::Drop
+            || self.preemption.at_limit == AtLimit::Drop
+                && preemptions >= self.preemption.max_per_request
+    }
+
+    fn swaps(&self, sequence: &Sequence) -> bool {
+        match self.preemption.mode {
+            _ if self.drops(sequence.preemptions) => false,
+            PreemptionMode::Swap => true,
+            PreemptionMode::Recompute | PreemptionMode::Drop => false,
+            PreemptionMode::Auto => self.cost.swap_is_cheaper(sequence.computed),
+        }
+    }
+
+    /// What the store needs to choose victims by the cost of their return, if it shall.
+    pub(crate) fn resume_costs(&self) -> Option<ResumeCosts> {
+        (self.preemption.victim == VictimRule::ResumeCost).then(|| ResumeCosts {
+            copy_us: self.cost.copy_us(1),
+            recompute_us: self.cost.recompute_us(self.limits.block_size),
+        })
+    }
+}

@@ -1,0 +1,200 @@
+//! Policies by name: presets of one scheduler. Nothing else in the workspace names one of them.
+
+mod table;
+
+use crate::policy::{PreemptionSettings, SchedulerSettings};
+use crate::{EngineSettings, PrefixCacheSettings};
+use serde::{Deserialize, Serialize};
+
+/// Declares the names once.
+macro_rules! policies {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)+) => {
+        /// Named scheduling policies.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+        pub enum Policy {
+            $($(#[$doc])* #[serde(rename = $name)] $variant,)+
+        }
+
+        impl Policy {
+            /// All policies with their names.
+            pub const ALL: &[(Policy, &str)] = &[$((Policy::$variant, $name)),+];
+        }
+
+        /// The names of all policies.
+        pub(crate) const POLICY_NAMES: &[&str] = &[$($name),+];
+    };
+}
+
+policies! {
+    /// A batch starts when the last one has finished.
+    Static = "static",
+    /// Whole prompts alone, memory for the longest output; a request starts when another has ended.
+    RequestLevel = "request-level",
+    /// Orca (OSDI 2022): iteration-level, whole prompts beside decodes.
+    Orca = "orca",
+    /// Sarathi-Serve (OSDI 2024): decodes first, one prompt's chunk fills a fixed step.
+    Sarathi = "sarathi",
+    /// DeepSpeed-FastGen: prompts are cut and put together to steps of one size.
+    Splitfuse = "splitfuse",
+    /// vLLM's first scheduler: prompts before decodes, swap, the last to start gives way.
+    VllmV0 = "vllm-v0",
+    /// vLLM's present scheduler under its priority policy.
+    VllmV1 = "vllm-v1",
+    /// SGLang: prefix cache, retraction of those with the least output.
+    Sglang = "sglang",
+    /// TensorRT-LLM, GUARANTEED_NO_EVICT.
+    TrtllmNoEvict = "trtllm-no-evict",
+    /// TensorRT-LLM, MAX_UTILIZATION.
+    TrtllmMaxUtilization = "trtllm-max-utilization",
+    /// First come, first served; tiers are ignored.
+    Fcfs = "fcfs",
+    /// The shortest predicted output first.
+    Sjf = "sjf",
+    /// Better tiers start first, nobody is preempted for a better tier.
+    Priority = "priority",
+    /// Better tiers start first and preempt lower ones when blocks or slots run out.
+    PriorityPreempt = "priority+preempt",
+    /// As the one before, with steps sized by the streams' TPOT targets.
+    PriorityPreemptSlo = "priority+preempt+slo",
+    /// Sarathi with the step sized by the tightest TPOT slack.
+    Adaptive = "adaptive",
+    /// The default, and the best we know.
+    #[default]
+    Tiercel = "tiercel",
+    /// Most tokens a second.
+    Throughput = "throughput",
+    /// The shortest wait of premium requests.
+    Latency = "latency",
+    /// Equal service to all tenants.
+    Fairness = "fairness",
+}
+
+/// What a policy's name stands for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Preset {
+    /// One sentence for people.
+    pub about: &'static str,
+    /// Batching and ordering. The sizes in it are the engine's defaults.
+    pub scheduler: SchedulerSettings,
+    /// Sizes the policy is known by: most sequences and most tokens of a step, and whether equal prefixes
+    /// are shared. `None` leaves what is set.
+    pub max_num_seqs: Option<u32>,
+    /// See `max_num_seqs`.
+    pub max_num_batched_tokens: Option<u32>,
+    /// See `max_num_seqs`.
+    pub prefix_cache: Option<bool>,
+    /// Preemption.
+    pub preemption: PreemptionSettings,
+}
+
+impl Policy {
+    /// Its name, as in settings.
+    pub fn name(self) -> &'static str {
+        let known = Policy::ALL.iter().find(|(policy, _)| *policy == self);
+        known.map(|(_, name)| *name).expect("every policy is in the table of all")
+    }
+
+    /// What the name stands for, as a file of settings. Sizes are left out, they belong to the machine, unless
+    /// the policy is known by them.
+    pub fn to_toml(self) -> String {
+        let preset = self.preset();
+        let mut settings = EngineSettings::default();
+        settings.use_policy(self);
+        let mut tables = toml::Table::try_from(settings)
+            .expect("plain data of strings, numbers and tables always serializes");
+        let parts = ["scheduler", "preemption", "prefix_cache"];
+        tables.retain(|name, _| parts.contains(&name));
+        let mut leave_out = |table: &str, key: &str, out: bool| {
+            if let Some(table) = tables.get_mut(table).and_then(toml::Value::as_table_mut)
+                && out
+            {
+                table.remove(key);
+            }
+        };
+        leave_out("scheduler", "max_num_seqs", preset.max_num_seqs.is_none());
+        let no_tokens = preset.max_num_batched_tokens.is_none();
+        leave_out("scheduler", "max_num_batched_tokens", no_tokens);
+        leave_out("preemption", "max_in_transit_mib", true);
+        leave_out("prefix_cache", "enabled", preset.prefix_cache.is_none());
+        tables.retain(|_, table| table.as_table().is_some_and(|table| !table.is_empty()));
+        let text = toml::to_string(&tables).expect("tables of plain values always serialize");
+        format!("# {}\n{text}", preset.about)
+    }
+}
+
+impl EngineSettings {
+    /// Sets everything that the policy's name stands for; sizes it does not state stay.
+    pub fn use_policy(&mut self, policy: Policy) {
+        let preset = policy.preset();
+        let SchedulerSettings { max_num_seqs, max_num_batched_tokens, .. } = self.scheduler;
+        self.scheduler = SchedulerSettings {
+            max_num_seqs: preset.max_num_seqs.unwrap_or(max_num_seqs),
+            max_num_batched_tokens: preset.max_num_batched_tokens.unwrap_or(max_num_batched_tokens),
+            ..preset.scheduler
+        };
+        let max_in_transit_mib = self.preemption.max_in_transit_mib;
+        self.preemption = PreemptionSettings { max_in_transit_mib, ..preset.preemption };
+        if let Some(enabled) = preset.prefix_cache {
+            self.prefix_cache = PrefixCacheSettings { enabled };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_policy_is_valid_and_differs_from_every_other() {
+        let mut seen = BTreeSet::new();
+        for (policy, name) in Policy::ALL {
+            let mut settings = EngineSettings::default();
+            settings.use_policy(*policy);
+            settings.check().unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(settings.scheduler.policy, *policy);
+            settings.scheduler.policy = Policy::default();
+            assert!(seen.insert(toml::to_string(&settings).unwrap()), "{name} is another's double");
+            assert!(!policy.preset().about.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_policy_leaves_the_sizes_it_does_not_state() {
+        let mut settings = EngineSettings::default();
+        (settings.scheduler.max_num_seqs, settings.scheduler.max_num_batched_tokens) = (7, 77);
+        settings.preemption.max_in_transit_mib = 5;
+        settings.use_policy(Policy::PriorityPreempt);
+        assert_eq!(settings.scheduler.max_num_seqs, 7);
+        assert_eq!(settings.scheduler.max_num_batched_tokens, 77);
+        assert_eq!(settings.preemption.max_in_transit_mib, 5);
+        settings.use_policy(Policy::Static);
+        assert_eq!(settings.scheduler.max_num_seqs, 32);
+    }
+
+    #[test]
+    fn the_default_settings_are_those_of_the_default_policy() {
+        let mut settings = EngineSettings::default();
+        settings.use_policy(Policy::default());
+        assert_eq!(settings, EngineSettings::default());
+    }
+
+    #[test]
+    fn a_policy_written_as_a_file_is_read_back_as_itself() {
+        for (policy, name) in Policy::ALL {
+            let mut loader = crate::Loader::default();
+            for line in policy.to_toml().lines() {
+                assert!(!line.contains("max_in_transit"), "{line}");
+            }
+            let path =
+                std::env::temp_dir().join(format!("tiercel-policy-{}.toml", std::process::id()));
+            std::fs::write(&path, policy.to_toml()).unwrap();
+            loader.file(&path).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            let (read, _) = loader.finish().unwrap();
+            let mut expected = EngineSettings::default();
+            expected.use_policy(*policy);
+            assert_eq!(read.engine, expected, "{name}");
+        }
+    }
+}

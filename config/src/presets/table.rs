@@ -1,0 +1,284 @@
+//! What each policy's name stands for.
+
+use super::{Policy, Preset};
+use crate::policy::{
+    AgeingCap, Allocation, AtLimit, Batching, Budget, Order, PreemptionMode, PreemptionSettings,
+    PrefillOrder, ResumeOrder, SchedulerSettings, StepMix, ToStart, VictimRule,
+};
+
+/// First come, first served: what the others differ from.
+const PLAIN: Preset = Preset {
+    about: "First come, first served; tiers are ignored.",
+    scheduler: SchedulerSettings {
+        policy: Policy::Fcfs,
+        max_num_seqs: 64,
+        max_num_batched_tokens: 256,
+        order: Order::Arrival,
+        batching: Batching::Continuous,
+        mix: StepMix::Mixed,
+        budget: Budget::Fixed,
+        chunked_prefill: true,
+        chunk_alignment: 0,
+        long_prefill_token_threshold: 0,
+        long_prefill_percent: 0.0,
+        max_partial_prefills: 0,
+        background_prefill_percent: 100,
+        prefill_order: PrefillOrder::Rank,
+        pause_background: false,
+        allocation: Allocation::OnDemand,
+        full_sequence_check: true,
+        watermark_percent: 3.0,
+        background_watermark_percent: 0.0,
+        ageing_s: 0.0,
+        ageing_cap: AgeingCap::Standard,
+    },
+    max_num_seqs: None,
+    max_num_batched_tokens: None,
+    prefix_cache: None,
+    preemption: PreemptionSettings {
+        mode: PreemptionMode::Auto,
+        to_start: ToStart::Never,
+        victim: VictimRule::Rank,
+        premium_yields: true,
+        background_takes: true,
+        min_tokens: 0,
+        delay_ms: 0,
+        max_per_request: 8,
+        at_limit: AtLimit::Spare,
+        resume: ResumeOrder::Rank,
+        mirror_percent: 0,
+        max_in_transit_mib: 256,
+    },
+};
+
+const RECOMPUTE: PreemptionSettings =
+    PreemptionSettings { mode: PreemptionMode::Recompute, ..PLAIN.preemption };
+/// Whole prompts of up to so many tokens, where a policy does not cut them.
+const WHOLE_PROMPTS: Option<u32> = Some(8192);
+
+impl Policy {
+    /// What the name stands for.
+    pub fn preset(self) -> Preset {
+        let chosen = match self {
+            Policy::Static | Policy::RequestLevel | Policy::Orca => self.of_old(),
+            Policy::Sarathi | Policy::Splitfuse | Policy::Adaptive => self.chunked(),
+            Policy::VllmV0
+            | Policy::VllmV1
+            | Policy::Sglang
+            | Policy::TrtllmNoEvict
+            | Policy::TrtllmMaxUtilization => self.engine(),
+            Policy::Fcfs => PLAIN,
+            Policy::Sjf => Preset {
+                about: "The shortest predicted output first; lengths are learned from requests that finish.",
+                scheduler: SchedulerSettings { order: Order::Shortest, ..PLAIN.scheduler },
+                ..PLAIN
+            },
+            Policy::Priority
+            | Policy::PriorityPreempt
+            | Policy::PriorityPreemptSlo
+            | Policy::Tiercel => self.tiered(),
+            Policy::Throughput | Policy::Latency | Policy::Fairness => self.corner(),
+        };
+        Preset { scheduler: SchedulerSettings { policy: self, ..chosen.scheduler }, ..chosen }
+    }
+
+    fn of_old(self) -> Preset {
+        let up_front = SchedulerSettings {
+            allocation: Allocation::UpFront,
+            chunked_prefill: false,
+            watermark_percent: 0.0,
+            ..PLAIN.scheduler
+        };
+        let base = Preset { max_num_batched_tokens: WHOLE_PROMPTS, ..PLAIN };
+        match self {
+            Policy::Static => Preset {
+                about: "Batches: 32 requests start together, the next ones when all have finished.",
+                scheduler: SchedulerSettings { batching: Batching::Static, ..up_front },
+                max_num_seqs: Some(32),
+                ..base
+            },
+            Policy::RequestLevel => Preset {
+                about: "A request starts when another has ended: its whole prompt alone in a step, memory \
+                        for its longest output.",
+                scheduler: SchedulerSettings { mix: StepMix::PromptsAlone, ..up_front },
+                ..base
+            },
+            _ => Preset {
+                about: "Orca: decisions at every step, whole prompts beside decodes, memory for the \
+                        longest output.",
+                scheduler: up_front,
+                ..base
+            },
+        }
+    }
+
+    fn chunked(self) -> Preset {
+        let scheduler = SchedulerSettings {
+            max_partial_prefills: 1,
+            watermark_percent: 1.0,
+            ..PLAIN.scheduler
+        };
+        let sized = Preset { max_num_batched_tokens: Some(512), preemption: RECOMPUTE, ..PLAIN };
+        match self {
+            Policy::Sarathi => Preset {
+                about: "Sarathi-Serve: steps of at most 512 tokens, decodes first, then one prompt at a \
+                        time in chunks.",
+                scheduler,
+                ..sized
+            },
+            Policy::Splitfuse => Preset {
+                about: "DeepSpeed-FastGen: steps of 512 tokens, filled with any number of prompts.",
+                scheduler: SchedulerSettings { max_partial_prefills: 0, ..scheduler },
+                ..sized
+            },
+            _ => Preset {
+                about: "Sarathi with the step sized by the tightest TPOT slack, the shortest rest of a \
+                        prompt first.",
+                scheduler: SchedulerSettings {
+                    budget: Budget::Slack,
+                    prefill_order: PrefillOrder::Shortest,
+                    max_partial_prefills: 0,
+                    ..scheduler
+                },
+                max_num_batched_tokens: Some(2048),
+                ..sized
+            },
+        }
+    }
+
+    fn engine(self) -> Preset {
+        let by_tier =
+            SchedulerSettings { order: Order::Tier, watermark_percent: 1.0, ..PLAIN.scheduler };
+        match self {
+            Policy::VllmV0 => Preset {
+                about: "vLLM's first scheduler: prompts before decodes, swap, the last to start gives way \
+                        and resumes first.",
+                scheduler: SchedulerSettings {
+                    mix: StepMix::PromptsAlone,
+                    chunked_prefill: false,
+                    order: Order::Arrival,
+                    ..by_tier
+                },
+                max_num_batched_tokens: Some(4096),
+                prefix_cache: Some(false),
+                preemption: PreemptionSettings {
+                    mode: PreemptionMode::Swap,
+                    victim: VictimRule::ReverseFifo,
+                    resume: ResumeOrder::First,
+                    ..PLAIN.preemption
+                },
+                ..PLAIN
+            },
+            Policy::VllmV1 => Preset {
+                about: "vLLM's present scheduler under its priority policy: one token budget, recompute, \
+                        lowest priority then latest arrival gives way and resumes first.",
+                scheduler: SchedulerSettings {
+                    long_prefill_percent: 4.0,
+                    max_partial_prefills: 0,
+                    ..by_tier
+                },
+                preemption: PreemptionSettings { resume: ResumeOrder::First, ..RECOMPUTE },
+                ..PLAIN
+            },
+            Policy::Sglang => Preset {
+                about: "SGLang: prefix cache, chunked prompts before decodes, those with the least output \
+                        are retracted.",
+                scheduler: SchedulerSettings {
+                    order: Order::Arrival,
+                    mix: StepMix::PromptsAlone,
+                    ..by_tier
+                },
+                max_num_batched_tokens: Some(2048),
+                prefix_cache: Some(true),
+                preemption: PreemptionSettings { victim: VictimRule::LeastProgress, ..RECOMPUTE },
+                ..PLAIN
+            },
+            Policy::TrtllmNoEvict => Preset {
+                about: "TensorRT-LLM, GUARANTEED_NO_EVICT: by priority, memory for the longest output, \
+                        nobody gives way.",
+                scheduler: SchedulerSettings {
+                    allocation: Allocation::UpFront,
+                    watermark_percent: 0.0,
+                    ..by_tier
+                },
+                ..PLAIN
+            },
+            _ => Preset {
+                about: "TensorRT-LLM, MAX_UTILIZATION: by priority, memory on demand, the last to start \
+                        is paused and computed again.",
+                scheduler: SchedulerSettings { watermark_percent: 0.0, ..by_tier },
+                preemption: PreemptionSettings { victim: VictimRule::ReverseFifo, ..RECOMPUTE },
+                ..PLAIN
+            },
+        }
+    }
+
+    fn tiered(self) -> Preset {
+        let scheduler = SchedulerSettings { order: Order::Tier, ..PLAIN.scheduler };
+        let preemption = PreemptionSettings { to_start: ToStart::LowerTier, ..PLAIN.preemption };
+        match self {
+            Policy::Priority => Preset {
+                about: "Better tiers start first; nobody is preempted for a better tier.",
+                scheduler,
+                ..PLAIN
+            },
+            Policy::PriorityPreempt => Preset {
+                about: "Better tiers start first and preempt lower ones when blocks or places run out.",
+                scheduler,
+                preemption,
+                ..PLAIN
+            },
+            Policy::PriorityPreemptSlo => Preset {
+                about: "As priority+preempt, with steps sized by the streams' TPOT targets and waiting \
+                        requests ageing.",
+                scheduler: SchedulerSettings { budget: Budget::Slack, ageing_s: 30.0, ..scheduler },
+                preemption: PreemptionSettings { victim: VictimRule::LeastProgress, ..preemption },
+                ..PLAIN
+            },
+            _ => Preset {
+                about: "The default: tiers, preemption, steps sized by the streams' TPOT targets, \
+                        background prompts paced.",
+                scheduler: SchedulerSettings {
+                    budget: Budget::Slack,
+                    background_prefill_percent: 25,
+                    ..scheduler
+                },
+                preemption,
+                ..PLAIN
+            },
+        }
+    }
+
+    fn corner(self) -> Preset {
+        let tiercel = Policy::Tiercel.preset();
+        match self {
+            Policy::Throughput => Preset {
+                about: "Most tokens a second: large steps, few preemptions, tiers only in the order of \
+                        starts.",
+                scheduler: SchedulerSettings {
+                    budget: Budget::Fixed,
+                    background_prefill_percent: 100,
+                    watermark_percent: 6.0,
+                    ..tiercel.scheduler
+                },
+                preemption: PLAIN.preemption,
+                ..PLAIN
+            },
+            Policy::Latency => Preset {
+                about: "The shortest wait of premium requests: they start in the next step, whatever that \
+                        does to the streams in it.",
+                scheduler: SchedulerSettings {
+                    budget: Budget::Fixed,
+                    background_prefill_percent: 5,
+                    ..tiercel.scheduler
+                },
+                ..tiercel
+            },
+            _ => Preset {
+                about: "Equal service to all tenants, whatever their tiers.",
+                scheduler: SchedulerSettings { order: Order::Fair, ..PLAIN.scheduler },
+                ..PLAIN
+            },
+        }
+    }
+}
