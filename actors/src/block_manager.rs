@@ -8,10 +8,12 @@ use crate::messages::{
 use crate::scheduler::SchedulerActor;
 use crate::swap_manager::SwapManager;
 use crate::telemetry;
+use crate::trace::{Event, Tracer};
 use actix::{Actor, ActorContext, Addr, Context, Handler};
 use std::collections::BTreeMap;
-use tiercel_device::{CopyError, CopyId};
+use tiercel_device::{CopyDirection, CopyError, CopyId};
 use tiercel_policy::blocks::BlockStore;
+use tiercel_policy::{GrantOutcome, StepGrant};
 
 /// Both tiers' block tables, names, reference counts and pins.
 pub(crate) struct BlockManager {
@@ -22,6 +24,7 @@ pub(crate) struct BlockManager {
     batches: BTreeMap<CopyId, u32>,
     /// Events handled.
     events: u64,
+    trace: Tracer,
     lifeline: Lifeline,
 }
 
@@ -30,16 +33,28 @@ impl BlockManager {
         store: BlockStore,
         scheduler: Addr<SchedulerActor>,
         swap: Addr<SwapManager>,
+        trace: Tracer,
         lifeline: Lifeline,
     ) -> BlockManager {
-        BlockManager { store, scheduler, swap, batches: BTreeMap::new(), events: 0, lifeline }
+        BlockManager {
+            store,
+            scheduler,
+            swap,
+            batches: BTreeMap::new(),
+            events: 0,
+            trace,
+            lifeline,
+        }
     }
 
     /// Hands out copies that may start, and in debug builds checks every invariant: after every event
     /// while the pools are small, now and then when looking at every block takes long.
     fn settle(&mut self) {
         for batch in self.store.take_copies() {
-            self.batches.insert(batch.id, batch.pairs.len() as u32);
+            let blocks = batch.pairs.len() as u32;
+            self.batches.insert(batch.id, blocks);
+            let out = batch.direction == CopyDirection::Out;
+            self.trace.note(|| Event::CopyStarted { copy: batch.id, out, blocks });
             self.swap.do_send(CopyBlocks(batch));
         }
         self.events += 1;
@@ -51,6 +66,18 @@ impl BlockManager {
             && let Err(violation) = self.store.check()
         {
             panic!("{violation}");
+        }
+    }
+
+    fn planned(&self, grant: &StepGrant, wants: usize) -> Event {
+        let (device_free, host_free) = self.store.free_blocks();
+        let denied = |outcome: &GrantOutcome| matches!(outcome, GrantOutcome::Denied { .. });
+        Event::Planned {
+            step: grant.step,
+            wants: wants as u32,
+            denied: grant.grants.iter().filter(|grant| denied(&grant.outcome)).count() as u32,
+            device_free,
+            host_free,
         }
     }
 
@@ -75,6 +102,7 @@ impl Handler<ReserveStep> for BlockManager {
 
     fn handle(&mut self, ReserveStep(request): ReserveStep, _: &mut Self::Context) {
         let grant = self.store.reserve(&request);
+        self.trace.note(|| self.planned(&grant, request.wants.len()));
         self.scheduler.do_send(StepReserved(grant));
         self.settle();
     }
@@ -110,6 +138,8 @@ impl Handler<CopyEnded> for BlockManager {
             }
             Err(CopyError::DeviceLost(why)) => self.lifeline.fatal(&format!("device lost: {why}")),
         }
+        let (copy, duration_us) = (done.id, done.duration_us);
+        self.trace.note(|| Event::CopyEnded { copy, ok: done.result.is_ok(), duration_us });
         let events = self.store.copy_done(done.id, done.result.is_ok());
         self.scheduler.do_send(CopiesEnded { events, blocks, duration_us: done.duration_us });
         self.settle();

@@ -10,7 +10,9 @@ use crate::scheduler::{Peers, SchedulerActor};
 use crate::slo_monitor::SloMonitor;
 use crate::swap_manager::SwapManager;
 use crate::telemetry;
+use crate::trace::{Record, SequenceTrace, Tracer};
 use actix::{Addr, Arbiter, AsyncContext, Context, Recipient};
+use std::rc::Rc;
 use tiercel_config::EngineSettings;
 use tiercel_device::{Clock, Device, DeviceInfo};
 use tiercel_policy::blocks::{BlockStore, StoreConfig};
@@ -48,9 +50,14 @@ pub(crate) struct Actors {
 impl Engine {
     /// Starts all actors on the current arbiter (the simulator and tests).
     pub fn start_here(self) -> EngineHandle {
+        self.start_recorded_here(None)
+    }
+
+    /// As [`Engine::start_here`], and hands every event to a recorder.
+    pub fn start_recorded_here(self, recorder: Option<Rc<dyn Record>>) -> EngineHandle {
         let obituary = watch::Sender::new(None);
         let (info, settings, clock) = self.facts();
-        let actors = self.spawn(&obituary);
+        let actors = self.spawn(&obituary, recorder);
         EngineHandle::new(actors, info, &settings, clock, obituary)
     }
 
@@ -65,7 +72,7 @@ impl Engine {
         let deaths = obituary.clone();
         arbiter.spawn_fn(move || {
             // If nobody waits for the actors any more, dropping them stops them.
-            let _ = made.send(self.spawn(&deaths));
+            let _ = made.send(self.spawn(&deaths, None));
         });
         let actors = actors.await.map_err(|_| EngineStartError)?;
         Ok(EngineHandle::new(actors, info, &settings, clock, obituary))
@@ -75,10 +82,11 @@ impl Engine {
         (self.device.info.clone(), self.settings.clone(), self.clock.clone())
     }
 
-    fn spawn(self, obituary: &Obituary) -> Actors {
+    fn spawn(self, obituary: &Obituary, recorder: Option<Rc<dyn Record>>) -> Actors {
         let Engine { settings, device: Device { info, profile, runner, copier }, clock } = self;
         telemetry::device(&info);
         let life = |name| Lifeline::new(name, obituary);
+        let tracer = Tracer::new(recorder, clock.clone());
         // The actors know each other in a ring: first every mailbox, then the actors.
         let admission = Context::<Admission>::new();
         let scheduler = Context::<SchedulerActor>::new();
@@ -101,8 +109,13 @@ impl Engine {
             info.block_bytes,
             life("SwapManager"),
         );
-        let blocks =
-            BlockManager::new(store, to_scheduler.clone(), swap.address(), life("BlockManager"));
+        let blocks = BlockManager::new(
+            store,
+            to_scheduler.clone(),
+            swap.address(),
+            tracer.clone(),
+            life("BlockManager"),
+        );
         let steps = Executor::new(runner, to_scheduler.clone(), life("Executor"));
         let slo = settings.slo;
         let windows = SloMonitor::new(slo, clock.clone(), admission.address(), life("SloMonitor"));
@@ -113,8 +126,14 @@ impl Engine {
             to_scheduler,
             life("Admission"),
         );
-        let sequences =
-            SchedulerActor::new(core, settings.stream, clock.clone(), peers, life("Scheduler"));
+        let sequences = SchedulerActor::new(
+            core,
+            settings.stream,
+            clock.clone(),
+            peers,
+            SequenceTrace::new(tracer),
+            life("Scheduler"),
+        );
         let actors = Actors {
             admission: admission.run(door),
             scheduler: scheduler.run(sequences),

@@ -13,6 +13,7 @@ mod slo_monitor;
 mod streams;
 mod swap_manager;
 mod telemetry;
+pub mod trace;
 
 pub use engine::{Engine, EngineStartError};
 pub use handle::{EngineHandle, TokenStream};

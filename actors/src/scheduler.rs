@@ -14,6 +14,7 @@ use crate::request::{Control, EngineStatus, RequestFault, StreamEvent};
 use crate::slo_monitor::SloMonitor;
 use crate::streams::{Delivered, Streams};
 use crate::telemetry;
+use crate::trace::SequenceTrace;
 use actix::{Actor, ActorContext, Addr, Context, Handler, ResponseFuture};
 use tiercel_config::StreamSettings;
 use tiercel_device::{Clock, SeqId, StepError, Timestamp};
@@ -38,6 +39,7 @@ pub(crate) struct SchedulerActor {
     /// When planning of the step under way began.
     planning_since: Timestamp,
     drain: Option<Drain>,
+    trace: SequenceTrace,
     lifeline: Lifeline,
 }
 
@@ -47,6 +49,7 @@ impl SchedulerActor {
         settings: StreamSettings,
         clock: Clock,
         peers: Peers,
+        trace: SequenceTrace,
         lifeline: Lifeline,
     ) -> SchedulerActor {
         SchedulerActor {
@@ -57,6 +60,7 @@ impl SchedulerActor {
             peers,
             planning_since: Timestamp(0),
             drain: None,
+            trace,
             lifeline,
         }
     }
@@ -83,6 +87,7 @@ impl SchedulerActor {
             match effect {
                 Effect::Token { seq, tier, token, logprobs, ttft_us } => {
                     if let Some(us) = ttft_us {
+                        self.trace.first_token(seq);
                         let what = Observation::FirstToken { ttft_ms: us as f64 / 1000.0 };
                         self.peers.monitor.do_send(Observe { tier, at: now, what });
                         self.peers.admission.do_send(LeftQueue { seq });
@@ -113,6 +118,7 @@ impl SchedulerActor {
 
     fn ended(&mut self, report: EndReport, now: Timestamp) {
         telemetry::ended(&report);
+        self.trace.ended(&report);
         if report.first_token_at.is_none() {
             self.peers.admission.do_send(LeftQueue { seq: report.seq });
         }
@@ -128,7 +134,10 @@ impl SchedulerActor {
     }
 
     fn store_event(&mut self, event: StoreEvent) {
+        let (StoreEvent::PreemptCopied { ticket, .. } | StoreEvent::Resumed { ticket, .. }) = event;
+        let before = self.core.phase(ticket.seq);
         let decision = self.core.store_event(event);
+        self.trace.store_event(event, before, decision);
         if let StoreEvent::PreemptCopied { ticket, .. } = event {
             match decision {
                 PreemptDecision::Commit => self.peers.block_manager.do_send(CommitPreempt(ticket)),
@@ -173,6 +182,7 @@ impl Handler<Enqueue> for SchedulerActor {
     type Result = ();
 
     fn handle(&mut self, Enqueue { new, outlet }: Enqueue, _: &mut Self::Context) {
+        self.trace.arrived(&new);
         self.streams.open(new.seq, outlet);
         self.core.enqueue(new);
         self.pump();
@@ -183,11 +193,13 @@ impl Handler<StepReserved> for SchedulerActor {
     type Result = ();
 
     fn handle(&mut self, StepReserved(grant): StepReserved, _: &mut Self::Context) {
+        self.trace.granted(&grant, &self.core);
         let (batch, effects) = self.core.granted(grant);
         let nothing_runs = batch.is_none();
         if let Some(batch) = batch {
-            let planning_us = self.clock.now().since_us(self.planning_since);
-            telemetry::planned(&batch, planning_us);
+            let now = self.clock.now();
+            telemetry::planned(&batch, now.since_us(self.planning_since));
+            self.trace.submitted(&batch, now);
             self.peers.executor.do_send(ExecuteStep(batch));
         }
         self.apply(effects);
@@ -208,7 +220,9 @@ impl Handler<StepEnded> for SchedulerActor {
             Err(StepError::Failed(why)) => tracing::warn!(step = %done.id, %why, "a step failed"),
             Err(StepError::DeviceLost(why)) => self.lifeline.fatal(&format!("device lost: {why}")),
         }
-        let effects = self.core.step_done(done, self.clock.now());
+        let now = self.clock.now();
+        self.trace.stepped(&done, now);
+        let effects = self.core.step_done(done, now);
         self.apply(effects);
         self.pump();
     }
@@ -249,7 +263,7 @@ impl Handler<Command> for SchedulerActor {
     type Result = bool;
 
     fn handle(&mut self, Command(control): Command, _: &mut Self::Context) -> bool {
-        let known = match control {
+        let known = match control.clone() {
             Control::Reprioritize { seq, tier, priority } => {
                 self.core.reprioritize(seq, tier, priority)
             }
@@ -261,6 +275,7 @@ impl Handler<Command> for SchedulerActor {
             }
         };
         tracing::info!(?control, known, "operator command");
+        self.trace.command(&control, known);
         self.pump();
         known
     }

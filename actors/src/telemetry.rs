@@ -2,12 +2,13 @@
 //! and swapped requests count as waiting there.
 
 use crate::messages::{BlockUsage, Observation};
-use crate::request::{FinishReason, Refusal};
+use crate::request::Refusal;
+use crate::trace::Ending;
 use metrics::{
     Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 use tiercel_device::{CopyDirection, DeviceInfo, StepBatch, StepTiming, Tier};
-use tiercel_policy::scheduler::{Census, Counters, EndReport, RequestFault};
+use tiercel_policy::scheduler::{Census, Counters, EndReport};
 use tiercel_policy::slo::WindowReport;
 
 /// Says what each metric means; call it once the recorder is installed.
@@ -67,15 +68,7 @@ pub(crate) fn token(tier: Tier) {
 }
 
 pub(crate) fn ended(report: &EndReport) {
-    let outcome = match &report.outcome {
-        None => "cancelled",
-        Some(Ok(FinishReason::Stop)) => "stop",
-        Some(Ok(FinishReason::Length)) => "length",
-        Some(Err(RequestFault::Dropped)) => "dropped",
-        Some(Err(RequestFault::Stalled)) => "stalled",
-        Some(Err(RequestFault::ShuttingDown)) => "shutdown",
-        Some(Err(RequestFault::Model(_) | RequestFault::Step(_))) => "failed",
-    };
+    let outcome = Ending::of(report).name();
     let tier = report.tier.name();
     counter!("tiercel_requests_total", "tier" => tier, "outcome" => outcome).increment(1);
     counter!("tiercel_prompt_tokens_total", "tier" => tier)

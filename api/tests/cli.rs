@@ -113,7 +113,7 @@ fn what_cannot_be_simulated_is_named() {
     let workload = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches/workloads/w1-mixed.toml");
     let workload = workload.to_str().unwrap();
     for (flag, value, says) in [
-        ("--policy", "fcfs,lifo", "no such policy; there are: fcfs, priority, "),
+        ("--policy", "fcfs,lifo", "no policy lifo; there are: static, request-level, "),
         ("--seeds", "5..5", "expected A..B with A below B"),
         ("--seeds", "0..5000", "at most 1000 seeds"),
         ("--profile", "tpu", "llama70b-h100, tiny"),

@@ -42,8 +42,10 @@ impl Comparison {
     }
 }
 
-/// Column heads of the table.
-const HEADS: [&str; 11] = [
+/// Columns of the table.
+pub(crate) const COLUMNS: usize = 11;
+/// Their heads.
+pub(crate) const HEADS: [&str; COLUMNS] = [
     "policy",
     "tier",
     "requests",
@@ -89,7 +91,7 @@ fn cell(values: impl Iterator<Item = f64>, high_is_bad: bool, decimals: usize) -
 
 impl PolicyRuns {
     /// A row of the table for each tier, then one for all.
-    fn rows(&self) -> Vec<[String; HEADS.len()]> {
+    pub(crate) fn rows(&self) -> Vec<[String; COLUMNS]> {
         // A tier may have had no request in the window of one seed.
         let seen = |tier: &Tier| {
             self.runs.iter().any(|run| run.tiers.iter().any(|found| found.tier == tier.name()))

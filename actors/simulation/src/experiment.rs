@@ -2,7 +2,10 @@
 
 use crate::laboratory::{Laboratory, simulate};
 use crate::outcome::{Outcome, Totals};
+use crate::trace::{Gate, Section};
 use crate::traffic::{END_TOKEN, Seen, Traffic};
+use std::rc::Rc;
+use tiercel_actors::trace::Record;
 use tiercel_config::{EngineSettings, SettingsError, SloSettings, SloTargets};
 use tiercel_device::{Clock, MockOptions, MockProfile, Tier, Timestamp};
 use tiercel_workload::{MAX_REQUESTS, Targets, Workload, seconds};
@@ -66,8 +69,35 @@ impl Experiment {
     /// # Errors
     /// [`ExperimentError`]: a run with any wrong step is not a result.
     pub fn run(&self, progress: impl Fn(f64) + 'static) -> Result<Outcome, ExperimentError> {
-        let (seen, totals) = self.observe(progress)?;
+        self.run_recorded(progress, &[])
+    }
+
+    /// As [`Experiment::run`], and hands every event up to the workload's end to the recorders.
+    ///
+    /// # Errors
+    /// As [`Experiment::run`].
+    pub fn run_recorded(
+        &self,
+        progress: impl Fn(f64) + 'static,
+        recorders: &[Rc<dyn Record>],
+    ) -> Result<Outcome, ExperimentError> {
+        let (seen, totals) = self.observe(progress, recorders)?;
         Ok(Outcome::of(&self.workload, &seen, &totals, self.end()))
+    }
+
+    /// What a trace says of this run before its events.
+    pub fn section(&self, policy: &str) -> Section {
+        let pool = &self.workload.simulation;
+        Section {
+            policy: policy.to_owned(),
+            seed: self.workload.seed,
+            workload: self.workload.name.clone(),
+            profile: self.profile.name.clone(),
+            block_size: self.profile.block_size,
+            device_blocks: pool.device_blocks.unwrap_or(self.profile.device_blocks),
+            host_blocks: self.profile.host_blocks,
+            end_us: self.end().0,
+        }
     }
 
     /// When the run ends.
@@ -75,9 +105,13 @@ impl Experiment {
         Timestamp(seconds(self.workload.duration_s + self.workload.drain_s))
     }
 
-    fn observe(&self, progress: impl Fn(f64) + 'static) -> Result<(Seen, Totals), ExperimentError> {
+    pub(crate) fn observe(
+        &self,
+        progress: impl Fn(f64) + 'static,
+        recorders: &[Rc<dyn Record>],
+    ) -> Result<(Seen, Totals), ExperimentError> {
         self.check()?;
-        simulate(async |clock| self.run_in(clock, progress).await)
+        simulate(async |clock| self.run_in(clock, progress, recorders).await)
     }
 
     fn check(&self) -> Result<(), ExperimentError> {
@@ -122,10 +156,14 @@ impl Experiment {
         &self,
         clock: Clock,
         progress: impl Fn(f64) + 'static,
+        recorders: &[Rc<dyn Record>],
     ) -> Result<(Seen, Totals), ExperimentError> {
         let device = self.device(clock.clone());
         let log = device.log.clone();
-        let engine = Laboratory { settings: self.engine_settings(), device }.start();
+        let gate = Gate::open(recorders);
+        let recorder = gate.clone().map(|gate| gate as Rc<dyn Record>);
+        let engine =
+            Laboratory { settings: self.engine_settings(), device }.start_recorded(recorder);
         actix_rt::spawn(tell(clock.clone(), progress));
         let traffic = Traffic::new(engine.clone(), self.workload.clone());
         traffic.start();
@@ -151,6 +189,9 @@ impl Experiment {
             max_num_seqs: self.settings.scheduler.max_num_seqs,
         };
         let seen = traffic.take();
+        if let Some(gate) = gate {
+            gate.close();
+        }
         engine.drain(0).await;
         Ok((seen, totals))
     }
@@ -188,7 +229,7 @@ mod tests {
     #[test]
     fn every_planned_request_is_sent_when_due_and_ends_where_it_should() {
         let experiment = experiment("prefix.toml", 30.0);
-        let (seen, totals) = experiment.observe(|_| {}).expect("a result");
+        let (seen, totals) = experiment.observe(|_| {}, &[]).expect("a result");
         let counters = totals.counters;
         let mut planned: Vec<Planned> = (0..experiment.workload.classes.len())
             .flat_map(|class| arrivals(&experiment.workload, class))
@@ -217,7 +258,7 @@ mod tests {
             panic!("w4 is a closed loop");
         };
         closed.streams = 3;
-        let (seen, _) = experiment.observe(|_| {}).expect("a result");
+        let (seen, _) = experiment.observe(|_| {}, &[]).expect("a result");
         for stream in 0..3 {
             let own: Vec<_> =
                 seen.records.iter().filter(|record| record.planned.stream == stream).collect();

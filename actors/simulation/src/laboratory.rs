@@ -1,6 +1,8 @@
 //! Makes engines for experiments and reads their streams.
 
+use std::rc::Rc;
 use std::sync::Arc;
+use tiercel_actors::trace::Record;
 use tiercel_actors::{Engine, EngineHandle, Request, StreamEvent, TokenStream};
 use tiercel_config::EngineSettings;
 use tiercel_device::{Clock, MockDevice, MockOptions, MockProfile, SamplingParams, Tier, TokenId};
@@ -43,9 +45,14 @@ impl Laboratory {
 
     /// Starts the engine on this thread.
     pub fn start(&self) -> EngineHandle {
+        self.start_recorded(None)
+    }
+
+    /// Starts the engine on this thread and takes down what it does.
+    pub fn start_recorded(&self, recorder: Option<Rc<dyn Record>>) -> EngineHandle {
         let clock = self.device.clock.clone();
         let device = MockDevice::open(self.device.clone());
-        Engine { settings: self.settings.clone(), device, clock }.start_here()
+        Engine { settings: self.settings.clone(), device, clock }.start_recorded_here(recorder)
     }
 }
 

@@ -19,7 +19,9 @@ mod experiment;
 mod gaps;
 mod laboratory;
 mod outcome;
+mod page;
 mod record;
+pub mod trace;
 mod traffic;
 
 pub use comparison::{Comparison, PolicyRuns};
@@ -27,3 +29,4 @@ pub use experiment::{Experiment, ExperimentError};
 pub use gaps::GapSummary;
 pub use laboratory::{Collected, Laboratory, collect, request, simulate};
 pub use outcome::{Outcome, TierOutcome};
+pub use page::{MAX_PAGE_POLICIES, Page};

@@ -4,10 +4,12 @@ mod bench;
 mod log;
 mod policy;
 mod pull;
+mod recording;
 mod report_file;
 mod serve;
 mod settings;
 mod simulate;
+mod trace;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -21,7 +23,8 @@ Examples:
   tiercel serve --device mock:tiny              no model, for trying out clients
   tiercel pull hf:Qwen/Qwen3-0.6B               fetch a model now rather than at the first start
   tiercel bench --url http://127.0.0.1:8080 --workload load.toml --json result.json
-  tiercel simulate --workload benches/workloads/w2-memory-tight.toml --policy fcfs,tiercel";
+  tiercel simulate --workload benches/workloads/w2-memory-tight.toml --policy fcfs,tiercel
+  tiercel trace show run.trace --request 17          what happened to a request of a simulation";
 
 #[derive(Debug, Parser)]
 #[command(name = "tiercel", version, about = ABOUT, after_help = EXAMPLES)]
@@ -37,6 +40,7 @@ enum Command {
     Bench(bench::Bench),
     Simulate(simulate::Simulate),
     Policy(policy::PolicyCommand),
+    Trace(trace::Trace),
 }
 
 /// Parses the process's arguments and does what they say.
@@ -49,6 +53,7 @@ pub fn main() -> ExitCode {
         Command::Bench(bench) => bench.run(),
         Command::Simulate(simulate) => simulate.run(),
         Command::Policy(policy) => policy.run(),
+        Command::Trace(trace) => trace.run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -3,6 +3,7 @@
 use crate::cli::Failure;
 use serde::Serialize;
 use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// A report that takes its place when it is complete; until then an older one stays.
@@ -27,16 +28,35 @@ impl ReportFile {
         }
     }
 
-    pub(crate) fn write(mut self, report: &impl Serialize) -> Result<(), Failure> {
-        let written = serde_json::to_writer_pretty(&self.file, report)
-            .map_err(std::io::Error::from)
-            .and_then(|()| match &self.partial {
-                Some(partial) => std::fs::rename(partial, &self.path),
-                None => Ok(()),
-            });
-        written.map_err(|error| cannot_write(&self.path, &error))?;
+    pub(crate) fn write(self, report: &impl Serialize) -> Result<(), Failure> {
+        let written = serde_json::to_writer_pretty(&self.file, report);
+        written.map_err(|error| self.failure(&error))?;
+        self.keep()
+    }
+
+    pub(crate) fn write_text(mut self, text: &str) -> Result<(), Failure> {
+        let written = self.file.write_all(text.as_bytes());
+        written.map_err(|error| self.failure(&error))?;
+        self.keep()
+    }
+
+    /// The file itself, for what is written bit by bit; [`ReportFile::keep`] completes it.
+    pub(crate) fn writer(&self) -> Result<File, Failure> {
+        self.file.try_clone().map_err(|error| self.failure(&error))
+    }
+
+    /// Puts the complete report in its place.
+    pub(crate) fn keep(mut self) -> Result<(), Failure> {
+        if let Some(partial) = &self.partial {
+            std::fs::rename(partial, &self.path).map_err(|error| self.failure(&error))?;
+        }
         self.partial = None;
         Ok(())
+    }
+
+    /// What to say of an error in writing it.
+    pub(crate) fn failure(&self, error: &dyn std::fmt::Display) -> Failure {
+        cannot_write(&self.path, error)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::cli::Failure;
 use crate::cli::policy::Chosen;
+use crate::cli::recording::{Recording, RecordingArgs};
 use crate::cli::report_file::ReportFile;
 use clap::Args;
 use std::io::{IsTerminal, Write};
@@ -64,6 +65,8 @@ pub(crate) struct Simulate {
     /// Write all results here; a file of that name is replaced when the runs are over
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    #[command(flatten)]
+    recording: RecordingArgs,
 }
 
 impl Simulate {
@@ -80,6 +83,7 @@ impl Simulate {
             (None, Some(range)) => range.clone().collect(),
             (None, None) => vec![workload.seed],
         };
+        let mut recording = self.recording.begin(&workload, self.policy.len())?;
         let clock = Clock::wall();
         let began = clock.now();
         let mut policies = Vec::new();
@@ -92,7 +96,7 @@ impl Simulate {
                     settings: settings.clone(),
                     noise_sigma: self.noise,
                 };
-                runs.push(watched_run(&experiment, &name)?);
+                runs.push(watched_run(&experiment, &name, &mut recording)?);
             }
             policies.push(PolicyRuns { policy: name, settings, runs });
         }
@@ -107,6 +111,7 @@ impl Simulate {
         if let Some(json) = json {
             json.write(&comparison)?;
         }
+        recording.finish(&comparison)?;
         let printed = write!(std::io::stdout(), "{comparison}");
         printed.map_err(|error| Failure::new(format!("cannot print the table: {error}")))?;
         let runs = comparison.policies.iter().map(|policy| policy.runs.len()).sum::<usize>() as f64;
@@ -164,20 +169,26 @@ impl Simulate {
 }
 
 /// Runs an experiment and tells how far it is, if somebody looks.
-fn watched_run(experiment: &Experiment, policy: &str) -> Result<Outcome, Failure> {
+fn watched_run(
+    experiment: &Experiment,
+    policy: &str,
+    recording: &mut Recording,
+) -> Result<Outcome, Failure> {
+    let recorders = recording.run(experiment, policy)?;
     let watched = std::io::stderr().is_terminal();
     let Workload { seed, duration_s, drain_s, .. } = experiment.workload;
     let total_s = duration_s + drain_s;
     let policy = policy.to_owned();
-    let outcome = experiment.run(move |at_s| {
+    let progress = move |at_s| {
         if watched {
             eprint!("\r{policy}, seed {seed}: {:3.0} %  ", 100.0 * at_s / total_s);
         }
-    });
+    };
+    let outcome = experiment.run_recorded(progress, &recorders);
     if watched {
         eprint!("\r\x1b[K");
     }
-    outcome.map_err(Failure::new)
+    outcome.map_err(|error| recording.failed(Failure::new(error)))
 }
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {

@@ -143,10 +143,15 @@ impl Scheduler {
             Allocation::OnDemand => 0,
             Allocation::UpFront => longest,
         };
+        let by_force = match opening {
+            true => self.may_start_by_force(sequence, now),
+            false => self.preemption.background_takes || sequence.tier != Tier::Background,
+        };
         let kind = if opening {
             // The best-ranked may use the last block: otherwise a request as large as the pool would
-            // wait for ever.
-            let keep_free = if first { 0 } else { self.watermark_blocks(sequence.tier) };
+            // wait for ever. Who may take blocks from others had better take free ones first.
+            let may_take_all = first || (by_force && sequence.tier < Tier::Background);
+            let keep_free = if may_take_all { 0 } else { self.watermark_blocks(sequence.tier) };
             let checked = if self.settings.full_sequence_check { sequence.len() } else { 0 };
             WantKind::Open {
                 hashes: sequence.findable(self.limits.block_size),
@@ -155,10 +160,6 @@ impl Scheduler {
             }
         } else {
             WantKind::Grow
-        };
-        let by_force = match opening {
-            true => self.may_start_by_force(sequence, now),
-            false => self.preemption.background_takes || sequence.tier != Tier::Background,
         };
         Want {
             ticket: sequence.ticket(),

@@ -56,8 +56,9 @@ fn failed_steps_cost_at_most_requests_that_were_in_them() {
             .iter()
             .filter(|got| matches!(got.end, Some(StreamEvent::Finished { .. })))
             .count();
-        // A member of a failed step ends only if it fails again alone: about one in two thousand.
-        assert!(finished + 1 >= collected.len(), "{finished} of {}", collected.len());
+        // A member of a failed step ends only if it fails again alone, one in fifty: of some ten failed steps
+        // with half a dozen members each, about one.
+        assert!(finished + 4 >= collected.len(), "{finished} of {}", collected.len());
     });
 }
 

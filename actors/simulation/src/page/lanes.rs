@@ -1,0 +1,179 @@
+//! Requests one by one: what each was doing, when, within a window.
+
+use crate::trace::Ending;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use tiercel_device::{SeqId, Tier, Timestamp};
+
+/// Most requests on a page, per policy.
+pub(super) const MAX_LANES: usize = 500;
+/// Most spans of all requests together, beside those under way then.
+pub(super) const MAX_SPANS: usize = 30_000;
+/// Number of states.
+pub(super) const STATES: usize = 7;
+/// Names of [`State`]s, in order.
+pub(super) const STATE_NAMES: [&str; STATES] =
+    ["waiting", "prefill", "decode", "not in the step", "copying out", "preempted", "copying in"];
+
+/// What a request is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// Never started.
+    Waiting,
+    /// A step computes known tokens of it.
+    Prefill,
+    /// A step computes its next token.
+    Decode,
+    /// It holds blocks, but is in no step.
+    Idle,
+    /// Its blocks are copied out.
+    CopyingOut,
+    /// It lost its blocks and waits to resume.
+    Preempted,
+    /// Its blocks are copied in.
+    CopyingIn,
+}
+
+/// One request as the page shows it; times in us.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Lane {
+    seq: u64,
+    tier: usize,
+    prompt: u32,
+    max_tokens: u32,
+    arrived: u64,
+    first_token: Option<u64>,
+    ended: Option<u64>,
+    ending: Option<&'static str>,
+    tokens: Option<u32>,
+    preemptions: u32,
+    /// State, begin and end, again and again.
+    spans: Vec<u64>,
+    #[serde(skip)]
+    state: State,
+    #[serde(skip)]
+    since: Timestamp,
+}
+
+/// The requests of a window.
+pub(super) struct Lanes {
+    window: Range<Timestamp>,
+    lanes: BTreeMap<SeqId, Lane>,
+    spans: usize,
+    /// Live requests that came when the page was full.
+    left_out: u64,
+    /// When spans ran out, if they did: nothing later is shown.
+    cut: Option<Timestamp>,
+}
+
+impl Lanes {
+    pub(super) fn new(window: Range<Timestamp>) -> Lanes {
+        Lanes { window, lanes: BTreeMap::new(), spans: 0, left_out: 0, cut: None }
+    }
+
+    pub(super) fn arrived(&mut self, seq: SeqId, tier: Tier, prompt: u32, max: u32, at: Timestamp) {
+        if at >= self.last() {
+            return;
+        }
+        if self.lanes.len() >= MAX_LANES {
+            self.left_out += 1;
+            return;
+        }
+        let lane = Lane {
+            seq: seq.0,
+            tier: tier.index(),
+            prompt,
+            max_tokens: max,
+            arrived: at.0,
+            first_token: None,
+            ended: None,
+            ending: None,
+            tokens: None,
+            preemptions: 0,
+            spans: Vec::new(),
+            state: State::Waiting,
+            since: at,
+        };
+        self.lanes.insert(seq, lane);
+    }
+
+    /// Whether it is shown.
+    pub(super) fn has(&self, seq: SeqId) -> bool {
+        self.lanes.contains_key(&seq)
+    }
+
+    pub(super) fn first_token(&mut self, seq: SeqId, at: Timestamp) {
+        if let Some(lane) = self.lanes.get_mut(&seq) {
+            lane.first_token = Some(at.0);
+        }
+    }
+
+    pub(super) fn becomes(&mut self, seq: SeqId, state: State, at: Timestamp) {
+        let last = self.last();
+        let Some(lane) = self.lanes.get_mut(&seq) else { return };
+        if lane.state == state {
+            return;
+        }
+        self.spans += usize::from(lane.close(&self.window, last.min(at)));
+        lane.state = state;
+        lane.since = at;
+        lane.preemptions += u32::from(state == State::Preempted);
+        if self.spans >= MAX_SPANS && self.cut.is_none() {
+            self.cut = Some(at);
+        }
+    }
+
+    /// It ended. Whoever ended before the window is forgotten and makes room.
+    pub(super) fn ended(&mut self, seq: SeqId, ending: Ending, tokens: u32, at: Timestamp) {
+        let last = self.last();
+        let Some(lane) = self.lanes.get_mut(&seq) else {
+            if at < self.window.start {
+                self.left_out = self.left_out.saturating_sub(1);
+            }
+            return;
+        };
+        if at < self.window.start {
+            self.lanes.remove(&seq);
+            return;
+        }
+        self.spans += usize::from(lane.close(&self.window, last.min(at)));
+        lane.since = Timestamp(u64::MAX);
+        lane.ended = Some(at.0);
+        lane.ending = Some(ending.name());
+        lane.tokens = Some(tokens);
+    }
+
+    /// The lanes, oldest first, those still open until `end`; how many are missing; and where spans ran out.
+    pub(super) fn finish(mut self, end: Timestamp) -> (Vec<Lane>, u64, Option<u64>) {
+        let last = self.last().min(end);
+        for lane in self.lanes.values_mut() {
+            lane.close(&self.window, last);
+        }
+        (self.lanes.into_values().collect(), self.left_out, self.cut.map(|at| at.0))
+    }
+
+    /// Nothing from here on is shown.
+    fn last(&self) -> Timestamp {
+        self.cut.map_or(self.window.end, |cut| cut.min(self.window.end))
+    }
+}
+
+impl Lane {
+    /// Ends the span under way at `at`; whether a new one was added.
+    fn close(&mut self, window: &Range<Timestamp>, at: Timestamp) -> bool {
+        let (begin, end) = (self.since.max(window.start), at.min(window.end));
+        if begin >= end {
+            return false;
+        }
+        let state = self.state as u64;
+        if let [.., before, _, joint] = &mut self.spans[..]
+            && (*before, *joint) == (state, begin.0)
+        {
+            *joint = end.0;
+            return false;
+        }
+        self.spans.extend([state, begin.0, end.0]);
+        true
+    }
+}

@@ -1,0 +1,183 @@
+//! A run's events into what the page shows of it.
+
+use super::curve::Curve;
+use super::lanes::{Lane, Lanes, State};
+use super::pressure::Pressure;
+use crate::trace::{Event, Record, Section, Slice};
+use serde::Serialize;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use tiercel_device::{SeqId, Tier, Timestamp};
+
+/// Watches one run.
+pub(super) struct Story {
+    state: RefCell<Watch>,
+}
+
+struct Watch {
+    end: Timestamp,
+    device_blocks: u32,
+    host_blocks: u32,
+    counted: Range<Timestamp>,
+    /// Requests that count and have no token yet; at most the live ones.
+    unanswered: BTreeMap<SeqId, (Tier, Timestamp)>,
+    curve: Curve,
+    /// `None`: only the curve is wanted.
+    detail: Option<Detail>,
+}
+
+struct Detail {
+    lanes: Lanes,
+    /// Those shown that are in the step under way.
+    in_step: BTreeSet<SeqId>,
+    whole: Pressure,
+    window: Pressure,
+}
+
+/// What is told of a run in full.
+#[derive(Serialize)]
+pub(super) struct Told {
+    device_blocks: u32,
+    host_blocks: u32,
+    lanes: Vec<Lane>,
+    /// Requests of the window that have no lane.
+    left_out: u64,
+    /// From here on lanes show nothing, us.
+    cut_us: Option<u64>,
+    /// Of the run, and of the window.
+    pressure: Vec<Pressure>,
+}
+
+impl Story {
+    /// `full`: with lanes and memory, not just the curve.
+    pub(super) fn new(
+        section: &Section,
+        window: &Range<Timestamp>,
+        counted: &Range<Timestamp>,
+        full: bool,
+    ) -> Story {
+        let end = Timestamp(section.end_us);
+        let window = window.start.min(end)..window.end.min(end);
+        let detail = full.then(|| Detail {
+            lanes: Lanes::new(window.clone()),
+            in_step: BTreeSet::new(),
+            whole: Pressure::new(Timestamp(0)..end),
+            window: Pressure::new(window),
+        });
+        let state = RefCell::new(Watch {
+            end,
+            device_blocks: section.device_blocks,
+            host_blocks: section.host_blocks,
+            counted: counted.clone(),
+            unanswered: BTreeMap::new(),
+            curve: Curve::default(),
+            detail,
+        });
+        Story { state }
+    }
+
+    /// The times to the first token so far.
+    pub(super) fn curve(&self) -> Curve {
+        self.state.borrow().curve.clone()
+    }
+
+    /// What happened; afterwards nothing is left of it.
+    pub(super) fn told(&self) -> Told {
+        let mut state = self.state.borrow_mut();
+        let Watch { end, device_blocks, host_blocks, .. } = *state;
+        let (mut lanes, mut left_out, mut cut_us, mut pressure) = (Vec::new(), 0, None, Vec::new());
+        if let Some(detail) = state.detail.take() {
+            (lanes, left_out, cut_us) = detail.lanes.finish(end);
+            pressure = vec![detail.whole, detail.window];
+        }
+        Told { device_blocks, host_blocks, lanes, left_out, cut_us, pressure }
+    }
+}
+
+impl Record for Story {
+    fn record(&self, at: Timestamp, event: &Event) {
+        let mut state = self.state.borrow_mut();
+        state.latency(at, event);
+        let (device_blocks, host_blocks) = (state.device_blocks, state.host_blocks);
+        let Some(detail) = &mut state.detail else { return };
+        if let Event::Planned { device_free, host_free, .. } = event {
+            let device = device_blocks.saturating_sub(*device_free);
+            let host = host_blocks.saturating_sub(*host_free);
+            detail.whole.in_use(at, device, host);
+            detail.window.in_use(at, device, host);
+        }
+        detail.lanes(at, event);
+    }
+}
+
+impl Watch {
+    fn latency(&mut self, at: Timestamp, event: &Event) {
+        match event {
+            Event::Arrived { seq, tier, .. } if self.counted.contains(&at) => {
+                self.curve.arrived(*tier);
+                self.unanswered.insert(*seq, (*tier, at));
+            }
+            Event::FirstToken { seq } => {
+                if let Some((tier, arrived)) = self.unanswered.remove(seq) {
+                    self.curve.answered(tier, at.since_us(arrived));
+                }
+            }
+            Event::Ended { seq, .. } => {
+                self.unanswered.remove(seq);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Detail {
+    fn lanes(&mut self, at: Timestamp, event: &Event) {
+        match event {
+            Event::Arrived { seq, tier, prompt, max_tokens } => {
+                self.lanes.arrived(*seq, *tier, *prompt, *max_tokens, at);
+            }
+            Event::StepSubmitted { slices, .. } => self.step(at, slices),
+            Event::FirstToken { seq } => self.lanes.first_token(*seq, at),
+            Event::PreemptFreed { seq, .. } | Event::PreemptCommitted { seq, .. } => {
+                self.whole.preempted(at);
+                self.window.preempted(at);
+                self.becomes(*seq, State::Preempted, at);
+            }
+            Event::PreemptCopying { seq, .. } => self.becomes(*seq, State::CopyingOut, at),
+            Event::ResumeCopying { seq, .. } => self.becomes(*seq, State::CopyingIn, at),
+            Event::PreemptAborted { seq, .. } | Event::Resumed { seq, .. } => {
+                self.becomes(*seq, State::Idle, at);
+            }
+            Event::Ended { seq, ending, tokens, .. } => {
+                self.in_step.remove(seq);
+                self.lanes.ended(*seq, *ending, *tokens, at);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whoever was in the step before and is in this one no more holds its blocks idly.
+    fn step(&mut self, at: Timestamp, slices: &[Slice]) {
+        let shown = slices.iter().filter(|slice| self.lanes.has(slice.seq));
+        let now: BTreeMap<SeqId, State> = shown
+            .map(|slice| {
+                (slice.seq, if slice.is_decode() { State::Decode } else { State::Prefill })
+            })
+            .collect();
+        for seq in std::mem::take(&mut self.in_step) {
+            if !now.contains_key(&seq) {
+                self.lanes.becomes(seq, State::Idle, at);
+            }
+        }
+        for (seq, state) in now {
+            self.lanes.becomes(seq, state, at);
+            self.in_step.insert(seq);
+        }
+    }
+
+    fn becomes(&mut self, seq: SeqId, state: State, at: Timestamp) {
+        self.in_step.remove(&seq);
+        self.lanes.becomes(seq, state, at);
+    }
+}

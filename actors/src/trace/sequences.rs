@@ -1,0 +1,153 @@
+//! What the scheduler's messages say about sequences and steps.
+
+use super::{Ending, Event, Slice, Tracer};
+use crate::request::Control;
+use std::collections::BTreeSet;
+use tiercel_device::{SeqId, StepBatch, StepDone, Timestamp};
+use tiercel_policy::scheduler::{EndReport, NewSequence, Phase, PreemptDecision, Scheduler};
+use tiercel_policy::{GrantOutcome, PreemptOutcome, StepGrant, StoreEvent};
+
+/// The scheduler's side of a trace. What it has to remember it remembers only while somebody wants events.
+pub(crate) struct SequenceTrace {
+    tracer: Tracer,
+    /// Live sequences that hold no blocks: their next slice is a start or a resume.
+    without_blocks: BTreeSet<SeqId>,
+    /// When the step under way was submitted.
+    submitted: Timestamp,
+}
+
+impl SequenceTrace {
+    pub(crate) fn new(tracer: Tracer) -> SequenceTrace {
+        SequenceTrace { tracer, without_blocks: BTreeSet::new(), submitted: Timestamp(0) }
+    }
+
+    pub(crate) fn arrived(&mut self, new: &NewSequence) {
+        if !self.tracer.is_on() {
+            return;
+        }
+        let seq = new.seq;
+        self.without_blocks.insert(seq);
+        self.tracer.note(|| Event::Arrived {
+            seq,
+            tier: new.tier,
+            prompt: new.prompt.len() as u32,
+            max_tokens: new.max_tokens,
+        });
+    }
+
+    /// The store's answer, before the scheduler applies it: who gives way and who waits for copies. Whoever
+    /// ended meanwhile is passed over, as the scheduler does.
+    pub(crate) fn granted(&mut self, grant: &StepGrant, core: &Scheduler) {
+        if !self.tracer.is_on() {
+            return;
+        }
+        for preempted in &grant.preempted {
+            let seq = preempted.ticket.seq;
+            if core.phase(seq).is_none() {
+                continue;
+            }
+            self.tracer.note(|| match preempted.outcome {
+                PreemptOutcome::Freed { blocks, on_host } => {
+                    Event::PreemptFreed { seq, blocks, on_host }
+                }
+                PreemptOutcome::Copying { blocks } => Event::PreemptCopying { seq, blocks },
+            });
+            if matches!(preempted.outcome, PreemptOutcome::Freed { .. }) {
+                self.without_blocks.insert(seq);
+            }
+        }
+        for granted in &grant.grants {
+            let seq = granted.ticket.seq;
+            if let GrantOutcome::Copying { blocks } = granted.outcome
+                && core.phase(seq).is_some()
+            {
+                self.tracer.note(|| Event::ResumeCopying { seq, blocks });
+            }
+        }
+    }
+
+    pub(crate) fn submitted(&mut self, batch: &StepBatch, now: Timestamp) {
+        if !self.tracer.is_on() {
+            return;
+        }
+        self.submitted = now;
+        for slice in &batch.slices {
+            let (seq, computed) = (slice.seq, slice.first_pos);
+            if self.without_blocks.remove(&seq) {
+                self.tracer.note(|| Event::Resumed { seq, computed, copied: 0, failed: 0 });
+            }
+        }
+        let slices = batch.slices.iter().map(|slice| Slice {
+            seq: slice.seq,
+            first_pos: slice.first_pos,
+            tokens: slice.input.len() as u32,
+            sample: slice.sample,
+        });
+        self.tracer.note(|| Event::StepSubmitted { step: batch.id, slices: slices.collect() });
+    }
+
+    pub(crate) fn stepped(&self, done: &StepDone, now: Timestamp) {
+        self.tracer.note(|| Event::StepEnded {
+            step: done.id,
+            ok: done.result.is_ok(),
+            duration_us: now.since_us(self.submitted),
+        });
+    }
+
+    pub(crate) fn first_token(&self, seq: SeqId) {
+        self.tracer.note(|| Event::FirstToken { seq });
+    }
+
+    /// An event of the store, the sequence's phase before it, and what the scheduler made of it.
+    pub(crate) fn store_event(
+        &mut self,
+        event: StoreEvent,
+        before: Option<Phase>,
+        decision: PreemptDecision,
+    ) {
+        match (event, decision) {
+            (StoreEvent::PreemptCopied { ticket, copied, failed }, PreemptDecision::Commit) => {
+                let seq = ticket.seq;
+                if self.tracer.is_on() {
+                    self.without_blocks.insert(seq);
+                }
+                self.tracer.note(|| Event::PreemptCommitted { seq, copied, failed });
+            }
+            (StoreEvent::PreemptCopied { ticket, copied, failed }, PreemptDecision::Abort) => {
+                self.tracer.note(|| Event::PreemptAborted { seq: ticket.seq, copied, failed });
+            }
+            (StoreEvent::Resumed { ticket, computed, copied, failed }, _)
+                if before == Some(Phase::Opening) =>
+            {
+                let seq = ticket.seq;
+                self.without_blocks.remove(&seq);
+                self.tracer.note(|| Event::Resumed { seq, computed, copied, failed });
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn ended(&mut self, report: &EndReport) {
+        self.without_blocks.remove(&report.seq);
+        self.tracer.note(|| Event::Ended {
+            seq: report.seq,
+            ending: Ending::of(report),
+            tokens: report.usage.completion_tokens,
+            preemptions: report.usage.preemptions,
+        });
+    }
+
+    pub(crate) fn command(&self, control: &Control, known: bool) {
+        self.tracer.note(|| {
+            let (seq, text) = match control {
+                Control::Reprioritize { seq, tier, priority } => {
+                    (Some(*seq), format!("reprioritize to {tier}, priority {priority}"))
+                }
+                Control::Pause(seq) => (Some(*seq), "pause".to_owned()),
+                Control::Resume(seq) => (Some(*seq), "resume".to_owned()),
+                Control::SetPolicy(policy) => (None, format!("policy {policy:?}")),
+            };
+            Event::Command { seq, text, known }
+        });
+    }
+}

@@ -1,0 +1,103 @@
+//! What a simulation writes about its runs while they go on: the trace and the page.
+
+use crate::cli::Failure;
+use crate::cli::report_file::ReportFile;
+use clap::Args;
+use std::fs::File;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::rc::Rc;
+use tiercel_simulation::trace::{Record, TraceWriter};
+use tiercel_simulation::{Comparison, Experiment, MAX_PAGE_POLICIES, Page};
+use tiercel_workload::{MAX_DURATION_S, Workload};
+
+/// Where to.
+#[derive(Debug, Args)]
+pub(crate) struct RecordingArgs {
+    /// Write every event of the runs here, for `tiercel trace`
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Write a page here that shows the runs: requests over time, memory, times to the first token
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Requests of this time are shown one by one on the page, seconds; 20 s from the workload's warm-up on
+    /// unless given
+    #[arg(long, value_name = "A..B", requires = "html", value_parser = window)]
+    html_window: Option<Range<f64>>,
+}
+
+/// The files being written.
+pub(crate) struct Recording {
+    trace: Option<(ReportFile, Rc<TraceWriter<File>>)>,
+    page: Option<(ReportFile, Page)>,
+}
+
+impl RecordingArgs {
+    /// Opens the files, so that a name that cannot be written is told before anything runs.
+    pub(crate) fn begin(&self, workload: &Workload, policies: usize) -> Result<Recording, Failure> {
+        if self.html.is_some() && policies > MAX_PAGE_POLICIES {
+            let problem = format!("--html shows at most {MAX_PAGE_POLICIES} policies");
+            return Err(Failure::usage(problem));
+        }
+        let open = |path: &PathBuf| ReportFile::create(path.clone());
+        let trace = self.trace.as_ref().map(open).transpose()?;
+        let trace = trace.map(|file| Ok((file.writer()?, file))).transpose()?;
+        let page = self.html.as_ref().map(open).transpose()?;
+        Ok(Recording {
+            trace: trace.map(|(out, file)| (file, Rc::new(TraceWriter::new(out)))),
+            page: page.map(|file| (file, Page::new(workload, self.html_window.as_ref()))),
+        })
+    }
+}
+
+impl Recording {
+    /// Begins a run: who wants its events.
+    pub(crate) fn run(
+        &mut self,
+        experiment: &Experiment,
+        policy: &str,
+    ) -> Result<Vec<Rc<dyn Record>>, Failure> {
+        let section = experiment.section(policy);
+        let mut recorders: Vec<Rc<dyn Record>> = Vec::new();
+        if let Some((file, writer)) = &self.trace {
+            writer.section(&section).map_err(|error| file.failure(&error))?;
+            recorders.push(Rc::clone(writer) as Rc<dyn Record>);
+        }
+        if let Some((_, page)) = &mut self.page {
+            recorders.push(page.run(&section));
+        }
+        Ok(recorders)
+    }
+
+    /// A run failed: the trace up to there is kept, for it tells how it came to that.
+    pub(crate) fn failed(&mut self, failure: Failure) -> Failure {
+        let Some((file, writer)) = self.trace.take() else { return failure };
+        let kept = writer.finish().map_err(|error| file.failure(&error)).and_then(|()| file.keep());
+        let about = match kept {
+            Ok(()) => "the trace up to there is written".to_owned(),
+            Err(Failure { message, .. }) => message,
+        };
+        Failure { message: format!("{}; {about}", failure.message), ..failure }
+    }
+
+    /// Completes the files.
+    pub(crate) fn finish(self, comparison: &Comparison) -> Result<(), Failure> {
+        if let Some((file, writer)) = self.trace {
+            writer.finish().map_err(|error| file.failure(&error))?;
+            file.keep()?;
+        }
+        if let Some((file, page)) = self.page {
+            let html = page.html(comparison).map_err(|error| file.failure(&error))?;
+            file.write_text(&html)?;
+        }
+        Ok(())
+    }
+}
+
+fn window(text: &str) -> Result<Range<f64>, String> {
+    let parsed = text.split_once("..").and_then(|(from, to)| {
+        let range: Range<f64> = from.parse().ok()?..to.parse().ok()?;
+        (range.start >= 0.0 && range.end <= MAX_DURATION_S && !range.is_empty()).then_some(range)
+    });
+    parsed.ok_or_else(|| format!("expected A..B with A below B, 0 to {MAX_DURATION_S} s"))
+}
