@@ -24,6 +24,8 @@ pub struct StepRequest {
     /// Within a group of victims take those first that cost least to resume for each block that comes
     /// free, instead of the first.
     pub by_cost: Option<ResumeCosts>,
+    /// Most full blocks of victims to copy to the host ahead of need.
+    pub mirror: u32,
 }
 
 /// KV of a sequence that became valid.

@@ -166,7 +166,8 @@ impl BlockStore {
         for (id, job) in &transfers.jobs {
             hold!(job.started == distinct.contains(id), "copy {id} and its batch disagree");
             hold!(transfers.find(&job.name.hash) == Some(*id), "copy {id} is not found by name");
-            hold!(job.started || !job.waiters.is_empty(), "copy {id} is queued for nobody");
+            let wanted = job.started || job.ahead_of_need || !job.waiters.is_empty();
+            hold!(wanted, "copy {id} is queued for nobody");
             let (source, target) = (self.device.slot(job.device), self.host.slot(job.host));
             let (source, target) = match job.direction {
                 CopyDirection::Out => (source, target),

@@ -12,6 +12,7 @@
 //! | `store` | the state, progress, release |
 //! | `reserve`, `open`, `victims` | a step request: growing, opening, who gives way |
 //! | `preempt` | prepare, commit, abort |
+//! | `mirror` | copies ahead of need |
 //! | `copies` | copies starting and ending |
 //! | `invariants` | what must always hold |
 //! | `snapshot` | sizes in, usage out |
@@ -30,6 +31,7 @@ mod cached;
 mod copies;
 mod hash;
 mod invariants;
+mod mirror;
 mod open;
 mod pool;
 mod preempt;

@@ -154,6 +154,7 @@ impl BlockStore {
             name: Name::in_chain(hashes, depth),
             fence: self.device.slot(device).fence,
             waiters: Vec::new(),
+            ahead_of_need: false,
             started: false,
         })
     }

@@ -107,18 +107,30 @@ impl BlockStore {
     }
 
     fn push_out(&mut self, sequence: &Sequence, name: Name, host: u32) -> u64 {
+        let transfer = self.out_of(sequence, name, host);
+        self.start_transit(transfer)
+    }
+
+    /// The copy of a full block of `sequence` to the host.
+    pub(super) fn out_of(&self, sequence: &Sequence, name: Name, host: u32) -> Transfer {
         let BlockId(device) = sequence.table[name.depth as usize];
-        self.device.begin_transit(device);
-        self.host.begin_transit(host);
-        self.transfers.push(Transfer {
+        Transfer {
             direction: CopyDirection::Out,
             device,
             host,
             name,
             fence: sequence.last_step.max(self.device.slot(device).fence),
             waiters: Vec::new(),
+            ahead_of_need: false,
             started: false,
-        })
+        }
+    }
+
+    /// Queues a copy, which holds both its blocks from here on.
+    pub(super) fn start_transit(&mut self, transfer: Transfer) -> u64 {
+        self.device.begin_transit(transfer.device);
+        self.host.begin_transit(transfer.host);
+        self.transfers.push(transfer)
     }
 
     /// Drops the table of a prepared sequence; says how many blocks came free.

@@ -37,6 +37,7 @@ impl BlockStore {
             let outcome = self.answer(want, &request.victims[..allowed], &mut round);
             grants.push(Grant { ticket: want.ticket, outcome });
         }
+        self.mirror(&request.victims, request.mirror);
         // A want that was denied and then taken as a victim of a later one is answered only once.
         if !round.preempted.is_empty() {
             grants.retain(|grant| {

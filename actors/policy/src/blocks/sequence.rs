@@ -21,6 +21,8 @@ pub(super) struct Sequence {
     pub(super) last_step: StepId,
     /// Host blocks kept for it, in the order of its blocks from the first.
     pub(super) pins: Vec<u32>,
+    /// Full blocks from the first that the host has, or had when they were looked at.
+    pub(super) mirrored: usize,
     /// Copies it waits for.
     pub(super) waits: Vec<u64>,
 }
@@ -93,6 +95,7 @@ impl Sequence {
             names,
             last_step: StepId(0),
             pins: Vec::new(),
+            mirrored: 0,
             waits: Vec::new(),
         }
     }

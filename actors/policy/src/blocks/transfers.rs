@@ -24,6 +24,8 @@ pub(super) struct Transfer {
     pub(super) fence: StepId,
     /// Who waits for it; empty once they have lost interest.
     pub(super) waiters: Vec<SeqId>,
+    /// Whether it goes on although nobody waits for it.
+    pub(super) ahead_of_need: bool,
     /// Whether it is in a batch that was handed out.
     pub(super) started: bool,
 }
@@ -103,7 +105,7 @@ impl Transfers {
         for id in ids {
             let Some(job) = self.jobs.get_mut(id) else { continue };
             job.waiters.retain(|waiter| *waiter != seq);
-            if job.waiters.is_empty() && !job.started {
+            if job.waiters.is_empty() && !job.started && !job.ahead_of_need {
                 cancelled.extend(self.remove(*id));
             }
         }

@@ -41,6 +41,7 @@ impl Scheduler {
             wants,
             victims: victims.victims,
             by_cost: self.resume_costs(),
+            mirror: self.blocks_to_mirror(now),
         })
     }
 

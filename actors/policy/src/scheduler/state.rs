@@ -8,7 +8,7 @@ use crate::scheduler::roster::Roster;
 use crate::scheduler::sequence::Phase;
 use std::collections::BTreeSet;
 use tiercel_config::{EngineSettings, Policy, PreemptionSettings, SchedulerSettings, SloSettings};
-use tiercel_device::{DeviceInfo, DeviceProfile, SeqId, StepId};
+use tiercel_device::{DeviceInfo, DeviceProfile, SeqId, StepId, Timestamp};
 
 /// Every live sequence's state, and the cycle of plan, grant, step. See the module's documentation.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ pub struct Scheduler {
     pub(crate) prompts_denied: bool,
     /// Whether the plan under way is for prompts alone.
     pub(crate) prompts_alone: bool,
+    /// When blocks to mirror were last counted, and what is left of a block.
+    pub(crate) mirrored: (Timestamp, f64),
     /// Whether a static batch takes nobody more: one of it has ended.
     pub(crate) batch_closed: bool,
     /// Sequences opened so far.
@@ -165,6 +167,7 @@ impl Scheduler {
             suspect_denied: false,
             prompts_denied: false,
             prompts_alone: false,
+            mirrored: (Timestamp(0), 0.0),
             batch_closed: false,
             opened: 0,
             shortage: false,

@@ -8,6 +8,9 @@ use std::cmp::Reverse;
 use tiercel_config::{AtLimit, PreemptionMode, ToStart, VictimRule};
 use tiercel_device::{Tier, Timestamp};
 
+/// Most blocks copied ahead of need in one step, however long the last one took.
+const MOST_MIRRORED: u32 = 64;
+
 /// How willingly a sequence gives way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Willing {
@@ -186,5 +189,19 @@ impl Scheduler {
             copy_us: self.cost.copy_us(1),
             recompute_us: self.cost.recompute_us(self.limits.block_size),
         })
+    }
+
+    /// Blocks that may be copied ahead of need since this was last asked: their share of the link.
+    pub(crate) fn blocks_to_mirror(&mut self, now: Timestamp) -> u32 {
+        let (since, rest) = std::mem::replace(&mut self.mirrored, (now, 0.0));
+        let share = f64::from(self.preemption.mirror_percent) / 100.0;
+        let block_us = self.cost.copy_us(1);
+        if share == 0.0 || !block_us.is_finite() {
+            return 0;
+        }
+        let blocks = rest + now.since_us(since) as f64 * share / block_us;
+        let blocks = blocks.min(f64::from(MOST_MIRRORED));
+        self.mirrored.1 = blocks.fract();
+        blocks as u32
     }
 }

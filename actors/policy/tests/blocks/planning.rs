@@ -33,6 +33,7 @@ impl World {
             by_cost: draws
                 .percent(30)
                 .then_some(ResumeCosts { copy_us: 200.0, recompute_us: 1600.0 }),
+            mirror: if draws.percent(40) { draws.below(5) as u32 } else { 0 },
         };
         let grant = self.store.reserve(&request);
         assert_eq!(grant.free_blocks, self.store.snapshot().device.free);

@@ -278,3 +278,48 @@ fn copies_are_bounded_and_the_directions_take_turns() {
     assert_eq!((ways.len(), scene.store.snapshot().queued), (2, 4));
     assert!(scene.take().is_empty(), "no room in transit");
 }
+
+#[test]
+fn blocks_copied_ahead_of_need_are_dropped_at_once() {
+    let mut scene = Scene::new(4, 8);
+    scene.running(1, 1, 3);
+    let ahead = |scene: &mut Scene, most| {
+        scene.request(StepRequest {
+            victims: vec![victim(1, true)],
+            mirror: most,
+            ..Default::default()
+        })
+    };
+    assert!(ahead(&mut scene, 2).preempted.is_empty());
+    let copies = scene.store.take_copies();
+    let copied: usize = copies.iter().map(|batch| batch.pairs.len()).sum();
+    assert_eq!(copied, 2, "no more than allowed");
+    for batch in &copies {
+        assert_eq!(batch.direction, CopyDirection::Out);
+        scene.store.copy_done(batch.id, true);
+    }
+    ahead(&mut scene, 9);
+    let copies = scene.store.take_copies();
+    assert_eq!(copies.iter().map(|batch| batch.pairs.len()).sum::<usize>(), 1, "none twice");
+    let outcome = scene.store.prepare_preempt(victim(1, true));
+    assert_eq!(outcome, Some(PreemptOutcome::Copying { blocks: 1 }), "for the copy under way");
+    let events = scene.store.copy_done(copies[0].id, true);
+    assert!(matches!(events[..], [StoreEvent::PreemptCopied { failed: 0, .. }]), "{events:?}");
+    scene.store.check().unwrap();
+}
+
+#[test]
+fn nothing_is_copied_ahead_while_somebody_waits_for_copies_or_without_a_host_tier() {
+    let mut scene = Scene::new(8, 8);
+    scene.running(1, 1, 2);
+    scene.running(2, 2, 2);
+    scene.store.prepare_preempt(victim(1, true)).unwrap();
+    let ahead = StepRequest { victims: vec![victim(2, true)], mirror: 9, ..Default::default() };
+    scene.request(ahead.clone());
+    let copies = scene.store.take_copies();
+    assert_eq!(copies.iter().map(|batch| batch.pairs.len()).sum::<usize>(), 2);
+    let mut scene = Scene::new(8, 0);
+    scene.running(2, 2, 2);
+    scene.request(ahead);
+    assert!(scene.store.take_copies().is_empty());
+}

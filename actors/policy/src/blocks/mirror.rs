@@ -1,0 +1,53 @@
+//! Write-behind: full blocks of sequences that may have to give way are copied to the host tier ahead of
+//! need, so that they can be dropped at once.
+
+use super::BlockStore;
+use super::sequence::Phase;
+use super::transfers::Transfer;
+use crate::Victim;
+
+impl BlockStore {
+    /// Queues copies of at most `most` blocks, of those victims first that would go first. Copies that
+    /// somebody waits for go before: while any are queued nothing is done. The copies are nobody's: they
+    /// stay in the host tier as cached content, the first to be reused there.
+    pub(super) fn mirror(&mut self, victims: &[Victim], most: u32) {
+        if self.transfers.queued() > 0 || self.config.host_blocks == 0 {
+            return;
+        }
+        let mut left = most;
+        for victim in victims.iter().filter(|victim| victim.swap) {
+            let seq = victim.ticket.seq;
+            while left > 0 {
+                let Some(depth) = self.next_to_mirror(victim) else { break };
+                let Some(host) = self.host.allocate() else { return };
+                let sequence = self.sequences.get_mut(seq).expect("it was looked at just now");
+                sequence.mirrored = depth + 1;
+                let sequence = self.sequences.get(seq).expect("it was looked at just now");
+                let name = super::pool::Name::in_chain(&sequence.names, depth);
+                let transfer = self.out_of(sequence, name, host);
+                self.start_transit(Transfer { ahead_of_need: true, ..transfer });
+                // From here on the copy holds it.
+                self.host.drop_hold(host);
+                left -= 1;
+            }
+            if left == 0 {
+                return;
+            }
+        }
+    }
+
+    /// The first full block of a victim that the host neither has nor is getting.
+    fn next_to_mirror(&mut self, victim: &Victim) -> Option<usize> {
+        let sequence = self.sequences.get_mut(victim.ticket.seq)?;
+        if sequence.phase != Phase::Running {
+            return None;
+        }
+        while let Some(name) = sequence.names.get(sequence.mirrored) {
+            if self.host.find(name).is_none() && self.transfers.find(name).is_none() {
+                return Some(sequence.mirrored);
+            }
+            sequence.mirrored += 1;
+        }
+        None
+    }
+}
