@@ -1,5 +1,6 @@
 //! BlockManager: owns the block store; translates messages.
 
+use crate::checks::Checks;
 use crate::lifeline::Lifeline;
 use crate::messages::{
     AbortPreempt, BlockUsage, CommitPreempt, CopiesEnded, CopyBlocks, CopyEnded, GetUsage,
@@ -22,6 +23,7 @@ pub(crate) struct BlockManager {
     batches: BTreeMap<CopyId, u32>,
     /// Events handled.
     events: u64,
+    checks: Checks,
     lifeline: Lifeline,
 }
 
@@ -30,13 +32,14 @@ impl BlockManager {
         store: BlockStore,
         scheduler: Addr<SchedulerActor>,
         swap: Addr<SwapManager>,
+        checks: Checks,
         lifeline: Lifeline,
     ) -> BlockManager {
-        BlockManager { store, scheduler, swap, batches: BTreeMap::new(), events: 0, lifeline }
+        let batches = BTreeMap::new();
+        BlockManager { store, scheduler, swap, batches, events: 0, checks, lifeline }
     }
 
-    /// Hands out copies that may start, and in debug builds checks every invariant: after every event
-    /// while the pools are small, now and then when looking at every block takes long.
+    /// Hands out copies that may start, and checks every invariant where that is due.
     fn settle(&mut self) {
         for batch in self.store.take_copies() {
             self.batches.insert(batch.id, batch.pairs.len() as u32);
@@ -45,11 +48,10 @@ impl BlockManager {
         self.events += 1;
         let config = self.store.config();
         let blocks = u64::from(config.device_blocks) + u64::from(config.host_blocks);
-        let every = 1 + blocks / 1024;
-        if cfg!(debug_assertions)
-            && self.events.is_multiple_of(every)
+        if self.checks.are_due(self.events, blocks)
             && let Err(violation) = self.store.check()
         {
+            self.lifeline.fatal(&violation.to_string());
             panic!("{violation}");
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::admission::Admission;
 use crate::block_manager::BlockManager;
+use crate::checks::Checks;
 use crate::executor::Executor;
 use crate::handle::EngineHandle;
 use crate::lifeline::{Lifeline, Obituary};
@@ -48,9 +49,19 @@ pub(crate) struct Actors {
 impl Engine {
     /// Starts all actors on the current arbiter (the simulator and tests).
     pub fn start_here(self) -> EngineHandle {
+        self.start_with(Checks::InDebugBuilds)
+    }
+
+    /// As [`Engine::start_here`], but the actors check all their invariants after every event, also in a
+    /// release build.
+    pub fn start_here_checked(self) -> EngineHandle {
+        self.start_with(Checks::Always)
+    }
+
+    fn start_with(self, checks: Checks) -> EngineHandle {
         let obituary = watch::Sender::new(None);
         let (info, settings, clock) = self.facts();
-        let actors = self.spawn(&obituary);
+        let actors = self.spawn(checks, &obituary);
         EngineHandle::new(actors, info, &settings, clock, obituary)
     }
 
@@ -65,7 +76,7 @@ impl Engine {
         let deaths = obituary.clone();
         arbiter.spawn_fn(move || {
             // If nobody waits for the actors any more, dropping them stops them.
-            let _ = made.send(self.spawn(&deaths));
+            let _ = made.send(self.spawn(Checks::InDebugBuilds, &deaths));
         });
         let actors = actors.await.map_err(|_| EngineStartError)?;
         Ok(EngineHandle::new(actors, info, &settings, clock, obituary))
@@ -75,7 +86,7 @@ impl Engine {
         (self.device.info.clone(), self.settings.clone(), self.clock.clone())
     }
 
-    fn spawn(self, obituary: &Obituary) -> Actors {
+    fn spawn(self, checks: Checks, obituary: &Obituary) -> Actors {
         let Engine { settings, device: Device { info, profile, runner, copier }, clock } = self;
         telemetry::device(&info);
         let life = |name| Lifeline::new(name, obituary);
@@ -101,8 +112,13 @@ impl Engine {
             info.block_bytes,
             life("SwapManager"),
         );
-        let blocks =
-            BlockManager::new(store, to_scheduler.clone(), swap.address(), life("BlockManager"));
+        let blocks = BlockManager::new(
+            store,
+            to_scheduler.clone(),
+            swap.address(),
+            checks,
+            life("BlockManager"),
+        );
         let steps = Executor::new(runner, to_scheduler.clone(), life("Executor"));
         let slo = settings.slo;
         let windows = SloMonitor::new(slo, clock.clone(), admission.address(), life("SloMonitor"));
@@ -113,8 +129,14 @@ impl Engine {
             to_scheduler,
             life("Admission"),
         );
-        let sequences =
-            SchedulerActor::new(core, settings.stream, clock.clone(), peers, life("Scheduler"));
+        let sequences = SchedulerActor::new(
+            core,
+            settings.stream,
+            clock.clone(),
+            peers,
+            checks,
+            life("Scheduler"),
+        );
         let actors = Actors {
             admission: admission.run(door),
             scheduler: scheduler.run(sequences),

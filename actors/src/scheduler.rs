@@ -3,6 +3,7 @@
 
 use crate::admission::Admission;
 use crate::block_manager::BlockManager;
+use crate::checks::Checks;
 use crate::executor::Executor;
 use crate::lifeline::Lifeline;
 use crate::messages::{
@@ -38,6 +39,7 @@ pub(crate) struct SchedulerActor {
     /// When planning of the step under way began.
     planning_since: Timestamp,
     drain: Option<Drain>,
+    checks: Checks,
     lifeline: Lifeline,
 }
 
@@ -47,6 +49,7 @@ impl SchedulerActor {
         settings: StreamSettings,
         clock: Clock,
         peers: Peers,
+        checks: Checks,
         lifeline: Lifeline,
     ) -> SchedulerActor {
         SchedulerActor {
@@ -57,6 +60,7 @@ impl SchedulerActor {
             peers,
             planning_since: Timestamp(0),
             drain: None,
+            checks,
             lifeline,
         }
     }
@@ -64,9 +68,11 @@ impl SchedulerActor {
     /// Plans the next step if none is under way. Called after every event that may have made one
     /// possible; never on a timer alone.
     fn pump(&mut self) {
-        if cfg!(debug_assertions)
+        // Its state is small, however often it changes.
+        if self.checks.are_due(0, 0)
             && let Err(violation) = self.core.check()
         {
+            self.lifeline.fatal(&format!("scheduler invariant broken: {violation}"));
             panic!("scheduler invariant broken: {violation}");
         }
         let since = self.clock.now();
@@ -314,6 +320,9 @@ impl Handler<GetStatus> for SchedulerActor {
                 waiting: census.waiting,
                 running: census.running,
                 preempted: census.preempted,
+                // The handle and admission know the places.
+                places: 0,
+                queued: [0; 4],
                 device_blocks: usage.device_total,
                 device_blocks_free: usage.device_free,
                 host_blocks: usage.host_total,

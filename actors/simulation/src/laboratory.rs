@@ -43,9 +43,19 @@ impl Laboratory {
 
     /// Starts the engine on this thread.
     pub fn start(&self) -> EngineHandle {
+        self.engine().start_here()
+    }
+
+    /// Starts the engine on this thread; it checks all its invariants after every event, also in a release
+    /// build.
+    pub fn start_checked(&self) -> EngineHandle {
+        self.engine().start_here_checked()
+    }
+
+    fn engine(&self) -> Engine {
         let clock = self.device.clock.clone();
         let device = MockDevice::open(self.device.clone());
-        Engine { settings: self.settings.clone(), device, clock }.start_here()
+        Engine { settings: self.settings.clone(), device, clock }
     }
 }
 
