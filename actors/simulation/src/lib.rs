@@ -16,6 +16,7 @@
 
 mod comparison;
 mod experiment;
+pub mod fuzz;
 mod laboratory;
 mod outcome;
 mod record;
