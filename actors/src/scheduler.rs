@@ -13,7 +13,7 @@ use crate::messages::{
 };
 use crate::request::{Control, EngineStatus, RequestFault, StreamEvent};
 use crate::slo_monitor::SloMonitor;
-use crate::streams::{Delivered, Streams};
+use crate::streams::{Delivered, StreamCheck, Streams};
 use crate::telemetry;
 use actix::{Actor, ActorContext, Addr, Context, Handler, ResponseFuture};
 use tiercel_config::StreamSettings;
@@ -278,6 +278,7 @@ impl Handler<Tick> for SchedulerActor {
     fn handle(&mut self, _: Tick, _: &mut Self::Context) -> bool {
         let now = self.clock.now();
         let check = self.streams.check(now, self.settings.stall_timeout_ms);
+        let mut found = check != StreamCheck::default();
         for seq in check.gone {
             self.cancel(seq);
         }
@@ -290,10 +291,13 @@ impl Handler<Tick> for SchedulerActor {
         }
         if self.drain.as_ref().is_some_and(|drain| now >= drain.deadline) {
             self.fail_all(&RequestFault::ShuttingDown);
+            found = true;
         }
         telemetry::gauges(&self.core.census(), &self.core.counters());
         self.peers.block_manager.do_send(GetUsage);
-        self.pump();
+        if found || self.checks.plan_on_beat() {
+            self.pump();
+        }
         true
     }
 }

@@ -20,11 +20,14 @@ pub(super) fn check(
     counters: Option<&Counters>,
 ) -> Result<(), Failure> {
     let oracle = scenario.oracle();
+    let answers: Vec<Answer> =
+        scenario.clients.iter().map(|client| answer(scenario, &oracle, client)).collect();
     for (request, (client, seen)) in scenario.clients.iter().zip(seen).enumerate() {
-        let answer = answer(scenario, &oracle, client);
+        let answer = &answers[request];
         let wrong = |what| Failure::Request { request, what };
-        check_tokens(client, seen, &answer).map_err(wrong)?;
-        check_ending(scenario, client, seen, &answer).map_err(wrong)?;
+        check_tokens(client, seen, answer).map_err(wrong)?;
+        let cacheable = cacheable(scenario, &answers, request);
+        check_ending(scenario, client, seen, answer, cacheable).map_err(wrong)?;
     }
     match counters {
         Some(counters) => check_counters(scenario, seen, counters).map_err(Failure::Counters),
@@ -61,6 +64,7 @@ fn check_ending(
     client: &Client,
     seen: &Seen,
     answer: &Answer,
+    cacheable: u32,
 ) -> Result<(), String> {
     let fits = fits(scenario, client);
     if !fits && !matches!(seen.ending, Ending::Refused(_)) {
@@ -79,19 +83,33 @@ fn check_ending(
                 let (got, whole) = (seen.tokens.len(), answer.tokens.len());
                 return Err(format!("{reason:?} after {got} of {whole} tokens"));
             }
-            check_usage(scenario, client, usage, got_exactly(seen))
+            check_usage(client, usage, (seen.tokens.len(), seen.tokens.len()), cacheable)
         }
         Ending::Stopped(None) if may_break_off(scenario) => Ok(()),
         Ending::Stopped(None) => Err("it had enough and was told of no usage".to_owned()),
         // What was on its way to it counts.
         Ending::Stopped(Some(usage)) => {
-            check_usage(scenario, client, usage, (seen.tokens.len(), answer.tokens.len()))
+            check_usage(client, usage, (seen.tokens.len(), answer.tokens.len()), cacheable)
         }
     }
 }
 
-fn got_exactly(seen: &Seen) -> (usize, usize) {
-    (seen.tokens.len(), seen.tokens.len())
+/// Most of a request's prompt that the prefix cache may hold: full blocks, before the last token, of what another
+/// request of the same tenant said or was told.
+fn cacheable(scenario: &Scenario, answers: &[Answer], request: usize) -> u32 {
+    if !scenario.settings.prefix_cache.enabled {
+        return 0;
+    }
+    let own = &scenario.clients[request].request;
+    let others = scenario.clients.iter().zip(answers).enumerate();
+    let common = others.filter(|(other, _)| *other != request).map(|(_, (client, answer))| {
+        let other = &client.request;
+        let said = other.prompt.iter().chain(&answer.tokens);
+        let same = own.prompt.iter().zip(said).take_while(|(a, b)| a == b).count();
+        if other.salt == own.salt { same } else { 0 }
+    });
+    let most = common.max().unwrap_or(0).min(own.prompt.len() - 1) as u32;
+    most - most % scenario.profile.block_size
 }
 
 /// Whether it can run when it is alone.
@@ -142,20 +160,15 @@ fn may_break_off(scenario: &Scenario) -> bool {
 }
 
 fn check_usage(
-    scenario: &Scenario,
     client: &Client,
     usage: &Usage,
     (least, most): (usize, usize),
+    cacheable: u32,
 ) -> Result<(), String> {
     let prompt = client.request.prompt.len() as u32;
-    let cacheable = match scenario.settings.prefix_cache.enabled {
-        true => prompt - 1,
-        false => 0,
-    };
     let right = usage.prompt_tokens == prompt
         && (least..=most).contains(&(usage.completion_tokens as usize))
-        && usage.cached_tokens <= cacheable
-        && usage.cached_tokens.is_multiple_of(scenario.profile.block_size);
+        && usage.cached_tokens <= cacheable;
     let should =
         format!("{prompt} of prompt, {least} to {most} of output, at most {cacheable} cached");
     if right { Ok(()) } else { Err(format!("{usage:?} should be {should}")) }
