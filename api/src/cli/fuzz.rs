@@ -13,10 +13,13 @@ const TOLD_EVERY: u64 = 50;
 
 /// Plays the scenarios of `count` seeds.
 pub(crate) fn run(first: u64, count: u64) -> Result<(), Failure> {
-    let end = first.checked_add(count).filter(|_| (1..=MAX_SCENARIOS).contains(&count));
-    let Some(end) = end else {
+    if !(1..=MAX_SCENARIOS).contains(&count) {
         let problem = format!("--fuzz is {count}; allowed: 1 to {MAX_SCENARIOS}");
         return Err(Failure::usage(problem));
+    }
+    let Some(end) = first.checked_add(count) else {
+        let most = u64::MAX - count;
+        return Err(Failure::usage(format!("--seed is {first}; allowed: 0 to {most}")));
     };
     let clock = Clock::wall();
     let began = clock.now();
