@@ -3,7 +3,7 @@
 use tiercel_simulation::fuzz::{Campaign, Scenario, Tally};
 
 /// Scenarios of each test below: together about two minutes on two slow cores.
-const SCENARIOS: u64 = 250;
+const SCENARIOS: u64 = 750;
 
 /// Plays the scenarios of one slice; tests run beside each other, so there are several.
 fn play(slice: u64) -> Tally {
