@@ -1,7 +1,9 @@
 //! Admission: queue limits by tier, and who is told to come back later.
 
 use crate::lifeline::Lifeline;
-use crate::messages::{CloseDoor, Enqueue, Headroom, LeftQueue, Shutdown, Submit};
+use crate::messages::{
+    CloseDoor, Enqueue, GetQueued, Headroom, LeftQueue, QueuedPlaces, Shutdown, Submit,
+};
 use crate::request::{Refusal, Request};
 use crate::scheduler::SchedulerActor;
 use crate::telemetry;
@@ -120,6 +122,14 @@ impl Handler<Headroom> for Admission {
 
     fn handle(&mut self, Headroom { tier, headroom }: Headroom, _: &mut Self::Context) {
         self.headroom[tier.index()] = headroom;
+    }
+}
+
+impl Handler<GetQueued> for Admission {
+    type Result = QueuedPlaces;
+
+    fn handle(&mut self, _: GetQueued, _: &mut Self::Context) -> QueuedPlaces {
+        QueuedPlaces(self.queues.map(|queue| queue.requests))
     }
 }
 

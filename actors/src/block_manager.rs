@@ -1,5 +1,6 @@
 //! BlockManager: owns the block store; translates messages.
 
+use crate::checks::Checks;
 use crate::lifeline::Lifeline;
 use crate::messages::{
     AbortPreempt, BlockUsage, CommitPreempt, CopiesEnded, CopyBlocks, CopyEnded, GetUsage,
@@ -24,6 +25,7 @@ pub(crate) struct BlockManager {
     batches: BTreeMap<CopyId, u32>,
     /// Events handled.
     events: u64,
+    checks: Checks,
     trace: Tracer,
     lifeline: Lifeline,
 }
@@ -33,6 +35,7 @@ impl BlockManager {
         store: BlockStore,
         scheduler: Addr<SchedulerActor>,
         swap: Addr<SwapManager>,
+        checks: Checks,
         trace: Tracer,
         lifeline: Lifeline,
     ) -> BlockManager {
@@ -42,13 +45,13 @@ impl BlockManager {
             swap,
             batches: BTreeMap::new(),
             events: 0,
+            checks,
             trace,
             lifeline,
         }
     }
 
-    /// Hands out copies that may start, and in debug builds checks every invariant: after every event
-    /// while the pools are small, now and then when looking at every block takes long.
+    /// Hands out copies that may start, and checks every invariant where that is due.
     fn settle(&mut self) {
         for batch in self.store.take_copies() {
             let blocks = batch.pairs.len() as u32;
@@ -60,11 +63,10 @@ impl BlockManager {
         self.events += 1;
         let config = self.store.config();
         let blocks = u64::from(config.device_blocks) + u64::from(config.host_blocks);
-        let every = 1 + blocks / 1024;
-        if cfg!(debug_assertions)
-            && self.events.is_multiple_of(every)
+        if self.checks.are_due(self.events, blocks)
             && let Err(violation) = self.store.check()
         {
+            self.lifeline.fatal(&violation.to_string());
             panic!("{violation}");
         }
     }

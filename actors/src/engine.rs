@@ -2,6 +2,7 @@
 
 use crate::admission::Admission;
 use crate::block_manager::BlockManager;
+use crate::checks::Checks;
 use crate::executor::Executor;
 use crate::handle::EngineHandle;
 use crate::lifeline::{Lifeline, Obituary};
@@ -50,14 +51,24 @@ pub(crate) struct Actors {
 impl Engine {
     /// Starts all actors on the current arbiter (the simulator and tests).
     pub fn start_here(self) -> EngineHandle {
-        self.start_recorded_here(None)
+        self.start_with(Checks::InDebugBuilds, None)
     }
 
     /// As [`Engine::start_here`], and hands every event to a recorder.
     pub fn start_recorded_here(self, recorder: Option<Rc<dyn Record>>) -> EngineHandle {
+        self.start_with(Checks::InDebugBuilds, recorder)
+    }
+
+    /// As [`Engine::start_here`], but the actors check all their invariants after every event, also in a
+    /// release build.
+    pub fn start_here_checked(self) -> EngineHandle {
+        self.start_with(Checks::Always, None)
+    }
+
+    fn start_with(self, checks: Checks, recorder: Option<Rc<dyn Record>>) -> EngineHandle {
         let obituary = watch::Sender::new(None);
         let (info, settings, clock) = self.facts();
-        let actors = self.spawn(&obituary, recorder);
+        let actors = self.spawn(&obituary, checks, recorder);
         EngineHandle::new(actors, info, &settings, clock, obituary)
     }
 
@@ -72,7 +83,7 @@ impl Engine {
         let deaths = obituary.clone();
         arbiter.spawn_fn(move || {
             // If nobody waits for the actors any more, dropping them stops them.
-            let _ = made.send(self.spawn(&deaths, None));
+            let _ = made.send(self.spawn(&deaths, Checks::InDebugBuilds, None));
         });
         let actors = actors.await.map_err(|_| EngineStartError)?;
         Ok(EngineHandle::new(actors, info, &settings, clock, obituary))
@@ -82,7 +93,12 @@ impl Engine {
         (self.device.info.clone(), self.settings.clone(), self.clock.clone())
     }
 
-    fn spawn(self, obituary: &Obituary, recorder: Option<Rc<dyn Record>>) -> Actors {
+    fn spawn(
+        self,
+        obituary: &Obituary,
+        checks: Checks,
+        recorder: Option<Rc<dyn Record>>,
+    ) -> Actors {
         let Engine { settings, device: Device { info, profile, runner, copier }, clock } = self;
         telemetry::device(&info);
         let life = |name| Lifeline::new(name, obituary);
@@ -113,6 +129,7 @@ impl Engine {
             store,
             to_scheduler.clone(),
             swap.address(),
+            checks,
             tracer.clone(),
             life("BlockManager"),
         );
@@ -131,6 +148,7 @@ impl Engine {
             settings.stream,
             clock.clone(),
             peers,
+            checks,
             SequenceTrace::new(tracer),
             life("Scheduler"),
         );

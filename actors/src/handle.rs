@@ -3,7 +3,8 @@
 use crate::engine::Actors;
 use crate::lifeline::Obituary;
 use crate::messages::{
-    Cancel, CloseDoor, Command, Drain, GetStatus, Outlet, Shutdown, Stop, Submit,
+    Cancel, CloseDoor, Command, Drain, GetQueued, GetStatus, Outlet, QueuedPlaces, Shutdown, Stop,
+    Submit,
 };
 use crate::request::{Control, EngineStatus, Refusal, Request, StreamEvent, Usage};
 use crate::scheduler::SchedulerActor;
@@ -162,7 +163,17 @@ impl EngineHandle {
     /// # Errors
     /// [`Refusal::EngineStopped`].
     pub async fn status(&self) -> Result<EngineStatus, Refusal> {
-        self.shared.actors.scheduler.send(GetStatus).await.map_err(|_| Refusal::EngineStopped)
+        let Actors { admission, scheduler, .. } = &self.shared.actors;
+        let status = scheduler.send(GetStatus).await.map_err(|_| Refusal::EngineStopped)?;
+        let QueuedPlaces(queued) =
+            admission.send(GetQueued).await.map_err(|_| Refusal::EngineStopped)?;
+        Ok(EngineStatus { places: self.places(), queued, ..status })
+    }
+
+    /// Requests that hold a place in the engine, waiting or running; known also when it has stopped.
+    pub fn places(&self) -> u32 {
+        let free = u32::try_from(self.shared.permits.available_permits()).unwrap_or(u32::MAX);
+        self.shared.max_requests.saturating_sub(free)
     }
 
     /// Waits until the engine is dead and says of what. An engine that is drained never is.

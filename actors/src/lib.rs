@@ -2,6 +2,7 @@
 
 mod admission;
 mod block_manager;
+mod checks;
 mod engine;
 mod executor;
 mod handle;

@@ -135,10 +135,19 @@ pub(crate) struct Headroom {
 #[rtype(result = "bool")]
 pub(crate) struct Tick;
 
-/// api -> Admission and Scheduler: a snapshot.
+/// api -> Scheduler: a snapshot.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "EngineStatus")]
 pub(crate) struct GetStatus;
+
+/// api -> Admission: places taken in its queues, by tier, for a snapshot.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "QueuedPlaces")]
+pub(crate) struct GetQueued;
+
+/// Places taken in the queues of admission, by tier.
+#[derive(Debug, Clone, Copy, actix::MessageResponse)]
+pub(crate) struct QueuedPlaces(pub(crate) [u32; 4]);
 
 /// Scheduler -> BlockManager: block usage for a snapshot.
 #[derive(Debug, Clone, Copy, Message)]

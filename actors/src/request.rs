@@ -115,6 +115,10 @@ pub struct EngineStatus {
     pub running: u32,
     /// Preempted sequences, copies under way included.
     pub preempted: u32,
+    /// Requests that hold a place in the engine: its back-pressure counts them.
+    pub places: u32,
+    /// Places taken in the queues of admission, by tier.
+    pub queued: [u32; 4],
     /// Device blocks: total and not referenced by any sequence.
     pub device_blocks: u32,
     /// See `device_blocks`.

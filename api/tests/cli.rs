@@ -125,6 +125,8 @@ fn what_cannot_be_simulated_is_named() {
         ("--set", "slo.premium.ttft_ms=3", "targets are the workload's"),
         ("--set", "http.listen=[::]:1", "no setting of the engine"),
         ("--json", "/nonexistent/r.json", "cannot write /nonexistent/r.json"),
+        ("--faults", "/nonexistent/f.toml", "cannot read the faults file /nonexistent/f.toml"),
+        ("--fuzz", "10", "cannot be used with"),
     ] {
         let output = run(&["simulate", "--workload", workload, &format!("{flag}={value}")]);
         let stderr = String::from_utf8(output.stderr).unwrap();
@@ -394,6 +396,51 @@ fn a_bench_without_one_success_fails_and_still_reports() {
     assert!(stderr.contains("no request completed"), "{stderr}");
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
     assert!(json["total"]["failed"].as_u64().unwrap() > 0, "{json}");
+}
+
+#[test]
+fn fuzzing_is_the_same_in_every_process_and_needs_no_workload() {
+    let fuzz = |arguments: &[&str]| {
+        let output = run(&[&["simulate"], arguments].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let first = fuzz(&["--fuzz", "12", "--seed", "5"]);
+    assert!(first.starts_with("12 scenarios: ") && first.contains(" preemptions, "), "{first}");
+    assert_eq!(fuzz(&["--fuzz", "12", "--seed", "5"]), first);
+    assert_ne!(fuzz(&["--fuzz", "12"]), first);
+    let single = fuzz(&["--fuzz", "1", "--seed", "5"]);
+    assert!(single.starts_with("seed 5: ") && single.contains("\n1 scenarios: "), "{single}");
+    let (code, line) = failure(&["simulate", "--fuzz", "0"]);
+    assert_eq!((code, line.contains("--fuzz is 0; allowed: 1 to ")), (2, true), "{line}");
+    let (code, line) = failure(&["simulate", "--fuzz", "2", "--seed", "18446744073709551615"]);
+    assert_eq!((code, line.contains("--seed")), (2, true), "{line}");
+}
+
+#[test]
+fn what_shakes_a_simulated_device_is_in_the_report_and_in_the_header() {
+    let folder = tempfile::tempdir().unwrap();
+    let workload = folder.path().join("short.toml");
+    std::fs::write(&workload, SHORT_OF_MEMORY.to_owned() + &class_of("premium")).unwrap();
+    let json = folder.path().join("r.json");
+    let faults = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches/faults/bad-link.toml");
+    let [workload, json, faults] = [&workload, &json, &faults].map(|path| path.to_str().unwrap());
+    let common = ["simulate", "--workload", workload, "--policy", "fcfs", "--json", json];
+    let output = run(&[&common[..], &["--drift", "--faults", faults]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains(", drift, faults, seeds 1\n"), "{table}");
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    assert_eq!(report["drift"], true);
+    assert_eq!(report["faults"]["copy_fails"], 0.05);
+    let calm = run(&common);
+    assert_ne!(String::from_utf8(calm.stdout).unwrap(), table);
+    let bad = folder.path().join("bad.toml");
+    std::fs::write(&bad, "step_fails = 2\n").unwrap();
+    let (code, line) =
+        failure(&["simulate", "--workload", workload, "--faults", bad.to_str().unwrap()]);
+    assert_eq!(code, 2);
+    assert!(line.contains("bad.toml: step_fails is 2; allowed: 0 to 1"), "{line}");
 }
 
 const TIERS: [&str; 2] = ["premium", "background"];

@@ -4,7 +4,7 @@ use crate::outcome::{Outcome, TierOutcome};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use tiercel_config::EngineSettings;
-use tiercel_device::Tier;
+use tiercel_device::{MockFaults, Tier};
 use tiercel_workload::Workload;
 
 /// Runs of one workload on one device.
@@ -20,6 +20,12 @@ pub struct Comparison {
     pub profile: String,
     /// Sigma of the noise on step times.
     pub noise_sigma: f64,
+    /// Whether the device's speed changed every minute.
+    #[serde(default)]
+    pub drift: bool,
+    /// What the device broke.
+    #[serde(default)]
+    pub faults: MockFaults,
     /// The policies, in the order asked for.
     pub policies: Vec<PolicyRuns>,
 }
@@ -136,14 +142,16 @@ impl PolicyRuns {
 impl fmt::Display for Comparison {
     /// A table: means over the seeds, and in brackets the worst.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Comparison { workload, load, profile, noise_sigma, .. } = self;
+        let Comparison { workload, load, profile, noise_sigma, drift, faults, .. } = self;
+        let drift = if *drift { ", drift" } else { "" };
+        let faults = if *faults == MockFaults::default() { "" } else { ", faults" };
         let seeds: Vec<String> = match self.policies.first() {
             Some(policy) => policy.runs.iter().map(|run| run.seed.to_string()).collect(),
             None => Vec::new(),
         };
         writeln!(
             f,
-            "{} at {load} on {profile}, {} s, noise {noise_sigma}, seeds {}\n",
+            "{} at {load} on {profile}, {} s, noise {noise_sigma}{drift}{faults}, seeds {}\n",
             workload.name,
             self.simulated_s(),
             seeds.join(" ")
@@ -217,6 +225,8 @@ mod tests {
             load: 1.0,
             profile: "p".into(),
             noise_sigma: 0.1,
+            drift: false,
+            faults: MockFaults::default(),
             policies: vec![PolicyRuns {
                 policy: "fcfs".into(),
                 settings: EngineSettings::default(),
@@ -233,6 +243,11 @@ mod tests {
         assert!(text.starts_with("w at 1 on p, 60 s, noise 0.1, seeds 3 4\n"), "{text}");
         assert_eq!(lines[3], "fcfs premium 20 - - - - - 90 (80)");
         assert_eq!(lines[4], "total 20 - - - - - 90 (80) 2.0 (3.0) 0.00 (0.00)");
+        let mut shaken = comparison.clone();
+        shaken.drift = true;
+        shaken.faults.copy_fails = 0.1;
+        let header = shaken.to_string();
+        assert!(header.contains(" s, noise 0.1, drift, faults, seeds 3 4\n"), "{header}");
         // A tier that one seed did not see is its own row, not part of another's.
         let text = without.to_string();
         let of = |tier: &str| text.lines().find(|line| line.contains(tier)).map(str::to_owned);

@@ -7,7 +7,7 @@ use crate::traffic::{END_TOKEN, Seen, Traffic};
 use std::rc::Rc;
 use tiercel_actors::trace::Record;
 use tiercel_config::{EngineSettings, SettingsError, SloSettings, SloTargets};
-use tiercel_device::{Clock, MockOptions, MockProfile, Tier, Timestamp};
+use tiercel_device::{Clock, MockDrift, MockFaults, MockOptions, MockProfile, Tier, Timestamp};
 use tiercel_workload::{MAX_REQUESTS, Targets, Workload, seconds};
 
 /// How often progress is reported, simulated us.
@@ -24,6 +24,10 @@ pub struct Experiment {
     pub settings: EngineSettings,
     /// Spread of step times: sigma of a log-normal factor of mean 1; 0 for none.
     pub noise_sigma: f64,
+    /// Whether the device's speed changes every minute, as [`MockDrift`] does by default.
+    pub drift: bool,
+    /// What the device breaks.
+    pub faults: MockFaults,
 }
 
 /// Why an experiment could not be run, or is worth nothing.
@@ -147,6 +151,8 @@ impl Experiment {
             device_blocks: self.workload.simulation.device_blocks.unwrap_or(options.device_blocks),
             seed: self.workload.seed,
             noise_sigma: self.noise_sigma,
+            drift: self.drift.then(MockDrift::default),
+            faults: self.faults.clone(),
             end_token: Some(END_TOKEN),
             ..options
         }
@@ -223,6 +229,8 @@ mod tests {
             profile: MockProfile::named("llama70b-tp8-a100").expect("built in"),
             settings,
             noise_sigma: 0.1,
+            drift: false,
+            faults: MockFaults::default(),
         }
     }
 
@@ -277,6 +285,35 @@ mod tests {
         assert_eq!(experiment.run(|_| {}).expect("a result"), first);
         experiment.workload.seed += 1;
         assert_ne!(experiment.run(|_| {}).expect("a result"), first);
+    }
+
+    #[test]
+    fn a_device_that_drifts_is_slower_every_other_minute_and_one_with_faults_fails_steps() {
+        // The workload is short: all of it is within the slow minute.
+        let mut experiment = experiment("premium-unloaded.toml", 30.0);
+        experiment.noise_sigma = 0.0;
+        let tpot_ms = |experiment: &Experiment| {
+            let outcome = experiment.run(|_| {}).expect("a result");
+            outcome.total.tpot_ms.expect("samples").p50
+        };
+        let steady = tpot_ms(&experiment);
+        experiment.drift = true;
+        let drifting = tpot_ms(&experiment);
+        let base_ms = experiment.profile.step_base_us / 1000.0;
+        assert!((drifting - steady - 0.2 * base_ms).abs() < 0.1 * base_ms, "{steady} {drifting}");
+        experiment.drift = false;
+        experiment.faults.step_fails = 0.05;
+        let (_, totals) =
+            experiment.observe(|_| {}, &[]).expect("failed steps are no fault of the engine");
+        assert!(totals.counters.failed_steps > 0, "{totals:?}");
+    }
+
+    #[test]
+    fn a_device_that_is_lost_is_the_end_of_an_experiment() {
+        let mut experiment = experiment("premium-unloaded.toml", 30.0);
+        experiment.faults.lost_at_step = Some(tiercel_device::StepId(10));
+        let error = experiment.run(|_| {}).expect_err("the device is lost").to_string();
+        assert!(error.contains("device lost"), "{error}");
     }
 
     #[test]

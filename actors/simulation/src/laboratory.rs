@@ -45,14 +45,24 @@ impl Laboratory {
 
     /// Starts the engine on this thread.
     pub fn start(&self) -> EngineHandle {
-        self.start_recorded(None)
+        self.engine().start_here()
     }
 
     /// Starts the engine on this thread and takes down what it does.
     pub fn start_recorded(&self, recorder: Option<Rc<dyn Record>>) -> EngineHandle {
+        self.engine().start_recorded_here(recorder)
+    }
+
+    /// Starts the engine on this thread; it checks all its invariants after every event, also in a release
+    /// build.
+    pub fn start_checked(&self) -> EngineHandle {
+        self.engine().start_here_checked()
+    }
+
+    fn engine(&self) -> Engine {
         let clock = self.device.clock.clone();
         let device = MockDevice::open(self.device.clone());
-        Engine { settings: self.settings.clone(), device, clock }.start_recorded_here(recorder)
+        Engine { settings: self.settings.clone(), device, clock }
     }
 }
 

@@ -16,6 +16,7 @@
 
 mod comparison;
 mod experiment;
+pub mod fuzz;
 mod gaps;
 mod laboratory;
 mod outcome;

@@ -1,15 +1,15 @@
 //! `tiercel simulate`.
 
-use crate::cli::Failure;
 use crate::cli::policy::Chosen;
 use crate::cli::recording::{Recording, RecordingArgs};
 use crate::cli::report_file::ReportFile;
+use crate::cli::{Failure, fuzz};
 use clap::Args;
 use std::io::{IsTerminal, Write};
 use std::ops::Range;
 use std::path::PathBuf;
 use tiercel_config::Loader;
-use tiercel_device::{Clock, MockProfile};
+use tiercel_device::{Clock, MockFaults, MockProfile};
 use tiercel_simulation::{Comparison, Experiment, Outcome, PolicyRuns};
 use tiercel_workload::{Arrival, Class, Workload};
 
@@ -30,20 +30,24 @@ const MAX_SEEDS: u64 = 1000;
 The actors and messages are those of the server; only the device and the clock are not real. Equal seeds
 give equal results. benches/workloads has workloads; a workload may state the pool it is meant for.
 
-Example:
+With --fuzz there is no workload: each seed draws a device with hardly any memory, hostile settings, clients
+who leave and dawdle, and faults, and everything that must hold is checked.
+
+Examples:
   tiercel simulate --workload benches/workloads/w2-memory-tight.toml --policy fcfs,tiercel --seeds 1..7 \\
-      --noise 0.1 --json result.json")]
+      --noise 0.1 --json result.json
+  tiercel simulate --fuzz 10000                 and if one fails, --fuzz 1 --seed N plays it again")]
 pub(crate) struct Simulate {
     /// Workload file (TOML)
-    #[arg(long, value_name = "FILE")]
-    workload: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "fuzz")]
+    workload: Option<PathBuf>,
     /// Device: the name of a built-in profile, or a .toml file
     #[arg(long, value_name = "NAME", default_value = "llama70b-tp8-a100")]
     profile: String,
     /// Policies to compare: names (`tiercel policy list`) or .toml files of settings
     #[arg(long, value_name = "A,B,...", value_delimiter = ',', default_value = "fcfs,tiercel")]
     policy: Vec<String>,
-    /// Seed, instead of the workload's own
+    /// Seed, instead of the workload's own; with --fuzz the first one [default there: 0]
     #[arg(long, value_name = "N", conflicts_with = "seeds")]
     seed: Option<u64>,
     /// Seeds A to B, B not included
@@ -58,6 +62,16 @@ pub(crate) struct Simulate {
     /// Spread of step times: sigma of a log-normal factor of mean 1
     #[arg(long, value_name = "SIGMA", default_value_t = 0.0)]
     noise: f64,
+    /// Steps cost more for a minute (a fifth of their fixed cost), then a minute what the profile says, and so on
+    #[arg(long)]
+    drift: bool,
+    /// Faults that the device injects (TOML); benches/faults has an example
+    #[arg(long, value_name = "FILE")]
+    faults: Option<PathBuf>,
+    /// Play so many hostile scenarios, from consecutive seeds, and check everything
+    #[arg(long, value_name = "N", conflicts_with_all = ["workload", "profile", "policy", "seeds",
+          "duration", "load", "noise", "drift", "faults", "settings", "json"])]
+    fuzz: Option<u64>,
     /// A setting of the engine by its name, such as preemption.mode=swap; may be repeated. Targets are the
     /// workload's
     #[arg(long = "set", value_name = "NAME=VALUE")]
@@ -71,11 +85,16 @@ pub(crate) struct Simulate {
 
 impl Simulate {
     pub(crate) fn run(self) -> Result<(), Failure> {
+        if let Some(scenarios) = self.fuzz {
+            return fuzz::run(self.seed.unwrap_or(0), scenarios);
+        }
         let workload = self.load_workload()?;
         let profile = MockProfile::named(&self.profile).map_err(Failure::usage)?;
         if !(0.0..=2.0).contains(&self.noise) {
             return Err(Failure::usage(format!("--noise is {}; allowed: 0 to 2", self.noise)));
         }
+        let faults = self.faults.as_deref().map(MockFaults::from_file).transpose();
+        let faults = faults.map_err(Failure::usage)?.unwrap_or_default();
         let chosen = self.chosen(&workload)?;
         let json = self.json.as_ref().map(|path| ReportFile::create(path.clone())).transpose()?;
         let seeds: Vec<u64> = match (self.seed, &self.seeds) {
@@ -95,6 +114,8 @@ impl Simulate {
                     profile: profile.clone(),
                     settings: settings.clone(),
                     noise_sigma: self.noise,
+                    drift: self.drift,
+                    faults: faults.clone(),
                 };
                 runs.push(watched_run(&experiment, &name, &mut recording)?);
             }
@@ -106,6 +127,8 @@ impl Simulate {
             load: self.load,
             profile: profile.name,
             noise_sigma: self.noise,
+            drift: self.drift,
+            faults,
             policies,
         };
         if let Some(json) = json {
@@ -125,8 +148,8 @@ impl Simulate {
             let problem = format!("--load is {}; allowed: above 0, at most 1000", self.load);
             return Err(Failure::usage(problem));
         }
-        let mut workload =
-            Workload::load(&self.workload).map_err(Failure::usage)?.at_load(self.load);
+        let path = self.workload.as_ref().expect("clap requires it where it is needed");
+        let mut workload = Workload::load(path).map_err(Failure::usage)?.at_load(self.load);
         let open = |class: &Class| matches!(class.arrival, Arrival::Poisson(_));
         if self.load != 1.0 && !workload.classes.iter().any(open) {
             return Err(Failure::usage(

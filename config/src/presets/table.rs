@@ -254,15 +254,14 @@ impl Policy {
         let tiercel = Policy::Tiercel.preset();
         match self {
             Policy::Throughput => Preset {
-                about: "Most tokens a second: large steps, few preemptions, tiers only in the order of \
-                        starts.",
-                scheduler: SchedulerSettings {
-                    budget: Budget::Fixed,
-                    background_prefill_percent: 100,
-                    watermark_percent: 6.0,
-                    ..tiercel.scheduler
+                about: "Most tokens a second: steps of up to 2048 tokens in order of arrival, whatever that \
+                        does to the streams in them.",
+                scheduler: PLAIN.scheduler,
+                max_num_batched_tokens: Some(2048),
+                preemption: PreemptionSettings {
+                    victim: VictimRule::ResumeCost,
+                    ..PLAIN.preemption
                 },
-                preemption: PLAIN.preemption,
                 ..PLAIN
             },
             Policy::Latency => Preset {

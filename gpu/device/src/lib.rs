@@ -18,8 +18,8 @@ pub use clock::{Clock, Timestamp};
 pub use copy::{CopyBatch, CopyDirection, CopyDone, CopyEngine, CopyError, CopyPair};
 pub use ids::{BlockId, CopyId, Epoch, HostBlockId, SeqId, StepId, Ticket, Tier, TokenId};
 pub use mock::{
-    Fingerprints, MockDevice, MockFault, MockFaultKind, MockFaultLog, MockFaults, MockOptions,
-    MockOracle, MockProfile, MockProfileError, mock_oracle,
+    Fingerprints, MockDevice, MockDrift, MockFault, MockFaultKind, MockFaultLog, MockFaults,
+    MockFaultsError, MockOptions, MockOracle, MockProfile, MockProfileError, mock_oracle,
 };
 pub use sampling::SamplingParams;
 pub use step::{

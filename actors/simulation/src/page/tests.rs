@@ -18,6 +18,8 @@ fn comparison() -> Comparison {
         load: 1.0,
         profile: "p".into(),
         noise_sigma: 0.0,
+        drift: false,
+        faults: tiercel_device::MockFaults::default(),
         policies: Vec::new(),
     }
 }

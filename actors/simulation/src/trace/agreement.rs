@@ -9,7 +9,7 @@ use std::path::Path;
 use std::rc::Rc;
 use tiercel_actors::Counters;
 use tiercel_config::{EngineSettings, Policy, PreemptionMode};
-use tiercel_device::{MockProfile, SeqId, Timestamp};
+use tiercel_device::{MockFaults, MockProfile, SeqId, Timestamp};
 use tiercel_workload::Workload;
 
 /// Keeps everything, which only a short run may.
@@ -41,6 +41,8 @@ impl Run {
             profile: MockProfile::named("llama70b-tp8-a100").expect("built in"),
             settings,
             noise_sigma: 0.1,
+            drift: false,
+            faults: MockFaults::default(),
         };
         experiment.workload.simulation.device_blocks = Some(700);
         let kept = Rc::new(Kept::default());

@@ -2,11 +2,13 @@
 
 use super::oracle::mix;
 use crate::{BlockId, SeqId, StepId};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What to break. Probabilities are per copy batch and per step; the seed of the device decides.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct MockFaults {
     /// Probability that a copy batch fails after its time.
     pub copy_fails: f64,

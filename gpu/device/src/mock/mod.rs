@@ -8,7 +8,9 @@
 //! faults by seed ([`MockFaults`]).
 
 mod copier;
+mod drift;
 mod faults;
+mod faults_file;
 mod memory;
 mod oracle;
 mod profile;
@@ -18,7 +20,9 @@ mod slices;
 #[cfg(test)]
 mod tests;
 
+pub use drift::MockDrift;
 pub use faults::{MockFault, MockFaultKind, MockFaultLog, MockFaults};
+pub use faults_file::MockFaultsError;
 pub use memory::Fingerprints;
 pub use oracle::{MockOracle, mock_oracle};
 pub use profile::{MockProfile, MockProfileError};
@@ -39,6 +43,8 @@ pub struct MockOptions {
     pub seed: u64,
     /// Spread of step times: sigma of a log-normal factor with mean 1; 0 for none.
     pub noise_sigma: f64,
+    /// How its speed changes over time, if it does.
+    pub drift: Option<MockDrift>,
     /// Tokens per block.
     pub block_size: u32,
     /// Blocks of the device tier.
@@ -69,6 +75,7 @@ impl MockOptions {
             clock,
             seed: 0,
             noise_sigma: 0.0,
+            drift: None,
             block_size: profile.block_size,
             device_blocks: profile.device_blocks,
             host_blocks: profile.host_blocks,

@@ -165,7 +165,9 @@ impl Engine {
         let slow = if self.faults.chance(faults.step_slow) { faults.slow_factor } else { 1.0 };
         let noise = self.noise.noise(self.options.noise_sigma);
         let work = Work::of(batch, &self.sequences);
-        (step_us(&self.options.profile, work) * noise * slow).round() as u64
+        let now = self.options.clock.now();
+        let base_factor = self.options.drift.map_or(1.0, |drift| drift.factor(now));
+        (step_us(&self.options.profile, base_factor, work) * noise * slow).round() as u64
     }
 
     fn sample(&mut self, batch: &StepBatch) -> Vec<(crate::SeqId, Result<Sampled, SeqFault>)> {
@@ -195,9 +197,9 @@ impl Engine {
 }
 
 /// Modelled duration of a step without noise, us.
-fn step_us(profile: &super::MockProfile, work: Work) -> f64 {
+fn step_us(profile: &super::MockProfile, base_factor: f64, work: Work) -> f64 {
     let prefill_step_us = if work.prefill_tokens > 0 { profile.prefill_step_us } else { 0.0 };
-    profile.step_base_us
+    profile.step_base_us * base_factor
         + profile.decode_token_us * work.decode_tokens as f64
         + profile.prefill_token_us * work.prefill_tokens as f64
         + profile.kv_token_us * work.kv_tokens as f64

@@ -1,0 +1,243 @@
+//! What must hold of each request and of the totals.
+
+use super::client::{Ending, Seen};
+use super::run::{Failure, Summary};
+use super::scenario::{Act, Client, DrainPlan, Habit, Scenario};
+use tiercel_actors::{Counters, FinishReason, Refusal, RequestFault, Usage};
+use tiercel_config::{AtLimit, PreemptionMode};
+use tiercel_device::{MockOracle, Timestamp, TokenId};
+
+/// The whole answer to a request, and why it ends.
+struct Answer {
+    tokens: Vec<TokenId>,
+    reason: FinishReason,
+}
+
+/// Checks what clients saw against the oracle, and the engine's totals against both.
+pub(super) fn check(
+    scenario: &Scenario,
+    seen: &[Seen],
+    counters: Option<&Counters>,
+) -> Result<(), Failure> {
+    let oracle = scenario.oracle();
+    let answers: Vec<Answer> =
+        scenario.clients.iter().map(|client| answer(scenario, &oracle, client)).collect();
+    for (request, (client, seen)) in scenario.clients.iter().zip(seen).enumerate() {
+        let answer = &answers[request];
+        let wrong = |what| Failure::Request { request, what };
+        check_tokens(client, seen, answer).map_err(wrong)?;
+        let cacheable = cacheable(scenario, &answers, request);
+        check_ending(scenario, client, seen, answer, cacheable).map_err(wrong)?;
+    }
+    match counters {
+        Some(counters) => check_counters(scenario, seen, counters).map_err(Failure::Counters),
+        None => Ok(()),
+    }
+}
+
+fn answer(scenario: &Scenario, oracle: &MockOracle, client: &Client) -> Answer {
+    let request = &client.request;
+    let room = scenario.profile.max_model_len.saturating_sub(request.prompt.len() as u32);
+    let mut tokens = oracle.output(&request.prompt, request.max_tokens.min(room) as usize);
+    let stop = tokens.iter().position(|token| request.stop_tokens.contains(token));
+    tokens.truncate(stop.unwrap_or(tokens.len()));
+    let reason = if stop.is_some() { FinishReason::Stop } else { FinishReason::Length };
+    Answer { tokens, reason }
+}
+
+/// No token is lost, doubled or another than that of an engine that preempts nobody.
+fn check_tokens(client: &Client, seen: &Seen, answer: &Answer) -> Result<(), String> {
+    if !answer.tokens.starts_with(&seen.tokens) {
+        let same = answer.tokens.iter().zip(&seen.tokens).take_while(|(a, b)| a == b).count();
+        let (got, whole) = (seen.tokens.len(), answer.tokens.len());
+        return Err(format!("token {same} of {got} read is not that of the answer of {whole}"));
+    }
+    let wanted = if client.request.sampling.logprobs.is_some() { seen.tokens.len() } else { 0 };
+    if seen.with_logprobs != wanted {
+        return Err(format!("{} tokens with log-probabilities, not {wanted}", seen.with_logprobs));
+    }
+    Ok(())
+}
+
+fn check_ending(
+    scenario: &Scenario,
+    client: &Client,
+    seen: &Seen,
+    answer: &Answer,
+    cacheable: u32,
+) -> Result<(), String> {
+    let fits = fits(scenario, client);
+    if !fits && !matches!(seen.ending, Ending::Refused(_)) {
+        return Err("it never fits and was accepted".to_owned());
+    }
+    match &seen.ending {
+        Ending::Left => Ok(()),
+        Ending::Cut => Err("its stream closed without a last event".to_owned()),
+        Ending::TooMuch => Err("its stream went on after its end".to_owned()),
+        Ending::Refused(why) if may_refuse(scenario, why, fits) => Ok(()),
+        Ending::Refused(why) => Err(format!("refused without reason: {why}")),
+        Ending::Failed(why) if may_fail(scenario, client, why) => Ok(()),
+        Ending::Failed(why) => Err(format!("failed without reason: {why}")),
+        Ending::Finished { reason, usage } => {
+            if seen.tokens != answer.tokens || *reason != answer.reason {
+                let (got, whole) = (seen.tokens.len(), answer.tokens.len());
+                return Err(format!("{reason:?} after {got} of {whole} tokens"));
+            }
+            check_usage(client, usage, (seen.tokens.len(), seen.tokens.len()), cacheable)
+        }
+        Ending::Stopped(None) if may_break_off(scenario) => Ok(()),
+        Ending::Stopped(None) => Err("it had enough and was told of no usage".to_owned()),
+        // What was on its way to it counts.
+        Ending::Stopped(Some(usage)) => {
+            check_usage(client, usage, (seen.tokens.len(), answer.tokens.len()), cacheable)
+        }
+    }
+}
+
+/// Most of a request's prompt that the prefix cache may hold: full blocks, before the last token, of what another
+/// request of the same tenant said or was told.
+fn cacheable(scenario: &Scenario, answers: &[Answer], request: usize) -> u32 {
+    if !scenario.settings.prefix_cache.enabled {
+        return 0;
+    }
+    let own = &scenario.clients[request].request;
+    let others = scenario.clients.iter().zip(answers).enumerate();
+    let common = others.filter(|(other, _)| *other != request).map(|(_, (client, answer))| {
+        let other = &client.request;
+        let said = other.prompt.iter().chain(&answer.tokens);
+        let same = own.prompt.iter().zip(said).take_while(|(a, b)| a == b).count();
+        if other.salt == own.salt { same } else { 0 }
+    });
+    let most = common.max().unwrap_or(0).min(own.prompt.len() - 1) as u32;
+    most - most % scenario.profile.block_size
+}
+
+/// Whether it can run when it is alone.
+fn fits(scenario: &Scenario, client: &Client) -> bool {
+    let profile = &scenario.profile;
+    let prompt = client.request.prompt.len() as u32;
+    let longest = (prompt + client.request.max_tokens).min(profile.max_model_len);
+    prompt < profile.max_model_len && longest <= profile.device_blocks * profile.block_size
+}
+
+fn drained_amid(scenario: &Scenario) -> bool {
+    matches!(scenario.drain, DrainPlan::Amid { .. })
+}
+
+fn may_refuse(scenario: &Scenario, why: &Refusal, fits: bool) -> bool {
+    let limits = &scenario.settings.admission;
+    let clients = scenario.clients.len() as u32;
+    let tokens: usize = scenario.clients.iter().map(|client| client.request.prompt.len()).sum();
+    match why {
+        Refusal::NeverFits(_) => !fits,
+        Refusal::QueueFull { retry_after_s, .. } => {
+            let short = clients > limits.max_queued_requests_per_tier
+                || tokens as u64 > limits.max_queued_tokens_per_tier;
+            short && (1..=120).contains(retry_after_s)
+        }
+        Refusal::ServerFull { limit, kept, .. } => clients > limit - kept,
+        Refusal::ShuttingDown | Refusal::EngineStopped => drained_amid(scenario),
+    }
+}
+
+fn may_fail(scenario: &Scenario, client: &Client, why: &RequestFault) -> bool {
+    let stall_us = scenario.settings.stream.stall_timeout_ms * 1000;
+    match why {
+        RequestFault::Dropped => may_drop(scenario),
+        RequestFault::Stalled => matches!(client.habit, Habit::ReadsLate(us) if us >= stall_us),
+        RequestFault::ShuttingDown => drained_amid(scenario),
+        RequestFault::Step(_) => scenario.faults.step_fails > 0.0 || scenario.loses_device(),
+        RequestFault::Model(_) => false,
+    }
+}
+
+/// Whether preemptions may end requests. No policy by name does that, only settings do.
+fn may_drop(scenario: &Scenario) -> bool {
+    let preemption = &scenario.settings.preemption;
+    preemption.mode == PreemptionMode::Drop || preemption.at_limit == AtLimit::Drop
+}
+
+/// Whether the operator changes the policy, and with it what becomes of victims' blocks.
+fn changes_policy(scenario: &Scenario) -> bool {
+    scenario.orders.iter().any(|order| matches!(order.act, Act::SetPolicy(_)))
+}
+
+/// Whether a request may end with a fault that its client did nothing for.
+fn may_break_off(scenario: &Scenario) -> bool {
+    may_drop(scenario)
+        || scenario.faults.step_fails > 0.0
+        || scenario.loses_device()
+        || drained_amid(scenario)
+}
+
+fn check_usage(
+    client: &Client,
+    usage: &Usage,
+    (least, most): (usize, usize),
+    cacheable: u32,
+) -> Result<(), String> {
+    let prompt = client.request.prompt.len() as u32;
+    let right = usage.prompt_tokens == prompt
+        && (least..=most).contains(&(usage.completion_tokens as usize))
+        && usage.cached_tokens <= cacheable;
+    let should =
+        format!("{prompt} of prompt, {least} to {most} of output, at most {cacheable} cached");
+    if right { Ok(()) } else { Err(format!("{usage:?} should be {should}")) }
+}
+
+fn check_counters(scenario: &Scenario, seen: &[Seen], counters: &Counters) -> Result<(), String> {
+    let mode = scenario.settings.preemption.mode;
+    let [swaps, recomputes, drops] = [counters.swaps, counters.recomputes, counters.drops]
+        .map(|by_tier| by_tier.iter().sum::<u64>());
+    let changes = changes_policy(scenario);
+    let saves = changes || matches!(mode, PreemptionMode::Auto | PreemptionMode::Swap);
+    let usages = || {
+        seen.iter().filter_map(|seen| match &seen.ending {
+            Ending::Finished { usage, .. } | Ending::Stopped(Some(usage)) => Some(usage),
+            _ => None,
+        })
+    };
+    let all_prompts: u64 = scenario.clients.iter().map(|c| c.request.prompt.len() as u64).sum();
+    let preempted: u64 = usages().map(|usage| u64::from(usage.preemptions)).sum();
+    let cached: u64 = usages().map(|usage| u64::from(usage.cached_tokens)).sum();
+    let dropped = |seen: &&Seen| matches!(seen.ending, Ending::Failed(RequestFault::Dropped));
+    let longest = seen.iter().map(|seen| seen.tokens.len() as u64).max().unwrap_or(0);
+    let rules = [
+        ("swaps", swaps == 0 || (saves && scenario.profile.host_blocks > 0)),
+        ("recomputes", recomputes == 0 || changes || mode != PreemptionMode::Drop),
+        ("drops", drops == 0 || may_drop(scenario)),
+        ("drops that clients saw", seen.iter().filter(dropped).count() as u64 <= drops),
+        ("preemptions that clients were told of", preempted <= counters.preemptions()),
+        ("failed steps", counters.failed_steps == 0 || scenario.faults.step_fails > 0.0),
+        ("steps", counters.steps >= longest),
+        ("prefix hits", counters.prefix_hit_tokens <= counters.prefix_query_tokens),
+        ("prefix look-ups", counters.prefix_query_tokens <= all_prompts),
+        ("prefix hits that clients were told of", cached <= counters.prefix_hit_tokens),
+        ("recomputed tokens", counters.recomputed_tokens == 0 || counters.preemptions() > 0),
+    ];
+    match rules.into_iter().find(|(_, holds)| !holds) {
+        None => Ok(()),
+        Some((rule, _)) => Err(format!("{rule}: {counters:?}")),
+    }
+}
+
+/// Adds up a run in which everything held.
+pub(super) fn summary(seen: &[Seen], counters: Option<Counters>, end: Timestamp) -> Summary {
+    let mut summary = Summary {
+        requests: seen.len() as u64,
+        simulated_us: end.0,
+        counters: counters.unwrap_or_default(),
+        ..Summary::default()
+    };
+    for seen in seen {
+        summary.tokens += seen.tokens.len() as u64;
+        let count = match seen.ending {
+            Ending::Refused(_) => &mut summary.refused,
+            Ending::Finished { .. } => &mut summary.finished,
+            Ending::Failed(_) | Ending::Cut | Ending::TooMuch => &mut summary.failed,
+            Ending::Left | Ending::Stopped(_) => &mut summary.left,
+        };
+        *count += 1;
+    }
+    summary
+}

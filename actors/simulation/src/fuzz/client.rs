@@ -1,0 +1,99 @@
+//! One client, from its request to its last event.
+
+use super::run::Stage;
+use super::scenario::{Client, Habit};
+use std::rc::Rc;
+use tiercel_actors::{FinishReason, Refusal, RequestFault, StreamEvent, TokenStream, Usage};
+use tiercel_device::TokenId;
+
+/// What a client saw.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Seen {
+    pub(super) tokens: Vec<TokenId>,
+    /// Tokens that came with log-probabilities.
+    pub(super) with_logprobs: usize,
+    pub(super) ending: Ending,
+}
+
+/// How it ended for a client.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Ending {
+    Refused(Refusal),
+    Finished {
+        reason: FinishReason,
+        usage: Usage,
+    },
+    Failed(RequestFault),
+    /// It went away.
+    Left,
+    /// It said that it had enough.
+    Stopped(Option<Usage>),
+    /// The stream closed without a last event.
+    Cut,
+    /// More came than it asked for, or something after the last event.
+    TooMuch,
+}
+
+/// Plays a client.
+pub(super) async fn visit(stage: Rc<Stage>, number: usize, client: Client) -> Seen {
+    let clock = stage.engine.clock().clone();
+    clock.sleep_until(client.at).await;
+    let most = client.request.max_tokens as usize;
+    let mut seen = Seen { tokens: Vec::new(), with_logprobs: 0, ending: Ending::Left };
+    match stage.engine.submit(client.request).await {
+        Err(refusal) => seen.ending = Ending::Refused(refusal),
+        Ok(stream) => {
+            stage.admitted(number, stream.seq());
+            if let Habit::LeavesAfter(us) = client.habit {
+                let reading = read(&stage, client.habit, most, stream, &mut seen);
+                if let Some(ending) = clock.timeout_us(us, reading).await {
+                    seen.ending = ending;
+                }
+            } else {
+                seen.ending = read(&stage, client.habit, most, stream, &mut seen).await;
+            }
+        }
+    }
+    stage.progress();
+    seen
+}
+
+async fn read(
+    stage: &Stage,
+    habit: Habit,
+    most: usize,
+    mut stream: TokenStream,
+    seen: &mut Seen,
+) -> Ending {
+    let clock = stage.engine.clock();
+    if let Habit::ReadsLate(us) = habit {
+        clock.sleep_us(us).await;
+    }
+    loop {
+        if let Habit::ReadsSlowly(us) = habit {
+            clock.sleep_us(us).await;
+        }
+        let event = stream.next().await;
+        stage.progress();
+        let ending = match event {
+            Some(StreamEvent::Token { token, logprobs }) => {
+                seen.tokens.push(token);
+                seen.with_logprobs += usize::from(logprobs.is_some());
+                match habit {
+                    Habit::LeavesAt(tokens) if seen.tokens.len() >= tokens as usize => {
+                        return Ending::Left;
+                    }
+                    Habit::StopsAt(tokens) if seen.tokens.len() >= tokens as usize => {
+                        return Ending::Stopped(stream.stop().await);
+                    }
+                    _ if seen.tokens.len() > most => return Ending::TooMuch,
+                    _ => continue,
+                }
+            }
+            Some(StreamEvent::Finished { reason, usage }) => Ending::Finished { reason, usage },
+            Some(StreamEvent::Failed(fault)) => Ending::Failed(fault),
+            None => return Ending::Cut,
+        };
+        return if stream.next().await.is_none() { ending } else { Ending::TooMuch };
+    }
+}

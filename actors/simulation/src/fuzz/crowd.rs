@@ -1,0 +1,141 @@
+//! Draws the people of a scenario: clients, the operator, and who ends it.
+
+use super::dice::Dice;
+use super::scenario::{Act, Client, DrainPlan, Habit, Order, Scenario};
+use std::sync::Arc;
+use tiercel_actors::Request;
+use tiercel_config::Policy;
+use tiercel_device::{MockOracle, MockProfile, SamplingParams, Tier, Timestamp, TokenId};
+use tiercel_policy::blocks::Salt;
+
+/// Fills a scenario with clients, orders and an end.
+pub(super) fn gather(scenario: &mut Scenario) {
+    let mut dice = Dice::new(scenario.seed, 2);
+    let requests = requests(&mut dice, &scenario.profile, &scenario.oracle());
+    let mut at = Timestamp(0);
+    let longest_gap_us = dice.pick(&[1, 300, 3_000, 10_000]);
+    for request in requests {
+        at = at + dice.below_us(longest_gap_us);
+        let habit = habit(&mut dice, request.max_tokens);
+        scenario.clients.push(Client { at, request, habit });
+    }
+    // Most of what happens comes after the last arrival.
+    let end_us = 2 * at.0 + 50_000;
+    for _ in 0..dice.pick(&[0, 0, 2, 6]) {
+        let at = Timestamp(dice.below_us(end_us));
+        scenario.orders.push(Order { at, act: act(&mut dice, scenario.clients.len()) });
+    }
+    if dice.chance(0.2) {
+        let at = Timestamp(dice.below_us(end_us));
+        scenario.drain = DrainPlan::Amid { at, grace_ms: dice.pick(&[0, 5, 10_000]) };
+    }
+}
+
+fn requests(dice: &mut Dice, profile: &MockProfile, oracle: &MockOracle) -> Vec<Request> {
+    let heads: Vec<Vec<TokenId>> = (0..3)
+        .map(|_| {
+            let len = dice.between(1..=profile.max_model_len);
+            tokens(dice, profile, len)
+        })
+        .collect();
+    let mut drawn: Vec<Request> = Vec::new();
+    let most = dice.pick(&[10, 25, 40]);
+    for _ in 0..dice.between(5..=most) {
+        let prompt = prompt(dice, profile, oracle, &heads, &drawn);
+        let max_tokens = output_len(dice, profile, prompt.len() as u32);
+        let stop_tokens = if dice.chance(0.2) {
+            let at = dice.between(1..=max_tokens.min(profile.max_model_len)) as usize;
+            oracle.output(&prompt, at).into_iter().skip(at - 1).collect()
+        } else {
+            Arc::from([])
+        };
+        let logprobs = dice.chance(0.1).then(|| dice.pick(&[0, 2]));
+        drawn.push(Request {
+            tier: dice.pick(&[Tier::Premium, Tier::Standard, Tier::Background]),
+            priority: dice.pick(&[-1, 0, 0, 1]),
+            salt: Salt([dice.pick(&[0, 0, 0, 1]); 16]),
+            prompt: prompt.into(),
+            max_tokens,
+            stop_tokens,
+            sampling: Arc::new(SamplingParams { logprobs, ..SamplingParams::greedy() }),
+        });
+    }
+    drawn
+}
+
+fn tokens(dice: &mut Dice, profile: &MockProfile, len: u32) -> Vec<TokenId> {
+    (0..len).map(|_| dice.between(0..=profile.vocab_size - 1)).collect()
+}
+
+/// A new prompt, one that starts as others do, one that was sent before, or one that goes on after an earlier
+/// answer.
+fn prompt(
+    dice: &mut Dice,
+    profile: &MockProfile,
+    oracle: &MockOracle,
+    heads: &[Vec<TokenId>],
+    earlier: &[Request],
+) -> Vec<TokenId> {
+    let len = prompt_len(dice, profile);
+    let mut prompt = match dice.between(0..=9) {
+        0..=2 if !earlier.is_empty() => {
+            let before = dice.pick(earlier);
+            let answered = dice.between(0..=before.max_tokens.min(profile.max_model_len));
+            [&before.prompt[..], &oracle.output(&before.prompt, answered as usize)].concat()
+        }
+        3..=4 if !earlier.is_empty() => return dice.pick(earlier).prompt.to_vec(),
+        5..=7 => dice.pick(heads),
+        _ => Vec::new(),
+    };
+    let missing = len.saturating_sub(prompt.len() as u32);
+    prompt.extend(tokens(dice, profile, missing));
+    prompt.truncate(len as usize);
+    prompt
+}
+
+/// Lengths at the edges of blocks and of what fits, and now and then one too long.
+fn prompt_len(dice: &mut Dice, profile: &MockProfile) -> u32 {
+    let MockProfile { block_size, max_model_len, .. } = *profile;
+    let any = dice.between(1..=max_model_len);
+    let short = dice.between(1..=max_model_len.div_ceil(3));
+    let most = if dice.chance(0.03) { max_model_len } else { max_model_len - 1 };
+    let edges =
+        [1, block_size, block_size + 1, 2 * block_size, max_model_len, any, short, short, short];
+    dice.pick(&edges).clamp(1, most)
+}
+
+fn output_len(dice: &mut Dice, profile: &MockProfile, prompt: u32) -> u32 {
+    let MockProfile { block_size, max_model_len, device_blocks, .. } = *profile;
+    let fits = max_model_len.min(device_blocks * block_size).saturating_sub(prompt).max(1);
+    let any = dice.between(1..=fits);
+    dice.pick(&[1, block_size, fits, fits, fits + block_size, any, any, any])
+}
+
+fn habit(dice: &mut Dice, max_tokens: u32) -> Habit {
+    match dice.between(0..=99) {
+        0..=7 => Habit::ReadsSlowly(dice.below_us(5_000)),
+        8..=12 => Habit::ReadsLate(dice.pick(&[20_000, 200_000, 900_000])),
+        13..=24 => {
+            let most = dice.pick(&[100, 5_000, 60_000]);
+            Habit::LeavesAfter(dice.below_us(most))
+        }
+        25..=29 => Habit::LeavesAt(dice.between(1..=max_tokens)),
+        30..=36 => Habit::StopsAt(dice.between(1..=max_tokens)),
+        _ => Habit::Reads,
+    }
+}
+
+fn act(dice: &mut Dice, clients: usize) -> Act {
+    let client = dice.between(0..=clients as u32 - 1) as usize;
+    match dice.between(0..=3) {
+        0 => Act::SetPolicy(dice.pick(Policy::ALL).0),
+        1 => {
+            let for_us = dice.pick(&[100, 5_000, 400_000]);
+            Act::Pause { client, for_us }
+        }
+        _ => {
+            let tier = dice.pick(&[Tier::Premium, Tier::Standard, Tier::Background]);
+            Act::Reprioritize { client, tier, priority: dice.pick(&[-2, 0, 2]) }
+        }
+    }
+}

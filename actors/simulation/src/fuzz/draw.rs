@@ -1,0 +1,144 @@
+//! Draws the machine of a scenario: the device and the settings.
+
+use super::crowd;
+use super::dice::Dice;
+use super::knobs;
+use super::scenario::{DrainPlan, Scenario};
+use tiercel_config::{EngineSettings, PreemptionMode, SloSettings};
+use tiercel_device::{MockFaults, MockProfile, StepId};
+
+impl Scenario {
+    /// The scenario of a seed.
+    pub fn draw(seed: u64) -> Scenario {
+        let mut dice = Dice::new(seed, 1);
+        let profile = profile(&mut dice);
+        let mut scenario = Scenario {
+            seed,
+            settings: settings(&mut dice, profile.block_size),
+            profile,
+            noise_sigma: dice.pick(&[0.0, 0.0, 0.1, 0.5]),
+            faults: faults(&mut dice),
+            clients: Vec::new(),
+            orders: Vec::new(),
+            drain: DrainPlan::AtTheEnd,
+        };
+        crowd::gather(&mut scenario);
+        scenario
+    }
+}
+
+/// A device where little more than the longest sequence fits.
+fn profile(dice: &mut Dice) -> MockProfile {
+    let block_size = dice.pick(&[1, 2, 3, 4, 4, 8, 16]);
+    let longest = dice.between(2..=24);
+    let max_model_len = (longest * block_size - dice.between(0..=block_size - 1)).max(3);
+    let spare = dice.pick(&[0, 1, 2, longest / 2, longest / 2, longest, longest, 2 * longest]);
+    let device_blocks = max_model_len.div_ceil(block_size) + spare;
+    // Now and then not even the longest sequence fits: such requests are to be refused.
+    let lacking = u32::from(spare == 0 && dice.chance(0.3));
+    // The smallest setting lets one block of the largest size be in transit.
+    let block_bytes: u64 = dice.pick(&[4 << 10, 256 << 10, 1 << 20]);
+    let copy_us = dice.pick(&[1.0, 60.0, 1_000.0, 8_000.0]);
+    MockProfile {
+        name: "fuzz".to_owned(),
+        step_base_us: dice.pick(&[50.0, 200.0, 2_000.0]),
+        decode_token_us: 2.0,
+        prefill_token_us: dice.pick(&[1.0, 20.0]),
+        kv_token_us: 0.001,
+        prefill_context_us: 0.0001,
+        prefill_step_us: 0.0,
+        link_bytes_per_s: block_bytes as f64 / copy_us * 1e6,
+        kv_bytes_per_token: block_bytes / u64::from(block_size),
+        block_size,
+        device_blocks: (device_blocks - lacking).max(1),
+        host_blocks: dice.pick(&[0, 1, longest / 2, longest, 3 * longest, 3 * longest]),
+        vocab_size: dice.pick(&[2, 10, 1000]),
+        max_model_len,
+        max_steps_in_flight: dice.pick(&[1, 2]),
+        plan_us: 0,
+        lead_us: 0,
+    }
+}
+
+fn settings(dice: &mut Dice, block_size: u32) -> EngineSettings {
+    let max_num_seqs = dice.pick(&[1, 2, 4, 8, 8, 64]);
+    let beyond = dice.pick(&[0, 1, block_size, 3 * block_size, 64]);
+    let (swap, recompute) = (PreemptionMode::Swap, PreemptionMode::Recompute);
+    let mode = if dice.chance(0.05) {
+        PreemptionMode::Drop
+    } else {
+        dice.pick(&[PreemptionMode::Auto, swap, swap, recompute])
+    };
+    // Assigned one by one: settings that are new keep their defaults.
+    let mut settings = EngineSettings::default();
+    let scheduler = &mut settings.scheduler;
+    scheduler.max_num_seqs = max_num_seqs;
+    scheduler.max_num_batched_tokens = max_num_seqs + beyond;
+    knobs::policy(dice, &mut settings, block_size);
+    settings.preemption.mode = mode;
+    settings.preemption.max_in_transit_mib = dice.pick(&[1, 256]);
+    settings.prefix_cache.enabled = dice.chance(0.75);
+    settings.admission.max_requests = if dice.chance(0.1) { 4 } else { 1024 };
+    settings.admission.max_queued_requests_per_tier = if dice.chance(0.1) { 2 } else { 256 };
+    settings.admission.max_queued_tokens_per_tier = if dice.chance(0.1) { 20 } else { 1 << 20 };
+    settings.stream.buffer_tokens = dice.pick(&[16, 17, 128]);
+    settings.stream.stall_timeout_ms = dice.pick(&[100, 300]);
+    targets(dice, &mut settings.slo);
+    settings
+}
+
+/// Targets that are easy, just within reach of the fastest device, beyond it, or absent.
+fn targets(dice: &mut Dice, slo: &mut SloSettings) {
+    let factor = dice.pick(&[1.0, 0.02, 0.001]);
+    for tier in [&mut slo.premium, &mut slo.standard, &mut slo.background] {
+        for target in [&mut tier.ttft_ms, &mut tier.tpot_ms, &mut tier.e2e_ms] {
+            *target = target.filter(|_| !dice.chance(0.1)).map(|ms| ms * factor);
+        }
+    }
+}
+
+fn faults(dice: &mut Dice) -> MockFaults {
+    if dice.chance(0.4) {
+        return MockFaults::default();
+    }
+    MockFaults {
+        copy_fails: dice.pick(&[0.0, 0.1, 0.5, 1.0]),
+        copy_slow: dice.pick(&[0.0, 0.3]),
+        step_fails: dice.pick(&[0.0, 0.0, 0.02, 0.2]),
+        step_slow: dice.pick(&[0.0, 0.05]),
+        slow_factor: dice.pick(&[2.0, 10.0]),
+        lost_at_step: dice.chance(0.03).then(|| StepId(u64::from(dice.between(1..=150)))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tiercel_config::Policy;
+
+    #[test]
+    fn every_scenario_is_one_that_an_engine_may_be_asked_to_serve() {
+        for seed in 0..500 {
+            let scenario = Scenario::draw(seed);
+            scenario.settings.check().expect("settings are within their ranges");
+            assert!((5..=40).contains(&scenario.clients.len()), "seed {seed}");
+            assert!(scenario.profile.device_blocks > 0 && scenario.profile.kv_bytes_per_token > 0);
+        }
+    }
+
+    #[test]
+    fn every_policy_and_mode_is_drawn() {
+        let drawn: Vec<Scenario> = (0..200).map(Scenario::draw).collect();
+        for (policy, name) in Policy::ALL {
+            assert!(drawn.iter().any(|s| s.settings.scheduler.policy == *policy), "{name}");
+        }
+        for mode in [
+            PreemptionMode::Auto,
+            PreemptionMode::Swap,
+            PreemptionMode::Recompute,
+            PreemptionMode::Drop,
+        ] {
+            assert!(drawn.iter().any(|s| s.settings.preemption.mode == mode), "{mode:?}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! `tiercel simulate --fuzz`.
+
+use crate::cli::Failure;
+use std::io::{IsTerminal, Write};
+use tiercel_device::Clock;
+use tiercel_simulation::fuzz::{Campaign, Scenario, Tally};
+use tracing::subscriber::NoSubscriber;
+
+/// Most scenarios of one call.
+const MAX_SCENARIOS: u64 = 100_000_000;
+/// Scenarios between two lines of progress.
+const TOLD_EVERY: u64 = 50;
+
+/// Plays the scenarios of `count` seeds.
+pub(crate) fn run(first: u64, count: u64) -> Result<(), Failure> {
+    if !(1..=MAX_SCENARIOS).contains(&count) {
+        let problem = format!("--fuzz is {count}; allowed: 1 to {MAX_SCENARIOS}");
+        return Err(Failure::usage(problem));
+    }
+    let Some(end) = first.checked_add(count) else {
+        let most = u64::MAX - count;
+        return Err(Failure::usage(format!("--seed is {first}; allowed: 0 to {most}")));
+    };
+    let clock = Clock::wall();
+    let began = clock.now();
+    let per_second = |scenarios: u64| scenarios as f64 / clock.now().since_ms(began) * 1000.0;
+    let watched = std::io::stderr().is_terminal();
+    let campaign = Campaign { seeds: first..end };
+    let play = || {
+        campaign.run(|Tally { scenarios, findings, .. }| {
+            if watched && scenarios.is_multiple_of(TOLD_EVERY) {
+                let (rate, found) = (per_second(*scenarios), findings.len());
+                eprint!("\r{scenarios} of {count} scenarios, {rate:.0} a second, {found} failed  ");
+            }
+        })
+    };
+    // Engines that are tortured have much to log; of one scenario it may be of interest.
+    let tally = match count {
+        1 => {
+            println!("seed {first}: {}", Scenario::draw(first));
+            play()
+        }
+        _ => tracing::subscriber::with_default(NoSubscriber::new(), play),
+    };
+    if watched {
+        eprint!("\r\x1b[K");
+    }
+    tell(&tally).map_err(|error| Failure::new(format!("cannot print the result: {error}")))?;
+    eprintln!("{:.0} scenarios a second", per_second(tally.scenarios));
+    match tally.findings.first() {
+        None => Ok(()),
+        Some(finding) => {
+            let (failed, played) = (tally.findings.len(), tally.scenarios);
+            let again = format!("tiercel simulate --fuzz 1 --seed {}", finding.seed);
+            Err(Failure::new(format!("{failed} of {played} scenarios failed; again: {again}")))
+        }
+    }
+}
+
+fn tell(tally: &Tally) -> std::io::Result<()> {
+    let mut out = std::io::stdout();
+    for finding in &tally.findings {
+        writeln!(out, "{finding}")?;
+    }
+    let (all, counters) = (&tally.summary, tally.summary.counters);
+    writeln!(
+        out,
+        "{} scenarios: {} requests ({} finished, {} left, {} failed, {} refused), {} tokens, {} steps \
+         ({} failed), {} preemptions, {} of {} prompt tokens cached, {:.0} simulated seconds",
+        tally.scenarios,
+        all.requests,
+        all.finished,
+        all.left,
+        all.failed,
+        all.refused,
+        all.tokens,
+        counters.steps,
+        counters.failed_steps,
+        counters.preemptions(),
+        counters.prefix_hit_tokens,
+        counters.prefix_query_tokens,
+        all.simulated_us as f64 / 1e6,
+    )
+}

@@ -1,0 +1,135 @@
+//! Faults to inject, from a TOML file.
+
+use super::MockFaults;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Largest file that is read, bytes.
+const MAX_FILE_BYTES: u64 = 64 << 10;
+
+/// Why faults could not be had from a file. One line that says what to change.
+#[derive(Debug, thiserror::Error)]
+pub enum MockFaultsError {
+    /// The file could not be read.
+    #[error("cannot read the faults file {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Not TOML, an unknown field, or a value of the wrong type.
+    #[error("{path} is not a faults file: {problem}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where and what, as the TOML reader says it.
+        problem: String,
+    },
+    /// A value that makes no sense.
+    #[error("{path}: {field} is {value}; allowed: {allowed}")]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// The field.
+        field: &'static str,
+        /// What it is.
+        value: String,
+        /// What it may be.
+        allowed: &'static str,
+    },
+}
+
+impl MockFaults {
+    /// Faults from a file that names fields of this type; those it leaves out inject nothing.
+    ///
+    /// # Errors
+    /// [`MockFaultsError`] if it cannot be read or used.
+    pub fn from_file(path: &Path) -> Result<MockFaults, MockFaultsError> {
+        let failed = |source| MockFaultsError::Read { path: path.to_owned(), source };
+        let mut text = String::new();
+        let file = File::open(path).map_err(failed)?;
+        file.take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(failed)?;
+        let faults: MockFaults = toml::from_str(&text).map_err(|error| {
+            // As few lines as it has words for.
+            let problem = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+            MockFaultsError::Parse { path: path.to_owned(), problem }
+        })?;
+        match faults.problem() {
+            None => Ok(faults),
+            Some((field, value, allowed)) => {
+                Err(MockFaultsError::Value { path: path.to_owned(), field, value, allowed })
+            }
+        }
+    }
+
+    fn problem(&self) -> Option<(&'static str, String, &'static str)> {
+        let chances = [
+            ("copy_fails", self.copy_fails),
+            ("copy_slow", self.copy_slow),
+            ("step_fails", self.step_fails),
+            ("step_slow", self.step_slow),
+        ];
+        let wrong = chances.into_iter().find(|(_, chance)| !(0.0..=1.0).contains(chance));
+        if let Some((field, chance)) = wrong {
+            return Some((field, chance.to_string(), "0 to 1"));
+        }
+        if !(1.0..=1000.0).contains(&self.slow_factor) {
+            return Some(("slow_factor", self.slow_factor.to_string(), "1 to 1000"));
+        }
+        let first = self.lost_at_step.filter(|step| step.0 == 0)?;
+        Some(("lost_at_step", first.0.to_string(), "1 and up"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::StepId;
+
+    fn read(name: &str, text: &str) -> Result<MockFaults, String> {
+        let file = format!("tiercel-faults-{}-{name}.toml", std::process::id());
+        let path = std::env::temp_dir().join(file);
+        std::fs::write(&path, text).expect("a file in the folder for temporary ones");
+        let faults = MockFaults::from_file(&path).map_err(|error| error.to_string());
+        std::fs::remove_file(&path).expect("it was there just now");
+        faults
+    }
+
+    #[test]
+    fn fields_are_read_by_name_and_what_is_left_out_breaks_nothing() {
+        assert_eq!(read("empty", ""), Ok(MockFaults::default()));
+        let faults = read("some", "copy_fails = 0.5\nstep_slow = 1\nlost_at_step = 7\n");
+        let lost_at_step = Some(StepId(7));
+        let some =
+            MockFaults { copy_fails: 0.5, step_slow: 1.0, lost_at_step, ..MockFaults::default() };
+        assert_eq!(faults, Ok(some));
+    }
+
+    #[test]
+    fn the_shipped_example_is_one() {
+        let shipped = "../../benches/faults/bad-link.toml";
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(shipped);
+        let faults = MockFaults::from_file(&path).expect("a good file");
+        assert_ne!(faults, MockFaults::default());
+    }
+
+    #[test]
+    fn an_error_is_one_line_with_file_field_and_what_is_allowed() {
+        for (name, text, says) in [
+            ("chance", "copy_fails = 1.5", "copy_fails is 1.5; allowed: 0 to 1"),
+            ("nan", "step_slow = nan", "step_slow is NaN; allowed: 0 to 1"),
+            ("factor", "slow_factor = 0.5", "slow_factor is 0.5; allowed: 1 to 1000"),
+            ("zero", "lost_at_step = 0", "lost_at_step is 0; allowed: 1 and up"),
+            ("unknown", "copy_fail = 0.1", "expected one of `copy_fails`, `copy_slow`"),
+            ("type", "copy_fails = 'often'", "copy_fails"),
+        ] {
+            let error = read(name, text).expect_err(text);
+            assert!(error.contains(says) && error.contains(name), "{error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+        let missing = MockFaults::from_file(Path::new("/nonexistent/faults.toml"));
+        assert!(missing.expect_err("no file").to_string().contains("/nonexistent/faults.toml"));
+    }
+}
