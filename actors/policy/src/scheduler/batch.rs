@@ -3,7 +3,7 @@
 use crate::protocol::{Grant, GrantOutcome, PreemptOutcome, Preempted, StepGrant};
 use crate::scheduler::outcome::{Effect, RequestFault};
 use crate::scheduler::sequence::{Opened, Phase, Sequence};
-use crate::scheduler::state::{InFlight, Scheduler, Stage, SubmittedSlice};
+use crate::scheduler::state::{InFlight, Scheduler, Scope, Stage, SubmittedSlice};
 use std::sync::Arc;
 use tiercel_device::{BlockId, SeqId, SeqSlice, SliceInput, StepBatch, Ticket, TokenId};
 
@@ -56,11 +56,11 @@ impl Scheduler {
                 GrantOutcome::Denied { .. } => self.denied(ticket),
             }
         }
-        self.adjust_open_limit(opened, open_denied);
+        if self.scope == Scope::All {
+            self.adjust_open_limit(opened, open_denied);
+        }
+        self.narrow(batch.slices.is_empty());
         if batch.slices.is_empty() {
-            // Decodes had no part in it: they need not wait for what prompts wait for.
-            self.prompts_denied = std::mem::take(&mut self.prompts_alone);
-            self.replan |= self.prompts_denied;
             // It will never run: what waits for it need not wait.
             self.completed_step = grant.step;
             return (None, effects);
@@ -68,6 +68,18 @@ impl Scheduler {
         batch.ends = std::mem::take(&mut self.device_ends);
         self.stage = Stage::Stepping(in_flight);
         (Some(batch), effects)
+    }
+
+    /// Decides whom the next plan is for, after one that came to nothing (`empty`) or not.
+    fn narrow(&mut self, empty: bool) {
+        let left_out = std::mem::take(&mut self.left_out);
+        self.scope = match self.scope {
+            Scope::All if left_out && empty => Scope::Running,
+            Scope::Running if left_out && empty => Scope::Decodes,
+            _ => Scope::All,
+        };
+        // Those it is for need not wait for what the others wait for.
+        self.replan |= empty && self.scope != Scope::All;
     }
 
     fn denied(&mut self, ticket: Ticket) {

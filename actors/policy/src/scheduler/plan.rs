@@ -3,7 +3,7 @@
 use crate::protocol::{StepRequest, Want, WantKind};
 use crate::scheduler::prompts::Share;
 use crate::scheduler::sequence::{Phase, Sequence};
-use crate::scheduler::state::{Scheduler, Stage};
+use crate::scheduler::state::{Scheduler, Scope, Stage};
 use crate::scheduler::victims::{Claim, Victims};
 use tiercel_config::{Allocation, Batching, SchedulerSettings, ToStart};
 use tiercel_device::{StepId, Tier, Timestamp};
@@ -23,9 +23,13 @@ impl Scheduler {
         self.age(now);
         let victims = self.victims(now);
         let others_first = std::mem::take(&mut self.suspect_denied);
-        let decodes_only = std::mem::take(&mut self.prompts_denied);
-        let (wants, prompts_alone) = self.wants(&victims, (others_first, decodes_only), now);
-        self.prompts_alone = prompts_alone;
+        let (mut wants, mut left_out) = self.wants(&victims, others_first, now);
+        if wants.is_empty() && self.scope != Scope::All {
+            // Those it was for are gone or held, or have no place in a step; that is not tried again.
+            self.scope = Scope::All;
+            (wants, left_out) = (self.wants(&victims, others_first, now).0, false);
+        }
+        self.left_out = left_out;
         let news = !self.progress.is_empty() || !self.released.is_empty();
         if wants.is_empty() && !news {
             return None;
@@ -45,21 +49,22 @@ impl Scheduler {
         })
     }
 
-    /// The step's wants, best first, and whether they are of prompts alone.
-    fn wants(
-        &self,
-        victims: &Victims,
-        (others_first, decodes_only): (bool, bool),
-        now: Timestamp,
-    ) -> (Vec<Want>, bool) {
+    /// The step's wants, best first, and whether somebody was left out who runs.
+    fn wants(&self, victims: &Victims, others_first: bool, now: Timestamp) -> (Vec<Want>, bool) {
         let mut shares = self.candidates(others_first);
-        let prompts_alone = self.share_out(&mut shares, decodes_only, now);
+        let running = |shares: &[Share<'_>]| {
+            let running = shares.iter().filter(|share| share.sequence.phase == Phase::Running);
+            running.filter(|share| share.tokens > 0).count()
+        };
+        self.share_out(&mut shares, now);
+        let could_run = self.sequences.active().filter(|(_, s)| s.runnable()).count();
+        let left_out = running(&shares) < could_run;
         let mut wants = Vec::with_capacity(shares.len());
         for share in shares.iter().filter(|share| share.tokens > 0) {
             let first = wants.is_empty();
             wants.push(self.want(share, first, victims, now));
         }
-        (wants, prompts_alone)
+        (wants, left_out)
     }
 
     /// Who may be in the step: runnable sequences in order of their turn, as many as the step holds.
@@ -69,9 +74,10 @@ impl Scheduler {
         let suspected = |sequence: &Sequence| self.suspects.contains(&sequence.id);
         let share = |(rank, sequence)| Share { sequence, rank, tokens: 0 };
         let running = self.sequences.active();
-        let running = running.filter(|(_, s)| s.phase == Phase::Running && !s.held()).map(share);
+        let running = running.filter(|(_, s)| s.runnable()).map(share);
         let (starts, mut opens) = (self.starts(), 0);
-        let waiting = self.sequences.queue().filter(|(_, s)| starts || s.was_open());
+        let all = self.scope == Scope::All;
+        let waiting = self.sequences.queue().filter(|(_, s)| all && (starts || s.was_open()));
         // While nobody is suspected, the rest of the queue need not be looked at.
         let looked_at = if self.suspects.is_empty() { self.open_limit } else { usize::MAX };
         let waiting = waiting.take(looked_at).filter(|(_, sequence)| {

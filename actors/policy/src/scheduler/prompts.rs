@@ -2,7 +2,7 @@
 
 use crate::scheduler::rank::Rank;
 use crate::scheduler::sequence::Sequence;
-use crate::scheduler::state::Scheduler;
+use crate::scheduler::state::{Scheduler, Scope};
 use tiercel_config::{Budget, PrefillOrder, StepMix};
 use tiercel_device::{Tier, Timestamp};
 
@@ -17,19 +17,13 @@ pub(crate) struct Share<'a> {
 impl Scheduler {
     /// Gives each candidate its tokens. Decodes are given theirs before any prompt, so that a long one
     /// never stalls a stream; prompts share what is left. Under `prompts-alone` a step with prompts has no
-    /// decodes; says whether it is such a step.
-    pub(crate) fn share_out(
-        &self,
-        shares: &mut Vec<Share<'_>>,
-        decodes_only: bool,
-        now: Timestamp,
-    ) -> bool {
-        if decodes_only {
+    /// decodes.
+    pub(crate) fn share_out(&self, shares: &mut Vec<Share<'_>>, now: Timestamp) {
+        if self.scope == Scope::Decodes {
             shares.retain(|share| share.sequence.decoding());
         }
         let prompts = shares.iter().any(|share| !share.sequence.decoding());
-        let prompts_alone = self.settings.mix == StepMix::PromptsAlone && prompts;
-        if prompts_alone {
+        if self.settings.mix == StepMix::PromptsAlone && prompts {
             shares.retain(|share| !share.sequence.decoding());
         }
         if self.settings.pause_background {
@@ -44,7 +38,6 @@ impl Scheduler {
             let room = self.settings.max_num_batched_tokens - decodes;
             self.share_prompts(shares, budget, room);
         }
-        prompts_alone
     }
 
     fn share_prompts(&self, shares: &mut [Share<'_>], budget: u32, room: u32) {

@@ -184,6 +184,11 @@ impl Sequence {
         Ticket { seq: self.id, epoch: self.epoch }
     }
 
+    /// Whether it may be in a step as it is.
+    pub(crate) fn runnable(&self) -> bool {
+        self.phase == Phase::Running && !self.held()
+    }
+
     pub(crate) fn held(&self) -> bool {
         self.held_by_operator || self.held_by_stream
     }

@@ -36,10 +36,10 @@ pub struct Scheduler {
     pub(crate) suspects: BTreeSet<SeqId>,
     /// Whether the last plan was for a suspect alone, and the store had no blocks for it.
     pub(crate) suspect_denied: bool,
-    /// Whether the last plan was for prompts alone, and none of them could run.
-    pub(crate) prompts_denied: bool,
-    /// Whether the plan under way is for prompts alone.
-    pub(crate) prompts_alone: bool,
+    /// Whom the next plan, or the one under way, is for.
+    pub(crate) scope: Scope,
+    /// Whether the plan under way left somebody out who runs.
+    pub(crate) left_out: bool,
     /// When blocks to mirror were last counted, and what is left of a block.
     pub(crate) mirrored: (Timestamp, f64),
     /// Whether a static batch takes nobody more: one of it has ended.
@@ -71,6 +71,18 @@ pub(crate) enum Stage {
     Reserving(StepId),
     /// The device runs this step.
     Stepping(InFlight),
+}
+
+/// Whom a plan is for. What waiting prompts are offered of a step is lost if they are then denied blocks: if
+/// the step is empty and somebody was left out who runs, and perhaps holds those very blocks, the next plan is
+/// narrower.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    All,
+    /// Those that hold blocks.
+    Running,
+    /// Those whose prompts are computed.
+    Decodes,
 }
 
 /// A step at the device.
@@ -165,8 +177,8 @@ impl Scheduler {
             device_ends: Vec::new(),
             suspects: BTreeSet::new(),
             suspect_denied: false,
-            prompts_denied: false,
-            prompts_alone: false,
+            scope: Scope::All,
+            left_out: false,
             mirrored: (Timestamp(0), 0.0),
             batch_closed: false,
             opened: 0,
@@ -187,6 +199,7 @@ impl Scheduler {
         let max_in_transit_mib = self.preemption.max_in_transit_mib;
         self.preemption = PreemptionSettings { max_in_transit_mib, ..preset.preemption };
         self.place_all();
+        self.batch_closed = false;
         self.replan = true;
     }
 

@@ -274,6 +274,10 @@ fn waiters_that_were_denied_leave_their_places_to_those_who_run() {
         StepGrant { step: request.step, grants, ..StepGrant::default() }
     };
     s.granted(denied(&request));
+    assert!(s.must_replan(), "those who run need not wait for those who wait");
+    let batch = submit(&mut s);
+    assert_eq!(batch.slices.iter().map(|slice| slice.seq.0).collect::<Vec<_>>(), [1, 2]);
+    s.step_done(all_sample(&batch, 1), Timestamp(501));
     let request = s.plan(NOW).expect("a step");
     assert_eq!(ids(&request), [3, 1, 2], "one waiter still asks");
     s.granted(grant_all(&request));
