@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 use tiercel_actors::{Engine, EngineHandle, Request, StreamEvent, TokenStream, Usage};
-use tiercel_config::{EngineSettings, PreemptionMode};
+use tiercel_config::{EngineSettings, Policy, PreemptionMode};
 use tiercel_device::{Clock, SamplingParams, Tier, TokenId};
 use tiercel_gpu::{KvType, WeightFormat};
 use tiercel_model::load::{KvCapacity, LoadOptions, load};
@@ -285,6 +285,29 @@ async fn preempted(setup: &Setup, expected: &[Vec<TokenId>], mode: PreemptionMod
     engine.drain(1_000).await;
 }
 
+/// Requests of all tiers grow together in a pool that holds about one of them, under each policy.
+async fn under_every_policy(setup: &Setup, expected: &[Vec<TokenId>]) {
+    let mut preemptions = 0;
+    for (policy, name) in Policy::ALL {
+        let mut variation = Variation { device_blocks: TIGHT, ..Variation::default() };
+        variation.settings.use_policy(*policy);
+        let scheduler = &mut variation.settings.scheduler;
+        (scheduler.max_num_seqs, scheduler.max_num_batched_tokens) = (8, 64);
+        let engine = setup.engine(&variation);
+        let mut streams = Vec::new();
+        for (tier, (index, case)) in Tier::ALL.into_iter().skip(1).cycle().zip(setup.short()) {
+            let stream = engine.submit(case.request(tier)).await.unwrap();
+            streams.push((index, case, actix_rt::spawn(finish(stream, Vec::new()))));
+        }
+        for (index, case, reader) in streams {
+            case.expect(name, &expected[index], &reader.await.unwrap());
+        }
+        preemptions += engine.status().await.unwrap().counters.preemptions();
+        engine.drain(1_000).await;
+    }
+    assert!(preemptions > 0, "memory was not short");
+}
+
 async fn cached(setup: &Setup, expected: &[Vec<TokenId>]) {
     let mut variation = Variation::default();
     variation.settings.prefix_cache.enabled = true;
@@ -325,6 +348,16 @@ fn check(setup: &Setup) {
 fn default_weights() {
     let names = ["chat-python", "chat-turns", "raw-german", "chat-long-summary"];
     check(&Setup::new(WeightFormat::Auto, LoadOptions::default().kv_type, &names));
+}
+
+#[test]
+fn every_policy() {
+    let names = ["chat-python", "chat-turns", "raw-german"];
+    let setup = Setup::new(WeightFormat::Auto, LoadOptions::default().kv_type, &names);
+    actix_rt::System::new().block_on(async {
+        let expected = alone(&setup).await;
+        under_every_policy(&setup, &expected).await;
+    });
 }
 
 #[test]

@@ -13,6 +13,7 @@ const PLAIN: Preset = Preset {
         policy: Policy::Fcfs,
         max_num_seqs: 64,
         max_num_batched_tokens: 256,
+        max_prefill_tokens: 0,
         order: Order::Arrival,
         batching: Batching::Continuous,
         mix: StepMix::Mixed,
@@ -119,11 +120,12 @@ impl Policy {
             ..PLAIN.scheduler
         };
         let sized = Preset { max_num_batched_tokens: Some(512), preemption: RECOMPUTE, ..PLAIN };
+        let room_for_decodes = Some(768);
         match self {
             Policy::Sarathi => Preset {
-                about: "Sarathi-Serve: steps of at most 512 tokens, decodes first, then one prompt at a \
-                        time in chunks.",
-                scheduler,
+                about: "Sarathi-Serve: decodes, and beside them at most 512 tokens of one prompt at a time.",
+                scheduler: SchedulerSettings { max_prefill_tokens: 512, ..scheduler },
+                max_num_batched_tokens: room_for_decodes,
                 ..sized
             },
             Policy::Splitfuse => Preset {

@@ -99,6 +99,15 @@ fn a_step_leaves_only_so_many_prompts_partly_computed() {
 }
 
 #[test]
+fn prompts_may_be_kept_to_so_many_tokens_beside_the_decodes() {
+    let mut s = plain(|e| e.scheduler.max_prefill_tokens = 6);
+    s.enqueue(sequence(1, Tier::Standard, 4));
+    run(&mut s, 1);
+    s.enqueue(sequence(2, Tier::Standard, 40));
+    assert_eq!(shares(&plan(&mut s)), [(1, 1), (2, 6)]);
+}
+
+#[test]
 fn a_long_prompt_may_take_a_share_of_the_context_in_one_step() {
     let mut s = plain(|e| e.scheduler.long_prefill_percent = 2.0);
     s.enqueue(sequence(1, Tier::Standard, 100));

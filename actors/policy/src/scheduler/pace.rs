@@ -57,7 +57,7 @@ impl Scheduler {
     /// tiers better than theirs allow it.
     pub(crate) fn prefill_budget(&self, candidates: &[Share<'_>], now: Timestamp) -> u32 {
         let (decodes, kv_tokens) = streams_in(candidates);
-        let room = self.settings.max_num_batched_tokens.saturating_sub(decodes);
+        let room = self.prefill_room(decodes);
         if self.settings.budget == Budget::Fixed {
             return room;
         }

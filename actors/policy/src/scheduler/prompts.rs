@@ -3,7 +3,7 @@
 use crate::scheduler::rank::Rank;
 use crate::scheduler::sequence::Sequence;
 use crate::scheduler::state::{Scheduler, Scope};
-use tiercel_config::{Budget, PrefillOrder, StepMix};
+use tiercel_config::{Budget, PrefillOrder, SchedulerSettings, StepMix};
 use tiercel_device::{Tier, Timestamp};
 
 /// A candidate of the step and the tokens it is given.
@@ -35,7 +35,7 @@ impl Scheduler {
         }
         if prompts {
             let budget = self.prefill_budget(shares, now);
-            let room = self.settings.max_num_batched_tokens - decodes;
+            let room = self.prefill_room(decodes);
             self.share_prompts(shares, budget, room);
         }
     }
@@ -89,6 +89,13 @@ impl Scheduler {
         let aligned = chunk - chunk % unit;
         // The end of a prompt is as long as it is, and where no whole unit fits somebody still goes on.
         if chunk == left || (aligned == 0 && first) { chunk } else { aligned }
+    }
+
+    /// Most prompt tokens in a step with so many decodes, whatever these can afford.
+    pub(crate) fn prefill_room(&self, decodes: u32) -> u32 {
+        let SchedulerSettings { max_num_batched_tokens, max_prefill_tokens, .. } = self.settings;
+        let most = if max_prefill_tokens == 0 { u32::MAX } else { max_prefill_tokens };
+        max_num_batched_tokens.saturating_sub(decodes).min(most)
     }
 
     fn long_prefill_threshold(&self) -> u32 {

@@ -37,6 +37,7 @@ fn scheduler(dice: &mut Dice, s: &mut SchedulerSettings, block_size: u32) {
         s.mix => [StepMix::Mixed, StepMix::PromptsAlone];
         s.budget => [Budget::Fixed, Budget::Slack];
         s.chunked_prefill => [true, false];
+        s.max_prefill_tokens => [0, 1, 7];
         s.chunk_alignment => [0, block_size, 64];
         s.long_prefill_token_threshold => [0, 1, block_size, block_size + 1, 7];
         s.long_prefill_percent => [0.0, 4.0, 30.0];

@@ -1,0 +1,31 @@
+//! What it costs to preempt a request, in the states of a table of the literature, from the cost model that
+//! the scheduler decides by: `cargo run --release -p tiercel-simulation --example preemption_costs`.
+
+use tiercel_device::{Clock, MockDevice, MockOptions, MockProfile};
+use tiercel_policy::scheduler::CostModel;
+use tiercel_simulation::simulate;
+
+/// (prompt, output so far), tokens.
+const STATES: [(u32, u32); 6] =
+    [(512, 10), (512, 100), (2048, 50), (8192, 200), (512, 500), (32_768, 100)];
+/// Streams in the step that a dropped request's outputs are made again in.
+const STREAMS: u32 = 128;
+
+fn main() {
+    println!("prompt,output,swap_ms,recompute_ms,drop_ms");
+    simulate(async |clock: Clock| {
+        let profile = MockProfile::named("llama70b-tp8-a100").expect("it is built in");
+        let device = MockDevice::open(MockOptions::new(profile, clock));
+        let cost = CostModel::new(device.profile, &device.info);
+        for (prompt, output) in STATES {
+            let computed = prompt + output;
+            let blocks = computed / device.info.block_size;
+            let swap_ms = 2.0 * cost.copy_us(blocks) / 1000.0;
+            let recompute_ms = cost.recompute_us(computed) / 1000.0;
+            // Sent again, it computes its prompt and then its outputs, a step each.
+            let step_ms = cost.step_us(STREAMS, 0, u64::from(STREAMS * 512)) / 1000.0;
+            let drop_ms = cost.recompute_us(prompt) / 1000.0 + f64::from(output) * step_ms;
+            println!("{prompt},{output},{swap_ms:.1},{recompute_ms:.1},{drop_ms:.0}");
+        }
+    });
+}
