@@ -45,10 +45,20 @@ fn what_is_shown_can_be_given_back_and_means_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("mine.toml");
     std::fs::write(&file, printed(&["policy", "show", "priority+preempt+slo"])).unwrap();
-    let workload = concat!(env!("CARGO_MANIFEST_DIR"), "/../benches/workloads/w2-memory-tight.toml");
+    let workload =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../benches/workloads/w2-memory-tight.toml");
     let table = |policy: &str| {
-        let args =
-            ["simulate", "--workload", workload, "--duration", "160", "--seed", "5", "--policy", policy];
+        let args = [
+            "simulate",
+            "--workload",
+            workload,
+            "--duration",
+            "160",
+            "--seed",
+            "5",
+            "--policy",
+            policy,
+        ];
         // All but the policy's name.
         printed(&args).replace("priority+preempt+slo", "mine").replace(' ', "")
     };
@@ -67,7 +77,8 @@ fn a_policy_file_that_is_none_is_refused_in_one_line() {
         ("[scheduler]\nmax_num_seqs = 0\n", "a whole number from 1 to 4096"),
     ] {
         std::fs::write(&file, text).unwrap();
-        let line = refused(&["simulate", "--workload", workload, "--policy", file.to_str().unwrap()]);
+        let line =
+            refused(&["simulate", "--workload", workload, "--policy", file.to_str().unwrap()]);
         assert!(line.contains(expected), "{expected} in {line}");
     }
 }

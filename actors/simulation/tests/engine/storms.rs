@@ -3,7 +3,7 @@
 use super::{storm, tight};
 use tiercel_actors::Request;
 use tiercel_actors::{RequestFault, StreamEvent};
-use tiercel_config::{Policy, PreemptionMode};
+use tiercel_config::{EngineSettings, Policy, PreemptionMode};
 use tiercel_device::Tier;
 use tiercel_simulation::{Collected, collect, request, simulate};
 
@@ -147,4 +147,52 @@ fn a_large_request_is_not_overtaken_for_ever_by_small_ones() {
         assert!(waiting > 20, "the small ones were meant to outnumber the places: {waiting}");
         assert!(large.expect("it was sent").is_finished(), "it still waits behind later ones");
     });
+}
+
+/// Preemptions while premium requests come one by one into a pool that background requests fill: all, and the most of
+/// one request.
+fn preemptions_by_intruders(change: fn(&mut EngineSettings)) -> (u64, u32) {
+    simulate(async |clock| {
+        let mut laboratory = tight(clock, PreemptionMode::Recompute);
+        laboratory.settings.use_policy(Policy::PriorityPreempt);
+        laboratory.settings.preemption.mode = PreemptionMode::Recompute;
+        laboratory.settings.preemption.max_per_request = 1000;
+        laboratory.settings.scheduler.watermark_percent = 0.0;
+        change(&mut laboratory.settings);
+        let engine = laboratory.start();
+        let mut readers = Vec::new();
+        for id in 1..=8 {
+            let background = Request { tier: Tier::Background, ..request(&[id; 20], 100) };
+            readers.push(actix_rt::spawn(collect(engine.submit(background).await.unwrap())));
+        }
+        for id in 10..70 {
+            engine.clock().sleep_us(4_000).await;
+            let premium = Request { tier: Tier::Premium, ..request(&[id; 24], 2) };
+            readers.push(actix_rt::spawn(collect(engine.submit(premium).await.unwrap())));
+        }
+        let mut most = 0;
+        for reader in readers {
+            let end = reader.await.unwrap().end;
+            let Some(StreamEvent::Finished { usage, .. }) = end else { panic!("{end:?}") };
+            most = most.max(usage.preemptions);
+        }
+        (engine.status().await.unwrap().counters.preemptions(), most)
+    })
+}
+
+/// A request that resumes into the last blocks is out again with the next better one that comes. What keeps two
+/// from taking turns for ever is the room that must stay free when a background request resumes; and a request that
+/// was taken as often as allowed is spared.
+#[test]
+fn requests_do_not_take_each_others_places_over_and_over() {
+    let (without, without_limit) = preemptions_by_intruders(|_| ());
+    let (hysteresis, _) =
+        preemptions_by_intruders(|settings| settings.scheduler.background_watermark_percent = 25.0);
+    let (_, limit) = preemptions_by_intruders(|settings| settings.preemption.max_per_request = 1);
+    assert!(without >= 20, "only {without} preemptions: there was nothing to keep from happening");
+    assert!(
+        2 * hysteresis <= without,
+        "{hysteresis} preemptions with room kept, {without} without"
+    );
+    assert!(3 * limit <= 2 * without_limit, "{limit} of one with a limit, {without_limit} without");
 }
