@@ -243,7 +243,7 @@ impl Policy {
                 scheduler: SchedulerSettings {
                     budget: Budget::Slack,
                     background_prefill_percent: 25,
-                    background_watermark_percent: 7.0,
+                    background_watermark_percent: 5.0,
                     ..scheduler
                 },
                 preemption: PreemptionSettings { victim: VictimRule::ResumeCost, ..preemption },
@@ -256,11 +256,12 @@ impl Policy {
         let tiercel = Policy::Tiercel.preset();
         match self {
             Policy::Throughput => Preset {
-                about: "Most tokens a second: steps of up to 2048 tokens in order of arrival, whatever that \
-                        does to the streams in them.",
-                scheduler: PLAIN.scheduler,
+                about: "Most tokens a second: steps of up to 2048 tokens, whatever that does to the streams in \
+                        them.",
+                scheduler: SchedulerSettings { order: Order::Tier, ..PLAIN.scheduler },
                 max_num_batched_tokens: Some(2048),
                 preemption: PreemptionSettings {
+                    to_start: ToStart::LowerTier,
                     victim: VictimRule::ResumeCost,
                     ..PLAIN.preemption
                 },

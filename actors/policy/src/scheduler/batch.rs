@@ -84,6 +84,9 @@ impl Scheduler {
 
     fn denied(&mut self, ticket: Ticket) {
         self.shortage = true;
+        if let Some(sequence) = self.sequences.active_mut(ticket.seq) {
+            sequence.denied = true;
+        }
         if self.suspects.contains(&ticket.seq) {
             self.suspect_denied = true;
             self.replan = true;
@@ -101,6 +104,7 @@ impl Scheduler {
         let sequence = self.sequences.active_mut(ticket.seq);
         // A sequence cancelled while the store was asked is gone; its release goes with the next request.
         let Some(sequence) = sequence.filter(|s| s.epoch == ticket.epoch) else { return };
+        sequence.denied = false;
         if let Some(table) = table {
             sequence.table = table;
         }

@@ -72,13 +72,15 @@ impl Scheduler {
         }
     }
 
-    fn prefill_key(&self, sequence: &Sequence) -> (u8, u64) {
+    /// Whoever was denied blocks to grow comes first: others were made to give way for it, and what they gave may
+    /// only now have come free.
+    fn prefill_key(&self, sequence: &Sequence) -> (u8, bool, u64) {
         let key = match self.settings.prefill_order {
             PrefillOrder::Rank => 0,
             PrefillOrder::Deadline => self.first_token_due(sequence).0,
             PrefillOrder::Shortest => u64::from(sequence.left_to_compute()),
         };
-        (sequence.place.level, key)
+        (sequence.place.level, !sequence.denied, key)
     }
 
     /// Tokens of a prompt with `left` to compute in a step that has `room` for it; `first` if it is the

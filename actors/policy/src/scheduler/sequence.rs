@@ -109,6 +109,8 @@ pub(crate) struct Sequence {
     pub(crate) opened_number: u64,
     /// Known tokens when it opened last; at least those of the prompt count as begun.
     len_at_open: u32,
+    /// Whether it was denied the blocks to grow, the last time it asked.
+    pub(crate) denied: bool,
     /// Output it was expected to have, tokens.
     pub(crate) predicted_tokens: f64,
     /// Its tag in the fair queue of tenants.
@@ -150,6 +152,7 @@ impl Sequence {
             saved: false,
             opened_number: 0,
             len_at_open: 0,
+            denied: false,
             predicted_tokens: 0.0,
             start_tag: 0.0,
             on_device: false,
