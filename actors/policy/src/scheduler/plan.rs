@@ -29,7 +29,8 @@ impl Scheduler {
             self.scope = Scope::All;
             (wants, left_out) = (self.wants(&victims, others_first, now).0, false);
         }
-        self.left_out = left_out;
+        // While a failed step is investigated most are left out on purpose.
+        self.left_out = left_out && self.suspects.is_empty();
         let news = !self.progress.is_empty() || !self.released.is_empty();
         if wants.is_empty() && !news {
             return None;

@@ -43,7 +43,8 @@ impl Scheduler {
     fn share_prompts(&self, shares: &mut [Share<'_>], budget: u32, room: u32) {
         let mut queue: Vec<usize> =
             (0..shares.len()).filter(|at| !shares[*at].sequence.decoding()).collect();
-        if self.settings.prefill_order != PrefillOrder::Rank {
+        // A plan that follows one that came to nothing is for the best-ranked: only it may take everybody's blocks.
+        if self.settings.prefill_order != PrefillOrder::Rank && self.scope == Scope::All {
             // Stable: equals stay in order of service.
             queue.sort_by_key(|at| self.prefill_key(shares[*at].sequence));
         }
