@@ -7,6 +7,9 @@ use crate::scheduler::state::{InFlight, Scheduler, Scope, Stage, SubmittedSlice}
 use std::sync::Arc;
 use tiercel_device::{BlockId, SeqId, SeqSlice, SliceInput, StepBatch, Ticket, TokenId};
 
+/// Plans that may come to nothing before the next event is waited for. All kinds of them are fewer.
+const MOST_FRUITLESS: u32 = 8;
+
 /// Tokens of a sequence to run in a step.
 struct Slice {
     input: Vec<TokenId>,
@@ -73,6 +76,7 @@ impl Scheduler {
     /// Decides whom the next plan is for, after one that came to nothing (`empty`) or not.
     fn narrow(&mut self, empty: bool) {
         let left_out = std::mem::take(&mut self.left_out);
+        self.fruitless = if empty { self.fruitless + 1 } else { 0 };
         self.scope = match self.scope {
             Scope::All if left_out && empty => Scope::Running,
             Scope::Running if left_out && empty => Scope::Decodes,
@@ -80,6 +84,9 @@ impl Scheduler {
         };
         // Those it is for need not wait for what the others wait for.
         self.replan |= empty && self.scope != Scope::All;
+        if self.fruitless >= MOST_FRUITLESS {
+            (self.replan, self.scope) = (false, Scope::All);
+        }
     }
 
     fn denied(&mut self, ticket: Ticket) {

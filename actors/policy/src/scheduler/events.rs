@@ -19,7 +19,7 @@ impl Scheduler {
         }
         let mut sequence = Sequence::new(new, self.limits.block_size);
         self.place_new(&mut sequence);
-        self.replan = true;
+        self.noticed();
         self.sequences.insert(sequence);
     }
 
@@ -46,7 +46,9 @@ impl Scheduler {
             Hold::Operator => sequence.held_by_operator = held,
             Hold::Stream => sequence.held_by_stream = held,
         });
-        self.replan |= known.is_some();
+        if known.is_some() {
+            self.noticed();
+        }
         known.is_some()
     }
 
@@ -56,7 +58,7 @@ impl Scheduler {
         (sequence.tier, sequence.priority) = (tier, priority);
         self.place(&mut sequence);
         self.sequences.insert(sequence);
-        self.replan = true;
+        self.noticed();
         true
     }
 
@@ -168,7 +170,7 @@ impl Scheduler {
 
     /// Applies an event of the store. For a prepared preemption the answer says what to tell it.
     pub fn store_event(&mut self, event: StoreEvent) -> PreemptDecision {
-        self.replan = true;
+        self.noticed();
         match event {
             StoreEvent::PreemptCopied { ticket, copied, .. } => self.copied_out(ticket, copied),
             StoreEvent::Resumed { ticket, computed, .. } => {
@@ -203,7 +205,7 @@ impl Scheduler {
         let sequence = self.sequences.remove(seq)?;
         self.suspects.remove(&seq);
         self.learn_from(&sequence, matches!(outcome, Some(Ok(_))));
-        self.replan = true;
+        self.noticed();
         // Reports about it would name blocks it no longer has.
         self.progress.retain(|progress| progress.seq != seq);
         self.released.push(seq);

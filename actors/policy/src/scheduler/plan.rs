@@ -22,7 +22,7 @@ impl Scheduler {
         self.replan = false;
         self.age(now);
         let victims = self.victims(now);
-        let others_first = std::mem::take(&mut self.suspect_denied);
+        let others_first = std::mem::take(&mut self.suspect_denied) || self.scope != Scope::All;
         let (mut wants, mut left_out) = self.wants(&victims, others_first, now);
         if wants.is_empty() && self.scope != Scope::All {
             // Those it was for are gone or held, or have no place in a step; that is not tried again.
@@ -30,7 +30,7 @@ impl Scheduler {
             (wants, left_out) = (self.wants(&victims, others_first, now).0, false);
         }
         // While a failed step is investigated most are left out on purpose.
-        self.left_out = left_out && self.suspects.is_empty();
+        self.left_out = left_out && (self.suspects.is_empty() || others_first);
         let news = !self.progress.is_empty() || !self.released.is_empty();
         if wants.is_empty() && !news {
             return None;
@@ -92,7 +92,7 @@ impl Scheduler {
         let mut shares = self.in_turn(running, waiting.map(share), usize::MAX);
         if let Some(suspect) = shares.iter().find(|share| suspected(share.sequence)).copied() {
             shares.retain(|share| others_first && !suspected(share.sequence));
-            if shares.is_empty() {
+            if shares.is_empty() && self.scope == Scope::All {
                 shares.push(suspect);
             }
         }

@@ -40,6 +40,8 @@ pub struct Scheduler {
     pub(crate) scope: Scope,
     /// Whether the plan under way left somebody out who runs.
     pub(crate) left_out: bool,
+    /// Plans that came to nothing, one after the other, since something happened.
+    pub(crate) fruitless: u32,
     /// When blocks to mirror were last counted, and what is left of a block.
     pub(crate) mirrored: (Timestamp, f64),
     /// Whether a static batch takes nobody more: one of it has ended.
@@ -179,6 +181,7 @@ impl Scheduler {
             suspect_denied: false,
             scope: Scope::All,
             left_out: false,
+            fruitless: 0,
             mirrored: (Timestamp(0), 0.0),
             batch_closed: false,
             opened: 0,
@@ -200,7 +203,7 @@ impl Scheduler {
         self.preemption = PreemptionSettings { max_in_transit_mib, ..preset.preemption };
         self.place_all();
         self.batch_closed = false;
-        self.replan = true;
+        self.noticed();
     }
 
     /// How far predicted output lengths were off.
@@ -218,6 +221,12 @@ impl Scheduler {
     pub fn copied(&mut self, blocks: u32, duration_us: u64) {
         self.cost.observe_copy(blocks, duration_us);
         self.counters.copied_blocks += u64::from(blocks);
+    }
+
+    /// Something happened that another plan could answer.
+    pub(crate) fn noticed(&mut self) {
+        self.replan = true;
+        self.fruitless = 0;
     }
 
     /// Totals since the start.
