@@ -145,6 +145,8 @@ impl EngineSettings {
         range("scheduler.chunk_alignment", s.chunk_alignment, 0, 1024)?;
         range("scheduler.long_prefill_percent", s.long_prefill_percent, 0.0, 100.0)?;
         range("scheduler.ageing_s", s.ageing_s, 0.0, 86_400.0)?;
+        let unit = self.preemption.victim_gives_blocks;
+        range("preemption.victim_gives_blocks", unit, 1, 65_536)?;
         range("preemption.mirror_percent", self.preemption.mirror_percent, 0, 100)?;
         range("preemption.max_in_transit_mib", self.preemption.max_in_transit_mib, 1, 65_536)?;
         range("admission.max_requests", self.admission.max_requests, 1, 100_000)?;

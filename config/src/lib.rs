@@ -23,7 +23,8 @@ pub use fields::{FIELDS, Field, Kind, field};
 pub use load::{LoadError, Loader, Origin};
 pub use policy::{
     AgeingCap, Allocation, AtLimit, Batching, Budget, Order, PreemptionMode, PreemptionSettings,
-    PrefillOrder, ResumeOrder, SchedulerSettings, StepMix, ToStart, VictimRule,
+    PrefillOrder, ResumeFrom, ResumeOrder, SchedulerSettings, StepMix, ToStart, VictimGives,
+    VictimRule,
 };
 pub use presets::{Policy, Preset};
 pub use server::{

@@ -120,6 +120,29 @@ words! {
 }
 
 words! {
+    /// How much of its blocks a victim gives up. What it keeps it must give up later if others need it while
+    /// it waits.
+    VictimGives, VICTIM_GIVES {
+        /// All of them.
+        All = "all",
+        /// All but those that others use too, which would not come free anyway.
+        Unshared = "unshared",
+        /// The last ones, as many as are needed.
+        Needed = "needed",
+    }
+}
+
+words! {
+    /// What a preempted sequence may find when it resumes.
+    ResumeFrom, RESUME_FROM {
+        /// Whatever both tiers have of its text, by whomever it was computed.
+        Cache = "cache",
+        /// What it kept and what was copied out for it; the rest is computed again.
+        OwnCopies = "own-copies",
+    }
+}
+
+words! {
     /// What is done with a sequence that was preempted `preemption.max_per_request` times.
     AtLimit, AT_LIMITS {
         /// It goes last among victims, and of those waiting to start only the first in line may take its
@@ -237,6 +260,11 @@ pub struct PreemptionSettings {
     pub to_start: ToStart,
     /// Who gives way first.
     pub victim: VictimRule,
+    /// How much a victim gives up.
+    pub victim_gives: VictimGives,
+    /// A victim that gives up what is needed gives up multiples of so many blocks, so that not every block that
+    /// somebody grows by is a copy of its own.
+    pub victim_gives_blocks: u32,
     /// Whether premium sequences give way to other premium sequences that start or grow. (The last resort
     /// is always open: the best-ranked sequence may take anybody's blocks to grow.)
     pub premium_yields: bool,
@@ -252,6 +280,8 @@ pub struct PreemptionSettings {
     pub at_limit: AtLimit,
     /// Where a victim waits.
     pub resume: ResumeOrder,
+    /// What it may find when it resumes.
+    pub resume_from: ResumeFrom,
     /// Share of the link that copies full blocks of preemptible sequences to the host ahead of need,
     /// percent; 0 for none.
     pub mirror_percent: u32,

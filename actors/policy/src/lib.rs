@@ -9,6 +9,6 @@ pub mod scheduler;
 pub mod slo;
 
 pub use protocol::{
-    Grant, GrantOutcome, PreemptOutcome, Preempted, Progress, ResumeCosts, StepGrant, StepRequest,
-    StoreEvent, Victim, Want, WantKind,
+    Gives, Grant, GrantOutcome, PreemptOutcome, Preempted, Progress, ResumeCosts, StepGrant,
+    StepRequest, StoreEvent, Victim, Want, WantKind,
 };

@@ -24,8 +24,26 @@ pub struct StepRequest {
     /// Within a group of victims take those first that cost least to resume for each block that comes
     /// free, instead of the first.
     pub by_cost: Option<ResumeCosts>,
+    /// How much of its table a victim gives up.
+    pub gives: Gives,
     /// Most full blocks of victims to copy to the host ahead of need.
     pub mirror: u32,
+}
+
+/// How much of its table a victim gives up. What it does not give up it keeps on the device while it waits, and
+/// may be asked for as a victim again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Gives {
+    /// All of it.
+    #[default]
+    All,
+    /// All but the blocks at its front that others hold too, and that would not come free anyway.
+    Unshared,
+    /// Its tail, as far as it is needed, in multiples of `unit` blocks.
+    Needed {
+        /// Blocks, at least 1.
+        unit: u32,
+    },
 }
 
 /// KV of a sequence that became valid.
@@ -74,10 +92,13 @@ pub enum WantKind {
         /// The grant is denied unless free blocks (and those its victims free) suffice for this many
         /// tokens, although only the step's part is allocated: the full-sequence check.
         must_fit: u32,
+        /// For one that was preempted: whether only what was kept or copied out for it counts, and not what the
+        /// two tiers happen to have under the same names.
+        own_only: bool,
     },
 }
 
-/// A sequence that may be preempted.
+/// A sequence that may be preempted, or was and kept blocks that it may have to give up too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Victim {
     /// The sequence and the epoch that the preemption carries.
@@ -158,18 +179,23 @@ pub struct Preempted {
 /// How far a preemption is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PreemptOutcome {
-    /// Committed: its references are dropped, the sequence must open again.
+    /// Committed: its references are dropped, the sequence must open again. For one that had been preempted
+    /// before and gives up more, copies of that may go on.
     Freed {
         /// Blocks that came free (shared ones did not).
         blocks: u32,
         /// Blocks that are kept in the host tier for it.
         on_host: u32,
+        /// Blocks at its front that it keeps on the device.
+        kept: u32,
     },
     /// Prepared: its blocks are frozen while they are copied out; a [`StoreEvent::PreemptCopied`]
     /// follows, which the scheduler answers with commit or abort.
     Copying {
         /// Blocks to copy.
         blocks: u32,
+        /// Blocks at its front that it will keep on the device.
+        kept: u32,
     },
 }
 

@@ -151,6 +151,15 @@ pub enum Event {
         /// Time on the link, us.
         duration_us: u64,
     },
+    /// A preempted sequence that had kept blocks gave up more of them.
+    GaveMore {
+        /// The sequence.
+        seq: SeqId,
+        /// Device blocks that came free at once.
+        blocks: u32,
+        /// Blocks the host tier keeps for it.
+        on_host: u32,
+    },
 }
 
 /// What a step computes of one sequence.
@@ -227,7 +236,7 @@ impl Ending {
 
 impl Event {
     /// All kinds, as [`Event::kind`] names them.
-    pub const KINDS: [&'static str; 15] = [
+    pub const KINDS: [&'static str; 16] = [
         "arrived",
         "planned",
         "step-submitted",
@@ -243,6 +252,7 @@ impl Event {
         "command",
         "copy-started",
         "copy-ended",
+        "gave-more",
     ];
 
     /// The name of its kind.
@@ -263,6 +273,7 @@ impl Event {
             Event::Command { .. } => 12,
             Event::CopyStarted { .. } => 13,
             Event::CopyEnded { .. } => 14,
+            Event::GaveMore { .. } => 15,
         }]
     }
 
@@ -277,6 +288,7 @@ impl Event {
             | Event::PreemptAborted { seq, .. }
             | Event::ResumeCopying { seq, .. }
             | Event::Resumed { seq, .. }
+            | Event::GaveMore { seq, .. }
             | Event::Ended { seq, .. } => Some(*seq),
             Event::Command { seq, .. } => *seq,
             Event::Planned { .. }

@@ -43,14 +43,15 @@ impl SequenceTrace {
         }
         for preempted in &grant.preempted {
             let seq = preempted.ticket.seq;
-            if core.phase(seq).is_none() {
-                continue;
-            }
+            let Some(phase) = core.phase(seq) else { continue };
             self.tracer.note(|| match preempted.outcome {
-                PreemptOutcome::Freed { blocks, on_host } => {
+                PreemptOutcome::Freed { blocks, on_host, .. } if phase == Phase::Waiting => {
+                    Event::GaveMore { seq, blocks, on_host }
+                }
+                PreemptOutcome::Freed { blocks, on_host, .. } => {
                     Event::PreemptFreed { seq, blocks, on_host }
                 }
-                PreemptOutcome::Copying { blocks } => Event::PreemptCopying { seq, blocks },
+                PreemptOutcome::Copying { blocks, .. } => Event::PreemptCopying { seq, blocks },
             });
             if matches!(preempted.outcome, PreemptOutcome::Freed { .. }) {
                 self.without_blocks.insert(seq);

@@ -3,7 +3,8 @@
 use super::{Policy, Preset};
 use crate::policy::{
     AgeingCap, Allocation, AtLimit, Batching, Budget, Order, PreemptionMode, PreemptionSettings,
-    PrefillOrder, ResumeOrder, SchedulerSettings, StepMix, ToStart, VictimRule,
+    PrefillOrder, ResumeFrom, ResumeOrder, SchedulerSettings, StepMix, ToStart, VictimGives,
+    VictimRule,
 };
 
 /// First come, first served: what the others differ from.
@@ -40,6 +41,8 @@ const PLAIN: Preset = Preset {
         mode: PreemptionMode::Auto,
         to_start: ToStart::Never,
         victim: VictimRule::Rank,
+        victim_gives: VictimGives::All,
+        victim_gives_blocks: 16,
         premium_yields: true,
         background_takes: true,
         min_tokens: 0,
@@ -47,6 +50,7 @@ const PLAIN: Preset = Preset {
         max_per_request: 8,
         at_limit: AtLimit::Spare,
         resume: ResumeOrder::Rank,
+        resume_from: ResumeFrom::Cache,
         mirror_percent: 0,
         max_in_transit_mib: 256,
     },
@@ -167,6 +171,7 @@ impl Policy {
                     mode: PreemptionMode::Swap,
                     victim: VictimRule::ReverseFifo,
                     resume: ResumeOrder::First,
+                    resume_from: ResumeFrom::OwnCopies,
                     ..PLAIN.preemption
                 },
                 ..PLAIN
@@ -246,7 +251,11 @@ impl Policy {
                     background_watermark_percent: 5.0,
                     ..scheduler
                 },
-                preemption: PreemptionSettings { victim: VictimRule::ResumeCost, ..preemption },
+                preemption: PreemptionSettings {
+                    victim: VictimRule::ResumeCost,
+                    victim_gives: VictimGives::Unshared,
+                    ..preemption
+                },
                 ..PLAIN
             },
         }
@@ -263,6 +272,7 @@ impl Policy {
                 preemption: PreemptionSettings {
                     to_start: ToStart::LowerTier,
                     victim: VictimRule::ResumeCost,
+                    victim_gives: VictimGives::Unshared,
                     ..PLAIN.preemption
                 },
                 ..PLAIN

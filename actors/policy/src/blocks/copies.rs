@@ -60,15 +60,17 @@ impl BlockStore {
             Phase::Running | Phase::Parked => {}
         }
         if !ok && transfer.direction == CopyDirection::Out {
-            self.unpin(&mut sequence, depth as usize);
+            self.unpin(&mut sequence, depth);
         }
         let phase = sequence.phase;
         let event = match phase {
-            Phase::Preempting { ticket, tally } if all_ended => Some(StoreEvent::PreemptCopied {
-                ticket,
-                copied: tally.copied,
-                failed: tally.failed,
-            }),
+            Phase::Preempting { ticket, tally, .. } if all_ended => {
+                Some(StoreEvent::PreemptCopied {
+                    ticket,
+                    copied: tally.copied,
+                    failed: tally.failed,
+                })
+            }
             Phase::Opening { ticket, tally, valid_blocks } if all_ended => {
                 self.truncate_table(&mut sequence, valid_blocks as usize);
                 self.unpin(&mut sequence, 0);

@@ -2,7 +2,7 @@
 
 use super::hash::ByName;
 use super::pool::Pool;
-use super::sequence::{Phase, Sequence};
+use super::sequence::{Phase, Pin, Sequence};
 use super::{BlockHash, BlockStore, Violation};
 use std::collections::{BTreeSet, HashMap};
 use tiercel_device::{CopyDirection, SeqId};
@@ -46,16 +46,16 @@ impl BlockStore {
         let mut device = vec![Holders::default(); self.device.slots.len()];
         let mut host = vec![Holders::default(); self.host.slots.len()];
         for sequence in self.sequences.values() {
-            for block in sequence.table.iter() {
+            for (depth, block) in sequence.table.iter().enumerate() {
                 let holders = &mut device[block.0 as usize];
-                if sequence.phase.leaves() {
-                    holders.leaving += 1;
-                } else {
+                if depth < sequence.phase.stays() {
                     holders.staying += 1;
+                } else {
+                    holders.leaving += 1;
                 }
             }
             for pin in &sequence.pins {
-                host[*pin as usize].staying += 1;
+                host[pin.host as usize].staying += 1;
             }
         }
         for job in self.transfers.jobs.values() {
@@ -75,11 +75,11 @@ impl BlockStore {
         );
         match sequence.phase {
             Phase::Parked => {
-                hold!(sequence.table.is_empty(), "{seq} is parked with a table");
-                hold!(
-                    !(sequence.pins.is_empty() && sequence.waits.is_empty()),
-                    "{seq} is parked for nothing"
-                );
+                hold!(sequence.table.len() <= names, "{seq} is parked with more than full blocks");
+                let nothing = sequence.pins.is_empty()
+                    && sequence.waits.is_empty()
+                    && sequence.table.is_empty();
+                hold!(!nothing, "{seq} is parked for nothing");
             }
             Phase::Opening { valid_blocks, .. } => {
                 hold!(!sequence.waits.is_empty(), "{seq} opens but waits for no copy");
@@ -91,8 +91,9 @@ impl BlockStore {
                 hold!(idle, "{seq} runs with pins or copies");
                 hold!(names <= full, "{seq} has names for blocks that are not full");
             }
-            Phase::Preempting { .. } => {
+            Phase::Preempting { kept, .. } => {
                 hold!(names <= full, "{seq} has names for blocks that are not full");
+                hold!(kept as usize <= names, "{seq} keeps blocks that are not full");
             }
         }
         if sequence.phase.computes() {
@@ -126,10 +127,13 @@ impl BlockStore {
         if matches!(sequence.phase, Phase::Opening { .. }) {
             return Ok(());
         }
-        for (depth, pin) in sequence.pins.iter().enumerate() {
-            let expected = sequence.names.get(depth);
-            let copied = self.host.slot(*pin).name.as_ref().map(|name| name.hash);
-            let content = copied.or_else(|| arriving.get(pin).copied());
+        let mut next = 0;
+        for Pin { depth, host } in &sequence.pins {
+            hold!(*depth >= next, "pins of {seq} are out of order");
+            next = depth + 1;
+            let expected = sequence.names.get(*depth as usize);
+            let copied = self.host.slot(*host).name.as_ref().map(|name| name.hash);
+            let content = copied.or_else(|| arriving.get(host).copied());
             hold!(content.as_ref() == expected, "pin {depth} of {seq} holds something else");
         }
         Ok(())

@@ -24,7 +24,7 @@
 //! | unknown | - | Running or Opening | - | - | - | - | - |
 //! | Running | Running | - | Preempting or Parked | - | - | - | unknown |
 //! | Preempting | - | - | - | Parked | Running | Preempting, event | unknown |
-//! | Parked | - | Running or Opening | - | - | - | Parked | unknown |
+//! | Parked | - | Running or Opening | - (a step request may take what it keeps) | - | - | Parked | unknown |
 //! | Opening | - | - | - | - | - | Running, event | unknown |
 
 mod cached;

@@ -2,11 +2,12 @@
 
 use super::pool::Name;
 use super::reserve::Round;
-use super::sequence::{Phase, Sequence, Tally};
+use super::sequence::{Phase, Pin, Sequence, Tally};
 use super::transfers::Transfer;
 use super::victims::{Need, Verdict};
 use super::{BlockHash, BlockStore};
 use crate::{GrantOutcome, Victim, Want};
+use std::sync::Arc;
 use tiercel_device::{BlockId, CopyDirection, SeqId};
 
 /// Where one block of the prefix was found.
@@ -27,7 +28,7 @@ impl BlockStore {
         &mut self,
         want: &Want,
         hashes: &[BlockHash],
-        (keep_free, must_fit): (u32, u32),
+        (keep_free, must_fit, own_only): (u32, u32, bool),
         victims: &[Victim],
         round: &mut Round,
     ) -> GrantOutcome {
@@ -38,7 +39,7 @@ impl BlockStore {
         let longest = (want.len.saturating_sub(1) / self.config.block_size) as usize;
         let hashes = &hashes[..hashes.len().min(longest)];
         let supply = self.device.free() + self.device.pending();
-        let hits = self.hold_prefix(hashes);
+        let hits = self.hold_prefix(seq, hashes, own_only);
         let resident = hits.iter().filter(|hit| !matches!(hit, Hit::Host(_))).count() as u32;
         let computed = hits.len() as u32 * self.config.block_size;
         let cover = want.len.min(computed.saturating_add(want.new_tokens));
@@ -52,6 +53,7 @@ impl BlockStore {
             held: u64::from(supply - self.device.free() - self.device.pending()),
             opens: true,
             by_cost: round.by_cost,
+            gives: round.gives,
         };
         match self.settle(need, victims, &mut round.ledger, &mut round.preempted) {
             Verdict::Unmet { pending_blocks } => {
@@ -72,26 +74,45 @@ impl BlockStore {
         }
     }
 
-    /// Holds the longest prefix of `hashes` that is on the device, on its way there, or in the host
-    /// tier.
-    fn hold_prefix(&mut self, hashes: &[BlockHash]) -> Vec<Hit> {
+    /// Holds the longest prefix of `hashes` that is on the device, on its way there, or in the host tier; with
+    /// `own_only` what was kept or copied out for the sequence.
+    fn hold_prefix(&mut self, seq: SeqId, hashes: &[BlockHash], own_only: bool) -> Vec<Hit> {
+        let (kept, pins) = match self.sequences.get(seq) {
+            Some(parked) => (Arc::clone(&parked.table), parked.pins.clone()),
+            None => (Arc::from([]), Vec::new()),
+        };
         let mut hits = Vec::new();
-        for hash in hashes {
-            let hit = if let Some(device) = self.device.find(hash) {
-                self.device.hold(device);
-                Hit::Device(device)
-            } else if let Some((device, job)) = self.incoming(hash) {
-                self.device.hold(device);
-                Hit::Incoming(device, job)
-            } else if let Some(host) = self.host.find(hash) {
-                self.host.hold(host);
-                Hit::Host(host)
-            } else {
-                break;
-            };
-            hits.push(hit);
+        for (depth, hash) in hashes.iter().enumerate() {
+            // Its own may have lost the name to another's block.
+            let hit =
+                kept.get(depth).map(|block| Hit::Device(block.0)).or_else(|| match own_only {
+                    true => self.pinned(&pins, depth, hash),
+                    false => self.found(hash),
+                });
+            match hit {
+                Some(Hit::Device(device) | Hit::Incoming(device, _)) => self.device.hold(device),
+                Some(Hit::Host(host)) => self.host.hold(host),
+                None => break,
+            }
+            hits.extend(hit);
         }
         hits
+    }
+
+    fn found(&self, hash: &BlockHash) -> Option<Hit> {
+        let device = self.device.find(hash).map(Hit::Device);
+        device
+            .or_else(|| self.incoming(hash).map(|(device, job)| Hit::Incoming(device, job)))
+            .or_else(|| self.host.find(hash).map(Hit::Host))
+    }
+
+    fn pinned(&self, pins: &[Pin], depth: usize, hash: &BlockHash) -> Option<Hit> {
+        let at = pins.binary_search_by_key(&(depth as u32), |pin| pin.depth).ok()?;
+        // Its copy may not have ended yet.
+        self.host.slot(pins[at].host).name.as_ref()?;
+        // Only one copy of a content is under way at a time.
+        let incoming = self.incoming(hash).map(|(device, job)| Hit::Incoming(device, job));
+        incoming.or(Some(Hit::Host(pins[at].host)))
     }
 
     fn incoming(&self, hash: &BlockHash) -> Option<(u32, u64)> {
@@ -177,7 +198,9 @@ impl BlockStore {
         let mut sequence = Sequence::opened(phase, table, hashes[..hits.len()].to_vec());
         if let Some(mut parked) = self.sequences.remove(seq) {
             self.leave_transfers(seq, &mut parked);
-            sequence.pins = parked.pins;
+            // The hits hold what of it is used again.
+            sequence.pins = std::mem::take(&mut parked.pins);
+            self.drop_table(&mut parked);
         }
         sequence
     }

@@ -2,7 +2,7 @@
 
 use super::BlockStore;
 use super::pool::Name;
-use super::sequence::{Phase, Sequence, Tally};
+use super::sequence::{Phase, Pin, Sequence, Tally};
 use super::transfers::Transfer;
 use crate::{PreemptOutcome, Victim};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ impl BlockStore {
         for block in Arc::clone(&sequence.table).iter() {
             self.device.leave(block.0);
         }
-        Some(self.carry_out(victim))
+        Some(self.carry_out(victim, 0))
     }
 
     /// Drops the references of a prepared sequence: it must open again. It may be committed before
@@ -37,7 +37,7 @@ impl BlockStore {
     /// nothing and return `false`.
     pub fn abort_preempt(&mut self, ticket: Ticket) -> bool {
         let Some(mut sequence) = self.take_prepared(ticket) else { return false };
-        for block in sequence.table.iter() {
+        for block in sequence.table.iter().skip(sequence.phase.stays()) {
             self.device.stay(block.0);
         }
         sequence.phase = Phase::Running;
@@ -47,36 +47,46 @@ impl BlockStore {
         true
     }
 
-    /// Preempts a running sequence whose table has been marked as leaving.
-    pub(super) fn carry_out(&mut self, victim: Victim) -> PreemptOutcome {
+    /// Preempts a running sequence, or takes more from a parked one: its table beyond its first `kept` blocks
+    /// has been marked as leaving. A parked one does not run, so that its blocks need not be frozen until
+    /// they are copied: each comes free when its own copy has ended.
+    pub(super) fn carry_out(&mut self, victim: Victim, kept: u32) -> PreemptOutcome {
         let seq = victim.ticket.seq;
         let mut sequence = self.sequences.remove(seq).expect("victims are chosen among sequences");
-        sequence.phase = Phase::Preempting { ticket: victim.ticket, tally: Tally::default() };
+        let ran = sequence.phase == Phase::Running;
+        let ticket = victim.ticket;
+        sequence.phase = Phase::Preempting { ticket, kept, tally: Tally::default() };
         if victim.swap {
-            self.save_to_host(seq, &mut sequence);
+            self.save_to_host(seq, &mut sequence, kept);
+        } else {
+            // Beyond what is lost nothing can be used before that is computed again.
+            self.unpin(&mut sequence, kept);
         }
         let blocks = sequence.waits.len() as u32;
-        if blocks > 0 {
+        if blocks > 0 && ran {
             self.sequences.insert(seq, sequence);
-            return PreemptOutcome::Copying { blocks };
+            return PreemptOutcome::Copying { blocks, kept };
         }
         let on_host = sequence.pins.len() as u32;
         let blocks = self.park(&mut sequence);
         self.keep_if_useful(seq, sequence);
-        PreemptOutcome::Freed { blocks, on_host }
+        PreemptOutcome::Freed { blocks, on_host, kept }
     }
 
-    /// Pins the host copies of a sequence's named blocks, from the first, and queues copies of those
+    /// Pins the host copies of the named blocks in a sequence's table from `kept` on, and queues copies of those
     /// that have none, as far as the host tier has room.
-    fn save_to_host(&mut self, seq: SeqId, sequence: &mut Sequence) {
+    fn save_to_host(&mut self, seq: SeqId, sequence: &mut Sequence, kept: u32) {
+        let named = sequence.names.len().min(sequence.table.len());
         // Pin what is there first, or making room for the head could evict the tail.
+        let given = sequence.names.iter().take(named).skip(kept as usize);
         let there: Vec<Option<(u32, Option<u64>)>> =
-            sequence.names.iter().map(|hash| self.host_copy(hash)).collect();
+            given.map(|hash| self.host_copy(hash)).collect();
         for (host, _) in there.iter().flatten() {
             self.host.hold(*host);
         }
-        for (depth, found) in there.iter().enumerate() {
-            let name = Name::in_chain(&sequence.names, depth);
+        let mut pins = Vec::with_capacity(there.len() + sequence.pins.len());
+        for (depth, found) in (kept..).zip(&there) {
+            let name = Name::in_chain(&sequence.names, depth as usize);
             let (host, job) = match *found {
                 Some(found) => found,
                 None => match self.host.allocate() {
@@ -84,16 +94,21 @@ impl BlockStore {
                     None => break,
                 },
             };
-            sequence.pins.push(host);
+            pins.push(Pin { depth, host });
             if let Some(job) = job {
                 let job_waiters = self.transfers.jobs.get_mut(&job).map(|job| &mut job.waiters);
                 job_waiters.expect("it was found or queued just now").push(seq);
                 sequence.waits.push(job);
             }
         }
-        for (host, _) in there.iter().skip(sequence.pins.len()).flatten().rev() {
+        for (host, _) in there.iter().skip(pins.len()).flatten().rev() {
             self.host.undo_hold(*host);
         }
+        if pins.len() < there.len() {
+            self.unpin(sequence, kept);
+        }
+        pins.append(&mut sequence.pins);
+        sequence.pins = pins;
     }
 
     /// The host block that holds this content or will when a copy has ended.
@@ -133,19 +148,20 @@ impl BlockStore {
         self.transfers.push(transfer)
     }
 
-    /// Drops the table of a prepared sequence; says how many blocks came free.
+    /// Drops the table of a prepared sequence but for what it keeps; says how many blocks came free.
     fn park(&mut self, sequence: &mut Sequence) -> u32 {
-        let freed = self.drop_table(sequence);
+        let freed = self.truncate_table(sequence, sequence.phase.stays());
         sequence.phase = Phase::Parked;
         sequence.computed = 0;
         freed
     }
 
-    /// A parked sequence is remembered only for its pins.
+    /// A parked sequence is remembered only for its pins and what it keeps.
     pub(super) fn keep_if_useful(&mut self, seq: SeqId, sequence: Sequence) {
         let forgotten = sequence.phase == Phase::Parked
             && sequence.pins.is_empty()
-            && sequence.waits.is_empty();
+            && sequence.waits.is_empty()
+            && sequence.table.is_empty();
         if !forgotten {
             self.sequences.insert(seq, sequence);
         }

@@ -4,7 +4,8 @@ use super::BlockStore;
 use super::sequence::Phase;
 use super::victims::{Ledger, Need, Verdict};
 use crate::{
-    Grant, GrantOutcome, Preempted, ResumeCosts, StepGrant, StepRequest, Victim, Want, WantKind,
+    Gives, Grant, GrantOutcome, Preempted, ResumeCosts, StepGrant, StepRequest, Victim, Want,
+    WantKind,
 };
 use tiercel_device::StepId;
 
@@ -15,6 +16,7 @@ pub(super) struct Round {
     pub(super) ledger: Ledger,
     pub(super) preempted: Vec<Preempted>,
     pub(super) by_cost: Option<ResumeCosts>,
+    pub(super) gives: Gives,
 }
 
 impl BlockStore {
@@ -27,7 +29,8 @@ impl BlockStore {
         for seq in &request.released {
             self.release(*seq);
         }
-        let mut round = Round { step: request.step, by_cost: request.by_cost, ..Round::default() };
+        let StepRequest { step, by_cost, gives, .. } = *request;
+        let mut round = Round { step, by_cost, gives, ..Round::default() };
         let mut grants = Vec::with_capacity(request.wants.len());
         for want in &request.wants {
             if round.preempted.iter().any(|taken| taken.ticket.seq == want.ticket.seq) {
@@ -55,8 +58,8 @@ impl BlockStore {
     fn answer(&mut self, want: &Want, victims: &[Victim], round: &mut Round) -> GrantOutcome {
         match &want.kind {
             WantKind::Grow => self.grow(want, victims, round),
-            WantKind::Open { hashes, keep_free, must_fit } => {
-                self.open(want, hashes, (*keep_free, *must_fit), victims, round)
+            WantKind::Open { hashes, keep_free, must_fit, own_only } => {
+                self.open(want, hashes, (*keep_free, *must_fit, *own_only), victims, round)
             }
         }
     }
@@ -84,6 +87,7 @@ impl BlockStore {
             held: 0,
             opens: false,
             by_cost: round.by_cost,
+            gives: round.gives,
         };
         let verdict = self.settle(need, victims, &mut round.ledger, &mut round.preempted);
         if let Verdict::Unmet { pending_blocks } = verdict {

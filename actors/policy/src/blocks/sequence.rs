@@ -9,7 +9,7 @@ use tiercel_device::{BlockId, StepId, Ticket};
 pub(super) struct Sequence {
     /// Where it is between running and parked.
     pub(super) phase: Phase,
-    /// Its block table; empty while parked.
+    /// Its block table; while parked, what it keeps.
     pub(super) table: Arc<[BlockId]>,
     /// Whether the scheduler has yet to be told of `table`.
     pub(super) table_is_news: bool,
@@ -19,12 +19,21 @@ pub(super) struct Sequence {
     pub(super) names: Vec<BlockHash>,
     /// Last step that names its table.
     pub(super) last_step: StepId,
-    /// Host blocks kept for it, in the order of its blocks from the first.
-    pub(super) pins: Vec<u32>,
+    /// Host blocks kept for it, in the order of its blocks.
+    pub(super) pins: Vec<Pin>,
     /// Full blocks from the first that the host has, or had when they were looked at.
     pub(super) mirrored: usize,
     /// Copies it waits for.
     pub(super) waits: Vec<u64>,
+}
+
+/// A host block kept for a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pin {
+    /// Which block of the sequence it holds.
+    pub(super) depth: u32,
+    /// Where.
+    pub(super) host: u32,
 }
 
 /// Phases of a sequence in the store.
@@ -36,10 +45,12 @@ pub(super) enum Phase {
     Preempting {
         /// The preparation.
         ticket: Ticket,
+        /// Blocks at the front of its table that stay.
+        kept: u32,
         /// Copies that ended well and badly.
         tally: Tally,
     },
-    /// Committed: it holds pins only.
+    /// Committed: it holds pins, and the blocks it keeps.
     Parked,
     /// It holds the table of its prefix, part of which is being copied in.
     Opening {
@@ -53,9 +64,12 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    /// Whether its table is on its way out.
-    pub(super) fn leaves(self) -> bool {
-        matches!(self, Phase::Preempting { .. })
+    /// How many blocks at the front of its table are not on their way out.
+    pub(super) fn stays(self) -> usize {
+        match self {
+            Phase::Preempting { kept, .. } => kept as usize,
+            _ => usize::MAX,
+        }
     }
 
     /// Whether a step may be computing it, so that reports of progress make sense.

@@ -117,26 +117,28 @@ impl BlockStore {
 
     /// Drops the references of a table beyond its first `keep` blocks; says how many blocks came free.
     pub(super) fn truncate_table(&mut self, sequence: &mut Sequence, keep: usize) -> u32 {
-        let leaving = sequence.phase.leaves();
+        let stays = sequence.phase.stays();
         let mut freed = 0;
-        for block in sequence.table.iter().skip(keep).rev() {
+        for (depth, block) in sequence.table.iter().enumerate().skip(keep).rev() {
             self.device.fence(block.0, sequence.last_step);
-            let came_free = if leaving {
-                self.device.drop_left(block.0)
-            } else {
+            let came_free = if depth < stays {
                 self.device.drop_hold(block.0)
+            } else {
+                self.device.drop_left(block.0)
             };
             freed += u32::from(came_free);
         }
         sequence.table = sequence.table.iter().copied().take(keep).collect();
-        sequence.names.truncate(keep.max(sequence.pins.len()));
+        let pinned = sequence.pins.last().map_or(0, |pin| pin.depth as usize + 1);
+        sequence.names.truncate(keep.max(pinned));
         freed
     }
 
-    /// Releases a sequence's pins beyond its first `keep`, last first.
-    pub(super) fn unpin(&mut self, sequence: &mut Sequence, keep: usize) {
-        for host in sequence.pins.drain(keep.min(sequence.pins.len())..).rev() {
-            self.host.drop_hold(host);
+    /// Releases a sequence's pins of its blocks from `depth` on, last first.
+    pub(super) fn unpin(&mut self, sequence: &mut Sequence, depth: u32) {
+        let keep = sequence.pins.partition_point(|pin| pin.depth < depth);
+        for pin in sequence.pins.drain(keep..).rev() {
+            self.host.drop_hold(pin.host);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::BlockStore;
 use super::sequence::{Phase, Sequence};
-use crate::{Preempted, ResumeCosts, Victim};
+use crate::{Gives, Preempted, ResumeCosts, Victim};
 use std::sync::Arc;
 use tiercel_device::{BlockId, SeqId, StepId};
 
@@ -36,6 +36,8 @@ pub(super) struct Need {
     pub(super) opens: bool,
     /// How to choose among victims of one group, if not in their order.
     pub(super) by_cost: Option<ResumeCosts>,
+    /// How much of its table a victim gives up.
+    pub(super) gives: Gives,
 }
 
 /// Whether a need is met.
@@ -69,9 +71,9 @@ impl BlockStore {
         if supply < total {
             match self.choose_victims(need, total - supply, victims) {
                 Choice::Enough(chosen) => {
-                    preempted.extend(chosen.into_iter().map(|victim| Preempted {
+                    preempted.extend(chosen.into_iter().map(|(victim, kept)| Preempted {
                         ticket: victim.ticket,
-                        outcome: self.carry_out(victim),
+                        outcome: self.carry_out(victim, kept),
                     }));
                 }
                 Choice::TooFew => {
@@ -110,7 +112,7 @@ impl BlockStore {
             return Choice::TooFew;
         }
         if let Some(costs) = need.by_cost {
-            candidates = self.cheapest_first(candidates, shortage, costs);
+            candidates = self.cheapest_first(candidates, need.gives, shortage, costs);
         }
         let (mut gained, mut chosen) = (0, Vec::new());
         for candidate in candidates {
@@ -130,18 +132,59 @@ impl BlockStore {
         for (victim, table) in chosen.into_iter().rev() {
             if self.mark_staying(&table) > 0 {
                 self.mark_leaving(&table);
-                needed.push(victim);
+                needed.push((victim, table));
             }
         }
-        needed.reverse();
-        Choice::Enough(needed)
+        let (mut spare, mut giving) = (gained - shortage, Vec::new());
+        for (victim, table) in needed {
+            let kept = self.keep_front(victim.ticket.seq, &table, need.gives, &mut spare);
+            let given = &table[kept as usize..];
+            if given.iter().any(|block| self.device.slot(block.0).staying == 0) {
+                giving.push((victim, kept));
+            } else {
+                // What it would give another victim keeps.
+                self.mark_staying(given);
+            }
+        }
+        giving.reverse();
+        Choice::Enough(giving)
     }
 
-    /// The table of a victim that may be taken: one that runs, holds blocks, is not the requester and
+    /// Marks what a victim need not give up, from the front of its table, as staying; says how many blocks that
+    /// are. `spare` is what all victims together give beyond what is needed.
+    fn keep_front(&mut self, seq: SeqId, table: &[BlockId], gives: Gives, spare: &mut u64) -> u32 {
+        let mut free_to_keep = match gives {
+            Gives::All => return 0,
+            Gives::Unshared => 0,
+            Gives::Needed { unit } => {
+                let gained = table.iter().filter(|block| self.device.slot(block.0).staying == 0);
+                let gained = gained.count() as u64;
+                let least = gained.saturating_sub(*spare).next_multiple_of(u64::from(unit.max(1)));
+                gained.saturating_sub(least)
+            }
+        };
+        *spare = spare.saturating_sub(free_to_keep);
+        let named = self.sequences.get(seq).map_or(0, |sequence| sequence.names.len());
+        let mut kept = 0;
+        for block in table.iter().take(named) {
+            // What others hold costs nothing to keep.
+            if self.device.slot(block.0).staying == 0 {
+                if free_to_keep == 0 {
+                    break;
+                }
+                free_to_keep -= 1;
+            }
+            self.device.stay(block.0);
+            kept += 1;
+        }
+        kept
+    }
+
+    /// The table of a victim that may be taken: one that runs or is parked, holds blocks, is not the requester and
     /// has not been granted this very step.
     fn table_of_candidate(&self, need: Need, victim: &Victim) -> Option<Arc<[BlockId]>> {
         let sequence = self.sequences.get(victim.ticket.seq)?;
-        let may_go = sequence.phase == Phase::Running
+        let may_go = matches!(sequence.phase, Phase::Running | Phase::Parked)
             && !sequence.table.is_empty()
             && victim.ticket.seq != need.seq
             && sequence.last_step != need.step;
@@ -152,10 +195,13 @@ impl BlockStore {
     fn cheapest_first(
         &self,
         candidates: Vec<Candidate>,
+        gives: Gives,
         shortage: u64,
         costs: ResumeCosts,
     ) -> Vec<Candidate> {
-        let cost = |candidate: &Candidate| self.cost_to_resume(&candidate.0, shortage, costs);
+        let partly = matches!(gives, Gives::Needed { .. });
+        let cost =
+            |candidate: &Candidate| self.cost_to_resume(&candidate.0, partly, shortage, costs);
         let mut priced: Vec<(f64, Candidate)> =
             candidates.into_iter().map(|candidate| (cost(&candidate), candidate)).collect();
         for group in priced.chunk_by_mut(|a, b| a.1.0.group == b.1.0.group) {
@@ -166,10 +212,19 @@ impl BlockStore {
 
     /// What it costs to bring a victim back, us for each block that comes free and is needed; infinite if
     /// none does. Blocks that others hold stay where they are, and what the host has is not copied out.
-    fn cost_to_resume(&self, victim: &Victim, shortage: u64, costs: ResumeCosts) -> f64 {
+    fn cost_to_resume(
+        &self,
+        victim: &Victim,
+        partly: bool,
+        shortage: u64,
+        costs: ResumeCosts,
+    ) -> f64 {
         let Some(sequence) = self.sequences.get(victim.ticket.seq) else { return f64::INFINITY };
         let (mut freed, mut us) = (0_u64, 0.0);
-        for depth in 0..sequence.table.len() {
+        for depth in (0..sequence.table.len()).rev() {
+            if partly && freed == shortage {
+                break;
+            }
             if self.device.slot(sequence.table[depth].0).staying == 1 {
                 freed += 1;
                 us += self.block_cost(sequence, depth, victim.swap, costs);
@@ -203,8 +258,8 @@ impl BlockStore {
 type Candidate = (Victim, Arc<[BlockId]>);
 
 enum Choice {
-    /// These suffice; their tables are marked.
-    Enough(Vec<Victim>),
+    /// These suffice; their tables are marked, but for so many blocks at the front that each keeps.
+    Enough(Vec<(Victim, u32)>),
     /// All together do not suffice; nothing is marked.
     TooFew,
 }

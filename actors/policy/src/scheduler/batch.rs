@@ -148,29 +148,43 @@ impl Scheduler {
     /// Applies one preemption.
     pub fn preempted(&mut self, preempted: Preempted) -> Vec<Effect> {
         let Preempted { ticket, outcome } = preempted;
-        let PreemptOutcome::Freed { on_host, .. } = outcome else {
-            // Counted when it is committed.
-            self.set_phase(ticket, Phase::Preempting);
+        let block_size = self.limits.block_size;
+        let (saved, kept) = match outcome {
+            PreemptOutcome::Freed { on_host, kept, .. } => (on_host > 0, kept * block_size),
+            PreemptOutcome::Copying { kept, .. } => {
+                // Counted when it is committed.
+                self.set_phase(ticket, Phase::Preempting);
+                self.sequences.change(ticket.seq, |sequence| sequence.kept = kept * block_size);
+                return Vec::new();
+            }
+        };
+        let Some((phase, preemptions)) = self.current(ticket).map(|s| (s.phase, s.preemptions))
+        else {
             return Vec::new();
         };
-        let Some(preemptions) = self.current(ticket).map(|sequence| sequence.preemptions) else {
+        if phase == Phase::Waiting {
+            // It was counted when it was preempted, and gives up more now.
+            self.sequences.change(ticket.seq, |sequence| {
+                sequence.saved = saved;
+                sequence.kept = kept;
+            });
             return Vec::new();
-        };
+        }
         if self.drops(preemptions) {
-            let tier = self.close(ticket.seq, false);
+            let tier = self.close(ticket.seq, false, 0);
             self.counters.drops[tier] += 1;
             return self.fail(ticket.seq, RequestFault::Dropped).into_iter().collect();
         }
-        let tier = self.close(ticket.seq, on_host > 0);
-        self.counters.count_preemption(tier, on_host > 0);
+        let tier = self.close(ticket.seq, saved, kept);
+        self.counters.count_preemption(tier, saved);
         Vec::new()
     }
 
-    /// A sequence lost its blocks; says its tier's index.
-    pub(crate) fn close(&mut self, seq: SeqId, saved: bool) -> usize {
+    /// A sequence lost its blocks, except those of its first `kept` tokens; says its tier's index.
+    pub(crate) fn close(&mut self, seq: SeqId, saved: bool, kept: u32) -> usize {
         let Some(mut sequence) = self.sequences.remove(seq) else { return 0 };
         let tier = sequence.tier.index();
-        sequence.closed(saved);
+        sequence.closed(saved, kept);
         self.place(&mut sequence);
         self.sequences.insert(sequence);
         tier

@@ -189,10 +189,14 @@ impl Scheduler {
         }
         // Nobody waits for blocks any more: the victim had better go on where it was.
         if !self.shortage && !self.sequences.somebody_waits() {
-            self.sequences.change(ticket.seq, |sequence| sequence.phase = Phase::Running);
+            self.sequences.change(ticket.seq, |sequence| {
+                sequence.phase = Phase::Running;
+                sequence.kept = 0;
+            });
             return PreemptDecision::Abort;
         }
-        let tier = self.close(ticket.seq, copied > 0);
+        let kept = self.current(ticket).map_or(0, |sequence| sequence.kept);
+        let tier = self.close(ticket.seq, copied > 0, kept);
         self.counters.count_preemption(tier, copied > 0);
         PreemptDecision::Commit
     }

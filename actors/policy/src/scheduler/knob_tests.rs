@@ -20,7 +20,7 @@ fn plain(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
 }
 
 /// Under `priority+preempt` with these changes.
-fn tiered(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
+pub(super) fn tiered(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
     scheduler(|e| {
         e.use_policy(Policy::PriorityPreempt);
         change(e);
@@ -32,12 +32,12 @@ fn shares(request: &StepRequest) -> Vec<(u64, u32)> {
     request.wants.iter().map(|want| (want.ticket.seq.0, want.new_tokens)).collect()
 }
 
-fn plan(s: &mut Scheduler) -> StepRequest {
+pub(super) fn plan(s: &mut Scheduler) -> StepRequest {
     s.check().expect("invariants hold");
     s.plan(NOW).expect("a step")
 }
 
-fn run(s: &mut Scheduler, at: u64) {
+pub(super) fn run(s: &mut Scheduler, at: u64) {
     let batch = submit(s);
     let mut done = all_sample(&batch, 1);
     if let Ok(output) = &mut done.result {
@@ -47,7 +47,7 @@ fn run(s: &mut Scheduler, at: u64) {
     s.step_done(done, Timestamp(at));
 }
 
-fn longer(id: u64, tier: Tier, prompt: u32, max_tokens: u32) -> NewSequence {
+pub(super) fn longer(id: u64, tier: Tier, prompt: u32, max_tokens: u32) -> NewSequence {
     NewSequence { max_tokens, ..sequence(id, tier, prompt) }
 }
 
@@ -302,7 +302,7 @@ fn premium_may_be_kept_from_yielding_and_background_from_taking() {
 fn preempt(s: &mut Scheduler, id: u64) -> Vec<Effect> {
     let request = plan(s);
     let victim = request.victims.iter().find(|victim| victim.ticket.seq == SeqId(id));
-    let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0 };
+    let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, kept: 0 };
     let preempted = vec![Preempted { ticket: victim.expect("it runs").ticket, outcome }];
     s.granted(StepGrant { step: request.step, preempted, ..StepGrant::default() }).1
 }

@@ -11,6 +11,8 @@ mod cost;
 mod events;
 mod invariants;
 #[cfg(test)]
+mod keeping_tests;
+#[cfg(test)]
 mod knob_tests;
 mod order;
 mod outcome;
@@ -28,7 +30,7 @@ mod state;
 mod tests;
 mod victims;
 
-pub use cost::CostModel;
+pub use cost::{CostError, CostModel};
 pub use order::PredictionError;
 pub use outcome::{Effect, EndReport, FinishReason, PreemptDecision, RequestFault, Usage};
 pub use sequence::{Hold, NewSequence, Phase};

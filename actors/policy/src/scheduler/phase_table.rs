@@ -68,7 +68,7 @@ const EVENTS: [(&str, Event); 13] = [
     ("copied in", |s, _| copied_in(s, current(s))),
     ("copied in, stale", |s, _| copied_in(s, Ticket { seq: ID, epoch: Epoch(9) })),
     ("preempted, freed", |s, _| {
-        let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0 };
+        let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, kept: 0 };
         // The store only preempts what the plan offered: running sequences, between steps.
         if s.phase(ID) == Some(Phase::Running) && s.plan(NOW).is_some() {
             s.preempted(Preempted { ticket: current(s), outcome });
@@ -118,11 +118,11 @@ fn take(outcome: PreemptOutcome) -> (Scheduler, Option<StepBatch>) {
 }
 
 fn parked() -> (Scheduler, Option<StepBatch>) {
-    take(PreemptOutcome::Freed { blocks: 2, on_host: 2 })
+    take(PreemptOutcome::Freed { blocks: 2, on_host: 2, kept: 0 })
 }
 
 fn preempting() -> (Scheduler, Option<StepBatch>) {
-    take(PreemptOutcome::Copying { blocks: 2 })
+    take(PreemptOutcome::Copying { blocks: 2, kept: 0 })
 }
 
 fn current(s: &Scheduler) -> Ticket {

@@ -5,7 +5,7 @@ use crate::scheduler::prompts::Share;
 use crate::scheduler::sequence::{Phase, Sequence};
 use crate::scheduler::state::{Scheduler, Scope, Stage};
 use crate::scheduler::victims::{Claim, Victims};
-use tiercel_config::{Allocation, Batching, SchedulerSettings, ToStart};
+use tiercel_config::{Allocation, Batching, ResumeFrom, SchedulerSettings, ToStart};
 use tiercel_device::{StepId, Tier, Timestamp};
 
 /// Most sequences asked to open in one step: each costs a look-up of its whole prefix, and a step
@@ -46,6 +46,7 @@ impl Scheduler {
             wants,
             victims: victims.victims,
             by_cost: self.resume_costs(),
+            gives: self.gives(),
             mirror: self.blocks_to_mirror(now),
         })
     }
@@ -165,6 +166,8 @@ impl Scheduler {
                 hashes: sequence.findable(self.limits.block_size),
                 keep_free,
                 must_fit: checked.max(reserve),
+                own_only: self.preemption.resume_from == ResumeFrom::OwnCopies
+                    && sequence.was_open(),
             }
         } else {
             WantKind::Grow

@@ -21,6 +21,8 @@ pub(crate) struct Roster {
     waiting: BTreeMap<SeqId, Sequence>,
     /// Those of `waiting` that are not held, best first.
     queue: BTreeSet<Rank>,
+    /// Those of `waiting` that kept blocks, held or not, best first.
+    keeping: BTreeSet<Rank>,
     /// When waiting sequences gain a tier.
     ageing: BTreeSet<(Timestamp, SeqId)>,
     resume: ResumeOrder,
@@ -33,6 +35,7 @@ impl Roster {
             order: Vec::new(),
             waiting: BTreeMap::new(),
             queue: BTreeSet::new(),
+            keeping: BTreeSet::new(),
             ageing: BTreeSet::new(),
             resume,
         }
@@ -60,6 +63,11 @@ impl Roster {
         self.order.iter().filter_map(|rank| Some((*rank, self.active.get(rank.seq())?)))
     }
 
+    /// Those that wait and kept blocks, in order of service.
+    pub(crate) fn keeping(&self) -> impl DoubleEndedIterator<Item = (Rank, &Sequence)> {
+        self.keeping.iter().filter_map(|rank| Some((*rank, self.waiting.get(&rank.seq())?)))
+    }
+
     /// Those that wait and are not held, in order of service.
     pub(crate) fn queue(&self) -> impl Iterator<Item = (Rank, &Sequence)> {
         self.queue.iter().filter_map(|rank| Some((*rank, self.waiting.get(&rank.seq())?)))
@@ -78,8 +86,12 @@ impl Roster {
     /// A new one.
     pub(crate) fn insert(&mut self, sequence: Sequence) {
         if sequence.phase == Phase::Waiting {
+            let rank = Rank::of(&sequence, self.resume);
             if !sequence.held() {
-                self.queue.insert(Rank::of(&sequence, self.resume));
+                self.queue.insert(rank);
+            }
+            if sequence.kept > 0 {
+                self.keeping.insert(rank);
             }
             if let Some(at) = sequence.ages_at {
                 self.ageing.insert((at, sequence.id));
@@ -96,7 +108,9 @@ impl Roster {
 
     pub(crate) fn remove(&mut self, seq: SeqId) -> Option<Sequence> {
         if let Some(sequence) = self.waiting.remove(&seq) {
-            self.queue.remove(&Rank::of(&sequence, self.resume));
+            let rank = Rank::of(&sequence, self.resume);
+            self.queue.remove(&rank);
+            self.keeping.remove(&rank);
             if let Some(at) = sequence.ages_at {
                 self.ageing.remove(&(at, seq));
             }
@@ -124,6 +138,7 @@ impl Roster {
     /// Takes everybody out.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Sequence> + use<> {
         self.queue.clear();
+        self.keeping.clear();
         self.ageing.clear();
         self.order.clear();
         self.active.drain().chain(std::mem::take(&mut self.waiting).into_values())
@@ -147,6 +162,11 @@ impl Roster {
         let queue: BTreeSet<Rank> = waiting.map(|s| Rank::of(s, self.resume)).collect();
         if queue != self.queue {
             return Some("the queue is not in order of rank".into());
+        }
+        let keeping = self.waiting.values().filter(|sequence| sequence.kept > 0);
+        let keeping: BTreeSet<Rank> = keeping.map(|s| Rank::of(s, self.resume)).collect();
+        if keeping != self.keeping {
+            return Some("who waits and kept blocks is not known".into());
         }
         let mut order: Vec<Rank> = self.active.values().map(|s| Rank::of(s, self.resume)).collect();
         order.sort_unstable();

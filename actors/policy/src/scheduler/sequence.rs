@@ -34,7 +34,7 @@ pub struct NewSequence {
 /// Where a sequence is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Holds no blocks: new, or preempted and committed.
+    /// Holds no blocks but what it kept: new, or preempted and committed.
     Waiting,
     /// Holds blocks and may be in a step.
     Running,
@@ -105,6 +105,8 @@ pub(crate) struct Sequence {
     pub(crate) lost: u32,
     /// Whether blocks of it were saved in the host tier when they were taken.
     pub(crate) saved: bool,
+    /// Tokens whose blocks it kept on the device when others were taken.
+    pub(crate) kept: u32,
     /// How many sequences had been opened before it was, last time.
     pub(crate) opened_number: u64,
     /// Known tokens when it opened last; at least those of the prompt count as begun.
@@ -150,6 +152,7 @@ impl Sequence {
             last_token_at: None,
             lost: 0,
             saved: false,
+            kept: 0,
             opened_number: 0,
             len_at_open: 0,
             denied: false,
@@ -229,9 +232,9 @@ impl Sequence {
         self.len().saturating_sub(self.len_at_open)
     }
 
-    /// Tokens left to compute, of which some come with copies if it was saved.
+    /// Tokens left to compute; what was saved comes with copies.
     pub(crate) fn left_to_compute(&self) -> u32 {
-        let saved = if self.saved { self.lost } else { 0 };
+        let saved = if self.saved { self.lost } else { self.kept };
         (self.len() - self.computed.max(saved)).max(1)
     }
 
@@ -283,6 +286,7 @@ impl Sequence {
         self.registered = (computed / block_size) as usize;
         self.len_at_open = self.len();
         self.saved = false;
+        self.kept = 0;
         let lost = std::mem::take(&mut self.lost);
         if self.cached_tokens.is_some() {
             return Opened::Again { recompute: lost.saturating_sub(computed) };
@@ -291,10 +295,12 @@ impl Sequence {
         Opened::First { prompt: self.prompt.len() as u32, hit: computed }
     }
 
-    /// Its blocks are gone, `saved` in the host tier or not; it must open again.
-    pub(crate) fn closed(&mut self, saved: bool) {
+    /// Its blocks are gone, `saved` in the host tier or not, except those of the first `kept`
+    /// tokens; it must open again.
+    pub(crate) fn closed(&mut self, saved: bool, kept: u32) {
         self.phase = Phase::Waiting;
         self.saved = saved;
+        self.kept = kept;
         self.preemptions += 1;
         self.lost = self.computed;
         self.computed = 0;

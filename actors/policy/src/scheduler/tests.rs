@@ -245,7 +245,7 @@ fn the_best_ranked_reaches_past_itself_to_sequences_preempted_too_often() {
     s.enqueue(sequence(2, Tier::Background, 4));
     step(&mut s);
     let request = s.plan(NOW).expect("a step");
-    let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0 };
+    let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, kept: 0 };
     let preempted = vec![Preempted { ticket: ticket(2), outcome }];
     let (batch, _) = s.granted(StepGrant { preempted, ..grant_first(&request) });
     s.step_done(all_sample(&batch.expect("a batch"), 1), Timestamp(3));
@@ -397,7 +397,7 @@ fn a_copied_victim_is_restored_when_nobody_needs_its_blocks_any_more() {
     step(&mut s);
     s.enqueue(sequence(2, Tier::Premium, 8));
     let request = s.plan(NOW).expect("a step");
-    let outcome = PreemptOutcome::Copying { blocks: 2 };
+    let outcome = PreemptOutcome::Copying { blocks: 2, kept: 0 };
     let denied = Grant { ticket: ticket(2), outcome: GrantOutcome::Denied { pending_blocks: 2 } };
     s.granted(StepGrant {
         step: request.step,

@@ -1,11 +1,11 @@
 //! Who may be preempted, first to go first, and by whom.
 
-use crate::protocol::{ResumeCosts, Victim};
+use crate::protocol::{Gives, ResumeCosts, Victim};
 use crate::scheduler::rank::Rank;
 use crate::scheduler::sequence::{Phase, Sequence};
 use crate::scheduler::state::Scheduler;
 use std::cmp::Reverse;
-use tiercel_config::{AtLimit, PreemptionMode, ToStart, VictimRule};
+use tiercel_config::{AtLimit, PreemptionMode, ToStart, VictimGives, VictimRule};
 use tiercel_device::{Tier, Timestamp};
 
 /// Most blocks copied ahead of need in one step, however long the last one took.
@@ -17,6 +17,8 @@ enum Willing {
     /// It makes no progress: its client does not read, or an operator paused it. Anybody may have its
     /// blocks.
     Resting,
+    /// It was preempted and kept blocks: whoever is served before it may have them, it does not run anyway.
+    Parked,
     /// As its rank and the rule say.
     Usual,
     /// It was preempted too often: of those that start, only the first in line may take its blocks.
@@ -54,7 +56,9 @@ impl Victims {
     /// How many of the victims, from the front, a sequence may preempt.
     pub(crate) fn allowed(&self, claim: Claim) -> u32 {
         let mut count = 0;
-        for willing in [Willing::Resting, Willing::Usual, Willing::Limited, Willing::Spared] {
+        for willing in
+            [Willing::Resting, Willing::Parked, Willing::Usual, Willing::Limited, Willing::Spared]
+        {
             let end = count + self.places[count..].partition_point(|place| place.0 <= willing);
             let part = &self.places[count..end];
             let allowed = |place: &&(Willing, Rank)| self.may_take(claim, **place);
@@ -76,6 +80,7 @@ impl Victims {
         let Claim { rank, opening, first, by_force } = claim;
         match willing {
             Willing::Resting => true,
+            Willing::Parked => first || rank <= victim,
             _ if !by_force && (opening || !first) => false,
             Willing::Spared if !first => false,
             // Whoever is first may take all that are worse, or sequences that were preempted too often
@@ -96,8 +101,9 @@ impl Scheduler {
         let across_tiers = matches!(rule, VictimRule::LatestArrival | VictimRule::ReverseFifo);
         // From the worst-ranked: for the rules that add nothing the order is nearly that already.
         let running = self.sequences.active().rev();
-        let mut places: Vec<(Place, Rank, &Sequence)> = running
-            .filter(|(_, sequence)| sequence.phase == Phase::Running)
+        let running = running.filter(|(_, sequence)| sequence.phase == Phase::Running);
+        let mut places: Vec<(Place, Rank, &Sequence)> = (self.sequences.keeping().rev())
+            .chain(running)
             .map(|(rank, sequence)| (self.turn_to_go(sequence, rank, rule, now), rank, sequence))
             .collect();
         places.sort_by_key(|(place, ..)| *place);
@@ -125,6 +131,9 @@ impl Scheduler {
         rule: VictimRule,
         now: Timestamp,
     ) -> Place {
+        if sequence.phase == Phase::Waiting {
+            return (Willing::Parked, Reverse(rank.level()), 0);
+        }
         let (level, key) = match rule {
             VictimRule::Rank | VictimRule::ResumeCost => (rank.level(), 0),
             VictimRule::LatestArrival => (0, u64::MAX - sequence.arrival.0),
@@ -167,6 +176,15 @@ impl Scheduler {
             && waited_us >= u64::from(self.preemption.delay_ms) * 1000
     }
 
+    /// How much of its table a victim gives up.
+    pub(crate) fn gives(&self) -> Gives {
+        match self.preemption.victim_gives {
+            VictimGives::All => Gives::All,
+            VictimGives::Unshared => Gives::Unshared,
+            VictimGives::Needed => Gives::Needed { unit: self.preemption.victim_gives_blocks },
+        }
+    }
+
     /// Whether preempting it ends it.
     pub(crate) fn drops(&self, preemptions: u32) -> bool {
         self.preemption.mode == PreemptionMode::Drop
@@ -179,7 +197,7 @@ impl Scheduler {
             _ if self.drops(sequence.preemptions) => false,
             PreemptionMode::Swap => true,
             PreemptionMode::Recompute | PreemptionMode::Drop => false,
-            PreemptionMode::Auto => self.cost.swap_is_cheaper(sequence.computed),
+            PreemptionMode::Auto => self.cost.swap_is_cheaper(sequence.computed.max(sequence.lost)),
         }
     }
 

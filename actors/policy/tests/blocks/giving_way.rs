@@ -15,7 +15,7 @@ fn victims_go_in_order_and_only_as_many_as_needed() {
     let grant = scene.ask(vec![grow(1, 20, 3)], victims);
     assert_eq!(preempted(&grant), [4, 3]);
     assert_eq!(covers(&grant), [Some(20)]);
-    let freed = PreemptOutcome::Freed { blocks: 2, on_host: 0 };
+    let freed = PreemptOutcome::Freed { blocks: 2, on_host: 0, kept: 0 };
     assert!(grant.preempted.iter().all(|taken| taken.outcome == freed));
     assert_eq!(grant.free_blocks, 1);
 }
@@ -48,7 +48,7 @@ fn a_victim_whose_blocks_are_all_shared_is_passed_over() {
     let grant = scene.ask(vec![grow(3, 12, 2)], victims);
     assert_eq!(preempted(&grant), [1], "its third block is its own");
     let freed = grant.preempted[0].outcome;
-    assert_eq!(freed, PreemptOutcome::Freed { blocks: 1, on_host: 0 });
+    assert_eq!(freed, PreemptOutcome::Freed { blocks: 1, on_host: 0, kept: 0 });
 }
 
 /// Two sequences that hold the same two blocks and nothing else, in a full pool, and a third one.
@@ -95,7 +95,7 @@ fn nobody_is_preempted_twice_for_one_need() {
     let victims = vec![victim(3, true), victim(2, true)];
     let grant = scene.ask(vec![open(9, 8, &[], 2)], victims.clone());
     assert_eq!(preempted(&grant), [3]);
-    assert_eq!(grant.preempted[0].outcome, PreemptOutcome::Copying { blocks: 2 });
+    assert_eq!(grant.preempted[0].outcome, PreemptOutcome::Copying { blocks: 2, kept: 0 });
     assert_eq!(pending(&only(&grant)), 2);
     // Still copying, then copied, then committed.
     let grant = scene.ask(vec![open(9, 8, &[], 2)], victims.clone());

@@ -3,6 +3,7 @@
 
 mod content;
 mod giving_way;
+mod keeping;
 mod planning;
 mod scene;
 mod two_tiers;
@@ -114,7 +115,8 @@ fn commit(world: &mut World, seed: u64) {
         assert!(world.store.commit_preempt(ticket));
         assert!(!world.store.commit_preempt(ticket), "once is enough");
         let copied = world.seqs[&id].phase == Phase::Preempting { copied: true };
-        world.park(id);
+        let kept = world.seqs[&id].kept;
+        world.park(id, kept);
         world.count(if copied { "committed" } else { "committed early" });
     }
 }
@@ -163,9 +165,17 @@ fn judge(world: &World) {
     let copying: usize = world.copies.values().map(|(batch, _)| batch.pairs.len()).sum();
     assert_eq!(now.copying as usize, copying);
     for seq in world.seqs.values().filter(|seq| !seq.table.is_empty()) {
-        world.assert_prefix(seq.id, seq.computed, &seq.table, "the table's");
+        let valid = match seq.phase {
+            Phase::Waiting => seq.table.len() as u32 * world.config.block_size,
+            _ => seq.computed,
+        };
+        world.assert_prefix(seq.id, valid, &seq.table, "the table's");
         let held = now.tables.iter().find(|(id, _)| *id == seq.id).unwrap();
         assert_eq!(held.1 as usize, seq.table.len());
+    }
+    for seq in world.seqs.values().filter(|seq| seq.phase == Phase::Waiting) {
+        let held = now.tables.iter().find(|(id, _)| *id == seq.id).map_or(0, |(_, blocks)| *blocks);
+        assert_eq!(held, seq.kept, "blocks that {} kept", seq.id);
     }
 }
 
@@ -218,6 +228,6 @@ fn accounting_ownership_and_content_are_never_wrong() {
         panic!("{failure}");
     }
     let seen = seen.into_inner();
-    assert_eq!(seen.len(), 21, "the traffic misses something: {seen:#?}");
+    assert_eq!(seen.len(), 23, "the traffic misses something: {seen:#?}");
     println!("{seen:#?}");
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tiercel_device::{Epoch, SeqId, StepId, Ticket};
 use tiercel_policy::{
-    Grant, GrantOutcome, PreemptOutcome, ResumeCosts, StepGrant, StepRequest, Victim, Want,
+    Gives, Grant, GrantOutcome, PreemptOutcome, ResumeCosts, StepGrant, StepRequest, Victim, Want,
     WantKind,
 };
 
@@ -33,6 +33,14 @@ impl World {
             by_cost: draws
                 .percent(30)
                 .then_some(ResumeCosts { copy_us: 200.0, recompute_us: 1600.0 }),
+            gives: draws
+                .pick(&[
+                    Gives::All,
+                    Gives::Unshared,
+                    Gives::Needed { unit: 1 },
+                    Gives::Needed { unit: 3 },
+                ])
+                .expect("there are four"),
             mirror: if draws.percent(40) { draws.below(5) as u32 } else { 0 },
         };
         let grant = self.store.reserve(&request);
@@ -51,12 +59,14 @@ impl World {
         }
     }
 
-    /// Some of the running sequences, worst-ranked first.
+    /// Some of those that hold blocks, worst-ranked first.
     fn victims(&mut self, draws: &mut Draws) -> Vec<Victim> {
         let (taking, swapping) = (draws.below(101), draws.below(101));
         let mut victims = Vec::new();
         for seq in self.seqs.values_mut().rev() {
-            if seq.phase == Phase::Running && draws.percent(taking) {
+            let holds =
+                seq.phase == Phase::Running || (seq.phase == Phase::Waiting && seq.kept > 0);
+            if holds && draws.percent(taking) {
                 let ticket = Ticket { seq: seq.id, epoch: Epoch(seq.epoch + 1) };
                 victims.push(Victim { ticket, swap: draws.percent(swapping), group: 0 });
             }
@@ -79,6 +89,7 @@ impl World {
                     hashes: seq.hashes[..full].into(),
                     keep_free: draws.below(2) as u32,
                     must_fit: if draws.percent(30) { seq.known } else { 0 },
+                    own_only: draws.percent(20),
                 };
                 (kind, Ticket { seq: seq.id, epoch: Epoch(seq.epoch + 1) }, chunk)
             }
@@ -109,15 +120,22 @@ impl World {
 
     pub(crate) fn preempted(&mut self, ticket: Ticket, outcome: PreemptOutcome) {
         let seq = self.seqs.get_mut(&ticket.seq).expect("victims live");
-        assert_eq!(seq.phase, Phase::Running);
+        let had = (seq.phase == Phase::Waiting).then_some(seq.kept);
+        assert!(had.is_some_and(|kept| kept > 0) || seq.phase == Phase::Running);
         seq.epoch = ticket.epoch.0;
         match outcome {
-            PreemptOutcome::Freed { on_host, .. } => {
-                self.park(ticket.seq);
-                self.count(if on_host > 0 { "freed, on host" } else { "freed" });
+            PreemptOutcome::Freed { on_host, kept, .. } => {
+                assert!(had.is_none_or(|had| kept < had), "{} gave nothing", ticket.seq);
+                self.park(ticket.seq, kept);
+                self.count(match (had, on_host) {
+                    (Some(_), _) => "gave more",
+                    (None, 0) => "freed",
+                    (None, _) => "freed, on host",
+                });
             }
-            PreemptOutcome::Copying { blocks } => {
-                assert!(blocks > 0);
+            PreemptOutcome::Copying { blocks, kept } => {
+                assert!(blocks > 0 && had.is_none());
+                seq.kept = kept;
                 seq.phase = Phase::Preempting { copied: false };
                 self.count("prepared with copies");
             }
@@ -138,6 +156,7 @@ impl World {
                 self.count("opened with copies");
                 let seq = self.seqs.get_mut(&id).expect("it lives");
                 (seq.phase, seq.epoch) = (Phase::Opening, want.ticket.epoch.0);
+                (seq.kept, seq.table) = (0, Arc::new([]));
                 seq.life += 1;
                 return None;
             }
@@ -151,7 +170,7 @@ impl World {
         };
         let seq = self.seqs.get_mut(&id).expect("it lives");
         if opens {
-            (seq.phase, seq.epoch) = (Phase::Running, want.ticket.epoch.0);
+            (seq.phase, seq.epoch, seq.kept) = (Phase::Running, want.ticket.epoch.0, 0);
             seq.life += 1;
             (seq.computed, seq.planned) = (computed, computed);
         }

@@ -111,7 +111,7 @@ fn swapped_out_and_in_again() {
     let mut scene = Scene::new(4, 4);
     let text = names(1, 3);
     scene.running_on(1, &text, 0);
-    assert_eq!(scene.swap_out(1), PreemptOutcome::Copying { blocks: 3 });
+    assert_eq!(scene.swap_out(1), PreemptOutcome::Copying { blocks: 3, kept: 0 });
     assert_eq!(scene.store.snapshot().pinned, 3);
     scene.flush_device();
     let grant = scene.ask(vec![open(1, 13, &text, 0)], vec![]);
@@ -127,7 +127,7 @@ fn swapped_out_and_in_again() {
     };
     assert_eq!(table.len(), 4);
     // All is on the host already: the next preemption frees at once.
-    assert_eq!(scene.swap_out(1), PreemptOutcome::Freed { blocks: 4, on_host: 3 });
+    assert_eq!(scene.swap_out(1), PreemptOutcome::Freed { blocks: 4, on_host: 3, kept: 0 });
 }
 
 #[test]
@@ -137,14 +137,14 @@ fn pins_of_others_leave_less_room_and_the_rest_is_recomputed() {
     scene.running(1, 1, 2);
     scene.running_on(2, &text, 0);
     scene.swap_out(1);
-    assert_eq!(scene.swap_out(2), PreemptOutcome::Copying { blocks: 1 });
+    assert_eq!(scene.swap_out(2), PreemptOutcome::Copying { blocks: 1, kept: 0 });
     scene.flush_device();
     let grant = scene.ask(vec![open(2, 13, &text, 0)], vec![]);
     assert!(matches!(only(&grant), GrantOutcome::Copying { blocks: 1 }));
     // With no room at all, or no host tier, a swap is a recompute.
     scene.running(3, 3, 2);
     scene.running(4, 4, 2);
-    assert_eq!(scene.swap_out(3), PreemptOutcome::Freed { blocks: 2, on_host: 0 });
+    assert_eq!(scene.swap_out(3), PreemptOutcome::Freed { blocks: 2, on_host: 0, kept: 0 });
 }
 
 #[test]
@@ -241,11 +241,11 @@ fn one_copy_serves_all_who_want_the_content() {
     scene.ask(vec![open(2, 13, &text, 0)], vec![]);
     assert_eq!(
         scene.store.prepare_preempt(victim(1, true)),
-        Some(PreemptOutcome::Copying { blocks: 3 })
+        Some(PreemptOutcome::Copying { blocks: 3, kept: 0 })
     );
     assert_eq!(
         scene.store.prepare_preempt(victim(2, true)),
-        Some(PreemptOutcome::Copying { blocks: 3 })
+        Some(PreemptOutcome::Copying { blocks: 3, kept: 0 })
     );
     let copied: usize = scene.take().iter().map(|batch| batch.pairs.len()).sum();
     assert_eq!(copied, 3);
@@ -302,7 +302,11 @@ fn blocks_copied_ahead_of_need_are_dropped_at_once() {
     let copies = scene.store.take_copies();
     assert_eq!(copies.iter().map(|batch| batch.pairs.len()).sum::<usize>(), 1, "none twice");
     let outcome = scene.store.prepare_preempt(victim(1, true));
-    assert_eq!(outcome, Some(PreemptOutcome::Copying { blocks: 1 }), "for the copy under way");
+    assert_eq!(
+        outcome,
+        Some(PreemptOutcome::Copying { blocks: 1, kept: 0 }),
+        "for the copy under way"
+    );
     let events = scene.store.copy_done(copies[0].id, true);
     assert!(matches!(events[..], [StoreEvent::PreemptCopied { failed: 0, .. }]), "{events:?}");
     scene.store.check().unwrap();

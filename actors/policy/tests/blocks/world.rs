@@ -28,6 +28,8 @@ pub(crate) struct Seq {
     pub(crate) computed: u32,
     pub(crate) planned: u32,
     pub(crate) table: Arc<[BlockId]>,
+    /// While it waits: blocks it kept.
+    pub(crate) kept: u32,
     /// Counts openings and failures: slices of an older life are void.
     pub(crate) life: u32,
     /// Fingerprint of the prefix that ends with each position.
@@ -125,6 +127,7 @@ impl World {
             computed: 0,
             planned: 0,
             table: Arc::new([]),
+            kept: 0,
             life: 0,
             prints,
             hashes,
@@ -274,16 +277,19 @@ impl World {
         }
     }
 
-    pub(crate) fn park(&mut self, id: SeqId) {
+    /// It waits, with the first `kept` blocks of its table, as far as that is known.
+    pub(crate) fn park(&mut self, id: SeqId, kept: u32) {
         let seq = self.seqs.get_mut(&id).expect("it lives");
         seq.phase = Phase::Waiting;
         (seq.computed, seq.planned) = (0, 0);
-        seq.table = Arc::new([]);
+        seq.kept = kept;
+        seq.table = seq.table.iter().copied().take(kept as usize).collect();
     }
 
     pub(crate) fn cancel(&mut self, id: SeqId, at_once: bool) {
         let gone = self.seqs.remove(&id).expect("it lives");
         self.count(match gone.phase {
+            Phase::Waiting if gone.kept > 0 => "cancelled waiting, with blocks",
             Phase::Waiting => "cancelled waiting",
             Phase::Running => "cancelled running",
             Phase::Preempting { .. } => "cancelled preempting",

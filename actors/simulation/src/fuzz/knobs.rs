@@ -4,7 +4,8 @@
 use super::dice::Dice;
 use tiercel_config::{
     AgeingCap, Allocation, AtLimit, Batching, Budget, EngineSettings, Order, Policy,
-    PreemptionSettings, PrefillOrder, ResumeOrder, SchedulerSettings, StepMix, ToStart, VictimRule,
+    PreemptionSettings, PrefillOrder, ResumeFrom, ResumeOrder, SchedulerSettings, StepMix, ToStart,
+    VictimGives, VictimRule,
 };
 
 /// Sets a policy, and perhaps more; sizes are left as they are.
@@ -65,12 +66,15 @@ fn preemption(dice: &mut Dice, p: &mut PreemptionSettings) {
             VictimRule::Slack,
             VictimRule::ResumeCost,
         ];
+        p.victim_gives => [VictimGives::All, VictimGives::Unshared, VictimGives::Needed];
+        p.victim_gives_blocks => [1, 2, 7];
         p.premium_yields => [true, false];
         p.background_takes => [true, false];
         p.min_tokens => [0, 1, 5];
         p.delay_ms => [0, 1, 20];
         p.at_limit => [AtLimit::Spare, AtLimit::Promote, AtLimit::Drop];
         p.resume => [ResumeOrder::Rank, ResumeOrder::First, ResumeOrder::Last];
+        p.resume_from => [ResumeFrom::Cache, ResumeFrom::OwnCopies];
         p.mirror_percent => [0, 10, 100];
     }
 }

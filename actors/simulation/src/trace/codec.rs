@@ -16,7 +16,7 @@ use tiercel_device::Timestamp;
 
 pub(super) const MAGIC: [u8; 8] = *b"TIERCELT";
 /// Raised whenever events or frames change: bincode does not describe itself.
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 /// Largest frame, bytes: ten times a step of as many sequences as there can be.
 pub(super) const MAX_FRAME_BYTES: usize = 1 << 20;
 

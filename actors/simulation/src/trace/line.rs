@@ -49,7 +49,7 @@ fn details(event: &Event, only: Option<SeqId>) -> String {
             format!("{step} {} duration_us={duration_us}", ok_or_failed(*ok))
         }
         Event::FirstToken { seq } => seq.to_string(),
-        Event::PreemptFreed { seq, blocks, on_host } => {
+        Event::PreemptFreed { seq, blocks, on_host } | Event::GaveMore { seq, blocks, on_host } => {
             format!("{seq} blocks={blocks} on_host={on_host}")
         }
         Event::PreemptCopying { seq, blocks } | Event::ResumeCopying { seq, blocks } => {

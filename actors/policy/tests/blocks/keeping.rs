@@ -1,0 +1,173 @@
+//! What victims keep of their tables, and what they find when they resume.
+
+use crate::scene::{Scene, grow, names, only, open, preempted, ticket, victim};
+use tiercel_device::SeqId;
+use tiercel_policy::blocks::BlockHash;
+use tiercel_policy::{Gives, GrantOutcome, PreemptOutcome, StepGrant, StepRequest, Want, WantKind};
+
+impl Scene {
+    /// Sequence 1 grows to `tokens` at the cost of `victims`, that give up as little as `gives` says.
+    fn taken(&mut self, tokens: u32, victims: &[(u64, bool)], gives: Gives) -> StepGrant {
+        let victims: Vec<_> = victims.iter().map(|(seq, swap)| victim(*seq, *swap)).collect();
+        let wants = vec![grow(1, tokens, victims.len() as u32)];
+        self.request(StepRequest { wants, victims, gives, ..StepRequest::default() })
+    }
+
+    fn holds(&self, seq: u64) -> u32 {
+        let tables = self.store.snapshot().tables;
+        tables.iter().find(|(id, _)| *id == SeqId(seq)).map_or(0, |(_, blocks)| *blocks)
+    }
+}
+
+const ONE: Gives = Gives::Needed { unit: 1 };
+
+/// Resumes from what was kept or copied out for it alone.
+fn reopen_own(seq: u64, tokens: u32, hashes: &[BlockHash]) -> Want {
+    let want = open(seq, tokens, hashes, 0);
+    let kind = WantKind::Open { hashes: hashes.into(), keep_free: 0, must_fit: 0, own_only: true };
+    Want { kind, ..want }
+}
+
+fn found(grant: &StepGrant) -> u32 {
+    match only(grant) {
+        GrantOutcome::Run { computed, .. } => computed,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+#[test]
+fn a_victim_gives_its_tail_and_resumes_with_the_rest() {
+    let mut scene = Scene::new(8, 0);
+    scene.running(1, 1, 2);
+    scene.running(2, 2, 6);
+    let grant = scene.taken(12, &[(2, false)], ONE);
+    let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, kept: 5 };
+    assert_eq!(grant.preempted[0].outcome, outcome);
+    assert_eq!((scene.holds(1), scene.holds(2)), (3, 5));
+    scene.store.release(SeqId(1));
+    let grant = scene.ask(vec![open(2, 25, &names(2, 6), 0)], vec![]);
+    assert_eq!(found(&grant), 20);
+}
+
+#[test]
+fn it_gives_multiples_of_the_unit_and_more_when_asked_again() {
+    let mut scene = Scene::new(10, 0);
+    scene.running(1, 1, 2);
+    scene.running(2, 2, 8);
+    let unit = Gives::Needed { unit: 3 };
+    scene.taken(12, &[(2, false)], unit);
+    assert_eq!((scene.holds(1), scene.holds(2), scene.store.snapshot().device.free), (3, 5, 2));
+    // Two are free; the next two take three.
+    let grant = scene.taken(28, &[(2, false)], unit);
+    let outcome = PreemptOutcome::Freed { blocks: 3, on_host: 0, kept: 2 };
+    assert_eq!((grant.preempted[0].outcome, scene.holds(2)), (outcome, 2));
+    // Three are needed, and it has two.
+    let grant = scene.taken(44, &[(2, false)], unit);
+    assert_eq!((preempted(&grant), scene.holds(2)), (vec![], 2));
+    scene.store.release(SeqId(2));
+    assert_eq!(scene.store.snapshot().device.free, 3);
+}
+
+#[test]
+fn only_what_it_gives_is_copied_out_and_comes_back() {
+    let mut scene = Scene::new(8, 8);
+    scene.running(1, 1, 2);
+    scene.running(2, 2, 6);
+    let grant = scene.taken(16, &[(2, true)], ONE);
+    let outcome = PreemptOutcome::Copying { blocks: 2, kept: 4 };
+    assert_eq!(grant.preempted[0].outcome, outcome);
+    scene.finish_copies(true);
+    assert!(scene.store.commit_preempt(ticket(2, 1)));
+    scene.taken(16, &[], ONE);
+    assert_eq!((scene.holds(1), scene.holds(2), scene.store.snapshot().pinned), (4, 4, 2));
+    // More of it goes at once, each block when its copy has ended: it does not run.
+    let grant = scene.taken(20, &[(2, true)], ONE);
+    let outcome = PreemptOutcome::Freed { blocks: 0, on_host: 3, kept: 3 };
+    assert_eq!(grant.preempted[0].outcome, outcome);
+    scene.finish_copies(true);
+    scene.taken(20, &[], ONE);
+    assert_eq!((scene.holds(1), scene.holds(2)), (5, 3));
+    scene.store.release(SeqId(1));
+    scene.flush_device();
+    let grant = scene.ask(vec![open(2, 25, &names(2, 6), 0)], vec![]);
+    assert!(matches!(only(&grant), GrantOutcome::Copying { blocks: 3 }));
+}
+
+#[test]
+fn a_preparation_taken_back_leaves_the_whole_table() {
+    let mut scene = Scene::new(8, 8);
+    scene.running(1, 1, 2);
+    scene.running(2, 2, 6);
+    scene.taken(16, &[(2, true)], ONE);
+    assert!(scene.store.abort_preempt(ticket(2, 1)));
+    scene.store.check().unwrap();
+    assert_eq!((scene.holds(2), scene.store.snapshot().pinned), (6, 0));
+}
+
+#[test]
+fn without_room_on_the_host_what_lies_beyond_is_given_up_too() {
+    let mut scene = Scene::new(8, 2);
+    scene.running(1, 1, 2);
+    scene.running(2, 2, 6);
+    scene.taken(16, &[(2, true)], ONE);
+    scene.finish_copies(true);
+    assert!(scene.store.commit_preempt(ticket(2, 1)));
+    scene.taken(16, &[], ONE);
+    assert_eq!(scene.store.snapshot().pinned, 2);
+    // Its blocks 4 and 5 are there, 3 finds no room: nothing can use them before 3 is computed again.
+    let grant = scene.taken(20, &[(2, true)], ONE);
+    let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, kept: 3 };
+    assert_eq!((grant.preempted[0].outcome, scene.store.snapshot().pinned), (outcome, 0));
+}
+
+#[test]
+fn what_others_use_is_kept_and_not_copied() {
+    let text = names(1, 4);
+    let sharing = |gives| {
+        let mut scene = Scene::new(8, 8);
+        scene.running_on(1, &text[..2], 0);
+        scene.running_on(2, &[&text[..2], &names(2, 4)[2..]].concat(), 2);
+        scene.running(3, 3, 4);
+        scene.store.release(SeqId(3));
+        scene.taken(12 + 16, &[(2, true)], gives).preempted[0].outcome
+    };
+    assert_eq!(sharing(Gives::All), PreemptOutcome::Copying { blocks: 4, kept: 0 });
+    assert_eq!(sharing(Gives::Unshared), PreemptOutcome::Copying { blocks: 2, kept: 2 });
+}
+
+#[test]
+fn what_it_kept_it_finds_although_another_block_has_the_name() {
+    let mut scene = Scene::new(8, 0);
+    let text = names(2, 3);
+    // Both computed it; only the first one's blocks have the names.
+    scene.running(3, 2, 3);
+    scene.running_on(2, &text, 0);
+    scene.running(1, 1, 2);
+    scene.taken(12, &[(2, false)], ONE);
+    assert_eq!(scene.holds(2), 2);
+    scene.store.release(SeqId(3));
+    scene.flush_device();
+    let grant = scene.ask(vec![open(2, 13, &text, 0)], vec![]);
+    assert_eq!(found(&grant), 8);
+}
+
+#[test]
+fn from_its_own_copies_alone_it_finds_nothing_of_others() {
+    let text = names(2, 3);
+    let resumed = |own: bool| {
+        let mut scene = Scene::new(12, 0);
+        scene.running(1, 1, 2);
+        scene.running_on(2, &text, 0);
+        scene.store.prepare_preempt(victim(2, false)).expect("it runs");
+        let want = if own { reopen_own(2, 13, &text) } else { open(2, 13, &text, 0) };
+        found(&scene.ask(vec![want], vec![]))
+    };
+    assert_eq!((resumed(false), resumed(true)), (12, 0));
+
+    let mut scene = Scene::new(12, 12);
+    scene.running_on(2, &text, 0);
+    scene.swap_out(2);
+    let grant = scene.ask(vec![reopen_own(2, 13, &text)], vec![]);
+    let copying = GrantOutcome::Copying { blocks: 3 };
+    assert_eq!(format!("{:?}", only(&grant)), format!("{copying:?}"), "although the device has it");
+}
