@@ -4,7 +4,9 @@ use std::sync::Arc;
 use tiercel_config::Policy;
 use tiercel_device::{SamplingParams, SeqId, Tier, TokenId, TokenLogprobs};
 use tiercel_policy::blocks::Salt;
-pub use tiercel_policy::scheduler::{Counters, FinishReason, PredictionError, RequestFault, Usage};
+pub use tiercel_policy::scheduler::{
+    CostError, Counters, FinishReason, PredictionError, RequestFault, Usage,
+};
 
 /// One sequence to generate. A request with `n = 2` is two of these.
 #[derive(Debug, Clone)]
@@ -131,4 +133,6 @@ pub struct EngineStatus {
     pub counters: Counters,
     /// How far predicted output lengths were off.
     pub prediction_error: PredictionError,
+    /// How far predicted step and copy times are off.
+    pub cost_error: CostError,
 }

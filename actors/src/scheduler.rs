@@ -309,6 +309,7 @@ impl Handler<Tick> for SchedulerActor {
             found = true;
         }
         telemetry::gauges(&self.core.census(), &self.core.counters());
+        telemetry::cost_error(self.core.cost_error());
         self.peers.block_manager.do_send(GetUsage);
         if found || self.checks.plan_on_beat() {
             self.pump();
@@ -332,7 +333,7 @@ impl Handler<GetStatus> for SchedulerActor {
     fn handle(&mut self, _: GetStatus, _: &mut Self::Context) -> Self::Result {
         let census = self.core.census();
         let counters = self.core.counters();
-        let prediction_error = self.core.prediction_error();
+        let (prediction_error, cost_error) = (self.core.prediction_error(), self.core.cost_error());
         let usage = self.peers.block_manager.send(GetUsage);
         Box::pin(async move {
             let usage = usage.await.unwrap_or_default();
@@ -349,6 +350,7 @@ impl Handler<GetStatus> for SchedulerActor {
                 host_blocks_free: usage.host_free,
                 counters,
                 prediction_error,
+                cost_error,
             }
         })
     }

@@ -8,7 +8,7 @@ use metrics::{
     Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 use tiercel_device::{CopyDirection, DeviceInfo, StepBatch, StepTiming, Tier};
-use tiercel_policy::scheduler::{Census, Counters, EndReport};
+use tiercel_policy::scheduler::{Census, CostError, Counters, EndReport};
 use tiercel_policy::slo::WindowReport;
 
 /// Says what each metric means; call it once the recorder is installed.
@@ -34,6 +34,10 @@ pub fn describe() {
     describe_gauge!(
         "tiercel_slo_compliance_ratio",
         "Share of samples within target, sliding window"
+    );
+    describe_gauge!(
+        "tiercel_cost_error_ratio",
+        "Mean of |predicted / observed - 1| of step and copy times, lately"
     );
     describe_gauge!("tiercel_slo_headroom_ratio", "1 - p99 / target, sliding window");
     let s = Unit::Seconds;
@@ -140,6 +144,11 @@ pub(crate) fn blocks(usage: &BlockUsage) {
 
 fn ratio(part: u32, whole: u32) -> f64 {
     if whole == 0 { 0.0 } else { f64::from(part) / f64::from(whole) }
+}
+
+pub(crate) fn cost_error(error: CostError) {
+    gauge!("tiercel_cost_error_ratio", "of" => "step").set(error.step);
+    gauge!("tiercel_cost_error_ratio", "of" => "copy").set(error.copy);
 }
 
 pub(crate) fn gauges(census: &Census, counters: &Counters) {

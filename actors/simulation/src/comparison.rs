@@ -214,6 +214,8 @@ mod tests {
             gaps_ms: None,
             fairness: 1.0,
             prediction_error_percent: 0.0,
+            step_cost_error_percent: 0.0,
+            copy_cost_error_percent: 0.0,
         }
     }
 

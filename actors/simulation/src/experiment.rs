@@ -191,6 +191,7 @@ impl Experiment {
         let totals = Totals {
             counters: status.counters,
             prediction_error: status.prediction_error,
+            cost_error: status.cost_error,
             block_size: engine.info().block_size,
             max_num_seqs: self.settings.scheduler.max_num_seqs,
         };

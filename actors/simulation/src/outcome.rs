@@ -5,7 +5,7 @@ use crate::record::{Ending, Record};
 use crate::traffic::Seen;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
-use tiercel_actors::{Counters, PredictionError};
+use tiercel_actors::{CostError, Counters, PredictionError};
 use tiercel_device::{Tier, Timestamp};
 use tiercel_workload::{Compliance, Summary, Workload, seconds};
 
@@ -40,6 +40,10 @@ pub struct Outcome {
     pub fairness: f64,
     /// Mean error of predicted output lengths, in percent of the mean length.
     pub prediction_error_percent: f64,
+    /// Mean error of predicted step times at the end of the run, percent.
+    pub step_cost_error_percent: f64,
+    /// The same of copy times.
+    pub copy_cost_error_percent: f64,
 }
 
 /// One tier's requests.
@@ -79,6 +83,7 @@ pub struct TierOutcome {
 pub(crate) struct Totals {
     pub(crate) counters: Counters,
     pub(crate) prediction_error: PredictionError,
+    pub(crate) cost_error: CostError,
     pub(crate) block_size: u32,
     pub(crate) max_num_seqs: u32,
 }
@@ -135,6 +140,8 @@ impl Outcome {
                 totals.prediction_error.absolute_tokens,
                 totals.prediction_error.tokens as f64,
             ),
+            step_cost_error_percent: 100.0 * totals.cost_error.step,
+            copy_cost_error_percent: 100.0 * totals.cost_error.copy,
             prefix_hit_percent: percent(
                 counters.prefix_hit_tokens as f64,
                 counters.prefix_query_tokens as f64,

@@ -13,10 +13,24 @@ pub struct CostModel {
     step_correction: f64,
     /// Observed over predicted copy time, smoothed.
     copy_correction: f64,
+    error: CostError,
+}
+
+/// How far predictions are off: mean of |predicted / observed - 1| over about the last [`SMOOTHING`] inverse
+/// observations.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct CostError {
+    /// Of step times.
+    pub step: f64,
+    /// Of copy times.
+    pub copy: f64,
 }
 
 /// Weight of a new observation.
 const SMOOTHING: f64 = 0.05;
+/// How strongly a correction is drawn back to what the device measured of itself, for each observation. Where
+/// observations say otherwise all the time this is one percent of their weight.
+const PULL: f64 = SMOOTHING / 100.0;
 
 impl CostModel {
     /// A model of a device that measured itself as `profile`.
@@ -27,6 +41,7 @@ impl CostModel {
             block_size: info.block_size,
             step_correction: 1.0,
             copy_correction: 1.0,
+            error: CostError::default(),
         }
     }
 
@@ -70,9 +85,15 @@ impl CostModel {
         2.0 * self.copy_us(blocks) < self.recompute_us(blocks * self.block_size)
     }
 
+    /// How far its predictions are off.
+    pub fn error(&self) -> CostError {
+        self.error
+    }
+
     /// Corrects step times by an observation.
     pub fn observe_step(&mut self, decode: u32, prefill: u32, kv_tokens: u64, observed_us: u64) {
         let predicted = self.step_us(decode, prefill, kv_tokens);
+        count_error(&mut self.error.step, predicted, observed_us);
         self.step_correction = corrected(self.step_correction, predicted, observed_us);
     }
 
@@ -80,8 +101,16 @@ impl CostModel {
     pub fn observe_copy(&mut self, blocks: u32, observed_us: u64) {
         let predicted = self.copy_us(blocks);
         if predicted.is_finite() {
+            count_error(&mut self.error.copy, predicted, observed_us);
             self.copy_correction = corrected(self.copy_correction, predicted, observed_us);
         }
+    }
+}
+
+fn count_error(error: &mut f64, predicted_us: f64, observed_us: u64) {
+    if observed_us > 0 {
+        let off = (predicted_us / observed_us as f64 - 1.0).abs();
+        *error += SMOOTHING * (off - *error);
     }
 }
 
@@ -92,7 +121,8 @@ fn corrected(correction: f64, predicted_us: f64, observed_us: u64) -> f64 {
         return correction;
     }
     let ratio = (observed_us as f64 / predicted_us).clamp(0.2, 5.0);
-    (correction * (1.0 + SMOOTHING * (ratio - 1.0))).clamp(0.01, 100.0)
+    let learned = correction * (1.0 + SMOOTHING * (ratio - 1.0));
+    (learned + PULL * (1.0 - correction)).clamp(0.01, 100.0)
 }
 
 #[cfg(test)]
@@ -146,5 +176,28 @@ mod tests {
         }
         let predicted = model.step_us(10, 0, 1000);
         assert!((predicted / (2.0 * 16_275.0) - 1.0).abs() < 0.02, "{predicted}");
+        assert!(model.error().step < 0.02, "{:?}", model.error());
+    }
+
+    #[test]
+    fn the_error_is_that_of_the_predictions() {
+        let mut model = a100();
+        // Every other step takes a tenth longer: predictions settle between the two.
+        for step in 0..1000 {
+            model.observe_step(0, 0, 0, if step % 2 == 0 { 16_000 } else { 17_600 });
+        }
+        let error = model.error().step;
+        assert!((0.04..0.06).contains(&error), "{error}");
+        assert_eq!(model.error().copy, 0.0, "nothing was copied");
+    }
+
+    #[test]
+    fn corrections_are_bounded() {
+        let mut model = a100();
+        for _ in 0..10_000 {
+            model.observe_copy(1, 1);
+        }
+        let slow = a100().copy_us(1000);
+        assert!(model.copy_us(1000) >= slow / 100.0 && model.copy_us(1000) < slow);
     }
 }

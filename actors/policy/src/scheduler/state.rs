@@ -1,7 +1,7 @@
 //! The scheduler's state and what can be read of it.
 
 use crate::protocol::Progress;
-use crate::scheduler::cost::CostModel;
+use crate::scheduler::cost::{CostError, CostModel};
 use crate::scheduler::order::{FairQueue, LengthPredictor, PredictionError};
 use crate::scheduler::plan::MAX_OPENS_PER_STEP;
 use crate::scheduler::roster::Roster;
@@ -209,6 +209,11 @@ impl Scheduler {
     /// How far predicted output lengths were off.
     pub fn prediction_error(&self) -> PredictionError {
         self.predictor.error()
+    }
+
+    /// How far predicted step and copy times are off.
+    pub fn cost_error(&self) -> CostError {
+        self.cost.error()
     }
 
     /// Whether an event came after the last plan was made, so that another plan may find more to do
