@@ -74,7 +74,7 @@ impl Run<'_> {
         SeqSlice {
             seq,
             first_pos: self.done as u32,
-            input: SliceInput::Known(all[self.done..end].to_vec()),
+            input: SliceInput::Known(all[self.done..end].into()),
             table: Arc::clone(&self.table),
             sample: (end == all.len()).then_some(self.output.len() as u32),
         }

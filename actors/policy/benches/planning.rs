@@ -3,7 +3,8 @@
 //!
 //! `cargo bench -p tiercel-policy --bench planning` also prints the median and the 99th percentile.
 
-use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::sync::Arc;
 use std::time::Duration;
 use tiercel_config::EngineSettings;
@@ -11,8 +12,9 @@ use tiercel_device::{
     Clock, DeviceInfo, DeviceProfile, Sampled, SamplingParams, SeqId, StepBatch, StepDone,
     StepOutput, StepTiming, Tier, Timestamp,
 };
+use tiercel_policy::StoreEvent;
 use tiercel_policy::blocks::{BlockStore, Salt, StoreConfig};
-use tiercel_policy::scheduler::{Effect, NewSequence, Scheduler};
+use tiercel_policy::scheduler::{Effect, NewSequence, PreemptDecision, Scheduler};
 
 const BLOCK: u32 = 16;
 const PROMPT: u32 = 128;
@@ -26,12 +28,13 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Runs until `running` sequences run and `waiting` wait.
-    fn new(running: u32, waiting: u32) -> Rounds {
+    /// Runs until `running` sequences run, or as many as there are blocks for, and `waiting` wait. There are
+    /// `blocks_each` times as many blocks as sequences that may run.
+    fn new(running: u32, waiting: u32, blocks_each: u32) -> Rounds {
         let mut settings = EngineSettings::default();
         settings.scheduler.max_num_seqs = running;
         settings.scheduler.max_num_batched_tokens = (running * 2).max(512);
-        let device_blocks = running * 64;
+        let device_blocks = running * blocks_each;
         let info = DeviceInfo {
             name: "bench".into(),
             block_size: BLOCK,
@@ -61,11 +64,8 @@ impl Rounds {
         for _ in 0..running + waiting {
             rounds.arrive();
         }
-        while rounds.scheduler.census().running < running {
-            rounds.round(&Clock::wall());
-        }
-        // Until those that started together have gone their own ways.
-        for _ in 0..300 {
+        // Until all have started, and those that started together have gone their own ways.
+        for _ in 0..600 {
             rounds.round(&Clock::wall());
         }
         rounds
@@ -99,7 +99,13 @@ impl Rounds {
         for copies in self.store.take_copies() {
             let events = self.store.copy_done(copies.id, true);
             for event in events {
-                self.scheduler.store_event(event);
+                let (StoreEvent::PreemptCopied { ticket, .. } | StoreEvent::Resumed { ticket, .. }) =
+                    event;
+                match self.scheduler.store_event(event) {
+                    PreemptDecision::Commit => self.store.commit_preempt(ticket),
+                    PreemptDecision::Abort => self.store.abort_preempt(ticket),
+                    PreemptDecision::Stale => true,
+                };
             }
         }
         let Some(batch) = batch else { return took };
@@ -119,31 +125,47 @@ fn done(batch: &StepBatch) -> StepDone {
     StepDone { id: batch.id, result: Ok(StepOutput { sampled: sampled.collect(), timing }) }
 }
 
+/// Blocks for each sequence: more than any needs, and about what they need in the mean, so that the pool is full
+/// and every plan names whom it may preempt.
+const AMPLE: u32 = 64;
+const FULL: u32 = 20;
+
 fn planning(c: &mut Criterion) {
     let mut group = c.benchmark_group("planning");
-    let clock = Clock::wall();
     for running in [64, 256, 1024] {
         for waiting in [1_000, 10_000, 100_000] {
-            let mut rounds = Rounds::new(running, waiting);
-            let mut times: Vec<Duration> = Vec::new();
-            let id = BenchmarkId::new(format!("{running} running"), format!("{waiting} waiting"));
-            group.bench_function(id, |b| {
-                b.iter_custom(|rounds_wanted| {
-                    let took = (0..rounds_wanted).map(|_| rounds.round(&clock));
-                    let took: Vec<Duration> = took.collect();
-                    times.extend(&took);
-                    took.iter().sum()
-                });
-            });
-            times.sort_unstable();
-            let at = |share: f64| times.get((share * times.len() as f64) as usize);
-            if let (Some(median), Some(p99)) = (at(0.5), at(0.99)) {
-                let (median, p99) = (median.as_micros(), p99.as_micros());
-                eprintln!("  median {median} us, 99th percentile {p99} us");
-            }
+            let name = format!("{running} running");
+            measure(&mut group, name, waiting, Rounds::new(running, waiting, AMPLE));
         }
     }
+    let name = "256 running, no blocks free".to_owned();
+    measure(&mut group, name, 10_000, Rounds::new(256, 10_000, FULL));
     group.finish();
+}
+
+fn measure(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    name: String,
+    waiting: u32,
+    mut rounds: Rounds,
+) {
+    let clock = Clock::wall();
+    let mut times: Vec<Duration> = Vec::new();
+    group.bench_function(BenchmarkId::new(name, format!("{waiting} waiting")), |b| {
+        b.iter_custom(|rounds_wanted| {
+            let took = (0..rounds_wanted).map(|_| rounds.round(&clock));
+            let took: Vec<Duration> = took.collect();
+            times.extend(&took);
+            took.iter().sum()
+        });
+    });
+    times.sort_unstable();
+    let at = |share: f64| times.get((share * times.len() as f64) as usize);
+    if let (Some(median), Some(p99)) = (at(0.5), at(0.99)) {
+        let (median, p99) = (median.as_micros(), p99.as_micros());
+        let census = rounds.scheduler.census();
+        eprintln!("  {} run; median {median} us, 99th percentile {p99} us", census.running);
+    }
 }
 
 criterion_group! {

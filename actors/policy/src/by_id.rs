@@ -1,48 +1,92 @@
 //! A map from sequences to what is known of them, for the hundreds that hold blocks: looked up several times
 //! in every step, changed seldom.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use tiercel_device::SeqId;
 
-/// Sorted by id, the ids side by side: a look-up touches one or two cache lines, and iteration is in order.
+/// Items in places of their own, an index by id, and the ids in order: a look-up is one multiplication and one or
+/// two cache lines, and iteration is in order.
 #[derive(Debug)]
 pub(crate) struct ById<T> {
+    places: HashMap<SeqId, u32, BuildHasherDefault<IdHasher>>,
+    /// Boxed, so that many places cost little.
+    items: Vec<Option<Box<T>>>,
+    free: Vec<u32>,
     ids: Vec<SeqId>,
-    /// Boxed, so that making room moves pointers.
-    items: Vec<Box<T>>,
+}
+
+/// Ids count up: a multiplication spreads them well enough, and nobody outside chooses them.
+#[derive(Debug, Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        // The golden ratio's bits (Knuth, volume 3, 6.4). The map looks at both ends of the hash.
+        self.0 = id.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(self.0 ^ u64::from(*byte));
+        }
+    }
 }
 
 impl<T> Default for ById<T> {
     fn default() -> Self {
-        ById { ids: Vec::new(), items: Vec::new() }
+        ById { places: HashMap::default(), items: Vec::new(), free: Vec::new(), ids: Vec::new() }
     }
 }
 
 impl<T> ById<T> {
+    /// Where an item is; it stays there until it is removed.
+    pub(crate) fn place_of(&self, id: SeqId) -> Option<u32> {
+        self.places.get(&id).copied()
+    }
+
+    /// The item at a place.
+    pub(crate) fn at(&self, place: u32) -> Option<&T> {
+        self.items.get(place as usize)?.as_deref()
+    }
+
     pub(crate) fn get(&self, id: SeqId) -> Option<&T> {
-        let at = self.ids.binary_search(&id).ok()?;
-        Some(&self.items[at])
+        self.at(self.place_of(id)?)
     }
 
     pub(crate) fn get_mut(&mut self, id: SeqId) -> Option<&mut T> {
-        let at = self.ids.binary_search(&id).ok()?;
-        Some(&mut self.items[at])
+        let place = self.place_of(id)?;
+        self.items[place as usize].as_deref_mut()
     }
 
-    /// Puts an item in the place of the one before it, if there was one.
-    pub(crate) fn insert(&mut self, id: SeqId, item: T) {
-        match self.ids.binary_search(&id) {
-            Ok(at) => *self.items[at] = item,
-            Err(at) => {
-                self.ids.insert(at, id);
-                self.items.insert(at, Box::new(item));
-            }
+    /// Puts an item in the place of the one before it, if there was one; says where it is.
+    pub(crate) fn insert(&mut self, id: SeqId, item: T) -> u32 {
+        if let Some(place) = self.place_of(id) {
+            self.items[place as usize] = Some(Box::new(item));
+            return place;
         }
+        let place = self.free.pop().unwrap_or(self.items.len() as u32);
+        if place as usize == self.items.len() {
+            self.items.push(None);
+        }
+        self.items[place as usize] = Some(Box::new(item));
+        self.places.insert(id, place);
+        let at = self.ids.partition_point(|other| *other < id);
+        self.ids.insert(at, id);
+        place
     }
 
     pub(crate) fn remove(&mut self, id: SeqId) -> Option<T> {
-        let at = self.ids.binary_search(&id).ok()?;
-        self.ids.remove(at);
-        Some(*self.items.remove(at))
+        let place = self.places.remove(&id)?;
+        if let Ok(at) = self.ids.binary_search(&id) {
+            self.ids.remove(at);
+        }
+        self.free.push(place);
+        self.items[place as usize].take().map(|item| *item)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -51,18 +95,19 @@ impl<T> ById<T> {
 
     /// Items in order of id.
     pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
-        self.items.iter().map(|item| &**item)
+        self.iter().map(|(_, item)| item)
     }
 
     /// Ids with their items, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SeqId, &T)> {
-        self.ids.iter().copied().zip(self.values())
+        self.ids.iter().filter_map(|id| Some((*id, self.get(*id)?)))
     }
 
-    /// Takes everything out.
+    /// Takes everything out, in order of id.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> + use<T> {
-        self.ids.clear();
-        std::mem::take(&mut self.items).into_iter().map(|item| *item)
+        let ids = std::mem::take(&mut self.ids);
+        let all: Vec<T> = ids.into_iter().filter_map(|id| self.remove(id)).collect();
+        all.into_iter()
     }
 }
 
@@ -73,16 +118,19 @@ mod tests {
     #[test]
     fn items_are_found_and_kept_in_order() {
         let mut map = ById::default();
-        for id in [5, 1, 3] {
-            map.insert(SeqId(id), id * 10);
-        }
-        map.insert(SeqId(3), 33);
+        let places = [5, 1, 3].map(|id| map.insert(SeqId(id), id * 10));
+        assert_eq!(map.insert(SeqId(3), 33), places[2], "in the place of the one before");
         *map.get_mut(SeqId(1)).expect("it is there") += 1;
         let all: Vec<(u64, u64)> = map.iter().map(|(id, item)| (id.0, *item)).collect();
         assert_eq!(all, [(1, 11), (3, 33), (5, 50)]);
         assert_eq!(map.remove(SeqId(3)), Some(33));
-        assert_eq!((map.remove(SeqId(3)), map.get(SeqId(4))), (None, None));
-        assert_eq!(map.drain().collect::<Vec<_>>(), [11, 50]);
-        assert!(map.is_empty());
+        assert_eq!(
+            (map.remove(SeqId(3)), map.get(SeqId(4)), map.at(places[2])),
+            (None, None, None)
+        );
+        assert_eq!(map.insert(SeqId(4), 40), places[2], "places are used again");
+        assert_eq!(map.place_of(SeqId(5)), Some(places[0]));
+        assert_eq!(map.drain().collect::<Vec<_>>(), [11, 40, 50]);
+        assert!(map.is_empty() && map.get(SeqId(5)).is_none());
     }
 }

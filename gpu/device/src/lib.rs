@@ -24,7 +24,7 @@ pub use mock::{
 pub use sampling::SamplingParams;
 pub use step::{
     DeviceInfo, DeviceProfile, Sampled, SeqFault, SeqSlice, SeqStart, SliceInput, StepBatch,
-    StepDone, StepError, StepOutput, StepRunner, StepTiming, SubmitError, TokenLogprobs,
+    StepDone, StepError, StepOutput, StepRunner, StepTiming, SubmitError, TokenLogprobs, Tokens,
 };
 pub use worker::{BlockingCopier, BlockingRunner, CopyThread, StepThread};
 

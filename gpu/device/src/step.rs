@@ -1,6 +1,7 @@
 //! What one step of the engine asks of a device, and what comes back.
 
 use crate::{BlockId, SamplingParams, SeqId, StepId, TokenId};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Sizes and limits of a device, fixed for its life.
@@ -81,11 +82,14 @@ pub struct SeqSlice {
     pub sample: Option<u32>,
 }
 
+/// Tokens in place up to a few: most slices are decodes of one token, hundreds of them in every step.
+pub type Tokens = SmallVec<[TokenId; 4]>;
+
 /// Input tokens of a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SliceInput {
     /// Tokens the engine knows.
-    Known(Vec<TokenId>),
+    Known(Tokens),
     /// One token: the one sampled for this sequence by an earlier step still in flight.
     SampledBy(StepId),
 }

@@ -22,7 +22,7 @@ fn slice(seq: u64, first_pos: u32, tokens: &[TokenId], table: &[u32]) -> SeqSlic
     SeqSlice {
         seq: SeqId(seq),
         first_pos,
-        input: SliceInput::Known(tokens.to_vec()),
+        input: SliceInput::Known(tokens.into()),
         table: table.iter().map(|&block| BlockId(block)).collect(),
         sample: None,
     }

@@ -54,7 +54,7 @@ fn generate(
 ) -> Vec<TokenId> {
     let prompt = some_tokens(10, 3, 300);
     let starts = vec![start(seq, params, &prompt)];
-    let first = slice(seq, 0, SliceInput::Known(prompt), Some(0));
+    let first = slice(seq, 0, SliceInput::Known(prompt.into()), Some(0));
     let mut tokens = vec![sampled(runner, &batch(1, starts, vec![first])).token];
     for index in 1..count {
         let input = SliceInput::SampledBy(StepId(u64::from(index)));
@@ -78,7 +78,7 @@ fn decoding_follows_the_sampled_tokens() {
     let mut prompt = some_tokens(10, 3, 300);
     prompt.extend(&greedy[..11]);
     let starts = vec![start(2, SamplingParams::greedy(), &prompt)];
-    let whole = slice(2, 0, SliceInput::Known(prompt), Some(0));
+    let whole = slice(2, 0, SliceInput::Known(prompt.into()), Some(0));
     assert_eq!(sampled(&mut runner, &batch(20, starts, vec![whole])).token, greedy[11]);
 }
 
@@ -103,8 +103,12 @@ fn a_step_run_again_samples_the_same_token() {
         ..SamplingParams::default()
     };
     let starts = vec![start(1, params, &prompt)];
-    sampled(&mut runner, &batch(1, starts, vec![slice(1, 0, SliceInput::Known(prompt), Some(0))]));
-    let next = |id| batch(id, vec![], vec![slice(1, 10, SliceInput::Known(vec![5]), Some(1))]);
+    sampled(
+        &mut runner,
+        &batch(1, starts, vec![slice(1, 0, SliceInput::Known(prompt.into()), Some(0))]),
+    );
+    let next =
+        |id| batch(id, vec![], vec![slice(1, 10, SliceInput::Known(vec![5].into()), Some(1))]);
     let first = sampled(&mut runner, &next(2));
     assert_eq!(first, sampled(&mut runner, &next(3)));
 }
@@ -115,7 +119,7 @@ fn log_probabilities_are_a_distribution() {
     let prompt = some_tokens(10, 3, 300);
     let params = SamplingParams { logprobs: Some(20), ..SamplingParams::greedy() };
     let starts = vec![start(1, params, &prompt)];
-    let step = batch(1, starts, vec![slice(1, 0, SliceInput::Known(prompt), Some(0))]);
+    let step = batch(1, starts, vec![slice(1, 0, SliceInput::Known(prompt.into()), Some(0))]);
     let output = sampled(&mut runner, &step);
     let logprobs = output.logprobs.expect("asked for");
     assert_eq!(logprobs.top[0], (output.token, logprobs.chosen));
@@ -127,10 +131,10 @@ fn log_probabilities_are_a_distribution() {
 fn a_bad_batch_fails_its_step_and_nothing_else() {
     let mut runner = runner();
     let before = generate(&mut runner, 1, SamplingParams::greedy(), 3);
-    let endless = slice(2, 0, SliceInput::Known(vec![0; 65]), Some(0));
+    let endless = slice(2, 0, SliceInput::Known(vec![0; 65].into()), Some(0));
     let error = runner.run(&batch(9, vec![], vec![endless])).expect_err("too many tokens");
     assert!(matches!(&error, StepError::Failed(why) if why.contains("65 tokens")), "{error}");
-    let unknown = slice(2, 0, SliceInput::Known(vec![1]), Some(0));
+    let unknown = slice(2, 0, SliceInput::Known(vec![1].into()), Some(0));
     let output = runner.run(&batch(10, vec![], vec![unknown])).expect("the step itself is fine");
     assert_eq!(output.sampled, [(SeqId(2), Err(SeqFault::UnknownSequence(SeqId(2))))]);
     assert_eq!(runner.run(&batch(11, vec![], vec![])).expect("nothing to do").sampled, []);
@@ -150,7 +154,7 @@ fn a_loaded_device_answers_on_its_own_threads() {
     assert!(profile.step_base_us + profile.decode_token_us > 0.0);
     let prompt = some_tokens(10, 3, 300);
     let starts = vec![start(1, SamplingParams::greedy(), &prompt)];
-    let step = batch(1, starts, vec![slice(1, 0, SliceInput::Known(prompt), Some(0))]);
+    let step = batch(1, starts, vec![slice(1, 0, SliceInput::Known(prompt.into()), Some(0))]);
     let (answer, answers) = std::sync::mpsc::channel();
     let done = Box::new(move |done| answer.send(done).expect("the test listens"));
     loaded.device.runner.submit(step, done).expect("room for one step");

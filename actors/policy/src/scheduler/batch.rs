@@ -5,14 +5,13 @@ use crate::scheduler::outcome::{Effect, RequestFault};
 use crate::scheduler::sequence::{Opened, Phase, Sequence};
 use crate::scheduler::state::{InFlight, Scheduler, Scope, Stage, SubmittedSlice};
 use std::sync::Arc;
-use tiercel_device::{BlockId, SeqId, SeqSlice, SliceInput, StepBatch, Ticket, TokenId};
+use tiercel_device::{BlockId, SeqId, SeqSlice, SliceInput, StepBatch, Ticket, Tokens};
 
 /// Plans that may come to nothing before the next event is waited for. All kinds of them are fewer.
 const MOST_FRUITLESS: u32 = 8;
 
 /// Tokens of a sequence to run in a step.
 struct Slice {
-    input: Vec<TokenId>,
     slice: SeqSlice,
     decode: bool,
     sequence_start: bool,
@@ -30,16 +29,22 @@ impl Scheduler {
         for preempted in &grant.preempted {
             effects.extend(self.preempted(*preempted));
         }
-        let mut batch =
-            StepBatch { id: grant.step, starts: Vec::new(), ends: Vec::new(), slices: Vec::new() };
+        let most = grant.grants.len();
+        let mut batch = StepBatch {
+            id: grant.step,
+            starts: Vec::new(),
+            ends: Vec::new(),
+            slices: Vec::with_capacity(most),
+        };
         let mut in_flight = InFlight {
             step: grant.step,
-            slices: Vec::new(),
+            slices: Vec::with_capacity(most),
             decode_tokens: 0,
             prefill_tokens: 0,
             kv_tokens: 0,
         };
         self.shortage = false;
+        self.free_blocks = grant.free_blocks;
         let (mut opened, mut open_denied) = (0, 0);
         for Grant { ticket, outcome } in grant.grants {
             let waits = self.current(ticket).is_some_and(|s| s.phase == Phase::Waiting);
@@ -120,7 +125,7 @@ impl Scheduler {
             batch.starts.push(sequence.start());
             sequence.on_device = true;
         }
-        let tokens = slice.input.len() as u32;
+        let tokens = slice.slice.input.len() as u32;
         in_flight.slices.push(SubmittedSlice { seq: ticket.seq, computed_after: cover });
         in_flight.kv_tokens += u64::from(computed);
         if slice.decode {
@@ -128,7 +133,7 @@ impl Scheduler {
         } else {
             in_flight.prefill_tokens += tokens;
         }
-        batch.slices.push(SeqSlice { input: SliceInput::Known(slice.input), ..slice.slice });
+        batch.slices.push(slice.slice);
     }
 
     /// A sequence that waited, or whose copies have come in, may run: its first `computed` tokens are valid.
@@ -216,7 +221,7 @@ impl Scheduler {
 }
 
 fn slice_of(sequence: &Sequence, computed: u32, cover: u32) -> Slice {
-    let input = sequence.tokens[computed as usize..cover as usize].to_vec();
+    let input = Tokens::from_slice(&sequence.tokens[computed as usize..cover as usize]);
     // The last known token is covered: its logits give the next one.
     let samples = cover == sequence.len();
     Slice {
@@ -225,10 +230,9 @@ fn slice_of(sequence: &Sequence, computed: u32, cover: u32) -> Slice {
         slice: SeqSlice {
             seq: sequence.id,
             first_pos: computed,
-            input: SliceInput::Known(Vec::new()),
+            input: SliceInput::Known(input),
             table: Arc::clone(&sequence.table),
             sample: samples.then(|| sequence.output_len()),
         },
-        input,
     }
 }

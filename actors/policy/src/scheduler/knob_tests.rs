@@ -1,6 +1,8 @@
 //! What each choice of a policy does to a plan.
 
-use super::tests::{NOW, all_sample, grant_all, scheduler, sequence, submit, ticket};
+use super::tests::{
+    NAMES_VICTIMS, NOW, all_sample, grant_all, scheduler, sequence, submit, ticket,
+};
 use super::*;
 use crate::protocol::{
     Grant, GrantOutcome, PreemptOutcome, Preempted, StepGrant, StepRequest, Want, WantKind,
@@ -15,6 +17,7 @@ use tiercel_device::{SeqId, StepTiming, Tier, Timestamp};
 fn plain(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
     scheduler(|e| {
         e.use_policy(Policy::Fcfs);
+        e.preemption.mirror_percent = NAMES_VICTIMS;
         change(e);
     })
 }
@@ -23,6 +26,7 @@ fn plain(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
 pub(super) fn tiered(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
     scheduler(|e| {
         e.use_policy(Policy::PriorityPreempt);
+        e.preemption.mirror_percent = NAMES_VICTIMS;
         change(e);
     })
 }
@@ -415,4 +419,28 @@ fn background_streams_sit_out_steps_that_better_ones_cannot_afford() {
     assert_eq!(running(true, 0.1042), [4, 1], "102.1 us are aimed at");
     assert_eq!(running(false, 0.1042), [4, 1, 2, 3]);
     assert_eq!(running(true, 0.05), [4, 1, 2, 3], "nobody waits for one that is lost");
+}
+
+#[test]
+fn nobody_is_named_a_victim_while_free_blocks_are_enough_for_all() {
+    let named = |free_blocks, arrives: Option<u32>| {
+        let mut s = tiered(|e| {
+            e.preemption.mirror_percent = 0;
+            e.scheduler.watermark_percent = 3.0;
+        });
+        s.enqueue(longer(1, Tier::Background, 4, 9));
+        let request = plan(&mut s);
+        let batch = s.granted(StepGrant { free_blocks, ..grant_all(&request) }).0.expect("a batch");
+        s.step_done(all_sample(&batch, 1), NOW);
+        if let Some(prompt) = arrives {
+            s.enqueue(sequence(2, Tier::Standard, prompt));
+        }
+        let request = plan(&mut s);
+        (request.victims.len(), request.wants[0].max_victims)
+    };
+    // Its fifth token needs a second block.
+    assert_eq!((named(0, None), named(1, None)), ((1, 1), (0, 0)));
+    // Three blocks for the other one, and three in a hundred stay free.
+    assert_eq!((named(6, Some(12)), named(7, Some(12))), ((1, 1), (0, 0)));
+    assert_eq!(named(7, Some(13)), (1, 1), "as much as it could want");
 }

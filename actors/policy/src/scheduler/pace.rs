@@ -71,8 +71,8 @@ impl Scheduler {
         let mut budget = spare(tightest_us).max(MIN_TOKENS);
         let mut pressing = 0_u32;
         for tier in Tier::ALL {
-            let prompts = candidates.iter().map(|share| share.sequence);
-            let prompts = prompts.filter(|prompt| prompt.tier == tier);
+            let prompts = candidates.iter().filter(|share| !share.decoding);
+            let prompts = prompts.map(|share| share.sequence).filter(|prompt| prompt.tier == tier);
             let tokens = prompts.filter_map(|p| self.pressing_tokens(p, step_us, paced, now));
             pressing = tokens.fold(pressing, u32::saturating_add);
             budget = budget.max(pressing.min(spare(allowances.above(tier))));
@@ -175,7 +175,7 @@ impl Scheduler {
 }
 
 fn streams<'a>(candidates: &[Share<'a>]) -> impl Iterator<Item = &'a Sequence> {
-    candidates.iter().map(|share| share.sequence).filter(|sequence| sequence.decoding())
+    candidates.iter().filter(|share| share.decoding).map(|share| share.sequence)
 }
 
 #[cfg(test)]

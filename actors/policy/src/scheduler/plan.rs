@@ -1,8 +1,8 @@
 //! What the next step would like: who runs, with how many tokens, and who may be preempted for it.
 
-use crate::protocol::{StepRequest, Want, WantKind};
+use crate::protocol::{StepRequest, Victim, Want, WantKind};
 use crate::scheduler::prompts::Share;
-use crate::scheduler::sequence::{Phase, Sequence};
+use crate::scheduler::sequence::Sequence;
 use crate::scheduler::state::{Scheduler, Scope, Stage};
 use crate::scheduler::victims::{Claim, Victims};
 use tiercel_config::{Allocation, Batching, ResumeFrom, SchedulerSettings, ToStart};
@@ -21,16 +21,7 @@ impl Scheduler {
         }
         self.replan = false;
         self.age(now);
-        let victims = self.victims(now);
-        let others_first = std::mem::take(&mut self.suspect_denied) || self.scope != Scope::All;
-        let (mut wants, mut left_out) = self.wants(&victims, others_first, now);
-        if wants.is_empty() && self.scope != Scope::All {
-            // Those it was for are gone or held, or have no place in a step; that is not tried again.
-            self.scope = Scope::All;
-            (wants, left_out) = (self.wants(&victims, others_first, now).0, false);
-        }
-        // While a failed step is investigated most are left out on purpose.
-        self.left_out = left_out && (self.suspects.is_empty() || others_first);
+        let (wants, victims) = self.wants_and_victims(now);
         let news = !self.progress.is_empty() || !self.released.is_empty();
         if wants.is_empty() && !news {
             return None;
@@ -44,29 +35,78 @@ impl Scheduler {
             progress: std::mem::take(&mut self.progress),
             released: std::mem::take(&mut self.released),
             wants,
-            victims: victims.victims,
+            victims,
             by_cost: self.resume_costs(),
             gives: self.gives(),
             mirror: self.blocks_to_mirror(now),
         })
     }
 
-    /// The step's wants, best first, and whether somebody was left out who runs.
-    fn wants(&self, victims: &Victims, others_first: bool, now: Timestamp) -> (Vec<Want>, bool) {
-        let mut shares = self.candidates(others_first);
-        let running = |shares: &[Share<'_>]| {
-            let running = shares.iter().filter(|share| share.sequence.phase == Phase::Running);
-            running.filter(|share| share.tokens > 0).count()
-        };
-        self.share_out(&mut shares, now);
-        let could_run = self.sequences.active().filter(|(_, s)| s.runnable()).count();
-        let left_out = running(&shares) < could_run;
-        let mut wants = Vec::with_capacity(shares.len());
-        for share in shares.iter().filter(|share| share.tokens > 0) {
-            let first = wants.is_empty();
-            wants.push(self.want(share, first, victims, now));
+    /// The step's wants, best first, and who may be preempted for them, or copied ahead of need: nobody if free
+    /// blocks are enough and nothing is copied ahead.
+    fn wants_and_victims(&mut self, now: Timestamp) -> (Vec<Want>, Vec<Victim>) {
+        let others_first = std::mem::take(&mut self.suspect_denied) || self.scope != Scope::All;
+        let narrow = self.scope != Scope::All;
+        if narrow && self.shares(others_first, now).is_empty() {
+            // Those it was for are gone or held, or have no place in a step; that is not tried again.
+            self.scope = Scope::All;
         }
-        (wants, left_out)
+        let widened = narrow && self.scope == Scope::All;
+        let shares = self.shares(others_first, now);
+        let unneeded = self.preemption.mirror_percent == 0 && self.surely_fit(&shares);
+        let victims = if unneeded { Victims::default() } else { self.victims(now) };
+        let wants = self.wants(&shares, &victims, now);
+        let left_out = self.leaves_out(&shares) && !widened;
+        // While a failed step is investigated most are left out on purpose.
+        self.left_out = left_out && (self.suspects.is_empty() || others_first);
+        (wants, victims.victims)
+    }
+
+    /// Who is in the step and with how many tokens, best first.
+    fn shares(&self, others_first: bool, now: Timestamp) -> Vec<Share<'_>> {
+        let mut shares = self.candidates(others_first);
+        self.share_out(&mut shares, now);
+        shares.retain(|share| share.tokens > 0);
+        shares
+    }
+
+    /// Whether somebody who runs is not in the step.
+    fn leaves_out(&self, shares: &[Share<'_>]) -> bool {
+        let running = shares.iter().filter(|share| !share.waits);
+        running.count() < self.sequences.active().filter(|(_, s)| s.runnable()).count()
+    }
+
+    /// Whether the blocks that were free after the last grant are enough for all of them, whatever the store finds:
+    /// since then blocks have only come free.
+    fn surely_fit(&self, shares: &[Share<'_>]) -> bool {
+        let (mut blocks, mut keep_free) = (0, 0);
+        for Share { sequence, tokens, len, waits, .. } in shares {
+            let covered = if *waits {
+                keep_free = keep_free.max(self.watermark_blocks(sequence.tier));
+                *len
+            } else {
+                (*len).min(sequence.computed.saturating_add(*tokens))
+            };
+            let needed = covered.max(self.reserve(sequence)).div_ceil(self.limits.block_size);
+            blocks += u64::from(needed.saturating_sub(sequence.table.len() as u32));
+        }
+        blocks + u64::from(keep_free) <= u64::from(self.free_blocks)
+    }
+
+    fn wants(&self, shares: &[Share<'_>], victims: &Victims, now: Timestamp) -> Vec<Want> {
+        let mut wants = Vec::with_capacity(shares.len());
+        let mut last = None;
+        for share in shares {
+            let claim = self.claim(share, wants.is_empty(), now);
+            // Neighbours mostly have the same claim.
+            let max_victims = match last {
+                Some((before, count)) if victims.treats_alike(before, claim) => count,
+                _ => victims.allowed(claim),
+            };
+            last = Some((claim, max_victims));
+            wants.push(Want { max_victims, ..self.want(share, claim) });
+        }
+        wants
     }
 
     /// Who may be in the step: runnable sequences in order of their turn, as many as the step holds.
@@ -74,7 +114,7 @@ impl Scheduler {
     /// blocks (`others_first`), the others once, so that they make room.
     fn candidates(&self, others_first: bool) -> Vec<Share<'_>> {
         let suspected = |sequence: &Sequence| self.suspects.contains(&sequence.id);
-        let share = |(rank, sequence)| Share { sequence, rank, tokens: 0 };
+        let share = |(rank, sequence)| Share::of(rank, sequence);
         let running = self.sequences.active();
         let running = running.filter(|(_, s)| s.runnable()).map(share);
         let (starts, mut opens) = (self.starts(), 0);
@@ -111,7 +151,8 @@ impl Scheduler {
         most: usize,
     ) -> Vec<Share<'a>> {
         let (mut running, mut waiting) = (running.peekable(), waiting.peekable());
-        let mut shares = Vec::new();
+        let mut shares =
+            Vec::with_capacity(most.min(self.sequences.active_len() + MAX_OPENS_PER_STEP));
         while shares.len() < most {
             let waits = match (running.peek(), waiting.peek()) {
                 (Some(runs), Some(waits)) => {
@@ -144,42 +185,44 @@ impl Scheduler {
         };
     }
 
-    fn want(&self, share: &Share<'_>, first: bool, victims: &Victims, now: Timestamp) -> Want {
-        let Share { sequence, rank, tokens } = *share;
-        let opening = sequence.phase == Phase::Waiting;
-        let longest = sequence.longest().min(self.limits.max_model_len);
-        let reserve = match self.settings.allocation {
-            Allocation::OnDemand => 0,
-            Allocation::UpFront => longest,
-        };
+    fn claim(&self, share: &Share<'_>, first: bool, now: Timestamp) -> Claim {
+        let Share { sequence, rank, waits: opening, .. } = *share;
         let by_force = match opening {
             true => self.may_start_by_force(sequence, now),
             false => self.preemption.background_takes || sequence.tier != Tier::Background,
         };
-        let kind = if opening {
+        Claim { rank, opening, first, by_force }
+    }
+
+    /// Positions its table shall cover from now on, beyond what a step needs.
+    fn reserve(&self, sequence: &Sequence) -> u32 {
+        match self.settings.allocation {
+            Allocation::OnDemand => 0,
+            Allocation::UpFront => sequence.longest().min(self.limits.max_model_len),
+        }
+    }
+
+    /// What it asks of the store, except whom it may preempt.
+    fn want(&self, share: &Share<'_>, claim: Claim) -> Want {
+        let Share { sequence, tokens, len, .. } = *share;
+        let reserve = self.reserve(sequence);
+        let kind = if claim.opening {
             // The best-ranked may use the last block: otherwise a request as large as the pool would
             // wait for ever. Who may take blocks from others had better take free ones first.
-            let may_take_all = first || (by_force && sequence.tier < Tier::Background);
+            let may_take_all = claim.first || (claim.by_force && sequence.tier < Tier::Background);
             let keep_free = if may_take_all { 0 } else { self.watermark_blocks(sequence.tier) };
-            let checked = if self.settings.full_sequence_check { sequence.len() } else { 0 };
+            let checked = if self.settings.full_sequence_check { len } else { 0 };
+            let own_copies = self.preemption.resume_from == ResumeFrom::OwnCopies;
             WantKind::Open {
                 hashes: sequence.findable(self.limits.block_size),
                 keep_free,
                 must_fit: checked.max(reserve),
-                own_only: self.preemption.resume_from == ResumeFrom::OwnCopies
-                    && sequence.was_open(),
+                own_only: own_copies && sequence.was_open(),
             }
         } else {
             WantKind::Grow
         };
-        Want {
-            ticket: sequence.ticket(),
-            len: sequence.len(),
-            new_tokens: tokens,
-            reserve,
-            kind,
-            max_victims: victims.allowed(Claim { rank, opening, first, by_force }),
-        }
+        Want { ticket: sequence.ticket(), len, new_tokens: tokens, reserve, kind, max_victims: 0 }
     }
 
     fn watermark_blocks(&self, tier: Tier) -> u32 {

@@ -1,7 +1,7 @@
 //! How the prompts of a step share its tokens.
 
 use crate::scheduler::rank::Rank;
-use crate::scheduler::sequence::Sequence;
+use crate::scheduler::sequence::{Phase, Sequence};
 use crate::scheduler::state::{Scheduler, Scope};
 use tiercel_config::{Budget, PrefillOrder, SchedulerSettings, StepMix};
 use tiercel_device::{Tier, Timestamp};
@@ -12,6 +12,25 @@ pub(crate) struct Share<'a> {
     pub(crate) sequence: &'a Sequence,
     pub(crate) rank: Rank,
     pub(crate) tokens: u32,
+    /// What is asked of hundreds of sequences several times in a plan, beside each other: its length, and whether it
+    /// waits, or decodes.
+    pub(crate) len: u32,
+    pub(crate) waits: bool,
+    pub(crate) decoding: bool,
+}
+
+impl<'a> Share<'a> {
+    /// A candidate that has no tokens yet.
+    pub(crate) fn of(rank: Rank, sequence: &'a Sequence) -> Share<'a> {
+        Share {
+            sequence,
+            rank,
+            tokens: 0,
+            len: sequence.len(),
+            waits: sequence.phase == Phase::Waiting,
+            decoding: sequence.decoding(),
+        }
+    }
 }
 
 impl Scheduler {
@@ -20,17 +39,17 @@ impl Scheduler {
     /// decodes.
     pub(crate) fn share_out(&self, shares: &mut Vec<Share<'_>>, now: Timestamp) {
         if self.scope == Scope::Decodes {
-            shares.retain(|share| share.sequence.decoding());
+            shares.retain(|share| share.decoding);
         }
-        let prompts = shares.iter().any(|share| !share.sequence.decoding());
+        let prompts = shares.iter().any(|share| !share.decoding);
         if self.settings.mix == StepMix::PromptsAlone && prompts {
-            shares.retain(|share| !share.sequence.decoding());
+            shares.retain(|share| !share.decoding);
         }
         if self.settings.pause_background {
             self.pause(shares, now);
         }
-        let decodes = shares.iter().filter(|share| share.sequence.decoding()).count() as u32;
-        for share in shares.iter_mut().filter(|share| share.sequence.decoding()) {
+        let decodes = shares.iter().filter(|share| share.decoding).count() as u32;
+        for share in shares.iter_mut().filter(|share| share.decoding) {
             share.tokens = 1;
         }
         if prompts {
@@ -41,8 +60,7 @@ impl Scheduler {
     }
 
     fn share_prompts(&self, shares: &mut [Share<'_>], budget: u32, room: u32) {
-        let mut queue: Vec<usize> =
-            (0..shares.len()).filter(|at| !shares[*at].sequence.decoding()).collect();
+        let mut queue: Vec<usize> = (0..shares.len()).filter(|at| !shares[*at].decoding).collect();
         // A plan that follows one that came to nothing is for the best-ranked: only it may take everybody's blocks.
         if self.settings.prefill_order != PrefillOrder::Rank && self.scope == Scope::All {
             // Stable: equals stay in order of service.
@@ -129,11 +147,10 @@ impl Scheduler {
         let allowed_us = self.allowed_by_better(shares, now);
         let (mut decodes, mut kv_tokens) = streams_in(shares);
         while self.cost.step_us(decodes, 0, kv_tokens) > allowed_us {
-            let paused = |share: &Share<'_>| {
-                share.sequence.tier == Tier::Background && share.sequence.decoding()
-            };
+            let paused =
+                |share: &Share<'_>| share.sequence.tier == Tier::Background && share.decoding;
             let Some(at) = shares.iter().rposition(paused) else { return };
-            kv_tokens -= u64::from(shares.remove(at).sequence.len());
+            kv_tokens -= u64::from(shares.remove(at).len);
             decodes -= 1;
         }
     }
@@ -141,6 +158,6 @@ impl Scheduler {
 
 /// Streams among the candidates, and the tokens they read.
 pub(crate) fn streams_in(shares: &[Share<'_>]) -> (u32, u64) {
-    let streams = shares.iter().map(|share| share.sequence).filter(|sequence| sequence.decoding());
-    streams.fold((0, 0), |(count, tokens), stream| (count + 1, tokens + u64::from(stream.len())))
+    let streams = shares.iter().filter(|share| share.decoding);
+    streams.fold((0, 0), |(count, tokens), stream| (count + 1, tokens + u64::from(stream.len)))
 }

@@ -15,8 +15,8 @@ use tiercel_device::{SeqId, Timestamp};
 pub(crate) struct Roster {
     /// In every phase but `Waiting`.
     active: ById<Sequence>,
-    /// Ranks of those, best first.
-    order: Vec<Rank>,
+    /// Ranks of those and their places in `active`, best first.
+    order: Vec<(Rank, u32)>,
     /// In phase `Waiting`, held or not.
     waiting: BTreeMap<SeqId, Sequence>,
     /// Those of `waiting` that are not held, best first.
@@ -58,9 +58,14 @@ impl Roster {
         self.active.is_empty() && self.waiting.is_empty()
     }
 
+    /// How many hold blocks.
+    pub(crate) fn active_len(&self) -> usize {
+        self.order.len()
+    }
+
     /// Those that hold blocks, best-ranked first.
     pub(crate) fn active(&self) -> impl DoubleEndedIterator<Item = (Rank, &Sequence)> {
-        self.order.iter().filter_map(|rank| Some((*rank, self.active.get(rank.seq())?)))
+        self.order.iter().filter_map(|(rank, place)| Some((*rank, self.active.at(*place)?)))
     }
 
     /// Those that wait and kept blocks, in order of service.
@@ -99,10 +104,9 @@ impl Roster {
             self.waiting.insert(sequence.id, sequence);
         } else {
             let rank = Rank::of(&sequence, self.resume);
-            if let Err(at) = self.order.binary_search(&rank) {
-                self.order.insert(at, rank);
-            }
-            self.active.insert(sequence.id, sequence);
+            let place = self.active.insert(sequence.id, sequence);
+            let at = self.order.partition_point(|(other, _)| *other < rank);
+            self.order.insert(at, (rank, place));
         }
     }
 
@@ -117,7 +121,8 @@ impl Roster {
             return Some(sequence);
         }
         let sequence = self.active.remove(seq)?;
-        if let Ok(at) = self.order.binary_search(&Rank::of(&sequence, self.resume)) {
+        let rank = Rank::of(&sequence, self.resume);
+        if let Ok(at) = self.order.binary_search_by_key(&rank, |(rank, _)| *rank) {
             self.order.remove(at);
         }
         Some(sequence)
@@ -168,7 +173,10 @@ impl Roster {
         if keeping != self.keeping {
             return Some("who waits and kept blocks is not known".into());
         }
-        let mut order: Vec<Rank> = self.active.values().map(|s| Rank::of(s, self.resume)).collect();
+        let place = |sequence: &Sequence| self.active.place_of(sequence.id);
+        let active =
+            self.active.values().filter_map(|s| Some((Rank::of(s, self.resume), place(s)?)));
+        let mut order: Vec<(Rank, u32)> = active.collect();
         order.sort_unstable();
         if order != self.order {
             return Some("those that hold blocks are not in order of rank".into());

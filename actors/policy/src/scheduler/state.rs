@@ -48,6 +48,8 @@ pub struct Scheduler {
     pub(crate) batch_closed: bool,
     /// Sequences opened so far.
     pub(crate) opened: u64,
+    /// Device blocks that nothing held after the last grant.
+    pub(crate) free_blocks: u32,
     /// Whether the last request left a want without blocks.
     pub(crate) shortage: bool,
     /// Most waiting sequences that the next plan asks to open.
@@ -185,6 +187,7 @@ impl Scheduler {
             mirrored: (Timestamp(0), 0.0),
             batch_closed: false,
             opened: 0,
+            free_blocks: 0,
             shortage: false,
             open_limit: MAX_OPENS_PER_STEP,
             replan: false,

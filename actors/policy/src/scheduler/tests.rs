@@ -17,6 +17,9 @@ pub(super) const BLOCK: u32 = 4;
 /// When everything is planned that does not depend on time.
 pub(super) const NOW: Timestamp = Timestamp(500);
 
+/// Share of the link for copies ahead of need: plans name victims although nobody is short of blocks.
+pub(super) const NAMES_VICTIMS: u32 = 1;
+
 pub(super) fn scheduler(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
     let mut settings = EngineSettings::default();
     settings.scheduler.max_num_seqs = 8;
@@ -240,7 +243,10 @@ fn a_sequence_preempted_too_often_is_spared_by_starters_but_not_by_growth() {
 
 #[test]
 fn the_best_ranked_reaches_past_itself_to_sequences_preempted_too_often() {
-    let mut s = scheduler(|e| e.preemption.max_per_request = 1);
+    let mut s = scheduler(|e| {
+        e.preemption.max_per_request = 1;
+        e.preemption.mirror_percent = NAMES_VICTIMS;
+    });
     s.enqueue(sequence(1, Tier::Standard, 4));
     s.enqueue(sequence(2, Tier::Background, 4));
     step(&mut s);
@@ -363,7 +369,10 @@ fn a_model_fault_ends_only_its_own_request() {
 #[test]
 fn the_mode_decides_what_happens_to_the_blocks() {
     let swaps = |mode, prompt| {
-        let mut s = scheduler(|e| e.preemption.mode = mode);
+        let mut s = scheduler(|e| {
+            e.preemption.mode = mode;
+            e.preemption.mirror_percent = NAMES_VICTIMS;
+        });
         s.enqueue(sequence(1, Tier::Standard, prompt));
         step(&mut s);
         s.plan(NOW).expect("a step").victims[0].swap

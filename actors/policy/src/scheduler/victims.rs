@@ -49,6 +49,7 @@ pub(crate) struct Victims {
     pub(crate) victims: Vec<Victim>,
     places: Vec<(Willing, Rank)>,
     by_rank: bool,
+    some_parked: bool,
     across_tiers: bool,
 }
 
@@ -74,6 +75,16 @@ impl Victims {
             }
         }
         count as u32
+    }
+
+    /// Whether two claims allow the same victims without looking at them.
+    pub(crate) fn treats_alike(&self, a: Claim, b: Claim) -> bool {
+        let by_full_rank = self.by_rank || self.some_parked;
+        let ranks = match by_full_rank && !self.places.is_empty() {
+            true => a.rank == b.rank,
+            false => a.rank.level() == b.rank.level(),
+        };
+        ranks && (a.opening, a.first, a.by_force) == (b.opening, b.first, b.by_force)
     }
 
     fn may_take(&self, claim: Claim, (willing, victim): (Willing, Rank)) -> bool {
@@ -111,6 +122,7 @@ impl Scheduler {
             victims: Vec::with_capacity(places.len()),
             places: Vec::with_capacity(places.len()),
             by_rank: rule == VictimRule::Rank,
+            some_parked: self.sequences.keeping().next().is_some(),
             across_tiers,
         };
         for ((willing, Reverse(level), _), rank, sequence) in places {

@@ -115,7 +115,7 @@ fn known(
     SeqSlice {
         seq: SeqId(seq),
         first_pos,
-        input: SliceInput::Known(input.to_vec()),
+        input: SliceInput::Known(input.into()),
         table: table.iter().map(|id| BlockId(*id)).collect(),
         sample,
     }
