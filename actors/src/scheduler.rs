@@ -18,7 +18,7 @@ use crate::telemetry;
 use crate::trace::SequenceTrace;
 use actix::{Actor, ActorContext, Addr, Context, Handler, ResponseFuture};
 use tiercel_config::StreamSettings;
-use tiercel_device::{Clock, SeqId, StepError, Timestamp};
+use tiercel_device::{Clock, SeqId, StepError, Tier, Timestamp};
 use tiercel_policy::StoreEvent;
 use tiercel_policy::scheduler::{Effect, EndReport, Hold, PreemptDecision, Scheduler};
 
@@ -89,6 +89,7 @@ impl SchedulerActor {
 
     fn apply(&mut self, effects: Vec<Effect>) {
         let now = self.clock.now();
+        let mut tokens = [0; Tier::ALL.len()];
         for effect in effects {
             match effect {
                 Effect::Token { seq, tier, token, logprobs, ttft_us } => {
@@ -98,12 +99,13 @@ impl SchedulerActor {
                         self.peers.monitor.do_send(Observe { tier, at: now, what });
                         self.peers.admission.do_send(LeftQueue { seq });
                     }
-                    telemetry::token(tier);
+                    tokens[tier.index()] += 1;
                     self.deliver(seq, StreamEvent::Token { token, logprobs }, now);
                 }
                 Effect::Ended(report) => self.ended(report, now),
             }
         }
+        telemetry::tokens(tokens);
     }
 
     fn deliver(&mut self, seq: SeqId, event: StreamEvent, now: Timestamp) {

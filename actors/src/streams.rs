@@ -2,8 +2,7 @@
 
 use crate::messages::Outlet;
 use crate::request::StreamEvent;
-use std::collections::BTreeMap;
-use tiercel_device::{SeqId, Timestamp};
+use tiercel_device::{BySeq, SeqId, Timestamp};
 use tokio::sync::mpsc::error::TrySendError;
 
 /// Places kept free in every buffer: one for the token of a step already submitted, one for the end.
@@ -12,7 +11,7 @@ pub(crate) const RESERVED_EVENTS: usize = 2;
 /// The open streams, by sequence.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
-    open: BTreeMap<SeqId, Stream>,
+    open: BySeq<Stream>,
 }
 
 #[derive(Debug)]
@@ -75,7 +74,7 @@ impl Streams {
         }
     }
 
-    /// Looks at every stream once.
+    /// Looks at every stream once; what it finds is in order of sequences.
     pub(crate) fn check(&mut self, now: Timestamp, stall_timeout_ms: u64) -> StreamCheck {
         let mut check = StreamCheck::default();
         for (seq, stream) in &mut self.open {
@@ -95,6 +94,10 @@ impl Streams {
                     check.stalled.push(*seq);
                 }
             }
+        }
+        // The map has no order of its own.
+        for found in [&mut check.gone, &mut check.caught_up, &mut check.stalled] {
+            found.sort_unstable();
         }
         check
     }

@@ -1,45 +1,22 @@
 //! A map from sequences to what is known of them, for the hundreds that hold blocks: looked up several times
 //! in every step, changed seldom.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-use tiercel_device::SeqId;
+use tiercel_device::{BySeq, SeqId};
 
 /// Items in places of their own, an index by id, and the ids in order: a look-up is one multiplication and one or
 /// two cache lines, and iteration is in order.
 #[derive(Debug)]
 pub(crate) struct ById<T> {
-    places: HashMap<SeqId, u32, BuildHasherDefault<IdHasher>>,
+    places: BySeq<u32>,
     /// Boxed, so that many places cost little.
     items: Vec<Option<Box<T>>>,
     free: Vec<u32>,
     ids: Vec<SeqId>,
 }
 
-/// Ids count up: a multiplication spreads them well enough, and nobody outside chooses them.
-#[derive(Debug, Default)]
-struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write_u64(&mut self, id: u64) {
-        // The golden ratio's bits (Knuth, volume 3, 6.4). The map looks at both ends of the hash.
-        self.0 = id.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(self.0 ^ u64::from(*byte));
-        }
-    }
-}
-
 impl<T> Default for ById<T> {
     fn default() -> Self {
-        ById { places: HashMap::default(), items: Vec::new(), free: Vec::new(), ids: Vec::new() }
+        ById { places: BySeq::default(), items: Vec::new(), free: Vec::new(), ids: Vec::new() }
     }
 }
 

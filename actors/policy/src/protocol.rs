@@ -21,9 +21,13 @@ pub struct StepRequest {
     pub wants: Vec<Want>,
     /// Who may be preempted for it, first to go first. A sequence appears at most once.
     pub victims: Vec<Victim>,
+    /// What it costs to have a block again.
+    pub costs: ResumeCosts,
     /// Within a group of victims take those first that cost least to resume for each block that comes
     /// free, instead of the first.
-    pub by_cost: Option<ResumeCosts>,
+    pub victims_by_cost: bool,
+    /// Compute what the host tier has, instead of copying it in, where that is done sooner.
+    pub resumes_by_cost: bool,
     /// How much of its table a victim gives up.
     pub gives: Gives,
     /// Most full blocks of victims to copy to the host ahead of need.
@@ -106,12 +110,12 @@ pub struct Victim {
     /// Copy its full blocks to the host tier first (as far as there is room), or just drop them.
     pub swap: bool,
     /// Victims of one group follow each other; which of them goes first may be left to the store
-    /// ([`StepRequest::by_cost`]).
+    /// ([`StepRequest::victims_by_cost`]).
     pub group: u16,
 }
 
 /// What it costs to resume a sequence, us of device or link time.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ResumeCosts {
     /// To copy one block one way.
     pub copy_us: f64,

@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 const LEAST_US: f64 = 10.0;
 /// Ratio of neighbouring buckets: quantiles are right to half a percent.
 const RATIO: f64 = 1.01;
+/// Its logarithm, counted once and not for every token.
+const LN_RATIO: f64 = 0.009_950_330_853_168_083;
 /// Up to a quarter of an hour.
 const BUCKETS: usize = 1840;
 
@@ -35,7 +37,7 @@ impl Default for Gaps {
 
 impl Gaps {
     pub(crate) fn add(&mut self, us: u64) {
-        let bucket = ((us as f64 / LEAST_US).max(1.0).ln() / RATIO.ln()) as usize;
+        let bucket = ((us as f64 / LEAST_US).max(1.0).ln() / LN_RATIO) as usize;
         self.counts[bucket.min(BUCKETS - 1)] += 1;
         self.total += 1;
     }

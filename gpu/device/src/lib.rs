@@ -6,6 +6,7 @@
 //! (`tiercel-gpu`, driven by `tiercel-model`) and the mock device implement the same traits.
 //! No candle, no cudarc and no actor is visible from here.
 
+mod by_seq;
 mod clock;
 mod copy;
 mod ids;
@@ -14,6 +15,7 @@ mod sampling;
 mod step;
 mod worker;
 
+pub use by_seq::{BySeq, SeqIdHasher};
 pub use clock::{Clock, Timestamp};
 pub use copy::{CopyBatch, CopyDirection, CopyDone, CopyEngine, CopyError, CopyPair};
 pub use ids::{BlockId, CopyId, Epoch, HostBlockId, SeqId, StepId, Ticket, Tier, TokenId};

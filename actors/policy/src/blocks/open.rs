@@ -6,7 +6,7 @@ use super::sequence::{Phase, Pin, Sequence, Tally};
 use super::transfers::Transfer;
 use super::victims::{Need, Verdict};
 use super::{BlockHash, BlockStore};
-use crate::{GrantOutcome, Victim, Want};
+use crate::{GrantOutcome, ResumeCosts, Victim, Want};
 use std::sync::Arc;
 use tiercel_device::{BlockId, CopyDirection, SeqId};
 
@@ -39,7 +39,10 @@ impl BlockStore {
         let longest = (want.len.saturating_sub(1) / self.config.block_size) as usize;
         let hashes = &hashes[..hashes.len().min(longest)];
         let supply = self.device.free() + self.device.pending();
-        let hits = self.hold_prefix(seq, hashes, own_only);
+        let mut hits = self.hold_prefix(seq, hashes, own_only);
+        if let Some(costs) = round.resume_costs {
+            self.drop_if_computed_sooner(&mut hits, costs);
+        }
         let resident = hits.iter().filter(|hit| !matches!(hit, Hit::Host(_))).count() as u32;
         let computed = hits.len() as u32 * self.config.block_size;
         let cover = want.len.min(computed.saturating_add(want.new_tokens));
@@ -52,7 +55,7 @@ impl BlockStore {
             keep_free: u64::from(keep_free),
             held: u64::from(supply - self.device.free() - self.device.pending()),
             opens: true,
-            by_cost: round.by_cost,
+            by_cost: round.victim_costs,
             gives: round.gives,
         };
         match self.settle(need, victims, &mut round.ledger, &mut round.preempted) {
@@ -97,6 +100,20 @@ impl BlockStore {
             hits.extend(hit);
         }
         hits
+    }
+
+    /// Lets go of what the host has, and of what lies beyond, if computing it would be done before the link has
+    /// copied it: the link takes one copy after the other, and others may be waiting for it. A hit that is lost
+    /// this way may be found again in the next plan, if the link is free by then.
+    fn drop_if_computed_sooner(&mut self, hits: &mut Vec<Hit>, costs: ResumeCosts) {
+        let is_host = |hit: &Hit| matches!(hit, Hit::Host(_));
+        let Some(first) = hits.iter().position(is_host) else { return };
+        let to_copy = hits.iter().filter(|hit| is_host(hit)).count() + self.transfers.jobs.len();
+        let to_compute = hits.len() - first;
+        if to_copy as f64 * costs.copy_us > to_compute as f64 * costs.recompute_us {
+            self.undo_prefix(&hits[first..]);
+            hits.truncate(first);
+        }
     }
 
     fn found(&self, hash: &BlockHash) -> Option<Hit> {

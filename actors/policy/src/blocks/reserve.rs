@@ -15,7 +15,9 @@ pub(super) struct Round {
     pub(super) step: StepId,
     pub(super) ledger: Ledger,
     pub(super) preempted: Vec<Preempted>,
-    pub(super) by_cost: Option<ResumeCosts>,
+    /// For victims, and for opening, where they are chosen by cost.
+    pub(super) victim_costs: Option<ResumeCosts>,
+    pub(super) resume_costs: Option<ResumeCosts>,
     pub(super) gives: Gives,
 }
 
@@ -29,8 +31,13 @@ impl BlockStore {
         for seq in &request.released {
             self.release(*seq);
         }
-        let StepRequest { step, by_cost, gives, .. } = *request;
-        let mut round = Round { step, by_cost, gives, ..Round::default() };
+        let mut round = Round {
+            step: request.step,
+            victim_costs: request.victims_by_cost.then_some(request.costs),
+            resume_costs: request.resumes_by_cost.then_some(request.costs),
+            gives: request.gives,
+            ..Round::default()
+        };
         let mut grants = Vec::with_capacity(request.wants.len());
         for want in &request.wants {
             if round.preempted.iter().any(|taken| taken.ticket.seq == want.ticket.seq) {
@@ -86,7 +93,7 @@ impl BlockStore {
             keep_free: 0,
             held: 0,
             opens: false,
-            by_cost: round.by_cost,
+            by_cost: round.victim_costs,
             gives: round.gives,
         };
         let verdict = self.settle(need, victims, &mut round.ledger, &mut round.preempted);

@@ -3,6 +3,7 @@
 use super::knob_tests::{longer, plan, run, tiered};
 use super::*;
 use crate::protocol::{PreemptOutcome, Preempted, StepGrant, StepRequest, StoreEvent};
+use tiercel_config::{PreemptionMode, VictimRule};
 use tiercel_device::{SeqId, Tier};
 
 /// Two background sequences run, the second is preempted and keeps two blocks.
@@ -99,4 +100,20 @@ fn what_a_copied_victim_keeps_counts_from_its_commit() {
     let decision = s.store_event(StoreEvent::PreemptCopied { ticket, copied: 1, failed: 0 });
     assert_eq!(decision, PreemptDecision::Commit);
     assert_eq!(victims(&plan(&mut s)), [2, 1]);
+}
+
+#[test]
+fn copying_is_weighed_against_computing_unless_the_mode_says_which() {
+    let weighed = |mode, victim| {
+        let mut s = tiered(|e| {
+            e.preemption.mode = mode;
+            e.preemption.victim = victim;
+        });
+        s.enqueue(longer(1, Tier::Background, 9, 9));
+        let request = plan(&mut s);
+        assert!(request.costs.copy_us > 0.0 && request.costs.recompute_us > request.costs.copy_us);
+        (request.victims_by_cost, request.resumes_by_cost)
+    };
+    assert_eq!(weighed(PreemptionMode::Auto, VictimRule::Rank), (false, true));
+    assert_eq!(weighed(PreemptionMode::Swap, VictimRule::ResumeCost), (true, false));
 }

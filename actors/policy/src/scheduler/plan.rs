@@ -5,7 +5,9 @@ use crate::scheduler::prompts::Share;
 use crate::scheduler::sequence::Sequence;
 use crate::scheduler::state::{Scheduler, Scope, Stage};
 use crate::scheduler::victims::{Claim, Victims};
-use tiercel_config::{Allocation, Batching, ResumeFrom, SchedulerSettings, ToStart};
+use tiercel_config::{
+    Allocation, Batching, PreemptionMode, ResumeFrom, SchedulerSettings, ToStart, VictimRule,
+};
 use tiercel_device::{StepId, Tier, Timestamp};
 
 /// Most sequences asked to open in one step: each costs a look-up of its whole prefix, and a step
@@ -36,7 +38,9 @@ impl Scheduler {
             released: std::mem::take(&mut self.released),
             wants,
             victims,
-            by_cost: self.resume_costs(),
+            costs: self.resume_costs(),
+            victims_by_cost: self.preemption.victim == VictimRule::ResumeCost,
+            resumes_by_cost: self.preemption.mode == PreemptionMode::Auto,
             gives: self.gives(),
             mirror: self.blocks_to_mirror(now),
         })

@@ -213,12 +213,12 @@ impl Scheduler {
         }
     }
 
-    /// What the store needs to choose victims by the cost of their return, if it shall.
-    pub(crate) fn resume_costs(&self) -> Option<ResumeCosts> {
-        (self.preemption.victim == VictimRule::ResumeCost).then(|| ResumeCosts {
+    /// What the store needs to weigh copying against computing, and one victim against another.
+    pub(crate) fn resume_costs(&self) -> ResumeCosts {
+        ResumeCosts {
             copy_us: self.cost.copy_us(1),
             recompute_us: self.cost.recompute_us(self.limits.block_size),
-        })
+        }
     }
 
     /// Blocks that may be copied ahead of need since this was last asked: their share of the link.

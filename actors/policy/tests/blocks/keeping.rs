@@ -3,7 +3,9 @@
 use crate::scene::{Scene, grow, names, only, open, preempted, ticket, victim};
 use tiercel_device::SeqId;
 use tiercel_policy::blocks::BlockHash;
-use tiercel_policy::{Gives, GrantOutcome, PreemptOutcome, StepGrant, StepRequest, Want, WantKind};
+use tiercel_policy::{
+    Gives, GrantOutcome, PreemptOutcome, ResumeCosts, StepGrant, StepRequest, Want, WantKind,
+};
 
 impl Scene {
     /// Sequence 1 grows to `tokens` at the cost of `victims`, that give up as little as `gives` says.
@@ -170,4 +172,25 @@ fn from_its_own_copies_alone_it_finds_nothing_of_others() {
     let grant = scene.ask(vec![reopen_own(2, 13, &text)], vec![]);
     let copying = GrantOutcome::Copying { blocks: 3 };
     assert_eq!(format!("{:?}", only(&grant)), format!("{copying:?}"), "although the device has it");
+}
+
+#[test]
+fn what_the_host_has_is_computed_instead_if_the_link_is_busy_for_longer() {
+    let text = names(2, 3);
+    let resumed = |copy_us, resumes_by_cost| {
+        let mut scene = Scene::new(16, 16);
+        scene.running(1, 1, 4);
+        scene.running_on(2, &text, 0);
+        scene.swap_out(2);
+        scene.flush_device();
+        scene.store.prepare_preempt(victim(1, true)).expect("it runs");
+        let costs = ResumeCosts { copy_us, recompute_us: 100.0 };
+        let wants = vec![open(2, 13, &text, 0)];
+        let request = StepRequest { wants, costs, resumes_by_cost, ..StepRequest::default() };
+        only(&scene.request(request))
+    };
+    // Four copies are before its three.
+    assert!(matches!(resumed(42.0, true), GrantOutcome::Copying { blocks: 3 }));
+    assert!(matches!(resumed(43.0, true), GrantOutcome::Run { computed: 0, .. }));
+    assert!(matches!(resumed(43.0, false), GrantOutcome::Copying { blocks: 3 }));
 }

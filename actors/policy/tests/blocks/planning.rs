@@ -30,9 +30,14 @@ impl World {
             released: std::mem::take(&mut self.released),
             wants,
             victims,
-            by_cost: draws
-                .percent(30)
-                .then_some(ResumeCosts { copy_us: 200.0, recompute_us: 1600.0 }),
+            costs: draws
+                .pick(&[
+                    ResumeCosts { copy_us: 200.0, recompute_us: 1600.0 },
+                    ResumeCosts { copy_us: 200.0, recompute_us: 300.0 },
+                ])
+                .expect("there are two"),
+            victims_by_cost: draws.percent(30),
+            resumes_by_cost: draws.percent(50),
             gives: draws
                 .pick(&[
                     Gives::All,

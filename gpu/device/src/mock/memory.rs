@@ -1,6 +1,6 @@
 //! KV memory of both tiers, holding fingerprints of token prefixes instead of keys and values.
 
-use crate::{BlockId, CopyDirection};
+use crate::{BlockId, CopyDirection, StepId};
 use std::ops::Range;
 
 /// How much of the content the mock device remembers.
@@ -22,6 +22,12 @@ pub(super) struct Memory {
     words: usize,
     device: Vec<u64>,
     host: Vec<u64>,
+    /// The last step that writes each device block.
+    writers: Vec<Option<StepId>>,
+    /// How many sequences rely on what each device block holds.
+    relied_on: Vec<u32>,
+    /// Counts changes of device blocks that somebody relied on.
+    pub(super) breaches: u64,
     /// Counts writes to the device tier by copies, so that a step knows whether to look again.
     pub(super) copies_in: u64,
 }
@@ -39,6 +45,9 @@ impl Memory {
             words,
             device: vec![0; words * device as usize],
             host: vec![0; words * host as usize],
+            writers: vec![None; device as usize],
+            relied_on: vec![0; device as usize],
+            breaches: 0,
             copies_in: 0,
         }
     }
@@ -77,8 +86,40 @@ impl Memory {
         }
     }
 
+    /// Whether a block is full and ends with this fingerprint, if that is all that is remembered of it.
+    pub(super) fn is_full_with(&self, block: BlockId, print: u64) -> bool {
+        let start = block.0 as usize * self.words;
+        self.kind == Fingerprints::PerBlock
+            && self.device.get(start) == Some(&print)
+            && self.device.get(start + 1) == Some(&(self.block_size as u64))
+    }
+
+    /// A sequence relies on a full block that it has looked at, and will not look again unless
+    /// [`Memory::breaches`] changes.
+    pub(super) fn rely_on(&mut self, block: BlockId) {
+        self.relied_on[block.0 as usize] += 1;
+    }
+
+    /// A sequence that relied on these blocks does so no more.
+    pub(super) fn forget(&mut self, blocks: &[BlockId]) {
+        for block in blocks {
+            self.relied_on[block.0 as usize] -= 1;
+        }
+    }
+
+    /// The content of a device block changes.
+    fn touch(&mut self, block: u32) {
+        self.breaches += u64::from(self.relied_on[block as usize] > 0);
+    }
+
+    /// A step is going to write a block; says whether it has said so before.
+    pub(super) fn claimed_before(&mut self, block: BlockId, step: StepId) -> bool {
+        self.writers[block.0 as usize].replace(step) == Some(step)
+    }
+
     /// A step starts to write `slots` of a block: until it ends they are garbage.
     pub(super) fn spoil(&mut self, block: u32, slots: Range<usize>) {
+        self.touch(block);
         let run = self.run(block);
         let words = &mut self.device[run];
         match self.kind {
@@ -91,6 +132,7 @@ impl Memory {
 
     /// A step wrote `slots` of a block. `expected` as in [`Memory::holds`].
     pub(super) fn write(&mut self, block: u32, slots: Range<usize>, expected: &[u64]) {
+        self.touch(block);
         let run = self.run(block);
         let words = &mut self.device[run];
         match self.kind {
@@ -112,6 +154,7 @@ impl Memory {
             }
             CopyDirection::In => {
                 self.copies_in += 1;
+                self.touch(device);
                 self.device[on_device].fill(0);
                 self.host[on_host].to_vec()
             }
@@ -121,6 +164,9 @@ impl Memory {
     /// A copy ends well. A source that changed meanwhile leaves garbage, as a torn copy would.
     pub(super) fn end_copy(&mut self, way: CopyDirection, device: u32, host: u32, began: &[u64]) {
         let (on_device, on_host) = (self.run(device), self.run(host));
+        if way == CopyDirection::In {
+            self.touch(device);
+        }
         let (from, to) = match way {
             CopyDirection::Out => (&self.device[on_device], &mut self.host[on_host]),
             CopyDirection::In => {
@@ -177,5 +223,26 @@ mod tests {
         let began = memory.begin_copy(CopyDirection::In, 1, 0);
         memory.end_copy(CopyDirection::In, 1, 0, &began);
         assert!(!memory.holds(1, 1, &[1, 2]) && !memory.holds(1, 1, &[3, 4]));
+    }
+
+    #[test]
+    fn touching_what_somebody_relies_on_is_a_breach() {
+        let mut memory = Memory::new(Fingerprints::PerBlock, 2, 2, 1);
+        memory.write(0, 0..2, &[1, 2]);
+        assert!(memory.is_full_with(BlockId(0), 2) && !memory.is_full_with(BlockId(0), 1));
+        assert!(!memory.is_full_with(BlockId(1), 0) && !memory.is_full_with(BlockId(9), 2));
+        memory.rely_on(BlockId(0));
+        memory.rely_on(BlockId(0));
+        memory.spoil(1, 0..1);
+        memory.forget(&[BlockId(0)]);
+        assert_eq!(memory.breaches, 0);
+        memory.spoil(0, 1..2);
+        memory.write(0, 1..2, &[1, 3]);
+        let began = memory.begin_copy(CopyDirection::In, 0, 0);
+        memory.end_copy(CopyDirection::In, 0, 0, &began);
+        assert_eq!(memory.breaches, 4);
+        memory.forget(&[BlockId(0)]);
+        memory.spoil(0, 0..1);
+        assert_eq!(memory.breaches, 4);
     }
 }

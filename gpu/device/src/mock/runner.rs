@@ -34,7 +34,7 @@ impl MockRunner {
             oracle: options.oracle(),
             noise: Draws::new(options.seed, 1),
             faults: Draws::new(options.seed, 2),
-            sequences: Sequences::new(),
+            sequences: Sequences::default(),
             failed: VecDeque::with_capacity(depth as usize + 1),
             options,
             shared,
@@ -93,10 +93,14 @@ impl Engine {
             return Err(StepError::DeviceLost(why.clone()));
         }
         for seq in &batch.ends {
-            self.sequences.remove(seq);
+            if let Some(state) = self.sequences.remove(seq) {
+                self.shared.borrow_mut().memory.forget(&state.table[..state.relies_on]);
+            }
         }
         for start in &batch.starts {
-            self.sequences.insert(start.seq, SequenceState::start(start, self.options.end_token));
+            let block_size = self.options.block_size as usize;
+            let state = SequenceState::start(start, self.options.end_token, block_size);
+            self.sequences.insert(start.seq, state);
         }
         let orphan = self.orphan(batch);
         let begun = if orphan.is_some() { Ok(0) } else { self.begin(batch) };
@@ -137,19 +141,19 @@ impl Engine {
             self.options.log.push(stranger);
         }
         let memory = &mut self.shared.borrow_mut().memory;
-        slices::check_shape(batch, &self.sequences, memory, self.options.max_model_len)?;
-        slices::check_reads(batch, &self.sequences, memory)?;
+        slices::check_shape(batch, &mut self.sequences, memory, self.options.max_model_len)?;
+        slices::check_reads(batch, &mut self.sequences, memory)?;
         slices::spoil(batch, &self.sequences, memory);
         Ok(memory.copies_in)
     }
 
     /// Content that changed while the step ran is as wrong as content that was wrong before. Slices that
     /// read what another one writes show when every slot is watched.
-    fn check_again(&self, batch: &StepBatch, copies_before: u64) -> Result<(), MockFault> {
-        let memory = &self.shared.borrow().memory;
+    fn check_again(&mut self, batch: &StepBatch, copies_before: u64) -> Result<(), MockFault> {
+        let memory = &mut self.shared.borrow_mut().memory;
         let per_slot = self.options.fingerprints == super::Fingerprints::PerSlot;
         if per_slot || memory.copies_in != copies_before {
-            slices::check_reads(batch, &self.sequences, memory)?;
+            slices::check_reads(batch, &mut self.sequences, memory)?;
         }
         Ok(())
     }

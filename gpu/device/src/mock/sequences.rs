@@ -1,8 +1,8 @@
 //! What the mock device knows of each sequence: its tokens and the fingerprint of every prefix.
 
 use super::oracle::{MockOracle, extend};
-use crate::{SeqId, SeqStart, SliceInput, StepId, TokenId};
-use std::collections::BTreeMap;
+use crate::{BlockId, BySeq, SeqStart, SliceInput, StepId, TokenId};
+use std::sync::Arc;
 
 /// State of one sequence, from `StepBatch::starts` to `StepBatch::ends`.
 #[derive(Debug, Default)]
@@ -14,6 +14,16 @@ pub(super) struct SequenceState {
     tokens: Vec<TokenId>,
     /// Fingerprint of the prefix that ends with each token.
     pub(super) prints: Vec<u64>,
+    /// Of these, the ones at the end of each full block.
+    pub(super) block_prints: Vec<u64>,
+    block_size: usize,
+    /// The block table it was last computed with, and how many full blocks at its front it relies on.
+    pub(super) table: Arc<[BlockId]>,
+    pub(super) relies_on: usize,
+    /// [`Memory::breaches`](super::memory::Memory) when it looked at these.
+    pub(super) breaches: u64,
+    /// The last step that it had a slice in.
+    pub(super) last_step: Option<StepId>,
     /// The step that sampled the last token.
     sampled_by: Option<StepId>,
     /// Whether it asked for log-probabilities.
@@ -21,15 +31,20 @@ pub(super) struct SequenceState {
 }
 
 /// All sequences.
-pub(super) type Sequences = BTreeMap<SeqId, SequenceState>;
+pub(super) type Sequences = BySeq<SequenceState>;
 
 impl SequenceState {
     /// A sequence that starts. See [`MockOptions::end_token`](super::MockOptions).
-    pub(super) fn start(start: &SeqStart, end_token: Option<TokenId>) -> SequenceState {
+    pub(super) fn start(
+        start: &SeqStart,
+        end_token: Option<TokenId>,
+        block_size: usize,
+    ) -> SequenceState {
         let output_len = start.prompt.last().map_or(0, |last| *last as usize).max(1);
         let prompt_len = start.prompt.len();
         let mut state = SequenceState {
             prompt_len,
+            block_size,
             end: end_token.map(|token| (prompt_len + output_len - 1, token)),
             logprobs: start.sampling.logprobs,
             ..SequenceState::default()
@@ -43,7 +58,11 @@ impl SequenceState {
     fn push(&mut self, token: TokenId) {
         let prefix = self.prints.last().copied().unwrap_or(0);
         self.tokens.push(token);
-        self.prints.push(extend(prefix, token));
+        let print = extend(prefix, token);
+        self.prints.push(print);
+        if self.prints.len().is_multiple_of(self.block_size) {
+            self.block_prints.push(print);
+        }
     }
 
     /// Whether a slice of `len` tokens from `first_pos` on decodes, rather than computes the prompt (or

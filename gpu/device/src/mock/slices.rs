@@ -5,6 +5,7 @@ use super::memory::Memory;
 use super::sequences::{SequenceState, Sequences};
 use crate::{BlockId, SeqSlice, StepBatch, StepId};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Work of a step, for the model of its duration.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -54,35 +55,25 @@ fn written(
 /// Checks the shape of every slice: what it says of itself, its sequence and its table.
 pub(super) fn check_shape(
     batch: &StepBatch,
-    sequences: &Sequences,
-    memory: &Memory,
+    sequences: &mut Sequences,
+    memory: &mut Memory,
     max_len: u32,
 ) -> Result<(), MockFault> {
-    let mut writes = Vec::with_capacity(batch.slices.len());
-    let mut seqs = Vec::with_capacity(batch.slices.len());
+    let (step, block_size) = (batch.id, memory.block_size());
     for slice in &batch.slices {
-        seqs.push(slice.seq);
-        let Some(state) = sequences.get(&slice.seq) else { continue };
-        if let Some(what) = slice_is_wrong(slice, state, memory, max_len) {
-            let kind = MockFaultKind::BadSlice(what);
-            return Err(MockFault { step: batch.id, seq: slice.seq, kind });
+        let seq = slice.seq;
+        let Some(state) = sequences.get_mut(&seq) else { continue };
+        let again = state.last_step.replace(step) == Some(step);
+        let wrong = slice_is_wrong(slice, state, memory, max_len);
+        if let Some(what) = wrong.or(again.then_some("two slices in one step")) {
+            return Err(MockFault { step, seq, kind: MockFaultKind::BadSlice(what) });
         }
-        writes.extend(written(slice, memory.block_size()).map(|(block, ..)| (block, slice.seq)));
-    }
-    if let Some(seq) = twice(seqs, |seq| *seq) {
-        let kind = MockFaultKind::BadSlice("two slices in one step");
-        return Err(MockFault { step: batch.id, seq, kind });
-    }
-    if let Some((block, seq)) = twice(writes, |(block, _)| *block) {
-        return Err(MockFault { step: batch.id, seq, kind: MockFaultKind::SharedWrite { block } });
+        let mut blocks = written(slice, block_size).map(|(block, ..)| block);
+        if let Some(block) = blocks.find(|block| memory.claimed_before(*block, step)) {
+            return Err(MockFault { step, seq, kind: MockFaultKind::SharedWrite { block } });
+        }
     }
     Ok(())
-}
-
-/// An element whose key another one has.
-fn twice<T: Ord + Copy, K: PartialEq>(mut list: Vec<T>, key: impl Fn(&T) -> K) -> Option<T> {
-    list.sort_unstable();
-    list.windows(2).find(|pair| key(&pair[0]) == key(&pair[1])).map(|pair| pair[1])
 }
 
 fn slice_is_wrong(
@@ -110,27 +101,55 @@ fn slice_is_wrong(
     }
 }
 
-/// Checks that every position the step reads holds its sequence's prefix.
+/// Checks that every position the step reads holds its sequence's prefix. Full blocks that were looked at before
+/// and that nobody has touched since are not looked at again.
 pub(super) fn check_reads(
     batch: &StepBatch,
-    sequences: &Sequences,
-    memory: &Memory,
+    sequences: &mut Sequences,
+    memory: &mut Memory,
 ) -> Result<(), MockFault> {
     let block_size = memory.block_size();
     for slice in &batch.slices {
-        let Some(state) = sequences.get(&slice.seq) else { continue };
+        let Some(state) = sequences.get_mut(&slice.seq) else { continue };
+        doubt_what_changed(state, slice, memory);
         let first = slice.first_pos as usize;
-        for (entry, block) in slice.table[..first.div_ceil(block_size)].iter().enumerate() {
+        for entry in state.relies_on..first.div_ceil(block_size) {
+            let block = slice.table[entry];
+            let print = state.block_prints.get(entry);
+            if print.is_some_and(|print| memory.is_full_with(block, *print)) {
+                if state.relies_on == entry {
+                    memory.rely_on(block);
+                    state.relies_on += 1;
+                }
+                continue;
+            }
             let start = entry * block_size;
             let valid = block_size.min(first - start);
             let end = state.prints.len().min(start + block_size);
             if !memory.holds(block.0, valid, &state.prints[start..end]) {
-                let kind = MockFaultKind::WrongContent { block: *block, entry: entry as u32 };
+                let kind = MockFaultKind::WrongContent { block, entry: entry as u32 };
                 return Err(MockFault { step: batch.id, seq: slice.seq, kind });
             }
         }
     }
     Ok(())
+}
+
+/// Relies no more on blocks that are not in the slice's table where they were, nor on any once somebody touched one
+/// that was relied on.
+fn doubt_what_changed(state: &mut SequenceState, slice: &SeqSlice, memory: &mut Memory) {
+    let relied_on = &state.table[..state.relies_on];
+    let keeps = if state.breaches != memory.breaches {
+        0
+    } else if Arc::ptr_eq(&state.table, &slice.table) {
+        state.relies_on
+    } else {
+        relied_on.iter().zip(slice.table.iter()).take_while(|(old, new)| old == new).count()
+    };
+    memory.forget(&relied_on[keeps..]);
+    state.relies_on = keeps;
+    state.breaches = memory.breaches;
+    state.table = Arc::clone(&slice.table);
 }
 
 /// The step starts: what it will write is garbage until it ends.

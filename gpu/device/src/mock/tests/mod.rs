@@ -1,6 +1,7 @@
 //! Tests of the whole device, through the traits, in simulated time.
 
 mod faults;
+mod relying;
 
 use super::*;
 use crate::{
