@@ -61,7 +61,7 @@ impl Scheduler {
                     self.add_slice(ticket, reach, table, &mut batch, &mut in_flight);
                 }
                 GrantOutcome::Copying { .. } => self.set_phase(ticket, Phase::Opening),
-                GrantOutcome::Denied { .. } => self.denied(ticket),
+                GrantOutcome::Denied { pending_blocks } => self.denied(ticket, pending_blocks > 0),
             }
         }
         if self.scope == Scope::All {
@@ -94,10 +94,11 @@ impl Scheduler {
         }
     }
 
-    fn denied(&mut self, ticket: Ticket) {
+    fn denied(&mut self, ticket: Ticket, promised: bool) {
         self.shortage = true;
         if let Some(sequence) = self.sequences.active_mut(ticket.seq) {
             sequence.denied = true;
+            sequence.promised = promised;
         }
         if self.suspects.contains(&ticket.seq) {
             self.suspect_denied = true;
@@ -116,7 +117,7 @@ impl Scheduler {
         let sequence = self.sequences.active_mut(ticket.seq);
         // A sequence cancelled while the store was asked is gone; its release goes with the next request.
         let Some(sequence) = sequence.filter(|s| s.epoch == ticket.epoch) else { return };
-        sequence.denied = false;
+        (sequence.denied, sequence.promised) = (false, false);
         if let Some(table) = table {
             sequence.table = table;
         }

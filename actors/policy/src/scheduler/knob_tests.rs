@@ -14,7 +14,7 @@ use tiercel_config::{
 use tiercel_device::{SeqId, StepTiming, Tier, Timestamp};
 
 /// Under `fcfs` with these changes.
-fn plain(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
+pub(super) fn plain(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
     scheduler(|e| {
         e.use_policy(Policy::Fcfs);
         e.preemption.mirror_percent = NAMES_VICTIMS;
@@ -419,28 +419,4 @@ fn background_streams_sit_out_steps_that_better_ones_cannot_afford() {
     assert_eq!(running(true, 0.1042), [4, 1], "102.1 us are aimed at");
     assert_eq!(running(false, 0.1042), [4, 1, 2, 3]);
     assert_eq!(running(true, 0.05), [4, 1, 2, 3], "nobody waits for one that is lost");
-}
-
-#[test]
-fn nobody_is_named_a_victim_while_free_blocks_are_enough_for_all() {
-    let named = |free_blocks, arrives: Option<u32>| {
-        let mut s = tiered(|e| {
-            e.preemption.mirror_percent = 0;
-            e.scheduler.watermark_percent = 3.0;
-        });
-        s.enqueue(longer(1, Tier::Background, 4, 9));
-        let request = plan(&mut s);
-        let batch = s.granted(StepGrant { free_blocks, ..grant_all(&request) }).0.expect("a batch");
-        s.step_done(all_sample(&batch, 1), NOW);
-        if let Some(prompt) = arrives {
-            s.enqueue(sequence(2, Tier::Standard, prompt));
-        }
-        let request = plan(&mut s);
-        (request.victims.len(), request.wants[0].max_victims)
-    };
-    // Its fifth token needs a second block.
-    assert_eq!((named(0, None), named(1, None)), ((1, 1), (0, 0)));
-    // Three blocks for the other one, and three in a hundred stay free.
-    assert_eq!((named(6, Some(12)), named(7, Some(12))), ((1, 1), (0, 0)));
-    assert_eq!(named(7, Some(13)), (1, 1), "as much as it could want");
 }

@@ -25,6 +25,8 @@ mod prompts;
 mod rank;
 mod roster;
 mod sequence;
+#[cfg(test)]
+mod shortage_tests;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,8 @@
 //! The table of (phase x event) in `docs/phases.md`, made by doing each event in each phase.
 
-use super::tests::{NOW, all_sample, grant_all, scheduler, sequence, submit, ticket};
+use super::tests::{
+    NAMES_VICTIMS, NOW, all_sample, grant_all, scheduler, sequence, submit, ticket,
+};
 use super::*;
 use crate::protocol::{
     Grant, GrantOutcome, PreemptOutcome, Preempted, StepGrant, StepRequest, StoreEvent,
@@ -13,9 +15,10 @@ const ID: SeqId = SeqId(1);
 
 type Setup = fn() -> (Scheduler, Option<StepBatch>);
 
-const PHASES: [(&str, Setup); 6] = [
+const PHASES: [(&str, Setup); 7] = [
     ("Waiting", waiting),
     ("Waiting (preempted)", parked),
+    ("Waiting (kept blocks)", keeping),
     ("Running, in a step", stepping),
     ("Running, between steps", running),
     ("Opening", opening),
@@ -69,12 +72,16 @@ const EVENTS: [(&str, Event); 13] = [
     ("copied in, stale", |s, _| copied_in(s, Ticket { seq: ID, epoch: Epoch(9) })),
     ("preempted, freed", |s, _| {
         let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, kept: 0 };
-        // The store only preempts what the plan offered: running sequences, between steps.
-        if s.phase(ID) == Some(Phase::Running) && s.plan(NOW).is_some() {
-            s.preempted(Preempted { ticket: current(s), outcome });
-            return "loses its blocks".into();
+        // The store only preempts what the plan offered.
+        let Some(request) = s.plan(NOW) else { return "is not offered".into() };
+        if request.victims.iter().all(|victim| victim.ticket.seq != ID) {
+            s.granted(StepGrant { step: request.step, ..StepGrant::default() });
+            return "is not offered".into();
         }
-        "is not offered".into()
+        let before = s.counters().preemptions();
+        s.preempted(Preempted { ticket: current(s), outcome });
+        let again = s.counters().preemptions() == before;
+        if again { "gives what it kept" } else { "loses its blocks" }.into()
     }),
 ];
 
@@ -83,7 +90,7 @@ fn names(request: &StepRequest, seq: SeqId) -> bool {
 }
 
 fn waiting() -> (Scheduler, Option<StepBatch>) {
-    let mut s = scheduler(|_| ());
+    let mut s = scheduler(|e| e.preemption.mirror_percent = NAMES_VICTIMS);
     s.enqueue(sequence(1, Tier::Background, 8));
     (s, None)
 }
@@ -119,6 +126,10 @@ fn take(outcome: PreemptOutcome) -> (Scheduler, Option<StepBatch>) {
 
 fn parked() -> (Scheduler, Option<StepBatch>) {
     take(PreemptOutcome::Freed { blocks: 2, on_host: 2, kept: 0 })
+}
+
+fn keeping() -> (Scheduler, Option<StepBatch>) {
+    take(PreemptOutcome::Freed { blocks: 1, on_host: 1, kept: 1 })
 }
 
 fn preempting() -> (Scheduler, Option<StepBatch>) {

@@ -36,14 +36,16 @@ impl<'a> Share<'a> {
 impl Scheduler {
     /// Gives each candidate its tokens. Decodes are given theirs before any prompt, so that a long one
     /// never stalls a stream; prompts share what is left. Under `prompts-alone` a step with prompts has no
-    /// decodes.
+    /// decodes, and goes first.
     pub(crate) fn share_out(&self, shares: &mut Vec<Share<'_>>, now: Timestamp) {
         if self.scope == Scope::Decodes {
             shares.retain(|share| share.decoding);
         }
         let prompts = shares.iter().any(|share| !share.decoding);
         if self.settings.mix == StepMix::PromptsAlone && prompts {
-            shares.retain(|share| !share.decoding);
+            // Or those who gave way for a decode would take their blocks back before it had them, for ever.
+            let promised = shares.iter().any(|share| share.decoding && share.sequence.promised);
+            shares.retain(|share| share.decoding == promised);
         }
         if self.settings.pause_background {
             self.pause(shares, now);

@@ -113,6 +113,8 @@ pub(crate) struct Sequence {
     len_at_open: u32,
     /// Whether it was denied the blocks to grow, the last time it asked.
     pub(crate) denied: bool,
+    /// Whether others then gave way for it: the blocks come free when they have been copied out.
+    pub(crate) promised: bool,
     /// Output it was expected to have, tokens.
     pub(crate) predicted_tokens: f64,
     /// Its tag in the fair queue of tenants.
@@ -156,6 +158,7 @@ impl Sequence {
             opened_number: 0,
             len_at_open: 0,
             denied: false,
+            promised: false,
             predicted_tokens: 0.0,
             start_tag: 0.0,
             on_device: false,
@@ -302,6 +305,7 @@ impl Sequence {
         self.saved = saved;
         self.kept = kept;
         self.preemptions += 1;
+        self.promised = false;
         self.lost = self.computed;
         self.computed = 0;
         self.registered = 0;
