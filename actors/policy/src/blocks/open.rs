@@ -103,12 +103,11 @@ impl BlockStore {
     }
 
     /// Lets go of what the host has, and of what lies beyond, if computing it would be done before the link has
-    /// copied it: the link takes one copy after the other, and others may be waiting for it. A hit that is lost
-    /// this way may be found again in the next plan, if the link is free by then.
+    /// copied it: copies in go one after the other, and others may be waiting for theirs.
     fn drop_if_computed_sooner(&mut self, hits: &mut Vec<Hit>, costs: ResumeCosts) {
         let is_host = |hit: &Hit| matches!(hit, Hit::Host(_));
         let Some(first) = hits.iter().position(is_host) else { return };
-        let to_copy = hits.iter().filter(|hit| is_host(hit)).count() + self.transfers.jobs.len();
+        let to_copy = hits.iter().filter(|hit| is_host(hit)).count() + self.transfers.coming_in();
         let to_compute = hits.len() - first;
         if to_copy as f64 * costs.copy_us > to_compute as f64 * costs.recompute_us {
             self.undo_prefix(&hits[first..]);

@@ -60,6 +60,7 @@ impl BlockStore {
             self.save_to_host(seq, &mut sequence, kept);
         } else {
             // Beyond what is lost nothing can be used before that is computed again.
+            self.leave_transfers(seq, &mut sequence);
             self.unpin(&mut sequence, kept);
         }
         let blocks = sequence.waits.len() as u32;

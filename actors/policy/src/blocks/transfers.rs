@@ -83,6 +83,11 @@ impl Transfers {
         self.jobs.len() as u32 - self.started
     }
 
+    /// Copies to the device that have not ended.
+    pub(super) fn coming_in(&self) -> usize {
+        self.jobs.values().filter(|job| job.direction == CopyDirection::In).count()
+    }
+
     /// The copy of this content, if one is queued or under way.
     pub(super) fn find(&self, hash: &BlockHash) -> Option<u64> {
         self.by_name.get(hash).copied()

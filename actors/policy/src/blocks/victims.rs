@@ -69,7 +69,7 @@ impl BlockStore {
         }
         let supply = u64::from(self.device.free()) + u64::from(self.device.pending());
         if supply < total {
-            match self.choose_victims(need, total - supply, victims) {
+            match self.choose_victims(need, total - supply, victims, preempted) {
                 Choice::Enough(chosen) => {
                     preempted.extend(chosen.into_iter().map(|(victim, kept)| Preempted {
                         ticket: victim.ticket,
@@ -102,9 +102,18 @@ impl BlockStore {
 
     /// Chooses victims, in order, until `shortage` blocks would come free, and marks their tables as
     /// leaving. A victim that frees nothing is passed over, unless another one does only with it.
-    fn choose_victims(&mut self, need: Need, shortage: u64, victims: &[Victim]) -> Choice {
+    fn choose_victims(
+        &mut self,
+        need: Need,
+        shortage: u64,
+        victims: &[Victim],
+        preempted: &[Preempted],
+    ) -> Choice {
+        // The scheduler hears of each once: who has given way in this round gives more in the next.
+        let again = |victim: &&Victim| preempted.iter().any(|p| p.ticket.seq == victim.ticket.seq);
         let mut candidates: Vec<Candidate> = victims
             .iter()
+            .filter(|victim| !again(victim))
             .filter_map(|victim| Some((*victim, self.table_of_candidate(need, victim)?)))
             .collect();
         let most: u64 = candidates.iter().map(|(_, table)| table.len() as u64).sum();
@@ -130,7 +139,12 @@ impl BlockStore {
         }
         let mut needed = Vec::new();
         for (victim, table) in chosen.into_iter().rev() {
-            if self.mark_staying(&table) > 0 {
+            let gives = self.mark_staying(&table);
+            // One that waits need not give what others give anyway.
+            let spared = self.is_parked(victim.ticket.seq) && gained - gives >= shortage;
+            if gives == 0 || spared {
+                gained -= gives;
+            } else {
                 self.mark_leaving(&table);
                 needed.push((victim, table));
             }
@@ -163,7 +177,6 @@ impl BlockStore {
                 gained.saturating_sub(least)
             }
         };
-        *spare = spare.saturating_sub(free_to_keep);
         let named = self.sequences.get(seq).map_or(0, |sequence| sequence.names.len());
         let mut kept = 0;
         for block in table.iter().take(named) {
@@ -173,11 +186,16 @@ impl BlockStore {
                     break;
                 }
                 free_to_keep -= 1;
+                *spare = spare.saturating_sub(1);
             }
             self.device.stay(block.0);
             kept += 1;
         }
         kept
+    }
+
+    fn is_parked(&self, seq: SeqId) -> bool {
+        self.sequences.get(seq).is_some_and(|sequence| sequence.phase == Phase::Parked)
     }
 
     /// The table of a victim that may be taken: one that runs or is parked, holds blocks, is not the requester and
@@ -230,7 +248,10 @@ impl BlockStore {
                 us += self.block_cost(sequence, depth, victim.swap, costs);
             }
         }
-        us / freed.min(shortage) as f64
+        match freed.min(shortage) {
+            0 => f64::INFINITY,
+            useful => us / useful as f64,
+        }
     }
 
     fn block_cost(&self, sequence: &Sequence, depth: usize, swap: bool, costs: ResumeCosts) -> f64 {

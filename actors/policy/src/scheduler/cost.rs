@@ -14,6 +14,9 @@ pub struct CostModel {
     /// Observed over predicted copy time, smoothed.
     copy_correction: f64,
     error: CostError,
+    /// Steps and copies seen, for the mean of few.
+    steps: u32,
+    copies: u32,
 }
 
 /// How far predictions are off: mean of |predicted / observed - 1| over about the last [`SMOOTHING`] inverse
@@ -28,8 +31,8 @@ pub struct CostError {
 
 /// Weight of a new observation.
 const SMOOTHING: f64 = 0.05;
-/// How strongly a correction is drawn back to what the device measured of itself, for each observation. Where
-/// observations say otherwise all the time this is one percent of their weight.
+/// How strongly a correction is drawn back to what the device measured of itself, for each observation: its logarithm
+/// becomes less by this share. A device twice or half as fast as it said is mistaken by less than one percent.
 const PULL: f64 = SMOOTHING / 100.0;
 
 impl CostModel {
@@ -42,6 +45,8 @@ impl CostModel {
             step_correction: 1.0,
             copy_correction: 1.0,
             error: CostError::default(),
+            steps: 0,
+            copies: 0,
         }
     }
 
@@ -93,7 +98,7 @@ impl CostModel {
     /// Corrects step times by an observation.
     pub fn observe_step(&mut self, decode: u32, prefill: u32, kv_tokens: u64, observed_us: u64) {
         let predicted = self.step_us(decode, prefill, kv_tokens);
-        count_error(&mut self.error.step, predicted, observed_us);
+        count_error(&mut self.error.step, &mut self.steps, predicted, observed_us);
         self.step_correction = corrected(self.step_correction, predicted, observed_us);
     }
 
@@ -101,16 +106,18 @@ impl CostModel {
     pub fn observe_copy(&mut self, blocks: u32, observed_us: u64) {
         let predicted = self.copy_us(blocks);
         if predicted.is_finite() {
-            count_error(&mut self.error.copy, predicted, observed_us);
+            count_error(&mut self.error.copy, &mut self.copies, predicted, observed_us);
             self.copy_correction = corrected(self.copy_correction, predicted, observed_us);
         }
     }
 }
 
-fn count_error(error: &mut f64, predicted_us: f64, observed_us: u64) {
+/// Takes one more into a mean: of all while they are few, then of the last.
+fn count_error(error: &mut f64, seen: &mut u32, predicted_us: f64, observed_us: u64) {
     if observed_us > 0 {
+        *seen = seen.saturating_add(1);
         let off = (predicted_us / observed_us as f64 - 1.0).abs();
-        *error += SMOOTHING * (off - *error);
+        *error += SMOOTHING.max(1.0 / f64::from(*seen)) * (off - *error);
     }
 }
 
@@ -122,7 +129,7 @@ fn corrected(correction: f64, predicted_us: f64, observed_us: u64) -> f64 {
     }
     let ratio = (observed_us as f64 / predicted_us).clamp(0.2, 5.0);
     let learned = correction * (1.0 + SMOOTHING * (ratio - 1.0));
-    (learned + PULL * (1.0 - correction)).clamp(0.01, 100.0)
+    (learned * correction.powf(-PULL)).clamp(0.01, 100.0)
 }
 
 #[cfg(test)]
@@ -189,6 +196,20 @@ mod tests {
         let error = model.error().step;
         assert!((0.04..0.06).contains(&error), "{error}");
         assert_eq!(model.error().copy, 0.0, "nothing was copied");
+        model.observe_copy(100, (2.0 * model.copy_us(100)) as u64);
+        assert!((model.error().copy - 0.5).abs() < 0.01, "of one");
+    }
+
+    #[test]
+    fn a_device_far_from_what_it_said_is_learned_too() {
+        for factor in [0.1, 10.0] {
+            let mut model = a100();
+            for _ in 0..2000 {
+                model.observe_step(0, 0, 0, (16_000.0 * factor) as u64);
+            }
+            let off = model.step_us(0, 0, 0) / (16_000.0 * factor) - 1.0;
+            assert!(off.abs() < 0.03, "{factor}: {off}");
+        }
     }
 
     #[test]

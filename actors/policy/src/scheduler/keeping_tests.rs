@@ -49,24 +49,24 @@ fn it_is_a_victim_before_all_that_run_and_is_preempted_once() {
 }
 
 #[test]
-fn who_is_served_before_it_may_have_what_it_kept_and_the_first_in_line_always() {
+fn anybody_may_have_what_it_kept_and_whom_they_might_take_besides() {
     let mut s = parked();
     s.enqueue(longer(3, Tier::Background, 9, 9));
     s.enqueue(longer(4, Tier::Standard, 9, 9));
     let request = plan(&mut s);
     assert_eq!(victims(&request), [2, 1]);
-    // The first runs, and its own place in the list is no obstacle.
-    assert_eq!((may_take(&request, 1), may_take(&request, 3)), (2, 0));
-    assert_eq!(may_take(&request, 4), 2);
+    assert_eq!([1, 3, 4].map(|id| may_take(&request, id)), [2, 1, 2]);
 
-    // Nobody runs, and what waits behind it is asked first: it is the only one asked.
-    let mut s = tiered(|e| e.preemption.resume = tiercel_config::ResumeOrder::Last);
-    s.enqueue(longer(2, Tier::Background, 9, 9));
+    // A better one that waits keeps nobody from those worse than both.
+    let mut s = tiered(|_| ());
+    s.enqueue(longer(1, Tier::Background, 9, 9));
+    s.enqueue(longer(2, Tier::Premium, 9, 9));
     run(&mut s, 1);
     freed(&mut s, 2, 2);
-    s.enqueue(longer(3, Tier::Background, 9, 9));
+    s.set_hold(SeqId(2), Hold::Operator, true);
+    s.enqueue(longer(3, Tier::Standard, 9, 9));
     let request = plan(&mut s);
-    assert_eq!((request.wants[0].ticket.seq, request.wants[0].max_victims), (SeqId(3), 1));
+    assert_eq!((victims(&request), may_take(&request, 3)), (vec![2, 1], 2));
 }
 
 #[test]

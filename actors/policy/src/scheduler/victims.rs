@@ -14,11 +14,9 @@ const MOST_MIRRORED: u32 = 64;
 /// How willingly a sequence gives way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Willing {
-    /// It makes no progress: its client does not read, or an operator paused it. Anybody may have its
-    /// blocks.
+    /// It makes no progress: its client does not read, an operator paused it, or it was preempted and kept
+    /// blocks. Anybody may have them.
     Resting,
-    /// It was preempted and kept blocks: whoever is served before it may have them, it does not run anyway.
-    Parked,
     /// As its rank and the rule say.
     Usual,
     /// It was preempted too often: of those that start, only the first in line may take its blocks.
@@ -49,7 +47,6 @@ pub(crate) struct Victims {
     pub(crate) victims: Vec<Victim>,
     places: Vec<(Willing, Rank)>,
     by_rank: bool,
-    some_parked: bool,
     across_tiers: bool,
 }
 
@@ -57,9 +54,7 @@ impl Victims {
     /// How many of the victims, from the front, a sequence may preempt.
     pub(crate) fn allowed(&self, claim: Claim) -> u32 {
         let mut count = 0;
-        for willing in
-            [Willing::Resting, Willing::Parked, Willing::Usual, Willing::Limited, Willing::Spared]
-        {
+        for willing in [Willing::Resting, Willing::Usual, Willing::Limited, Willing::Spared] {
             let end = count + self.places[count..].partition_point(|place| place.0 <= willing);
             let part = &self.places[count..end];
             let allowed = |place: &&(Willing, Rank)| self.may_take(claim, **place);
@@ -79,8 +74,7 @@ impl Victims {
 
     /// Whether two claims allow the same victims without looking at them.
     pub(crate) fn treats_alike(&self, a: Claim, b: Claim) -> bool {
-        let by_full_rank = self.by_rank || self.some_parked;
-        let ranks = match by_full_rank && !self.places.is_empty() {
+        let ranks = match self.by_rank && !self.places.is_empty() {
             true => a.rank == b.rank,
             false => a.rank.level() == b.rank.level(),
         };
@@ -91,7 +85,6 @@ impl Victims {
         let Claim { rank, opening, first, by_force } = claim;
         match willing {
             Willing::Resting => true,
-            Willing::Parked => first || rank <= victim,
             _ if !by_force && (opening || !first) => false,
             Willing::Spared if !first => false,
             // Whoever is first may take all that are worse, or sequences that were preempted too often
@@ -122,7 +115,6 @@ impl Scheduler {
             victims: Vec::with_capacity(places.len()),
             places: Vec::with_capacity(places.len()),
             by_rank: rule == VictimRule::Rank,
-            some_parked: self.sequences.keeping().next().is_some(),
             across_tiers,
         };
         for ((willing, Reverse(level), _), rank, sequence) in places {
@@ -144,7 +136,7 @@ impl Scheduler {
         now: Timestamp,
     ) -> Place {
         if sequence.phase == Phase::Waiting {
-            return (Willing::Parked, Reverse(rank.level()), 0);
+            return (Willing::Resting, Reverse(rank.level()), 0);
         }
         let (level, key) = match rule {
             VictimRule::Rank | VictimRule::ResumeCost => (rank.level(), 0),
@@ -206,7 +198,8 @@ impl Scheduler {
 
     fn swaps(&self, sequence: &Sequence) -> bool {
         match self.preemption.mode {
-            _ if self.drops(sequence.preemptions) => false,
+            // Once it waits it is not dropped any more.
+            _ if sequence.phase != Phase::Waiting && self.drops(sequence.preemptions) => false,
             PreemptionMode::Swap => true,
             PreemptionMode::Recompute | PreemptionMode::Drop => false,
             PreemptionMode::Auto => self.cost.swap_is_cheaper(sequence.computed.max(sequence.lost)),

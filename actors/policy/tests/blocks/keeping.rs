@@ -183,13 +183,16 @@ fn what_the_host_has_is_computed_instead_if_the_link_is_busy_for_longer() {
         scene.running_on(2, &text, 0);
         scene.swap_out(2);
         scene.flush_device();
-        scene.store.prepare_preempt(victim(1, true)).expect("it runs");
+        // Another one's copies are before its own.
+        scene.swap_out(1);
+        scene.flush_device();
+        scene.ask(vec![open(1, 17, &names(1, 4), 0)], vec![]);
         let costs = ResumeCosts { copy_us, recompute_us: 100.0 };
         let wants = vec![open(2, 13, &text, 0)];
         let request = StepRequest { wants, costs, resumes_by_cost, ..StepRequest::default() };
         only(&scene.request(request))
     };
-    // Four copies are before its three.
+    // Four before its three.
     assert!(matches!(resumed(42.0, true), GrantOutcome::Copying { blocks: 3 }));
     assert!(matches!(resumed(43.0, true), GrantOutcome::Run { computed: 0, .. }));
     assert!(matches!(resumed(43.0, false), GrantOutcome::Copying { blocks: 3 }));

@@ -111,6 +111,7 @@ impl World {
             self.preempted(taken.ticket, taken.outcome);
         }
         let taken: BTreeSet<SeqId> = grant.preempted.iter().map(|p| p.ticket.seq).collect();
+        assert_eq!(taken.len(), grant.preempted.len(), "each is heard of once");
         let asked = request.wants.iter().filter(|want| !taken.contains(&want.ticket.seq));
         let asked: Vec<&Want> = asked.collect();
         assert_eq!(asked.len(), grant.grants.len(), "one answer per want");
