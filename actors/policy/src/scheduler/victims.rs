@@ -74,7 +74,8 @@ impl Victims {
 
     /// Whether two claims allow the same victims without looking at them.
     pub(crate) fn treats_alike(&self, a: Claim, b: Claim) -> bool {
-        let ranks = match self.by_rank && !self.places.is_empty() {
+        let some_unwilling = self.places.last().is_some_and(|(w, _)| *w > Willing::Usual);
+        let ranks = match (self.by_rank && !self.places.is_empty()) || some_unwilling {
             true => a.rank == b.rank,
             false => a.rank.level() == b.rank.level(),
         };
@@ -91,6 +92,9 @@ impl Victims {
             // could keep everybody else from running and never run themselves.
             Willing::Limited if opening && !first => false,
             _ if opening => rank.outranks_by_level(&victim),
+            // Other orders than that of rank let two sequences take each other's blocks, each in its turn. Not
+            // for ever.
+            Willing::Limited | Willing::Spared => rank <= victim,
             // Its own place in the list is no obstacle: the store never takes the requester.
             _ if self.by_rank => rank <= victim,
             _ => first || self.across_tiers || rank.level() <= victim.level(),
@@ -135,10 +139,9 @@ impl Scheduler {
         rule: VictimRule,
         now: Timestamp,
     ) -> Place {
-        if sequence.phase == Phase::Waiting {
-            return (Willing::Resting, Reverse(rank.level()), 0);
-        }
+        let willing = self.willing(sequence);
         let (level, key) = match rule {
+            _ if willing != Willing::Usual => (rank.level(), 0),
             VictimRule::Rank | VictimRule::ResumeCost => (rank.level(), 0),
             VictimRule::LatestArrival => (0, u64::MAX - sequence.arrival.0),
             VictimRule::ReverseFifo => (0, u64::MAX - sequence.opened_number),
@@ -154,7 +157,7 @@ impl Scheduler {
             }
             VictimRule::Slack => (rank.level(), self.lateness(sequence, now)),
         };
-        (self.willing(sequence), Reverse(level), key)
+        (willing, Reverse(level), key)
     }
 
     fn willing(&self, sequence: &Sequence) -> Willing {
@@ -162,7 +165,7 @@ impl Scheduler {
             && self.preemption.at_limit == AtLimit::Spare;
         let settles = sequence.tokens_since_open() < self.preemption.min_tokens;
         let keeps = sequence.tier <= Tier::Premium && !self.preemption.premium_yields;
-        if sequence.held() {
+        if sequence.held() || sequence.phase == Phase::Waiting {
             Willing::Resting
         } else if settles || keeps {
             Willing::Spared
