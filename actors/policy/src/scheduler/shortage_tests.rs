@@ -3,7 +3,7 @@
 use super::knob_tests::{longer, plain, plan, run, tiered};
 use super::tests::{NOW, all_sample, grant_all, sequence, ticket};
 use crate::protocol::{Grant, GrantOutcome, StepGrant};
-use tiercel_config::StepMix;
+use tiercel_config::{AtLimit, StepMix, VictimRule};
 use tiercel_device::{SeqId, Tier};
 
 #[test]
@@ -44,4 +44,22 @@ fn whom_others_gave_way_for_runs_before_they_may_take_their_blocks_back() {
         plan(&mut s).wants[0].ticket.seq
     };
     assert_eq!((next(1), next(0)), (SeqId(1), SeqId(2)));
+}
+
+#[test]
+fn two_that_were_preempted_too_often_do_not_take_each_others_blocks_in_turn() {
+    let may_take = |at_limit, max_per_request| {
+        let mut s = tiered(|e| {
+            e.preemption.victim = VictimRule::LeastProgress;
+            (e.preemption.at_limit, e.preemption.max_per_request) = (at_limit, max_per_request);
+        });
+        s.enqueue(longer(1, Tier::Standard, 4, 9));
+        s.enqueue(longer(2, Tier::Standard, 4, 9));
+        run(&mut s, 1);
+        plan(&mut s).wants.iter().map(|want| want.max_victims).collect::<Vec<_>>()
+    };
+    assert_eq!(may_take(AtLimit::Spare, 8), [2, 2], "whoever comes first");
+    // The second reaches no further than itself.
+    assert_eq!(may_take(AtLimit::Spare, 0), [2, 1]);
+    assert_eq!(may_take(AtLimit::Promote, 0), [2, 1]);
 }

@@ -162,7 +162,7 @@ impl Scheduler {
 
     fn willing(&self, sequence: &Sequence) -> Willing {
         let limited = sequence.preemptions >= self.preemption.max_per_request
-            && self.preemption.at_limit == AtLimit::Spare;
+            && self.preemption.at_limit != AtLimit::Drop;
         let settles = sequence.tokens_since_open() < self.preemption.min_tokens;
         let keeps = sequence.tier <= Tier::Premium && !self.preemption.premium_yields;
         if sequence.held() || sequence.phase == Phase::Waiting {
