@@ -129,7 +129,7 @@ pub const FIELDS: &[Field] = &[
     other("scheduler.background_watermark_percent", Kind::Number { low: 0.0, high: 50.0 }, "The same for background sequences, if it is more, percent."),
     other("scheduler.ageing_s", Kind::Number { low: 0.0, high: 86_400.0 }, "After waiting so long, and again after as long, a request counts as one tier better, s; 0: never."),
     other("scheduler.ageing_cap", Kind::Choice(policy::AGEING_CAPS), "As what a request counts at best by waiting."),
-    named("preemption.mode", "preemption-mode", Kind::Choice(policy::PREEMPTION_MODES), "What happens to a preempted request's KV blocks."),
+    named("preemption.mode", "preemption-mode", Kind::Choice(policy::PREEMPTION_MODES), "What happens to a preempted request's KV blocks. With auto, what the host tier has is computed instead of copied in, for any request, where that is done sooner."),
     other("preemption.to_start", Kind::Choice(policy::TO_STARTS), "For whom requests are preempted so that another one starts: nobody, or a better tier. (To grow, a running one may always take blocks from worse ones.)"),
     other("preemption.victim", Kind::Choice(policy::VICTIM_RULES), "Who gives way first; the rules without a tier in them look at all tiers alike."),
     other("preemption.victim_gives", Kind::Choice(policy::VICTIM_GIVES), "What a victim gives up: all its blocks, all but those that others use too, or its last ones, as many as are needed. What it keeps it gives up later if others need it while it waits."),

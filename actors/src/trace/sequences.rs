@@ -10,7 +10,7 @@ use tiercel_policy::{GrantOutcome, PreemptOutcome, StepGrant, StoreEvent};
 /// The scheduler's side of a trace. What it has to remember it remembers only while somebody wants events.
 pub(crate) struct SequenceTrace {
     tracer: Tracer,
-    /// Live sequences that hold no blocks: their next slice is a start or a resume.
+    /// Live sequences that have no table: their next slice is a start or a resume.
     without_blocks: BTreeSet<SeqId>,
     /// When the step under way was submitted.
     submitted: Timestamp,

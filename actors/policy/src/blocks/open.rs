@@ -6,9 +6,9 @@ use super::sequence::{Phase, Pin, Sequence, Tally};
 use super::transfers::Transfer;
 use super::victims::{Need, Verdict};
 use super::{BlockHash, BlockStore};
-use crate::{GrantOutcome, ResumeCosts, Victim, Want};
+use crate::{GrantOutcome, ResumeCosts, Victim, Want, WantKind};
 use std::sync::Arc;
-use tiercel_device::{BlockId, CopyDirection, SeqId};
+use tiercel_device::{BlockId, CopyDirection, SeqId, StepId};
 
 /// Where one block of the prefix was found.
 #[derive(Debug, Clone, Copy)]
@@ -27,11 +27,12 @@ impl BlockStore {
     pub(super) fn open(
         &mut self,
         want: &Want,
-        hashes: &[BlockHash],
-        (keep_free, must_fit, own_only): (u32, u32, bool),
         victims: &[Victim],
         round: &mut Round,
     ) -> GrantOutcome {
+        let WantKind::Open { hashes, keep_free, must_fit, own_only } = &want.kind else {
+            return GrantOutcome::Denied { pending_blocks: 0 };
+        };
         let seq = want.ticket.seq;
         if self.sequences.get(seq).is_some_and(|sequence| sequence.phase != Phase::Parked) {
             return GrantOutcome::Denied { pending_blocks: 0 };
@@ -39,7 +40,7 @@ impl BlockStore {
         let longest = (want.len.saturating_sub(1) / self.config.block_size) as usize;
         let hashes = &hashes[..hashes.len().min(longest)];
         let supply = self.device.free() + self.device.pending();
-        let mut hits = self.hold_prefix(seq, hashes, own_only);
+        let mut hits = self.hold_prefix(seq, hashes, *own_only);
         if let Some(costs) = round.resume_costs {
             self.drop_if_computed_sooner(&mut hits, costs);
         }
@@ -50,9 +51,9 @@ impl BlockStore {
             seq,
             step: round.step,
             blocks: u64::from(
-                self.blocks_for(cover.max(must_fit).max(want.reserve)).saturating_sub(resident),
+                self.blocks_for(cover.max(*must_fit).max(want.reserve)).saturating_sub(resident),
             ),
-            keep_free: u64::from(keep_free),
+            keep_free: u64::from(*keep_free),
             held: u64::from(supply - self.device.free() - self.device.pending()),
             opens: true,
             by_cost: round.victim_costs,
@@ -64,17 +65,31 @@ impl BlockStore {
                 GrantOutcome::Denied { pending_blocks }
             }
             Verdict::Met if hits.iter().all(|hit| matches!(hit, Hit::Device(_))) => {
-                let more = self.allocate(self.blocks_for(cover.max(want.reserve)) - resident);
-                let mut sequence = self.opened(seq, &hits, hashes, &more, Phase::Running);
-                sequence.computed = computed;
-                sequence.last_step = round.step;
-                self.unpin(&mut sequence, 0);
-                let table = sequence.tell_table();
-                self.sequences.insert(seq, sequence);
+                let table = self.open_at_once(want, hashes, &hits, cover, round.step);
                 GrantOutcome::Run { computed, cover, table }
             }
             Verdict::Met => self.open_copying(want, hashes, hits),
         }
+    }
+
+    /// Opens a sequence whose whole prefix is on the device, with room for `cover` positions; its table.
+    fn open_at_once(
+        &mut self,
+        want: &Want,
+        hashes: &[BlockHash],
+        hits: &[Hit],
+        cover: u32,
+        step: StepId,
+    ) -> Option<Arc<[BlockId]>> {
+        let more = self.blocks_for(cover.max(want.reserve)) - hits.len() as u32;
+        let more = self.allocate(more);
+        let mut sequence = self.opened(want.ticket.seq, hits, hashes, &more, Phase::Running);
+        sequence.computed = hits.len() as u32 * self.config.block_size;
+        sequence.last_step = step;
+        self.unpin(&mut sequence, 0);
+        let table = sequence.tell_table();
+        self.sequences.insert(want.ticket.seq, sequence);
+        table
     }
 
     /// Holds the longest prefix of `hashes` that is on the device, on its way there, or in the host tier; with

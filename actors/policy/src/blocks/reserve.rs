@@ -65,9 +65,7 @@ impl BlockStore {
     fn answer(&mut self, want: &Want, victims: &[Victim], round: &mut Round) -> GrantOutcome {
         match &want.kind {
             WantKind::Grow => self.grow(want, victims, round),
-            WantKind::Open { hashes, keep_free, must_fit, own_only } => {
-                self.open(want, hashes, (*keep_free, *must_fit, *own_only), victims, round)
-            }
+            WantKind::Open { .. } => self.open(want, victims, round),
         }
     }
 

@@ -137,13 +137,25 @@ impl BlockStore {
             }
             return Choice::TooFew;
         }
+        self.give_no_more_than_needed(chosen, gained, shortage, need.gives)
+    }
+
+    /// Of victims whose marked tables give `gained` blocks, spares those that are not needed for `shortage`, and
+    /// lets the others keep what they may.
+    fn give_no_more_than_needed(
+        &mut self,
+        chosen: Vec<Candidate>,
+        mut gained: u64,
+        shortage: u64,
+        gives: Gives,
+    ) -> Choice {
         let mut needed = Vec::new();
         for (victim, table) in chosen.into_iter().rev() {
-            let gives = self.mark_staying(&table);
+            let own = self.mark_staying(&table);
             // One that waits need not give what others give anyway.
-            let spared = self.is_parked(victim.ticket.seq) && gained - gives >= shortage;
-            if gives == 0 || spared {
-                gained -= gives;
+            let spared = self.is_parked(victim.ticket.seq) && gained - own >= shortage;
+            if own == 0 || spared {
+                gained -= own;
             } else {
                 self.mark_leaving(&table);
                 needed.push((victim, table));
@@ -151,7 +163,7 @@ impl BlockStore {
         }
         let (mut spare, mut giving) = (gained - shortage, Vec::new());
         for (victim, table) in needed {
-            let kept = self.keep_front(victim.ticket.seq, &table, need.gives, &mut spare);
+            let kept = self.keep_front(victim.ticket.seq, &table, gives, &mut spare);
             let given = &table[kept as usize..];
             if given.iter().any(|block| self.device.slot(block.0).staying == 0) {
                 giving.push((victim, kept));

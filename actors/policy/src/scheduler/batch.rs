@@ -45,8 +45,22 @@ impl Scheduler {
         };
         self.shortage = false;
         self.free_blocks = grant.free_blocks;
+        self.take_up(grant.grants, &mut batch, &mut in_flight);
+        self.narrow(batch.slices.is_empty());
+        if batch.slices.is_empty() {
+            // It will never run: what waits for it need not wait.
+            self.completed_step = grant.step;
+            return (None, effects);
+        }
+        batch.ends = std::mem::take(&mut self.device_ends);
+        self.stage = Stage::Stepping(in_flight);
+        (Some(batch), effects)
+    }
+
+    /// Applies the answers to the wants.
+    fn take_up(&mut self, grants: Vec<Grant>, batch: &mut StepBatch, in_flight: &mut InFlight) {
         let (mut opened, mut open_denied) = (0, 0);
-        for Grant { ticket, outcome } in grant.grants {
+        for Grant { ticket, outcome } in grants {
             let waits = self.current(ticket).is_some_and(|s| s.phase == Phase::Waiting);
             match outcome {
                 GrantOutcome::Denied { .. } => open_denied += usize::from(waits),
@@ -57,8 +71,7 @@ impl Scheduler {
                     if waits {
                         self.open(ticket.seq, computed);
                     }
-                    let reach = (computed, cover);
-                    self.add_slice(ticket, reach, table, &mut batch, &mut in_flight);
+                    self.add_slice(ticket, (computed, cover), table, batch, in_flight);
                 }
                 GrantOutcome::Copying { .. } => self.set_phase(ticket, Phase::Opening),
                 GrantOutcome::Denied { pending_blocks } => self.denied(ticket, pending_blocks > 0),
@@ -67,15 +80,6 @@ impl Scheduler {
         if self.scope == Scope::All {
             self.adjust_open_limit(opened, open_denied);
         }
-        self.narrow(batch.slices.is_empty());
-        if batch.slices.is_empty() {
-            // It will never run: what waits for it need not wait.
-            self.completed_step = grant.step;
-            return (None, effects);
-        }
-        batch.ends = std::mem::take(&mut self.device_ends);
-        self.stage = Stage::Stepping(in_flight);
-        (Some(batch), effects)
     }
 
     /// Decides whom the next plan is for, after one that came to nothing (`empty`) or not.

@@ -1,7 +1,7 @@
 //! What each choice of a policy does to a plan.
 
 use super::tests::{
-    NAMES_VICTIMS, NOW, all_sample, grant_all, scheduler, sequence, submit, ticket,
+    MIRROR_PERCENT, NOW, all_sample, grant_all, scheduler, sequence, submit, ticket,
 };
 use super::*;
 use crate::protocol::{
@@ -17,7 +17,7 @@ use tiercel_device::{SeqId, StepTiming, Tier, Timestamp};
 pub(super) fn plain(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
     scheduler(|e| {
         e.use_policy(Policy::Fcfs);
-        e.preemption.mirror_percent = NAMES_VICTIMS;
+        e.preemption.mirror_percent = MIRROR_PERCENT;
         change(e);
     })
 }
@@ -26,7 +26,7 @@ pub(super) fn plain(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
 pub(super) fn tiered(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
     scheduler(|e| {
         e.use_policy(Policy::PriorityPreempt);
-        e.preemption.mirror_percent = NAMES_VICTIMS;
+        e.preemption.mirror_percent = MIRROR_PERCENT;
         change(e);
     })
 }

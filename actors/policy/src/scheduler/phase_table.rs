@@ -1,7 +1,7 @@
 //! The table of (phase x event) in `docs/phases.md`, made by doing each event in each phase.
 
 use super::tests::{
-    NAMES_VICTIMS, NOW, all_sample, grant_all, scheduler, sequence, submit, ticket,
+    MIRROR_PERCENT, NOW, all_sample, grant_all, scheduler, sequence, submit, ticket,
 };
 use super::*;
 use crate::protocol::{
@@ -90,7 +90,7 @@ fn names(request: &StepRequest, seq: SeqId) -> bool {
 }
 
 fn waiting() -> (Scheduler, Option<StepBatch>) {
-    let mut s = scheduler(|e| e.preemption.mirror_percent = NAMES_VICTIMS);
+    let mut s = scheduler(|e| e.preemption.mirror_percent = MIRROR_PERCENT);
     s.enqueue(sequence(1, Tier::Background, 8));
     (s, None)
 }

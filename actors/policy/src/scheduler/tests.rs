@@ -18,7 +18,7 @@ pub(super) const BLOCK: u32 = 4;
 pub(super) const NOW: Timestamp = Timestamp(500);
 
 /// Share of the link for copies ahead of need: plans name victims although nobody is short of blocks.
-pub(super) const NAMES_VICTIMS: u32 = 1;
+pub(super) const MIRROR_PERCENT: u32 = 1;
 
 pub(super) fn scheduler(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
     let mut settings = EngineSettings::default();
@@ -245,7 +245,7 @@ fn a_sequence_preempted_too_often_is_spared_by_starters_but_not_by_growth() {
 fn the_best_ranked_reaches_past_itself_to_sequences_preempted_too_often() {
     let mut s = scheduler(|e| {
         e.preemption.max_per_request = 1;
-        e.preemption.mirror_percent = NAMES_VICTIMS;
+        e.preemption.mirror_percent = MIRROR_PERCENT;
     });
     s.enqueue(sequence(1, Tier::Standard, 4));
     s.enqueue(sequence(2, Tier::Background, 4));
@@ -371,7 +371,7 @@ fn the_mode_decides_what_happens_to_the_blocks() {
     let swaps = |mode, prompt| {
         let mut s = scheduler(|e| {
             e.preemption.mode = mode;
-            e.preemption.mirror_percent = NAMES_VICTIMS;
+            e.preemption.mirror_percent = MIRROR_PERCENT;
         });
         s.enqueue(sequence(1, Tier::Standard, prompt));
         step(&mut s);

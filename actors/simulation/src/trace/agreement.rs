@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
 use tiercel_actors::Counters;
-use tiercel_config::{EngineSettings, Policy, PreemptionMode};
+use tiercel_config::{EngineSettings, Policy, PreemptionMode, VictimGives};
 use tiercel_device::{MockFaults, MockProfile, SeqId, Timestamp};
 use tiercel_workload::Workload;
 
@@ -30,12 +30,13 @@ struct Run {
 
 impl Run {
     /// Twenty seconds with much too little memory.
-    fn short_of_memory(mode: PreemptionMode) -> Run {
+    fn short_of_memory(mode: PreemptionMode, gives: VictimGives) -> Run {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches/workloads");
         let workload = Workload::load(&folder.join("w2-memory-tight.toml")).expect("it is shipped");
         let mut settings = EngineSettings::default();
         settings.use_policy(Policy::PriorityPreempt);
         settings.preemption.mode = mode;
+        settings.preemption.victim_gives = gives;
         let mut experiment = Experiment {
             workload: Workload { duration_s: 20.0, warmup_s: 0.0, cooldown_s: 0.0, ..workload },
             profile: MockProfile::named("llama70b-tp8-a100").expect("built in"),
@@ -79,7 +80,7 @@ impl Run {
 
 #[test]
 fn requests_steps_and_tokens_are_those_of_the_outcome() {
-    let run = Run::short_of_memory(PreemptionMode::Auto);
+    let run = Run::short_of_memory(PreemptionMode::Auto, VictimGives::All);
     let records = &run.seen.records;
     assert_eq!(run.count(|e| matches!(e, Event::Arrived { .. })), records.len() as u64);
     assert_eq!(run.count(|e| matches!(e, Event::StepEnded { ok: true, .. })), run.counters.steps);
@@ -95,8 +96,12 @@ fn requests_steps_and_tokens_are_those_of_the_outcome() {
 
 #[test]
 fn preemptions_and_resumes_are_those_of_the_counters() {
-    for mode in [PreemptionMode::Swap, PreemptionMode::Recompute] {
-        let run = Run::short_of_memory(mode);
+    let modes = [PreemptionMode::Swap, PreemptionMode::Recompute];
+    let all = modes.map(|mode| (mode, VictimGives::All));
+    for (mode, gives) in all.into_iter().chain(modes.map(|mode| (mode, VictimGives::Needed))) {
+        let run = Run::short_of_memory(mode, gives);
+        let gave_more = run.count(|event| matches!(event, Event::GaveMore { .. }));
+        assert_eq!(gave_more > 0, gives == VictimGives::Needed, "{mode:?}: {gave_more}");
         let saved = run.count(|event| match event {
             Event::PreemptFreed { on_host, .. } => *on_host > 0,
             Event::PreemptCommitted { copied, .. } => *copied > 0,
