@@ -264,45 +264,6 @@ fn rules_without_tiers_look_at_all_alike_and_the_others_at_the_worst_tier_first(
 }
 
 /// A running background sequence of one token and a premium one that waits: how many it may preempt to start.
-fn taken_to_start(change: impl FnOnce(&mut EngineSettings), at: u64) -> u32 {
-    let mut s = tiered(|e| {
-        e.preemption.max_per_request = 9;
-        change(e);
-    });
-    s.enqueue(longer(1, Tier::Background, 4, 9));
-    run(&mut s, 1);
-    s.enqueue(NewSequence { arrival: Timestamp(400), ..sequence(7, Tier::Premium, 4) });
-    s.enqueue(NewSequence { arrival: Timestamp(401), ..sequence(8, Tier::Premium, 4) });
-    let request = s.plan(Timestamp(at)).expect("a step");
-    let second = request.wants.iter().find(|want| want.ticket.seq == SeqId(8));
-    second.expect("it waits").max_victims
-}
-
-#[test]
-fn nobody_gives_way_before_it_had_some_tokens_nor_at_once_for_one_that_has_just_come() {
-    assert_eq!(taken_to_start(|_| (), 500), 1);
-    assert_eq!(taken_to_start(|e| e.preemption.min_tokens = 1, 500), 1);
-    assert_eq!(taken_to_start(|e| e.preemption.min_tokens = 2, 500), 0);
-    assert_eq!(taken_to_start(|e| e.preemption.delay_ms = 1, 1_400), 0);
-    assert_eq!(taken_to_start(|e| e.preemption.delay_ms = 1, 1_401), 1);
-}
-
-#[test]
-fn premium_may_be_kept_from_yielding_and_background_from_taking() {
-    let may_grow = |tier, change: fn(&mut EngineSettings)| {
-        let mut s = tiered(change);
-        for id in 1..=3 {
-            s.enqueue(longer(id, tier, 4, 9));
-        }
-        run(&mut s, 1);
-        plan(&mut s).wants.iter().map(|want| want.max_victims).collect::<Vec<_>>()
-    };
-    assert_eq!(may_grow(Tier::Premium, |_| ()), [3, 2, 1]);
-    assert_eq!(may_grow(Tier::Premium, |e| e.preemption.premium_yields = false), [3, 0, 0]);
-    assert_eq!(may_grow(Tier::Background, |_| ()), [3, 2, 1]);
-    assert_eq!(may_grow(Tier::Background, |e| e.preemption.background_takes = false), [3, 0, 0]);
-}
-
 fn preempt(s: &mut Scheduler, id: u64) -> Vec<Effect> {
     let request = plan(s);
     let victim = request.victims.iter().find(|victim| victim.ticket.seq == SeqId(id));

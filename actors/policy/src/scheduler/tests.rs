@@ -7,7 +7,7 @@ use crate::protocol::{
     WantKind,
 };
 use std::sync::Arc;
-use tiercel_config::{EngineSettings, Policy, PreemptionMode};
+use tiercel_config::{EngineSettings, Policy};
 use tiercel_device::{
     BlockId, DeviceInfo, DeviceProfile, Epoch, Sampled, SamplingParams, SeqFault, SeqId, StepBatch,
     StepDone, StepError, StepOutput, StepTiming, Ticket, Tier, Timestamp,
@@ -99,13 +99,13 @@ pub(super) fn submit(scheduler: &mut Scheduler) -> StepBatch {
 }
 
 /// Grants the first want only; the others are not answered.
-fn grant_first(request: &StepRequest) -> StepGrant {
+pub(super) fn grant_first(request: &StepRequest) -> StepGrant {
     let mut grant = grant_all(request);
     grant.grants.truncate(1);
     grant
 }
 
-fn step(scheduler: &mut Scheduler) -> Vec<Effect> {
+pub(super) fn step(scheduler: &mut Scheduler) -> Vec<Effect> {
     let batch = submit(scheduler);
     let effects = scheduler.step_done(all_sample(&batch, 1), Timestamp(500));
     scheduler.check().expect("invariants hold");
@@ -242,27 +242,6 @@ fn a_sequence_preempted_too_often_is_spared_by_starters_but_not_by_growth() {
 }
 
 #[test]
-fn the_best_ranked_reaches_past_itself_to_sequences_preempted_too_often() {
-    let mut s = scheduler(|e| {
-        e.preemption.max_per_request = 1;
-        e.preemption.mirror_percent = MIRROR_PERCENT;
-    });
-    s.enqueue(sequence(1, Tier::Standard, 4));
-    s.enqueue(sequence(2, Tier::Background, 4));
-    step(&mut s);
-    let request = s.plan(NOW).expect("a step");
-    let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, kept: 0 };
-    let preempted = vec![Preempted { ticket: ticket(2), outcome }];
-    let (batch, _) = s.granted(StepGrant { preempted, ..grant_first(&request) });
-    s.step_done(all_sample(&batch.expect("a batch"), 1), Timestamp(3));
-    step(&mut s);
-    let request = s.plan(NOW).expect("a step");
-    let victims: Vec<u64> = request.victims.iter().map(|v| v.ticket.seq.0).collect();
-    assert_eq!(victims, [1, 2], "who was preempted once is spared");
-    assert_eq!(request.wants[0].max_victims, 2, "but not from the best-ranked");
-}
-
-#[test]
 fn waiters_that_were_denied_leave_their_places_to_those_who_run() {
     let mut s = scheduler(|e| e.scheduler.max_num_seqs = 3);
     s.enqueue(sequence(1, Tier::Background, 4));
@@ -364,24 +343,6 @@ fn a_model_fault_ends_only_its_own_request() {
     let effects = s.step_done(done, Timestamp(1));
     assert!(matches!(&effects[0], Effect::Ended(report) if report.seq == SeqId(1)));
     assert!(matches!(&effects[1], Effect::Token { seq: SeqId(2), .. }));
-}
-
-#[test]
-fn the_mode_decides_what_happens_to_the_blocks() {
-    let swaps = |mode, prompt| {
-        let mut s = scheduler(|e| {
-            e.preemption.mode = mode;
-            e.preemption.mirror_percent = MIRROR_PERCENT;
-        });
-        s.enqueue(sequence(1, Tier::Standard, prompt));
-        step(&mut s);
-        s.plan(NOW).expect("a step").victims[0].swap
-    };
-    assert!(swaps(PreemptionMode::Swap, 2));
-    assert!(!swaps(PreemptionMode::Recompute, 30));
-    // 7 blocks of 1000 bytes cost 14 us at 1 GB/s; 28 tokens cost 280 us.
-    assert!(swaps(PreemptionMode::Auto, 30));
-    assert!(!swaps(PreemptionMode::Auto, 2), "there is no full block to copy");
 }
 
 #[test]
