@@ -19,7 +19,7 @@ pub struct CostModel {
     copies: u32,
 }
 
-/// How far predictions are off: mean of |predicted / observed - 1| over about the last [`SMOOTHING`] inverse
+/// How far predictions are off: mean of |predicted / observed - 1| over about the last twenty
 /// observations.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CostError {
