@@ -172,7 +172,7 @@ fn a_file_that_is_no_trace_is_told_in_one_line() {
         (&b""[..], "not a trace file"),
         (&noise, "not a trace file"),
         (half, "the trace is cut off after"),
-        (&newer, "a trace of version 2; this program reads version 1"),
+        (&newer, "a trace of version 3; this program reads version 2"),
         (&absurd, "a record of absurd length"),
         (&[&whole[..10], &[9, 0, 0, 0], &noise[..9]].concat(), "holds no record"),
     ] {
