@@ -139,7 +139,7 @@ pub const FIELDS: &[Field] = &[
     other("preemption.min_tokens", int(0, 65_536), "A request gives way only after this many tokens since its prompt was computed or it resumed."),
     other("preemption.delay_ms", int(0, 600_000), "A request that waits to start takes no blocks before it has waited this long, ms."),
     other("preemption.max_per_request", int(0, 1_000_000), "Preemptions of one request after which at_limit applies."),
-    other("preemption.at_limit", Kind::Choice(policy::AT_LIMITS), "What then happens: it goes last among victims and only the first in line may take its blocks to start; it counts as the best of its tier; it ends with an error."),
+    other("preemption.at_limit", Kind::Choice(policy::AT_LIMITS), "What then happens: it goes last among victims, and only the first in line may take its blocks to start and only better-ranked requests to grow; the same, and it counts as the best of its tier; it ends with an error."),
     other("preemption.resume", Kind::Choice(policy::RESUME_ORDERS), "Where a preempted request waits: by its rank, or before or after all of its tier that have not started."),
     other("preemption.resume_from", Kind::Choice(policy::RESUME_FROM), "What a preempted request may find when it resumes: whatever both tiers have of its text, or only what was kept and copied out for it."),
     other("preemption.mirror_percent", int(0, 100), "Share of the link that copies full blocks of preemptible requests to the host ahead of need, percent; 0 for none."),

@@ -145,10 +145,10 @@ words! {
 words! {
     /// What is done with a sequence that was preempted `preemption.max_per_request` times.
     AtLimit, AT_LIMITS {
-        /// It goes last among victims, and of those waiting to start only the first in line may take its
-        /// blocks.
+        /// It goes last among victims; of those waiting to start only the first in line may take its blocks, of
+        /// those that grow only better-ranked ones.
         Spare = "spare",
-        /// It counts as the best of its tier from then on.
+        /// The same, and it counts as the best of its tier from then on.
         Promote = "promote",
         /// It ends with an error.
         Drop = "drop",

@@ -19,7 +19,8 @@ enum Willing {
     Resting,
     /// As its rank and the rule say.
     Usual,
-    /// It was preempted too often: of those that start, only the first in line may take its blocks.
+    /// It was preempted as often as allowed: of those that start, only the first in line may take its blocks,
+    /// and of those that grow only better-ranked ones.
     Limited,
     /// It has only just begun, or is premium and premium does not yield: only the first in line may take
     /// its blocks.
