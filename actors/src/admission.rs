@@ -2,21 +2,35 @@
 
 use crate::lifeline::Lifeline;
 use crate::messages::{
-    CloseDoor, Enqueue, GetQueued, Headroom, LeftQueue, QueuedPlaces, Shutdown, Submit,
+    CloseDoor, Enqueue, GetQueued, Headroom, LeftQueue, QueuedPlaces, Shutdown, Submit, TimeLeft,
 };
 use crate::request::{Refusal, Request};
 use crate::scheduler::SchedulerActor;
 use crate::telemetry;
 use actix::{Actor, ActorContext, Addr, Context, Handler};
 use std::collections::BTreeMap;
-use tiercel_config::AdmissionSettings;
+use tiercel_config::{AdmissionSettings, Late, SheddingSettings, SloSettings, SloTargets};
 use tiercel_device::{Clock, DeviceInfo, SeqId, Tier, Timestamp};
-use tiercel_policy::admission::{DrainRate, Queue, fits};
+use tiercel_policy::admission::{DrainRate, Forecast, Margin, Queue, fits};
 use tiercel_policy::scheduler::NewSequence;
+use tiercel_policy::slo::targets_of;
+
+/// A request without a first token.
+#[derive(Debug, Clone, Copy)]
+struct Queued {
+    tier: Tier,
+    prompt: u32,
+    /// When its first token is due.
+    due: Option<Timestamp>,
+}
+
+/// Clients do not wait longer, ms.
+const LONGEST_RETRY_MS: u64 = 120_000;
 
 /// Decides at once: accepted with an id, or refused with a reason and a time to come back.
 pub(crate) struct Admission {
     settings: AdmissionSettings,
+    slo: SloSettings,
     info: DeviceInfo,
     clock: Clock,
     scheduler: Addr<SchedulerActor>,
@@ -24,8 +38,11 @@ pub(crate) struct Admission {
     open: bool,
     queues: [Queue; 4],
     drain: [DrainRate; 4],
-    /// Accepted sequences without a first token: their tier and prompt tokens.
-    queued: BTreeMap<SeqId, (Tier, u32)>,
+    forecast: Forecast,
+    /// How far standard forecasts are trusted.
+    margin: Margin,
+    /// Accepted sequences without a first token.
+    queued: BTreeMap<SeqId, Queued>,
     headroom: [f64; 4],
     lifeline: Lifeline,
 }
@@ -33,6 +50,7 @@ pub(crate) struct Admission {
 impl Admission {
     pub(crate) fn new(
         settings: AdmissionSettings,
+        slo: SloSettings,
         info: DeviceInfo,
         clock: Clock,
         scheduler: Addr<SchedulerActor>,
@@ -40,6 +58,7 @@ impl Admission {
     ) -> Admission {
         Admission {
             settings,
+            slo,
             info,
             clock,
             scheduler,
@@ -47,10 +66,42 @@ impl Admission {
             open: true,
             queues: Default::default(),
             drain: Default::default(),
+            forecast: Forecast::default(),
+            margin: Margin::default(),
             queued: BTreeMap::new(),
             headroom: [1.0; 4],
             lifeline,
         }
+    }
+
+    fn targets(&self, request: &Request) -> SloTargets {
+        let of_tier = targets_of(&self.slo, request.tier);
+        of_tier.of_prompt(request.prompt.len() as u32).replaced_by(&request.targets)
+    }
+
+    /// Whether the request would wait longer than is worth it.
+    fn in_time(&self, request: &Request, now: Timestamp) -> Result<(), Refusal> {
+        let Some(shedding) = self.forecast.shedding() else { return Ok(()) };
+        let (tier, prompt) = (request.tier, request.prompt.len() as u32);
+        let targets = self.targets(request);
+        let drain = &self.drain[tier.index()];
+        let queued = self.queues[tier.index()].requests;
+        let behind = wait_limit_us(tier, &targets, &shedding).and_then(|limit_us| {
+            let expected_us = match targets.ttft_ms {
+                Some(_) => self.forecast.first_token_us(tier, prompt, now),
+                None => drain.wait_us(queued, now)?,
+            };
+            let trusted = if tier == Tier::Standard { self.margin.share() } else { 1.0 };
+            (expected_us > limit_us * trusted).then_some((expected_us, limit_us))
+        });
+        let Some((expected_us, limit_us)) = behind else { return Ok(()) };
+        let too_long_us = (expected_us - limit_us).max(0.0);
+        Err(Refusal::Late {
+            tier,
+            expected_ms: (expected_us / 1000.0) as u64,
+            limit_ms: (limit_us / 1000.0) as u64,
+            retry_after_ms: ((too_long_us / 1000.0).ceil() as u64).clamp(1_000, LONGEST_RETRY_MS),
+        })
     }
 
     fn admit(&mut self, request: &Request, now: Timestamp) -> Result<SeqId, Refusal> {
@@ -60,18 +111,37 @@ impl Admission {
         let prompt = request.prompt.len() as u32;
         fits(prompt, request.max_tokens, &self.info).map_err(Refusal::NeverFits)?;
         let tier = request.tier;
+        self.in_time(request, now)?;
         let queue = &mut self.queues[tier.index()];
+        let drain = &mut self.drain[tier.index()];
         if let Err(limit) = queue.enter(prompt, &self.settings) {
-            let retry_after_s = self.drain[tier.index()].retry_after_s(queue.requests, now);
+            let retry_after_ms = drain.retry_after_ms(queue.requests, now);
             // A tier that misses its targets is not worth a quick retry.
             let late = self.headroom[tier.index()] < 0.0;
-            let retry_after_s = if late { retry_after_s.max(5) } else { retry_after_s };
-            return Err(Refusal::QueueFull { tier, limit, retry_after_s });
+            let retry_after_ms = if late { retry_after_ms.max(5_000) } else { retry_after_ms };
+            return Err(Refusal::QueueFull { tier, limit, retry_after_ms });
         }
+        drain.entered(now);
+        self.forecast.arrived(tier, prompt, now);
         let seq = SeqId(self.next);
         self.next += 1;
-        self.queued.insert(seq, (tier, prompt));
+        let targets = self.targets(request);
+        let due = targets.ttft_ms.map(|ms| now + (ms * 1000.0) as u64);
+        self.queued.insert(seq, Queued { tier, prompt, due });
         Ok(seq)
+    }
+}
+
+/// Longest wait with which a request is still let in, us; `None` for any.
+fn wait_limit_us(tier: Tier, targets: &SloTargets, shedding: &SheddingSettings) -> Option<f64> {
+    let us = |ms: Option<f64>| ms.map(|ms| ms * 1000.0);
+    match (tier, targets.ttft_ms) {
+        (Tier::System, _) => None,
+        // Late is better than never, until it is of no use at all.
+        (Tier::Premium, Some(_)) => us(targets.e2e_ms),
+        (_, Some(_)) if shedding.late == Late::Refuse => us(targets.ttft_ms),
+        (_, None) if shedding.max_wait_s > 0.0 => Some(shedding.max_wait_s * 1e6),
+        _ => None,
     }
 }
 
@@ -99,6 +169,7 @@ impl Handler<Submit> for Admission {
             max_tokens: request.max_tokens,
             stop_tokens: request.stop_tokens,
             sampling: request.sampling,
+            targets: request.targets,
             arrival: now,
         };
         self.scheduler.do_send(Enqueue { new, outlet });
@@ -110,10 +181,23 @@ impl Handler<LeftQueue> for Admission {
     type Result = ();
 
     fn handle(&mut self, LeftQueue { seq }: LeftQueue, _: &mut Self::Context) {
-        if let Some((tier, prompt)) = self.queued.remove(&seq) {
-            self.queues[tier.index()].leave(prompt);
-            self.drain[tier.index()].left(self.clock.now());
+        if let Some(Queued { tier, prompt, due }) = self.queued.remove(&seq) {
+            let now = self.clock.now();
+            if let Some(due) = due.filter(|_| tier == Tier::Standard) {
+                self.margin.observe(now > due);
+            }
+            let queue = &mut self.queues[tier.index()];
+            queue.leave(prompt);
+            self.drain[tier.index()].left(queue.requests, now);
         }
+    }
+}
+
+impl Handler<TimeLeft> for Admission {
+    type Result = ();
+
+    fn handle(&mut self, TimeLeft(capacity): TimeLeft, _: &mut Self::Context) {
+        self.forecast.update(capacity);
     }
 }
 

@@ -135,9 +135,11 @@ impl Engine {
         );
         let steps = Executor::new(runner, to_scheduler.clone(), life("Executor"));
         let slo = settings.slo;
-        let windows = SloMonitor::new(slo, clock.clone(), admission.address(), life("SloMonitor"));
+        let windows =
+            SloMonitor::new(slo.clone(), clock.clone(), admission.address(), life("SloMonitor"));
         let door = Admission::new(
             settings.admission,
+            slo,
             info,
             clock.clone(),
             to_scheduler,

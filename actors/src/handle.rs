@@ -142,7 +142,7 @@ impl EngineHandle {
             Tier::Background => max / 4,
         };
         let permits = Arc::clone(&self.shared.permits);
-        let full = Refusal::ServerFull { limit: max, tier, kept, retry_after_s: 5 };
+        let full = Refusal::ServerFull { limit: max, tier, kept, retry_after_ms: 5_000 };
         if permits.available_permits() <= kept as usize {
             return Err(full);
         }

@@ -3,6 +3,7 @@
 use crate::request::{Control, EngineStatus, Refusal, Request, StreamEvent};
 use actix::Message;
 use tiercel_device::{CopyBatch, CopyDone, SeqId, StepBatch, StepDone, Tier, Timestamp};
+use tiercel_policy::admission::Capacity;
 use tiercel_policy::scheduler::NewSequence;
 use tiercel_policy::{StepGrant, StepRequest, StoreEvent};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
@@ -37,6 +38,11 @@ pub(crate) struct Enqueue {
 pub(crate) struct LeftQueue {
     pub(crate) seq: SeqId,
 }
+
+/// Scheduler -> Admission, once a step: the time there is for prompts.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub(crate) struct TimeLeft(pub(crate) Capacity);
 
 /// Scheduler -> BlockManager, one per step, one outstanding.
 #[derive(Debug, Message)]

@@ -1,7 +1,7 @@
 //! What a client's request is to the engine, and what comes back on its stream.
 
 use std::sync::Arc;
-use tiercel_config::Policy;
+use tiercel_config::{Policy, SloTargets};
 use tiercel_device::{SamplingParams, SeqId, Tier, TokenId, TokenLogprobs};
 use tiercel_policy::blocks::Salt;
 pub use tiercel_policy::scheduler::{
@@ -25,6 +25,8 @@ pub struct Request {
     pub stop_tokens: Arc<[TokenId]>,
     /// How tokens are chosen.
     pub sampling: Arc<SamplingParams>,
+    /// Latency targets instead of its tier's, where it states any.
+    pub targets: SloTargets,
 }
 
 /// What arrives on a request's stream, in order. Exactly one of `Finished` and `Failed` comes last,
@@ -56,19 +58,36 @@ pub enum Refusal {
     #[error("{0}")]
     NeverFits(String),
     /// A queue is full: try again later.
-    #[error("the {tier} queue is full ({limit}); retry in {retry_after_s} s")]
+    #[error("the {tier} queue is full ({limit}); retry in {} s", retry_after_ms.div_ceil(1000))]
     QueueFull {
         /// The tier.
         tier: Tier,
         /// Which limit was reached, for people.
         limit: String,
-        /// Estimated seconds until there is room.
-        retry_after_s: u32,
+        /// Estimated time until there is room, ms.
+        retry_after_ms: u64,
+    },
+    /// It would come too late to be of use: try again later.
+    #[error(
+        "overloaded: a {tier} request that comes now would have its first token after {expected_ms} ms, \
+         more than {limit_ms} ms; retry in {} s",
+        retry_after_ms.div_ceil(1000)
+    )]
+    Late {
+        /// The tier.
+        tier: Tier,
+        /// Estimated time to its first token, ms.
+        expected_ms: u64,
+        /// The longest with which it would be let in, ms.
+        limit_ms: u64,
+        /// Estimated time until it would be let in, ms.
+        retry_after_ms: u64,
     },
     /// The whole server is full: try again later.
     #[error(
         "the server holds its {limit} requests ({kept} places are kept for tiers above {tier}); \
-         retry in {retry_after_s} s"
+         retry in {} s",
+        retry_after_ms.div_ceil(1000)
     )]
     ServerFull {
         /// Most requests in the server.
@@ -77,8 +96,8 @@ pub enum Refusal {
         tier: Tier,
         /// Places it may not have.
         kept: u32,
-        /// Estimated seconds until there is room.
-        retry_after_s: u32,
+        /// Estimated time until there is room, ms.
+        retry_after_ms: u64,
     },
     /// The server is draining.
     #[error("the server is shutting down")]

@@ -9,7 +9,7 @@ use crate::lifeline::Lifeline;
 use crate::messages::{
     AbortPreempt, Cancel, Command, CommitPreempt, CopiesEnded, Drain, Enqueue, ExecuteStep,
     GetStatus, GetUsage, LeftQueue, Observation, Observe, ReserveStep, Shutdown, StepEnded,
-    StepReserved, Stop, Tick,
+    StepReserved, Stop, Tick, TimeLeft,
 };
 use crate::request::{Control, EngineStatus, RequestFault, StreamEvent};
 use crate::slo_monitor::SloMonitor;
@@ -83,6 +83,7 @@ impl SchedulerActor {
         if let Some(request) = self.core.plan(since) {
             self.planning_since = since;
             self.peers.block_manager.do_send(ReserveStep(request));
+            self.peers.admission.do_send(TimeLeft(self.core.capacity()));
         }
         self.finish_drain();
     }
@@ -306,6 +307,9 @@ impl Handler<Tick> for SchedulerActor {
             let effects = self.core.fail(seq, RequestFault::Stalled).into_iter().collect();
             self.apply(effects);
         }
+        let expired = self.core.expire(now);
+        found |= !expired.is_empty();
+        self.apply(expired);
         if self.drain.as_ref().is_some_and(|drain| now >= drain.deadline) {
             self.fail_all(&RequestFault::ShuttingDown);
             found = true;

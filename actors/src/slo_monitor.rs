@@ -5,9 +5,9 @@ use crate::lifeline::Lifeline;
 use crate::messages::{Headroom, Observation, Observe, Shutdown, Tick};
 use crate::telemetry;
 use actix::{Actor, ActorContext, Addr, Context, Handler};
-use tiercel_config::{SloSettings, SloTargets};
+use tiercel_config::SloSettings;
 use tiercel_device::{Clock, Tier};
-use tiercel_policy::slo::TierWindows;
+use tiercel_policy::slo::{TierWindows, targets_of};
 
 /// Told of every event once; evaluates on the clock's beat.
 pub(crate) struct SloMonitor {
@@ -28,15 +28,6 @@ impl SloMonitor {
         let windows = TierWindows::new(settings.window_s);
         let windows = [windows.clone(), windows.clone(), windows.clone(), windows];
         SloMonitor { settings, windows, clock, admission, lifeline }
-    }
-
-    fn targets(&self, tier: Tier) -> SloTargets {
-        match tier {
-            Tier::System => SloTargets::default(),
-            Tier::Premium => self.settings.premium,
-            Tier::Standard => self.settings.standard,
-            Tier::Background => self.settings.background,
-        }
     }
 }
 
@@ -68,7 +59,7 @@ impl Handler<Tick> for SloMonitor {
     fn handle(&mut self, _: Tick, _: &mut Self::Context) -> bool {
         let now = self.clock.now();
         for tier in [Tier::Premium, Tier::Standard, Tier::Background] {
-            let targets = self.targets(tier);
+            let targets = targets_of(&self.settings, tier);
             let reports = self.windows[tier.index()].report(now, &targets);
             telemetry::slo(tier, &reports);
             let headroom = reports.iter().map(|report| report.headroom).fold(1.0, f64::min);

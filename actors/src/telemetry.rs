@@ -87,7 +87,9 @@ pub(crate) fn refused(tier: Tier, why: &Refusal) {
         tier,
         match why {
             Refusal::NeverFits(_) => "never_fits",
-            Refusal::QueueFull { .. } | Refusal::ServerFull { .. } => "refused",
+            Refusal::QueueFull { .. } | Refusal::ServerFull { .. } | Refusal::Late { .. } => {
+                "refused"
+            }
             Refusal::ShuttingDown | Refusal::EngineStopped => "shutdown",
         },
     );

@@ -3,6 +3,7 @@
 
 use crate::SettingsError;
 use crate::policy::{PreemptionSettings, SchedulerSettings};
+use crate::shedding::SheddingSettings;
 use serde::{Deserialize, Serialize};
 
 /// Everything the engine needs to know beside the device.
@@ -15,6 +16,8 @@ pub struct EngineSettings {
     pub preemption: PreemptionSettings,
     /// Reuse of KV blocks between requests.
     pub prefix_cache: PrefixCacheSettings,
+    /// Requests for which there is no time.
+    pub shedding: SheddingSettings,
     /// Queue limits.
     pub admission: AdmissionSettings,
     /// Latency targets.
@@ -81,13 +84,15 @@ impl Default for SloSettings {
                 ttft_ms: Some(200.0),
                 tpot_ms: Some(30.0),
                 e2e_ms: Some(5_000.0),
+                ..SloTargets::default()
             },
             standard: SloTargets {
                 ttft_ms: Some(500.0),
                 tpot_ms: Some(80.0),
                 e2e_ms: Some(15_000.0),
+                ..SloTargets::default()
             },
-            background: SloTargets { ttft_ms: None, tpot_ms: None, e2e_ms: Some(60_000.0) },
+            background: SloTargets { e2e_ms: Some(60_000.0), ..SloTargets::default() },
             window_s: 60,
         }
     }
@@ -103,6 +108,31 @@ pub struct SloTargets {
     pub tpot_ms: Option<f64>,
     /// Arrival to last token, ms.
     pub e2e_ms: Option<f64>,
+    /// Added to `ttft_ms` for every prompt token beyond `ttft_prompt_tokens`, ms.
+    pub ttft_ms_per_token: f64,
+    /// See `ttft_ms_per_token`.
+    pub ttft_prompt_tokens: u32,
+}
+
+impl SloTargets {
+    /// The targets of a request with a prompt of this length.
+    #[must_use]
+    pub fn of_prompt(&self, prompt_tokens: u32) -> SloTargets {
+        let beyond = prompt_tokens.saturating_sub(self.ttft_prompt_tokens);
+        let added_ms = self.ttft_ms_per_token * f64::from(beyond);
+        SloTargets { ttft_ms: self.ttft_ms.map(|ms| ms + added_ms), ..*self }
+    }
+
+    /// These, where `asked` states none.
+    #[must_use]
+    pub fn replaced_by(&self, asked: &SloTargets) -> SloTargets {
+        SloTargets {
+            ttft_ms: asked.ttft_ms.or(self.ttft_ms),
+            tpot_ms: asked.tpot_ms.or(self.tpot_ms),
+            e2e_ms: asked.e2e_ms.or(self.e2e_ms),
+            ..*self
+        }
+    }
 }
 
 /// Token streams to clients.
@@ -149,10 +179,17 @@ impl EngineSettings {
         range("preemption.victim_gives_blocks", unit, 1, 65_536)?;
         range("preemption.mirror_percent", self.preemption.mirror_percent, 0, 100)?;
         range("preemption.max_in_transit_mib", self.preemption.max_in_transit_mib, 1, 65_536)?;
+        range("shedding.max_wait_s", self.shedding.max_wait_s, 0.0, 86_400.0)?;
+        range("shedding.give_up_s", self.shedding.give_up_s, 0.0, 86_400.0)?;
         range("admission.max_requests", self.admission.max_requests, 1, 100_000)?;
         let queued = self.admission.max_queued_requests_per_tier;
         range("admission.max_queued_requests_per_tier", queued, 1, 100_000)?;
         range("slo.window_s", self.slo.window_s, 1, 3_600)?;
+        let per_token =
+            |field, targets: &SloTargets| range(field, targets.ttft_ms_per_token, 0.0, 1_000.0);
+        per_token("slo.premium.ttft_ms_per_token", &self.slo.premium)?;
+        per_token("slo.standard.ttft_ms_per_token", &self.slo.standard)?;
+        per_token("slo.background.ttft_ms_per_token", &self.slo.background)?;
         range("stream.buffer_tokens", self.stream.buffer_tokens, 16, 65_536)?;
         range("stream.stall_timeout_ms", self.stream.stall_timeout_ms, 100, 86_400_000)?;
         Ok(())

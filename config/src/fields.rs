@@ -2,6 +2,7 @@
 
 use crate::policy;
 use crate::presets::POLICY_NAMES;
+use crate::shedding::LATES;
 
 /// One setting.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -144,6 +145,9 @@ pub const FIELDS: &[Field] = &[
     other("preemption.resume_from", Kind::Choice(policy::RESUME_FROM), "What a preempted request may find when it resumes: whatever both tiers have of its text, or only what was kept and copied out for it."),
     other("preemption.mirror_percent", int(0, 100), "Share of the link that copies full blocks of preemptible requests to the host ahead of need, percent; 0 for none."),
     other("preemption.max_in_transit_mib", int(1, 65_536), "Most bytes in transit between the tiers at once, MiB."),
+    other("shedding.late", Kind::Choice(LATES), "What becomes of a standard request that cannot have its first token in time: it waits as if nothing was; it is served after those that can be in time; it is turned away when it comes (or, if its lateness shows later, served after the others)."),
+    other("shedding.max_wait_s", Kind::Number { low: 0.0, high: 86_400.0 }, "A request without a target for its first token is turned away if it would wait longer than this, s; 0: never."),
+    other("shedding.give_up_s", Kind::Number { low: 0.0, high: 86_400.0 }, "A request, other than a premium one, that has not started after so long is turned away after all, s; 0: never."),
     other("prefix_cache.enabled", Kind::Bool, "Whether requests of one tenant share the KV blocks of equal prefixes."),
     other("admission.max_requests", int(1, 100_000), "Most requests in the engine, waiting and running. The last eighth is kept for premium, the eighth before it from background."),
     other("admission.max_queued_requests_per_tier", int(1, 100_000), "Most requests of one tier waiting for their first token."),
@@ -151,12 +155,18 @@ pub const FIELDS: &[Field] = &[
     other("slo.premium.ttft_ms", Kind::Target, "Premium: time to first token, ms."),
     other("slo.premium.tpot_ms", Kind::Target, "Premium: mean time per output token after the first, ms."),
     other("slo.premium.e2e_ms", Kind::Target, "Premium: arrival to last token, ms."),
+    other("slo.premium.ttft_ms_per_token", Kind::Number { low: 0.0, high: 1_000.0 }, "Premium: added to ttft_ms for every prompt token beyond ttft_prompt_tokens, ms."),
+    other("slo.premium.ttft_prompt_tokens", int(0, 1 << 24), "Premium: prompt tokens that ttft_ms covers."),
     other("slo.standard.ttft_ms", Kind::Target, "Standard: time to first token, ms."),
     other("slo.standard.tpot_ms", Kind::Target, "Standard: mean time per output token after the first, ms."),
     other("slo.standard.e2e_ms", Kind::Target, "Standard: arrival to last token, ms."),
+    other("slo.standard.ttft_ms_per_token", Kind::Number { low: 0.0, high: 1_000.0 }, "Standard: added to ttft_ms for every prompt token beyond ttft_prompt_tokens, ms."),
+    other("slo.standard.ttft_prompt_tokens", int(0, 1 << 24), "Standard: prompt tokens that ttft_ms covers."),
     other("slo.background.ttft_ms", Kind::Target, "Background: time to first token, ms."),
     other("slo.background.tpot_ms", Kind::Target, "Background: mean time per output token after the first, ms."),
     other("slo.background.e2e_ms", Kind::Target, "Background: arrival to last token, ms."),
+    other("slo.background.ttft_ms_per_token", Kind::Number { low: 0.0, high: 1_000.0 }, "Background: added to ttft_ms for every prompt token beyond ttft_prompt_tokens, ms."),
+    other("slo.background.ttft_prompt_tokens", int(0, 1 << 24), "Background: prompt tokens that ttft_ms covers."),
     other("slo.window_s", int(1, 3_600), "Length of the sliding windows the targets are judged over, s."),
     other("stream.buffer_tokens", int(16, 65_536), "Tokens buffered for a client that reads slowly; its request pauses when nearly full."),
     other("stream.stall_timeout_ms", int(100, DAY_MS), "A request whose client reads nothing for this long ends, ms."),

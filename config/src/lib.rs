@@ -4,6 +4,9 @@
 //! `docs/configuration.md` are all read off it, and a test holds it against the types.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests state what must hold"))]
 
+#[macro_use]
+mod words;
+
 mod docs;
 mod engine;
 mod error;
@@ -12,6 +15,7 @@ mod load;
 mod policy;
 mod presets;
 mod server;
+mod shedding;
 mod suggest;
 
 pub use docs::table;
@@ -31,3 +35,4 @@ pub use server::{
     DeviceKind, DeviceSettings, HttpSettings, KvElement, KvSettings, ModelSettings, ServerSettings,
     Weights,
 };
+pub use shedding::{Late, SheddingSettings};

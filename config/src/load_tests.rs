@@ -40,7 +40,7 @@ fn later_layers_win() {
     assert_eq!(settings.kv.element, KvElement::F32);
     assert_eq!(settings.http.api_keys, ["a", "b"]);
     // What a table of the file does not name keeps its default.
-    let premium = SloTargets { ttft_ms: Some(200.0), tpot_ms: Some(10.0), e2e_ms: None };
+    let premium = SloTargets { tpot_ms: Some(10.0), ttft_ms: Some(200.0), ..SloTargets::default() };
     assert_eq!(settings.engine.slo.premium, premium);
     assert!(warnings.is_empty(), "{warnings:?}");
 }
@@ -113,7 +113,9 @@ fn full() -> ServerSettings {
     let mut settings = ServerSettings::default();
     settings.model.source = Some("m".into());
     settings.model.served_name = Some("n".into());
-    let targets = SloTargets { ttft_ms: Some(1.0), tpot_ms: Some(1.0), e2e_ms: Some(1.0) };
+    let some = Some(1.0);
+    let targets =
+        SloTargets { ttft_ms: some, tpot_ms: some, e2e_ms: some, ..SloTargets::default() };
     settings.engine.slo.premium = targets;
     settings.engine.slo.standard = targets;
     settings.engine.slo.background = targets;

@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 use tiercel_actors::{Engine, EngineHandle, Request, StreamEvent, TokenStream, Usage};
-use tiercel_config::{EngineSettings, Policy, PreemptionMode};
+use tiercel_config::{EngineSettings, Policy, PreemptionMode, SloTargets};
 use tiercel_device::{Clock, SamplingParams, Tier, TokenId};
 use tiercel_gpu::{KvType, WeightFormat};
 use tiercel_model::load::{KvCapacity, LoadOptions, load};
@@ -116,6 +116,7 @@ impl Case {
             max_tokens: OUTPUT as u32,
             stop_tokens: Arc::from([]),
             sampling: Arc::new(self.sampling.clone()),
+            targets: SloTargets::default(),
         }
     }
 

@@ -7,7 +7,7 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::sync::Arc;
 use std::time::Duration;
-use tiercel_config::EngineSettings;
+use tiercel_config::{EngineSettings, SloTargets};
 use tiercel_device::{
     Clock, DeviceInfo, DeviceProfile, Sampled, SamplingParams, SeqId, StepBatch, StepDone,
     StepOutput, StepTiming, Tier, Timestamp,
@@ -50,6 +50,7 @@ impl Rounds {
             decode_token_us: 25.0,
             prefill_token_us: 100.0,
             kv_token_us: 0.025,
+            prefill_context_us: 0.0026,
             link_bytes_per_s: 25e9,
         };
         let store = BlockStore::new(StoreConfig {
@@ -84,6 +85,7 @@ impl Rounds {
             max_tokens: 100 + (id * 37 % 400) as u32,
             stop_tokens: Arc::from([]),
             sampling: Arc::new(SamplingParams::greedy()),
+            targets: SloTargets::default(),
             arrival: Timestamp(self.now_us),
         });
     }

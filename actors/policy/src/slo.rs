@@ -1,8 +1,18 @@
 //! Sliding windows of latency against targets.
 
 use std::collections::VecDeque;
-use tiercel_config::SloTargets;
-use tiercel_device::Timestamp;
+use tiercel_config::{SloSettings, SloTargets};
+use tiercel_device::{Tier, Timestamp};
+
+/// The targets of a tier; the system's own requests have none.
+pub fn targets_of(settings: &SloSettings, tier: Tier) -> SloTargets {
+    match tier {
+        Tier::System => SloTargets::default(),
+        Tier::Premium => settings.premium,
+        Tier::Standard => settings.standard,
+        Tier::Background => settings.background,
+    }
+}
 
 /// Samples kept per window; older ones leave first when a window is busier than that.
 const MAX_SAMPLES: usize = 2048;

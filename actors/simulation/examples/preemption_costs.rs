@@ -2,7 +2,7 @@
 //! the scheduler decides by: `cargo run --release -p tiercel-simulation --example preemption_costs`.
 
 use tiercel_device::{Clock, MockDevice, MockOptions, MockProfile};
-use tiercel_policy::scheduler::CostModel;
+use tiercel_policy::scheduler::{CostModel, StepWork};
 use tiercel_simulation::simulate;
 
 /// (prompt, output so far), tokens.
@@ -23,7 +23,12 @@ fn main() {
             let swap_ms = 2.0 * cost.copy_us(blocks) / 1000.0;
             let recompute_ms = cost.recompute_us(computed) / 1000.0;
             // Sent again, it computes its prompt and then its outputs, a step each.
-            let step_ms = cost.step_us(STREAMS, 0, u64::from(STREAMS * 512)) / 1000.0;
+            let streams = StepWork {
+                decode_tokens: STREAMS,
+                kv_tokens: u64::from(STREAMS * 512),
+                ..StepWork::default()
+            };
+            let step_ms = cost.step_us(&streams) / 1000.0;
             let drop_ms = cost.recompute_us(prompt) / 1000.0 + f64::from(output) * step_ms;
             println!("{prompt},{output},{swap_ms:.1},{recompute_ms:.1},{drop_ms:.0}");
         }

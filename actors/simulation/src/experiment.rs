@@ -133,14 +133,19 @@ impl Experiment {
         let mut settings = self.settings.clone();
         let SloSettings { premium, standard, background, .. } = &mut settings.slo;
         for class in &self.workload.classes {
-            let Some(Targets { ttft_ms, tpot_ms, e2e_ms, .. }) = class.targets else { continue };
+            let Some(Targets { ttft_ms, tpot_ms, e2e_ms, ttft_ms_per_token, ttft_prompt_tokens }) =
+                class.targets
+            else {
+                continue;
+            };
             let promised = match class.tier {
                 Tier::System => continue,
                 Tier::Premium => &mut *premium,
                 Tier::Standard => &mut *standard,
                 Tier::Background => &mut *background,
             };
-            *promised = SloTargets { ttft_ms, tpot_ms, e2e_ms };
+            *promised =
+                SloTargets { ttft_ms, tpot_ms, e2e_ms, ttft_ms_per_token, ttft_prompt_tokens };
         }
         settings
     }
@@ -237,7 +242,8 @@ mod tests {
 
     #[test]
     fn every_planned_request_is_sent_when_due_and_ends_where_it_should() {
-        let experiment = experiment("prefix.toml", 30.0);
+        let mut experiment = experiment("prefix.toml", 30.0);
+        experiment.settings.shedding = Policy::Fcfs.preset().shedding;
         let (seen, totals) = experiment.observe(|_| {}, &[]).expect("a result");
         let counters = totals.counters;
         let mut planned: Vec<Planned> = (0..experiment.workload.classes.len())

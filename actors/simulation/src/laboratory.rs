@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tiercel_actors::trace::Record;
 use tiercel_actors::{Engine, EngineHandle, Request, StreamEvent, TokenStream};
-use tiercel_config::EngineSettings;
+use tiercel_config::{EngineSettings, SloTargets};
 use tiercel_device::{Clock, MockDevice, MockOptions, MockProfile, SamplingParams, Tier, TokenId};
 use tiercel_policy::blocks::Salt;
 
@@ -76,6 +76,7 @@ pub fn request(prompt: &[TokenId], max_tokens: u32) -> Request {
         max_tokens,
         stop_tokens: Arc::from([]),
         sampling: Arc::new(SamplingParams::greedy()),
+        targets: SloTargets::default(),
     }
 }
 

@@ -6,7 +6,8 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
-use tiercel_actors::{EngineHandle, FinishReason, Request, StreamEvent};
+use tiercel_actors::{EngineHandle, FinishReason, Request, RequestFault, StreamEvent};
+use tiercel_config::SloTargets;
 use tiercel_device::{SamplingParams, Tier, Timestamp, TokenId};
 use tiercel_policy::blocks::Salt;
 use tiercel_workload::{
@@ -128,6 +129,7 @@ impl Traffic {
                         self.with(record, |record| record.preemptions = usage.preemptions);
                         break Ending::Completed;
                     }
+                    Some(StreamEvent::Failed(RequestFault::TurnedAway)) => break Ending::Refused,
                     Some(StreamEvent::Failed(_)) | None => break Ending::Failed,
                 }
             },
@@ -167,6 +169,7 @@ impl Traffic {
             max_tokens,
             stop_tokens,
             sampling: Arc::clone(&self.greedy),
+            targets: SloTargets::default(),
         }
     }
 

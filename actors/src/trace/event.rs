@@ -194,6 +194,8 @@ pub enum Ending {
     Cancelled,
     /// Preempted under `preemption.mode = drop`.
     Dropped,
+    /// Turned away after it had been let in.
+    TurnedAway,
     /// The model or the step failed on it.
     Failed,
     /// The client stopped reading.
@@ -209,6 +211,7 @@ impl Ending {
             Some(Ok(FinishReason::Stop)) => Ending::Stop,
             Some(Ok(FinishReason::Length)) => Ending::Length,
             Some(Err(RequestFault::Dropped)) => Ending::Dropped,
+            Some(Err(RequestFault::TurnedAway)) => Ending::TurnedAway,
             Some(Err(RequestFault::Stalled)) => Ending::Stalled,
             Some(Err(RequestFault::ShuttingDown)) => Ending::Shutdown,
             Some(Err(RequestFault::Model(_) | RequestFault::Step(_))) => Ending::Failed,
@@ -222,6 +225,7 @@ impl Ending {
             Ending::Length => "length",
             Ending::Cancelled => "cancelled",
             Ending::Dropped => "dropped",
+            Ending::TurnedAway => "turned_away",
             Ending::Failed => "failed",
             Ending::Stalled => "stalled",
             Ending::Shutdown => "shutdown",

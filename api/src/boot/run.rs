@@ -12,7 +12,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::pin::pin;
 use std::sync::Arc;
 use tiercel_actors::{Engine, EngineHandle, Request, StreamEvent};
-use tiercel_config::{DeviceKind, ServerSettings};
+use tiercel_config::{DeviceKind, ServerSettings, SloTargets};
 use tiercel_device::{Clock, SamplingParams, Tier};
 use tiercel_model::source::Stop;
 use tiercel_policy::blocks::Salt;
@@ -154,6 +154,7 @@ async fn warm_up(engine: &EngineHandle) -> Result<(), BootError> {
         max_tokens: 1,
         stop_tokens: Arc::new([]),
         sampling: Arc::new(SamplingParams::greedy()),
+        targets: SloTargets::default(),
     };
     let mut tokens = match engine.submit(request).await {
         Ok(tokens) => tokens,

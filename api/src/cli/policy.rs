@@ -9,7 +9,7 @@ use tiercel_config::{EngineSettings, Loader, Policy, ServerSettings};
 /// List the scheduling policies, or show what one of them stands for.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A policy is a set of values of the settings in [scheduler] and [preemption]; docs/configuration.md says what
+A policy is a set of values of the settings in [scheduler], [preemption] and [shedding]; docs/configuration.md says what
 each means. Any of them can be overridden: `tiercel serve --policy vllm-v1 --set preemption.mode=swap`. What
 `show` prints can be saved, changed and given to `tiercel simulate --policy FILE.toml` or `tiercel serve
 --config FILE.toml`.")]
@@ -89,7 +89,7 @@ impl Chosen {
         };
         for given in loader.given() {
             let table = given.split('.').next().unwrap_or_default();
-            if !["scheduler", "preemption", "prefix_cache"].contains(&table) {
+            if !["scheduler", "preemption", "prefix_cache", "shedding"].contains(&table) {
                 return Err(Failure::usage(format!("{choice}: {given} is no part of a policy")));
             }
         }

@@ -172,7 +172,8 @@ impl Simulate {
             let problem = match name.split('.').next().unwrap_or_default() {
                 "scheduler" if name == "scheduler.policy" => "give --policy instead",
                 "slo" => "targets are the workload's",
-                "scheduler" | "preemption" | "prefix_cache" | "admission" | "stream" => "",
+                "scheduler" | "preemption" | "prefix_cache" | "shedding" | "admission"
+                | "stream" => "",
                 _ => "it is no setting of the engine",
             };
             if !problem.is_empty() {

@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 use std::fmt;
 use tiercel_actors::{Refusal, RequestFault};
 
+/// When to come back after having waited in vain, ms.
+const TURNED_AWAY_RETRY_MS: u64 = 10_000;
+
 /// A request that is answered with an error. Renders as `{"error": {"message", "type", "param",
 /// "code"}}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +56,11 @@ impl ApiError {
         self
     }
 
+    /// Not now: the client may come back after `ms`.
+    fn too_many(message: String, code: &'static str, ms: u64) -> ApiError {
+        ApiError::new(StatusCode::TOO_MANY_REQUESTS, message).code(code).retry_after_ms(ms)
+    }
+
     pub(crate) fn retry_after_ms(mut self, ms: u64) -> ApiError {
         self.retry_after_ms = Some(ms);
         self
@@ -97,6 +105,7 @@ impl ResponseError for ApiError {
         if let Some(ms) = self.retry_after_ms {
             response.insert_header((header::RETRY_AFTER, ms.div_ceil(1000).to_string()));
             response.insert_header(("retry-after-ms", ms.to_string()));
+            response.insert_header(("x-should-retry", "true"));
         }
         if self.status == StatusCode::UNAUTHORIZED {
             response.insert_header((header::WWW_AUTHENTICATE, "Bearer"));
@@ -110,11 +119,12 @@ impl From<Refusal> for ApiError {
         let message = refusal.to_string();
         match refusal {
             Refusal::NeverFits(_) => ApiError::too_long("max_tokens", message),
-            Refusal::QueueFull { retry_after_s, .. }
-            | Refusal::ServerFull { retry_after_s, .. } => {
-                ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
-                    .code("queue_full")
-                    .retry_after_ms(u64::from(retry_after_s.max(1)) * 1_000)
+            Refusal::QueueFull { retry_after_ms, .. }
+            | Refusal::ServerFull { retry_after_ms, .. } => {
+                ApiError::too_many(message, "queue_full", retry_after_ms)
+            }
+            Refusal::Late { retry_after_ms, .. } => {
+                ApiError::too_many(message, "overloaded", retry_after_ms)
             }
             Refusal::ShuttingDown => ApiError::unavailable(message, "shutting_down"),
             Refusal::EngineStopped => ApiError::unavailable(message, "engine_stopped"),
@@ -126,6 +136,9 @@ impl From<RequestFault> for ApiError {
     fn from(fault: RequestFault) -> ApiError {
         let message = fault.to_string();
         match fault {
+            RequestFault::TurnedAway => {
+                ApiError::too_many(message, "overloaded", TURNED_AWAY_RETRY_MS)
+            }
             RequestFault::Dropped => ApiError::unavailable(message, "preempted"),
             RequestFault::ShuttingDown => ApiError::unavailable(message, "shutting_down"),
             RequestFault::Stalled => {

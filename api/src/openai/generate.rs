@@ -11,6 +11,7 @@ use actix_web::http::header;
 use futures_util::stream::{SelectAll, StreamExt};
 use std::sync::Arc;
 use tiercel_actors::Request;
+use tiercel_config::SloTargets;
 use tiercel_device::{Clock, SamplingParams, TokenId};
 use tiercel_policy::blocks::Salt;
 
@@ -84,6 +85,7 @@ async fn submit(serving: &Serving, job: &Job) -> Result<Vec<Choice>, ApiError> {
                 max_tokens,
                 stop_tokens: stop_tokens.clone(),
                 sampling: Arc::new(SamplingParams { seed, ..job.common.sampling.clone() }),
+                targets: SloTargets::default(),
             };
             let tokens = serving.engine.submit(request).await?;
             let place = (choices.len() as u32, copy == 0);

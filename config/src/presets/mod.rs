@@ -3,7 +3,7 @@
 mod table;
 
 use crate::policy::{PreemptionSettings, SchedulerSettings};
-use crate::{EngineSettings, PrefixCacheSettings};
+use crate::{EngineSettings, PrefixCacheSettings, SheddingSettings};
 use serde::{Deserialize, Serialize};
 
 /// Declares the names once.
@@ -85,6 +85,8 @@ pub struct Preset {
     pub prefix_cache: Option<bool>,
     /// Preemption.
     pub preemption: PreemptionSettings,
+    /// Requests for which there is no time.
+    pub shedding: SheddingSettings,
 }
 
 impl Policy {
@@ -102,7 +104,7 @@ impl Policy {
         settings.use_policy(self);
         let mut tables = toml::Table::try_from(settings)
             .expect("plain data of strings, numbers and tables always serializes");
-        let parts = ["scheduler", "preemption", "prefix_cache"];
+        let parts = ["scheduler", "preemption", "prefix_cache", "shedding"];
         tables.retain(|name, _| parts.contains(&name));
         let mut leave_out = |table: &str, key: &str, out: bool| {
             if let Some(table) = tables.get_mut(table).and_then(toml::Value::as_table_mut)
@@ -134,6 +136,7 @@ impl EngineSettings {
         };
         let max_in_transit_mib = self.preemption.max_in_transit_mib;
         self.preemption = PreemptionSettings { max_in_transit_mib, ..preset.preemption };
+        self.shedding = preset.shedding;
         if let Some(enabled) = preset.prefix_cache {
             self.prefix_cache = PrefixCacheSettings { enabled };
         }

@@ -6,6 +6,7 @@ use crate::policy::{
     PrefillOrder, ResumeFrom, ResumeOrder, SchedulerSettings, StepMix, ToStart, VictimGives,
     VictimRule,
 };
+use crate::{Late, SheddingSettings};
 
 /// First come, first served: what the others differ from.
 const PLAIN: Preset = Preset {
@@ -54,6 +55,7 @@ const PLAIN: Preset = Preset {
         mirror_percent: 0,
         max_in_transit_mib: 256,
     },
+    shedding: SheddingSettings { late: Late::Wait, max_wait_s: 0.0, give_up_s: 0.0 },
 };
 
 const RECOMPUTE: PreemptionSettings =
@@ -248,6 +250,8 @@ impl Policy {
                 scheduler: SchedulerSettings {
                     budget: Budget::Slack,
                     background_prefill_percent: 25,
+                    pause_background: true,
+                    prefill_order: PrefillOrder::Deadline,
                     background_watermark_percent: 5.0,
                     ..scheduler
                 },
@@ -255,6 +259,11 @@ impl Policy {
                     victim: VictimRule::ResumeCost,
                     victim_gives: VictimGives::Unshared,
                     ..preemption
+                },
+                shedding: SheddingSettings {
+                    late: Late::Refuse,
+                    max_wait_s: 30.0,
+                    give_up_s: 60.0,
                 },
                 ..PLAIN
             },
@@ -283,6 +292,7 @@ impl Policy {
                 scheduler: SchedulerSettings {
                     budget: Budget::Fixed,
                     background_prefill_percent: 5,
+                    pause_background: false,
                     ..tiercel.scheduler
                 },
                 ..tiercel

@@ -37,6 +37,8 @@ pub struct DeviceProfile {
     pub prefill_token_us: f64,
     /// Cost of reading one token of KV context, us.
     pub kv_token_us: f64,
+    /// Cost of one prefill token for each token of context before it, us.
+    pub prefill_context_us: f64,
     /// One-way bandwidth between the device and the host tier, bytes per second; 0 if no host tier.
     pub link_bytes_per_s: f64,
 }

@@ -35,6 +35,9 @@ struct Measured {
     /// One chunk of `prefill` tokens.
     prefill_us: f64,
     prefill: u32,
+    /// The same chunk after `prefill_context` tokens.
+    prefill_deep_us: f64,
+    prefill_context: u32,
 }
 
 /// Runs steps on a fresh device. Leaves no sequence behind; the blocks it wrote hold garbage, as free
@@ -55,6 +58,7 @@ pub(super) fn measure_steps(
     let wanted = if slow { PREFILL_TOKENS_SLOW } else { PREFILL_TOKENS };
     let room = info.device_blocks.saturating_mul(info.block_size).min(info.max_model_len);
     let prefill = wanted.min(max_tokens).min(room);
+    let prefill_context = context.min(room - prefill);
     let measured = Measured {
         one_us,
         many_us: scratch.time(seqs, 0, 1)?,
@@ -63,6 +67,8 @@ pub(super) fn measure_steps(
         context,
         prefill_us: scratch.time(1, 0, prefill)?,
         prefill,
+        prefill_deep_us: scratch.time(1, prefill_context, prefill)?,
+        prefill_context,
     };
     scratch.end(seqs)?;
     tracing::debug!(?measured, "first steps");
@@ -76,11 +82,13 @@ fn fit(m: &Measured) -> DeviceProfile {
         if m.seqs > 1 { ((m.many_us - m.one_us) / extra).clamp(0.0, m.one_us) } else { m.one_us };
     let step_base_us = (m.one_us - decode_token_us).max(0.0);
     let read = f64::from(m.seqs) * f64::from(m.context.max(1));
+    let pairs = f64::from(m.prefill) * f64::from(m.prefill_context.max(1));
     DeviceProfile {
         step_base_us,
         decode_token_us,
         prefill_token_us: ((m.prefill_us - step_base_us) / f64::from(m.prefill)).max(0.0),
         kv_token_us: ((m.deep_us - m.many_us) / read).max(0.0),
+        prefill_context_us: ((m.prefill_deep_us - m.prefill_us) / pairs).max(0.0),
         link_bytes_per_s: 0.0,
     }
 }
@@ -188,7 +196,7 @@ mod tests {
 
     #[test]
     fn fit_recovers_a_linear_device() {
-        let (base, decode, prefill, kv) = (2_000.0, 50.0, 120.0, 0.25);
+        let (base, decode, prefill, kv, pair) = (2_000.0, 50.0, 120.0, 0.25, 0.01);
         let measured = Measured {
             one_us: base + decode,
             many_us: base + 8.0 * decode,
@@ -197,12 +205,15 @@ mod tests {
             context: 1000,
             prefill_us: base + 64.0 * prefill,
             prefill: 64,
+            prefill_deep_us: base + 64.0 * prefill + 64.0 * 500.0 * pair,
+            prefill_context: 500,
         };
         let profile = fit(&measured);
         assert!((profile.step_base_us - base).abs() < 1e-6);
         assert!((profile.decode_token_us - decode).abs() < 1e-6);
         assert!((profile.prefill_token_us - prefill).abs() < 1e-6);
         assert!((profile.kv_token_us - kv).abs() < 1e-6);
+        assert!((profile.prefill_context_us - pair).abs() < 1e-6);
     }
 
     #[test]
@@ -215,10 +226,13 @@ mod tests {
             context: 1000,
             prefill_us: 50.0,
             prefill: 64,
+            prefill_deep_us: 40.0,
+            prefill_context: 0,
         };
         let profile = fit(&measured);
         assert!(profile.decode_token_us >= 0.0 && profile.step_base_us >= 0.0);
         assert!(profile.prefill_token_us >= 0.0 && profile.kv_token_us >= 0.0);
+        assert!(profile.prefill_context_us >= 0.0);
     }
 
     /// Checks what the measurement asks of a device.

@@ -1,6 +1,7 @@
 //! From grants to a batch for the device.
 
 use crate::protocol::{Grant, GrantOutcome, PreemptOutcome, Preempted, StepGrant};
+use crate::scheduler::cost::StepWork;
 use crate::scheduler::outcome::{Effect, RequestFault};
 use crate::scheduler::sequence::{Opened, Phase, Sequence};
 use crate::scheduler::state::{InFlight, Scheduler, Scope, Stage, SubmittedSlice};
@@ -9,6 +10,9 @@ use tiercel_device::{BlockId, SeqId, SeqSlice, SliceInput, StepBatch, Ticket, To
 
 /// Plans that may come to nothing before the next event is waited for. All kinds of them are fewer.
 const MOST_FRUITLESS: u32 = 8;
+
+/// Weight of a prompt in the share of prompts that is found cached.
+const HIT_SMOOTHING: f64 = 0.05;
 
 /// Tokens of a sequence to run in a step.
 struct Slice {
@@ -39,9 +43,7 @@ impl Scheduler {
         let mut in_flight = InFlight {
             step: grant.step,
             slices: Vec::with_capacity(most),
-            decode_tokens: 0,
-            prefill_tokens: 0,
-            kv_tokens: 0,
+            work: StepWork::default(),
         };
         self.shortage = false;
         self.free_blocks = grant.free_blocks;
@@ -132,11 +134,10 @@ impl Scheduler {
         }
         let tokens = slice.slice.input.len() as u32;
         in_flight.slices.push(SubmittedSlice { seq: ticket.seq, computed_after: cover });
-        in_flight.kv_tokens += u64::from(computed);
         if slice.decode {
-            in_flight.decode_tokens += tokens;
+            in_flight.work.add_decode(sequence.len());
         } else {
-            in_flight.prefill_tokens += tokens;
+            in_flight.work.add_prefill(tokens, computed);
         }
         batch.slices.push(slice.slice);
     }
@@ -206,6 +207,8 @@ impl Scheduler {
             Opened::First { prompt, hit } => {
                 self.counters.prefix_query_tokens += u64::from(prompt);
                 self.counters.prefix_hit_tokens += u64::from(hit);
+                let found = f64::from(hit) / f64::from(prompt.max(1));
+                self.hit_share += HIT_SMOOTHING * (found - self.hit_share);
             }
             Opened::Again { recompute } => {
                 self.counters.recomputed_tokens += u64::from(recompute);

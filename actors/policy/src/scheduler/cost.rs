@@ -2,6 +2,39 @@
 
 use tiercel_device::{DeviceInfo, DeviceProfile};
 
+/// What a step computes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StepWork {
+    /// Sequences that decode one token.
+    pub decode_tokens: u32,
+    /// Tokens of KV that these read.
+    pub kv_tokens: u64,
+    /// Prompt tokens.
+    pub prefill_tokens: u32,
+    /// Pairs of a prompt token and one before it.
+    pub prefill_context: u64,
+}
+
+impl StepWork {
+    /// Adds a decode of a sequence of `len` known tokens.
+    pub fn add_decode(&mut self, len: u32) {
+        self.decode_tokens += 1;
+        self.kv_tokens += u64::from(len);
+    }
+
+    /// Adds `tokens` of a prompt after the first `computed`.
+    pub fn add_prefill(&mut self, tokens: u32, computed: u32) {
+        self.prefill_tokens += tokens;
+        self.prefill_context += pairs(tokens, computed);
+    }
+}
+
+/// Pairs of one of `tokens` after the first `computed` and a token before it.
+fn pairs(tokens: u32, computed: u32) -> u64 {
+    let tokens = u64::from(tokens);
+    tokens * u64::from(computed) + tokens * tokens.saturating_sub(1) / 2
+}
+
 /// Predicts step and copy times of this device. Starts from what the device measured of itself and is
 /// corrected by every step, because neither is exact.
 #[derive(Debug, Clone)]
@@ -51,13 +84,45 @@ impl CostModel {
     }
 
     /// Predicted duration of a step, us.
-    pub fn step_us(&self, decode_tokens: u32, prefill_tokens: u32, kv_tokens: u64) -> f64 {
+    pub fn step_us(&self, work: &StepWork) -> f64 {
         let p = &self.profile;
         let model = p.step_base_us
-            + p.decode_token_us * f64::from(decode_tokens)
-            + p.prefill_token_us * f64::from(prefill_tokens)
-            + p.kv_token_us * kv_tokens as f64;
+            + p.decode_token_us * f64::from(work.decode_tokens)
+            + p.kv_token_us * work.kv_tokens as f64
+            + p.prefill_token_us * f64::from(work.prefill_tokens)
+            + p.prefill_context_us * work.prefill_context as f64;
         model * self.step_correction
+    }
+
+    /// What a decode of a sequence of `len` known tokens adds to a step, us.
+    pub fn decode_us(&self, len: u32) -> f64 {
+        let p = &self.profile;
+        (p.decode_token_us + p.kv_token_us * f64::from(len)) * self.step_correction
+    }
+
+    /// What `tokens` of a prompt after the first `computed` add to a step, us.
+    pub fn prefill_us(&self, tokens: u32, computed: u32) -> f64 {
+        let p = &self.profile;
+        let model = p.prefill_token_us * f64::from(tokens)
+            + p.prefill_context_us * pairs(tokens, computed) as f64;
+        model * self.step_correction
+    }
+
+    /// Most tokens of a prompt after the first `computed` that add no more than `us` to a step.
+    pub fn prefill_tokens_in(&self, us: f64, computed: u32) -> u32 {
+        let p = &self.profile;
+        let us = us / self.step_correction;
+        // The root of pair/2 * n^2 + linear * n = us; the casts saturate.
+        let half = p.prefill_context_us / 2.0;
+        let linear = p.prefill_token_us + p.prefill_context_us * (f64::from(computed) - 0.5);
+        if us <= 0.0 {
+            return 0;
+        }
+        if us.is_infinite() {
+            return u32::MAX;
+        }
+        let root = (linear * linear + 4.0 * half * us).sqrt();
+        (2.0 * us / (linear + root).max(1e-6)) as u32
     }
 
     /// Time to copy `blocks` one way, us; infinite without a host tier.
@@ -72,12 +137,7 @@ impl CostModel {
     /// Device time to compute the first `tokens` of a sequence again, us. Prefill shares steps with
     /// others, so the base cost of a step is not charged.
     pub fn recompute_us(&self, tokens: u32) -> f64 {
-        let tokens = f64::from(tokens);
-        let p = &self.profile;
-        // A chunk reads the context before it once per kv head group: about half the square over a
-        // chunk's length, which the per-token figure of the profile already carries for short ones.
-        let context_reads = tokens * tokens / 2.0 / 256.0;
-        (p.prefill_token_us * tokens + p.kv_token_us * context_reads) * self.step_correction
+        self.prefill_us(tokens, 0)
     }
 
     /// Whether copying the full blocks of a sequence of `computed` tokens out and back is cheaper than
@@ -96,8 +156,8 @@ impl CostModel {
     }
 
     /// Corrects step times by an observation.
-    pub fn observe_step(&mut self, decode: u32, prefill: u32, kv_tokens: u64, observed_us: u64) {
-        let predicted = self.step_us(decode, prefill, kv_tokens);
+    pub fn observe_step(&mut self, work: &StepWork, observed_us: u64) {
+        let predicted = self.step_us(work);
         count_error(&mut self.error.step, &mut self.steps, predicted, observed_us);
         self.step_correction = corrected(self.step_correction, predicted, observed_us);
     }
@@ -142,6 +202,7 @@ mod tests {
             decode_token_us: 25.0,
             prefill_token_us: 100.0,
             kv_token_us: 0.025,
+            prefill_context_us: 0.0026,
             link_bytes_per_s: 25e9,
         };
         CostModel::new(profile, &info())
@@ -170,6 +231,21 @@ mod tests {
     }
 
     #[test]
+    fn the_tokens_that_fit_a_time_are_as_many_as_take_it() {
+        let model = a100();
+        for computed in [0, 100, 16_000] {
+            for us in [0.0, 50.0, 1_000.0, 90_000.0] {
+                let tokens = model.prefill_tokens_in(us, computed);
+                assert!(model.prefill_us(tokens, computed) <= us + 1e-6, "{computed} {us}");
+                assert!(model.prefill_us(tokens + 1, computed) > us, "{computed} {us}");
+            }
+        }
+        assert_eq!(model.prefill_tokens_in(f64::INFINITY, 7), u32::MAX);
+        // 100 us a token, and 2.6 ns for each pair.
+        assert!((model.prefill_us(1000, 8000) - (100_000.0 + 0.0026 * 8_499_500.0)).abs() < 1e-6);
+    }
+
+    #[test]
     fn without_a_host_tier_nothing_is_swapped() {
         let profile = DeviceProfile { link_bytes_per_s: 0.0, ..a100().profile };
         assert!(!CostModel::new(profile, &info()).swap_is_cheaper(2048));
@@ -178,10 +254,11 @@ mod tests {
     #[test]
     fn observations_converge_on_the_real_speed() {
         let mut model = a100();
+        let decodes = StepWork { decode_tokens: 10, kv_tokens: 1000, ..StepWork::default() };
         for _ in 0..200 {
-            model.observe_step(10, 0, 1000, 2 * 16_275);
+            model.observe_step(&decodes, 2 * 16_275);
         }
-        let predicted = model.step_us(10, 0, 1000);
+        let predicted = model.step_us(&decodes);
         assert!((predicted / (2.0 * 16_275.0) - 1.0).abs() < 0.02, "{predicted}");
         assert!(model.error().step < 0.02, "{:?}", model.error());
     }
@@ -191,7 +268,7 @@ mod tests {
         let mut model = a100();
         // Every other step takes a tenth longer: predictions settle between the two.
         for step in 0..1000 {
-            model.observe_step(0, 0, 0, if step % 2 == 0 { 16_000 } else { 17_600 });
+            model.observe_step(&StepWork::default(), if step % 2 == 0 { 16_000 } else { 17_600 });
         }
         let error = model.error().step;
         assert!((0.04..0.06).contains(&error), "{error}");
@@ -205,9 +282,9 @@ mod tests {
         for factor in [0.1, 10.0] {
             let mut model = a100();
             for _ in 0..2000 {
-                model.observe_step(0, 0, 0, (16_000.0 * factor) as u64);
+                model.observe_step(&StepWork::default(), (16_000.0 * factor) as u64);
             }
-            let off = model.step_us(0, 0, 0) / (16_000.0 * factor) - 1.0;
+            let off = model.step_us(&StepWork::default()) / (16_000.0 * factor) - 1.0;
             assert!(off.abs() < 0.03, "{factor}: {off}");
         }
     }

@@ -40,6 +40,22 @@ impl Scheduler {
         self.end(seq, Some(Err(fault))).map(Effect::Ended)
     }
 
+    /// Turns away those that have waited longer for their start than is worth it.
+    pub fn expire(&mut self, now: Timestamp) -> Vec<Effect> {
+        let limit_us = (self.shedding.give_up_s * 1e6) as u64;
+        if limit_us == 0 {
+            return Vec::new();
+        }
+        let expired = |sequence: &&Sequence| {
+            sequence.tier > Tier::Premium
+                && !sequence.was_open()
+                && now.since_us(sequence.arrival) > limit_us
+        };
+        let waiting = self.sequences.queue().map(|(_, sequence)| sequence);
+        let expired: Vec<SeqId> = waiting.filter(expired).map(|sequence| sequence.id).collect();
+        expired.into_iter().filter_map(|seq| self.fail(seq, RequestFault::TurnedAway)).collect()
+    }
+
     /// Holds or releases a sequence; whether it is live.
     pub fn set_hold(&mut self, seq: SeqId, hold: Hold, held: bool) -> bool {
         let known = self.sequences.change(seq, |sequence| match hold {
@@ -92,12 +108,7 @@ impl Scheduler {
         self.counters.steps += 1;
         self.counters.slices += in_flight.slices.len() as u64;
         let device_us = output.timing.forward_us + output.timing.sampling_us;
-        self.cost.observe_step(
-            in_flight.decode_tokens,
-            in_flight.prefill_tokens,
-            in_flight.kv_tokens,
-            device_us,
-        );
+        self.cost.observe_step(&in_flight.work, device_us);
         for slice in &in_flight.slices {
             self.advance(slice);
         }
@@ -208,7 +219,11 @@ impl Scheduler {
     ) -> Option<EndReport> {
         let sequence = self.sequences.remove(seq)?;
         self.suspects.remove(&seq);
-        self.learn_from(&sequence, matches!(outcome, Some(Ok(_))));
+        let complete = matches!(outcome, Some(Ok(_)));
+        self.learn_from(&sequence, complete);
+        if let Some(at) = sequence.last_token_at.filter(|_| complete) {
+            self.guard.completed(&sequence, at);
+        }
         self.noticed();
         // Reports about it would name blocks it no longer has.
         self.progress.retain(|progress| progress.seq != seq);

@@ -27,7 +27,7 @@ impl Scheduler {
                     return Err(format!("{} is in a step and {phase:?}", slice.seq));
                 }
             }
-            let tokens = in_flight.decode_tokens + in_flight.prefill_tokens;
+            let tokens = in_flight.work.decode_tokens + in_flight.work.prefill_tokens;
             if tokens > self.settings.max_num_batched_tokens {
                 return Err(format!("a step of {tokens} tokens exceeds the budget"));
             }

@@ -7,8 +7,10 @@
 //! table in `docs/phases.md`.
 
 mod batch;
+mod capacity;
 mod cost;
 mod events;
+mod guard;
 mod invariants;
 #[cfg(test)]
 mod keeping_tests;
@@ -17,6 +19,8 @@ mod knob_tests;
 mod order;
 mod outcome;
 mod pace;
+#[cfg(test)]
+mod pace_tests;
 #[cfg(test)]
 mod phase_table;
 mod placing;
@@ -32,7 +36,7 @@ mod state;
 mod tests;
 mod victims;
 
-pub use cost::{CostError, CostModel};
+pub use cost::{CostError, CostModel, StepWork};
 pub use order::PredictionError;
 pub use outcome::{Effect, EndReport, FinishReason, PreemptDecision, RequestFault, Usage};
 pub use sequence::{Hold, NewSequence, Phase};

@@ -30,6 +30,9 @@ pub enum RequestFault {
     /// Preempted under `preemption.mode = drop`.
     #[error("preempted by a more important request; retry when the server is less busy")]
     Dropped,
+    /// It had not started when waiting was no use any more, or somebody better needed its place.
+    #[error("the server is overloaded and could not start this request; retry later")]
+    TurnedAway,
     /// The model's output for this request was unusable.
     #[error("the model failed on this request: {0}")]
     Model(String),

@@ -1,9 +1,16 @@
 //! Where the policy's order puts a sequence, and how waiting changes that.
 
+use crate::scheduler::cost::StepWork;
 use crate::scheduler::sequence::{Place, Sequence};
 use crate::scheduler::state::Scheduler;
-use tiercel_config::{AgeingCap, AtLimit, Order};
+use crate::slo::targets_of;
+use tiercel_config::{AgeingCap, AtLimit, Budget, Late, Order};
 use tiercel_device::{Tier, Timestamp};
+
+/// A prompt has its first token at the end of a step, which begins at the end of another.
+const STEPS_TO_START: f64 = 2.0;
+/// Share of the steps that a prompt that is due is given about.
+const SHARE_TO_START: f64 = 0.3;
 
 impl Scheduler {
     /// Places a new sequence in the order of service.
@@ -18,6 +25,8 @@ impl Scheduler {
 
     /// Places a sequence by its tier and priority as they are.
     pub(crate) fn place(&self, sequence: &mut Sequence) {
+        let of_tier = targets_of(&self.slo, sequence.tier).of_prompt(sequence.prompt_len());
+        sequence.targets = of_tier.replaced_by(&sequence.asked);
         let order = self.settings.order;
         let tiered = order == Order::Tier;
         let key = match order {
@@ -27,12 +36,13 @@ impl Scheduler {
         };
         let often = sequence.preemptions >= self.preemption.max_per_request;
         sequence.place = Place {
-            level: if tiered { sequence.tier.index() as u8 } else { 0 },
+            level: if tiered { sequence.served_as().index() as u8 } else { 0 },
             priority: if tiered { sequence.priority } else { 0 },
             key: key as u64,
             promoted: often && self.preemption.at_limit == AtLimit::Promote,
         };
         sequence.ages_at = self.ages_at(sequence, 1);
+        sequence.late_at = self.late_at(sequence);
     }
 
     /// Places everybody anew.
@@ -61,13 +71,35 @@ impl Scheduler {
         gains.then(|| Timestamp(sequence.arrival.0.saturating_add(span_us.saturating_mul(times))))
     }
 
-    /// Sequences that have waited long enough gain a tier.
+    /// When a standard sequence that has not started cannot have its first token in time any more.
+    fn late_at(&self, sequence: &Sequence) -> Option<Timestamp> {
+        let can_be = self.settings.order == Order::Tier
+            && self.settings.budget == Budget::Slack
+            && self.shedding.late != Late::Wait
+            && sequence.tier == Tier::Standard
+            && !sequence.best_effort
+            && !sequence.was_open();
+        let due = self.first_token_due(sequence);
+        let needs_us = self.cost.step_us(&StepWork::default()) * STEPS_TO_START
+            + self.cost.prefill_us(sequence.prompt_len(), 0) / SHARE_TO_START;
+        let last_start = Timestamp(due.0.saturating_sub(needs_us as u64));
+        (can_be && due.0 < u64::MAX).then_some(last_start.max(sequence.arrival))
+    }
+
+    /// Sequences that have waited long enough gain a tier, and those that would be late whatever is done become
+    /// best effort.
     pub(crate) fn age(&mut self, now: Timestamp) {
-        while let Some(seq) = self.sequences.due_to_age(now) {
+        while let Some(seq) = self.sequences.timed_out(now) {
             let Some(mut sequence) = self.sequences.remove(seq) else { return };
-            sequence.place.level -= 1;
-            let gained = sequence.tier.index() as u64 - u64::from(sequence.place.level);
-            sequence.ages_at = self.ages_at(&sequence, gained + 1);
+            if sequence.late_at.is_some_and(|at| at <= now) {
+                sequence.best_effort = true;
+                self.place(&mut sequence);
+            } else {
+                sequence.place.level -= 1;
+                let from = sequence.served_as().index() as u64;
+                let gained = from - u64::from(sequence.place.level);
+                sequence.ages_at = self.ages_at(&sequence, gained + 1);
+            }
             self.sequences.insert(sequence);
         }
     }

@@ -1,10 +1,17 @@
 //! How the prompts of a step share its tokens.
 
+use crate::scheduler::pace::{Pace, streams_in};
 use crate::scheduler::rank::Rank;
 use crate::scheduler::sequence::{Phase, Sequence};
 use crate::scheduler::state::{Scheduler, Scope};
-use tiercel_config::{Budget, PrefillOrder, SchedulerSettings, StepMix};
-use tiercel_device::{Tier, Timestamp};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use tiercel_config::{PrefillOrder, SchedulerSettings, StepMix};
+use tiercel_device::{SeqId, Tier, Timestamp};
+
+/// Prompt tokens that every step may hold: somebody's first token must come nearer, however little the
+/// streams have to spend.
+const MIN_TOKENS: u32 = 16;
 
 /// A candidate of the step and the tokens it is given.
 #[derive(Debug, Clone, Copy)]
@@ -47,35 +54,39 @@ impl Scheduler {
             let promised = shares.iter().any(|share| share.decoding && share.sequence.promised);
             shares.retain(|share| share.decoding == promised);
         }
-        if self.settings.pause_background {
-            self.pause(shares, now);
+        let pace = self.pace(shares, now);
+        if let Some(pace) = pace.as_ref().filter(|_| self.settings.pause_background) {
+            self.pause(shares, pace, now);
         }
-        let decodes = shares.iter().filter(|share| share.decoding).count() as u32;
         for share in shares.iter_mut().filter(|share| share.decoding) {
             share.tokens = 1;
         }
         if prompts {
-            let budget = self.prefill_budget(shares, now);
-            let room = self.prefill_room(decodes);
-            self.share_prompts(shares, budget, room);
+            let bare = streams_in(shares.iter());
+            let us = pace.map_or(f64::INFINITY, |pace| pace.prefill_us(self.cost.step_us(&bare)));
+            self.share_prompts(shares, us, self.prefill_room(bare.decode_tokens));
         }
     }
 
-    fn share_prompts(&self, shares: &mut [Share<'_>], budget: u32, room: u32) {
+    /// Gives prompts at most `budget_us` of the step and `room` tokens.
+    fn share_prompts(&self, shares: &mut [Share<'_>], budget_us: f64, room: u32) {
         let mut queue: Vec<usize> = (0..shares.len()).filter(|at| !shares[*at].decoding).collect();
         // A plan that follows one that came to nothing is for the best-ranked: only it may take everybody's blocks.
         if self.settings.prefill_order != PrefillOrder::Rank && self.scope == Scope::All {
             // Stable: equals stay in order of service.
             queue.sort_by_key(|at| self.prefill_key(shares[*at].sequence));
         }
-        let background_budget = budget.min(self.background_budget());
-        let (mut used, mut partial) = (0, 0);
+        let background_room = room.min(self.background_room());
+        let (mut used, mut used_us, mut partial) = (0, 0.0, 0);
         for at in queue {
             let sequence = shares[at].sequence;
             let paced = sequence.tier == Tier::Background && self.settings.chunked_prefill;
-            let most = if paced { background_budget } else { budget };
+            let most = if paced { background_room } else { room };
             let left = sequence.left_to_compute();
-            let chunk = match most.saturating_sub(used) {
+            let computed = sequence.len() - left;
+            let affordable = self.cost.prefill_tokens_in(budget_us - used_us, computed);
+            let least = MIN_TOKENS.saturating_sub(used);
+            let chunk = match most.saturating_sub(used).min(affordable.max(least)) {
                 free if self.settings.chunked_prefill => self.chunk(left, free, used == 0),
                 free if left <= free => left,
                 _ if used == 0 => left.min(room),
@@ -89,6 +100,7 @@ impl Scheduler {
             }
             partial += u32::from(leaves_partial && chunk > 0);
             used += chunk;
+            used_us += self.cost.prefill_us(chunk, computed);
             shares[at].tokens = chunk;
         }
     }
@@ -130,7 +142,7 @@ impl Scheduler {
 
     /// Tokens of prompts up to which a step is filled with background ones; at least one, so that they
     /// go on when nobody better is there.
-    fn background_budget(&self) -> u32 {
+    fn background_room(&self) -> u32 {
         match self.settings.background_prefill_percent {
             100.. => u32::MAX,
             percent => {
@@ -140,26 +152,46 @@ impl Scheduler {
         }
     }
 
-    /// Takes background streams out of the step, worst first, as long as the better streams in it cannot
-    /// afford them.
-    fn pause(&self, shares: &mut Vec<Share<'_>>, now: Timestamp) {
-        if self.settings.budget != Budget::Slack {
+    /// Takes background streams out of the step, worst first, as long as the better streams in it and the first
+    /// tokens that are due cannot afford them; then standard streams, as long as premium cannot.
+    fn pause(&self, shares: &mut Vec<Share<'_>>, pace: &Pace, now: Timestamp) {
+        let better = |share: &&Share<'_>| share.sequence.tier < Tier::Background;
+        let bare_us = self.cost.step_us(&streams_in(shares.iter().filter(better)));
+        let left_us = pace.left_to_background(bare_us);
+        let stream = |share: &Share<'_>| share.decoding && !better(&share);
+        let streams = shares.iter().filter(|share| stream(share));
+        let mut needed_us: f64 = streams.map(|share| self.cost.decode_us(share.len)).sum();
+        while needed_us > left_us {
+            let Some(at) = shares.iter().rposition(stream) else { break };
+            needed_us -= self.cost.decode_us(shares.remove(at).len);
+        }
+        self.pause_standard(shares, pace.over_premium(bare_us), (bare_us, now));
+    }
+
+    /// Takes standard streams out of a step that is too long for premium by `over_us`, those first that are
+    /// furthest ahead of their targets, and none that is not ahead.
+    fn pause_standard(
+        &self,
+        shares: &mut Vec<Share<'_>>,
+        mut over_us: f64,
+        (bare_us, now): (f64, Timestamp),
+    ) {
+        if over_us <= 0.0 {
             return;
         }
-        let allowed_us = self.allowed_by_better(shares, now);
-        let (mut decodes, mut kv_tokens) = streams_in(shares);
-        while self.cost.step_us(decodes, 0, kv_tokens) > allowed_us {
-            let paused =
-                |share: &Share<'_>| share.sequence.tier == Tier::Background && share.decoding;
-            let Some(at) = shares.iter().rposition(paused) else { return };
-            kv_tokens -= u64::from(shares.remove(at).len);
-            decodes -= 1;
-        }
+        let standard = |share: &&Share<'_>| share.decoding && share.sequence.tier == Tier::Standard;
+        let ahead = shares.iter().filter(standard).filter_map(|share| {
+            let us = self.ahead_us(share.sequence, bare_us, now)?;
+            Some((Reverse(us as u64), share.sequence.id, self.cost.decode_us(share.len)))
+        });
+        let mut ahead: Vec<(Reverse<u64>, SeqId, f64)> = ahead.collect();
+        ahead.sort_unstable_by_key(|(us, seq, _)| (*us, *seq));
+        let needed = ahead.iter().take_while(|(.., decode_us)| {
+            let needed = over_us > 0.0;
+            over_us -= decode_us;
+            needed
+        });
+        let paused: BTreeSet<SeqId> = needed.map(|(_, seq, _)| *seq).collect();
+        shares.retain(|share| !paused.contains(&share.sequence.id));
     }
-}
-
-/// Streams among the candidates, and the tokens they read.
-pub(crate) fn streams_in(shares: &[Share<'_>]) -> (u32, u64) {
-    let streams = shares.iter().filter(|share| share.decoding);
-    streams.fold((0, 0), |(count, tokens), stream| (count + 1, tokens + u64::from(stream.len)))
 }

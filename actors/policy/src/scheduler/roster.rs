@@ -8,7 +8,7 @@ use crate::scheduler::rank::Rank;
 use crate::scheduler::sequence::{Phase, Sequence};
 use std::collections::{BTreeMap, BTreeSet};
 use tiercel_config::ResumeOrder;
-use tiercel_device::{SeqId, Timestamp};
+use tiercel_device::{SeqId, Tier, Timestamp};
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -23,8 +23,10 @@ pub(crate) struct Roster {
     queue: BTreeSet<Rank>,
     /// Those of `waiting` that kept blocks, held or not, best first.
     keeping: BTreeSet<Rank>,
-    /// When waiting sequences gain a tier.
-    ageing: BTreeSet<(Timestamp, SeqId)>,
+    /// When waiting sequences gain a tier, or are late.
+    timers: BTreeSet<(Timestamp, SeqId)>,
+    /// Tokens that those of `waiting` that had no first token still have to compute, by tier.
+    unstarted_tokens: [u64; Tier::ALL.len()],
     resume: ResumeOrder,
 }
 
@@ -36,7 +38,8 @@ impl Roster {
             waiting: BTreeMap::new(),
             queue: BTreeSet::new(),
             keeping: BTreeSet::new(),
-            ageing: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            unstarted_tokens: [0; Tier::ALL.len()],
             resume,
         }
     }
@@ -78,6 +81,11 @@ impl Roster {
         self.queue.iter().filter_map(|rank| Some((*rank, self.waiting.get(&rank.seq())?)))
     }
 
+    /// Tokens that those that wait and had no first token still have to compute, by tier.
+    pub(crate) fn unstarted_tokens(&self) -> [u64; Tier::ALL.len()] {
+        self.unstarted_tokens
+    }
+
     /// Whether anybody waits who is not held.
     pub(crate) fn somebody_waits(&self) -> bool {
         !self.queue.is_empty()
@@ -98,9 +106,10 @@ impl Roster {
             if sequence.kept > 0 {
                 self.keeping.insert(rank);
             }
-            if let Some(at) = sequence.ages_at {
-                self.ageing.insert((at, sequence.id));
+            if let Some(at) = sequence.timer() {
+                self.timers.insert((at, sequence.id));
             }
+            self.unstarted_tokens[sequence.served_as().index()] += unstarted(&sequence);
             self.waiting.insert(sequence.id, sequence);
         } else {
             let rank = Rank::of(&sequence, self.resume);
@@ -115,8 +124,9 @@ impl Roster {
             let rank = Rank::of(&sequence, self.resume);
             self.queue.remove(&rank);
             self.keeping.remove(&rank);
-            if let Some(at) = sequence.ages_at {
-                self.ageing.remove(&(at, seq));
+            self.unstarted_tokens[sequence.served_as().index()] -= unstarted(&sequence);
+            if let Some(at) = sequence.timer() {
+                self.timers.remove(&(at, seq));
             }
             return Some(sequence);
         }
@@ -144,14 +154,15 @@ impl Roster {
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Sequence> + use<> {
         self.queue.clear();
         self.keeping.clear();
-        self.ageing.clear();
+        self.timers.clear();
         self.order.clear();
+        self.unstarted_tokens = [0; Tier::ALL.len()];
         self.active.drain().chain(std::mem::take(&mut self.waiting).into_values())
     }
 
-    /// The next sequence that has waited long enough by `now` to gain a tier.
-    pub(crate) fn due_to_age(&self, now: Timestamp) -> Option<SeqId> {
-        self.ageing.first().filter(|(at, _)| *at <= now).map(|(_, seq)| *seq)
+    /// The next sequence that has waited by `now` until it gains a tier or is late.
+    pub(crate) fn timed_out(&self, now: Timestamp) -> Option<SeqId> {
+        self.timers.first().filter(|(at, _)| *at <= now).map(|(_, seq)| *seq)
     }
 
     /// Checks that everybody is where it belongs.
@@ -181,8 +192,21 @@ impl Roster {
         if order != self.order {
             return Some("those that hold blocks are not in order of rank".into());
         }
-        let ages = self.waiting.values().filter_map(|s| Some((s.ages_at?, s.id)));
-        let ages: BTreeSet<(Timestamp, SeqId)> = ages.collect();
-        (ages != self.ageing).then(|| "who gains a tier by waiting is not known".into())
+        let mut tokens = [0; Tier::ALL.len()];
+        for sequence in self.waiting.values() {
+            tokens[sequence.served_as().index()] += unstarted(sequence);
+        }
+        if tokens != self.unstarted_tokens {
+            return Some("the tokens of those that wait are not known".into());
+        }
+        let timers = self.waiting.values().filter_map(|s| Some((s.timer()?, s.id)));
+        let timers: BTreeSet<(Timestamp, SeqId)> = timers.collect();
+        (timers != self.timers)
+            .then(|| "who gains a tier by waiting, or is late, is not known".into())
     }
+}
+
+/// Tokens that a sequence without a first token still has to compute.
+fn unstarted(sequence: &Sequence) -> u64 {
+    if sequence.output_len() == 0 { u64::from(sequence.left_to_compute()) } else { 0 }
 }

@@ -4,6 +4,7 @@ use crate::blocks::{BlockHash, Salt, hash_block};
 use crate::protocol::Progress;
 use crate::scheduler::outcome::Usage;
 use std::sync::Arc;
+use tiercel_config::SloTargets;
 use tiercel_device::{
     BlockId, Epoch, SamplingParams, SeqId, SeqStart, Ticket, Tier, Timestamp, TokenId,
 };
@@ -27,6 +28,8 @@ pub struct NewSequence {
     pub stop_tokens: Arc<[TokenId]>,
     /// How to sample.
     pub sampling: Arc<SamplingParams>,
+    /// Targets it asked for instead of its tier's.
+    pub targets: SloTargets,
     /// When it arrived.
     pub arrival: Timestamp,
 }
@@ -82,11 +85,20 @@ pub(crate) struct Sequence {
     pub(crate) tier: Tier,
     pub(crate) priority: i32,
     pub(crate) arrival: Timestamp,
+    /// What it asked for instead of its tier's targets.
+    pub(crate) asked: SloTargets,
+    /// What it is to be given: its tier's targets for such a prompt, or what it asked for.
+    pub(crate) targets: SloTargets,
     pub(crate) phase: Phase,
     /// What its rank is made of.
     pub(crate) place: Place,
     /// When it gains a tier, if it still waits.
     pub(crate) ages_at: Option<Timestamp>,
+    /// When it cannot have its first token in time any more and becomes best effort; `None` if it never does, or
+    /// has.
+    pub(crate) late_at: Option<Timestamp>,
+    /// Whether it became best effort.
+    pub(crate) best_effort: bool,
     pub(crate) epoch: Epoch,
     pub(crate) held_by_operator: bool,
     pub(crate) held_by_stream: bool,
@@ -139,9 +151,13 @@ impl Sequence {
             tier: new.tier,
             priority: new.priority,
             arrival: new.arrival,
+            asked: new.targets,
+            targets: new.targets,
             phase: Phase::Waiting,
             place: Place::default(),
             ages_at: None,
+            late_at: None,
+            best_effort: false,
             epoch: Epoch(0),
             held_by_operator: false,
             held_by_stream: false,
@@ -205,6 +221,16 @@ impl Sequence {
     /// Whether exactly the last known token is left to compute: one token per step.
     pub(crate) fn decoding(&self) -> bool {
         self.computed + 1 == self.len()
+    }
+
+    /// When waiting next changes its place.
+    pub(crate) fn timer(&self) -> Option<Timestamp> {
+        self.ages_at.into_iter().chain(self.late_at).min()
+    }
+
+    /// The tier whose turn it waits for.
+    pub(crate) fn served_as(&self) -> Tier {
+        if self.best_effort { self.tier.max(Tier::Background) } else { self.tier }
     }
 
     /// Whether it ever held blocks.

@@ -1,13 +1,16 @@
 //! The scheduler's state and what can be read of it.
 
 use crate::protocol::Progress;
-use crate::scheduler::cost::{CostError, CostModel};
+use crate::scheduler::cost::{CostError, CostModel, StepWork};
+use crate::scheduler::guard::Guard;
 use crate::scheduler::order::{FairQueue, LengthPredictor, PredictionError};
 use crate::scheduler::plan::MAX_OPENS_PER_STEP;
 use crate::scheduler::roster::Roster;
 use crate::scheduler::sequence::Phase;
 use std::collections::BTreeSet;
-use tiercel_config::{EngineSettings, Policy, PreemptionSettings, SchedulerSettings, SloSettings};
+use tiercel_config::{
+    EngineSettings, Policy, PreemptionSettings, SchedulerSettings, SheddingSettings, SloSettings,
+};
 use tiercel_device::{DeviceInfo, DeviceProfile, SeqId, StepId, Timestamp};
 
 /// Every live sequence's state, and the cycle of plan, grant, step. See the module's documentation.
@@ -16,10 +19,14 @@ pub struct Scheduler {
     pub(crate) settings: SchedulerSettings,
     pub(crate) slo: SloSettings,
     pub(crate) preemption: PreemptionSettings,
+    pub(crate) shedding: SheddingSettings,
     /// Whether sequences of one tenant find each other's blocks.
     pub(crate) share_prefixes: bool,
     pub(crate) limits: Limits,
     pub(crate) cost: CostModel,
+    pub(crate) guard: Guard,
+    /// Share of a prompt that is found in the prefix cache, lately.
+    pub(crate) hit_share: f64,
     pub(crate) predictor: LengthPredictor,
     pub(crate) fair: FairQueue,
     pub(crate) sequences: Roster,
@@ -94,9 +101,7 @@ pub(crate) enum Scope {
 pub(crate) struct InFlight {
     pub(crate) step: StepId,
     pub(crate) slices: Vec<SubmittedSlice>,
-    pub(crate) decode_tokens: u32,
-    pub(crate) prefill_tokens: u32,
-    pub(crate) kv_tokens: u64,
+    pub(crate) work: StepWork,
 }
 
 /// What was submitted of one sequence.
@@ -163,6 +168,7 @@ impl Scheduler {
             settings: settings.scheduler,
             slo: settings.slo.clone(),
             preemption: settings.preemption,
+            shedding: settings.shedding,
             share_prefixes: settings.prefix_cache.enabled,
             limits: Limits {
                 block_size: info.block_size,
@@ -170,6 +176,8 @@ impl Scheduler {
                 max_model_len: info.max_model_len,
             },
             cost: CostModel::new(profile, info),
+            guard: Guard::default(),
+            hit_share: 0.0,
             predictor: LengthPredictor::new(),
             fair: FairQueue::default(),
             sequences: Roster::new(settings.preemption.resume),
@@ -204,6 +212,7 @@ impl Scheduler {
             SchedulerSettings { max_num_seqs, max_num_batched_tokens, ..preset.scheduler };
         let max_in_transit_mib = self.preemption.max_in_transit_mib;
         self.preemption = PreemptionSettings { max_in_transit_mib, ..preset.preemption };
+        self.shedding = preset.shedding;
         self.place_all();
         self.batch_closed = false;
         self.noticed();

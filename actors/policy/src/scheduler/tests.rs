@@ -7,7 +7,7 @@ use crate::protocol::{
     WantKind,
 };
 use std::sync::Arc;
-use tiercel_config::{EngineSettings, Policy};
+use tiercel_config::{EngineSettings, Policy, SloTargets};
 use tiercel_device::{
     BlockId, DeviceInfo, DeviceProfile, Epoch, Sampled, SamplingParams, SeqFault, SeqId, StepBatch,
     StepDone, StepError, StepOutput, StepTiming, Ticket, Tier, Timestamp,
@@ -40,6 +40,7 @@ pub(super) fn scheduler(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
         decode_token_us: 1.0,
         prefill_token_us: 10.0,
         kv_token_us: 0.0,
+        prefill_context_us: 0.0,
         link_bytes_per_s: 1e9,
     };
     Scheduler::new(&settings, &info, profile)
@@ -54,6 +55,7 @@ pub(super) fn sequence(id: u64, tier: Tier, prompt: u32) -> NewSequence {
         prompt: (0..prompt).collect(),
         max_tokens: 4,
         stop_tokens: Arc::from([99]),
+        targets: SloTargets::default(),
         sampling: Arc::new(SamplingParams::greedy()),
         arrival: Timestamp(id),
     }

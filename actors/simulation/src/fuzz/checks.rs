@@ -4,7 +4,7 @@ use super::client::{Ending, Seen};
 use super::run::{Failure, Summary};
 use super::scenario::{Act, Client, DrainPlan, Habit, Scenario};
 use tiercel_actors::{Counters, FinishReason, Refusal, RequestFault, Usage};
-use tiercel_config::{AtLimit, PreemptionMode};
+use tiercel_config::{AtLimit, Budget, PreemptionMode};
 use tiercel_device::{MockOracle, Timestamp, TokenId};
 
 /// The whole answer to a request, and why it ends.
@@ -130,10 +130,17 @@ fn may_refuse(scenario: &Scenario, why: &Refusal, fits: bool) -> bool {
     let tokens: usize = scenario.clients.iter().map(|client| client.request.prompt.len()).sum();
     match why {
         Refusal::NeverFits(_) => !fits,
-        Refusal::QueueFull { retry_after_s, .. } => {
+        // Only where steps follow targets is it known what would be late; by how much is not known here.
+        Refusal::Late { expected_ms, limit_ms, retry_after_ms, .. } => {
+            let knows = scenario.settings.scheduler.budget == Budget::Slack;
+            (knows || changes_policy(scenario))
+                && 2 * expected_ms + 1 >= *limit_ms
+                && (1_000..=120_000).contains(retry_after_ms)
+        }
+        Refusal::QueueFull { retry_after_ms, .. } => {
             let short = clients > limits.max_queued_requests_per_tier
                 || tokens as u64 > limits.max_queued_tokens_per_tier;
-            short && (1..=120).contains(retry_after_s)
+            short && (1_000..=120_000).contains(retry_after_ms)
         }
         Refusal::ServerFull { limit, kept, .. } => clients > limit - kept,
         Refusal::ShuttingDown | Refusal::EngineStopped => drained_amid(scenario),
@@ -144,6 +151,8 @@ fn may_fail(scenario: &Scenario, client: &Client, why: &RequestFault) -> bool {
     let stall_us = scenario.settings.stream.stall_timeout_ms * 1000;
     match why {
         RequestFault::Dropped => may_drop(scenario),
+        // Nothing takes so long in a scenario, or else it is stuck.
+        RequestFault::TurnedAway => false,
         RequestFault::Stalled => matches!(client.habit, Habit::ReadsLate(us) if us >= stall_us),
         RequestFault::ShuttingDown => drained_amid(scenario),
         RequestFault::Step(_) => scenario.faults.step_fails > 0.0 || scenario.loses_device(),

@@ -4,7 +4,7 @@ use super::dice::Dice;
 use super::scenario::{Act, Client, DrainPlan, Habit, Order, Scenario};
 use std::sync::Arc;
 use tiercel_actors::Request;
-use tiercel_config::Policy;
+use tiercel_config::{Policy, SloTargets};
 use tiercel_device::{MockOracle, MockProfile, SamplingParams, Tier, Timestamp, TokenId};
 use tiercel_policy::blocks::Salt;
 
@@ -58,6 +58,7 @@ fn requests(dice: &mut Dice, profile: &MockProfile, oracle: &MockOracle) -> Vec<
             max_tokens,
             stop_tokens,
             sampling: Arc::new(SamplingParams { logprobs, ..SamplingParams::greedy() }),
+            targets: SloTargets::default(),
         });
     }
     drawn

@@ -3,7 +3,7 @@
 
 use super::dice::Dice;
 use tiercel_config::{
-    AgeingCap, Allocation, AtLimit, Batching, Budget, EngineSettings, Order, Policy,
+    AgeingCap, Allocation, AtLimit, Batching, Budget, EngineSettings, Late, Order, Policy,
     PreemptionSettings, PrefillOrder, ResumeFrom, ResumeOrder, SchedulerSettings, StepMix, ToStart,
     VictimGives, VictimRule,
 };
@@ -21,6 +21,7 @@ pub(super) fn policy(dice: &mut Dice, settings: &mut EngineSettings, block_size:
     if dice.chance(0.5) {
         scheduler(dice, &mut settings.scheduler, block_size);
         preemption(dice, &mut settings.preemption);
+        settings.shedding.late = dice.pick(&[Late::Wait, Late::BestEffort, Late::Refuse]);
     }
 }
 

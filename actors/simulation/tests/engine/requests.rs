@@ -75,7 +75,7 @@ fn a_full_queue_refuses_with_a_time_to_come_back() {
         };
         assert_eq!(streams.len(), 3);
         assert!(
-            matches!(refused, Refusal::QueueFull { tier: Tier::Standard, retry_after_s, .. } if retry_after_s >= 1)
+            matches!(refused, Refusal::QueueFull { tier: Tier::Standard, retry_after_ms, .. } if retry_after_ms >= 1_000)
         );
         for stream in streams {
             collect(stream).await;

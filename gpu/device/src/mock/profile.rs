@@ -164,13 +164,14 @@ impl MockProfile {
         Ok(())
     }
 
-    /// What the engine is told of the speed: a first estimate without the prefill terms it lacks.
+    /// What the engine is told of the speed: a first estimate that lacks the cost of any prefill in a step.
     pub fn device_profile(&self) -> DeviceProfile {
         DeviceProfile {
             step_base_us: self.step_base_us,
             decode_token_us: self.decode_token_us,
             prefill_token_us: self.prefill_token_us,
             kv_token_us: self.kv_token_us,
+            prefill_context_us: self.prefill_context_us,
             link_bytes_per_s: self.link_bytes_per_s,
         }
     }

@@ -1,8 +1,13 @@
-//! Admission: what can never fit, when a queue is full, and when to come back.
+//! Admission: what can never fit, when a queue is full, what would come too late, and when to come back.
 
-use std::collections::VecDeque;
+mod drain;
+mod forecast;
+
+pub use drain::DrainRate;
+pub use forecast::{Capacity, Forecast, Margin};
+
 use tiercel_config::AdmissionSettings;
-use tiercel_device::{DeviceInfo, Timestamp};
+use tiercel_device::DeviceInfo;
 
 /// Whether a request can ever run on a device: within the context, and within the pool when it is
 /// alone.
@@ -63,35 +68,6 @@ impl Queue {
     }
 }
 
-/// Departures remembered to estimate a rate.
-const DEPARTURES: usize = 32;
-
-/// How fast a queue drains, from its last departures.
-#[derive(Debug, Clone, Default)]
-pub struct DrainRate {
-    departures: VecDeque<Timestamp>,
-}
-
-impl DrainRate {
-    /// A request left the queue.
-    pub fn left(&mut self, now: Timestamp) {
-        if self.departures.len() == DEPARTURES {
-            self.departures.pop_front();
-        }
-        self.departures.push_back(now);
-    }
-
-    /// Seconds until a queue of `requests` has drained at the recent rate, between 1 and 120 (clients
-    /// do not wait longer). Time without departures counts against the rate.
-    pub fn retry_after_s(&self, requests: u32, now: Timestamp) -> u32 {
-        let Some(first) = self.departures.front() else { return 10 };
-        let span_us = now.since_us(*first).max(1);
-        let per_request_us = span_us as f64 / self.departures.len() as f64;
-        let wait_s = per_request_us * f64::from(requests) / 1e6;
-        wait_s.ceil().clamp(1.0, 120.0) as u32
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,16 +109,5 @@ mod tests {
         assert!(queue.enter(10, &limits).expect_err("requests").contains("2 requests"));
         queue.leave(10);
         assert_eq!(queue, Queue { requests: 1, tokens: 10 });
-    }
-
-    #[test]
-    fn the_retry_time_follows_the_drain_rate() {
-        let mut rate = DrainRate::default();
-        assert_eq!(rate.retry_after_s(5, Timestamp(0)), 10, "nothing known yet");
-        for second in 1..=10 {
-            rate.left(Timestamp(second * 1_000_000));
-        }
-        assert_eq!(rate.retry_after_s(20, Timestamp(11_000_000)), 20);
-        assert_eq!(rate.retry_after_s(1000, Timestamp(11_000_000)), 120);
     }
 }

@@ -1,0 +1,111 @@
+//! When a request that comes now would have its first token.
+//!
+//! The scheduler says once a step what time there is for prompts and how much of it those that wait will take;
+//! between two such reports arrivals are added up here. Better tiers go first, those that are still to come
+//! included: what they took lately they are expected to take again.
+
+use tiercel_config::SheddingSettings;
+use tiercel_device::{Tier, Timestamp};
+
+const TIERS: usize = Tier::ALL.len();
+
+/// Time over which the rate of arrivals is averaged, us: long enough to have seen some, short enough for a
+/// surge.
+const MEMORY_US: f64 = 3e6;
+/// Least share of the time that is counted on for a tier, however much better ones took lately.
+const LEAST_SHARE: f64 = 0.02;
+
+/// Of those that were let in as in time so many may be late.
+const LATE_SHARE: f64 = 0.05;
+/// How much one that is late moves the margin.
+const MARGIN_GAIN: f64 = 0.02;
+/// Bounds of the margin.
+const MARGINS: (f64, f64) = (0.6, 1.2);
+
+/// Share of a target up to which a request counts as in time when it comes: forecasts are not exact. It shrinks
+/// with every one that was let in and late, and grows with those in time, so that few are late and no more are
+/// turned away than must be (adaptive conformal inference, Gibbs and Candes 2021).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Margin(f64);
+
+impl Default for Margin {
+    fn default() -> Self {
+        Margin(1.0)
+    }
+}
+
+impl Margin {
+    /// The share.
+    pub fn share(self) -> f64 {
+        self.0
+    }
+
+    /// One that was let in had its first token, `late` or not.
+    pub fn observe(&mut self, late: bool) {
+        let change = if late { LATE_SHARE - 1.0 } else { LATE_SHARE };
+        self.0 = (self.0 + MARGIN_GAIN * change).clamp(MARGINS.0, MARGINS.1);
+    }
+}
+
+/// What the scheduler says of the time there is for prompts.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Capacity {
+    /// Length of the steps that the streams' targets allow, us.
+    pub step_us: f64,
+    /// Of it, what is left for prompts while background waits, us.
+    pub prompts_us: f64,
+    /// Time that prompts without a first token still take, by tier, us.
+    pub backlog_us: [f64; TIERS],
+    /// Time that a token of a prompt takes, what is found cached included, us.
+    pub token_us: f64,
+    /// What to do with requests for which there is no time.
+    pub shedding: Option<SheddingSettings>,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Clone, Default)]
+pub struct Forecast {
+    capacity: Capacity,
+    /// Time that prompts take which came since, by tier, us.
+    arrived_us: [f64; TIERS],
+    /// Time that prompts took that came lately, by tier: a share of all time, as of `rates_at`.
+    rates: [f64; TIERS],
+    rates_at: Timestamp,
+}
+
+impl Forecast {
+    /// The scheduler's next report.
+    pub fn update(&mut self, capacity: Capacity) {
+        self.capacity = capacity;
+        self.arrived_us = [0.0; TIERS];
+    }
+
+    /// What to do with requests for which there is no time, if the scheduler knows of time at all.
+    pub fn shedding(&self) -> Option<SheddingSettings> {
+        self.capacity.shedding
+    }
+
+    /// A request was let in.
+    pub fn arrived(&mut self, tier: Tier, prompt: u32, now: Timestamp) {
+        let us = self.capacity.token_us * f64::from(prompt);
+        let kept = (-(now.since_us(self.rates_at) as f64) / MEMORY_US).exp();
+        self.rates_at = now;
+        for rate in &mut self.rates {
+            *rate *= kept;
+        }
+        self.rates[tier.index()] += us / MEMORY_US;
+        self.arrived_us[tier.index()] += us;
+    }
+
+    /// Time until the first token of a request that comes now, us.
+    pub fn first_token_us(&self, tier: Tier, prompt: u32, now: Timestamp) -> f64 {
+        let Capacity { step_us, prompts_us, backlog_us, token_us, .. } = self.capacity;
+        let kept = (-(now.since_us(self.rates_at) as f64) / MEMORY_US).exp();
+        let better: f64 = self.rates[..tier.index()].iter().sum::<f64>() * kept;
+        let share = (prompts_us / step_us.max(1.0) - better).max(LEAST_SHARE);
+        let ahead = |us: &[f64; TIERS]| us[..=tier.index()].iter().sum::<f64>();
+        let work_us = ahead(&backlog_us) + ahead(&self.arrived_us) + token_us * f64::from(prompt);
+        // The step under way is half over on average, and the first token comes at the end of one.
+        work_us / share + step_us
+    }
+}

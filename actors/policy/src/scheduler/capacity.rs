@@ -1,0 +1,46 @@
+//! What the scheduler tells admission of the time there is for prompts.
+
+use crate::admission::Capacity;
+use crate::scheduler::cost::StepWork;
+use crate::scheduler::pace::AIM;
+use crate::scheduler::state::Scheduler;
+use tiercel_config::Budget;
+use tiercel_device::Tier;
+
+impl Scheduler {
+    /// The time there is for prompts, and what those that wait will take of it. Without shedding in it if steps
+    /// are of a fixed size: then nobody knows.
+    pub fn capacity(&self) -> Capacity {
+        let mut streams = StepWork::default();
+        let mut target_us = f64::INFINITY;
+        let mut backlog_us = [0.0; Tier::ALL.len()];
+        for (_, sequence) in self.sequences.active() {
+            let left = sequence.left_to_compute();
+            if sequence.output_len() == 0 {
+                backlog_us[sequence.served_as().index()] +=
+                    self.cost.prefill_us(left, sequence.len() - left);
+            } else if sequence.decoding() && sequence.tier < Tier::Background {
+                streams.add_decode(sequence.len());
+                let tpot_ms = sequence.targets.tpot_ms.unwrap_or(f64::INFINITY);
+                target_us = target_us.min(tpot_ms * 1000.0 * AIM);
+            }
+        }
+        // What will be found of prompts that wait is not known; of others lately so much was.
+        let token_us = self.cost.prefill_us(1, 0) * (1.0 - self.hit_share);
+        for (us, tokens) in backlog_us.iter_mut().zip(self.sequences.unstarted_tokens()) {
+            *us += token_us * tokens as f64;
+        }
+        let bare_us = self.cost.step_us(&streams);
+        let room = self.prefill_room(streams.decode_tokens);
+        let longest_us = bare_us + self.cost.prefill_us(room, 0);
+        let step_us = target_us.clamp(bare_us, longest_us);
+        let slack = self.settings.budget == Budget::Slack;
+        Capacity {
+            step_us,
+            prompts_us: step_us - bare_us,
+            backlog_us,
+            token_us,
+            shedding: slack.then_some(self.shedding),
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! How long steps are, and who sits them out.
+
+use crate::scheduler::tests::{all_sample, grant_all, scheduler, sequence, submit};
+use crate::scheduler::{NewSequence, Scheduler};
+use tiercel_config::{Late, Policy};
+use tiercel_device::{SeqId, Tier, Timestamp};
+use tiercel_device::{StepBatch, StepDone, StepTiming};
+
+/// A scheduler whose steps take 100 us, 1 us more for each stream and 10 us for each prompt token,
+/// and the target of whose premium streams is 500 us a token.
+fn paced() -> Scheduler {
+    scheduler(|settings| {
+        settings.scheduler.max_num_batched_tokens = 256;
+        settings.slo.premium.ttft_ms = Some(10.0);
+        settings.slo.premium.tpot_ms = Some(0.5);
+    })
+}
+
+/// A step from whose duration nothing can be learned.
+fn sampled(batch: &StepBatch) -> StepDone {
+    let mut done = all_sample(batch, 1);
+    if let Ok(output) = &mut done.result {
+        output.timing = StepTiming { forward_us: 0, sampling_us: 0 };
+    }
+    done
+}
+
+/// Starts a stream that had its first token at `first_at`.
+fn stream(s: &mut Scheduler, tier: Tier, max_tokens: u32, first_at: u64) {
+    s.enqueue(NewSequence { max_tokens, ..sequence(1, tier, 4) });
+    let batch = submit(s);
+    s.step_done(sampled(&batch), Timestamp(first_at));
+}
+
+/// Plans the step at `now`, runs it, and says how many tokens of sequence `id` it had.
+fn tokens(s: &mut Scheduler, id: u64, now: u64) -> u32 {
+    let request = s.plan(Timestamp(now)).expect("a step");
+    let want = request.wants.iter().find(|want| want.ticket.seq == SeqId(id));
+    let tokens = want.map_or(0, |want| want.new_tokens);
+    let batch = s.granted(grant_all(&request)).0.expect("a batch");
+    s.step_done(sampled(&batch), Timestamp(now));
+    tokens
+}
+
+#[test]
+fn a_stream_may_spend_its_target_and_what_it_has_saved() {
+    // 490 us are aimed at: 101 us for the stream, 38 prompt tokens.
+    for (now, expected) in [(1000, 38), (1000 + 100, 33), (1000 + 490, 16)] {
+        let mut s = paced();
+        stream(&mut s, Tier::Premium, 100, 1000);
+        s.enqueue(sequence(2, Tier::Background, 200));
+        // Behind by less than it can gain: half of it in this step. Never less than 16.
+        assert_eq!(tokens(&mut s, 2, now), expected, "at {now}");
+    }
+    let mut s = paced();
+    stream(&mut s, Tier::Premium, 100, 1000);
+    let batch = submit(&mut s);
+    s.step_done(sampled(&batch), Timestamp(1101));
+    s.enqueue(sequence(2, Tier::Standard, 200));
+    // The last step saved 389 us.
+    assert_eq!(tokens(&mut s, 2, 1101), 38 + 39);
+}
+
+#[test]
+fn nobody_waits_for_a_stream_that_is_lost_or_has_no_target_or_under_a_fixed_budget() {
+    let mut s = paced();
+    stream(&mut s, Tier::Premium, 5, 1000);
+    s.enqueue(sequence(2, Tier::Standard, 200));
+    // Four more steps can save 1556 us at most.
+    assert_eq!(tokens(&mut s, 2, 1000 + 2000), 200);
+    let mut s = paced();
+    stream(&mut s, Tier::Background, 100, 1000);
+    s.enqueue(sequence(2, Tier::Standard, 200));
+    assert_eq!(tokens(&mut s, 2, 1000), 200);
+    let mut s = paced();
+    s.set_policy(Policy::PriorityPreempt);
+    stream(&mut s, Tier::Premium, 100, 1000);
+    s.enqueue(sequence(2, Tier::Standard, 200));
+    assert_eq!(tokens(&mut s, 2, 1000), 200);
+}
+
+#[test]
+fn prompts_go_on_however_little_a_stream_has_to_spend() {
+    let mut s = paced();
+    stream(&mut s, Tier::Premium, 900, 1000);
+    s.enqueue(sequence(2, Tier::Standard, 200));
+    assert_eq!(tokens(&mut s, 2, 1000 + 4_000), 16);
+}
+
+#[test]
+fn a_first_token_that_is_due_is_not_held_up_by_a_stream_of_its_tier() {
+    let plan = |tier, arrival| {
+        let mut s = paced();
+        stream(&mut s, Tier::Premium, 100, 20_000);
+        s.enqueue(NewSequence { arrival: Timestamp(arrival), ..sequence(2, tier, 200) });
+        tokens(&mut s, 2, 20_000)
+    };
+    // 9853 us are aimed at, ten times the least error of a step of 490 us before the target; just arrived, 12
+    // tokens a step would do and there is room for 38.
+    assert_eq!(plan(Tier::Premium, 20_000), 38);
+    // This step and 2363 us are left, of which 2000 must be the prompt's: a step with 101 us for the stream is
+    // then 656 us long.
+    assert_eq!(plan(Tier::Premium, 13_000), 55);
+    assert_eq!(plan(Tier::Premium, 12_000), 200, "this step or not as aimed at");
+    assert_eq!(plan(Tier::Premium, 10_500), 200, "this step or never");
+    assert_eq!(plan(Tier::Premium, 5_000), 38, "late already: as if it had just come");
+    assert_eq!(plan(Tier::Standard, 5_000), 38, "no business of a premium stream");
+}
+
+#[test]
+fn a_better_prompt_goes_before_the_pace_of_a_worse_stream_even_when_it_is_late() {
+    let mut s = paced();
+    s.slo.standard.tpot_ms = Some(0.5);
+    stream(&mut s, Tier::Standard, 100, 20_000);
+    s.enqueue(NewSequence { arrival: Timestamp(0), ..sequence(2, Tier::Premium, 200) });
+    assert_eq!(tokens(&mut s, 2, 20_000), 200);
+}
+
+#[test]
+fn a_late_prompt_keeps_its_pace_to_the_end() {
+    let mut s = paced();
+    s.slo.premium.ttft_ms = Some(4.0);
+    stream(&mut s, Tier::Premium, 1000, 20_000);
+    s.enqueue(NewSequence { arrival: Timestamp(0), ..sequence(2, Tier::Premium, 700) });
+    // 3853 us for 700 tokens are 89 in 490 us.
+    for (steps, expected) in [89, 89, 89, 89, 89, 89, 89, 77].into_iter().enumerate() {
+        assert_eq!(tokens(&mut s, 2, 20_000 + 490 * steps as u64), expected);
+    }
+}
+
+#[test]
+fn a_worse_prompt_that_is_due_does_not_break_the_pace_of_a_better_stream() {
+    let mut s = paced();
+    s.shedding.late = Late::Wait;
+    (s.slo.standard.tpot_ms, s.slo.standard.ttft_ms) = (Some(0.3), Some(10.0));
+    stream(&mut s, Tier::Premium, 100, 20_000);
+    s.enqueue(NewSequence { max_tokens: 100, ..sequence(3, Tier::Standard, 4) });
+    let batch = submit(&mut s);
+    s.step_done(sampled(&batch), Timestamp(20_490));
+    // The standard stream allows 294 us, the premium one 490: 38 and 19 tokens beside 102 us.
+    s.enqueue(NewSequence { arrival: Timestamp(12_000), ..sequence(2, Tier::Standard, 200) });
+    assert_eq!(tokens(&mut s, 2, 20_490), 38);
+}
+
+#[test]
+fn a_stream_that_was_held_for_long_sets_no_pace() {
+    let mut s = paced();
+    stream(&mut s, Tier::Premium, 900, 1000);
+    s.enqueue(sequence(2, Tier::Standard, 200));
+    assert_eq!(tokens(&mut s, 2, 1000 + 31_000), 16);
+    let mut s = paced();
+    stream(&mut s, Tier::Premium, 900, 1000);
+    s.enqueue(sequence(2, Tier::Standard, 200));
+    assert_eq!(tokens(&mut s, 2, 1000 + 32_000), 200);
+}
+/// Steps that both have a premium stream, whose first token came at 20 000, and four standard ones.
+fn mixed() -> Scheduler {
+    let mut s = paced();
+    s.settings.pause_background = true;
+    (s.slo.standard.tpot_ms, s.slo.standard.e2e_ms) = (Some(5.0), None);
+    stream(&mut s, Tier::Premium, 100, 20_000);
+    for id in 2..=5 {
+        s.enqueue(NewSequence { max_tokens: 100, ..sequence(id, Tier::Standard, 4) });
+    }
+    let batch = submit(&mut s);
+    s.step_done(sampled(&batch), Timestamp(20_490));
+    s
+}
+
+/// Decodes in the step planned at `now`, premium, standard and background.
+fn decodes(s: &mut Scheduler, now: u64) -> [usize; 3] {
+    let request = s.plan(Timestamp(now)).expect("a step");
+    let batch = s.granted(grant_all(&request)).0.expect("a batch");
+    let tiers = [Tier::Premium, Tier::Standard, Tier::Background];
+    let count = |tier| {
+        let of_tier = |seq| s.sequences.get(seq).is_some_and(|q| q.tier == tier && q.decoding());
+        batch.slices.iter().filter(|slice| of_tier(slice.seq)).count()
+    };
+    let found = tiers.map(count);
+    s.step_done(sampled(&batch), Timestamp(now));
+    found
+}
+
+#[test]
+fn streams_of_worse_tiers_sit_out_steps_that_premium_cannot_afford() {
+    let mut s = mixed();
+    assert_eq!(decodes(&mut s, 20_490), [1, 4, 0], "nothing presses");
+    let mut s = mixed();
+    // Its whole prompt in this step or too late: 490 us and more of it.
+    let due = sequence(6, Tier::Premium, 60);
+    s.enqueue(NewSequence { arrival: Timestamp(20_490 - 9_000), ..due });
+    assert_eq!(decodes(&mut s, 20_490), [1, 0, 0], "standard is ahead by nearly 5 ms each");
+    let mut s = mixed();
+    for stream in s.slo.standard.tpot_ms.iter_mut() {
+        *stream = 0.2;
+    }
+    s.place_all();
+    s.enqueue(NewSequence { arrival: Timestamp(20_490 - 9_000), ..sequence(6, Tier::Premium, 60) });
+    assert_eq!(decodes(&mut s, 20_490), [1, 4, 0], "standard is not ahead by two steps");
+}
+
+#[test]
+fn worse_tiers_leave_more_of_the_step_the_more_premium_missed() {
+    let budget = |misses: u32| {
+        let mut s = paced();
+        for id in 0..misses {
+            let late = sequence(100 + u64::from(id), Tier::Premium, 4);
+            s.enqueue(NewSequence { max_tokens: 1, arrival: Timestamp(5_000), ..late });
+            let batch = submit(&mut s);
+            // Its first token after 15 ms; the target is 10.
+            s.step_done(sampled(&batch), Timestamp(20_000));
+        }
+        stream(&mut s, Tier::Premium, 100, 20_000);
+        s.enqueue(sequence(2, Tier::Background, 200));
+        tokens(&mut s, 2, 20_000)
+    };
+    assert_eq!(budget(0), 38);
+    assert_eq!(budget(1), 36, "4 % of 490 us less");
+    assert_eq!(budget(9), 29, "20 % at most");
+    let forgotten = |later: u64| {
+        let mut s = paced();
+        s.enqueue(NewSequence { max_tokens: 1, ..sequence(9, Tier::Premium, 4) });
+        let batch = submit(&mut s);
+        s.step_done(sampled(&batch), Timestamp(20_000));
+        stream(&mut s, Tier::Premium, 100, 20_000 + later);
+        s.enqueue(sequence(2, Tier::Background, 200));
+        tokens(&mut s, 2, 20_000 + later)
+    };
+    assert_eq!((forgotten(0), forgotten(600_000_000)), (36, 38), "a burst is no reason for ever");
+}

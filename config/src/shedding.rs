@@ -1,0 +1,36 @@
+//! What becomes of requests for which there is no time.
+
+use serde::{Deserialize, Serialize};
+
+words! {
+    /// What becomes of a standard request that cannot have its first token in time.
+    Late, LATES {
+        /// It waits for its turn as if nothing was.
+        Wait = "wait",
+        /// It is served after those that can be in time, before background.
+        BestEffort = "best-effort",
+        /// It is turned away when it comes and told when to come back; if its lateness shows only later, it is
+        /// served as under `best-effort`.
+        Refuse = "refuse",
+    }
+}
+
+/// Shedding.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SheddingSettings {
+    /// What becomes of a standard request that cannot have its first token in time.
+    pub late: Late,
+    /// A request without a target for its first token is turned away if it would wait longer than this, s; 0:
+    /// never.
+    pub max_wait_s: f64,
+    /// A request, other than a premium one, that has not started after so long is turned away after all, s; 0:
+    /// never.
+    pub give_up_s: f64,
+}
+
+impl Default for SheddingSettings {
+    fn default() -> Self {
+        crate::Policy::default().preset().shedding
+    }
+}
