@@ -25,6 +25,10 @@ SEEDS = "21..22" if QUICK else "21..24"
 AGREES = 0.15
 
 
+def share(part, whole):
+    return 100.0 * part / whole if whole else 0.0
+
+
 class Runs:
     """Runs of one workload under several policies: the command, and what came of it."""
 
@@ -61,10 +65,19 @@ class Runs:
         return self
 
     def mean(self, policy, value):
-        name = pathlib.Path(policy).stem if policy.endswith(".toml") else policy
-        runs = next(p["runs"] for p in self.result["policies"] if p["policy"] == name)
-        values = [value(run) for run in runs]
+        values = [value(run) for run in self.runs(policy)]
         return sum(values) / len(values)
+
+    def work(self):
+        """About how long it takes, to begin with the longest."""
+        return len(self.policies) * float(self.options[1]) * (float(self.options[self.options.index("--load") + 1]) if "--load" in self.options else 1)
+
+    def worst(self, policy, value):
+        return min(value(run) for run in self.runs(policy))
+
+    def runs(self, policy):
+        name = pathlib.Path(policy).stem if policy.endswith(".toml") else policy
+        return next(p["runs"] for p in self.result["policies"] if p["policy"] == name)
 
     def table(self):
         return f"    {self.command()}\n\n" + "".join(f"    {line}".rstrip() + "\n" for line in self.text.splitlines())
@@ -84,6 +97,17 @@ def compliant(name):
         met = tier(name, "compliance")(run)
         return 100.0 * met["all_met"] / met["requests"]
     return value
+
+
+def met(name, target):
+    def value(run):
+        compliance = tier(name, "compliance")(run)
+        return share(compliance[target], compliance["requests"])
+    return value
+
+
+def refused(name, key="refused"):
+    return lambda run: share(tier(name, key)(run), tier(name, "requests")(run))
 
 
 def of_run(key):
@@ -120,16 +144,36 @@ W4 = Runs("w4-chunking", W4_POLICIES, "--profile", "llama70b-h100", "--set", "sc
 BUDGETS = [128, 256, 512, 1024, 2048, 4096]
 BUDGET = Runs("w4-chunking", [f"{POLICIES}/budget-{n}.toml" for n in BUDGETS], "--profile", "llama70b-h100", seeds="21..22", duration=600)
 STATIC = Runs("static-four", [f"{POLICIES}/static-by-token.toml"], "--set", "scheduler.max_num_batched_tokens=4", seeds=None, duration=60)
-OTHERS = {name: Runs(name, [BY_SWAP, "tiercel"], "--noise", "0.1", seeds="21..22") for name in ("long-prompts", "surge", "w2b-bursts")}
+# What is promised is shown with six seeds of half an hour.
+SIX, HALF_HOUR = "21..27", 1800
+FLOORS = {name: Runs(name, ["tiercel"], "--noise", "0.1", seeds=SIX, duration=HALF_HOUR)
+          for name in ("w1-mixed", "w2-memory-tight", "surge", "w2b-bursts", "long-prompts")}
+# What a policy that turns nobody away and preempts nobody for a tier makes of the same traffic.
+PLAIN = {name: Runs(name, [policy], "--noise", "0.1", seeds=SIX, duration=HALF_HOUR)
+         for name, policy in (("w1-mixed", "fcfs"), ("w2-memory-tight", SWAP))}
+LOADS = [0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4]
+OVERLOAD = {load: Runs("w1-mixed", ["tiercel"], "--noise", "0.1", "--load", str(load), seeds=SIX, duration=HALF_HOUR)
+            for load in LOADS}
+# The most that is possible if the mean step is not longer than premium's target: share of standard requests, tok/s.
+FLUID = {1.25: (1.0, 4593), 1.5: (1.0, 4400), 2: (1.0, 4013), 3: (0.69, 3595), 4: (0.43, 3349)}
+AFTER_BURST = Runs("overload-burst", ["tiercel"], "--noise", "0.1", seeds=SIX, duration=1500)
+WITHIN_BURST = Runs("overload-burst", ["tiercel"], "--noise", "0.1", seeds=SIX, duration=1200,
+                    changes={r"warmup_s = 960": "warmup_s = 600", r"cooldown_s = 90": "cooldown_s = 300"})
+IN_DRIFT = Runs("w1-mixed", ["tiercel"], "--noise", "0.1", "--drift=300..360", seeds=SIX, duration=450,
+                changes={r"warmup_s = 60": "warmup_s = 300"})
+AFTER_DRIFT = Runs("w1-mixed", ["tiercel"], "--noise", "0.1", "--drift=300..360", seeds=SIX, duration=900,
+                   changes={r"warmup_s = 60": "warmup_s = 480"})
 PREFIX = Runs("prefix", [SWAP, "vllm-v1", "tiercel"], "--noise", "0.1", seeds="21..23")
 CACHE_BLIND = f"{POLICIES}/tiercel-cache-blind.toml"
+# What is compared there is what becomes of those who are let in, so everybody is.
+NOBODY_REFUSED = ["--set", "shedding.late=wait", "--set", "shedding.max_wait_s=0", "--set", "shedding.give_up_s=0"]
 PREFIX_TIGHT = Runs("prefix-tight", [CACHE_BLIND, f"{POLICIES}/tiercel-by-rank.toml", "tiercel", f"{POLICIES}/tiercel-as-needed.toml"],
-                    "--noise", "0.1", seeds="21..26")
+                    "--noise", "0.1", *NOBODY_REFUSED, seeds="21..26")
 SIZES = [0.3, 0.5, 0.7, 1.0, 1.5, 3.0]
 MODES = [f"{POLICIES}/preempt-swap.toml", f"{POLICIES}/preempt-recompute.toml", "tiercel"]
 # Blocks in use under `fcfs` without a limit, means of a run: the working sets.
 WORKING_SETS = {"w1-mixed": 3740, "long-prompts": 4500}
-SWEEPS = {(mix, size): Runs(mix, MODES, seeds="21..22", duration=300,
+SWEEPS = {(mix, size): Runs(mix, MODES, *NOBODY_REFUSED, seeds="21..22", duration=300,
                             changes={r"device_blocks = \d+": f"device_blocks = {int(size * blocks)}"})
           for mix, blocks in WORKING_SETS.items() for size in SIZES}
 
@@ -246,6 +290,86 @@ def prefix_section():
     return "\n".join([prefix_table(PREFIX), prefix_table(PREFIX_TIGHT), verdict])
 
 
+def floors(rows):
+    """Rows of (what, measured, floor, digits, higher is better) with a verdict."""
+    lines = ["| | measured | floor | met |", "|---|---|---|---|"]
+    for what, measured, floor, digits, higher in rows:
+        met = measured >= floor if higher else measured <= floor
+        sign = "at least" if higher else "at most"
+        lines.append(f"| {what} | {measured:.{digits}f} | {sign} {floor:g} | {'yes' if met else 'no'} |")
+    return "\n".join(lines) + "\n"
+
+
+def promises_section():
+    w1, w2, surge, bursts, long = FLOORS.values()
+    ours = lambda runs, value: runs.mean("tiercel", value)
+    tokens = lambda name, plain: share(ours(FLOORS[name], tokens_per_s), PLAIN[name].mean(plain, tokens_per_s))
+    all_done = ours(w1, lambda run: share(tier("background", "completed")(run), tier("background", "requests")(run)))
+    rows = [
+        ("w1-mixed: premium in target, %", ours(w1, compliant("premium")), 99.95, 2, True),
+        ("w1-mixed: premium p99 TTFT, ms", ours(w1, tier("premium", "ttft_ms", "p99")), 165, 0, False),
+        ("w1-mixed: standard in target, %", ours(w1, compliant("standard")), 99.9, 2, True),
+        ("w1-mixed: background p99 TTFT, ms", ours(w1, tier("background", "ttft_ms", "p99")), 5000, 0, False),
+        ("w1-mixed: background done, %", all_done, 100, 2, True),
+        ("w1-mixed: tok/s, % of `fcfs`", tokens("w1-mixed", "fcfs"), 99.5, 2, True),
+        ("w2-memory-tight: premium in target, %", ours(w2, compliant("premium")), 99.95, 2, True),
+        ("w2-memory-tight: premium p99 TTFT, ms", ours(w2, tier("premium", "ttft_ms", "p99")), 165, 0, False),
+        ("w2-memory-tight: standard in target, %", ours(w2, compliant("standard")), 99.9, 2, True),
+        ("w2-memory-tight: preemptions a minute", ours(w2, of_run("preemptions_per_min")), 20, 1, False),
+        ("w2-memory-tight: tok/s, % of `fcfs-swap`", tokens("w2-memory-tight", SWAP), 99.5, 2, True),
+        ("surge: premium TTFT in target, %", ours(surge, met("premium", "ttft_met")), 99.9, 2, True),
+        ("surge: premium in all targets, %", ours(surge, compliant("premium")), 99.4, 2, True),
+        ("w2b-bursts: premium in target, %", ours(bursts, compliant("premium")), 99.9, 2, True),
+        ("w2b-bursts: standard in target, %", ours(bursts, compliant("standard")), 99, 2, True),
+        ("long-prompts: premium in target, %", ours(long, compliant("premium")), 99.5, 2, True),
+    ]
+    document = [("premium p99 TTFT, ms", ours(w1, tier("premium", "ttft_ms", "p99")), 185, 0, False),
+                ("standard p99 TTFT, ms", ours(w1, tier("standard", "ttft_ms", "p99")), 480, 0, False),
+                ("background p99 TTFT, ms", ours(w1, tier("background", "ttft_ms", "p99")), 18000, 0, False),
+                ("premium in target, %", ours(w1, compliant("premium")), 99.9, 2, True),
+                ("standard in target, %", ours(w1, compliant("standard")), 97.2, 2, True),
+                ("tok/s", ours(w1, tokens_per_s), 3900, 0, True)]
+    parts = [floors(rows), "Against the last column of the first source document's table:\n", floors(document)]
+    return "\n".join(parts + [runs.table() for runs in FLOORS.values()])
+
+
+def overload_section():
+    lines = ["| load | premium in target, % | worst seed | standard in target, % | worst seed | of the fluid bound, % | premium p99 TTFT, ms | standard refused, % | of these let in first, % | background refused, % | tok/s | of the fluid bound, % |",
+             "|---|---|---|---|---|---|---|---|---|---|---|---|"]
+    for load, runs in OVERLOAD.items():
+        mean = lambda value: runs.mean("tiercel", value)
+        tokens, standard = mean(tokens_per_s), mean(compliant("standard"))
+        bound = FLUID.get(load)
+        late = mean(lambda run: share(tier("standard", "turned_away")(run), tier("standard", "refused")(run)))
+        cells = [f"{mean(compliant('premium')):.2f}", f"{runs.worst('tiercel', compliant('premium')):.2f}",
+                 f"{standard:.2f}", f"{runs.worst('tiercel', compliant('standard')):.2f}",
+                 f"{standard / bound[0]:.1f}" if bound else "-",
+                 f"{mean(tier('premium', 'ttft_ms', 'p99')):.0f}", f"{mean(refused('standard')):.1f}", f"{late:.1f}",
+                 f"{mean(refused('background')):.1f}", f"{tokens:.0f}", f"{share(tokens, bound[1]):.1f}" if bound else "-"]
+        lines.append(f"| {load} | " + " | ".join(cells) + " |")
+    at = lambda load, value: OVERLOAD[load].mean("tiercel", value)
+    rows = [("premium at 2, %", at(2, compliant("premium")), 99.9, 2, True), ("premium at 4, %", at(4, compliant("premium")), 99.5, 2, True),
+            ("standard at 1.5, %", at(1.5, compliant("standard")), 98.5, 2, True), ("standard at 2, %", at(2, compliant("standard")), 93, 2, True),
+            ("standard at 3, % of the fluid bound", at(3, compliant("standard")) / 0.69, 80, 1, True),
+            ("standard at 4, % of the fluid bound", at(4, compliant("standard")) / 0.43, 75, 1, True)]
+    rows += [(f"tok/s at {load}, % of the fluid bound", share(at(load, tokens_per_s), FLUID[load][1]), 95, 1, True) for load in (1.25, 1.5, 2)]
+    return f"    {OVERLOAD[4].command()}\n\n" + "\n".join(lines) + "\n\n" + floors(rows)
+
+
+def recovery_section():
+    ours = lambda runs, value: runs.mean("tiercel", value)
+    left = sum(tier("total", "unfinished")(run) for run in WITHIN_BURST.runs("tiercel"))
+    rows = [("a minute after the burst: premium in target, %", ours(AFTER_BURST, compliant("premium")), 99.95, 2, True),
+            ("the same: premium p99 TTFT, ms", ours(AFTER_BURST, tier("premium", "ttft_ms", "p99")), 165, 0, False),
+            ("the same: standard in target, %", ours(AFTER_BURST, compliant("standard")), 99.9, 2, True),
+            ("requests of the burst neither served nor refused 300 s after it", left, 0, 0, False),
+            ("during the drift: premium in target, %", ours(IN_DRIFT, compliant("premium")), 99, 2, True),
+            ("from 120 s after it: premium in target, %", ours(AFTER_DRIFT, compliant("premium")), 99.95, 2, True),
+            ("the same: premium p99 TTFT, ms", ours(AFTER_DRIFT, tier("premium", "ttft_ms", "p99")), 165, 0, False),
+            ("the same: standard in target, %", ours(AFTER_DRIFT, compliant("standard")), 99.9, 2, True)]
+    return "\n".join([floors(rows)] + [runs.table() for runs in (AFTER_BURST, WITHIN_BURST, IN_DRIFT, AFTER_DRIFT)])
+
+
 SECTIONS = {
     "w1": ([W1, W1_OURS], w1_section),
     "w2": ([W2], w2_section),
@@ -255,7 +379,9 @@ SECTIONS = {
     "static": ([STATIC], static_section),
     "costs": ([], costs_section),
     "prefix": ([PREFIX, PREFIX_TIGHT], prefix_section),
-    "others": (list(OTHERS.values()), lambda: "\n".join(runs.table() for runs in OTHERS.values())),
+    "promises": ([*FLOORS.values(), *PLAIN.values()], promises_section),
+    "overload": (list(OVERLOAD.values()), overload_section),
+    "recovery": ([AFTER_BURST, WITHIN_BURST, IN_DRIFT, AFTER_DRIFT], recovery_section),
 }
 
 
@@ -264,7 +390,7 @@ def main():
     everything = [runs for needed, _ in SECTIONS.values() for runs in needed]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         # The longest first, so that none is left to run alone.
-        list(pool.map(Runs.run, sorted(everything, key=lambda runs: -len(runs.policies))))
+        list(pool.map(Runs.run, sorted(everything, key=lambda runs: -runs.work())))
     for name, (_, section) in SECTIONS.items():
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
         start, stop = page.index(begin) + len(begin), page.index(end)

@@ -11,9 +11,12 @@ use actix::{Actor, ActorContext, Addr, Context, Handler};
 use std::collections::BTreeMap;
 use tiercel_config::{AdmissionSettings, Late, SheddingSettings, SloSettings, SloTargets};
 use tiercel_device::{Clock, DeviceInfo, SeqId, Tier, Timestamp};
-use tiercel_policy::admission::{DrainRate, Forecast, Margin, Queue, fits};
+use tiercel_policy::admission::{Forecast, Margin, Queue, fits, retry_after_ms};
 use tiercel_policy::scheduler::NewSequence;
 use tiercel_policy::slo::targets_of;
+
+/// A request is not late because of others as long as it takes no longer than so many times what it takes alone.
+const ALONE_TIMES: f64 = 2.0;
 
 /// A request without a first token.
 #[derive(Debug, Clone, Copy)]
@@ -23,9 +26,6 @@ struct Queued {
     /// When its first token is due.
     due: Option<Timestamp>,
 }
-
-/// Clients do not wait longer, ms.
-const LONGEST_RETRY_MS: u64 = 120_000;
 
 /// Decides at once: accepted with an id, or refused with a reason and a time to come back.
 pub(crate) struct Admission {
@@ -37,7 +37,6 @@ pub(crate) struct Admission {
     next: u64,
     open: bool,
     queues: [Queue; 4],
-    drain: [DrainRate; 4],
     forecast: Forecast,
     /// How far standard forecasts are trusted.
     margin: Margin,
@@ -65,7 +64,6 @@ impl Admission {
             next: 1,
             open: true,
             queues: Default::default(),
-            drain: Default::default(),
             forecast: Forecast::default(),
             margin: Margin::default(),
             queued: BTreeMap::new(),
@@ -76,7 +74,9 @@ impl Admission {
 
     fn targets(&self, request: &Request) -> SloTargets {
         let of_tier = targets_of(&self.slo, request.tier);
-        of_tier.of_prompt(request.prompt.len() as u32).replaced_by(&request.targets)
+        of_tier
+            .of_prompt(request.prompt.len() as u32)
+            .asked(&request.targets, self.slo.requests_may_tighten)
     }
 
     /// Whether the request would wait longer than is worth it.
@@ -84,15 +84,15 @@ impl Admission {
         let Some(shedding) = self.forecast.shedding() else { return Ok(()) };
         let (tier, prompt) = (request.tier, request.prompt.len() as u32);
         let targets = self.targets(request);
-        let drain = &self.drain[tier.index()];
-        let queued = self.queues[tier.index()].requests;
         let behind = wait_limit_us(tier, &targets, &shedding).and_then(|limit_us| {
             let expected_us = match targets.ttft_ms {
                 Some(_) => self.forecast.first_token_us(tier, prompt, now),
-                None => drain.wait_us(queued, now)?,
+                None => self.forecast.queue_us(tier)?,
             };
             let trusted = if tier == Tier::Standard { self.margin.share() } else { 1.0 };
-            (expected_us > limit_us * trusted).then_some((expected_us, limit_us))
+            // What takes too long even when nobody else is there gets no better by coming back.
+            let alone_us = ALONE_TIMES * self.forecast.alone_us(prompt);
+            (expected_us > (limit_us * trusted).max(alone_us)).then_some((expected_us, limit_us))
         });
         let Some((expected_us, limit_us)) = behind else { return Ok(()) };
         let too_long_us = (expected_us - limit_us).max(0.0);
@@ -100,7 +100,7 @@ impl Admission {
             tier,
             expected_ms: (expected_us / 1000.0) as u64,
             limit_ms: (limit_us / 1000.0) as u64,
-            retry_after_ms: ((too_long_us / 1000.0).ceil() as u64).clamp(1_000, LONGEST_RETRY_MS),
+            retry_after_ms: retry_after_ms(Some(too_long_us)),
         })
     }
 
@@ -113,15 +113,13 @@ impl Admission {
         let tier = request.tier;
         self.in_time(request, now)?;
         let queue = &mut self.queues[tier.index()];
-        let drain = &mut self.drain[tier.index()];
         if let Err(limit) = queue.enter(prompt, &self.settings) {
-            let retry_after_ms = drain.retry_after_ms(queue.requests, now);
+            let retry_after_ms = retry_after_ms(self.forecast.queue_us(tier));
             // A tier that misses its targets is not worth a quick retry.
             let late = self.headroom[tier.index()] < 0.0;
             let retry_after_ms = if late { retry_after_ms.max(5_000) } else { retry_after_ms };
             return Err(Refusal::QueueFull { tier, limit, retry_after_ms });
         }
-        drain.entered(now);
         self.forecast.arrived(tier, prompt, now);
         let seq = SeqId(self.next);
         self.next += 1;
@@ -188,7 +186,6 @@ impl Handler<LeftQueue> for Admission {
             }
             let queue = &mut self.queues[tier.index()];
             queue.leave(prompt);
-            self.drain[tier.index()].left(queue.requests, now);
         }
     }
 }

@@ -3,8 +3,8 @@
 use crate::engine::Actors;
 use crate::lifeline::Obituary;
 use crate::messages::{
-    Cancel, CloseDoor, Command, Drain, GetQueued, GetStatus, Outlet, QueuedPlaces, Shutdown, Stop,
-    Submit,
+    Cancel, CloseDoor, Command, Displace, Drain, GetQueued, GetStatus, Outlet, QueuedPlaces,
+    Shutdown, Stop, Submit,
 };
 use crate::request::{Control, EngineStatus, Refusal, Request, StreamEvent, Usage};
 use crate::scheduler::SchedulerActor;
@@ -119,7 +119,11 @@ impl EngineHandle {
     /// [`Refusal`] if the request can never run, a queue is full or the engine is stopping.
     pub async fn submit(&self, request: Request) -> Result<TokenStream, Refusal> {
         let tier = request.tier;
-        let permit = self.permit(tier).inspect_err(|why| telemetry::refused(tier, why))?;
+        let permit = match self.permit(tier) {
+            Ok(permit) => Ok(permit),
+            Err(full) => self.permit_of_another(tier, full).await,
+        };
+        let permit = permit.inspect_err(|why| telemetry::refused(tier, why))?;
         let (sender, events) = mpsc::channel(self.shared.buffer);
         let outlet = Outlet { events: sender, permit };
         let answer = self.shared.actors.admission.send(Submit { request, outlet }).await;
@@ -147,6 +151,21 @@ impl EngineHandle {
             return Err(full);
         }
         permits.try_acquire_owned().map_err(|_| full)
+    }
+
+    /// A place that somebody worse gives up who has not started; `full` if there is nobody.
+    async fn permit_of_another(
+        &self,
+        tier: Tier,
+        full: Refusal,
+    ) -> Result<OwnedSemaphorePermit, Refusal> {
+        let scheduler = &self.shared.actors.scheduler;
+        match scheduler.send(Displace(tier)).await {
+            // Whoever comes first may take the place that came free; then this one is told that all is full.
+            Ok(true) => self.permit(tier).map_err(|_| full),
+            Ok(false) => Err(full),
+            Err(_) => Err(Refusal::EngineStopped),
+        }
     }
 
     /// Sends an operator command; answers whether it named something that exists.

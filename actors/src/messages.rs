@@ -105,6 +105,12 @@ pub(crate) struct Cancel(pub(crate) SeqId);
 #[rtype(result = "()")]
 pub(crate) struct Stop(pub(crate) SeqId);
 
+/// api -> Scheduler: the engine is full and somebody of that tier has come. Answers whether somebody worse who
+/// had not started was turned away for it.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "bool")]
+pub(crate) struct Displace(pub(crate) Tier);
+
 /// Operator -> Scheduler. Answers whether it named something that exists.
 #[derive(Debug, Message)]
 #[rtype(result = "bool")]

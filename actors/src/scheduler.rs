@@ -7,9 +7,9 @@ use crate::checks::Checks;
 use crate::executor::Executor;
 use crate::lifeline::Lifeline;
 use crate::messages::{
-    AbortPreempt, Cancel, Command, CommitPreempt, CopiesEnded, Drain, Enqueue, ExecuteStep,
-    GetStatus, GetUsage, LeftQueue, Observation, Observe, ReserveStep, Shutdown, StepEnded,
-    StepReserved, Stop, Tick, TimeLeft,
+    AbortPreempt, Cancel, Command, CommitPreempt, CopiesEnded, Displace, Drain, Enqueue,
+    ExecuteStep, GetStatus, GetUsage, LeftQueue, Observation, Observe, ReserveStep, Shutdown,
+    StepEnded, StepReserved, Stop, Tick, TimeLeft,
 };
 use crate::request::{Control, EngineStatus, RequestFault, StreamEvent};
 use crate::slo_monitor::SloMonitor;
@@ -83,7 +83,7 @@ impl SchedulerActor {
         if let Some(request) = self.core.plan(since) {
             self.planning_since = since;
             self.peers.block_manager.do_send(ReserveStep(request));
-            self.peers.admission.do_send(TimeLeft(self.core.capacity()));
+            self.peers.admission.do_send(TimeLeft(self.core.capacity(since)));
         }
         self.finish_drain();
     }
@@ -265,6 +265,17 @@ impl Handler<Stop> for SchedulerActor {
         let effects = self.core.stop(seq).into_iter().collect();
         self.apply(effects);
         self.pump();
+    }
+}
+
+impl Handler<Displace> for SchedulerActor {
+    type Result = bool;
+
+    fn handle(&mut self, Displace(tier): Displace, _: &mut Self::Context) -> bool {
+        let turned_away = self.core.displace(tier, self.clock.now());
+        let somebody = turned_away.is_some();
+        self.apply(turned_away.into_iter().collect());
+        somebody
     }
 }
 

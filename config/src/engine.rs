@@ -75,6 +75,9 @@ pub struct SloSettings {
     pub background: SloTargets,
     /// Length of the sliding windows, s.
     pub window_s: u64,
+    /// Whether requests may ask for more than their tier promises. All in a step pay for the tightest target in
+    /// it, so this is for servers whose clients are trusted.
+    pub requests_may_tighten: bool,
 }
 
 impl Default for SloSettings {
@@ -94,6 +97,7 @@ impl Default for SloSettings {
             },
             background: SloTargets { e2e_ms: Some(60_000.0), ..SloTargets::default() },
             window_s: 60,
+            requests_may_tighten: false,
         }
     }
 }
@@ -123,13 +127,19 @@ impl SloTargets {
         SloTargets { ttft_ms: self.ttft_ms.map(|ms| ms + added_ms), ..*self }
     }
 
-    /// These, where `asked` states none.
+    /// These, the tier's, with what a request asks for instead: anything if it `may_tighten` them, otherwise only
+    /// what promises less.
     #[must_use]
-    pub fn replaced_by(&self, asked: &SloTargets) -> SloTargets {
+    pub fn asked(&self, asked: &SloTargets, may_tighten: bool) -> SloTargets {
+        let pick = |own: Option<f64>, asked: Option<f64>| match (own, asked) {
+            (_, Some(asked)) if may_tighten => Some(asked),
+            (Some(own), Some(asked)) => Some(own.max(asked)),
+            (own, _) => own,
+        };
         SloTargets {
-            ttft_ms: asked.ttft_ms.or(self.ttft_ms),
-            tpot_ms: asked.tpot_ms.or(self.tpot_ms),
-            e2e_ms: asked.e2e_ms.or(self.e2e_ms),
+            ttft_ms: pick(self.ttft_ms, asked.ttft_ms),
+            tpot_ms: pick(self.tpot_ms, asked.tpot_ms),
+            e2e_ms: pick(self.e2e_ms, asked.e2e_ms),
             ..*self
         }
     }
@@ -229,6 +239,28 @@ mod tests {
         let error = settings.check().expect_err("0 is out of range").to_string();
         assert!(error.contains("scheduler.max_num_seqs"), "{error}");
         assert!(error.contains("1 to 4096"), "{error}");
+    }
+
+    #[test]
+    fn a_request_may_promise_itself_less_and_more_only_where_it_is_trusted() {
+        let own = SloTargets {
+            ttft_ms: Some(200.0),
+            e2e_ms: Some(900.0),
+            ttft_ms_per_token: 0.5,
+            ttft_prompt_tokens: 100,
+            ..SloTargets::default()
+        };
+        assert_eq!(own.of_prompt(100), own);
+        assert_eq!(own.of_prompt(300).ttft_ms, Some(300.0));
+        let some =
+            |ms| SloTargets { ttft_ms: Some(ms), tpot_ms: Some(ms), ..SloTargets::default() };
+        let found = |asked: SloTargets, may| {
+            let targets = own.asked(&asked, may);
+            (targets.ttft_ms, targets.tpot_ms, targets.e2e_ms)
+        };
+        assert_eq!(found(some(500.0), false), (Some(500.0), None, Some(900.0)));
+        assert_eq!(found(some(50.0), false), (Some(200.0), None, Some(900.0)));
+        assert_eq!(found(some(50.0), true), (Some(50.0), Some(50.0), Some(900.0)));
     }
 
     #[test]

@@ -106,6 +106,7 @@ pub const FIELDS: &[Field] = &[
     other("http.max_connections", int(1, 65_536), "Most open connections."),
     other("http.request_timeout_ms", int(1_000, DAY_MS), "Longest wait for a request's head, and again for its body, ms."),
     other("http.keep_alive_ms", int(1_000, DAY_MS), "How long an idle connection stays open, ms."),
+    other("http.head_wait_ms", int(0, DAY_MS), "A stream's status waits so long for its first token, so that a request that is turned away after all can be told by it, ms."),
     other("http.comment_interval_ms", int(10, DAY_MS), "A stream silent for this long sends an SSE comment, ms."),
     named("http.drain_grace_ms", "drain-grace-ms", int(0, DAY_MS), "On shutdown, how long running requests may take to finish, ms."),
     named("scheduler.policy", "policy", Kind::Choice(POLICY_NAMES), "Scheduling policy: the values that the other settings of `scheduler` and `preemption` start from (`tiercel policy show NAME`)."),
@@ -168,6 +169,7 @@ pub const FIELDS: &[Field] = &[
     other("slo.background.ttft_ms_per_token", Kind::Number { low: 0.0, high: 1_000.0 }, "Background: added to ttft_ms for every prompt token beyond ttft_prompt_tokens, ms."),
     other("slo.background.ttft_prompt_tokens", int(0, 1 << 24), "Background: prompt tokens that ttft_ms covers."),
     other("slo.window_s", int(1, 3_600), "Length of the sliding windows the targets are judged over, s."),
+    other("slo.requests_may_tighten", Kind::Bool, "Whether requests may ask for more than their tier promises. All in a step pay for the tightest target in it, so only for trusted clients."),
     other("stream.buffer_tokens", int(16, 65_536), "Tokens buffered for a client that reads slowly; its request pauses when nearly full."),
     other("stream.stall_timeout_ms", int(100, DAY_MS), "A request whose client reads nothing for this long ends, ms."),
 ];

@@ -151,6 +151,9 @@ pub struct HttpSettings {
     pub request_timeout_ms: u64,
     /// How long an idle connection stays open, ms.
     pub keep_alive_ms: u64,
+    /// A stream's status waits so long for its first token, so that a request that is turned away after all can
+    /// be told by it, ms. Proxies wait a minute, mostly.
+    pub head_wait_ms: u64,
     /// A stream that is silent for this long sends an SSE comment, ms.
     pub comment_interval_ms: u64,
     /// On shutdown, how long running requests may take to finish, ms.
@@ -166,6 +169,7 @@ impl Default for HttpSettings {
             max_connections: 2048,
             request_timeout_ms: 10_000,
             keep_alive_ms: 75_000,
+            head_wait_ms: 55_000,
             comment_interval_ms: 5_000,
             drain_grace_ms: 30_000,
         }
@@ -179,7 +183,7 @@ impl ServerSettings {
     /// Names the first field that cannot be used, and what is allowed.
     pub fn check(&self) -> Result<(), SettingsError> {
         self.engine.check()?;
-        let integers: [(&'static str, u64); 11] = [
+        let integers: [(&'static str, u64); 12] = [
             ("model.max_model_len", self.model.max_model_len.into()),
             ("device.threads", self.device.threads.into()),
             ("kv.cache_mib", self.kv.cache_mib),
@@ -189,6 +193,7 @@ impl ServerSettings {
             ("http.max_connections", self.http.max_connections.into()),
             ("http.request_timeout_ms", self.http.request_timeout_ms),
             ("http.keep_alive_ms", self.http.keep_alive_ms),
+            ("http.head_wait_ms", self.http.head_wait_ms),
             ("http.comment_interval_ms", self.http.comment_interval_ms),
             ("http.drain_grace_ms", self.http.drain_grace_ms),
         ];

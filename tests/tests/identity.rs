@@ -58,6 +58,8 @@ impl Default for Variation {
     fn default() -> Self {
         let mut settings = EngineSettings::default();
         settings.prefix_cache.enabled = false;
+        // Nobody is turned away here, however long it takes.
+        settings.shedding = Policy::Fcfs.preset().shedding;
         Variation { threads: 2, device_blocks: ROOMY, settings }
     }
 }
@@ -292,6 +294,7 @@ async fn under_every_policy(setup: &Setup, expected: &[Vec<TokenId>]) {
     for (policy, name) in Policy::ALL {
         let mut variation = Variation { device_blocks: TIGHT, ..Variation::default() };
         variation.settings.use_policy(*policy);
+        variation.settings.shedding = Policy::Fcfs.preset().shedding;
         let scheduler = &mut variation.settings.scheduler;
         (scheduler.max_num_seqs, scheduler.max_num_batched_tokens) = (8, 64);
         let engine = setup.engine(&variation);

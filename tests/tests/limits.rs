@@ -3,10 +3,71 @@
 
 use serde_json::{Value, json};
 use std::thread;
-use tiercel_tests::{TestServer, events};
+use tiercel_tests::{Connection, TestServer, events};
 
 fn body(max_tokens: u32, stream: bool) -> Value {
     json!({"prompt": "x", "max_tokens": max_tokens, "ignore_eos": true, "stream": stream})
+}
+
+/// Sends a completion and does not wait for the answer.
+fn send(server: &TestServer, body: &Value) -> Connection {
+    let mut connection = server.connect();
+    let headers = [("content-type", "application/json")];
+    connection.send_request("POST", "/v1/completions", &headers, body.to_string().as_bytes());
+    connection
+}
+
+fn in_tier(mut body: Value, tier: &str) -> Value {
+    body["service_tier"] = json!(tier);
+    body
+}
+
+#[test]
+fn a_full_server_turns_away_the_worst_that_waits_for_a_better_one() {
+    let server = TestServer::slow(|settings| {
+        settings.engine.scheduler.max_num_seqs = 1;
+        settings.engine.admission.max_requests = 8;
+    });
+    let mut running = server.connect();
+    running.open_stream("/v1/completions", &in_tier(body(1000, true), "flex"));
+    // Two of eight places are kept from background, one of them from standard.
+    let mut waiting: Vec<Connection> = Vec::new();
+    for (place, stream) in [true, false, true, false, true].into_iter().enumerate() {
+        waiting.push(send(&server, &in_tier(body(1000, stream), "flex")));
+        server.wait_for("a place", |status| status.places == place as u32 + 2);
+    }
+    let refused = server.post("/v1/completions", &in_tier(body(4, false), "flex"));
+    assert_eq!(refused.status, 429, "nobody is worse: {}", refused.text());
+    let standard: Vec<Connection> = (0..3).map(|_| send(&server, &body(1000, true))).collect();
+    // The first of them had a free place, each of the others that of the last background request that waits.
+    for _ in 0..2 {
+        let turned_away = waiting.pop().unwrap().response().unwrap();
+        assert_eq!(turned_away.status, 429, "{}", turned_away.text());
+        assert_eq!(turned_away.error()["code"], "overloaded");
+        let ms: u64 = turned_away.header("retry-after-ms").unwrap().parse().unwrap();
+        assert!((1_000..=120_000).contains(&ms));
+        assert_eq!(turned_away.header("x-should-retry"), Some("true"));
+    }
+    let status = server.wait_for("all standard requests", |status| status.queued[2] == 3);
+    assert_eq!(status.places, 7, "{status:?}");
+    drop((running, waiting, standard));
+    server.finish();
+}
+
+#[test]
+fn who_waits_longer_than_is_worth_it_is_told_so_by_the_status() {
+    let server = TestServer::slow(|settings| {
+        settings.engine.scheduler.max_num_seqs = 1;
+        settings.engine.shedding.give_up_s = 0.3;
+    });
+    let mut running = server.connect();
+    running.open_stream("/v1/completions", &body(1000, true));
+    let turned_away = send(&server, &body(1000, true)).response().unwrap();
+    assert_eq!(turned_away.status, 429, "{}", turned_away.text());
+    assert_eq!(turned_away.error()["code"], "overloaded");
+    assert!(running.chunk().is_some(), "who runs goes on");
+    drop(running);
+    server.finish();
 }
 
 #[test]
@@ -18,8 +79,8 @@ fn a_full_queue_answers_429_with_a_time_to_retry() {
     let mut running = server.connect();
     running.open_stream("/v1/completions", &body(1000, true));
     server.wait_for("running", |status| status.running == 1);
-    let mut queued = server.connect();
-    queued.open_stream("/v1/completions", &body(1000, true));
+    let queued = send(&server, &body(1000, true));
+    server.wait_for("queued", |status| status.queued[2] == 1);
     // Streaming or not, a refusal is a status, not a broken stream.
     for stream in [false, true] {
         let refused = server.post("/v1/completions", &body(4, stream));
@@ -32,6 +93,7 @@ fn a_full_queue_answers_429_with_a_time_to_retry() {
         let seconds: u64 = refused.header("retry-after").unwrap().parse().unwrap();
         let ms: u64 = refused.header("retry-after-ms").unwrap().parse().unwrap();
         assert!(seconds >= 1 && ms.div_ceil(1000) == seconds);
+        assert_eq!(refused.header("x-should-retry"), Some("true"));
     }
     // Another tier has a queue of its own.
     let mut premium = body(1000, true);

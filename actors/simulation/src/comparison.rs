@@ -190,6 +190,7 @@ mod tests {
             requests: 10,
             completed: 10,
             refused: 0,
+            turned_away: 0,
             failed: 0,
             unfinished: 0,
             preempted: 0,

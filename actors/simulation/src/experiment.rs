@@ -24,8 +24,8 @@ pub struct Experiment {
     pub settings: EngineSettings,
     /// Spread of step times: sigma of a log-normal factor of mean 1; 0 for none.
     pub noise_sigma: f64,
-    /// Whether the device's speed changes every minute, as [`MockDrift`] does by default.
-    pub drift: bool,
+    /// When the device is slower than it says, if ever.
+    pub drift: Option<MockDrift>,
     /// What the device breaks.
     pub faults: MockFaults,
 }
@@ -156,7 +156,7 @@ impl Experiment {
             device_blocks: self.workload.simulation.device_blocks.unwrap_or(options.device_blocks),
             seed: self.workload.seed,
             noise_sigma: self.noise_sigma,
-            drift: self.drift.then(MockDrift::default),
+            drift: self.drift.clone(),
             faults: self.faults.clone(),
             end_token: Some(END_TOKEN),
             ..options
@@ -235,7 +235,7 @@ mod tests {
             profile: MockProfile::named("llama70b-tp8-a100").expect("built in"),
             settings,
             noise_sigma: 0.1,
-            drift: false,
+            drift: None,
             faults: MockFaults::default(),
         }
     }
@@ -304,11 +304,11 @@ mod tests {
             outcome.total.tpot_ms.expect("samples").p50
         };
         let steady = tpot_ms(&experiment);
-        experiment.drift = true;
+        experiment.drift = Some(MockDrift::default());
         let drifting = tpot_ms(&experiment);
         let base_ms = experiment.profile.step_base_us / 1000.0;
         assert!((drifting - steady - 0.2 * base_ms).abs() < 0.1 * base_ms, "{steady} {drifting}");
-        experiment.drift = false;
+        experiment.drift = None;
         experiment.faults.step_fails = 0.05;
         let (_, totals) =
             experiment.observe(|_| {}, &[]).expect("failed steps are no fault of the engine");

@@ -57,6 +57,8 @@ pub struct TierOutcome {
     pub completed: u64,
     /// Requests turned away.
     pub refused: u64,
+    /// Of these, those that had been let in first.
+    pub turned_away: u64,
     /// Requests that ended with an error.
     pub failed: u64,
     /// Requests that the run left unfinished. Their latencies count with what they had waited at its end: a
@@ -188,6 +190,7 @@ struct Tally {
     requests: u64,
     completed: u64,
     refused: u64,
+    turned_away: u64,
     failed: u64,
     unfinished: u64,
     preempted: u64,
@@ -204,6 +207,10 @@ impl Tally {
         match record.ending {
             Ending::Completed => self.completed += 1,
             Ending::Refused => self.refused += 1,
+            Ending::TurnedAway => {
+                self.refused += 1;
+                self.turned_away += 1;
+            }
             Ending::Failed => self.failed += 1,
             Ending::Unfinished => self.unfinished += 1,
         }
@@ -224,6 +231,7 @@ impl Tally {
         self.requests += other.requests;
         self.completed += other.completed;
         self.refused += other.refused;
+        self.turned_away += other.turned_away;
         self.failed += other.failed;
         self.unfinished += other.unfinished;
         self.preempted += other.preempted;
@@ -242,6 +250,7 @@ impl Tally {
             requests: self.requests,
             completed: self.completed,
             refused: self.refused,
+            turned_away: self.turned_away,
             failed: self.failed,
             unfinished: self.unfinished,
             preempted: self.preempted,
@@ -301,7 +310,7 @@ mod tests {
             record(9.9, &[1.0, 2.0, 3.0], Ending::Completed),
             record(10.0, &[150.0, 170.0, 190.0], Ending::Completed),
             record(20.0, &[250.0, 260.0, 270.0], Ending::Completed),
-            record(50.0, &[], Ending::Refused),
+            record(50.0, &[], Ending::TurnedAway),
             record(60.0, &[], Ending::Failed),
             record(79.0, &[100.0], Ending::Unfinished),
             record(79.5, &[], Ending::Unfinished),
@@ -321,7 +330,7 @@ mod tests {
         assert_eq!(outcome.slots_used_percent, 50.0);
         let [premium] = &outcome.tiers[..] else { panic!("one tier: {outcome:?}") };
         let counts = [premium.completed, premium.refused, premium.failed, premium.unfinished];
-        assert_eq!((premium.requests, counts), (6, [2, 1, 1, 2]));
+        assert_eq!((premium.requests, counts, premium.turned_away), (6, [2, 1, 1, 2], 1));
         // 150, 250, 100 ms, and 20.5 s of waiting for a first token that did not come.
         let ttft = premium.ttft_ms.expect("samples");
         assert_eq!((ttft.count, ttft.p50, ttft.max), (4, 150.0, 20_500.0));

@@ -8,8 +8,10 @@ use tiercel_workload::{Latencies, Planned};
 pub(crate) enum Ending {
     /// Its output is complete.
     Completed,
-    /// It was turned away.
+    /// It was turned away when it came.
     Refused,
+    /// It was let in and turned away before it had started.
+    TurnedAway,
     /// It was accepted and then ended with an error.
     Failed,
     /// The run was over first.
@@ -78,7 +80,7 @@ impl Record {
         let (until, cut_short) = match self.ending {
             Ending::Completed => (self.last, false),
             Ending::Unfinished => (end, true),
-            Ending::Refused | Ending::Failed => return Latencies::default(),
+            Ending::Refused | Ending::TurnedAway | Ending::Failed => return Latencies::default(),
         };
         let tpot_ms = self.first.and_then(|first| match (cut_short, self.tokens) {
             (true, tokens) => Some(until.since_ms(first) / f64::from(tokens)),

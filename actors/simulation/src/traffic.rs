@@ -129,7 +129,9 @@ impl Traffic {
                         self.with(record, |record| record.preemptions = usage.preemptions);
                         break Ending::Completed;
                     }
-                    Some(StreamEvent::Failed(RequestFault::TurnedAway)) => break Ending::Refused,
+                    Some(StreamEvent::Failed(RequestFault::TurnedAway { .. })) => {
+                        break Ending::TurnedAway;
+                    }
                     Some(StreamEvent::Failed(_)) | None => break Ending::Failed,
                 }
             },

@@ -9,7 +9,7 @@ use std::io::{IsTerminal, Write};
 use std::ops::Range;
 use std::path::PathBuf;
 use tiercel_config::Loader;
-use tiercel_device::{Clock, MockFaults, MockProfile};
+use tiercel_device::{Clock, MockDrift, MockFaults, MockProfile};
 use tiercel_simulation::{Comparison, Experiment, Outcome, PolicyRuns};
 use tiercel_workload::{Arrival, Class, Workload};
 
@@ -21,6 +21,8 @@ const DEFAULTS: [&str; 4] = [
     "admission.max_queued_requests_per_tier=100000",
     "admission.max_queued_tokens_per_tier=1099511627776",
 ];
+/// What `--drift` without a time stands for.
+const EVERY_OTHER_MINUTE: &str = "every other minute";
 /// Most seeds of one call.
 const MAX_SEEDS: u64 = 1000;
 
@@ -62,9 +64,11 @@ pub(crate) struct Simulate {
     /// Spread of step times: sigma of a log-normal factor of mean 1
     #[arg(long, value_name = "SIGMA", default_value_t = 0.0)]
     noise: f64,
-    /// Steps cost more for a minute (a fifth of their fixed cost), then a minute what the profile says, and so on
-    #[arg(long)]
-    drift: bool,
+    /// Steps cost more (a fifth of their fixed cost) from second A to second B; without A..B for a minute, then a
+    /// minute what the profile says, and so on
+    #[arg(long, value_name = "A..B", value_parser = slow_time, num_args = 0..=1, require_equals = true,
+          default_missing_value = EVERY_OTHER_MINUTE)]
+    drift: Option<MockDrift>,
     /// Faults that the device injects (TOML); benches/faults has an example
     #[arg(long, value_name = "FILE")]
     faults: Option<PathBuf>,
@@ -114,7 +118,7 @@ impl Simulate {
                     profile: profile.clone(),
                     settings: settings.clone(),
                     noise_sigma: self.noise,
-                    drift: self.drift,
+                    drift: self.drift.clone(),
                     faults: faults.clone(),
                 };
                 runs.push(watched_run(&experiment, &name, &mut recording)?);
@@ -127,7 +131,7 @@ impl Simulate {
             load: self.load,
             profile: profile.name,
             noise_sigma: self.noise,
-            drift: self.drift,
+            drift: self.drift.is_some(),
             faults,
             policies,
         };
@@ -213,6 +217,19 @@ fn watched_run(
         eprint!("\r\x1b[K");
     }
     outcome.map_err(|error| recording.failed(Failure::new(error)))
+}
+
+fn slow_time(text: &str) -> Result<MockDrift, String> {
+    if text == EVERY_OTHER_MINUTE {
+        return Ok(MockDrift::default());
+    }
+    let parsed = text.split_once("..").and_then(|(from, until)| {
+        let slow: Range<u64> = from.parse().ok()?..until.parse().ok()?;
+        let us = |s: u64| s.checked_mul(1_000_000);
+        (!slow.is_empty()).then_some(us(slow.start)?..us(slow.end)?)
+    });
+    let slow_us = parsed.ok_or("expected A..B with A below B, whole seconds")?;
+    Ok(MockDrift { slow_us: Some(slow_us), ..MockDrift::default() })
 }
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {

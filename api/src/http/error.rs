@@ -6,9 +6,6 @@ use serde_json::{Value, json};
 use std::fmt;
 use tiercel_actors::{Refusal, RequestFault};
 
-/// When to come back after having waited in vain, ms.
-const TURNED_AWAY_RETRY_MS: u64 = 10_000;
-
 /// A request that is answered with an error. Renders as `{"error": {"message", "type", "param",
 /// "code"}}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,8 +133,8 @@ impl From<RequestFault> for ApiError {
     fn from(fault: RequestFault) -> ApiError {
         let message = fault.to_string();
         match fault {
-            RequestFault::TurnedAway => {
-                ApiError::too_many(message, "overloaded", TURNED_AWAY_RETRY_MS)
+            RequestFault::TurnedAway { retry_after_ms } => {
+                ApiError::too_many(message, "overloaded", retry_after_ms)
             }
             RequestFault::Dropped => ApiError::unavailable(message, "preempted"),
             RequestFault::ShuttingDown => ApiError::unavailable(message, "shutting_down"),

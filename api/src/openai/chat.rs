@@ -7,6 +7,7 @@ use crate::openai::generate::{self, Job};
 use crate::openai::messages;
 use crate::openai::request::{Common, chat_logprobs};
 use crate::openai::response::Style;
+use crate::openai::slo;
 use actix_web::web::{Data, Payload};
 use actix_web::{HttpRequest, HttpResponse};
 use serde_json::Value;
@@ -21,7 +22,8 @@ pub(crate) async fn chat(
     let salt = app.tenants.salt(&request)?;
     let body = body::json(&app, &request, payload).await?;
     let serving = app.accepting()?;
-    let chat = ChatRequest::read(&body, serving.vocab_size())?;
+    let mut chat = ChatRequest::read(&body, serving.vocab_size())?;
+    chat.common.targets = slo::or_of_headers(chat.common.targets, request.headers())?;
     drop(body);
     let answering = Answering::begin(&request);
     serving.check_model(chat.common.model.as_deref())?;

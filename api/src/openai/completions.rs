@@ -6,6 +6,7 @@ use crate::openai::fields::{Fields, wrong};
 use crate::openai::generate::{self, Job};
 use crate::openai::request::{Common, MAX_CHOICES, text_logprobs, token_ids};
 use crate::openai::response::Style;
+use crate::openai::slo;
 use actix_web::web::{Data, Payload};
 use actix_web::{HttpRequest, HttpResponse};
 use serde_json::Value;
@@ -23,7 +24,8 @@ pub(crate) async fn completions(
     let salt = app.tenants.salt(&request)?;
     let body = body::json(&app, &request, payload).await?;
     let serving = app.accepting()?;
-    let text = TextRequest::read(&body, serving.vocab_size())?;
+    let mut text = TextRequest::read(&body, serving.vocab_size())?;
+    text.common.targets = slo::or_of_headers(text.common.targets, request.headers())?;
     drop(body);
     let answering = Answering::begin(&request);
     serving.check_model(text.common.model.as_deref())?;

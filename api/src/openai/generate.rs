@@ -11,7 +11,6 @@ use actix_web::http::header;
 use futures_util::stream::{SelectAll, StreamExt};
 use std::sync::Arc;
 use tiercel_actors::Request;
-use tiercel_config::SloTargets;
 use tiercel_device::{Clock, SamplingParams, TokenId};
 use tiercel_policy::blocks::Salt;
 
@@ -27,7 +26,7 @@ pub(crate) struct Job {
     pub(crate) salt: Salt,
 }
 
-/// Runs the job. The response begins after the engine has accepted every choice.
+/// Runs the job. The response begins after the engine has accepted every choice and begun with one.
 ///
 /// # Errors
 /// [`ApiError`] for a job that cannot run, that was refused, or that failed before its head was sent.
@@ -49,8 +48,8 @@ pub(crate) async fn run(
     if !job.common.stream {
         return collect(envelope, choices, totals).await;
     }
-    let interval_us = app.http.comment_interval_ms * 1_000;
-    let body = sse::stream(envelope, choices, totals, app.clock.clone(), interval_us);
+    let times_us = (app.http.head_wait_ms * 1_000, app.http.comment_interval_ms * 1_000);
+    let body = sse::open(envelope, choices, totals, app.clock.clone(), times_us).await?;
     let body = body.inspect(move |_| _ = &answering);
     Ok(HttpResponse::Ok()
         .content_type("text/event-stream; charset=utf-8")
@@ -85,7 +84,7 @@ async fn submit(serving: &Serving, job: &Job) -> Result<Vec<Choice>, ApiError> {
                 max_tokens,
                 stop_tokens: stop_tokens.clone(),
                 sampling: Arc::new(SamplingParams { seed, ..job.common.sampling.clone() }),
-                targets: SloTargets::default(),
+                targets: job.common.targets,
             };
             let tokens = serving.engine.submit(request).await?;
             let place = (choices.len() as u32, copy == 0);

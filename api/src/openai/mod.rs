@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `chat.rs`, `completions.rs`, `tokens.rs` | one endpoint each |
 //! | `fields.rs` | reads JSON fields, with errors that name their path |
-//! | `request.rs`, `messages.rs` | the fields and their ranges |
+//! | `request.rs`, `messages.rs`, `slo.rs` | the fields and their ranges |
 //! | `generate.rs` | submits every choice, then streams or collects |
 //! | `choice.rs` | one choice: tokens in, text out |
 //! | `response.rs`, `sse.rs` | bodies, chunks, events |
@@ -17,6 +17,7 @@ mod generate;
 mod messages;
 mod request;
 mod response;
+mod slo;
 mod sse;
 mod tokens;
 

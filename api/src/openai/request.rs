@@ -2,8 +2,10 @@
 
 use crate::http::ApiError;
 use crate::openai::fields::{Fields, integer, number, wrong};
+use crate::openai::slo;
 use serde_json::Value;
 use std::ops::RangeInclusive;
+use tiercel_config::SloTargets;
 use tiercel_device::{SamplingParams, Tier, TokenId};
 
 /// Most choices of one request: prompts times `n`.
@@ -39,6 +41,8 @@ pub(crate) struct Common {
     pub(crate) tier: Tier,
     /// Order within the tier.
     pub(crate) priority: i32,
+    /// Latency targets it asks for.
+    pub(crate) targets: SloTargets,
 }
 
 impl Common {
@@ -60,6 +64,7 @@ impl Common {
             ignore_eos: body.boolean("ignore_eos")?,
             tier,
             priority,
+            targets: slo::of_body(body)?,
         })
     }
 }

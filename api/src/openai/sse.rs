@@ -1,5 +1,6 @@
 //! A response as a stream of server-sent events.
 
+use crate::http::ApiError;
 use crate::openai::choice::{Choice, Event};
 use crate::openai::response::{Envelope, Totals};
 use actix_web::web::Bytes;
@@ -25,16 +26,21 @@ struct EventStream {
     ended: bool,
 }
 
-/// The body of a streamed response. `totals` holds the prompt's tokens.
-pub(crate) fn stream(
+/// The body of a streamed response. `totals` holds the prompt's tokens. It is there when the first choice has
+/// begun, or after `head_wait_us`: until then a request that is turned away after all can be told so by its
+/// status.
+///
+/// # Errors
+/// [`ApiError`] if the first that happens is that a choice ends without a complete output.
+pub(crate) async fn open(
     envelope: Envelope,
     choices: Vec<Choice>,
     totals: Totals,
     clock: Clock,
-    comment_interval_us: u64,
-) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    (head_wait_us, comment_interval_us): (u64, u64),
+) -> Result<impl Stream<Item = Result<Bytes, Infallible>>, ApiError> {
     let openings = (0..choices.len() as u32).filter_map(|index| envelope.opening(index));
-    let state = EventStream {
+    let mut state = EventStream {
         ready: openings.map(|chunk| data(&chunk)).collect(),
         events: choices.into_iter().map(Choice::into_events).collect(),
         envelope,
@@ -43,10 +49,16 @@ pub(crate) fn stream(
         comment_interval_us,
         ended: false,
     };
-    stream::unfold(state, |mut state| async move {
+    match state.clock.timeout_us(head_wait_us, state.events.next()).await {
+        Some(Some((_, Event::Failed(error)))) => return Err(error),
+        Some(Some((index, event))) => state.event(index, event),
+        Some(None) => state.end(),
+        None => {}
+    }
+    Ok(stream::unfold(state, |mut state| async move {
         let bytes = state.next().await?;
         Some((Ok(bytes), state))
-    })
+    }))
 }
 
 impl EventStream {

@@ -263,7 +263,7 @@ impl Policy {
                 shedding: SheddingSettings {
                     late: Late::Refuse,
                     max_wait_s: 30.0,
-                    give_up_s: 60.0,
+                    give_up_s: 50.0,
                 },
                 ..PLAIN
             },

@@ -16,6 +16,7 @@ const LONGEST_MS: f64 = 120_000.0;
 pub struct DrainRate {
     gaps_us: VecDeque<u64>,
     sum_us: u64,
+    waiting: u32,
     /// Since when somebody waits and nobody has left; `None` while nobody waits.
     since: Option<Timestamp>,
 }
@@ -23,13 +24,28 @@ pub struct DrainRate {
 impl DrainRate {
     /// A request entered the queue.
     pub fn entered(&mut self, now: Timestamp) {
+        self.waiting += 1;
         self.since.get_or_insert(now);
     }
 
-    /// A request left the queue; `waiting` are still in it.
-    pub fn left(&mut self, waiting: u32, now: Timestamp) {
+    /// Requests in the queue.
+    pub fn waiting(&self) -> u32 {
+        self.waiting
+    }
+
+    /// A request left the queue without having been served; that says nothing of the rate.
+    pub fn gave_up(&mut self) {
+        self.waiting = self.waiting.saturating_sub(1);
+        if self.waiting == 0 {
+            self.since = None;
+        }
+    }
+
+    /// A request of the queue was served.
+    pub fn left(&mut self, now: Timestamp) {
+        self.waiting = self.waiting.saturating_sub(1);
         let gap_us = self.since.map_or(0, |since| now.since_us(since));
-        self.since = (waiting > 0).then_some(now);
+        self.since = (self.waiting > 0).then_some(now);
         if self.gaps_us.len() == DEPARTURES {
             self.sum_us -= self.gaps_us.pop_front().unwrap_or(0);
         }
@@ -37,21 +53,21 @@ impl DrainRate {
         self.sum_us += gap_us;
     }
 
-    /// Expected wait behind `requests`, us, at the recent rate; `None` before anything left. A longer time than
-    /// usual without a departure counts too.
-    pub fn wait_us(&self, requests: u32, now: Timestamp) -> Option<f64> {
+    /// Expected wait of one that comes now, us, at the recent rate; `None` before anything was served. A longer
+    /// time than usual without that counts too.
+    pub fn wait_us(&self, now: Timestamp) -> Option<f64> {
         let left = self.gaps_us.len() as f64;
         let mean_us = (left > 0.0).then(|| self.sum_us as f64 / left)?;
         let since_us = self.since.map_or(0.0, |since| now.since_us(since) as f64);
         let mean_us = mean_us.max((self.sum_us as f64 + since_us) / (left + 1.0));
-        Some(mean_us * f64::from(requests))
+        Some(mean_us * f64::from(self.waiting))
     }
+}
 
-    /// When those `requests` will have left, ms from now, between 1 s and 2 min.
-    pub fn retry_after_ms(&self, requests: u32, now: Timestamp) -> u64 {
-        let wait_ms = self.wait_us(requests, now).map_or(UNKNOWN_MS, |us| us / 1000.0);
-        wait_ms.ceil().clamp(1_000.0, LONGEST_MS) as u64
-    }
+/// When to come back after a wait of that length, ms: between 1 s and 2 min; `None` if nothing is known.
+pub fn retry_after_ms(wait_us: Option<f64>) -> u64 {
+    let wait_ms = wait_us.map_or(UNKNOWN_MS, |us| us / 1000.0);
+    wait_ms.ceil().clamp(1_000.0, LONGEST_MS) as u64
 }
 
 #[cfg(test)]
@@ -60,18 +76,35 @@ mod tests {
 
     const S: u64 = 1_000_000;
 
-    #[test]
-    fn the_retry_time_follows_the_drain_rate() {
+    fn queue(waiting: u32) -> DrainRate {
         let mut rate = DrainRate::default();
-        assert_eq!(rate.retry_after_ms(5, Timestamp(0)), 10_000, "nothing known yet");
-        rate.entered(Timestamp(0));
-        for second in 1..=10 {
-            rate.left(5, Timestamp(second * S));
+        for _ in 0..waiting {
+            rate.entered(Timestamp(0));
         }
-        assert_eq!(rate.retry_after_ms(20, Timestamp(10 * S)), 20_000);
-        assert_eq!(rate.retry_after_ms(1000, Timestamp(10 * S)), 120_000);
-        assert_eq!(rate.retry_after_ms(0, Timestamp(10 * S)), 1_000);
-        assert_eq!(rate.retry_after_ms(20, Timestamp(22 * S)), 40_000, "nobody left for 12 s");
+        rate
+    }
+
+    #[test]
+    fn the_wait_follows_the_drain_rate() {
+        let mut rate = queue(30);
+        assert_eq!(rate.wait_us(Timestamp(0)), None, "nothing known yet");
+        for second in 1..=10 {
+            rate.left(Timestamp(second * S));
+        }
+        assert_eq!(rate.wait_us(Timestamp(10 * S)), Some(20e6));
+        assert_eq!(rate.wait_us(Timestamp(22 * S)), Some(40e6), "nobody left for 12 s");
+        rate.gave_up();
+        assert_eq!(
+            rate.wait_us(Timestamp(10 * S)),
+            Some(19e6),
+            "one less to wait for, at the same rate"
+        );
+    }
+
+    #[test]
+    fn retry_times_are_bounded() {
+        let waits = [None, Some(0.0), Some(20e6), Some(1e9)];
+        assert_eq!(waits.map(retry_after_ms), [10_000, 1_000, 20_000, 120_000]);
     }
 
     #[test]
@@ -79,8 +112,11 @@ mod tests {
         let mut rate = DrainRate::default();
         for minute in 0..40 {
             rate.entered(Timestamp(60 * minute * S));
-            rate.left(0, Timestamp((60 * minute + 1) * S));
+            rate.left(Timestamp((60 * minute + 1) * S));
         }
-        assert_eq!(rate.wait_us(3, Timestamp(9000 * S)), Some(3e6));
+        for _ in 0..3 {
+            rate.entered(Timestamp(9000 * S));
+        }
+        assert_eq!(rate.wait_us(Timestamp(9000 * S)), Some(3e6));
     }
 }

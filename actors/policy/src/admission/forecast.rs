@@ -56,6 +56,8 @@ pub struct Capacity {
     pub prompts_us: f64,
     /// Time that prompts without a first token still take, by tier, us.
     pub backlog_us: [f64; TIERS],
+    /// Expected wait in each tier's queue, us, as fast as it drained lately; `None` if nothing is known.
+    pub queue_us: [Option<f64>; TIERS],
     /// Time that a token of a prompt takes, what is found cached included, us.
     pub token_us: f64,
     /// What to do with requests for which there is no time.
@@ -85,6 +87,12 @@ impl Forecast {
         self.capacity.shedding
     }
 
+    /// How long a request of the tier would wait as fast as its queue drained lately, us; `None` if nothing is
+    /// known.
+    pub fn queue_us(&self, tier: Tier) -> Option<f64> {
+        self.capacity.queue_us[tier.index()]
+    }
+
     /// A request was let in.
     pub fn arrived(&mut self, tier: Tier, prompt: u32, now: Timestamp) {
         let us = self.capacity.token_us * f64::from(prompt);
@@ -97,6 +105,13 @@ impl Forecast {
         self.arrived_us[tier.index()] += us;
     }
 
+    /// Time until the first token of a request if nobody else were there, us.
+    pub fn alone_us(&self, prompt: u32) -> f64 {
+        let Capacity { step_us, prompts_us, token_us, .. } = self.capacity;
+        let share = (prompts_us / step_us.max(1.0)).max(LEAST_SHARE);
+        token_us * f64::from(prompt) / share + step_us
+    }
+
     /// Time until the first token of a request that comes now, us.
     pub fn first_token_us(&self, tier: Tier, prompt: u32, now: Timestamp) -> f64 {
         let Capacity { step_us, prompts_us, backlog_us, token_us, .. } = self.capacity;
@@ -107,5 +122,86 @@ impl Forecast {
         let work_us = ahead(&backlog_us) + ahead(&self.arrived_us) + token_us * f64::from(prompt);
         // The step under way is half over on average, and the first token comes at the end of one.
         work_us / share + step_us
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Steps of 30 ms, a third of it for prompts, 100 us a token.
+    fn capacity() -> Capacity {
+        Capacity { step_us: 30_000.0, prompts_us: 10_000.0, token_us: 100.0, ..Capacity::default() }
+    }
+
+    fn forecast(backlog_us: [f64; TIERS]) -> Forecast {
+        let mut forecast = Forecast::default();
+        forecast.update(Capacity { backlog_us, ..capacity() });
+        forecast
+    }
+
+    const NOW: Timestamp = Timestamp(60_000_000);
+
+    #[test]
+    fn better_and_equal_tiers_go_first() {
+        let forecast = forecast([0.0, 5_000.0, 20_000.0, 40_000.0]);
+        let ms = |tier| forecast.first_token_us(tier, 100, NOW) / 1000.0;
+        // A prompt of 10 ms behind the others, at a third of the time, and the step it ends with.
+        assert_eq!(ms(Tier::Premium), 3.0 * (10.0 + 5.0) + 30.0);
+        assert_eq!(ms(Tier::Standard), 3.0 * (10.0 + 25.0) + 30.0);
+        assert_eq!(ms(Tier::Background), 3.0 * (10.0 + 65.0) + 30.0);
+        assert_eq!(forecast.alone_us(100) / 1000.0, 3.0 * 10.0 + 30.0);
+    }
+
+    #[test]
+    fn arrivals_count_until_the_next_report_and_better_ones_as_a_rate_after_it() {
+        let mut forecast = forecast([0.0; TIERS]);
+        let alone_us = forecast.alone_us(100);
+        forecast.arrived(Tier::Premium, 300, NOW);
+        let behind_us = forecast.first_token_us(Tier::Standard, 100, NOW);
+        // 30 ms of premium's in 3 s are a hundredth of the time.
+        assert!(
+            (behind_us - (40_000.0 / (1.0 / 3.0 - 0.01) + 30_000.0)).abs() < 1.0,
+            "{behind_us}"
+        );
+        forecast.update(capacity());
+        let next_us = forecast.first_token_us(Tier::Standard, 100, NOW);
+        assert!(alone_us < next_us && next_us < behind_us, "{next_us}");
+        assert_eq!(
+            forecast.first_token_us(Tier::Premium, 100, NOW),
+            alone_us,
+            "its own rate is no one before it"
+        );
+        let later_us = forecast.first_token_us(Tier::Standard, 100, NOW + 60_000_000);
+        assert!((later_us - alone_us).abs() < 1.0, "forgotten");
+    }
+
+    #[test]
+    fn however_much_better_tiers_took_a_forecast_is_finite() {
+        let mut forecast = forecast([0.0; TIERS]);
+        for _ in 0..1000 {
+            forecast.arrived(Tier::Premium, 1000, NOW);
+        }
+        let us = forecast.first_token_us(Tier::Standard, 100, NOW);
+        assert!(us.is_finite() && us > 1e9);
+        assert!(Forecast::default().first_token_us(Tier::Standard, 100, NOW).is_finite());
+    }
+
+    #[test]
+    fn the_margin_settles_where_as_many_are_late_as_may_be() {
+        let mut margin = Margin::default();
+        for number in 0..20_000 {
+            // Whoever is let in with less than 0.8 of the target is in time, of the others every second is late.
+            margin.observe(margin.share() > 0.8 && number % 2 == 0);
+        }
+        assert!((0.78..0.83).contains(&margin.share()), "{}", margin.share());
+        for _ in 0..100 {
+            margin.observe(true);
+        }
+        assert_eq!(margin.share(), MARGINS.0);
+        for _ in 0..10_000 {
+            margin.observe(false);
+        }
+        assert_eq!(margin.share(), MARGINS.1);
     }
 }

@@ -3,7 +3,7 @@
 mod drain;
 mod forecast;
 
-pub use drain::DrainRate;
+pub use drain::{DrainRate, retry_after_ms};
 pub use forecast::{Capacity, Forecast, Margin};
 
 use tiercel_config::AdmissionSettings;

@@ -5,12 +5,12 @@ use crate::scheduler::cost::StepWork;
 use crate::scheduler::pace::AIM;
 use crate::scheduler::state::Scheduler;
 use tiercel_config::Budget;
-use tiercel_device::Tier;
+use tiercel_device::{Tier, Timestamp};
 
 impl Scheduler {
     /// The time there is for prompts, and what those that wait will take of it. Without shedding in it if steps
     /// are of a fixed size: then nobody knows.
-    pub fn capacity(&self) -> Capacity {
+    pub fn capacity(&self, now: Timestamp) -> Capacity {
         let mut streams = StepWork::default();
         let mut target_us = f64::INFINITY;
         let mut backlog_us = [0.0; Tier::ALL.len()];
@@ -39,6 +39,7 @@ impl Scheduler {
             step_us,
             prompts_us: step_us - bare_us,
             backlog_us,
+            queue_us: Tier::ALL.map(|tier| self.drain[tier.index()].wait_us(now)),
             token_us,
             shedding: slack.then_some(self.shedding),
         }

@@ -1,5 +1,6 @@
 //! What happens to sequences between plans: they arrive, end, are commanded, and steps complete.
 
+use crate::admission::retry_after_ms;
 use crate::blocks::Salt;
 use crate::protocol::StoreEvent;
 use crate::scheduler::outcome::{Effect, EndReport, FinishReason, PreemptDecision, RequestFault};
@@ -20,6 +21,7 @@ impl Scheduler {
         let mut sequence = Sequence::new(new, self.limits.block_size);
         self.place_new(&mut sequence);
         self.noticed();
+        self.drain[sequence.tier.index()].entered(sequence.arrival);
         self.sequences.insert(sequence);
     }
 
@@ -53,7 +55,21 @@ impl Scheduler {
         };
         let waiting = self.sequences.queue().map(|(_, sequence)| sequence);
         let expired: Vec<SeqId> = waiting.filter(expired).map(|sequence| sequence.id).collect();
-        expired.into_iter().filter_map(|seq| self.fail(seq, RequestFault::TurnedAway)).collect()
+        expired.into_iter().filter_map(|seq| self.turn_away(seq, now)).collect()
+    }
+
+    /// Turns away the worst-ranked sequence of a worse tier than `tier` that has not started, so that somebody
+    /// of that tier can have its place; `None` if there is none.
+    pub fn displace(&mut self, tier: Tier, now: Timestamp) -> Option<Effect> {
+        let worse = |sequence: &&Sequence| sequence.tier > tier && !sequence.was_open();
+        let worst = self.sequences.queue().rev().map(|(_, sequence)| sequence).find(worse)?.id;
+        self.turn_away(worst, now)
+    }
+
+    fn turn_away(&mut self, seq: SeqId, now: Timestamp) -> Option<Effect> {
+        let tier = self.sequences.get(seq)?.tier;
+        let retry_after_ms = retry_after_ms(self.drain[tier.index()].wait_us(now));
+        self.fail(seq, RequestFault::TurnedAway { retry_after_ms })
     }
 
     /// Holds or releases a sequence; whether it is live.
@@ -71,6 +87,10 @@ impl Scheduler {
     /// Changes tier and priority from the next plan on; whether the sequence is live.
     pub fn reprioritize(&mut self, seq: SeqId, tier: Tier, priority: i32) -> bool {
         let Some(mut sequence) = self.sequences.remove(seq) else { return false };
+        if sequence.first_token_at.is_none() {
+            self.drain[sequence.tier.index()].gave_up();
+            self.drain[tier.index()].entered(sequence.arrival);
+        }
         (sequence.tier, sequence.priority) = (tier, priority);
         self.place(&mut sequence);
         self.sequences.insert(sequence);
@@ -152,6 +172,9 @@ impl Scheduler {
             return;
         }
         let first = sequence.first_token_at.is_none();
+        if first {
+            self.drain[sequence.tier.index()].left(now);
+        }
         sequence.push(sampled.token, now, self.limits.block_size);
         effects.push(Effect::Token {
             seq,
@@ -219,6 +242,9 @@ impl Scheduler {
     ) -> Option<EndReport> {
         let sequence = self.sequences.remove(seq)?;
         self.suspects.remove(&seq);
+        if sequence.first_token_at.is_none() {
+            self.drain[sequence.tier.index()].gave_up();
+        }
         let complete = matches!(outcome, Some(Ok(_)));
         self.learn_from(&sequence, complete);
         if let Some(at) = sequence.last_token_at.filter(|_| complete) {

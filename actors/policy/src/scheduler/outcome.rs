@@ -31,8 +31,14 @@ pub enum RequestFault {
     #[error("preempted by a more important request; retry when the server is less busy")]
     Dropped,
     /// It had not started when waiting was no use any more, or somebody better needed its place.
-    #[error("the server is overloaded and could not start this request; retry later")]
-    TurnedAway,
+    #[error(
+        "overloaded: this request could not be started; retry in {} s",
+        retry_after_ms.div_ceil(1000)
+    )]
+    TurnedAway {
+        /// Estimated time until it could be, ms.
+        retry_after_ms: u64,
+    },
     /// The model's output for this request was unusable.
     #[error("the model failed on this request: {0}")]
     Model(String),

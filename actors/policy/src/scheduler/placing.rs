@@ -26,7 +26,7 @@ impl Scheduler {
     /// Places a sequence by its tier and priority as they are.
     pub(crate) fn place(&self, sequence: &mut Sequence) {
         let of_tier = targets_of(&self.slo, sequence.tier).of_prompt(sequence.prompt_len());
-        sequence.targets = of_tier.replaced_by(&sequence.asked);
+        sequence.targets = of_tier.asked(&sequence.asked, self.slo.requests_may_tighten);
         let order = self.settings.order;
         let tiered = order == Order::Tier;
         let key = match order {

@@ -77,7 +77,7 @@ impl Roster {
     }
 
     /// Those that wait and are not held, in order of service.
-    pub(crate) fn queue(&self) -> impl Iterator<Item = (Rank, &Sequence)> {
+    pub(crate) fn queue(&self) -> impl DoubleEndedIterator<Item = (Rank, &Sequence)> {
         self.queue.iter().filter_map(|rank| Some((*rank, self.waiting.get(&rank.seq())?)))
     }
 

@@ -1,5 +1,6 @@
 //! The scheduler's state and what can be read of it.
 
+use crate::admission::DrainRate;
 use crate::protocol::Progress;
 use crate::scheduler::cost::{CostError, CostModel, StepWork};
 use crate::scheduler::guard::Guard;
@@ -11,7 +12,7 @@ use std::collections::BTreeSet;
 use tiercel_config::{
     EngineSettings, Policy, PreemptionSettings, SchedulerSettings, SheddingSettings, SloSettings,
 };
-use tiercel_device::{DeviceInfo, DeviceProfile, SeqId, StepId, Timestamp};
+use tiercel_device::{DeviceInfo, DeviceProfile, SeqId, StepId, Tier, Timestamp};
 
 /// Every live sequence's state, and the cycle of plan, grant, step. See the module's documentation.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub struct Scheduler {
     pub(crate) limits: Limits,
     pub(crate) cost: CostModel,
     pub(crate) guard: Guard,
+    /// How fast those without a first token get one, by tier.
+    pub(crate) drain: [DrainRate; Tier::ALL.len()],
     /// Share of a prompt that is found in the prefix cache, lately.
     pub(crate) hit_share: f64,
     pub(crate) predictor: LengthPredictor,
@@ -177,6 +180,7 @@ impl Scheduler {
             },
             cost: CostModel::new(profile, info),
             guard: Guard::default(),
+            drain: Default::default(),
             hit_share: 0.0,
             predictor: LengthPredictor::new(),
             fair: FairQueue::default(),

@@ -151,8 +151,10 @@ fn may_fail(scenario: &Scenario, client: &Client, why: &RequestFault) -> bool {
     let stall_us = scenario.settings.stream.stall_timeout_ms * 1000;
     match why {
         RequestFault::Dropped => may_drop(scenario),
-        // Nothing takes so long in a scenario, or else it is stuck.
-        RequestFault::TurnedAway => false,
+        // Nothing takes so long in a scenario, or else it is stuck; but a better one may need the place.
+        RequestFault::TurnedAway { .. } => {
+            scenario.clients.len() as u32 > scenario.settings.admission.max_requests / 2
+        }
         RequestFault::Stalled => matches!(client.habit, Habit::ReadsLate(us) if us >= stall_us),
         RequestFault::ShuttingDown => drained_amid(scenario),
         RequestFault::Step(_) => scenario.faults.step_fails > 0.0 || scenario.loses_device(),

@@ -42,7 +42,7 @@ impl Run {
             profile: MockProfile::named("llama70b-tp8-a100").expect("built in"),
             settings,
             noise_sigma: 0.1,
-            drift: false,
+            drift: None,
             faults: MockFaults::default(),
         };
         experiment.workload.simulation.device_blocks = Some(700);

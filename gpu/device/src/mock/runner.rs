@@ -170,7 +170,7 @@ impl Engine {
         let noise = self.noise.noise(self.options.noise_sigma);
         let work = Work::of(batch, &self.sequences);
         let now = self.options.clock.now();
-        let base_factor = self.options.drift.map_or(1.0, |drift| drift.factor(now));
+        let base_factor = self.options.drift.as_ref().map_or(1.0, |drift| drift.factor(now));
         (step_us(&self.options.profile, base_factor, work) * noise * slow).round() as u64
     }
 

@@ -1,0 +1,132 @@
+//! More requests than there is time for: who is told so, when, and what becomes of those let in.
+
+use super::settled;
+use tiercel_actors::{Refusal, Request, RequestFault, StreamEvent};
+use tiercel_config::Late;
+use tiercel_device::{Clock, Tier, TokenId};
+use tiercel_simulation::{Laboratory, collect, request, simulate};
+
+const PROMPT: usize = 200;
+
+/// A device on which a prompt takes four steps, and a promise that a few of them can be kept at once.
+fn busy(clock: Clock, late: Late) -> Laboratory {
+    let mut laboratory = Laboratory::tiny(clock);
+    let settings = &mut laboratory.settings;
+    settings.scheduler.max_num_batched_tokens = 64;
+    settings.shedding.late = late;
+    settings.slo.standard.ttft_ms = Some(40.0);
+    laboratory.device.device_blocks = 1000;
+    laboratory.device.profile.prefill_token_us = 20.0;
+    laboratory
+}
+
+fn prompt(number: u32) -> Vec<TokenId> {
+    (0..PROMPT as u32).map(|at| 1 + (7 * number + at) % 900).collect()
+}
+
+#[test]
+fn who_would_be_late_is_told_at_once_and_let_in_when_told_to_come_back() {
+    simulate(async |clock| {
+        let engine = busy(clock.clone(), Late::Refuse).start();
+        // What a step takes is known from the first on.
+        collect(engine.submit(request(&prompt(0), 1)).await.unwrap()).await;
+        let mut readers = Vec::new();
+        let came = clock.now();
+        let refusal = loop {
+            assert!(readers.len() < 100, "nobody is refused");
+            match engine.submit(request(&prompt(1 + readers.len() as u32), 1)).await {
+                Ok(stream) => readers.push(actix_rt::spawn(collect(stream))),
+                Err(refusal) => break refusal,
+            }
+        };
+        assert_eq!(clock.now(), came, "a refusal takes no time");
+        let Refusal::Late { tier, expected_ms, limit_ms, retry_after_ms } = refusal else {
+            panic!("{refusal:?}");
+        };
+        assert_eq!((tier, limit_ms), (Tier::Standard, 40));
+        assert!(readers.len() > 1, "the first fits beside one that waits");
+        assert!(expected_ms >= 20, "half of the target is always trusted: {expected_ms}");
+        // Better and worse tiers are not concerned: one goes before them, the other promises no first token.
+        for tier in [Tier::Premium, Tier::Background] {
+            let other = Request { tier, ..request(&prompt(200 + tier as u32), 1) };
+            readers.push(actix_rt::spawn(collect(engine.submit(other).await.unwrap())));
+        }
+        clock.sleep_us(retry_after_ms * 1000).await;
+        let back = engine.submit(request(&prompt(300), 1)).await.expect("the time told was honest");
+        assert_eq!(collect(back).await.tokens.len(), 1);
+        for reader in readers {
+            assert_eq!(reader.await.unwrap().tokens.len(), 1);
+        }
+        settled(&engine).await;
+    });
+}
+
+/// When the first tokens come of sixteen requests at once, which take 75 ms, and one that comes after them, us.
+async fn first_tokens(clock: &Clock, late: Late) -> Vec<u64> {
+    let engine = busy(clock.clone(), late).start();
+    let came = clock.now();
+    let mut readers = Vec::new();
+    for number in 0..17 {
+        if number == 16 {
+            clock.sleep_us(25_000).await;
+        }
+        let mut stream = engine.submit(request(&prompt(number), 1)).await.unwrap();
+        let clock = clock.clone();
+        readers.push(actix_rt::spawn(async move {
+            assert!(matches!(stream.next().await, Some(StreamEvent::Token { .. })));
+            clock.now().since_us(came)
+        }));
+    }
+    let mut firsts = Vec::new();
+    for reader in readers {
+        firsts.push(reader.await.unwrap());
+    }
+    firsts
+}
+
+#[test]
+fn who_is_late_goes_behind_those_who_can_be_in_time() {
+    simulate(async |clock| {
+        let waiting = first_tokens(&clock, Late::Wait).await;
+        assert!(waiting.is_sorted(), "in order of arrival: {waiting:?}");
+        let firsts = first_tokens(&clock, Late::BestEffort).await;
+        assert!(firsts[16] < firsts[15], "the last to come can be in time: {firsts:?}");
+        assert!(firsts[16] - 25_000 <= 40_000, "and is: {firsts:?}");
+        assert!(waiting[16] - 25_000 > 40_000, "which it would not have been: {waiting:?}");
+    });
+}
+
+#[test]
+fn who_cannot_start_for_too_long_is_turned_away_and_premium_never() {
+    simulate(async |clock| {
+        let mut laboratory = busy(clock.clone(), Late::Wait);
+        laboratory.settings.scheduler.max_num_seqs = 1;
+        laboratory.settings.shedding.give_up_s = 0.5;
+        laboratory.device.profile.step_base_us = 1000.0;
+        let engine = laboratory.start();
+        let long = Request { tier: Tier::Premium, ..request(&[1, 2, 3], 1500) };
+        let running = engine.submit(long).await.unwrap();
+        let reader = actix_rt::spawn(collect(running));
+        let mut waiting = Vec::new();
+        for tier in [Tier::Premium, Tier::Standard, Tier::Background] {
+            let stream = engine.submit(Request { tier, ..request(&[4, 5], 1) }).await.unwrap();
+            waiting.push(actix_rt::spawn(collect(stream)));
+        }
+        let ends: Vec<_> = {
+            let mut ends = Vec::new();
+            for waits in waiting {
+                ends.push(waits.await.unwrap().end);
+            }
+            ends
+        };
+        assert!(matches!(ends[0], Some(StreamEvent::Finished { .. })), "{ends:?}");
+        for end in &ends[1..] {
+            let Some(StreamEvent::Failed(RequestFault::TurnedAway { retry_after_ms })) = end else {
+                panic!("{end:?}");
+            };
+            assert!((1_000..=120_000).contains(retry_after_ms));
+        }
+        assert_eq!(reader.await.unwrap().tokens.len(), 1500);
+        settled(&engine).await;
+    });
+}
