@@ -92,15 +92,15 @@ impl Admission {
             let trusted = if tier == Tier::Standard { self.margin.share() } else { 1.0 };
             // What takes too long even when nobody else is there gets no better by coming back.
             let alone_us = ALONE_TIMES * self.forecast.alone_us(prompt);
-            (expected_us > (limit_us * trusted).max(alone_us)).then_some((expected_us, limit_us))
+            let limit_us = (limit_us * trusted).max(alone_us);
+            (expected_us > limit_us).then_some((expected_us, limit_us))
         });
         let Some((expected_us, limit_us)) = behind else { return Ok(()) };
-        let too_long_us = (expected_us - limit_us).max(0.0);
         Err(Refusal::Late {
             tier,
             expected_ms: (expected_us / 1000.0) as u64,
             limit_ms: (limit_us / 1000.0) as u64,
-            retry_after_ms: retry_after_ms(Some(too_long_us)),
+            retry_after_ms: retry_after_ms(Some(expected_us - limit_us)),
         })
     }
 

@@ -39,7 +39,7 @@ enum Command {
     Serve(serve::Serve),
     Pull(pull::Pull),
     Bench(bench::Bench),
-    Simulate(simulate::Simulate),
+    Simulate(Box<simulate::Simulate>),
     Policy(policy::PolicyCommand),
     Trace(trace::Trace),
 }

@@ -262,8 +262,8 @@ impl Policy {
                 },
                 shedding: SheddingSettings {
                     late: Late::Refuse,
-                    max_wait_s: 30.0,
-                    give_up_s: 50.0,
+                    max_wait_s: 40.0,
+                    give_up_s: 55.0,
                 },
                 ..PLAIN
             },

@@ -174,6 +174,7 @@ impl Scheduler {
         let first = sequence.first_token_at.is_none();
         if first {
             self.drain[sequence.tier.index()].left(now);
+            self.guard.started(sequence, now);
         }
         sequence.push(sampled.token, now, self.limits.block_size);
         effects.push(Effect::Token {

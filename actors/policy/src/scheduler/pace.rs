@@ -28,8 +28,8 @@ const FIRST_TOKEN_MARGIN: f64 = 10.0;
 /// That error is taken to be at least this, as a share of the step: little is known of it at first.
 const LEAST_ERROR: f64 = 0.03;
 /// Share of the target for the first token over which background streams give way to a prompt. Less costs them
-/// more, more leaves no time in hand when many come.
-const EAGER: f64 = 0.25;
+/// more, more leaves no time in hand when many come: it becomes less when standard first tokens come late.
+const EAGER: f64 = 0.5;
 /// How far behind a stream may be and still set the pace, in times of its target. What is further behind was
 /// held up by something that shorter steps do not cure: its reader, an operator, a preemption. Not much less:
 /// where long steps put every stream behind, without a pace they would only get longer.
@@ -123,6 +123,7 @@ impl Scheduler {
         now: Timestamp,
     ) {
         pace.better_us = 0.0;
+        let haste = self.guard.haste(now);
         for tier in Tier::ALL {
             let prompts = candidates.iter().filter(|share| !share.decoding);
             let prompts = prompts.map(|share| share.sequence).filter(|s| s.tier == tier);
@@ -131,7 +132,7 @@ impl Scheduler {
                 self.demand(prompt, step_us, tier < paced, now, &mut demand);
             }
             let pressing_us = demand.in_step(step_us, bare_us);
-            let eager_us = prompts.map(|prompt| self.eager_us(prompt, step_us)).sum();
+            let eager_us = prompts.map(|prompt| self.eager_us(prompt, step_us, haste)).sum();
             pace.pressing_us[tier.index()] = pressing_us;
             pace.better_us += pressing_us.max(eager_us);
         }
@@ -199,7 +200,7 @@ impl Scheduler {
 
     /// Time that a step of `step_us` had better give a prompt of a better tier than background than it gives
     /// background streams: some time in hand for those that may come.
-    fn eager_us(&self, prompt: &Sequence, step_us: f64) -> f64 {
+    fn eager_us(&self, prompt: &Sequence, step_us: f64, haste: f64) -> f64 {
         let Some(target_ms) =
             prompt.targets.ttft_ms.filter(|_| prompt.served_as() < Tier::Background)
         else {
@@ -207,7 +208,7 @@ impl Scheduler {
         };
         let left = prompt.left_to_compute();
         let left_us = self.cost.prefill_us(left, prompt.len() - left);
-        left_us.min(left_us * step_us / (target_ms * 1000.0 * EAGER))
+        left_us.min(left_us * step_us / (target_ms * 1000.0 * EAGER * (1.0 - haste)))
     }
 
     /// Adds what a prompt must be given for its first token to come in time. One that is late whatever is done

@@ -228,3 +228,28 @@ fn worse_tiers_leave_more_of_the_step_the_more_premium_missed() {
     };
     assert_eq!((forgotten(0), forgotten(600_000_000)), (36, 38), "a burst is no reason for ever");
 }
+
+#[test]
+fn background_gives_way_the_earlier_the_more_standard_first_tokens_came_late() {
+    let background_decodes = |late: u32| {
+        let mut s = paced();
+        s.settings.pause_background = true;
+        s.shedding.late = Late::Wait;
+        (s.slo.standard.ttft_ms, s.slo.standard.tpot_ms) = (Some(10.0), None);
+        for id in 0..late {
+            let late = sequence(100 + u64::from(id), Tier::Standard, 4);
+            s.enqueue(NewSequence { max_tokens: 1, arrival: Timestamp(5_000), ..late });
+            let batch = submit(&mut s);
+            s.step_done(sampled(&batch), Timestamp(20_000));
+        }
+        stream(&mut s, Tier::Premium, 100, 20_000);
+        s.enqueue(NewSequence { max_tokens: 100, ..sequence(2, Tier::Background, 4) });
+        let batch = submit(&mut s);
+        s.step_done(sampled(&batch), Timestamp(20_000));
+        // Due in 10 ms: 2 ms of prompt, of which a step of 490 us should have 196 within half of that time.
+        s.enqueue(NewSequence { arrival: Timestamp(20_000), ..sequence(3, Tier::Standard, 200) });
+        decodes(&mut s, 20_000)[2]
+    };
+    assert_eq!(background_decodes(0), 1, "there is time");
+    assert_eq!(background_decodes(16), 0, "within a tenth of it");
+}

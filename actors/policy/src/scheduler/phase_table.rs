@@ -27,11 +27,13 @@ const PHASES: [(&str, Setup); 7] = [
 
 type Event = fn(&mut Scheduler, Option<&StepBatch>) -> String;
 
-const EVENTS: [(&str, Event); 13] = [
+const EVENTS: [(&str, Event); 15] = [
     ("cancel", |s, _| match s.cancel(ID) {
         Some(_) => "ends".into(),
         None => "unknown".into(),
     }),
+    ("displaced", |s, _| turned_away(s.displace(Tier::Standard, NOW).is_some())),
+    ("waits too long", |s, _| turned_away(!s.expire(Timestamp(1_000_000_000)).is_empty())),
     ("hold", |s, _| {
         s.set_hold(ID, Hold::Operator, true);
         let planned = s.plan(NOW).is_some_and(|request| {
@@ -84,6 +86,10 @@ const EVENTS: [(&str, Event); 13] = [
         if again { "gives what it kept" } else { "loses its blocks" }.into()
     }),
 ];
+
+fn turned_away(somebody: bool) -> String {
+    if somebody { "turned away" } else { "nothing" }.into()
+}
 
 fn names(request: &StepRequest, seq: SeqId) -> bool {
     request.wants.iter().any(|want| want.ticket.seq == seq)

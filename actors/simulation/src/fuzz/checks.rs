@@ -134,7 +134,7 @@ fn may_refuse(scenario: &Scenario, why: &Refusal, fits: bool) -> bool {
         Refusal::Late { expected_ms, limit_ms, retry_after_ms, .. } => {
             let knows = scenario.settings.scheduler.budget == Budget::Slack;
             (knows || changes_policy(scenario))
-                && 2 * expected_ms + 1 >= *limit_ms
+                && expected_ms >= limit_ms
                 && (1_000..=120_000).contains(retry_after_ms)
         }
         Refusal::QueueFull { retry_after_ms, .. } => {

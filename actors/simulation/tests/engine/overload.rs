@@ -43,9 +43,13 @@ fn who_would_be_late_is_told_at_once_and_let_in_when_told_to_come_back() {
         let Refusal::Late { tier, expected_ms, limit_ms, retry_after_ms } = refusal else {
             panic!("{refusal:?}");
         };
-        assert_eq!((tier, limit_ms), (Tier::Standard, 40));
+        assert_eq!(tier, Tier::Standard);
+        assert!(
+            (20..=48).contains(&limit_ms),
+            "the target, as far as forecasts are trusted: {limit_ms}"
+        );
         assert!(readers.len() > 1, "the first fits beside one that waits");
-        assert!(expected_ms >= 20, "half of the target is always trusted: {expected_ms}");
+        assert!(expected_ms >= limit_ms);
         // Better and worse tiers are not concerned: one goes before them, the other promises no first token.
         for tier in [Tier::Premium, Tier::Background] {
             let other = Request { tier, ..request(&prompt(200 + tier as u32), 1) };
