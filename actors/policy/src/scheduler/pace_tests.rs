@@ -201,8 +201,10 @@ fn streams_of_worse_tiers_sit_out_steps_that_premium_cannot_afford() {
 
 #[test]
 fn worse_tiers_leave_more_of_the_step_the_more_premium_missed() {
-    let budget = |misses: u32| {
+    let budget = |misses: u32, prompt: NewSequence| {
         let mut s = paced();
+        s.shedding.late = Late::Wait;
+        s.slo.standard.ttft_ms = Some(10.0);
         for id in 0..misses {
             let late = sequence(100 + u64::from(id), Tier::Premium, 4);
             s.enqueue(NewSequence { max_tokens: 1, arrival: Timestamp(5_000), ..late });
@@ -211,12 +213,16 @@ fn worse_tiers_leave_more_of_the_step_the_more_premium_missed() {
             s.step_done(sampled(&batch), Timestamp(20_000));
         }
         stream(&mut s, Tier::Premium, 100, 20_000);
-        s.enqueue(sequence(2, Tier::Background, 200));
+        s.enqueue(prompt);
         tokens(&mut s, 2, 20_000)
     };
-    assert_eq!(budget(0), 38);
-    assert_eq!(budget(1), 36, "4 % of 490 us less");
-    assert_eq!(budget(9), 29, "20 % at most");
+    // One that fills the step, and one that is due but does not go before a premium stream.
+    let due = NewSequence { arrival: Timestamp(11_000), ..sequence(2, Tier::Standard, 200) };
+    for prompt in [sequence(2, Tier::Background, 200), due] {
+        assert_eq!(budget(0, prompt.clone()), 38);
+        assert_eq!(budget(1, prompt.clone()), 36, "4 % of 490 us less");
+        assert_eq!(budget(9, prompt), 29, "20 % at most");
+    }
     let forgotten = |later: u64| {
         let mut s = paced();
         s.enqueue(NewSequence { max_tokens: 1, ..sequence(9, Tier::Premium, 4) });
