@@ -2,7 +2,8 @@
 
 use crate::lifeline::Lifeline;
 use crate::messages::{
-    CloseDoor, Enqueue, GetQueued, Headroom, LeftQueue, QueuedPlaces, Shutdown, Submit, TimeLeft,
+    CloseDoor, Consider, Enqueue, GetQueued, Headroom, LeftQueue, QueuedPlaces, Shutdown, Submit,
+    TimeLeft,
 };
 use crate::request::{Refusal, Request};
 use crate::scheduler::SchedulerActor;
@@ -104,7 +105,8 @@ impl Admission {
         })
     }
 
-    fn admit(&mut self, request: &Request, now: Timestamp) -> Result<SeqId, Refusal> {
+    /// Whether the request may enter, and if it may the queue of its tier with it in it.
+    fn consider(&self, request: &Request, now: Timestamp) -> Result<Queue, Refusal> {
         if !self.open {
             return Err(Refusal::ShuttingDown);
         }
@@ -112,7 +114,7 @@ impl Admission {
         fits(prompt, request.max_tokens, &self.info).map_err(Refusal::NeverFits)?;
         let tier = request.tier;
         self.in_time(request, now)?;
-        let queue = &mut self.queues[tier.index()];
+        let mut queue = self.queues[tier.index()];
         if let Err(limit) = queue.enter(prompt, &self.settings) {
             let retry_after_ms = retry_after_ms(self.forecast.queue_us(tier));
             // A tier that misses its targets is not worth a quick retry.
@@ -120,6 +122,12 @@ impl Admission {
             let retry_after_ms = if late { retry_after_ms.max(5_000) } else { retry_after_ms };
             return Err(Refusal::QueueFull { tier, limit, retry_after_ms });
         }
+        Ok(queue)
+    }
+
+    fn admit(&mut self, request: &Request, now: Timestamp) -> Result<SeqId, Refusal> {
+        let (tier, prompt) = (request.tier, request.prompt.len() as u32);
+        self.queues[tier.index()] = self.consider(request, now)?;
         self.forecast.arrived(tier, prompt, now);
         let seq = SeqId(self.next);
         self.next += 1;
@@ -172,6 +180,14 @@ impl Handler<Submit> for Admission {
         };
         self.scheduler.do_send(Enqueue { new, outlet });
         Ok(seq)
+    }
+}
+
+impl Handler<Consider> for Admission {
+    type Result = Result<(), Refusal>;
+
+    fn handle(&mut self, Consider(request): Consider, _: &mut Self::Context) -> Self::Result {
+        self.consider(&request, self.clock.now()).map(drop)
     }
 }
 

@@ -3,8 +3,8 @@
 use crate::engine::Actors;
 use crate::lifeline::Obituary;
 use crate::messages::{
-    Cancel, CloseDoor, Command, Displace, Drain, GetQueued, GetStatus, Outlet, QueuedPlaces,
-    Shutdown, Stop, Submit,
+    Cancel, CloseDoor, Command, Consider, Displace, Drain, GetQueued, GetStatus, Outlet,
+    QueuedPlaces, Shutdown, Stop, Submit,
 };
 use crate::request::{Control, EngineStatus, Refusal, Request, StreamEvent, Usage};
 use crate::scheduler::SchedulerActor;
@@ -121,7 +121,7 @@ impl EngineHandle {
         let tier = request.tier;
         let permit = match self.permit(tier) {
             Ok(permit) => Ok(permit),
-            Err(full) => self.permit_of_another(tier, full).await,
+            Err(full) => self.permit_of_another(&request, full).await,
         };
         let permit = permit.inspect_err(|why| telemetry::refused(tier, why))?;
         let (sender, events) = mpsc::channel(self.shared.buffer);
@@ -137,14 +137,18 @@ impl EngineHandle {
         telemetry::turned_away(tier, "refused");
     }
 
+    /// Places that are kept for better tiers.
+    fn kept(&self, tier: Tier) -> u32 {
+        match tier {
+            Tier::System | Tier::Premium => 0,
+            Tier::Standard => self.shared.max_requests / 8,
+            Tier::Background => self.shared.max_requests / 4,
+        }
+    }
+
     /// A place in the engine. Some are kept for better tiers, or the worst could fill them all.
     fn permit(&self, tier: Tier) -> Result<OwnedSemaphorePermit, Refusal> {
-        let max = self.shared.max_requests;
-        let kept = match tier {
-            Tier::System | Tier::Premium => 0,
-            Tier::Standard => max / 8,
-            Tier::Background => max / 4,
-        };
+        let (max, kept) = (self.shared.max_requests, self.kept(tier));
         let permits = Arc::clone(&self.shared.permits);
         let full = Refusal::ServerFull { limit: max, tier, kept, retry_after_ms: 5_000 };
         if permits.available_permits() <= kept as usize {
@@ -156,10 +160,17 @@ impl EngineHandle {
     /// A place that somebody worse gives up who has not started; `full` if there is nobody.
     async fn permit_of_another(
         &self,
-        tier: Tier,
+        request: &Request,
         full: Refusal,
     ) -> Result<OwnedSemaphorePermit, Refusal> {
-        let scheduler = &self.shared.actors.scheduler;
+        let Actors { admission, scheduler, .. } = &self.shared.actors;
+        // Nobody is turned away for somebody who would not be let in, or could not have the place.
+        let considered = admission.send(Consider(request.clone())).await;
+        considered.map_err(|_| Refusal::EngineStopped)??;
+        let tier = request.tier;
+        if self.shared.permits.available_permits() < self.kept(tier) as usize {
+            return Err(full);
+        }
         match scheduler.send(Displace(tier)).await {
             // Whoever comes first may take the place that came free; then this one is told that all is full.
             Ok(true) => self.permit(tier).map_err(|_| full),

@@ -105,6 +105,11 @@ pub(crate) struct Cancel(pub(crate) SeqId);
 #[rtype(result = "()")]
 pub(crate) struct Stop(pub(crate) SeqId);
 
+/// api -> Admission: whether the request would be let in if there were a place for it. Changes nothing.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<(), Refusal>")]
+pub(crate) struct Consider(pub(crate) Request);
+
 /// api -> Scheduler: the engine is full and somebody of that tier has come. Answers whether somebody worse who
 /// had not started was turned away for it.
 #[derive(Debug, Clone, Copy, Message)]

@@ -275,6 +275,7 @@ impl Handler<Displace> for SchedulerActor {
         let turned_away = self.core.displace(tier, self.clock.now());
         let somebody = turned_away.is_some();
         self.apply(turned_away.into_iter().collect());
+        self.pump();
         somebody
     }
 }

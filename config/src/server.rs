@@ -169,7 +169,7 @@ impl Default for HttpSettings {
             max_connections: 2048,
             request_timeout_ms: 10_000,
             keep_alive_ms: 75_000,
-            head_wait_ms: 55_000,
+            head_wait_ms: 58_000,
             comment_interval_ms: 5_000,
             drain_grace_ms: 30_000,
         }

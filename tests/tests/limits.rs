@@ -49,7 +49,12 @@ fn a_full_server_turns_away_the_worst_that_waits_for_a_better_one() {
         assert_eq!(turned_away.header("x-should-retry"), Some("true"));
     }
     let status = server.wait_for("all standard requests", |status| status.queued[2] == 3);
-    assert_eq!(status.places, 7, "{status:?}");
+    assert_eq!((status.places, status.queued[3]), (7, 3), "{status:?}");
+    // Nobody is turned away for a request that is not let in anyway.
+    let never = server.post("/v1/completions", &body(1500, false));
+    assert_eq!(never.status, 400, "{}", never.text());
+    let status = server.status();
+    assert_eq!((status.places, status.queued[3]), (7, 3), "{status:?}");
     drop((running, waiting, standard));
     server.finish();
 }

@@ -28,6 +28,11 @@ impl DrainRate {
         self.since.get_or_insert(now);
     }
 
+    /// A request entered the queue that waited in another: since when says nothing of this one.
+    pub fn moved_in(&mut self) {
+        self.waiting += 1;
+    }
+
     /// Requests in the queue.
     pub fn waiting(&self) -> u32 {
         self.waiting
@@ -44,8 +49,9 @@ impl DrainRate {
     /// A request of the queue was served.
     pub fn left(&mut self, now: Timestamp) {
         self.waiting = self.waiting.saturating_sub(1);
-        let gap_us = self.since.map_or(0, |since| now.since_us(since));
-        self.since = (self.waiting > 0).then_some(now);
+        let since = std::mem::replace(&mut self.since, (self.waiting > 0).then_some(now));
+        let Some(since) = since else { return };
+        let gap_us = now.since_us(since);
         if self.gaps_us.len() == DEPARTURES {
             self.sum_us -= self.gaps_us.pop_front().unwrap_or(0);
         }

@@ -87,10 +87,12 @@ impl Scheduler {
     /// Changes tier and priority from the next plan on; whether the sequence is live.
     pub fn reprioritize(&mut self, seq: SeqId, tier: Tier, priority: i32) -> bool {
         let Some(mut sequence) = self.sequences.remove(seq) else { return false };
-        if sequence.first_token_at.is_none() {
+        if sequence.first_token_at.is_none() && sequence.tier != tier {
             self.drain[sequence.tier.index()].gave_up();
-            self.drain[tier.index()].entered(sequence.arrival);
+            self.drain[tier.index()].moved_in();
         }
+        // Whoever was late in one tier is not so in another.
+        sequence.best_effort &= sequence.tier == tier;
         (sequence.tier, sequence.priority) = (tier, priority);
         self.place(&mut sequence);
         self.sequences.insert(sequence);
