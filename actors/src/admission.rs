@@ -140,12 +140,10 @@ impl Admission {
 
 /// Longest wait with which a request is still let in, us; `None` for any.
 fn wait_limit_us(tier: Tier, targets: &SloTargets, shedding: &SheddingSettings) -> Option<f64> {
-    let us = |ms: Option<f64>| ms.map(|ms| ms * 1000.0);
     match (tier, targets.ttft_ms) {
-        (Tier::System, _) => None,
-        // Late is better than never, until it is of no use at all.
-        (Tier::Premium, Some(_)) => us(targets.e2e_ms),
-        (_, Some(_)) if shedding.late == Late::Refuse => us(targets.ttft_ms),
+        // Late is better than never: what they wait for gives way to them.
+        (Tier::System | Tier::Premium, _) => None,
+        (_, Some(ttft_ms)) if shedding.late == Late::Refuse => Some(ttft_ms * 1000.0),
         (_, None) if shedding.max_wait_s > 0.0 => Some(shedding.max_wait_s * 1e6),
         _ => None,
     }

@@ -33,6 +33,8 @@ impl Scheduler {
         let bare_us = self.cost.step_us(&streams);
         let room = self.prefill_room(streams.decode_tokens);
         let longest_us = bare_us + self.cost.prefill_us(room, 0);
+        // Streams that cannot meet their targets set no pace.
+        let target_us = if target_us > bare_us { target_us } else { f64::INFINITY };
         let step_us = target_us.clamp(bare_us, longest_us);
         let slack = self.settings.budget == Budget::Slack;
         Capacity {
