@@ -15,6 +15,7 @@ use crate::scheduler::cost::StepWork;
 use crate::scheduler::prompts::Share;
 use crate::scheduler::sequence::Sequence;
 use crate::scheduler::state::Scheduler;
+use crate::slo::targets_of;
 use tiercel_config::Budget;
 use tiercel_device::{Tier, Timestamp};
 
@@ -30,6 +31,9 @@ const LEAST_ERROR: f64 = 0.03;
 /// Share of the target for the first token over which background streams give way to a prompt. Less costs them
 /// more, more leaves no time in hand when many come: it becomes less when standard first tokens come late.
 const EAGER: f64 = 0.5;
+/// Share of the tightest target for a first token that a step may take with nothing urgent in it: who comes meanwhile
+/// waits for its end. Less makes steps of worse tiers short, and so dear, where no better request ever comes.
+const BLOCKING: f64 = 0.3;
 /// How far behind a stream may be and still set the pace, in times of its target. What is further behind was
 /// held up by something that shorter steps do not cure: its reader, an operator, a preemption. Not much less:
 /// where long steps put every stream behind, without a pace they would only get longer.
@@ -41,6 +45,8 @@ pub(crate) struct Pace {
     /// Lengths of the step that the streams allow, us, by tier; infinite without a stream that has a target it
     /// can still meet.
     allowances: [f64; Tier::ALL.len()],
+    /// Length of a step that holds nothing urgent, us.
+    blocking_us: f64,
     /// Time that prompts of each tier must be given in the step for their first tokens to come in time, us.
     pressing_us: [f64; Tier::ALL.len()],
     /// Share of the step that worse tiers than premium leave.
@@ -65,7 +71,7 @@ impl Pace {
     /// What the better streams and prompts leave to background streams, `bare_us` being the length of a step of
     /// the better streams alone.
     pub(crate) fn left_to_background(&self, bare_us: f64) -> f64 {
-        self.above(Tier::Background) - bare_us - self.better_us
+        self.above(Tier::Background).min(self.blocking_us) - bare_us - self.better_us
     }
 
     /// By how much a step of the better streams, that alone takes `bare_us`, is too long for premium ones if
@@ -78,8 +84,8 @@ impl Pace {
     /// Time for prompts in a step that without them takes `bare_us`: what all streams allow; more where first
     /// tokens would come late otherwise, as far as the streams of tiers better than theirs allow it.
     pub(crate) fn prefill_us(&self, bare_us: f64) -> f64 {
-        let Some((_, tightest_us)) = self.tightest() else { return f64::INFINITY };
-        let mut budget = tightest_us * (1.0 - self.guard) - bare_us;
+        let tightest_us = self.tightest().map_or(f64::INFINITY, |(_, us)| us * (1.0 - self.guard));
+        let mut budget = tightest_us.min(self.blocking_us) - bare_us;
         let mut pressing = 0.0;
         for tier in Tier::ALL {
             pressing += self.pressing_us[tier.index()];
@@ -105,12 +111,21 @@ impl Scheduler {
             allowances,
             pressing_us: [0.0; Tier::ALL.len()],
             better_us: 0.0,
+            blocking_us: self.blocking_us(),
             guard: self.guard.share(now),
         };
-        if let Some((paced, tightest_us)) = pace.tightest() {
-            self.press(&mut pace, candidates, (bare_us, tightest_us.max(bare_us)), paced, now);
+        let (paced, tightest_us) = pace.tightest().unwrap_or((Tier::Background, f64::INFINITY));
+        let step_us = tightest_us.min(pace.blocking_us);
+        if step_us.is_finite() {
+            self.press(&mut pace, candidates, (bare_us, step_us.max(bare_us)), paced, now);
         }
         Some(pace)
+    }
+
+    /// Length of a step that holds nothing urgent, us; infinite if no tier has a target for the first token.
+    fn blocking_us(&self) -> f64 {
+        let targets = Tier::ALL.map(|tier| targets_of(&self.slo, tier).ttft_ms);
+        BLOCKING * 1000.0 * targets.into_iter().flatten().fold(f64::INFINITY, f64::min)
     }
 
     /// Finds what prompts that are due need of a step of `step_us`, that without them takes `bare_us`.

@@ -45,11 +45,11 @@ fn tokens(s: &mut Scheduler, id: u64, now: u64) -> u32 {
 #[test]
 fn a_stream_may_spend_its_target_and_what_it_has_saved() {
     // 490 us are aimed at: 101 us for the stream, 38 prompt tokens.
-    for (now, expected) in [(1000, 38), (1000 + 100, 33), (1000 + 490, 16)] {
+    for (now, expected) in [(1000, 38), (1000 + 100, 33), (1000 + 490, 14)] {
         let mut s = paced();
         stream(&mut s, Tier::Premium, 100, 1000);
         s.enqueue(sequence(2, Tier::Background, 200));
-        // Behind by less than it can gain: half of it in this step. Never less than 16.
+        // Behind by less than it can gain: half of it in this step.
         assert_eq!(tokens(&mut s, 2, now), expected, "at {now}");
     }
     let mut s = paced();
@@ -84,7 +84,21 @@ fn prompts_go_on_however_little_a_stream_has_to_spend() {
     let mut s = paced();
     stream(&mut s, Tier::Premium, 900, 1000);
     s.enqueue(sequence(2, Tier::Standard, 200));
-    assert_eq!(tokens(&mut s, 2, 1000 + 4_000), 16);
+    // 15 % of 101 us.
+    assert_eq!(tokens(&mut s, 2, 1000 + 4_000), 1);
+}
+
+#[test]
+fn with_nothing_urgent_in_it_a_step_is_short_enough_for_whoever_comes() {
+    for (tier, expected) in [(Tier::Background, 80), (Tier::Standard, 80), (Tier::Premium, 200)] {
+        let mut s = paced();
+        s.slo.premium.ttft_ms = Some(3.0);
+        s.settings.background_prefill_percent = 100;
+        let arrival = Timestamp(if tier == Tier::Premium { 1000 } else { 0 });
+        s.enqueue(NewSequence { arrival, ..sequence(2, tier, 200) });
+        // 900 us, or for one that is due in 1 ms all that it needs.
+        assert_eq!(tokens(&mut s, 2, 3_000), expected, "{tier:?}");
+    }
 }
 
 #[test]
@@ -147,7 +161,7 @@ fn a_stream_that_was_held_for_long_sets_no_pace() {
     let mut s = paced();
     stream(&mut s, Tier::Premium, 900, 1000);
     s.enqueue(sequence(2, Tier::Standard, 200));
-    assert_eq!(tokens(&mut s, 2, 1000 + 31_000), 16);
+    assert_eq!(tokens(&mut s, 2, 1000 + 31_000), 1);
     let mut s = paced();
     stream(&mut s, Tier::Premium, 900, 1000);
     s.enqueue(sequence(2, Tier::Standard, 200));

@@ -83,7 +83,9 @@ impl Scheduler {
         let needs_us = self.cost.step_us(&StepWork::default()) * STEPS_TO_START
             + self.cost.prefill_us(sequence.prompt_len(), 0) / SHARE_TO_START;
         let last_start = Timestamp(due.0.saturating_sub(needs_us as u64));
-        (can_be && due.0 < u64::MAX).then_some(last_start.max(sequence.arrival))
+        // With little else to do it may yet have all of the steps, so not before half of its time is gone.
+        let halfway = Timestamp(sequence.arrival.0 + due.since_us(sequence.arrival) / 2);
+        (can_be && due.0 < u64::MAX).then_some(last_start.max(halfway))
     }
 
     /// Sequences that have waited long enough gain a tier, and those that would be late whatever is done become

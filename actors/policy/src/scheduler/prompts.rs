@@ -9,9 +9,12 @@ use std::collections::BTreeSet;
 use tiercel_config::{PrefillOrder, SchedulerSettings, StepMix};
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Prompt tokens that every step may hold: somebody's first token must come nearer, however little the
-/// streams have to spend.
+/// Prompt tokens that every step may hold, and at least one: somebody's first token must come nearer, however little
+/// the streams have to spend.
 const MIN_TOKENS: u32 = 16;
+/// They take no more than this share of the streams' part of the step. Where prompts are dear, as on a CPU, streams
+/// that are behind would never catch up otherwise.
+const MIN_SHARE: f64 = 0.15;
 
 /// A candidate of the step and the tokens it is given.
 #[derive(Debug, Clone, Copy)]
@@ -63,13 +66,15 @@ impl Scheduler {
         }
         if prompts {
             let bare = streams_in(shares.iter());
-            let us = pace.map_or(f64::INFINITY, |pace| pace.prefill_us(self.cost.step_us(&bare)));
-            self.share_prompts(shares, us, self.prefill_room(bare.decode_tokens));
+            let bare_us = self.cost.step_us(&bare);
+            let us = pace.map_or(f64::INFINITY, |pace| pace.prefill_us(bare_us));
+            let least = self.cost.prefill_tokens_in(bare_us * MIN_SHARE, 0).clamp(1, MIN_TOKENS);
+            self.share_prompts(shares, us, least, self.prefill_room(bare.decode_tokens));
         }
     }
 
-    /// Gives prompts at most `budget_us` of the step and `room` tokens.
-    fn share_prompts(&self, shares: &mut [Share<'_>], budget_us: f64, room: u32) {
+    /// Gives prompts at most `budget_us` of the step, but `least` tokens even so, and at most `room` tokens.
+    fn share_prompts(&self, shares: &mut [Share<'_>], budget_us: f64, least: u32, room: u32) {
         let mut queue: Vec<usize> = (0..shares.len()).filter(|at| !shares[*at].decoding).collect();
         // A plan that follows one that came to nothing is for the best-ranked: only it may take everybody's blocks.
         if self.settings.prefill_order != PrefillOrder::Rank && self.scope == Scope::All {
@@ -85,7 +90,7 @@ impl Scheduler {
             let left = sequence.left_to_compute();
             let computed = sequence.len() - left;
             let affordable = self.cost.prefill_tokens_in(budget_us - used_us, computed);
-            let least = MIN_TOKENS.saturating_sub(used);
+            let least = least.saturating_sub(used);
             let chunk = match most.saturating_sub(used).min(affordable.max(least)) {
                 free if self.settings.chunked_prefill => self.chunk(left, free, used == 0),
                 free if left <= free => left,
