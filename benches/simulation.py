@@ -114,6 +114,15 @@ def of_run(key):
     return lambda run: run[key]
 
 
+def of_class(index, *path):
+    def value(run):
+        found = run["classes"][index]
+        for key in path:
+            found = found[key]
+        return found
+    return value
+
+
 def tokens_per_s(run):
     return run["total"]["output_tokens_per_s"]
 
@@ -163,6 +172,26 @@ IN_DRIFT = Runs("w1-mixed", ["tiercel"], "--noise", "0.1", "--drift=300..360", s
                 changes={r"warmup_s = 60": "warmup_s = 300"})
 AFTER_DRIFT = Runs("w1-mixed", ["tiercel"], "--noise", "0.1", "--drift=300..360", seeds=SIX, duration=900,
                    changes={r"warmup_s = 60": "warmup_s = 480"})
+# Two tenants: the greedy one sends as much as the modest one, or ten times that.
+EVEN = Runs("tenants", ["tiercel"], "--noise", "0.1", seeds=SIX, duration=900, changes={r"rate_per_s = 80.0": "rate_per_s = 8.0"})
+GREEDY = Runs("tenants", ["tiercel"], "--noise", "0.1", seeds=SIX, duration=900)
+UNFAIR = Runs("tenants", ["tiercel"], "--noise", "0.1", "--set", "scheduler.fair_tenants=false", seeds=SIX, duration=900)
+# Premium and standard alone are 0.95 of what the fluid bound leaves room for (1.0 of it is 2.31 times w1-mixed).
+NEARLY_FULL = Runs("w1-mixed", ["tiercel"], "--noise", "0.1", "--load", "2.195", seeds=SIX, duration=HALF_HOUR)
+RETURNING = Runs("background-only", ["tiercel"], "--noise", "0.1", "--returning", "1", seeds=SIX, duration=HALF_HOUR)
+LIMIT = ["--set", "preemption.max_per_request=2", "--set"]
+MIRROR = ["--set", "preemption.mirror_percent=20"]
+KEPT = ["--set", "reservation.premium_blocks_percent=30", "--set", "reservation.premium_slots_percent=30", "--set"]
+VARIANTS = {
+    "default": [],
+    "at most 2 preemptions, then promoted": [*LIMIT, "preemption.at_limit=promote"],
+    "at most 2 preemptions, then dropped": [*LIMIT, "preemption.at_limit=drop"],
+    "mirroring, 20 % of the link": MIRROR,
+    "30 % kept for premium, hard": [*KEPT, "reservation.kind=hard"],
+    "30 % kept for premium, lent, mirroring": [*KEPT, "reservation.kind=lent", *MIRROR],
+}
+VARIED = {(name, workload): Runs(workload, ["tiercel"], "--noise", "0.1", *options, seeds=SIX, duration=900)
+          for name, options in VARIANTS.items() for workload in ("w2-memory-tight", "w2b-bursts")}
 PREFIX = Runs("prefix", [SWAP, "vllm-v1", "tiercel"], "--noise", "0.1", seeds="21..23")
 CACHE_BLIND = f"{POLICIES}/tiercel-cache-blind.toml"
 # What is compared there is what becomes of those who are let in, so everybody is.
@@ -370,6 +399,49 @@ def recovery_section():
     return "\n".join([floors(rows)] + [runs.table() for runs in (AFTER_BURST, WITHIN_BURST, IN_DRIFT, AFTER_DRIFT)])
 
 
+def fairness_section():
+    modest = lambda runs, *path: runs.mean("tiercel", of_class(0, *path))
+    lines = ["| greedy tenant sends | turns | modest: TTFT p50, ms | p99 | refused, % | tok/s | greedy: TTFT p50, ms | p99 | refused, % | tok/s |",
+             "|---|---|---|---|---|---|---|---|---|---|"]
+    for what, turns, runs in (("the same", "yes", EVEN), ("ten times as much", "yes", GREEDY), ("ten times as much", "no", UNFAIR)):
+        cells = []
+        for index in (0, 1):
+            of = lambda *path: runs.mean("tiercel", of_class(index, *path))
+            away = runs.mean("tiercel", lambda run: share(of_class(index, "refused")(run), of_class(index, "requests")(run)))
+            cells += [f"{of('ttft_ms', 'p50'):.0f}", f"{of('ttft_ms', 'p99'):.0f}", f"{away:.1f}", f"{of('output_tokens_per_s'):.0f}"]
+        lines.append(f"| {what} | {turns} | " + " | ".join(cells) + " |")
+    against = lambda q: share(modest(GREEDY, "ttft_ms", q), modest(EVEN, "ttft_ms", q)) - 100.0
+    started = NEARLY_FULL.runs("tiercel")
+    longest_s = max(tier("background", "ttft_ms", "max")(run) for run in started) / 1000.0
+    rows = [("modest tenant's p50 TTFT, % more than if the other sends its share", against("p50"), 10, 1, False),
+            ("the same of its p99", against("p99"), 10, 1, False),
+            ("longest wait for a start of a background request that was let in, s (premium and standard at 0.95)", longest_s, 120, 0, False)]
+    commands = "\n".join(f"    {runs.command()}" for runs in (GREEDY, UNFAIR, NEARLY_FULL))
+    return f"{commands}\n\n" + "\n".join(lines) + "\n\n" + floors(rows) + "\n" + NEARLY_FULL.table()
+
+
+def refusals_section():
+    runs = RETURNING.runs("tiercel")
+    returned, readmitted = (sum(run[key] for run in runs) for key in ("returned", "readmitted"))
+    away = RETURNING.mean("tiercel", refused("background"))
+    rows = [("of those who came back let in, %", share(readmitted, returned), 95, 1, True)]
+    return f"    {RETURNING.command()}\n\n{away:.1f} % were refused; {returned} of them came back.\n\n" + floors(rows)
+
+
+def limits_section():
+    lines = ["| workload | variant | premium in target, % | p99 TTFT, ms | standard in target, % | background p99 E2E, s | background not done, % | tok/s | preemptions a minute | recomputed, % | copied, % |",
+             "|---|---|---|---|---|---|---|---|---|---|---|"]
+    for (name, workload), runs in sorted(VARIED.items(), key=lambda item: item[0][1]):
+        mean = lambda value: runs.mean("tiercel", value)
+        undone = mean(lambda run: 100.0 - share(tier("background", "completed")(run), tier("background", "requests")(run)))
+        cells = [f"{mean(compliant('premium')):.2f}", f"{mean(tier('premium', 'ttft_ms', 'p99')):.0f}",
+                 f"{mean(compliant('standard')):.2f}", f"{mean(tier('background', 'e2e_ms', 'p99')) / 1000:.1f}", f"{undone:.1f}",
+                 f"{mean(tokens_per_s):.0f}", f"{mean(of_run('preemptions_per_min')):.1f}",
+                 f"{mean(of_run('recomputed_percent')):.2f}", f"{mean(of_run('copied_percent')):.2f}"]
+        lines.append(f"| {workload} | {name} | " + " | ".join(cells) + " |")
+    return f"    {VARIED['30 % kept for premium, hard', 'w2b-bursts'].command()}\n\n" + "\n".join(lines) + "\n"
+
+
 SECTIONS = {
     "w1": ([W1, W1_OURS], w1_section),
     "w2": ([W2], w2_section),
@@ -381,6 +453,9 @@ SECTIONS = {
     "prefix": ([PREFIX, PREFIX_TIGHT], prefix_section),
     "promises": ([*FLOORS.values(), *PLAIN.values()], promises_section),
     "overload": (list(OVERLOAD.values()), overload_section),
+    "fairness": ([EVEN, GREEDY, UNFAIR, NEARLY_FULL], fairness_section),
+    "limits": (list(VARIED.values()), limits_section),
+    "refusals": ([RETURNING], refusals_section),
     "recovery": ([AFTER_BURST, WITHIN_BURST, IN_DRIFT, AFTER_DRIFT], recovery_section),
 }
 

@@ -2,8 +2,8 @@
 
 use crate::lifeline::Lifeline;
 use crate::messages::{
-    CloseDoor, Consider, Enqueue, GetQueued, Headroom, LeftQueue, QueuedPlaces, Shutdown, Submit,
-    TimeLeft,
+    CloseDoor, Consider, Enqueue, GetQueued, Headroom, Left, LeftQueue, QueuedPlaces, Shutdown,
+    Submit, TimeLeft,
 };
 use crate::request::{Refusal, Request};
 use crate::scheduler::SchedulerActor;
@@ -12,19 +12,24 @@ use actix::{Actor, ActorContext, Addr, Context, Handler};
 use std::collections::BTreeMap;
 use tiercel_config::{AdmissionSettings, Late, SheddingSettings, SloSettings, SloTargets};
 use tiercel_device::{Clock, DeviceInfo, SeqId, Tier, Timestamp};
-use tiercel_policy::admission::{Forecast, Margin, Queue, fits, retry_after_ms};
-use tiercel_policy::scheduler::NewSequence;
+use tiercel_policy::admission::{Forecast, Margin, Promises, Queue, Tenants, fits, retry_after_ms};
+use tiercel_policy::blocks::Salt;
+use tiercel_policy::scheduler::{Kept, NewSequence};
 use tiercel_policy::slo::targets_of;
 
-/// A request is not late because of others as long as it takes no longer than so many times what it takes alone.
+/// A request that would be late alone is let in if it takes no longer than so many times that.
 const ALONE_TIMES: f64 = 2.0;
+/// How much longer those may wait who come back when they were told to: the others, who come for the first time, leave
+/// that much room for them.
+const RETURN_TIMES: f64 = 1.5;
 
 /// A request without a first token.
 #[derive(Debug, Clone, Copy)]
 struct Queued {
     tier: Tier,
+    tenant: Salt,
     prompt: u32,
-    /// When its first token is due.
+    /// When its first token is due, if that could be met.
     due: Option<Timestamp>,
 }
 
@@ -33,11 +38,14 @@ pub(crate) struct Admission {
     settings: AdmissionSettings,
     slo: SloSettings,
     info: DeviceInfo,
+    kept: Kept,
     clock: Clock,
     scheduler: Addr<SchedulerActor>,
     next: u64,
     open: bool,
     queues: [Queue; 4],
+    tenants: Tenants,
+    promises: Promises,
     forecast: Forecast,
     /// How far standard forecasts are trusted.
     margin: Margin,
@@ -51,7 +59,7 @@ impl Admission {
     pub(crate) fn new(
         settings: AdmissionSettings,
         slo: SloSettings,
-        info: DeviceInfo,
+        (info, kept): (DeviceInfo, Kept),
         clock: Clock,
         scheduler: Addr<SchedulerActor>,
         lifeline: Lifeline,
@@ -60,11 +68,14 @@ impl Admission {
             settings,
             slo,
             info,
+            kept,
             clock,
             scheduler,
             next: 1,
             open: true,
             queues: Default::default(),
+            tenants: Tenants::default(),
+            promises: Promises::default(),
             forecast: Forecast::default(),
             margin: Margin::default(),
             queued: BTreeMap::new(),
@@ -85,15 +96,24 @@ impl Admission {
         let Some(shedding) = self.forecast.shedding() else { return Ok(()) };
         let (tier, prompt) = (request.tier, request.prompt.len() as u32);
         let targets = self.targets(request);
+        let ahead = match self.forecast.fair_tenants() {
+            true => self.tenants.ahead(tier, request.salt, prompt),
+            false => 1.0,
+        };
         let behind = wait_limit_us(tier, &targets, &shedding).and_then(|limit_us| {
             let expected_us = match targets.ttft_ms {
-                Some(_) => self.forecast.first_token_us(tier, prompt, now),
-                None => self.forecast.queue_us(tier)?,
+                Some(_) => self.forecast.first_token_us(tier, prompt, ahead, now),
+                None => self.forecast.queue_us(tier)? * ahead,
             };
             let trusted = if tier == Tier::Standard { self.margin.share() } else { 1.0 };
             // What takes too long even when nobody else is there gets no better by coming back.
-            let alone_us = ALONE_TIMES * self.forecast.alone_us(prompt);
-            let limit_us = (limit_us * trusted).max(alone_us);
+            let alone_us = self.forecast.alone_us(prompt);
+            let limit_us = match targets.ttft_ms {
+                Some(_) if alone_us > limit_us => ALONE_TIMES * alone_us,
+                _ => limit_us * trusted,
+            };
+            let limit_us =
+                if self.returns(request, now) { limit_us * RETURN_TIMES } else { limit_us };
             (expected_us > limit_us).then_some((expected_us, limit_us))
         });
         let Some((expected_us, limit_us)) = behind else { return Ok(()) };
@@ -105,17 +125,32 @@ impl Admission {
         })
     }
 
+    /// Whether the request is back when it was told to be.
+    fn returns(&self, request: &Request, now: Timestamp) -> bool {
+        request.returning && self.promises.is_due(request.tier, request.salt, now)
+    }
+
+    /// The limits of its tier's queue as they are for the request.
+    fn limits(&self, request: &Request, now: Timestamp) -> AdmissionSettings {
+        if self.forecast.fair_tenants() && !self.returns(request, now) {
+            self.tenants.limits(request.tier, request.salt, &self.settings)
+        } else {
+            self.settings.clone()
+        }
+    }
+
     /// Whether the request may enter, and if it may the queue of its tier with it in it.
     fn consider(&self, request: &Request, now: Timestamp) -> Result<Queue, Refusal> {
         if !self.open {
             return Err(Refusal::ShuttingDown);
         }
         let prompt = request.prompt.len() as u32;
-        fits(prompt, request.max_tokens, &self.info).map_err(Refusal::NeverFits)?;
+        let kept = self.kept.never_of(request.tier);
+        fits(prompt, request.max_tokens, &self.info, kept).map_err(Refusal::NeverFits)?;
         let tier = request.tier;
         self.in_time(request, now)?;
         let mut queue = self.queues[tier.index()];
-        if let Err(limit) = queue.enter(prompt, &self.settings) {
+        if let Err(limit) = queue.enter(prompt, &self.limits(request, now)) {
             let retry_after_ms = retry_after_ms(self.forecast.queue_us(tier));
             // A tier that misses its targets is not worth a quick retry.
             let late = self.headroom[tier.index()] < 0.0;
@@ -128,12 +163,15 @@ impl Admission {
     fn admit(&mut self, request: &Request, now: Timestamp) -> Result<SeqId, Refusal> {
         let (tier, prompt) = (request.tier, request.prompt.len() as u32);
         self.queues[tier.index()] = self.consider(request, now)?;
+        self.tenants.enter(tier, request.salt, prompt);
         self.forecast.arrived(tier, prompt, now);
         let seq = SeqId(self.next);
         self.next += 1;
         let targets = self.targets(request);
-        let due = targets.ttft_ms.map(|ms| now + (ms * 1000.0) as u64);
-        self.queued.insert(seq, Queued { tier, prompt, due });
+        let target_us = targets.ttft_ms.map(|ms| ms * 1000.0);
+        let alone_us = self.forecast.alone_us(prompt);
+        let due = target_us.filter(|us| alone_us <= *us).map(|us| now + us as u64);
+        self.queued.insert(seq, Queued { tier, tenant: request.salt, prompt, due });
         Ok(seq)
     }
 }
@@ -162,8 +200,16 @@ impl Handler<Submit> for Admission {
         _: &mut Self::Context,
     ) -> Self::Result {
         let now = self.clock.now();
-        let seq =
-            self.admit(&request, now).inspect_err(|why| telemetry::refused(request.tier, why))?;
+        let admitted = self.admit(&request, now);
+        if request.returning {
+            self.promises.redeem(request.tier, request.salt, now);
+        }
+        let seq = admitted.inspect_err(|why| {
+            telemetry::refused(request.tier, why);
+            if let Some(ms) = why.retry_after_ms() {
+                self.promises.make(request.tier, request.salt, now + ms * 1000, now);
+            }
+        })?;
         let new = NewSequence {
             seq,
             tier: request.tier,
@@ -192,14 +238,18 @@ impl Handler<Consider> for Admission {
 impl Handler<LeftQueue> for Admission {
     type Result = ();
 
-    fn handle(&mut self, LeftQueue { seq }: LeftQueue, _: &mut Self::Context) {
-        if let Some(Queued { tier, prompt, due }) = self.queued.remove(&seq) {
+    fn handle(&mut self, LeftQueue { seq, how }: LeftQueue, _: &mut Self::Context) {
+        if let Some(Queued { tier, tenant, prompt, due }) = self.queued.remove(&seq) {
             let now = self.clock.now();
-            if let Some(due) = due.filter(|_| tier == Tier::Standard) {
+            let judged = tier == Tier::Standard && how == Left::Started;
+            if let Some(due) = due.filter(|_| judged) {
                 self.margin.observe(now > due);
             }
-            let queue = &mut self.queues[tier.index()];
-            queue.leave(prompt);
+            if let Left::TurnedAway { retry_after_ms } = how {
+                self.promises.make(tier, tenant, now + retry_after_ms * 1000, now);
+            }
+            self.queues[tier.index()].leave(prompt);
+            self.tenants.leave(tier, tenant, prompt);
         }
     }
 }

@@ -3,10 +3,11 @@
 use crate::checks::Checks;
 use crate::lifeline::Lifeline;
 use crate::messages::{
-    AbortPreempt, BlockUsage, CommitPreempt, CopiesEnded, CopyBlocks, CopyEnded, GetUsage,
+    AbortPreempt, BlockUsage, CommitPreempt, CopiesEnded, CopyBlocks, CopyEnded, GetUsage, InUse,
     ReserveStep, Shutdown, StepReserved,
 };
 use crate::scheduler::SchedulerActor;
+use crate::slo_monitor::SloMonitor;
 use crate::swap_manager::SwapManager;
 use crate::telemetry;
 use crate::trace::{Event, Tracer};
@@ -14,6 +15,7 @@ use actix::{Actor, ActorContext, Addr, Context, Handler};
 use std::collections::BTreeMap;
 use tiercel_device::{CopyDirection, CopyError, CopyId};
 use tiercel_policy::blocks::BlockStore;
+use tiercel_policy::pressure::{Resource, percent};
 use tiercel_policy::{GrantOutcome, StepGrant};
 
 /// Both tiers' block tables, names, reference counts and pins.
@@ -21,6 +23,7 @@ pub(crate) struct BlockManager {
     store: BlockStore,
     scheduler: Addr<SchedulerActor>,
     swap: Addr<SwapManager>,
+    monitor: Addr<SloMonitor>,
     /// Sizes of batches under way, blocks.
     batches: BTreeMap<CopyId, u32>,
     /// Events handled.
@@ -35,6 +38,7 @@ impl BlockManager {
         store: BlockStore,
         scheduler: Addr<SchedulerActor>,
         swap: Addr<SwapManager>,
+        monitor: Addr<SloMonitor>,
         checks: Checks,
         trace: Tracer,
         lifeline: Lifeline,
@@ -43,6 +47,7 @@ impl BlockManager {
             store,
             scheduler,
             swap,
+            monitor,
             batches: BTreeMap::new(),
             events: 0,
             checks,
@@ -80,6 +85,21 @@ impl BlockManager {
             denied: grant.grants.iter().filter(|grant| denied(&grant.outcome)).count() as u32,
             device_free,
             host_free,
+        }
+    }
+
+    /// Tells the monitor what is in use.
+    fn report(&self, usage: &BlockUsage) {
+        let in_transit: u32 = self.batches.values().sum();
+        let config = self.store.config();
+        let shares = [
+            (Resource::Blocks, usage.device_total - usage.device_free, usage.device_total),
+            (Resource::Host, usage.host_total - usage.host_free, usage.host_total),
+            (Resource::Copies, in_transit, config.max_copy_blocks_in_transit),
+        ];
+        for (resource, used, total) in shares {
+            let used_percent = percent(u64::from(used), u64::from(total));
+            self.monitor.do_send(InUse { resource, used_percent });
         }
     }
 
@@ -154,6 +174,7 @@ impl Handler<GetUsage> for BlockManager {
     fn handle(&mut self, _: GetUsage, _: &mut Self::Context) -> BlockUsage {
         let usage = self.usage();
         telemetry::blocks(&usage);
+        self.report(&usage);
         usage
     }
 }

@@ -17,7 +17,7 @@ use std::rc::Rc;
 use tiercel_config::EngineSettings;
 use tiercel_device::{Clock, Device, DeviceInfo};
 use tiercel_policy::blocks::{BlockStore, StoreConfig};
-use tiercel_policy::scheduler::Scheduler;
+use tiercel_policy::scheduler::{Kept, Scheduler};
 use tokio::sync::{oneshot, watch};
 
 /// Time between two beats of the scheduler, us: how late a stalled or vanished client is noticed.
@@ -129,18 +129,25 @@ impl Engine {
             store,
             to_scheduler.clone(),
             swap.address(),
+            monitor.address(),
             checks,
             tracer.clone(),
             life("BlockManager"),
         );
         let steps = Executor::new(runner, to_scheduler.clone(), life("Executor"));
+        let kept = Kept::new(&settings.reservation, info.device_blocks);
         let slo = settings.slo;
-        let windows =
-            SloMonitor::new(slo.clone(), clock.clone(), admission.address(), life("SloMonitor"));
+        let windows = SloMonitor::new(
+            slo.clone(),
+            settings.pressure,
+            clock.clone(),
+            admission.address(),
+            life("SloMonitor"),
+        );
         let door = Admission::new(
             settings.admission,
             slo,
-            info,
+            (info, kept),
             clock.clone(),
             to_scheduler,
             life("Admission"),

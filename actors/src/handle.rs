@@ -3,8 +3,8 @@
 use crate::engine::Actors;
 use crate::lifeline::Obituary;
 use crate::messages::{
-    Cancel, CloseDoor, Command, Consider, Displace, Drain, GetQueued, GetStatus, Outlet,
-    QueuedPlaces, Shutdown, Stop, Submit,
+    Cancel, CloseDoor, Command, Consider, Displace, Drain, GetPressure, GetQueued, GetStatus,
+    Outlet, PressureLevels, QueuedPlaces, Shutdown, Stop, Submit,
 };
 use crate::request::{Control, EngineStatus, Refusal, Request, StreamEvent, Usage};
 use crate::scheduler::SchedulerActor;
@@ -193,11 +193,13 @@ impl EngineHandle {
     /// # Errors
     /// [`Refusal::EngineStopped`].
     pub async fn status(&self) -> Result<EngineStatus, Refusal> {
-        let Actors { admission, scheduler, .. } = &self.shared.actors;
+        let Actors { admission, scheduler, monitor, .. } = &self.shared.actors;
         let status = scheduler.send(GetStatus).await.map_err(|_| Refusal::EngineStopped)?;
         let QueuedPlaces(queued) =
             admission.send(GetQueued).await.map_err(|_| Refusal::EngineStopped)?;
-        Ok(EngineStatus { places: self.places(), queued, ..status })
+        let PressureLevels(pressure) =
+            monitor.send(GetPressure).await.map_err(|_| Refusal::EngineStopped)?;
+        Ok(EngineStatus { places: self.places(), queued, pressure, ..status })
     }
 
     /// Requests that hold a place in the engine, waiting or running; known also when it has stopped.

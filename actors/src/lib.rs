@@ -19,7 +19,7 @@ pub mod trace;
 pub use engine::{Engine, EngineStartError};
 pub use handle::{EngineHandle, TokenStream};
 pub use request::{
-    Control, CostError, Counters, EngineStatus, FinishReason, PredictionError, Refusal, Request,
-    RequestFault, StreamEvent, Usage,
+    Control, CostError, Counters, EngineStatus, FinishReason, Level, PredictionError, Refusal,
+    Request, RequestFault, Resource, StreamEvent, Usage,
 };
 pub use telemetry::describe as describe_metrics;

@@ -4,6 +4,7 @@ use crate::request::{Control, EngineStatus, Refusal, Request, StreamEvent};
 use actix::Message;
 use tiercel_device::{CopyBatch, CopyDone, SeqId, StepBatch, StepDone, Tier, Timestamp};
 use tiercel_policy::admission::Capacity;
+use tiercel_policy::pressure::{Level, Resource};
 use tiercel_policy::scheduler::NewSequence;
 use tiercel_policy::{StepGrant, StepRequest, StoreEvent};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
@@ -37,6 +38,18 @@ pub(crate) struct Enqueue {
 #[rtype(result = "()")]
 pub(crate) struct LeftQueue {
     pub(crate) seq: SeqId,
+    pub(crate) how: Left,
+}
+
+/// How a sequence left the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// It had its first token.
+    Started,
+    /// It was turned away and told to come back after so long.
+    TurnedAway { retry_after_ms: u64 },
+    /// It ended in any other way: its client left, it failed, it had no output.
+    Ended,
 }
 
 /// Scheduler -> Admission, once a step: the time there is for prompts.
@@ -146,6 +159,23 @@ pub(crate) struct Headroom {
     pub(crate) tier: Tier,
     pub(crate) headroom: f64,
 }
+
+/// Scheduler and BlockManager -> SloMonitor: so much of a resource is in use, percent.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub(crate) struct InUse {
+    pub(crate) resource: Resource,
+    pub(crate) used_percent: f64,
+}
+
+/// api -> SloMonitor: the levels of pressure, for a snapshot.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "PressureLevels")]
+pub(crate) struct GetPressure;
+
+/// Levels of pressure, in the order of [`Resource::ALL`].
+#[derive(Debug, Clone, Copy, Default, actix::MessageResponse)]
+pub(crate) struct PressureLevels(pub(crate) [Level; Resource::ALL.len()]);
 
 /// The clock's beat: stalled streams, gauges, drain deadlines. Answers whether to go on.
 #[derive(Debug, Clone, Copy, Message)]

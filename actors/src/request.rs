@@ -4,6 +4,7 @@ use std::sync::Arc;
 use tiercel_config::{Policy, SloTargets};
 use tiercel_device::{SamplingParams, SeqId, Tier, TokenId, TokenLogprobs};
 use tiercel_policy::blocks::Salt;
+pub use tiercel_policy::pressure::{Level, Resource};
 pub use tiercel_policy::scheduler::{
     CostError, Counters, FinishReason, PredictionError, RequestFault, Usage,
 };
@@ -27,6 +28,9 @@ pub struct Request {
     pub sampling: Arc<SamplingParams>,
     /// Latency targets instead of its tier's, where it states any.
     pub targets: SloTargets,
+    /// Whether its client says that it was turned away before. It is believed as far as somebody of its tenant was told
+    /// to come back by now.
+    pub returning: bool,
 }
 
 /// What arrives on a request's stream, in order. Exactly one of `Finished` and `Failed` comes last,
@@ -107,6 +111,18 @@ pub enum Refusal {
     EngineStopped,
 }
 
+impl Refusal {
+    /// The time told to come back after, ms; `None` if coming back does not help.
+    pub fn retry_after_ms(&self) -> Option<u64> {
+        match self {
+            Refusal::QueueFull { retry_after_ms, .. }
+            | Refusal::Late { retry_after_ms, .. }
+            | Refusal::ServerFull { retry_after_ms, .. } => Some(*retry_after_ms),
+            Refusal::NeverFits(_) | Refusal::ShuttingDown | Refusal::EngineStopped => None,
+        }
+    }
+}
+
 /// Operator commands on a running sequence or the engine; they take effect by the next step planned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Control {
@@ -148,6 +164,8 @@ pub struct EngineStatus {
     pub host_blocks: u32,
     /// See `host_blocks`.
     pub host_blocks_free: u32,
+    /// How near resources are to their limits, in the order of [`Resource::ALL`].
+    pub pressure: [Level; Resource::ALL.len()],
     /// Totals since the start.
     pub counters: Counters,
     /// How far predicted output lengths were off.

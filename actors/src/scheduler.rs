@@ -8,8 +8,8 @@ use crate::executor::Executor;
 use crate::lifeline::Lifeline;
 use crate::messages::{
     AbortPreempt, Cancel, Command, CommitPreempt, CopiesEnded, Displace, Drain, Enqueue,
-    ExecuteStep, GetStatus, GetUsage, LeftQueue, Observation, Observe, ReserveStep, Shutdown,
-    StepEnded, StepReserved, Stop, Tick, TimeLeft,
+    ExecuteStep, GetStatus, GetUsage, InUse, Left, LeftQueue, Observation, Observe, ReserveStep,
+    Shutdown, StepEnded, StepReserved, Stop, Tick, TimeLeft,
 };
 use crate::request::{Control, EngineStatus, RequestFault, StreamEvent};
 use crate::slo_monitor::SloMonitor;
@@ -20,6 +20,7 @@ use actix::{Actor, ActorContext, Addr, Context, Handler, ResponseFuture};
 use tiercel_config::StreamSettings;
 use tiercel_device::{Clock, SeqId, StepError, Tier, Timestamp};
 use tiercel_policy::StoreEvent;
+use tiercel_policy::pressure::{Resource, percent};
 use tiercel_policy::scheduler::{Effect, EndReport, Hold, PreemptDecision, Scheduler};
 
 /// The peers of the scheduler.
@@ -98,7 +99,7 @@ impl SchedulerActor {
                         self.trace.first_token(seq);
                         let what = Observation::FirstToken { ttft_ms: us as f64 / 1000.0 };
                         self.peers.monitor.do_send(Observe { tier, at: now, what });
-                        self.peers.admission.do_send(LeftQueue { seq });
+                        self.peers.admission.do_send(LeftQueue { seq, how: Left::Started });
                     }
                     tokens[tier.index()] += 1;
                     self.deliver(seq, StreamEvent::Token { token, logprobs }, now);
@@ -129,7 +130,13 @@ impl SchedulerActor {
         telemetry::ended(&report);
         self.trace.ended(&report);
         if report.first_token_at.is_none() {
-            self.peers.admission.do_send(LeftQueue { seq: report.seq });
+            let how = match &report.outcome {
+                Some(Err(RequestFault::TurnedAway { retry_after_ms })) => {
+                    Left::TurnedAway { retry_after_ms: *retry_after_ms }
+                }
+                _ => Left::Ended,
+            };
+            self.peers.admission.do_send(LeftQueue { seq: report.seq, how });
         }
         if let Some(Ok(_)) = report.outcome {
             let what = finished(&report, now);
@@ -161,6 +168,15 @@ impl SchedulerActor {
         let effects = live.into_iter().filter_map(|seq| self.core.fail(seq, fault.clone()));
         let effects = effects.collect();
         self.apply(effects);
+    }
+
+    /// Tells the monitor what is in use.
+    fn report(&self, running: u32) {
+        let slots = percent(u64::from(running), u64::from(self.core.max_num_seqs()));
+        let outputs = self.streams.buffered_percent();
+        for (resource, used_percent) in [(Resource::Slots, slots), (Resource::Outputs, outputs)] {
+            self.peers.monitor.do_send(InUse { resource, used_percent });
+        }
     }
 
     fn finish_drain(&mut self) {
@@ -326,7 +342,9 @@ impl Handler<Tick> for SchedulerActor {
             self.fail_all(&RequestFault::ShuttingDown);
             found = true;
         }
-        telemetry::gauges(&self.core.census(), &self.core.counters());
+        let census = self.core.census();
+        telemetry::gauges(&census, &self.core.counters());
+        self.report(census.running);
         telemetry::cost_error(self.core.cost_error());
         self.peers.block_manager.do_send(GetUsage);
         if found || self.checks.plan_on_beat() {
@@ -366,6 +384,8 @@ impl Handler<GetStatus> for SchedulerActor {
                 device_blocks_free: usage.device_free,
                 host_blocks: usage.host_total,
                 host_blocks_free: usage.host_free,
+                // The monitor knows.
+                pressure: Default::default(),
                 counters,
                 prediction_error,
                 cost_error,

@@ -1,18 +1,22 @@
-//! SloMonitor: windows of TTFT, TPOT and E2E per tier against the targets.
+//! SloMonitor: windows of TTFT, TPOT and E2E per tier against the targets, and how near resources are to their limits.
 
 use crate::admission::Admission;
 use crate::lifeline::Lifeline;
-use crate::messages::{Headroom, Observation, Observe, Shutdown, Tick};
+use crate::messages::{
+    GetPressure, Headroom, InUse, Observation, Observe, PressureLevels, Shutdown, Tick,
+};
 use crate::telemetry;
 use actix::{Actor, ActorContext, Addr, Context, Handler};
-use tiercel_config::SloSettings;
+use tiercel_config::{PressureSettings, SloSettings};
 use tiercel_device::{Clock, Tier};
+use tiercel_policy::pressure::Pressure;
 use tiercel_policy::slo::{TierWindows, targets_of};
 
 /// Told of every event once; evaluates on the clock's beat.
 pub(crate) struct SloMonitor {
     settings: SloSettings,
     windows: [TierWindows; 4],
+    pressure: Pressure,
     clock: Clock,
     admission: Addr<Admission>,
     lifeline: Lifeline,
@@ -21,13 +25,15 @@ pub(crate) struct SloMonitor {
 impl SloMonitor {
     pub(crate) fn new(
         settings: SloSettings,
+        pressure: PressureSettings,
         clock: Clock,
         admission: Addr<Admission>,
         lifeline: Lifeline,
     ) -> SloMonitor {
         let windows = TierWindows::new(settings.window_s);
         let windows = [windows.clone(), windows.clone(), windows.clone(), windows];
-        SloMonitor { settings, windows, clock, admission, lifeline }
+        let pressure = Pressure::new(pressure);
+        SloMonitor { settings, windows, pressure, clock, admission, lifeline }
     }
 }
 
@@ -50,6 +56,24 @@ impl Handler<Observe> for SloMonitor {
                 windows.e2e.add(at, e2e_ms);
             }
         }
+    }
+}
+
+impl Handler<InUse> for SloMonitor {
+    type Result = ();
+
+    fn handle(&mut self, InUse { resource, used_percent }: InUse, _: &mut Self::Context) {
+        if let Some(transition) = self.pressure.observe(resource, used_percent, self.clock.now()) {
+            telemetry::pressure(&transition);
+        }
+    }
+}
+
+impl Handler<GetPressure> for SloMonitor {
+    type Result = PressureLevels;
+
+    fn handle(&mut self, _: GetPressure, _: &mut Self::Context) -> PressureLevels {
+        PressureLevels(self.pressure.levels())
     }
 }
 

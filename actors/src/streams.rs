@@ -3,6 +3,7 @@
 use crate::messages::Outlet;
 use crate::request::StreamEvent;
 use tiercel_device::{BySeq, SeqId, Timestamp};
+use tiercel_policy::pressure::percent;
 use tokio::sync::mpsc::error::TrySendError;
 
 /// Places kept free in every buffer: one for the token of a step already submitted, one for the end.
@@ -72,6 +73,17 @@ impl Streams {
             }
             drop(permit);
         }
+    }
+
+    /// Share of the buffers of all open streams that their readers have not taken yet, percent.
+    pub(crate) fn buffered_percent(&self) -> f64 {
+        let (mut used, mut total) = (0, 0);
+        for stream in self.open.values() {
+            let events = &stream.outlet.events;
+            used += events.max_capacity() - events.capacity();
+            total += events.max_capacity() - RESERVED_EVENTS;
+        }
+        percent(used as u64, total as u64)
     }
 
     /// Looks at every stream once; what it finds is in order of sequences.

@@ -8,6 +8,7 @@ use metrics::{
     Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 use tiercel_device::{CopyDirection, DeviceInfo, StepBatch, StepTiming, Tier};
+use tiercel_policy::pressure::{Resource, Transition};
 use tiercel_policy::scheduler::{Census, CostError, Counters, EndReport};
 use tiercel_policy::slo::WindowReport;
 
@@ -39,6 +40,10 @@ pub fn describe() {
         "tiercel_cost_error_ratio",
         "Mean of |predicted / observed - 1| of step and copy times, lately"
     );
+    describe_gauge!(
+        "tiercel_pressure_level",
+        "How near a resource is to its limit: 0 not, 1 warning, 2 critical"
+    );
     describe_gauge!("tiercel_slo_headroom_ratio", "1 - p99 / target, sliding window");
     let s = Unit::Seconds;
     describe_histogram!("tiercel_ttft_seconds", s, "Arrival to first token");
@@ -64,6 +69,9 @@ pub(crate) fn device(info: &DeviceInfo) {
     gauges(&Census::default(), &Counters::default());
     for tier in Tier::ALL {
         counter!("tiercel_generated_tokens_total", "tier" => tier.name()).increment(0);
+    }
+    for resource in Resource::ALL {
+        gauge!("tiercel_pressure_level", "resource" => resource.name()).set(0.0);
     }
 }
 
@@ -149,6 +157,14 @@ pub(crate) fn blocks(usage: &BlockUsage) {
 
 fn ratio(part: u32, whole: u32) -> f64 {
     if whole == 0 { 0.0 } else { f64::from(part) / f64::from(whole) }
+}
+
+/// A resource came nearer to its limit or left it: the metric, and one event for people.
+pub(crate) fn pressure(transition: &Transition) {
+    let Transition { resource, from, to, used_percent } = *transition;
+    gauge!("tiercel_pressure_level", "resource" => resource.name()).set(f64::from(to as u8));
+    let (resource, from, to) = (resource.name(), from.name(), to.name());
+    tracing::info!(resource, from, to, used_percent, "pressure");
 }
 
 pub(crate) fn cost_error(error: CostError) {

@@ -3,6 +3,8 @@
 
 use crate::SettingsError;
 use crate::policy::{PreemptionSettings, SchedulerSettings};
+use crate::pressure::PressureSettings;
+use crate::reservation::ReservationSettings;
 use crate::shedding::SheddingSettings;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +24,10 @@ pub struct EngineSettings {
     pub admission: AdmissionSettings,
     /// Latency targets.
     pub slo: SloSettings,
+    /// Blocks and places that are kept for a tier.
+    pub reservation: ReservationSettings,
+    /// From when on the engine counts as under pressure.
+    pub pressure: PressureSettings,
     /// Token streams to clients.
     pub stream: StreamSettings,
 }
@@ -200,6 +206,8 @@ impl EngineSettings {
         per_token("slo.premium.ttft_ms_per_token", &self.slo.premium)?;
         per_token("slo.standard.ttft_ms_per_token", &self.slo.standard)?;
         per_token("slo.background.ttft_ms_per_token", &self.slo.background)?;
+        self.reservation.check()?;
+        self.pressure.check()?;
         range("stream.buffer_tokens", self.stream.buffer_tokens, 16, 65_536)?;
         range("stream.stall_timeout_ms", self.stream.stall_timeout_ms, 100, 86_400_000)?;
         Ok(())

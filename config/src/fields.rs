@@ -2,6 +2,7 @@
 
 use crate::policy;
 use crate::presets::POLICY_NAMES;
+use crate::reservation::RESERVATIONS;
 use crate::shedding::LATES;
 
 /// One setting.
@@ -124,6 +125,7 @@ pub const FIELDS: &[Field] = &[
     other("scheduler.max_partial_prefills", int(0, 4096), "Most prompts that a step may leave partly computed; 0 for any number."),
     other("scheduler.background_prefill_percent", int(1, 100), "Share of a step's tokens up to which it is filled with background prompts, percent: better requests in that step, or arriving meanwhile, wait for them."),
     other("scheduler.prefill_order", Kind::Choice(policy::PREFILL_ORDERS), "Order in which prompts of one tier share a step: as they are served, by when their first token is due, or the shortest rest first."),
+    other("scheduler.fair_tenants", Kind::Bool, "Whether tenants (API keys) of one tier take turns by the service they had; with scheduler.order = \"tier\"."),
     other("scheduler.pause_background", Kind::Bool, "Whether background streams sit a step out, blocks and all, when a better stream's target cannot afford them."),
     other("scheduler.allocation", Kind::Choice(policy::ALLOCATIONS), "Blocks given to a request when it starts: what its next step needs, or what its prompt and longest output would need."),
     other("scheduler.full_sequence_check", Kind::Bool, "Whether a request starts only if all it has to compute would fit."),
@@ -170,6 +172,15 @@ pub const FIELDS: &[Field] = &[
     other("slo.background.ttft_prompt_tokens", int(0, 1 << 24), "Background: prompt tokens that ttft_ms covers."),
     other("slo.window_s", int(1, 3_600), "Length of the sliding windows the targets are judged over, s."),
     other("slo.requests_may_tighten", Kind::Bool, "Whether requests may ask for more than their tier promises. All in a step pay for the tightest target in it, so only for trusted clients."),
+    other("reservation.kind", Kind::Choice(RESERVATIONS), "What other tiers may do with what is kept for one while it does not use it: nothing, or use what they can give back at once (places, and blocks as far as the host tier has copies of theirs: see preemption.mirror_percent)."),
+    other("reservation.premium_blocks_percent", Kind::Number { low: 0.0, high: 90.0 }, "Share of the KV blocks that is kept for premium, percent. All reservations together leave at least a tenth."),
+    other("reservation.standard_blocks_percent", Kind::Number { low: 0.0, high: 90.0 }, "The same for standard, percent."),
+    other("reservation.premium_slots_percent", Kind::Number { low: 0.0, high: 90.0 }, "Share of scheduler.max_num_seqs that is kept for premium, percent."),
+    other("reservation.standard_slots_percent", Kind::Number { low: 0.0, high: 90.0 }, "The same for standard, percent."),
+    other("pressure.blocks_warning_percent", Kind::Number { low: 5.0, high: 100.0 }, "KV blocks of the device in use from which on that is a warning, percent. A level is left after 5 s at 5 percent below."),
+    other("pressure.blocks_critical_percent", Kind::Number { low: 5.0, high: 100.0 }, "The same for critical, percent."),
+    other("pressure.warning_percent", Kind::Number { low: 5.0, high: 100.0 }, "Places in a step, host blocks, blocks being copied and tokens buffered for clients from which on that is a warning, percent of each."),
+    other("pressure.critical_percent", Kind::Number { low: 5.0, high: 100.0 }, "The same for critical, percent."),
     other("stream.buffer_tokens", int(16, 65_536), "Tokens buffered for a client that reads slowly; its request pauses when nearly full."),
     other("stream.stall_timeout_ms", int(100, DAY_MS), "A request whose client reads nothing for this long ends, ms."),
 ];

@@ -14,6 +14,8 @@ mod fields;
 mod load;
 mod policy;
 mod presets;
+mod pressure;
+mod reservation;
 mod server;
 mod shedding;
 mod suggest;
@@ -31,6 +33,8 @@ pub use policy::{
     VictimRule,
 };
 pub use presets::{Policy, Preset};
+pub use pressure::PressureSettings;
+pub use reservation::{Reservation, ReservationSettings};
 pub use server::{
     DeviceKind, DeviceSettings, HttpSettings, KvElement, KvSettings, ModelSettings, ServerSettings,
     Weights,

@@ -215,6 +215,9 @@ pub struct SchedulerSettings {
     /// Whether background streams sit a step out, blocks and all, when a better stream's target cannot
     /// afford them.
     pub pause_background: bool,
+    /// Whether tenants of a tier take turns by the service they had, with those prompts first that are due first only
+    /// while they are all of one tenant. With `scheduler.order = "tier"` only.
+    pub fair_tenants: bool,
     /// How many blocks a sequence is given when it starts.
     pub allocation: Allocation,
     /// Whether a sequence starts only if all it has to compute would fit.

@@ -32,6 +32,8 @@ pub struct StepRequest {
     pub gives: Gives,
     /// Most full blocks of victims to copy to the host ahead of need.
     pub mirror: u32,
+    /// Whether blocks kept for other tiers may be used as far as as many of the victims' could be dropped at once.
+    pub lends: bool,
 }
 
 /// How much of its table a victim gives up. What it does not give up it keeps on the device while it waits, and
@@ -73,6 +75,8 @@ pub struct Want {
     /// Positions the table shall cover from this step on, beyond what the step needs; 0 for no more than
     /// that.
     pub reserve: u32,
+    /// Blocks kept for other tiers that these do not use: so many must be free, or on their way, after this grant.
+    pub kept_for_others: u32,
     /// What it holds.
     pub kind: WantKind,
     /// How many of [`StepRequest::victims`], from the front, it may preempt. Victims that are better

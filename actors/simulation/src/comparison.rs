@@ -26,6 +26,9 @@ pub struct Comparison {
     /// What the device broke.
     #[serde(default)]
     pub faults: MockFaults,
+    /// How many of those refused come back once, percent.
+    #[serde(default)]
+    pub returning_percent: f64,
     /// The policies, in the order asked for.
     pub policies: Vec<PolicyRuns>,
 }
@@ -213,6 +216,9 @@ mod tests {
             prefix_hit_percent: 0.0,
             slots_used_percent: 0.0,
             gaps_ms: None,
+            classes: Vec::new(),
+            returned: 0,
+            readmitted: 0,
             fairness: 1.0,
             prediction_error_percent: 0.0,
             step_cost_error_percent: 0.0,
@@ -230,6 +236,7 @@ mod tests {
             noise_sigma: 0.1,
             drift: false,
             faults: MockFaults::default(),
+            returning_percent: 0.0,
             policies: vec![PolicyRuns {
                 policy: "fcfs".into(),
                 settings: EngineSettings::default(),

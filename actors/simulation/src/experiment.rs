@@ -28,6 +28,8 @@ pub struct Experiment {
     pub drift: Option<MockDrift>,
     /// What the device breaks.
     pub faults: MockFaults,
+    /// Share of the requests that are refused which come back once, when they were told to.
+    pub returning: f64,
 }
 
 /// Why an experiment could not be run, or is worth nothing.
@@ -176,7 +178,7 @@ impl Experiment {
         let engine =
             Laboratory { settings: self.engine_settings(), device }.start_recorded(recorder);
         actix_rt::spawn(tell(clock.clone(), progress));
-        let traffic = Traffic::new(engine.clone(), self.workload.clone());
+        let traffic = Traffic::new(engine.clone(), self.workload.clone(), self.returning);
         traffic.start();
         tokio::select! {
             biased;
@@ -237,6 +239,7 @@ mod tests {
             noise_sigma: 0.1,
             drift: None,
             faults: MockFaults::default(),
+            returning: 0.0,
         }
     }
 

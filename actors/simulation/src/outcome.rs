@@ -18,6 +18,8 @@ pub struct Outcome {
     pub tiers: Vec<TierOutcome>,
     /// All tiers together.
     pub total: TierOutcome,
+    /// The workload's classes, in its order; `tier` is the class's.
+    pub classes: Vec<TierOutcome>,
     /// Steps of the whole run.
     pub steps: u64,
     /// Preemptions a minute, whole run.
@@ -38,6 +40,10 @@ pub struct Outcome {
     /// Jain's index over the tenants' mean rates (a request's output tokens a second, waiting included): 1 if
     /// all tenants are served alike. Classes are the tenants.
     pub fairness: f64,
+    /// Requests that were refused and came back when they were told to.
+    pub returned: u64,
+    /// Of these, those that were let in.
+    pub readmitted: u64,
     /// Mean error of predicted output lengths, in percent of the mean length.
     pub prediction_error_percent: f64,
     /// Mean error of predicted step times at the end of the run, percent.
@@ -117,6 +123,7 @@ impl Outcome {
                 tiers.push(tally.outcome(tier.name(), tokens as f64 / window_s));
             }
         }
+        let classes = classes(workload, seen, &due, end);
         let tokens: u64 = seen.tokens_in_window.iter().sum();
         let minutes = end.0 as f64 / 60e6;
         let computed = computed_tokens(&seen.records) as f64;
@@ -124,6 +131,7 @@ impl Outcome {
             seed: workload.seed,
             tiers,
             total: all.outcome("total", tokens as f64 / window_s),
+            classes,
             steps: counters.steps,
             preemptions_per_min: counters.preemptions() as f64 / minutes,
             swaps_per_min: counters.swaps.iter().sum::<u64>() as f64 / minutes,
@@ -138,6 +146,8 @@ impl Outcome {
             ),
             gaps_ms: seen.gaps.summary(),
             fairness: fairness(workload, &seen.records, &due, end),
+            returned: seen.returned,
+            readmitted: seen.readmitted,
             prediction_error_percent: percent(
                 totals.prediction_error.absolute_tokens,
                 totals.prediction_error.tokens as f64,
@@ -150,6 +160,26 @@ impl Outcome {
             ),
         }
     }
+}
+
+/// What became of each class of the workload.
+fn classes(
+    workload: &Workload,
+    seen: &Seen,
+    due: &Range<Timestamp>,
+    end: Timestamp,
+) -> Vec<TierOutcome> {
+    let window = workload.window_s();
+    let mut tallies = vec![Tally::default(); workload.classes.len()];
+    for record in seen.records.iter().filter(|record| due.contains(&record.due)) {
+        tallies[record.planned.class].add(workload, record, end);
+    }
+    let all = workload.classes.iter().zip(tallies).enumerate();
+    let outcomes = all.map(|(index, (class, tally))| {
+        let tokens = seen.class_tokens_in_window.get(index).copied().unwrap_or(0);
+        tally.outcome(class.tier.name(), tokens as f64 / (window.end - window.start))
+    });
+    outcomes.collect()
 }
 
 /// Tokens that had to be computed: prompts and outputs of requests that had a first token.

@@ -24,6 +24,8 @@ pub(crate) struct Traffic {
     /// Largest token of the vocabulary.
     last_token: TokenId,
     greedy: Arc<SamplingParams>,
+    /// Share of those refused that come back once.
+    returning: f64,
     /// Tokens that come within it count toward throughput.
     window: Range<Timestamp>,
     seen: RefCell<Seen>,
@@ -35,22 +37,32 @@ pub(crate) struct Seen {
     pub(crate) records: Vec<Record>,
     /// Tokens within the window, by tier.
     pub(crate) tokens_in_window: [u64; 4],
+    /// The same by class of the workload.
+    pub(crate) class_tokens_in_window: Vec<u64>,
     /// Times between tokens that came within the window.
     pub(crate) gaps: Gaps,
+    /// Requests that came back within the window when they were told to.
+    pub(crate) returned: u64,
+    /// Of these, those that were let in.
+    pub(crate) readmitted: u64,
     /// Whether more requests were due than may be sent.
     pub(crate) too_many: bool,
 }
 
 impl Traffic {
-    pub(crate) fn new(engine: EngineHandle, workload: Workload) -> Rc<Traffic> {
+    pub(crate) fn new(engine: EngineHandle, workload: Workload, returning: f64) -> Rc<Traffic> {
         let window = workload.window_s();
         Rc::new(Traffic {
             last_token: engine.info().vocab_size - 1,
             engine,
+            returning,
             window: Timestamp(seconds(window.start))..Timestamp(seconds(window.end)),
-            workload,
             greedy: Arc::new(SamplingParams::greedy()),
-            seen: RefCell::default(),
+            seen: RefCell::new(Seen {
+                class_tokens_in_window: vec![0; workload.classes.len()],
+                ..Seen::default()
+            }),
+            workload,
         })
     }
 
@@ -116,8 +128,12 @@ impl Traffic {
             seen.records.push(Record::new(planned, class.tier, due));
             seen.records.len() - 1
         };
+        let mut told_ms = None;
         let ending = match self.engine.submit(self.request(class, &planned)).await {
-            Err(_) => Ending::Refused,
+            Err(refusal) => {
+                told_ms = refusal.retry_after_ms();
+                Ending::Refused
+            }
             Ok(mut stream) => loop {
                 match stream.next().await {
                     Some(StreamEvent::Token { .. }) => self.token(record, class.tier),
@@ -129,7 +145,8 @@ impl Traffic {
                         self.with(record, |record| record.preemptions = usage.preemptions);
                         break Ending::Completed;
                     }
-                    Some(StreamEvent::Failed(RequestFault::TurnedAway { .. })) => {
+                    Some(StreamEvent::Failed(RequestFault::TurnedAway { retry_after_ms })) => {
+                        told_ms = Some(retry_after_ms);
                         break Ending::TurnedAway;
                     }
                     Some(StreamEvent::Failed(_)) | None => break Ending::Failed,
@@ -137,15 +154,45 @@ impl Traffic {
             },
         };
         self.with(record, |record| record.ending = ending);
+        if let Some(ms) = told_ms.filter(|_| self.comes_back(&planned)) {
+            actix_rt::spawn(Rc::clone(&self).come_back(planned, ms));
+        }
         ending
+    }
+
+    /// Whether a request that is refused comes back.
+    fn comes_back(&self, planned: &Planned) -> bool {
+        let path = [planned.class as u64, u64::from(planned.stream), planned.number, 2];
+        self.returning > 0.0 && Random::stream(self.workload.seed, &path).unit() < self.returning
+    }
+
+    /// Sends a request that was refused once more when it was told to come back. It counts only as that.
+    async fn come_back(self: Rc<Self>, planned: Planned, after_ms: u64) {
+        self.engine.clock().sleep_us(after_ms * 1000).await;
+        let class = &self.workload.classes[planned.class];
+        let request = Request { returning: true, ..self.request(class, &planned) };
+        let in_window = self.window.contains(&self.engine.clock().now());
+        let answer = self.engine.submit(request).await;
+        if in_window {
+            let mut seen = self.seen.borrow_mut();
+            seen.returned += 1;
+            seen.readmitted += u64::from(answer.is_ok());
+        }
+        if let Ok(mut stream) = answer {
+            while stream.next().await.is_some() {}
+        }
     }
 
     fn token(&self, record: usize, tier: Tier) {
         let now = self.engine.clock().now();
         let mut seen = self.seen.borrow_mut();
         let gap_us = seen.records.get_mut(record).and_then(|record| record.token(now));
+        let class = seen.records.get(record).map(|record| record.planned.class);
         if self.window.contains(&now) {
             seen.tokens_in_window[tier.index()] += 1;
+            if let Some(tokens) = class.and_then(|at| seen.class_tokens_in_window.get_mut(at)) {
+                *tokens += 1;
+            }
             if let Some(us) = gap_us {
                 seen.gaps.add(us);
             }
@@ -172,6 +219,7 @@ impl Traffic {
             stop_tokens,
             sampling: Arc::clone(&self.greedy),
             targets: SloTargets::default(),
+            returning: false,
         }
     }
 

@@ -155,6 +155,7 @@ async fn warm_up(engine: &EngineHandle) -> Result<(), BootError> {
         stop_tokens: Arc::new([]),
         sampling: Arc::new(SamplingParams::greedy()),
         targets: SloTargets::default(),
+        returning: false,
     };
     let mut tokens = match engine.submit(request).await {
         Ok(tokens) => tokens,

@@ -72,9 +72,12 @@ pub(crate) struct Simulate {
     /// Faults that the device injects (TOML); benches/faults has an example
     #[arg(long, value_name = "FILE")]
     faults: Option<PathBuf>,
+    /// So many percent of the requests that are refused come back once, when they were told to
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
+    returning: f64,
     /// Play so many hostile scenarios, from consecutive seeds, and check everything
     #[arg(long, value_name = "N", conflicts_with_all = ["workload", "profile", "policy", "seeds",
-          "duration", "load", "noise", "drift", "faults", "settings", "json"])]
+          "duration", "load", "noise", "drift", "faults", "returning", "settings", "json"])]
     fuzz: Option<u64>,
     /// A setting of the engine by its name, such as preemption.mode=swap; may be repeated. Targets are the
     /// workload's
@@ -96,6 +99,10 @@ impl Simulate {
         let profile = MockProfile::named(&self.profile).map_err(Failure::usage)?;
         if !(0.0..=2.0).contains(&self.noise) {
             return Err(Failure::usage(format!("--noise is {}; allowed: 0 to 2", self.noise)));
+        }
+        if !(0.0..=100.0).contains(&self.returning) {
+            let problem = format!("--returning is {}; allowed: 0 to 100", self.returning);
+            return Err(Failure::usage(problem));
         }
         let faults = self.faults.as_deref().map(MockFaults::from_file).transpose();
         let faults = faults.map_err(Failure::usage)?.unwrap_or_default();
@@ -120,6 +127,7 @@ impl Simulate {
                     noise_sigma: self.noise,
                     drift: self.drift.clone(),
                     faults: faults.clone(),
+                    returning: self.returning / 100.0,
                 };
                 runs.push(watched_run(&experiment, &name, &mut recording)?);
             }
@@ -133,6 +141,7 @@ impl Simulate {
             noise_sigma: self.noise,
             drift: self.drift.is_some(),
             faults,
+            returning_percent: self.returning,
             policies,
         };
         if let Some(json) = json {
@@ -177,7 +186,7 @@ impl Simulate {
                 "scheduler" if name == "scheduler.policy" => "give --policy instead",
                 "slo" => "targets are the workload's",
                 "scheduler" | "preemption" | "prefix_cache" | "shedding" | "admission"
-                | "stream" => "",
+                | "reservation" | "pressure" | "stream" => "",
                 _ => "it is no setting of the engine",
             };
             if !problem.is_empty() {

@@ -7,6 +7,7 @@ use crate::openai::generate::{self, Job};
 use crate::openai::messages;
 use crate::openai::request::{Common, chat_logprobs};
 use crate::openai::response::Style;
+use crate::openai::returning;
 use crate::openai::slo;
 use actix_web::web::{Data, Payload};
 use actix_web::{HttpRequest, HttpResponse};
@@ -35,6 +36,7 @@ pub(crate) async fn chat(
         prompt_param: "messages",
         default_max_tokens: None,
         salt,
+        returning: returning::says_so(request.headers()),
     };
     generate::run(&app, serving, job, answering).await
 }

@@ -6,6 +6,7 @@ use crate::openai::fields::{Fields, wrong};
 use crate::openai::generate::{self, Job};
 use crate::openai::request::{Common, MAX_CHOICES, text_logprobs, token_ids};
 use crate::openai::response::Style;
+use crate::openai::returning;
 use crate::openai::slo;
 use actix_web::web::{Data, Payload};
 use actix_web::{HttpRequest, HttpResponse};
@@ -43,6 +44,7 @@ pub(crate) async fn completions(
         prompt_param: "prompt",
         default_max_tokens: Some(DEFAULT_MAX_TOKENS),
         salt,
+        returning: returning::says_so(request.headers()),
     };
     generate::run(&app, serving, job, answering).await
 }

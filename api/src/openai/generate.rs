@@ -24,6 +24,8 @@ pub(crate) struct Job {
     /// Tokens to generate if the request does not say; `None` is as many as fit.
     pub(crate) default_max_tokens: Option<u32>,
     pub(crate) salt: Salt,
+    /// Whether the client says it was turned away before.
+    pub(crate) returning: bool,
 }
 
 /// Runs the job. The response begins after the engine has accepted every choice and begun with one.
@@ -85,6 +87,7 @@ async fn submit(serving: &Serving, job: &Job) -> Result<Vec<Choice>, ApiError> {
                 stop_tokens: stop_tokens.clone(),
                 sampling: Arc::new(SamplingParams { seed, ..job.common.sampling.clone() }),
                 targets: job.common.targets,
+                returning: job.returning,
             };
             let tokens = serving.engine.submit(request).await?;
             let place = (choices.len() as u32, copy == 0);

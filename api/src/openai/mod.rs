@@ -17,6 +17,7 @@ mod generate;
 mod messages;
 mod request;
 mod response;
+mod returning;
 mod slo;
 mod sse;
 mod tokens;

@@ -28,6 +28,7 @@ const PLAIN: Preset = Preset {
         background_prefill_percent: 100,
         prefill_order: PrefillOrder::Rank,
         pause_background: false,
+        fair_tenants: false,
         allocation: Allocation::OnDemand,
         full_sequence_check: true,
         watermark_percent: 3.0,
@@ -251,6 +252,7 @@ impl Policy {
                     budget: Budget::Slack,
                     background_prefill_percent: 25,
                     pause_background: true,
+                    fair_tenants: true,
                     prefill_order: PrefillOrder::Deadline,
                     background_watermark_percent: 5.0,
                     ..scheduler

@@ -52,12 +52,16 @@ impl Margin {
 pub struct Capacity {
     /// Length of the steps that the streams' targets allow, us.
     pub step_us: f64,
-    /// Of it, what is left for prompts while background waits, us.
+    /// Length of a step with nothing in it, us.
+    pub idle_us: f64,
+    /// Of `step_us`, what is left for prompts while background waits, us.
     pub prompts_us: f64,
     /// Time that prompts without a first token still take, by tier, us.
     pub backlog_us: [f64; TIERS],
     /// Expected wait in each tier's queue, us, as fast as it drained lately; `None` if nothing is known.
     pub queue_us: [Option<f64>; TIERS],
+    /// Whether tenants of a tier take turns.
+    pub fair_tenants: bool,
     /// Time that a token of a prompt takes, what is found cached included, us.
     pub token_us: f64,
     /// What to do with requests for which there is no time.
@@ -87,8 +91,13 @@ impl Forecast {
         self.capacity.shedding
     }
 
-    /// How long a request of the tier would wait as fast as its queue drained lately, us; `None` if nothing is
-    /// known.
+    /// Whether tenants of a tier take turns.
+    pub fn fair_tenants(&self) -> bool {
+        self.capacity.fair_tenants
+    }
+
+    /// How long a request of the tier would wait as fast as its queue drained lately if all that wait in it went
+    /// first, us; `None` if nothing is known.
     pub fn queue_us(&self, tier: Tier) -> Option<f64> {
         self.capacity.queue_us[tier.index()]
     }
@@ -107,19 +116,19 @@ impl Forecast {
 
     /// Time until the first token of a request if nobody else were there, us.
     pub fn alone_us(&self, prompt: u32) -> f64 {
-        let Capacity { step_us, prompts_us, token_us, .. } = self.capacity;
-        let share = (prompts_us / step_us.max(1.0)).max(LEAST_SHARE);
-        token_us * f64::from(prompt) / share + step_us
+        self.capacity.token_us * f64::from(prompt) + self.capacity.idle_us
     }
 
-    /// Time until the first token of a request that comes now, us.
-    pub fn first_token_us(&self, tier: Tier, prompt: u32, now: Timestamp) -> f64 {
+    /// Time until the first token of a request that comes now, us, if a share of `ahead` of what waits in its tier
+    /// goes first.
+    pub fn first_token_us(&self, tier: Tier, prompt: u32, ahead: f64, now: Timestamp) -> f64 {
         let Capacity { step_us, prompts_us, backlog_us, token_us, .. } = self.capacity;
         let kept = (-(now.since_us(self.rates_at) as f64) / MEMORY_US).exp();
         let better: f64 = self.rates[..tier.index()].iter().sum::<f64>() * kept;
         let share = (prompts_us / step_us.max(1.0) - better).max(LEAST_SHARE);
-        let ahead = |us: &[f64; TIERS]| us[..=tier.index()].iter().sum::<f64>();
-        let work_us = ahead(&backlog_us) + ahead(&self.arrived_us) + token_us * f64::from(prompt);
+        let before =
+            |us: &[f64; TIERS]| us[..tier.index()].iter().sum::<f64>() + us[tier.index()] * ahead;
+        let work_us = before(&backlog_us) + before(&self.arrived_us) + token_us * f64::from(prompt);
         // The step under way is half over on average, and the first token comes at the end of one.
         work_us / share + step_us
     }
@@ -131,7 +140,13 @@ mod tests {
 
     /// Steps of 30 ms, a third of it for prompts, 100 us a token.
     fn capacity() -> Capacity {
-        Capacity { step_us: 30_000.0, prompts_us: 10_000.0, token_us: 100.0, ..Capacity::default() }
+        Capacity {
+            step_us: 30_000.0,
+            idle_us: 5_000.0,
+            prompts_us: 10_000.0,
+            token_us: 100.0,
+            ..Capacity::default()
+        }
     }
 
     fn forecast(backlog_us: [f64; TIERS]) -> Forecast {
@@ -145,34 +160,36 @@ mod tests {
     #[test]
     fn better_and_equal_tiers_go_first() {
         let forecast = forecast([0.0, 5_000.0, 20_000.0, 40_000.0]);
-        let ms = |tier| forecast.first_token_us(tier, 100, NOW) / 1000.0;
+        let ms = |tier| forecast.first_token_us(tier, 100, 1.0, NOW) / 1000.0;
         // A prompt of 10 ms behind the others, at a third of the time, and the step it ends with.
         assert_eq!(ms(Tier::Premium), 3.0 * (10.0 + 5.0) + 30.0);
         assert_eq!(ms(Tier::Standard), 3.0 * (10.0 + 25.0) + 30.0);
         assert_eq!(ms(Tier::Background), 3.0 * (10.0 + 65.0) + 30.0);
-        assert_eq!(forecast.alone_us(100) / 1000.0, 3.0 * 10.0 + 30.0);
+        assert_eq!(forecast.alone_us(100) / 1000.0, 10.0 + 5.0);
+        let us = forecast.first_token_us(Tier::Standard, 100, 0.25, NOW);
+        assert_eq!(us / 1000.0, 3.0 * (10.0 + 10.0) + 30.0, "a quarter of its tier's");
     }
 
     #[test]
     fn arrivals_count_until_the_next_report_and_better_ones_as_a_rate_after_it() {
         let mut forecast = forecast([0.0; TIERS]);
-        let alone_us = forecast.alone_us(100);
+        let alone_us = forecast.first_token_us(Tier::Standard, 100, 1.0, NOW);
         forecast.arrived(Tier::Premium, 300, NOW);
-        let behind_us = forecast.first_token_us(Tier::Standard, 100, NOW);
+        let behind_us = forecast.first_token_us(Tier::Standard, 100, 1.0, NOW);
         // 30 ms of premium's in 3 s are a hundredth of the time.
         assert!(
             (behind_us - (40_000.0 / (1.0 / 3.0 - 0.01) + 30_000.0)).abs() < 1.0,
             "{behind_us}"
         );
         forecast.update(capacity());
-        let next_us = forecast.first_token_us(Tier::Standard, 100, NOW);
+        let next_us = forecast.first_token_us(Tier::Standard, 100, 1.0, NOW);
         assert!(alone_us < next_us && next_us < behind_us, "{next_us}");
         assert_eq!(
-            forecast.first_token_us(Tier::Premium, 100, NOW),
+            forecast.first_token_us(Tier::Premium, 100, 1.0, NOW),
             alone_us,
             "its own rate is no one before it"
         );
-        let later_us = forecast.first_token_us(Tier::Standard, 100, NOW + 60_000_000);
+        let later_us = forecast.first_token_us(Tier::Standard, 100, 1.0, NOW + 60_000_000);
         assert!((later_us - alone_us).abs() < 1.0, "forgotten");
     }
 
@@ -182,9 +199,9 @@ mod tests {
         for _ in 0..1000 {
             forecast.arrived(Tier::Premium, 1000, NOW);
         }
-        let us = forecast.first_token_us(Tier::Standard, 100, NOW);
+        let us = forecast.first_token_us(Tier::Standard, 100, 1.0, NOW);
         assert!(us.is_finite() && us > 1e9);
-        assert!(Forecast::default().first_token_us(Tier::Standard, 100, NOW).is_finite());
+        assert!(Forecast::default().first_token_us(Tier::Standard, 100, 1.0, NOW).is_finite());
     }
 
     #[test]

@@ -2,19 +2,23 @@
 
 mod drain;
 mod forecast;
+mod promises;
+mod tenants;
 
 pub use drain::{DrainRate, retry_after_ms};
 pub use forecast::{Capacity, Forecast, Margin};
+pub use promises::Promises;
+pub use tenants::Tenants;
 
 use tiercel_config::AdmissionSettings;
 use tiercel_device::DeviceInfo;
 
-/// Whether a request can ever run on a device: within the context, and within the pool when it is
-/// alone.
+/// Whether a request can ever run on a device: within the context, and within the pool, but for `kept` blocks of other
+/// tiers, when it is alone.
 ///
 /// # Errors
 /// Says which limit it exceeds and what would fit.
-pub fn fits(prompt: u32, max_tokens: u32, info: &DeviceInfo) -> Result<(), String> {
+pub fn fits(prompt: u32, max_tokens: u32, info: &DeviceInfo, kept: u32) -> Result<(), String> {
     if prompt >= info.max_model_len {
         return Err(format!(
             "the prompt has {prompt} tokens but the context holds {} including the output; \
@@ -23,8 +27,9 @@ pub fn fits(prompt: u32, max_tokens: u32, info: &DeviceInfo) -> Result<(), Strin
         ));
     }
     let longest = prompt.saturating_add(max_tokens).min(info.max_model_len);
-    let pool = info.device_blocks.saturating_mul(info.block_size);
-    if longest.div_ceil(info.block_size) > info.device_blocks {
+    let blocks = info.device_blocks.saturating_sub(kept);
+    let pool = blocks.saturating_mul(info.block_size);
+    if longest.div_ceil(info.block_size) > blocks {
         return Err(format!(
             "prompt ({prompt}) + max_tokens ({max_tokens}) exceed the KV memory of this server \
              ({pool} tokens); ask for at most {} output tokens",
@@ -56,9 +61,14 @@ impl Queue {
         if self.requests > 0 && total > limits.max_queued_tokens_per_tier {
             return Err(format!("{} prompt tokens waiting", self.tokens));
         }
-        self.requests += 1;
-        self.tokens = total;
+        self.add(tokens);
         Ok(())
+    }
+
+    /// Takes a place without asking.
+    pub(crate) fn add(&mut self, tokens: u32) {
+        self.requests += 1;
+        self.tokens += u64::from(tokens);
     }
 
     /// Returns the place of a prompt of `tokens`.
@@ -87,10 +97,11 @@ mod tests {
 
     #[test]
     fn the_pool_bounds_prompt_and_output_to_the_block() {
-        assert!(fits(100, 60, &info()).is_ok());
-        assert!(fits(100, 61, &info()).expect_err("161 tokens need 11 blocks").contains("160"));
-        assert!(fits(1000, 1, &info()).expect_err("no room for output").contains("context"));
-        assert!(fits(u32::MAX, u32::MAX, &info()).is_err());
+        assert!(fits(100, 60, &info(), 0).is_ok());
+        assert!(fits(100, 45, &info(), 1).expect_err("one block less").contains("144"));
+        assert!(fits(100, 61, &info(), 0).expect_err("161 tokens need 11 blocks").contains("160"));
+        assert!(fits(1000, 1, &info(), 0).expect_err("no room for output").contains("context"));
+        assert!(fits(u32::MAX, u32::MAX, &info(), 0).is_err());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! need, so that they can be dropped at once.
 
 use super::BlockStore;
-use super::sequence::Phase;
+use super::sequence::{Phase, Sequence};
 use super::transfers::Transfer;
 use crate::Victim;
 
@@ -34,6 +34,12 @@ impl BlockStore {
                 return;
             }
         }
+    }
+
+    /// Full blocks at the front of a sequence's table that the host has, and that a preemption would drop at once.
+    pub(super) fn mirrored_blocks(&self, sequence: &Sequence) -> u32 {
+        let names = sequence.names.iter().take(sequence.mirrored);
+        names.take_while(|name| self.host.find(name).is_some()).count() as u32
     }
 
     /// The first full block of a victim that the host neither has nor is getting.

@@ -53,7 +53,8 @@ impl BlockStore {
             blocks: u64::from(
                 self.blocks_for(cover.max(*must_fit).max(want.reserve)).saturating_sub(resident),
             ),
-            keep_free: u64::from(*keep_free),
+            keep_free: u64::from(*keep_free)
+                + u64::from(want.kept_for_others.saturating_sub(round.lent)),
             held: u64::from(supply - self.device.free() - self.device.pending()),
             opens: true,
             by_cost: round.victim_costs,

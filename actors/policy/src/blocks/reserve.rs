@@ -19,6 +19,8 @@ pub(super) struct Round {
     pub(super) victim_costs: Option<ResumeCosts>,
     pub(super) resume_costs: Option<ResumeCosts>,
     pub(super) gives: Gives,
+    /// Blocks of victims that could be dropped at once, and so may be used although they are kept for others.
+    pub(super) lent: u32,
 }
 
 impl BlockStore {
@@ -36,6 +38,7 @@ impl BlockStore {
             victim_costs: request.victims_by_cost.then_some(request.costs),
             resume_costs: request.resumes_by_cost.then_some(request.costs),
             gives: request.gives,
+            lent: if request.lends { self.droppable(request) } else { 0 },
             ..Round::default()
         };
         let mut grants = Vec::with_capacity(request.wants.len());
@@ -60,6 +63,16 @@ impl BlockStore {
             preempted: round.preempted,
             free_blocks: self.device.free(),
         }
+    }
+
+    /// Blocks of victims that the host has too: at most these, as far as they are nobody else's.
+    fn droppable(&self, request: &StepRequest) -> u32 {
+        if request.wants.iter().all(|want| want.kept_for_others == 0) {
+            return 0;
+        }
+        let victims = request.victims.iter().filter(|victim| victim.swap);
+        let sequences = victims.filter_map(|victim| self.sequences.get(victim.ticket.seq));
+        sequences.map(|sequence| self.mirrored_blocks(sequence)).sum()
     }
 
     fn answer(&mut self, want: &Want, victims: &[Victim], round: &mut Round) -> GrantOutcome {
@@ -88,7 +101,7 @@ impl BlockStore {
             seq,
             step: round.step,
             blocks: u64::from(missing),
-            keep_free: 0,
+            keep_free: u64::from(want.kept_for_others.saturating_sub(round.lent)),
             held: 0,
             opens: false,
             by_cost: round.victim_costs,

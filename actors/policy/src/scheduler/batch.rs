@@ -95,6 +95,8 @@ impl Scheduler {
         };
         // Those it is for need not wait for what the others wait for.
         self.replan |= empty && self.scope != Scope::All;
+        // Nor need the first for what is kept for others, if it was that.
+        self.replan |= empty && self.fruitless == 1 && self.kept.something();
         if self.fruitless >= MOST_FRUITLESS {
             (self.replan, self.scope) = (false, Scope::All);
         }
@@ -196,6 +198,8 @@ impl Scheduler {
         let Some(mut sequence) = self.sequences.remove(seq) else { return 0 };
         let tier = sequence.tier.index();
         sequence.closed(saved, kept);
+        let served_as = sequence.served_as();
+        self.take_turn(&mut sequence, served_as);
         self.place(&mut sequence);
         self.sequences.insert(sequence);
         tier

@@ -39,9 +39,11 @@ impl Scheduler {
         let slack = self.settings.budget == Budget::Slack;
         Capacity {
             step_us,
+            idle_us: self.cost.step_us(&StepWork::default()),
             prompts_us: step_us - bare_us,
             backlog_us,
             queue_us: Tier::ALL.map(|tier| self.drain[tier.index()].wait_us(now)),
+            fair_tenants: self.tenants_take_turns(),
             token_us,
             shedding: slack.then_some(self.shedding),
         }

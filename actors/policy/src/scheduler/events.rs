@@ -14,11 +14,13 @@ use tiercel_device::{
 impl Scheduler {
     /// A new sequence waits for its first start.
     pub fn enqueue(&mut self, mut new: NewSequence) {
+        let tenant = new.salt;
         if !self.share_prefixes {
             // Names stay, a swapped sequence is found again by them, but nobody else's are equal.
             new.salt = Salt::of_sequence(new.seq);
         }
         let mut sequence = Sequence::new(new, self.limits.block_size);
+        sequence.tenant = tenant;
         self.place_new(&mut sequence);
         self.noticed();
         self.drain[sequence.tier.index()].entered(sequence.arrival);
@@ -92,8 +94,10 @@ impl Scheduler {
             self.drain[tier.index()].moved_in();
         }
         // Whoever was late in one tier is not so in another.
-        sequence.best_effort &= sequence.tier == tier;
+        sequence.late &= sequence.tier == tier;
+        sequence.best_effort &= sequence.late;
         (sequence.tier, sequence.priority) = (tier, priority);
+        self.take_turn(&mut sequence, tier);
         self.place(&mut sequence);
         self.sequences.insert(sequence);
         self.noticed();
@@ -177,6 +181,7 @@ impl Scheduler {
         if first {
             self.drain[sequence.tier.index()].left(now);
             self.guard.started(sequence, now);
+            self.turns.start(sequence.turn);
         }
         sequence.push(sampled.token, now, self.limits.block_size);
         effects.push(Effect::Token {
@@ -274,7 +279,8 @@ impl Scheduler {
     /// What the order of service can learn from a sequence that ended, `complete` or not.
     fn learn_from(&mut self, sequence: &Sequence, complete: bool) {
         let (predicted, output) = (sequence.predicted_tokens, sequence.output_len());
-        self.fair.correct(sequence.salt(), f64::from(output) - predicted);
+        self.fair.correct(sequence.tenant, f64::from(output) - predicted);
+        self.charge_what_was_used(sequence);
         if complete {
             let prompt = sequence.prompt_len();
             self.predictor.observe(sequence.tier, prompt, predicted, output);

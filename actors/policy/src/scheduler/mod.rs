@@ -27,6 +27,7 @@ mod placing;
 mod plan;
 mod prompts;
 mod rank;
+mod reservation;
 mod roster;
 mod sequence;
 #[cfg(test)]
@@ -34,10 +35,14 @@ mod shortage_tests;
 mod state;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod turn_tests;
+mod turns;
 mod victims;
 
 pub use cost::{CostError, CostModel, StepWork};
 pub use order::PredictionError;
 pub use outcome::{Effect, EndReport, FinishReason, PreemptDecision, RequestFault, Usage};
+pub use reservation::Kept;
 pub use sequence::{Hold, NewSequence, Phase};
 pub use state::{Census, Counters, Scheduler};

@@ -71,24 +71,40 @@ fn class_of(prompt: u32) -> usize {
 
 /// Start-time fair queueing between tenants (Goyal, Vin, Cheng 1997): a request's start tag is the later of
 /// the virtual time and its tenant's last finish tag; requests are served in order of start tags, and the
-/// virtual time is the tag of the last that started. Service is counted in tokens, the output's as predicted
+/// virtual time is the tag of the last that started. Service is counted in tokens or in time, an output's as predicted
 /// until it is known.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FairQueue {
     now: f64,
-    finish: BTreeMap<Salt, f64>,
+    accounts: BTreeMap<Salt, Account>,
+}
+
+/// What a tenant asked for so far.
+#[derive(Debug, Clone, Copy)]
+struct Account {
+    /// The start tag of its last request.
+    start: f64,
+    /// Where the next one starts.
+    finish: f64,
 }
 
 impl FairQueue {
     /// The start tag of a request that will take `tokens`.
     pub(crate) fn arrive(&mut self, tenant: Salt, tokens: f64) -> f64 {
-        if self.finish.len() >= MAX_TENANTS && !self.finish.contains_key(&tenant) {
+        if self.accounts.len() >= MAX_TENANTS && !self.accounts.contains_key(&tenant) {
             self.forget_least();
         }
-        let finish = self.finish.entry(tenant).or_insert(self.now);
-        let start = finish.max(self.now);
-        *finish = start + tokens;
-        start
+        let fresh = Account { start: self.now, finish: self.now };
+        let account = self.accounts.entry(tenant).or_insert(fresh);
+        account.start = account.finish.max(self.now);
+        account.finish = account.start + tokens;
+        account.start
+    }
+
+    /// Whether another tenant asked for more than it had yet.
+    pub(crate) fn others_ask(&self, tenant: Salt) -> bool {
+        let others = self.accounts.iter().filter(|(other, _)| **other != tenant);
+        others.into_iter().any(|(_, account)| account.finish > self.now)
     }
 
     /// A request with this tag starts.
@@ -96,17 +112,18 @@ impl FairQueue {
         self.now = self.now.max(tag);
     }
 
-    /// A request took `tokens` more than predicted, or less.
+    /// A request took `tokens` more than predicted, or less. A tenant's requests keep their order among themselves.
     pub(crate) fn correct(&mut self, tenant: Salt, tokens: f64) {
-        if let Some(finish) = self.finish.get_mut(&tenant) {
-            *finish += tokens;
+        if let Some(account) = self.accounts.get_mut(&tenant) {
+            account.finish = (account.finish + tokens).max(account.start);
         }
     }
 
     fn forget_least(&mut self) {
-        let least = self.finish.iter().min_by(|a, b| a.1.total_cmp(b.1)).map(|(tenant, _)| *tenant);
-        if let Some(tenant) = least {
-            self.finish.remove(&tenant);
+        let finish = |account: &Account| account.finish;
+        let least = self.accounts.iter().min_by(|a, b| finish(a.1).total_cmp(&finish(b.1)));
+        if let Some(tenant) = least.map(|(tenant, _)| *tenant) {
+            self.accounts.remove(&tenant);
         }
     }
 }
@@ -144,6 +161,12 @@ mod tests {
         assert_eq!(queue.arrive(modest, 100.0), 100.0, "no credit for having been away");
         queue.correct(modest, -60.0);
         assert_eq!(queue.arrive(modest, 10.0), 140.0, "what was not used is given back");
+        queue.correct(modest, -90.0);
+        assert_eq!(
+            queue.arrive(modest, 10.0),
+            140.0,
+            "nobody overtakes an older request of its own"
+        );
     }
 
     #[test]
@@ -154,6 +177,6 @@ mod tests {
             salt[..4].copy_from_slice(&tenant.to_le_bytes());
             queue.arrive(Salt(salt), 1.0);
         }
-        assert_eq!(queue.finish.len(), MAX_TENANTS);
+        assert_eq!(queue.accounts.len(), MAX_TENANTS);
     }
 }

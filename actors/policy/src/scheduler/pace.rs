@@ -33,7 +33,7 @@ const LEAST_ERROR: f64 = 0.03;
 const EAGER: f64 = 0.5;
 /// Share of the tightest target for a first token that a step may take with nothing urgent in it: who comes meanwhile
 /// waits for its end. Less makes steps of worse tiers short, and so dear, where no better request ever comes.
-const BLOCKING: f64 = 0.3;
+const BLOCKING: f64 = 0.2;
 /// How far behind a stream may be and still set the pace, in times of its target. What is further behind was
 /// held up by something that shorter steps do not cure: its reader, an operator, a preemption. Not much less:
 /// where long steps put every stream behind, without a pace they would only get longer.

@@ -64,19 +64,31 @@ fn a_stream_may_spend_its_target_and_what_it_has_saved() {
 #[test]
 fn nobody_waits_for_a_stream_that_is_lost_or_has_no_target_or_under_a_fixed_budget() {
     let mut s = paced();
+    s.slo.premium.ttft_ms = None;
     stream(&mut s, Tier::Premium, 5, 1000);
     s.enqueue(sequence(2, Tier::Standard, 200));
     // Four more steps can save 1556 us at most.
     assert_eq!(tokens(&mut s, 2, 1000 + 2000), 200);
     let mut s = paced();
+    s.slo.premium.ttft_ms = None;
     stream(&mut s, Tier::Background, 100, 1000);
     s.enqueue(sequence(2, Tier::Standard, 200));
     assert_eq!(tokens(&mut s, 2, 1000), 200);
     let mut s = paced();
+    s.slo.premium.ttft_ms = None;
     s.set_policy(Policy::PriorityPreempt);
     stream(&mut s, Tier::Premium, 100, 1000);
     s.enqueue(sequence(2, Tier::Standard, 200));
     assert_eq!(tokens(&mut s, 2, 1000), 200);
+}
+
+#[test]
+fn a_stream_alone_goes_on_however_short_the_targets_of_others_are() {
+    let mut s = paced();
+    s.settings.pause_background = true;
+    s.slo.premium.ttft_ms = Some(0.1);
+    stream(&mut s, Tier::Background, 100, 1000);
+    assert_eq!(tokens(&mut s, 1, 1000), 1);
 }
 
 #[test]
@@ -90,13 +102,13 @@ fn prompts_go_on_however_little_a_stream_has_to_spend() {
 
 #[test]
 fn with_nothing_urgent_in_it_a_step_is_short_enough_for_whoever_comes() {
-    for (tier, expected) in [(Tier::Background, 80), (Tier::Standard, 80), (Tier::Premium, 200)] {
+    for (tier, expected) in [(Tier::Background, 50), (Tier::Standard, 50), (Tier::Premium, 200)] {
         let mut s = paced();
         s.slo.premium.ttft_ms = Some(3.0);
         s.settings.background_prefill_percent = 100;
         let arrival = Timestamp(if tier == Tier::Premium { 1000 } else { 0 });
         s.enqueue(NewSequence { arrival, ..sequence(2, tier, 200) });
-        // 900 us, or for one that is due in 1 ms all that it needs.
+        // 600 us, or for one that is due in 1 ms all that it needs.
         assert_eq!(tokens(&mut s, 2, 3_000), expected, "{tier:?}");
     }
 }
@@ -159,10 +171,12 @@ fn a_worse_prompt_that_is_due_does_not_break_the_pace_of_a_better_stream() {
 #[test]
 fn a_stream_that_was_held_for_long_sets_no_pace() {
     let mut s = paced();
+    s.slo.premium.ttft_ms = None;
     stream(&mut s, Tier::Premium, 900, 1000);
     s.enqueue(sequence(2, Tier::Standard, 200));
     assert_eq!(tokens(&mut s, 2, 1000 + 31_000), 1);
     let mut s = paced();
+    s.slo.premium.ttft_ms = None;
     stream(&mut s, Tier::Premium, 900, 1000);
     s.enqueue(sequence(2, Tier::Standard, 200));
     assert_eq!(tokens(&mut s, 2, 1000 + 32_000), 200);

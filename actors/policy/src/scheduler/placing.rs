@@ -19,7 +19,8 @@ impl Scheduler {
         sequence.predicted_tokens = self.predictor.predict(tier, prompt, sequence.max_tokens());
         // Kept up to date whatever the order is, so that the operator may change it.
         let tokens = f64::from(prompt) + sequence.predicted_tokens;
-        sequence.start_tag = self.fair.arrive(sequence.salt(), tokens);
+        sequence.start_tag = self.fair.arrive(sequence.tenant, tokens);
+        self.take_turn(sequence, tier);
         self.place(sequence);
     }
 
@@ -30,6 +31,7 @@ impl Scheduler {
         let order = self.settings.order;
         let tiered = order == Order::Tier;
         let key = match order {
+            Order::Tier if self.settings.fair_tenants => sequence.turn.tag,
             Order::Arrival | Order::Tier => 0.0,
             Order::Shortest => sequence.predicted_tokens,
             Order::Fair => sequence.start_tag,
@@ -77,7 +79,7 @@ impl Scheduler {
             && self.settings.budget == Budget::Slack
             && self.shedding.late != Late::Wait
             && sequence.tier == Tier::Standard
-            && !sequence.best_effort
+            && !sequence.late
             && !sequence.was_open();
         let due = self.first_token_due(sequence);
         let needs_us = self.cost.step_us(&StepWork::default()) * STEPS_TO_START
@@ -94,15 +96,30 @@ impl Scheduler {
         while let Some(seq) = self.sequences.timed_out(now) {
             let Some(mut sequence) = self.sequences.remove(seq) else { return };
             if sequence.late_at.is_some_and(|at| at <= now) {
-                sequence.best_effort = true;
-                self.place(&mut sequence);
+                self.is_late(&mut sequence);
             } else {
                 sequence.place.level -= 1;
+                let level = Tier::ALL[usize::from(sequence.place.level)];
+                self.take_turn(&mut sequence, level);
+                if self.settings.fair_tenants {
+                    sequence.place.key = sequence.turn.tag as u64;
+                }
                 let from = sequence.served_as().index() as u64;
                 let gained = from - u64::from(sequence.place.level);
                 sequence.ages_at = self.ages_at(&sequence, gained + 1);
             }
             self.sequences.insert(sequence);
         }
+    }
+
+    /// A sequence cannot have its first token in time any more: those that can go first. Those of its own tenant, that is,
+    /// if others take turns with it: whoever asks for much must not push out those of others that are late for it.
+    fn is_late(&mut self, sequence: &mut Sequence) {
+        sequence.late = true;
+        if !self.goes_last_of_its_tenant(sequence) {
+            sequence.best_effort = true;
+            self.take_turn(sequence, Tier::Background);
+        }
+        self.place(sequence);
     }
 }

@@ -43,6 +43,7 @@ impl Scheduler {
             resumes_by_cost: self.preemption.mode == PreemptionMode::Auto,
             gives: self.gives(),
             mirror: self.blocks_to_mirror(now),
+            lends: self.kept.lends(),
         })
     }
 
@@ -94,11 +95,13 @@ impl Scheduler {
             let needed = covered.max(self.reserve(sequence)).div_ceil(self.limits.block_size);
             blocks += u64::from(needed.saturating_sub(sequence.table.len() as u32));
         }
-        blocks + u64::from(keep_free) <= u64::from(self.free_blocks)
+        let kept = self.most_kept(shares, &self.kept_unused());
+        blocks + u64::from(keep_free) + u64::from(kept) <= u64::from(self.free_blocks)
     }
 
     fn wants(&self, shares: &[Share<'_>], victims: &Victims, now: Timestamp) -> Vec<Want> {
         let mut wants = Vec::with_capacity(shares.len());
+        let unused = self.kept_unused();
         let mut last = None;
         for share in shares {
             let claim = self.claim(share, wants.is_empty(), now);
@@ -108,7 +111,11 @@ impl Scheduler {
                 _ => victims.allowed(claim),
             };
             last = Some((claim, max_victims));
-            wants.push(Want { max_victims, ..self.want(share, claim) });
+            // What came to nothing must not come to nothing again for what nobody uses.
+            let stuck = wants.is_empty() && self.fruitless > 0;
+            let kept_for_others =
+                if stuck { 0 } else { self.kept_for_others(share.sequence, &unused) };
+            wants.push(Want { max_victims, kept_for_others, ..self.want(share, claim) });
         }
         wants
     }
@@ -155,6 +162,7 @@ impl Scheduler {
         most: usize,
     ) -> Vec<Share<'a>> {
         let (mut running, mut waiting) = (running.peekable(), waiting.peekable());
+        let mut places = self.places(most);
         let mut shares =
             Vec::with_capacity(most.min(self.sequences.active_len() + MAX_OPENS_PER_STEP));
         while shares.len() < most {
@@ -168,7 +176,9 @@ impl Scheduler {
             };
             let next = if waits { waiting.next() } else { running.next() };
             let Some(next) = next else { break };
-            shares.push(next);
+            if places.take(next.sequence.tier) {
+                shares.push(next);
+            }
         }
         shares
     }
@@ -226,7 +236,15 @@ impl Scheduler {
         } else {
             WantKind::Grow
         };
-        Want { ticket: sequence.ticket(), len, new_tokens: tokens, reserve, kind, max_victims: 0 }
+        Want {
+            ticket: sequence.ticket(),
+            len,
+            new_tokens: tokens,
+            reserve,
+            kept_for_others: 0,
+            kind,
+            max_victims: 0,
+        }
     }
 
     fn watermark_blocks(&self, tier: Tier) -> u32 {

@@ -16,6 +16,10 @@ const MIN_TOKENS: u32 = 16;
 /// that are behind would never catch up otherwise.
 const MIN_SHARE: f64 = 0.15;
 
+/// A background stream that has sat out for longer takes part all the same, one in each step: so all of them get on,
+/// however long better ones leave no time.
+const MOST_SAT_OUT_US: u64 = 2_000_000;
+
 /// A candidate of the step and the tokens it is given.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Share<'a> {
@@ -58,7 +62,9 @@ impl Scheduler {
             shares.retain(|share| share.decoding == promised);
         }
         let pace = self.pace(shares, now);
-        if let Some(pace) = pace.as_ref().filter(|_| self.settings.pause_background) {
+        // After a plan that came to nothing nobody sits out: they may hold the blocks that others wait for.
+        let pauses = self.settings.pause_background && self.fruitless == 0;
+        if let Some(pace) = pace.as_ref().filter(|_| pauses) {
             self.pause(shares, pace, now);
         }
         for share in shares.iter_mut().filter(|share| share.decoding) {
@@ -78,8 +84,9 @@ impl Scheduler {
         let mut queue: Vec<usize> = (0..shares.len()).filter(|at| !shares[*at].decoding).collect();
         // A plan that follows one that came to nothing is for the best-ranked: only it may take everybody's blocks.
         if self.settings.prefill_order != PrefillOrder::Rank && self.scope == Scope::All {
+            let turns = self.levels_of_several(queue.iter().map(|at| shares[*at].sequence));
             // Stable: equals stay in order of service.
-            queue.sort_by_key(|at| self.prefill_key(shares[*at].sequence));
+            queue.sort_by_key(|at| self.prefill_key(shares[*at].sequence, turns));
         }
         let background_room = room.min(self.background_room());
         let (mut used, mut used_us, mut partial) = (0, 0.0, 0);
@@ -110,11 +117,26 @@ impl Scheduler {
         }
     }
 
+    /// The levels at which prompts go by the turns of their tenants: several have some.
+    fn levels_of_several<'a>(
+        &self,
+        prompts: impl Iterator<Item = &'a Sequence>,
+    ) -> [bool; Tier::ALL.len()] {
+        let mut several = [false; Tier::ALL.len()];
+        let mut first = [None; Tier::ALL.len()];
+        for prompt in prompts.filter(|_| self.tenants_take_turns()) {
+            let level = usize::from(prompt.place.level);
+            several[level] |= *first[level].get_or_insert(prompt.tenant) != prompt.tenant;
+        }
+        several
+    }
+
     /// Whoever was denied blocks to grow comes first: others were made to give way for it, and what they gave may
     /// only now have come free.
-    fn prefill_key(&self, sequence: &Sequence) -> (u8, bool, u64) {
+    fn prefill_key(&self, sequence: &Sequence, turns: [bool; Tier::ALL.len()]) -> (u8, bool, u64) {
         let key = match self.settings.prefill_order {
             PrefillOrder::Rank => 0,
+            _ if turns[usize::from(sequence.place.level)] => sequence.turn.tag as u64,
             PrefillOrder::Deadline => self.first_token_due(sequence).0,
             PrefillOrder::Shortest => u64::from(sequence.left_to_compute()),
         };
@@ -157,17 +179,20 @@ impl Scheduler {
         }
     }
 
-    /// Takes background streams out of the step, worst first, as long as the better streams in it and the first
+    /// Takes background streams out of the step, worst first and never the one that has sat out longest if that is too long, as long as the better streams in it and the first
     /// tokens that are due cannot afford them; then standard streams, as long as premium cannot.
     fn pause(&self, shares: &mut Vec<Share<'_>>, pace: &Pace, now: Timestamp) {
         let better = |share: &&Share<'_>| share.sequence.tier < Tier::Background;
         let bare_us = self.cost.step_us(&streams_in(shares.iter().filter(better)));
         let left_us = pace.left_to_background(bare_us);
         let stream = |share: &Share<'_>| share.decoding && !better(&share);
+        let starved = starved(shares.iter().filter(|share| stream(share)), now);
         let streams = shares.iter().filter(|share| stream(share));
         let mut needed_us: f64 = streams.map(|share| self.cost.decode_us(share.len)).sum();
-        while needed_us > left_us {
-            let Some(at) = shares.iter().rposition(stream) else { break };
+        // Somebody goes on in any case: a target may be shorter than a step of one.
+        while needed_us > left_us && shares.len() > 1 {
+            let sits_out = |share: &Share<'_>| stream(share) && Some(share.sequence.id) != starved;
+            let Some(at) = shares.iter().rposition(sits_out) else { break };
             needed_us -= self.cost.decode_us(shares.remove(at).len);
         }
         self.pause_standard(shares, pace.over_premium(bare_us), (bare_us, now));
@@ -199,4 +224,14 @@ impl Scheduler {
         let paused: BTreeSet<SeqId> = needed.map(|(_, seq, _)| *seq).collect();
         shares.retain(|share| !paused.contains(&share.sequence.id));
     }
+}
+
+/// The stream whose last token is longest ago, if that is too long.
+fn starved<'a, 'b: 'a>(
+    streams: impl Iterator<Item = &'a Share<'b>>,
+    now: Timestamp,
+) -> Option<SeqId> {
+    let since =
+        streams.filter_map(|share| Some((share.sequence.last_token_at?, share.sequence.id)));
+    since.min().filter(|(at, _)| now.since_us(*at) > MOST_SAT_OUT_US).map(|(_, seq)| seq)
 }

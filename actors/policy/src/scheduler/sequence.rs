@@ -72,10 +72,21 @@ pub(crate) struct Place {
     pub(crate) level: u8,
     /// Its priority, if the order knows priorities.
     pub(crate) priority: i32,
-    /// Tokens: predicted output, or the tenant's start tag.
+    /// Predicted output, tokens, or a tag of the tenant's.
     pub(crate) key: u64,
     /// Whether it counts as the best of its tier.
     pub(crate) promoted: bool,
+}
+
+/// A sequence's turn among tenants.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Turn {
+    /// The level whose tenants it takes turns with.
+    pub(crate) level: u8,
+    /// Its tag in their queue, us of the device's time.
+    pub(crate) tag: f64,
+    /// What its tenant was charged for it, us.
+    pub(crate) charged_us: f64,
 }
 
 /// A live sequence.
@@ -97,7 +108,9 @@ pub(crate) struct Sequence {
     /// When it cannot have its first token in time any more and becomes best effort; `None` if it never does, or
     /// has.
     pub(crate) late_at: Option<Timestamp>,
-    /// Whether it became best effort.
+    /// Whether it was found that it cannot.
+    pub(crate) late: bool,
+    /// Whether it became best effort for it.
     pub(crate) best_effort: bool,
     pub(crate) epoch: Epoch,
     pub(crate) held_by_operator: bool,
@@ -129,8 +142,12 @@ pub(crate) struct Sequence {
     pub(crate) promised: bool,
     /// Output it was expected to have, tokens.
     pub(crate) predicted_tokens: f64,
-    /// Its tag in the fair queue of tenants.
+    /// Whom it counts for where tenants are treated alike; its block names may have another salt.
+    pub(crate) tenant: Salt,
+    /// Its tag in the fair queue of tenants, tokens.
     pub(crate) start_tag: f64,
+    /// Its turn among the tenants of the level it is served at.
+    pub(crate) turn: Turn,
     /// Whether the device keeps sampler state for it.
     pub(crate) on_device: bool,
     prompt: Arc<[TokenId]>,
@@ -157,6 +174,7 @@ impl Sequence {
             place: Place::default(),
             ages_at: None,
             late_at: None,
+            late: false,
             best_effort: false,
             epoch: Epoch(0),
             held_by_operator: false,
@@ -176,7 +194,9 @@ impl Sequence {
             denied: false,
             promised: false,
             predicted_tokens: 0.0,
+            tenant: new.salt,
             start_tag: 0.0,
+            turn: Turn::default(),
             on_device: false,
             prompt: new.prompt,
             max_tokens: new.max_tokens,
@@ -250,10 +270,6 @@ impl Sequence {
 
     pub(crate) fn max_tokens(&self) -> u32 {
         self.max_tokens
-    }
-
-    pub(crate) fn salt(&self) -> Salt {
-        self.salt
     }
 
     /// Output tokens since its prompt was computed or it resumed, whichever was later.

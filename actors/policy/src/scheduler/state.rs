@@ -6,8 +6,10 @@ use crate::scheduler::cost::{CostError, CostModel, StepWork};
 use crate::scheduler::guard::Guard;
 use crate::scheduler::order::{FairQueue, LengthPredictor, PredictionError};
 use crate::scheduler::plan::MAX_OPENS_PER_STEP;
+use crate::scheduler::reservation::Kept;
 use crate::scheduler::roster::Roster;
 use crate::scheduler::sequence::Phase;
+use crate::scheduler::turns::Turns;
 use std::collections::BTreeSet;
 use tiercel_config::{
     EngineSettings, Policy, PreemptionSettings, SchedulerSettings, SheddingSettings, SloSettings,
@@ -24,6 +26,8 @@ pub struct Scheduler {
     /// Whether sequences of one tenant find each other's blocks.
     pub(crate) share_prefixes: bool,
     pub(crate) limits: Limits,
+    /// What is kept for a tier.
+    pub(crate) kept: Kept,
     pub(crate) cost: CostModel,
     pub(crate) guard: Guard,
     /// How fast those without a first token get one, by tier.
@@ -32,6 +36,8 @@ pub struct Scheduler {
     pub(crate) hit_share: f64,
     pub(crate) predictor: LengthPredictor,
     pub(crate) fair: FairQueue,
+    /// Whose turn it is among the tenants of each tier.
+    pub(crate) turns: Turns,
     pub(crate) sequences: Roster,
     pub(crate) stage: Stage,
     pub(crate) last_step: StepId,
@@ -178,12 +184,14 @@ impl Scheduler {
                 device_blocks: info.device_blocks,
                 max_model_len: info.max_model_len,
             },
+            kept: Kept::new(&settings.reservation, info.device_blocks),
             cost: CostModel::new(profile, info),
             guard: Guard::default(),
             drain: Default::default(),
             hit_share: 0.0,
             predictor: LengthPredictor::new(),
             fair: FairQueue::default(),
+            turns: Turns::default(),
             sequences: Roster::new(settings.preemption.resume),
             stage: Stage::Idle,
             last_step: StepId(0),
@@ -248,6 +256,11 @@ impl Scheduler {
     pub(crate) fn noticed(&mut self) {
         self.replan = true;
         self.fruitless = 0;
+    }
+
+    /// Most sequences in one step.
+    pub fn max_num_seqs(&self) -> u32 {
+        self.settings.max_num_seqs
     }
 
     /// Totals since the start.

@@ -47,6 +47,7 @@ impl World {
                 ])
                 .expect("there are four"),
             mirror: if draws.percent(40) { draws.below(5) as u32 } else { 0 },
+            lends: draws.percent(50),
         };
         let grant = self.store.reserve(&request);
         assert_eq!(grant.free_blocks, self.store.snapshot().device.free);
@@ -101,7 +102,9 @@ impl World {
             _ => return None,
         };
         let reserve = if draws.percent(10) { seq.last } else { 0 };
-        Some(Want { ticket, len, new_tokens, reserve, kind, max_victims: worse })
+        let kept_for_others = if draws.percent(10) { draws.below(3) as u32 } else { 0 };
+        let max_victims = worse;
+        Some(Want { ticket, len, new_tokens, reserve, kept_for_others, kind, max_victims })
     }
 
     fn apply(&mut self, request: &StepRequest, grant: &StepGrant) {

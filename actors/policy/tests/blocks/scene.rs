@@ -33,6 +33,7 @@ pub(crate) fn grow(seq: u64, tokens: u32, max_victims: u32) -> Want {
         len: tokens,
         new_tokens: tokens,
         reserve: 0,
+        kept_for_others: 0,
         kind: WantKind::Grow,
         max_victims,
     }
@@ -50,7 +51,15 @@ pub(crate) fn open_with(
     (keep_free, must_fit): (u32, u32),
 ) -> Want {
     let kind = WantKind::Open { hashes: hashes.into(), keep_free, must_fit, own_only: false };
-    Want { ticket: ticket(seq, 0), len: tokens, new_tokens: tokens, reserve: 0, kind, max_victims }
+    Want {
+        ticket: ticket(seq, 0),
+        len: tokens,
+        new_tokens: tokens,
+        reserve: 0,
+        kept_for_others: 0,
+        kind,
+        max_victims,
+    }
 }
 
 impl Scene {

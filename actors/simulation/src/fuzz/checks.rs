@@ -6,6 +6,7 @@ use super::scenario::{Act, Client, DrainPlan, Habit, Scenario};
 use tiercel_actors::{Counters, FinishReason, Refusal, RequestFault, Usage};
 use tiercel_config::{AtLimit, Budget, PreemptionMode};
 use tiercel_device::{MockOracle, Timestamp, TokenId};
+use tiercel_policy::scheduler::Kept;
 
 /// The whole answer to a request, and why it ends.
 struct Answer {
@@ -117,7 +118,9 @@ fn fits(scenario: &Scenario, client: &Client) -> bool {
     let profile = &scenario.profile;
     let prompt = client.request.prompt.len() as u32;
     let longest = (prompt + client.request.max_tokens).min(profile.max_model_len);
-    prompt < profile.max_model_len && longest <= profile.device_blocks * profile.block_size
+    let kept = Kept::new(&scenario.settings.reservation, profile.device_blocks);
+    let blocks = profile.device_blocks - kept.never_of(client.request.tier);
+    prompt < profile.max_model_len && longest <= blocks * profile.block_size
 }
 
 fn drained_amid(scenario: &Scenario) -> bool {

@@ -59,6 +59,7 @@ fn requests(dice: &mut Dice, profile: &MockProfile, oracle: &MockOracle) -> Vec<
             stop_tokens,
             sampling: Arc::new(SamplingParams { logprobs, ..SamplingParams::greedy() }),
             targets: SloTargets::default(),
+            returning: false,
         });
     }
     drawn

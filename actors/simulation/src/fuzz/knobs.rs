@@ -4,8 +4,8 @@
 use super::dice::Dice;
 use tiercel_config::{
     AgeingCap, Allocation, AtLimit, Batching, Budget, EngineSettings, Late, Order, Policy,
-    PreemptionSettings, PrefillOrder, ResumeFrom, ResumeOrder, SchedulerSettings, StepMix, ToStart,
-    VictimGives, VictimRule,
+    PreemptionSettings, PrefillOrder, Reservation, ReservationSettings, ResumeFrom, ResumeOrder,
+    SchedulerSettings, StepMix, ToStart, VictimGives, VictimRule,
 };
 
 /// Sets a policy, and perhaps more; sizes are left as they are.
@@ -21,6 +21,7 @@ pub(super) fn policy(dice: &mut Dice, settings: &mut EngineSettings, block_size:
     if dice.chance(0.5) {
         scheduler(dice, &mut settings.scheduler, block_size);
         preemption(dice, &mut settings.preemption);
+        reservation(dice, &mut settings.reservation);
         settings.shedding.late = dice.pick(&[Late::Wait, Late::BestEffort, Late::Refuse]);
     }
 }
@@ -46,11 +47,22 @@ fn scheduler(dice: &mut Dice, s: &mut SchedulerSettings, block_size: u32) {
         s.max_partial_prefills => [0, 1, 2];
         s.prefill_order => [PrefillOrder::Rank, PrefillOrder::Deadline, PrefillOrder::Shortest];
         s.pause_background => [true, false];
+        s.fair_tenants => [true, false];
         s.allocation => [Allocation::OnDemand, Allocation::UpFront];
         s.full_sequence_check => [true, false];
         s.background_watermark_percent => [0.0, 7.0, 50.0];
         s.ageing_s => [0.0, 0.002, 0.05];
         s.ageing_cap => [AgeingCap::Standard, AgeingCap::Premium];
+    }
+}
+
+fn reservation(dice: &mut Dice, r: &mut ReservationSettings) {
+    redraw! { dice,
+        r.kind => [Reservation::Hard, Reservation::Lent];
+        r.premium_blocks_percent => [0.0, 10.0, 60.0];
+        r.standard_blocks_percent => [0.0, 5.0, 30.0];
+        r.premium_slots_percent => [0.0, 10.0, 60.0];
+        r.standard_slots_percent => [0.0, 5.0, 30.0];
     }
 }
 

@@ -20,6 +20,7 @@ fn comparison() -> Comparison {
         noise_sigma: 0.0,
         drift: false,
         faults: tiercel_device::MockFaults::default(),
+        returning: 0.0,
         policies: Vec::new(),
     }
 }

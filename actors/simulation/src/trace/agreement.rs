@@ -44,6 +44,7 @@ impl Run {
             noise_sigma: 0.1,
             drift: None,
             faults: MockFaults::default(),
+            returning: 0.0,
         };
         experiment.workload.simulation.device_blocks = Some(700);
         let kept = Rc::new(Kept::default());

@@ -3,7 +3,9 @@
 
 mod ending;
 mod overload;
+mod pressure;
 mod requests;
+mod reservation;
 mod storms;
 
 use rand::rngs::SmallRng;

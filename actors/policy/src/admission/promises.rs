@@ -1,0 +1,114 @@
+//! Who was told to come back, and when: whoever then does is let in before those who come for the first time.
+//!
+//! Without that nobody could be told a time in a lasting overload: whoever comes back would find the same queue, and as
+//! little room as all others.
+
+use crate::blocks::Salt;
+use std::collections::{BTreeMap, VecDeque};
+use tiercel_device::{Tier, Timestamp};
+
+/// Promises remembered, of all tenants: of more nothing is remembered, they are kept as far as there is room.
+const MOST: usize = 16_384;
+/// Of one tenant and tier.
+const MOST_OF_TENANT: usize = 1024;
+/// Whoever comes later than so long after the time told counts as new, us.
+const KEPT_US: u64 = 120_000_000;
+
+/// See the module's documentation.
+#[derive(Debug, Clone, Default)]
+pub struct Promises {
+    /// The times told, earliest first; no tenant without one.
+    due: BTreeMap<(Tier, Salt), VecDeque<Timestamp>>,
+    count: usize,
+}
+
+impl Promises {
+    /// Somebody was told to come back at `due`.
+    pub fn make(&mut self, tier: Tier, tenant: Salt, due: Timestamp, now: Timestamp) {
+        if self.count >= MOST {
+            self.forget(now);
+        }
+        let times = self.due.entry((tier, tenant)).or_default();
+        if self.count < MOST && times.len() < MOST_OF_TENANT {
+            times.insert(times.partition_point(|time| *time <= due), due);
+            self.count += 1;
+        } else if times.is_empty() {
+            self.due.remove(&(tier, tenant));
+        }
+    }
+
+    /// Whether somebody of the tenant may come back now.
+    pub fn is_due(&self, tier: Tier, tenant: Salt, now: Timestamp) -> bool {
+        let times = self.due.get(&(tier, tenant)).into_iter().flatten();
+        times.take_while(|time| **time <= now).any(|time| !expired(*time, now))
+    }
+
+    /// Somebody came back: the promise is kept, or another one is made.
+    pub fn redeem(&mut self, tier: Tier, tenant: Salt, now: Timestamp) {
+        let Some(times) = self.due.get_mut(&(tier, tenant)) else { return };
+        let before = times.len();
+        times.retain(|time| !expired(*time, now));
+        if times.front().is_some_and(|time| *time <= now) {
+            times.pop_front();
+        }
+        self.count -= before - times.len();
+        if times.is_empty() {
+            self.due.remove(&(tier, tenant));
+        }
+    }
+
+    /// Forgets those who did not come.
+    fn forget(&mut self, now: Timestamp) {
+        for times in self.due.values_mut() {
+            times.retain(|time| !expired(*time, now));
+        }
+        self.due.retain(|_, times| !times.is_empty());
+        self.count = self.due.values().map(VecDeque::len).sum();
+    }
+}
+
+fn expired(time: Timestamp, now: Timestamp) -> bool {
+    now.since_us(time) > KEPT_US
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TENANT: Salt = Salt([1; 16]);
+    const S: u64 = 1_000_000;
+
+    fn at(s: u64) -> Timestamp {
+        Timestamp(s * S)
+    }
+
+    #[test]
+    fn a_promise_is_kept_once_from_its_time_on_and_not_for_ever() {
+        let mut promises = Promises::default();
+        promises.make(Tier::Standard, TENANT, at(20), at(0));
+        promises.make(Tier::Standard, TENANT, at(10), at(0));
+        let due = |promises: &Promises, s| promises.is_due(Tier::Standard, TENANT, at(s));
+        assert!(!due(&promises, 9) && due(&promises, 10));
+        assert!(!promises.is_due(Tier::Background, TENANT, at(10)), "another tier");
+        assert!(!promises.is_due(Tier::Standard, Salt([2; 16]), at(10)), "another tenant");
+        promises.redeem(Tier::Standard, TENANT, at(10));
+        assert!(!due(&promises, 19) && due(&promises, 140) && !due(&promises, 141));
+        promises.redeem(Tier::Standard, TENANT, at(15));
+        assert!(due(&promises, 20), "whoever came too early used up nothing");
+        promises.redeem(Tier::Standard, TENANT, at(20));
+        assert_eq!((promises.count, promises.due.len()), (0, 0));
+    }
+
+    #[test]
+    fn promises_are_bounded_and_those_that_nobody_came_for_make_room() {
+        let mut promises = Promises::default();
+        for tenant in 0..40 {
+            for _ in 0..2 * MOST_OF_TENANT {
+                promises.make(Tier::Standard, Salt([tenant; 16]), at(10), at(0));
+            }
+        }
+        assert_eq!((promises.count, promises.due.len()), (MOST, MOST / MOST_OF_TENANT));
+        promises.make(Tier::Background, TENANT, at(300), at(200));
+        assert_eq!((promises.count, promises.due.len()), (1, 1));
+    }
+}

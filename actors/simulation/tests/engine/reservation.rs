@@ -1,0 +1,95 @@
+//! Blocks and places that are kept for premium, while background has all it can get.
+
+use super::{settled, tight};
+use tiercel_actors::{EngineHandle, Refusal, Request};
+use tiercel_config::{PreemptionMode, Reservation};
+use tiercel_device::{Clock, Tier, TokenId};
+use tiercel_simulation::{collect, request, simulate};
+
+/// Half of the 40 blocks and of the 16 places are premium's.
+const KEPT: u32 = 20;
+
+fn prompt(number: u32) -> Vec<TokenId> {
+    (0..24).map(|at| (7 * number + at) % 200).collect()
+}
+
+/// What was seen while premium was away and when it came.
+#[derive(Debug)]
+struct Seen {
+    least_free: u32,
+    most_running: u32,
+    first_token_ms: f64,
+}
+
+async fn seen(clock: Clock, kind: Option<Reservation>, mirror_percent: u32) -> Seen {
+    let mut laboratory = tight(clock.clone(), PreemptionMode::Swap);
+    laboratory.settings.preemption.mirror_percent = mirror_percent;
+    if let Some(kind) = kind {
+        let reservation = &mut laboratory.settings.reservation;
+        reservation.kind = kind;
+        reservation.premium_blocks_percent = 50.0;
+        reservation.premium_slots_percent = 50.0;
+    }
+    let engine: EngineHandle = laboratory.start();
+    let mut readers = Vec::new();
+    for number in 0..12 {
+        let asked = Request { tier: Tier::Background, ..request(&prompt(number), 40) };
+        readers.push(actix_rt::spawn(collect(engine.submit(asked).await.unwrap())));
+    }
+    let (mut least_free, mut most_running) = (u32::MAX, 0);
+    for _ in 0..60 {
+        engine.clock().sleep_us(1_000).await;
+        let status = engine.status().await.unwrap();
+        least_free = least_free.min(status.device_blocks_free);
+        most_running = most_running.max(status.running);
+    }
+    let came = clock.now();
+    let asked = Request { tier: Tier::Premium, ..request(&prompt(100), 4) };
+    let mut stream = engine.submit(asked).await.unwrap();
+    stream.next().await.expect("a token");
+    let first_token_ms = clock.now().since_ms(came);
+    drop(stream);
+    for reader in readers {
+        reader.await.unwrap();
+    }
+    settled(&engine).await;
+    Seen { least_free, most_running, first_token_ms }
+}
+
+#[test]
+fn what_is_kept_hard_nobody_else_has_be_it_blocks_or_places() {
+    simulate(async |clock| {
+        let hard = seen(clock, Some(Reservation::Hard), 0).await;
+        assert!(hard.least_free >= KEPT, "{hard:?}");
+        assert!((1..=8).contains(&hard.most_running), "{hard:?}");
+    });
+    let none = simulate(async |clock| seen(clock, None, 0).await);
+    assert!(none.least_free < KEPT, "or the test shows nothing: {none:?}");
+}
+
+#[test]
+fn what_is_lent_is_used_as_far_as_it_could_be_given_back_at_once() {
+    let lent = simulate(async |clock| seen(clock, Some(Reservation::Lent), 100).await);
+    assert!(lent.least_free < KEPT, "{lent:?}");
+    let none = simulate(async |clock| seen(clock, None, 0).await);
+    assert!(lent.first_token_ms <= none.first_token_ms, "{lent:?} {none:?}");
+    let unmirrored = simulate(async |clock| seen(clock, Some(Reservation::Lent), 0).await);
+    assert!(unmirrored.least_free > lent.least_free, "{unmirrored:?} {lent:?}");
+}
+
+#[test]
+fn a_request_that_does_not_fit_beside_what_is_kept_is_told_so() {
+    simulate(async |clock| {
+        let mut laboratory = tight(clock, PreemptionMode::Swap);
+        laboratory.settings.reservation.premium_blocks_percent = 50.0;
+        let engine = laboratory.start();
+        let asked = |tier, tokens| Request { tier, ..request(&prompt(1), tokens) };
+        let refused = engine.submit(asked(Tier::Background, 57)).await;
+        assert!(matches!(refused, Err(Refusal::NeverFits(_))), "81 tokens need 21 blocks");
+        for (tier, tokens) in [(Tier::Background, 56), (Tier::Premium, 120)] {
+            let stream = engine.submit(asked(tier, tokens)).await.unwrap();
+            assert_eq!(collect(stream).await.tokens.len(), tokens as usize);
+        }
+        settled(&engine).await;
+    });
+}

@@ -1,0 +1,28 @@
+//! Clients who come back after they were turned away.
+
+use actix_web::http::header::HeaderMap;
+
+/// As openai-python counts its retries; others may send it too.
+const RETRY_HEADER: &str = "x-stainless-retry-count";
+
+/// Whether the client says that it comes back after it was turned away.
+pub(crate) fn says_so(headers: &HeaderMap) -> bool {
+    let count = headers.get(RETRY_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
+    count.is_some_and(|count: u32| count > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use actix_web::http::header::{HeaderName, HeaderValue};
+
+    #[test]
+    fn a_retry_is_one_from_the_first_on() {
+        let says = |text: &str| {
+            let value = HeaderValue::from_str(text).unwrap();
+            says_so(&[(HeaderName::from_static(RETRY_HEADER), value)].into_iter().collect())
+        };
+        assert!(says("1") && says("2") && !says("0") && !says("-1") && !says("yes"));
+        assert!(!says_so(&HeaderMap::new()));
+    }
+}

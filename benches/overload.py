@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""Overloads the real CPU server for ten minutes at a time and writes what its clients saw into docs/performance.md.
+
+    cargo build --release && python3 benches/overload.py [--seconds N]
+
+One server with the default policy, then one with `--policy fcfs`, under the same arrivals, load by load; before them
+premium requests alone, for comparison. Takes about 50 minutes and wants the machine for itself. `--seconds` shortens
+every run, to try the script: what is written then is no result. Needs nothing beyond Python 3."""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs/performance.md"
+TIERCEL = ROOT / "target/release/tiercel"
+URL = "http://127.0.0.1:8089"
+SECONDS = int(sys.argv[sys.argv.index("--seconds") + 1]) if "--seconds" in sys.argv else None
+ALONE = "premium-unloaded"
+# A median needs fewer requests than a p99.
+ALONE_SECONDS = 180
+LOADS = ["cpu-overload-600", "cpu-overload-x2-600"]
+POLICIES = ["tiercel", "fcfs"]
+
+
+def wait_until_ready(server):
+    for _ in range(600):
+        if server.poll() is not None:
+            sys.exit(f"the server ended with {server.returncode}")
+        try:
+            with urllib.request.urlopen(f"{URL}/health", timeout=1) as answer:
+                if answer.status == 200:
+                    return
+        except OSError:
+            time.sleep(0.1)
+    sys.exit("the server is not ready after a minute")
+
+
+def run(workload, policy):
+    """The report of `tiercel bench` for a workload against a fresh server."""
+    print(f"{workload} under {policy}", file=sys.stderr)
+    words = ["serve", "--listen", URL.removeprefix("http://"), "--policy", policy]
+    server = subprocess.Popen([TIERCEL, *words, "--set", "prefix_cache.enabled=false"], stderr=subprocess.DEVNULL)
+    try:
+        wait_until_ready(server)
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            text = (ROOT / f"benches/workloads/{workload}.toml").read_text()
+            seconds = SECONDS or (ALONE_SECONDS if workload == ALONE else None)
+            if seconds:
+                text = re.sub(r"duration_s = \d+", f"duration_s = {seconds}", text)
+            (folder / "w.toml").write_text(text)
+            words = ["bench", "--url", URL, "--workload", folder / "w.toml", "--json", folder / "out.json"]
+            subprocess.run([TIERCEL, *words], check=True, stdout=subprocess.DEVNULL)
+            return json.loads((folder / "out.json").read_text())
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def cell(tier, field, scale, digits):
+    value = tier[field]
+    if not value or not value["count"]:
+        return "-"
+    return " / ".join(f"{value[q] / scale:.{digits}f}" for q in ("p50", "p90", "p99"))
+
+
+def row(load, policy, tier):
+    gone = tier["sent"] - tier["completed"] - tier["refused"]
+    met = tier["compliance"]
+    share = f"{100 * met['all_met'] / max(tier['sent'], 1):.1f}" if met else "-"
+    return (
+        f"| {load} | {policy} | {tier['tier']} | {tier['sent']} | {tier['refused']} | {gone} "
+        f"| {cell(tier, 'ttft_ms', 1, 0)} | {cell(tier, 'tpot_ms', 1, 0)} | {cell(tier, 'e2e_ms', 1000, 1)} "
+        f"| {share} | {tier['output_tokens_per_s']:.0f} |"
+    )
+
+
+def main():
+    alone = run(ALONE, "tiercel")["tiers"][0]
+    lines = [
+        "| load | policy | tier | sent | refused | failed | TTFT p50 / p90 / p99, ms | TPOT, ms | E2E, s | in target % | output tok/s |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+        row("premium alone", "tiercel", alone),
+    ]
+    limit_ms = 3 * alone["ttft_ms"]["p50"]
+    verdicts = []
+    for load in LOADS:
+        for policy in POLICIES:
+            report = run(load, policy)
+            lines += [row(load, policy, tier) for tier in [*report["tiers"], report["total"]]]
+            p99_ms = report["tiers"][0]["ttft_ms"]["p99"]
+            word = "within" if p99_ms <= limit_ms else "over"
+            verdicts.append(f"- {load}, {policy}: premium p99 TTFT {p99_ms:.0f} ms, {word} {limit_ms:.0f} ms (three unloaded medians)")
+    table = "\n".join([*lines, "", *verdicts])
+    page = PAGE.read_text()
+    begin, end = "<!-- overload -->\n", "<!-- end of overload -->"
+    head, rest = page.split(begin)
+    PAGE.write_text(head + begin + table + "\n" + end + rest.split(end)[1])
+
+
+if __name__ == "__main__":
+    main()
