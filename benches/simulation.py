@@ -179,6 +179,7 @@ UNFAIR = Runs("tenants", ["tiercel"], "--noise", "0.1", "--set", "scheduler.fair
 # Premium and standard alone are 0.95 of what the fluid bound leaves room for (1.0 of it is 2.31 times w1-mixed).
 NEARLY_FULL = Runs("w1-mixed", ["tiercel"], "--noise", "0.1", "--load", "2.195", seeds=SIX, duration=HALF_HOUR)
 RETURNING = Runs("background-only", ["tiercel"], "--noise", "0.1", "--returning", "1", seeds=SIX, duration=HALF_HOUR)
+ALL_RETURNING = Runs("background-only", ["tiercel"], "--noise", "0.1", "--returning", "100", seeds=SIX, duration=HALF_HOUR)
 LIMIT = ["--set", "preemption.max_per_request=2", "--set"]
 MIRROR = ["--set", "preemption.mirror_percent=20"]
 KEPT = ["--set", "reservation.premium_blocks_percent=30", "--set", "reservation.premium_slots_percent=30", "--set"]
@@ -424,8 +425,11 @@ def refusals_section():
     runs = RETURNING.runs("tiercel")
     returned, readmitted = (sum(run[key] for run in runs) for key in ("returned", "readmitted"))
     away = RETURNING.mean("tiercel", refused("background"))
-    rows = [("of those who came back let in, %", share(readmitted, returned), 95, 1, True)]
-    return f"    {RETURNING.command()}\n\n{away:.1f} % were refused; {returned} of them came back.\n\n" + floors(rows)
+    every = ALL_RETURNING.runs("tiercel")
+    kept = share(sum(run["readmitted"] for run in every), sum(run["returned"] for run in every))
+    rows = [("of those who came back served, %", share(readmitted, returned), 95, 1, True)]
+    return (f"    {RETURNING.command()}\n    {ALL_RETURNING.command()}\n\n{away:.1f} % were refused; {returned} of them came back. "
+            f"If all of them come back, {kept:.1f} % are served.\n\n" + floors(rows))
 
 
 def limits_section():
@@ -455,7 +459,7 @@ SECTIONS = {
     "overload": (list(OVERLOAD.values()), overload_section),
     "fairness": ([EVEN, GREEDY, UNFAIR, NEARLY_FULL], fairness_section),
     "limits": (list(VARIED.values()), limits_section),
-    "refusals": ([RETURNING], refusals_section),
+    "refusals": ([RETURNING, ALL_RETURNING], refusals_section),
     "recovery": ([AFTER_BURST, WITHIN_BURST, IN_DRIFT, AFTER_DRIFT], recovery_section),
 }
 

@@ -3,7 +3,7 @@
 use crate::lifeline::Lifeline;
 use crate::messages::{
     CloseDoor, Consider, Enqueue, GetQueued, Headroom, Left, LeftQueue, QueuedPlaces, Shutdown,
-    Submit, TimeLeft,
+    Submit, TimeLeft, Told,
 };
 use crate::request::{Refusal, Request};
 use crate::scheduler::SchedulerActor;
@@ -131,8 +131,8 @@ impl Admission {
     }
 
     /// The limits of its tier's queue as they are for the request.
-    fn limits(&self, request: &Request, now: Timestamp) -> AdmissionSettings {
-        if self.forecast.fair_tenants() && !self.returns(request, now) {
+    fn limits(&self, request: &Request) -> AdmissionSettings {
+        if self.forecast.fair_tenants() {
             self.tenants.limits(request.tier, request.salt, &self.settings)
         } else {
             self.settings.clone()
@@ -150,7 +150,7 @@ impl Admission {
         let tier = request.tier;
         self.in_time(request, now)?;
         let mut queue = self.queues[tier.index()];
-        if let Err(limit) = queue.enter(prompt, &self.limits(request, now)) {
+        if let Err(limit) = queue.enter(prompt, &self.limits(request)) {
             let retry_after_ms = retry_after_ms(self.forecast.queue_us(tier));
             // A tier that misses its targets is not worth a quick retry.
             let late = self.headroom[tier.index()] < 0.0;
@@ -232,6 +232,15 @@ impl Handler<Consider> for Admission {
 
     fn handle(&mut self, Consider(request): Consider, _: &mut Self::Context) -> Self::Result {
         self.consider(&request, self.clock.now()).map(drop)
+    }
+}
+
+impl Handler<Told> for Admission {
+    type Result = ();
+
+    fn handle(&mut self, told: Told, _: &mut Self::Context) {
+        let now = self.clock.now();
+        self.promises.make(told.tier, told.tenant, now + told.retry_after_ms * 1000, now);
     }
 }
 

@@ -4,7 +4,7 @@ use crate::engine::Actors;
 use crate::lifeline::Obituary;
 use crate::messages::{
     Cancel, CloseDoor, Command, Consider, Displace, Drain, GetPressure, GetQueued, GetStatus,
-    Outlet, PressureLevels, QueuedPlaces, Shutdown, Stop, Submit,
+    Outlet, PressureLevels, QueuedPlaces, Shutdown, Stop, Submit, Told,
 };
 use crate::request::{Control, EngineStatus, Refusal, Request, StreamEvent, Usage};
 use crate::scheduler::SchedulerActor;
@@ -118,12 +118,18 @@ impl EngineHandle {
     /// # Errors
     /// [`Refusal`] if the request can never run, a queue is full or the engine is stopping.
     pub async fn submit(&self, request: Request) -> Result<TokenStream, Refusal> {
-        let tier = request.tier;
+        let (tier, tenant) = (request.tier, request.salt);
         let permit = match self.permit(tier) {
             Ok(permit) => Ok(permit),
             Err(full) => self.permit_of_another(&request, full).await,
         };
-        let permit = permit.inspect_err(|why| telemetry::refused(tier, why))?;
+        let permit = permit.inspect_err(|why| {
+            telemetry::refused(tier, why);
+            if let Some(retry_after_ms) = why.retry_after_ms() {
+                let told = Told { tier, tenant, retry_after_ms };
+                self.shared.actors.admission.do_send(told);
+            }
+        })?;
         let (sender, events) = mpsc::channel(self.shared.buffer);
         let outlet = Outlet { events: sender, permit };
         let answer = self.shared.actors.admission.send(Submit { request, outlet }).await;

@@ -4,6 +4,7 @@ use crate::request::{Control, EngineStatus, Refusal, Request, StreamEvent};
 use actix::Message;
 use tiercel_device::{CopyBatch, CopyDone, SeqId, StepBatch, StepDone, Tier, Timestamp};
 use tiercel_policy::admission::Capacity;
+use tiercel_policy::blocks::Salt;
 use tiercel_policy::pressure::{Level, Resource};
 use tiercel_policy::scheduler::NewSequence;
 use tiercel_policy::{StepGrant, StepRequest, StoreEvent};
@@ -39,6 +40,15 @@ pub(crate) struct Enqueue {
 pub(crate) struct LeftQueue {
     pub(crate) seq: SeqId,
     pub(crate) how: Left,
+}
+
+/// api -> Admission: somebody for whom there was no place was told to come back after so long.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub(crate) struct Told {
+    pub(crate) tier: Tier,
+    pub(crate) tenant: Salt,
+    pub(crate) retry_after_ms: u64,
 }
 
 /// How a sequence left the queue.

@@ -34,10 +34,10 @@ impl Default for PressureSettings {
 impl PressureSettings {
     /// Checks every bound.
     pub(crate) fn check(&self) -> Result<(), SettingsError> {
-        range("pressure.blocks_warning_percent", self.blocks_warning_percent, 5.0, 100.0)?;
-        range("pressure.blocks_critical_percent", self.blocks_critical_percent, 5.0, 100.0)?;
-        range("pressure.warning_percent", self.warning_percent, 5.0, 100.0)?;
-        range("pressure.critical_percent", self.critical_percent, 5.0, 100.0)?;
+        range("pressure.blocks_warning_percent", self.blocks_warning_percent, 10.0, 100.0)?;
+        range("pressure.blocks_critical_percent", self.blocks_critical_percent, 10.0, 100.0)?;
+        range("pressure.warning_percent", self.warning_percent, 10.0, 100.0)?;
+        range("pressure.critical_percent", self.critical_percent, 10.0, 100.0)?;
         let conflict = |field| SettingsError::Conflict {
             field,
             why: "must not be below the warning, or nobody would ever be warned",

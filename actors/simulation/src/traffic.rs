@@ -172,15 +172,16 @@ impl Traffic {
         let class = &self.workload.classes[planned.class];
         let request = Request { returning: true, ..self.request(class, &planned) };
         let in_window = self.window.contains(&self.engine.clock().now());
-        let answer = self.engine.submit(request).await;
         if in_window {
-            let mut seen = self.seen.borrow_mut();
-            seen.returned += 1;
-            seen.readmitted += u64::from(answer.is_ok());
+            self.seen.borrow_mut().returned += 1;
         }
-        if let Ok(mut stream) = answer {
-            while stream.next().await.is_some() {}
+        let Ok(mut stream) = self.engine.submit(request).await else { return };
+        // Whoever is let in and turned away later is not let in.
+        let served = !matches!(stream.next().await, Some(StreamEvent::Failed(_)) | None);
+        if in_window && served {
+            self.seen.borrow_mut().readmitted += 1;
         }
+        while stream.next().await.is_some() {}
     }
 
     fn token(&self, record: usize, tier: Tier) {

@@ -23,6 +23,7 @@ impl Scheduler {
         sequence.tenant = tenant;
         self.place_new(&mut sequence);
         self.noticed();
+        self.came_at[sequence.tier.index()] = Some(sequence.arrival);
         self.drain[sequence.tier.index()].entered(sequence.arrival);
         self.sequences.insert(sequence);
     }
@@ -181,7 +182,8 @@ impl Scheduler {
         if first {
             self.drain[sequence.tier.index()].left(now);
             self.guard.started(sequence, now);
-            self.turns.start(sequence.turn);
+            self.turns.start(sequence);
+            self.fair.left(sequence.tenant);
         }
         sequence.push(sampled.token, now, self.limits.block_size);
         effects.push(Effect::Token {

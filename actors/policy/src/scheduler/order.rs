@@ -86,6 +86,20 @@ struct Account {
     start: f64,
     /// Where the next one starts.
     finish: f64,
+    /// What it was given back that those of its requests that wait keep it from having: they keep their order.
+    credit: f64,
+    /// Its requests that have not started.
+    waiting: u32,
+}
+
+impl Account {
+    fn correct(&mut self, by: f64) {
+        let finish = self.finish + by - self.credit;
+        let least = if self.waiting > 0 { self.start } else { f64::NEG_INFINITY };
+        self.finish = finish.max(least);
+        self.credit = self.finish - finish;
+        self.start = self.start.min(self.finish);
+    }
 }
 
 impl FairQueue {
@@ -94,17 +108,32 @@ impl FairQueue {
         if self.accounts.len() >= MAX_TENANTS && !self.accounts.contains_key(&tenant) {
             self.forget_least();
         }
-        let fresh = Account { start: self.now, finish: self.now };
+        let fresh = Account { start: self.now, finish: self.now, credit: 0.0, waiting: 0 };
         let account = self.accounts.entry(tenant).or_insert(fresh);
         account.start = account.finish.max(self.now);
+        account.waiting += 1;
         account.finish = account.start + tokens;
         account.start
     }
 
-    /// Whether another tenant asked for more than it had yet.
-    pub(crate) fn others_ask(&self, tenant: Salt) -> bool {
-        let others = self.accounts.iter().filter(|(other, _)| **other != tenant);
-        others.into_iter().any(|(_, account)| account.finish > self.now)
+    /// Whether requests of another tenant wait.
+    pub(crate) fn others_wait(&self, tenant: Salt) -> bool {
+        self.accounts.iter().any(|(other, account)| *other != tenant && account.waiting > 0)
+    }
+
+    /// The tag behind all requests of a tenant that wait.
+    pub(crate) fn last(&mut self, tenant: Salt) -> Option<f64> {
+        let account = self.accounts.get_mut(&tenant)?;
+        account.start = account.finish;
+        Some(account.finish)
+    }
+
+    /// A request of a tenant waits no more, whatever became of it.
+    pub(crate) fn left(&mut self, tenant: Salt) {
+        if let Some(account) = self.accounts.get_mut(&tenant) {
+            account.waiting = account.waiting.saturating_sub(1);
+            account.correct(0.0);
+        }
     }
 
     /// A request with this tag starts.
@@ -115,13 +144,15 @@ impl FairQueue {
     /// A request took `tokens` more than predicted, or less. A tenant's requests keep their order among themselves.
     pub(crate) fn correct(&mut self, tenant: Salt, tokens: f64) {
         if let Some(account) = self.accounts.get_mut(&tenant) {
-            account.finish = (account.finish + tokens).max(account.start);
+            account.correct(tokens);
         }
     }
 
     fn forget_least(&mut self) {
-        let finish = |account: &Account| account.finish;
-        let least = self.accounts.iter().min_by(|a, b| finish(a.1).total_cmp(&finish(b.1)));
+        // Those without requests before the others: these are counted on to leave.
+        let least = self.accounts.iter().min_by(|(_, a), (_, b)| {
+            (a.waiting > 0).cmp(&(b.waiting > 0)).then(a.finish.total_cmp(&b.finish))
+        });
         if let Some(tenant) = least.map(|(tenant, _)| *tenant) {
             self.accounts.remove(&tenant);
         }
@@ -167,6 +198,34 @@ mod tests {
             140.0,
             "nobody overtakes an older request of its own"
         );
+    }
+
+    #[test]
+    fn what_a_tenant_did_not_get_is_given_back_when_nothing_of_it_waits() {
+        let mut queue = FairQueue::default();
+        let (fickle, other) = (Salt([1; 16]), Salt([2; 16]));
+        for _ in 0..100 {
+            queue.arrive(fickle, 10.0);
+        }
+        assert!(!queue.others_wait(fickle) && queue.others_wait(other));
+        // All of them leave without having been served.
+        for _ in 0..100 {
+            queue.left(fickle);
+            queue.correct(fickle, -10.0);
+        }
+        assert!(!queue.others_wait(other));
+        assert_eq!(queue.arrive(fickle, 10.0), 0.0, "it owes nothing");
+    }
+
+    #[test]
+    fn behind_all_of_its_own_is_behind_the_last_of_them() {
+        let mut queue = FairQueue::default();
+        let tenant = Salt([1; 16]);
+        for cost in [1000.0, 10.0] {
+            queue.arrive(tenant, cost);
+        }
+        assert_eq!(queue.last(tenant), Some(1010.0));
+        assert_eq!(queue.arrive(tenant, 10.0), 1010.0, "those that come later come after it");
     }
 
     #[test]

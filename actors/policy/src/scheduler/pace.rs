@@ -34,6 +34,10 @@ const EAGER: f64 = 0.5;
 /// Share of the tightest target for a first token that a step may take with nothing urgent in it: who comes meanwhile
 /// waits for its end. Less makes steps of worse tiers short, and so dear, where no better request ever comes.
 const BLOCKING: f64 = 0.2;
+/// The least of that, in times of an empty step.
+const LEAST_BLOCKING: f64 = 2.0;
+/// A tier of which nobody came for so long is not waited for, us.
+const LATELY_US: u64 = 60_000_000;
 /// How far behind a stream may be and still set the pace, in times of its target. What is further behind was
 /// held up by something that shorter steps do not cure: its reader, an operator, a preemption. Not much less:
 /// where long steps put every stream behind, without a pace they would only get longer.
@@ -111,7 +115,7 @@ impl Scheduler {
             allowances,
             pressing_us: [0.0; Tier::ALL.len()],
             better_us: 0.0,
-            blocking_us: self.blocking_us(),
+            blocking_us: self.blocking_us(now),
             guard: self.guard.share(now),
         };
         let (paced, tightest_us) = pace.tightest().unwrap_or((Tier::Background, f64::INFINITY));
@@ -122,10 +126,19 @@ impl Scheduler {
         Some(pace)
     }
 
-    /// Length of a step that holds nothing urgent, us; infinite if no tier has a target for the first token.
-    fn blocking_us(&self) -> f64 {
-        let targets = Tier::ALL.map(|tier| targets_of(&self.slo, tier).ttft_ms);
-        BLOCKING * 1000.0 * targets.into_iter().flatten().fold(f64::INFINITY, f64::min)
+    /// Length of a step that holds nothing urgent, us; infinite if nobody came lately who has a target for the first
+    /// token.
+    fn blocking_us(&self, now: Timestamp) -> f64 {
+        let lately = |tier: &Tier| {
+            self.came_at[tier.index()].is_some_and(|at| now.since_us(at) <= LATELY_US)
+        };
+        let targets = Tier::ALL
+            .into_iter()
+            .filter(lately)
+            .filter_map(|tier| targets_of(&self.slo, tier).ttft_ms);
+        let target_us = targets.fold(f64::INFINITY, f64::min) * 1000.0;
+        // On a slow device most of a shorter one would be what every step costs.
+        (BLOCKING * target_us).max(LEAST_BLOCKING * self.cost.step_us(&StepWork::default()))
     }
 
     /// Finds what prompts that are due need of a step of `step_us`, that without them takes `bare_us`.

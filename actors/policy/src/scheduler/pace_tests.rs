@@ -106,11 +106,27 @@ fn with_nothing_urgent_in_it_a_step_is_short_enough_for_whoever_comes() {
         let mut s = paced();
         s.slo.premium.ttft_ms = Some(3.0);
         s.settings.background_prefill_percent = 100;
+        // A premium request was there a moment ago.
+        s.enqueue(NewSequence { arrival: Timestamp(900), ..sequence(1, Tier::Premium, 4) });
+        s.cancel(SeqId(1));
         let arrival = Timestamp(if tier == Tier::Premium { 1000 } else { 0 });
         s.enqueue(NewSequence { arrival, ..sequence(2, tier, 200) });
         // 600 us, or for one that is due in 1 ms all that it needs.
         assert_eq!(tokens(&mut s, 2, 3_000), expected, "{tier:?}");
     }
+    // Where none ever comes nobody waits for one, and on a slow device steps are twice an empty one all the same.
+    let mut s = paced();
+    s.slo.premium.ttft_ms = Some(0.1);
+    s.settings.background_prefill_percent = 100;
+    s.enqueue(sequence(2, Tier::Background, 200));
+    assert_eq!(tokens(&mut s, 2, 3_000), 200);
+    let mut s = paced();
+    s.slo.premium.ttft_ms = Some(0.1);
+    s.settings.background_prefill_percent = 100;
+    s.enqueue(NewSequence { arrival: Timestamp(900), ..sequence(1, Tier::Premium, 4) });
+    s.cancel(SeqId(1));
+    s.enqueue(sequence(2, Tier::Background, 200));
+    assert_eq!(tokens(&mut s, 2, 3_000), 10);
 }
 
 #[test]

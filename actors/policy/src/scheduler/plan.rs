@@ -85,23 +85,27 @@ impl Scheduler {
     /// since then blocks have only come free.
     fn surely_fit(&self, shares: &[Share<'_>]) -> bool {
         let (mut blocks, mut keep_free) = (0, 0);
-        for Share { sequence, tokens, len, waits, .. } in shares {
-            let covered = if *waits {
-                keep_free = keep_free.max(self.watermark_blocks(sequence.tier));
-                *len
-            } else {
-                (*len).min(sequence.computed.saturating_add(*tokens))
-            };
-            let needed = covered.max(self.reserve(sequence)).div_ceil(self.limits.block_size);
-            blocks += u64::from(needed.saturating_sub(sequence.table.len() as u32));
+        for share in shares {
+            if share.waits {
+                keep_free = keep_free.max(self.watermark_blocks(share.sequence.tier));
+            }
+            blocks += u64::from(self.blocks_asked(share));
         }
         let kept = self.most_kept(shares, &self.kept_unused());
         blocks + u64::from(keep_free) + u64::from(kept) <= u64::from(self.free_blocks)
     }
 
+    /// Blocks that a candidate may need, whatever the store finds for it.
+    fn blocks_asked(&self, share: &Share<'_>) -> u32 {
+        let Share { sequence, tokens, len, waits, .. } = *share;
+        let covered = if waits { len } else { len.min(sequence.computed.saturating_add(tokens)) };
+        let needed = covered.max(self.reserve(sequence)).div_ceil(self.limits.block_size);
+        needed.saturating_sub(sequence.table.len() as u32)
+    }
+
     fn wants(&self, shares: &[Share<'_>], victims: &Victims, now: Timestamp) -> Vec<Want> {
         let mut wants = Vec::with_capacity(shares.len());
-        let unused = self.kept_unused();
+        let mut unused = self.kept_unused();
         let mut last = None;
         for share in shares {
             let claim = self.claim(share, wants.is_empty(), now);
@@ -116,6 +120,9 @@ impl Scheduler {
             let kept_for_others =
                 if stuck { 0 } else { self.kept_for_others(share.sequence, &unused) };
             wants.push(Want { max_victims, kept_for_others, ..self.want(share, claim) });
+            // What it takes of its own no longer has to be left by those after it.
+            let own = &mut unused[share.sequence.tier.index()];
+            *own = own.saturating_sub(self.blocks_asked(share));
         }
         wants
     }

@@ -231,6 +231,8 @@ fn starved<'a, 'b: 'a>(
     streams: impl Iterator<Item = &'a Share<'b>>,
     now: Timestamp,
 ) -> Option<SeqId> {
+    // One that has no blocks to go on with would only keep the others from their turn.
+    let streams = streams.filter(|share| !share.sequence.denied);
     let since =
         streams.filter_map(|share| Some((share.sequence.last_token_at?, share.sequence.id)));
     since.min().filter(|(at, _)| now.since_us(*at) > MOST_SAT_OUT_US).map(|(_, seq)| seq)

@@ -4,7 +4,7 @@ use crate::scheduler::prompts::Share;
 use crate::scheduler::sequence::Sequence;
 use crate::scheduler::state::Scheduler;
 use tiercel_config::{Reservation, ReservationSettings};
-use tiercel_device::Tier;
+use tiercel_device::{BlockId, Tier};
 
 const TIERS: usize = Tier::ALL.len();
 
@@ -93,8 +93,15 @@ impl Scheduler {
             let left = &mut unused[tier.index()];
             *left = left.saturating_sub(blocks);
         };
+        // What requests of a tier share counts once.
+        let mut seen = vec![[false; TIERS]; self.limits.device_blocks as usize];
         for (_, sequence) in self.sequences.active() {
-            use_blocks(sequence.tier, sequence.table.len() as u32);
+            let tier = sequence.tier.index();
+            let new = |block: &&BlockId| {
+                let seen = seen.get_mut(block.0 as usize);
+                seen.is_some_and(|tiers| !std::mem::replace(&mut tiers[tier], true))
+            };
+            use_blocks(sequence.tier, sequence.table.iter().filter(new).count() as u32);
         }
         for (_, sequence) in self.sequences.keeping() {
             use_blocks(sequence.tier, sequence.kept / self.limits.block_size);

@@ -26,6 +26,8 @@ pub struct Scheduler {
     /// Whether sequences of one tenant find each other's blocks.
     pub(crate) share_prefixes: bool,
     pub(crate) limits: Limits,
+    /// When the last request of each tier came.
+    pub(crate) came_at: [Option<Timestamp>; Tier::ALL.len()],
     /// What is kept for a tier.
     pub(crate) kept: Kept,
     pub(crate) cost: CostModel,
@@ -184,6 +186,7 @@ impl Scheduler {
                 device_blocks: info.device_blocks,
                 max_model_len: info.max_model_len,
             },
+            came_at: Default::default(),
             kept: Kept::new(&settings.reservation, info.device_blocks),
             cost: CostModel::new(profile, info),
             guard: Guard::default(),

@@ -17,40 +17,51 @@ use tiercel_device::Tier;
 pub(crate) struct Turns([FairQueue; Tier::ALL.len()]);
 
 impl Turns {
-    /// A request had its first token.
-    pub(crate) fn start(&mut self, turn: Turn) {
-        self.0[usize::from(turn.level)].start(turn.tag);
+    /// A sequence had its first token.
+    pub(crate) fn start(&mut self, sequence: &Sequence) {
+        let queue = self.of(sequence);
+        queue.left(sequence.tenant);
+        // One that was put before others by its priority says nothing of whose turn it is.
+        if sequence.priority == 0 {
+            queue.start(sequence.turn.tag);
+        }
+    }
+
+    fn of(&mut self, sequence: &Sequence) -> &mut FairQueue {
+        &mut self.0[usize::from(sequence.turn.level)]
     }
 }
 
 impl Scheduler {
-    /// Gives a sequence its turn among those served as `tier`.
+    /// Gives a sequence its turn among those served as `tier`. One that has started keeps the one it had.
     pub(crate) fn take_turn(&mut self, sequence: &mut Sequence, tier: Tier) {
         let level = tier.index() as u8;
         let Turn { level: before, charged_us, .. } = sequence.turn;
-        if charged_us > 0.0 {
-            if before == level {
-                return;
-            }
-            self.turns.0[usize::from(before)].correct(sequence.tenant, -charged_us);
+        let known = charged_us > 0.0;
+        if sequence.first_token_at.is_some() || (known && before == level) {
+            return;
         }
-        let charged_us =
-            self.work_us(sequence.prompt_len(), sequence.predicted_tokens, sequence.prompt_len());
+        if known {
+            let queue = self.turns.of(sequence);
+            queue.left(sequence.tenant);
+            queue.correct(sequence.tenant, -charged_us);
+        }
+        let prompt = sequence.prompt_len();
+        // Never nothing: that would be one without a turn.
+        let charged_us = self.work_us(prompt, sequence.predicted_tokens, prompt).max(1.0);
         let tag = self.turns.0[tier.index()].arrive(sequence.tenant, charged_us);
         sequence.turn = Turn { level, tag, charged_us };
     }
 
-    /// Puts a sequence last in its tenant's own line; whether there is another tenant that has one. If there is not,
-    /// that says nothing, and nothing is done.
+    /// Puts a sequence last in its tenant's own line; whether other tenants take turns with it. If none do nothing is
+    /// done.
     pub(crate) fn goes_last_of_its_tenant(&mut self, sequence: &mut Sequence) -> bool {
-        let Turn { level, charged_us, .. } = sequence.turn;
-        let queue = &mut self.turns.0[usize::from(level)];
-        if !self.settings.fair_tenants || !queue.others_ask(sequence.tenant) {
+        let queue = self.turns.of(sequence);
+        if !self.settings.fair_tenants || !queue.others_wait(sequence.tenant) {
             return false;
         }
-        queue.correct(sequence.tenant, -charged_us);
-        let tag = queue.arrive(sequence.tenant, charged_us);
-        sequence.turn.tag = tag;
+        let last = queue.last(sequence.tenant);
+        sequence.turn.tag = last.unwrap_or(sequence.turn.tag);
         true
     }
 
@@ -60,8 +71,12 @@ impl Scheduler {
         let computed = sequence.computed.min(prompt);
         let computed = computed.saturating_sub(sequence.cached_tokens.unwrap_or(0));
         let used_us = self.work_us(computed, f64::from(sequence.output_len()), prompt);
-        let Turn { level, charged_us, .. } = sequence.turn;
-        self.turns.0[usize::from(level)].correct(sequence.tenant, used_us - charged_us);
+        if sequence.first_token_at.is_none() {
+            self.turns.of(sequence).left(sequence.tenant);
+            self.fair.left(sequence.tenant);
+        }
+        let queue = self.turns.of(sequence);
+        queue.correct(sequence.tenant, used_us - sequence.turn.charged_us);
     }
 
     /// Time that so many tokens of a prompt and so many of output add to steps, us.
