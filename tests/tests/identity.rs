@@ -119,6 +119,7 @@ impl Case {
             stop_tokens: Arc::from([]),
             sampling: Arc::new(self.sampling.clone()),
             targets: SloTargets::default(),
+            returning: false,
         }
     }
 

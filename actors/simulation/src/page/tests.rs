@@ -20,7 +20,7 @@ fn comparison() -> Comparison {
         noise_sigma: 0.0,
         drift: false,
         faults: tiercel_device::MockFaults::default(),
-        returning: 0.0,
+        returning_percent: 0.0,
         policies: Vec::new(),
     }
 }
