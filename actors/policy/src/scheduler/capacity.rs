@@ -33,6 +33,7 @@ impl Scheduler {
         let bare_us = self.cost.step_us(&streams);
         let room = self.prefill_room(streams.decode_tokens);
         let longest_us = bare_us + self.cost.prefill_us(room, 0);
+        let longest_us = longest_us.min(self.blocking_us(now)).max(bare_us);
         // Streams that cannot meet their targets set no pace.
         let target_us = if target_us > bare_us { target_us } else { f64::INFINITY };
         let step_us = target_us.clamp(bare_us, longest_us);

@@ -128,7 +128,7 @@ impl Scheduler {
 
     /// Length of a step that holds nothing urgent, us; infinite if nobody came lately who has a target for the first
     /// token.
-    fn blocking_us(&self, now: Timestamp) -> f64 {
+    pub(crate) fn blocking_us(&self, now: Timestamp) -> f64 {
         let lately = |tier: &Tier| {
             self.came_at[tier.index()].is_some_and(|at| now.since_us(at) <= LATELY_US)
         };

@@ -92,6 +92,16 @@ fn a_stream_alone_goes_on_however_short_the_targets_of_others_are() {
 }
 
 #[test]
+fn admission_is_told_of_steps_as_long_as_they_will_be() {
+    let mut s = paced();
+    // 256 tokens at 10 us, and 100 us for every step.
+    assert_eq!(s.capacity(Timestamp(1000)).step_us.round(), 2_660.0);
+    s.enqueue(sequence(1, Tier::Premium, 4));
+    s.cancel(SeqId(1));
+    assert_eq!(s.capacity(Timestamp(1000)).step_us, 2_000.0);
+}
+
+#[test]
 fn prompts_go_on_however_little_a_stream_has_to_spend() {
     let mut s = paced();
     stream(&mut s, Tier::Premium, 900, 1000);
