@@ -17,7 +17,8 @@ use tiercel_policy::blocks::Salt;
 use tiercel_policy::scheduler::{Kept, NewSequence};
 use tiercel_policy::slo::targets_of;
 
-/// A request that would be late alone is let in if it takes no longer than so many times that.
+/// A request is not late because of others as long as it takes no longer than so many times what it takes with no
+/// prompt before it.
 const ALONE_TIMES: f64 = 2.0;
 /// How much longer those may wait who come back when they were told to: the others, who come for the first time, leave
 /// that much room for them.
@@ -106,12 +107,9 @@ impl Admission {
                 None => self.forecast.queue_us(tier)? * ahead,
             };
             let trusted = if tier == Tier::Standard { self.margin.share() } else { 1.0 };
-            // What takes too long even when nobody else is there gets no better by coming back.
-            let alone_us = self.forecast.alone_us(prompt);
-            let limit_us = match targets.ttft_ms {
-                Some(_) if alone_us > limit_us => ALONE_TIMES * alone_us,
-                _ => limit_us * trusted,
-            };
+            // What takes that long with nobody before it gets no better by coming back.
+            let alone_us = ALONE_TIMES * self.forecast.alone_us(prompt);
+            let limit_us = (limit_us * trusted).max(alone_us);
             let limit_us =
                 if self.returns(request, now) { limit_us * RETURN_TIMES } else { limit_us };
             (expected_us > limit_us).then_some((expected_us, limit_us))
@@ -169,8 +167,8 @@ impl Admission {
         self.next += 1;
         let targets = self.targets(request);
         let target_us = targets.ttft_ms.map(|ms| ms * 1000.0);
-        let alone_us = self.forecast.alone_us(prompt);
-        let due = target_us.filter(|us| alone_us <= *us).map(|us| now + us as u64);
+        let idle_us = self.forecast.idle_us(prompt);
+        let due = target_us.filter(|us| idle_us <= *us).map(|us| now + us as u64);
         self.queued.insert(seq, Queued { tier, tenant: request.salt, prompt, due });
         Ok(seq)
     }

@@ -114,8 +114,15 @@ impl Forecast {
         self.arrived_us[tier.index()] += us;
     }
 
-    /// Time until the first token of a request if nobody else were there, us.
+    /// Time until the first token of a request if no other prompt were there, us.
     pub fn alone_us(&self, prompt: u32) -> f64 {
+        let Capacity { step_us, prompts_us, token_us, .. } = self.capacity;
+        let share = (prompts_us / step_us.max(1.0)).max(LEAST_SHARE);
+        token_us * f64::from(prompt) / share + step_us
+    }
+
+    /// The same if nobody at all were there, us.
+    pub fn idle_us(&self, prompt: u32) -> f64 {
         self.capacity.token_us * f64::from(prompt) + self.capacity.idle_us
     }
 
@@ -165,7 +172,8 @@ mod tests {
         assert_eq!(ms(Tier::Premium), 3.0 * (10.0 + 5.0) + 30.0);
         assert_eq!(ms(Tier::Standard), 3.0 * (10.0 + 25.0) + 30.0);
         assert_eq!(ms(Tier::Background), 3.0 * (10.0 + 65.0) + 30.0);
-        assert_eq!(forecast.alone_us(100) / 1000.0, 10.0 + 5.0);
+        assert_eq!(forecast.alone_us(100) / 1000.0, 3.0 * 10.0 + 30.0);
+        assert_eq!(forecast.idle_us(100) / 1000.0, 10.0 + 5.0);
         let us = forecast.first_token_us(Tier::Standard, 100, 0.25, NOW);
         assert_eq!(us / 1000.0, 3.0 * (10.0 + 10.0) + 30.0, "a quarter of its tier's");
     }
