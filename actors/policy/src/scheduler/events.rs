@@ -98,7 +98,8 @@ impl Scheduler {
         sequence.late &= sequence.tier == tier;
         sequence.best_effort &= sequence.late;
         (sequence.tier, sequence.priority) = (tier, priority);
-        self.take_turn(&mut sequence, tier);
+        let served_as = sequence.served_as();
+        self.take_turn(&mut sequence, served_as);
         self.place(&mut sequence);
         self.sequences.insert(sequence);
         self.noticed();

@@ -179,8 +179,9 @@ impl Scheduler {
         }
     }
 
-    /// Takes background streams out of the step, worst first and never the one that has sat out longest if that is too long, as long as the better streams in it and the first
-    /// tokens that are due cannot afford them; then standard streams, as long as premium cannot.
+    /// Takes background streams out of the step, worst first, as long as the better streams in it and the first
+    /// tokens that are due cannot afford them, but never the one that has sat out longest if that is too long; then
+    /// standard streams, as long as premium cannot.
     fn pause(&self, shares: &mut Vec<Share<'_>>, pace: &Pace, now: Timestamp) {
         let better = |share: &&Share<'_>| share.sequence.tier < Tier::Background;
         let bare_us = self.cost.step_us(&streams_in(shares.iter().filter(better)));

@@ -51,15 +51,7 @@ pub(crate) fn open_with(
     (keep_free, must_fit): (u32, u32),
 ) -> Want {
     let kind = WantKind::Open { hashes: hashes.into(), keep_free, must_fit, own_only: false };
-    Want {
-        ticket: ticket(seq, 0),
-        len: tokens,
-        new_tokens: tokens,
-        reserve: 0,
-        kept_for_others: 0,
-        kind,
-        max_victims,
-    }
+    Want { kind, ..grow(seq, tokens, max_victims) }
 }
 
 impl Scene {

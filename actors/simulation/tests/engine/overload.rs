@@ -49,7 +49,7 @@ fn who_would_be_late_is_told_at_once_and_let_in_when_told_to_come_back() {
             "the target, as far as forecasts are trusted: {limit_ms}"
         );
         assert!(readers.len() > 1, "the first fits beside one that waits");
-        assert!(expected_ms >= limit_ms);
+        assert!((limit_ms..=4 * limit_ms).contains(&expected_ms), "{expected_ms} of {limit_ms}");
         // Better and worse tiers are not concerned: one goes before them, the other promises no first token.
         for tier in [Tier::Premium, Tier::Background] {
             let other = Request { tier, ..request(&prompt(200 + tier as u32), 1) };
