@@ -24,7 +24,7 @@ IN_DRIFT = Runs("w1-mixed", ["tiercel"], "--noise", "0.1", "--drift=300..360", s
 AFTER_DRIFT = Runs("w1-mixed", ["tiercel"], "--noise", "0.1", "--drift=300..360", seeds=SIX, duration=900,
                    changes={r"warmup_s = 60": "warmup_s = 480"})
 # Two tenants: the greedy one sends as much as the modest one, or ten times that.
-EVEN = Runs("tenants", ["tiercel"], "--noise", "0.1", seeds=SIX, duration=900, changes={r"rate_per_s = 80.0": "rate_per_s = 8.0"})
+EVEN = Runs("tenants", ["tiercel"], "--noise", "0.1", seeds=SIX, duration=900, changes={r"rate_per_s = 100.0": "rate_per_s = 10.0"})
 GREEDY = Runs("tenants", ["tiercel"], "--noise", "0.1", seeds=SIX, duration=900)
 UNFAIR = Runs("tenants", ["tiercel"], "--noise", "0.1", "--set", "scheduler.fair_tenants=false", seeds=SIX, duration=900)
 # Premium and standard alone are 0.95 of what the fluid bound leaves room for (1.0 of it is 2.31 times w1-mixed).
