@@ -1,7 +1,7 @@
 //! Metrics of the engine, by the `metrics` facade. `vllm:` names are those that routers scrape; parked
 //! and swapped requests count as waiting there.
 
-use crate::messages::{BlockUsage, Observation};
+use crate::messages::BlockUsage;
 use crate::request::Refusal;
 use crate::trace::Ending;
 use metrics::{
@@ -10,7 +10,7 @@ use metrics::{
 use tiercel_device::{CopyDirection, DeviceInfo, StepBatch, StepTiming, Tier};
 use tiercel_policy::pressure::{Resource, Transition};
 use tiercel_policy::scheduler::{Census, CostError, Counters, EndReport};
-use tiercel_policy::slo::WindowReport;
+use tiercel_policy::slo::{GroupReport, Observation};
 
 /// Says what each metric means; call it once the recorder is installed.
 pub fn describe() {
@@ -44,7 +44,14 @@ pub fn describe() {
         "tiercel_pressure_level",
         "How near a resource is to its limit: 0 not, 1 warning, 2 critical"
     );
-    describe_gauge!("tiercel_slo_headroom_ratio", "1 - p99 / target, sliding window");
+    describe_gauge!("tiercel_slo_headroom_ratio", "1 - p99 of latency / target, sliding window");
+    describe_gauge!("tiercel_slo_overdue", "Requests that are late and have not got there yet");
+    describe_gauge!("tiercel_slo_window_seconds", "Percentiles of latencies, sliding window");
+    describe_gauge!(
+        "tiercel_tenant_slo_compliance_ratio",
+        "Share of a tenant's samples within target, sliding window; see slo.max_tenants"
+    );
+    describe_gauge!("tiercel_tenant_slo_p99_seconds", "99th percentile of a tenant's latencies");
     let s = Unit::Seconds;
     describe_histogram!("tiercel_ttft_seconds", s, "Arrival to first token");
     describe_histogram!("tiercel_tpot_seconds", s, "Mean time per output token after the first");
@@ -95,9 +102,10 @@ pub(crate) fn refused(tier: Tier, why: &Refusal) {
         tier,
         match why {
             Refusal::NeverFits(_) => "never_fits",
-            Refusal::QueueFull { .. } | Refusal::ServerFull { .. } | Refusal::Late { .. } => {
-                "refused"
-            }
+            Refusal::QueueFull { .. }
+            | Refusal::ServerFull { .. }
+            | Refusal::Late { .. }
+            | Refusal::OverShare { .. } => "refused",
             Refusal::ShuttingDown | Refusal::EngineStopped => "shutdown",
         },
     );
@@ -110,6 +118,7 @@ pub(crate) fn turned_away(tier: Tier, outcome: &'static str) {
 pub(crate) fn latency(tier: Tier, what: Observation) {
     let tier = tier.name();
     match what {
+        Observation::Promised(_) | Observation::Gone { .. } => {}
         Observation::FirstToken { ttft_ms } => {
             histogram!("tiercel_ttft_seconds", "tier" => tier).record(ttft_ms / 1000.0);
         }
@@ -200,11 +209,34 @@ pub(crate) fn gauges(census: &Census, counters: &Counters) {
     counter!("tiercel_failed_steps_total").absolute(counters.failed_steps);
 }
 
-pub(crate) fn slo(tier: Tier, reports: &[WindowReport; 3]) {
-    for (metric, report) in ["ttft", "tpot", "e2e"].into_iter().zip(reports) {
-        gauge!("tiercel_slo_compliance_ratio", "tier" => tier.name(), "metric" => metric)
-            .set(report.compliance);
-        gauge!("tiercel_slo_headroom_ratio", "tier" => tier.name(), "metric" => metric)
-            .set(report.headroom);
+/// What the windows of a tier say, or of a tenant's requests in one.
+pub(crate) fn slo(report: &GroupReport) {
+    let (tier, tenant) = (report.tier.name(), report.tenant.map(|salt| salt.label()));
+    for (metric, window) in [("ttft", report.ttft), ("tpot", report.tpot), ("e2e", report.e2e)] {
+        match &tenant {
+            None => {
+                gauge!("tiercel_slo_compliance_ratio", "tier" => tier, "metric" => metric)
+                    .set(window.compliance);
+                gauge!("tiercel_slo_headroom_ratio", "tier" => tier, "metric" => metric)
+                    .set(window.headroom);
+                gauge!("tiercel_slo_overdue", "tier" => tier, "metric" => metric)
+                    .set(window.overdue as f64);
+                let quantiles =
+                    [("0.5", window.p50_ms), ("0.9", window.p90_ms), ("0.99", window.p99_ms)];
+                for (q, ms) in quantiles {
+                    gauge!("tiercel_slo_window_seconds", "tier" => tier, "metric" => metric, "quantile" => q)
+                        .set(ms / 1000.0);
+                }
+            }
+            Some(tenant) => {
+                let labels = [
+                    ("tier", tier.to_owned()),
+                    ("metric", metric.to_owned()),
+                    ("tenant", tenant.clone()),
+                ];
+                gauge!("tiercel_tenant_slo_compliance_ratio", &labels).set(window.compliance);
+                gauge!("tiercel_tenant_slo_p99_seconds", &labels).set(window.p99_ms / 1000.0);
+            }
+        }
     }
 }

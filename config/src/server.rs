@@ -214,6 +214,13 @@ impl ServerSettings {
                 why: "holds an empty key, which would let everyone in; remove it",
             });
         }
+        // Without keys whoever comes makes up its tenant, and a metric of its own with it.
+        if self.engine.slo.max_tenants > 0 && self.http.api_keys.is_empty() {
+            return Err(SettingsError::Conflict {
+                field: "slo.max_tenants",
+                why: "must be 0 without http.api_keys: these are the tenants that can be watched",
+            });
+        }
         Ok(())
     }
 }

@@ -139,6 +139,9 @@ async fn launch(
         }
     };
     warm?;
+    if settings.engine.slo.max_tenants > 0 {
+        app.tenants.log_labels();
+    }
     app.ready(Serving::new(engine.clone(), Arc::new(text), model_name, &settings.engine));
     Ok(engine)
 }

@@ -50,6 +50,11 @@ impl Salt {
         salt[..8].copy_from_slice(&seq.0.to_le_bytes());
         Salt(salt)
     }
+
+    /// Its first digits, for people.
+    pub fn label(self) -> String {
+        self.0[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
 }
 
 /// Name of the block holding `tokens`, which follows the block named `parent` (`None`: it is the

@@ -1,0 +1,358 @@
+//! What requests were promised and what they got, by tier and, where asked, by tenant.
+
+use crate::blocks::Salt;
+use crate::slo::window::{Unfinished, Window, WindowReport};
+use std::collections::{BTreeMap, BTreeSet};
+use tiercel_config::SloTargets;
+use tiercel_device::{SeqId, Tier, Timestamp};
+
+/// What a request is promised, and whose it is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Promise {
+    /// Its tier.
+    pub tier: Tier,
+    /// Whom it counts for.
+    pub tenant: Salt,
+    /// When it arrived.
+    pub arrival: Timestamp,
+    /// Its targets.
+    pub targets: SloTargets,
+}
+
+/// An event in a request's life that matters to its targets.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Observation {
+    /// It arrived, or is promised something else from now on.
+    Promised(Promise),
+    /// Time to first token.
+    FirstToken {
+        /// ms.
+        ttft_ms: f64,
+    },
+    /// A complete output.
+    Finished {
+        /// Mean time per output token after the first, ms; `None` for a single token.
+        tpot_ms: Option<f64>,
+        /// Arrival to end, ms.
+        e2e_ms: f64,
+    },
+    /// It ended before its output was complete.
+    Gone {
+        /// Whether the server is to blame: what it had not got yet counts as missed.
+        broken: bool,
+    },
+}
+
+/// The windows of all requests of a tier, or of a tenant's in a tier.
+#[derive(Clone)]
+struct Group {
+    ttft: Window,
+    tpot: Window,
+    e2e: Window,
+    /// Requests that have not ended.
+    live: usize,
+    /// When those without a first token must have it, and when those that are not complete must be.
+    ttft_due: BTreeSet<(Timestamp, SeqId)>,
+    e2e_due: BTreeSet<(Timestamp, SeqId)>,
+}
+
+/// What the windows of a group say.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GroupReport {
+    /// The tier.
+    pub tier: Tier,
+    /// The tenant, if it is about one.
+    pub tenant: Option<Salt>,
+    /// Time to first token.
+    pub ttft: WindowReport,
+    /// Mean time per output token.
+    pub tpot: WindowReport,
+    /// End to end.
+    pub e2e: WindowReport,
+}
+
+impl GroupReport {
+    /// The least of the headrooms.
+    pub fn headroom(&self) -> f64 {
+        self.ttft.headroom.min(self.tpot.headroom).min(self.e2e.headroom)
+    }
+}
+
+/// All windows. As many requests are known as the engine lets in.
+pub struct Watch {
+    length_s: u64,
+    max_tenants: usize,
+    tiers: [Group; Tier::ALL.len()],
+    tenants: BTreeMap<(Tier, Salt), Group>,
+    live: BTreeMap<SeqId, Live>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Live {
+    promise: Promise,
+    /// Whether it had its first token.
+    started: bool,
+}
+
+impl Group {
+    fn new(length_s: u64) -> Group {
+        let window = Window::new(length_s);
+        Group {
+            ttft: window.clone(),
+            tpot: window.clone(),
+            e2e: window,
+            live: 0,
+            ttft_due: BTreeSet::new(),
+            e2e_due: BTreeSet::new(),
+        }
+    }
+
+    fn promised(&mut self, seq: SeqId, promise: &Promise, started: bool) {
+        self.live += 1;
+        if let Some(due) = due(promise, promise.targets.ttft_ms).filter(|_| !started) {
+            self.ttft_due.insert((due, seq));
+        }
+        if let Some(due) = due(promise, promise.targets.e2e_ms) {
+            self.e2e_due.insert((due, seq));
+        }
+    }
+
+    /// Forgets a request; when what it waited for was due: its first token, and its end.
+    fn withdrawn(&mut self, seq: SeqId, promise: &Promise) -> [Option<Timestamp>; 2] {
+        self.live = self.live.saturating_sub(1);
+        let targets = &promise.targets;
+        let waited = |dues: &mut BTreeSet<_>, target_ms| {
+            due(promise, target_ms).filter(|due| dues.remove(&(*due, seq)))
+        };
+        [waited(&mut self.ttft_due, targets.ttft_ms), waited(&mut self.e2e_due, targets.e2e_ms)]
+    }
+
+    fn observe(&mut self, seq: SeqId, promise: &Promise, what: Observation, at: Timestamp) {
+        let targets = &promise.targets;
+        match what {
+            Observation::Promised(_) => self.promised(seq, promise, false),
+            Observation::FirstToken { ttft_ms } => {
+                if let Some(due) = due(promise, targets.ttft_ms) {
+                    self.ttft_due.remove(&(due, seq));
+                }
+                self.ttft.add(at, ttft_ms, targets.ttft_ms);
+            }
+            Observation::Finished { tpot_ms, e2e_ms } => {
+                self.withdrawn(seq, promise);
+                if let Some(tpot_ms) = tpot_ms {
+                    self.tpot.add(at, tpot_ms, targets.tpot_ms);
+                }
+                self.e2e.add(at, e2e_ms, targets.e2e_ms);
+            }
+            Observation::Gone { broken } => {
+                let waited = self.withdrawn(seq, promise);
+                for (window, due) in [&mut self.ttft, &mut self.e2e].into_iter().zip(waited) {
+                    // Who leaves because it is late was late all the same.
+                    if due.is_some_and(|due| broken || due < at) {
+                        window.add_missed(at);
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_idle(&mut self, now: Timestamp) -> bool {
+        let Group { ttft, tpot, e2e, live, .. } = self;
+        *live == 0 && [ttft, tpot, e2e].into_iter().all(|window| window.is_empty(now))
+    }
+
+    fn report(
+        &mut self,
+        (tier, tenant): (Tier, Option<Salt>),
+        live: &BTreeMap<SeqId, Live>,
+        now: Timestamp,
+    ) -> GroupReport {
+        let Group { ttft, tpot, e2e, ttft_due, e2e_due, .. } = self;
+        GroupReport {
+            tier,
+            tenant,
+            ttft: ttft.report(now, overdue(ttft_due, live, |targets| targets.ttft_ms, now)),
+            tpot: tpot.report(now, std::iter::empty()),
+            e2e: e2e.report(now, overdue(e2e_due, live, |targets| targets.e2e_ms, now)),
+        }
+    }
+}
+
+fn due(promise: &Promise, target_ms: Option<f64>) -> Option<Timestamp> {
+    let after_us = (target_ms? * 1000.0) as u64;
+    Some(Timestamp(promise.arrival.0.saturating_add(after_us)))
+}
+
+/// Those whose time has passed. One that is about to be in time is not late: `now` itself does not count.
+fn overdue<'a>(
+    dues: &'a BTreeSet<(Timestamp, SeqId)>,
+    live: &'a BTreeMap<SeqId, Live>,
+    target_ms: impl Fn(&SloTargets) -> Option<f64> + 'a,
+    now: Timestamp,
+) -> impl Iterator<Item = Unfinished> + 'a {
+    dues.range(..(now, SeqId(0))).filter_map(move |(_, seq)| {
+        let promise = live.get(seq)?.promise;
+        let so_far_ms = now.since_ms(promise.arrival);
+        Some(Unfinished { so_far_ms, target_ms: target_ms(&promise.targets)? })
+    })
+}
+
+impl Watch {
+    /// Windows of `length_s` seconds of each tier and of at most `max_tenants` pairs of tenant and tier.
+    pub fn new(length_s: u64, max_tenants: usize) -> Watch {
+        Watch {
+            length_s,
+            max_tenants,
+            tiers: std::array::from_fn(|_| Group::new(length_s)),
+            tenants: BTreeMap::new(),
+            live: BTreeMap::new(),
+        }
+    }
+
+    /// Something happened to a request; its tier. `None` for one that nothing was promised.
+    pub fn observe(&mut self, seq: SeqId, what: Observation, at: Timestamp) -> Option<Tier> {
+        if let Observation::Promised(promise) = what {
+            self.promised(seq, promise);
+            return Some(promise.tier);
+        }
+        let live = self.live.get_mut(&seq)?;
+        let promise = live.promise;
+        live.started |= matches!(what, Observation::FirstToken { .. });
+        for group in self.groups(&promise) {
+            group.observe(seq, &promise, what, at);
+        }
+        if !matches!(what, Observation::FirstToken { .. }) {
+            self.live.remove(&seq);
+        }
+        Some(promise.tier)
+    }
+
+    /// What all windows say: of tiers, then of tenants that are active or were lately. Of those that are not any more the
+    /// last report is one of empty windows.
+    pub fn report(&mut self, now: Timestamp) -> Vec<GroupReport> {
+        let live = &self.live;
+        let tiers = Tier::ALL.into_iter().zip(&mut self.tiers);
+        let tiers = tiers.map(|(tier, group)| ((tier, None), group));
+        let tenants = self.tenants.iter_mut();
+        let tenants = tenants.map(|((tier, tenant), group)| ((*tier, Some(*tenant)), group));
+        let reports = tiers.chain(tenants).map(|(of, group)| group.report(of, live, now)).collect();
+        self.tenants.retain(|_, group| !group.is_idle(now));
+        reports
+    }
+
+    fn promised(&mut self, seq: SeqId, promise: Promise) {
+        let before = self.live.get(&seq).copied();
+        if let Some(before) = before {
+            for group in self.groups(&before.promise) {
+                group.withdrawn(seq, &before.promise);
+            }
+        }
+        let started = before.is_some_and(|before| before.started);
+        self.live.insert(seq, Live { promise, started });
+        self.make_room(&promise);
+        for group in self.groups(&promise) {
+            group.promised(seq, &promise, started);
+        }
+    }
+
+    /// Adds the group of a tenant if it is not there and there is room for it.
+    fn make_room(&mut self, promise: &Promise) {
+        let key = (promise.tier, promise.tenant);
+        if self.tenants.len() < self.max_tenants && !self.tenants.contains_key(&key) {
+            self.tenants.insert(key, Group::new(self.length_s));
+        }
+    }
+
+    fn groups(&mut self, promise: &Promise) -> impl Iterator<Item = &mut Group> {
+        let tenant = self.tenants.get_mut(&(promise.tier, promise.tenant));
+        std::iter::once(&mut self.tiers[promise.tier.index()]).chain(tenant)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Salt = Salt([1; 16]);
+    const B: Salt = Salt([2; 16]);
+    const S: u64 = 1_000_000;
+
+    fn promise(tier: Tier, tenant: Salt) -> Observation {
+        let targets =
+            SloTargets { ttft_ms: Some(200.0), e2e_ms: Some(5000.0), ..SloTargets::default() };
+        Observation::Promised(Promise { tier, tenant, arrival: Timestamp(0), targets })
+    }
+
+    fn of(watch: &mut Watch, tier: Tier, tenant: Option<Salt>, now: Timestamp) -> GroupReport {
+        let reports = watch.report(now);
+        let found = reports.iter().find(|report| report.tier == tier && report.tenant == tenant);
+        *found.unwrap_or_else(|| panic!("{tier:?} {tenant:?}"))
+    }
+
+    #[test]
+    fn a_request_counts_once_as_late_however_it_ends() {
+        let first = Observation::FirstToken { ttft_ms: 300.0 };
+        let finished = Observation::Finished { tpot_ms: None, e2e_ms: 400.0 };
+        let ends = [
+            (vec![first, finished], 1, 0.0, 1.0),
+            (vec![Observation::Gone { broken: true }], 0, 0.0, 0.0),
+            (vec![Observation::Gone { broken: false }], 0, 0.0, 1.0),
+        ];
+        for (end, samples, ttft_met, e2e_met) in ends {
+            let mut watch = Watch::new(60, 0);
+            assert_eq!(watch.observe(SeqId(1), first, Timestamp(0)), None, "nothing was promised");
+            watch.observe(SeqId(1), promise(Tier::Premium, A), Timestamp(0));
+            let report = of(&mut watch, Tier::Premium, None, Timestamp(200_000));
+            assert_eq!((report.ttft.overdue, report.ttft.compliance), (0, 1.0), "in time yet");
+            let report = of(&mut watch, Tier::Premium, None, Timestamp(200_001));
+            assert_eq!((report.ttft.overdue, report.ttft.compliance), (1, 0.0));
+            assert_eq!((report.e2e.overdue, report.headroom() < 0.0), (0, true));
+            for what in &end {
+                let tier = watch.observe(SeqId(1), *what, Timestamp(300_000));
+                assert_eq!(tier, Some(Tier::Premium));
+            }
+            let report = of(&mut watch, Tier::Premium, None, Timestamp(6 * S));
+            assert_eq!((report.ttft.overdue, report.e2e.overdue), (0, 0), "{end:?}");
+            assert_eq!((report.ttft.samples, report.ttft.compliance), (samples, ttft_met));
+            assert_eq!(report.e2e.compliance, e2e_met, "{end:?}");
+            assert!(watch.live.is_empty());
+        }
+    }
+
+    #[test]
+    fn who_is_moved_counts_in_the_tier_it_is_in_then() {
+        let mut watch = Watch::new(60, 4);
+        watch.observe(SeqId(1), promise(Tier::Standard, A), Timestamp(0));
+        watch.observe(SeqId(1), Observation::FirstToken { ttft_ms: 100.0 }, Timestamp(100_000));
+        watch.observe(SeqId(1), promise(Tier::Premium, A), Timestamp(S));
+        let late = of(&mut watch, Tier::Premium, None, Timestamp(6 * S));
+        assert_eq!((late.ttft.overdue, late.e2e.overdue), (0, 1), "it had its first token");
+        assert_eq!(of(&mut watch, Tier::Premium, Some(A), Timestamp(6 * S)).e2e.overdue, 1);
+        let before = of(&mut watch, Tier::Standard, None, Timestamp(6 * S));
+        assert_eq!((before.e2e.overdue, before.ttft.samples), (0, 1));
+    }
+
+    #[test]
+    fn tenants_are_bounded_and_those_that_went_away_make_room() {
+        let mut watch = Watch::new(60, 1);
+        watch.observe(SeqId(1), promise(Tier::Standard, A), Timestamp(0));
+        watch.observe(SeqId(2), promise(Tier::Standard, B), Timestamp(0));
+        let tenants = |watch: &mut Watch, now| -> Vec<Salt> {
+            watch.report(now).iter().filter_map(|report| report.tenant).collect()
+        };
+        assert_eq!(tenants(&mut watch, Timestamp(0)), [A], "there is room for one");
+        assert_eq!(of(&mut watch, Tier::Standard, None, Timestamp(S)).ttft.overdue, 2);
+        let end = Observation::Finished { tpot_ms: Some(20.0), e2e_ms: 900.0 };
+        for seq in [SeqId(1), SeqId(2)] {
+            watch.observe(seq, end, Timestamp(S));
+        }
+        assert_eq!(of(&mut watch, Tier::Standard, Some(A), Timestamp(S)).tpot.samples, 1);
+        watch.observe(SeqId(3), promise(Tier::Standard, B), Timestamp(30 * S));
+        assert_eq!(tenants(&mut watch, Timestamp(30 * S)), [A], "it was active lately");
+        let last = of(&mut watch, Tier::Standard, Some(A), Timestamp(70 * S));
+        assert_eq!((last.tpot.samples, last.tpot.p99_ms), (0, 0.0), "the last of it");
+        assert_eq!(tenants(&mut watch, Timestamp(71 * S)), []);
+        watch.observe(SeqId(4), promise(Tier::Standard, B), Timestamp(71 * S));
+        assert_eq!(tenants(&mut watch, Timestamp(900 * S)), [B], "its request still runs");
+    }
+}

@@ -1,0 +1,24 @@
+//! What the SloMonitor is told of the end of a request.
+
+use tiercel_device::Timestamp;
+use tiercel_policy::scheduler::{EndReport, RequestFault};
+use tiercel_policy::slo::Observation;
+
+/// What the end of a request is for its targets. A client that left or did not read, and a server that was told to stop,
+/// break no promise that was not broken before.
+pub(crate) fn ending(report: &EndReport, now: Timestamp) -> Observation {
+    match &report.outcome {
+        Some(Ok(_)) => {}
+        None | Some(Err(RequestFault::Stalled | RequestFault::ShuttingDown)) => {
+            return Observation::Gone { broken: false };
+        }
+        Some(Err(_)) => return Observation::Gone { broken: true },
+    }
+    let tpot_ms = match (report.first_token_at, report.last_token_at) {
+        (Some(first), Some(last)) if report.usage.completion_tokens > 1 => {
+            Some(last.since_ms(first) / f64::from(report.usage.completion_tokens - 1))
+        }
+        _ => None,
+    };
+    Observation::Finished { tpot_ms, e2e_ms: now.since_ms(report.arrival) }
+}
