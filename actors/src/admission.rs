@@ -10,9 +10,13 @@ use crate::scheduler::SchedulerActor;
 use crate::telemetry;
 use actix::{Actor, ActorContext, Addr, Context, Handler};
 use std::collections::BTreeMap;
-use tiercel_config::{AdmissionSettings, Late, SheddingSettings, SloSettings, SloTargets};
+use tiercel_config::{
+    AdmissionSettings, Late, SheddingForm, SheddingSettings, SloSettings, SloTargets,
+};
 use tiercel_device::{Clock, DeviceInfo, SeqId, Tier, Timestamp};
-use tiercel_policy::admission::{Forecast, Margin, Promises, Queue, Tenants, fits, retry_after_ms};
+use tiercel_policy::admission::{
+    Forecast, Lots, Margin, Promises, Queue, Tenants, fits, retry_after_ms,
+};
 use tiercel_policy::blocks::Salt;
 use tiercel_policy::scheduler::{Kept, NewSequence};
 use tiercel_policy::slo::targets_of;
@@ -48,6 +52,9 @@ pub(crate) struct Admission {
     tenants: Tenants,
     promises: Promises,
     forecast: Forecast,
+    lots: Lots,
+    /// Requests decided on so far.
+    decided: u64,
     /// How far standard forecasts are trusted.
     margin: Margin,
     /// Accepted sequences without a first token.
@@ -78,6 +85,8 @@ impl Admission {
             tenants: Tenants::default(),
             promises: Promises::default(),
             forecast: Forecast::default(),
+            lots: Lots::default(),
+            decided: 0,
             margin: Margin::default(),
             queued: BTreeMap::new(),
             headroom: [1.0; 4],
@@ -92,9 +101,23 @@ impl Admission {
             .asked(&request.targets, self.slo.requests_may_tighten)
     }
 
+    /// The tier whose prompts the request's goes before: what is promised nothing goes last where tiers share.
+    fn served_as(&self, request: &Request) -> Tier {
+        let targets = self.targets(request);
+        let nothing = targets.ttft_ms.is_none() && targets.tpot_ms.is_none();
+        match request.tier {
+            Tier::System => Tier::System,
+            _ if nothing && self.forecast.fair_tiers() => Tier::Background,
+            tier => tier,
+        }
+    }
+
     /// Whether the request would wait longer than is worth it.
     fn in_time(&self, request: &Request, now: Timestamp) -> Result<(), Refusal> {
         let Some(shedding) = self.forecast.shedding() else { return Ok(()) };
+        if shedding.form == SheddingForm::Share {
+            return self.by_lot(request, now);
+        }
         let (tier, prompt) = (request.tier, request.prompt.len() as u32);
         let targets = self.targets(request);
         let ahead = match self.forecast.fair_tenants() {
@@ -120,6 +143,22 @@ impl Admission {
             expected_ms: (expected_us / 1000.0) as u64,
             limit_ms: (limit_us / 1000.0) as u64,
             retry_after_ms: retry_after_ms(Some(expected_us - limit_us)),
+        })
+    }
+
+    /// Whether its tier has more than its share and the lot falls on the request.
+    fn by_lot(&self, request: &Request, now: Timestamp) -> Result<(), Refusal> {
+        let tier = request.tier;
+        let refused = self.lots.refuses(tier, self.decided);
+        let Some((had, due)) = refused.filter(|_| !self.returns(request, now)) else {
+            return Ok(());
+        };
+        let percent = |share: f64| (share * 100.0).round() as u32;
+        Err(Refusal::OverShare {
+            tier,
+            had_percent: percent(had),
+            due_percent: percent(due),
+            retry_after_ms: retry_after_ms(self.forecast.queue_us(tier)),
         })
     }
 
@@ -162,7 +201,7 @@ impl Admission {
         let (tier, prompt) = (request.tier, request.prompt.len() as u32);
         self.queues[tier.index()] = self.consider(request, now)?;
         self.tenants.enter(tier, request.salt, prompt);
-        self.forecast.arrived(tier, prompt, now);
+        self.forecast.arrived(self.served_as(request), prompt, now);
         let seq = SeqId(self.next);
         self.next += 1;
         let targets = self.targets(request);
@@ -199,6 +238,7 @@ impl Handler<Submit> for Admission {
     ) -> Self::Result {
         let now = self.clock.now();
         let admitted = self.admit(&request, now);
+        self.decided += 1;
         if request.returning {
             self.promises.redeem(request.tier, request.salt, now);
         }
@@ -229,7 +269,10 @@ impl Handler<Consider> for Admission {
     type Result = Result<(), Refusal>;
 
     fn handle(&mut self, Consider(request): Consider, _: &mut Self::Context) -> Self::Result {
-        self.consider(&request, self.clock.now()).map(drop)
+        let considered = self.consider(&request, self.clock.now()).map(drop);
+        // Whoever is let in has the same lot when it submits.
+        self.decided += u64::from(considered.is_err());
+        considered
     }
 }
 
@@ -238,7 +281,9 @@ impl Handler<Told> for Admission {
 
     fn handle(&mut self, told: Told, _: &mut Self::Context) {
         let now = self.clock.now();
-        self.promises.make(told.tier, told.tenant, now + told.retry_after_ms * 1000, now);
+        for _ in 0..told.requests {
+            self.promises.make(told.tier, told.tenant, now + told.retry_after_ms * 1000, now);
+        }
     }
 }
 
@@ -265,6 +310,9 @@ impl Handler<TimeLeft> for Admission {
     type Result = ();
 
     fn handle(&mut self, TimeLeft(capacity): TimeLeft, _: &mut Self::Context) {
+        if let Some(shedding) = capacity.shedding {
+            self.lots.update(capacity.shares, shedding.load_percent / 100.0);
+        }
         self.forecast.update(capacity);
     }
 }

@@ -138,7 +138,7 @@ impl Engine {
         let kept = Kept::new(&settings.reservation, info.device_blocks);
         let slo = settings.slo;
         let windows = SloMonitor::new(
-            slo.clone(),
+            &slo,
             settings.pressure,
             clock.clone(),
             admission.address(),

@@ -14,6 +14,7 @@ use actix::Addr;
 use std::sync::Arc;
 use tiercel_config::EngineSettings;
 use tiercel_device::{Clock, DeviceInfo, SeqId, Tier};
+use tiercel_policy::blocks::Salt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 /// Longest that a step under way is waited for once the time to drain is over.
@@ -125,10 +126,7 @@ impl EngineHandle {
         };
         let permit = permit.inspect_err(|why| {
             telemetry::refused(tier, why);
-            if let Some(retry_after_ms) = why.retry_after_ms() {
-                let told = Told { tier, tenant, retry_after_ms };
-                self.shared.actors.admission.do_send(told);
-            }
+            self.told(tier, tenant, why, 1);
         })?;
         let (sender, events) = mpsc::channel(self.shared.buffer);
         let outlet = Outlet { events: sender, permit };
@@ -136,6 +134,14 @@ impl EngineHandle {
         let seq = answer.map_err(|_| Refusal::EngineStopped)??;
         let scheduler = self.shared.actors.scheduler.clone();
         Ok(TokenStream { seq, tier, events, scheduler })
+    }
+
+    /// So many requests of a tenant were refused beside one that admission knows of, for the same reason.
+    pub fn told(&self, tier: Tier, tenant: Salt, why: &Refusal, requests: usize) {
+        if let Some(retry_after_ms) = why.retry_after_ms() {
+            let told = Told { tier, tenant, retry_after_ms, requests };
+            self.shared.actors.admission.do_send(told);
+        }
     }
 
     /// Counts a request that was turned away for lack of room before it came here.

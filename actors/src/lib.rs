@@ -8,6 +8,7 @@ mod executor;
 mod handle;
 mod lifeline;
 mod messages;
+mod observed;
 mod request;
 mod scheduler;
 mod slo_monitor;

@@ -7,6 +7,7 @@ use tiercel_policy::admission::Capacity;
 use tiercel_policy::blocks::Salt;
 use tiercel_policy::pressure::{Level, Resource};
 use tiercel_policy::scheduler::NewSequence;
+use tiercel_policy::slo::Observation;
 use tiercel_policy::{StepGrant, StepRequest, StoreEvent};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
@@ -42,13 +43,14 @@ pub(crate) struct LeftQueue {
     pub(crate) how: Left,
 }
 
-/// api -> Admission: somebody for whom there was no place was told to come back after so long.
+/// api -> Admission: so many for whom there was no place were told to come back after so long.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub(crate) struct Told {
     pub(crate) tier: Tier,
     pub(crate) tenant: Salt,
     pub(crate) retry_after_ms: u64,
+    pub(crate) requests: usize,
 }
 
 /// How a sequence left the queue.
@@ -148,18 +150,9 @@ pub(crate) struct Command(pub(crate) Control);
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub(crate) struct Observe {
-    pub(crate) tier: Tier,
+    pub(crate) seq: SeqId,
     pub(crate) at: Timestamp,
     pub(crate) what: Observation,
-}
-
-/// An event in a request's life that has a target.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Observation {
-    /// Time to first token.
-    FirstToken { ttft_ms: f64 },
-    /// A complete output. `tpot_ms` is `None` for a single token.
-    Finished { tpot_ms: Option<f64>, e2e_ms: f64 },
 }
 
 /// SloMonitor -> Admission: the least headroom of a tier's targets (1: all slack left, 0: at the limit).

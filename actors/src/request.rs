@@ -87,6 +87,22 @@ pub enum Refusal {
         /// Estimated time until it would be let in, ms.
         retry_after_ms: u64,
     },
+    /// Its tier has more of the device's time than it is due, and the lot fell on it: try again later.
+    #[error(
+        "overloaded: the {tier} tier has {had_percent} % of the device's time and is due {due_percent} %; \
+         retry in {} s",
+        retry_after_ms.div_ceil(1000)
+    )]
+    OverShare {
+        /// The tier.
+        tier: Tier,
+        /// What it had lately, percent.
+        had_percent: u32,
+        /// What it is due beside the others that had any, percent.
+        due_percent: u32,
+        /// When to come back, ms.
+        retry_after_ms: u64,
+    },
     /// The whole server is full: try again later.
     #[error(
         "the server holds its {limit} requests ({kept} places are kept for tiers above {tier}); \
@@ -117,6 +133,7 @@ impl Refusal {
         match self {
             Refusal::QueueFull { retry_after_ms, .. }
             | Refusal::Late { retry_after_ms, .. }
+            | Refusal::OverShare { retry_after_ms, .. }
             | Refusal::ServerFull { retry_after_ms, .. } => Some(*retry_after_ms),
             Refusal::NeverFits(_) | Refusal::ShuttingDown | Refusal::EngineStopped => None,
         }

@@ -8,9 +8,10 @@ use crate::executor::Executor;
 use crate::lifeline::Lifeline;
 use crate::messages::{
     AbortPreempt, Cancel, Command, CommitPreempt, CopiesEnded, Displace, Drain, Enqueue,
-    ExecuteStep, GetStatus, GetUsage, InUse, Left, LeftQueue, Observation, Observe, ReserveStep,
-    Shutdown, StepEnded, StepReserved, Stop, Tick, TimeLeft,
+    ExecuteStep, GetStatus, GetUsage, InUse, Left, LeftQueue, Observe, ReserveStep, Shutdown,
+    StepEnded, StepReserved, Stop, Tick, TimeLeft,
 };
+use crate::observed::ending;
 use crate::request::{Control, EngineStatus, RequestFault, StreamEvent};
 use crate::slo_monitor::SloMonitor;
 use crate::streams::{Delivered, StreamCheck, Streams};
@@ -22,6 +23,7 @@ use tiercel_device::{Clock, SeqId, StepError, Tier, Timestamp};
 use tiercel_policy::StoreEvent;
 use tiercel_policy::pressure::{Resource, percent};
 use tiercel_policy::scheduler::{Effect, EndReport, Hold, PreemptDecision, Scheduler};
+use tiercel_policy::slo::Observation;
 
 /// The peers of the scheduler.
 pub(crate) struct Peers {
@@ -98,7 +100,7 @@ impl SchedulerActor {
                     if let Some(us) = ttft_us {
                         self.trace.first_token(seq);
                         let what = Observation::FirstToken { ttft_ms: us as f64 / 1000.0 };
-                        self.peers.monitor.do_send(Observe { tier, at: now, what });
+                        self.peers.monitor.do_send(Observe { seq, at: now, what });
                         self.peers.admission.do_send(LeftQueue { seq, how: Left::Started });
                     }
                     tokens[tier.index()] += 1;
@@ -138,10 +140,8 @@ impl SchedulerActor {
             };
             self.peers.admission.do_send(LeftQueue { seq: report.seq, how });
         }
-        if let Some(Ok(_)) = report.outcome {
-            let what = finished(&report, now);
-            self.peers.monitor.do_send(Observe { tier: report.tier, at: now, what });
-        }
+        let what = ending(&report, now);
+        self.peers.monitor.do_send(Observe { seq: report.seq, at: now, what });
         let last = report.outcome.map(|outcome| match outcome {
             Ok(reason) => StreamEvent::Finished { reason, usage: report.usage },
             Err(fault) => StreamEvent::Failed(fault),
@@ -160,6 +160,14 @@ impl SchedulerActor {
                 PreemptDecision::Abort => self.peers.block_manager.do_send(AbortPreempt(ticket)),
                 PreemptDecision::Stale => {}
             }
+        }
+    }
+
+    /// Tells the monitor what a sequence is promised from now on.
+    fn promise(&self, seq: SeqId) {
+        if let Some(promise) = self.core.promise(seq) {
+            let what = Observation::Promised(promise);
+            self.peers.monitor.do_send(Observe { seq, at: self.clock.now(), what });
         }
     }
 
@@ -189,16 +197,6 @@ impl SchedulerActor {
     }
 }
 
-fn finished(report: &EndReport, now: Timestamp) -> Observation {
-    let tpot_ms = match (report.first_token_at, report.last_token_at) {
-        (Some(first), Some(last)) if report.usage.completion_tokens > 1 => {
-            Some(last.since_ms(first) / f64::from(report.usage.completion_tokens - 1))
-        }
-        _ => None,
-    };
-    Observation::Finished { tpot_ms, e2e_ms: now.since_ms(report.arrival) }
-}
-
 impl Actor for SchedulerActor {
     type Context = Context<Self>;
 }
@@ -208,8 +206,10 @@ impl Handler<Enqueue> for SchedulerActor {
 
     fn handle(&mut self, Enqueue { new, outlet }: Enqueue, _: &mut Self::Context) {
         self.trace.arrived(&new);
-        self.streams.open(new.seq, outlet);
+        let seq = new.seq;
+        self.streams.open(seq, outlet);
         self.core.enqueue(new);
+        self.promise(seq);
         self.pump();
     }
 }
@@ -302,7 +302,9 @@ impl Handler<Command> for SchedulerActor {
     fn handle(&mut self, Command(control): Command, _: &mut Self::Context) -> bool {
         let known = match control.clone() {
             Control::Reprioritize { seq, tier, priority } => {
-                self.core.reprioritize(seq, tier, priority)
+                let known = self.core.reprioritize(seq, tier, priority);
+                self.promise(seq);
+                known
             }
             Control::Pause(seq) => self.core.set_hold(seq, Hold::Operator, true),
             Control::Resume(seq) => self.core.set_hold(seq, Hold::Operator, false),

@@ -5,6 +5,7 @@ use crate::SettingsError;
 use crate::policy::{PreemptionSettings, SchedulerSettings};
 use crate::pressure::PressureSettings;
 use crate::reservation::ReservationSettings;
+use crate::shares::SharesSettings;
 use crate::shedding::SheddingSettings;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,8 @@ pub struct EngineSettings {
     pub prefix_cache: PrefixCacheSettings,
     /// Requests for which there is no time.
     pub shedding: SheddingSettings,
+    /// Which share of the device each tier is due.
+    pub shares: SharesSettings,
     /// Queue limits.
     pub admission: AdmissionSettings,
     /// Latency targets.
@@ -81,6 +84,8 @@ pub struct SloSettings {
     pub background: SloTargets,
     /// Length of the sliding windows, s.
     pub window_s: u64,
+    /// Most pairs of tenant and tier that have windows of their own; 0 for none.
+    pub max_tenants: u32,
     /// Whether requests may ask for more than their tier promises. All in a step pay for the tightest target in
     /// it, so this is for servers whose clients are trusted.
     pub requests_may_tighten: bool,
@@ -103,6 +108,7 @@ impl Default for SloSettings {
             },
             background: SloTargets { e2e_ms: Some(60_000.0), ..SloTargets::default() },
             window_s: 60,
+            max_tenants: 0,
             requests_may_tighten: false,
         }
     }
@@ -197,10 +203,13 @@ impl EngineSettings {
         range("preemption.max_in_transit_mib", self.preemption.max_in_transit_mib, 1, 65_536)?;
         range("shedding.max_wait_s", self.shedding.max_wait_s, 0.0, 86_400.0)?;
         range("shedding.give_up_s", self.shedding.give_up_s, 0.0, 86_400.0)?;
+        range("shedding.load_percent", self.shedding.load_percent, 10.0, 100.0)?;
+        self.shares.check()?;
         range("admission.max_requests", self.admission.max_requests, 1, 100_000)?;
         let queued = self.admission.max_queued_requests_per_tier;
         range("admission.max_queued_requests_per_tier", queued, 1, 100_000)?;
         range("slo.window_s", self.slo.window_s, 1, 3_600)?;
+        range("slo.max_tenants", self.slo.max_tenants, 0, 256)?;
         let per_token =
             |field, targets: &SloTargets| range(field, targets.ttft_ms_per_token, 0.0, 1_000.0);
         per_token("slo.premium.ttft_ms_per_token", &self.slo.premium)?;

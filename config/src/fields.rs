@@ -3,7 +3,7 @@
 use crate::policy;
 use crate::presets::POLICY_NAMES;
 use crate::reservation::RESERVATIONS;
-use crate::shedding::LATES;
+use crate::shedding::{LATES, SHEDDING_FORMS};
 
 /// One setting.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -126,6 +126,7 @@ pub const FIELDS: &[Field] = &[
     other("scheduler.background_prefill_percent", int(1, 100), "Share of a step's tokens up to which it is filled with background prompts, percent: better requests in that step, or arriving meanwhile, wait for them."),
     other("scheduler.prefill_order", Kind::Choice(policy::PREFILL_ORDERS), "Order in which prompts of one tier share a step: as they are served, by when their first token is due, or the shortest rest first."),
     other("scheduler.fair_tenants", Kind::Bool, "Whether tenants (API keys) of one tier take turns by the service they had; with scheduler.order = \"tier\"."),
+    other("scheduler.fair_tiers", Kind::Bool, "Whether tiers share the time that requests with targets leave as `shares` says, instead of the better one having all of it: requests without targets for TTFT and TPOT, and standard ones that are late; with scheduler.order = \"tier\"."),
     other("scheduler.pause_background", Kind::Bool, "Whether background streams sit a step out, blocks and all, when a better stream's target cannot afford them."),
     other("scheduler.allocation", Kind::Choice(policy::ALLOCATIONS), "Blocks given to a request when it starts: what its next step needs, or what its prompt and longest output would need."),
     other("scheduler.full_sequence_check", Kind::Bool, "Whether a request starts only if all it has to compute would fit."),
@@ -148,9 +149,14 @@ pub const FIELDS: &[Field] = &[
     other("preemption.resume_from", Kind::Choice(policy::RESUME_FROM), "What a preempted request may find when it resumes: whatever both tiers have of its text, or only what was kept and copied out for it."),
     other("preemption.mirror_percent", int(0, 100), "Share of the link that copies full blocks of preemptible requests to the host ahead of need, percent; 0 for none."),
     other("preemption.max_in_transit_mib", int(1, 65_536), "Most bytes in transit between the tiers at once, MiB."),
+    other("shedding.form", Kind::Choice(SHEDDING_FORMS), "Who is refused: whoever would come too late; or, under load, at random, the more the further its tier is above its share of the device's time, but never premium."),
+    other("shedding.load_percent", Kind::Number { low: 10.0, high: 100.0 }, "With shedding.form = \"share\": places in a step or KV blocks in use, whichever is more, from which on requests are refused, percent; until it is 10 less."),
     other("shedding.late", Kind::Choice(LATES), "What becomes of a standard request that cannot have its first token in time: it waits as if nothing was; it is served after those that can be in time; it is turned away when it comes (or, if its lateness shows later, served after the others)."),
     other("shedding.max_wait_s", Kind::Number { low: 0.0, high: 86_400.0 }, "A request without a target for its first token is turned away if it would wait longer than this, s; 0: never."),
     other("shedding.give_up_s", Kind::Number { low: 0.0, high: 86_400.0 }, "A request, other than a premium one, that has not started after so long is turned away after all, s; 0: never."),
+    other("shares.premium_percent", Kind::Number { low: 1.0, high: 98.0 }, "Premium's share of the device's time where tiers share it: see scheduler.fair_tiers and shedding.form, percent. All three together are 100."),
+    other("shares.standard_percent", Kind::Number { low: 1.0, high: 98.0 }, "The same for standard, percent."),
+    other("shares.background_percent", Kind::Number { low: 1.0, high: 98.0 }, "The same for background, percent."),
     other("prefix_cache.enabled", Kind::Bool, "Whether requests of one tenant share the KV blocks of equal prefixes."),
     other("admission.max_requests", int(1, 100_000), "Most requests in the engine, waiting and running. The last eighth is kept for premium, the eighth before it from background."),
     other("admission.max_queued_requests_per_tier", int(1, 100_000), "Most requests of one tier waiting for their first token."),
@@ -171,6 +177,7 @@ pub const FIELDS: &[Field] = &[
     other("slo.background.ttft_ms_per_token", Kind::Number { low: 0.0, high: 1_000.0 }, "Background: added to ttft_ms for every prompt token beyond ttft_prompt_tokens, ms."),
     other("slo.background.ttft_prompt_tokens", int(0, 1 << 24), "Background: prompt tokens that ttft_ms covers."),
     other("slo.window_s", int(1, 3_600), "Length of the sliding windows the targets are judged over, s."),
+    other("slo.max_tenants", int(0, 256), "Most pairs of tenant and tier that are watched by themselves, as metrics with the label tenant; 0 for none. Needs http.api_keys. Those that come when so many were active lately count for their tier alone."),
     other("slo.requests_may_tighten", Kind::Bool, "Whether requests may ask for more than their tier promises. All in a step pay for the tightest target in it, so only for trusted clients."),
     other("reservation.kind", Kind::Choice(RESERVATIONS), "What other tiers may do with what is kept for one while it does not use it: nothing, or use what they can give back at once (places, and blocks as far as the host tier has copies of theirs: see preemption.mirror_percent)."),
     other("reservation.premium_blocks_percent", Kind::Number { low: 0.0, high: 90.0 }, "Share of the KV blocks that is kept for premium, percent. All reservations together leave at least a tenth."),

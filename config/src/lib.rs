@@ -17,6 +17,7 @@ mod presets;
 mod pressure;
 mod reservation;
 mod server;
+mod shares;
 mod shedding;
 mod suggest;
 
@@ -39,4 +40,5 @@ pub use server::{
     DeviceKind, DeviceSettings, HttpSettings, KvElement, KvSettings, ModelSettings, ServerSettings,
     Weights,
 };
-pub use shedding::{Late, SheddingSettings};
+pub use shares::SharesSettings;
+pub use shedding::{Late, SheddingForm, SheddingSettings};

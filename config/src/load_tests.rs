@@ -72,6 +72,8 @@ fn errors_name_file_line_setting_and_what_is_allowed() {
     assert!(refused("[scheduler\n").contains("t.toml:1: not valid TOML"));
     assert!(refused("[http]\napi_keys = [1]").contains("list of texts"));
     assert!(refused("[http]\napi_keys = [\"\"]").contains("empty key"));
+    assert!(refused("[slo]\nmax_tenants = 4").contains("http.api_keys"));
+    assert!(refused("[shares]\npremium_percent = 60.0").contains("100 together"));
     assert!(refused("[kv]\nblock_size = 12").contains("multiple of 8"));
     let conflict = refused("[scheduler]\nmax_num_seqs = 512\n");
     assert!(conflict.contains("max_num_batched_tokens"), "{conflict}");

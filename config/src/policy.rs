@@ -218,6 +218,9 @@ pub struct SchedulerSettings {
     /// Whether tenants of a tier take turns by the service they had, with those prompts first that are due first only
     /// while they are all of one tenant. With `scheduler.order = "tier"` only.
     pub fair_tenants: bool,
+    /// Whether tiers share what requests with targets leave, as [`crate::SharesSettings`] says. With
+    /// `scheduler.order = "tier"` only.
+    pub fair_tiers: bool,
     /// How many blocks a sequence is given when it starts.
     pub allocation: Allocation,
     /// Whether a sequence starts only if all it has to compute would fit.

@@ -15,10 +15,26 @@ words! {
     }
 }
 
+words! {
+    /// Who is refused when there is too much to do.
+    SheddingForm, SHEDDING_FORMS {
+        /// Whoever would come too late, by the time there is for prompts.
+        Forecast = "forecast",
+        /// At random, the more the further a tier's share of the device's time is above what it is due, and only under
+        /// load; premium never.
+        Share = "share",
+    }
+}
+
 /// Shedding.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SheddingSettings {
+    /// Who is refused when there is too much to do.
+    pub form: SheddingForm,
+    /// With the form `share`: nobody is refused below this load, percent of the places in a step or of the blocks, whichever
+    /// is more. Refusing ends when it is 10 below.
+    pub load_percent: f64,
     /// What becomes of a standard request that cannot have its first token in time.
     pub late: Late,
     /// A request without a target for its first token is turned away if it would wait longer than this, s; 0:

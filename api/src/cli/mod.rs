@@ -47,7 +47,10 @@ enum Command {
 /// Parses the process's arguments and does what they say.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    log::start();
+    log::start(match &cli.command {
+        Command::Simulate(_) => log::SIMULATION,
+        _ => log::SERVER,
+    });
     let done = match cli.command {
         Command::Serve(serve) => serve.run(),
         Command::Pull(pull) => pull.run(),

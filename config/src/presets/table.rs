@@ -6,7 +6,7 @@ use crate::policy::{
     PrefillOrder, ResumeFrom, ResumeOrder, SchedulerSettings, StepMix, ToStart, VictimGives,
     VictimRule,
 };
-use crate::{Late, SheddingSettings};
+use crate::{Late, SheddingForm, SheddingSettings};
 
 /// First come, first served: what the others differ from.
 const PLAIN: Preset = Preset {
@@ -29,6 +29,7 @@ const PLAIN: Preset = Preset {
         prefill_order: PrefillOrder::Rank,
         pause_background: false,
         fair_tenants: false,
+        fair_tiers: false,
         allocation: Allocation::OnDemand,
         full_sequence_check: true,
         watermark_percent: 3.0,
@@ -56,7 +57,13 @@ const PLAIN: Preset = Preset {
         mirror_percent: 0,
         max_in_transit_mib: 256,
     },
-    shedding: SheddingSettings { late: Late::Wait, max_wait_s: 0.0, give_up_s: 0.0 },
+    shedding: SheddingSettings {
+        form: SheddingForm::Forecast,
+        load_percent: 80.0,
+        late: Late::Wait,
+        max_wait_s: 0.0,
+        give_up_s: 0.0,
+    },
 };
 
 const RECOMPUTE: PreemptionSettings =
@@ -253,6 +260,7 @@ impl Policy {
                     background_prefill_percent: 25,
                     pause_background: true,
                     fair_tenants: true,
+                    fair_tiers: true,
                     prefill_order: PrefillOrder::Deadline,
                     background_watermark_percent: 5.0,
                     ..scheduler
@@ -266,6 +274,7 @@ impl Policy {
                     late: Late::Refuse,
                     max_wait_s: 40.0,
                     give_up_s: 55.0,
+                    ..PLAIN.shedding
                 },
                 ..PLAIN
             },

@@ -4,6 +4,7 @@
 //! between two such reports arrivals are added up here. Better tiers go first, those that are still to come
 //! included: what they took lately they are expected to take again.
 
+use crate::admission::ShareReport;
 use tiercel_config::SheddingSettings;
 use tiercel_device::{Tier, Timestamp};
 
@@ -62,8 +63,12 @@ pub struct Capacity {
     pub queue_us: [Option<f64>; TIERS],
     /// Whether tenants of a tier take turns.
     pub fair_tenants: bool,
+    /// Whether tiers share what work with targets leaves.
+    pub fair_tiers: bool,
     /// Time that a token of a prompt takes, what is found cached included, us.
     pub token_us: f64,
+    /// Who has which share of the device's time.
+    pub shares: ShareReport,
     /// What to do with requests for which there is no time.
     pub shedding: Option<SheddingSettings>,
 }
@@ -94,6 +99,11 @@ impl Forecast {
     /// Whether tenants of a tier take turns.
     pub fn fair_tenants(&self) -> bool {
         self.capacity.fair_tenants
+    }
+
+    /// Whether tiers share what work with targets leaves.
+    pub fn fair_tiers(&self) -> bool {
+        self.capacity.fair_tiers
     }
 
     /// How long a request of the tier would wait as fast as its queue drained lately if all that wait in it went

@@ -2,11 +2,13 @@
 
 mod drain;
 mod forecast;
+mod lots;
 mod promises;
 mod tenants;
 
 pub use drain::{DrainRate, retry_after_ms};
 pub use forecast::{Capacity, Forecast, Margin};
+pub use lots::{Lots, ShareReport};
 pub use promises::Promises;
 pub use tenants::Tenants;
 

@@ -6,7 +6,7 @@ use crate::scheduler::outcome::{Effect, RequestFault};
 use crate::scheduler::sequence::{Opened, Phase, Sequence};
 use crate::scheduler::state::{InFlight, Scheduler, Scope, Stage, SubmittedSlice};
 use std::sync::Arc;
-use tiercel_device::{BlockId, SeqId, SeqSlice, SliceInput, StepBatch, Ticket, Tokens};
+use tiercel_device::{BlockId, SeqId, SeqSlice, SliceInput, StepBatch, Ticket, Tier, Tokens};
 
 /// Plans that may come to nothing before the next event is waited for. All kinds of them are fewer.
 const MOST_FRUITLESS: u32 = 8;
@@ -44,6 +44,7 @@ impl Scheduler {
             step: grant.step,
             slices: Vec::with_capacity(most),
             work: StepWork::default(),
+            time_us: [0.0; Tier::ALL.len()],
         };
         self.shortage = false;
         self.free_blocks = grant.free_blocks;
@@ -122,6 +123,7 @@ impl Scheduler {
         batch: &mut StepBatch,
         in_flight: &mut InFlight,
     ) {
+        let counts_time = self.counts_time();
         let sequence = self.sequences.active_mut(ticket.seq);
         // A sequence cancelled while the store was asked is gone; its release goes with the next request.
         let Some(sequence) = sequence.filter(|s| s.epoch == ticket.epoch) else { return };
@@ -141,6 +143,12 @@ impl Scheduler {
         } else {
             in_flight.work.add_prefill(tokens, computed);
         }
+        if counts_time {
+            in_flight.time_us[sequence.tier.index()] += match slice.decode {
+                true => self.cost.decode_us(sequence.len()),
+                false => self.cost.prefill_us(tokens, computed),
+            };
+        }
         batch.slices.push(slice.slice);
     }
 
@@ -148,7 +156,9 @@ impl Scheduler {
     pub(crate) fn open(&mut self, seq: SeqId, computed: u32) {
         self.opened += 1;
         let (number, block_size) = (self.opened, self.limits.block_size);
+        let tier_turns = &mut self.tier_turns;
         let opened = self.sequences.change(seq, |sequence| {
+            tier_turns.open(sequence);
             sequence.phase = Phase::Running;
             sequence.opened_number = number;
             (sequence.opened(computed, block_size), sequence.start_tag)
@@ -198,8 +208,8 @@ impl Scheduler {
         let Some(mut sequence) = self.sequences.remove(seq) else { return 0 };
         let tier = sequence.tier.index();
         sequence.closed(saved, kept);
-        let served_as = sequence.served_as();
-        self.take_turn(&mut sequence, served_as);
+        let line = self.line_of(&sequence);
+        self.take_turn(&mut sequence, line);
         self.place(&mut sequence);
         self.sequences.insert(sequence);
         tier

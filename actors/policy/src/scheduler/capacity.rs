@@ -4,12 +4,12 @@ use crate::admission::Capacity;
 use crate::scheduler::cost::StepWork;
 use crate::scheduler::pace::AIM;
 use crate::scheduler::state::Scheduler;
-use tiercel_config::Budget;
+use tiercel_config::{Budget, SheddingForm};
 use tiercel_device::{Tier, Timestamp};
 
 impl Scheduler {
-    /// The time there is for prompts, and what those that wait will take of it. Without shedding in it if steps
-    /// are of a fixed size: then nobody knows.
+    /// The time there is for prompts, and what those that wait will take of it. Without shedding by forecast in it if
+    /// steps are of a fixed size: then nobody knows.
     pub fn capacity(&self, now: Timestamp) -> Capacity {
         let mut streams = StepWork::default();
         let mut target_us = f64::INFINITY;
@@ -45,8 +45,39 @@ impl Scheduler {
             backlog_us,
             queue_us: Tier::ALL.map(|tier| self.drain[tier.index()].wait_us(now)),
             fair_tenants: self.tenants_take_turns(),
+            fair_tiers: self.divides(),
             token_us,
-            shedding: slack.then_some(self.shedding),
+            shares: self.share_report(),
+            shedding: (slack || self.shedding.form == SheddingForm::Share).then_some(self.shedding),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::scheduler::tests::{NOW, scheduler, sequence};
+    use crate::scheduler::{Hold, Scheduler};
+    use tiercel_device::{SeqId, Tier};
+
+    #[test]
+    fn whoever_is_paused_before_it_has_started_is_in_nobodys_way() {
+        let mut s = scheduler(|_| ());
+        s.enqueue(sequence(1, Tier::Standard, 20));
+        let seen = |s: &Scheduler| {
+            let tier = Tier::Standard.index();
+            (s.capacity(NOW).backlog_us[tier], s.drain[tier].waiting())
+        };
+        assert_eq!(seen(&s), (200.0, 1));
+        s.set_hold(SeqId(1), Hold::Operator, true);
+        s.set_hold(SeqId(1), Hold::Stream, true);
+        assert_eq!(seen(&s), (0.0, 0));
+        s.set_hold(SeqId(1), Hold::Operator, false);
+        assert_eq!(seen(&s), (0.0, 0), "its reader holds it yet");
+        s.set_hold(SeqId(1), Hold::Stream, false);
+        assert_eq!(seen(&s), (200.0, 1));
+        s.set_hold(SeqId(1), Hold::Operator, true);
+        s.enqueue(sequence(2, Tier::Standard, 20));
+        s.cancel(SeqId(1));
+        assert_eq!(seen(&s), (200.0, 1), "it was not counted when it left");
     }
 }

@@ -77,20 +77,29 @@ impl Scheduler {
 
     /// Holds or releases a sequence; whether it is live.
     pub fn set_hold(&mut self, seq: SeqId, hold: Hold, held: bool) -> bool {
-        let known = self.sequences.change(seq, |sequence| match hold {
-            Hold::Operator => sequence.held_by_operator = held,
-            Hold::Stream => sequence.held_by_stream = held,
+        let changed = self.sequences.change(seq, |sequence| {
+            let before = sequence.in_line();
+            match hold {
+                Hold::Operator => sequence.held_by_operator = held,
+                Hold::Stream => sequence.held_by_stream = held,
+            }
+            sequence.was_held |= held;
+            (sequence.tier, before, sequence.in_line())
         });
-        if known.is_some() {
-            self.noticed();
+        let Some((tier, before, after)) = changed else { return false };
+        match (before, after) {
+            (true, false) => self.drain[tier.index()].gave_up(),
+            (false, true) => self.drain[tier.index()].moved_in(),
+            _ => {}
         }
-        known.is_some()
+        self.noticed();
+        true
     }
 
     /// Changes tier and priority from the next plan on; whether the sequence is live.
     pub fn reprioritize(&mut self, seq: SeqId, tier: Tier, priority: i32) -> bool {
         let Some(mut sequence) = self.sequences.remove(seq) else { return false };
-        if sequence.first_token_at.is_none() && sequence.tier != tier {
+        if sequence.in_line() && sequence.tier != tier {
             self.drain[sequence.tier.index()].gave_up();
             self.drain[tier.index()].moved_in();
         }
@@ -98,8 +107,9 @@ impl Scheduler {
         sequence.late &= sequence.tier == tier;
         sequence.best_effort &= sequence.late;
         (sequence.tier, sequence.priority) = (tier, priority);
-        let served_as = sequence.served_as();
-        self.take_turn(&mut sequence, served_as);
+        sequence.promised_nothing = false;
+        let line = self.line_of(&sequence);
+        self.take_turn(&mut sequence, line);
         self.place(&mut sequence);
         self.sequences.insert(sequence);
         self.noticed();
@@ -137,6 +147,9 @@ impl Scheduler {
         self.counters.slices += in_flight.slices.len() as u64;
         let device_us = output.timing.forward_us + output.timing.sampling_us;
         self.cost.observe_step(&in_flight.work, device_us);
+        if self.counts_time() {
+            self.had.add(in_flight.time_us, now);
+        }
         for slice in &in_flight.slices {
             self.advance(slice);
         }
@@ -180,8 +193,10 @@ impl Scheduler {
             return;
         }
         let first = sequence.first_token_at.is_none();
-        if first {
+        if sequence.in_line() {
             self.drain[sequence.tier.index()].left(now);
+        }
+        if first {
             self.guard.started(sequence, now);
             self.turns.start(sequence);
             self.fair.left(sequence.tenant);
@@ -253,7 +268,7 @@ impl Scheduler {
     ) -> Option<EndReport> {
         let sequence = self.sequences.remove(seq)?;
         self.suspects.remove(&seq);
-        if sequence.first_token_at.is_none() {
+        if sequence.in_line() {
             self.drain[sequence.tier.index()].gave_up();
         }
         let complete = matches!(outcome, Some(Ok(_)));

@@ -1,16 +1,22 @@
 //! What is kept in hand for better tiers, learned from the targets that these missed.
 //!
 //! Steps are not as long as predicted, and requests come in bursts. How much must be in hand for that depends on both,
-//! so it is not a constant but grows with every miss and shrinks with time.
+//! so it is not a constant but grows with every miss and shrinks with every request that had what it was promised.
 
 use crate::scheduler::sequence::Sequence;
 use tiercel_device::{Tier, Timestamp};
 
-/// After so long without a miss a third is left, us: long enough to see misses that are as rare as they are to be,
-/// short enough that a burst is soon forgotten.
+/// Of what was learned of premium a third is left after so many of its requests: at any rate of arrivals as large a share of them
+/// may miss before much is kept in hand, and no larger.
+const MEMORY_REQUESTS: f64 = 600.0;
+/// It is forgotten with time too, where hardly any come, us.
+const LONG_MEMORY_US: f64 = 1e9;
+/// After so long a third is left of what was learned of standard requests, us: a burst is soon forgotten.
 const MEMORY_US: f64 = 120e6;
 /// What a miss of a premium stream adds to the share of the step that worse tiers leave, and the most of it.
 const STEP: Gain = Gain { each: 0.04, most: 0.2 };
+/// As much is learned from misses that are as rare as they may be: nothing is kept in hand for those.
+const RARE: f64 = 0.02;
 /// What a late first token of a standard request adds to how early background gives way for such, and the most.
 const HASTE: Gain = Gain { each: 0.05, most: 0.8 };
 
@@ -22,15 +28,20 @@ struct Gain {
 }
 
 /// A share that misses add to and time takes from.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Leaky {
     share: f64,
     at: Timestamp,
+    memory_us: f64,
 }
 
 impl Leaky {
+    fn new(memory_us: f64) -> Leaky {
+        Leaky { share: 0.0, at: Timestamp(0), memory_us }
+    }
+
     fn share(&self, now: Timestamp) -> f64 {
-        self.share * (-(now.since_us(self.at) as f64) / MEMORY_US).exp()
+        self.share * (-(now.since_us(self.at) as f64) / self.memory_us).exp()
     }
 
     fn add(&mut self, gain: Gain, now: Timestamp) {
@@ -40,16 +51,22 @@ impl Leaky {
 }
 
 /// See the module's documentation.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Guard {
     step: Leaky,
     haste: Leaky,
 }
 
+impl Default for Guard {
+    fn default() -> Self {
+        Guard { step: Leaky::new(LONG_MEMORY_US), haste: Leaky::new(MEMORY_US) }
+    }
+}
+
 impl Guard {
     /// The share of the step that worse tiers leave for premium.
     pub(crate) fn share(&self, now: Timestamp) -> f64 {
-        self.step.share(now)
+        (self.step.share(now) - RARE).max(0.0)
     }
 
     /// By how much earlier than usual background gives way for first tokens, as a share.
@@ -60,14 +77,23 @@ impl Guard {
     /// A sequence had its first token.
     pub(crate) fn started(&mut self, sequence: &Sequence, now: Timestamp) {
         let waited_us = now.since_us(sequence.arrival) as f64;
-        if sequence.tier == Tier::Standard && over(waited_us, sequence.targets.ttft_ms) {
+        if sequence.tier == Tier::Standard
+            && !sequence.was_held
+            && over(waited_us, sequence.targets.ttft_ms)
+        {
             self.haste.add(HASTE, now);
         }
     }
 
     /// A sequence is complete.
     pub(crate) fn completed(&mut self, sequence: &Sequence, now: Timestamp) {
-        if sequence.tier <= Tier::Premium && missed(sequence) {
+        if sequence.tier > Tier::Premium {
+            return;
+        }
+        self.step.share *= 1.0 - 1.0 / MEMORY_REQUESTS;
+        // What held it up then is not cured by shorter steps.
+        let held_up = sequence.was_held || sequence.preemptions > 0;
+        if !held_up && missed(sequence) {
             self.step.add(STEP, now);
         }
     }

@@ -31,6 +31,9 @@ mod reservation;
 mod roster;
 mod sequence;
 #[cfg(test)]
+mod share_tests;
+mod shares;
+#[cfg(test)]
 mod shortage_tests;
 mod state;
 #[cfg(test)]

@@ -26,6 +26,8 @@ pub(crate) const AIM: f64 = 0.98;
 const CATCH_UP_STEPS: f64 = 2.0;
 /// How long before the target a first token is aimed at, in times of the mean error of a predicted step.
 const FIRST_TOKEN_MARGIN: f64 = 10.0;
+/// How much longer that is for what was learned from misses, in times of the guard's share.
+const MORE_MARGIN: f64 = 5.0;
 /// That error is taken to be at least this, as a share of the step: little is known of it at first.
 const LEAST_ERROR: f64 = 0.03;
 /// Share of the target for the first token over which background streams give way to a prompt. Less costs them
@@ -38,6 +40,9 @@ const BLOCKING: f64 = 0.2;
 const LEAST_BLOCKING: f64 = 2.0;
 /// A tier of which nobody came for so long is not waited for, us.
 const LATELY_US: u64 = 60_000_000;
+/// What a premium stream saves before worse tiers may spend it, in times of the guard's share, us: it is there for
+/// prompts of its own tier, which come in bursts and go before its pace.
+const SAVED_US: f64 = 1e6;
 /// How far behind a stream may be and still set the pace, in times of its target. What is further behind was
 /// held up by something that shorter steps do not cure: its reader, an operator, a preemption. Not much less:
 /// where long steps put every stream behind, without a pace they would only get longer.
@@ -53,8 +58,8 @@ pub(crate) struct Pace {
     blocking_us: f64,
     /// Time that prompts of each tier must be given in the step for their first tokens to come in time, us.
     pressing_us: [f64; Tier::ALL.len()],
-    /// Share of the step that worse tiers than premium leave.
-    guard: f64,
+    /// What premium streams allow worse tiers, us.
+    guarded_us: f64,
     /// Time that they had better be given than background streams, us.
     better_us: f64,
 }
@@ -63,7 +68,7 @@ impl Pace {
     /// What streams of better tiers than `tier` allow.
     fn above(&self, tier: Tier) -> f64 {
         let least = self.allowances[..tier.index()].iter().copied().fold(f64::INFINITY, f64::min);
-        if tier > Tier::Premium { least * (1.0 - self.guard) } else { least }
+        if tier > Tier::Premium { least.min(self.guarded_us) } else { least }
     }
 
     /// The least, and its tier.
@@ -88,8 +93,8 @@ impl Pace {
     /// Time for prompts in a step that without them takes `bare_us`: what all streams allow; more where first
     /// tokens would come late otherwise, as far as the streams of tiers better than theirs allow it.
     pub(crate) fn prefill_us(&self, bare_us: f64) -> f64 {
-        let tightest_us = self.tightest().map_or(f64::INFINITY, |(_, us)| us * (1.0 - self.guard));
-        let mut budget = tightest_us.min(self.blocking_us) - bare_us;
+        let tightest_us = self.tightest().map_or(f64::INFINITY, |(_, us)| us);
+        let mut budget = tightest_us.min(self.guarded_us).min(self.blocking_us) - bare_us;
         let mut pressing = 0.0;
         for tier in Tier::ALL {
             pressing += self.pressing_us[tier.index()];
@@ -110,13 +115,13 @@ impl Scheduler {
             !self.settings.pause_background || share.sequence.tier < Tier::Background
         };
         let bare_us = self.cost.step_us(&streams_in(candidates.iter().filter(counts)));
-        let allowances = self.allowances(candidates, bare_us, now);
+        let (allowances, guarded_us) = self.allowances(candidates, bare_us, now);
         let mut pace = Pace {
             allowances,
+            guarded_us,
             pressing_us: [0.0; Tier::ALL.len()],
             better_us: 0.0,
             blocking_us: self.blocking_us(now),
-            guard: self.guard.share(now),
         };
         let (paced, tightest_us) = pace.tightest().unwrap_or((Tier::Background, f64::INFINITY));
         let step_us = tightest_us.min(pace.blocking_us);
@@ -198,32 +203,42 @@ impl Scheduler {
         Some(by_pace.min(by_end)).filter(|us| *us > 2.0 * step_us)
     }
 
-    /// What the streams allow, by tier; `bare_us` is the length of a step without prompts.
+    /// What the streams allow, by tier, and what premium ones allow worse tiers; `bare_us` is the length of a step
+    /// without prompts.
     fn allowances(
         &self,
         candidates: &[Share<'_>],
         bare_us: f64,
         now: Timestamp,
-    ) -> [f64; Tier::ALL.len()] {
+    ) -> ([f64; Tier::ALL.len()], f64) {
+        let guard = self.guard.share(now);
         let mut least = [f64::INFINITY; Tier::ALL.len()];
+        let mut guarded_us = f64::INFINITY;
         for share in candidates.iter().filter(|share| share.decoding) {
-            if let Some(step_us) = self.allowance(share.sequence, bare_us, now) {
-                let least = &mut least[share.sequence.tier.index()];
-                *least = least.min(step_us);
+            let tier = share.sequence.tier;
+            if let Some((aim_us, spare_us)) = self.allowance(share.sequence, bare_us, now) {
+                let step_us = aim_us + spare_us;
+                least[tier.index()] = least[tier.index()].min(step_us);
+                if tier <= Tier::Premium {
+                    let saved_us = step_us.min(aim_us * (1.0 - guard));
+                    let over_us = step_us - guard * SAVED_US;
+                    guarded_us = guarded_us.min(saved_us.max(over_us));
+                }
             }
         }
-        least
+        (least, guarded_us)
     }
 
-    /// Length of the next step that a stream allows, us; `None` without a target it can still meet.
-    fn allowance(&self, stream: &Sequence, bare_us: f64, now: Timestamp) -> Option<f64> {
+    /// Length of the next step that a stream allows, us: what is aimed at, and what it has saved, or less if it is
+    /// behind; `None` without a target it can still meet.
+    fn allowance(&self, stream: &Sequence, bare_us: f64, now: Timestamp) -> Option<(f64, f64)> {
         let aim_us = stream.targets.tpot_ms? * 1000.0 * AIM;
         let elapsed_us = now.since_us(stream.first_token_at?) as f64;
         let bank_us = aim_us * (f64::from(stream.output_len()) - 1.0) - elapsed_us;
         let can_gain_us = f64::from(stream.output_left()) * (aim_us - bare_us);
         let lost = bank_us + can_gain_us < 0.0 || bank_us < -MAX_BEHIND * aim_us;
         let share = if bank_us < 0.0 { 1.0 / CATCH_UP_STEPS } else { 1.0 };
-        (!lost).then_some(aim_us + bank_us * share)
+        (!lost).then_some((aim_us, bank_us * share))
     }
 
     /// Time that a step of `step_us` had better give a prompt of a better tier than background than it gives
@@ -255,7 +270,8 @@ impl Scheduler {
         };
         let target_us = target_ms * 1000.0;
         let error = self.cost.error().step.max(LEAST_ERROR);
-        let aim_us = target_us - FIRST_TOKEN_MARGIN * error * step_us;
+        let margin = FIRST_TOKEN_MARGIN * (1.0 + MORE_MARGIN * self.guard.share(now));
+        let aim_us = target_us - margin * error * step_us;
         let left = prompt.left_to_compute();
         let left_us = self.cost.prefill_us(left, prompt.len() - left);
         // The first token comes at the end of its step.

@@ -1,11 +1,12 @@
 //! Where the policy's order puts a sequence, and how waiting changes that.
 
 use crate::scheduler::cost::StepWork;
-use crate::scheduler::sequence::{Place, Sequence};
+use crate::scheduler::rank::Place;
+use crate::scheduler::sequence::Sequence;
 use crate::scheduler::state::Scheduler;
-use crate::slo::targets_of;
+use crate::slo::{Promise, targets_of};
 use tiercel_config::{AgeingCap, AtLimit, Budget, Late, Order};
-use tiercel_device::{Tier, Timestamp};
+use tiercel_device::{SeqId, Tier, Timestamp};
 
 /// A prompt has its first token at the end of a step, which begins at the end of another.
 const STEPS_TO_START: f64 = 2.0;
@@ -24,6 +25,12 @@ impl Scheduler {
         self.place(sequence);
     }
 
+    /// What a live sequence is promised.
+    pub fn promise(&self, seq: SeqId) -> Option<Promise> {
+        let Sequence { tier, tenant, arrival, targets, .. } = *self.sequences.get(seq)?;
+        Some(Promise { tier, tenant, arrival, targets })
+    }
+
     /// Places a sequence by its tier and priority as they are.
     pub(crate) fn place(&self, sequence: &mut Sequence) {
         let of_tier = targets_of(&self.slo, sequence.tier).of_prompt(sequence.prompt_len());
@@ -36,12 +43,16 @@ impl Scheduler {
             Order::Shortest => sequence.predicted_tokens,
             Order::Fair => sequence.start_tag,
         };
+        sequence.promised_nothing = self.is_promised_nothing(sequence);
+        let level = if tiered { sequence.served_as().index() as u8 } else { 0 };
+        let shares = self.divides() && level == Tier::Background.index() as u8;
         let often = sequence.preemptions >= self.preemption.max_per_request;
         sequence.place = Place {
-            level: if tiered { sequence.served_as().index() as u8 } else { 0 },
+            level,
             priority: if tiered { sequence.priority } else { 0 },
             key: key as u64,
             promoted: often && self.preemption.at_limit == AtLimit::Promote,
+            rest: if shares { sequence.tier.index() as u8 } else { 0 },
         };
         sequence.ages_at = self.ages_at(sequence, 1);
         sequence.late_at = self.late_at(sequence);
@@ -99,6 +110,7 @@ impl Scheduler {
                 self.is_late(&mut sequence);
             } else {
                 sequence.place.level -= 1;
+                sequence.place.rest = 0;
                 let level = Tier::ALL[usize::from(sequence.place.level)];
                 self.take_turn(&mut sequence, level);
                 if self.settings.fair_tenants {
@@ -118,7 +130,8 @@ impl Scheduler {
         sequence.late = true;
         if !self.goes_last_of_its_tenant(sequence) {
             sequence.best_effort = true;
-            self.take_turn(sequence, Tier::Background);
+            let line = self.line_of(sequence);
+            self.take_turn(sequence, line);
         }
         self.place(sequence);
     }

@@ -23,6 +23,7 @@ impl Scheduler {
         }
         self.replan = false;
         self.age(now);
+        self.look_at_lines();
         let (wants, victims) = self.wants_and_victims(now);
         let news = !self.progress.is_empty() || !self.released.is_empty();
         if wants.is_empty() && !news {
@@ -137,9 +138,15 @@ impl Scheduler {
         let running = running.filter(|(_, s)| s.runnable()).map(share);
         let (starts, mut opens) = (self.starts(), 0);
         let all = self.scope == Scope::All;
-        let waiting = self.sequences.queue().filter(|(_, s)| all && (starts || s.was_open()));
         // While nobody is suspected, the rest of the queue need not be looked at.
         let looked_at = if self.suspects.is_empty() { self.open_limit } else { usize::MAX };
+        let may_open = |s: &Sequence| all && (starts || s.was_open());
+        // After a plan that came to nothing the best-ranked is first again: only it can reach everybody's blocks.
+        let divides = self.divides() && self.fruitless == 0;
+        let divided = if divides { self.divided(looked_at, may_open) } else { Vec::new() };
+        let in_order = (!divides).then(|| self.sequences.queue());
+        let in_order = in_order.into_iter().flatten().filter(|(_, s)| may_open(s));
+        let waiting = in_order.chain(divided);
         let waiting = waiting.take(looked_at).filter(|(_, sequence)| {
             opens += usize::from(!suspected(sequence));
             opens <= self.open_limit || suspected(sequence)

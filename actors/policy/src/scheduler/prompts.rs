@@ -82,17 +82,25 @@ impl Scheduler {
     /// Gives prompts at most `budget_us` of the step, but `least` tokens even so, and at most `room` tokens.
     fn share_prompts(&self, shares: &mut [Share<'_>], budget_us: f64, least: u32, room: u32) {
         let mut queue: Vec<usize> = (0..shares.len()).filter(|at| !shares[*at].decoding).collect();
+        let divided = self.several_share(queue.iter().map(|at| shares[*at].sequence));
         // A plan that follows one that came to nothing is for the best-ranked: only it may take everybody's blocks.
         if self.settings.prefill_order != PrefillOrder::Rank && self.scope == Scope::All {
-            let turns = self.levels_of_several(queue.iter().map(|at| shares[*at].sequence));
+            let prompts = || queue.iter().map(|at| shares[*at].sequence);
+            let turns = self.levels_of_several(prompts());
             // Stable: equals stay in order of service.
-            queue.sort_by_key(|at| self.prefill_key(shares[*at].sequence, turns));
+            queue.sort_by_key(|at| match shares[*at].sequence {
+                sequence if divided && sequence.place.rest > 0 => opening_key(sequence),
+                sequence => self.prefill_key(sequence, turns),
+            });
         }
         let background_room = room.min(self.background_room());
         let (mut used, mut used_us, mut partial) = (0, 0.0, 0);
         for at in queue {
             let sequence = shares[at].sequence;
-            let paced = sequence.tier == Tier::Background && self.settings.chunked_prefill;
+            // What tiers share they have as it is their turn, and not what another rule leaves.
+            let shared = divided && sequence.place.rest > 0;
+            let paced =
+                sequence.tier == Tier::Background && self.settings.chunked_prefill && !shared;
             let most = if paced { background_room } else { room };
             let left = sequence.left_to_compute();
             let computed = sequence.len() - left;
@@ -115,6 +123,13 @@ impl Scheduler {
             used_us += self.cost.prefill_us(chunk, computed);
             shares[at].tokens = chunk;
         }
+    }
+
+    /// Whether prompts of several tiers share what those with targets leave.
+    fn several_share<'a>(&self, prompts: impl Iterator<Item = &'a Sequence>) -> bool {
+        let mut rests = prompts.map(|prompt| prompt.place.rest).filter(|rest| *rest > 0);
+        let first = rests.next();
+        rests.any(|rest| Some(rest) != first)
     }
 
     /// The levels at which prompts go by the turns of their tenants: several have some.
@@ -225,6 +240,13 @@ impl Scheduler {
         let paused: BTreeSet<SeqId> = needed.map(|(_, seq, _)| *seq).collect();
         shares.retain(|share| !paused.contains(&share.sequence.id));
     }
+}
+
+/// Tiers that share the rest have opened in turn, and what is open is computed in that order.
+fn opening_key(sequence: &Sequence) -> (u8, bool, u64) {
+    let waits = sequence.phase == Phase::Waiting;
+    let number = if waits { u64::MAX } else { sequence.opened_number };
+    (sequence.place.level, !sequence.denied, number)
 }
 
 /// The stream whose last token is longest ago, if that is too long.

@@ -2,7 +2,7 @@
 
 use crate::scheduler::sequence::{Phase, Sequence};
 use tiercel_config::ResumeOrder;
-use tiercel_device::{SeqId, Timestamp};
+use tiercel_device::{SeqId, Tier, Timestamp};
 
 /// Among equals of a level: promoted ones, then those that resume and those that start as
 /// `preemption.resume` says.
@@ -10,6 +10,21 @@ const PROMOTED: u8 = 0;
 const BEFORE: u8 = 1;
 const USUAL: u8 = 2;
 const AFTER: u8 = 3;
+
+/// What a sequence's rank is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Place {
+    /// Its tier's index as it counts, ageing included; 0 for all if the order knows no tiers.
+    pub(crate) level: u8,
+    /// Its priority, if the order knows priorities.
+    pub(crate) priority: i32,
+    /// Predicted output, tokens, or a tag of the tenant's.
+    pub(crate) key: u64,
+    /// Whether it counts as the best of its tier.
+    pub(crate) promoted: bool,
+    /// Its tier's index if it has a share of what work with targets leaves, 0 otherwise.
+    pub(crate) rest: u8,
+}
 
 /// A total order over sequences; less is better. It changes only when an operator reprioritizes, when a
 /// waiting sequence ages, is late or one is preempted as often as allowed, and never for the worse except by the
@@ -19,6 +34,8 @@ const AFTER: u8 = 3;
 pub(crate) struct Rank {
     /// The tier, ageing included; the same for all if the order knows no tiers.
     level: u8,
+    /// The tier's index among those that share what is left, otherwise 0.
+    rest: u8,
     class: u8,
     priority: i32,
     /// What the order counts: predicted tokens, service had. 0 if nothing.
@@ -39,6 +56,7 @@ impl Rank {
         };
         Rank {
             level: sequence.place.level,
+            rest: sequence.place.rest,
             class,
             priority: sequence.place.priority,
             key: sequence.place.key,
@@ -53,6 +71,23 @@ impl Rank {
 
     pub(crate) fn level(&self) -> u8 {
         self.level
+    }
+
+    pub(crate) fn rest(&self) -> u8 {
+        self.rest
+    }
+
+    /// The best there could be of a tier's share of the rest.
+    pub(crate) fn first_of_rest(tier: Tier) -> Rank {
+        Rank {
+            level: Tier::Background.index() as u8,
+            rest: tier.index() as u8,
+            class: PROMOTED,
+            priority: i32::MIN,
+            key: 0,
+            arrival: Timestamp(0),
+            seq: SeqId(0),
+        }
     }
 
     /// Whether `self` may take the place of `other` in order to start.

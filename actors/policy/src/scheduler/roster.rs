@@ -25,7 +25,7 @@ pub(crate) struct Roster {
     keeping: BTreeSet<Rank>,
     /// When waiting sequences gain a tier, or are late.
     timers: BTreeSet<(Timestamp, SeqId)>,
-    /// Tokens that those of `waiting` that had no first token still have to compute, by tier.
+    /// Tokens that those of `queue` that had no first token still have to compute, by tier.
     unstarted_tokens: [u64; Tier::ALL.len()],
     resume: ResumeOrder,
 }
@@ -79,6 +79,16 @@ impl Roster {
     /// Those that wait and are not held, in order of service.
     pub(crate) fn queue(&self) -> impl DoubleEndedIterator<Item = (Rank, &Sequence)> {
         self.queue.iter().filter_map(|rank| Some((*rank, self.waiting.get(&rank.seq())?)))
+    }
+
+    /// Those of them that have a tier's share of what work with targets leaves, in order of service.
+    pub(crate) fn queue_of_rest(&self, tier: Tier) -> impl Iterator<Item = (Rank, &Sequence)> {
+        let from = Rank::first_of_rest(tier);
+        // The system's own have no share.
+        let from_there = (tier > Tier::System).then(|| self.queue.range(from..));
+        let all = from_there.into_iter().flatten();
+        let all = all.take_while(move |rank| rank.rest() == tier.index() as u8);
+        all.filter_map(|rank| Some((*rank, self.waiting.get(&rank.seq())?)))
     }
 
     /// Tokens that those that wait and had no first token still have to compute, by tier.
@@ -206,7 +216,8 @@ impl Roster {
     }
 }
 
-/// Tokens that a sequence without a first token still has to compute.
+/// Tokens that a sequence without a first token still has to compute. One that is held takes nobody's time.
 fn unstarted(sequence: &Sequence) -> u64 {
-    if sequence.output_len() == 0 { u64::from(sequence.left_to_compute()) } else { 0 }
+    let waits = sequence.output_len() == 0 && !sequence.held();
+    if waits { u64::from(sequence.left_to_compute()) } else { 0 }
 }

@@ -3,6 +3,8 @@
 use crate::blocks::{BlockHash, Salt, hash_block};
 use crate::protocol::Progress;
 use crate::scheduler::outcome::Usage;
+use crate::scheduler::rank::Place;
+use crate::scheduler::turns::Turn;
 use std::sync::Arc;
 use tiercel_config::SloTargets;
 use tiercel_device::{
@@ -65,30 +67,6 @@ pub(crate) enum Opened {
     Again { recompute: u32 },
 }
 
-/// What a sequence's rank is made of.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Place {
-    /// Its tier's index as it counts, ageing included; 0 for all if the order knows no tiers.
-    pub(crate) level: u8,
-    /// Its priority, if the order knows priorities.
-    pub(crate) priority: i32,
-    /// Predicted output, tokens, or a tag of the tenant's.
-    pub(crate) key: u64,
-    /// Whether it counts as the best of its tier.
-    pub(crate) promoted: bool,
-}
-
-/// A sequence's turn among tenants.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Turn {
-    /// The level whose tenants it takes turns with.
-    pub(crate) level: u8,
-    /// Its tag in their queue, us of the device's time.
-    pub(crate) tag: f64,
-    /// What its tenant was charged for it, us.
-    pub(crate) charged_us: f64,
-}
-
 /// A live sequence.
 #[derive(Debug)]
 pub(crate) struct Sequence {
@@ -112,9 +90,15 @@ pub(crate) struct Sequence {
     pub(crate) late: bool,
     /// Whether it became best effort for it.
     pub(crate) best_effort: bool,
+    /// Whether it was promised nothing that its tier would have to be served first for.
+    pub(crate) promised_nothing: bool,
+    /// The tier that its time is counted for where tiers share it, and what that was charged, us; once it has started.
+    pub(crate) rest_of: Option<(Tier, f64)>,
     pub(crate) epoch: Epoch,
     pub(crate) held_by_operator: bool,
     pub(crate) held_by_stream: bool,
+    /// Whether it ever was held.
+    pub(crate) was_held: bool,
     /// Prompt, then outputs.
     pub(crate) tokens: Vec<TokenId>,
     /// Tokens whose KV is valid; at most `tokens.len()`.
@@ -176,9 +160,12 @@ impl Sequence {
             late_at: None,
             late: false,
             best_effort: false,
+            promised_nothing: false,
+            rest_of: None,
             epoch: Epoch(0),
             held_by_operator: false,
             held_by_stream: false,
+            was_held: false,
             tokens: new.prompt.to_vec(),
             computed: 0,
             table: Arc::from([]),
@@ -238,6 +225,11 @@ impl Sequence {
         self.held_by_operator || self.held_by_stream
     }
 
+    /// Whether it is in line for its first token.
+    pub(crate) fn in_line(&self) -> bool {
+        self.first_token_at.is_none() && !self.held()
+    }
+
     /// Whether exactly the last known token is left to compute: one token per step.
     pub(crate) fn decoding(&self) -> bool {
         self.computed + 1 == self.len()
@@ -250,7 +242,8 @@ impl Sequence {
 
     /// The tier whose turn it waits for.
     pub(crate) fn served_as(&self) -> Tier {
-        if self.best_effort { self.tier.max(Tier::Background) } else { self.tier }
+        let last = self.best_effort || self.promised_nothing;
+        if last { self.tier.max(Tier::Background) } else { self.tier }
     }
 
     /// Whether it ever held blocks.

@@ -9,10 +9,12 @@ use crate::scheduler::plan::MAX_OPENS_PER_STEP;
 use crate::scheduler::reservation::Kept;
 use crate::scheduler::roster::Roster;
 use crate::scheduler::sequence::Phase;
+use crate::scheduler::shares::{Had, TierTurns};
 use crate::scheduler::turns::Turns;
 use std::collections::BTreeSet;
 use tiercel_config::{
-    EngineSettings, Policy, PreemptionSettings, SchedulerSettings, SheddingSettings, SloSettings,
+    EngineSettings, Policy, PreemptionSettings, SchedulerSettings, SharesSettings,
+    SheddingSettings, SloSettings,
 };
 use tiercel_device::{DeviceInfo, DeviceProfile, SeqId, StepId, Tier, Timestamp};
 
@@ -40,6 +42,12 @@ pub struct Scheduler {
     pub(crate) fair: FairQueue,
     /// Whose turn it is among the tenants of each tier.
     pub(crate) turns: Turns,
+    /// Which share of the device each tier is due.
+    pub(crate) shares: SharesSettings,
+    /// Whose turn it is among tiers.
+    pub(crate) tier_turns: TierTurns,
+    /// The device's time that each tier had lately.
+    pub(crate) had: Had,
     pub(crate) sequences: Roster,
     pub(crate) stage: Stage,
     pub(crate) last_step: StepId,
@@ -113,6 +121,8 @@ pub(crate) struct InFlight {
     pub(crate) step: StepId,
     pub(crate) slices: Vec<SubmittedSlice>,
     pub(crate) work: StepWork,
+    /// What its members add to its length, by tier, us; nothing if nobody asks.
+    pub(crate) time_us: [f64; Tier::ALL.len()],
 }
 
 /// What was submitted of one sequence.
@@ -195,6 +205,9 @@ impl Scheduler {
             predictor: LengthPredictor::new(),
             fair: FairQueue::default(),
             turns: Turns::default(),
+            shares: settings.shares,
+            tier_turns: TierTurns::new(&settings.shares),
+            had: Had::default(),
             sequences: Roster::new(settings.preemption.resume),
             stage: Stage::Idle,
             last_step: StepId(0),

@@ -7,10 +7,21 @@
 //! start, and what that start costs).
 
 use crate::scheduler::order::FairQueue;
-use crate::scheduler::sequence::{Sequence, Turn};
+use crate::scheduler::sequence::Sequence;
 use crate::scheduler::state::Scheduler;
 use tiercel_config::Order;
 use tiercel_device::Tier;
+
+/// A sequence's turn among tenants.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Turn {
+    /// The level whose tenants it takes turns with.
+    pub(crate) level: u8,
+    /// Its tag in their queue, us of the device's time.
+    pub(crate) tag: f64,
+    /// What its tenant was charged for it, us.
+    pub(crate) charged_us: f64,
+}
 
 /// See the module's documentation.
 #[derive(Debug, Clone, Default)]
@@ -75,6 +86,7 @@ impl Scheduler {
             self.turns.of(sequence).left(sequence.tenant);
             self.fair.left(sequence.tenant);
         }
+        self.charge_tier(sequence, used_us);
         let queue = self.turns.of(sequence);
         queue.correct(sequence.tenant, used_us - sequence.turn.charged_us);
     }

@@ -4,8 +4,8 @@ use super::client::{Ending, Seen};
 use super::run::{Failure, Summary};
 use super::scenario::{Act, Client, DrainPlan, Habit, Scenario};
 use tiercel_actors::{Counters, FinishReason, Refusal, RequestFault, Usage};
-use tiercel_config::{AtLimit, Budget, PreemptionMode};
-use tiercel_device::{MockOracle, Timestamp, TokenId};
+use tiercel_config::{AtLimit, Budget, PreemptionMode, SheddingForm};
+use tiercel_device::{MockOracle, Tier, Timestamp, TokenId};
 use tiercel_policy::scheduler::Kept;
 
 /// The whole answer to a request, and why it ends.
@@ -138,6 +138,13 @@ fn may_refuse(scenario: &Scenario, why: &Refusal, fits: bool) -> bool {
             let knows = scenario.settings.scheduler.budget == Budget::Slack;
             (knows || changes_policy(scenario))
                 && expected_ms >= limit_ms
+                && (1_000..=120_000).contains(retry_after_ms)
+        }
+        Refusal::OverShare { tier, had_percent, due_percent, retry_after_ms } => {
+            let by_share = scenario.settings.shedding.form == SheddingForm::Share;
+            (by_share || changes_policy(scenario))
+                && *tier > Tier::Premium
+                && had_percent >= due_percent
                 && (1_000..=120_000).contains(retry_after_ms)
         }
         Refusal::QueueFull { retry_after_ms, .. } => {

@@ -5,7 +5,7 @@ use super::dice::Dice;
 use tiercel_config::{
     AgeingCap, Allocation, AtLimit, Batching, Budget, EngineSettings, Late, Order, Policy,
     PreemptionSettings, PrefillOrder, Reservation, ReservationSettings, ResumeFrom, ResumeOrder,
-    SchedulerSettings, StepMix, ToStart, VictimGives, VictimRule,
+    SchedulerSettings, SheddingForm, StepMix, ToStart, VictimGives, VictimRule,
 };
 
 /// Sets a policy, and perhaps more; sizes are left as they are.
@@ -23,6 +23,8 @@ pub(super) fn policy(dice: &mut Dice, settings: &mut EngineSettings, block_size:
         preemption(dice, &mut settings.preemption);
         reservation(dice, &mut settings.reservation);
         settings.shedding.late = dice.pick(&[Late::Wait, Late::BestEffort, Late::Refuse]);
+        let forms = [SheddingForm::Forecast, SheddingForm::Forecast, SheddingForm::Share];
+        settings.shedding.form = dice.pick(&forms);
     }
 }
 
@@ -48,6 +50,7 @@ fn scheduler(dice: &mut Dice, s: &mut SchedulerSettings, block_size: u32) {
         s.prefill_order => [PrefillOrder::Rank, PrefillOrder::Deadline, PrefillOrder::Shortest];
         s.pause_background => [true, false];
         s.fair_tenants => [true, false];
+        s.fair_tiers => [true, false];
         s.allocation => [Allocation::OnDemand, Allocation::UpFront];
         s.full_sequence_check => [true, false];
         s.background_watermark_percent => [0.0, 7.0, 50.0];

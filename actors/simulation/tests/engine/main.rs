@@ -6,6 +6,7 @@ mod overload;
 mod pressure;
 mod requests;
 mod reservation;
+mod shares;
 mod storms;
 
 use rand::rngs::SmallRng;

@@ -1,0 +1,130 @@
+//! Refusing at random by shares: the first source document's form of shedding, as it was meant.
+//!
+//! Under load a tier that has more of the device's time than it is due is refused with a probability that grows with the
+//! excess. What was meant and not said there: shares are of those tiers that had any time lately, so that nobody is refused
+//! for time that nobody else wants; refusing begins and ends at different loads; and nothing is remembered that would make
+//! it last.
+
+use tiercel_device::Tier;
+
+const TIERS: usize = Tier::ALL.len();
+/// What the probability grows by with the excess, and the most it becomes: the document's.
+const STEEPNESS: f64 = 5.0;
+const MOST: f64 = 0.8;
+/// A tier with less of the time was not there, or is forgotten, as a share of all.
+const ACTIVE: f64 = 0.01;
+/// Refusing ends so far below the load it begins at, as a share of all.
+const HYSTERESIS: f64 = 0.1;
+
+/// Who has how much, and who is due how much.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ShareReport {
+    /// Places or blocks in use, whichever is more, as a share.
+    pub load: f64,
+    /// Shares of the device's time lately, by tier.
+    pub had: [f64; TIERS],
+    /// Shares that they are due.
+    pub due: [f64; TIERS],
+}
+
+/// See the module's documentation.
+#[derive(Debug, Clone, Default)]
+pub struct Lots {
+    report: ShareReport,
+    refusing: bool,
+}
+
+impl Lots {
+    /// The scheduler's next report; refusing begins at the load `from`.
+    pub fn update(&mut self, report: ShareReport, from: f64) {
+        self.refusing = match self.refusing {
+            true => report.load > from - HYSTERESIS,
+            false => report.load >= from,
+        };
+        self.report = report;
+    }
+
+    /// What the tier has and what it is due, if that is a reason to refuse this request: `number` is the number of the
+    /// request, from which its lot is drawn.
+    pub fn refuses(&self, tier: Tier, number: u64) -> Option<(f64, f64)> {
+        let (had, due) = (self.report.had[tier.index()], self.due(tier));
+        let probability = self.probability(tier);
+        (probability > 0.0 && lot(number) < probability).then_some((had, due))
+    }
+
+    fn probability(&self, tier: Tier) -> f64 {
+        if tier <= Tier::Premium || !self.refusing {
+            return 0.0;
+        }
+        let excess = self.report.had[tier.index()] - self.due(tier);
+        (STEEPNESS * excess).clamp(0.0, MOST)
+    }
+
+    /// The share a tier is due of those that had any time lately.
+    fn due(&self, tier: Tier) -> f64 {
+        let ShareReport { had, due, .. } = &self.report;
+        let active = had.iter().zip(due).filter(|(had, _)| **had >= ACTIVE);
+        let active: f64 = active.map(|(_, due)| due).sum();
+        if active > 0.0 { due[tier.index()] / active } else { 1.0 }
+    }
+}
+
+/// A number from 0 to 1 that looks random (the finalizer of SplitMix64, Steele, Lea, Flood 2014): equal runs draw equal
+/// lots.
+fn lot(number: u64) -> f64 {
+    let mut bits = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    (bits ^ (bits >> 31)) as f64 / u64::MAX as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DUE: [f64; TIERS] = [0.0, 0.5, 0.35, 0.15];
+
+    fn refused(lots: &Lots, tier: Tier) -> usize {
+        (0..1000).filter(|number| lots.refuses(tier, *number).is_some()).count()
+    }
+
+    fn lots(load: f64, had: [f64; TIERS]) -> Lots {
+        let mut lots = Lots::default();
+        lots.update(ShareReport { load, had, due: DUE }, 0.8);
+        lots
+    }
+
+    #[test]
+    fn who_has_more_than_is_due_is_refused_in_proportion_and_never_altogether() {
+        let lots = lots(0.9, [0.0, 0.3, 0.4, 0.3]);
+        // 0.05 and 0.15 too much.
+        assert!((200..300).contains(&refused(&lots, Tier::Standard)));
+        assert!((700..800).contains(&refused(&lots, Tier::Background)));
+        let lots = self::lots(0.9, [0.0, 0.1, 0.9, 0.0]);
+        assert!((760..840).contains(&refused(&lots, Tier::Standard)), "no more than 0.8");
+        assert_eq!(refused(&lots, Tier::Background), 0, "it had nothing");
+        assert_eq!(refused(&self::lots(1.0, [0.0, 1.0, 0.0, 0.0]), Tier::Premium), 0);
+    }
+
+    #[test]
+    fn nobody_is_refused_for_time_that_nobody_else_wants() {
+        let lots = lots(1.0, [0.0, 0.0, 0.0, 1.0]);
+        assert_eq!(refused(&lots, Tier::Background), 0);
+        let lots = self::lots(1.0, [0.0, 0.0, 0.7, 0.3]);
+        assert_eq!(refused(&lots, Tier::Standard), 0, "what it is due beside background alone");
+        let lots = self::lots(1.0, [0.0, 0.001, 0.0, 0.999]);
+        assert_eq!(refused(&lots, Tier::Background), 0, "premium was there long ago");
+        assert_eq!(refused(&Lots::default(), Tier::Background), 0, "nothing is known");
+    }
+
+    #[test]
+    fn refusing_ends_some_way_below_where_it_begins() {
+        let mut lots = lots(0.79, [0.0, 0.2, 0.0, 0.8]);
+        let mut at = |load| {
+            lots.update(ShareReport { load, had: [0.0, 0.2, 0.0, 0.8], due: DUE }, 0.8);
+            refused(&lots, Tier::Background) > 0
+        };
+        assert_eq!([0.79, 0.8, 0.75, 0.71].map(&mut at), [false, true, true, true]);
+        assert_eq!([0.69, 0.79, 0.81].map(&mut at), [false, false, true]);
+    }
+}
