@@ -98,10 +98,8 @@ def verdict(load, policy, p99_ms, limit_ms):
 
 
 def main():
-    page = PAGE.read_text()
     begin, end = "<!-- overload -->\n", "<!-- end of overload -->"
-    head, rest = page.split(begin)
-    before, after = rest.split(end)
+    before = PAGE.read_text().split(begin)[1].split(end)[0]
     chosen = [word for word in sys.argv[1:] if word in LOADS]
     kept = before.splitlines()
     if chosen:
@@ -124,7 +122,9 @@ def main():
         lines += rows
         verdicts += [verdict(load, policy, p99_ms[policy], limit_ms) for policy in POLICIES]
     table = "\n".join([*lines, "", *verdicts])
-    PAGE.write_text(head + begin + table + "\n" + end + after)
+    # Somebody may have written on the page meanwhile.
+    head, rest = PAGE.read_text().split(begin)
+    PAGE.write_text(head + begin + table + "\n" + end + rest.split(end)[1])
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ SECTIONS = reference.SECTIONS | floors.SECTIONS
 
 
 def main():
-    page = PAGE.read_text()
     names = [word for word in sys.argv[1:] if not word.startswith("-")] or list(SECTIONS)
     for unknown in set(names) - set(SECTIONS):
         sys.exit(f"{unknown} is no section; there are {', '.join(SECTIONS)}")
@@ -27,6 +26,8 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         # The longest first, so that none is left to run alone.
         list(pool.map(Runs.run, sorted(everything, key=lambda runs: -runs.work())))
+    # Only now: it takes a while, and somebody may have written on the page meanwhile.
+    page = PAGE.read_text()
     for name in names:
         section = SECTIONS[name][1]
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
