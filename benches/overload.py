@@ -100,7 +100,10 @@ def verdict(load, policy, p99_ms, limit_ms):
 def main():
     begin, end = "<!-- overload -->\n", "<!-- end of overload -->"
     before = PAGE.read_text().split(begin)[1].split(end)[0]
-    chosen = [word for word in sys.argv[1:] if word in LOADS]
+    words = sys.argv[1:]
+    chosen = [word for at, word in enumerate(words) if not word.startswith("-") and words[at - 1 : at] != ["--seconds"]]
+    for unknown in set(chosen) - set(LOADS):
+        sys.exit(f"{unknown} is no load; there are {', '.join(LOADS)}")
     kept = before.splitlines()
     if chosen:
         alone = next(line for line in kept if line.startswith("| premium alone |"))

@@ -1,5 +1,6 @@
-//! What the SloMonitor is told of the end of a request.
+//! What admission and the SloMonitor are told of the end of a request.
 
+use crate::messages::Left;
 use tiercel_device::Timestamp;
 use tiercel_policy::scheduler::{EndReport, RequestFault};
 use tiercel_policy::slo::Observation;
@@ -21,4 +22,14 @@ pub(crate) fn ending(report: &EndReport, now: Timestamp) -> Observation {
         _ => None,
     };
     Observation::Finished { tpot_ms, e2e_ms: now.since_ms(report.arrival) }
+}
+
+/// How a request that had no first token left the queue by its end.
+pub(crate) fn left(report: &EndReport) -> Left {
+    match &report.outcome {
+        Some(Err(RequestFault::TurnedAway { retry_after_ms })) => {
+            Left::TurnedAway { retry_after_ms: *retry_after_ms }
+        }
+        _ => Left::Ended,
+    }
 }

@@ -11,7 +11,7 @@ use crate::messages::{
     ExecuteStep, GetStatus, GetUsage, InUse, Left, LeftQueue, Observe, ReserveStep, Shutdown,
     StepEnded, StepReserved, Stop, Tick, TimeLeft,
 };
-use crate::observed::ending;
+use crate::observed::{ending, left};
 use crate::request::{Control, EngineStatus, RequestFault, StreamEvent};
 use crate::slo_monitor::SloMonitor;
 use crate::streams::{Delivered, StreamCheck, Streams};
@@ -132,12 +132,7 @@ impl SchedulerActor {
         telemetry::ended(&report);
         self.trace.ended(&report);
         if report.first_token_at.is_none() {
-            let how = match &report.outcome {
-                Some(Err(RequestFault::TurnedAway { retry_after_ms })) => {
-                    Left::TurnedAway { retry_after_ms: *retry_after_ms }
-                }
-                _ => Left::Ended,
-            };
+            let how = left(&report);
             self.peers.admission.do_send(LeftQueue { seq: report.seq, how });
         }
         let what = ending(&report, now);

@@ -33,7 +33,9 @@ class Runs:
 
     def command(self):
         words = ["tiercel simulate --workload", f"benches/workloads/{self.workload}.toml"]
-        return " ".join(words + ["--policy", ",".join(self.policies), *self.options])
+        changed = ", ".join(f"`{pattern}` as `{text}`".replace("\\", "") for pattern, text in self.changes.items())
+        note = [f"  (the workload with {changed})"] if changed else []
+        return " ".join(words + ["--policy", ",".join(self.policies), *self.options, *note])
 
     def run(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -90,9 +90,11 @@ async fn submit(serving: &Serving, job: &Job) -> Result<Vec<Choice>, ApiError> {
                 returning: job.returning,
             };
             let tokens = serving.engine.submit(request).await.inspect_err(|refusal| {
-                // They are refused together, and come back together.
-                let others = job.prompts.len() * job.common.n as usize - 1;
-                serving.engine.told(job.common.tier, job.salt, refusal, others);
+                // They are refused together, and come back together; those that came back were told the first time.
+                if !job.returning {
+                    let others = job.prompts.len() * job.common.n as usize - 1;
+                    serving.engine.told(job.common.tier, job.salt, refusal, others);
+                }
             })?;
             let place = (choices.len() as u32, copy == 0);
             choices.push(Choice::new(place, tokens, serving.text.clone(), &job.common.stop));

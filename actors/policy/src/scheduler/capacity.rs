@@ -14,7 +14,7 @@ impl Scheduler {
         let mut streams = StepWork::default();
         let mut target_us = f64::INFINITY;
         let mut backlog_us = [0.0; Tier::ALL.len()];
-        for (_, sequence) in self.sequences.active() {
+        for (_, sequence) in self.sequences.active().filter(|(_, sequence)| !sequence.held()) {
             let left = sequence.left_to_compute();
             if sequence.output_len() == 0 {
                 backlog_us[sequence.served_as().index()] +=
@@ -55,7 +55,7 @@ impl Scheduler {
 
 #[cfg(test)]
 mod tests {
-    use crate::scheduler::tests::{NOW, scheduler, sequence};
+    use crate::scheduler::tests::{NOW, grant_all, scheduler, sequence};
     use crate::scheduler::{Hold, Scheduler};
     use tiercel_device::{SeqId, Tier};
 
@@ -79,5 +79,10 @@ mod tests {
         s.enqueue(sequence(2, Tier::Standard, 20));
         s.cancel(SeqId(1));
         assert_eq!(seen(&s), (200.0, 1), "it was not counted when it left");
+        let request = s.plan(NOW).expect("it can run");
+        s.granted(grant_all(&request));
+        assert_eq!(seen(&s), (200.0, 1), "its prompt is under way");
+        s.set_hold(SeqId(2), Hold::Operator, true);
+        assert_eq!(seen(&s), (0.0, 0));
     }
 }

@@ -237,7 +237,8 @@ impl Scheduler {
         let kind = if claim.opening {
             // The best-ranked may use the last block: otherwise a request as large as the pool would
             // wait for ever. Who may take blocks from others had better take free ones first.
-            let may_take_all = claim.first || (claim.by_force && sequence.tier < Tier::Background);
+            let better = sequence.tier < Tier::Background && !sequence.promised_nothing;
+            let may_take_all = claim.first || (claim.by_force && better);
             let keep_free = if may_take_all { 0 } else { self.watermark_blocks(sequence.tier) };
             let checked = if self.settings.full_sequence_check { len } else { 0 };
             let own_copies = self.preemption.resume_from == ResumeFrom::OwnCopies;

@@ -198,7 +198,9 @@ impl Scheduler {
     /// tokens that are due cannot afford them, but never the one that has sat out longest if that is too long; then
     /// standard streams, as long as premium cannot.
     fn pause(&self, shares: &mut Vec<Share<'_>>, pace: &Pace, now: Timestamp) {
-        let better = |share: &&Share<'_>| share.sequence.tier < Tier::Background;
+        let better = |share: &&Share<'_>| {
+            share.sequence.tier < Tier::Background && !share.sequence.promised_nothing
+        };
         let bare_us = self.cost.step_us(&streams_in(shares.iter().filter(better)));
         let left_us = pace.left_to_background(bare_us);
         let stream = |share: &Share<'_>| share.decoding && !better(&share);

@@ -4,7 +4,8 @@
 //! after all others. Among these the better tier does not have everything: tiers start their requests by start-time fair
 //! queueing over the device's time (Goyal, Vin, Cheng 1997), each with the share that `shares` says. So among tiers that
 //! all have such requests waiting, what each had over its share differs by at most the costliest request of each of
-//! two; what a tier does not ask for goes to the others. Within a tier nothing changes.
+//! two, as far as there are blocks for them; what a tier does not ask for goes to the others. Within a tier nothing
+//! changes.
 
 use crate::admission::ShareReport;
 use crate::scheduler::rank::Rank;
@@ -14,6 +15,9 @@ use tiercel_config::{Order, SharesSettings, SheddingForm};
 use tiercel_device::{Tier, Timestamp};
 
 const TIERS: usize = Tier::ALL.len();
+/// Most that a tier has coming of what it was denied, for want of blocks or because it was thought to take more, us of the
+/// device's time over its share: it would shut out the others for as long.
+const MOST_ARREARS_US: f64 = 60e6;
 /// After so long a third of the time that a tier had is still known of, us.
 const MEMORY_US: f64 = 60e6;
 
@@ -41,8 +45,9 @@ impl TierTurns {
     /// what it was given back included.
     fn look(&mut self, waits: [bool; TIERS]) {
         for (at, waits) in waits.into_iter().enumerate() {
-            if waits && !self.waited[at] {
-                self.finish[at] = self.finish[at].max(self.now);
+            let least = if self.waited[at] { self.now - MOST_ARREARS_US } else { self.now };
+            if waits {
+                self.finish[at] = self.finish[at].max(least);
             }
         }
         self.waited = waits;
@@ -224,6 +229,25 @@ mod tests {
         }
         let share = had[Tier::Premium.index()] / had.iter().sum::<f64>();
         assert!((share - 50.0 / 85.0).abs() < 0.01, "{had:?}");
+    }
+
+    #[test]
+    fn arrears_are_bounded() {
+        let mut turns = TierTurns::new(&SharesSettings::default());
+        let both = Tier::ALL.map(|tier| tier == Tier::Premium || tier == Tier::Background);
+        turns.look(both);
+        // Background is denied blocks for an hour of the device's time.
+        for _ in 0..3600 {
+            turns.look(both);
+            turns.start(Tier::Premium, 1e6);
+        }
+        let mut alone = 0;
+        while turns.next(both) == Some(Tier::Background) {
+            turns.look(both);
+            turns.start(Tier::Background, 0.15e6);
+            alone += 1;
+        }
+        assert!((60..=63).contains(&alone), "{alone} s over its share");
     }
 
     #[test]

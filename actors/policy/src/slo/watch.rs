@@ -92,6 +92,8 @@ struct Live {
     promise: Promise,
     /// Whether it had its first token.
     started: bool,
+    /// Whether there was room to watch its tenant when it was promised this.
+    watched: bool,
 }
 
 impl Group {
@@ -138,7 +140,11 @@ impl Group {
                 self.ttft.add(at, ttft_ms, targets.ttft_ms);
             }
             Observation::Finished { tpot_ms, e2e_ms } => {
-                self.withdrawn(seq, promise);
+                let [first_due, _] = self.withdrawn(seq, promise);
+                // Its first token ended it, and was none.
+                if first_due.is_some_and(|due| due < at) {
+                    self.ttft.add_missed(at, unfinished(promise, targets.ttft_ms, at));
+                }
                 if let Some(tpot_ms) = tpot_ms {
                     self.tpot.add(at, tpot_ms, targets.tpot_ms);
                 }
@@ -146,10 +152,11 @@ impl Group {
             }
             Observation::Gone { broken } => {
                 let waited = self.withdrawn(seq, promise);
-                for (window, due) in [&mut self.ttft, &mut self.e2e].into_iter().zip(waited) {
+                let waits = [(&mut self.ttft, targets.ttft_ms), (&mut self.e2e, targets.e2e_ms)];
+                for ((window, target_ms), due) in waits.into_iter().zip(waited) {
                     // Who leaves because it is late was late all the same.
                     if due.is_some_and(|due| broken || due < at) {
-                        window.add_missed(at);
+                        window.add_missed(at, unfinished(promise, target_ms, at));
                     }
                 }
             }
@@ -183,6 +190,11 @@ fn due(promise: &Promise, target_ms: Option<f64>) -> Option<Timestamp> {
     Some(Timestamp(promise.arrival.0.saturating_add(after_us)))
 }
 
+/// What a request with such a target has taken so far.
+fn unfinished(promise: &Promise, target_ms: Option<f64>, now: Timestamp) -> Option<Unfinished> {
+    Some(Unfinished { so_far_ms: now.since_ms(promise.arrival), target_ms: target_ms? })
+}
+
 /// Those whose time has passed. One that is about to be in time is not late: `now` itself does not count.
 fn overdue<'a>(
     dues: &'a BTreeSet<(Timestamp, SeqId)>,
@@ -192,8 +204,7 @@ fn overdue<'a>(
 ) -> impl Iterator<Item = Unfinished> + 'a {
     dues.range(..(now, SeqId(0))).filter_map(move |(_, seq)| {
         let promise = live.get(seq)?.promise;
-        let so_far_ms = now.since_ms(promise.arrival);
-        Some(Unfinished { so_far_ms, target_ms: target_ms(&promise.targets)? })
+        unfinished(&promise, target_ms(&promise.targets), now)
     })
 }
 
@@ -216,9 +227,10 @@ impl Watch {
             return Some(promise.tier);
         }
         let live = self.live.get_mut(&seq)?;
-        let promise = live.promise;
         live.started |= matches!(what, Observation::FirstToken { .. });
-        for group in self.groups(&promise) {
+        let live = *live;
+        let promise = live.promise;
+        for group in self.groups(&live) {
             group.observe(seq, &promise, what, at);
         }
         if !matches!(what, Observation::FirstToken { .. }) {
@@ -243,14 +255,16 @@ impl Watch {
     fn promised(&mut self, seq: SeqId, promise: Promise) {
         let before = self.live.get(&seq).copied();
         if let Some(before) = before {
-            for group in self.groups(&before.promise) {
+            for group in self.groups(&before) {
                 group.withdrawn(seq, &before.promise);
             }
         }
         let started = before.is_some_and(|before| before.started);
-        self.live.insert(seq, Live { promise, started });
         self.make_room(&promise);
-        for group in self.groups(&promise) {
+        let watched = self.tenants.contains_key(&(promise.tier, promise.tenant));
+        let live = Live { promise, started, watched };
+        self.live.insert(seq, live);
+        for group in self.groups(&live) {
             group.promised(seq, &promise, started);
         }
     }
@@ -263,9 +277,10 @@ impl Watch {
         }
     }
 
-    fn groups(&mut self, promise: &Promise) -> impl Iterator<Item = &mut Group> {
-        let tenant = self.tenants.get_mut(&(promise.tier, promise.tenant));
-        std::iter::once(&mut self.tiers[promise.tier.index()]).chain(tenant)
+    fn groups(&mut self, live: &Live) -> impl Iterator<Item = &mut Group> {
+        let Promise { tier, tenant, .. } = live.promise;
+        let tenant = self.tenants.get_mut(&(tier, tenant)).filter(|_| live.watched);
+        std::iter::once(&mut self.tiers[tier.index()]).chain(tenant)
     }
 }
 
@@ -295,6 +310,8 @@ mod tests {
         let finished = Observation::Finished { tpot_ms: None, e2e_ms: 400.0 };
         let ends = [
             (vec![first, finished], 1, 0.0, 1.0),
+            // The only token it had was one that ends it.
+            (vec![finished], 0, 0.0, 1.0),
             (vec![Observation::Gone { broken: true }], 0, 0.0, 0.0),
             (vec![Observation::Gone { broken: false }], 0, 0.0, 1.0),
         ];
@@ -315,6 +332,7 @@ mod tests {
             assert_eq!((report.ttft.overdue, report.e2e.overdue), (0, 0), "{end:?}");
             assert_eq!((report.ttft.samples, report.ttft.compliance), (samples, ttft_met));
             assert_eq!(report.e2e.compliance, e2e_met, "{end:?}");
+            assert!(report.headroom() < 0.0, "it shows in both: {end:?}");
             assert!(watch.live.is_empty());
         }
     }
@@ -342,6 +360,17 @@ mod tests {
         };
         assert_eq!(tenants(&mut watch, Timestamp(0)), [A], "there is room for one");
         assert_eq!(of(&mut watch, Tier::Standard, None, Timestamp(S)).ttft.overdue, 2);
+        // One that came when there was no room is not of a group that is made later.
+        let mut later = Watch::new(60, 1);
+        later.observe(SeqId(1), promise(Tier::Standard, A), Timestamp(0));
+        later.observe(SeqId(2), promise(Tier::Standard, B), Timestamp(0));
+        later.observe(SeqId(1), Observation::Gone { broken: false }, Timestamp(0));
+        assert_eq!(tenants(&mut later, Timestamp(0)), [A], "the last of it");
+        later.observe(SeqId(3), promise(Tier::Standard, B), Timestamp(0));
+        later.observe(SeqId(2), Observation::Gone { broken: true }, Timestamp(S));
+        let report = of(&mut later, Tier::Standard, Some(B), Timestamp(70 * S));
+        assert_eq!((report.ttft.overdue, report.ttft.compliance), (1, 0.0), "the third alone");
+        assert_eq!(tenants(&mut later, Timestamp(900 * S)), [B], "which still runs");
         let end = Observation::Finished { tpot_ms: Some(20.0), e2e_ms: 900.0 };
         for seq in [SeqId(1), SeqId(2)] {
             watch.observe(seq, end, Timestamp(S));

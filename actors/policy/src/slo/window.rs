@@ -91,9 +91,13 @@ impl Window {
         }
     }
 
-    /// Adds a request that had a target and ended before it got there.
-    pub fn add_missed(&mut self, at: Timestamp) {
-        self.slice_at(at).judged += 1;
+    /// Adds a request that had a target and ended before it got there: what it took until then.
+    pub fn add_missed(&mut self, at: Timestamp, taken: Option<Unfinished>) {
+        let slice = self.slice_at(at);
+        slice.judged += 1;
+        if let Some(Unfinished { so_far_ms, target_ms }) = taken {
+            slice.used.add(share_used(so_far_ms, target_ms));
+        }
     }
 
     fn slice_at(&mut self, at: Timestamp) -> &mut Slice {
@@ -227,8 +231,10 @@ mod tests {
         assert!(near(1.0 - report.headroom, 3.0), "{report:?}");
         assert!(near(report.p99_ms, 50.0), "nobody has seen more yet: {report:?}");
         assert_eq!(window.report(Timestamp(S), empty()).compliance, 1.0, "they were not added");
-        window.add_missed(Timestamp(S));
-        assert_eq!(window.report(Timestamp(S), empty()).compliance, 0.5);
+        window.add_missed(Timestamp(S), Some(late));
+        let report = window.report(Timestamp(S), empty());
+        assert_eq!((report.samples, report.compliance), (1, 0.5));
+        assert!(near(1.0 - report.headroom, 3.0), "{report:?}");
     }
 
     #[test]
