@@ -13,7 +13,6 @@ fn without_targets(fair_tiers: bool) -> Scheduler {
         settings.scheduler.max_num_batched_tokens = 64;
         settings.scheduler.max_num_seqs = 8;
         settings.scheduler.fair_tiers = fair_tiers;
-        settings.scheduler.background_prefill_percent = 100;
         settings.shedding.late = Late::BestEffort;
         let slo = &mut settings.slo;
         for targets in [&mut slo.premium, &mut slo.standard, &mut slo.background] {
