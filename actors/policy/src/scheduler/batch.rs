@@ -123,7 +123,6 @@ impl Scheduler {
         batch: &mut StepBatch,
         in_flight: &mut InFlight,
     ) {
-        let counts_time = self.counts_time();
         let sequence = self.sequences.active_mut(ticket.seq);
         // A sequence cancelled while the store was asked is gone; its release goes with the next request.
         let Some(sequence) = sequence.filter(|s| s.epoch == ticket.epoch) else { return };
@@ -143,12 +142,10 @@ impl Scheduler {
         } else {
             in_flight.work.add_prefill(tokens, computed);
         }
-        if counts_time {
-            in_flight.time_us[sequence.tier.index()] += match slice.decode {
-                true => self.cost.decode_us(sequence.len()),
-                false => self.cost.prefill_us(tokens, computed),
-            };
-        }
+        in_flight.time_us[sequence.tier.index()] += match slice.decode {
+            true => self.cost.decode_us(sequence.len()),
+            false => self.cost.prefill_us(tokens, computed),
+        };
         batch.slices.push(slice.slice);
     }
 

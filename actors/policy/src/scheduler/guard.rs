@@ -1,22 +1,26 @@
 //! What is kept in hand for better tiers, learned from the targets that these missed.
 //!
 //! Steps are not as long as predicted, and requests come in bursts. How much must be in hand for that depends on both,
-//! so it is not a constant but grows with every miss and shrinks with every request that had what it was promised.
+//! so it is not a constant: whether it is kept is learned from misses, and how much from what prompts of premium took
+//! of the streams beside them. Few long ones take more than many short ones, though these may miss as often.
 
 use crate::scheduler::sequence::Sequence;
 use tiercel_device::{Tier, Timestamp};
 
-/// Of what was learned of premium a third is left after so many of its requests: at any rate of arrivals as large a share of them
-/// may miss before much is kept in hand, and no larger.
+/// Of what was learned of premium a third is left after so many of its requests: at any rate of arrivals as large a share
+/// of them may miss before it is kept in hand, and no larger.
 const MEMORY_REQUESTS: f64 = 600.0;
 /// It is forgotten with time too, where hardly any come, us.
 const LONG_MEMORY_US: f64 = 1e9;
 /// After so long a third is left of what was learned of standard requests, us: a burst is soon forgotten.
 const MEMORY_US: f64 = 120e6;
-/// What a miss of a premium stream adds to the share of the step that worse tiers leave, and the most of it.
-const STEP: Gain = Gain { each: 0.04, most: 0.2 };
+/// What a miss of a premium stream adds to the reason to keep something for such, and the most of it: it is reason enough
+/// for 550 requests, and many misses are for 1,400.
+const REASON: Gain = Gain { each: 5.0, most: 20.0 };
 /// As much is learned from misses that are as rare as they may be: nothing is kept in hand for those.
-const RARE: f64 = 0.02;
+const RARE: f64 = 1.0;
+/// The most that is kept, us: who is further behind is not helped by what streams can save.
+const MOST_KEPT_US: f64 = 1e6;
 /// What a late first token of a standard request adds to how early background gives way for such, and the most.
 const HASTE: Gain = Gain { each: 0.05, most: 0.8 };
 
@@ -53,25 +57,41 @@ impl Leaky {
 /// See the module's documentation.
 #[derive(Debug, Clone)]
 pub(crate) struct Guard {
-    step: Leaky,
+    reason: Leaky,
+    /// How far premium's work alone puts a stream behind that is always there, us.
+    behind_us: f64,
+    /// The furthest of late.
+    furthest_us: f64,
     haste: Leaky,
 }
 
 impl Default for Guard {
     fn default() -> Self {
-        Guard { step: Leaky::new(LONG_MEMORY_US), haste: Leaky::new(MEMORY_US) }
+        Guard {
+            reason: Leaky::new(LONG_MEMORY_US),
+            behind_us: 0.0,
+            furthest_us: 0.0,
+            haste: Leaky::new(MEMORY_US),
+        }
     }
 }
 
 impl Guard {
-    /// The share of the step that worse tiers leave for premium.
-    pub(crate) fn share(&self, now: Timestamp) -> f64 {
-        (self.step.share(now) - RARE).max(0.0)
+    /// What premium streams had better be ahead of their pace before worse tiers may spend it, us: as much as prompts
+    /// of their own tier took at once of late.
+    pub(crate) fn kept_us(&self, now: Timestamp) -> f64 {
+        self.furthest_us * (self.reason.share(now) - RARE).clamp(0.0, 1.0)
     }
 
     /// By how much earlier than usual background gives way for first tokens, as a share.
     pub(crate) fn haste(&self, now: Timestamp) -> f64 {
         self.haste.share(now)
+    }
+
+    /// A step ran whose work for premium alone takes `premium_us` where `aim_us` is the pace that is aimed at.
+    pub(crate) fn stepped(&mut self, premium_us: f64, aim_us: f64) {
+        self.behind_us = (self.behind_us + premium_us - aim_us).clamp(0.0, MOST_KEPT_US);
+        self.furthest_us = self.furthest_us.max(self.behind_us);
     }
 
     /// A sequence had its first token.
@@ -90,11 +110,12 @@ impl Guard {
         if sequence.tier > Tier::Premium {
             return;
         }
-        self.step.share *= 1.0 - 1.0 / MEMORY_REQUESTS;
+        self.reason.share *= 1.0 - 1.0 / MEMORY_REQUESTS;
+        self.furthest_us *= 1.0 - 1.0 / MEMORY_REQUESTS;
         // What held it up then is not cured by shorter steps.
         let held_up = sequence.was_held || sequence.preemptions > 0;
         if !held_up && missed(sequence) {
-            self.step.add(STEP, now);
+            self.reason.add(REASON, now);
         }
     }
 }

@@ -14,7 +14,7 @@
 use crate::scheduler::cost::StepWork;
 use crate::scheduler::prompts::Share;
 use crate::scheduler::sequence::Sequence;
-use crate::scheduler::state::Scheduler;
+use crate::scheduler::state::{InFlight, Scheduler};
 use crate::slo::targets_of;
 use tiercel_config::Budget;
 use tiercel_device::{Tier, Timestamp};
@@ -26,8 +26,8 @@ pub(crate) const AIM: f64 = 0.98;
 const CATCH_UP_STEPS: f64 = 2.0;
 /// How long before the target a first token is aimed at, in times of the mean error of a predicted step.
 const FIRST_TOKEN_MARGIN: f64 = 10.0;
-/// How much longer that is for what was learned from misses, in times of the guard's share.
-const MORE_MARGIN: f64 = 5.0;
+/// How much longer that is per second that is kept for premium, in times of itself.
+const MORE_MARGIN: f64 = 10.0;
 /// That error is taken to be at least this, as a share of the step: little is known of it at first.
 const LEAST_ERROR: f64 = 0.03;
 /// Share of the target for the first token over which background streams give way to a prompt. Less costs them
@@ -40,9 +40,11 @@ const BLOCKING: f64 = 0.2;
 const LEAST_BLOCKING: f64 = 2.0;
 /// A tier of which nobody came for so long is not waited for, us.
 const LATELY_US: u64 = 60_000_000;
-/// What a premium stream saves before worse tiers may spend it, in times of the guard's share, us: it is there for
-/// prompts of its own tier, which come in bursts and go before its pace.
-const SAVED_US: f64 = 1e6;
+/// A premium stream saves what is kept over about so many tokens: sooner costs worse tiers more, and a short stream
+/// has not many.
+const SAVING_TOKENS: f64 = 30.0;
+/// The most it saves of a step, as a share of what it aims at.
+const MOST_SAVED: f64 = 0.3;
 /// How far behind a stream may be and still set the pace, in times of its target. What is further behind was
 /// held up by something that shorter steps do not cure: its reader, an operator, a preemption. Not much less:
 /// where long steps put every stream behind, without a pace they would only get longer.
@@ -211,7 +213,7 @@ impl Scheduler {
         bare_us: f64,
         now: Timestamp,
     ) -> ([f64; Tier::ALL.len()], f64) {
-        let guard = self.guard.share(now);
+        let kept_us = self.guard.kept_us(now);
         let mut least = [f64::INFINITY; Tier::ALL.len()];
         let mut guarded_us = f64::INFINITY;
         for share in candidates.iter().filter(|share| share.decoding) {
@@ -220,13 +222,22 @@ impl Scheduler {
                 let step_us = aim_us + spare_us;
                 least[tier.index()] = least[tier.index()].min(step_us);
                 if tier <= Tier::Premium {
-                    let saved_us = step_us.min(aim_us * (1.0 - guard));
-                    let over_us = step_us - guard * SAVED_US;
-                    guarded_us = guarded_us.min(saved_us.max(over_us));
+                    let saving_us = (kept_us / SAVING_TOKENS).min(MOST_SAVED * aim_us);
+                    let until_saved_us = step_us.min(aim_us - saving_us);
+                    guarded_us = guarded_us.min(until_saved_us.max(step_us - kept_us));
                 }
             }
         }
         (least, guarded_us)
+    }
+
+    /// Learns what premium's part of a step that ran took of streams beside it.
+    pub(crate) fn learn_of_premium(&mut self, in_flight: &InFlight) {
+        if let Some(target_ms) = targets_of(&self.slo, Tier::Premium).tpot_ms {
+            let own_us: f64 = in_flight.time_us[..=Tier::Premium.index()].iter().sum();
+            let premium_us = self.cost.step_us(&StepWork::default()) + own_us;
+            self.guard.stepped(premium_us, target_ms * 1000.0 * AIM);
+        }
     }
 
     /// Length of the next step that a stream allows, us: what is aimed at, and what it has saved, or less if it is
@@ -270,7 +281,8 @@ impl Scheduler {
         };
         let target_us = target_ms * 1000.0;
         let error = self.cost.error().step.max(LEAST_ERROR);
-        let margin = FIRST_TOKEN_MARGIN * (1.0 + MORE_MARGIN * self.guard.share(now));
+        let kept_s = self.guard.kept_us(now) / 1e6;
+        let margin = FIRST_TOKEN_MARGIN * (1.0 + MORE_MARGIN * kept_s);
         let aim_us = target_us - margin * error * step_us;
         let left = prompt.left_to_compute();
         let left_us = self.cost.prefill_us(left, prompt.len() - left);

@@ -253,19 +253,24 @@ fn streams_of_worse_tiers_sit_out_steps_that_premium_cannot_afford() {
     assert_eq!(decodes(&mut s, 20_490), [1, 4, 0], "standard is not ahead by two steps");
 }
 
+/// Premium requests of one output and so many prompt tokens, one after the other, whose first tokens came after
+/// `after_us`; until 20 ms.
+fn premium_had(s: &mut Scheduler, prompts: &[u32], after_us: u64) {
+    for (id, tokens) in (100..).zip(prompts) {
+        let arrival = Timestamp(20_000 - after_us);
+        s.enqueue(NewSequence { max_tokens: 1, arrival, ..sequence(id, Tier::Premium, *tokens) });
+        let batch = submit(s);
+        s.step_done(sampled(&batch), Timestamp(20_000));
+    }
+}
+
 #[test]
-fn worse_tiers_leave_more_of_the_step_the_more_premium_missed() {
-    let budget = |misses: u32, prompt: NewSequence| {
+fn worse_tiers_leave_what_prompts_of_premium_took_once_premium_missed() {
+    let budget = |prompts: &[u32], after_us: u64, prompt: NewSequence| {
         let mut s = paced();
         s.shedding.late = Late::Wait;
         s.slo.standard.ttft_ms = Some(10.0);
-        for id in 0..misses {
-            let late = sequence(100 + u64::from(id), Tier::Premium, 4);
-            s.enqueue(NewSequence { max_tokens: 1, arrival: Timestamp(5_000), ..late });
-            let batch = submit(&mut s);
-            // Its first token after 15 ms; the target is 10.
-            s.step_done(sampled(&batch), Timestamp(20_000));
-        }
+        premium_had(&mut s, prompts, after_us);
         stream(&mut s, Tier::Premium, 100, 20_000);
         s.enqueue(prompt);
         tokens(&mut s, 2, 20_000)
@@ -273,43 +278,44 @@ fn worse_tiers_leave_more_of_the_step_the_more_premium_missed() {
     // One that fills the step, and one that is due but does not go before a premium stream.
     let due = NewSequence { arrival: Timestamp(11_000), ..sequence(2, Tier::Standard, 200) };
     for prompt in [sequence(2, Tier::Background, 200), due] {
-        assert_eq!(budget(0, prompt.clone()), 38);
-        assert_eq!(budget(1, prompt.clone()), 37, "2 % of 490 us less");
-        assert_eq!(budget(9, prompt), 30, "18 % at most");
+        assert_eq!(budget(&[], 0, prompt.clone()), 38);
+        assert_eq!(budget(&[180], 1_000, prompt.clone()), 38, "nobody missed");
+        assert_eq!(budget(&[4], 15_000, prompt.clone()), 38, "a short prompt takes nothing");
+        assert_eq!(budget(&[180], 15_000, prompt.clone()), 34, "a thirtieth of 1900 - 490 us less");
+        assert_eq!(budget(&[180; 4], 15_000, prompt), 24, "three tenths at most");
     }
     let forgotten = |later: u64| {
         let mut s = paced();
-        s.enqueue(NewSequence { max_tokens: 1, ..sequence(9, Tier::Premium, 4) });
-        let batch = submit(&mut s);
-        s.step_done(sampled(&batch), Timestamp(20_000));
+        premium_had(&mut s, &[180], 15_000);
         stream(&mut s, Tier::Premium, 100, 20_000 + later);
         s.enqueue(sequence(2, Tier::Background, 200));
         tokens(&mut s, 2, 20_000 + later)
     };
-    assert_eq!((forgotten(0), forgotten(900_000_000)), (37, 38), "a burst is no reason for ever");
+    assert_eq!((forgotten(0), forgotten(3_000_000_000)), (34, 38), "a burst is no reason for ever");
 }
 
 #[test]
 fn a_miss_is_forgotten_after_so_many_requests_that_had_what_they_were_promised() {
     let mut s = paced();
-    let one = |s: &mut Scheduler, id: u64, after: u64| {
-        let arrival = Timestamp(20_000 + id);
-        s.enqueue(NewSequence { max_tokens: 1, arrival, ..sequence(id, Tier::Premium, 4) });
-        let batch = submit(s);
-        s.step_done(sampled(&batch), Timestamp(20_000 + id + after));
-    };
-    one(&mut s, 1, 15_000);
-    let now = Timestamp(40_000);
-    let learned = s.guard.share(now);
-    assert!((learned - 0.02).abs() < 1e-4, "{learned}");
-    for id in 2..200 {
-        one(&mut s, id, 100);
-    }
-    assert!(s.guard.share(now) > 0.005, "a third of the memory is not all of it");
-    for id in 200..500 {
-        one(&mut s, id, 100);
-    }
-    assert_eq!(s.guard.share(now), 0.0);
+    premium_had(&mut s, &[180], 15_000);
+    let now = Timestamp(20_000);
+    let (learned, took_us) = (s.guard.kept_us(now), 1900.0 - 490.0);
+    assert!((learned - took_us).abs() < 0.01 * took_us, "{learned}");
+    premium_had(&mut s, &[4; 500], 100);
+    let left = s.guard.kept_us(now) / took_us;
+    assert!(
+        (0.4..0.5).contains(&left),
+        "a miss is reason enough, but less was taken since: {left}"
+    );
+    premium_had(&mut s, &[4; 500], 100);
+    assert_eq!(s.guard.kept_us(now), 0.0);
+}
+
+#[test]
+fn no_more_is_kept_than_streams_can_save() {
+    let mut s = paced();
+    premium_had(&mut s, &[180; 2000], 15_000);
+    assert!(s.guard.kept_us(Timestamp(20_000)) <= 1e6, "of 2.8 s that it is behind");
 }
 
 #[test]
@@ -341,6 +347,7 @@ fn background_gives_way_the_earlier_the_more_standard_first_tokens_came_late() {
 fn what_an_operator_or_a_slow_reader_held_up_is_not_learned_from() {
     for held in [false, true] {
         let mut s = paced();
+        premium_had(&mut s, &[180], 1_000);
         stream(&mut s, Tier::Premium, 3, 1000);
         if held {
             s.set_hold(SeqId(1), Hold::Stream, true);
@@ -351,30 +358,31 @@ fn what_an_operator_or_a_slow_reader_held_up_is_not_learned_from() {
             let batch = submit(&mut s);
             s.step_done(sampled(&batch), Timestamp(now));
         }
-        assert_eq!(s.guard.share(Timestamp(9_000)) > 0.0, !held);
+        assert_eq!(s.guard.kept_us(Timestamp(9_000)) > 0.0, !held);
     }
 }
 
 #[test]
 fn a_premium_stream_saves_something_before_worse_tiers_may_spend_it() {
     let mut s = paced();
-    stream(&mut s, Tier::Premium, 3, 1000);
-    for now in [5_000, 9_000] {
-        let batch = submit(&mut s);
-        s.step_done(sampled(&batch), Timestamp(now));
-    }
-    // A miss: 2 % of each step are left, until 20 ms are saved.
+    // A miss: a thirtieth of 1410 us of each step is left, until all of them are saved.
+    premium_had(&mut s, &[180], 15_000);
     s.enqueue(NewSequence {
-        arrival: Timestamp(9_000),
+        arrival: Timestamp(20_000),
         max_tokens: 900,
         ..sequence(2, Tier::Premium, 4)
     });
     let batch = submit(&mut s);
-    s.step_done(sampled(&batch), Timestamp(10_000));
+    s.step_done(sampled(&batch), Timestamp(21_000));
     s.enqueue(sequence(3, Tier::Background, 200));
-    // 0.98 of 490 us, and 101 for the stream.
-    assert_eq!(tokens(&mut s, 3, 10_000), 37);
-    // The same for its own tier's prompts, which are due: all that there is.
-    s.enqueue(NewSequence { arrival: Timestamp(2_000), ..sequence(4, Tier::Premium, 60) });
-    assert_eq!(tokens(&mut s, 4, 10_100), 60);
+    // 490 us, less 47 and 101 for the stream.
+    assert_eq!(tokens(&mut s, 3, 21_000), 34);
+    // Each step of 101 us saves 389 more, of which nothing is to be had before 1410 us are saved.
+    for now in [21_101, 21_202, 21_303] {
+        assert_eq!(tokens(&mut s, 3, now), 34, "at {now}");
+    }
+    assert_eq!(tokens(&mut s, 3, 21_404), 53, "490 and 4 times 389 us, less 1410 and 101");
+    // Its own tier's prompts that are due have all that there is at once.
+    s.enqueue(NewSequence { arrival: Timestamp(13_000), ..sequence(4, Tier::Premium, 60) });
+    assert_eq!(tokens(&mut s, 4, 21_505), 60);
 }

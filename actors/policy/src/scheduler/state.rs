@@ -121,7 +121,7 @@ pub(crate) struct InFlight {
     pub(crate) step: StepId,
     pub(crate) slices: Vec<SubmittedSlice>,
     pub(crate) work: StepWork,
-    /// What its members add to its length, by tier, us; nothing if nobody asks.
+    /// What its members add to its length, by tier, us.
     pub(crate) time_us: [f64; Tier::ALL.len()],
 }
 
