@@ -14,9 +14,9 @@ const MEMORY_REQUESTS: f64 = 600.0;
 const LONG_MEMORY_US: f64 = 1e9;
 /// After so long a third is left of what was learned of standard requests, us: a burst is soon forgotten.
 const MEMORY_US: f64 = 120e6;
-/// What a miss of a premium stream adds to the reason to keep something for such, and the most of it: it is reason enough
-/// for 550 requests, and many misses are for 1,400.
-const REASON: Gain = Gain { each: 5.0, most: 20.0 };
+/// What a miss of a premium stream adds to the reason to keep something for such, and the most of it: one miss is
+/// reason enough, less and less over 400 requests, many are for 1,400.
+const REASON: Gain = Gain { each: 2.0, most: 10.0 };
 /// As much is learned from misses that are as rare as they may be: nothing is kept in hand for those.
 const RARE: f64 = 1.0;
 /// The most that is kept, us: who is further behind is not helped by what streams can save.
