@@ -8,7 +8,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 use tiercel_device::BlockId;
 use tiercel_gpu::cpu::{CpuDevice, CpuOps, CpuOptions};
-use tiercel_gpu::{AttentionShape, KvType, MatrixPart, Ops, SeqRows, SourceType, WeightFormat};
+use tiercel_gpu::{
+    AttentionShape, KvType, MatrixPart, Ops, SeqRows, SourceType, TensorUse, WeightFormat,
+};
 
 const THREADS: usize = 2;
 const BLOCK_SIZE: usize = 16;
@@ -66,10 +68,10 @@ fn linear(c: &mut Criterion) {
                 if shape == "lm_head" && rows > 32 {
                     continue;
                 }
-                let mut x = ops.tensor(rows, k);
+                let mut x = ops.tensor(rows, k, TensorUse::Activations).expect("memory");
                 x.set_rows(rows);
                 x.values_mut().copy_from_slice(&noise(rows * k));
-                let mut out = ops.tensor(rows, n);
+                let mut out = ops.tensor(rows, n, TensorUse::Activations).expect("memory");
                 group.throughput(Throughput::Elements((2 * n * k * rows) as u64));
                 group.bench_function(format!("{rows}"), |b| {
                     b.iter(|| ops.linear(&w, None, &x, &mut out));
@@ -105,10 +107,11 @@ fn attend(c: &mut Criterion, name: &str, kv_type: KvType, sequences: &[(usize, u
         first += rows;
         block += blocks;
     }
-    let mut qkv = ops.tensor(rows, shape.qkv_cols());
+    let mut qkv = ops.tensor(rows, shape.qkv_cols(), TensorUse::Activations).expect("memory");
     qkv.set_rows(rows);
     qkv.values_mut().copy_from_slice(&noise(rows * shape.qkv_cols()));
-    let mut out = ops.tensor(rows, shape.heads * shape.head_dim);
+    let mut out =
+        ops.tensor(rows, shape.heads * shape.head_dim, TensorUse::Activations).expect("memory");
     let mut group = c.benchmark_group(format!("attention/{name}"));
     group.throughput(Throughput::Elements(2 * multiply_adds as u64));
     group.bench_function(format!("{kv_type}"), |b| {
@@ -130,11 +133,11 @@ fn rows(c: &mut Criterion) {
     let mut ops = open(64, KvType::F32);
     let shape =
         AttentionShape { heads: 9, kv_heads: 3, head_dim: 64, scale: 0.125, sliding_window: None };
-    let rope = ops.rope(&[0.5; 32], 1.0, 64);
-    let weight = ops.vector(&[1.0; 576]);
+    let rope = ops.rope(&[0.5; 32], 1.0, 64).expect("memory");
+    let weight = ops.vector(&[1.0; 576]).expect("memory");
     for rows in [1, 32] {
         let mut tensor = |cols: usize| {
-            let mut x = ops.tensor(rows, cols);
+            let mut x = ops.tensor(rows, cols, TensorUse::Activations).expect("memory");
             x.set_rows(rows);
             x.values_mut().copy_from_slice(&noise(rows * cols));
             x

@@ -3,6 +3,7 @@
 
 mod available;
 pub mod cpu;
+pub mod cuda;
 mod ggml;
 mod kv_type;
 mod mmap;
@@ -11,4 +12,6 @@ mod ops;
 pub use available::available_bytes;
 pub use kv_type::KvType;
 pub use mmap::MappedFile;
-pub use ops::{AttentionShape, MatrixPart, OpError, Ops, SeqRows, SourceType, WeightFormat};
+pub use ops::{
+    AttentionShape, MatrixPart, OpError, Ops, SeqRows, SourceType, TensorUse, WeightFormat,
+};

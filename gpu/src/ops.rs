@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use tiercel_device::{BlockId, TokenId};
+use tiercel_device::{BlockId, StepError, TokenId};
 
 /// How a weight matrix arrives from a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -105,9 +105,20 @@ impl AttentionShape {
     }
 }
 
-/// Operations of a device. Tensors are `[rows, cols]` f32 activations with a row capacity fixed when
-/// they are made; an operation sets the row count of its output. Shapes that do not fit are a bug of the
-/// caller and panic with the shapes in the message.
+/// What a tensor holds, which decides its precision on devices that have several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TensorUse {
+    /// The residual stream, summed up over all layers.
+    Residual,
+    /// Inputs and outputs of matrix products and of attention.
+    Activations,
+    /// Logits, read by the host.
+    Logits,
+}
+
+/// Operations of a device. Tensors are `[rows, cols]` activations with a row capacity fixed when they are
+/// made; an operation sets the row count of its output. Shapes that do not fit are a bug of the caller and
+/// panic with the shapes in the message. What goes wrong on the device is told by [`Ops::finish`].
 pub trait Ops: Send {
     /// Packed weights `[n, k]`.
     type Matrix: Send;
@@ -117,6 +128,8 @@ pub trait Ops: Send {
     type Tensor: Send;
     /// Precomputed cos and sin per position.
     type Rope: Send;
+    /// Which rows belong to which sequence, as the device wants it.
+    type Batch: Send;
 
     /// Packs weights. Errors on sizes that do not match `bytes`, a `k` that the encoding cannot
     /// have, and too little memory.
@@ -131,13 +144,35 @@ pub trait Ops: Send {
     /// Short description of what a matrix became (`"q4 panels"`), for the log.
     fn describe(&self, matrix: &Self::Matrix) -> String;
     /// Uploads a vector.
-    fn vector(&mut self, values: &[f32]) -> Self::Vector;
+    ///
+    /// # Errors
+    /// Too little memory.
+    fn vector(&mut self, values: &[f32]) -> Result<Self::Vector, OpError>;
     /// Allocates activations.
-    fn tensor(&mut self, max_rows: usize, cols: usize) -> Self::Tensor;
+    ///
+    /// # Errors
+    /// Too little memory, or columns that the device's kernels do not take.
+    fn tensor(
+        &mut self,
+        max_rows: usize,
+        cols: usize,
+        holds: TensorUse,
+    ) -> Result<Self::Tensor, OpError>;
     /// `inv_freq` has `head_dim / 2` entries; `cos`/`sin` are scaled by `attention_factor`. Pairs are
     /// (i, i + head_dim/2), as in Hugging Face checkpoints.
-    fn rope(&mut self, inv_freq: &[f32], attention_factor: f32, max_positions: usize)
-    -> Self::Rope;
+    ///
+    /// # Errors
+    /// Too little memory.
+    fn rope(
+        &mut self,
+        inv_freq: &[f32],
+        attention_factor: f32,
+        max_positions: usize,
+    ) -> Result<Self::Rope, OpError>;
+
+    /// Prepares a batch for the layers of a step, whose attention has these `shapes`. It is valid until
+    /// [`Ops::finish`].
+    fn batch(&mut self, seqs: &[SeqRows], shapes: &[AttentionShape]) -> Self::Batch;
 
     /// `out[r] = table[tokens[r]]`.
     fn embed(&mut self, table: &Self::Matrix, tokens: &[TokenId], out: &mut Self::Tensor);
@@ -175,7 +210,7 @@ pub trait Ops: Send {
         rope: &Self::Rope,
         shape: &AttentionShape,
         layer: usize,
-        batch: &[SeqRows],
+        batch: &Self::Batch,
     );
     /// Causal attention of every row over its sequence's blocks, positions `0..=its own`.
     /// `out` is `[rows, heads * head_dim]`.
@@ -184,7 +219,7 @@ pub trait Ops: Send {
         qkv: &Self::Tensor,
         shape: &AttentionShape,
         layer: usize,
-        batch: &[SeqRows],
+        batch: &Self::Batch,
         out: &mut Self::Tensor,
     );
     /// `gate_up` is `[rows, 2 m]`; `out[r, i] = silu(gate_up[r, i]) * gate_up[r, m + i]`.
@@ -194,6 +229,12 @@ pub trait Ops: Send {
     /// Calls `each(row index, row values)` for every row, spread over the compute pool; rows may be
     /// modified (sampling works in place on logits).
     fn for_each_row(&mut self, x: &mut Self::Tensor, each: &(dyn Fn(usize, &mut [f32]) + Sync));
+    /// Ends a step: waits for what was asked for, and tells if something of it went wrong. Then nothing that
+    /// was computed since the last call may be believed.
+    ///
+    /// # Errors
+    /// [`StepError`]: whether the device can go on.
+    fn finish(&mut self) -> Result<(), StepError>;
 }
 
 /// Weights that cannot be packed.
@@ -248,6 +289,9 @@ pub enum OpError {
         /// What the system said.
         why: String,
     },
+    /// The device refused, or its kernels do not take such a matrix.
+    #[error("the device cannot hold it: {0}")]
+    Device(String),
     /// Stacked parts differ in `k`.
     #[error("stacked matrices differ in width: {0} and {1}")]
     Width(usize, usize),

@@ -8,10 +8,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use tiercel_device::{
     BlockId, BlockingRunner, Clock, SamplingParams, SeqId, SeqSlice, SeqStart, SliceInput,
-    StepBatch, StepId, StepTiming, TokenId,
+    StepBatch, StepError, StepId, StepTiming, TokenId,
 };
 use tiercel_gpu::cpu::CpuOps;
-use tiercel_gpu::{AttentionShape, KvType, MatrixPart, OpError, Ops, SeqRows, WeightFormat};
+use tiercel_gpu::{
+    AttentionShape, KvType, MatrixPart, OpError, Ops, SeqRows, TensorUse, WeightFormat,
+};
 use tiercel_model::forward::{Decoder, DecoderLimits, ForwardBatch};
 use tiercel_model::load::{KvCapacity, LoadOptions, open};
 use tiercel_model::source::Resolver;
@@ -51,6 +53,7 @@ impl Ops for Timed<CpuOps> {
     type Vector = <CpuOps as Ops>::Vector;
     type Tensor = <CpuOps as Ops>::Tensor;
     type Rope = <CpuOps as Ops>::Rope;
+    type Batch = <CpuOps as Ops>::Batch;
 
     fn matrix(&mut self, p: &[MatrixPart<'_>], f: WeightFormat) -> Result<Self::Matrix, OpError> {
         self.inner.matrix(p, f)
@@ -58,14 +61,27 @@ impl Ops for Timed<CpuOps> {
     fn describe(&self, matrix: &Self::Matrix) -> String {
         self.inner.describe(matrix)
     }
-    fn vector(&mut self, values: &[f32]) -> Self::Vector {
+    fn vector(&mut self, values: &[f32]) -> Result<Self::Vector, OpError> {
         self.inner.vector(values)
     }
-    fn tensor(&mut self, max_rows: usize, cols: usize) -> Self::Tensor {
-        self.inner.tensor(max_rows, cols)
+    fn tensor(
+        &mut self,
+        max_rows: usize,
+        cols: usize,
+        holds: TensorUse,
+    ) -> Result<Self::Tensor, OpError> {
+        self.inner.tensor(max_rows, cols, holds)
     }
-    fn rope(&mut self, inv_freq: &[f32], factor: f32, max_positions: usize) -> Self::Rope {
+    fn rope(
+        &mut self,
+        inv_freq: &[f32],
+        factor: f32,
+        max_positions: usize,
+    ) -> Result<Self::Rope, OpError> {
         self.inner.rope(inv_freq, factor, max_positions)
+    }
+    fn batch(&mut self, seqs: &[SeqRows], shapes: &[AttentionShape]) -> Self::Batch {
+        self.inner.batch(seqs, shapes)
     }
     fn embed(&mut self, table: &Self::Matrix, tokens: &[TokenId], out: &mut Self::Tensor) {
         self.time("embed", |ops| ops.embed(table, tokens, out));
@@ -106,7 +122,7 @@ impl Ops for Timed<CpuOps> {
         rope: &Self::Rope,
         shape: &AttentionShape,
         layer: usize,
-        batch: &[SeqRows],
+        batch: &Self::Batch,
     ) {
         self.time("rope, KV write", |ops| ops.rope_kv_write(qkv, rope, shape, layer, batch));
     }
@@ -115,7 +131,7 @@ impl Ops for Timed<CpuOps> {
         qkv: &Self::Tensor,
         shape: &AttentionShape,
         layer: usize,
-        batch: &[SeqRows],
+        batch: &Self::Batch,
         out: &mut Self::Tensor,
     ) {
         self.time("attention", |ops| ops.attention(qkv, shape, layer, batch, out));
@@ -128,6 +144,9 @@ impl Ops for Timed<CpuOps> {
     }
     fn for_each_row(&mut self, x: &mut Self::Tensor, each: &(dyn Fn(usize, &mut [f32]) + Sync)) {
         self.time("sample", |ops| ops.for_each_row(x, each));
+    }
+    fn finish(&mut self) -> Result<(), StepError> {
+        self.inner.finish()
     }
 }
 
@@ -242,7 +261,7 @@ fn by_operation(
         DecoderLimits { max_batched_tokens: 256, max_sampled_rows: 64, max_positions: 2048 };
     let mut ops = Timed { inner: parts.ops, clock: Clock::wall(), spent_us: BTreeMap::new() };
     let weights = Weights::load(&mut ops, checkpoint, options.weights, &mut |_| {})?;
-    let mut decoder = Decoder::new(&mut ops, checkpoint.config().clone(), weights, limits);
+    let mut decoder = Decoder::new(&mut ops, checkpoint.config().clone(), weights, limits)?;
     for shape in &SHAPES {
         let tokens: Vec<TokenId> = (0..shape.seqs * shape.tokens).collect();
         let seq = |number: u32| SeqRows {

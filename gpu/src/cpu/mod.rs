@@ -34,5 +34,6 @@ mod weights;
 pub use kv::CpuCopier;
 pub use ops::CpuOps;
 pub use options::{CpuDevice, CpuError, CpuOptions};
+pub(crate) use pool::Pool;
 pub use tensor::{Rope, Tensor, Vector};
 pub use weights::{Matrix, packed_bytes};

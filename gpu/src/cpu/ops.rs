@@ -9,10 +9,10 @@ use super::pool::Pool;
 use super::rows;
 use super::tensor::{Rope, Tensor, Vector};
 use super::weights::{Arena, Matrix, pack};
-use crate::{AttentionShape, MatrixPart, OpError, Ops, SeqRows, WeightFormat};
+use crate::{AttentionShape, MatrixPart, OpError, Ops, SeqRows, TensorUse, WeightFormat};
 use std::ops::Range;
 use std::sync::Arc;
-use tiercel_device::TokenId;
+use tiercel_device::{StepError, TokenId};
 
 /// The compute side of the CPU device.
 pub struct CpuOps {
@@ -82,6 +82,7 @@ impl Ops for CpuOps {
     type Vector = Vector;
     type Tensor = Tensor;
     type Rope = Rope;
+    type Batch = Vec<SeqRows>;
 
     fn matrix(
         &mut self,
@@ -95,16 +96,30 @@ impl Ops for CpuOps {
         matrix.describe()
     }
 
-    fn vector(&mut self, values: &[f32]) -> Vector {
-        Vector { values: values.to_vec() }
+    fn vector(&mut self, values: &[f32]) -> Result<Vector, OpError> {
+        Ok(Vector { values: values.to_vec() })
     }
 
-    fn tensor(&mut self, max_rows: usize, cols: usize) -> Tensor {
-        Tensor::new(max_rows, cols)
+    fn tensor(
+        &mut self,
+        max_rows: usize,
+        cols: usize,
+        _holds: TensorUse,
+    ) -> Result<Tensor, OpError> {
+        Ok(Tensor::new(max_rows, cols))
     }
 
-    fn rope(&mut self, inv_freq: &[f32], attention_factor: f32, max_positions: usize) -> Rope {
-        Rope::new(inv_freq, attention_factor, max_positions)
+    fn rope(
+        &mut self,
+        inv_freq: &[f32],
+        attention_factor: f32,
+        max_positions: usize,
+    ) -> Result<Rope, OpError> {
+        Ok(Rope::new(inv_freq, attention_factor, max_positions))
+    }
+
+    fn batch(&mut self, seqs: &[SeqRows], _shapes: &[AttentionShape]) -> Vec<SeqRows> {
+        seqs.to_vec()
     }
 
     fn embed(&mut self, table: &Matrix, tokens: &[TokenId], out: &mut Tensor) {
@@ -172,7 +187,7 @@ impl Ops for CpuOps {
         rope: &Rope,
         shape: &AttentionShape,
         layer: usize,
-        batch: &[SeqRows],
+        batch: &Vec<SeqRows>,
     ) {
         self.check_attention(qkv, shape, batch);
         assert_eq!(rope.half * 2, shape.head_dim, "rotary and head widths");
@@ -198,7 +213,7 @@ impl Ops for CpuOps {
         qkv: &Tensor,
         shape: &AttentionShape,
         layer: usize,
-        batch: &[SeqRows],
+        batch: &Vec<SeqRows>,
         out: &mut Tensor,
     ) {
         self.check_attention(qkv, shape, batch);
@@ -230,5 +245,10 @@ impl Ops for CpuOps {
     fn for_each_row(&mut self, x: &mut Tensor, each: &(dyn Fn(usize, &mut [f32]) + Sync)) {
         let cols = x.cols();
         self.pool.rows(x.values_mut(), cols, 1, each);
+    }
+
+    fn finish(&mut self) -> Result<(), StepError> {
+        // Every operation has ended when it returns, and none fails without a panic.
+        Ok(())
     }
 }

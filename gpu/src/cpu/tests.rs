@@ -1,7 +1,9 @@
 //! The device through its public interface, against f64 references.
 
 use super::*;
-use crate::{AttentionShape, KvType, MatrixPart, OpError, Ops, SeqRows, SourceType, WeightFormat};
+use crate::{
+    AttentionShape, KvType, MatrixPart, OpError, Ops, SeqRows, SourceType, TensorUse, WeightFormat,
+};
 use proptest::prelude::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -27,7 +29,7 @@ fn options() -> CpuOptions {
 }
 
 fn random(ops: &mut CpuOps, rng: &mut SmallRng, rows: usize, cols: usize) -> Tensor {
-    let mut x = ops.tensor(rows + 2, cols);
+    let mut x = ops.tensor(rows + 2, cols, TensorUse::Activations).unwrap();
     x.set_rows(rows);
     x.values_mut().iter_mut().for_each(|x| *x = rng.random_range(-3.0..3.0));
     x
@@ -59,9 +61,9 @@ proptest! {
         let mut residual = random(&mut ops, &mut rng, rows, cols);
         let delta = random(&mut ops, &mut rng, rows, cols);
         let weights: Vec<f32> = (0..cols).map(|_| rng.random_range(0.5..1.5)).collect();
-        let weight = ops.vector(&weights);
+        let weight = ops.vector(&weights).unwrap();
         let before = residual.clone();
-        let mut out = ops.tensor(rows, cols);
+        let mut out = ops.tensor(rows, cols, TensorUse::Activations).unwrap();
         let given = with_delta.then_some(&delta);
         ops.add_rms_norm(&mut residual, given, &weight, 1e-5, &mut out);
         prop_assert_eq!(out.rows(), rows);
@@ -87,7 +89,7 @@ proptest! {
         let mut qkv = random(&mut ops, &mut rng, rows, SHAPE.qkv_cols());
         let before = qkv.clone();
         let weights: Vec<f32> = (0..32).map(|_| rng.random_range(0.5..1.5)).collect();
-        let weight = ops.vector(&weights);
+        let weight = ops.vector(&weights).unwrap();
         ops.head_rms_norm(&mut qkv, heads.clone(), &SHAPE, &weight, 1e-6);
         for row in 0..rows {
             for head in 0..8 {
@@ -109,7 +111,7 @@ proptest! {
         let (mut ops, _) = CpuDevice::open(options()).unwrap();
         let mut gate_up = random(&mut ops, &mut rng, rows, 2 * m);
         gate_up.values_mut()[0] = -100.0;
-        let mut out = ops.tensor(rows, m);
+        let mut out = ops.tensor(rows, m, TensorUse::Activations).unwrap();
         ops.silu_mul(&gate_up, &mut out);
         for row in 0..rows {
             for (i, actual) in out.row(row).iter().enumerate() {
@@ -126,11 +128,11 @@ fn rotation_matches_a_f64_reference_and_leaves_values_alone() {
     let mut rng = SmallRng::seed_from_u64(1);
     let (mut ops, _) = CpuDevice::open(options()).unwrap();
     let inv_freq: Vec<f32> = (0..16).map(|i| 10_000_f32.powf(-i as f32 / 16.0)).collect();
-    let rope = ops.rope(&inv_freq, 1.25, 24);
+    let rope = ops.rope(&inv_freq, 1.25, 24).unwrap();
     let mut qkv = random(&mut ops, &mut rng, 20, SHAPE.qkv_cols());
     let before = qkv.clone();
     let table: Arc<[BlockId]> = [3, 1, 5].map(BlockId).into();
-    let batch = [SeqRows { rows: 0..20, first_pos: 4, table }];
+    let batch = vec![SeqRows { rows: 0..20, first_pos: 4, table }];
     ops.rope_kv_write(&mut qkv, &rope, &SHAPE, 1, &batch);
     for row in 0..20 {
         for head in 0..8 {
@@ -159,7 +161,7 @@ fn embedding_gathers_rows_of_every_form() {
     for format in [WeightFormat::F32, WeightFormat::Bf16, WeightFormat::Q8_0] {
         let part = MatrixPart { n, k, source: SourceType::F32, bytes: &bytes, row_order: None };
         let table = ops.matrix(&[part], format).unwrap();
-        let mut out = ops.tensor(4, k);
+        let mut out = ops.tensor(4, k, TensorUse::Activations).unwrap();
         ops.embed(&table, &[49, 0, 7, 7], &mut out);
         for (row, token) in [49, 0, 7, 7].into_iter().enumerate() {
             let expected = &values[token * k..(token + 1) * k];
@@ -174,7 +176,7 @@ fn embedding_gathers_rows_of_every_form() {
 fn rows_are_gathered_and_visited_in_place() {
     let (mut ops, _) = CpuDevice::open(options()).unwrap();
     let mut x = random(&mut ops, &mut SmallRng::seed_from_u64(2), 30, 5);
-    let mut out = ops.tensor(3, 5);
+    let mut out = ops.tensor(3, 5, TensorUse::Activations).unwrap();
     ops.gather_rows(&x, &[29, 0, 29], &mut out);
     assert_eq!((out.row(0), out.row(1), out.row(2)), (x.row(29), x.row(0), x.row(29)));
     ops.for_each_row(&mut x, &|row, values| values.fill(row as f32));
@@ -186,7 +188,7 @@ fn rows_are_gathered_and_visited_in_place() {
 fn too_many_rows_are_a_bug_of_the_caller() {
     let (mut ops, _) = CpuDevice::open(options()).unwrap();
     let x = random(&mut ops, &mut SmallRng::seed_from_u64(2), 3, 8);
-    let mut out = ops.tensor(2, 8);
+    let mut out = ops.tensor(2, 8, TensorUse::Activations).unwrap();
     ops.gather_rows(&x, &[0, 1, 2], &mut out);
 }
 
@@ -195,8 +197,8 @@ fn too_many_rows_are_a_bug_of_the_caller() {
 fn a_table_that_is_too_short_is_a_bug_of_the_caller() {
     let (mut ops, _) = CpuDevice::open(options()).unwrap();
     let mut qkv = random(&mut ops, &mut SmallRng::seed_from_u64(2), 1, SHAPE.qkv_cols());
-    let rope = ops.rope(&[1.0; 16], 1.0, 100);
-    let batch = [SeqRows { rows: 0..1, first_pos: 8, table: [BlockId(0)].into() }];
+    let rope = ops.rope(&[1.0; 16], 1.0, 100).unwrap();
+    let batch = vec![SeqRows { rows: 0..1, first_pos: 8, table: [BlockId(0)].into() }];
     ops.rope_kv_write(&mut qkv, &rope, &SHAPE, 0, &batch);
 }
 
@@ -210,11 +212,11 @@ fn blocks_survive_a_trip_to_the_host_tier_and_back_to_other_places() {
     for kv_type in [KvType::F32, KvType::F16, KvType::Bf16] {
         let (mut ops, mut copier) = CpuDevice::open(CpuOptions { kv_type, ..options() }).unwrap();
         let mut rng = SmallRng::seed_from_u64(3);
-        let rope = ops.rope(&[0.3; 16], 1.0, 100);
-        let mut out = ops.tensor(22, 128);
+        let rope = ops.rope(&[0.3; 16], 1.0, 100).unwrap();
+        let mut out = ops.tensor(22, 128, TensorUse::Activations).unwrap();
         let mut layers = Vec::new();
         let seq = |table: [u32; 3]| {
-            [SeqRows { rows: 0..20, first_pos: 0, table: table.map(BlockId).into() }]
+            vec![SeqRows { rows: 0..20, first_pos: 0, table: table.map(BlockId).into() }]
         };
         for layer in 0..2 {
             let mut qkv = random(&mut ops, &mut rng, 20, SHAPE.qkv_cols());

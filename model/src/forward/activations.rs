@@ -2,7 +2,7 @@
 
 use super::DecoderLimits;
 use crate::arch::ModelConfig;
-use tiercel_gpu::Ops;
+use tiercel_gpu::{OpError, Ops, TensorUse};
 
 /// Most bytes of logits held at once; a step that samples more rows runs the output matrix in chunks.
 const LOGIT_BYTES_MAX: usize = 64 << 20;
@@ -60,24 +60,29 @@ pub(super) fn bytes(config: &ModelConfig, limits: &DecoderLimits) -> u64 {
 }
 
 impl<O: Ops> Activations<O> {
-    pub(super) fn new(ops: &mut O, config: &ModelConfig, limits: &DecoderLimits) -> Self {
+    pub(super) fn new(
+        ops: &mut O,
+        config: &ModelConfig,
+        limits: &DecoderLimits,
+    ) -> Result<Self, OpError> {
         let (hidden, q) = (config.hidden_size, config.q_cols());
         let (tokens, sampled) = (limits.max_batched_tokens, limits.max_sampled_rows);
         let logit_rows = logit_rows(config, limits);
-        Activations {
-            residual: ops.tensor(tokens, hidden),
-            qkv: ops.tensor(tokens, q + 2 * config.kv_cols()),
-            attention: ops.tensor(tokens, q),
+        let mut tensor = |rows, cols, holds| ops.tensor(rows, cols, holds);
+        Ok(Activations {
+            residual: tensor(tokens, hidden, TensorUse::Residual)?,
+            qkv: tensor(tokens, q + 2 * config.kv_cols(), TensorUse::Activations)?,
+            attention: tensor(tokens, q, TensorUse::Activations)?,
             work: Workspace {
-                normed: ops.tensor(tokens, hidden),
-                delta: ops.tensor(tokens, hidden),
-                gate_up: ops.tensor(tokens, 2 * config.intermediate_size),
-                gated: ops.tensor(tokens, config.intermediate_size),
+                normed: tensor(tokens, hidden, TensorUse::Activations)?,
+                delta: tensor(tokens, hidden, TensorUse::Activations)?,
+                gate_up: tensor(tokens, 2 * config.intermediate_size, TensorUse::Activations)?,
+                gated: tensor(tokens, config.intermediate_size, TensorUse::Activations)?,
             },
-            sampled_residual: ops.tensor(sampled, hidden),
-            sampled_attention: ops.tensor(sampled, q),
-            chunk: ops.tensor(logit_rows, hidden),
-            logits: ops.tensor(logit_rows, config.vocab_size),
-        }
+            sampled_residual: tensor(sampled, hidden, TensorUse::Residual)?,
+            sampled_attention: tensor(sampled, q, TensorUse::Activations)?,
+            chunk: tensor(logit_rows, hidden, TensorUse::Activations)?,
+            logits: tensor(logit_rows, config.vocab_size, TensorUse::Logits)?,
+        })
     }
 }

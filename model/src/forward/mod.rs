@@ -12,7 +12,7 @@ use crate::weights::{LayerWeights, Weights};
 use activations::{Activations, Workspace};
 use std::ops::Range;
 use tiercel_device::TokenId;
-use tiercel_gpu::{AttentionShape, Ops, SeqRows};
+use tiercel_gpu::{AttentionShape, OpError, Ops, SeqRows};
 
 /// Sizes a decoder is built for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,22 +55,25 @@ impl<O: Ops> Decoder<O> {
     }
 
     /// Allocates activations and rotary tables.
+    ///
+    /// # Errors
+    /// [`OpError`]: too little memory, or a shape that the device's kernels do not take.
     pub fn new(
         ops: &mut O,
         config: ModelConfig,
         weights: Weights<O>,
         limits: DecoderLimits,
-    ) -> Decoder<O> {
+    ) -> Result<Decoder<O>, OpError> {
         let inv_freq = config.rope.inv_freq(config.head_dim);
-        Decoder {
-            rope: ops.rope(&inv_freq, 1.0, limits.max_positions),
+        Ok(Decoder {
+            rope: ops.rope(&inv_freq, 1.0, limits.max_positions)?,
             shapes: (0..config.layers()).map(|layer| config.attention(layer)).collect(),
-            activations: Activations::new(ops, &config, &limits),
+            activations: Activations::new(ops, &config, &limits)?,
             sampled: 0,
             config,
             weights,
             limits,
-        }
+        })
     }
 
     /// The model's shape.
@@ -89,19 +92,21 @@ impl<O: Ops> Decoder<O> {
         self.sampled = batch.sampled.len();
         let (last, before) = self.weights.layers.split_last().expect("a model has layers");
         let (eps, a) = (self.config.norm_eps, &mut self.activations);
+        let seqs = ops.batch(batch.seqs, &self.shapes);
         ops.embed(&self.weights.embedding, batch.tokens, &mut a.residual);
         for (index, layer) in before.iter().enumerate() {
             let shape = &self.shapes[index];
-            write_kv(ops, layer, (index, shape), &self.rope, batch.seqs, eps, a);
-            ops.attention(&a.qkv, shape, index, batch.seqs, &mut a.attention);
+            write_kv(ops, layer, (index, shape), &self.rope, &seqs, eps, a);
+            ops.attention(&a.qkv, shape, index, &seqs, &mut a.attention);
             finish_layer(ops, layer, eps, &mut a.residual, &a.attention, &mut a.work);
         }
         let (index, shape) = (before.len(), &self.shapes[before.len()]);
-        write_kv(ops, last, (index, shape), &self.rope, batch.seqs, eps, a);
+        write_kv(ops, last, (index, shape), &self.rope, &seqs, eps, a);
         if batch.sampled.is_empty() {
             return;
         }
-        ops.attention(&a.qkv, shape, index, &sampled_rows(&batch), &mut a.attention);
+        let sampled = ops.batch(&sampled_rows(&batch), &self.shapes[index..]);
+        ops.attention(&a.qkv, shape, index, &sampled, &mut a.attention);
         let (residual, attention) = (&mut a.sampled_residual, &mut a.sampled_attention);
         ops.gather_rows(&a.residual, batch.sampled, residual);
         ops.gather_rows(&a.attention, batch.sampled, attention);
@@ -153,7 +158,7 @@ fn write_kv<O: Ops>(
     layer: &LayerWeights<O>,
     (index, shape): (usize, &AttentionShape),
     rope: &O::Rope,
-    seqs: &[SeqRows],
+    seqs: &O::Batch,
     eps: f32,
     a: &mut Activations<O>,
 ) {

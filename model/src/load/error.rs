@@ -12,6 +12,9 @@ pub enum LoadError {
     /// The device.
     #[error(transparent)]
     Device(#[from] CpuError),
+    /// Activations, or a shape that the device does not take.
+    #[error("the model cannot run on this device: {0}")]
+    Operations(#[from] tiercel_gpu::OpError),
     /// An option out of its range.
     #[error("{option} is {value}; it must be between {min} and {max}")]
     Option {

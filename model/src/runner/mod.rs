@@ -86,6 +86,7 @@ impl<O: Ops + 'static> BlockingRunner for ModelRunner<O> {
             timing.forward_us += lap(&self.clock);
         }
         let sampled = sample::finish(outputs, jobs, &mut self.sequences);
+        self.ops.finish()?;
         Ok(StepOutput { sampled, timing })
     }
 }

@@ -170,7 +170,10 @@ impl<O: Ops> Packer<'_, O> {
                 None => values.extend(part),
             }
         }
-        Ok(self.ops.vector(&values))
+        self.ops.vector(&values).map_err(|source| {
+            let name = self.checkpoint.name(roles[0]);
+            WeightError::Pack { name, source }
+        })
     }
 
     fn row_order(&self, role: Role) -> Option<Vec<u32>> {

@@ -33,7 +33,7 @@ fn logits(checkpoint: &Checkpoint, tokens: &[TokenId]) -> Vec<f32> {
     let rows = tokens.len();
     let limits =
         DecoderLimits { max_batched_tokens: rows, max_sampled_rows: rows, max_positions: 128 };
-    let mut decoder = Decoder::new(&mut ops, config.clone(), weights, limits);
+    let mut decoder = Decoder::new(&mut ops, config.clone(), weights, limits).unwrap();
     let table = (0..8).map(BlockId).collect();
     let seqs = [SeqRows { rows: 0..rows, first_pos: 0, table }];
     let sampled: Vec<usize> = (0..rows).collect();

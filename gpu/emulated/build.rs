@@ -1,0 +1,90 @@
+//! Compiles the kernels for the host: those that depend on the shape of attention once for each shape of the tests.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::{env, fs};
+
+/// Head width and query heads per key head.
+const SHAPES: [(usize, usize); 14] = [
+    (16, 1),
+    (16, 2),
+    (32, 2),
+    (64, 1),
+    (64, 3),
+    (64, 8),
+    (80, 1),
+    (80, 4),
+    (96, 2),
+    (96, 5),
+    (128, 1),
+    (128, 4),
+    (128, 7),
+    (128, 8),
+];
+/// As short as a test can fill several of.
+const SPAN: usize = 32;
+const PLAIN: [(&str, &[&str]); 2] = [
+    ("rows.cu", &["embed", "add_rms_norm", "head_rms_norm", "add_bias", "silu_mul", "gather_rows"]),
+    ("kv_write.cu", &["rope_kv_write"]),
+];
+const SHAPED: [(&str, &[&str]); 2] = [
+    ("attention_rows.cu", &["attention_rows", "attention_combine"]),
+    ("attention_prefill.cu", &["attention_prefill"]),
+];
+
+fn main() {
+    let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets it"));
+    let unit = out.join("kernels.cpp");
+    fs::write(&unit, source()).expect("the output directory takes files");
+    for folder in [here.join("cpp"), here.join("../kernels")] {
+        println!("cargo::rerun-if-changed={}", folder.display());
+    }
+    cc::Build::new()
+        .cpp(true)
+        .std("c++17")
+        .opt_level(2)
+        // Contracted products would round differently from build to build.
+        .flag("-ffp-contract=off")
+        // Coroutines leave their stacks by long jumps, which fortified ones take for an error.
+        .flag("-U_FORTIFY_SOURCE")
+        .flag("-Wno-unknown-pragmas")
+        .include(here.join("cpp"))
+        .include(here.join("../kernels"))
+        .file(unit)
+        .file(here.join("cpp/emulator.cpp"))
+        .compile("tiercel_emulated");
+}
+
+/// One unit with all kernels and a table of them. Kernels of a shape have it in their names.
+fn source() -> String {
+    let mut text =
+        String::from("#include \"cuda.h\"\n#include \"emulator.h\"\n#include \"device.cuh\"\n");
+    let mut names = Vec::new();
+    for (file, kernels) in PLAIN {
+        writeln!(text, "#include \"{file}\"").expect("a string takes text");
+        names.extend(kernels.iter().map(|kernel| (*kernel).to_owned()));
+    }
+    for (head_dim, queries) in SHAPES {
+        for (file, kernels) in SHAPED {
+            writeln!(
+                text,
+                "#define HEAD_DIM {head_dim}\n#define QUERIES {queries}\n#define SPAN {SPAN}\n\
+                 #define KERNEL(name) name##_{head_dim}_{queries}\n\
+                 namespace of_{}_{head_dim}_{queries} {{\n#include \"{file}\"\n}}\n\
+                 using namespace of_{0}_{head_dim}_{queries};\n\
+                 #undef HEAD_DIM\n#undef QUERIES\n#undef SPAN\n#undef KERNEL",
+                file.trim_end_matches(".cu")
+            )
+            .expect("a string takes text");
+            let of_shape = |kernel: &&str| format!("{kernel}_{head_dim}_{queries}");
+            names.extend(kernels.iter().map(of_shape));
+        }
+    }
+    text.push_str("const emulated::Entry emulated::entries[] = {\n");
+    for name in names {
+        writeln!(text, "    {{\"{name}\", emulated::call<{name}>}},").expect("a string takes text");
+    }
+    text.push_str("    {nullptr, nullptr},\n};\n");
+    text
+}

@@ -1,0 +1,103 @@
+// The words of CUDA C++ that the kernels use, for a host compiler. See emulator.cpp for how threads run.
+#pragma once
+#define TIERCEL_EMULATED
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#define __device__ static
+#define __global__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define SHARED_MEMORY(name) unsigned char *name = emulated::shared_memory()
+
+namespace emulated {
+
+struct Index {
+    unsigned x, y, z;
+};
+
+// Of the thread that runs.
+extern thread_local Index thread_index, block_index, block_size, grid_size;
+
+unsigned char *shared_memory();
+// Waits for all threads of the block.
+void wait_for_block();
+// Waits for all lanes of the warp, each of which hands in `bytes`; what lane `i` handed in is then at
+// `i * 64` of the answer, until the lane's next call.
+const unsigned char *exchange(const void *value, unsigned bytes);
+
+}
+
+#define threadIdx emulated::thread_index
+#define blockIdx emulated::block_index
+#define blockDim emulated::block_size
+#define gridDim emulated::grid_size
+
+static inline void __syncthreads() { emulated::wait_for_block(); }
+
+static inline float __shfl_xor_sync(unsigned, float value, unsigned mask) {
+    float other;
+    unsigned lane = threadIdx.x % 32;
+    memcpy(&other, emulated::exchange(&value, sizeof value) + (lane ^ mask) * 64, sizeof other);
+    return other;
+}
+
+static inline float __uint_as_float(unsigned bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline float rsqrtf(float value) { return 1.0f / sqrtf(value); }
+
+static inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
+static inline unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
+
+static inline unsigned short to_bf16(float value) {
+    unsigned bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (value != value) return 0x7fff;
+    return (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static inline unsigned to_bf16x2(float low, float high) { return to_bf16(low) | (unsigned)to_bf16(high) << 16; }
+
+// What a lane hands in of a product of tiles.
+struct TileParts {
+    unsigned a[4], b[2];
+};
+
+// As PTX lays the fragments of mma.m16n8k16 out for bf16: of A, register r of lane l has row l/4 + 8 (r%2) and columns
+// 2 (l%4) + 8 (r/2) and the next; of B, column l/4 and rows 2 (l%4) + 8 r and the next; of the sums, sum s has row
+// l/4 + 8 (s/2) and column 2 (l%4) + s%2.
+static inline void multiply_tiles(float sum[4], const unsigned a[4], const unsigned b[2]) {
+    TileParts mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+    const unsigned char *all = emulated::exchange(&mine, sizeof mine);
+    auto of_lane = [&](unsigned lane) { return (const TileParts *)(all + lane * 64); };
+    auto half = [](unsigned pair, unsigned k) { return __uint_as_float((k % 2 ? pair >> 16 : pair & 0xffff) << 16); };
+    unsigned lane = threadIdx.x % 32;
+    for (unsigned s = 0; s < 4; s++) {
+        unsigned row = lane / 4 + 8 * (s / 2), column = 2 * (lane % 4) + s % 2;
+        for (unsigned k = 0; k < 16; k++) {
+            float left = half(of_lane(row % 8 * 4 + k % 8 / 2)->a[row / 8 + 2 * (k / 8)], k);
+            float right = half(of_lane(column * 4 + k % 8 / 2)->b[k / 8], k);
+            sum[s] += left * right;
+        }
+    }
+}
+
+// ldmatrix.x4.trans: register t of lane l has rows 2 (l%4) and the next of column l/4 of tile t.
+static inline void load_tiles_transposed(unsigned tiles[4], const unsigned short *row) {
+    const unsigned char *all = emulated::exchange(&row, sizeof row);
+    unsigned lane = threadIdx.x % 32;
+    for (unsigned t = 0; t < 4; t++) {
+        auto element = [&](unsigned number) {
+            const unsigned short *from;
+            memcpy(&from, all + (t * 8 + number) * 64, sizeof from);
+            return (unsigned)from[lane / 4];
+        };
+        tiles[t] = element(2 * (lane % 4)) | element(2 * (lane % 4) + 1) << 16;
+    }
+}

@@ -1,0 +1,180 @@
+// Runs a kernel's threads on the host, block after block. Each thread of a block is a coroutine that gives way where
+// it waits for others; so a missing barrier shows as a wrong result (the order of threads is turned round from launch
+// to launch), and threads that wait for each other for ever as an error. Nothing runs at the same time.
+#include "cuda.h"
+#include "emulator.h"
+#include <csetjmp>
+#include <cstdlib>
+#include <memory>
+#include <ucontext.h>
+#include <vector>
+
+namespace emulated {
+
+thread_local Index thread_index, block_index, block_size, grid_size;
+
+namespace {
+
+constexpr unsigned MOST_THREADS = 1024, LANES = 32;
+constexpr size_t STACK_BYTES = 64 << 10, SHARED_BYTES = 228 << 10;
+
+enum class Waits { no, for_block, for_warp, done };
+
+struct Thread {
+    ucontext_t start;
+    jmp_buf at;
+    bool started;
+    Waits waits;
+    unsigned exchanges;
+    std::unique_ptr<unsigned char[]> stack;
+};
+
+// What the lanes of a warp hand each other: two of each, so that a lane may go on to the next before all have read.
+struct Warp {
+    unsigned char values[2][LANES * 64];
+};
+
+struct Machine {
+    std::vector<Thread> threads = std::vector<Thread>(MOST_THREADS);
+    std::vector<Warp> warps = std::vector<Warp>(MOST_THREADS / LANES);
+    std::unique_ptr<unsigned char[]> shared{new unsigned char[SHARED_BYTES]};
+    jmp_buf scheduler;
+    unsigned current;
+    Caller kernel;
+    void **args;
+};
+
+// One per thread of the host, made when it is first used.
+Machine &machine() {
+    thread_local std::unique_ptr<Machine> machine{new Machine};
+    return *machine;
+}
+
+void run_thread() {
+    Machine &m = machine();
+    m.kernel(m.args);
+    m.threads[m.current].waits = Waits::done;
+    _longjmp(m.scheduler, 1);
+}
+
+// Runs a thread until it waits or ends.
+void resume(Machine &m, unsigned number) {
+    m.current = number;
+    thread_index = {number, 0, 0};
+    Thread &thread = m.threads[number];
+    if (_setjmp(m.scheduler)) return;
+    if (thread.started) _longjmp(thread.at, 1);
+    thread.started = true;
+    setcontext(&thread.start);
+}
+
+void give_way(Waits waits) {
+    Machine &m = machine();
+    Thread &thread = m.threads[m.current];
+    thread.waits = waits;
+    if (!_setjmp(thread.at)) _longjmp(m.scheduler, 1);
+}
+
+void prepare(Machine &m, unsigned threads) {
+    for (unsigned number = 0; number < threads; number++) {
+        Thread &thread = m.threads[number];
+        if (!thread.stack) thread.stack.reset(new unsigned char[STACK_BYTES]);
+        getcontext(&thread.start);
+        thread.start.uc_stack.ss_sp = thread.stack.get();
+        thread.start.uc_stack.ss_size = STACK_BYTES;
+        thread.start.uc_link = nullptr;
+        makecontext(&thread.start, run_thread, 0);
+        thread.started = false;
+        thread.exchanges = 0;
+        thread.waits = Waits::no;
+    }
+    // What a kernel does not write it must not read.
+    memset(m.shared.get(), 0xff, SHARED_BYTES);
+}
+
+// Whether all of `first .. end` wait for `what` (or are done, where that is a barrier of the block's); then they go on.
+bool release(Machine &m, unsigned first, unsigned end, Waits what) {
+    bool any = false;
+    for (unsigned number = first; number < end; number++) {
+        Waits waits = m.threads[number].waits;
+        any |= waits == what;
+        if (waits != what && !(waits == Waits::done && what == Waits::for_block)) return false;
+    }
+    for (unsigned number = first; any && number < end; number++) {
+        if (m.threads[number].waits == what) m.threads[number].waits = Waits::no;
+    }
+    return any;
+}
+
+// Runs a warp until all of its lanes are done or wait for the block; whether one of them did anything.
+bool run_warp(Machine &m, unsigned first, bool backwards) {
+    bool ran = false;
+    do {
+        for (unsigned turn = 0; turn < LANES; turn++) {
+            unsigned number = first + (backwards ? LANES - 1 - turn : turn);
+            if (m.threads[number].waits != Waits::no) continue;
+            resume(m, number);
+            ran = true;
+        }
+    } while (release(m, first, first + LANES, Waits::for_warp));
+    return ran;
+}
+
+// Whether the block ended; otherwise its threads wait for each other for ever. Each warp goes as far ahead of the others as
+// it can, so that it meets what they have not read yet, or not written.
+bool run_block(Machine &m, unsigned threads, bool backwards) {
+    prepare(m, threads);
+    for (;;) {
+        bool ran = false;
+        for (unsigned turn = 0; turn < threads; turn += LANES) {
+            ran |= run_warp(m, backwards ? threads - LANES - turn : turn, backwards);
+        }
+        bool done = true;
+        for (unsigned number = 0; number < threads; number++) done &= m.threads[number].waits == Waits::done;
+        if (done) return true;
+        if (!release(m, 0, threads, Waits::for_block) && !ran) return false;
+    }
+}
+
+}
+
+unsigned char *shared_memory() { return machine().shared.get(); }
+
+void wait_for_block() { give_way(Waits::for_block); }
+
+const unsigned char *exchange(const void *value, unsigned bytes) {
+    Machine &m = machine();
+    unsigned number = m.current;
+    unsigned char *values = m.warps[number / LANES].values[m.threads[number].exchanges++ % 2];
+    memcpy(values + number % LANES * 64, value, bytes);
+    give_way(Waits::for_warp);
+    return values;
+}
+
+}
+
+// 0, or why not: 1 for no such kernel, 2 for a launch that no device takes, 3 for threads that wait for ever.
+extern "C" int tiercel_emulated_launch(
+    const char *name, const unsigned grid[3], unsigned threads, unsigned shared_bytes, void **args, int backwards
+) {
+    using namespace emulated;
+    const Entry *entry = entries;
+    while (entry->name && strcmp(entry->name, name)) entry++;
+    if (!entry->name) return 1;
+    bool fits = threads > 0 && threads <= MOST_THREADS && threads % LANES == 0 && shared_bytes <= SHARED_BYTES;
+    if (!fits || !grid[0] || !grid[1] || !grid[2] || grid[1] > 65535 || grid[2] > 65535) return 2;
+    Machine &m = machine();
+    m.kernel = entry->call;
+    m.args = args;
+    block_size = {threads, 1, 1};
+    grid_size = {grid[0], grid[1], grid[2]};
+    for (unsigned z = 0; z < grid[2]; z++) {
+        for (unsigned y = 0; y < grid[1]; y++) {
+            for (unsigned x = 0; x < grid[0]; x++) {
+                block_index = {x, y, z};
+                if (!run_block(m, threads, backwards)) return 3;
+            }
+        }
+    }
+    return 0;
+}

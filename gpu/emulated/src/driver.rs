@@ -1,0 +1,166 @@
+//! The compute side.
+#![expect(unsafe_code, reason = "device memory is memory of the host, known by its address")]
+
+use crate::copies::EmulatedCopies;
+use crate::kernels::{SPAN, launch};
+use half::bf16;
+use tiercel_gpu::cuda::{CudaError, DevicePtr, Driver, KernelShape, Launch, Product};
+
+/// Something that goes wrong on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The launch of that number, counted from 0, is not accepted.
+    Launch(usize),
+    /// The device is lost with the launch of that number, which shows when something waits.
+    Lost(usize),
+}
+
+/// A device whose memory is the host's.
+pub struct EmulatedDriver {
+    memory: Vec<Box<[Line]>>,
+    memory_bytes: usize,
+    limit_bytes: usize,
+    shape: KernelShape,
+    launches: usize,
+    fault: Option<Fault>,
+    lost: bool,
+}
+
+/// 256 bytes, aligned as a GPU's allocator does.
+#[derive(Clone, Copy)]
+#[repr(align(256))]
+struct Line {
+    _bytes: [u8; LINE_BYTES],
+}
+
+const LINE_BYTES: usize = 256;
+
+impl EmulatedDriver {
+    /// A device with so much memory.
+    pub fn new(limit_bytes: usize) -> EmulatedDriver {
+        EmulatedDriver {
+            memory: Vec::new(),
+            memory_bytes: 0,
+            limit_bytes,
+            shape: KernelShape { head_dim: 0, queries: 0 },
+            launches: 0,
+            fault: None,
+            lost: false,
+        }
+    }
+
+    /// Lets something go wrong.
+    #[must_use]
+    pub fn with_fault(mut self, fault: Fault) -> EmulatedDriver {
+        self.fault = Some(fault);
+        self
+    }
+
+    /// A copy side for the memory of this device, with so much memory of its own. The device must outlive its copies.
+    pub fn copies(&self, host_bytes: usize) -> EmulatedCopies {
+        EmulatedCopies::new(host_bytes)
+    }
+
+    /// Panics unless the bytes are all in one allocation.
+    fn check(&self, at: DevicePtr, bytes: usize) {
+        let held = self.memory.iter().any(|memory| {
+            let start = memory.as_ptr() as u64;
+            at.0 >= start && at.0 + bytes as u64 <= start + size_of_val(&**memory) as u64
+        });
+        assert!(held, "{bytes} bytes at {at:?} are not of this device");
+    }
+
+    fn alive(&self) -> Result<(), CudaError> {
+        if self.lost { Err(CudaError::Lost("a made-up fault".to_owned())) } else { Ok(()) }
+    }
+
+    fn values(&self, at: DevicePtr, len: usize) -> Vec<f32> {
+        let mut bytes = vec![0; len * 2];
+        self.read(at, &mut bytes);
+        bytes.chunks_exact(2).map(|b| bf16::from_ne_bytes([b[0], b[1]]).to_f32()).collect()
+    }
+
+    fn read(&self, from: DevicePtr, bytes: &mut [u8]) {
+        self.check(from, bytes.len());
+        // SAFETY: the source is inside an allocation that `self` holds, and nobody writes it now: kernels have ended when
+        // `launch` returns, and the engine does not let copies touch what is read.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from.0 as *const u8, bytes.as_mut_ptr(), bytes.len());
+        }
+    }
+
+    fn write(&mut self, to: DevicePtr, bytes: &[u8]) {
+        self.check(to, bytes.len());
+        // SAFETY: as in `read`, for the destination.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.0 as *mut u8, bytes.len()) }
+    }
+}
+
+impl Driver for EmulatedDriver {
+    fn span(&self) -> usize {
+        SPAN
+    }
+
+    fn load(&mut self, shape: KernelShape) -> Result<(), CudaError> {
+        self.shape = shape;
+        Ok(())
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Result<DevicePtr, CudaError> {
+        if self.memory_bytes + bytes > self.limit_bytes {
+            let why = format!("{} of {} are taken", self.memory_bytes, self.limit_bytes);
+            return Err(CudaError::Memory { bytes, what: "device", why });
+        }
+        self.memory_bytes += bytes;
+        // Not zeros: what was never written must not look like something.
+        let lines = vec![Line { _bytes: [0xff; LINE_BYTES] }; bytes.div_ceil(LINE_BYTES)]
+            .into_boxed_slice();
+        let at = DevicePtr(lines.as_ptr() as u64);
+        self.memory.push(lines);
+        Ok(at)
+    }
+
+    fn upload(&mut self, to: DevicePtr, bytes: &[u8]) -> Result<(), CudaError> {
+        self.alive()?;
+        self.write(to, bytes);
+        Ok(())
+    }
+
+    fn download(&mut self, from: DevicePtr, bytes: &mut [u8]) -> Result<(), CudaError> {
+        self.alive()?;
+        self.read(from, bytes);
+        Ok(())
+    }
+
+    fn launch(&mut self, request: Launch<'_>) -> Result<(), CudaError> {
+        let number = self.launches;
+        self.launches += 1;
+        if self.fault == Some(Fault::Launch(number)) {
+            let why = "a made-up fault".to_owned();
+            return Err(CudaError::Launch { kernel: request.kernel.to_owned(), why });
+        }
+        self.lost |= self.fault == Some(Fault::Lost(number));
+        launch(&request, self.shape, number % 2 == 1)
+    }
+
+    fn multiply(&mut self, product: Product) -> Result<(), CudaError> {
+        let Product { w, x, out, m, n, k, wide } = product;
+        let (w, x) = (self.values(w, n * k), self.values(x, m * k));
+        let mut bytes = Vec::with_capacity(m * n * 4);
+        for x in x.chunks_exact(k) {
+            for w in w.chunks_exact(k) {
+                let sum: f32 = x.iter().zip(w).map(|(x, w)| x * w).sum();
+                match wide {
+                    true => bytes.extend(sum.to_ne_bytes()),
+                    false => bytes.extend(bf16::from_f32(sum).to_ne_bytes()),
+                }
+            }
+        }
+        self.write(out, &bytes);
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<(), CudaError> {
+        self.alive()
+    }
+}

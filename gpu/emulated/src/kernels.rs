@@ -1,0 +1,58 @@
+//! Calls into the emulator.
+#![expect(unsafe_code, reason = "the kernels are C++")]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use tiercel_gpu::cuda::{CudaError, KernelShape, Launch};
+
+/// What `build.rs` compiles the attention kernels with.
+pub(crate) const SPAN: usize = 32;
+
+unsafe extern "C" {
+    fn tiercel_emulated_launch(
+        name: *const c_char,
+        grid: *const u32,
+        threads: u32,
+        shared_bytes: u32,
+        args: *mut *mut c_void,
+        backwards: c_int,
+    ) -> c_int;
+}
+
+/// Runs all threads of a launch, in turn or in turn backwards.
+pub(crate) fn launch(
+    launch: &Launch<'_>,
+    shape: KernelShape,
+    backwards: bool,
+) -> Result<(), CudaError> {
+    let grid = [launch.grid.0, launch.grid.1, 1];
+    let mut values: Vec<[u8; 8]> = launch.args.iter().map(|arg| arg.bytes()).collect();
+    let mut args: Vec<*mut c_void> =
+        values.iter_mut().map(|value| value.as_mut_ptr().cast()).collect();
+    let shaped = format!("{}_{}_{}", launch.kernel, shape.head_dim, shape.queries);
+    let mut call = |name: &CStr| {
+        // SAFETY: the name ends with a zero and the grid has three numbers. Each argument points to eight bytes that
+        // start with its value; that their number and types are the kernel's is what launches are written for. Kernels
+        // write to memory of the driver they were launched on, which outlives the call, at the addresses they were
+        // given.
+        unsafe {
+            tiercel_emulated_launch(
+                name.as_ptr(),
+                grid.as_ptr(),
+                launch.threads,
+                launch.shared_bytes,
+                args.as_mut_ptr(),
+                c_int::from(backwards),
+            )
+        }
+    };
+    let name = |text: &str| CString::new(text).expect("names of kernels have no zero");
+    let plain = call(&name(launch.kernel));
+    let status = if plain == 1 { call(&name(&shaped)) } else { plain };
+    let why = match status {
+        0 => return Ok(()),
+        1 => format!("not compiled for {shape:?}; see SHAPES in build.rs"),
+        2 => format!("no device takes {launch:?}"),
+        _ => "its threads wait for each other for ever".to_owned(),
+    };
+    Err(CudaError::Launch { kernel: launch.kernel.to_owned(), why })
+}

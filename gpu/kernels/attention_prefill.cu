@@ -1,0 +1,192 @@
+// Attention of many rows of one sequence over paged blocks, on tensor cores.
+//
+// The query heads that share a key head are rows of one matrix: TILE pairs of (row, query head) meet TILE_KEYS keys
+// at a time, so that keys and values are read once for all of them. The softmax is computed online, as in
+// FlashAttention-2 (Dao, 2023). Sums are of tiles and not of single keys: results differ from attention_rows in the
+// last bits of bf16.
+//
+// Compiled per model, with HEAD_DIM (a multiple of 16, at most 128), QUERIES (query heads per key head) and
+// KERNEL(name).
+
+constexpr u32 TILE_WARPS = 4;
+constexpr u32 TILE = TILE_WARPS * 16;
+constexpr u32 TILE_KEYS = 64;
+// Rows of a tile in shared memory are 16 bytes apart more than they are wide: neighbours start in other banks.
+constexpr u32 TILE_STRIDE = HEAD_DIM + 8;
+
+// What a lane holds of its warp's 16 rows: two of them, `lane / 4` and 8 more, and of these a column pair of each 8.
+struct Tile {
+    u32 query[HEAD_DIM / 16][4];
+    float out[HEAD_DIM / 8][4];
+    float largest[2];
+    float sum[2];
+};
+
+// The sequence that a tile is of.
+struct Rows {
+    u32 first_row;
+    u32 rows;
+    u32 first_position;
+};
+
+// Copies the keys and values of TILE_KEYS positions to shared memory; zeros from `end` on.
+__device__ __forceinline__ void load_keys(
+    bf16 *keys, bf16 *values, const bf16 *layer_kv, const u32 *table, u64 block_stride, u32 block_size, u32 kv_heads,
+    u32 kv_head, u32 start, u32 end
+) {
+    u64 values_at = (u64)kv_heads * block_size * HEAD_DIM;
+    for (u32 i = threadIdx.x; i < TILE_KEYS * (HEAD_DIM / 8); i += blockDim.x) {
+        u32 key = i / (HEAD_DIM / 8), dim = i % (HEAD_DIM / 8) * 8, position = start + key;
+        Bf16x8 k = {}, v = {};
+        if (position < end) {
+            u64 at = table[position / block_size] * block_stride;
+            at += ((u64)kv_head * block_size + position % block_size) * HEAD_DIM + dim;
+            k = *(const Bf16x8 *)(layer_kv + at);
+            v = *(const Bf16x8 *)(layer_kv + at + values_at);
+        }
+        *(Bf16x8 *)(keys + key * TILE_STRIDE + dim) = k;
+        *(Bf16x8 *)(values + key * TILE_STRIDE + dim) = v;
+    }
+}
+
+// scores = query · keysᵀ
+__device__ __forceinline__ void multiply_keys(float scores[TILE_KEYS / 8][4], const Tile &tile, const bf16 *keys) {
+    u32 lane = lane_of_thread();
+#pragma unroll
+    for (u32 n = 0; n < TILE_KEYS / 8; n++) {
+        for (u32 i = 0; i < 4; i++) scores[n][i] = 0.0f;
+        const bf16 *key = keys + (n * 8 + lane / 4) * TILE_STRIDE + lane % 4 * 2;
+#pragma unroll
+        for (u32 k = 0; k < HEAD_DIM / 16; k++) {
+            u32 b[2] = {*(const u32 *)(key + k * 16), *(const u32 *)(key + k * 16 + 8)};
+            multiply_tiles(scores[n], tile.query[k], b);
+        }
+    }
+}
+
+// Scores become weights, relative to the largest score so far; what was summed before is scaled to it.
+__device__ __forceinline__ void weigh(float scores[TILE_KEYS / 8][4], Tile &tile) {
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+        float largest = tile.largest[half];
+#pragma unroll
+        for (u32 n = 0; n < TILE_KEYS / 8; n++) {
+            largest = fmaxf(largest, fmaxf(scores[n][half * 2], scores[n][half * 2 + 1]));
+        }
+        largest = max_of_lanes(largest, 4);
+        float scale = exp2f(tile.largest[half] - largest), sum = 0.0f;
+        tile.largest[half] = largest;
+#pragma unroll
+        for (u32 n = 0; n < TILE_KEYS / 8; n++) {
+#pragma unroll
+            for (u32 i = half * 2; i < half * 2 + 2; i++) {
+                scores[n][i] = exp2f(scores[n][i] - largest);
+                sum += scores[n][i];
+            }
+        }
+        // Each lane sums its own columns; they are put together at the end.
+        tile.sum[half] = tile.sum[half] * scale + sum;
+#pragma unroll
+        for (u32 n = 0; n < HEAD_DIM / 8; n++) {
+            tile.out[n][half * 2] *= scale;
+            tile.out[n][half * 2 + 1] *= scale;
+        }
+    }
+}
+
+// out += weights · values
+__device__ __forceinline__ void multiply_values(
+    Tile &tile, const float weights[TILE_KEYS / 8][4], const bf16 *values
+) {
+    u32 lane = lane_of_thread();
+    const bf16 *row = values + (lane / 8 % 2 * 8 + lane % 8) * TILE_STRIDE + lane / 16 * 8;
+#pragma unroll
+    for (u32 k = 0; k < TILE_KEYS / 16; k++) {
+        const float *left = weights[k * 2], *right = weights[k * 2 + 1];
+        u32 a[4] = {
+            to_bf16x2(left[0], left[1]), to_bf16x2(left[2], left[3]), to_bf16x2(right[0], right[1]),
+            to_bf16x2(right[2], right[3])
+        };
+#pragma unroll
+        for (u32 n = 0; n < HEAD_DIM / 16; n++) {
+            u32 b[4];
+            load_tiles_transposed(b, row + k * 16 * TILE_STRIDE + n * 16);
+            multiply_tiles(tile.out[n * 2], a, b);
+            multiply_tiles(tile.out[n * 2 + 1], a, b + 2);
+        }
+    }
+}
+
+// `blockIdx.x` is a key head. `blockIdx.y` is a tile: of sequence `tile_sequences`, its pairs from
+// `tile_numbers * TILE` on. The rows of sequence s are `sequences[4 s]` .. `+ sequences[4 s + 1]`, the first at position
+// `sequences[4 s + 2]`, their blocks from `tables[sequences[4 s + 3]]` on. Otherwise as attention_rows; `out` is
+// [row][query head][HEAD_DIM].
+extern "C" __global__ void __launch_bounds__(TILE_WARPS * WARP) KERNEL(attention_prefill)(
+    const bf16 *qkv, u32 cols, const bf16 *layer_kv, u64 block_stride, u32 block_size, const u32 *sequences,
+    const u32 *tables, const u32 *tile_sequences, const u32 *tile_numbers, bf16 *out, u32 kv_heads, u32 window,
+    float scale
+) {
+    SHARED_MEMORY(shared);
+    bf16 *keys = (bf16 *)shared, *values = keys + TILE_KEYS * TILE_STRIDE;
+    const u32 *sequence = sequences + tile_sequences[blockIdx.y] * 4;
+    Rows rows = {sequence[0], sequence[1], sequence[2]};
+    const u32 *table = tables + sequence[3];
+    u32 kv_head = blockIdx.x, first_pair = tile_numbers[blockIdx.y] * TILE, pairs = rows.rows * QUERIES;
+    u32 lane = lane_of_thread(), heads = kv_heads * QUERIES;
+
+    Tile tile;
+    u32 row[2], head[2], pair[2];
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+        pair[half] = first_pair + warp_of_thread() * 16 + half * 8 + lane / 4;
+        // Pairs beyond the last compute as it does, and are not written.
+        u32 real = min(pair[half], pairs - 1);
+        row[half] = real / QUERIES;
+        head[half] = kv_head * QUERIES + real % QUERIES;
+        const bf16 *from = qkv + (u64)(rows.first_row + row[half]) * cols + head[half] * HEAD_DIM + lane % 4 * 2;
+#pragma unroll
+        for (u32 k = 0; k < HEAD_DIM / 16; k++) {
+            tile.query[k][half] = *(const u32 *)(from + k * 16);
+            tile.query[k][half + 2] = *(const u32 *)(from + k * 16 + 8);
+        }
+        tile.largest[half] = NEVER;
+        tile.sum[half] = 0.0f;
+    }
+#pragma unroll
+    for (u32 n = 0; n < HEAD_DIM / 8; n++) {
+        for (u32 i = 0; i < 4; i++) tile.out[n][i] = 0.0f;
+    }
+
+    u32 first_seen = rows.first_position + first_pair / QUERIES + 1;
+    u32 end = rows.first_position + min(first_pair + TILE - 1, pairs - 1) / QUERIES + 1;
+    u32 start = window > 0 && first_seen > window ? (first_seen - window) / TILE_KEYS * TILE_KEYS : 0;
+    for (; start < end; start += TILE_KEYS) {
+        __syncthreads();
+        load_keys(keys, values, layer_kv, table, block_stride, block_size, kv_heads, kv_head, start, end);
+        __syncthreads();
+        float scores[TILE_KEYS / 8][4];
+        multiply_keys(scores, tile, keys);
+#pragma unroll
+        for (u32 n = 0; n < TILE_KEYS / 8; n++) {
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) {
+                u32 own = rows.first_position + row[i / 2], key = start + n * 8 + lane % 4 * 2 + i % 2;
+                bool counts = key <= own && (window == 0 || key + window > own);
+                scores[n][i] = counts ? scores[n][i] * scale : NEVER;
+            }
+        }
+        weigh(scores, tile);
+        multiply_values(tile, scores, values);
+    }
+
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+        float sum = sum_of_lanes(tile.sum[half], 4);
+        if (pair[half] >= pairs) continue;
+        bf16 *to = out + ((u64)(rows.first_row + row[half]) * heads + head[half]) * HEAD_DIM + lane % 4 * 2;
+#pragma unroll
+        for (u32 n = 0; n < HEAD_DIM / 8; n++) {
+            *(u32 *)(to + n * 8) = to_bf16x2(tile.out[n][half * 2] / sum, tile.out[n][half * 2 + 1] / sum);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Launches of attention: rows by themselves go by spans, which are put together; prompts go by tiles.
+
+use super::batch::{Cut, Layout, SpanGroup, Tiles, lay_out};
+use super::driver::{Arg, Driver};
+use super::kernels::ATTENTION_THREADS;
+use super::memory::CudaTensor;
+use super::ops::{CudaBatch, CudaOps};
+use crate::{AttentionShape, SeqRows};
+use std::f32::consts::LOG2_E;
+
+/// What all launches of a layer share.
+struct Layer<'a> {
+    qkv: &'a CudaTensor,
+    batch: &'a CudaBatch,
+    layer: usize,
+    window: Arg,
+    scale: Arg,
+}
+
+impl<D: Driver> CudaOps<D> {
+    pub(super) fn lay_out(&self, seqs: &[SeqRows], shapes: &[AttentionShape]) -> Layout {
+        for seq in seqs {
+            let end = seq.first_pos as usize + seq.rows.len();
+            let held = seq.table.len() * self.kv.block_size;
+            assert!(end <= held, "{end} positions in a table for {held}");
+            let exists = seq.table.iter().all(|block| block.0 < self.kv.blocks);
+            assert!(exists, "a table with blocks of {}", self.kv.blocks);
+        }
+        let rows = seqs.iter().map(|seq| seq.rows.end).max().unwrap_or(0);
+        // Where some layer sees everything, nothing is left out.
+        let windows = shapes.iter().map(|shape| shape.sliding_window.unwrap_or(0) as usize);
+        let window = windows.reduce(|a, b| if a == 0 || b == 0 { 0 } else { a.max(b) });
+        let cut = Cut {
+            shape: self.shape,
+            block_size: self.kv.block_size,
+            span: self.driver.span(),
+            window: window.unwrap_or(0),
+            exact: self.exact,
+        };
+        lay_out(seqs, rows, cut)
+    }
+
+    pub(super) fn check_attention(&self, qkv: &CudaTensor, shape: &AttentionShape) {
+        assert_eq!(
+            (shape.kv_heads, shape.head_dim, shape.qkv_cols(), shape.heads),
+            (self.kv.kv_heads, self.kv.head_dim, qkv.cols, self.kv.kv_heads * self.shape.queries),
+            "kv heads, head width, qkv columns, heads"
+        );
+    }
+
+    pub(super) fn attend(
+        &mut self,
+        qkv: &CudaTensor,
+        shape: &AttentionShape,
+        layer: usize,
+        batch: &CudaBatch,
+        out: &CudaTensor,
+    ) {
+        let call = Layer {
+            qkv,
+            batch,
+            layer,
+            window: Arg::U32(shape.sliding_window.unwrap_or(0)),
+            // Weights are powers of two.
+            scale: Arg::F32(shape.scale * LOG2_E),
+        };
+        if let Some(tiles) = &batch.layout.tiles {
+            self.attend_tiles(&call, tiles, out);
+        }
+        for group in &batch.layout.groups {
+            self.attend_spans(&call, group, shape.heads, out);
+        }
+    }
+
+    fn attend_spans(
+        &mut self,
+        call: &Layer<'_>,
+        group: &SpanGroup,
+        heads: usize,
+        out: &CudaTensor,
+    ) {
+        let Layer { qkv, batch, layer, window, scale } = *call;
+        let (words, kv) = (&batch.layout, &self.kv);
+        let args = [
+            Arg::Ptr(qkv.at),
+            Arg::U32(qkv.cols as u32),
+            Arg::Ptr(kv.layer(layer)),
+            Arg::U64(kv.block_elements() as u64),
+            Arg::U32(kv.block_size as u32),
+            batch.word(words.positions),
+            batch.word(words.table_starts),
+            batch.word(words.tables),
+            batch.word(group.span_rows),
+            batch.word(group.span_numbers),
+            Arg::Ptr(self.spans),
+            Arg::U32(kv.kv_heads as u32),
+            window,
+            scale,
+        ];
+        let blocks = (kv.kv_heads * self.shape.query_parts(), group.spans);
+        let block = (ATTENTION_THREADS, self.shape.rows_shared_bytes());
+        self.launch_shared("attention_rows", blocks, block, &args);
+        let args = [
+            Arg::Ptr(self.spans),
+            batch.word(group.rows),
+            batch.word(group.starts),
+            batch.word(group.counts),
+            Arg::Ptr(out.at),
+            Arg::U32(heads as u32),
+        ];
+        let threads = self.shape.head_dim.next_multiple_of(32) as u32;
+        self.launch("attention_combine", (group.row_count, heads), threads, &args);
+    }
+
+    fn attend_tiles(&mut self, call: &Layer<'_>, tiles: &Tiles, out: &CudaTensor) {
+        let Layer { qkv, batch, layer, window, scale } = *call;
+        let (words, kv) = (&batch.layout, &self.kv);
+        let args = [
+            Arg::Ptr(qkv.at),
+            Arg::U32(qkv.cols as u32),
+            Arg::Ptr(kv.layer(layer)),
+            Arg::U64(kv.block_elements() as u64),
+            Arg::U32(kv.block_size as u32),
+            batch.word(tiles.sequences),
+            batch.word(words.tables),
+            batch.word(tiles.tile_sequences),
+            batch.word(tiles.tile_numbers),
+            Arg::Ptr(out.at),
+            Arg::U32(kv.kv_heads as u32),
+            window,
+            scale,
+        ];
+        let block = (ATTENTION_THREADS, self.shape.tiles_shared_bytes());
+        self.launch_shared("attention_prefill", (kv.kv_heads, tiles.tiles), block, &args);
+    }
+}

@@ -1,0 +1,247 @@
+//! What kernels need to know of a batch, as words in device memory that are uploaded once a step.
+
+use super::driver::KernelShape;
+use crate::SeqRows;
+use std::ops::Range;
+
+/// Pairs of row and query head that a block of `attention_prefill` computes.
+pub(super) const TILE: usize = 64;
+/// Most spans of rows computed before they are put together: there is memory for the results of so many.
+pub(super) const SPANS_MAX: usize = 4096;
+
+/// How rows are cut up.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cut {
+    pub(super) shape: KernelShape,
+    pub(super) block_size: usize,
+    /// Positions of a span.
+    pub(super) span: usize,
+    /// Only so many positions back are seen; 0 for all.
+    pub(super) window: usize,
+    /// Whether every row is computed by itself.
+    pub(super) exact: bool,
+}
+
+/// Rows of single sequences that are computed by spans, and put together: indices into the words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SpanGroup {
+    pub(super) span_rows: usize,
+    pub(super) span_numbers: usize,
+    pub(super) spans: usize,
+    pub(super) rows: usize,
+    pub(super) starts: usize,
+    pub(super) counts: usize,
+    pub(super) row_count: usize,
+}
+
+/// Tiles of sequences with several rows: indices into the words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Tiles {
+    pub(super) sequences: usize,
+    pub(super) tile_sequences: usize,
+    pub(super) tile_numbers: usize,
+    pub(super) tiles: usize,
+}
+
+/// Which words mean what. All indices are into `words`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub(super) words: Vec<u32>,
+    /// Position of each row.
+    pub(super) positions: usize,
+    /// Block times block size plus slot of each row.
+    pub(super) places: usize,
+    /// Where each row's block table starts in `tables`.
+    pub(super) table_starts: usize,
+    pub(super) tables: usize,
+    pub(super) groups: Vec<SpanGroup>,
+    pub(super) tiles: Option<Tiles>,
+}
+
+/// Words being laid out.
+#[derive(Default)]
+struct Words(Vec<u32>);
+
+impl Words {
+    fn put(&mut self, words: impl IntoIterator<Item = usize>) -> usize {
+        let at = self.0.len();
+        self.0
+            .extend(words.into_iter().map(|word| u32::try_from(word).expect("counts fit 32 bits")));
+        at
+    }
+}
+
+/// Lays out a batch of `rows` rows, not all of which need belong to a sequence.
+pub(super) fn lay_out(seqs: &[SeqRows], rows: usize, cut: Cut) -> Layout {
+    let (mut positions, mut places, mut table_starts) =
+        (vec![0; rows], vec![0; rows], vec![0; rows]);
+    let mut tables = Vec::new();
+    let mut starts = Vec::with_capacity(seqs.len());
+    for seq in seqs {
+        starts.push(tables.len());
+        for row in seq.rows.clone() {
+            let position = seq.first_pos as usize + row - seq.rows.start;
+            positions[row] = position;
+            let block = seq.table[position / cut.block_size].0 as usize;
+            places[row] = block * cut.block_size + position % cut.block_size;
+            table_starts[row] = tables.len();
+        }
+        tables.extend(seq.table.iter().map(|block| block.0 as usize));
+    }
+    let mut words = Words::default();
+    let single = |seq: &&SeqRows| cut.exact || seq.rows.len() == 1;
+    let rows_alone = seqs.iter().filter(single).flat_map(|seq| seq.rows.clone());
+    let groups = span_groups(rows_alone, &positions, cut, &mut words);
+    let tiles = tiles(seqs, &starts, cut, &mut words);
+    Layout {
+        positions: words.put(positions),
+        places: words.put(places),
+        table_starts: words.put(table_starts),
+        tables: words.put(tables),
+        groups,
+        tiles,
+        words: words.0,
+    }
+}
+
+/// Spans of a row at `position`.
+fn spans_of(position: usize, cut: Cut) -> Range<usize> {
+    let first_seen = if cut.window == 0 { 0 } else { (position + 1).saturating_sub(cut.window) };
+    first_seen / cut.span..position / cut.span + 1
+}
+
+fn span_groups(
+    rows: impl Iterator<Item = usize>,
+    positions: &[usize],
+    cut: Cut,
+    words: &mut Words,
+) -> Vec<SpanGroup> {
+    let mut groups = Vec::new();
+    let mut group: Vec<(usize, Range<usize>)> = Vec::new();
+    let mut held = 0;
+    for row in rows {
+        let spans = spans_of(positions[row], cut);
+        if held + spans.len() > SPANS_MAX && !group.is_empty() {
+            groups.push(span_group(&group, words));
+            group.clear();
+            held = 0;
+        }
+        held += spans.len();
+        group.push((row, spans));
+    }
+    if !group.is_empty() {
+        groups.push(span_group(&group, words));
+    }
+    groups
+}
+
+fn span_group(rows: &[(usize, Range<usize>)], words: &mut Words) -> SpanGroup {
+    let spans = || rows.iter().flat_map(|(row, spans)| spans.clone().map(move |span| (*row, span)));
+    let starts = rows.iter().scan(0, |next, (_, spans)| {
+        let start = *next;
+        *next += spans.len();
+        Some(start)
+    });
+    SpanGroup {
+        span_rows: words.put(spans().map(|(row, _)| row)),
+        span_numbers: words.put(spans().map(|(_, span)| span)),
+        spans: spans().count(),
+        rows: words.put(rows.iter().map(|(row, _)| *row)),
+        starts: words.put(starts),
+        counts: words.put(rows.iter().map(|(_, spans)| spans.len())),
+        row_count: rows.len(),
+    }
+}
+
+fn tiles(seqs: &[SeqRows], starts: &[usize], cut: Cut, words: &mut Words) -> Option<Tiles> {
+    let several = |(seq, _): &(&SeqRows, &usize)| !cut.exact && seq.rows.len() > 1;
+    let seqs: Vec<_> = seqs.iter().zip(starts).filter(several).collect();
+    let tiles: Vec<(usize, usize)> = seqs
+        .iter()
+        .enumerate()
+        .flat_map(|(number, (seq, _))| {
+            let tiles = (seq.rows.len() * cut.shape.queries).div_ceil(TILE);
+            // Later tiles have more keys to go through: they start first.
+            (0..tiles).rev().map(move |tile| (number, tile))
+        })
+        .collect();
+    (!tiles.is_empty()).then(|| Tiles {
+        sequences: words.put(seqs.iter().flat_map(|(seq, start)| {
+            [seq.rows.start, seq.rows.len(), seq.first_pos as usize, **start]
+        })),
+        tile_sequences: words.put(tiles.iter().map(|(seq, _)| *seq)),
+        tile_numbers: words.put(tiles.iter().map(|(_, tile)| *tile)),
+        tiles: tiles.len(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tiercel_device::BlockId;
+
+    const CUT: Cut = Cut {
+        shape: KernelShape { head_dim: 64, queries: 3 },
+        block_size: 16,
+        span: 32,
+        window: 0,
+        exact: false,
+    };
+
+    fn seq(rows: Range<usize>, first_pos: u32, table: &[u32]) -> SeqRows {
+        SeqRows { rows, first_pos, table: table.iter().copied().map(BlockId).collect() }
+    }
+
+    fn words(layout: &Layout, at: usize, len: usize) -> &[u32] {
+        &layout.words[at..at + len]
+    }
+
+    #[test]
+    fn every_row_knows_its_position_its_place_and_its_table() {
+        let layout = lay_out(&[seq(0..1, 17, &[7, 3]), seq(1..3, 15, &[5, 9])], 3, CUT);
+        assert_eq!(words(&layout, layout.positions, 3), [17, 15, 16]);
+        assert_eq!(words(&layout, layout.places, 3), [3 * 16 + 1, 5 * 16 + 15, 9 * 16]);
+        assert_eq!(words(&layout, layout.table_starts, 3), [0, 2, 2]);
+        assert_eq!(words(&layout, layout.tables, 4), [7, 3, 5, 9]);
+    }
+
+    #[test]
+    fn single_rows_go_by_spans_and_several_by_tiles() {
+        let table: Vec<u32> = (0..10).collect();
+        let seqs = [seq(0..1, 70, &table), seq(1..51, 0, &table), seq(51..52, 31, &table)];
+        let layout = lay_out(&seqs, 52, CUT);
+        let [group] = &layout.groups[..] else { panic!("one group: {:?}", layout.groups) };
+        assert_eq!(words(&layout, group.span_rows, group.spans), [0, 0, 0, 51]);
+        assert_eq!(words(&layout, group.span_numbers, group.spans), [0, 1, 2, 0]);
+        assert_eq!(words(&layout, group.rows, 2), [0, 51]);
+        assert_eq!(
+            (words(&layout, group.starts, 2), words(&layout, group.counts, 2)),
+            (&[0, 3][..], &[3, 1][..])
+        );
+        let tiles = layout.tiles.as_ref().expect("50 rows of 3 query heads");
+        assert_eq!(words(&layout, tiles.sequences, 4), [1, 50, 0, 10]);
+        assert_eq!(words(&layout, tiles.tile_numbers, tiles.tiles), [2, 1, 0]);
+        let exact = lay_out(&seqs, 52, Cut { exact: true, ..CUT });
+        assert_eq!((exact.tiles, exact.groups[0].row_count), (None, 52));
+    }
+
+    #[test]
+    fn spans_before_the_window_are_left_out() {
+        let windowed = Cut { window: 32, ..CUT };
+        assert_eq!(spans_of(95, windowed), 2..3);
+        assert_eq!(spans_of(96, windowed), 2..4);
+        assert_eq!(spans_of(5, windowed), 0..1);
+    }
+
+    #[test]
+    fn no_more_spans_are_under_way_than_there_is_memory_for() {
+        let table: Vec<u32> = (0..4000).collect();
+        let seqs: Vec<SeqRows> =
+            (0..5).map(|row| seq(row..row + 1, 63_999 - row as u32 % 2, &table)).collect();
+        let layout = lay_out(&seqs, 5, CUT);
+        let spans: Vec<usize> = layout.groups.iter().map(|group| group.spans).collect();
+        assert_eq!(spans, [4000, 4000, 2000]);
+        let rows: usize = layout.groups.iter().map(|group| group.row_count).sum();
+        assert_eq!(rows, 5);
+    }
+}

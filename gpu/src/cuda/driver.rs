@@ -1,0 +1,180 @@
+//! What the op set needs of a GPU: memory, launches, matrix products, and waiting. The real one is
+//! [`CudaDriver`](super::CudaDriver); tests run the same launches on an emulator.
+
+use tiercel_device::StepError;
+
+/// An address in device memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DevicePtr(pub u64);
+
+impl DevicePtr {
+    /// The address `bytes` further on.
+    #[must_use]
+    pub fn add(self, bytes: usize) -> DevicePtr {
+        DevicePtr(self.0 + bytes as u64)
+    }
+}
+
+/// An argument of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Arg {
+    /// A pointer; the null pointer for `DevicePtr(0)`.
+    Ptr(DevicePtr),
+    /// `u32`.
+    U32(u32),
+    /// `u64`.
+    U64(u64),
+    /// `float`.
+    F32(f32),
+}
+
+impl Arg {
+    /// The argument's bytes, as the kernel reads them from the start of the array.
+    pub fn bytes(self) -> [u8; 8] {
+        match self {
+            Arg::Ptr(DevicePtr(value)) | Arg::U64(value) => value.to_ne_bytes(),
+            Arg::U32(value) => u64::from(value).to_le().to_ne_bytes(),
+            Arg::F32(value) => u64::from(value.to_bits()).to_le().to_ne_bytes(),
+        }
+    }
+}
+
+/// A launch of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Launch<'a> {
+    /// Its name in the source.
+    pub kernel: &'static str,
+    /// Blocks of threads in x and y; neither is 0, y is at most 65,535.
+    pub grid: (u32, u32),
+    /// Threads of a block, whole warps.
+    pub threads: u32,
+    /// Shared memory of a block, bytes.
+    pub shared_bytes: u32,
+    /// Arguments in the order of the source.
+    pub args: &'a [Arg],
+}
+
+/// `out = x · wᵀ`: `w` is `[n, k]`, `x` is `[m, k]`, both bf16 and row-major, `out` is `[m, n]`. Sums are f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Product {
+    /// Weights.
+    pub w: DevicePtr,
+    /// Activations.
+    pub x: DevicePtr,
+    /// Result.
+    pub out: DevicePtr,
+    /// Rows of activations; at least 1.
+    pub m: usize,
+    /// Output features.
+    pub n: usize,
+    /// Input features.
+    pub k: usize,
+    /// Whether the result stays f32; otherwise it is rounded to bf16.
+    pub wide: bool,
+}
+
+/// The parts of a model's shape that attention kernels are compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KernelShape {
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Query heads per key head.
+    pub queries: usize,
+}
+
+/// A GPU with one compute stream: everything is done in the order it was asked for. Memory lives as long as the driver.
+pub trait Driver: Send + 'static {
+    /// Positions that [`ATTENTION_ROWS`](super::kernels) sums up at once; the kernels are compiled for it.
+    fn span(&self) -> usize;
+    /// Compiles or loads the kernels for a model.
+    ///
+    /// # Errors
+    /// [`CudaError::Compile`] with the compiler's own words.
+    fn load(&mut self, shape: KernelShape) -> Result<(), CudaError>;
+    /// Allocates memory, aligned to 256 bytes. Its content is undefined.
+    ///
+    /// # Errors
+    /// [`CudaError::Memory`].
+    fn allocate(&mut self, bytes: usize) -> Result<DevicePtr, CudaError>;
+    /// Copies to the device. `bytes` may be reused at once.
+    ///
+    /// # Errors
+    /// [`CudaError::Lost`] or [`CudaError::Copy`].
+    fn upload(&mut self, to: DevicePtr, bytes: &[u8]) -> Result<(), CudaError>;
+    /// Waits for all that was asked for and copies from the device.
+    ///
+    /// # Errors
+    /// [`CudaError::Lost`] or [`CudaError::Copy`].
+    fn download(&mut self, from: DevicePtr, bytes: &mut [u8]) -> Result<(), CudaError>;
+    /// Launches a kernel of the last [`Driver::load`].
+    ///
+    /// # Errors
+    /// [`CudaError::Launch`] if it was not accepted.
+    fn launch(&mut self, launch: Launch<'_>) -> Result<(), CudaError>;
+    /// Multiplies matrices.
+    ///
+    /// # Errors
+    /// [`CudaError::Launch`] if it was not accepted.
+    fn multiply(&mut self, product: Product) -> Result<(), CudaError>;
+    /// Waits for all that was asked for.
+    ///
+    /// # Errors
+    /// [`CudaError::Lost`] if some of it went wrong.
+    fn wait(&mut self) -> Result<(), CudaError>;
+}
+
+/// What can go wrong with a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CudaError {
+    /// There is no GPU to use, or a library is missing.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The model does not fit the kernels.
+    #[error("the CUDA kernels cannot run this model: {0}; use --device cpu")]
+    Shape(String),
+    /// Out of device memory, or of pinned host memory.
+    #[error(
+        "{bytes} bytes of {what} memory could not be allocated ({why}); choose fewer KV blocks"
+    )]
+    Memory {
+        /// Bytes asked for.
+        bytes: usize,
+        /// `"device"` or `"pinned host"`.
+        what: &'static str,
+        /// What the driver said.
+        why: String,
+    },
+    /// A kernel was not compiled.
+    #[error("the kernels of {unit} could not be compiled for {arch}: {log}")]
+    Compile {
+        /// Source file.
+        unit: String,
+        /// Architecture.
+        arch: String,
+        /// What the compiler said.
+        log: String,
+    },
+    /// A launch was not accepted; what was launched before is not affected.
+    #[error("{kernel} could not be launched: {why}")]
+    Launch {
+        /// Which kernel.
+        kernel: String,
+        /// What the driver said.
+        why: String,
+    },
+    /// A copy was not accepted.
+    #[error("a copy could not be started: {0}")]
+    Copy(String),
+    /// Something that was accepted went wrong: nothing on the device can be used any more.
+    #[error("{0}")]
+    Lost(String),
+}
+
+impl From<CudaError> for StepError {
+    fn from(error: CudaError) -> StepError {
+        match error {
+            CudaError::Lost(why) => StepError::DeviceLost(why),
+            other => StepError::Failed(other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! An NVIDIA GPU as a device: bf16 weights, paged attention on kernels of the project's own, block copies on a
+//! stream of their own.
+//!
+//! | module | job |
+//! |---|---|
+//! | `driver` | what is needed of a GPU, as a trait, and what can go wrong with one |
+//! | `kernels` | the sources below `gpu/kernels`, and what each is compiled with |
+//! | `ops`, `attention` | the [`Ops`](crate::Ops) implementation: checks shapes, launches |
+//! | `batch`, `words` | what kernels need to know of a batch, and where it is |
+//! | `memory` | weights, activations and KV blocks in device memory |
+//! | `weights` | from a file's encoding to bf16 |
+//! | `copier` | block copies between the tiers |
+//!
+//! Everything but the driver runs without a GPU too: `gpu/emulated` runs the same kernels on the host.
+
+mod attention;
+mod batch;
+mod copier;
+mod driver;
+mod kernels;
+mod memory;
+mod ops;
+mod weights;
+mod words;
+
+pub use copier::{CopyDriver, CudaCopier};
+pub use driver::{Arg, CudaError, DevicePtr, Driver, KernelShape, Launch, Product};
+pub use kernels::{ATTENTION_PREFILL, ATTENTION_ROWS, KV_WRITE, ROWS, SPAN, Unit};
+pub use memory::{CudaKv, CudaMatrix, CudaRope, CudaTensor, CudaVector};
+pub use ops::{CudaBatch, CudaOps, CudaOptions};

@@ -1,0 +1,400 @@
+//! The [`Ops`] implementation: checks shapes, then launches.
+//!
+//! Launches are asynchronous. The first that is not accepted is kept as a fault, what comes after it is left out, and
+//! [`Ops::finish`] tells it at the end of the step.
+
+use super::batch::{Layout, SPANS_MAX};
+use super::driver::{Arg, CudaError, DevicePtr, Driver, KernelShape, Launch, Product};
+use super::kernels::row_threads;
+use super::memory::{CudaKv, CudaMatrix, CudaRope, CudaTensor, CudaVector};
+use super::weights;
+use super::words::Words;
+use crate::cpu::{Pool, Rope};
+use crate::{AttentionShape, MatrixPart, OpError, Ops, SeqRows, TensorUse, WeightFormat};
+use half::bf16;
+use std::ops::Range;
+use tiercel_device::{StepError, TokenId};
+
+/// A batch on the device.
+#[derive(Debug)]
+pub struct CudaBatch {
+    pub(super) layout: Layout,
+    /// Where the layout's words are.
+    pub(super) words: DevicePtr,
+}
+
+impl CudaBatch {
+    pub(super) fn word(&self, index: usize) -> Arg {
+        Arg::Ptr(self.words.add(index * 4))
+    }
+}
+
+/// How a GPU computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CudaOptions {
+    /// Whether a row's result never depends on how its prompt was cut: slower prefill, same text bit for bit.
+    pub exact: bool,
+    /// Threads that sample on the host.
+    pub threads: usize,
+}
+
+/// The compute side of a GPU.
+pub struct CudaOps<D> {
+    pub(super) driver: D,
+    pub(super) kv: CudaKv,
+    pub(super) shape: KernelShape,
+    pub(super) exact: bool,
+    /// Results of spans, `[span][query head][head_dim + 2]`.
+    pub(super) spans: DevicePtr,
+    pool: Pool,
+    words: Words,
+    fault: Option<CudaError>,
+}
+
+impl<D: Driver> CudaOps<D> {
+    /// Loads the kernels for a model whose keys and values are in `kv`.
+    ///
+    /// # Errors
+    /// [`CudaError`] for shapes without kernels, kernels that do not compile, and too little memory.
+    pub fn new(
+        mut driver: D,
+        kv: CudaKv,
+        queries: usize,
+        options: CudaOptions,
+    ) -> Result<CudaOps<D>, CudaError> {
+        let shape = KernelShape { head_dim: kv.head_dim, queries };
+        shape.check()?;
+        driver.load(shape)?;
+        let heads = kv.kv_heads * queries;
+        let spans = driver.allocate(SPANS_MAX * heads * (kv.head_dim + 2) * 4)?;
+        let pool = Pool::start(options.threads)
+            .map_err(|error| CudaError::Unavailable(error.to_string()))?;
+        Ok(CudaOps {
+            words: Words::new(&mut driver)?,
+            exact: options.exact || !shape.has_tiles(),
+            driver,
+            kv,
+            shape,
+            spans,
+            pool,
+            fault: None,
+        })
+    }
+
+    /// Writes rows of a tensor, for checks.
+    ///
+    /// # Errors
+    /// [`CudaError`] of the device.
+    pub fn write(&mut self, tensor: &mut CudaTensor, values: &[f32]) -> Result<(), CudaError> {
+        tensor.set_rows(values.len() / tensor.cols);
+        let bytes: Vec<u8> = match tensor.wide {
+            true => values.iter().flat_map(|value| value.to_ne_bytes()).collect(),
+            false => values.iter().flat_map(|v| bf16::from_f32(*v).to_ne_bytes()).collect(),
+        };
+        self.driver.upload(tensor.at, &bytes)
+    }
+
+    /// Reads the rows of a tensor, for checks.
+    ///
+    /// # Errors
+    /// [`CudaError`] of the device, or of a launch before.
+    pub fn read(&mut self, tensor: &CudaTensor) -> Result<Vec<f32>, CudaError> {
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        let mut bytes = vec![0; tensor.rows * tensor.row_bytes()];
+        self.driver.download(tensor.at, &mut bytes)?;
+        Ok(match tensor.wide {
+            true => {
+                let values = bytes.chunks_exact(4);
+                values.map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect()
+            }
+            false => {
+                let values = bytes.chunks_exact(2);
+                values.map(|b| bf16::from_ne_bytes([b[0], b[1]]).to_f32()).collect()
+            }
+        })
+    }
+
+    /// Does something unless something before it went wrong.
+    pub(super) fn attempt(&mut self, what: impl FnOnce(&mut D) -> Result<(), CudaError>) {
+        if self.fault.is_none() {
+            self.fault = what(&mut self.driver).err();
+        }
+    }
+
+    pub(super) fn launch(
+        &mut self,
+        kernel: &'static str,
+        blocks: (usize, usize),
+        threads: u32,
+        args: &[Arg],
+    ) {
+        self.launch_shared(kernel, blocks, (threads, 0), args);
+    }
+
+    pub(super) fn launch_shared(
+        &mut self,
+        kernel: &'static str,
+        blocks: (usize, usize),
+        (threads, shared_bytes): (u32, u32),
+        args: &[Arg],
+    ) {
+        if blocks.0 > 0 && blocks.1 > 0 {
+            let grid = (blocks.0 as u32, blocks.1 as u32);
+            self.attempt(|driver| {
+                driver.launch(Launch { kernel, grid, threads, shared_bytes, args })
+            });
+        }
+    }
+
+    /// Uploads words that are needed until the end of the step.
+    fn put(&mut self, words: impl IntoIterator<Item = u32>) -> DevicePtr {
+        let words: Vec<u32> = words.into_iter().collect();
+        self.put_words(&words)
+    }
+
+    fn put_words(&mut self, words: &[u32]) -> DevicePtr {
+        let mut at = DevicePtr::default();
+        let arena = &mut self.words;
+        if self.fault.is_none() {
+            match arena.put(&mut self.driver, words) {
+                Ok(place) => at = place,
+                Err(error) => self.fault = Some(error),
+            }
+        }
+        at
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Result<DevicePtr, OpError> {
+        let failed = |error: CudaError| OpError::Memory { bytes, why: error.to_string() };
+        self.driver.allocate(bytes.max(1)).map_err(failed)
+    }
+
+    fn upload_floats(&mut self, values: &[f32]) -> Result<DevicePtr, OpError> {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
+        let at = self.allocate(bytes.len())?;
+        self.driver.upload(at, &bytes).map_err(|error| OpError::Device(error.to_string()))?;
+        Ok(at)
+    }
+}
+
+impl<D: Driver> Ops for CudaOps<D> {
+    type Matrix = CudaMatrix;
+    type Vector = CudaVector;
+    type Tensor = CudaTensor;
+    type Rope = CudaRope;
+    type Batch = CudaBatch;
+
+    fn matrix(
+        &mut self,
+        parts: &[MatrixPart<'_>],
+        _format: WeightFormat,
+    ) -> Result<CudaMatrix, OpError> {
+        weights::upload(&mut self.driver, parts)
+    }
+
+    fn describe(&self, _matrix: &CudaMatrix) -> String {
+        "bf16".to_owned()
+    }
+
+    fn vector(&mut self, values: &[f32]) -> Result<CudaVector, OpError> {
+        Ok(CudaVector { at: self.upload_floats(values)?, len: values.len() })
+    }
+
+    fn tensor(
+        &mut self,
+        max_rows: usize,
+        cols: usize,
+        holds: TensorUse,
+    ) -> Result<CudaTensor, OpError> {
+        if !cols.is_multiple_of(8) && holds != TensorUse::Logits {
+            let why = format!("activations of {cols} columns, where a multiple of 8 is needed");
+            return Err(OpError::Device(why));
+        }
+        let wide = holds != TensorUse::Activations;
+        let mut tensor = CudaTensor { at: DevicePtr::default(), max_rows, rows: 0, cols, wide };
+        tensor.at = self.allocate(max_rows * tensor.row_bytes())?;
+        Ok(tensor)
+    }
+
+    fn rope(
+        &mut self,
+        inv_freq: &[f32],
+        attention_factor: f32,
+        max_positions: usize,
+    ) -> Result<CudaRope, OpError> {
+        let table = Rope::new(inv_freq, attention_factor, max_positions);
+        Ok(CudaRope {
+            cosines: self.upload_floats(&table.cos)?,
+            sines: self.upload_floats(&table.sin)?,
+            half: table.half,
+        })
+    }
+
+    fn batch(&mut self, seqs: &[SeqRows], shapes: &[AttentionShape]) -> CudaBatch {
+        let layout = self.lay_out(seqs, shapes);
+        let words = self.put_words(&layout.words);
+        CudaBatch { layout, words }
+    }
+
+    fn embed(&mut self, table: &CudaMatrix, tokens: &[TokenId], out: &mut CudaTensor) {
+        assert_eq!((table.k, true), (out.cols, out.wide), "embedding width, output columns");
+        out.set_rows(tokens.len());
+        let tokens_at = self.put(tokens.iter().copied());
+        let args =
+            [Arg::Ptr(out.at), Arg::Ptr(table.at), Arg::Ptr(tokens_at), Arg::U32(out.cols as u32)];
+        self.launch("embed", (tokens.len(), 1), row_threads(out.cols), &args);
+    }
+
+    fn linear(
+        &mut self,
+        w: &CudaMatrix,
+        bias: Option<&CudaVector>,
+        x: &CudaTensor,
+        out: &mut CudaTensor,
+    ) {
+        assert_eq!((w.k, w.n), (x.cols, out.cols), "linear: [n, k] and the tensors' columns");
+        assert!(!x.wide && !(out.wide && bias.is_some()), "products are of bf16");
+        out.set_rows(x.rows);
+        if x.rows == 0 {
+            return;
+        }
+        let (m, n, k, wide) = (x.rows, w.n, w.k, out.wide);
+        let product = Product { w: w.at, x: x.at, out: out.at, m, n, k, wide };
+        self.attempt(|driver| driver.multiply(product));
+        if let Some(bias) = bias {
+            assert_eq!(bias.len, n, "bias and output features");
+            let args = [Arg::Ptr(out.at), Arg::Ptr(bias.at), Arg::U32(n as u32)];
+            self.launch("add_bias", (m, 1), row_threads(n), &args);
+        }
+    }
+
+    fn add_rms_norm(
+        &mut self,
+        residual: &mut CudaTensor,
+        delta: Option<&CudaTensor>,
+        weight: &CudaVector,
+        eps: f32,
+        out: &mut CudaTensor,
+    ) {
+        let cols = residual.cols;
+        assert_eq!((cols, cols), (out.cols, weight.len), "norm widths");
+        assert!(residual.wide && !out.wide, "the residual is f32, what is normed bf16");
+        if let Some(delta) = delta {
+            let shape = (delta.rows, delta.cols, delta.wide);
+            assert_eq!(shape, (residual.rows, cols, false), "residual and delta");
+        }
+        out.set_rows(residual.rows);
+        let args = [
+            Arg::Ptr(residual.at),
+            Arg::Ptr(delta.map_or(DevicePtr::default(), |delta| delta.at)),
+            Arg::Ptr(weight.at),
+            Arg::F32(eps),
+            Arg::U32(cols as u32),
+            Arg::Ptr(out.at),
+        ];
+        let threads = row_threads(cols);
+        self.launch_shared("add_rms_norm", (residual.rows, 1), (threads, threads / 32 * 4), &args);
+    }
+
+    fn head_rms_norm(
+        &mut self,
+        qkv: &mut CudaTensor,
+        heads: Range<usize>,
+        shape: &AttentionShape,
+        weight: &CudaVector,
+        eps: f32,
+    ) {
+        let dim = shape.head_dim;
+        assert_eq!((qkv.cols, weight.len), (shape.qkv_cols(), dim), "head norm widths");
+        let args = [
+            Arg::Ptr(qkv.at),
+            Arg::U32(qkv.cols as u32),
+            Arg::U32((heads.start * dim) as u32),
+            Arg::U32(heads.len() as u32),
+            Arg::U32(dim as u32),
+            Arg::Ptr(weight.at),
+            Arg::F32(eps),
+        ];
+        // A warp for each head, four in a block.
+        self.launch("head_rms_norm", (qkv.rows, heads.len().div_ceil(4)), 128, &args);
+    }
+
+    fn rope_kv_write(
+        &mut self,
+        qkv: &mut CudaTensor,
+        rope: &CudaRope,
+        shape: &AttentionShape,
+        layer: usize,
+        batch: &CudaBatch,
+    ) {
+        self.check_attention(qkv, shape);
+        assert_eq!(rope.half * 2, shape.head_dim, "rotary and head widths");
+        let args = [
+            Arg::Ptr(qkv.at),
+            Arg::Ptr(rope.cosines),
+            Arg::Ptr(rope.sines),
+            batch.word(batch.layout.positions),
+            batch.word(batch.layout.places),
+            Arg::Ptr(self.kv.layer(layer)),
+            Arg::U64(self.kv.block_elements() as u64),
+            Arg::U32(self.kv.block_size as u32),
+            Arg::U32(shape.heads as u32),
+            Arg::U32(shape.kv_heads as u32),
+            Arg::U32(shape.head_dim as u32),
+        ];
+        self.launch("rope_kv_write", (qkv.rows, 1), row_threads(qkv.cols), &args);
+    }
+
+    fn attention(
+        &mut self,
+        qkv: &CudaTensor,
+        shape: &AttentionShape,
+        layer: usize,
+        batch: &CudaBatch,
+        out: &mut CudaTensor,
+    ) {
+        self.check_attention(qkv, shape);
+        assert_eq!(out.cols, shape.heads * shape.head_dim, "attention output columns");
+        out.set_rows(qkv.rows);
+        self.attend(qkv, shape, layer, batch, out);
+    }
+
+    fn silu_mul(&mut self, gate_up: &CudaTensor, out: &mut CudaTensor) {
+        let cols = out.cols;
+        assert_eq!(gate_up.cols, cols * 2, "gate and up columns");
+        out.set_rows(gate_up.rows);
+        let args = [Arg::Ptr(gate_up.at), Arg::Ptr(out.at), Arg::U32(cols as u32)];
+        let parts = cols.div_ceil(8 * 256);
+        self.launch("silu_mul", (gate_up.rows, parts), row_threads(cols), &args);
+    }
+
+    fn gather_rows(&mut self, x: &CudaTensor, rows: &[usize], out: &mut CudaTensor) {
+        assert_eq!((x.cols, x.wide), (out.cols, out.wide), "gather widths");
+        assert!(rows.iter().all(|row| *row < x.rows), "rows {rows:?} of {}", x.rows);
+        out.set_rows(rows.len());
+        let which = self.put(rows.iter().map(|row| *row as u32));
+        let words = (x.row_bytes() / 16) as u32;
+        let args = [Arg::Ptr(x.at), Arg::Ptr(which), Arg::Ptr(out.at), Arg::U32(words)];
+        self.launch("gather_rows", (rows.len(), 1), row_threads(words as usize * 8), &args);
+    }
+
+    fn for_each_row(&mut self, x: &mut CudaTensor, each: &(dyn Fn(usize, &mut [f32]) + Sync)) {
+        assert!(x.wide, "only f32 is read by the host");
+        match self.read(x) {
+            Ok(mut values) => self.pool.rows(&mut values, x.cols, 1, each),
+            Err(error) => self.fault = Some(error),
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), StepError> {
+        // Also after a fault: what was launched before it still uses the activations.
+        let ended = self.driver.wait();
+        self.words.clear();
+        match (ended, self.fault.take()) {
+            (Ok(()), None) => Ok(()),
+            (Err(error), _) | (Ok(()), Some(error)) => Err(error.into()),
+        }
+    }
+}

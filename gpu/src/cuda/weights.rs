@@ -1,0 +1,76 @@
+//! Weights of a file as bf16 in device memory, through a buffer of a few megabytes.
+
+use super::driver::{DevicePtr, Driver};
+use super::memory::CudaMatrix;
+use crate::ggml::dequantize_row;
+use crate::{MatrixPart, OpError, SourceType};
+use half::bf16;
+
+/// Bytes converted before they are uploaded: enough for the link's full speed.
+const CHUNK_BYTES: usize = 16 << 20;
+
+/// Uploads stacked parts.
+pub(super) fn upload<D: Driver>(
+    driver: &mut D,
+    parts: &[MatrixPart<'_>],
+) -> Result<CudaMatrix, OpError> {
+    let k = parts.first().map_or(0, |part| part.k);
+    for part in parts {
+        check(part, k)?;
+    }
+    let n = parts.iter().map(|part| part.n).sum();
+    let at = driver.allocate(n * k * 2).map_err(|error| no_memory(n * k * 2, &error))?;
+    let mut to = at;
+    for part in parts {
+        upload_part(driver, part, to)?;
+        to = to.add(part.n * k * 2);
+    }
+    Ok(CudaMatrix { at, n, k })
+}
+
+fn check(part: &MatrixPart<'_>, k: usize) -> Result<(), OpError> {
+    if part.k != k {
+        return Err(OpError::Width(k, part.k));
+    }
+    if !k.is_multiple_of(8) {
+        return Err(OpError::Device(format!(
+            "rows of {k} weights, where a multiple of 8 is needed"
+        )));
+    }
+    let expected = part.source.matrix_bytes(part.n, k)?;
+    if part.bytes.len() != expected {
+        let (n, encoding, actual) = (part.n, part.source, part.bytes.len());
+        return Err(OpError::Size { n, k, encoding, expected, actual });
+    }
+    Ok(())
+}
+
+fn upload_part<D: Driver>(
+    driver: &mut D,
+    part: &MatrixPart<'_>,
+    to: DevicePtr,
+) -> Result<(), OpError> {
+    let failed = |error| no_memory(part.n * part.k * 2, &error);
+    if part.source == SourceType::Bf16 && part.row_order.is_none() {
+        return driver.upload(to, part.bytes).map_err(failed);
+    }
+    let row_bytes = part.bytes.len() / part.n.max(1);
+    let rows_at_once = (CHUNK_BYTES / (part.k * 2)).max(1);
+    let mut values = vec![0.0; part.k];
+    let mut chunk: Vec<u8> = Vec::with_capacity(rows_at_once.min(part.n) * part.k * 2);
+    for first in (0..part.n).step_by(rows_at_once) {
+        chunk.clear();
+        for row in first..part.n.min(first + rows_at_once) {
+            let from = part.row_order.as_ref().map_or(row, |order| order[row] as usize);
+            let bytes = &part.bytes[from * row_bytes..(from + 1) * row_bytes];
+            dequantize_row(part.source, bytes, &mut values);
+            chunk.extend(values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()));
+        }
+        driver.upload(to.add(first * part.k * 2), &chunk).map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn no_memory(bytes: usize, error: &super::CudaError) -> OpError {
+    OpError::Memory { bytes, why: error.to_string() }
+}
