@@ -85,7 +85,7 @@ const fn int(low: u64, high: u64) -> Kind {
 }
 
 const SOURCE: Kind = Kind::Text("a .gguf file, a Hugging Face directory, or hf:ORG/NAME[@REV]");
-const DEVICE: Kind = Kind::Text("auto, cpu or mock:PROFILE");
+const DEVICE: Kind = Kind::Text("auto, cpu, cuda, cuda:N or mock:PROFILE");
 const DAY_MS: u64 = 86_400_000;
 
 /// Every setting, in the order of the documentation.
@@ -93,11 +93,13 @@ const DAY_MS: u64 = 86_400_000;
 pub const FIELDS: &[Field] = &[
     named("model.source", "model", SOURCE, "Model to serve. Without it: SmolLM2-135M-Instruct, fetched once."),
     named("model.served_name", "served-name", Kind::Text("a name"), "Name clients use for the model; by default its own."),
-    named("model.weights", "weights", Kind::Choice(&["auto", "f32", "bf16", "q8_0", "native"]), "How weights are held in memory."),
+    named("model.weights", "weights", Kind::Choice(&["auto", "f32", "bf16", "q8_0", "native"]), "How weights are held in memory; a GPU holds bf16."),
     named("model.max_model_len", "max-model-len", int(0, 1 << 24), "Longest sequence (prompt + output), tokens; 0 takes the model's own limit."),
-    named("device.kind", "device", DEVICE, "What computes."),
+    named("device.kind", "device", DEVICE, "What computes: an NVIDIA GPU by its number, the CPU, or nothing (a model of a device); auto takes the first GPU if there is one."),
     named("device.threads", "threads", int(0, 1024), "Compute threads; 0 takes one per core."),
-    named("kv.type", "kv-type", Kind::Choice(&["f32", "f16", "bf16"]), "Element type of the KV cache."),
+    other("device.memory_percent", int(1, 100), "Share of a GPU's free memory that weights, activations and the KV cache may take together, percent."),
+    other("device.exact", Kind::Bool, "Whether a GPU computes every row as if it were alone: text is then the same bit for bit however a prompt is cut and whoever else is in the batch, and prompts are slower. The CPU always does."),
+    named("kv.type", "kv-type", Kind::Choice(&["f32", "f16", "bf16"]), "Element type of the KV cache; a GPU's is always bf16."),
     named("kv.cache_mib", "kv-cache-mib", int(0, 1 << 24), "Memory of the KV cache, MiB; 0 chooses by free memory."),
     named("kv.host_mib", "host-kv-mib", int(0, 1 << 24), "Memory of the host tier that preempted requests swap to, MiB; 0 for none."),
     named("kv.block_size", "block-size", int(8, 256), "Tokens per KV block; a multiple of 8."),

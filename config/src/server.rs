@@ -54,13 +54,23 @@ pub enum Weights {
 }
 
 /// Which device, and how much of it.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeviceSettings {
     /// Which device computes.
     pub kind: DeviceKind,
     /// Compute threads; 0 takes one per core.
     pub threads: u32,
+    /// Share of a GPU's free memory that may be used, percent.
+    pub memory_percent: u32,
+    /// Whether a GPU computes every row as if it were alone.
+    pub exact: bool,
+}
+
+impl Default for DeviceSettings {
+    fn default() -> Self {
+        DeviceSettings { kind: DeviceKind::Auto, threads: 0, memory_percent: 90, exact: false }
+    }
 }
 
 /// Which device computes.
@@ -72,6 +82,8 @@ pub enum DeviceKind {
     Auto,
     /// The CPU.
     Cpu,
+    /// An NVIDIA GPU, by its number.
+    Cuda(u32),
     /// A device that computes nothing and keeps the time of the named profile.
     Mock(String),
 }
@@ -83,10 +95,18 @@ impl TryFrom<String> for DeviceKind {
         match text.as_str() {
             "auto" => Ok(DeviceKind::Auto),
             "cpu" => Ok(DeviceKind::Cpu),
-            other => match other.strip_prefix("mock:") {
-                Some(profile) if !profile.is_empty() => Ok(DeviceKind::Mock(profile.to_owned())),
-                _ => Err(format!("\"{other}\" is no device: allowed is auto, cpu or mock:PROFILE")),
-            },
+            "cuda" => Ok(DeviceKind::Cuda(0)),
+            other => {
+                let gpu = other.strip_prefix("cuda:").and_then(|number| number.parse().ok());
+                let profile = other.strip_prefix("mock:").filter(|profile| !profile.is_empty());
+                gpu.map(DeviceKind::Cuda)
+                    .or_else(|| profile.map(|profile| DeviceKind::Mock(profile.to_owned())))
+                    .ok_or_else(|| {
+                        format!(
+                            "\"{other}\" is no device: allowed is auto, cpu, cuda, cuda:N or mock:PROFILE"
+                        )
+                    })
+            }
         }
     }
 }
@@ -96,6 +116,7 @@ impl From<DeviceKind> for String {
         match kind {
             DeviceKind::Auto => "auto".into(),
             DeviceKind::Cpu => "cpu".into(),
+            DeviceKind::Cuda(number) => format!("cuda:{number}"),
             DeviceKind::Mock(profile) => format!("mock:{profile}"),
         }
     }
@@ -183,9 +204,10 @@ impl ServerSettings {
     /// Names the first field that cannot be used, and what is allowed.
     pub fn check(&self) -> Result<(), SettingsError> {
         self.engine.check()?;
-        let integers: [(&'static str, u64); 12] = [
+        let integers: [(&'static str, u64); 13] = [
             ("model.max_model_len", self.model.max_model_len.into()),
             ("device.threads", self.device.threads.into()),
+            ("device.memory_percent", self.device.memory_percent.into()),
             ("kv.cache_mib", self.kv.cache_mib),
             ("kv.host_mib", self.kv.host_mib),
             ("kv.block_size", self.kv.block_size.into()),

@@ -2,10 +2,10 @@
 
 use crate::boot::BootError;
 use crate::text::Text;
-use tiercel_config::{KvElement, ServerSettings, Weights};
+use tiercel_config::{DeviceKind, KvElement, ServerSettings, Weights};
 use tiercel_device::{Clock, Device};
-use tiercel_gpu::{KvType, WeightFormat};
-use tiercel_model::load::{self, KvCapacity, LoadOptions};
+use tiercel_gpu::{KvType, WeightFormat, cuda};
+use tiercel_model::load::{self, DeviceChoice, KvCapacity, LoadOptions};
 use tiercel_model::source::{ResolvedModel, Resolver, Stop};
 use tiercel_model::weights::LoadProgress;
 use tokio::sync::oneshot;
@@ -44,7 +44,7 @@ pub(crate) async fn stopped<T>(
     ended.unwrap_or_else(|| Err(BootError::Model("stopped before it was loaded".into())))
 }
 
-/// Finds the model, fetches what is missing, and opens it on the CPU. Blocks.
+/// Finds the model, fetches what is missing, and opens it. Blocks.
 pub(crate) fn load(settings: &ServerSettings, stop: Stop) -> Result<Loaded, BootError> {
     let ResolvedModel { files, name } = resolve(settings.model.source.as_deref(), stop)?;
     tracing::info!(model = name, path = %files.path().display(), "loading");
@@ -81,9 +81,31 @@ pub(crate) fn verify_default(stop: Stop) -> Result<ResolvedModel, BootError> {
         .map_err(|error| BootError::Model(error.to_string()))
 }
 
+/// What computes. Without a word about it the first GPU does, if it can be used; if it cannot, why not is worth a line.
+fn device(settings: &ServerSettings) -> DeviceChoice {
+    let ordinal = match settings.device.kind {
+        DeviceKind::Cuda(ordinal) => ordinal,
+        DeviceKind::Auto if cuda::gpu_present() => match cuda::Context::open(0) {
+            Ok(_) => 0,
+            Err(error) => {
+                tracing::warn!("there is a GPU, but the CPU computes: {error}");
+                return DeviceChoice::Cpu;
+            }
+        },
+        DeviceKind::Auto | DeviceKind::Cpu | DeviceKind::Mock(_) => return DeviceChoice::Cpu,
+    };
+    DeviceChoice::Cuda {
+        ordinal,
+        memory_share: f64::from(settings.device.memory_percent) / 100.0,
+        exact: settings.device.exact,
+        kernels: Resolver::from_env().ok().map(|resolver| resolver.kernels_dir()),
+    }
+}
+
 fn options(settings: &ServerSettings) -> LoadOptions {
     let scheduler = &settings.engine.scheduler;
     LoadOptions {
+        device: device(settings),
         weights: match settings.model.weights {
             Weights::Auto => WeightFormat::Auto,
             Weights::F32 => WeightFormat::F32,

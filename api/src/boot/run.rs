@@ -122,7 +122,7 @@ async fn launch(
     let Loaded { device, text, model_name } = match &settings.device.kind {
         DeviceKind::Mock(profile) => mock::open(settings, profile, &app.clock)?,
         // `/health` answers meanwhile.
-        DeviceKind::Auto | DeviceKind::Cpu => {
+        DeviceKind::Auto | DeviceKind::Cpu | DeviceKind::Cuda(_) => {
             let (settings, stop) = (settings.clone(), stop.clone());
             model::beside(move || model::load(&settings, stop)).await?
         }

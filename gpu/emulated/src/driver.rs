@@ -56,11 +56,6 @@ impl EmulatedDriver {
         self
     }
 
-    /// A copy side for the memory of this device, with so much memory of its own. The device must outlive its copies.
-    pub fn copies(&self, host_bytes: usize) -> EmulatedCopies {
-        EmulatedCopies::new(host_bytes)
-    }
-
     /// Panics unless the bytes are all in one allocation.
     fn check(&self, at: DevicePtr, bytes: usize) {
         let held = self.memory.iter().any(|memory| {
@@ -97,6 +92,20 @@ impl EmulatedDriver {
 }
 
 impl Driver for EmulatedDriver {
+    type Copies = EmulatedCopies;
+
+    fn name(&self) -> String {
+        "emulated".to_owned()
+    }
+
+    fn free_bytes(&mut self) -> Result<u64, CudaError> {
+        Ok((self.limit_bytes - self.memory_bytes) as u64)
+    }
+
+    fn copies(&mut self, host_bytes: usize) -> Result<EmulatedCopies, CudaError> {
+        Ok(EmulatedCopies::new(host_bytes))
+    }
+
     fn span(&self) -> usize {
         SPAN
     }

@@ -1,6 +1,7 @@
 //! What the op set needs of a GPU: memory, launches, matrix products, and waiting. The real one is
 //! [`CudaDriver`](super::CudaDriver); tests run the same launches on an emulator.
 
+use super::copier::CopyDriver;
 use tiercel_device::StepError;
 
 /// An address in device memory.
@@ -10,7 +11,7 @@ pub struct DevicePtr(pub u64);
 impl DevicePtr {
     /// The address `bytes` further on.
     #[must_use]
-    pub fn add(self, bytes: usize) -> DevicePtr {
+    pub fn offset(self, bytes: usize) -> DevicePtr {
         DevicePtr(self.0 + bytes as u64)
     }
 }
@@ -84,6 +85,20 @@ pub struct KernelShape {
 
 /// A GPU with one compute stream: everything is done in the order it was asked for. Memory lives as long as the driver.
 pub trait Driver: Send + 'static {
+    /// Its copy side.
+    type Copies: CopyDriver;
+    /// What logs and metrics call it.
+    fn name(&self) -> String;
+    /// Memory that can be allocated, bytes.
+    ///
+    /// # Errors
+    /// [`CudaError::Lost`].
+    fn free_bytes(&mut self) -> Result<u64, CudaError>;
+    /// The copy side, with so much pinned host memory. It must be dropped before the driver is.
+    ///
+    /// # Errors
+    /// [`CudaError::Memory`].
+    fn copies(&mut self, host_bytes: usize) -> Result<Self::Copies, CudaError>;
     /// Positions that [`ATTENTION_ROWS`](super::kernels) sums up at once; the kernels are compiled for it.
     fn span(&self) -> usize;
     /// Compiles or loads the kernels for a model.

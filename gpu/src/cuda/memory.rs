@@ -89,11 +89,11 @@ impl CudaKv {
     /// Where the keys of a layer are in block 0; the values follow them.
     pub(super) fn layer(&self, layer: usize) -> DevicePtr {
         assert!(layer < self.layers, "layer {layer} of {}", self.layers);
-        self.at.add(layer * 2 * self.side() * 2)
+        self.at.offset(layer * 2 * self.side() * 2)
     }
 
     pub(super) fn block(&self, block: BlockId) -> DevicePtr {
         assert!(block.0 < self.blocks, "block {block} of {}", self.blocks);
-        self.at.add(block.0 as usize * self.block_bytes())
+        self.at.offset(block.0 as usize * self.block_bytes())
     }
 }

@@ -10,12 +10,14 @@
 //! | `memory` | weights, activations and KV blocks in device memory |
 //! | `weights` | from a file's encoding to bf16 |
 //! | `copier` | block copies between the tiers |
+//! | `device` | the driver of a real GPU |
 //!
 //! Everything but the driver runs without a GPU too: `gpu/emulated` runs the same kernels on the host.
 
 mod attention;
 mod batch;
 mod copier;
+mod device;
 mod driver;
 mod kernels;
 mod memory;
@@ -24,6 +26,7 @@ mod weights;
 mod words;
 
 pub use copier::{CopyDriver, CudaCopier};
+pub use device::{Compiled, Context, CudaCopies, CudaDriver, KernelCache, compile, gpu_present};
 pub use driver::{Arg, CudaError, DevicePtr, Driver, KernelShape, Launch, Product};
 pub use kernels::{ATTENTION_PREFILL, ATTENTION_ROWS, KV_WRITE, ROWS, SPAN, Unit};
 pub use memory::{CudaKv, CudaMatrix, CudaRope, CudaTensor, CudaVector};

@@ -25,7 +25,7 @@ pub struct CudaBatch {
 
 impl CudaBatch {
     pub(super) fn word(&self, index: usize) -> Arg {
-        Arg::Ptr(self.words.add(index * 4))
+        Arg::Ptr(self.words.offset(index * 4))
     }
 }
 
@@ -66,7 +66,7 @@ impl<D: Driver> CudaOps<D> {
         shape.check()?;
         driver.load(shape)?;
         let heads = kv.kv_heads * queries;
-        let spans = driver.allocate(SPANS_MAX * heads * (kv.head_dim + 2) * 4)?;
+        let spans = driver.allocate(span_bytes(heads, kv.head_dim))?;
         let pool = Pool::start(options.threads)
             .map_err(|error| CudaError::Unavailable(error.to_string()))?;
         Ok(CudaOps {
@@ -79,6 +79,11 @@ impl<D: Driver> CudaOps<D> {
             pool,
             fault: None,
         })
+    }
+
+    /// Bytes that it holds beside what is asked of it, for a model with so many query heads.
+    pub fn scratch_bytes(heads: usize, head_dim: usize) -> u64 {
+        span_bytes(heads, head_dim) as u64 + Words::BYTES_AT_FIRST as u64
     }
 
     /// Writes rows of a tensor, for checks.
@@ -179,6 +184,11 @@ impl<D: Driver> CudaOps<D> {
     }
 }
 
+/// Bytes of the results of all spans that are under way.
+fn span_bytes(heads: usize, head_dim: usize) -> usize {
+    SPANS_MAX * heads * (head_dim + 2) * 4
+}
+
 impl<D: Driver> Ops for CudaOps<D> {
     type Matrix = CudaMatrix;
     type Vector = CudaVector;
@@ -255,7 +265,8 @@ impl<D: Driver> Ops for CudaOps<D> {
         out: &mut CudaTensor,
     ) {
         assert_eq!((w.k, w.n), (x.cols, out.cols), "linear: [n, k] and the tensors' columns");
-        assert!(!x.wide && !(out.wide && bias.is_some()), "products are of bf16");
+        let narrow = !x.wide && (bias.is_none() || !out.wide);
+        assert!(narrow, "products are of bf16, and so are sums with a bias");
         out.set_rows(x.rows);
         if x.rows == 0 {
             return;

@@ -23,7 +23,7 @@ pub(super) fn upload<D: Driver>(
     let mut to = at;
     for part in parts {
         upload_part(driver, part, to)?;
-        to = to.add(part.n * k * 2);
+        to = to.offset(part.n * k * 2);
     }
     Ok(CudaMatrix { at, n, k })
 }
@@ -66,7 +66,7 @@ fn upload_part<D: Driver>(
             dequantize_row(part.source, bytes, &mut values);
             chunk.extend(values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()));
         }
-        driver.upload(to.add(first * part.k * 2), &chunk).map_err(failed)?;
+        driver.upload(to.offset(first * part.k * 2), &chunk).map_err(failed)?;
     }
     Ok(())
 }

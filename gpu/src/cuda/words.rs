@@ -16,8 +16,11 @@ pub(super) struct Words {
 }
 
 impl Words {
+    /// Bytes that [`Words::new`] allocates.
+    pub(super) const BYTES_AT_FIRST: usize = AT_FIRST * 4;
+
     pub(super) fn new<D: Driver>(driver: &mut D) -> Result<Words, CudaError> {
-        Ok(Words { at: driver.allocate(AT_FIRST * 4)?, capacity: AT_FIRST, used: 0 })
+        Ok(Words { at: driver.allocate(Words::BYTES_AT_FIRST)?, capacity: AT_FIRST, used: 0 })
     }
 
     /// Uploads words. Memory that became too small is given up: it doubles, so less is lost than is used.
@@ -32,7 +35,7 @@ impl Words {
             // Launches that were accepted still read the old ones, which stay.
             *self = Words { at: driver.allocate(capacity * 4)?, capacity, used: 0 };
         }
-        let at = self.at.add(self.used * 4);
+        let at = self.at.offset(self.used * 4);
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         driver.upload(at, &bytes)?;
         self.used += len;

@@ -2,6 +2,7 @@
 
 use crate::weights::WeightError;
 use tiercel_gpu::cpu::CpuError;
+use tiercel_gpu::cuda::CudaError;
 
 /// A model that cannot be served as asked.
 #[derive(Debug, thiserror::Error)]
@@ -12,6 +13,12 @@ pub enum LoadError {
     /// The device.
     #[error(transparent)]
     Device(#[from] CpuError),
+    /// The GPU.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    /// Weights in a form that a GPU does not have.
+    #[error("a GPU holds weights in bf16, not {0}; choose the weight format auto or bf16")]
+    CudaWeights(&'static str),
     /// Activations, or a shape that the device does not take.
     #[error("the model cannot run on this device: {0}")]
     Operations(#[from] tiercel_gpu::OpError),
@@ -26,6 +33,19 @@ pub enum LoadError {
         min: u64,
         /// Largest accepted.
         max: u64,
+    },
+    /// Weights and activations leave no memory of the GPU for a KV cache.
+    #[error(
+        "of {free} free bytes of the GPU, {share:.0} % may be used, and weights and activations take \
+         {taken}: none are left for the KV cache; raise device.memory_percent or choose a smaller model"
+    )]
+    GpuFull {
+        /// Bytes free.
+        free: u64,
+        /// Percent that may be used.
+        share: f64,
+        /// Bytes of weights, activations and scratch.
+        taken: u64,
     },
     /// The KV cache has no room for a single block.
     #[error(

@@ -3,24 +3,28 @@
 //! | file | what it does |
 //! |---|---|
 //! | `options.rs` | what the caller decides, and its ranges |
+//! | `cuda.rs` | opening on a GPU |
 //! | `memory.rs` | how large the KV cache gets when nobody says |
 //! | `profile.rs` | the first measurement of the device's speed |
 //! | `error.rs` | what can go wrong |
 
+mod cuda;
 mod error;
 mod memory;
 mod options;
 mod profile;
 
+pub use cuda::open_cuda;
 pub use error::LoadError;
-pub use options::{KvCapacity, LoadOptions};
+pub use options::{DeviceChoice, KvCapacity, LoadOptions};
 
 use crate::forward::{Decoder, DecoderLimits};
 use crate::runner::{ModelRunner, RunnerLimits};
 use crate::weights::{Checkpoint, LoadProgress, ModelFiles, Weights};
-use tiercel_device::{CopyThread, Device, DeviceInfo, StepThread};
-use tiercel_gpu::available_bytes;
+use tiercel_device::{BlockingCopier, CopyThread, Device, DeviceInfo, StepThread};
 use tiercel_gpu::cpu::{CpuCopier, CpuDevice, CpuOps, CpuOptions};
+use tiercel_gpu::cuda::{CudaDriver, KernelCache};
+use tiercel_gpu::{Ops, available_bytes};
 
 /// Steps in flight: the CPU computes while the engine plans only if the engine has its own core.
 const STEPS_IN_FLIGHT: u32 = 1;
@@ -36,20 +40,20 @@ pub struct Loaded {
 }
 
 /// The parts of a device whose threads have not been started: what a benchmark or a test drives by hand.
-pub struct Parts {
+pub struct Parts<O: Ops = CpuOps, C = CpuCopier> {
     /// Facts.
     pub info: DeviceInfo,
     /// Computes.
-    pub ops: CpuOps,
+    pub ops: O,
     /// The forward pass.
-    pub decoder: Decoder<CpuOps>,
+    pub decoder: Decoder<O>,
     /// Copies blocks.
-    pub copier: CpuCopier,
+    pub copier: C,
 }
 
-impl Parts {
+impl<O: Ops, C> Parts<O, C> {
     /// The compute side as one, and the copy side. At most `max_sequences` sequences are live at once.
-    pub fn into_runner(self, max_sequences: usize) -> (ModelRunner<CpuOps>, CpuCopier) {
+    pub fn into_runner(self, max_sequences: usize) -> (ModelRunner<O>, C) {
         let limits = RunnerLimits {
             block_size: self.info.block_size as usize,
             device_blocks: self.info.device_blocks,
@@ -59,8 +63,8 @@ impl Parts {
     }
 }
 
-/// Opens a model on the CPU: maps and checks its files, allocates KV memory, packs the weights, measures
-/// a few steps, and starts the device and copy threads. `progress` is called as weights are packed.
+/// Opens a model: maps and checks its files, allocates KV memory, packs the weights, measures a few steps, and starts
+/// the device and copy threads. `progress` is called as weights are packed.
 ///
 /// # Errors
 /// [`LoadError`]; nothing keeps running then.
@@ -70,7 +74,23 @@ pub fn load(
     progress: &mut dyn FnMut(LoadProgress),
 ) -> Result<Loaded, LoadError> {
     let checkpoint = Checkpoint::open(files)?;
-    let parts = open(&checkpoint, options, progress)?;
+    let device = match &options.device {
+        DeviceChoice::Cpu => start(open(&checkpoint, options, progress)?, options)?,
+        DeviceChoice::Cuda { ordinal, memory_share, exact, kernels } => {
+            let cache = KernelCache::new(kernels.clone());
+            let driver = CudaDriver::open(*ordinal, *exact, cache)?;
+            let share = (*memory_share, *exact);
+            start(open_cuda(driver, share, &checkpoint, options, progress)?, options)?
+        }
+    };
+    Ok(Loaded { device, checkpoint })
+}
+
+/// Measures a device and starts its threads.
+fn start<O: Ops + 'static, C: BlockingCopier>(
+    parts: Parts<O, C>,
+    options: &LoadOptions,
+) -> Result<Device, LoadError> {
     let info = parts.info.clone();
     let (mut runner, mut copier) = parts.into_runner(options.max_sequences);
     let (seqs, tokens) = (options.max_num_seqs as u32, options.max_num_batched_tokens as u32);
@@ -80,10 +100,10 @@ pub fn load(
     tracing::info!(?info, ?profile, "device ready");
     let runner = Box::new(StepThread::start(STEPS_IN_FLIGHT as usize, runner)?);
     let copier = Box::new(CopyThread::start(COPY_BATCHES_MAX, copier)?);
-    Ok(Loaded { device: Device { info, profile, runner, copier }, checkpoint })
+    Ok(Device { info, profile, runner, copier })
 }
 
-/// Everything of [`load`] but the measurement and the threads.
+/// Everything of [`load`] on the CPU but the measurement and the threads.
 ///
 /// # Errors
 /// [`LoadError`].

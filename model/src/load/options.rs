@@ -2,11 +2,33 @@
 
 use super::LoadError;
 use std::num::NonZero;
+use std::path::PathBuf;
 use tiercel_gpu::{KvType, WeightFormat};
+
+/// What computes.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum DeviceChoice {
+    /// The processor.
+    #[default]
+    Cpu,
+    /// An NVIDIA GPU.
+    Cuda {
+        /// Its number.
+        ordinal: u32,
+        /// Share of its free memory that may be used, from 0 to 1.
+        memory_share: f64,
+        /// Whether every row is computed as if it were alone.
+        exact: bool,
+        /// Where compiled kernels are kept, if anywhere.
+        kernels: Option<PathBuf>,
+    },
+}
 
 /// Settings of a loaded model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadOptions {
+    /// What computes.
+    pub device: DeviceChoice,
     /// What weights become in memory.
     pub weights: WeightFormat,
     /// Element type of the KV cache.
@@ -43,6 +65,7 @@ pub enum KvCapacity {
 impl Default for LoadOptions {
     fn default() -> Self {
         LoadOptions {
+            device: DeviceChoice::Cpu,
             weights: WeightFormat::Auto,
             kv_type: KvType::F16,
             threads: 0,

@@ -96,6 +96,11 @@ impl Resolver {
         Ok(Resolver::new(cache_dir))
     }
 
+    /// Where compiled kernels are kept.
+    pub fn kernels_dir(&self) -> PathBuf {
+        self.cache_dir.join("kernels")
+    }
+
     /// A resolver with this cache directory.
     pub fn new(cache_dir: PathBuf) -> Resolver {
         Resolver {

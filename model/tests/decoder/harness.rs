@@ -1,20 +1,29 @@
 //! Drives a decoder by hand: what the engine does, without the engine.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use tiercel_device::{
     BlockId, BlockingCopier, CopyBatch, CopyDirection, CopyId, CopyPair, TokenId,
 };
-use tiercel_gpu::SeqRows;
+use tiercel_emulated::{EmulatedCopies, EmulatedDriver};
+use tiercel_gpu::cpu::{CpuCopier, CpuOps};
+use tiercel_gpu::cuda::{CudaCopier, CudaOps};
+use tiercel_gpu::{Ops, SeqRows};
 use tiercel_model::forward::ForwardBatch;
-use tiercel_model::load::{LoadOptions, Parts, open};
+use tiercel_model::load::{LoadOptions, Parts, open, open_cuda};
 use tiercel_model::weights::{Checkpoint, ModelFiles};
 
 /// A loaded model and the blocks nobody owns.
-pub(crate) struct Rig {
-    pub(crate) parts: Parts,
+pub(crate) struct Rig<O: Ops = CpuOps, C = CpuCopier> {
+    pub(crate) parts: Parts<O, C>,
     pub(crate) free: Vec<BlockId>,
 }
+
+/// A rig on the kernels of a GPU, run on the host.
+pub(crate) type EmulatedRig = Rig<CudaOps<EmulatedDriver>, CudaCopier<EmulatedCopies>>;
+
+/// Memory of an emulated GPU, bytes.
+const GPU_BYTES: usize = 1 << 30;
 
 /// A sequence whose tokens are known from the start.
 #[derive(Debug, Clone)]
@@ -44,7 +53,22 @@ impl Sequence {
 impl Rig {
     pub(crate) fn open(files: &ModelFiles, options: &LoadOptions) -> Rig {
         let checkpoint = Checkpoint::open(files).expect("a good checkpoint");
-        let parts = open(&checkpoint, options, &mut |_| {}).expect("a device");
+        Rig::new(open(&checkpoint, options, &mut |_| {}).expect("a device"))
+    }
+}
+
+impl EmulatedRig {
+    /// With `exact`, every row is computed as if it were alone.
+    pub(crate) fn emulated(files: &ModelFiles, options: &LoadOptions, exact: bool) -> EmulatedRig {
+        let checkpoint = Checkpoint::open(files).expect("a good checkpoint");
+        let driver = EmulatedDriver::new(GPU_BYTES);
+        let parts = open_cuda(driver, (0.9, exact), &checkpoint, options, &mut |_| {});
+        Rig::new(parts.expect("a device"))
+    }
+}
+
+impl<O: Ops, C: BlockingCopier> Rig<O, C> {
+    fn new(parts: Parts<O, C>) -> Rig<O, C> {
         let free = (0..parts.info.device_blocks).rev().map(BlockId).collect();
         Rig { parts, free }
     }
@@ -78,10 +102,12 @@ impl Rig {
         decoder.forward(ops, batch);
         let mut logits = Vec::new();
         for chunk in decoder.logit_chunks() {
+            let found: Vec<Mutex<Vec<f32>>> = chunk.clone().map(|_| Mutex::default()).collect();
             let tensor = decoder.logits(ops, chunk);
-            let cols = tensor.cols();
-            logits.extend(tensor.values().chunks_exact(cols).map(<[f32]>::to_vec));
+            ops.for_each_row(tensor, &|row, values| *found[row].lock().unwrap() = values.to_vec());
+            logits.extend(found.into_iter().map(|row| row.into_inner().unwrap()));
         }
+        ops.finish().expect("a device that works");
         assert_eq!(logits.len(), rows.len());
         let rows = rows.into_iter().zip(logits);
         rows.map(|((sequence, position, _), logits)| Row { sequence, position, logits }).collect()

@@ -3,8 +3,8 @@
 //! threads compute.
 
 use crate::harness::{Rig, Sequence, some_tokens, tiny};
-use tiercel_device::TokenId;
-use tiercel_gpu::{KvType, WeightFormat};
+use tiercel_device::{BlockingCopier, TokenId};
+use tiercel_gpu::{KvType, Ops, WeightFormat};
 use tiercel_model::load::{KvCapacity, LoadOptions};
 use tiercel_model::source::Resolver;
 use tiercel_model::weights::ModelFiles;
@@ -24,9 +24,9 @@ struct Case {
 }
 
 impl Case {
-    fn rig(&self, threads: usize) -> Rig {
+    fn options(&self, threads: usize) -> LoadOptions {
         let blocks = self.tokens.len().div_ceil(16) * 3 + OTHERS * 4;
-        let options = LoadOptions {
+        LoadOptions {
             weights: self.weights,
             kv_type: self.kv_type,
             threads,
@@ -35,8 +35,7 @@ impl Case {
             max_num_seqs: 64,
             max_num_batched_tokens: 640,
             ..LoadOptions::default()
-        };
-        Rig::open(&self.files, &options)
+        }
     }
 
     fn wanted(&self, position: usize) -> bool {
@@ -44,17 +43,22 @@ impl Case {
     }
 
     /// Runs the prompt in chunks; the last `alone` tokens one by one, as decoding does.
-    fn run(&self, rig: &mut Rig, chunk: usize, alone: usize) -> Bits {
+    fn run<O: Ops, C: BlockingCopier>(
+        &self,
+        rig: &mut Rig<O, C>,
+        chunk: usize,
+        alone: usize,
+    ) -> Bits {
         self.run_with(rig, chunk, alone, &mut |_, _| {})
     }
 
     /// As [`Case::run`], calling `between` before each step.
-    fn run_with(
+    fn run_with<O: Ops, C: BlockingCopier>(
         &self,
-        rig: &mut Rig,
+        rig: &mut Rig<O, C>,
         chunk: usize,
         alone: usize,
-        between: &mut dyn FnMut(&mut Rig, &mut Sequence),
+        between: &mut dyn FnMut(&mut Rig<O, C>, &mut Sequence),
     ) -> Bits {
         let mut sequence = Sequence::new(self.tokens.clone());
         let mut bits = Bits::new();
@@ -69,7 +73,12 @@ impl Case {
     }
 
     /// Runs the sequence as number 17 of 32. The others come and go: some decode, some prefill.
-    fn run_in_a_crowd(&self, rig: &mut Rig, chunk: usize, alone: usize) -> Bits {
+    fn run_in_a_crowd<O: Ops, C: BlockingCopier>(
+        &self,
+        rig: &mut Rig<O, C>,
+        chunk: usize,
+        alone: usize,
+    ) -> Bits {
         let vocab = rig.parts.info.vocab_size;
         let mut ours = Sequence::new(self.tokens.clone());
         let fresh = |seed: usize| Sequence::new(some_tokens(10 + seed % 50, seed as u64, vocab));
@@ -101,9 +110,18 @@ impl Case {
         bits
     }
 
-    /// Runs every schedule.
+    /// Runs every schedule on the CPU.
     fn check(&self) {
-        let mut rig = self.rig(2);
+        self.check_on(&|threads| Rig::open(&self.files, &self.options(threads)));
+    }
+
+    /// Runs every schedule on the kernels of a GPU that computes every row as if it were alone.
+    fn check_emulated(&self) {
+        self.check_on(&|threads| Rig::emulated(&self.files, &self.options(threads), true));
+    }
+
+    fn check_on<O: Ops, C: BlockingCopier>(&self, open: &dyn Fn(usize) -> Rig<O, C>) {
+        let mut rig = open(2);
         let alone = self.run(&mut rig, 512, 0);
         assert!(alone.iter().all(|(_, bits)| bits.iter().all(|&b| f32::from_bits(b).is_finite())));
         let same = |what: &str, other: &Bits| assert_same(what, &alone, other);
@@ -121,7 +139,7 @@ impl Case {
         });
         same("swapped out and in", &swapped);
         drop(rig);
-        same("one thread", &self.run(&mut self.rig(1), 64, TAIL));
+        same("one thread", &self.run(&mut open(1), 64, TAIL));
     }
 }
 
@@ -173,6 +191,27 @@ fn qwen2_packed() {
 #[test]
 fn qwen3_in_f32() {
     tiny_case("qwen3", WeightFormat::F32, KvType::F16);
+}
+
+fn emulated_case(family: &str) {
+    let (weights, kv_type) = (WeightFormat::Auto, KvType::Bf16);
+    let files = ModelFiles::HfDir(tiny(family));
+    Case { files, weights, kv_type, tokens: some_tokens(130, 7, 300) }.check_emulated();
+}
+
+#[test]
+fn llama2_on_an_exact_gpu() {
+    emulated_case("llama2");
+}
+
+#[test]
+fn mistral_on_an_exact_gpu() {
+    emulated_case("mistral");
+}
+
+#[test]
+fn qwen3_on_an_exact_gpu() {
+    emulated_case("qwen3");
 }
 
 /// The default model, fetched as the server fetches it.

@@ -1,0 +1,166 @@
+//! Kernels to machine code, for the architecture at hand; kept on disk by what they were made of.
+#![expect(unsafe_code, reason = "bindings to the runtime compiler")]
+
+use crate::cuda::{CudaError, Unit};
+use cudarc::nvrtc::{result, sys};
+use sha2::{Digest, Sha256};
+use std::ffi::CString;
+use std::fs;
+use std::path::PathBuf;
+
+/// Machine code, and what the compiler said of it.
+#[derive(Debug, Clone)]
+pub struct Compiled {
+    /// A cubin.
+    pub code: Vec<u8>,
+    /// Registers, stack and spills of each kernel, as ptxas puts it.
+    pub log: String,
+}
+
+/// Compiles a unit for an architecture such as `sm_90`. Needs libnvrtc, and no GPU.
+///
+/// # Errors
+/// [`CudaError::Compile`] with the compiler's log, [`CudaError::Unavailable`] without a compiler.
+pub fn compile(unit: &Unit, options: &[String], arch: &str) -> Result<Compiled, CudaError> {
+    // SAFETY: only looks whether the library can be loaded.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(CudaError::Unavailable("libnvrtc was not found".to_owned()));
+    }
+    let failed =
+        |log: String| CudaError::Compile { unit: unit.name.to_owned(), arch: arch.to_owned(), log };
+    let source = CString::new(unit.source).expect("sources are text without zeros");
+    let name = CString::new(unit.name).expect("names are text without zeros");
+    let program = result::create_program(&source, Some(&name))
+        .map_err(|error| failed(format!("{error:?}")))?;
+    let mut all = vec![
+        format!("--gpu-architecture={arch}"),
+        "--std=c++17".to_owned(),
+        "--ptxas-options=-v".to_owned(),
+        // Named in the text they share, not used by all.
+        "--diag-suppress=177".to_owned(),
+    ];
+    all.extend(options.iter().cloned());
+    // SAFETY: the program was just made, and is destroyed after its last use.
+    let outcome = unsafe { result::compile_program(program, &all) };
+    // SAFETY: as above.
+    let log = unsafe { result::get_program_log(program) }.unwrap_or_default();
+    let log: Vec<u8> = log.iter().map(|c| *c as u8).take_while(|byte| *byte != 0).collect();
+    let log = String::from_utf8_lossy(&log).trim().to_owned();
+    let code = outcome.and_then(|()| machine_code(program));
+    // SAFETY: as above; this is the last use.
+    let _ = unsafe { result::destroy_program(program) };
+    match code {
+        Ok(code) => Ok(Compiled { code, log }),
+        Err(error) => Err(failed(format!("{error:?}\n{log}"))),
+    }
+}
+
+fn machine_code(program: sys::nvrtcProgram) -> Result<Vec<u8>, result::NvrtcError> {
+    let mut size = 0;
+    // SAFETY: the program was compiled; the compiler writes one number.
+    unsafe { sys::nvrtcGetCUBINSize(program, &raw mut size) }.result()?;
+    let mut code = vec![0_u8; size];
+    // SAFETY: as above; it writes as many bytes as it just said.
+    unsafe { sys::nvrtcGetCUBIN(program, code.as_mut_ptr().cast()) }.result()?;
+    Ok(code)
+}
+
+/// Compiled kernels on disk. What cannot be read or written there is compiled again: the cache is only for speed.
+#[derive(Debug, Clone)]
+pub struct KernelCache {
+    /// `None` keeps nothing.
+    folder: Option<PathBuf>,
+}
+
+impl KernelCache {
+    /// A cache in a folder, which is made when something is kept.
+    pub fn new(folder: Option<PathBuf>) -> KernelCache {
+        KernelCache { folder }
+    }
+
+    /// Machine code of a unit.
+    ///
+    /// # Errors
+    /// As [`compile`].
+    pub fn get(&self, unit: &Unit, options: &[String], arch: &str) -> Result<Vec<u8>, CudaError> {
+        let path = self.path(unit, options, arch);
+        if let Some(code) = path.as_ref().and_then(|path| fs::read(path).ok())
+            && is_machine_code(&code)
+        {
+            return Ok(code);
+        }
+        let compiled = compile(unit, options, arch)?;
+        tracing::debug!(unit = unit.name, arch, log = compiled.log, "compiled");
+        if let Some(path) = path {
+            keep(&path, &compiled.code);
+        }
+        Ok(compiled.code)
+    }
+
+    fn path(&self, unit: &Unit, options: &[String], arch: &str) -> Option<PathBuf> {
+        let mut hash = Sha256::new();
+        for part in [unit.name, unit.source, arch, &options.join(" ")] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        let name: String =
+            hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let folder = self.folder.as_ref()?;
+        Some(folder.join(format!("{}-{arch}-{name}.cubin", unit.name.trim_end_matches(".cu"))))
+    }
+}
+
+/// Whether a file is whole enough to be given to the driver, which checks the rest: an ELF header, and not empty.
+fn is_machine_code(code: &[u8]) -> bool {
+    code.len() > 64 && code.starts_with(b"\x7fELF")
+}
+
+/// Writes beside it and renames, so that nobody reads half of it.
+fn keep(path: &std::path::Path, code: &[u8]) {
+    let part = path.with_extension(format!("{}.part", std::process::id()));
+    let kept = path
+        .parent()
+        .map_or(Ok(()), fs::create_dir_all)
+        .and_then(|()| fs::write(&part, code))
+        .and_then(|()| fs::rename(&part, path));
+    if let Err(error) = kept {
+        let _ = fs::remove_file(&part);
+        tracing::warn!(path = %path.display(), %error, "compiled kernels could not be kept");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::{ATTENTION_ROWS, KernelShape, ROWS};
+
+    #[test]
+    fn what_was_made_of_something_else_has_another_name() {
+        let cache = KernelCache::new(Some("/kernels".into()));
+        let path = |unit, queries, arch| {
+            let shape = KernelShape { head_dim: 64, queries };
+            cache.path(unit, &shape.options(unit), arch).unwrap()
+        };
+        let rows = path(&ROWS, 1, "sm_90");
+        assert!(rows.to_str().unwrap().starts_with("/kernels/rows-sm_90-"), "{rows:?}");
+        assert_eq!(rows, path(&ROWS, 2, "sm_90"), "it does not depend on the model");
+        assert_ne!(rows, path(&ROWS, 1, "sm_80"));
+        assert_ne!(path(&ATTENTION_ROWS, 1, "sm_90"), path(&ATTENTION_ROWS, 2, "sm_90"));
+        assert_eq!(KernelCache::new(None).path(&ROWS, &[], "sm_90"), None);
+    }
+
+    #[test]
+    fn what_is_kept_is_read_without_a_compiler_and_what_is_broken_is_not_believed() {
+        let folder = std::env::temp_dir().join(format!("tiercel-kernels-{}", std::process::id()));
+        let cache = KernelCache::new(Some(folder.clone()));
+        let unit = Unit { name: "broken.cu", source: "not C++", kernels: &[], shaped: false };
+        let path = cache.path(&unit, &[], "sm_90").unwrap();
+        let code = [&b"\x7fELF"[..], &[7; 100]].concat();
+        keep(&path, &code);
+        assert_eq!(cache.get(&unit, &[], "sm_90"), Ok(code));
+        fs::write(&path, b"half").unwrap();
+        // Compiled anew, which fails with or without a compiler.
+        assert!(cache.get(&unit, &[], "sm_90").is_err());
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,186 @@
+//! A GPU and the libraries that it is used through.
+#![expect(unsafe_code, reason = "bindings to the CUDA driver")]
+
+use crate::cuda::CudaError;
+use cudarc::driver::result::{DriverError, ctx, device, init, mem_get_info, primary_ctx};
+use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
+use cudarc::{cublaslt, nvrtc};
+use std::sync::Arc;
+
+/// The oldest driver that runs what the compiler of CUDA 12 makes: 12.0.
+const OLDEST_DRIVER: i32 = 12_000;
+
+/// Whether there is a driver, and a GPU that it can use; nothing is started.
+pub fn gpu_present() -> bool {
+    // SAFETY: only looks whether the library can be loaded; it runs the library's initialisers, which NVIDIA's driver
+    // allows at any time.
+    let driver = unsafe { sys::is_culib_present() };
+    driver && init().is_ok() && device::get_count().is_ok_and(|count| count > 0)
+}
+
+/// A GPU's primary context. Clones share it; the last gives it back.
+#[derive(Debug, Clone)]
+pub struct Context {
+    held: Arc<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+    ordinal: u32,
+    name: String,
+    capability: (i32, i32),
+}
+
+// SAFETY: a context handle may be used from any thread: `Context::enter` makes it current there first.
+unsafe impl Send for Held {}
+// SAFETY: as above; nothing in it changes.
+unsafe impl Sync for Held {}
+
+impl Context {
+    /// Opens GPU number `ordinal`.
+    ///
+    /// # Errors
+    /// [`CudaError::Unavailable`], saying which library or GPU is missing and what to do.
+    pub fn open(ordinal: u32) -> Result<Context, CudaError> {
+        check_libraries()?;
+        init().map_err(|error| unavailable("the driver could not be started", error))?;
+        check_version()?;
+        let count = device::get_count().map_err(|error| unavailable("no GPU was found", error))?;
+        if ordinal as i32 >= count {
+            let why =
+                format!("there is no GPU {ordinal}: the driver knows {count}; use --device cpu");
+            return Err(CudaError::Unavailable(why));
+        }
+        let failed = |error| unavailable("the GPU could not be opened", error);
+        let device = device::get(ordinal as i32).map_err(failed)?;
+        let name = device::get_name(device).map_err(failed)?;
+        use CUdevice_attribute::{
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
+        };
+        // SAFETY: the device is one that the driver just told.
+        let attribute = |which| unsafe { device::get_attribute(device, which) }.map_err(failed);
+        let capability = (attribute(MAJOR)?, attribute(MINOR)?);
+        if capability.0 < 8 {
+            let (major, minor) = capability;
+            let why = format!(
+                "{name} has compute capability {major}.{minor}, and the kernels need 8.0 (Ampere) or \
+                 later; use --device cpu"
+            );
+            return Err(CudaError::Unavailable(why));
+        }
+        // SAFETY: as above; it is released when the last clone is dropped.
+        let context = unsafe { primary_ctx::retain(device) }.map_err(failed)?;
+        let held = Held { device, context, ordinal, name, capability };
+        Ok(Context { held: Arc::new(held) })
+    }
+
+    /// Makes it the current context of this thread.
+    pub(super) fn enter(&self) -> Result<(), CudaError> {
+        // SAFETY: the context is retained as long as `self` lives.
+        unsafe { ctx::set_current(self.held.context) }.map_err(lost)
+    }
+
+    /// What to call it: number and product name.
+    pub fn name(&self) -> String {
+        format!("cuda:{}, {}", self.held.ordinal, self.held.name)
+    }
+
+    /// The architecture that kernels are compiled for, such as `sm_90`.
+    pub fn architecture(&self) -> String {
+        let (major, minor) = self.held.capability;
+        format!("sm_{major}{minor}")
+    }
+
+    /// Memory that can be allocated, bytes.
+    ///
+    /// # Errors
+    /// [`CudaError::Lost`].
+    pub fn free_bytes(&self) -> Result<u64, CudaError> {
+        self.enter()?;
+        mem_get_info().map(|(free, _)| free as u64).map_err(lost)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // SAFETY: retained once, released once; whoever made something in it held a clone and is gone.
+        let released = unsafe { primary_ctx::release(self.device) };
+        if let Err(error) = released {
+            tracing::warn!("the GPU was not given back: {}", words(error));
+        }
+    }
+}
+
+fn check_libraries() -> Result<(), CudaError> {
+    // SAFETY: as in `gpu_present`, for libraries of the toolkit.
+    let found = unsafe {
+        [
+            ("libcuda", sys::is_culib_present(), "install NVIDIA's driver"),
+            (
+                "libnvrtc",
+                nvrtc::sys::is_culib_present(),
+                "install it (`pip install \"nvidia-cuda-nvrtc<13.1\"`) and name its folder in LD_LIBRARY_PATH",
+            ),
+            (
+                "libcublasLt",
+                cublaslt::sys::is_culib_present(),
+                "install it (`pip install \"nvidia-cublas<13.2\"`) and name its folder in LD_LIBRARY_PATH",
+            ),
+        ]
+    };
+    match found.iter().find(|(_, found, _)| !found) {
+        None => Ok(()),
+        Some((library, _, remedy)) => {
+            let why = format!("{library} was not found: {remedy}, or use --device cpu");
+            Err(CudaError::Unavailable(why))
+        }
+    }
+}
+
+fn check_version() -> Result<(), CudaError> {
+    let mut version = 0;
+    // SAFETY: the driver writes one number to the address it is given.
+    let result = unsafe { sys::cuDriverGetVersion(&raw mut version) }.result();
+    result.map_err(|error| unavailable("the driver does not tell its version", error))?;
+    if version < OLDEST_DRIVER {
+        let (major, minor) = (version / 1000, version % 1000 / 10);
+        let why = format!(
+            "NVIDIA's driver is for CUDA {major}.{minor}, and 12.0 or later is needed: install a newer \
+             one, or use --device cpu"
+        );
+        return Err(CudaError::Unavailable(why));
+    }
+    Ok(())
+}
+
+fn unavailable(what: &str, error: DriverError) -> CudaError {
+    CudaError::Unavailable(format!("{what}: {}; use --device cpu", words(error)))
+}
+
+/// What the driver calls an error.
+pub(super) fn words(error: DriverError) -> String {
+    let text = error.error_string().map(|text| text.to_string_lossy().into_owned());
+    text.unwrap_or_else(|_| format!("{:?}", error.0))
+}
+
+pub(super) fn lost(error: DriverError) -> CudaError {
+    CudaError::Lost(words(error))
+}
+
+/// Whether an error says that the context cannot be used any more: it is told for something that was accepted earlier.
+pub(super) fn is_lost(error: DriverError) -> bool {
+    use CUresult::*;
+    !matches!(
+        error.0,
+        CUDA_ERROR_INVALID_VALUE
+            | CUDA_ERROR_OUT_OF_MEMORY
+            | CUDA_ERROR_INVALID_IMAGE
+            | CUDA_ERROR_INVALID_HANDLE
+            | CUDA_ERROR_NOT_FOUND
+            | CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+            | CUDA_ERROR_NOT_SUPPORTED
+    )
+}

@@ -1,0 +1,190 @@
+//! The compute side of a GPU.
+#![expect(unsafe_code, reason = "bindings to the CUDA driver")]
+
+use super::compile::KernelCache;
+use super::context::{Context, is_lost, lost, words};
+use super::copies::CudaCopies;
+use super::products::{Products, WORKSPACE_BYTES};
+use super::staging::Staging;
+use crate::cuda::{CudaError, DevicePtr, Driver, KernelShape, Launch, Product, SPAN};
+use cudarc::driver::result::function::set_function_attribute;
+use cudarc::driver::result::stream::{self, StreamKind};
+use cudarc::driver::result::{free_sync, launch_kernel, malloc_sync, memcpy_dtoh_async, module};
+use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule, CUstream};
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+
+/// Shared memory that a kernel may have without being asked for, bytes.
+const PLAIN_SHARED_BYTES: u32 = 48 << 10;
+
+/// See the module's documentation.
+pub struct CudaDriver {
+    context: Context,
+    stream: CUstream,
+    staging: Staging,
+    products: Products,
+    cache: KernelCache,
+    modules: Vec<CUmodule>,
+    kernels: HashMap<&'static str, CUfunction>,
+    memory: Vec<DevicePtr>,
+}
+
+// SAFETY: everything in it may be used from any thread, and is by one at a time: `Context::enter` comes first.
+unsafe impl Send for CudaDriver {}
+
+impl CudaDriver {
+    /// A compute stream on GPU number `ordinal`. With `exact`, a product's result for a row does not depend on how many
+    /// rows there are.
+    ///
+    /// # Errors
+    /// [`CudaError::Unavailable`], or [`CudaError::Memory`] where not even the first few megabytes are free.
+    pub fn open(ordinal: u32, exact: bool, cache: KernelCache) -> Result<CudaDriver, CudaError> {
+        let context = Context::open(ordinal)?;
+        context.enter()?;
+        let staging = Staging::new(&context)?;
+        let workspace = allocate(WORKSPACE_BYTES)?;
+        let products = Products::new(workspace, exact)?;
+        let stream = stream::create(StreamKind::NonBlocking).map_err(lost)?;
+        Ok(CudaDriver {
+            context,
+            stream,
+            staging,
+            products,
+            cache,
+            modules: Vec::new(),
+            kernels: HashMap::new(),
+            memory: vec![workspace],
+        })
+    }
+
+    fn load_unit(&mut self, code: &[u8], kernels: &[&'static str]) -> Result<(), CudaError> {
+        let failed = |kernel: &str, error| CudaError::Launch {
+            kernel: kernel.to_owned(),
+            why: words(error),
+        };
+        // SAFETY: the code is a whole cubin; the driver copies it.
+        let module = unsafe { module::load_data(code.as_ptr().cast()) };
+        let module = module.map_err(|error| failed("a unit", error))?;
+        self.modules.push(module);
+        for kernel in kernels {
+            let name = CString::new(*kernel).expect("names of kernels have no zero");
+            // SAFETY: the module stays loaded as long as the driver lives.
+            let function = unsafe { module::get_function(module, name) };
+            self.kernels.insert(kernel, function.map_err(|error| failed(kernel, error))?);
+        }
+        Ok(())
+    }
+}
+
+impl Driver for CudaDriver {
+    type Copies = CudaCopies;
+
+    fn name(&self) -> String {
+        self.context.name()
+    }
+
+    fn free_bytes(&mut self) -> Result<u64, CudaError> {
+        self.context.free_bytes()
+    }
+
+    fn copies(&mut self, host_bytes: usize) -> Result<CudaCopies, CudaError> {
+        CudaCopies::new(&self.context, host_bytes)
+    }
+
+    fn span(&self) -> usize {
+        SPAN
+    }
+
+    fn load(&mut self, shape: KernelShape) -> Result<(), CudaError> {
+        self.context.enter()?;
+        let arch = self.context.architecture();
+        for unit in shape.units() {
+            let code = self.cache.get(&unit, &shape.options(&unit), &arch)?;
+            self.load_unit(&code, unit.kernels)?;
+        }
+        Ok(())
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Result<DevicePtr, CudaError> {
+        self.context.enter()?;
+        let memory = allocate(bytes)?;
+        self.memory.push(memory);
+        Ok(memory)
+    }
+
+    fn upload(&mut self, to: DevicePtr, bytes: &[u8]) -> Result<(), CudaError> {
+        self.context.enter()?;
+        self.staging.upload(to, bytes, self.stream)
+    }
+
+    fn download(&mut self, from: DevicePtr, bytes: &mut [u8]) -> Result<(), CudaError> {
+        self.context.enter()?;
+        // SAFETY: the source is device memory of the caller; the destination is borrowed until the copy is over, which is
+        // waited for below, whether it was accepted or not.
+        let copied = unsafe { memcpy_dtoh_async(bytes, from.0, self.stream) };
+        self.wait()?;
+        copied.map_err(|error| CudaError::Copy(words(error)))
+    }
+
+    fn launch(&mut self, launch: Launch<'_>) -> Result<(), CudaError> {
+        let Launch { kernel, grid, threads, shared_bytes, args } = launch;
+        let failed = |why: String| CudaError::Launch { kernel: kernel.to_owned(), why };
+        self.context.enter()?;
+        let function = *self.kernels.get(kernel).ok_or_else(|| failed("not loaded".to_owned()))?;
+        if shared_bytes > PLAIN_SHARED_BYTES {
+            use CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as SHARED;
+            // SAFETY: the function belongs to a module that stays loaded.
+            unsafe { set_function_attribute(function, SHARED, shared_bytes as i32) }
+                .map_err(|error| failed(words(error)))?;
+        }
+        let mut values: Vec<[u8; 8]> = args.iter().map(|arg| arg.bytes()).collect();
+        let mut places: Vec<*mut c_void> =
+            values.iter_mut().map(|value| value.as_mut_ptr().cast()).collect();
+        let (grid, block) = ((grid.0, grid.1, 1), (threads, 1, 1));
+        // SAFETY: each place points to eight bytes that start with the argument, which the driver copies before it
+        // returns; that their number and types are the kernel's is what launches are written for, and what the emulator
+        // checks them for. What they point to lives as long as the driver.
+        let launched =
+            unsafe { launch_kernel(function, grid, block, shared_bytes, self.stream, &mut places) };
+        launched.map_err(|error| if is_lost(error) { lost(error) } else { failed(words(error)) })
+    }
+
+    fn multiply(&mut self, product: Product) -> Result<(), CudaError> {
+        self.context.enter()?;
+        self.products.multiply(product, self.stream)
+    }
+
+    fn wait(&mut self) -> Result<(), CudaError> {
+        self.context.enter()?;
+        // SAFETY: the stream is the driver's own.
+        unsafe { stream::synchronize(self.stream) }.map_err(lost)
+    }
+}
+
+impl Drop for CudaDriver {
+    fn drop(&mut self) {
+        // A lost device gives its memory back by itself.
+        if self.wait().is_ok() {
+            // SAFETY: all made by this driver, given back once, and nothing runs any more.
+            unsafe {
+                for module in &self.modules {
+                    let _ = module::unload(*module);
+                }
+                for memory in &self.memory {
+                    let _ = free_sync(memory.0);
+                }
+                let _ = stream::destroy(self.stream);
+            }
+        }
+    }
+}
+
+fn allocate(bytes: usize) -> Result<DevicePtr, CudaError> {
+    // SAFETY: a fresh allocation in the current context.
+    let memory = unsafe { malloc_sync(bytes) };
+    memory.map(DevicePtr).map_err(|error| CudaError::Memory {
+        bytes,
+        what: "device",
+        why: words(error),
+    })
+}

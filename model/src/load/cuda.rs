@@ -1,0 +1,116 @@
+//! Opening a model on a GPU: everything is in device memory, of which the KV cache takes what the rest leaves.
+
+use super::options::{KvCapacity, LoadOptions};
+use super::{LoadError, Parts, STEPS_IN_FLIGHT, decoder_limits};
+use crate::forward::Decoder;
+use crate::weights::{Checkpoint, LoadProgress, Weights};
+use tiercel_device::DeviceInfo;
+use tiercel_gpu::WeightFormat;
+use tiercel_gpu::cuda::{CudaCopier, CudaKv, CudaOps, CudaOptions, DevicePtr, Driver};
+
+/// What a GPU's memory is divided into before the KV cache, bytes.
+struct Budget {
+    free: u64,
+    taken: u64,
+    share: f64,
+}
+
+/// Everything of [`load`](super::load) on a GPU but the measurement and the threads. Of the free memory a share (from 0
+/// to 1) is used; with `exact`, every row is computed as if it were alone.
+///
+/// # Errors
+/// [`LoadError`].
+pub fn open_cuda<D: Driver>(
+    mut driver: D,
+    (share, exact): (f64, bool),
+    checkpoint: &Checkpoint,
+    options: &LoadOptions,
+    progress: &mut dyn FnMut(LoadProgress),
+) -> Result<Parts<CudaOps<D>, CudaCopier<D::Copies>>, LoadError> {
+    options.check()?;
+    check_format(options.weights)?;
+    let config = checkpoint.config();
+    let asked_len = options.model_len(config.max_positions)?;
+    let mut kv = CudaKv {
+        at: DevicePtr::default(),
+        blocks: 0,
+        block_size: options.block_size,
+        layers: config.layers(),
+        kv_heads: config.kv_heads,
+        head_dim: config.head_dim,
+    };
+    let block_bytes = kv.block_bytes() as u64;
+    let budget = budget(&mut driver, share, checkpoint, options, asked_len)?;
+    let bytes = match options.kv_capacity {
+        KvCapacity::Auto => budget.left()?,
+        KvCapacity::Bytes(bytes) => bytes,
+        KvCapacity::Blocks(blocks) => u64::from(blocks).saturating_mul(block_bytes),
+    };
+    kv.blocks = u32::try_from(bytes / block_bytes).unwrap_or(u32::MAX);
+    if kv.blocks == 0 {
+        return Err(LoadError::NoBlocks { bytes, block_bytes });
+    }
+    kv.at = driver.allocate(kv.blocks as usize * kv.block_bytes())?;
+    let host_blocks = u32::try_from(options.host_bytes / block_bytes).unwrap_or(u32::MAX);
+    let copies = driver.copies(host_blocks as usize * kv.block_bytes())?;
+    let name = driver.name();
+    let threads = options.compute_threads();
+    let queries = config.heads / config.kv_heads;
+    let mut ops = CudaOps::new(driver, kv, queries, CudaOptions { exact, threads })?;
+    let max_len = (asked_len as u64).min(u64::from(kv.blocks) * options.block_size as u64) as usize;
+    let limits = decoder_limits(options, max_len);
+    let weights = Weights::load(&mut ops, checkpoint, options.weights, progress)?;
+    let decoder = Decoder::new(&mut ops, config.clone(), weights, limits)?;
+    let info = DeviceInfo {
+        name,
+        block_size: options.block_size as u32,
+        device_blocks: kv.blocks,
+        host_blocks,
+        block_bytes,
+        max_steps_in_flight: STEPS_IN_FLIGHT,
+        max_model_len: max_len as u32,
+        vocab_size: config.vocab_size as u32,
+    };
+    Ok(Parts { info, ops, decoder, copier: CudaCopier::new(copies, kv, host_blocks) })
+}
+
+fn check_format(format: WeightFormat) -> Result<(), LoadError> {
+    match format {
+        WeightFormat::Auto | WeightFormat::Bf16 => Ok(()),
+        WeightFormat::F32 => Err(LoadError::CudaWeights("f32")),
+        WeightFormat::Q8_0 => Err(LoadError::CudaWeights("q8_0")),
+        WeightFormat::Native => Err(LoadError::CudaWeights("native")),
+    }
+}
+
+fn budget<D: Driver>(
+    driver: &mut D,
+    share: f64,
+    checkpoint: &Checkpoint,
+    options: &LoadOptions,
+    max_len: usize,
+) -> Result<Budget, LoadError> {
+    let config = checkpoint.config();
+    // Rotary tables are as long as the longest sequence; positions beyond the pool are not known yet.
+    let rope = (max_len * config.head_dim * 4) as u64;
+    let taken = [
+        checkpoint.packed_bytes(WeightFormat::Bf16)?,
+        Decoder::<CudaOps<D>>::activation_bytes(config, &decoder_limits(options, max_len)),
+        CudaOps::<D>::scratch_bytes(config.heads, config.head_dim),
+        rope,
+    ];
+    let taken = taken.into_iter().fold(0, u64::saturating_add);
+    Ok(Budget { free: driver.free_bytes()?, taken, share })
+}
+
+impl Budget {
+    /// What may be used and is not taken.
+    fn left(&self) -> Result<u64, LoadError> {
+        let Budget { free, taken, share } = *self;
+        let usable = (free as f64 * share) as u64;
+        match usable.checked_sub(taken).filter(|left| *left > 0) {
+            Some(left) => Ok(left),
+            None => Err(LoadError::GpuFull { free, share: share * 100.0, taken }),
+        }
+    }
+}
