@@ -97,7 +97,7 @@ __device__ __forceinline__ void finish_span(
 // `blockIdx.y` is a span: `span_rows` says of which row and `span_numbers` which of its spans, counted from 0.
 // `blockIdx.x` is a key head times PARTS, plus a part of its query heads. A row attends to positions up to its own, `window` of them (0 for all). `scale`
 // includes log2(e). `spans` has `heads * (HEAD_DIM + 2)` floats for each span.
-extern "C" __global__ void __launch_bounds__(WARPS * WARP) KERNEL(attention_rows)(
+extern "C" __global__ void __launch_bounds__(WARPS * WARP, 4) KERNEL(attention_rows)(
     const bf16 *qkv, u32 cols, const bf16 *layer_kv, u64 block_stride, u32 block_size, const u32 *positions,
     const u32 *table_starts, const u32 *tables, const u32 *span_rows, const u32 *span_numbers, float *spans,
     u32 kv_heads, u32 window, float scale

@@ -5,7 +5,7 @@ use crate::text::Text;
 use tiercel_config::{DeviceKind, KvElement, ServerSettings, Weights};
 use tiercel_device::{Clock, Device};
 use tiercel_gpu::{KvType, WeightFormat, cuda};
-use tiercel_model::load::{self, DeviceChoice, KvCapacity, LoadOptions};
+use tiercel_model::load::{self, DeviceChoice, KvCapacity, LoadError, LoadOptions};
 use tiercel_model::source::{ResolvedModel, Resolver, Stop};
 use tiercel_model::weights::LoadProgress;
 use tokio::sync::oneshot;
@@ -62,7 +62,11 @@ pub(crate) fn load(settings: &ServerSettings, stop: Stop) -> Result<Loaded, Boot
         }
     };
     let loaded =
-        load::load(&files, &options(settings), &mut tell).map_err(|error| failed(&error))?;
+        load::load(&files, &options(settings), &mut tell).map_err(|error| match error {
+            // The file has no part in that.
+            LoadError::Cuda(error) => BootError::Model(error.to_string()),
+            error => failed(&error),
+        })?;
     let model_name = settings.model.served_name.clone().unwrap_or(name);
     Ok(Loaded { device: loaded.device, text, model_name })
 }

@@ -6,12 +6,14 @@
 //! | `hf_dir.rs` | safetensors, single and sharded |
 //! | `roles.rs` | what each tensor is for, its name in either format, its shape |
 //! | `load.rs` | packing into the device's matrices |
+//! | `random.rs` | weights that no model has, for checks |
 //! | `error.rs` | what can be wrong |
 
 mod checkpoint;
 mod error;
 mod hf_dir;
 mod load;
+mod random;
 mod roles;
 
 #[cfg(test)]

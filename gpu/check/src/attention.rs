@@ -1,0 +1,165 @@
+//! Attention: head widths, query heads per key head, ragged lengths, chunk boundaries, windows, scattered blocks.
+
+use crate::CheckError;
+use crate::pair::{LAYERS, Pair, Setting, shape};
+use crate::report::Report;
+use std::sync::Arc;
+use tiercel_device::BlockId;
+use tiercel_gpu::cuda::Driver;
+use tiercel_gpu::{AttentionShape, Ops, SeqRows, TensorUse};
+
+/// Most that results may differ, as a share of their norm, and one as a share of the largest: queries and keys are rounded
+/// to bf16 after their rotation, which changes every score.
+const LIMITS: (f32, f32) = (1e-2, 2e-2);
+/// Head width and query heads per key head.
+const SHAPES: [(usize, usize); 14] = [
+    (16, 1),
+    (16, 2),
+    (32, 2),
+    (64, 1),
+    (64, 3),
+    (64, 8),
+    (80, 1),
+    (80, 4),
+    (96, 2),
+    (96, 5),
+    (128, 1),
+    (128, 4),
+    (128, 7),
+    (128, 8),
+];
+
+/// A step: the rows of each sequence and the positions before them.
+type Parts<'a> = &'a [(usize, usize)];
+
+/// Checks attention, and that its results do not depend on how a prompt was cut where that is asked for.
+///
+/// # Errors
+/// [`CheckError`] if something could not be run at all.
+pub fn check_attention<D: Driver>(
+    open: &dyn Fn() -> Result<D, CheckError>,
+    report: &mut Report,
+) -> Result<(), CheckError> {
+    let span = open()?.span();
+    for (head_dim, queries) in SHAPES {
+        let shape = shape(head_dim, queries, 2);
+        let name = format!("{queries} x {head_dim}");
+        // Around the ends of spans, and a few of them.
+        let lengths = [0, span - 1, span, 3 * span + 4, 2 * span - 1, 7].map(|before| (1, before));
+        attend(open, &shape, (16, false), &lengths, &format!("decode, {name}"), report)?;
+        // A chunk that starts a prompt, one that goes on in the middle of a block, one beside a decode.
+        let chunks = [(70, 0), (33, 21), (1, 40), (2, 63), (span, span + 5)];
+        attend(open, &shape, (16, false), &chunks, &format!("prompts, {name}"), report)?;
+    }
+    for (head_dim, queries) in [(16, 2), (64, 3), (80, 4), (128, 8)] {
+        let name = format!("prompts row by row, {queries} x {head_dim}");
+        let parts = [(35, 0), (9, span - 2), (1, 40)];
+        attend(open, &shape(head_dim, queries, 2), (16, true), &parts, &name, report)?;
+    }
+    for (window, block_size) in [(1, 16), (24, 16), (40, 8), (64, 32), (1000, 64)] {
+        let windowed = AttentionShape { sliding_window: Some(window), ..shape(64, 3, 1) };
+        for exact in [false, true] {
+            let name = format!("window of {window}, blocks of {block_size}, row by row: {exact}");
+            let parts = [(90, 0), (1, 4 * span - 8), (20, 50)];
+            attend(open, &windowed, (block_size, exact), &parts, &name, report)?;
+        }
+    }
+    cut_anywhere(open, report)
+}
+
+/// Writes what came before, then runs the step on both devices.
+fn attend<D: Driver>(
+    open: &dyn Fn() -> Result<D, CheckError>,
+    shape: &AttentionShape,
+    (block_size, exact): (usize, bool),
+    parts: Parts<'_>,
+    what: &str,
+    report: &mut Report,
+) -> Result<(), CheckError> {
+    let used: usize = parts.iter().map(|(rows, before)| (rows + before).div_ceil(block_size)).sum();
+    let setting = Setting { shape: *shape, blocks: used as u32 + 7, block_size, exact };
+    let mut pair = Pair::new(open()?, setting, 5)?;
+    let seqs = pair.sequences(parts);
+    let width = shape.head_dim as f32;
+    let inv_freq: Vec<f32> =
+        (0..shape.head_dim / 2).map(|i| 1e4_f32.powf(-2.0 * i as f32 / width)).collect();
+    let longest = parts.iter().map(|(rows, before)| rows + before).max().unwrap_or(0);
+    let rope = pair.cuda.rope(&inv_freq, 1.0, longest)?;
+    let cpu_rope = pair.cpu.rope(&inv_freq, 1.0, longest)?;
+    for layer in 0..LAYERS {
+        for (seq, (_, before)) in seqs.iter().zip(parts).filter(|(_, (_, before))| *before > 0) {
+            let earlier = [SeqRows { rows: 0..*before, first_pos: 0, table: seq.table.clone() }];
+            let mut qkv = pair.random(*before, shape.qkv_cols(), TensorUse::Activations)?;
+            let (batch, cpu_batch) = batches(&mut pair, &earlier, shape);
+            pair.cuda.rope_kv_write(&mut qkv.cuda, &rope, shape, layer, &batch);
+            pair.cpu.rope_kv_write(&mut qkv.cpu, &cpu_rope, shape, layer, &cpu_batch);
+            pair.cuda.finish()?;
+        }
+    }
+    let (mut cuda, mut cpu) = (Vec::new(), Vec::new());
+    for layer in 0..LAYERS {
+        let rows = parts.iter().map(|(rows, _)| rows).sum();
+        let mut qkv = pair.random(rows, shape.qkv_cols(), TensorUse::Activations)?;
+        let (batch, cpu_batch) = batches(&mut pair, &seqs, shape);
+        pair.cuda.rope_kv_write(&mut qkv.cuda, &rope, shape, layer, &batch);
+        pair.cpu.rope_kv_write(&mut qkv.cpu, &cpu_rope, shape, layer, &cpu_batch);
+        let mut out = pair.empty(rows, shape.heads * shape.head_dim, TensorUse::Activations)?;
+        pair.cuda.attention(&qkv.cuda, shape, layer, &batch, &mut out.cuda);
+        pair.cpu.attention(&qkv.cpu, shape, layer, &cpu_batch, &mut out.cpu);
+        cuda.extend(pair.cuda.read(&out.cuda)?);
+        cpu.extend_from_slice(out.cpu.values());
+        pair.cuda.finish()?;
+    }
+    report.compare(what, &cuda, &cpu, LIMITS);
+    Ok(())
+}
+
+fn batches<D: Driver>(
+    pair: &mut Pair<D>,
+    seqs: &[SeqRows],
+    shape: &AttentionShape,
+) -> (tiercel_gpu::cuda::CudaBatch, Vec<SeqRows>) {
+    (pair.cuda.batch(seqs, &[*shape]), pair.cpu.batch(seqs, &[*shape]))
+}
+
+/// The outputs of a prompt whose rows are computed by themselves, cut in three ways.
+fn cut_anywhere<D: Driver>(
+    open: &dyn Fn() -> Result<D, CheckError>,
+    report: &mut Report,
+) -> Result<(), CheckError> {
+    let shape = shape(64, 3, 2);
+    let setting = Setting { shape, blocks: 5, block_size: 16, exact: true };
+    let mut pair = Pair::new(open()?, setting, 9)?;
+    let values = pair.numbers(80 * shape.qkv_cols(), 2.0);
+    let whole = outputs(&mut pair, &shape, &values, &[80])?;
+    for chunks in [&[33, 1, 1, 45][..], &[16, 64]] {
+        let same = whole == outputs(&mut pair, &shape, &values, chunks)?;
+        report.holds(&format!("attention bit for bit in chunks of {chunks:?}"), same);
+    }
+    Ok(())
+}
+
+fn outputs<D: Driver>(
+    pair: &mut Pair<D>,
+    shape: &AttentionShape,
+    values: &[f32],
+    chunks: &[usize],
+) -> Result<Vec<u32>, CheckError> {
+    let rope = pair.cuda.rope(&[0.3; 32], 1.0, 80)?;
+    let table: Arc<[BlockId]> = (0..5).map(BlockId).collect();
+    let (cols, width) = (shape.qkv_cols(), shape.heads * shape.head_dim);
+    let (mut done, mut found) = (0, Vec::new());
+    for &rows in chunks {
+        let seqs = [SeqRows { rows: 0..rows, first_pos: done as u32, table: table.clone() }];
+        let mut qkv = pair.cuda.tensor(rows, cols, TensorUse::Activations)?;
+        pair.cuda.write(&mut qkv, &values[done * cols..(done + rows) * cols])?;
+        let batch = pair.cuda.batch(&seqs, &[*shape]);
+        pair.cuda.rope_kv_write(&mut qkv, &rope, shape, 0, &batch);
+        let mut out = pair.cuda.tensor(rows, width, TensorUse::Activations)?;
+        pair.cuda.attention(&qkv, shape, 0, &batch, &mut out);
+        found.extend(pair.cuda.read(&out)?.into_iter().map(f32::to_bits));
+        pair.cuda.finish()?;
+        done += rows;
+    }
+    Ok(found)
+}

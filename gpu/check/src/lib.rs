@@ -1,0 +1,52 @@
+//! What a GPU computes, against the CPU, and how fast, against its own ceilings.
+//!
+//! | module | checks |
+//! |---|---|
+//! | `rows` | embedding, norms, activation function, products |
+//! | `attention` | attention over shapes, ragged lengths, windows, chunk boundaries, scattered blocks |
+//! | `models` | logits of every family on random weights; identity under chunks and batches |
+//! | `copies` | blocks through the host tier and back |
+//! | `speed` | decode and prefill, and decode while blocks are copied |
+//! | `pair`, `report` | the same inputs on both devices; what was found |
+//!
+//! Everything is generic over the driver: `examples/gpu-check.rs` runs it on a GPU, the tests on the emulator, so that the
+//! checks themselves are known to work before there is a GPU.
+
+mod attention;
+mod copies;
+mod models;
+mod pair;
+mod report;
+mod rows;
+mod speed;
+
+pub use attention::check_attention;
+pub use copies::check_copies;
+pub use models::check_models;
+pub use report::Report;
+pub use rows::check_rows;
+pub use speed::{SpeedPlan, measure_speed};
+
+use tiercel_device::{CopyError, StepError};
+use tiercel_gpu::OpError;
+use tiercel_gpu::cpu::CpuError;
+use tiercel_gpu::cuda::CudaError;
+use tiercel_model::arch::ConfigError;
+
+/// Why a check could not be carried out.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each is what its source is")]
+pub enum CheckError {
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    #[error(transparent)]
+    Operation(#[from] OpError),
+    #[error(transparent)]
+    Step(#[from] StepError),
+    #[error(transparent)]
+    Copy(#[from] CopyError),
+    #[error(transparent)]
+    Cpu(#[from] CpuError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}

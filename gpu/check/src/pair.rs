@@ -1,0 +1,134 @@
+//! A GPU and the CPU with the same inputs.
+
+use crate::CheckError;
+use half::bf16;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use std::sync::Arc;
+use tiercel_device::BlockId;
+use tiercel_gpu::cpu::{CpuDevice, CpuOps, CpuOptions, Matrix, Tensor};
+use tiercel_gpu::cuda::{CudaKv, CudaMatrix, CudaOps, CudaOptions, CudaTensor, DevicePtr, Driver};
+use tiercel_gpu::{
+    AttentionShape, KvType, MatrixPart, Ops, SeqRows, SourceType, TensorUse, WeightFormat,
+};
+
+/// Layers of the KV cache: more than one, so that a wrong one shows.
+pub(crate) const LAYERS: usize = 2;
+
+/// The same on both devices.
+pub(crate) struct Pair<D: Driver> {
+    pub(crate) cuda: CudaOps<D>,
+    pub(crate) cpu: CpuOps,
+    rng: SmallRng,
+    blocks: u32,
+    block_size: usize,
+}
+
+pub(crate) struct Both {
+    pub(crate) cuda: CudaTensor,
+    pub(crate) cpu: Tensor,
+}
+
+/// What a pair is made for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Setting {
+    pub(crate) shape: AttentionShape,
+    pub(crate) blocks: u32,
+    pub(crate) block_size: usize,
+    pub(crate) exact: bool,
+}
+
+pub(crate) fn shape(head_dim: usize, queries: usize, kv_heads: usize) -> AttentionShape {
+    let scale = 1.0 / (head_dim as f32).sqrt();
+    AttentionShape { heads: kv_heads * queries, kv_heads, head_dim, scale, sliding_window: None }
+}
+
+impl<D: Driver> Pair<D> {
+    pub(crate) fn new(mut driver: D, setting: Setting, seed: u64) -> Result<Self, CheckError> {
+        let Setting { shape, blocks, block_size, exact } = setting;
+        let (kv_heads, head_dim) = (shape.kv_heads, shape.head_dim);
+        let at = DevicePtr::default();
+        let mut kv = CudaKv { at, blocks, block_size, layers: LAYERS, kv_heads, head_dim };
+        kv.at = driver.allocate(blocks as usize * kv.block_bytes())?;
+        let options = CpuOptions {
+            threads: 2,
+            kv_type: KvType::F32,
+            block_size,
+            device_blocks: blocks,
+            host_blocks: 0,
+            layers: LAYERS,
+            kv_heads,
+            head_dim,
+        };
+        let queries = shape.heads / kv_heads;
+        Ok(Pair {
+            cuda: CudaOps::new(driver, kv, queries, CudaOptions { exact, threads: 1 })?,
+            cpu: CpuDevice::open(options)?.0,
+            rng: SmallRng::seed_from_u64(seed),
+            blocks,
+            block_size,
+        })
+    }
+
+    /// Random numbers that both hold exactly.
+    pub(crate) fn numbers(&mut self, len: usize, size: f32) -> Vec<f32> {
+        let number = |_| bf16::from_f32(self.rng.random_range(-size..size)).to_f32();
+        (0..len).map(number).collect()
+    }
+
+    pub(crate) fn empty(
+        &mut self,
+        rows: usize,
+        cols: usize,
+        holds: TensorUse,
+    ) -> Result<Both, CheckError> {
+        Ok(Both {
+            cuda: self.cuda.tensor(rows, cols, holds)?,
+            cpu: self.cpu.tensor(rows, cols, holds)?,
+        })
+    }
+
+    pub(crate) fn random(
+        &mut self,
+        rows: usize,
+        cols: usize,
+        holds: TensorUse,
+    ) -> Result<Both, CheckError> {
+        let values = self.numbers(rows * cols, 2.0);
+        let mut both = self.empty(rows, cols, holds)?;
+        self.cuda.write(&mut both.cuda, &values)?;
+        both.cpu.set_rows(rows);
+        both.cpu.values_mut().copy_from_slice(&values);
+        Ok(both)
+    }
+
+    pub(crate) fn matrix(
+        &mut self,
+        n: usize,
+        k: usize,
+    ) -> Result<(CudaMatrix, Matrix), CheckError> {
+        let values = self.numbers(n * k, 1.0);
+        let bytes: Vec<u8> = values.iter().flat_map(|v| bf16::from_f32(*v).to_le_bytes()).collect();
+        let part = || MatrixPart { n, k, source: SourceType::Bf16, bytes: &bytes, row_order: None };
+        Ok((
+            self.cuda.matrix(&[part()], WeightFormat::Auto)?,
+            self.cpu.matrix(&[part()], WeightFormat::F32)?,
+        ))
+    }
+
+    /// Sequences of a step, `(rows, positions before them)` each; their blocks are anywhere.
+    pub(crate) fn sequences(&mut self, parts: &[(usize, usize)]) -> Vec<SeqRows> {
+        let mut blocks: Vec<u32> = (0..self.blocks).collect();
+        blocks.shuffle(&mut self.rng);
+        let mut first = 0;
+        let mut seqs = Vec::new();
+        for &(rows, before) in parts {
+            let count = (before + rows).div_ceil(self.block_size);
+            let table: Arc<[BlockId]> = blocks.drain(..count).map(BlockId).collect();
+            seqs.push(SeqRows { rows: first..first + rows, first_pos: before as u32, table });
+            first += rows;
+        }
+        seqs
+    }
+}

@@ -1,0 +1,114 @@
+//! What was found, as a table.
+
+use std::fmt;
+
+/// One line of the table.
+#[derive(Debug, Clone, PartialEq)]
+struct Line {
+    what: String,
+    found: String,
+    /// What it must be; nothing for what is only measured.
+    limit: String,
+    met: bool,
+}
+
+/// A table of findings.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Report {
+    lines: Vec<Line>,
+}
+
+impl Report {
+    /// Compares numbers of the GPU with those of the CPU: how far they differ as a share of their norm, and the one that
+    /// differs most as a share of the largest. What is no number differs.
+    pub fn compare(&mut self, what: &str, cuda: &[f32], cpu: &[f32], limits: (f32, f32)) {
+        let square = |v: f32| f64::from(v) * f64::from(v);
+        let size = cpu.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+        let norm: f64 = cpu.iter().copied().map(square).sum();
+        let differences = || cuda.iter().zip(cpu).map(|(a, b)| a - b);
+        let error = (differences().map(square).sum::<f64>() / norm.max(f64::MIN_POSITIVE)).sqrt();
+        let worst = differences().fold(0.0_f32, |most, d| most.max(d.abs())) / size;
+        // `f32::max` passes over what is no number; the norm does not.
+        let met = cuda.len() == cpu.len() && error <= f64::from(limits.0) && worst <= limits.1;
+        let found = format!("{error:.1e}, worst {worst:.1e}");
+        self.add(what, found, format!("{:.0e}, {:.0e}", limits.0, limits.1), met);
+    }
+
+    /// Something that holds or not.
+    pub fn holds(&mut self, what: &str, holds: bool) {
+        let found = if holds { "yes" } else { "no" };
+        self.add(what, found.to_owned(), "yes".to_owned(), holds);
+    }
+
+    /// A measurement that must be at least something.
+    pub fn at_least(&mut self, what: &str, found: f64, limit: f64, unit: &str) {
+        let met = found >= limit;
+        self.add(what, format!("{found:.1} {unit}"), format!("at least {limit:.1} {unit}"), met);
+    }
+
+    /// A measurement that must be at most something.
+    pub fn at_most(&mut self, what: &str, found: f64, limit: f64, unit: &str) {
+        let met = found <= limit;
+        self.add(what, format!("{found:.1} {unit}"), format!("at most {limit:.1} {unit}"), met);
+    }
+
+    /// A measurement without a limit.
+    pub fn measured(&mut self, what: &str, found: String) {
+        self.add(what, found, String::new(), true);
+    }
+
+    fn add(&mut self, what: &str, found: String, limit: String, met: bool) {
+        self.lines.push(Line { what: what.to_owned(), found, limit, met });
+    }
+
+    /// Lines whose limit is not met.
+    pub fn failures(&self) -> Vec<String> {
+        let failed = self.lines.iter().filter(|line| !line.met);
+        failed.map(|line| format!("{}: {} ({})", line.what, line.found, line.limit)).collect()
+    }
+
+    /// Lines in all.
+    pub fn len(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// Whether nothing was checked.
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "| | found | limit | met |\n|---|---|---|---|")?;
+        for Line { what, found, limit, met } in &self.lines {
+            let met = match (limit.is_empty(), met) {
+                (true, _) => "",
+                (_, true) => "yes",
+                (_, false) => "NO",
+            };
+            writeln!(f, "| {what} | {found} | {limit} | {met} |")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_differs_or_is_no_number_fails() {
+        let mut report = Report::default();
+        report.compare("equal", &[1.0, -2.0], &[1.0, -2.0], (0.01, 0.01));
+        report.compare("near", &[1.0, -2.01], &[1.0, -2.0], (0.01, 0.01));
+        assert_eq!(report.failures(), Vec::<String>::new());
+        report.compare("far", &[1.0, -2.1], &[1.0, -2.0], (0.01, 0.01));
+        report.compare("no number", &[f32::NAN, -2.0], &[1.0, -2.0], (0.01, 0.01));
+        report.compare("fewer", &[1.0], &[1.0, -2.0], (0.01, 0.01));
+        report.at_most("slow", 2.0, 1.0, "ms");
+        report.holds("false", false);
+        assert_eq!((report.failures().len(), report.len()), (5, 7));
+        assert!(report.to_string().contains("| slow | 2.0 ms | at most 1.0 ms | NO |"));
+    }
+}

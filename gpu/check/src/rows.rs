@@ -1,0 +1,142 @@
+//! Operations on rows, and products.
+
+use crate::CheckError;
+use crate::pair::{Both, Pair, Setting, shape};
+use crate::report::Report;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tiercel_gpu::cuda::Driver;
+use tiercel_gpu::{Ops, TensorUse};
+
+/// Most that results may differ, as a share of their norm, and one as a share of the largest: bf16 has 8 bits.
+const LIMITS: (f32, f32) = (5e-3, 1e-2);
+
+/// Checks every operation on rows, over widths and row counts.
+///
+/// # Errors
+/// [`CheckError`] if something could not be run at all.
+pub fn check_rows<D: Driver>(
+    open: &dyn Fn() -> Result<D, CheckError>,
+    report: &mut Report,
+) -> Result<(), CheckError> {
+    for (seed, (rows, cols)) in (1..).zip([(1, 8), (3, 64), (5, 576), (2, 2056), (9, 248)]) {
+        let mut pair = plain(open, seed)?;
+        embedding_and_norms(&mut pair, (rows, cols), report)?;
+        activation_and_gather(&mut pair, (rows, cols), report)?;
+    }
+    for (seed, size) in (1..).zip([(1, 8, 16), (5, 96, 64), (17, 64, 104), (64, 256, 512)]) {
+        products(&mut plain(open, seed)?, size, report)?;
+    }
+    for (head_dim, queries, kv_heads) in [(16, 2, 2), (64, 3, 3), (80, 1, 4), (128, 8, 1)] {
+        head_norms(open, (head_dim, queries, kv_heads), report)?;
+    }
+    Ok(())
+}
+
+fn plain<D: Driver>(
+    open: &dyn Fn() -> Result<D, CheckError>,
+    seed: u64,
+) -> Result<Pair<D>, CheckError> {
+    let setting = Setting { shape: shape(16, 2, 2), blocks: 1, block_size: 16, exact: false };
+    Pair::new(open()?, setting, seed)
+}
+
+fn compare<D: Driver>(
+    pair: &mut Pair<D>,
+    both: &Both,
+    what: &str,
+    report: &mut Report,
+) -> Result<(), CheckError> {
+    let cuda = pair.cuda.read(&both.cuda)?;
+    let what = format!("{what}, {} x {}", both.cpu.rows(), both.cpu.cols());
+    report.compare(&what, &cuda, both.cpu.values(), LIMITS);
+    pair.cuda.finish()?;
+    Ok(())
+}
+
+fn embedding_and_norms<D: Driver>(
+    pair: &mut Pair<D>,
+    (rows, cols): (usize, usize),
+    report: &mut Report,
+) -> Result<(), CheckError> {
+    let (table, cpu_table) = pair.matrix(20, cols)?;
+    let mut residual = pair.empty(rows, cols, TensorUse::Residual)?;
+    let tokens: Vec<u32> = (0..rows as u32).map(|row| row * 7 % 20).collect();
+    pair.cuda.embed(&table, &tokens, &mut residual.cuda);
+    pair.cpu.embed(&cpu_table, &tokens, &mut residual.cpu);
+    compare(pair, &residual, "embedding", report)?;
+    let delta = pair.random(rows, cols, TensorUse::Activations)?;
+    let weights = pair.numbers(cols, 1.5);
+    let (weight, cpu_weight) = (pair.cuda.vector(&weights)?, pair.cpu.vector(&weights)?);
+    let mut out = pair.empty(rows, cols, TensorUse::Activations)?;
+    for with in [true, false] {
+        let (cuda, cpu) = (with.then_some(&delta.cuda), with.then_some(&delta.cpu));
+        pair.cuda.add_rms_norm(&mut residual.cuda, cuda, &weight, 1e-5, &mut out.cuda);
+        pair.cpu.add_rms_norm(&mut residual.cpu, cpu, &cpu_weight, 1e-5, &mut out.cpu);
+        compare(pair, &residual, "residual", report)?;
+        compare(pair, &out, "norm", report)?;
+    }
+    Ok(())
+}
+
+fn activation_and_gather<D: Driver>(
+    pair: &mut Pair<D>,
+    (rows, cols): (usize, usize),
+    report: &mut Report,
+) -> Result<(), CheckError> {
+    let gate_up = pair.random(rows, 2 * cols, TensorUse::Activations)?;
+    let mut out = pair.empty(rows, cols, TensorUse::Activations)?;
+    pair.cuda.silu_mul(&gate_up.cuda, &mut out.cuda);
+    pair.cpu.silu_mul(&gate_up.cpu, &mut out.cpu);
+    compare(pair, &out, "silu", report)?;
+    let residual = pair.random(rows, cols, TensorUse::Residual)?;
+    let which: Vec<usize> = (0..rows).rev().collect();
+    let mut picked = pair.empty(rows, cols, TensorUse::Residual)?;
+    pair.cuda.gather_rows(&residual.cuda, &which, &mut picked.cuda);
+    pair.cpu.gather_rows(&residual.cpu, &which, &mut picked.cpu);
+    compare(pair, &picked, "gathered rows", report)
+}
+
+fn products<D: Driver>(
+    pair: &mut Pair<D>,
+    (rows, n, k): (usize, usize, usize),
+    report: &mut Report,
+) -> Result<(), CheckError> {
+    let (w, cpu_w) = pair.matrix(n, k)?;
+    let bias = pair.numbers(n, 3.0);
+    let (bias, cpu_bias) = (pair.cuda.vector(&bias)?, pair.cpu.vector(&bias)?);
+    let x = pair.random(rows, k, TensorUse::Activations)?;
+    let mut out = pair.empty(rows, n, TensorUse::Activations)?;
+    for (what, with) in [("product", false), ("product with bias", true)] {
+        pair.cuda.linear(&w, with.then_some(&bias), &x.cuda, &mut out.cuda);
+        pair.cpu.linear(&cpu_w, with.then_some(&cpu_bias), &x.cpu, &mut out.cpu);
+        compare(pair, &out, what, report)?;
+    }
+    let mut logits = pair.empty(rows, n, TensorUse::Logits)?;
+    pair.cuda.linear(&w, None, &x.cuda, &mut logits.cuda);
+    pair.cpu.linear(&cpu_w, None, &x.cpu, &mut logits.cpu);
+    compare(pair, &logits, "logits", report)?;
+    let seen = AtomicUsize::new(0);
+    pair.cuda.for_each_row(&mut logits.cuda, &|row, values| {
+        seen.fetch_add((row + 1) * usize::from(values.len() == n), Ordering::Relaxed);
+    });
+    report.holds("the host sees every row once", seen.into_inner() == rows * (rows + 1) / 2);
+    Ok(pair.cuda.finish()?)
+}
+
+fn head_norms<D: Driver>(
+    open: &dyn Fn() -> Result<D, CheckError>,
+    (head_dim, queries, kv_heads): (usize, usize, usize),
+    report: &mut Report,
+) -> Result<(), CheckError> {
+    let shape = shape(head_dim, queries, kv_heads);
+    let setting = Setting { shape, blocks: 1, block_size: 16, exact: false };
+    let mut pair = Pair::new(open()?, setting, head_dim as u64)?;
+    let mut qkv = pair.random(5, shape.qkv_cols(), TensorUse::Activations)?;
+    let weights = pair.numbers(head_dim, 1.5);
+    let (weight, cpu_weight) = (pair.cuda.vector(&weights)?, pair.cpu.vector(&weights)?);
+    for heads in [0..shape.heads, shape.heads..shape.heads + kv_heads, 1..1] {
+        pair.cuda.head_rms_norm(&mut qkv.cuda, heads.clone(), &shape, &weight, 1e-6);
+        pair.cpu.head_rms_norm(&mut qkv.cpu, heads, &shape, &cpu_weight, 1e-6);
+    }
+    compare(&mut pair, &qkv, "head norms", report)
+}

@@ -1,0 +1,317 @@
+//! How fast: decode and prefill of a model's shape against the GPU's own ceilings, and decode while blocks are copied.
+
+use crate::CheckError;
+use crate::report::Report;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tiercel_device::{
+    BlockId, BlockingCopier, Clock, CopyBatch, CopyDirection, CopyError, CopyId, CopyPair,
+    HostBlockId,
+};
+use tiercel_gpu::cuda::{CudaCopier, CudaKv, CudaOps, CudaOptions, DevicePtr, Driver};
+use tiercel_gpu::{MatrixPart, Ops, SeqRows, SourceType, TensorUse, WeightFormat};
+use tiercel_model::arch::ModelConfig;
+use tiercel_model::forward::{Decoder, DecoderLimits, ForwardBatch};
+use tiercel_model::weights::Weights;
+
+/// What is measured.
+#[derive(Debug, Clone)]
+pub struct SpeedPlan {
+    /// A `config.json`.
+    pub model: String,
+    /// Sequences that decode, and the context of each, tokens.
+    pub decodes: Vec<(usize, usize)>,
+    /// Lengths of prompts, tokens.
+    pub prefills: Vec<usize>,
+    /// Times that each step is repeated; the median counts.
+    pub repeats: usize,
+    /// Bytes copied out and in beside decodes, at a time.
+    pub copied_bytes: usize,
+    /// Rows and columns of the product that tells the matrix units' rate.
+    pub product: usize,
+    /// Bytes moved to tell the memory's rate.
+    pub moved_bytes: usize,
+    /// Whether what was measured must meet what was aimed at.
+    pub judged: bool,
+}
+
+/// Most of a step that copies may add at the median, percent.
+const MOST_ADDED: f64 = 5.0;
+/// Share of the memory's rate that is aimed at for decodes of up to 16, percent.
+const DECODE_AIM: f64 = 80.0;
+
+/// What the device can do.
+#[derive(Debug, Clone, Copy)]
+struct Ceilings {
+    bytes_per_s: f64,
+    flops: f64,
+}
+
+struct Bench<D: Driver> {
+    ops: CudaOps<D>,
+    decoder: Decoder<CudaOps<D>>,
+    config: ModelConfig,
+    kv: CudaKv,
+}
+
+/// Measures a model of random weights.
+///
+/// # Errors
+/// [`CheckError`] if something could not be run at all.
+pub fn measure_speed<D: Driver>(
+    open: &dyn Fn() -> Result<D, CheckError>,
+    plan: &SpeedPlan,
+    report: &mut Report,
+) -> Result<(), CheckError> {
+    let config = ModelConfig::from_hf(plan.model.as_bytes())?;
+    let ceilings = ceilings(open()?, plan, report)?;
+    let mut driver = open()?;
+    let kv = kv(&mut driver, &config, plan)?;
+    let copies = driver.copies(plan.copied_bytes)?;
+    let mut bench = Bench::new(driver, kv, config, plan)?;
+    bench.decodes(plan, ceilings, report)?;
+    bench.prefills(plan, ceilings, report)?;
+    let blocks = (plan.copied_bytes / kv.block_bytes()).max(1) as u32;
+    let copier = CudaCopier::new(copies, kv, blocks);
+    bench.beside_copies(plan, copier, blocks, report)
+}
+
+/// Room for every step, and for the copies behind it.
+fn kv<D: Driver>(
+    driver: &mut D,
+    config: &ModelConfig,
+    plan: &SpeedPlan,
+) -> Result<CudaKv, CheckError> {
+    let mut kv = CudaKv {
+        at: DevicePtr::default(),
+        blocks: 0,
+        block_size: 16,
+        layers: config.layers(),
+        kv_heads: config.kv_heads,
+        head_dim: config.head_dim,
+    };
+    let decodes = plan.decodes.iter().map(|(seqs, context)| seqs * (context / 16 + 1)).max();
+    let prefills = plan.prefills.iter().map(|tokens| tokens / 16 + 1).max();
+    let copied = plan.copied_bytes.div_ceil(kv.block_bytes());
+    kv.blocks = (decodes.max(prefills).unwrap_or(1) + copied) as u32;
+    kv.at = driver.allocate(kv.blocks as usize * kv.block_bytes())?;
+    Ok(kv)
+}
+
+/// Measures the memory by gathering rows, and the matrix units by a large product, in a model that needs nothing.
+fn ceilings<D: Driver>(
+    mut driver: D,
+    plan: &SpeedPlan,
+    report: &mut Report,
+) -> Result<Ceilings, CheckError> {
+    let at = driver.allocate(1 << 16)?;
+    let kv = CudaKv { at, blocks: 1, block_size: 16, layers: 1, kv_heads: 1, head_dim: 64 };
+    let mut ops = CudaOps::new(driver, kv, 1, CudaOptions { exact: false, threads: 1 })?;
+    let cols = 4096;
+    let rows = (plan.moved_bytes / cols / 8).max(1);
+    let mut from = ops.tensor(rows, cols, TensorUse::Residual)?;
+    let mut to = ops.tensor(rows, cols, TensorUse::Residual)?;
+    ops.write(&mut from, &vec![1.5; rows * cols])?;
+    let which: Vec<usize> = (0..rows).collect();
+    let us = median_us(plan.repeats, || {
+        ops.gather_rows(&from, &which, &mut to);
+        Ok(ops.finish()?)
+    })?;
+    let bytes_per_s = (2 * rows * cols * 4) as f64 / us * 1e6;
+    let n = plan.product;
+    let bytes: Vec<u8> = (0..n * n * 2).map(|i| if i % 2 == 1 { 0x3f } else { i as u8 }).collect();
+    let part = MatrixPart { n, k: n, source: SourceType::Bf16, bytes: &bytes, row_order: None };
+    let w = ops.matrix(&[part], WeightFormat::Auto)?;
+    let mut x = ops.tensor(n, n, TensorUse::Activations)?;
+    let mut out = ops.tensor(n, n, TensorUse::Activations)?;
+    let noise: Vec<f32> = (0..n * n).map(|i| (i * 7919 % 1013) as f32 / 1013.0 - 0.5).collect();
+    ops.write(&mut x, &noise)?;
+    let us = median_us(plan.repeats, || {
+        ops.linear(&w, None, &x, &mut out);
+        Ok(ops.finish()?)
+    })?;
+    let flops = 2.0 * (n as f64).powi(3) / us * 1e6;
+    report.measured("memory, read and written", format!("{:.0} GB/s", bytes_per_s / 1e9));
+    report.measured("matrix units, bf16", format!("{:.0} TFLOP/s", flops / 1e12));
+    Ok(Ceilings { bytes_per_s, flops })
+}
+
+impl<D: Driver> Bench<D> {
+    fn new(
+        driver: D,
+        kv: CudaKv,
+        config: ModelConfig,
+        plan: &SpeedPlan,
+    ) -> Result<Bench<D>, CheckError> {
+        let options = CudaOptions { exact: false, threads: 1 };
+        let mut ops = CudaOps::new(driver, kv, config.heads / config.kv_heads, options)?;
+        let weights = Weights::random(&mut ops, &config, WeightFormat::Auto, 3)?;
+        let most_seqs = plan.decodes.iter().map(|(seqs, _)| *seqs).max().unwrap_or(1);
+        let most_tokens = plan.prefills.iter().copied().max().unwrap_or(1).max(most_seqs);
+        let longest = plan.decodes.iter().map(|(_, context)| context + 1).max().unwrap_or(1);
+        let limits = DecoderLimits {
+            max_batched_tokens: most_tokens,
+            max_sampled_rows: most_seqs,
+            max_positions: longest.max(most_tokens),
+        };
+        let decoder = Decoder::new(&mut ops, config.clone(), weights, limits)?;
+        Ok(Bench { ops, decoder, config, kv })
+    }
+
+    /// A step of `seqs` sequences with `tokens` tokens each after `context`; its median, us. Logits are computed, and not
+    /// sampled.
+    fn step_us(
+        &mut self,
+        (seqs, context, tokens): (usize, usize, usize),
+        repeats: usize,
+    ) -> Result<f64, CheckError> {
+        let blocks = (context + tokens).div_ceil(self.kv.block_size) as u32;
+        let vocab = self.config.vocab_size as u32;
+        let inputs: Vec<u32> = (0..(seqs * tokens) as u32).map(|i| i * 7919 % vocab).collect();
+        let rows: Vec<SeqRows> = (0..seqs)
+            .map(|seq| {
+                let first = seq as u32 * blocks;
+                let table: Arc<[BlockId]> = (first..first + blocks).map(BlockId).collect();
+                let rows = seq * tokens..(seq + 1) * tokens;
+                SeqRows { rows, first_pos: context as u32, table }
+            })
+            .collect();
+        let sampled: Vec<usize> = rows.iter().map(|seq| seq.rows.end - 1).collect();
+        let Bench { ops, decoder, .. } = self;
+        median_us(repeats, || {
+            let batch = ForwardBatch { tokens: &inputs, seqs: &rows, sampled: &sampled };
+            decoder.forward(ops, batch);
+            for chunk in decoder.logit_chunks() {
+                decoder.logits(ops, chunk);
+            }
+            Ok(ops.finish()?)
+        })
+    }
+
+    /// Bytes of weights that a step reads.
+    fn weight_bytes(&self) -> f64 {
+        let embedding = (self.config.vocab_size * self.config.hidden_size) as f64;
+        // Of the embedding only a few rows are read, unless it is the output matrix too.
+        let unread = if self.config.tied_embeddings { 0.0 } else { embedding };
+        2.0 * (self.config.parameters() as f64 - unread)
+    }
+
+    fn decodes(
+        &mut self,
+        plan: &SpeedPlan,
+        ceilings: Ceilings,
+        report: &mut Report,
+    ) -> Result<(), CheckError> {
+        for &(seqs, context) in &plan.decodes {
+            let us = self.step_us((seqs, context, 1), plan.repeats)?;
+            let token_bytes = self.kv.block_bytes() as f64 / self.kv.block_size as f64;
+            let bytes = self.weight_bytes() + token_bytes * (seqs * context) as f64;
+            let share = 100.0 * bytes / ceilings.bytes_per_s * 1e6 / us;
+            let what = format!("decode of {seqs}, {context} tokens of context");
+            let rate = seqs as f64 / us * 1e6;
+            report.measured(&what, format!("{:.2} ms, {rate:.0} tok/s", us / 1e3));
+            let what = format!("{what}: of the memory's rate");
+            match plan.judged && seqs <= 16 {
+                true => report.at_least(&what, share, DECODE_AIM, "%"),
+                false => report.measured(&what, format!("{share:.0} %")),
+            }
+        }
+        Ok(())
+    }
+
+    fn prefills(
+        &mut self,
+        plan: &SpeedPlan,
+        ceilings: Ceilings,
+        report: &mut Report,
+    ) -> Result<(), CheckError> {
+        for &tokens in &plan.prefills {
+            let us = self.step_us((1, 0, tokens), plan.repeats)?;
+            // The output matrix sees one row.
+            let output = (self.config.vocab_size * self.config.hidden_size) as f64;
+            let weights = self.weight_bytes() / 2.0 - output;
+            let attention =
+                2.0 * (self.config.layers() * self.config.q_cols()) as f64 * tokens as f64;
+            let flops = 2.0 * tokens as f64 * (weights + attention / 2.0);
+            let rate = tokens as f64 / us * 1e6;
+            report.measured(
+                &format!("prefill of {tokens}"),
+                format!(
+                    "{:.1} ms, {rate:.0} tok/s, {:.0} % of the matrix units' rate",
+                    us / 1e3,
+                    100.0 * flops / ceilings.flops * 1e6 / us
+                ),
+            );
+        }
+        Ok(())
+    }
+
+    /// The median decode step alone, and while blocks that it does not use are copied out and in without a pause.
+    fn beside_copies(
+        &mut self,
+        plan: &SpeedPlan,
+        mut copier: impl BlockingCopier,
+        blocks: u32,
+        report: &mut Report,
+    ) -> Result<(), CheckError> {
+        let (seqs, context) = plan.decodes.last().copied().unwrap_or((1, 16));
+        let alone_us = self.step_us((seqs, context, 1), plan.repeats)?;
+        let stop = AtomicBool::new(false);
+        let (first, block_bytes) = (self.kv.blocks - blocks, self.kv.block_bytes());
+        let (beside_us, bytes_per_s) = std::thread::scope(|scope| {
+            let copying =
+                scope.spawn(|| copy_until(&stop, &mut copier, (first, blocks), block_bytes));
+            let beside_us = self.step_us((seqs, context, 1), plan.repeats);
+            stop.store(true, Ordering::Relaxed);
+            (beside_us, copying.join())
+        });
+        let beside_us = beside_us?;
+        let bytes_per_s =
+            bytes_per_s.map_err(|_| CopyError::Failed("the copier panicked".into()))??;
+        let what = format!("decode of {seqs} beside copies at {:.1} GB/s", bytes_per_s / 1e9);
+        report.measured(&what, format!("{:.2} ms, alone {:.2}", beside_us / 1e3, alone_us / 1e3));
+        let added = 100.0 * (beside_us / alone_us - 1.0);
+        match plan.judged {
+            true => report.at_most(&format!("{what}: longer by"), added, MOST_ADDED, "%"),
+            false => report.measured(&format!("{what}: longer by"), format!("{added:.0} %")),
+        }
+        Ok(())
+    }
+}
+
+/// Copies blocks out and in until it is told to stop; its rate, bytes/s.
+fn copy_until(
+    stop: &AtomicBool,
+    copier: &mut impl BlockingCopier,
+    (first, blocks): (u32, u32),
+    block_bytes: usize,
+) -> Result<f64, CheckError> {
+    let (clock, mut bytes) = (Clock::wall(), 0.0);
+    let start = clock.now();
+    while !stop.load(Ordering::Relaxed) {
+        for direction in [CopyDirection::Out, CopyDirection::In] {
+            let pair = |i| CopyPair { device: BlockId(first + i), host: HostBlockId(i) };
+            let pairs = (0..blocks).map(pair).collect();
+            copier.copy(&CopyBatch { id: CopyId(1), direction, pairs })?;
+            bytes += f64::from(blocks) * block_bytes as f64;
+        }
+    }
+    Ok(bytes / clock.now().since_us(start).max(1) as f64 * 1e6)
+}
+
+/// The median of a few runs, after one that is not counted, us.
+fn median_us(
+    repeats: usize,
+    mut run: impl FnMut() -> Result<(), CheckError>,
+) -> Result<f64, CheckError> {
+    let clock = Clock::wall();
+    run()?;
+    let mut times = Vec::with_capacity(repeats);
+    for _ in 0..repeats.max(1) {
+        let start = clock.now();
+        run()?;
+        times.push(clock.now().since_us(start).max(1));
+    }
+    times.sort_unstable();
+    Ok(times[times.len() / 2] as f64)
+}

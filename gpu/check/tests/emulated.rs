@@ -1,0 +1,69 @@
+//! All checks on the emulator: the kernels as far as a host can tell, and the checks themselves.
+#![allow(clippy::unwrap_used, reason = "tests state what must hold")]
+
+use tiercel_emulated::EmulatedDriver;
+use tiercel_gpu_check::{
+    CheckError, Report, SpeedPlan, check_attention, check_copies, check_models, check_rows,
+    measure_speed,
+};
+
+const MEMORY_BYTES: usize = 1 << 30;
+
+fn open() -> Result<EmulatedDriver, CheckError> {
+    Ok(EmulatedDriver::new(MEMORY_BYTES))
+}
+
+/// Nothing failed, and as much was checked as there is.
+fn assert_met(report: &Report, lines: usize) {
+    assert_eq!(report.failures(), Vec::<String>::new(), "{report}");
+    assert_eq!(report.len(), lines, "{report}");
+}
+
+#[test]
+fn rows_and_products() {
+    let mut report = Report::default();
+    check_rows(&open, &mut report).unwrap();
+    assert_met(&report, 5 * 7 + 4 * 4 + 4);
+}
+
+#[test]
+fn attention() {
+    let mut report = Report::default();
+    check_attention(&open, &mut report).unwrap();
+    assert_met(&report, 14 * 2 + 4 + 5 * 2 + 2);
+}
+
+#[test]
+fn models_of_all_families() {
+    let mut report = Report::default();
+    check_models(&open, &mut report).unwrap();
+    assert_met(&report, 5 * (2 * 2 + 3));
+}
+
+#[test]
+fn copies() {
+    let mut report = Report::default();
+    check_copies(&open, 64, &mut report).unwrap();
+    assert_met(&report, 1 + 2 * 2);
+}
+
+/// Only that it runs: an emulator's speed says nothing.
+#[test]
+fn speed() {
+    let model = r#"{"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 16, "vocab_size": 64, "hidden_size": 64, "intermediate_size": 96,
+        "num_hidden_layers": 2, "max_position_embeddings": 512, "rms_norm_eps": 1e-5}"#;
+    let plan = SpeedPlan {
+        model: model.to_owned(),
+        decodes: vec![(1, 20), (3, 40)],
+        prefills: vec![24],
+        repeats: 1,
+        copied_bytes: 64 << 10,
+        product: 32,
+        moved_bytes: 256 << 10,
+        judged: false,
+    };
+    let mut report = Report::default();
+    measure_speed(&open, &plan, &mut report).unwrap();
+    assert_met(&report, 2 + 2 * 2 + 1 + 2);
+}

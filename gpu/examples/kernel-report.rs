@@ -1,0 +1,103 @@
+//! Compiles all kernels for several architectures and shapes of attention, without a GPU, and prints what registers and
+//! memory each takes. Exits with 1 if one does not compile or keeps registers in memory.
+//!
+//! `cargo run --release -p tiercel-gpu --example kernel-report`
+//!
+//! Needs libnvrtc: `pip install "nvidia-cuda-nvrtc<13.1"` and its folder in LD_LIBRARY_PATH.
+
+use std::process::ExitCode;
+use tiercel_gpu::cuda::{CudaError, KernelShape, Unit, compile};
+
+const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
+/// Head width and query heads per key head: SmolLM2, Qwen2 0.5B, Phi's width, Llama 3 8B, Qwen2.5 7B, Llama 3 70B, and the
+/// widest there is.
+const SHAPES: [(usize, usize); 7] =
+    [(64, 3), (64, 7), (80, 1), (128, 4), (128, 7), (128, 8), (256, 2)];
+
+/// What ptxas says of a kernel.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Usage {
+    kernel: String,
+    registers: u32,
+    spilled_bytes: u32,
+}
+
+fn main() -> ExitCode {
+    println!("| kernel | shape | {} |", ARCHITECTURES.join(" | "));
+    println!("|---|---|{}", "---|".repeat(ARCHITECTURES.len()));
+    let mut good = true;
+    let mut seen = Vec::new();
+    for (head_dim, queries) in SHAPES {
+        let shape = KernelShape { head_dim, queries };
+        for unit in shape.units() {
+            if !unit.shaped && seen.contains(&unit.name) {
+                continue;
+            }
+            seen.push(unit.name);
+            match rows(&unit, shape) {
+                Ok(all_fit) => good &= all_fit,
+                Err(error) => {
+                    eprintln!("kernel-report: {error}");
+                    return ExitCode::FAILURE;
+                }
+            }
+        }
+    }
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Prints the lines of a unit; whether all its registers are registers.
+fn rows(unit: &Unit, shape: KernelShape) -> Result<bool, CudaError> {
+    let options = shape.options(unit);
+    let mut by_architecture = Vec::new();
+    for architecture in ARCHITECTURES {
+        by_architecture.push(usage(&compile(unit, &options, architecture)?.log));
+    }
+    let mut good = true;
+    for kernel in unit.kernels {
+        let of = |all: &Vec<Usage>| all.iter().find(|usage| usage.kernel == *kernel).cloned();
+        let found: Vec<Option<Usage>> = by_architecture.iter().map(of).collect();
+        good &= found.iter().all(|usage| usage.as_ref().is_some_and(|u| u.spilled_bytes == 0));
+        let cells: Vec<String> = found.into_iter().map(cell).collect();
+        let name = match unit.shaped {
+            true => format!("{} x {}", shape.queries, shape.head_dim),
+            false => "any".to_owned(),
+        };
+        println!("| {kernel} | {name} | {} |", cells.join(" | "));
+    }
+    Ok(good)
+}
+
+fn cell(usage: Option<Usage>) -> String {
+    match usage {
+        None => "?".to_owned(),
+        Some(Usage { registers, spilled_bytes: 0, .. }) => registers.to_string(),
+        Some(Usage { registers, spilled_bytes, .. }) => {
+            format!("{registers}, {spilled_bytes} bytes spilled")
+        }
+    }
+}
+
+/// Reads the lines of ptxas: the name of a kernel, its spills, its registers.
+fn usage(log: &str) -> Vec<Usage> {
+    let mut all: Vec<Usage> = Vec::new();
+    for line in log.lines() {
+        if let Some(name) = line.split('\'').nth(1).filter(|_| line.contains("entry function")) {
+            all.push(Usage { kernel: name.to_owned(), ..Usage::default() });
+        }
+        let Some(last) = all.last_mut() else { continue };
+        if let Some(bytes) = number_before(line, " bytes spill stores") {
+            last.spilled_bytes = bytes;
+        }
+        if let Some(registers) = number_before(line, " registers") {
+            last.registers = registers;
+        }
+    }
+    all
+}
+
+/// The number in front of some words.
+fn number_before(line: &str, words: &str) -> Option<u32> {
+    let before = &line[..line.find(words)?];
+    before.rsplit(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
