@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::{env, fs};
 
 /// Head width and query heads per key head.
-const SHAPES: [(usize, usize); 14] = [
+const SHAPES: [(usize, usize); 16] = [
     (16, 1),
     (16, 2),
     (32, 2),
     (64, 1),
     (64, 3),
     (64, 8),
+    (72, 1),
     (80, 1),
     (80, 4),
     (96, 2),
@@ -20,6 +21,7 @@ const SHAPES: [(usize, usize); 14] = [
     (128, 4),
     (128, 7),
     (128, 8),
+    (256, 2),
 ];
 /// As short as a test can fill several of.
 const SPAN: usize = 32;
@@ -66,7 +68,9 @@ fn source() -> String {
         names.extend(kernels.iter().map(|kernel| (*kernel).to_owned()));
     }
     for (head_dim, queries) in SHAPES {
-        for (file, kernels) in SHAPED {
+        // Tiles are of 16 columns, and of 128 at most.
+        let tiles = head_dim % 16 == 0 && head_dim <= 128;
+        for (file, kernels) in &SHAPED[..if tiles { 2 } else { 1 }] {
             writeln!(
                 text,
                 "#define HEAD_DIM {head_dim}\n#define QUERIES {queries}\n#define SPAN {SPAN}\n\

@@ -117,7 +117,7 @@ __device__ __forceinline__ void multiply_values(
     }
 }
 
-// `blockIdx.x` is a key head. `blockIdx.y` is a tile: of sequence `tile_sequences`, its pairs from
+// `blockIdx.y` is a key head. `blockIdx.x` is a tile: of sequence `tile_sequences`, its pairs from
 // `tile_numbers * TILE` on. The rows of sequence s are `sequences[4 s]` .. `+ sequences[4 s + 1]`, the first at position
 // `sequences[4 s + 2]`, their blocks from `tables[sequences[4 s + 3]]` on. Otherwise as attention_rows; `out` is
 // [row][query head][HEAD_DIM].
@@ -128,10 +128,10 @@ extern "C" __global__ void __launch_bounds__(TILE_WARPS * WARP) KERNEL(attention
 ) {
     SHARED_MEMORY(shared);
     bf16 *keys = (bf16 *)shared, *values = keys + TILE_KEYS * TILE_STRIDE;
-    const u32 *sequence = sequences + tile_sequences[blockIdx.y] * 4;
+    const u32 *sequence = sequences + tile_sequences[blockIdx.x] * 4;
     Rows rows = {sequence[0], sequence[1], sequence[2]};
     const u32 *table = tables + sequence[3];
-    u32 kv_head = blockIdx.x, first_pair = tile_numbers[blockIdx.y] * TILE, pairs = rows.rows * QUERIES;
+    u32 kv_head = blockIdx.y, first_pair = tile_numbers[blockIdx.x] * TILE, pairs = rows.rows * QUERIES;
     u32 lane = lane_of_thread(), heads = kv_heads * QUERIES;
 
     Tile tile;

@@ -61,12 +61,23 @@ pub(crate) fn load(settings: &ServerSettings, stop: Stop) -> Result<Loaded, Boot
             tracing::debug!(percent = tenths * 10, "packing weights");
         }
     };
-    let loaded =
-        load::load(&files, &options(settings), &mut tell).map_err(|error| match error {
-            // The file has no part in that.
-            LoadError::Cuda(error) => BootError::Model(error.to_string()),
-            error => failed(&error),
-        })?;
+    let options = options(settings);
+    let loaded = load::load(&files, &options, &mut tell);
+    let chosen = settings.device.kind == DeviceKind::Auto && options.device != DeviceChoice::Cpu;
+    let loaded = match loaded {
+        // Nobody asked for the GPU.
+        Err(error) if chosen && error.is_of_device() => {
+            tracing::warn!("there is a GPU, but the CPU computes: {error}");
+            let options = LoadOptions { device: DeviceChoice::Cpu, ..options };
+            load::load(&files, &options, &mut |_| {})
+        }
+        loaded => loaded,
+    };
+    let loaded = loaded.map_err(|error| match error {
+        // The file has no part in that.
+        LoadError::Cuda(error) => BootError::Model(error.to_string()),
+        error => failed(&error),
+    })?;
     let model_name = settings.model.served_name.clone().unwrap_or(name);
     Ok(Loaded { device: loaded.device, text, model_name })
 }

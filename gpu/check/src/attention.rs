@@ -12,13 +12,14 @@ use tiercel_gpu::{AttentionShape, Ops, SeqRows, TensorUse};
 /// to bf16 after their rotation, which changes every score.
 const LIMITS: (f32, f32) = (1e-2, 2e-2);
 /// Head width and query heads per key head.
-const SHAPES: [(usize, usize); 14] = [
+const SHAPES: [(usize, usize); 16] = [
     (16, 1),
     (16, 2),
     (32, 2),
     (64, 1),
     (64, 3),
     (64, 8),
+    (72, 1),
     (80, 1),
     (80, 4),
     (96, 2),
@@ -27,6 +28,7 @@ const SHAPES: [(usize, usize); 14] = [
     (128, 4),
     (128, 7),
     (128, 8),
+    (256, 2),
 ];
 
 /// A step: the rows of each sequence and the positions before them.

@@ -30,7 +30,7 @@ fn rows_and_products() {
 fn attention() {
     let mut report = Report::default();
     check_attention(&open, &mut report).unwrap();
-    assert_met(&report, 14 * 2 + 4 + 5 * 2 + 2);
+    assert_met(&report, 16 * 2 + 4 + 5 * 2 + 2);
 }
 
 #[test]

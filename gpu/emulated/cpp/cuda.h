@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 
 #define __device__ static
@@ -90,6 +91,8 @@ static inline void multiply_tiles(float sum[4], const unsigned a[4], const unsig
 
 // ldmatrix.x4.trans: register t of lane l has rows 2 (l%4) and the next of column l/4 of tile t.
 static inline void load_tiles_transposed(unsigned tiles[4], const unsigned short *row) {
+    // Rows start at multiples of 16 bytes.
+    if ((uintptr_t)row % 16) abort();
     const unsigned char *all = emulated::exchange(&row, sizeof row);
     unsigned lane = threadIdx.x % 32;
     for (unsigned t = 0; t < 4; t++) {

@@ -153,7 +153,8 @@ const unsigned char *exchange(const void *value, unsigned bytes) {
 
 }
 
-// 0, or why not: 1 for no such kernel, 2 for a launch that no device takes, 3 for threads that wait for ever.
+// 0, or why not: 1 for no such kernel, 2 for a launch that no device takes, 3 for threads that wait for ever, 4 for more
+// shared memory than was asked for.
 extern "C" int tiercel_emulated_launch(
     const char *name, const unsigned grid[3], unsigned threads, unsigned shared_bytes, void **args, int backwards
 ) {
@@ -173,6 +174,10 @@ extern "C" int tiercel_emulated_launch(
             for (unsigned x = 0; x < grid[0]; x++) {
                 block_index = {x, y, z};
                 if (!run_block(m, threads, backwards)) return 3;
+                // Beyond what was asked for nothing may have been written.
+                for (size_t at = shared_bytes; at < SHARED_BYTES; at++) {
+                    if (m.shared[at] != 0xff) return 4;
+                }
             }
         }
     }

@@ -129,6 +129,12 @@ impl Driver for EmulatedDriver {
         Ok(at)
     }
 
+    fn clear(&mut self, at: DevicePtr, bytes: usize) -> Result<(), CudaError> {
+        self.alive()?;
+        self.write(at, &vec![0; bytes]);
+        Ok(())
+    }
+
     fn upload(&mut self, to: DevicePtr, bytes: &[u8]) -> Result<(), CudaError> {
         self.alive()?;
         self.write(to, bytes);

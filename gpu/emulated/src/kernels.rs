@@ -52,6 +52,7 @@ pub(crate) fn launch(
         0 => return Ok(()),
         1 => format!("not compiled for {shape:?}; see SHAPES in build.rs"),
         2 => format!("no device takes {launch:?}"),
+        4 => format!("it used more shared memory than {} bytes", launch.shared_bytes),
         _ => "its threads wait for each other for ever".to_owned(),
     };
     Err(CudaError::Launch { kernel: launch.kernel.to_owned(), why })

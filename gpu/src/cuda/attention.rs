@@ -23,7 +23,8 @@ impl<D: Driver> CudaOps<D> {
             let end = seq.first_pos as usize + seq.rows.len();
             let held = seq.table.len() * self.kv.block_size;
             assert!(end <= held, "{end} positions in a table for {held}");
-            let exists = seq.table.iter().all(|block| block.0 < self.kv.blocks);
+            let used = &seq.table[..end.div_ceil(self.kv.block_size)];
+            let exists = used.iter().all(|block| block.0 < self.kv.blocks);
             assert!(exists, "a table with blocks of {}", self.kv.blocks);
         }
         let rows = seqs.iter().map(|seq| seq.rows.end).max().unwrap_or(0);
@@ -131,6 +132,6 @@ impl<D: Driver> CudaOps<D> {
             scale,
         ];
         let block = (ATTENTION_THREADS, self.shape.tiles_shared_bytes());
-        self.launch_shared("attention_prefill", (kv.kv_heads, tiles.tiles), block, &args);
+        self.launch_shared("attention_prefill", (tiles.tiles, kv.kv_heads), block, &args);
     }
 }

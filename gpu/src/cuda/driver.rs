@@ -111,6 +111,11 @@ pub trait Driver: Send + 'static {
     /// # Errors
     /// [`CudaError::Memory`].
     fn allocate(&mut self, bytes: usize) -> Result<DevicePtr, CudaError>;
+    /// Sets memory to zero.
+    ///
+    /// # Errors
+    /// [`CudaError::Lost`].
+    fn clear(&mut self, at: DevicePtr, bytes: usize) -> Result<(), CudaError>;
     /// Copies to the device. `bytes` may be reused at once.
     ///
     /// # Errors

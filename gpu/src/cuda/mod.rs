@@ -6,6 +6,7 @@
 //! | `driver` | what is needed of a GPU, as a trait, and what can go wrong with one |
 //! | `kernels` | the sources below `gpu/kernels`, and what each is compiled with |
 //! | `ops`, `attention` | the [`Ops`](crate::Ops) implementation: checks shapes, launches |
+//! | `access` | tensors from and to the host |
 //! | `batch`, `words` | what kernels need to know of a batch, and where it is |
 //! | `memory` | weights, activations and KV blocks in device memory |
 //! | `weights` | from a file's encoding to bf16 |
@@ -14,6 +15,7 @@
 //!
 //! Everything but the driver runs without a GPU too: `gpu/emulated` runs the same kernels on the host.
 
+mod access;
 mod attention;
 mod batch;
 mod copier;

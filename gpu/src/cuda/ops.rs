@@ -11,7 +11,6 @@ use super::weights;
 use super::words::Words;
 use crate::cpu::{Pool, Rope};
 use crate::{AttentionShape, MatrixPart, OpError, Ops, SeqRows, TensorUse, WeightFormat};
-use half::bf16;
 use std::ops::Range;
 use tiercel_device::{StepError, TokenId};
 
@@ -48,7 +47,7 @@ pub struct CudaOps<D> {
     pub(super) spans: DevicePtr,
     pool: Pool,
     words: Words,
-    fault: Option<CudaError>,
+    pub(super) fault: Option<CudaError>,
 }
 
 impl<D: Driver> CudaOps<D> {
@@ -86,39 +85,9 @@ impl<D: Driver> CudaOps<D> {
         span_bytes(heads, head_dim) as u64 + Words::BYTES_AT_FIRST as u64
     }
 
-    /// Writes rows of a tensor, for checks.
-    ///
-    /// # Errors
-    /// [`CudaError`] of the device.
-    pub fn write(&mut self, tensor: &mut CudaTensor, values: &[f32]) -> Result<(), CudaError> {
-        tensor.set_rows(values.len() / tensor.cols);
-        let bytes: Vec<u8> = match tensor.wide {
-            true => values.iter().flat_map(|value| value.to_ne_bytes()).collect(),
-            false => values.iter().flat_map(|v| bf16::from_f32(*v).to_ne_bytes()).collect(),
-        };
-        self.driver.upload(tensor.at, &bytes)
-    }
-
-    /// Reads the rows of a tensor, for checks.
-    ///
-    /// # Errors
-    /// [`CudaError`] of the device, or of a launch before.
-    pub fn read(&mut self, tensor: &CudaTensor) -> Result<Vec<f32>, CudaError> {
-        if let Some(fault) = &self.fault {
-            return Err(fault.clone());
-        }
-        let mut bytes = vec![0; tensor.rows * tensor.row_bytes()];
-        self.driver.download(tensor.at, &mut bytes)?;
-        Ok(match tensor.wide {
-            true => {
-                let values = bytes.chunks_exact(4);
-                values.map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect()
-            }
-            false => {
-                let values = bytes.chunks_exact(2);
-                values.map(|b| bf16::from_ne_bytes([b[0], b[1]]).to_f32()).collect()
-            }
-        })
+    /// Positions of the longest sequence: there is memory for so many spans of one row.
+    pub fn longest(&self) -> usize {
+        SPANS_MAX * self.driver.span()
     }
 
     /// Does something unless something before it went wrong.

@@ -8,6 +8,9 @@ use tiercel_device::DeviceInfo;
 use tiercel_gpu::WeightFormat;
 use tiercel_gpu::cuda::{CudaCopier, CudaKv, CudaOps, CudaOptions, DevicePtr, Driver};
 
+/// Left for what comes later: the machine code of libraries, and words of long steps.
+const RESERVE_BYTES: u64 = 512 << 20;
+
 /// What a GPU's memory is divided into before the KV cache, bytes.
 struct Budget {
     free: u64,
@@ -50,14 +53,21 @@ pub fn open_cuda<D: Driver>(
     if kv.blocks == 0 {
         return Err(LoadError::NoBlocks { bytes, block_bytes });
     }
+    budget.check(bytes)?;
     kv.at = driver.allocate(kv.blocks as usize * kv.block_bytes())?;
+    // Nobody may ever read what was there before: a free block is garbage, but of numbers.
+    driver.clear(kv.at, kv.blocks as usize * kv.block_bytes())?;
     let host_blocks = u32::try_from(options.host_bytes / block_bytes).unwrap_or(u32::MAX);
     let copies = driver.copies(host_blocks as usize * kv.block_bytes())?;
     let name = driver.name();
     let threads = options.compute_threads();
     let queries = config.heads / config.kv_heads;
     let mut ops = CudaOps::new(driver, kv, queries, CudaOptions { exact, threads })?;
-    let max_len = (asked_len as u64).min(u64::from(kv.blocks) * options.block_size as u64) as usize;
+    let pool_tokens = u64::from(kv.blocks) * options.block_size as u64;
+    let max_len = (asked_len as u64).min(pool_tokens).min(ops.longest() as u64) as usize;
+    if max_len < asked_len {
+        tracing::warn!(asked_len, max_len, "the KV cache limits the length of a sequence");
+    }
     let limits = decoder_limits(options, max_len);
     let weights = Weights::load(&mut ops, checkpoint, options.weights, progress)?;
     let decoder = Decoder::new(&mut ops, config.clone(), weights, limits)?;
@@ -98,12 +108,22 @@ fn budget<D: Driver>(
         Decoder::<CudaOps<D>>::activation_bytes(config, &decoder_limits(options, max_len)),
         CudaOps::<D>::scratch_bytes(config.heads, config.head_dim),
         rope,
+        RESERVE_BYTES,
     ];
     let taken = taken.into_iter().fold(0, u64::saturating_add);
     Ok(Budget { free: driver.free_bytes()?, taken, share })
 }
 
 impl Budget {
+    /// Whether a KV cache of so many bytes fits beside the rest.
+    fn check(&self, kv_bytes: u64) -> Result<(), LoadError> {
+        let Budget { free, taken, .. } = *self;
+        match kv_bytes.saturating_add(taken) > free {
+            true => Err(LoadError::GpuKv { kv: kv_bytes, free, taken }),
+            false => Ok(()),
+        }
+    }
+
     /// What may be used and is not taken.
     fn left(&self) -> Result<u64, LoadError> {
         let Budget { free, taken, share } = *self;
@@ -112,5 +132,59 @@ impl Budget {
             Some(left) => Ok(left),
             None => Err(LoadError::GpuFull { free, share: share * 100.0, taken }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::start;
+    use crate::weights::ModelFiles;
+    use std::path::Path;
+    use tiercel_emulated::EmulatedDriver;
+
+    fn checkpoint() -> Checkpoint {
+        let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/reference/tiny/llama3");
+        Checkpoint::open(&ModelFiles::HfDir(tiny)).unwrap()
+    }
+
+    fn opened(
+        bytes: usize,
+        options: &LoadOptions,
+    ) -> Result<
+        Parts<CudaOps<EmulatedDriver>, CudaCopier<tiercel_emulated::EmulatedCopies>>,
+        LoadError,
+    > {
+        let driver = EmulatedDriver::new(bytes);
+        open_cuda(driver, (0.9, false), &checkpoint(), options, &mut |_| {})
+    }
+
+    #[test]
+    fn a_fresh_gpu_measures_its_first_steps_on_blocks_that_nobody_wrote() {
+        let options = LoadOptions { host_bytes: 1 << 20, ..LoadOptions::default() };
+        let parts = opened(600 << 20, &options).unwrap();
+        let left = (600 << 20) * 9 / 10 - RESERVE_BYTES;
+        let kv_bytes = u64::from(parts.info.device_blocks) * parts.info.block_bytes;
+        assert!(kv_bytes < left && kv_bytes > left / 4, "{kv_bytes} of {left}");
+        let device = start(parts, &options).expect("numbers, whatever the memory held before");
+        assert!(device.profile.step_base_us > 0.0 && device.profile.link_bytes_per_s > 0.0);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_with_the_setting_that_helps() {
+        let asked = |bytes, options: LoadOptions| {
+            let error = opened(bytes, &options).err().unwrap();
+            assert!(error.is_of_device());
+            error.to_string()
+        };
+        let auto = LoadOptions::default();
+        let error = asked(560 << 20, auto.clone());
+        assert!(error.contains("device.memory_percent"), "{error}");
+        let large = LoadOptions { kv_capacity: KvCapacity::Bytes(500 << 20), ..auto.clone() };
+        let error = asked(900 << 20, large);
+        assert!(error.contains("lower kv.cache_mib"), "{error}");
+        let quantized = LoadOptions { weights: WeightFormat::Q8_0, ..auto };
+        let error = asked(900 << 20, quantized);
+        assert!(error.contains("bf16, not q8_0"), "{error}");
     }
 }

@@ -47,6 +47,19 @@ pub enum LoadError {
         /// Bytes of weights, activations and scratch.
         taken: u64,
     },
+    /// A KV cache of the size asked for does not fit.
+    #[error(
+        "a KV cache of {kv} bytes does not fit: {free} bytes of the GPU are free, and weights and \
+         activations take {taken}; lower kv.cache_mib"
+    )]
+    GpuKv {
+        /// Bytes asked for.
+        kv: u64,
+        /// Bytes free.
+        free: u64,
+        /// Bytes of weights, activations, scratch and reserve.
+        taken: u64,
+    },
     /// The KV cache has no room for a single block.
     #[error(
         "{bytes} bytes of KV cache hold no block of {block_bytes} bytes; give it more memory or make \
@@ -77,4 +90,20 @@ pub enum LoadError {
     /// The model ran but its first steps failed.
     #[error("the model's first steps failed: {0}")]
     FirstSteps(String),
+}
+
+impl LoadError {
+    /// Whether it is about the device: another one may do.
+    pub fn is_of_device(&self) -> bool {
+        use LoadError::*;
+        matches!(
+            self,
+            Cuda(_)
+                | CudaWeights(_)
+                | Operations(_)
+                | GpuFull { .. }
+                | GpuKv { .. }
+                | NoBlocks { .. }
+        ) || matches!(self, FirstSteps(_) | Weights(WeightError::Pack { .. }))
+    }
 }

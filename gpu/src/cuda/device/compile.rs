@@ -32,14 +32,7 @@ pub fn compile(unit: &Unit, options: &[String], arch: &str) -> Result<Compiled, 
     let name = CString::new(unit.name).expect("names are text without zeros");
     let program = result::create_program(&source, Some(&name))
         .map_err(|error| failed(format!("{error:?}")))?;
-    let mut all = vec![
-        format!("--gpu-architecture={arch}"),
-        "--std=c++17".to_owned(),
-        "--ptxas-options=-v".to_owned(),
-        // Named in the text they share, not used by all.
-        "--diag-suppress=177".to_owned(),
-    ];
-    all.extend(options.iter().cloned());
+    let all = all_options(options, arch);
     // SAFETY: the program was just made, and is destroyed after its last use.
     let outcome = unsafe { result::compile_program(program, &all) };
     // SAFETY: as above.
@@ -53,6 +46,29 @@ pub fn compile(unit: &Unit, options: &[String], arch: &str) -> Result<Compiled, 
         Ok(code) => Ok(Compiled { code, log }),
         Err(error) => Err(failed(format!("{error:?}\n{log}"))),
     }
+}
+
+fn all_options(options: &[String], arch: &str) -> Vec<String> {
+    let mut all = vec![
+        format!("--gpu-architecture={arch}"),
+        "--std=c++17".to_owned(),
+        "--ptxas-options=-v".to_owned(),
+        // Named in the text they share, not used by all.
+        "--diag-suppress=177".to_owned(),
+    ];
+    all.extend(options.iter().cloned());
+    all
+}
+
+/// The compiler's version; nothing without one.
+pub(super) fn compiler_version() -> Option<(i32, i32)> {
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: looks whether the library can be loaded; then the compiler writes two numbers.
+    let found = unsafe {
+        sys::is_culib_present()
+            && sys::nvrtcVersion(&raw mut major, &raw mut minor).result().is_ok()
+    };
+    found.then_some((major, minor))
 }
 
 fn machine_code(program: sys::nvrtcProgram) -> Result<Vec<u8>, result::NvrtcError> {
@@ -78,28 +94,43 @@ impl KernelCache {
         KernelCache { folder }
     }
 
-    /// Machine code of a unit.
+    /// Machine code of a unit, and whether it was kept from an earlier time.
     ///
     /// # Errors
     /// As [`compile`].
-    pub fn get(&self, unit: &Unit, options: &[String], arch: &str) -> Result<Vec<u8>, CudaError> {
+    pub fn get(
+        &self,
+        unit: &Unit,
+        options: &[String],
+        arch: &str,
+    ) -> Result<(Vec<u8>, bool), CudaError> {
         let path = self.path(unit, options, arch);
         if let Some(code) = path.as_ref().and_then(|path| fs::read(path).ok())
             && is_machine_code(&code)
         {
-            return Ok(code);
+            return Ok((code, true));
         }
         let compiled = compile(unit, options, arch)?;
         tracing::debug!(unit = unit.name, arch, log = compiled.log, "compiled");
         if let Some(path) = path {
             keep(&path, &compiled.code);
         }
-        Ok(compiled.code)
+        Ok((compiled.code, false))
+    }
+
+    /// Removes what is kept of a unit.
+    pub fn forget(&self, unit: &Unit, options: &[String], arch: &str) {
+        if let Some(path) = self.path(unit, options, arch) {
+            // Nothing to remove is as good.
+            let _ = fs::remove_file(path);
+        }
     }
 
     fn path(&self, unit: &Unit, options: &[String], arch: &str) -> Option<PathBuf> {
         let mut hash = Sha256::new();
-        for part in [unit.name, unit.source, arch, &options.join(" ")] {
+        let (options, compiler) =
+            (all_options(options, arch).join(" "), format!("{:?}", compiler_version()));
+        for part in [unit.name, unit.source, &options, &compiler] {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
         }
@@ -157,10 +188,12 @@ mod tests {
         let path = cache.path(&unit, &[], "sm_90").unwrap();
         let code = [&b"\x7fELF"[..], &[7; 100]].concat();
         keep(&path, &code);
-        assert_eq!(cache.get(&unit, &[], "sm_90"), Ok(code));
+        assert_eq!(cache.get(&unit, &[], "sm_90"), Ok((code, true)));
         fs::write(&path, b"half").unwrap();
         // Compiled anew, which fails with or without a compiler.
         assert!(cache.get(&unit, &[], "sm_90").is_err());
+        cache.forget(&unit, &[], "sm_90");
+        assert!(!path.exists());
         fs::remove_dir_all(folder).unwrap();
     }
 }

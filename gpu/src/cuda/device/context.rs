@@ -1,6 +1,7 @@
 //! A GPU and the libraries that it is used through.
 #![expect(unsafe_code, reason = "bindings to the CUDA driver")]
 
+use super::compile::compiler_version;
 use crate::cuda::CudaError;
 use cudarc::driver::result::{DriverError, ctx, device, init, mem_get_info, primary_ctx};
 use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
@@ -46,7 +47,7 @@ impl Context {
     pub fn open(ordinal: u32) -> Result<Context, CudaError> {
         check_libraries()?;
         init().map_err(|error| unavailable("the driver could not be started", error))?;
-        check_version()?;
+        check_versions()?;
         let count = device::get_count().map_err(|error| unavailable("no GPU was found", error))?;
         if ordinal as i32 >= count {
             let why =
@@ -140,7 +141,27 @@ fn check_libraries() -> Result<(), CudaError> {
     }
 }
 
-fn check_version() -> Result<(), CudaError> {
+/// The driver is new enough, and its libraries are not newer than it.
+fn check_versions() -> Result<(), CudaError> {
+    let driver = driver_version()?;
+    let compiler = compiler_version().map_or(0, |(major, _)| major);
+    // SAFETY: the library was found; the call only tells its version, 10,000 times the major one and more.
+    let products = unsafe { cublaslt::sys::cublasLtGetVersion() } / 10_000;
+    for (library, major) in [("libnvrtc", compiler), ("libcublasLt", products as i32)] {
+        if major > driver {
+            let why = format!(
+                "{library} is of CUDA {major}, and NVIDIA's driver of CUDA {driver}: install \
+                 `pip install nvidia-cuda-nvrtc-cu{driver} nvidia-cublas-cu{driver}` instead and name their \
+                 folders in LD_LIBRARY_PATH, or a newer driver, or use --device cpu"
+            );
+            return Err(CudaError::Unavailable(why));
+        }
+    }
+    Ok(())
+}
+
+/// The major version of CUDA that the driver is for.
+fn driver_version() -> Result<i32, CudaError> {
     let mut version = 0;
     // SAFETY: the driver writes one number to the address it is given.
     let result = unsafe { sys::cuDriverGetVersion(&raw mut version) }.result();
@@ -153,7 +174,7 @@ fn check_version() -> Result<(), CudaError> {
         );
         return Err(CudaError::Unavailable(why));
     }
-    Ok(())
+    Ok(version / 1000)
 }
 
 fn unavailable(what: &str, error: DriverError) -> CudaError {

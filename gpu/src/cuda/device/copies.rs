@@ -27,7 +27,7 @@ impl CudaCopies {
     /// [`CudaError::Memory`] if there is not so much.
     pub(super) fn new(context: &Context, host_bytes: usize) -> Result<CudaCopies, CudaError> {
         context.enter()?;
-        // Compute goes first where both want the same units.
+        // Steps, of greater priority, go first where both want the same units.
         let (least, _) = stream::get_priority_range().map_err(lost)?;
         let host = if host_bytes == 0 { std::ptr::null_mut() } else { pinned(host_bytes)? };
         let stream = stream::create_with_priority(StreamKind::NonBlocking, least);

@@ -9,7 +9,7 @@ use super::staging::Staging;
 use crate::cuda::{CudaError, DevicePtr, Driver, KernelShape, Launch, Product, SPAN};
 use cudarc::driver::result::function::set_function_attribute;
 use cudarc::driver::result::stream::{self, StreamKind};
-use cudarc::driver::result::{free_sync, launch_kernel, malloc_sync, memcpy_dtoh_async, module};
+use cudarc::driver::result::{free_sync, launch_kernel, malloc_sync, memset_d8_async, module};
 use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule, CUstream};
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -19,14 +19,15 @@ const PLAIN_SHARED_BYTES: u32 = 48 << 10;
 
 /// See the module's documentation.
 pub struct CudaDriver {
-    context: Context,
-    stream: CUstream,
-    staging: Staging,
+    // In the order of their end: what uses the context before the context.
     products: Products,
+    staging: Staging,
+    stream: CUstream,
     cache: KernelCache,
     modules: Vec<CUmodule>,
     kernels: HashMap<&'static str, CUfunction>,
     memory: Vec<DevicePtr>,
+    context: Context,
 }
 
 // SAFETY: everything in it may be used from any thread, and is by one at a time: `Context::enter` comes first.
@@ -44,7 +45,10 @@ impl CudaDriver {
         let staging = Staging::new(&context)?;
         let workspace = allocate(WORKSPACE_BYTES)?;
         let products = Products::new(workspace, exact)?;
-        let stream = stream::create(StreamKind::NonBlocking).map_err(lost)?;
+        // Steps go before copies where both want the same units.
+        let (_, greatest) = stream::get_priority_range().map_err(lost)?;
+        let stream = stream::create_with_priority(StreamKind::NonBlocking, greatest);
+        let stream = stream.map_err(lost)?;
         Ok(CudaDriver {
             context,
             stream,
@@ -99,8 +103,18 @@ impl Driver for CudaDriver {
         self.context.enter()?;
         let arch = self.context.architecture();
         for unit in shape.units() {
-            let code = self.cache.get(&unit, &shape.options(&unit), &arch)?;
-            self.load_unit(&code, unit.kernels)?;
+            let options = shape.options(&unit);
+            let (code, kept) = self.cache.get(&unit, &options, &arch)?;
+            match self.load_unit(&code, unit.kernels) {
+                // What was kept may be of another driver's time, or damaged: once more from the source.
+                Err(error) if kept => {
+                    tracing::warn!(unit = unit.name, %error, "kept kernels were refused; compiling");
+                    self.cache.forget(&unit, &options, &arch);
+                    let (code, _) = self.cache.get(&unit, &options, &arch)?;
+                    self.load_unit(&code, unit.kernels)?;
+                }
+                loaded => loaded?,
+            }
         }
         Ok(())
     }
@@ -112,6 +126,12 @@ impl Driver for CudaDriver {
         Ok(memory)
     }
 
+    fn clear(&mut self, at: DevicePtr, bytes: usize) -> Result<(), CudaError> {
+        self.context.enter()?;
+        // SAFETY: the memory is the caller's, of this driver; on this driver's stream, which later launches follow.
+        unsafe { memset_d8_async(at.0, 0, bytes, self.stream) }.map_err(lost)
+    }
+
     fn upload(&mut self, to: DevicePtr, bytes: &[u8]) -> Result<(), CudaError> {
         self.context.enter()?;
         self.staging.upload(to, bytes, self.stream)
@@ -119,11 +139,7 @@ impl Driver for CudaDriver {
 
     fn download(&mut self, from: DevicePtr, bytes: &mut [u8]) -> Result<(), CudaError> {
         self.context.enter()?;
-        // SAFETY: the source is device memory of the caller; the destination is borrowed until the copy is over, which is
-        // waited for below, whether it was accepted or not.
-        let copied = unsafe { memcpy_dtoh_async(bytes, from.0, self.stream) };
-        self.wait()?;
-        copied.map_err(|error| CudaError::Copy(words(error)))
+        self.staging.download(from, bytes, self.stream)
     }
 
     fn launch(&mut self, launch: Launch<'_>) -> Result<(), CudaError> {

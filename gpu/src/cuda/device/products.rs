@@ -7,6 +7,7 @@ use cudarc::cublaslt::sys;
 use cudarc::driver::sys::CUstream;
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 
 /// Scratch memory that algorithms may use, bytes: what NVIDIA recommends for Hopper.
 pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
@@ -14,8 +15,15 @@ pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
 const PLANS_MAX: usize = 16_384;
 /// `CUBLAS_OP_T`, which the bindings of cuBLASLt leave out.
 static TRANSPOSED: i32 = 1;
-/// Rows for which the algorithm of all row counts is chosen where results must not depend on them.
+/// Rows for which an algorithm for all row counts is chosen where results must not depend on them, and numbers of rows that
+/// it must be able to do.
 const PINNED_ROWS: usize = 64;
+const OTHER_ROWS: [usize; 6] = [1, 2, 17, 256, 2048, 8192];
+/// Algorithms that are looked at for that, best first.
+const CANDIDATES: usize = 16;
+
+/// What cuBLASLt says where no algorithm can do what is asked.
+const NOTHING_FITS: CublasError = CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED);
 
 /// What a plan depends on: rows, output features, input features, and whether the result is f32.
 type Shape = (usize, usize, usize, bool);
@@ -36,6 +44,8 @@ pub(super) struct Products {
     /// One algorithm for all row counts of a matrix.
     pinned: bool,
     plans: HashMap<Shape, Plan>,
+    /// With `pinned`: of each matrix, by output features, input features, and whether the result is f32.
+    algorithms: HashMap<(usize, usize, bool), sys::cublasLtMatmulAlgo_t>,
 }
 
 // SAFETY: handles may be used from any thread, by one at a time.
@@ -47,7 +57,13 @@ impl Products {
         let handle = result::create_handle().map_err(|error| {
             CudaError::Unavailable(format!("cuBLASLt could not be started: {error:?}"))
         })?;
-        Ok(Products { handle, workspace, pinned, plans: HashMap::new() })
+        Ok(Products {
+            handle,
+            workspace,
+            pinned,
+            plans: HashMap::new(),
+            algorithms: HashMap::new(),
+        })
     }
 
     /// Starts a product in stream order.
@@ -84,15 +100,129 @@ impl Products {
                 plan.out,
                 &raw const plan.algorithm,
                 self.workspace.0 as *mut c_void,
-                WORKSPACE_BYTES,
+                self.workspace_bytes(),
                 stream.cast(),
             )
         }
         .map_err(failed)
     }
 
-    /// Chooses how to compute a product. cuBLASLt counts by columns: out ᵀ[n, m] = (w ᵀ[k, n])ᵀ · x ᵀ[k, m].
-    fn plan(&self, (m, n, k, wide): Shape) -> Result<Plan, CublasError> {
+    /// Scratch memory of a product. Algorithms that use some may put sums together there, in an order that depends on how
+    /// many blocks there are.
+    fn workspace_bytes(&self) -> usize {
+        if self.pinned { 0 } else { WORKSPACE_BYTES }
+    }
+
+    /// A product, and how to compute it.
+    fn plan(&mut self, shape: Shape) -> Result<Plan, CublasError> {
+        let mut plan = Plan::new(shape)?;
+        plan.algorithm = match self.pinned {
+            false => *self.candidates(&plan)?.first().ok_or(NOTHING_FITS)?,
+            true => self.pinned_algorithm(shape)?,
+        };
+        Ok(plan)
+    }
+
+    /// The one algorithm of a matrix, chosen when it is first used.
+    fn pinned_algorithm(
+        &mut self,
+        (_, n, k, wide): Shape,
+    ) -> Result<sys::cublasLtMatmulAlgo_t, CublasError> {
+        if let Some(algorithm) = self.algorithms.get(&(n, k, wide)) {
+            return Ok(*algorithm);
+        }
+        let others = OTHER_ROWS.map(|m| Plan::new((m, n, k, wide)));
+        let others: Vec<Plan> = others.into_iter().collect::<Result<_, _>>()?;
+        let candidates = self.candidates(&Plan::new((PINNED_ROWS, n, k, wide))?)?;
+        let does_all = |algorithm: &sys::cublasLtMatmulAlgo_t| {
+            others.iter().all(|plan| self.can(plan, algorithm))
+        };
+        let algorithm = candidates.into_iter().find(does_all).ok_or(NOTHING_FITS)?;
+        self.algorithms.insert((n, k, wide), algorithm);
+        Ok(algorithm)
+    }
+
+    /// Whether an algorithm can compute a product without more scratch memory than it is given.
+    fn can(&self, plan: &Plan, algorithm: &sys::cublasLtMatmulAlgo_t) -> bool {
+        let mut found = MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed();
+        // SAFETY: the plan's descriptors live; the result is written where there is room for one.
+        let status = unsafe {
+            sys::cublasLtMatmulAlgoCheck(
+                self.handle,
+                plan.operation,
+                plan.w,
+                plan.x,
+                plan.out,
+                plan.out,
+                algorithm,
+                found.as_mut_ptr(),
+            )
+        };
+        // SAFETY: zeroed above, and every field may be zero: the status 0 is success.
+        let needed = unsafe { found.assume_init() }.workspaceSize;
+        status.result().is_ok() && needed <= self.workspace_bytes()
+    }
+
+    /// Algorithms for a product, the fastest first as cuBLASLt thinks.
+    fn candidates(&self, plan: &Plan) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, CublasError> {
+        let preference = result::create_matmul_pref()?;
+        let found = self.candidates_by(plan, preference);
+        // SAFETY: made above, this is its last use.
+        unsafe { result::destroy_matmul_pref(preference) }?;
+        found
+    }
+
+    fn candidates_by(
+        &self,
+        plan: &Plan,
+        preference: sys::cublasLtMatmulPreference_t,
+    ) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, CublasError> {
+        use sys::cublasLtMatmulPreferenceAttributes_t::{
+            CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES as WORKSPACE,
+            CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK as REDUCTION,
+        };
+        use sys::cublasLtReductionScheme_t::{
+            CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as IN_F32,
+            CUBLASLT_REDUCTION_SCHEME_INPLACE as IN_PLACE, CUBLASLT_REDUCTION_SCHEME_NONE as NONE,
+        };
+        let workspace = self.workspace_bytes();
+        // Parts of split sums are never rounded to bf16 before they are put together, and where results must not depend on
+        // row counts sums are not split: they may be elsewhere for another count.
+        let reduction = if self.pinned { NONE as u32 } else { IN_PLACE as u32 | IN_F32 as u32 };
+        let mut found = [MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed(); CANDIDATES];
+        let mut count = 0;
+        // SAFETY: the preference was just made and the plan's descriptors live; each attribute is read from a value of its
+        // type; no more results are written than there is room for.
+        unsafe {
+            let set = |which, value: *const c_void, size| {
+                result::set_matmul_pref_attribute(preference, which, value, size)
+            };
+            set(WORKSPACE, (&raw const workspace).cast(), size_of_val(&workspace))?;
+            set(REDUCTION, (&raw const reduction).cast(), size_of_val(&reduction))?;
+            sys::cublasLtMatmulAlgoGetHeuristic(
+                self.handle,
+                plan.operation,
+                plan.w,
+                plan.x,
+                plan.out,
+                plan.out,
+                preference,
+                CANDIDATES as i32,
+                found.as_mut_ptr().cast(),
+                &raw mut count,
+            )
+            .result()?;
+        }
+        // SAFETY: all were zeroed, and every field may be zero.
+        let found = found.map(|one| unsafe { one.assume_init() });
+        let usable = found.iter().take(count.max(0) as usize);
+        Ok(usable.filter(|one| one.state.result().is_ok()).map(|one| one.algo).collect())
+    }
+}
+
+impl Plan {
+    /// The descriptors of a product, without an algorithm. cuBLASLt counts by columns: out ᵀ[n, m] = (w ᵀ[k, n])ᵀ · x ᵀ[k, m].
+    fn new((m, n, k, wide): Shape) -> Result<Plan, CublasError> {
         use sys::cudaDataType::{CUDA_R_16BF as BF16, CUDA_R_32F as F32};
         let operation =
             result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, F32)?;
@@ -106,64 +236,13 @@ impl Products {
             )?;
         }
         let result_type = if wide { F32 } else { BF16 };
-        let mut plan = Plan {
+        Ok(Plan {
             operation,
             w: result::create_matrix_layout(BF16, k as u64, n as u64, k as i64)?,
             x: result::create_matrix_layout(BF16, k as u64, m as u64, k as i64)?,
             out: result::create_matrix_layout(result_type, n as u64, m as u64, n as i64)?,
             algorithm: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
-        };
-        plan.algorithm = self.algorithm(&plan, (m, n, k, wide))?;
-        Ok(plan)
-    }
-
-    fn algorithm(
-        &self,
-        plan: &Plan,
-        (m, n, k, wide): Shape,
-    ) -> Result<sys::cublasLtMatmulAlgo_t, CublasError> {
-        if self.pinned && m != PINNED_ROWS {
-            return Ok(self.plan((PINNED_ROWS, n, k, wide))?.algorithm);
-        }
-        let preference = result::create_matmul_pref()?;
-        let bytes = WORKSPACE_BYTES;
-        // SAFETY: the preference was just made and the plan's descriptors live; each attribute is read from a value of its
-        // type.
-        let found = unsafe {
-            result::set_matmul_pref_attribute(
-                preference,
-                sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                (&raw const bytes).cast(),
-                size_of_val(&bytes),
-            )
-            .and_then(|()| {
-                if !self.pinned {
-                    return Ok(());
-                }
-                // Sums that are split and put together later may be split elsewhere for other row counts.
-                let none = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_NONE as u32;
-                result::set_matmul_pref_attribute(
-                    preference,
-                    sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                    (&raw const none).cast(),
-                    size_of_val(&none),
-                )
-            })
-            .and_then(|()| {
-                result::get_matmul_algo_heuristic(
-                    self.handle,
-                    plan.operation,
-                    plan.w,
-                    plan.x,
-                    plan.out,
-                    plan.out,
-                    preference,
-                )
-            })
-        };
-        // SAFETY: made above, this is its last use.
-        unsafe { result::destroy_matmul_pref(preference) }?;
-        Ok(found?.algo)
+        })
     }
 }
 

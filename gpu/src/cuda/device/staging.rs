@@ -3,7 +3,9 @@
 
 use super::context::{Context, lost, words};
 use crate::cuda::{CudaError, DevicePtr};
-use cudarc::driver::result::{event, free_host, malloc_host, memcpy_htod_async};
+use cudarc::driver::result::{
+    event, free_host, malloc_host, memcpy_dtoh_async, memcpy_htod_async, stream,
+};
 use cudarc::driver::sys::{CUevent, CUevent_flags, CUstream};
 
 /// Bytes of a half. Long copies fill one half while the GPU reads the other.
@@ -58,6 +60,32 @@ impl Staging {
             // The next one starts on a cache line.
             self.used += chunk.len().next_multiple_of(64);
             to = to.offset(chunk.len());
+        }
+        Ok(())
+    }
+
+    /// Waits for all that was asked for and copies from the device: by way of the half that is not filled, since the GPU
+    /// writes pinned memory at the link's speed and other memory much slower.
+    pub(super) fn download(
+        &mut self,
+        from: DevicePtr,
+        bytes: &mut [u8],
+        stream: CUstream,
+    ) -> Result<(), CudaError> {
+        self.turn(stream)?;
+        let mut from = from;
+        for chunk in bytes.chunks_mut(HALF_BYTES) {
+            // SAFETY: the half is this value's own, the GPU has read what it held, and it is waited for before the memory
+            // is read. The source is device memory of the caller.
+            unsafe {
+                let place = self.memory.add(self.half * HALF_BYTES);
+                let staged = std::slice::from_raw_parts_mut(place, chunk.len());
+                let copied = memcpy_dtoh_async(staged, from.0, stream);
+                stream::synchronize(stream).map_err(lost)?;
+                copied.map_err(|error| CudaError::Copy(words(error)))?;
+                chunk.copy_from_slice(staged);
+            }
+            from = from.offset(chunk.len());
         }
         Ok(())
     }

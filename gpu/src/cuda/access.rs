@@ -1,0 +1,43 @@
+//! Tensors from and to the host: logits, and whatever a check wants to see.
+
+use super::driver::{CudaError, Driver};
+use super::memory::CudaTensor;
+use super::ops::CudaOps;
+use half::bf16;
+
+impl<D: Driver> CudaOps<D> {
+    /// Writes rows of a tensor, for checks.
+    ///
+    /// # Errors
+    /// [`CudaError`] of the device.
+    pub fn write(&mut self, tensor: &mut CudaTensor, values: &[f32]) -> Result<(), CudaError> {
+        tensor.set_rows(values.len() / tensor.cols);
+        let bytes: Vec<u8> = match tensor.wide {
+            true => values.iter().flat_map(|value| value.to_ne_bytes()).collect(),
+            false => values.iter().flat_map(|v| bf16::from_f32(*v).to_ne_bytes()).collect(),
+        };
+        self.driver.upload(tensor.at, &bytes)
+    }
+
+    /// Reads the rows of a tensor, for checks.
+    ///
+    /// # Errors
+    /// [`CudaError`] of the device, or of a launch before.
+    pub fn read(&mut self, tensor: &CudaTensor) -> Result<Vec<f32>, CudaError> {
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        let mut bytes = vec![0; tensor.rows * tensor.row_bytes()];
+        self.driver.download(tensor.at, &mut bytes)?;
+        Ok(match tensor.wide {
+            true => {
+                let values = bytes.chunks_exact(4);
+                values.map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect()
+            }
+            false => {
+                let values = bytes.chunks_exact(2);
+                values.map(|b| bf16::from_ne_bytes([b[0], b[1]]).to_f32()).collect()
+            }
+        })
+    }
+}
