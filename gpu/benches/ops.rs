@@ -159,8 +159,9 @@ fn rows(c: &mut Criterion) {
         group.bench_function("rope_kv_write", |b| {
             b.iter(|| ops.rope_kv_write(&mut qkv, &rope, &shape, 0, &batch));
         });
+        let all: Vec<usize> = (0..rows).collect();
         group.bench_function("dispatch", |b| {
-            b.iter(|| ops.for_each_row(&mut residual, &|_, _| {}));
+            b.iter(|| ops.for_each_row(&mut residual, &all, &|_, _| {}));
         });
     }
 }

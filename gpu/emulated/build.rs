@@ -25,9 +25,10 @@ const SHAPES: [(usize, usize); 16] = [
 ];
 /// As short as a test can fill several of.
 const SPAN: usize = 32;
-const PLAIN: [(&str, &[&str]); 2] = [
+const PLAIN: [(&str, &[&str]); 3] = [
     ("rows.cu", &["embed", "add_rms_norm", "head_rms_norm", "add_bias", "silu_mul", "gather_rows"]),
     ("kv_write.cu", &["rope_kv_write"]),
+    ("sample.cu", &["sample"]),
 ];
 const SHAPED: [(&str, &[&str]); 2] = [
     ("attention_rows.cu", &["attention_rows", "attention_combine"]),

@@ -13,5 +13,5 @@ pub use available::available_bytes;
 pub use kv_type::KvType;
 pub use mmap::MappedFile;
 pub use ops::{
-    AttentionShape, MatrixPart, OpError, Ops, SeqRows, SourceType, TensorUse, WeightFormat,
+    AttentionShape, Draw, MatrixPart, OpError, Ops, SeqRows, SourceType, TensorUse, WeightFormat,
 };

@@ -116,6 +116,25 @@ pub enum TensorUse {
     Logits,
 }
 
+/// How a device draws a token from a row of logits: weights `exp((logit - largest) / temperature)`, of which min-p, then
+/// top-k, then top-p keep a prefix of the ranking by weight, the lower id first among equals; then the token at a
+/// fraction of the weight that is left.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Draw {
+    /// Which row.
+    pub row: usize,
+    /// 0 takes the largest logit, the lowest id on a tie.
+    pub temperature: f32,
+    /// 0 keeps all.
+    pub top_k: u32,
+    /// 1 keeps all.
+    pub top_p: f32,
+    /// 0 keeps all.
+    pub min_p: f32,
+    /// Where the draw falls, in `[0, 1)`.
+    pub at: f64,
+}
+
 /// Operations of a device. Tensors are `[rows, cols]` activations with a row capacity fixed when they are
 /// made; an operation sets the row count of its output. Shapes that do not fit are a bug of the caller and
 /// panic with the shapes in the message. What goes wrong on the device is told by [`Ops::finish`].
@@ -226,9 +245,24 @@ pub trait Ops: Send {
     fn silu_mul(&mut self, gate_up: &Self::Tensor, out: &mut Self::Tensor);
     /// `out[i] = x[rows[i]]`.
     fn gather_rows(&mut self, x: &Self::Tensor, rows: &[usize], out: &mut Self::Tensor);
-    /// Calls `each(row index, row values)` for every row, spread over the compute pool; rows may be
-    /// modified (sampling works in place on logits).
-    fn for_each_row(&mut self, x: &mut Self::Tensor, each: &(dyn Fn(usize, &mut [f32]) + Sync));
+    /// Draws a token from each of some rows of logits, of whose columns the first `vocab` are tokens; `None` for a
+    /// row without a usable logit. `None` for all if the device leaves sampling to the host.
+    fn draw_rows(
+        &mut self,
+        _x: &Self::Tensor,
+        _vocab: usize,
+        _draws: &[Draw],
+    ) -> Option<Vec<Option<TokenId>>> {
+        None
+    }
+    /// Calls `each(row index, row values)` for some rows, in ascending order, spread over the compute pool;
+    /// rows may be modified (sampling works in place on logits).
+    fn for_each_row(
+        &mut self,
+        x: &mut Self::Tensor,
+        rows: &[usize],
+        each: &(dyn Fn(usize, &mut [f32]) + Sync),
+    );
     /// Ends a step: waits for what was asked for, and tells if something of it went wrong. Then nothing that
     /// was computed since the last call may be believed.
     ///

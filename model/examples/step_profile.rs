@@ -142,8 +142,13 @@ impl Ops for Timed<CpuOps> {
     fn gather_rows(&mut self, x: &Self::Tensor, rows: &[usize], out: &mut Self::Tensor) {
         self.time("gather", |ops| ops.gather_rows(x, rows, out));
     }
-    fn for_each_row(&mut self, x: &mut Self::Tensor, each: &(dyn Fn(usize, &mut [f32]) + Sync)) {
-        self.time("sample", |ops| ops.for_each_row(x, each));
+    fn for_each_row(
+        &mut self,
+        x: &mut Self::Tensor,
+        rows: &[usize],
+        each: &(dyn Fn(usize, &mut [f32]) + Sync),
+    ) {
+        self.time("sample", |ops| ops.for_each_row(x, rows, each));
     }
     fn finish(&mut self) -> Result<(), StepError> {
         self.inner.finish()

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use tiercel_gpu::cuda::{Context, CudaDriver, KernelCache};
 use tiercel_gpu_check::{
     CheckError, Report, SpeedPlan, check_attention, check_copies, check_models, check_rows,
-    measure_speed,
+    check_sampling, measure_speed,
 };
 
 /// Llama 3.1 8B, of random weights.
@@ -47,6 +47,7 @@ fn check(ordinal: u32, quick: bool, report: &mut Report) -> Result<(), CheckErro
     check_rows(&open, report)?;
     check_attention(&open, report)?;
     check_models(&open, report)?;
+    check_sampling(&open, report)?;
     check_copies(&open, 1, report)?;
     if quick {
         return Ok(());

@@ -5,6 +5,7 @@
 //! | `rows` | embedding, norms, activation function, products |
 //! | `attention` | attention over shapes, ragged lengths, windows, chunk boundaries, scattered blocks |
 //! | `models` | logits of every family on random weights; identity under chunks and batches |
+//! | `sampling` | tokens drawn on the device against the host's sampler |
 //! | `copies` | blocks through the host tier and back |
 //! | `speed` | decode and prefill, and decode while blocks are copied |
 //! | `pair`, `report` | the same inputs on both devices; what was found |
@@ -18,6 +19,7 @@ mod models;
 mod pair;
 mod report;
 mod rows;
+mod sampling;
 mod speed;
 
 pub use attention::check_attention;
@@ -25,6 +27,7 @@ pub use copies::check_copies;
 pub use models::check_models;
 pub use report::Report;
 pub use rows::check_rows;
+pub use sampling::check_sampling;
 pub use speed::{SpeedPlan, measure_speed};
 
 use tiercel_device::{CopyError, StepError};

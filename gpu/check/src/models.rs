@@ -208,7 +208,8 @@ impl<O: Ops> Machine<O> {
         for chunk in self.decoder.logit_chunks() {
             let rows: Vec<Mutex<Vec<f32>>> = chunk.clone().map(|_| Mutex::default()).collect();
             let logits = self.decoder.logits(&mut self.ops, chunk);
-            self.ops.for_each_row(logits, &|row, values| {
+            let all: Vec<usize> = (0..rows.len()).collect();
+            self.ops.for_each_row(logits, &all, &|row, values| {
                 if let Ok(mut row) = rows[row].lock() {
                     *row = values.to_vec();
                 }

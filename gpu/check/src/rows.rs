@@ -116,7 +116,8 @@ fn products<D: Driver>(
     pair.cpu.linear(&cpu_w, None, &x.cpu, &mut logits.cpu);
     compare(pair, &logits, "logits", report)?;
     let seen = AtomicUsize::new(0);
-    pair.cuda.for_each_row(&mut logits.cuda, &|row, values| {
+    let all: Vec<usize> = (0..rows).collect();
+    pair.cuda.for_each_row(&mut logits.cuda, &all, &|row, values| {
         seen.fetch_add((row + 1) * usize::from(values.len() == n), Ordering::Relaxed);
     });
     report.holds("the host sees every row once", seen.into_inner() == rows * (rows + 1) / 2);

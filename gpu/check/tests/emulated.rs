@@ -4,7 +4,7 @@
 use tiercel_emulated::EmulatedDriver;
 use tiercel_gpu_check::{
     CheckError, Report, SpeedPlan, check_attention, check_copies, check_models, check_rows,
-    measure_speed,
+    check_sampling, measure_speed,
 };
 
 const MEMORY_BYTES: usize = 1 << 30;
@@ -38,6 +38,13 @@ fn models_of_all_families() {
     let mut report = Report::default();
     check_models(&open, &mut report).unwrap();
     assert_met(&report, 5 * (2 * 2 + 3));
+}
+
+#[test]
+fn sampling() {
+    let mut report = Report::default();
+    check_sampling(&open, &mut report).unwrap();
+    assert_met(&report, 8 + 2 + 1);
 }
 
 #[test]

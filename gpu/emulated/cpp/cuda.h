@@ -51,10 +51,21 @@ static inline float __uint_as_float(unsigned bits) {
     return value;
 }
 
+static inline unsigned __float_as_uint(float value) {
+    unsigned bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+// Nothing runs at the same time.
+template <typename T> static inline void atomicAdd(T *sum, T value) { *sum += value; }
+static inline void atomicMin(unsigned *least, unsigned value) { *least = value < *least ? value : *least; }
+
 static inline float rsqrtf(float value) { return 1.0f / sqrtf(value); }
 
 static inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
 static inline unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
+static inline unsigned long long max(unsigned long long a, unsigned long long b) { return a > b ? a : b; }
 
 static inline unsigned short to_bf16(float value) {
     unsigned bits;

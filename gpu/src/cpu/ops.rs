@@ -242,9 +242,18 @@ impl Ops for CpuOps {
         }
     }
 
-    fn for_each_row(&mut self, x: &mut Tensor, each: &(dyn Fn(usize, &mut [f32]) + Sync)) {
+    fn for_each_row(
+        &mut self,
+        x: &mut Tensor,
+        rows: &[usize],
+        each: &(dyn Fn(usize, &mut [f32]) + Sync),
+    ) {
         let cols = x.cols();
-        self.pool.rows(x.values_mut(), cols, 1, each);
+        self.pool.rows(x.values_mut(), cols, 1, |row, values| {
+            if rows.binary_search(&row).is_ok() {
+                each(row, values);
+            }
+        });
     }
 
     fn finish(&mut self) -> Result<(), StepError> {

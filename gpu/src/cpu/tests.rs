@@ -179,8 +179,11 @@ fn rows_are_gathered_and_visited_in_place() {
     let mut out = ops.tensor(3, 5, TensorUse::Activations).unwrap();
     ops.gather_rows(&x, &[29, 0, 29], &mut out);
     assert_eq!((out.row(0), out.row(1), out.row(2)), (x.row(29), x.row(0), x.row(29)));
-    ops.for_each_row(&mut x, &|row, values| values.fill(row as f32));
+    let all: Vec<usize> = (0..30).collect();
+    ops.for_each_row(&mut x, &all, &|row, values| values.fill(row as f32));
     assert!((0..30).all(|row| x.row(row) == [row as f32; 5]));
+    ops.for_each_row(&mut x, &[3, 29], &|_, values| values.fill(-1.0));
+    assert!((0..30).all(|row| (x.row(row)[0] == -1.0) == (row == 3 || row == 29)));
 }
 
 #[test]

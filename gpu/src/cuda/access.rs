@@ -4,6 +4,7 @@ use super::driver::{CudaError, Driver};
 use super::memory::CudaTensor;
 use super::ops::CudaOps;
 use half::bf16;
+use std::ops::Range;
 
 impl<D: Driver> CudaOps<D> {
     /// Writes rows of a tensor, for checks.
@@ -24,11 +25,21 @@ impl<D: Driver> CudaOps<D> {
     /// # Errors
     /// [`CudaError`] of the device, or of a launch before.
     pub fn read(&mut self, tensor: &CudaTensor) -> Result<Vec<f32>, CudaError> {
+        self.read_rows(tensor, 0..tensor.rows)
+    }
+
+    pub(super) fn read_rows(
+        &mut self,
+        tensor: &CudaTensor,
+        rows: Range<usize>,
+    ) -> Result<Vec<f32>, CudaError> {
+        assert!(rows.end <= tensor.rows, "rows {rows:?} of {}", tensor.rows);
         if let Some(fault) = &self.fault {
             return Err(fault.clone());
         }
-        let mut bytes = vec![0; tensor.rows * tensor.row_bytes()];
-        self.driver.download(tensor.at, &mut bytes)?;
+        let mut bytes = vec![0; rows.len() * tensor.row_bytes()];
+        let from = tensor.at.offset(rows.start * tensor.row_bytes());
+        self.driver.download(from, &mut bytes)?;
         Ok(match tensor.wide {
             true => {
                 let values = bytes.chunks_exact(4);

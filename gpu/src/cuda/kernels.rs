@@ -46,6 +46,9 @@ pub const KV_WRITE: Unit = Unit {
     kernels: &["rope_kv_write"],
     shaped: false,
 };
+/// Sampling.
+pub const SAMPLE: Unit =
+    Unit { name: "sample.cu", source: source!("sample.cu"), kernels: &["sample"], shaped: false };
 /// Attention of single rows.
 pub const ATTENTION_ROWS: Unit = Unit {
     name: "attention_rows.cu",
@@ -87,7 +90,7 @@ impl KernelShape {
 
     /// The units that a model of this shape needs.
     pub fn units(self) -> Vec<Unit> {
-        let mut units = vec![ROWS, KV_WRITE, ATTENTION_ROWS];
+        let mut units = vec![ROWS, KV_WRITE, SAMPLE, ATTENTION_ROWS];
         units.extend(self.has_tiles().then_some(ATTENTION_PREFILL));
         units
     }
@@ -126,6 +129,11 @@ impl KernelShape {
         (2 * TILE_KEYS * (self.head_dim + 8) * 2) as u32
     }
 }
+
+/// Threads of a block of `sample`.
+pub(super) const SAMPLE_THREADS: u32 = 1024;
+/// Its shared memory, bytes: counts and sums of 256 bins, a sum for each thread, a number for each warp, and what is found.
+pub(super) const SAMPLE_SHARED_BYTES: u32 = 256 * 12 + SAMPLE_THREADS * 8 + 32 * 4 + 16 + 8;
 
 /// Threads of a block that goes along a row of `cols` columns, eight each.
 pub(super) fn row_threads(cols: usize) -> u32 {

@@ -10,7 +10,7 @@ use super::memory::{CudaKv, CudaMatrix, CudaRope, CudaTensor, CudaVector};
 use super::weights;
 use super::words::Words;
 use crate::cpu::{Pool, Rope};
-use crate::{AttentionShape, MatrixPart, OpError, Ops, SeqRows, TensorUse, WeightFormat};
+use crate::{AttentionShape, Draw, MatrixPart, OpError, Ops, SeqRows, TensorUse, WeightFormat};
 use std::ops::Range;
 use tiercel_device::{StepError, TokenId};
 
@@ -123,7 +123,7 @@ impl<D: Driver> CudaOps<D> {
     }
 
     /// Uploads words that are needed until the end of the step.
-    fn put(&mut self, words: impl IntoIterator<Item = u32>) -> DevicePtr {
+    pub(super) fn put(&mut self, words: impl IntoIterator<Item = u32>) -> DevicePtr {
         let words: Vec<u32> = words.into_iter().collect();
         self.put_words(&words)
     }
@@ -360,11 +360,36 @@ impl<D: Driver> Ops for CudaOps<D> {
         self.launch("gather_rows", (rows.len(), 1), row_threads(words as usize * 8), &args);
     }
 
-    fn for_each_row(&mut self, x: &mut CudaTensor, each: &(dyn Fn(usize, &mut [f32]) + Sync)) {
+    fn draw_rows(
+        &mut self,
+        x: &CudaTensor,
+        vocab: usize,
+        draws: &[Draw],
+    ) -> Option<Vec<Option<TokenId>>> {
+        let drawn = if draws.is_empty() { Ok(Vec::new()) } else { self.draw(x, vocab, draws) };
+        Some(drawn.unwrap_or_else(|error| {
+            self.fault.get_or_insert(error);
+            vec![None; draws.len()]
+        }))
+    }
+
+    fn for_each_row(
+        &mut self,
+        x: &mut CudaTensor,
+        rows: &[usize],
+        each: &(dyn Fn(usize, &mut [f32]) + Sync),
+    ) {
         assert!(x.wide, "only f32 is read by the host");
-        match self.read(x) {
-            Ok(mut values) => self.pool.rows(&mut values, x.cols, 1, each),
-            Err(error) => self.fault = Some(error),
+        for run in rows.chunk_by(|a, b| a + 1 == *b) {
+            match self.read_rows(x, run[0]..run[0] + run.len()) {
+                Ok(mut values) => {
+                    self.pool
+                        .rows(&mut values, x.cols, 1, |row, values| each(run[0] + row, values));
+                }
+                Err(error) => {
+                    self.fault.get_or_insert(error);
+                }
+            }
         }
     }
 

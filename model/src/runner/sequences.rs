@@ -25,6 +25,23 @@ impl Sequence {
     }
 }
 
+impl Sequence {
+    pub(super) fn sampler(&self) -> &Sampler {
+        &self.sampler
+    }
+
+    /// Remembers an output that the device drew.
+    pub(super) fn drawn(
+        &mut self,
+        step: StepId,
+        token: Option<TokenId>,
+    ) -> Result<Sampled, SeqFault> {
+        let token = token.ok_or(SeqFault::BadLogits)?;
+        self.last = Some((step, token));
+        Ok(Sampled { token, logprobs: None })
+    }
+}
+
 /// All sequences, at most `limit`.
 pub(super) struct Sequences {
     // Boxed: they are taken out and put back every step.

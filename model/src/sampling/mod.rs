@@ -20,6 +20,7 @@ mod truncate;
 use penalties::Penalties;
 use std::sync::Arc;
 use tiercel_device::{Sampled, SamplingParams, SeqFault, TokenId};
+use tiercel_gpu::Draw;
 
 /// Below this a temperature is greedy: dividing by it would overflow.
 const TEMPERATURE_MIN: f32 = 1e-5;
@@ -70,6 +71,28 @@ impl Sampler {
         }
         let logprobs = want.map(|best| Box::new(best.with_chosen(logit)));
         Ok(Sampled { token, logprobs })
+    }
+
+    /// How a device may choose output number `output_index` from a row by itself; `None` where more is asked for than a
+    /// draw: penalties, biases, log-probabilities.
+    pub fn draw_on_device(&self, row: usize, output_index: u32) -> Option<Draw> {
+        let params = &*self.params;
+        let plain =
+            self.penalties.is_none() && params.logit_bias.is_empty() && params.logprobs.is_none();
+        let temperature = if self.is_greedy() { 0.0 } else { params.temperature };
+        plain.then(|| Draw {
+            row,
+            temperature,
+            top_k: params.top_k,
+            top_p: params.top_p,
+            min_p: params.min_p,
+            at: draw::uniform(params.seed, output_index),
+        })
+    }
+
+    /// Columns of a row of logits that are tokens.
+    pub fn vocab(&self) -> usize {
+        self.vocab
     }
 
     fn is_greedy(&self) -> bool {

@@ -104,7 +104,10 @@ impl<O: Ops, C: BlockingCopier> Rig<O, C> {
         for chunk in decoder.logit_chunks() {
             let found: Vec<Mutex<Vec<f32>>> = chunk.clone().map(|_| Mutex::default()).collect();
             let tensor = decoder.logits(ops, chunk);
-            ops.for_each_row(tensor, &|row, values| *found[row].lock().unwrap() = values.to_vec());
+            let all: Vec<usize> = (0..found.len()).collect();
+            let keep =
+                |row: usize, values: &mut [f32]| *found[row].lock().unwrap() = values.to_vec();
+            ops.for_each_row(tensor, &all, &keep);
             logits.extend(found.into_iter().map(|row| row.into_inner().unwrap()));
         }
         ops.finish().expect("a device that works");

@@ -1,0 +1,95 @@
+//! Tokens drawn on the device, against the host's sampler on the same logits.
+
+use crate::CheckError;
+use crate::pair::{Pair, Setting, shape};
+use crate::report::Report;
+use std::sync::Arc;
+use tiercel_device::SamplingParams;
+use tiercel_gpu::cuda::Driver;
+use tiercel_gpu::{Draw, Ops, TensorUse};
+use tiercel_model::sampling::Sampler;
+
+/// Columns of the logits, and those that are tokens: the last ones are padding.
+const COLS: usize = 3008;
+const VOCAB: usize = 3001;
+const ROWS: usize = 48;
+/// Draws that may differ, percent: where one falls on the edge between two tokens, the last bit of a weight decides.
+const MOST_DIFFERENT: f64 = 3.0;
+
+fn settings() -> [(&'static str, SamplingParams); 8] {
+    let plain = SamplingParams { temperature: 0.8, seed: 11, ..SamplingParams::default() };
+    [
+        ("greedy", SamplingParams::greedy()),
+        ("temperature", plain.clone()),
+        ("top-k", SamplingParams { top_k: 7, ..plain.clone() }),
+        ("top-p", SamplingParams { top_p: 0.7, ..plain.clone() }),
+        ("min-p", SamplingParams { min_p: 0.1, ..plain.clone() }),
+        ("top-k and top-p", SamplingParams { top_k: 40, top_p: 0.9, ..plain.clone() }),
+        ("all of it", SamplingParams { top_k: 100, top_p: 0.95, min_p: 0.02, ..plain.clone() }),
+        ("a small top-p, very hot", SamplingParams { top_p: 0.01, temperature: 50.0, ..plain }),
+    ]
+}
+
+/// Checks draws over options, ties, and rows without a usable logit.
+///
+/// # Errors
+/// [`CheckError`] if something could not be run at all.
+pub fn check_sampling<D: Driver>(
+    open: &dyn Fn() -> Result<D, CheckError>,
+    report: &mut Report,
+) -> Result<(), CheckError> {
+    let setting = Setting { shape: shape(16, 2, 2), blocks: 1, block_size: 16, exact: false };
+    let mut pair = Pair::new(open()?, setting, 21)?;
+    // Steep enough that the best tokens matter, and rounded to bf16, so that many are equal.
+    let values: Vec<f32> = pair.numbers(ROWS * COLS, 2.0).iter().map(|v| v * v * v).collect();
+    let mut logits = pair.cuda.tensor(ROWS, COLS, TensorUse::Logits)?;
+    pair.cuda.write(&mut logits, &values)?;
+    for (name, params) in settings() {
+        let mut sampler = Sampler::new(Arc::new(params), &[], VOCAB);
+        // The host goes through the rows in an order of its own: each draw has its output's number.
+        let draws: Vec<Draw> =
+            (0..ROWS).rev().filter_map(|row| sampler.draw_on_device(row, row as u32)).collect();
+        let drawn = pair.cuda.draw_rows(&logits, VOCAB, &draws).unwrap_or_default();
+        pair.cuda.finish()?;
+        let mut same = 0;
+        for (draw, token) in draws.iter().zip(&drawn) {
+            let mut row = values[draw.row * COLS..(draw.row + 1) * COLS].to_vec();
+            let host = sampler.sample(&mut row, draw.row as u32).ok().map(|sampled| sampled.token);
+            same += usize::from(host.is_some() && host == *token);
+        }
+        let limit = if name == "greedy" { 0.0 } else { MOST_DIFFERENT };
+        let different = 100.0 * (1.0 - same as f64 / ROWS as f64);
+        report.at_most(&format!("draws unlike the host's, {name}"), different, limit, "%");
+    }
+    unusable(&mut pair, report)
+}
+
+/// Ties go to the lowest token; rows with a NaN, an infinity, or nothing finite have none.
+fn unusable<D: Driver>(pair: &mut Pair<D>, report: &mut Report) -> Result<(), CheckError> {
+    let mut rows = vec![vec![-1.0_f32; COLS]; 6];
+    (rows[0][900], rows[0][70], rows[0][COLS - 1]) = (2.0, 2.0, 9.0);
+    rows[1][5] = f32::NAN;
+    rows[2][VOCAB - 1] = f32::INFINITY;
+    rows[3] = vec![f32::NEG_INFINITY; COLS];
+    rows[4] = vec![f32::NEG_INFINITY; COLS];
+    rows[4][VOCAB - 1] = -3e38;
+    rows[5][VOCAB] = f32::NAN;
+    let mut logits = pair.cuda.tensor(6, COLS, TensorUse::Logits)?;
+    pair.cuda.write(&mut logits, &rows.concat())?;
+    for (name, temperature) in [("greedy", 0.0), ("drawn", 1.0)] {
+        let draw = |row| Draw { row, temperature, top_k: 1, top_p: 1.0, min_p: 0.0, at: 0.999 };
+        let draws: Vec<Draw> = (0..6).map(draw).collect();
+        let drawn = pair.cuda.draw_rows(&logits, VOCAB, &draws).unwrap_or_default();
+        let last = Some(VOCAB as u32 - 1);
+        let expected = [Some(70), None, None, None, last, Some(0)];
+        report.holds(&format!("ties and rows without usable logits, {name}"), drawn == expected);
+        pair.cuda.finish()?;
+    }
+    // The ends of what is kept: the first token that has weight, and the last.
+    let ends = [(0.0, 0), (1.0 - f64::EPSILON, VOCAB as u32 - 1)].map(|(at, token)| {
+        (Draw { row: 5, temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, at }, Some(token))
+    });
+    let drawn = pair.cuda.draw_rows(&logits, VOCAB, &ends.map(|(draw, _)| draw));
+    report.holds("the ends of the weight", drawn == Some(ends.map(|(_, token)| token).to_vec()));
+    Ok(pair.cuda.finish()?)
+}

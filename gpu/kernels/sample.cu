@@ -1,0 +1,240 @@
+// Draws a token from each row of logits, so that a token goes to the host and not a row.
+//
+// As the host's sampler (model/src/sampling): weights exp((logit - largest) / temperature), of which min-p, then top-k, then
+// top-p keep a prefix of the ranking by weight, the lower id first among equals; then a draw. Weights are summed as
+// integers, in units of 2^-40 of the largest: the sums are the same whatever the order of threads, and so is the token.
+
+constexpr u32 SAMPLE_THREADS = 1024;
+constexpr float MASS_UNITS = 1099511627776.0f; // 2^40: a vocabulary of 2^23 fits 64 bits
+constexpr u32 BINS = 256;
+constexpr float LOWEST = -3.4028235e38f; // of the finite numbers
+constexpr u32 NO_TOKEN = 0xffffffffu; // no logit is finite, or one is not a number or infinite
+
+// How a row is sampled. `at` is where in [0, 1) of the weight that is left the draw falls, in units of 2^-32.
+struct Sampling {
+    float temperature; // 0 takes the best
+    u32 top_k; // 0 keeps all
+    float top_p; // 1 keeps all
+    float min_p; // 0 keeps all
+    u32 at;
+    u32 row;
+};
+
+// What the tokens ranked so far add up to.
+struct Seen {
+    u64 mass;
+    u32 count;
+};
+
+// The last token kept: its weight's bits, and how many of that weight.
+struct Cut {
+    u32 bits;
+    u32 ties;
+};
+
+struct SampleShared {
+    u64 mass[BINS];
+    u32 count[BINS];
+    u64 sums[SAMPLE_THREADS];
+    float warps[SAMPLE_THREADS / WARP];
+    Seen seen;
+    u32 digit;
+    u32 result;
+};
+
+__device__ __forceinline__ u64 mass_of(float weight) { return (u64)(weight * MASS_UNITS); }
+
+// A weight in [0, 1], which orders as its bits do; 0 below the floor of min-p.
+__device__ __forceinline__ float weight_of(float logit, float largest, const Sampling &how) {
+    float weight = expf((logit - largest) / how.temperature);
+    return weight >= how.min_p ? weight : 0.0f;
+}
+
+// Whether a token is kept by a cut; `before` counts those of the cut's weight that have lower ids.
+__device__ __forceinline__ bool is_kept(u32 bits, Cut cut, u32 before) {
+    return bits > cut.bits || (bits == cut.bits && before < cut.ties);
+}
+
+// The largest logit; LOWEST if none is finite, and the highest number if one is not a number or is infinite.
+__device__ __forceinline__ float largest_logit(const float *row, u32 cols, SampleShared &shared) {
+    float largest = LOWEST;
+    bool bad = false;
+    for (u32 token = threadIdx.x; token < cols; token += blockDim.x) {
+        float logit = row[token];
+        bad |= logit != logit || logit >= -LOWEST;
+        largest = fmaxf(largest, logit);
+    }
+    // Larger than every logit that can be used, so that it comes through.
+    if (bad) largest = -LOWEST;
+    largest = max_of_lanes(largest, WARP);
+    if (lane_of_thread() == 0) shared.warps[warp_of_thread()] = largest;
+    __syncthreads();
+    for (u32 warp = 0; warp < blockDim.x / WARP; warp++) largest = fmaxf(largest, shared.warps[warp]);
+    __syncthreads();
+    return largest;
+}
+
+// The sum over the threads before this one; the sum of all is left in `total`.
+__device__ __forceinline__ u64 sum_before(u64 own, u64 &total, SampleShared &shared) {
+    shared.sums[threadIdx.x] = own;
+    __syncthreads();
+    for (u32 step = 1; step < blockDim.x; step *= 2) {
+        u64 other = threadIdx.x >= step ? shared.sums[threadIdx.x - step] : 0;
+        __syncthreads();
+        shared.sums[threadIdx.x] += other;
+        __syncthreads();
+    }
+    total = shared.sums[blockDim.x - 1];
+    u64 before = shared.sums[threadIdx.x] - own;
+    __syncthreads();
+    return before;
+}
+
+// Finds the first token of the ranking with which `count` tokens are reached, or `mass`, by the digits of the weights' bits
+// from the highest on; what `before` does not keep is not ranked.
+__device__ Cut find_cut(
+    const float *row, u32 cols, float largest, const Sampling &how, Cut before, u32 count, u64 mass,
+    SampleShared &shared
+) {
+    u32 prefix = 0;
+    Seen seen = {0, 0};
+    for (u32 shift = 32; shift > 0;) {
+        shift -= 8;
+        for (u32 bin = threadIdx.x; bin < BINS; bin += blockDim.x) {
+            shared.mass[bin] = 0;
+            shared.count[bin] = 0;
+        }
+        __syncthreads();
+        for (u32 token = threadIdx.x; token < cols; token += blockDim.x) {
+            float weight = weight_of(row[token], largest, how);
+            u32 bits = __float_as_uint(weight);
+            bool ranked = weight > 0.0f && bits >= before.bits;
+            bool matches = shift == 24 || bits >> (shift + 8) == prefix >> (shift + 8);
+            if (ranked && matches) {
+                u32 bin = bits >> shift & (BINS - 1);
+                atomicAdd(&shared.mass[bin], mass_of(weight));
+                atomicAdd(&shared.count[bin], 1u);
+            }
+        }
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            u32 bin = BINS - 1;
+            for (; bin > 0; bin--) {
+                if (seen.count + shared.count[bin] >= count || seen.mass + shared.mass[bin] >= mass) break;
+                seen.count += shared.count[bin];
+                seen.mass += shared.mass[bin];
+            }
+            shared.seen = seen;
+            shared.digit = bin;
+        }
+        __syncthreads();
+        seen = shared.seen;
+        prefix += shared.digit << shift;
+    }
+    // As many of the last weight as it takes; all of them if rounding leaves it short.
+    u32 all = shared.count[shared.digit];
+    if (prefix == before.bits) all = min(all, before.ties);
+    u64 each = max(mass_of(__uint_as_float(prefix)), (u64)1);
+    u64 by_mass = mass > seen.mass ? (mass - seen.mass - 1) / each + 1 : 1;
+    u32 by_count = count > seen.count ? count - seen.count : 1;
+    u32 ties = by_mass < by_count ? (u32)by_mass : by_count;
+    __syncthreads();
+    return {prefix, max(min(ties, all), 1u)};
+}
+
+// What the tokens that a thread looks at add up to: neighbours in `start .. end`, kept by a cut.
+__device__ __forceinline__ u64 kept_mass(
+    const float *row, u32 start, u32 end, float largest, const Sampling &how, Cut cut, u32 ties_before
+) {
+    u64 mass = 0;
+    for (u32 token = start; token < end; token++) {
+        float weight = weight_of(row[token], largest, how);
+        u32 bits = __float_as_uint(weight);
+        if (weight > 0.0f && is_kept(bits, cut, ties_before)) mass += mass_of(weight);
+        ties_before += bits == cut.bits;
+    }
+    return mass;
+}
+
+// The token at a fraction of the weight that the cut leaves.
+__device__ u32 draw(
+    const float *row, u32 cols, float largest, const Sampling &how, Cut cut, SampleShared &shared
+) {
+    u32 each = (cols + blockDim.x - 1) / blockDim.x;
+    u32 start = min(threadIdx.x * each, cols), end = min(start + each, cols);
+    u64 ties = 0, total = 0;
+    for (u32 token = start; token < end; token++) {
+        ties += __float_as_uint(weight_of(row[token], largest, how)) == cut.bits;
+    }
+    u32 ties_before = (u32)sum_before(ties, total, shared);
+    u64 own = kept_mass(row, start, end, largest, how, cut, ties_before);
+    u64 before = sum_before(own, total, shared);
+    // at * total / 2^32 without more than 64 bits.
+    u64 target = (total >> 32) * how.at + ((total & 0xffffffffu) * how.at >> 32);
+    if (target >= before && target < before + own) {
+        u64 left = target - before;
+        for (u32 token = start; token < end; token++) {
+            float weight = weight_of(row[token], largest, how);
+            u32 bits = __float_as_uint(weight);
+            bool kept = weight > 0.0f && is_kept(bits, cut, ties_before);
+            ties_before += bits == cut.bits;
+            if (!kept) continue;
+            if (left < mass_of(weight)) {
+                shared.result = token;
+                break;
+            }
+            left -= mass_of(weight);
+        }
+    }
+    __syncthreads();
+    return shared.result;
+}
+
+// The lowest of the tokens with the largest logit.
+__device__ __forceinline__ u32 best(const float *row, u32 cols, float largest, SampleShared &shared) {
+    for (u32 token = threadIdx.x; token < cols; token += blockDim.x) {
+        if (row[token] == largest) atomicMin(&shared.result, token);
+    }
+    __syncthreads();
+    return shared.result;
+}
+
+// tokens[i] is drawn from row `how[i].row` of `logits`, `stride` wide, of which `cols` are tokens. A block of threads per
+// draw.
+extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample(
+    const float *logits, u32 stride, u32 cols, const Sampling *draws, u32 *tokens
+) {
+    SHARED_MEMORY(memory);
+    SampleShared &shared = *(SampleShared *)memory;
+    Sampling how = draws[blockIdx.x];
+    const float *row = logits + (u64)how.row * stride;
+    float largest = largest_logit(row, cols, shared);
+    u32 token = NO_TOKEN;
+    if (threadIdx.x == 0) shared.result = NO_TOKEN;
+    __syncthreads();
+    if (largest > LOWEST && largest < -LOWEST) {
+        if (how.temperature <= 0.0f) {
+            token = best(row, cols, largest, shared);
+        } else {
+            Cut cut = {0, NO_TOKEN};
+            if (how.top_k > 0 && how.top_k < cols) {
+                cut = find_cut(row, cols, largest, how, cut, how.top_k, ~0ull, shared);
+            }
+            if (how.top_p < 1.0f) {
+                u32 each = (cols + blockDim.x - 1) / blockDim.x;
+                u32 start = min(threadIdx.x * each, cols), end = min(start + each, cols);
+                u64 ties = 0, total = 0;
+                for (u32 i = start; i < end; i++) {
+                    ties += __float_as_uint(weight_of(row[i], largest, how)) == cut.bits;
+                }
+                u32 ties_before = (u32)sum_before(ties, total, shared);
+                u64 own = kept_mass(row, start, end, largest, how, cut, ties_before);
+                sum_before(own, total, shared);
+                u64 mass = (u64)((double)how.top_p * (double)total);
+                cut = find_cut(row, cols, largest, how, cut, NO_TOKEN, mass > 0 ? mass : 1, shared);
+            }
+            token = draw(row, cols, largest, how, cut, shared);
+        }
+    }
+    if (threadIdx.x == 0) tokens[blockIdx.x] = token;
+}
