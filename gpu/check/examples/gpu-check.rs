@@ -44,10 +44,15 @@ fn check(ordinal: u32, quick: bool, report: &mut Report) -> Result<(), CheckErro
         // Exact: one algorithm for all row counts, as the checks of identity need it.
         Ok(CudaDriver::open(ordinal, true, cache)?)
     };
+    stage("rows and products");
     check_rows(&open, report)?;
+    stage("attention");
     check_attention(&open, report)?;
+    stage("models of all families");
     check_models(&open, report)?;
+    stage("sampling");
     check_sampling(&open, report)?;
+    stage("copies");
     check_copies(&open, 1, report)?;
     if quick {
         return Ok(());
@@ -63,8 +68,14 @@ fn check(ordinal: u32, quick: bool, report: &mut Report) -> Result<(), CheckErro
         repeats: 20,
         copied_bytes: 2 << 30,
         product: 8192,
-        moved_bytes: 8 << 30,
+        moved_bytes: 2 << 30,
         judged: true,
     };
+    stage("speed of an 8B-shape model");
     measure_speed(&fast, &plan, report)
+}
+
+/// Says what comes next: the table is printed at the end.
+fn stage(name: &str) {
+    eprintln!("gpu-check: {name}");
 }
