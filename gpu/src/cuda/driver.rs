@@ -99,7 +99,7 @@ pub trait Driver: Send + 'static {
     /// # Errors
     /// [`CudaError::Memory`].
     fn copies(&mut self, host_bytes: usize) -> Result<Self::Copies, CudaError>;
-    /// Positions that [`ATTENTION_ROWS`](super::kernels) sums up at once; the kernels are compiled for it.
+    /// Positions of a row that attention sums up at once; the kernels are compiled for it.
     fn span(&self) -> usize;
     /// Compiles or loads the kernels for a model.
     ///
