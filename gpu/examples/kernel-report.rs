@@ -19,7 +19,7 @@ const SHAPES: [(usize, usize); 7] =
 struct Usage {
     kernel: String,
     registers: u32,
-    spilled_bytes: u32,
+    stack_bytes: u32,
 }
 
 fn main() -> ExitCode {
@@ -57,7 +57,7 @@ fn rows(unit: &Unit, shape: KernelShape) -> Result<bool, CudaError> {
     for kernel in unit.kernels {
         let of = |all: &Vec<Usage>| all.iter().find(|usage| usage.kernel == *kernel).cloned();
         let found: Vec<Option<Usage>> = by_architecture.iter().map(of).collect();
-        good &= found.iter().all(|usage| usage.as_ref().is_some_and(|u| u.spilled_bytes == 0));
+        good &= found.iter().all(|usage| usage.as_ref().is_some_and(|u| u.stack_bytes == 0));
         let cells: Vec<String> = found.into_iter().map(cell).collect();
         let name = match unit.shaped {
             true => format!("{} x {}", shape.queries, shape.head_dim),
@@ -71,9 +71,9 @@ fn rows(unit: &Unit, shape: KernelShape) -> Result<bool, CudaError> {
 fn cell(usage: Option<Usage>) -> String {
     match usage {
         None => "?".to_owned(),
-        Some(Usage { registers, spilled_bytes: 0, .. }) => registers.to_string(),
-        Some(Usage { registers, spilled_bytes, .. }) => {
-            format!("{registers}, {spilled_bytes} bytes spilled")
+        Some(Usage { registers, stack_bytes: 0, .. }) => registers.to_string(),
+        Some(Usage { registers, stack_bytes, .. }) => {
+            format!("{registers}, {stack_bytes} bytes of stack")
         }
     }
 }
@@ -86,8 +86,9 @@ fn usage(log: &str) -> Vec<Usage> {
             all.push(Usage { kernel: name.to_owned(), ..Usage::default() });
         }
         let Some(last) = all.last_mut() else { continue };
-        if let Some(bytes) = number_before(line, " bytes spill stores") {
-            last.spilled_bytes = bytes;
+        // Spills are on the stack, and so is what is indexed at run time.
+        if let Some(bytes) = number_before(line, " bytes stack frame") {
+            last.stack_bytes = bytes;
         }
         if let Some(registers) = number_before(line, " registers") {
             last.registers = registers;

@@ -112,7 +112,8 @@ __device__ Cut find_cut(
             bool matches = shift == 24 || bits >> (shift + 8) == prefix >> (shift + 8);
             if (ranked && matches) {
                 u32 bin = bits >> shift & (BINS - 1);
-                atomicAdd(&shared.mass[bin], mass_of(weight));
+                // Where only tokens count, masses need not be added up.
+                if (mass != ~0ull) atomicAdd(&shared.mass[bin], mass_of(weight));
                 atomicAdd(&shared.count[bin], 1u);
             }
         }

@@ -10,7 +10,7 @@
 //! | `speed` | decode and prefill, and decode while blocks are copied |
 //! | `pair`, `report` | the same inputs on both devices; what was found |
 //!
-//! Everything is generic over the driver: `examples/gpu-check.rs` runs it on a GPU, the tests on the emulator, so that the
+//! Everything is generic over the driver: `src/bin/gpu-check.rs` runs it on a GPU, the tests on the emulator, so that the
 //! checks themselves are known to work before there is a GPU.
 
 mod attention;

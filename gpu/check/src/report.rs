@@ -16,6 +16,7 @@ struct Line {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
     lines: Vec<Line>,
+    live: bool,
 }
 
 impl Report {
@@ -57,7 +58,22 @@ impl Report {
         self.add(what, found, String::new(), true);
     }
 
+    /// A part that could not be carried out to its end.
+    pub fn broke(&mut self, part: &str, why: &dyn fmt::Display) {
+        self.add(part, why.to_string(), "runs to its end".to_owned(), false);
+    }
+
+    /// Prints every line when it is found too: a run may be cut off.
+    #[must_use]
+    pub fn live() -> Report {
+        Report { lines: Vec::new(), live: true }
+    }
+
     fn add(&mut self, what: &str, found: String, limit: String, met: bool) {
+        if self.live {
+            let mark = if met { "" } else { "   NOT MET" };
+            eprintln!("{what}: {found} ({limit}){mark}");
+        }
         self.lines.push(Line { what: what.to_owned(), found, limit, met });
     }
 

@@ -107,7 +107,8 @@ fn ceilings<D: Driver>(
     let at = driver.allocate(1 << 16)?;
     let kv = CudaKv { at, blocks: 1, block_size: 16, layers: 1, kv_heads: 1, head_dim: 64 };
     let mut ops = CudaOps::new(driver, kv, 1, CudaOptions { exact: false, threads: 1 })?;
-    let cols = 4096;
+    // Few rows, so that saying which takes no time.
+    let cols = (1 << 16).min(plan.moved_bytes / 64);
     let rows = (plan.moved_bytes / cols / 8).max(1);
     let mut from = ops.tensor(rows, cols, TensorUse::Residual)?;
     let mut to = ops.tensor(rows, cols, TensorUse::Residual)?;

@@ -36,7 +36,7 @@ fn attention() {
 #[test]
 fn models_of_all_families() {
     let mut report = Report::default();
-    check_models(&open, &mut report).unwrap();
+    check_models(&open, true, &mut report).unwrap();
     assert_met(&report, 5 * (2 * 2 + 3));
 }
 

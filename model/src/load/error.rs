@@ -96,14 +96,15 @@ impl LoadError {
     /// Whether it is about the device: another one may do.
     pub fn is_of_device(&self) -> bool {
         use LoadError::*;
+        // A setting of the KV cache that is wrong for a GPU is not for the CPU to make up for.
         matches!(
             self,
             Cuda(_)
                 | CudaWeights(_)
                 | Operations(_)
                 | GpuFull { .. }
-                | GpuKv { .. }
-                | NoBlocks { .. }
-        ) || matches!(self, FirstSteps(_) | Weights(WeightError::Pack { .. }))
+                | FirstSteps(_)
+                | Weights(WeightError::Pack { .. })
+        )
     }
 }

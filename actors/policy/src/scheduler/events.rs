@@ -147,7 +147,7 @@ impl Scheduler {
         self.counters.slices += in_flight.slices.len() as u64;
         let device_us = output.timing.forward_us + output.timing.sampling_us;
         self.cost.observe_step(&in_flight.work, device_us);
-        self.learn_of_premium(in_flight);
+        self.learn_of_premium(in_flight, device_us as f64, now);
         if self.counts_time() {
             self.had.add(in_flight.time_us, now);
         }

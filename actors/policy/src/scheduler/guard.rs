@@ -7,8 +7,7 @@
 use crate::scheduler::sequence::Sequence;
 use tiercel_device::{Tier, Timestamp};
 
-/// Of what was learned of premium a third is left after so many of its requests: at any rate of arrivals as large a share
-/// of them may miss before it is kept in hand, and no larger.
+/// Of what was learned of premium a third is left after so many of its requests, at any rate of arrivals.
 const MEMORY_REQUESTS: f64 = 600.0;
 /// It is forgotten with time too, where hardly any come, us.
 const LONG_MEMORY_US: f64 = 1e9;
@@ -17,7 +16,7 @@ const MEMORY_US: f64 = 120e6;
 /// What a miss of a premium stream adds to the reason to keep something for such, and the most of it: one miss is
 /// reason enough, less and less over 400 requests, many are for 1,400.
 const REASON: Gain = Gain { each: 2.0, most: 10.0 };
-/// As much is learned from misses that are as rare as they may be: nothing is kept in hand for those.
+/// What is left of a miss when it is no reason any more.
 const RARE: f64 = 1.0;
 /// The most that is kept, us: who is further behind is not helped by what streams can save.
 const MOST_KEPT_US: f64 = 1e6;
@@ -62,6 +61,8 @@ pub(crate) struct Guard {
     behind_us: f64,
     /// The furthest of late.
     furthest_us: f64,
+    /// When the last step ended.
+    stepped_at: Timestamp,
     haste: Leaky,
 }
 
@@ -71,6 +72,7 @@ impl Default for Guard {
             reason: Leaky::new(LONG_MEMORY_US),
             behind_us: 0.0,
             furthest_us: 0.0,
+            stepped_at: Timestamp(0),
             haste: Leaky::new(MEMORY_US),
         }
     }
@@ -88,8 +90,15 @@ impl Guard {
         self.haste.share(now)
     }
 
-    /// A step ran whose work for premium alone takes `premium_us` where `aim_us` is the pace that is aimed at.
-    pub(crate) fn stepped(&mut self, premium_us: f64, aim_us: f64) {
+    /// A step ran for `step_us` until `now` whose work for premium alone takes `premium_us` where `aim_us` is the pace that
+    /// is aimed at.
+    pub(crate) fn stepped(&mut self, premium_us: f64, aim_us: f64, step_us: f64, now: Timestamp) {
+        // While nothing runs nobody takes anything; between two steps there is always a moment.
+        let idle_us = now.since_us(self.stepped_at) as f64 - step_us;
+        if idle_us > aim_us {
+            self.behind_us = (self.behind_us - idle_us).max(0.0);
+        }
+        self.stepped_at = now;
         self.behind_us = (self.behind_us + premium_us - aim_us).clamp(0.0, MOST_KEPT_US);
         self.furthest_us = self.furthest_us.max(self.behind_us);
     }

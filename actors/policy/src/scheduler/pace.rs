@@ -232,11 +232,11 @@ impl Scheduler {
     }
 
     /// Learns what premium's part of a step that ran took of streams beside it.
-    pub(crate) fn learn_of_premium(&mut self, in_flight: &InFlight) {
+    pub(crate) fn learn_of_premium(&mut self, in_flight: &InFlight, step_us: f64, now: Timestamp) {
         if let Some(target_ms) = targets_of(&self.slo, Tier::Premium).tpot_ms {
             let own_us: f64 = in_flight.time_us[..=Tier::Premium.index()].iter().sum();
             let premium_us = self.cost.step_us(&StepWork::default()) + own_us;
-            self.guard.stepped(premium_us, target_ms * 1000.0 * AIM);
+            self.guard.stepped(premium_us, target_ms * 1000.0 * AIM, step_us, now);
         }
     }
 

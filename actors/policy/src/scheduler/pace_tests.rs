@@ -309,6 +309,20 @@ fn a_miss_is_forgotten_after_so_many_requests_that_had_what_they_were_promised()
 }
 
 #[test]
+fn what_came_long_ago_does_not_add_up() {
+    let mut s = paced();
+    for hour in 1..=4 {
+        let now = hour * 3_600_000_000;
+        let arrival = Timestamp(now - 15_000);
+        s.enqueue(NewSequence { max_tokens: 1, arrival, ..sequence(hour, Tier::Premium, 180) });
+        let batch = submit(&mut s);
+        s.step_done(sampled(&batch), Timestamp(now));
+    }
+    let kept = s.guard.kept_us(Timestamp(4 * 3_600_000_000));
+    assert!(kept > 0.0 && kept < 1500.0, "one prompt takes 1410 us: {kept}");
+}
+
+#[test]
 fn no_more_is_kept_than_streams_can_save() {
     let mut s = paced();
     premium_had(&mut s, &[180; 2000], 15_000);

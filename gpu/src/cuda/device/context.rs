@@ -45,9 +45,15 @@ impl Context {
     /// # Errors
     /// [`CudaError::Unavailable`], saying which library or GPU is missing and what to do.
     pub fn open(ordinal: u32) -> Result<Context, CudaError> {
-        check_libraries()?;
+        // SAFETY: only looks whether the library can be loaded.
+        if !unsafe { sys::is_culib_present() } {
+            let why = "libcuda was not found: install NVIDIA's driver, or use --device cpu";
+            return Err(CudaError::Unavailable(why.to_owned()));
+        }
         init().map_err(|error| unavailable("the driver could not be started", error))?;
-        check_versions()?;
+        let driver = driver_version()?;
+        check_libraries(driver)?;
+        check_versions(driver)?;
         let count = device::get_count().map_err(|error| unavailable("no GPU was found", error))?;
         if ordinal as i32 >= count {
             let why =
@@ -115,44 +121,46 @@ impl Drop for Held {
     }
 }
 
-fn check_libraries() -> Result<(), CudaError> {
+/// What to install beside a driver for CUDA `driver`.
+fn remedy(driver: i32) -> String {
+    let packages = match driver {
+        ..=12 => "nvidia-cuda-nvrtc-cu12 nvidia-cublas-cu12",
+        _ => "'nvidia-cuda-nvrtc<13.1' 'nvidia-cublas<13.2'",
+    };
+    format!(
+        "`pip install {packages}` and name the folders of the libraries in LD_LIBRARY_PATH, or use \
+         --device cpu"
+    )
+}
+
+fn check_libraries(driver: i32) -> Result<(), CudaError> {
     // SAFETY: as in `gpu_present`, for libraries of the toolkit.
     let found = unsafe {
         [
-            ("libcuda", sys::is_culib_present(), "install NVIDIA's driver"),
-            (
-                "libnvrtc",
-                nvrtc::sys::is_culib_present(),
-                "install it (`pip install \"nvidia-cuda-nvrtc<13.1\"`) and name its folder in LD_LIBRARY_PATH",
-            ),
-            (
-                "libcublasLt",
-                cublaslt::sys::is_culib_present(),
-                "install it (`pip install \"nvidia-cublas<13.2\"`) and name its folder in LD_LIBRARY_PATH",
-            ),
+            ("libnvrtc", nvrtc::sys::is_culib_present()),
+            ("libcublasLt", cublaslt::sys::is_culib_present()),
         ]
     };
-    match found.iter().find(|(_, found, _)| !found) {
+    match found.iter().find(|(_, found)| !found) {
         None => Ok(()),
-        Some((library, _, remedy)) => {
-            let why = format!("{library} was not found: {remedy}, or use --device cpu");
+        Some((library, _)) => {
+            let why = format!("{library} was not found: {}", remedy(driver));
             Err(CudaError::Unavailable(why))
         }
     }
 }
 
-/// The driver is new enough, and its libraries are not newer than it.
-fn check_versions() -> Result<(), CudaError> {
-    let driver = driver_version()?;
+/// The libraries are not newer than the driver.
+fn check_versions(driver: i32) -> Result<(), CudaError> {
     let compiler = compiler_version().map_or(0, |(major, _)| major);
     // SAFETY: the library was found; the call only tells its version, 10,000 times the major one and more.
     let products = unsafe { cublaslt::sys::cublasLtGetVersion() } / 10_000;
     for (library, major) in [("libnvrtc", compiler), ("libcublasLt", products as i32)] {
         if major > driver {
             let why = format!(
-                "{library} is of CUDA {major}, and NVIDIA's driver of CUDA {driver}: install \
-                 `pip install nvidia-cuda-nvrtc-cu{driver} nvidia-cublas-cu{driver}` instead and name their \
-                 folders in LD_LIBRARY_PATH, or a newer driver, or use --device cpu"
+                "{library} is of CUDA {major}, and NVIDIA's driver of CUDA {driver}: {}, or install a newer \
+                 driver",
+                remedy(driver)
             );
             return Err(CudaError::Unavailable(why));
         }

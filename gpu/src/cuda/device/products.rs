@@ -11,8 +11,8 @@ use std::mem::MaybeUninit;
 
 /// Scratch memory that algorithms may use, bytes: what NVIDIA recommends for Hopper.
 pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
-/// Plans kept; a server of any size has fewer, and whoever has more chooses them again.
-const PLANS_MAX: usize = 16_384;
+/// Plans kept, one for each matrix shape and number of rows; beyond that all are chosen again, at some 0.1 ms each.
+const PLANS_MAX: usize = 65_536;
 /// `CUBLAS_OP_T`, which the bindings of cuBLASLt leave out.
 static TRANSPOSED: i32 = 1;
 /// Rows for which an algorithm for all row counts is chosen where results must not depend on them, and numbers of rows that
@@ -117,7 +117,7 @@ impl Products {
     fn plan(&mut self, shape: Shape) -> Result<Plan, CublasError> {
         let mut plan = Plan::new(shape)?;
         plan.algorithm = match self.pinned {
-            false => *self.candidates(&plan)?.first().ok_or(NOTHING_FITS)?,
+            false => *self.candidates(&plan, 1)?.first().ok_or(NOTHING_FITS)?,
             true => self.pinned_algorithm(shape)?,
         };
         Ok(plan)
@@ -133,7 +133,7 @@ impl Products {
         }
         let others = OTHER_ROWS.map(|m| Plan::new((m, n, k, wide)));
         let others: Vec<Plan> = others.into_iter().collect::<Result<_, _>>()?;
-        let candidates = self.candidates(&Plan::new((PINNED_ROWS, n, k, wide))?)?;
+        let candidates = self.candidates(&Plan::new((PINNED_ROWS, n, k, wide))?, CANDIDATES)?;
         let does_all = |algorithm: &sys::cublasLtMatmulAlgo_t| {
             others.iter().all(|plan| self.can(plan, algorithm))
         };
@@ -164,9 +164,13 @@ impl Products {
     }
 
     /// Algorithms for a product, the fastest first as cuBLASLt thinks.
-    fn candidates(&self, plan: &Plan) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, CublasError> {
+    fn candidates(
+        &self,
+        plan: &Plan,
+        most: usize,
+    ) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, CublasError> {
         let preference = result::create_matmul_pref()?;
-        let found = self.candidates_by(plan, preference);
+        let found = self.candidates_by(plan, most, preference);
         // SAFETY: made above, this is its last use.
         unsafe { result::destroy_matmul_pref(preference) }?;
         found
@@ -175,6 +179,7 @@ impl Products {
     fn candidates_by(
         &self,
         plan: &Plan,
+        most: usize,
         preference: sys::cublasLtMatmulPreference_t,
     ) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, CublasError> {
         use sys::cublasLtMatmulPreferenceAttributes_t::{
@@ -183,12 +188,12 @@ impl Products {
         };
         use sys::cublasLtReductionScheme_t::{
             CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as IN_F32,
-            CUBLASLT_REDUCTION_SCHEME_INPLACE as IN_PLACE, CUBLASLT_REDUCTION_SCHEME_NONE as NONE,
+            CUBLASLT_REDUCTION_SCHEME_NONE as NONE,
         };
         let workspace = self.workspace_bytes();
         // Parts of split sums are never rounded to bf16 before they are put together, and where results must not depend on
         // row counts sums are not split: they may be elsewhere for another count.
-        let reduction = if self.pinned { NONE as u32 } else { IN_PLACE as u32 | IN_F32 as u32 };
+        let reduction = if self.pinned { NONE as u32 } else { IN_F32 as u32 };
         let mut found = [MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed(); CANDIDATES];
         let mut count = 0;
         // SAFETY: the preference was just made and the plan's descriptors live; each attribute is read from a value of its
@@ -207,7 +212,7 @@ impl Products {
                 plan.out,
                 plan.out,
                 preference,
-                CANDIDATES as i32,
+                most.min(CANDIDATES) as i32,
                 found.as_mut_ptr().cast(),
                 &raw mut count,
             )

@@ -1,0 +1,87 @@
+//! Checks a GPU from end to end and prints a table; exits with 1 if anything is not as it must be.
+//!
+//! `cargo run --release -p tiercel-gpu-check [GPU] [--quick]`
+//!
+//! Needs NVIDIA's driver, libnvrtc and libcublasLt, and for all of it 40 GB of device memory: weights of an 8B-shape
+//! Llama are made on the spot. `--quick` leaves that part out.
+
+use std::process::ExitCode;
+use tiercel_gpu::cuda::{Context, CudaDriver, KernelCache};
+use tiercel_gpu_check::{
+    CheckError, Report, SpeedPlan, check_attention, check_copies, check_models, check_rows,
+    check_sampling, measure_speed,
+};
+
+/// Llama 3.1 8B, of random weights.
+const LLAMA_8B: &str = r#"{"model_type": "llama", "num_attention_heads": 32, "num_key_value_heads": 8,
+    "head_dim": 128, "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336,
+    "num_hidden_layers": 32, "max_position_embeddings": 8448, "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0}"#;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let quick = args.iter().any(|arg| arg == "--quick");
+    let ordinal = args.iter().find_map(|arg| arg.parse().ok()).unwrap_or(0);
+    let mut report = Report::live();
+    match check(ordinal, quick, &mut report) {
+        Ok(name) => println!("{name}\n\n{report}"),
+        Err(error) => {
+            eprintln!("gpu-check: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    let failures = report.failures();
+    failures.iter().for_each(|failure| eprintln!("not met: {failure}"));
+    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs all parts, each to its own end; says what the GPU is.
+fn check(ordinal: u32, quick: bool, report: &mut Report) -> Result<String, CheckError> {
+    // Held until the end: otherwise the GPU would be set up anew for each of a hundred models.
+    let held = Context::open(ordinal)?;
+    let cache = std::env::temp_dir().join("tiercel-gpu-check");
+    let driver = |exact| {
+        let cache = KernelCache::new(Some(cache.clone()));
+        Ok(CudaDriver::open(ordinal, exact, cache)?)
+    };
+    // Speed first: if the run is cut off, the rest can be had on any GPU.
+    if !quick {
+        part("speed of an 8B-shape model", report, |report| {
+            measure_speed(&|| driver(false), &eight_billion(), report)
+        });
+    }
+    // Once with the products that a server has unless it is told otherwise, and once exact.
+    for (products, exact) in [("by cuBLASLt's choice", false), ("of one algorithm", true)] {
+        let open = || driver(exact);
+        part(&format!("rows, products {products}"), report, |report| check_rows(&open, report));
+        part(&format!("models, products {products}"), report, |report| {
+            check_models(&open, exact, report)
+        });
+    }
+    let open = || driver(true);
+    part("attention", report, |report| check_attention(&open, report));
+    part("sampling", report, |report| check_sampling(&open, report));
+    part("copies", report, |report| check_copies(&open, 1, report));
+    Ok(held.name())
+}
+
+/// Runs a part; one that breaks is a line of the table, and the others go on.
+fn part(name: &str, report: &mut Report, run: impl FnOnce(&mut Report) -> Result<(), CheckError>) {
+    eprintln!("gpu-check: {name}");
+    if let Err(error) = run(report) {
+        report.broke(name, &error);
+    }
+}
+
+fn eight_billion() -> SpeedPlan {
+    SpeedPlan {
+        model: LLAMA_8B.to_owned(),
+        decodes: vec![(1, 512), (1, 8192), (16, 512), (64, 512), (256, 512)],
+        prefills: vec![512, 2048, 8192],
+        repeats: 20,
+        copied_bytes: 2 << 30,
+        product: 8192,
+        moved_bytes: 2 << 30,
+        judged: true,
+    }
+}
