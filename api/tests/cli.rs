@@ -82,7 +82,11 @@ fn bad_usage_exits_with_2() {
     assert_eq!(code, 2);
     assert!(line.contains("did you mean scheduler.policy?"), "{line}");
     let (code, line) = failure(&["serve", "--device", "gpu"]);
-    assert_eq!((code, line.contains("auto, cpu or mock:PROFILE")), (2, true), "{line}");
+    assert_eq!(
+        (code, line.contains("auto, cpu, cuda, cuda:N or mock:PROFILE")),
+        (2, true),
+        "{line}"
+    );
 }
 
 #[test]
