@@ -161,3 +161,14 @@ fn both_ends_of_every_range_load_and_one_beyond_does_not() {
         }
     }
 }
+
+#[test]
+fn a_gpu_is_named_by_its_number() {
+    let kind = |text: &str| DeviceKind::try_from(text.to_owned());
+    assert_eq!(kind("cuda"), Ok(DeviceKind::Cuda(0)));
+    assert_eq!(kind("cuda:3"), Ok(DeviceKind::Cuda(3)));
+    assert_eq!(String::from(DeviceKind::Cuda(3)), "cuda:3");
+    for wrong in ["cuda:", "cuda:x", "cuda:-1", "gpu", "mock:"] {
+        assert!(kind(wrong).is_err_and(|why| why.contains("cuda:N")), "{wrong}");
+    }
+}
