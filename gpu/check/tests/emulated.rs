@@ -44,7 +44,7 @@ fn models_of_all_families() {
 fn sampling() {
     let mut report = Report::default();
     check_sampling(&open, &mut report).unwrap();
-    assert_met(&report, 8 + 2 + 1);
+    assert_met(&report, 8 * 2 + 2 + 1);
 }
 
 #[test]
