@@ -143,38 +143,51 @@ __device__ Cut find_cut(
     return {prefix, max(min(ties, all), 1u)};
 }
 
-// What the tokens that a thread looks at add up to: neighbours in `start .. end`, kept by a cut.
-__device__ __forceinline__ u64 kept_mass(
-    const float *row, u32 start, u32 end, float largest, const Sampling &how, Cut cut, u32 ties_before
+// The neighbours that a thread looks at, and what a cut keeps of them and of all.
+struct Share {
+    u32 start, end;
+    u32 ties_before; // tokens of the cut's weight with lower ids
+    u64 own;         // mass that is kept of them
+    u64 before;      // of the threads before
+    u64 total;       // of all
+};
+
+__device__ Share share_of_thread(
+    const float *row, u32 cols, float largest, const Sampling &how, Cut cut, SampleShared &shared
 ) {
-    u64 mass = 0;
-    for (u32 token = start; token < end; token++) {
+    Share share;
+    u32 each = (cols + blockDim.x - 1) / blockDim.x;
+    share.start = min(threadIdx.x * each, cols);
+    share.end = min(share.start + each, cols);
+    u64 ties = 0;
+    for (u32 token = share.start; token < share.end; token++) {
+        ties += __float_as_uint(weight_of(row[token], largest, how)) == cut.bits;
+    }
+    share.ties_before = (u32)sum_before(ties, share.total, shared);
+    share.own = 0;
+    u32 ties_before = share.ties_before;
+    for (u32 token = share.start; token < share.end; token++) {
         float weight = weight_of(row[token], largest, how);
         u32 bits = __float_as_uint(weight);
-        if (weight > 0.0f && is_kept(bits, cut, ties_before)) mass += mass_of(weight);
+        if (weight > 0.0f && is_kept(bits, cut, ties_before)) share.own += mass_of(weight);
         ties_before += bits == cut.bits;
     }
-    return mass;
+    share.before = sum_before(share.own, share.total, shared);
+    return share;
 }
 
 // The token at a fraction of the weight that the cut leaves.
 __device__ u32 draw(
     const float *row, u32 cols, float largest, const Sampling &how, Cut cut, SampleShared &shared
 ) {
-    u32 each = (cols + blockDim.x - 1) / blockDim.x;
-    u32 start = min(threadIdx.x * each, cols), end = min(start + each, cols);
-    u64 ties = 0, total = 0;
-    for (u32 token = start; token < end; token++) {
-        ties += __float_as_uint(weight_of(row[token], largest, how)) == cut.bits;
-    }
-    u32 ties_before = (u32)sum_before(ties, total, shared);
-    u64 own = kept_mass(row, start, end, largest, how, cut, ties_before);
-    u64 before = sum_before(own, total, shared);
+    Share share = share_of_thread(row, cols, largest, how, cut, shared);
+    u64 total = share.total;
+    u32 ties_before = share.ties_before;
     // at * total / 2^32 without more than 64 bits.
     u64 target = (total >> 32) * how.at + ((total & 0xffffffffu) * how.at >> 32);
-    if (target >= before && target < before + own) {
-        u64 left = target - before;
-        for (u32 token = start; token < end; token++) {
+    if (target >= share.before && target < share.before + share.own) {
+        u64 left = target - share.before;
+        for (u32 token = share.start; token < share.end; token++) {
             float weight = weight_of(row[token], largest, how);
             u32 bits = __float_as_uint(weight);
             bool kept = weight > 0.0f && is_kept(bits, cut, ties_before);
@@ -222,15 +235,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample(
                 cut = find_cut(row, cols, largest, how, cut, how.top_k, ~0ull, shared);
             }
             if (how.top_p < 1.0f) {
-                u32 each = (cols + blockDim.x - 1) / blockDim.x;
-                u32 start = min(threadIdx.x * each, cols), end = min(start + each, cols);
-                u64 ties = 0, total = 0;
-                for (u32 i = start; i < end; i++) {
-                    ties += __float_as_uint(weight_of(row[i], largest, how)) == cut.bits;
-                }
-                u32 ties_before = (u32)sum_before(ties, total, shared);
-                u64 own = kept_mass(row, start, end, largest, how, cut, ties_before);
-                sum_before(own, total, shared);
+                u64 total = share_of_thread(row, cols, largest, how, cut, shared).total;
                 u64 mass = (u64)((double)how.top_p * (double)total);
                 cut = find_cut(row, cols, largest, how, cut, NO_TOKEN, mass > 0 ? mass : 1, shared);
             }
