@@ -115,6 +115,7 @@ impl Engine {
             block_manager: block_manager.address(),
             executor: executor.address(),
             monitor: monitor.address(),
+            scheduler: scheduler.address(),
         };
         let to_scheduler = scheduler.address();
         let store = BlockStore::new(store_config(&settings, &info, profile.link_bytes_per_s));

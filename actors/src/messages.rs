@@ -180,6 +180,11 @@ pub(crate) struct GetPressure;
 #[derive(Debug, Clone, Copy, Default, actix::MessageResponse)]
 pub(crate) struct PressureLevels(pub(crate) [Level; Resource::ALL.len()]);
 
+/// Timer -> Scheduler: the step in flight is about to end.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub(crate) struct PlanDue;
+
 /// The clock's beat: stalled streams, gauges, drain deadlines. Answers whether to go on.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "bool")]

@@ -8,8 +8,8 @@ use crate::executor::Executor;
 use crate::lifeline::Lifeline;
 use crate::messages::{
     AbortPreempt, Cancel, Command, CommitPreempt, CopiesEnded, Displace, Drain, Enqueue,
-    ExecuteStep, GetStatus, GetUsage, InUse, Left, LeftQueue, Observe, ReserveStep, Shutdown,
-    StepEnded, StepReserved, Stop, Tick, TimeLeft,
+    ExecuteStep, GetStatus, GetUsage, InUse, Left, LeftQueue, Observe, PlanDue, ReserveStep,
+    Shutdown, StepEnded, StepReserved, Stop, Tick, TimeLeft,
 };
 use crate::observed::{ending, left};
 use crate::request::{Control, EngineStatus, RequestFault, StreamEvent};
@@ -31,6 +31,8 @@ pub(crate) struct Peers {
     pub(crate) block_manager: Addr<BlockManager>,
     pub(crate) executor: Addr<Executor>,
     pub(crate) monitor: Addr<SloMonitor>,
+    /// Itself, to be woken by.
+    pub(crate) scheduler: Addr<SchedulerActor>,
 }
 
 /// Drives the cycle plan, grant, step; delivers tokens.
@@ -42,6 +44,8 @@ pub(crate) struct SchedulerActor {
     peers: Peers,
     /// When planning of the step under way began.
     planning_since: Timestamp,
+    /// When it is woken to plan the step after the one in flight.
+    wakes_at: Timestamp,
     drain: Option<Drain>,
     checks: Checks,
     trace: SequenceTrace,
@@ -65,6 +69,7 @@ impl SchedulerActor {
             clock,
             peers,
             planning_since: Timestamp(0),
+            wakes_at: Timestamp(0),
             drain: None,
             checks,
             trace,
@@ -72,8 +77,8 @@ impl SchedulerActor {
         }
     }
 
-    /// Plans the next step if none is under way. Called after every event that may have made one
-    /// possible; never on a timer alone.
+    /// Plans the next step if it is time for it. Called after every event that may have made one possible; by a timer
+    /// only shortly before a step in flight ends.
     fn pump(&mut self) {
         // Its state is small, however often it changes.
         if self.checks.are_due(0, 0)
@@ -88,7 +93,21 @@ impl SchedulerActor {
             self.peers.block_manager.do_send(ReserveStep(request));
             self.peers.admission.do_send(TimeLeft(self.core.capacity(since)));
         }
+        self.wake_to_plan(since);
         self.finish_drain();
+    }
+
+    /// Has itself woken when the next step may be planned, if that is only a matter of time.
+    fn wake_to_plan(&mut self, now: Timestamp) {
+        let Some(at) = self.core.next_plan().filter(|at| *at > now && *at != self.wakes_at) else {
+            return;
+        };
+        self.wakes_at = at;
+        let (clock, me) = (self.clock.clone(), self.peers.scheduler.clone());
+        actix::spawn(async move {
+            clock.sleep_until(at).await;
+            me.do_send(PlanDue);
+        });
     }
 
     fn apply(&mut self, effects: Vec<Effect>) {
@@ -218,13 +237,15 @@ impl Handler<StepReserved> for SchedulerActor {
         let nothing_runs = batch.is_none();
         if let Some(batch) = batch {
             let now = self.clock.now();
-            telemetry::planned(&batch, now.since_us(self.planning_since));
+            let planning_us = now.since_us(self.planning_since);
+            telemetry::planned(&batch, planning_us);
+            self.core.planned_in(planning_us + self.clock.lateness_us());
             self.trace.submitted(&batch, now);
             self.peers.executor.do_send(ExecuteStep(batch));
         }
         self.apply(effects);
-        // What arrived while the store was asked has not been planned for.
-        if nothing_runs && self.core.must_replan() {
+        // What arrived while the store was asked has not been planned for; and a step that runs may be followed.
+        if !nothing_runs || self.core.must_replan() {
             self.pump();
         }
         self.finish_drain();
@@ -244,6 +265,14 @@ impl Handler<StepEnded> for SchedulerActor {
         self.trace.stepped(&done, now);
         let effects = self.core.step_done(done, now);
         self.apply(effects);
+        self.pump();
+    }
+}
+
+impl Handler<PlanDue> for SchedulerActor {
+    type Result = ();
+
+    fn handle(&mut self, _: PlanDue, _: &mut Self::Context) {
         self.pump();
     }
 }

@@ -182,6 +182,7 @@ impl EngineSettings {
         let s = &self.scheduler;
         range("scheduler.max_num_seqs", s.max_num_seqs, 1, 4096)?;
         range("scheduler.max_num_batched_tokens", s.max_num_batched_tokens, 1, 65_536)?;
+        range("scheduler.steps_in_flight", s.steps_in_flight, 1, 2)?;
         if s.max_num_batched_tokens < s.max_num_seqs {
             return Err(SettingsError::Conflict {
                 field: "scheduler.max_num_batched_tokens",

@@ -115,6 +115,7 @@ pub const FIELDS: &[Field] = &[
     named("scheduler.policy", "policy", Kind::Choice(POLICY_NAMES), "Scheduling policy: the values that the other settings of `scheduler` and `preemption` start from (`tiercel policy show NAME`)."),
     named("scheduler.max_num_seqs", "max-num-seqs", int(1, 4096), "Most sequences in one step."),
     named("scheduler.max_num_batched_tokens", "max-num-batched-tokens", int(1, 65_536), "Most tokens (decode + prefill) in one step; at least max_num_seqs."),
+    other("scheduler.steps_in_flight", int(1, 2), "Most steps at the device at once, as far as it allows several (a GPU does): with two, the next is there when one ends."),
     other("scheduler.max_prefill_tokens", int(0, 65_536), "Most prompt tokens in one step, beside its decodes; 0 for what max_num_batched_tokens leaves."),
     other("scheduler.order", Kind::Choice(policy::ORDERS), "Who is served first: the first come; the better tier; the shortest predicted output; the tenant that had least service."),
     other("scheduler.batching", Kind::Choice(policy::BATCHINGS), "When requests start: whenever there is a place, or only when all that run have finished."),

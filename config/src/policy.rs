@@ -187,6 +187,8 @@ pub struct SchedulerSettings {
     pub max_num_seqs: u32,
     /// Most tokens (decode + prefill) in one step.
     pub max_num_batched_tokens: u32,
+    /// Most steps at the device at once, as far as it allows several.
+    pub steps_in_flight: u32,
     /// Most prompt tokens in one step, beside its decodes; 0 for what `max_num_batched_tokens` leaves.
     pub max_prefill_tokens: u32,
     /// Who is served first.

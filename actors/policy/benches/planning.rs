@@ -123,7 +123,7 @@ impl Rounds {
 fn done(batch: &StepBatch) -> StepDone {
     let samples = batch.slices.iter().filter(|slice| slice.sample.is_some());
     let sampled = samples.map(|slice| (slice.seq, Ok(Sampled { token: 7, logprobs: None })));
-    let timing = StepTiming { forward_us: 22_000, sampling_us: 0 };
+    let timing = StepTiming { forward_us: 22_000, sampling_us: 0, host_us: 0 };
     StepDone { id: batch.id, result: Ok(StepOutput { sampled: sampled.collect(), timing }) }
 }
 

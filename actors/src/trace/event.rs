@@ -53,7 +53,7 @@ pub enum Event {
         step: StepId,
         /// Whether it succeeded; nothing of a failed one is believed.
         ok: bool,
-        /// Time since it was submitted, us.
+        /// Time since it was submitted, or since the one before it ended, us.
         duration_us: u64,
     },
     /// The first token was handed to the client.

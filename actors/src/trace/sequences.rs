@@ -2,8 +2,8 @@
 
 use super::{Ending, Event, Slice, Tracer};
 use crate::request::Control;
-use std::collections::BTreeSet;
-use tiercel_device::{SeqId, StepBatch, StepDone, Timestamp};
+use std::collections::{BTreeMap, BTreeSet};
+use tiercel_device::{SeqId, StepBatch, StepDone, StepId, Timestamp};
 use tiercel_policy::scheduler::{EndReport, NewSequence, Phase, PreemptDecision, Scheduler};
 use tiercel_policy::{GrantOutcome, PreemptOutcome, StepGrant, StoreEvent};
 
@@ -12,13 +12,13 @@ pub(crate) struct SequenceTrace {
     tracer: Tracer,
     /// Live sequences that have no table: their next slice is a start or a resume.
     without_blocks: BTreeSet<SeqId>,
-    /// When the step under way was submitted.
-    submitted: Timestamp,
+    /// When the steps under way began, or were submitted.
+    began: BTreeMap<StepId, Timestamp>,
 }
 
 impl SequenceTrace {
     pub(crate) fn new(tracer: Tracer) -> SequenceTrace {
-        SequenceTrace { tracer, without_blocks: BTreeSet::new(), submitted: Timestamp(0) }
+        SequenceTrace { tracer, without_blocks: BTreeSet::new(), began: BTreeMap::new() }
     }
 
     pub(crate) fn arrived(&mut self, new: &NewSequence) {
@@ -71,7 +71,7 @@ impl SequenceTrace {
         if !self.tracer.is_on() {
             return;
         }
-        self.submitted = now;
+        self.began.insert(batch.id, now);
         for slice in &batch.slices {
             let (seq, computed) = (slice.seq, slice.first_pos);
             if self.without_blocks.remove(&seq) {
@@ -87,11 +87,17 @@ impl SequenceTrace {
         self.tracer.note(|| Event::StepSubmitted { step: batch.id, slices: slices.collect() });
     }
 
-    pub(crate) fn stepped(&self, done: &StepDone, now: Timestamp) {
+    pub(crate) fn stepped(&mut self, done: &StepDone, now: Timestamp) {
+        if !self.tracer.is_on() {
+            return;
+        }
+        let began = self.began.remove(&done.id).unwrap_or(now);
+        // Those after it begin now.
+        self.began.values_mut().for_each(|next| *next = now);
         self.tracer.note(|| Event::StepEnded {
             step: done.id,
             ok: done.result.is_ok(),
-            duration_us: now.since_us(self.submitted),
+            duration_us: now.since_us(began),
         });
     }
 

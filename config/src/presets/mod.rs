@@ -116,6 +116,7 @@ impl Policy {
         leave_out("scheduler", "max_num_seqs", preset.max_num_seqs.is_none());
         let no_tokens = preset.max_num_batched_tokens.is_none();
         leave_out("scheduler", "max_num_batched_tokens", no_tokens);
+        leave_out("scheduler", "steps_in_flight", true);
         leave_out("preemption", "max_in_transit_mib", true);
         leave_out("prefix_cache", "enabled", preset.prefix_cache.is_none());
         tables.retain(|_, table| table.as_table().is_some_and(|table| !table.is_empty()));
@@ -128,10 +129,12 @@ impl EngineSettings {
     /// Sets everything that the policy's name stands for; sizes it does not state stay.
     pub fn use_policy(&mut self, policy: Policy) {
         let preset = policy.preset();
-        let SchedulerSettings { max_num_seqs, max_num_batched_tokens, .. } = self.scheduler;
+        let SchedulerSettings { max_num_seqs, max_num_batched_tokens, steps_in_flight, .. } =
+            self.scheduler;
         self.scheduler = SchedulerSettings {
             max_num_seqs: preset.max_num_seqs.unwrap_or(max_num_seqs),
             max_num_batched_tokens: preset.max_num_batched_tokens.unwrap_or(max_num_batched_tokens),
+            steps_in_flight,
             ..preset.scheduler
         };
         let max_in_transit_mib = self.preemption.max_in_transit_mib;

@@ -15,6 +15,7 @@ const PLAIN: Preset = Preset {
         policy: Policy::Fcfs,
         max_num_seqs: 64,
         max_num_batched_tokens: 256,
+        steps_in_flight: 2,
         max_prefill_tokens: 0,
         order: Order::Arrival,
         batching: Batching::Continuous,

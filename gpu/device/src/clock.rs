@@ -88,6 +88,14 @@ impl Clock {
         tokio::time::sleep(wait).await;
     }
 
+    /// By how much a wait may be longer than asked for, us.
+    pub fn lateness_us(&self) -> u64 {
+        match self.kind {
+            Kind::Wall { .. } => 1000,
+            Kind::Simulated { .. } => 0,
+        }
+    }
+
     /// Waits until `at`; returns at once if it has passed.
     pub async fn sleep_until(&self, at: Timestamp) {
         let us = at.since_us(self.now());

@@ -155,6 +155,9 @@ pub struct StepTiming {
     pub forward_us: u64,
     /// Sampling.
     pub sampling_us: u64,
+    /// What the host did before the device could begin; no part of the step's duration on a device that computes beside
+    /// its host.
+    pub host_us: u64,
 }
 
 /// A fault that costs one sequence.

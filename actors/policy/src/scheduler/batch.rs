@@ -1,10 +1,12 @@
 //! From grants to a batch for the device.
 
 use crate::protocol::{Grant, GrantOutcome, PreemptOutcome, Preempted, StepGrant};
+use crate::scheduler::ahead::Part;
 use crate::scheduler::cost::StepWork;
 use crate::scheduler::outcome::{Effect, RequestFault};
+use crate::scheduler::pipeline::InFlight;
 use crate::scheduler::sequence::{Opened, Phase, Sequence};
-use crate::scheduler::state::{InFlight, Scheduler, Scope, Stage, SubmittedSlice};
+use crate::scheduler::state::{Scheduler, Scope};
 use std::sync::Arc;
 use tiercel_device::{BlockId, SeqId, SeqSlice, SliceInput, StepBatch, Ticket, Tier, Tokens};
 
@@ -25,10 +27,9 @@ impl Scheduler {
     /// Applies the store's answer and returns the batch to submit, if anything may run, and what became
     /// of victims that are dropped for good.
     pub fn granted(&mut self, grant: StepGrant) -> (Option<StepBatch>, Vec<Effect>) {
-        match self.stage {
-            Stage::Reserving(step) if step == grant.step => self.stage = Stage::Idle,
-            _ => return (None, Vec::new()),
-        }
+        let Some(reserved) = self.pipeline.reserved(grant.step) else {
+            return (None, Vec::new());
+        };
         let mut effects = Vec::new();
         for preempted in &grant.preempted {
             effects.extend(self.preempted(*preempted));
@@ -45,18 +46,27 @@ impl Scheduler {
             slices: Vec::with_capacity(most),
             work: StepWork::default(),
             time_us: [0.0; Tier::ALL.len()],
+            begins: reserved.begins,
+            expected_us: 0.0,
+            shaken: reserved.in_vain,
         };
         self.shortage = false;
         self.free_blocks = grant.free_blocks;
         self.take_up(grant.grants, &mut batch, &mut in_flight);
-        self.narrow(batch.slices.is_empty());
+        if reserved.in_vain {
+            self.replan = true;
+            return (None, effects);
+        }
+        // Whoever is in a step in flight may have what the others lack.
+        if self.pipeline.is_dry() || !batch.slices.is_empty() {
+            self.narrow(batch.slices.is_empty());
+        }
         if batch.slices.is_empty() {
-            // It will never run: what waits for it need not wait.
-            self.completed_step = grant.step;
             return (None, effects);
         }
         batch.ends = std::mem::take(&mut self.device_ends);
-        self.stage = Stage::Stepping(in_flight);
+        in_flight.expected_us = self.cost.step_us(&in_flight.work);
+        self.pipeline.submit(in_flight);
         (Some(batch), effects)
     }
 
@@ -74,7 +84,7 @@ impl Scheduler {
                     if waits {
                         self.open(ticket.seq, computed);
                     }
-                    self.add_slice(ticket, (computed, cover), table, batch, in_flight);
+                    self.add_slice(ticket, cover, table, batch, in_flight);
                 }
                 GrantOutcome::Copying { .. } => self.set_phase(ticket, Phase::Opening),
                 GrantOutcome::Denied { pending_blocks } => self.denied(ticket, pending_blocks > 0),
@@ -118,7 +128,7 @@ impl Scheduler {
     fn add_slice(
         &mut self,
         ticket: Ticket,
-        (computed, cover): (u32, u32),
+        cover: u32,
         table: Option<Arc<[BlockId]>>,
         batch: &mut StepBatch,
         in_flight: &mut InFlight,
@@ -130,22 +140,28 @@ impl Scheduler {
         if let Some(table) = table {
             sequence.table = table;
         }
+        if in_flight.shaken {
+            return;
+        }
+        let (computed, len) = (sequence.planned_computed(), sequence.planned_len());
         let slice = slice_of(sequence, computed, cover);
         if slice.sequence_start {
             batch.starts.push(sequence.start());
             sequence.on_device = true;
         }
         let tokens = slice.slice.input.len() as u32;
-        in_flight.slices.push(SubmittedSlice { seq: ticket.seq, computed_after: cover });
+        in_flight.slices.push(ticket.seq);
         if slice.decode {
-            in_flight.work.add_decode(sequence.len());
+            in_flight.work.add_decode(len);
         } else {
             in_flight.work.add_prefill(tokens, computed);
         }
         in_flight.time_us[sequence.tier.index()] += match slice.decode {
-            true => self.cost.decode_us(sequence.len()),
+            true => self.cost.decode_us(len),
             false => self.cost.prefill_us(tokens, computed),
         };
+        let samples = slice.slice.sample.is_some();
+        sequence.ahead.submit(Part { step: batch.id, computed: Some(cover), samples });
         batch.slices.push(slice.slice);
     }
 
@@ -239,19 +255,28 @@ impl Scheduler {
     }
 }
 
+/// What of a sequence a step computes: from where the steps before it will have come, up to `cover`.
 fn slice_of(sequence: &Sequence, computed: u32, cover: u32) -> Slice {
-    let input = Tokens::from_slice(&sequence.tokens[computed as usize..cover as usize]);
-    // The last known token is covered: its logits give the next one.
-    let samples = cover == sequence.len();
+    // A token that is being sampled is the last: all before it are being computed.
+    let input = match sequence.ahead.last_sampling() {
+        Some(step) if computed >= sequence.len() => SliceInput::SampledBy(step),
+        _ => {
+            let known = &sequence.tokens[computed as usize..cover as usize];
+            SliceInput::Known(Tokens::from_slice(known))
+        }
+    };
+    // The last token is covered: its logits give the next one.
+    let samples = cover == sequence.planned_len();
+    let output = sequence.planned_output();
     Slice {
-        decode: input.len() == 1 && samples && sequence.output_len() > 0,
+        decode: input.len() == 1 && samples && output > 0,
         sequence_start: !sequence.on_device,
         slice: SeqSlice {
             seq: sequence.id,
             first_pos: computed,
-            input: SliceInput::Known(input),
+            input,
             table: Arc::clone(&sequence.table),
-            sample: samples.then(|| sequence.output_len()),
+            sample: samples.then_some(output),
         },
     }
 }

@@ -16,11 +16,11 @@ impl Scheduler {
         let mut backlog_us = [0.0; Tier::ALL.len()];
         for (_, sequence) in self.sequences.active().filter(|(_, sequence)| !sequence.held()) {
             let left = sequence.left_to_compute();
-            if sequence.output_len() == 0 {
+            if sequence.planned_output() == 0 {
                 backlog_us[sequence.served_as().index()] +=
-                    self.cost.prefill_us(left, sequence.len() - left);
+                    self.cost.prefill_us(left, sequence.planned_len() - left);
             } else if sequence.decoding() && sequence.tier < Tier::Background {
-                streams.add_decode(sequence.len());
+                streams.add_decode(sequence.planned_len());
                 let tpot_ms = sequence.targets.tpot_ms.unwrap_or(f64::INFINITY);
                 target_us = target_us.min(tpot_ms * 1000.0 * AIM);
             }
@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(seen(&s), (200.0, 1), "it was not counted when it left");
         let request = s.plan(NOW).expect("it can run");
         s.granted(grant_all(&request));
-        assert_eq!(seen(&s), (200.0, 1), "its prompt is under way");
+        assert_eq!(seen(&s), (0.0, 1), "a step in flight ends its prompt");
         s.set_hold(SeqId(2), Hold::Operator, true);
         assert_eq!(seen(&s), (0.0, 0));
     }

@@ -4,11 +4,12 @@ use crate::admission::retry_after_ms;
 use crate::blocks::Salt;
 use crate::protocol::StoreEvent;
 use crate::scheduler::outcome::{Effect, EndReport, FinishReason, PreemptDecision, RequestFault};
+use crate::scheduler::pipeline::InFlight;
 use crate::scheduler::sequence::{Hold, NewSequence, Phase, Sequence};
-use crate::scheduler::state::{InFlight, Scheduler, Stage, SubmittedSlice};
+use crate::scheduler::state::{Limits, Scheduler};
 use tiercel_config::Batching;
 use tiercel_device::{
-    Sampled, SeqFault, SeqId, StepDone, StepError, StepOutput, Ticket, Tier, Timestamp,
+    Sampled, SeqFault, SeqId, StepDone, StepError, StepId, StepOutput, Ticket, Tier, Timestamp,
 };
 
 impl Scheduler {
@@ -118,17 +119,10 @@ impl Scheduler {
 
     /// Believes the result of a step, and only here anything is believed.
     pub fn step_done(&mut self, done: StepDone, now: Timestamp) -> Vec<Effect> {
-        let in_flight = match std::mem::replace(&mut self.stage, Stage::Idle) {
-            Stage::Stepping(in_flight) if in_flight.step == done.id => in_flight,
-            other => {
-                self.stage = other;
-                return Vec::new();
-            }
-        };
-        self.completed_step = done.id;
+        let Some(ended) = self.pipeline.ended(done.id, now) else { return Vec::new() };
         match done.result {
-            Ok(output) => self.step_succeeded(&in_flight, output, now),
-            Err(StepError::Failed(why)) => self.step_failed(&in_flight, &why),
+            Ok(output) => self.step_succeeded(&ended, output, now),
+            Err(StepError::Failed(why)) => self.step_failed(&ended, &why),
             Err(StepError::DeviceLost(why)) => {
                 let live: Vec<SeqId> = self.live().collect();
                 let fault = RequestFault::Step(why);
@@ -139,49 +133,58 @@ impl Scheduler {
 
     fn step_succeeded(
         &mut self,
-        in_flight: &InFlight,
+        ended: &InFlight,
         output: StepOutput,
         now: Timestamp,
     ) -> Vec<Effect> {
         self.counters.steps += 1;
-        self.counters.slices += in_flight.slices.len() as u64;
+        self.counters.slices += ended.slices.len() as u64;
         let device_us = output.timing.forward_us + output.timing.sampling_us;
-        self.cost.observe_step(&in_flight.work, device_us);
-        self.learn_of_premium(in_flight, device_us as f64, now);
+        self.cost.observe_step(&ended.work, device_us);
+        self.pipeline.starts_in(output.timing.host_us);
+        self.pipeline.learn_lead(ended);
+        self.learn_of_premium(ended, device_us as f64, now);
         if self.counts_time() {
-            self.had.add(in_flight.time_us, now);
+            self.had.add(ended.time_us, now);
         }
-        for slice in &in_flight.slices {
-            self.advance(slice);
+        for seq in &ended.slices {
+            self.advance(*seq, ended.step);
         }
         let mut effects = Vec::with_capacity(output.sampled.len());
         for (seq, result) in output.sampled {
-            self.accept(seq, result, now, &mut effects);
+            self.accept(seq, ended.step, result, now, &mut effects);
         }
-        for slice in &in_flight.slices {
-            if let Some(sequence) = self.sequences.active_mut(slice.seq) {
-                self.progress.push(sequence.progress(self.limits.block_size));
+        let block_size = self.limits.block_size;
+        for seq in &ended.slices {
+            self.sequences.update(*seq, |sequence| sequence.ahead.ended(ended.step));
+            if let Some(sequence) = self.sequences.active_mut(*seq) {
+                self.progress.push(sequence.progress(block_size));
             }
         }
         effects
     }
 
-    fn advance(&mut self, slice: &SubmittedSlice) {
-        self.suspects.remove(&slice.seq);
-        if let Some(sequence) = self.sequences.active_mut(slice.seq) {
-            sequence.computed = slice.computed_after;
+    fn advance(&mut self, seq: SeqId, step: StepId) {
+        let part = self.sequences.get(seq).and_then(|sequence| sequence.ahead.part(step));
+        let Some(part) = part else { return };
+        self.suspects.remove(&seq);
+        if let (Some(computed), Some(sequence)) = (part.computed, self.sequences.active_mut(seq)) {
+            sequence.computed = computed;
         }
     }
 
     fn accept(
         &mut self,
         seq: SeqId,
+        step: StepId,
         result: Result<Sampled, SeqFault>,
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        // A token of a sequence that was cancelled during the step is discarded.
-        let Some(sequence) = self.sequences.active_mut(seq) else { return };
+        // A token of a sequence that was cancelled during the step is discarded, and one that follows what was not
+        // believed. One of a sequence whose blocks were taken meanwhile counts.
+        let in_step = self.sequences.get(seq).filter(|s| s.ahead.part(step).is_some());
+        let Some(sequence) = in_step else { return };
         let sampled = match result {
             Ok(sampled) => sampled,
             Err(fault) => {
@@ -202,7 +205,6 @@ impl Scheduler {
             self.turns.start(sequence);
             self.fair.left(sequence.tenant);
         }
-        sequence.push(sampled.token, now, self.limits.block_size);
         effects.push(Effect::Token {
             seq,
             tier: sequence.tier,
@@ -210,22 +212,36 @@ impl Scheduler {
             logprobs: sampled.logprobs,
             ttft_us: first.then(|| now.since_us(sequence.arrival)),
         });
-        if sequence.at_limit(self.limits.max_model_len) {
+        let Limits { block_size, max_model_len, .. } = self.limits;
+        let at_limit = self.sequences.update(seq, |sequence| {
+            sequence.push(sampled.token, now, block_size);
+            sequence.at_limit(max_model_len)
+        });
+        if at_limit == Some(true) {
             effects.extend(self.end(seq, Some(Ok(FinishReason::Length))).map(Effect::Ended));
         }
     }
 
-    /// A step failed without saying for whom. Nothing of it is believed; its members run one at a time
-    /// until each has succeeded or is found guilty, so that the fault costs only the one it belongs to.
-    fn step_failed(&mut self, in_flight: &InFlight, why: &str) -> Vec<Effect> {
+    /// A step failed without saying for whom. Nothing of it is believed, nor of what was computed after it for its
+    /// members; these run one at a time until each has succeeded or is found guilty, so that the fault costs only the
+    /// one it belongs to.
+    fn step_failed(&mut self, ended: &InFlight, why: &str) -> Vec<Effect> {
         self.counters.failed_steps += 1;
-        if let [alone] = in_flight.slices[..]
-            && self.suspects.remove(&alone.seq)
-        {
-            return self.fail(alone.seq, RequestFault::Step(why.to_owned())).into_iter().collect();
+        self.pipeline.shake();
+        for seq in &ended.slices {
+            self.sequences.update(*seq, |sequence| sequence.ahead.clear());
         }
-        let live = in_flight.slices.iter().map(|slice| slice.seq);
-        self.suspects.extend(live.filter(|seq| self.sequences.contains(*seq)));
+        // One that followed a step that failed may have failed for it.
+        if ended.shaken {
+            return Vec::new();
+        }
+        if let [alone] = ended.slices[..]
+            && self.suspects.remove(&alone)
+        {
+            return self.fail(alone, RequestFault::Step(why.to_owned())).into_iter().collect();
+        }
+        let live = ended.slices.iter().filter(|seq| self.sequences.contains(**seq));
+        self.suspects.extend(live);
         Vec::new()
     }
 

@@ -1,7 +1,8 @@
 //! What must always hold of the scheduler's state.
 
+use crate::scheduler::pipeline::InFlight;
 use crate::scheduler::sequence::Phase;
-use crate::scheduler::state::{Scheduler, Stage};
+use crate::scheduler::state::Scheduler;
 
 impl Scheduler {
     /// Checks the scheduler's own state.
@@ -17,25 +18,40 @@ impl Scheduler {
         if let Some(violation) = self.sequences.violation() {
             return Err(violation);
         }
-        if let Stage::Stepping(in_flight) = &self.stage {
-            if in_flight.slices.is_empty() {
-                return Err("an empty step is in flight".into());
-            }
-            for slice in &in_flight.slices {
-                let phase = self.phase(slice.seq);
-                if !matches!(phase, None | Some(Phase::Running)) {
-                    return Err(format!("{} is in a step and {phase:?}", slice.seq));
-                }
-            }
-            let tokens = in_flight.work.decode_tokens + in_flight.work.prefill_tokens;
-            if tokens > self.settings.max_num_batched_tokens {
-                return Err(format!("a step of {tokens} tokens exceeds the budget"));
+        let in_flight = self.pipeline.in_flight();
+        if in_flight.len() > self.pipeline.depth() {
+            return Err(format!("{} steps are in flight", in_flight.len()));
+        }
+        for step in in_flight {
+            self.check_step(step)?;
+        }
+        for sequence in self.sequences.iter() {
+            let steps = in_flight.iter().map(|step| step.step);
+            if let Some(violation) = sequence.ahead.violation(steps) {
+                return Err(format!("{}: {violation}", sequence.id));
             }
         }
         for seq in &self.released {
             if self.sequences.contains(*seq) {
                 return Err(format!("{seq} is released and live"));
             }
+        }
+        Ok(())
+    }
+
+    fn check_step(&self, step: &InFlight) -> Result<(), String> {
+        if step.slices.is_empty() {
+            return Err("an empty step is in flight".into());
+        }
+        for seq in &step.slices {
+            // Its blocks may be taken for a step that follows this one, and it may open again only after it.
+            if self.phase(*seq) == Some(Phase::Opening) {
+                return Err(format!("{seq} is in {} and opens", step.step));
+            }
+        }
+        let tokens = step.work.decode_tokens + step.work.prefill_tokens;
+        if tokens > self.settings.max_num_batched_tokens {
+            return Err(format!("a step of {tokens} tokens exceeds the budget"));
         }
         Ok(())
     }

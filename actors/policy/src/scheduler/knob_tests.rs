@@ -46,7 +46,7 @@ pub(super) fn run(s: &mut Scheduler, at: u64) {
     let mut done = all_sample(&batch, 1);
     if let Ok(output) = &mut done.result {
         // Nothing can be learned from its duration.
-        output.timing = StepTiming { forward_us: 0, sampling_us: 0 };
+        output.timing = StepTiming::default();
     }
     s.step_done(done, Timestamp(at));
 }

@@ -6,6 +6,7 @@
 //! operator commands and completions of copies. What each event does in each phase of a sequence is the
 //! table in `docs/phases.md`.
 
+mod ahead;
 mod batch;
 mod capacity;
 mod cost;
@@ -23,6 +24,9 @@ mod pace;
 mod pace_tests;
 #[cfg(test)]
 mod phase_table;
+mod pipeline;
+#[cfg(test)]
+mod pipeline_tests;
 mod placing;
 mod plan;
 mod prompts;

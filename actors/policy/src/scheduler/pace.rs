@@ -12,9 +12,10 @@
 //! The bank and the pace of first tokens are the reference scheduler's of the project's workloads page.
 
 use crate::scheduler::cost::StepWork;
+use crate::scheduler::pipeline::InFlight;
 use crate::scheduler::prompts::Share;
 use crate::scheduler::sequence::Sequence;
-use crate::scheduler::state::{InFlight, Scheduler};
+use crate::scheduler::state::Scheduler;
 use crate::slo::targets_of;
 use tiercel_config::Budget;
 use tiercel_device::{Tier, Timestamp};
@@ -182,10 +183,11 @@ impl Scheduler {
     /// How late a stream is, for comparison: the further it is ahead of its target, the less. 0 without a
     /// target.
     pub(crate) fn lateness(&self, stream: &Sequence, now: Timestamp) -> u64 {
-        let (Some(target_ms), Some(first)) = (stream.targets.tpot_ms, stream.first_token_at) else {
+        let (Some(target_ms), Some(first)) = (stream.targets.tpot_ms, first_token(stream, now))
+        else {
             return 0;
         };
-        let due_us = target_ms * 1000.0 * (f64::from(stream.output_len()) - 1.0);
+        let due_us = target_ms * 1000.0 * (f64::from(stream.planned_output()) - 1.0);
         let ahead_us = due_us - now.since_us(first) as f64;
         // The cast saturates: nobody is half of all time ahead.
         (u64::MAX as f64 / 2.0 - ahead_us).max(1.0) as u64
@@ -193,12 +195,12 @@ impl Scheduler {
 
     /// How far a stream is ahead of all its targets, us, if it is by more than a step of `step_us`.
     pub(crate) fn ahead_us(&self, stream: &Sequence, step_us: f64, now: Timestamp) -> Option<f64> {
-        let first = stream.first_token_at?;
+        let first = first_token(stream, now)?;
         let by_pace = stream.targets.tpot_ms.map_or(f64::INFINITY, |ms| {
-            ms * 1000.0 * f64::from(stream.output_len()) - now.since_us(first) as f64
+            ms * 1000.0 * f64::from(stream.planned_output()) - now.since_us(first) as f64
         });
         let by_end = stream.targets.e2e_ms.map_or(f64::INFINITY, |ms| {
-            let still = (3.0 * stream.predicted_tokens - f64::from(stream.output_len()))
+            let still = (3.0 * stream.predicted_tokens - f64::from(stream.planned_output()))
                 .clamp(1.0, f64::from(stream.output_left()).max(1.0));
             ms * 1000.0 - now.since_us(stream.arrival) as f64 - still * 1.5 * step_us
         });
@@ -244,8 +246,8 @@ impl Scheduler {
     /// behind; `None` without a target it can still meet.
     fn allowance(&self, stream: &Sequence, bare_us: f64, now: Timestamp) -> Option<(f64, f64)> {
         let aim_us = stream.targets.tpot_ms? * 1000.0 * AIM;
-        let elapsed_us = now.since_us(stream.first_token_at?) as f64;
-        let bank_us = aim_us * (f64::from(stream.output_len()) - 1.0) - elapsed_us;
+        let elapsed_us = now.since_us(first_token(stream, now)?) as f64;
+        let bank_us = aim_us * (f64::from(stream.planned_output()) - 1.0) - elapsed_us;
         let can_gain_us = f64::from(stream.output_left()) * (aim_us - bare_us);
         let lost = bank_us + can_gain_us < 0.0 || bank_us < -MAX_BEHIND * aim_us;
         let share = if bank_us < 0.0 { 1.0 / CATCH_UP_STEPS } else { 1.0 };
@@ -261,7 +263,7 @@ impl Scheduler {
             return 0.0;
         };
         let left = prompt.left_to_compute();
-        let left_us = self.cost.prefill_us(left, prompt.len() - left);
+        let left_us = self.cost.prefill_us(left, prompt.planned_len() - left);
         left_us.min(left_us * step_us / (target_ms * 1000.0 * EAGER * (1.0 - haste)))
     }
 
@@ -275,7 +277,7 @@ impl Scheduler {
         now: Timestamp,
         demand: &mut Demand,
     ) {
-        let starts = prompt.output_len() == 0 && !prompt.best_effort;
+        let starts = prompt.planned_output() == 0 && !prompt.best_effort;
         let Some(target_ms) = prompt.targets.ttft_ms.filter(|_| starts) else {
             return;
         };
@@ -285,7 +287,7 @@ impl Scheduler {
         let margin = FIRST_TOKEN_MARGIN * (1.0 + MORE_MARGIN * kept_s);
         let aim_us = target_us - margin * error * step_us;
         let left = prompt.left_to_compute();
-        let left_us = self.cost.prefill_us(left, prompt.len() - left);
+        let left_us = self.cost.prefill_us(left, prompt.planned_len() - left);
         // The first token comes at the end of its step.
         let spent_us = now.since_us(prompt.arrival) as f64 + step_us;
         if spent_us + step_us < aim_us {
@@ -293,10 +295,16 @@ impl Scheduler {
         } else if spent_us <= target_us || may_wait {
             demand.now_us += left_us;
         } else {
-            let whole_us = self.cost.prefill_us(prompt.len(), 0);
+            let whole_us = self.cost.prefill_us(prompt.planned_len(), 0);
             demand.now_us += (whole_us * step_us / aim_us.max(step_us)).min(left_us);
         }
     }
+}
+
+/// When the first token of a stream came; one that is being sampled comes when the step that is planned for `now`
+/// begins.
+fn first_token(stream: &Sequence, now: Timestamp) -> Option<Timestamp> {
+    stream.first_token_at.or_else(|| (stream.planned_output() > 0).then_some(now))
 }
 
 /// What prompts of a tier must be given for their first tokens to come in time.

@@ -20,7 +20,7 @@ fn paced() -> Scheduler {
 fn sampled(batch: &StepBatch) -> StepDone {
     let mut done = all_sample(batch, 1);
     if let Ok(output) = &mut done.result {
-        output.timing = StepTiming { forward_us: 0, sampling_us: 0 };
+        output.timing = StepTiming::default();
     }
     done
 }
@@ -227,8 +227,9 @@ fn decodes(s: &mut Scheduler, now: u64) -> [usize; 3] {
     let batch = s.granted(grant_all(&request)).0.expect("a batch");
     let tiers = [Tier::Premium, Tier::Standard, Tier::Background];
     let count = |tier| {
-        let of_tier = |seq| s.sequences.get(seq).is_some_and(|q| q.tier == tier && q.decoding());
-        batch.slices.iter().filter(|slice| of_tier(slice.seq)).count()
+        let of_tier = |seq| s.sequences.get(seq).is_some_and(|q| q.tier == tier);
+        let decodes = batch.slices.iter().filter(|slice| slice.sample > Some(0));
+        decodes.filter(|slice| of_tier(slice.seq)).count()
     };
     let found = tiers.map(count);
     s.step_done(sampled(&batch), Timestamp(now));

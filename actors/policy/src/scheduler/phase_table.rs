@@ -1,25 +1,29 @@
 //! The table of (phase x event) in `docs/phases.md`, made by doing each event in each phase.
 
 use super::tests::{
-    MIRROR_PERCENT, NOW, all_sample, grant_all, scheduler, sequence, submit, ticket,
+    MIRROR_PERCENT, NOW, all_sample, grant_all, scheduler, scheduler_of_depth, sequence, submit,
+    ticket,
 };
 use super::*;
 use crate::protocol::{
     Grant, GrantOutcome, PreemptOutcome, Preempted, StepGrant, StepRequest, StoreEvent,
 };
 use tiercel_device::{
-    Epoch, SeqFault, SeqId, StepBatch, StepDone, StepError, Ticket, Tier, Timestamp,
+    Epoch, SeqFault, SeqId, StepBatch, StepDone, StepError, StepId, StepOutput, Ticket, Tier,
+    Timestamp,
 };
 
 const ID: SeqId = SeqId(1);
 
 type Setup = fn() -> (Scheduler, Option<StepBatch>);
 
-const PHASES: [(&str, Setup); 7] = [
+const PHASES: [(&str, Setup); 9] = [
     ("Waiting", waiting),
     ("Waiting (preempted)", parked),
     ("Waiting (kept blocks)", keeping),
+    ("Waiting, still in a step", robbed),
     ("Running, in a step", stepping),
+    ("Running, in two steps", stepping_twice),
     ("Running, between steps", running),
     ("Opening", opening),
     ("Preempting", preempting),
@@ -111,6 +115,31 @@ fn running() -> (Scheduler, Option<StepBatch>) {
     let (mut s, batch) = stepping();
     s.step_done(all_sample(&batch.expect("in a step"), 7), Timestamp(1));
     (s, None)
+}
+
+fn two_deep() -> Scheduler {
+    let mut s = scheduler_of_depth(2, |e| e.preemption.mirror_percent = MIRROR_PERCENT);
+    s.enqueue(sequence(1, Tier::Background, 8));
+    s.planned_in(10_000);
+    s
+}
+
+fn stepping_twice() -> (Scheduler, Option<StepBatch>) {
+    let mut s = two_deep();
+    let batch = submit(&mut s);
+    submit(&mut s);
+    (s, Some(batch))
+}
+
+/// Its blocks were taken for a step that follows the one it is in.
+fn robbed() -> (Scheduler, Option<StepBatch>) {
+    let mut s = two_deep();
+    let batch = submit(&mut s);
+    let request = s.plan(NOW).expect("it wants to grow");
+    let outcome = PreemptOutcome::Freed { blocks: 2, on_host: 2, kept: 0 };
+    let preempted = vec![Preempted { ticket: ticket(1), outcome }];
+    s.granted(StepGrant { step: request.step, preempted, ..StepGrant::default() });
+    (s, Some(batch))
 }
 
 fn opening() -> (Scheduler, Option<StepBatch>) {
@@ -218,6 +247,9 @@ fn a_cancelled_sequence_is_gone_for_every_later_event() {
         s.cancel(ID).expect("it lives");
         if let Some(batch) = &batch {
             assert!(s.step_done(all_sample(batch, 7), Timestamp(3)).is_empty(), "{phase}");
+            // Where a second step is in flight.
+            let next = StepDone { id: StepId(batch.id.0 + 1), result: Ok(StepOutput::default()) };
+            assert!(s.step_done(next, Timestamp(4)).is_empty(), "{phase}");
         }
         for (event, act) in EVENTS {
             act(&mut s, None);

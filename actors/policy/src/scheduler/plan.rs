@@ -3,38 +3,38 @@
 use crate::protocol::{StepRequest, Victim, Want, WantKind};
 use crate::scheduler::prompts::Share;
 use crate::scheduler::sequence::Sequence;
-use crate::scheduler::state::{Scheduler, Scope, Stage};
+use crate::scheduler::state::{Scheduler, Scope};
 use crate::scheduler::victims::{Claim, Victims};
 use tiercel_config::{
     Allocation, Batching, PreemptionMode, ResumeFrom, SchedulerSettings, ToStart, VictimRule,
 };
-use tiercel_device::{StepId, Tier, Timestamp};
+use tiercel_device::{Tier, Timestamp};
 
 /// Most sequences asked to open in one step: each costs a look-up of its whole prefix, and a step
 /// rarely has room for more.
 pub(crate) const MAX_OPENS_PER_STEP: usize = 32;
 
 impl Scheduler {
-    /// The request for the next step; `None` if a step is under way or there is nothing to say. The
+    /// The request for the next step; `None` if it is not time for it or there is nothing to say. The
     /// answer must be given to [`Scheduler::granted`].
     pub fn plan(&mut self, now: Timestamp) -> Option<StepRequest> {
-        if !matches!(self.stage, Stage::Idle) {
+        if self.next_plan()? > now {
             return None;
         }
+        let begins = self.pipeline.begins(now);
         self.replan = false;
         self.age(now);
         self.look_at_lines();
-        let (wants, victims) = self.wants_and_victims(now);
-        let news = !self.progress.is_empty() || !self.released.is_empty();
+        let (wants, victims) = self.wants_and_victims(begins);
+        let news =
+            !self.progress.is_empty() || !self.released.is_empty() || self.pipeline.unreported();
         if wants.is_empty() && !news {
             return None;
         }
-        let step = StepId(self.last_step.0 + 1);
-        self.last_step = step;
-        self.stage = Stage::Reserving(step);
+        let completed_step = self.pipeline.completed();
         Some(StepRequest {
-            step,
-            completed_step: self.completed_step,
+            step: self.pipeline.reserve(now),
+            completed_step,
             progress: std::mem::take(&mut self.progress),
             released: std::mem::take(&mut self.released),
             wants,
@@ -46,6 +46,13 @@ impl Scheduler {
             mirror: self.blocks_to_mirror(now),
             lends: self.kept.lends(),
         })
+    }
+
+    /// When the next step may be planned; `None` if something else has to happen first.
+    pub fn next_plan(&self) -> Option<Timestamp> {
+        // Who made a step fail is found out alone.
+        let alone = !self.suspects.is_empty() && !self.pipeline.is_dry();
+        self.pipeline.next_plan().filter(|_| !alone)
     }
 
     /// The step's wants, best first, and who may be preempted for them, or copied ahead of need: nobody if free
@@ -79,7 +86,7 @@ impl Scheduler {
     /// Whether somebody who runs is not in the step.
     fn leaves_out(&self, shares: &[Share<'_>]) -> bool {
         let running = shares.iter().filter(|share| !share.waits);
-        running.count() < self.sequences.active().filter(|(_, s)| s.runnable()).count()
+        running.count() < self.sequences.active().filter(|(_, s)| self.may_step(s)).count()
     }
 
     /// Whether the blocks that were free after the last grant are enough for all of them, whatever the store finds:
@@ -99,7 +106,7 @@ impl Scheduler {
     /// Blocks that a candidate may need, whatever the store finds for it.
     fn blocks_asked(&self, share: &Share<'_>) -> u32 {
         let Share { sequence, tokens, len, waits, .. } = *share;
-        let covered = if waits { len } else { len.min(sequence.computed.saturating_add(tokens)) };
+        let covered = if waits { len } else { len.min(sequence.planned_computed() + tokens) };
         let needed = covered.max(self.reserve(sequence)).div_ceil(self.limits.block_size);
         needed.saturating_sub(sequence.table.len() as u32)
     }
@@ -128,6 +135,10 @@ impl Scheduler {
         wants
     }
 
+    fn may_step(&self, sequence: &Sequence) -> bool {
+        sequence.runnable(self.limits.max_model_len)
+    }
+
     /// Who may be in the step: runnable sequences in order of their turn, as many as the step holds.
     /// While a failed step is being investigated, one of its members alone, or if that could not have
     /// blocks (`others_first`), the others once, so that they make room.
@@ -135,12 +146,13 @@ impl Scheduler {
         let suspected = |sequence: &Sequence| self.suspects.contains(&sequence.id);
         let share = |(rank, sequence)| Share::of(rank, sequence);
         let running = self.sequences.active();
-        let running = running.filter(|(_, s)| s.runnable()).map(share);
+        let running = running.filter(|(_, s)| self.may_step(s)).map(share);
         let (starts, mut opens) = (self.starts(), 0);
         let all = self.scope == Scope::All;
         // While nobody is suspected, the rest of the queue need not be looked at.
         let looked_at = if self.suspects.is_empty() { self.open_limit } else { usize::MAX };
-        let may_open = |s: &Sequence| all && (starts || s.was_open());
+        // The tokens it had sampled before its blocks were taken come first.
+        let may_open = |s: &Sequence| all && (starts || s.was_open()) && s.ahead.is_empty();
         // After a plan that came to nothing the best-ranked is first again: only it can reach everybody's blocks.
         let divides = self.divides() && self.fruitless == 0;
         let divided = if divides { self.divided(looked_at, may_open) } else { Vec::new() };
@@ -254,7 +266,7 @@ impl Scheduler {
         Want {
             ticket: sequence.ticket(),
             len,
-            new_tokens: tokens,
+            new_tokens: sequence.planned_computed() - sequence.computed + tokens,
             reserve,
             kept_for_others: 0,
             kind,

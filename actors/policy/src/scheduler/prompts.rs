@@ -40,7 +40,7 @@ impl<'a> Share<'a> {
             sequence,
             rank,
             tokens: 0,
-            len: sequence.len(),
+            len: sequence.planned_len(),
             waits: sequence.phase == Phase::Waiting,
             decoding: sequence.decoding(),
         }
@@ -103,7 +103,7 @@ impl Scheduler {
                 sequence.tier == Tier::Background && self.settings.chunked_prefill && !shared;
             let most = if paced { background_room } else { room };
             let left = sequence.left_to_compute();
-            let computed = sequence.len() - left;
+            let computed = sequence.planned_len() - left;
             let affordable = self.cost.prefill_tokens_in(budget_us - used_us, computed);
             let least = least.saturating_sub(used);
             let chunk = match most.saturating_sub(used).min(affordable.max(least)) {

@@ -53,6 +53,18 @@ impl Roster {
         self.active.get_mut(seq)
     }
 
+    /// Changes what the place of one that holds blocks does not depend on; `None` if it is not live.
+    pub(crate) fn update<T>(
+        &mut self,
+        seq: SeqId,
+        change: impl FnOnce(&mut Sequence) -> T,
+    ) -> Option<T> {
+        match self.active.get_mut(seq) {
+            Some(sequence) => Some(change(sequence)),
+            None => self.change(seq, change),
+        }
+    }
+
     pub(crate) fn contains(&self, seq: SeqId) -> bool {
         self.get(seq).is_some()
     }

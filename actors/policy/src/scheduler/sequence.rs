@@ -2,6 +2,7 @@
 
 use crate::blocks::{BlockHash, Salt, hash_block};
 use crate::protocol::Progress;
+use crate::scheduler::ahead::Ahead;
 use crate::scheduler::outcome::Usage;
 use crate::scheduler::rank::Place;
 use crate::scheduler::turns::Turn;
@@ -103,6 +104,8 @@ pub(crate) struct Sequence {
     pub(crate) tokens: Vec<TokenId>,
     /// Tokens whose KV is valid; at most `tokens.len()`.
     pub(crate) computed: u32,
+    /// What steps in flight make of it.
+    pub(crate) ahead: Ahead,
     /// The block table as of the last grant; empty while it holds no blocks.
     pub(crate) table: Arc<[BlockId]>,
     pub(crate) preemptions: u32,
@@ -168,6 +171,7 @@ impl Sequence {
             was_held: false,
             tokens: new.prompt.to_vec(),
             computed: 0,
+            ahead: Ahead::default(),
             table: Arc::from([]),
             preemptions: 0,
             cached_tokens: None,
@@ -202,9 +206,24 @@ impl Sequence {
         self.tokens.len() as u32
     }
 
+    /// Known tokens, and those that are being sampled.
+    pub(crate) fn planned_len(&self) -> u32 {
+        self.len() + self.ahead.sampled()
+    }
+
+    /// Tokens whose KV will be valid when the steps in flight have succeeded.
+    pub(crate) fn planned_computed(&self) -> u32 {
+        self.ahead.computed(self.computed)
+    }
+
+    /// Output tokens so far, and those that are being sampled.
+    pub(crate) fn planned_output(&self) -> u32 {
+        self.planned_len() - self.prompt.len() as u32
+    }
+
     /// Output tokens that may still come.
     pub(crate) fn output_left(&self) -> u32 {
-        self.max_tokens.saturating_sub(self.output_len())
+        self.max_tokens.saturating_sub(self.planned_output())
     }
 
     /// Output tokens so far.
@@ -216,9 +235,10 @@ impl Sequence {
         Ticket { seq: self.id, epoch: self.epoch }
     }
 
-    /// Whether it may be in a step as it is.
-    pub(crate) fn runnable(&self) -> bool {
-        self.phase == Phase::Running && !self.held()
+    /// Whether it may be in a step as it is; not if a token that is being sampled is its last.
+    pub(crate) fn runnable(&self, max_model_len: u32) -> bool {
+        let ends = !self.ahead.is_empty() && self.ends_at(self.planned_len(), max_model_len);
+        self.phase == Phase::Running && !self.held() && !ends
     }
 
     pub(crate) fn held(&self) -> bool {
@@ -232,7 +252,7 @@ impl Sequence {
 
     /// Whether exactly the last known token is left to compute: one token per step.
     pub(crate) fn decoding(&self) -> bool {
-        self.computed + 1 == self.len()
+        self.planned_computed() + 1 == self.planned_len()
     }
 
     /// When waiting next changes its place.
@@ -273,7 +293,7 @@ impl Sequence {
     /// Tokens left to compute; what was saved comes with copies.
     pub(crate) fn left_to_compute(&self) -> u32 {
         let saved = if self.saved { self.lost } else { self.kept };
-        (self.len() - self.computed.max(saved)).max(1)
+        (self.planned_len() - self.planned_computed().max(saved)).max(1)
     }
 
     /// Whether a token that was sampled ends the output instead of being part of it.
@@ -283,7 +303,11 @@ impl Sequence {
 
     /// Whether the output may not grow any more.
     pub(crate) fn at_limit(&self, max_model_len: u32) -> bool {
-        self.output_len() >= self.max_tokens || self.len() >= max_model_len
+        self.ends_at(self.len(), max_model_len)
+    }
+
+    fn ends_at(&self, len: u32, max_model_len: u32) -> bool {
+        len >= self.longest() || len >= max_model_len
     }
 
     pub(crate) fn push(&mut self, token: TokenId, now: Timestamp, block_size: u32) {
@@ -343,6 +367,7 @@ impl Sequence {
         self.promised = false;
         self.lost = self.computed;
         self.computed = 0;
+        self.ahead.lose_blocks();
         self.registered = 0;
         self.table = Arc::from([]);
         self.epoch.0 += 1;
@@ -369,6 +394,9 @@ impl Sequence {
     pub(crate) fn violation(&self, block_size: u32) -> Option<String> {
         if self.computed > self.len() {
             return Some(format!("{}: {} computed of {}", self.id, self.computed, self.len()));
+        }
+        if self.planned_computed() > self.planned_len() {
+            return Some(format!("{}: more is being computed than there is", self.id));
         }
         if self.registered as u32 * block_size > self.computed {
             return Some(format!("{}: names registered beyond what is computed", self.id));

@@ -31,7 +31,7 @@ fn step(s: &mut Scheduler, now: u64) -> Vec<SeqId> {
     // From whose duration nothing can be learned.
     let mut done = all_sample(&batch, 1);
     if let Ok(output) = &mut done.result {
-        output.timing = StepTiming { forward_us: 0, sampling_us: 0 };
+        output.timing = StepTiming::default();
     }
     s.step_done(done, Timestamp(now));
     batch.starts.iter().map(|start| start.seq).collect()

@@ -2,9 +2,10 @@
 
 use crate::admission::DrainRate;
 use crate::protocol::Progress;
-use crate::scheduler::cost::{CostError, CostModel, StepWork};
+use crate::scheduler::cost::{CostError, CostModel};
 use crate::scheduler::guard::Guard;
 use crate::scheduler::order::{FairQueue, LengthPredictor, PredictionError};
+use crate::scheduler::pipeline::Pipeline;
 use crate::scheduler::plan::MAX_OPENS_PER_STEP;
 use crate::scheduler::reservation::Kept;
 use crate::scheduler::roster::Roster;
@@ -16,7 +17,7 @@ use tiercel_config::{
     EngineSettings, Policy, PreemptionSettings, SchedulerSettings, SharesSettings,
     SheddingSettings, SloSettings,
 };
-use tiercel_device::{DeviceInfo, DeviceProfile, SeqId, StepId, Tier, Timestamp};
+use tiercel_device::{DeviceInfo, DeviceProfile, SeqId, Tier, Timestamp};
 
 /// Every live sequence's state, and the cycle of plan, grant, step. See the module's documentation.
 #[derive(Debug)]
@@ -49,9 +50,7 @@ pub struct Scheduler {
     /// The device's time that each tier had lately.
     pub(crate) had: Had,
     pub(crate) sequences: Roster,
-    pub(crate) stage: Stage,
-    pub(crate) last_step: StepId,
-    pub(crate) completed_step: StepId,
+    pub(crate) pipeline: Pipeline,
     /// Reports for the store that go with the next request.
     pub(crate) progress: Vec<Progress>,
     /// Ended sequences whose blocks the store still counts.
@@ -93,16 +92,6 @@ pub(crate) struct Limits {
     pub(crate) max_model_len: u32,
 }
 
-/// Where the cycle is. At most one request to the store and one step are outstanding, never both.
-#[derive(Debug)]
-pub(crate) enum Stage {
-    Idle,
-    /// The store was asked for this step.
-    Reserving(StepId),
-    /// The device runs this step.
-    Stepping(InFlight),
-}
-
 /// Whom a plan is for. What waiting prompts are offered of a step is lost if they are then denied blocks: if
 /// the step is empty and somebody was left out who runs, and perhaps holds those very blocks, the next plan is
 /// narrower.
@@ -113,24 +102,6 @@ pub(crate) enum Scope {
     Running,
     /// Those whose prompts are computed.
     Decodes,
-}
-
-/// A step at the device.
-#[derive(Debug)]
-pub(crate) struct InFlight {
-    pub(crate) step: StepId,
-    pub(crate) slices: Vec<SubmittedSlice>,
-    pub(crate) work: StepWork,
-    /// What its members add to its length, by tier, us.
-    pub(crate) time_us: [f64; Tier::ALL.len()],
-}
-
-/// What was submitted of one sequence.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SubmittedSlice {
-    pub(crate) seq: SeqId,
-    /// Valid tokens once the step has succeeded.
-    pub(crate) computed_after: u32,
 }
 
 /// Totals since the start.
@@ -185,6 +156,7 @@ pub struct Census {
 impl Scheduler {
     /// An empty scheduler for a device.
     pub fn new(settings: &EngineSettings, info: &DeviceInfo, profile: DeviceProfile) -> Scheduler {
+        let depth = info.max_steps_in_flight.min(settings.scheduler.steps_in_flight);
         Scheduler {
             settings: settings.scheduler,
             slo: settings.slo.clone(),
@@ -209,9 +181,7 @@ impl Scheduler {
             tier_turns: TierTurns::new(&settings.shares),
             had: Had::default(),
             sequences: Roster::new(settings.preemption.resume),
-            stage: Stage::Idle,
-            last_step: StepId(0),
-            completed_step: StepId(0),
+            pipeline: Pipeline::new(depth),
             progress: Vec::new(),
             released: Vec::new(),
             device_ends: Vec::new(),
@@ -235,9 +205,14 @@ impl Scheduler {
     /// follows it.
     pub fn set_policy(&mut self, policy: Policy) {
         let preset = policy.preset();
-        let SchedulerSettings { max_num_seqs, max_num_batched_tokens, .. } = self.settings;
-        self.settings =
-            SchedulerSettings { max_num_seqs, max_num_batched_tokens, ..preset.scheduler };
+        let SchedulerSettings { max_num_seqs, max_num_batched_tokens, steps_in_flight, .. } =
+            self.settings;
+        self.settings = SchedulerSettings {
+            max_num_seqs,
+            max_num_batched_tokens,
+            steps_in_flight,
+            ..preset.scheduler
+        };
         let max_in_transit_mib = self.preemption.max_in_transit_mib;
         self.preemption = PreemptionSettings { max_in_transit_mib, ..preset.preemption };
         self.shedding = preset.shedding;
@@ -260,6 +235,11 @@ impl Scheduler {
     /// even if that one came to nothing.
     pub fn must_replan(&self) -> bool {
         self.replan
+    }
+
+    /// Planning a step took so long, from when it was due until the step went to the device, us.
+    pub fn planned_in(&mut self, us: u64) {
+        self.pipeline.planned_in(us);
     }
 
     /// Copies of so many blocks took so long, us.
@@ -296,7 +276,7 @@ impl Scheduler {
 
     /// Whether no sequence is left and nothing is outstanding.
     pub fn is_drained(&self) -> bool {
-        self.sequences.is_empty() && self.released.is_empty() && matches!(self.stage, Stage::Idle)
+        self.sequences.is_empty() && self.released.is_empty() && self.pipeline.is_idle()
     }
 
     /// Counts sequences by what they do.

@@ -21,6 +21,14 @@ pub(super) const NOW: Timestamp = Timestamp(500);
 pub(super) const MIRROR_PERCENT: u32 = 1;
 
 pub(super) fn scheduler(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
+    scheduler_of_depth(1, change)
+}
+
+/// A scheduler for a device that takes so many steps at once.
+pub(super) fn scheduler_of_depth(
+    max_steps_in_flight: u32,
+    change: impl FnOnce(&mut EngineSettings),
+) -> Scheduler {
     let mut settings = EngineSettings::default();
     settings.scheduler.max_num_seqs = 8;
     settings.scheduler.max_num_batched_tokens = 32;
@@ -31,7 +39,7 @@ pub(super) fn scheduler(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
         device_blocks: 100,
         host_blocks: 100,
         block_bytes: 1000,
-        max_steps_in_flight: 1,
+        max_steps_in_flight,
         max_model_len: 1000,
         vocab_size: 100,
     };
@@ -91,7 +99,8 @@ pub(super) fn all_sample(batch: &StepBatch, token: u32) -> StepDone {
         .filter(|slice| slice.sample.is_some())
         .map(|slice| (slice.seq, Ok(Sampled { token, logprobs: None })))
         .collect();
-    let output = StepOutput { sampled, timing: StepTiming { forward_us: 100, sampling_us: 1 } };
+    let timing = StepTiming { forward_us: 100, sampling_us: 1, host_us: 0 };
+    let output = StepOutput { sampled, timing };
     StepDone { id: batch.id, result: Ok(output) }
 }
 

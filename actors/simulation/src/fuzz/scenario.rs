@@ -111,6 +111,8 @@ impl Scenario {
             noise_sigma: self.noise_sigma,
             faults: self.faults.clone(),
             fingerprints: Fingerprints::PerSlot,
+            // Two steps are in flight as often as can be.
+            host_us: 10_000,
             ..MockOptions::new(self.profile.clone(), clock)
         }
     }

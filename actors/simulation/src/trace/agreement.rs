@@ -5,11 +5,12 @@ use crate::experiment::Experiment;
 use crate::record::Ending;
 use crate::traffic::Seen;
 use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
 use tiercel_actors::Counters;
 use tiercel_config::{EngineSettings, Policy, PreemptionMode, VictimGives};
-use tiercel_device::{MockFaults, MockProfile, SeqId, Timestamp};
+use tiercel_device::{MockFaults, MockProfile, SeqId, StepId, Timestamp};
 use tiercel_workload::Workload;
 
 /// Keeps everything, which only a short run may.
@@ -57,16 +58,21 @@ impl Run {
         self.entries.iter().filter(|entry| of(&entry.event)).count() as u64
     }
 
-    /// Output tokens of steps that succeeded.
+    /// Output tokens of steps that succeeded; none of a sequence that ended before its step did.
     fn sampled(&self) -> u64 {
-        let (mut all, mut in_step) = (0, 0);
+        let (mut all, mut in_steps) = (0, BTreeMap::<StepId, BTreeSet<SeqId>>::new());
         for entry in &self.entries {
             match &entry.event {
-                Event::StepSubmitted { slices, .. } => {
-                    let samples = |slice: &&Slice| slice.sample.is_some();
-                    in_step = slices.iter().filter(samples).count() as u64;
+                Event::StepSubmitted { step, slices } => {
+                    let samples = slices.iter().filter(|slice| slice.sample.is_some());
+                    in_steps.insert(*step, samples.map(|slice| slice.seq).collect());
                 }
-                Event::StepEnded { ok: true, .. } => all += in_step,
+                Event::StepEnded { step, ok: true, .. } => {
+                    all += in_steps.remove(step).map_or(0, |seqs| seqs.len() as u64);
+                }
+                Event::Ended { seq, .. } => {
+                    in_steps.values_mut().for_each(|seqs| _ = seqs.remove(seq));
+                }
                 _ => {}
             }
         }
@@ -122,16 +128,18 @@ fn preemptions_and_resumes_are_those_of_the_counters() {
 
 /// Tokens that were computed, lost to a preemption and not found again at the resume.
 fn lost_and_found(entries: &[Entry]) -> u64 {
-    let mut computed = std::collections::BTreeMap::<SeqId, u32>::new();
-    let mut lost = std::collections::BTreeMap::<SeqId, u32>::new();
-    let mut in_step: &[Slice] = &[];
+    let mut computed = BTreeMap::<SeqId, u32>::new();
+    let mut lost = BTreeMap::<SeqId, u32>::new();
+    let mut in_steps = BTreeMap::new();
     let mut again = 0;
     for entry in entries {
         match &entry.event {
-            Event::StepSubmitted { slices, .. } => in_step = slices,
-            Event::StepEnded { ok: true, .. } => {
+            Event::StepSubmitted { step, slices } => {
+                in_steps.insert(step, slices);
+            }
+            Event::StepEnded { step, ok: true, .. } => {
                 let after = |slice: &Slice| (slice.seq, slice.first_pos + slice.tokens);
-                computed.extend(in_step.iter().map(after));
+                computed.extend(in_steps[step].iter().map(after));
             }
             Event::PreemptFreed { seq, .. } | Event::PreemptCommitted { seq, .. } => {
                 lost.insert(*seq, computed.remove(seq).unwrap_or(0));

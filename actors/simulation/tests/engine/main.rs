@@ -8,6 +8,7 @@ mod requests;
 mod reservation;
 mod shares;
 mod storms;
+mod two_steps;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

@@ -107,7 +107,8 @@ fn a_slow_reader_is_held_and_one_that_reads_nothing_ends() {
         assert_eq!(tokens, oracle.output(&[1, 2], 100));
         let end = collect(dead).await;
         assert_eq!(end.end, Some(StreamEvent::Failed(RequestFault::Stalled)));
-        assert!(end.tokens.len() <= 16, "{} tokens were buffered", end.tokens.len());
+        // One more may have been under way when it was held.
+        assert!(end.tokens.len() <= 17, "{} tokens were buffered", end.tokens.len());
         drop(slow);
         settled(&engine).await;
     });

@@ -45,6 +45,8 @@ pub struct MockOptions {
     pub noise_sigma: f64,
     /// How its speed changes over time, if it does.
     pub drift: Option<MockDrift>,
+    /// What the device's host says it takes to start a step, us; in simulated time nothing takes it.
+    pub host_us: u64,
     /// Tokens per block.
     pub block_size: u32,
     /// Blocks of the device tier.
@@ -76,6 +78,7 @@ impl MockOptions {
             seed: 0,
             noise_sigma: 0.0,
             drift: None,
+            host_us: 0,
             block_size: profile.block_size,
             device_blocks: profile.device_blocks,
             host_blocks: profile.host_blocks,

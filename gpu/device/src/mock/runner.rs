@@ -5,11 +5,11 @@ use super::sequences::{SequenceState, Sequences};
 use super::slices::{self, Work};
 use super::{MockOptions, MockOracle, Shared};
 use crate::{
-    Sampled, SeqFault, SeqSlice, SliceInput, StepBatch, StepDone, StepError, StepId, StepOutput,
+    Sampled, SeqFault, SeqId, SeqSlice, StepBatch, StepDone, StepError, StepId, StepOutput,
     StepRunner, StepTiming, SubmitError, TokenLogprobs,
 };
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -35,7 +35,7 @@ impl MockRunner {
             noise: Draws::new(options.seed, 1),
             faults: Draws::new(options.seed, 2),
             sequences: Sequences::default(),
-            failed: VecDeque::with_capacity(depth as usize + 1),
+            failed: None,
             options,
             shared,
         };
@@ -67,9 +67,7 @@ impl StepRunner for MockRunner {
 async fn run(mut engine: Engine, mut work: mpsc::Receiver<Job>, in_flight: Arc<AtomicU32>) {
     while let Some((batch, done)) = work.recv().await {
         let result = engine.step(&batch).await;
-        if result.is_err() {
-            engine.remember_failed(batch.id);
-        }
+        engine.remember(&batch, result.is_err(), work.len());
         in_flight.fetch_sub(1, Ordering::AcqRel);
         done(StepDone { id: batch.id, result });
     }
@@ -82,8 +80,16 @@ struct Engine {
     noise: Draws,
     faults: Draws,
     sequences: Sequences,
-    /// The last steps that failed: later ones in flight may wait for their tokens.
-    failed: VecDeque<StepId>,
+    /// The last step that failed, while steps are in flight that were submitted before it did.
+    failed: Option<Failed>,
+}
+
+/// A step that failed while others were in flight: what they take up from it is wrong, by no fault of the engine.
+struct Failed {
+    step: StepId,
+    members: BTreeSet<SeqId>,
+    /// Steps that were in flight and have not ended.
+    followers: usize,
 }
 
 impl Engine {
@@ -108,7 +114,7 @@ impl Engine {
         let injected = self.faults.chance(self.options.faults.step_fails);
         self.options.clock.sleep_us(forward_us).await;
         if let Some(step) = orphan {
-            let why = format!("it takes its input from {step}, which failed");
+            let why = format!("it takes up from {step}, which failed");
             return Err(StepError::Failed(why));
         }
         let copies_before = begun.map_err(|fault| self.found(fault))?;
@@ -117,7 +123,7 @@ impl Engine {
             return Err(StepError::Failed("injected".to_owned()));
         }
         slices::write(batch, &self.sequences, &mut self.shared.borrow_mut().memory);
-        let timing = StepTiming { forward_us, sampling_us: 0 };
+        let timing = StepTiming { forward_us, sampling_us: 0, host_us: self.options.host_us };
         Ok(StepOutput { sampled: self.sample(batch), timing })
     }
 
@@ -127,12 +133,11 @@ impl Engine {
         }
     }
 
-    /// A failed step whose token this one takes as its input: no fault of the engine.
+    /// The failed step that this one takes up from: no fault of the engine.
     fn orphan(&self, batch: &StepBatch) -> Option<StepId> {
-        batch.slices.iter().find_map(|slice| match slice.input {
-            SliceInput::SampledBy(step) if self.failed.contains(&step) => Some(step),
-            _ => None,
-        })
+        let failed = self.failed.as_ref()?;
+        let follows = |slice: &SeqSlice| failed.members.contains(&slice.seq);
+        batch.slices.iter().any(follows).then_some(failed.step)
     }
 
     /// Checks the batch and what it reads, and spoils what it writes. Returns the count of copies in.
@@ -174,7 +179,7 @@ impl Engine {
         (step_us(&self.options.profile, base_factor, work) * noise * slow).round() as u64
     }
 
-    fn sample(&mut self, batch: &StepBatch) -> Vec<(crate::SeqId, Result<Sampled, SeqFault>)> {
+    fn sample(&mut self, batch: &StepBatch) -> Vec<(SeqId, Result<Sampled, SeqFault>)> {
         let wanted = batch.slices.iter().filter(|slice| slice.sample.is_some());
         wanted.map(|slice| (slice.seq, self.sample_one(batch.id, slice))).collect()
     }
@@ -192,10 +197,15 @@ impl Engine {
         Ok(Sampled { token, logprobs })
     }
 
-    fn remember_failed(&mut self, step: StepId) {
-        self.failed.push_back(step);
-        if self.failed.len() > self.options.profile.max_steps_in_flight as usize {
-            self.failed.pop_front();
+    /// A step has ended, well or badly, while `queued` others are in flight.
+    fn remember(&mut self, batch: &StepBatch, failed: bool, queued: usize) {
+        if let Some(before) = &mut self.failed {
+            before.followers -= 1;
+        }
+        self.failed.take_if(|before| before.followers == 0);
+        if failed && queued > 0 {
+            let members = batch.slices.iter().map(|slice| slice.seq).collect();
+            self.failed = Some(Failed { step: batch.id, members, followers: queued });
         }
     }
 }
