@@ -1,9 +1,18 @@
 // Operations on single rows: a block of threads per row, the result a function of that row alone.
 
-// residual[row] = table[tokens[row]]
-extern "C" __global__ void embed(float *residual, const bf16 *table, const u32 *tokens, u32 cols) {
+// Set in a word that names a place in `drawn`, instead of a token.
+#define DRAWN 0x80000000u
+
+// residual[row] = table[token of the row], where the token is one of `tokens`, or was drawn by the step before. One that
+// is not below `vocab` was drawn from logits that cannot be used: nobody asks what becomes of it.
+extern "C" __global__ void embed(
+    float *residual, const bf16 *table, const u32 *tokens, const u32 *drawn, u32 vocab, u32 cols
+) {
     u64 row = blockIdx.x;
-    const bf16 *from = table + (u64)tokens[row] * cols;
+    u32 token = tokens[row];
+    if (token & DRAWN) token = drawn[token & ~DRAWN];
+    if (token >= vocab) token = 0;
+    const bf16 *from = table + (u64)token * cols;
     float *to = residual + row * cols;
     for (u32 col = threadIdx.x * 8; col < cols; col += blockDim.x * 8) {
         Bf16x8 values = *(const Bf16x8 *)(from + col);

@@ -213,8 +213,7 @@ __device__ __forceinline__ u32 best(const float *row, u32 cols, float largest, S
     return shared.result;
 }
 
-// tokens[i] is drawn from row `how[i].row` of `logits`, `stride` wide, of which `cols` are tokens. A block of threads per
-// draw.
+// tokens[draw.row] is drawn from that row of `logits`, `stride` wide, of which `cols` are tokens. A block of threads per draw.
 extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample(
     const float *logits, u32 stride, u32 cols, const Sampling *draws, u32 *tokens
 ) {
@@ -242,5 +241,5 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample(
             token = draw(row, cols, largest, how, cut, shared);
         }
     }
-    if (threadIdx.x == 0) tokens[blockIdx.x] = token;
+    if (threadIdx.x == 0) tokens[how.row] = token;
 }

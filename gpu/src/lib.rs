@@ -13,5 +13,6 @@ pub use available::available_bytes;
 pub use kv_type::KvType;
 pub use mmap::MappedFile;
 pub use ops::{
-    AttentionShape, Draw, MatrixPart, OpError, Ops, SeqRows, SourceType, TensorUse, WeightFormat,
+    AttentionShape, Draw, Drawn, MatrixPart, OpError, Ops, RowInput, SeqRows, SourceType,
+    TensorUse, WeightFormat,
 };

@@ -135,10 +135,31 @@ pub struct Draw {
     pub at: f64,
 }
 
+/// Where the token of a row comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowInput {
+    /// It is known.
+    Token(TokenId),
+    /// The device drew it in the step submitted last, from that step's sampled row of this number.
+    Drawn(usize),
+}
+
+/// A sampled row of a step and the token drawn from it; `None` without a usable logit.
+pub type Drawn = (usize, Option<TokenId>);
+
+impl From<TokenId> for RowInput {
+    fn from(token: TokenId) -> RowInput {
+        RowInput::Token(token)
+    }
+}
+
 /// Operations of a device. Tensors are `[rows, cols]` activations with a row capacity fixed when they are
 /// made; an operation sets the row count of its output. Shapes that do not fit are a bug of the caller and
-/// panic with the shapes in the message. What goes wrong on the device is told by [`Ops::finish`].
+/// panic with the shapes in the message. What goes wrong on the device is told by [`Ops::finish`]. A device that works
+/// by itself does in order what it is asked to, whoever waits for it.
 pub trait Ops: Send {
+    /// Steps that may be under way at once.
+    const STEPS: usize = 1;
     /// Packed weights `[n, k]`.
     type Matrix: Send;
     /// A bias or norm weight.
@@ -189,12 +210,12 @@ pub trait Ops: Send {
         max_positions: usize,
     ) -> Result<Self::Rope, OpError>;
 
-    /// Prepares a batch for the layers of a step, whose attention has these `shapes`. It is valid until
-    /// [`Ops::finish`].
+    /// Prepares a batch for the layers of a step, whose attention has these `shapes`. It is valid until the step is
+    /// submitted.
     fn batch(&mut self, seqs: &[SeqRows], shapes: &[AttentionShape]) -> Self::Batch;
 
-    /// `out[r] = table[tokens[r]]`.
-    fn embed(&mut self, table: &Self::Matrix, tokens: &[TokenId], out: &mut Self::Tensor);
+    /// `out[r] = table[token of inputs[r]]`.
+    fn embed(&mut self, table: &Self::Matrix, inputs: &[RowInput], out: &mut Self::Tensor);
     /// `out = x · wᵀ + bias`.
     fn linear(
         &mut self,
@@ -245,15 +266,17 @@ pub trait Ops: Send {
     fn silu_mul(&mut self, gate_up: &Self::Tensor, out: &mut Self::Tensor);
     /// `out[i] = x[rows[i]]`.
     fn gather_rows(&mut self, x: &Self::Tensor, rows: &[usize], out: &mut Self::Tensor);
-    /// Draws a token from each of some rows of logits, of whose columns the first `vocab` are tokens; `None` for a
-    /// row without a usable logit. `None` for all if the device leaves sampling to the host.
+    /// Draws a token from each of some rows of logits, of whose columns the first `vocab` are tokens. Row 0 of `x` is
+    /// the step's sampled row number `first`. Says whether the device does: if not, nothing has happened, and the host
+    /// is to sample.
     fn draw_rows(
         &mut self,
         _x: &Self::Tensor,
         _vocab: usize,
+        _first: usize,
         _draws: &[Draw],
-    ) -> Option<Vec<Option<TokenId>>> {
-        None
+    ) -> bool {
+        false
     }
     /// Calls `each(row index, row values)` for some rows, in ascending order, spread over the compute pool;
     /// rows may be modified (sampling works in place on logits).
@@ -263,12 +286,19 @@ pub trait Ops: Send {
         rows: &[usize],
         each: &(dyn Fn(usize, &mut [f32]) + Sync),
     );
-    /// Ends a step: waits for what was asked for, and tells if something of it went wrong. Then nothing that
-    /// was computed since the last call may be believed.
+    /// Ends the list of what a step does; the device may still be at it. At most [`Ops::STEPS`] steps may be under way.
+    fn submit(&mut self) {}
+    /// Whether the oldest step that was submitted has ended, so that [`Ops::finish`] need not wait.
+    fn has_ended(&mut self) -> bool {
+        true
+    }
+    /// Waits for the oldest step that was submitted, or if there is none for everything that was asked for. Tells what the
+    /// step drew.
     ///
     /// # Errors
-    /// [`StepError`]: whether the device can go on.
-    fn finish(&mut self) -> Result<(), StepError>;
+    /// [`StepError`]: something of the step went wrong, and nothing it computed may be believed; and whether the device
+    /// can go on.
+    fn finish(&mut self) -> Result<Vec<Drawn>, StepError>;
 }
 
 /// Weights that cannot be packed.

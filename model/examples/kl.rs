@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tiercel_device::{BlockId, TokenId};
-use tiercel_gpu::{KvType, SeqRows, WeightFormat};
+use tiercel_gpu::{KvType, RowInput, SeqRows, WeightFormat};
 use tiercel_model::forward::ForwardBatch;
 use tiercel_model::load::{KvCapacity, LoadOptions, Parts, open};
 use tiercel_model::source::Resolver;
@@ -138,7 +138,8 @@ impl Reader {
         }];
         let sampled: Vec<usize> = (0..tokens.len()).collect();
         let Parts { ops, decoder, .. } = &mut self.parts;
-        decoder.forward(ops, ForwardBatch { tokens, seqs: &seqs, sampled: &sampled });
+        let inputs: Vec<RowInput> = tokens.iter().copied().map(RowInput::Token).collect();
+        decoder.forward(ops, ForwardBatch { inputs: &inputs, seqs: &seqs, sampled: &sampled });
         self.done += tokens.len();
         let mut logits = Vec::with_capacity(tokens.len());
         for rows in decoder.logit_chunks() {

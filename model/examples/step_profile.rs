@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use tiercel_device::{
-    BlockId, BlockingRunner, Clock, SamplingParams, SeqId, SeqSlice, SeqStart, SliceInput,
-    StepBatch, StepError, StepId, StepTiming, TokenId,
+    BlockId, Clock, QueuedRunner, SamplingParams, SeqId, SeqSlice, SeqStart, SliceInput, StepBatch,
+    StepError, StepId, StepTiming,
 };
 use tiercel_gpu::cpu::CpuOps;
 use tiercel_gpu::{
-    AttentionShape, KvType, MatrixPart, OpError, Ops, SeqRows, TensorUse, WeightFormat,
+    AttentionShape, Drawn, KvType, MatrixPart, OpError, Ops, RowInput, SeqRows, TensorUse,
+    WeightFormat,
 };
 use tiercel_model::forward::{Decoder, DecoderLimits, ForwardBatch};
 use tiercel_model::load::{KvCapacity, LoadOptions, open};
@@ -83,8 +84,8 @@ impl Ops for Timed<CpuOps> {
     fn batch(&mut self, seqs: &[SeqRows], shapes: &[AttentionShape]) -> Self::Batch {
         self.inner.batch(seqs, shapes)
     }
-    fn embed(&mut self, table: &Self::Matrix, tokens: &[TokenId], out: &mut Self::Tensor) {
-        self.time("embed", |ops| ops.embed(table, tokens, out));
+    fn embed(&mut self, table: &Self::Matrix, inputs: &[RowInput], out: &mut Self::Tensor) {
+        self.time("embed", |ops| ops.embed(table, inputs, out));
     }
     fn linear(
         &mut self,
@@ -150,7 +151,7 @@ impl Ops for Timed<CpuOps> {
     ) {
         self.time("sample", |ops| ops.for_each_row(x, rows, each));
     }
-    fn finish(&mut self) -> Result<(), StepError> {
+    fn finish(&mut self) -> Result<Vec<Drawn>, StepError> {
         self.inner.finish()
     }
 }
@@ -268,7 +269,7 @@ fn by_operation(
     let weights = Weights::load(&mut ops, checkpoint, options.weights, &mut |_| {})?;
     let mut decoder = Decoder::new(&mut ops, checkpoint.config().clone(), weights, limits)?;
     for shape in &SHAPES {
-        let tokens: Vec<TokenId> = (0..shape.seqs * shape.tokens).collect();
+        let inputs: Vec<RowInput> = (0..shape.seqs * shape.tokens).map(RowInput::Token).collect();
         let seq = |number: u32| SeqRows {
             rows: (number * shape.tokens) as usize..((number + 1) * shape.tokens) as usize,
             first_pos: shape.context,
@@ -282,7 +283,7 @@ fn by_operation(
             ops.spent_us.clear();
             decoder.forward(
                 &mut ops,
-                ForwardBatch { tokens: &tokens, seqs: &seqs, sampled: &sampled },
+                ForwardBatch { inputs: &inputs, seqs: &seqs, sampled: &sampled },
             );
             for rows in decoder.logit_chunks() {
                 decoder.logits(&mut ops, rows);

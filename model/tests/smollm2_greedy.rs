@@ -8,7 +8,7 @@ use serde::Deserialize;
 use std::path::Path;
 use std::sync::Arc;
 use tiercel_device::{
-    BlockId, BlockingRunner, SamplingParams, SeqId, SeqSlice, SeqStart, SliceInput, StepBatch,
+    BlockId, QueuedRunner, SamplingParams, SeqId, SeqSlice, SeqStart, SliceInput, StepBatch,
     StepId, TokenId,
 };
 use tiercel_gpu::cpu::CpuOps;

@@ -6,6 +6,7 @@
 //! | `attention` | attention over shapes, ragged lengths, windows, chunk boundaries, scattered blocks |
 //! | `models` | logits of every family on random weights; identity under chunks and batches |
 //! | `sampling` | tokens drawn on the device against the host's sampler |
+//! | `steps` | two steps under way against one at a time |
 //! | `copies` | blocks through the host tier and back |
 //! | `speed` | decode and prefill, and decode while blocks are copied |
 //! | `pair`, `report` | the same inputs on both devices; what was found |
@@ -21,6 +22,7 @@ mod report;
 mod rows;
 mod sampling;
 mod speed;
+mod steps;
 
 pub use attention::check_attention;
 pub use copies::check_copies;
@@ -29,6 +31,7 @@ pub use report::Report;
 pub use rows::check_rows;
 pub use sampling::check_sampling;
 pub use speed::{SpeedPlan, measure_speed};
+pub use steps::check_steps;
 
 use tiercel_device::{CopyError, StepError};
 use tiercel_gpu::OpError;

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use tiercel_device::{BlockId, TokenId};
 use tiercel_gpu::cpu::{CpuDevice, CpuOptions};
 use tiercel_gpu::cuda::{CudaKv, CudaOps, CudaOptions, DevicePtr, Driver};
-use tiercel_gpu::{KvType, Ops, SeqRows, WeightFormat};
+use tiercel_gpu::{KvType, Ops, RowInput, SeqRows, WeightFormat};
 use tiercel_model::arch::ModelConfig;
 use tiercel_model::forward::{Decoder, DecoderLimits, ForwardBatch};
 use tiercel_model::weights::Weights;
@@ -15,8 +15,8 @@ use tiercel_model::weights::Weights;
 /// Most that logits may differ, as a share of their norm, and one as a share of the largest: activations are bf16, through
 /// three layers.
 const LIMITS: (f32, f32) = (4e-2, 8e-2);
-const BLOCK_SIZE: usize = 16;
-const BLOCKS: u32 = 64;
+pub(crate) const BLOCK_SIZE: usize = 16;
+pub(crate) const BLOCKS: u32 = 64;
 const SEED: u64 = 7;
 
 /// The families, in a small shape each: query heads per key head, windows, biases and head norms as they have them.
@@ -51,9 +51,9 @@ const SHARED: &str = r#", "vocab_size": 320, "hidden_size": 128, "intermediate_s
     "num_hidden_layers": 3, "max_position_embeddings": 512, "rms_norm_eps": 1e-5}"#;
 
 /// A model of random weights on a device, and logits of the positions it has seen.
-struct Machine<O: Ops> {
-    ops: O,
-    decoder: Decoder<O>,
+pub(crate) struct Machine<O: Ops> {
+    pub(crate) ops: O,
+    pub(crate) decoder: Decoder<O>,
 }
 
 /// A sequence on its way: tokens, how many are done, its blocks.
@@ -108,6 +108,11 @@ pub fn check_models<D: Driver>(
     Ok(())
 }
 
+/// A small Llama.
+pub(crate) fn llama() -> Result<ModelConfig, CheckError> {
+    Ok(ModelConfig::from_hf(format!("{}{SHARED}", FAMILIES[0].1).as_bytes())?)
+}
+
 fn bits(rows: &[Vec<f32>]) -> Vec<u32> {
     rows.iter().flatten().map(|value| value.to_bits()).collect()
 }
@@ -138,7 +143,7 @@ fn on_cpu(config: &ModelConfig) -> Result<Machine<tiercel_gpu::cpu::CpuOps>, Che
     Machine::new(CpuDevice::open(options)?.0, config, WeightFormat::F32)
 }
 
-fn on_gpu<D: Driver>(
+pub(crate) fn on_gpu<D: Driver>(
     mut driver: D,
     config: &ModelConfig,
     exact: bool,
@@ -190,16 +195,16 @@ impl<O: Ops> Machine<O> {
         own: usize,
         other: usize,
     ) -> Result<Vec<Vec<f32>>, CheckError> {
-        let (mut tokens, mut seqs, mut sampled) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut inputs, mut seqs, mut sampled) = (Vec::new(), Vec::new(), Vec::new());
         // The one that is looked at is last: its rows are not the first of the batch.
         for (number, sequence) in all.iter_mut().enumerate().rev() {
             let count = if number == 0 { own } else { other };
             if count == 0 {
                 continue;
             }
-            let rows = tokens.len()..tokens.len() + count;
+            let rows = inputs.len()..inputs.len() + count;
             let (first, end) = (sequence.done, sequence.done + count);
-            tokens.extend(&sequence.tokens[first..end]);
+            inputs.extend(sequence.tokens[first..end].iter().copied().map(RowInput::Token));
             sequence.done = end;
             if number == 0 {
                 sampled.extend(rows.clone());
@@ -207,7 +212,7 @@ impl<O: Ops> Machine<O> {
             let table = Arc::clone(&sequence.table);
             seqs.push(SeqRows { rows, first_pos: first as u32, table });
         }
-        let batch = ForwardBatch { tokens: &tokens, seqs: &seqs, sampled: &sampled };
+        let batch = ForwardBatch { inputs: &inputs, seqs: &seqs, sampled: &sampled };
         self.decoder.forward(&mut self.ops, batch);
         let mut found = Vec::new();
         for chunk in self.decoder.logit_chunks() {

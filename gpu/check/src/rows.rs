@@ -5,7 +5,7 @@ use crate::pair::{Both, Pair, Setting, shape};
 use crate::report::Report;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tiercel_gpu::cuda::Driver;
-use tiercel_gpu::{Ops, TensorUse};
+use tiercel_gpu::{Ops, RowInput, TensorUse};
 
 /// Most that results may differ, as a share of their norm, and one as a share of the largest: bf16 has 8 bits.
 const LIMITS: (f32, f32) = (5e-3, 1e-2);
@@ -60,7 +60,7 @@ fn embedding_and_norms<D: Driver>(
 ) -> Result<(), CheckError> {
     let (table, cpu_table) = pair.matrix(20, cols)?;
     let mut residual = pair.empty(rows, cols, TensorUse::Residual)?;
-    let tokens: Vec<u32> = (0..rows as u32).map(|row| row * 7 % 20).collect();
+    let tokens: Vec<RowInput> = (0..rows as u32).map(|row| RowInput::Token(row * 7 % 20)).collect();
     pair.cuda.embed(&table, &tokens, &mut residual.cuda);
     pair.cpu.embed(&cpu_table, &tokens, &mut residual.cpu);
     compare(pair, &residual, "embedding", report)?;
@@ -121,7 +121,8 @@ fn products<D: Driver>(
         seen.fetch_add((row + 1) * usize::from(values.len() == n), Ordering::Relaxed);
     });
     report.holds("the host sees every row once", seen.into_inner() == rows * (rows + 1) / 2);
-    Ok(pair.cuda.finish()?)
+    pair.cuda.finish()?;
+    Ok(())
 }
 
 fn head_norms<D: Driver>(

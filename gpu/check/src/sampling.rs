@@ -4,8 +4,8 @@ use crate::CheckError;
 use crate::pair::{Pair, Setting, shape};
 use crate::report::Report;
 use std::sync::Arc;
-use tiercel_device::SamplingParams;
-use tiercel_gpu::cuda::Driver;
+use tiercel_device::{SamplingParams, TokenId};
+use tiercel_gpu::cuda::{CudaTensor, Driver};
 use tiercel_gpu::{Draw, Ops, TensorUse};
 use tiercel_model::sampling::Sampler;
 
@@ -49,11 +49,10 @@ pub fn check_sampling<D: Driver>(
         // The host goes through the rows in an order of its own: each draw has its output's number.
         let draws: Vec<Draw> =
             (0..ROWS).rev().filter_map(|row| sampler.draw_on_device(row, row as u32)).collect();
-        let drawn = pair.cuda.draw_rows(&logits, VOCAB, &draws).unwrap_or_default();
+        let drawn = draw(&mut pair, &logits, &draws)?;
         // Threads take turns in another order then, on the emulator by design.
-        let again = pair.cuda.draw_rows(&logits, VOCAB, &draws).unwrap_or_default();
+        let again = draw(&mut pair, &logits, &draws)?;
         report.holds(&format!("the same draws once more, {name}"), drawn == again);
-        pair.cuda.finish()?;
         let mut same = 0;
         for (draw, token) in draws.iter().zip(&drawn) {
             let mut row = values[draw.row * COLS..(draw.row + 1) * COLS].to_vec();
@@ -82,17 +81,30 @@ fn unusable<D: Driver>(pair: &mut Pair<D>, report: &mut Report) -> Result<(), Ch
     for (name, temperature) in [("greedy", 0.0), ("drawn", 1.0)] {
         let draw = |row| Draw { row, temperature, top_k: 1, top_p: 1.0, min_p: 0.0, at: 0.999 };
         let draws: Vec<Draw> = (0..6).map(draw).collect();
-        let drawn = pair.cuda.draw_rows(&logits, VOCAB, &draws).unwrap_or_default();
+        let drawn = self::draw(pair, &logits, &draws)?;
         let last = Some(VOCAB as u32 - 1);
         let expected = [Some(70), None, None, None, last, Some(0)];
         report.holds(&format!("ties and rows without usable logits, {name}"), drawn == expected);
-        pair.cuda.finish()?;
     }
     // The ends of what is kept: the first token that has weight, and the last.
     let ends = [(0.0, 0), (1.0 - f64::EPSILON, VOCAB as u32 - 1)].map(|(at, token)| {
         (Draw { row: 5, temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, at }, Some(token))
     });
-    let drawn = pair.cuda.draw_rows(&logits, VOCAB, &ends.map(|(draw, _)| draw));
-    report.holds("the ends of the weight", drawn == Some(ends.map(|(_, token)| token).to_vec()));
-    Ok(pair.cuda.finish()?)
+    // Two draws from one row are two steps.
+    for (draw, token) in ends {
+        let drawn = self::draw(pair, &logits, &[draw])?;
+        report.holds("the ends of the weight", drawn == [token]);
+    }
+    Ok(())
+}
+
+/// The tokens of these draws, in their order.
+fn draw<D: Driver>(
+    pair: &mut Pair<D>,
+    logits: &CudaTensor,
+    draws: &[Draw],
+) -> Result<Vec<Option<TokenId>>, CheckError> {
+    pair.cuda.draw_rows(logits, VOCAB, 0, draws);
+    pair.cuda.submit();
+    Ok(pair.cuda.finish()?.into_iter().map(|(_, token)| token).collect())
 }

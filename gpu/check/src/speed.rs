@@ -9,7 +9,7 @@ use tiercel_device::{
     HostBlockId,
 };
 use tiercel_gpu::cuda::{CudaCopier, CudaKv, CudaOps, CudaOptions, DevicePtr, Driver};
-use tiercel_gpu::{MatrixPart, Ops, SeqRows, SourceType, TensorUse, WeightFormat};
+use tiercel_gpu::{MatrixPart, Ops, RowInput, SeqRows, SourceType, TensorUse, WeightFormat};
 use tiercel_model::arch::ModelConfig;
 use tiercel_model::forward::{Decoder, DecoderLimits, ForwardBatch};
 use tiercel_model::weights::Weights;
@@ -116,7 +116,7 @@ fn ceilings<D: Driver>(
     let which: Vec<usize> = (0..rows).collect();
     let us = median_us(plan.repeats, || {
         ops.gather_rows(&from, &which, &mut to);
-        Ok(ops.finish()?)
+        Ok(ops.finish().map(drop)?)
     })?;
     let bytes_per_s = (2 * rows * cols * 4) as f64 / us * 1e6;
     let n = plan.product;
@@ -129,7 +129,7 @@ fn ceilings<D: Driver>(
     ops.write(&mut x, &noise)?;
     let us = median_us(plan.repeats, || {
         ops.linear(&w, None, &x, &mut out);
-        Ok(ops.finish()?)
+        Ok(ops.finish().map(drop)?)
     })?;
     let flops = 2.0 * (n as f64).powi(3) / us * 1e6;
     report.measured("memory, read and written", format!("{:.0} GB/s", bytes_per_s / 1e9));
@@ -168,7 +168,8 @@ impl<D: Driver> Bench<D> {
     ) -> Result<f64, CheckError> {
         let blocks = (context + tokens).div_ceil(self.kv.block_size) as u32;
         let vocab = self.config.vocab_size as u32;
-        let inputs: Vec<u32> = (0..(seqs * tokens) as u32).map(|i| i * 7919 % vocab).collect();
+        let input = |i| RowInput::Token(i * 7919 % vocab);
+        let inputs: Vec<RowInput> = (0..(seqs * tokens) as u32).map(input).collect();
         let rows: Vec<SeqRows> = (0..seqs)
             .map(|seq| {
                 let first = seq as u32 * blocks;
@@ -180,12 +181,12 @@ impl<D: Driver> Bench<D> {
         let sampled: Vec<usize> = rows.iter().map(|seq| seq.rows.end - 1).collect();
         let Bench { ops, decoder, .. } = self;
         median_us(repeats, || {
-            let batch = ForwardBatch { tokens: &inputs, seqs: &rows, sampled: &sampled };
+            let batch = ForwardBatch { inputs: &inputs, seqs: &rows, sampled: &sampled };
             decoder.forward(ops, batch);
             for chunk in decoder.logit_chunks() {
                 decoder.logits(ops, chunk);
             }
-            Ok(ops.finish()?)
+            Ok(ops.finish().map(drop)?)
         })
     }
 

@@ -4,7 +4,7 @@
 use tiercel_emulated::EmulatedDriver;
 use tiercel_gpu_check::{
     CheckError, Report, SpeedPlan, check_attention, check_copies, check_models, check_rows,
-    check_sampling, measure_speed,
+    check_sampling, check_steps, measure_speed,
 };
 
 const MEMORY_BYTES: usize = 1 << 30;
@@ -44,7 +44,14 @@ fn models_of_all_families() {
 fn sampling() {
     let mut report = Report::default();
     check_sampling(&open, &mut report).unwrap();
-    assert_met(&report, 8 * 2 + 2 + 1);
+    assert_met(&report, 8 * 2 + 2 + 2);
+}
+
+#[test]
+fn steps() {
+    let mut report = Report::default();
+    check_steps(&open, &mut report).unwrap();
+    assert_met(&report, 3 + 1);
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub use step::{
     DeviceInfo, DeviceProfile, Sampled, SeqFault, SeqSlice, SeqStart, SliceInput, StepBatch,
     StepDone, StepError, StepOutput, StepRunner, StepTiming, SubmitError, TokenLogprobs, Tokens,
 };
-pub use worker::{BlockingCopier, BlockingRunner, CopyThread, StepThread};
+pub use worker::{BlockingCopier, CopyThread, QueuedRunner, StepThread};
 
 /// A device ready to serve: its facts, its compute side and its copy side.
 pub struct Device {

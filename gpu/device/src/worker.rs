@@ -1,20 +1,37 @@
 //! Device and copy threads: plain OS threads fed by bounded channels, for devices whose work blocks.
 
 use crate::{
-    Clock, CopyBatch, CopyDone, CopyEngine, CopyError, StepBatch, StepDone, StepError, StepOutput,
-    StepRunner, SubmitError,
+    Clock, CopyBatch, CopyDone, CopyEngine, CopyError, StepBatch, StepDone, StepError, StepId,
+    StepOutput, StepRunner, SubmitError,
 };
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-/// Computes a step on the calling thread.
-pub trait BlockingRunner: Send + 'static {
-    /// Runs one step to its end.
+/// Computes steps in order. A device that works by itself may be at one while the next is begun.
+pub trait QueuedRunner: Send + 'static {
+    /// Begins a step. One that does not begin is not waited for.
     ///
     /// # Errors
     /// [`StepError`]; nothing the step wrote may then be believed.
-    fn run(&mut self, batch: &StepBatch) -> Result<StepOutput, StepError>;
+    fn begin(&mut self, batch: &StepBatch) -> Result<(), StepError>;
+    /// Whether the oldest step that was begun has ended, so that [`QueuedRunner::end`] need not wait.
+    fn has_ended(&mut self) -> bool;
+    /// Waits for the oldest step that was begun and has not been waited for.
+    ///
+    /// # Errors
+    /// [`StepError`]; nothing the step wrote may then be believed.
+    fn end(&mut self) -> Result<StepOutput, StepError>;
+    /// Runs one step to its end, where none is under way.
+    ///
+    /// # Errors
+    /// [`StepError`]; nothing the step wrote may then be believed.
+    fn run(&mut self, batch: &StepBatch) -> Result<StepOutput, StepError> {
+        self.begin(batch)?;
+        self.end()
+    }
 }
 
 /// Copies blocks on the calling thread.
@@ -29,7 +46,7 @@ pub trait BlockingCopier: Send + 'static {
 type StepJob = (StepBatch, Box<dyn FnOnce(StepDone) + Send>);
 type CopyJob = (CopyBatch, Box<dyn FnOnce(CopyDone) + Send>);
 
-/// A [`StepRunner`] that runs a [`BlockingRunner`] on its own thread. Dropping it joins the thread.
+/// A [`StepRunner`] that runs a [`QueuedRunner`] on its own thread. Dropping it joins the thread.
 pub struct StepThread {
     jobs: Option<Sender<StepJob>>,
     thread: Option<JoinHandle<()>>,
@@ -40,28 +57,99 @@ impl StepThread {
     ///
     /// # Errors
     /// The operating system could not start a thread.
-    pub fn start(depth: usize, runner: impl BlockingRunner) -> std::io::Result<StepThread> {
-        let (jobs, work) = bounded::<StepJob>(depth.max(1));
+    pub fn start(depth: usize, runner: impl QueuedRunner) -> std::io::Result<StepThread> {
+        let depth = depth.max(1);
+        let (jobs, work) = bounded::<StepJob>(depth);
+        let steps = Steps { runner, lost: None, begun: VecDeque::with_capacity(depth), depth };
         let thread = std::thread::Builder::new()
             .name("tiercel-device".into())
-            .spawn(move || step_loop(&work, runner))?;
+            .spawn(move || steps.run(&work))?;
         Ok(StepThread { jobs: Some(jobs), thread: Some(thread) })
     }
 }
 
-fn step_loop(work: &Receiver<StepJob>, mut runner: impl BlockingRunner) {
-    let mut lost: Option<String> = None;
-    for (batch, done) in work {
-        let result = match &lost {
-            Some(why) => Err(StepError::DeviceLost(why.clone())),
-            // A panic in a kernel must not leave the engine waiting for an answer that never comes.
-            None => catch_unwind(AssertUnwindSafe(|| runner.run(&batch)))
-                .unwrap_or_else(|panic| Err(StepError::DeviceLost(panic_text(panic.as_ref())))),
-        };
-        if let Err(StepError::DeviceLost(why)) = &result {
-            lost = Some(why.clone());
+/// Between looks at whether a step has ended while the next may still come. The next one mostly comes before that, and
+/// then its end is waited for.
+const LOOKS: Duration = Duration::from_micros(50);
+
+/// A step that was begun.
+struct Begun {
+    id: StepId,
+    done: Box<dyn FnOnce(StepDone) + Send>,
+    /// Why it was not begun after all.
+    error: Option<StepError>,
+}
+
+/// The thread's own.
+struct Steps<R> {
+    runner: R,
+    lost: Option<String>,
+    begun: VecDeque<Begun>,
+    depth: usize,
+}
+
+impl<R: QueuedRunner> Steps<R> {
+    /// Until nobody can submit any more and all that was submitted is answered.
+    fn run(mut self, work: &Receiver<StepJob>) {
+        loop {
+            let next = match self.begun.len() {
+                0 => work.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                begun if begun < self.depth => work.recv_timeout(LOOKS),
+                _ => Err(RecvTimeoutError::Timeout),
+            };
+            let ended = match next {
+                Ok(job) => {
+                    self.begin(job);
+                    self.begun.len() >= self.depth
+                }
+                Err(RecvTimeoutError::Disconnected) if self.begun.is_empty() => return,
+                Err(RecvTimeoutError::Disconnected) => true,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.begun.len() >= self.depth || self.oldest_has_ended()
+                }
+            };
+            if ended {
+                self.end();
+            }
         }
-        done(StepDone { id: batch.id, result });
+    }
+
+    fn begin(&mut self, (batch, done): StepJob) {
+        let error = self.attempt(|runner| runner.begin(&batch)).err();
+        self.begun.push_back(Begun { id: batch.id, done, error });
+    }
+
+    fn oldest_has_ended(&mut self) -> bool {
+        let failed = self.begun.front().is_some_and(|oldest| oldest.error.is_some());
+        failed || self.attempt(|runner| Ok(runner.has_ended())).unwrap_or(true)
+    }
+
+    /// Waits for the oldest step and answers it.
+    fn end(&mut self) {
+        let Some(Begun { id, done, error }) = self.begun.pop_front() else { return };
+        let result = match error {
+            Some(error) => Err(error),
+            None => self.attempt(R::end),
+        };
+        done(StepDone { id, result });
+    }
+
+    /// A device that is lost is asked nothing any more.
+    fn attempt<T>(
+        &mut self,
+        what: impl FnOnce(&mut R) -> Result<T, StepError>,
+    ) -> Result<T, StepError> {
+        if let Some(why) = &self.lost {
+            return Err(StepError::DeviceLost(why.clone()));
+        }
+        let runner = &mut self.runner;
+        // A panic in a kernel must not leave the engine waiting for an answer that never comes.
+        let result = catch_unwind(AssertUnwindSafe(|| what(runner)))
+            .unwrap_or_else(|panic| Err(StepError::DeviceLost(panic_text(panic.as_ref()))));
+        if let Err(StepError::DeviceLost(why)) = &result {
+            self.lost = Some(why.clone());
+        }
+        result
     }
 }
 
@@ -160,12 +248,34 @@ mod tests {
     use crate::StepId;
     use std::sync::mpsc;
 
-    struct Panicking;
-    impl BlockingRunner for Panicking {
-        fn run(&mut self, batch: &StepBatch) -> Result<StepOutput, StepError> {
-            if batch.id == StepId(2) {
-                panic!("kernel fault");
+    /// Says what was asked of it. Step 2 panics, step 4 does not begin; a step has ended when it has been asked for often
+    /// enough.
+    struct Scripted {
+        asked: mpsc::Sender<String>,
+        begun: VecDeque<u64>,
+        looks: u32,
+    }
+
+    impl QueuedRunner for Scripted {
+        fn begin(&mut self, batch: &StepBatch) -> Result<(), StepError> {
+            let id = batch.id.0;
+            self.asked.send(format!("begin {id}")).expect("the test listens");
+            match id {
+                2 => panic!("kernel fault"),
+                4 => return Err(StepError::Failed("launch".into())),
+                _ => self.begun.push_back(id),
             }
+            Ok(())
+        }
+
+        fn has_ended(&mut self) -> bool {
+            self.looks = self.looks.saturating_sub(1);
+            self.looks == 0
+        }
+
+        fn end(&mut self) -> Result<StepOutput, StepError> {
+            let id = self.begun.pop_front().expect("a step that was begun");
+            self.asked.send(format!("end {id}")).expect("the test listens");
             Ok(StepOutput::default())
         }
     }
@@ -174,21 +284,74 @@ mod tests {
         StepBatch { id: StepId(id), starts: vec![], ends: vec![], slices: vec![] }
     }
 
+    /// What was asked of a device for these steps, and the answers.
+    fn run(
+        depth: usize,
+        looks: u32,
+        ids: std::ops::RangeInclusive<u64>,
+    ) -> (Vec<String>, Vec<StepDone>) {
+        let (asked, heard) = mpsc::channel();
+        let runner = Scripted { asked, begun: VecDeque::new(), looks };
+        let mut device = StepThread::start(depth, runner).expect("a thread");
+        let (tx, answers) = mpsc::channel();
+        for id in ids.clone() {
+            loop {
+                let tx = tx.clone();
+                let done = Box::new(move |done| tx.send(done).expect("the test listens"));
+                match device.submit(batch(id), done) {
+                    Ok(()) => break,
+                    Err(SubmitError::Full) => std::thread::yield_now(),
+                    Err(stopped) => panic!("{stopped}"),
+                }
+            }
+        }
+        drop(device);
+        let answers: Vec<StepDone> = ids.map(|_| answers.recv().expect("an answer")).collect();
+        (heard.iter().collect(), answers)
+    }
+
     #[test]
     fn a_panic_in_a_step_becomes_device_lost_and_every_step_is_answered() {
-        let mut device = StepThread::start(4, Panicking).expect("a thread");
-        let (tx, rx) = mpsc::channel();
-        for id in 1..=3 {
-            let tx = tx.clone();
-            let done = Box::new(move |done| tx.send(done).expect("the test listens"));
-            device.submit(batch(id), done).expect("room for three");
-        }
-        let answers: Vec<StepDone> = (0..3).map(|_| rx.recv().expect("an answer")).collect();
-        assert!(answers[0].result.is_ok());
-        for late in &answers[1..] {
+        let (asked, answers) = run(4, u32::MAX, 1..=3);
+        assert_eq!(asked, ["begin 1", "begin 2"]);
+        for answer in &answers[1..] {
             assert!(
-                matches!(&late.result, Err(StepError::DeviceLost(why)) if why == "kernel fault")
+                matches!(&answer.result, Err(StepError::DeviceLost(why)) if why == "kernel fault")
             );
         }
+    }
+
+    #[test]
+    fn one_at_a_time_is_begun_when_the_one_before_has_ended() {
+        let (asked, _) = run(1, 1, 5..=6);
+        assert_eq!(asked, ["begin 5", "end 5", "begin 6", "end 6"]);
+    }
+
+    #[test]
+    fn the_second_is_begun_while_the_first_is_under_way_and_ended_after_it() {
+        let (asked, answers) = run(2, u32::MAX, 5..=7);
+        assert_eq!(asked, ["begin 5", "begin 6", "end 5", "begin 7", "end 6", "end 7"]);
+        assert!(answers.iter().all(|answer| answer.result.is_ok()));
+    }
+
+    #[test]
+    fn one_that_does_not_begin_is_answered_in_its_turn() {
+        let (asked, answers) = run(2, u32::MAX, 3..=5);
+        assert_eq!(asked, ["begin 3", "begin 4", "end 3", "begin 5", "end 5"]);
+        let ids: Vec<(u64, bool)> = answers.iter().map(|a| (a.id.0, a.result.is_ok())).collect();
+        assert_eq!(ids, [(3, true), (4, false), (5, true)]);
+    }
+
+    #[test]
+    fn a_step_that_nothing_follows_is_answered_when_it_has_ended() {
+        let (asked, heard) = mpsc::channel();
+        let runner = Scripted { asked, begun: VecDeque::new(), looks: 3 };
+        let mut device = StepThread::start(2, runner).expect("a thread");
+        let (tx, answers) = mpsc::channel();
+        let done = Box::new(move |done| tx.send(done).expect("the test listens"));
+        device.submit(batch(5), done).expect("room");
+        assert_eq!(answers.recv().expect("an answer").id, StepId(5));
+        drop(device);
+        assert_eq!(heard.iter().collect::<Vec<_>>(), ["begin 5", "end 5"]);
     }
 }

@@ -4,7 +4,10 @@
 use crate::copies::EmulatedCopies;
 use crate::kernels::{SPAN, launch};
 use half::bf16;
-use tiercel_gpu::cuda::{CudaError, DevicePtr, Driver, KernelShape, Launch, Product};
+use std::collections::VecDeque;
+use tiercel_gpu::cuda::{
+    Arg, CudaError, DevicePtr, Driver, KernelShape, Launch, Product, SLOT_BYTES, SLOTS,
+};
 
 /// Something that goes wrong on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,8 +18,11 @@ pub enum Fault {
     Lost(usize),
 }
 
-/// A device whose memory is the host's.
+/// A device whose memory is the host's. As on a GPU, nothing of what is asked for has happened before somebody waits.
 pub struct EmulatedDriver {
+    /// What was asked for and has not been done.
+    asked: VecDeque<Asked>,
+    slots: [Slot; SLOTS],
     memory: Vec<Box<[Line]>>,
     memory_bytes: usize,
     limit_bytes: usize,
@@ -24,6 +30,32 @@ pub struct EmulatedDriver {
     launches: usize,
     fault: Option<Fault>,
     lost: bool,
+}
+
+/// Something to do.
+enum Asked {
+    Write { to: DevicePtr, bytes: Vec<u8> },
+    Launch { launch: OwnedLaunch, number: usize },
+    Multiply(Product),
+    Send { slot: usize, from: DevicePtr, bytes: usize },
+}
+
+/// A launch that outlives its caller.
+struct OwnedLaunch {
+    kernel: &'static str,
+    grid: (u32, u32),
+    threads: u32,
+    shared_bytes: u32,
+    args: Vec<Arg>,
+}
+
+/// What came back of a step.
+#[derive(Default)]
+struct Slot {
+    bytes: Vec<u8>,
+    arrived: bool,
+    /// Whether somebody has asked for it in vain: a device takes its time.
+    asked: bool,
 }
 
 /// 256 bytes, aligned as a GPU's allocator does.
@@ -39,6 +71,8 @@ impl EmulatedDriver {
     /// A device with so much memory.
     pub fn new(limit_bytes: usize) -> EmulatedDriver {
         EmulatedDriver {
+            asked: VecDeque::new(),
+            slots: Default::default(),
             memory: Vec::new(),
             memory_bytes: 0,
             limit_bytes,
@@ -69,10 +103,52 @@ impl EmulatedDriver {
         if self.lost { Err(CudaError::Lost("a made-up fault".to_owned())) } else { Ok(()) }
     }
 
+    fn multiply_now(&mut self, product: Product) {
+        let Product { w, x, out, m, n, k, wide } = product;
+        let (w, x) = (self.values(w, n * k), self.values(x, m * k));
+        let mut bytes = Vec::with_capacity(m * n * 4);
+        for x in x.chunks_exact(k) {
+            for w in w.chunks_exact(k) {
+                let sum: f32 = x.iter().zip(w).map(|(x, w)| x * w).sum();
+                match wide {
+                    true => bytes.extend(sum.to_ne_bytes()),
+                    false => bytes.extend(bf16::from_f32(sum).to_ne_bytes()),
+                }
+            }
+        }
+        self.write(out, &bytes);
+    }
+
     fn values(&self, at: DevicePtr, len: usize) -> Vec<f32> {
         let mut bytes = vec![0; len * 2];
         self.read(at, &mut bytes);
         bytes.chunks_exact(2).map(|b| bf16::from_ne_bytes([b[0], b[1]]).to_f32()).collect()
+    }
+
+    /// Does what was asked for, up to what is sent to a slot, or all of it. What went wrong is told as a GPU does: the
+    /// device is lost.
+    fn catch_up(&mut self, until: Option<usize>) -> Result<(), CudaError> {
+        while let Some(asked) = self.asked.pop_front() {
+            match asked {
+                Asked::Write { to, bytes } => self.write(to, &bytes),
+                Asked::Launch { launch: asked, number } => {
+                    self.lost |= self.fault == Some(Fault::Lost(number));
+                    let OwnedLaunch { kernel, grid, threads, shared_bytes, ref args } = asked;
+                    let request = Launch { kernel, grid, threads, shared_bytes, args };
+                    launch(&request, self.shape, number % 2 == 1)?;
+                }
+                Asked::Multiply(product) => self.multiply_now(product),
+                Asked::Send { slot, from, bytes } => {
+                    let mut sent = vec![0; bytes];
+                    self.read(from, &mut sent);
+                    self.slots[slot] = Slot { bytes: sent, arrived: true, asked: false };
+                    if until == Some(slot) {
+                        break;
+                    }
+                }
+            }
+        }
+        self.alive()
     }
 
     fn read(&self, from: DevicePtr, bytes: &mut [u8]) {
@@ -130,21 +206,41 @@ impl Driver for EmulatedDriver {
     }
 
     fn clear(&mut self, at: DevicePtr, bytes: usize) -> Result<(), CudaError> {
-        self.alive()?;
-        self.write(at, &vec![0; bytes]);
-        Ok(())
+        self.upload(at, &vec![0; bytes])
     }
 
     fn upload(&mut self, to: DevicePtr, bytes: &[u8]) -> Result<(), CudaError> {
         self.alive()?;
-        self.write(to, bytes);
+        self.check(to, bytes.len());
+        self.asked.push_back(Asked::Write { to, bytes: bytes.to_vec() });
         Ok(())
     }
 
     fn download(&mut self, from: DevicePtr, bytes: &mut [u8]) -> Result<(), CudaError> {
-        self.alive()?;
+        self.catch_up(None)?;
         self.read(from, bytes);
         Ok(())
+    }
+
+    fn send_back(&mut self, slot: usize, from: DevicePtr, bytes: usize) -> Result<(), CudaError> {
+        self.alive()?;
+        assert!(bytes <= SLOT_BYTES, "{bytes} bytes in one slot");
+        self.slots[slot] = Slot::default();
+        self.asked.push_back(Asked::Send { slot, from, bytes });
+        Ok(())
+    }
+
+    fn has_arrived(&mut self, slot: usize) -> bool {
+        let slot = &mut self.slots[slot];
+        self.lost || slot.arrived || std::mem::replace(&mut slot.asked, true)
+    }
+
+    fn receive(&mut self, slot: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
+        if !self.slots[slot].arrived {
+            self.catch_up(Some(slot))?;
+        }
+        bytes.copy_from_slice(&self.slots[slot].bytes);
+        self.alive()
     }
 
     fn launch(&mut self, request: Launch<'_>) -> Result<(), CudaError> {
@@ -154,28 +250,18 @@ impl Driver for EmulatedDriver {
             let why = "a made-up fault".to_owned();
             return Err(CudaError::Launch { kernel: request.kernel.to_owned(), why });
         }
-        self.lost |= self.fault == Some(Fault::Lost(number));
-        launch(&request, self.shape, number % 2 == 1)
+        let Launch { kernel, grid, threads, shared_bytes, args } = request;
+        let launch = OwnedLaunch { kernel, grid, threads, shared_bytes, args: args.to_vec() };
+        self.asked.push_back(Asked::Launch { launch, number });
+        Ok(())
     }
 
     fn multiply(&mut self, product: Product) -> Result<(), CudaError> {
-        let Product { w, x, out, m, n, k, wide } = product;
-        let (w, x) = (self.values(w, n * k), self.values(x, m * k));
-        let mut bytes = Vec::with_capacity(m * n * 4);
-        for x in x.chunks_exact(k) {
-            for w in w.chunks_exact(k) {
-                let sum: f32 = x.iter().zip(w).map(|(x, w)| x * w).sum();
-                match wide {
-                    true => bytes.extend(sum.to_ne_bytes()),
-                    false => bytes.extend(bf16::from_f32(sum).to_ne_bytes()),
-                }
-            }
-        }
-        self.write(out, &bytes);
+        self.asked.push_back(Asked::Multiply(product));
         Ok(())
     }
 
     fn wait(&mut self) -> Result<(), CudaError> {
-        self.alive()
+        self.catch_up(None)
     }
 }

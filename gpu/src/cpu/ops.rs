@@ -9,10 +9,12 @@ use super::pool::Pool;
 use super::rows;
 use super::tensor::{Rope, Tensor, Vector};
 use super::weights::{Arena, Matrix, pack};
-use crate::{AttentionShape, MatrixPart, OpError, Ops, SeqRows, TensorUse, WeightFormat};
+use crate::{
+    AttentionShape, Drawn, MatrixPart, OpError, Ops, RowInput, SeqRows, TensorUse, WeightFormat,
+};
 use std::ops::Range;
 use std::sync::Arc;
-use tiercel_device::{StepError, TokenId};
+use tiercel_device::StepError;
 
 /// The compute side of the CPU device.
 pub struct CpuOps {
@@ -122,12 +124,13 @@ impl Ops for CpuOps {
         seqs.to_vec()
     }
 
-    fn embed(&mut self, table: &Matrix, tokens: &[TokenId], out: &mut Tensor) {
+    fn embed(&mut self, table: &Matrix, inputs: &[RowInput], out: &mut Tensor) {
         let cols = out.cols();
         assert_eq!(table.k, cols, "embedding width, output columns");
-        out.set_rows(tokens.len());
-        self.pool.rows(out.values_mut(), cols, 8, |row, out| {
-            table.row(tokens[row] as usize, out);
+        out.set_rows(inputs.len());
+        self.pool.rows(out.values_mut(), cols, 8, |row, out| match inputs[row] {
+            RowInput::Token(token) => table.row(token as usize, out),
+            RowInput::Drawn(_) => panic!("the CPU draws nothing"),
         });
     }
 
@@ -256,8 +259,8 @@ impl Ops for CpuOps {
         });
     }
 
-    fn finish(&mut self) -> Result<(), StepError> {
+    fn finish(&mut self) -> Result<Vec<Drawn>, StepError> {
         // Every operation has ended when it returns, and none fails without a panic.
-        Ok(())
+        Ok(Vec::new())
     }
 }

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::{
-    AttentionShape, KvType, MatrixPart, OpError, Ops, SeqRows, SourceType, TensorUse, WeightFormat,
+    AttentionShape, KvType, MatrixPart, OpError, Ops, RowInput, SeqRows, SourceType, TensorUse,
+    WeightFormat,
 };
 use proptest::prelude::*;
 use rand::rngs::SmallRng;
@@ -162,7 +163,7 @@ fn embedding_gathers_rows_of_every_form() {
         let part = MatrixPart { n, k, source: SourceType::F32, bytes: &bytes, row_order: None };
         let table = ops.matrix(&[part], format).unwrap();
         let mut out = ops.tensor(4, k, TensorUse::Activations).unwrap();
-        ops.embed(&table, &[49, 0, 7, 7], &mut out);
+        ops.embed(&table, &[49, 0, 7, 7].map(RowInput::Token), &mut out);
         for (row, token) in [49, 0, 7, 7].into_iter().enumerate() {
             let expected = &values[token * k..(token + 1) * k];
             for (actual, expected) in out.row(row).iter().zip(expected) {

@@ -83,6 +83,11 @@ pub struct KernelShape {
     pub queries: usize,
 }
 
+/// Slots for what comes back to the host.
+pub const SLOTS: usize = 2;
+/// Most bytes in one.
+pub const SLOT_BYTES: usize = 16 << 10;
+
 /// A GPU with one compute stream: everything is done in the order it was asked for. Memory lives as long as the driver.
 pub trait Driver: Send + 'static {
     /// Its copy side.
@@ -126,6 +131,19 @@ pub trait Driver: Send + 'static {
     /// # Errors
     /// [`CudaError::Lost`] or [`CudaError::Copy`].
     fn download(&mut self, from: DevicePtr, bytes: &mut [u8]) -> Result<(), CudaError>;
+    /// Sends back what the device will have made of these bytes once it has done all that was asked for, without waiting:
+    /// at most [`SLOT_BYTES`], into a slot below [`SLOTS`] whose last content was received.
+    ///
+    /// # Errors
+    /// [`CudaError::Lost`] or [`CudaError::Copy`].
+    fn send_back(&mut self, slot: usize, from: DevicePtr, bytes: usize) -> Result<(), CudaError>;
+    /// Whether all that was asked for before the last [`Driver::send_back`] into the slot has been done, or went wrong.
+    fn has_arrived(&mut self, slot: usize) -> bool;
+    /// Waits until that is so, and no longer; takes what was sent back.
+    ///
+    /// # Errors
+    /// [`CudaError::Lost`] if some of it went wrong.
+    fn receive(&mut self, slot: usize, bytes: &mut [u8]) -> Result<(), CudaError>;
     /// Launches a kernel of the last [`Driver::load`].
     ///
     /// # Errors

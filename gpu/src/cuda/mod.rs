@@ -10,6 +10,7 @@
 //! | `batch`, `words` | what kernels need to know of a batch, and where it is |
 //! | `memory` | weights, activations and KV blocks in device memory |
 //! | `sample` | drawing tokens from logits |
+//! | `steps` | what is under way, and waiting for it |
 //! | `weights` | from a file's encoding to bf16 |
 //! | `copier` | block copies between the tiers |
 //! | `device` | the driver of a real GPU |
@@ -26,12 +27,15 @@ mod kernels;
 mod memory;
 mod ops;
 mod sample;
+mod steps;
 mod weights;
 mod words;
 
 pub use copier::{CopyDriver, CudaCopier};
 pub use device::{Compiled, Context, CudaCopies, CudaDriver, KernelCache, compile, gpu_present};
-pub use driver::{Arg, CudaError, DevicePtr, Driver, KernelShape, Launch, Product};
+pub use driver::{
+    Arg, CudaError, DevicePtr, Driver, KernelShape, Launch, Product, SLOT_BYTES, SLOTS,
+};
 pub use kernels::{ATTENTION_PREFILL, ATTENTION_ROWS, KV_WRITE, ROWS, SAMPLE, SPAN, Unit};
 pub use memory::{CudaKv, CudaMatrix, CudaRope, CudaTensor, CudaVector};
 pub use ops::{CudaBatch, CudaOps, CudaOptions};

@@ -4,15 +4,22 @@
 //! [`Ops::finish`] tells it at the end of the step.
 
 use super::batch::{Layout, SPANS_MAX};
-use super::driver::{Arg, CudaError, DevicePtr, Driver, KernelShape, Launch, Product};
+use super::driver::{Arg, CudaError, DevicePtr, Driver, KernelShape, Launch, Product, SLOTS};
 use super::kernels::row_threads;
 use super::memory::{CudaKv, CudaMatrix, CudaRope, CudaTensor, CudaVector};
+use super::steps::Steps;
 use super::weights;
-use super::words::Words;
+
 use crate::cpu::{Pool, Rope};
-use crate::{AttentionShape, Draw, MatrixPart, OpError, Ops, SeqRows, TensorUse, WeightFormat};
+use crate::{
+    AttentionShape, Draw, Drawn, MatrixPart, OpError, Ops, RowInput, SeqRows, TensorUse,
+    WeightFormat,
+};
 use std::ops::Range;
-use tiercel_device::{StepError, TokenId};
+use tiercel_device::StepError;
+
+/// Set in a word that names a sampled row of the step before, instead of a token.
+const DRAWN: u32 = 1 << 31;
 
 /// A batch on the device.
 #[derive(Debug)]
@@ -46,7 +53,7 @@ pub struct CudaOps<D> {
     /// Results of spans, `[span][query head][head_dim + 2]`.
     pub(super) spans: DevicePtr,
     pool: Pool,
-    words: Words,
+    pub(super) steps: Steps,
     pub(super) fault: Option<CudaError>,
 }
 
@@ -69,7 +76,7 @@ impl<D: Driver> CudaOps<D> {
         let pool = Pool::start(options.threads)
             .map_err(|error| CudaError::Unavailable(error.to_string()))?;
         Ok(CudaOps {
-            words: Words::new(&mut driver)?,
+            steps: Steps::new(&mut driver)?,
             exact: options.exact || !shape.has_tiles(),
             driver,
             kv,
@@ -82,7 +89,7 @@ impl<D: Driver> CudaOps<D> {
 
     /// Bytes that it holds beside what is asked of it, for a model with so many query heads.
     pub fn scratch_bytes(heads: usize, head_dim: usize) -> u64 {
-        span_bytes(heads, head_dim) as u64 + Words::BYTES_AT_FIRST as u64
+        span_bytes(heads, head_dim) as u64 + Steps::BYTES as u64
     }
 
     /// Positions of the longest sequence: there is memory for so many spans of one row.
@@ -130,9 +137,9 @@ impl<D: Driver> CudaOps<D> {
 
     fn put_words(&mut self, words: &[u32]) -> DevicePtr {
         let mut at = DevicePtr::default();
-        let arena = &mut self.words;
+        let steps = &mut self.steps;
         if self.fault.is_none() {
-            match arena.put(&mut self.driver, words) {
+            match steps.put(&mut self.driver, words) {
                 Ok(place) => at = place,
                 Err(error) => self.fault = Some(error),
             }
@@ -159,6 +166,7 @@ fn span_bytes(heads: usize, head_dim: usize) -> usize {
 }
 
 impl<D: Driver> Ops for CudaOps<D> {
+    const STEPS: usize = SLOTS;
     type Matrix = CudaMatrix;
     type Vector = CudaVector;
     type Tensor = CudaTensor;
@@ -217,13 +225,22 @@ impl<D: Driver> Ops for CudaOps<D> {
         CudaBatch { layout, words }
     }
 
-    fn embed(&mut self, table: &CudaMatrix, tokens: &[TokenId], out: &mut CudaTensor) {
+    fn embed(&mut self, table: &CudaMatrix, inputs: &[RowInput], out: &mut CudaTensor) {
         assert_eq!((table.k, true), (out.cols, out.wide), "embedding width, output columns");
-        out.set_rows(tokens.len());
-        let tokens_at = self.put(tokens.iter().copied());
-        let args =
-            [Arg::Ptr(out.at), Arg::Ptr(table.at), Arg::Ptr(tokens_at), Arg::U32(out.cols as u32)];
-        self.launch("embed", (tokens.len(), 1), row_threads(out.cols), &args);
+        out.set_rows(inputs.len());
+        let inputs_at = self.put(inputs.iter().map(|input| match *input {
+            RowInput::Token(token) => token,
+            RowInput::Drawn(row) => DRAWN | row as u32,
+        }));
+        let args = [
+            Arg::Ptr(out.at),
+            Arg::Ptr(table.at),
+            Arg::Ptr(inputs_at),
+            Arg::Ptr(self.steps.drawn_before()),
+            Arg::U32(table.n as u32),
+            Arg::U32(out.cols as u32),
+        ];
+        self.launch("embed", (inputs.len(), 1), row_threads(out.cols), &args);
     }
 
     fn linear(
@@ -360,17 +377,9 @@ impl<D: Driver> Ops for CudaOps<D> {
         self.launch("gather_rows", (rows.len(), 1), row_threads(words as usize * 8), &args);
     }
 
-    fn draw_rows(
-        &mut self,
-        x: &CudaTensor,
-        vocab: usize,
-        draws: &[Draw],
-    ) -> Option<Vec<Option<TokenId>>> {
-        let drawn = if draws.is_empty() { Ok(Vec::new()) } else { self.draw(x, vocab, draws) };
-        Some(drawn.unwrap_or_else(|error| {
-            self.fault.get_or_insert(error);
-            vec![None; draws.len()]
-        }))
+    fn draw_rows(&mut self, x: &CudaTensor, vocab: usize, first: usize, draws: &[Draw]) -> bool {
+        self.draw(x, vocab, first, draws);
+        true
     }
 
     fn for_each_row(
@@ -393,13 +402,15 @@ impl<D: Driver> Ops for CudaOps<D> {
         }
     }
 
-    fn finish(&mut self) -> Result<(), StepError> {
-        // Also after a fault: what was launched before it still uses the activations.
-        let ended = self.driver.wait();
-        self.words.clear();
-        match (ended, self.fault.take()) {
-            (Ok(()), None) => Ok(()),
-            (Err(error), _) | (Ok(()), Some(error)) => Err(error.into()),
-        }
+    fn submit(&mut self) {
+        self.submit_step();
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.step_has_ended()
+    }
+
+    fn finish(&mut self) -> Result<Vec<Drawn>, StepError> {
+        self.finish_step()
     }
 }

@@ -1,27 +1,20 @@
 //! Drawing tokens on the device: a token of each row comes back, and not the row.
 
-use super::driver::{Arg, CudaError, Driver};
+use super::driver::{Arg, Driver, SLOT_BYTES};
 use super::kernels::{SAMPLE_SHARED_BYTES, SAMPLE_THREADS};
 use super::memory::CudaTensor;
 use super::ops::CudaOps;
 use crate::Draw;
-use tiercel_device::TokenId;
-
-/// What the kernel answers where no logit can be used.
-const NO_TOKEN: u32 = u32::MAX;
 
 impl<D: Driver> CudaOps<D> {
-    /// Draws from rows of logits, of whose columns the first `vocab` are tokens.
-    pub(super) fn draw(
-        &mut self,
-        x: &CudaTensor,
-        vocab: usize,
-        draws: &[Draw],
-    ) -> Result<Vec<Option<TokenId>>, CudaError> {
+    /// Draws from rows of logits, of whose columns the first `vocab` are tokens; row 0 is the step's sampled row number
+    /// `first`.
+    pub(super) fn draw(&mut self, x: &CudaTensor, vocab: usize, first: usize, draws: &[Draw]) {
         assert!(x.wide && vocab <= x.cols, "{vocab} tokens in {} columns", x.cols);
         assert!(draws.iter().all(|draw| draw.row < x.rows), "draws from {} rows", x.rows);
+        assert!(first + x.rows <= SLOT_BYTES / 4, "more rows than one step samples");
         let words = self.put(draws.iter().flat_map(words));
-        let tokens = self.put(draws.iter().map(|_| NO_TOKEN));
+        let tokens = self.steps.draws(first, draws.iter().map(|draw| draw.row));
         let args = [
             Arg::Ptr(x.at),
             Arg::U32(x.cols as u32),
@@ -31,13 +24,6 @@ impl<D: Driver> CudaOps<D> {
         ];
         let block = (SAMPLE_THREADS, SAMPLE_SHARED_BYTES);
         self.launch_shared("sample", (draws.len(), 1), block, &args);
-        if let Some(fault) = &self.fault {
-            return Err(fault.clone());
-        }
-        let mut bytes = vec![0; draws.len() * 4];
-        self.driver.download(tokens, &mut bytes)?;
-        let drawn = bytes.chunks_exact(4).map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
-        Ok(drawn.map(|token| (token != NO_TOKEN).then_some(token)).collect())
     }
 }
 

@@ -11,8 +11,7 @@ use crate::arch::ModelConfig;
 use crate::weights::{LayerWeights, Weights};
 use activations::{Activations, Workspace};
 use std::ops::Range;
-use tiercel_device::TokenId;
-use tiercel_gpu::{AttentionShape, OpError, Ops, SeqRows};
+use tiercel_gpu::{AttentionShape, OpError, Ops, RowInput, SeqRows};
 
 /// Sizes a decoder is built for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,11 +24,11 @@ pub struct DecoderLimits {
     pub max_positions: usize,
 }
 
-/// A batch: `tokens[r]` is row `r`.
+/// A batch: `inputs[r]` is row `r`.
 #[derive(Debug, Clone, Copy)]
 pub struct ForwardBatch<'a> {
     /// Input tokens, each below the vocabulary's size; at most `max_batched_tokens`, at least one.
-    pub tokens: &'a [TokenId],
+    pub inputs: &'a [RowInput],
     /// Which rows belong to which sequence; together they cover all rows.
     pub seqs: &'a [SeqRows],
     /// Rows whose logits are wanted; at most `max_sampled_rows`.
@@ -93,7 +92,7 @@ impl<O: Ops> Decoder<O> {
         let (last, before) = self.weights.layers.split_last().expect("a model has layers");
         let (eps, a) = (self.config.norm_eps, &mut self.activations);
         let seqs = ops.batch(batch.seqs, &self.shapes);
-        ops.embed(&self.weights.embedding, batch.tokens, &mut a.residual);
+        ops.embed(&self.weights.embedding, batch.inputs, &mut a.residual);
         for (index, layer) in before.iter().enumerate() {
             let shape = &self.shapes[index];
             write_kv(ops, layer, (index, shape), &self.rope, &seqs, eps, a);
@@ -199,7 +198,7 @@ mod tests {
         let seq = |rows, first_pos| SeqRows { rows, first_pos, table: [].into() };
         let seqs = [seq(0..1, 40), seq(1..9, 100), seq(9..12, 0)];
         let rows = |sampled: &[usize]| -> Vec<(Range<usize>, u32)> {
-            let rows = sampled_rows(&ForwardBatch { tokens: &[], seqs: &seqs, sampled });
+            let rows = sampled_rows(&ForwardBatch { inputs: &[], seqs: &seqs, sampled });
             rows.into_iter().map(|seq| (seq.rows, seq.first_pos)).collect()
         };
         assert_eq!(rows(&[0, 8]), [(0..1, 40), (8..9, 107)]);

@@ -1,12 +1,12 @@
 //! Opening a model on a GPU: everything is in device memory, of which the KV cache takes what the rest leaves.
 
 use super::options::{KvCapacity, LoadOptions};
-use super::{LoadError, Parts, STEPS_IN_FLIGHT, decoder_limits};
+use super::{LoadError, Parts, decoder_limits};
 use crate::forward::Decoder;
 use crate::weights::{Checkpoint, LoadProgress, Weights};
 use tiercel_device::DeviceInfo;
-use tiercel_gpu::WeightFormat;
 use tiercel_gpu::cuda::{CudaCopier, CudaKv, CudaOps, CudaOptions, DevicePtr, Driver};
+use tiercel_gpu::{Ops, WeightFormat};
 
 /// Left for what comes later: the machine code of libraries, and words of long steps.
 const RESERVE_BYTES: u64 = 512 << 20;
@@ -77,7 +77,7 @@ pub fn open_cuda<D: Driver>(
         device_blocks: kv.blocks,
         host_blocks,
         block_bytes,
-        max_steps_in_flight: STEPS_IN_FLIGHT,
+        max_steps_in_flight: CudaOps::<D>::STEPS as u32,
         max_model_len: max_len as u32,
         vocab_size: config.vocab_size as u32,
     };

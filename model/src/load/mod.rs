@@ -26,8 +26,6 @@ use tiercel_gpu::cpu::{CpuCopier, CpuDevice, CpuOps, CpuOptions};
 use tiercel_gpu::cuda::{CudaDriver, KernelCache};
 use tiercel_gpu::{Ops, available_bytes};
 
-/// Steps in flight: the CPU computes while the engine plans only if the engine has its own core.
-const STEPS_IN_FLIGHT: u32 = 1;
 /// Copy batches that may wait; the engine bounds the bytes in transit long before.
 const COPY_BATCHES_MAX: usize = 64;
 
@@ -98,7 +96,7 @@ fn start<O: Ops + 'static, C: BlockingCopier>(
         .map_err(|error| LoadError::FirstSteps(error.to_string()))?;
     profile.link_bytes_per_s = profile::measure_link(&mut copier, &info);
     tracing::info!(?info, ?profile, "device ready");
-    let runner = Box::new(StepThread::start(STEPS_IN_FLIGHT as usize, runner)?);
+    let runner = Box::new(StepThread::start(info.max_steps_in_flight as usize, runner)?);
     let copier = Box::new(CopyThread::start(COPY_BATCHES_MAX, copier)?);
     Ok(Device { info, profile, runner, copier })
 }
@@ -145,7 +143,7 @@ pub fn open(
         device_blocks: cpu.device_blocks,
         host_blocks: cpu.host_blocks,
         block_bytes,
-        max_steps_in_flight: STEPS_IN_FLIGHT,
+        max_steps_in_flight: CpuOps::STEPS as u32,
         max_model_len: max_len as u32,
         vocab_size: config.vocab_size as u32,
     };

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 use tiercel_device::{
-    BlockId, BlockingCopier, BlockingRunner, Clock, CopyBatch, CopyDirection, CopyId, CopyPair,
-    DeviceInfo, DeviceProfile, HostBlockId, SamplingParams, SeqId, SeqSlice, SeqStart, SliceInput,
-    StepBatch, StepError, StepId, TokenId,
+    BlockId, BlockingCopier, Clock, CopyBatch, CopyDirection, CopyId, CopyPair, DeviceInfo,
+    DeviceProfile, HostBlockId, QueuedRunner, SamplingParams, SeqId, SeqSlice, SeqStart,
+    SliceInput, StepBatch, StepError, StepId, TokenId,
 };
 
 /// A measurement repeats until this is spent on it; the fastest counts.
@@ -43,7 +43,7 @@ struct Measured {
 /// Runs steps on a fresh device. Leaves no sequence behind; the blocks it wrote hold garbage, as free
 /// blocks do.
 pub(super) fn measure_steps(
-    runner: &mut impl BlockingRunner,
+    runner: &mut impl QueuedRunner,
     info: &DeviceInfo,
     max_seqs: u32,
     max_tokens: u32,
@@ -100,7 +100,7 @@ struct Scratch<'a, R> {
     step: u64,
 }
 
-impl<R: BlockingRunner> Scratch<'_, R> {
+impl<R: QueuedRunner> Scratch<'_, R> {
     fn run(&mut self, mut batch: StepBatch) -> Result<(), StepError> {
         self.step += 1;
         batch.id = StepId(self.step);
@@ -241,8 +241,8 @@ mod tests {
         live: std::collections::HashSet<SeqId>,
     }
 
-    impl BlockingRunner for Checked {
-        fn run(&mut self, batch: &StepBatch) -> Result<StepOutput, StepError> {
+    impl QueuedRunner for Checked {
+        fn begin(&mut self, batch: &StepBatch) -> Result<(), StepError> {
             self.live.retain(|seq| !batch.ends.contains(seq));
             self.live.extend(batch.starts.iter().map(|start| start.seq));
             let mut seen = std::collections::HashSet::new();
@@ -254,6 +254,14 @@ mod tests {
                     assert!(block.0 < self.info.device_blocks && seen.insert(*block));
                 }
             }
+            Ok(())
+        }
+
+        fn has_ended(&mut self) -> bool {
+            true
+        }
+
+        fn end(&mut self) -> Result<StepOutput, StepError> {
             Ok(StepOutput::default())
         }
     }

@@ -17,8 +17,12 @@ mod tests;
 
 use crate::forward::Decoder;
 use plan::{Plan, PlanLimits};
+use sample::Awaited;
 use sequences::Sequences;
-use tiercel_device::{BlockingRunner, Clock, StepBatch, StepError, StepOutput, StepTiming};
+use std::collections::VecDeque;
+use tiercel_device::{
+    Clock, QueuedRunner, SeqId, StepBatch, StepError, StepId, StepOutput, StepTiming, Timestamp,
+};
 use tiercel_gpu::Ops;
 
 /// What a runner needs to know beside its decoder.
@@ -38,7 +42,22 @@ pub struct ModelRunner<O: Ops> {
     decoder: Decoder<O>,
     plan: Plan,
     sequences: Sequences,
+    /// Steps that were begun, oldest first.
+    under_way: VecDeque<Begun>,
+    /// When the last one ended.
+    last_end: Timestamp,
     clock: Clock,
+}
+
+/// A step that was begun.
+struct Begun {
+    step: StepId,
+    begins: Timestamp,
+    /// Its outputs, in the order of the slices.
+    awaited: Vec<(SeqId, Awaited)>,
+    host_us: u64,
+    /// What the host took to sample.
+    sampling_us: u64,
 }
 
 impl<O: Ops> ModelRunner<O> {
@@ -52,7 +71,15 @@ impl<O: Ops> ModelRunner<O> {
             device_blocks: limits.device_blocks,
         });
         let sequences = Sequences::new(limits.max_sequences, vocab);
-        ModelRunner { ops, decoder, plan, sequences, clock: Clock::wall() }
+        ModelRunner {
+            ops,
+            decoder,
+            plan,
+            sequences,
+            under_way: VecDeque::with_capacity(O::STEPS),
+            last_end: Timestamp(0),
+            clock: Clock::wall(),
+        }
     }
 
     /// Sequences with sampler state.
@@ -61,35 +88,44 @@ impl<O: Ops> ModelRunner<O> {
     }
 }
 
-impl<O: Ops + 'static> BlockingRunner for ModelRunner<O> {
-    fn run(&mut self, batch: &StepBatch) -> Result<StepOutput, StepError> {
+impl<O: Ops + 'static> QueuedRunner for ModelRunner<O> {
+    fn begin(&mut self, batch: &StepBatch) -> Result<(), StepError> {
+        let begins = self.clock.now();
         batch.ends.iter().for_each(|&seq| self.sequences.end(seq));
         batch.starts.iter().for_each(|start| self.sequences.start(start));
         self.plan.build(batch, &self.sequences)?;
-        let forward = self.plan.forward();
-        let outputs = self.plan.outputs();
+        let (forward, outputs) = (self.plan.forward(), self.plan.outputs());
         let mut jobs = sample::take_jobs(outputs, &mut self.sequences);
-        let mut timing = StepTiming::default();
-        let mut mark = self.clock.now();
-        let mut lap = |clock: &Clock| {
-            let now = clock.now();
-            now.since_us(std::mem::replace(&mut mark, now))
-        };
-        if !forward.tokens.is_empty() {
+        let (host_us, mut sampling_us) = (self.clock.now().since_us(begins), 0);
+        if !forward.inputs.is_empty() {
             self.decoder.forward(&mut self.ops, forward);
             for rows in self.decoder.logit_chunks() {
+                let first = rows.start;
                 let logits = self.decoder.logits(&mut self.ops, rows.clone());
-                timing.forward_us += lap(&self.clock);
-                sample::sample_rows(&mut self.ops, logits, batch.id, &mut jobs[rows]);
-                timing.sampling_us += lap(&self.clock);
+                let since = self.clock.now();
+                sample::sample_rows(&mut self.ops, logits, (batch.id, first), &mut jobs[rows]);
+                sampling_us += self.clock.now().since_us(since);
             }
-            timing.forward_us += lap(&self.clock);
         }
-        let sampled = sample::finish(outputs, jobs, &mut self.sequences);
-        // On a device that works by itself this is where a step without outputs takes its time.
-        let ended = self.ops.finish();
-        timing.forward_us += lap(&self.clock);
-        ended?;
-        Ok(StepOutput { sampled, timing })
+        self.ops.submit();
+        let awaited = sample::put_back(outputs, jobs, &mut self.sequences);
+        let begun = Begun { step: batch.id, begins, awaited, host_us, sampling_us };
+        self.under_way.push_back(begun);
+        Ok(())
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.ops.has_ended()
+    }
+
+    fn end(&mut self) -> Result<StepOutput, StepError> {
+        let drawn = self.ops.finish();
+        let ended = self.clock.now();
+        let Some(step) = self.under_way.pop_front() else { return Ok(StepOutput::default()) };
+        let since = std::mem::replace(&mut self.last_end, ended).max(step.begins);
+        let Begun { step, awaited, host_us, sampling_us, .. } = step;
+        let sampled = sample::answer(step, awaited, &drawn?, &mut self.sequences);
+        let forward_us = ended.since_us(since).saturating_sub(sampling_us);
+        Ok(StepOutput { sampled, timing: StepTiming { forward_us, sampling_us, host_us } })
     }
 }

@@ -5,8 +5,8 @@ use super::error::BatchError;
 use super::sequences::Sequences;
 use crate::forward::{DecoderLimits, ForwardBatch};
 use std::collections::HashSet;
-use tiercel_device::{BlockId, SeqId, SeqSlice, SliceInput, StepBatch, TokenId};
-use tiercel_gpu::SeqRows;
+use tiercel_device::{BlockId, SeqId, SeqSlice, SliceInput, StepBatch};
+use tiercel_gpu::{RowInput, SeqRows};
 
 /// No slice of the step writes this block.
 const NOBODY: u32 = u32::MAX;
@@ -23,7 +23,7 @@ pub(crate) struct PlanLimits {
 /// The rows of a step. Reused from step to step.
 pub(super) struct Plan {
     limits: PlanLimits,
-    tokens: Vec<TokenId>,
+    inputs: Vec<RowInput>,
     seqs: Vec<SeqRows>,
     /// Row of each output, in the order of `outputs`' known sequences.
     sampled: Vec<usize>,
@@ -44,7 +44,7 @@ pub(super) struct Output {
 impl Plan {
     pub(super) fn new(limits: PlanLimits) -> Plan {
         Plan {
-            tokens: Vec::with_capacity(limits.decoder.max_batched_tokens),
+            inputs: Vec::with_capacity(limits.decoder.max_batched_tokens),
             seqs: Vec::new(),
             sampled: Vec::new(),
             outputs: Vec::new(),
@@ -60,7 +60,7 @@ impl Plan {
         batch: &StepBatch,
         sequences: &Sequences,
     ) -> Result<(), BatchError> {
-        self.tokens.clear();
+        self.inputs.clear();
         self.seqs.clear();
         self.sampled.clear();
         self.outputs.clear();
@@ -77,7 +77,7 @@ impl Plan {
     }
 
     pub(super) fn forward(&self) -> ForwardBatch<'_> {
-        ForwardBatch { tokens: &self.tokens, seqs: &self.seqs, sampled: &self.sampled }
+        ForwardBatch { inputs: &self.inputs, seqs: &self.seqs, sampled: &self.sampled }
     }
 
     /// One per slice that samples, in the order of the slices. The `i`-th of those with an index has
@@ -95,7 +95,7 @@ impl Plan {
             return Err(BatchError::TwoSlices(seq));
         }
         let (tokens, limit) =
-            (self.tokens.len() + slice.input.len(), limits.decoder.max_batched_tokens);
+            (self.inputs.len() + slice.input.len(), limits.decoder.max_batched_tokens);
         if tokens > limit {
             return Err(BatchError::TooManyTokens { tokens, limit });
         }
@@ -117,11 +117,13 @@ impl Plan {
     fn add(&mut self, slice: &SeqSlice, sequences: &Sequences) -> Result<(), BatchError> {
         let seq = slice.seq;
         let known = sequences.contains(seq);
-        let start = self.tokens.len();
+        let start = self.inputs.len();
         match &slice.input {
-            SliceInput::Known(tokens) => self.tokens.extend(tokens),
+            SliceInput::Known(tokens) => {
+                self.inputs.extend(tokens.iter().copied().map(RowInput::Token));
+            }
             SliceInput::SampledBy(step) => match sequences.sampled_by(seq, *step) {
-                Some(token) => self.tokens.push(token),
+                Some(input) => self.inputs.push(input),
                 None if known || slice.sample.is_none() => return Err(BatchError::NoToken(seq)),
                 None => {
                     self.outputs.push(Output { seq, index: None });
@@ -130,10 +132,14 @@ impl Plan {
             },
         }
         let vocab = self.limits.vocab;
-        if let Some(&token) = self.tokens[start..].iter().find(|&&token| token as usize >= vocab) {
+        let unknown = |input: &RowInput| match *input {
+            RowInput::Token(token) if token as usize >= vocab => Some(token),
+            _ => None,
+        };
+        if let Some(token) = self.inputs[start..].iter().find_map(unknown) {
             return Err(BatchError::Token { seq, token, vocab });
         }
-        let rows = start..self.tokens.len();
+        let rows = start..self.inputs.len();
         if let Some(index) = slice.sample {
             self.outputs.push(Output { seq, index: known.then_some(index) });
             if known {

@@ -1,17 +1,28 @@
-//! Sampling the rows of a step in parallel: every row's state is handed to whichever thread runs it.
+//! Sampling the rows of a step: by the device where it can, else in parallel on the host, where every row's state is
+//! handed to whichever thread runs it.
 
 use super::plan::Output;
 use super::sequences::{Sequence, Sequences};
 use crossbeam_utils::atomic::AtomicCell;
 use tiercel_device::{Sampled, SeqFault, SeqId, StepId};
-use tiercel_gpu::{Draw, Ops};
+use tiercel_gpu::{Draw, Drawn, Ops};
 
 /// An output of the step on its way to being sampled.
 pub(super) struct Job {
     seq: SeqId,
     index: u32,
     state: Box<Sequence>,
+    /// `None` until it is sampled, and as long as the device draws it.
     result: Option<Result<Sampled, SeqFault>>,
+}
+
+/// An output of a step that was begun.
+#[derive(Debug)]
+pub(super) enum Awaited {
+    /// What the host sampled.
+    Known(Result<Sampled, SeqFault>),
+    /// The device draws it from the step's sampled row of this number.
+    Row(usize),
 }
 
 /// Takes the state of every output that has one; the jobs are in the order of the sampled rows.
@@ -25,14 +36,14 @@ pub(super) fn take_jobs(outputs: &[Output], sequences: &mut Sequences) -> Vec<Jo
         .collect()
 }
 
-/// Samples row `i` of `logits` for `jobs[i]`.
+/// Samples row `i` of `logits` for `jobs[i]`; row 0 is the step's sampled row number `first`.
 pub(super) fn sample_rows<O: Ops>(
     ops: &mut O,
     logits: &mut O::Tensor,
-    step: StepId,
+    (step, first): (StepId, usize),
     jobs: &mut [Job],
 ) {
-    let on_host = draw(ops, logits, step, jobs);
+    let on_host = draw(ops, logits, (step, first), jobs);
     if on_host.is_empty() {
         return;
     }
@@ -47,39 +58,67 @@ pub(super) fn sample_rows<O: Ops>(
 }
 
 /// Lets the device draw for all jobs that need no more than that, if it does; the rows that are left.
-fn draw<O: Ops>(ops: &mut O, logits: &O::Tensor, step: StepId, jobs: &mut [Job]) -> Vec<usize> {
+fn draw<O: Ops>(
+    ops: &mut O,
+    logits: &O::Tensor,
+    (step, first): (StepId, usize),
+    jobs: &mut [Job],
+) -> Vec<usize> {
+    let mut left: Vec<usize> = (0..jobs.len()).collect();
     let draws = jobs.iter().enumerate();
     let draws: Vec<Draw> =
         draws.filter_map(|(row, job)| job.state.sampler().draw_on_device(row, job.index)).collect();
     let vocab = jobs.first().map_or(0, |job| job.state.sampler().vocab());
-    if let Some(tokens) = ops.draw_rows(logits, vocab, &draws) {
-        for (draw, token) in draws.iter().zip(tokens) {
-            let job = &mut jobs[draw.row];
-            job.result = Some(job.state.drawn(step, token));
+    if !draws.is_empty() && ops.draw_rows(logits, vocab, first, &draws) {
+        for draw in &draws {
+            jobs[draw.row].state.draws(step, first + draw.row);
         }
+        left.retain(|row| draws.binary_search_by_key(row, |draw| draw.row).is_err());
     }
-    let left = jobs.iter().enumerate().filter(|(_, job)| job.result.is_none());
-    left.map(|(row, _)| row).collect()
+    left
 }
 
-/// Puts the states back and answers every output, in order.
-pub(super) fn finish(
+/// Puts the states back; what is awaited of every output, in order.
+pub(super) fn put_back(
     outputs: &[Output],
     jobs: Vec<Job>,
     sequences: &mut Sequences,
-) -> Vec<(SeqId, Result<Sampled, SeqFault>)> {
-    let mut jobs = jobs.into_iter();
-    let mut answers = Vec::with_capacity(outputs.len());
+) -> Vec<(SeqId, Awaited)> {
+    let mut jobs = jobs.into_iter().enumerate();
+    let mut awaited = Vec::with_capacity(outputs.len());
     for output in outputs {
+        let unknown = || Awaited::Known(Err(SeqFault::UnknownSequence(output.seq)));
         let job = output.index.and_then(|_| jobs.next());
-        let result = match job {
-            None => None,
-            Some(job) => {
-                sequences.put_back(job.seq, job.state);
-                job.result
+        let what = job.map_or_else(unknown, |(row, job)| {
+            sequences.put_back(job.seq, job.state);
+            job.result.map_or(Awaited::Row(row), Awaited::Known)
+        });
+        awaited.push((output.seq, what));
+    }
+    awaited
+}
+
+/// Answers every output of a step that has ended.
+pub(super) fn answer(
+    step: StepId,
+    awaited: Vec<(SeqId, Awaited)>,
+    drawn: &[Drawn],
+    sequences: &mut Sequences,
+) -> Vec<(SeqId, Result<Sampled, SeqFault>)> {
+    let mut answers = Vec::with_capacity(awaited.len());
+    for (seq, what) in awaited {
+        let result = match what {
+            Awaited::Known(result) => result,
+            Awaited::Row(row) => {
+                let found = drawn.binary_search_by_key(&row, |(row, _)| *row);
+                let token = found.ok().and_then(|at| drawn[at].1).ok_or(SeqFault::BadLogits);
+                token.map(|token| {
+                    sequences.drew(seq, step, token);
+                    Sampled { token, logprobs: None }
+                })
             }
         };
-        answers.push((output.seq, result.unwrap_or(Err(SeqFault::UnknownSequence(output.seq)))));
+        answers.push((seq, result));
     }
     answers
 }

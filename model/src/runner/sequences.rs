@@ -3,12 +3,13 @@
 use crate::sampling::Sampler;
 use std::collections::HashMap;
 use tiercel_device::{Sampled, SeqFault, SeqId, SeqStart, StepId, TokenId};
+use tiercel_gpu::RowInput;
 
 /// State of one sequence. Survives preemption.
 pub(super) struct Sequence {
     sampler: Sampler,
-    /// The last token sampled, and the step that did.
-    last: Option<(StepId, TokenId)>,
+    /// The step that sampled last, and its token.
+    last: Option<(StepId, RowInput)>,
 }
 
 impl Sequence {
@@ -20,7 +21,7 @@ impl Sequence {
         output_index: u32,
     ) -> Result<Sampled, SeqFault> {
         let sampled = self.sampler.sample(logits, output_index)?;
-        self.last = Some((step, sampled.token));
+        self.last = Some((step, RowInput::Token(sampled.token)));
         Ok(sampled)
     }
 }
@@ -30,15 +31,9 @@ impl Sequence {
         &self.sampler
     }
 
-    /// Remembers an output that the device drew.
-    pub(super) fn drawn(
-        &mut self,
-        step: StepId,
-        token: Option<TokenId>,
-    ) -> Result<Sampled, SeqFault> {
-        let token = token.ok_or(SeqFault::BadLogits)?;
-        self.last = Some((step, token));
-        Ok(Sampled { token, logprobs: None })
+    /// The device draws its next output from a sampled row of a step.
+    pub(super) fn draws(&mut self, step: StepId, row: usize) {
+        self.last = Some((step, RowInput::Drawn(row)));
     }
 }
 
@@ -76,9 +71,18 @@ impl Sequences {
     }
 
     /// The token that `step` sampled for a sequence, if that was the sequence's last.
-    pub(super) fn sampled_by(&self, seq: SeqId, step: StepId) -> Option<TokenId> {
+    pub(super) fn sampled_by(&self, seq: SeqId, step: StepId) -> Option<RowInput> {
         let (last, token) = self.states.get(&seq)?.last?;
         (last == step).then_some(token)
+    }
+
+    /// The device drew this token for a sequence in a step.
+    pub(super) fn drew(&mut self, seq: SeqId, step: StepId, token: TokenId) {
+        let last = self.states.get_mut(&seq).and_then(|state| state.last.as_mut());
+        // The step after it may have been begun.
+        if let Some((_, input)) = last.filter(|(last, _)| *last == step) {
+            *input = RowInput::Token(token);
+        }
     }
 
     pub(super) fn take(&mut self, seq: SeqId) -> Option<Box<Sequence>> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tiercel_device::{
     BlockId, SamplingParams, SeqId, SeqSlice, SeqStart, SliceInput, StepBatch, StepId, TokenId,
 };
+use tiercel_gpu::RowInput;
 
 const VOCAB: usize = 8;
 
@@ -67,7 +68,7 @@ fn a_mixed_batch_becomes_rows() {
     ];
     plan.build(&batch(slices), &started(&[1, 2, 3])).expect("valid");
     let forward = plan.forward();
-    assert_eq!(forward.tokens, [5, 1, 2, 3, 6, 7]);
+    assert_eq!(forward.inputs, [5, 1, 2, 3, 6, 7].map(RowInput::Token));
     assert_eq!(forward.sampled, [0, 5]);
     let rows: Vec<_> = forward.seqs.iter().map(|seq| (seq.rows.clone(), seq.first_pos)).collect();
     assert_eq!(rows, [(0..1, 4), (1..4, 0), (4..6, 1)]);
@@ -124,7 +125,7 @@ fn an_unknown_sequence_costs_only_itself() {
     plan.build(&batch(slices), &started(&[1])).expect("the rest is fine");
     let indices: Vec<_> = plan.outputs().iter().map(|output| output.index).collect();
     assert_eq!(indices, [None, None, Some(0)]);
-    assert_eq!(plan.forward().tokens, [1, 2]);
+    assert_eq!(plan.forward().inputs, [1, 2].map(RowInput::Token));
     assert_eq!(plan.forward().sampled, [1]);
 }
 
@@ -142,7 +143,17 @@ fn a_token_is_taken_from_the_step_that_sampled_it_only() {
     };
     let mut plan = Plan::new(limits());
     plan.build(&batch(vec![next(8)]), &sequences).expect("sampled by step 8");
-    assert_eq!(plan.forward().tokens, [6]);
+    assert_eq!(plan.forward().inputs, [RowInput::Token(6)]);
+    // The one after it is drawn on the device.
+    let mut state = sequences.take(SeqId(1)).expect("started");
+    state.draws(StepId(9), 1);
+    sequences.put_back(SeqId(1), state);
+    sequences.drew(SeqId(1), StepId(8), 5);
+    plan.build(&batch(vec![next(9)]), &sequences).expect("drawn by step 9");
+    assert_eq!(plan.forward().inputs, [RowInput::Drawn(1)]);
+    sequences.drew(SeqId(1), StepId(9), 4);
+    plan.build(&batch(vec![next(9)]), &sequences).expect("drawn by step 9");
+    assert_eq!(plan.forward().inputs, [RowInput::Token(4)]);
     let error = plan.build(&batch(vec![next(7)]), &sequences).expect_err("an older step");
     assert_eq!(error, BatchError::NoToken(SeqId(1)));
 }

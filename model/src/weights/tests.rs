@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tiercel_device::{BlockId, TokenId};
 use tiercel_gpu::cpu::{CpuDevice, CpuOptions};
-use tiercel_gpu::{KvType, SeqRows, WeightFormat};
+use tiercel_gpu::{KvType, RowInput, SeqRows, WeightFormat};
 
 fn tiny(family: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/reference/tiny").join(family)
@@ -37,7 +37,8 @@ fn logits(checkpoint: &Checkpoint, tokens: &[TokenId]) -> Vec<f32> {
     let table = (0..8).map(BlockId).collect();
     let seqs = [SeqRows { rows: 0..rows, first_pos: 0, table }];
     let sampled: Vec<usize> = (0..rows).collect();
-    decoder.forward(&mut ops, ForwardBatch { tokens, seqs: &seqs, sampled: &sampled });
+    let inputs: Vec<RowInput> = tokens.iter().copied().map(RowInput::Token).collect();
+    decoder.forward(&mut ops, ForwardBatch { inputs: &inputs, seqs: &seqs, sampled: &sampled });
     decoder.logits(&mut ops, 0..rows).values().to_vec()
 }
 

@@ -8,7 +8,7 @@ use tiercel_device::{
 use tiercel_emulated::{EmulatedCopies, EmulatedDriver};
 use tiercel_gpu::cpu::{CpuCopier, CpuOps};
 use tiercel_gpu::cuda::{CudaCopier, CudaOps};
-use tiercel_gpu::{Ops, SeqRows};
+use tiercel_gpu::{Ops, RowInput, SeqRows};
 use tiercel_model::forward::ForwardBatch;
 use tiercel_model::load::{LoadOptions, Parts, open, open_cuda};
 use tiercel_model::weights::{Checkpoint, ModelFiles};
@@ -81,23 +81,23 @@ impl<O: Ops, C: BlockingCopier> Rig<O, C> {
         wanted: &dyn Fn(usize, usize) -> bool,
     ) -> Vec<Row> {
         let size = self.parts.info.block_size as usize;
-        let (mut tokens, mut seqs, mut rows) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut inputs, mut seqs, mut rows) = (Vec::new(), Vec::new(), Vec::new());
         for (number, (sequence, count)) in sequences.iter_mut().enumerate() {
             let (first, end) = (sequence.done, sequence.done + *count);
             while sequence.table.len() * size < end {
                 sequence.table.push(self.free.pop().expect("a free block"));
             }
-            let start = tokens.len();
-            tokens.extend(&sequence.tokens[first..end]);
+            let start = inputs.len();
+            inputs.extend(sequence.tokens[first..end].iter().copied().map(RowInput::Token));
             for position in (first..end).filter(|&position| wanted(number, position)) {
                 rows.push((number, position, start + position - first));
             }
             let table: Arc<[BlockId]> = sequence.table.clone().into();
-            seqs.push(SeqRows { rows: start..tokens.len(), first_pos: first as u32, table });
+            seqs.push(SeqRows { rows: start..inputs.len(), first_pos: first as u32, table });
             sequence.done = end;
         }
         let sampled: Vec<usize> = rows.iter().map(|&(.., row)| row).collect();
-        let batch = ForwardBatch { tokens: &tokens, seqs: &seqs, sampled: &sampled };
+        let batch = ForwardBatch { inputs: &inputs, seqs: &seqs, sampled: &sampled };
         let Parts { ops, decoder, .. } = &mut self.parts;
         decoder.forward(ops, batch);
         let mut logits = Vec::new();

@@ -3,7 +3,7 @@
 use crate::harness::{some_tokens, tiny};
 use std::sync::Arc;
 use tiercel_device::{
-    BlockId, BlockingRunner, Sampled, SamplingParams, SeqFault, SeqId, SeqSlice, SeqStart,
+    BlockId, QueuedRunner, Sampled, SamplingParams, SeqFault, SeqId, SeqSlice, SeqStart,
     SliceInput, StepBatch, StepError, StepId, TokenId,
 };
 use tiercel_gpu::cpu::CpuOps;

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use tiercel_gpu::cuda::{Context, CudaDriver, KernelCache};
 use tiercel_gpu_check::{
     CheckError, Report, SpeedPlan, check_attention, check_copies, check_models, check_rows,
-    check_sampling, measure_speed,
+    check_sampling, check_steps, measure_speed,
 };
 
 /// Llama 3.1 8B, of random weights.
@@ -61,6 +61,7 @@ fn check(ordinal: u32, quick: bool, report: &mut Report) -> Result<String, Check
     let open = || driver(true);
     part("attention", report, |report| check_attention(&open, report));
     part("sampling", report, |report| check_sampling(&open, report));
+    part("steps", report, |report| check_steps(&open, report));
     part("copies", report, |report| check_copies(&open, 1, report));
     Ok(held.name())
 }

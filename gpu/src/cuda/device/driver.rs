@@ -5,6 +5,7 @@ use super::compile::KernelCache;
 use super::context::{Context, is_lost, lost, words};
 use super::copies::CudaCopies;
 use super::products::{Products, WORKSPACE_BYTES};
+use super::results::Results;
 use super::staging::Staging;
 use crate::cuda::{CudaError, DevicePtr, Driver, KernelShape, Launch, Product, SPAN};
 use cudarc::driver::result::function::set_function_attribute;
@@ -22,6 +23,7 @@ pub struct CudaDriver {
     // In the order of their end: what uses the context before the context.
     products: Products,
     staging: Staging,
+    results: Results,
     stream: CUstream,
     cache: KernelCache,
     modules: Vec<CUmodule>,
@@ -43,6 +45,7 @@ impl CudaDriver {
         let context = Context::open(ordinal)?;
         context.enter()?;
         let staging = Staging::new(&context)?;
+        let results = Results::new(&context)?;
         let workspace = allocate(WORKSPACE_BYTES)?;
         let products = Products::new(workspace, exact)?;
         // Steps go before copies where both want the same units.
@@ -53,6 +56,7 @@ impl CudaDriver {
             context,
             stream,
             staging,
+            results,
             products,
             cache,
             modules: Vec::new(),
@@ -140,6 +144,20 @@ impl Driver for CudaDriver {
     fn download(&mut self, from: DevicePtr, bytes: &mut [u8]) -> Result<(), CudaError> {
         self.context.enter()?;
         self.staging.download(from, bytes, self.stream)
+    }
+
+    fn send_back(&mut self, slot: usize, from: DevicePtr, bytes: usize) -> Result<(), CudaError> {
+        self.context.enter()?;
+        self.results.send(slot, from, bytes, self.stream)
+    }
+
+    fn has_arrived(&mut self, slot: usize) -> bool {
+        self.context.enter().is_err() || self.results.has_arrived(slot)
+    }
+
+    fn receive(&mut self, slot: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
+        self.context.enter()?;
+        self.results.receive(slot, bytes)
     }
 
     fn launch(&mut self, launch: Launch<'_>) -> Result<(), CudaError> {

@@ -1,0 +1,115 @@
+//! Steps of the engine, two of them under way: the tokens must be those of one step at a time.
+
+use crate::CheckError;
+use crate::models::{BLOCK_SIZE, BLOCKS, llama, on_gpu};
+use crate::report::Report;
+use std::sync::Arc;
+use tiercel_device::{
+    BlockId, QueuedRunner, SamplingParams, SeqFault, SeqId, SeqSlice, SeqStart, SliceInput,
+    StepBatch, StepError, StepId, StepOutput, TokenId,
+};
+use tiercel_gpu::cuda::{CudaOps, Driver};
+use tiercel_model::runner::{ModelRunner, RunnerLimits};
+
+const SEQUENCES: u64 = 4;
+const STEPS: u64 = 20;
+const PROMPT: u32 = 9;
+
+type Runner<D> = ModelRunner<CudaOps<D>>;
+
+/// Checks decoding with the next step begun before the one before it has ended, for tokens that the device draws and for
+/// such as the host samples.
+///
+/// # Errors
+/// [`CheckError`] if something could not be run at all.
+pub fn check_steps<D: Driver>(
+    open: &dyn Fn() -> Result<D, CheckError>,
+    report: &mut Report,
+) -> Result<(), CheckError> {
+    let drawn = SamplingParams { temperature: 1.2, seed: 5, ..SamplingParams::default() };
+    let penalised = SamplingParams { frequency_penalty: 1.5, ..drawn.clone() };
+    for (name, params) in
+        [("greedy", SamplingParams::greedy()), ("drawn", drawn), ("by the host", penalised)]
+    {
+        let waited = decode(&mut runner(open)?, &params, false)?;
+        let queued = decode(&mut runner(open)?, &params, true)?;
+        let whole = waited.len() as u64 == SEQUENCES * STEPS;
+        report.holds(&format!("two steps under way, {name}: the same"), whole && waited == queued);
+    }
+    let mut ends = runner(open)?;
+    let faults = ended_meanwhile(&mut ends)?;
+    report.holds("a sequence that ends while its next step is under way", faults == 0);
+    Ok(())
+}
+
+fn runner<D: Driver>(open: &dyn Fn() -> Result<D, CheckError>) -> Result<Runner<D>, CheckError> {
+    let machine = on_gpu(open()?, &llama()?, true)?;
+    let limits = RunnerLimits { block_size: BLOCK_SIZE, device_blocks: BLOCKS, max_sequences: 16 };
+    Ok(ModelRunner::new(machine.ops, machine.decoder, limits))
+}
+
+/// Step number `step` of all sequences, from 1: their prompts, then token by token.
+fn batch(step: u64, params: &SamplingParams) -> StepBatch {
+    let prompt = |seq: u64| -> Arc<[TokenId]> {
+        (0..PROMPT).map(|i| (i * 37 + seq as u32 * 101) % 320).collect()
+    };
+    let start = |seq| SeqStart {
+        seq: SeqId(seq),
+        sampling: Arc::new(SamplingParams { seed: params.seed + seq, ..params.clone() }),
+        prompt: prompt(seq),
+    };
+    let slice = |seq: u64| {
+        let per_sequence = BLOCKS / SEQUENCES as u32;
+        let (first_pos, input) = match step {
+            1 => (0, SliceInput::Known(prompt(seq).iter().copied().collect())),
+            _ => (PROMPT + step as u32 - 2, SliceInput::SampledBy(StepId(step - 1))),
+        };
+        let first = seq as u32 * per_sequence;
+        let table = (first..first + per_sequence).map(BlockId).collect();
+        SeqSlice { seq: SeqId(seq), first_pos, input, table, sample: Some(step as u32 - 1) }
+    };
+    let starts = if step == 1 { (0..SEQUENCES).map(start).collect() } else { Vec::new() };
+    let slices = (0..SEQUENCES).map(slice).collect();
+    StepBatch { id: StepId(step), starts, ends: Vec::new(), slices }
+}
+
+/// All tokens in order, each step waited for before the next is begun or after.
+fn decode<D: Driver>(
+    runner: &mut Runner<D>,
+    params: &SamplingParams,
+    queued: bool,
+) -> Result<Vec<TokenId>, StepError> {
+    let mut tokens = Vec::new();
+    let mut keep = |output: StepOutput| {
+        tokens.extend(
+            output.sampled.into_iter().filter_map(|(_, sampled)| Some(sampled.ok()?.token)),
+        );
+    };
+    for step in 1..=STEPS {
+        runner.begin(&batch(step, params))?;
+        if !queued || step > 1 {
+            keep(runner.end()?);
+        }
+    }
+    if queued {
+        keep(runner.end()?);
+    }
+    Ok(tokens)
+}
+
+/// Ends a sequence with the step after the one that is under way for it; faults of the others.
+fn ended_meanwhile<D: Driver>(runner: &mut Runner<D>) -> Result<usize, StepError> {
+    let params = SamplingParams::greedy();
+    runner.begin(&batch(1, &params))?;
+    runner.begin(&batch(2, &params))?;
+    let mut outputs = vec![runner.end()?];
+    let mut third = batch(3, &params);
+    third.ends.push(SeqId(0));
+    third.slices.remove(0);
+    runner.begin(&third)?;
+    outputs.extend([runner.end()?, runner.end()?]);
+    let faults = |output: StepOutput| -> Vec<SeqFault> {
+        output.sampled.into_iter().filter_map(|(_, sampled)| sampled.err()).collect()
+    };
+    Ok(outputs.into_iter().flat_map(faults).count())
+}

@@ -1,0 +1,86 @@
+//! What steps send back: a few bytes each, in pinned memory, with an event that says when they are there. Nobody waits
+//! for anything that was asked for later.
+#![expect(unsafe_code, reason = "bindings to the CUDA driver")]
+
+use super::context::{Context, lost, words};
+use super::staging::pinned;
+use crate::cuda::{CudaError, DevicePtr, SLOT_BYTES, SLOTS};
+use cudarc::driver::DriverError;
+use cudarc::driver::result::{event, free_host, memcpy_dtoh_async};
+use cudarc::driver::sys::{CUevent, CUevent_flags, CUresult, CUstream};
+
+/// The slots of all steps.
+pub(super) struct Results {
+    context: Context,
+    memory: *mut u8,
+    arrived: [CUevent; SLOTS],
+}
+
+// SAFETY: the memory and the events are this value's own, and used by one thread at a time.
+unsafe impl Send for Results {}
+
+impl Results {
+    pub(super) fn new(context: &Context) -> Result<Results, CudaError> {
+        context.enter()?;
+        let event = || event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING).map_err(lost);
+        let arrived = [event()?, event()?];
+        let memory = pinned(SLOTS * SLOT_BYTES)?;
+        Ok(Results { context: context.clone(), memory, arrived })
+    }
+
+    /// Copies to a slot in stream order, and marks when that is done.
+    pub(super) fn send(
+        &mut self,
+        slot: usize,
+        from: DevicePtr,
+        bytes: usize,
+        stream: CUstream,
+    ) -> Result<(), CudaError> {
+        assert!(slot < SLOTS && bytes <= SLOT_BYTES, "{bytes} bytes for slot {slot}");
+        if bytes > 0 {
+            // SAFETY: the slot is inside the pinned memory, and nobody reads it before the event below: its last content
+            // was received. The source is device memory of the caller.
+            let copied = unsafe {
+                let place = self.memory.add(slot * SLOT_BYTES);
+                let place = std::slice::from_raw_parts_mut(place, bytes);
+                memcpy_dtoh_async(place, from.0, stream)
+            };
+            copied.map_err(|error| CudaError::Copy(words(error)))?;
+        }
+        // SAFETY: event and stream live as long as the driver that owns both.
+        unsafe { event::record(self.arrived[slot], stream) }.map_err(lost)
+    }
+
+    /// Whether what was sent to a slot is there, or never will be.
+    pub(super) fn has_arrived(&self, slot: usize) -> bool {
+        // SAFETY: the event is this value's own.
+        let state = unsafe { event::query(self.arrived[slot]) };
+        !matches!(state, Err(DriverError(CUresult::CUDA_ERROR_NOT_READY)))
+    }
+
+    /// Waits for what was sent to a slot.
+    pub(super) fn receive(&mut self, slot: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
+        assert!(slot < SLOTS && bytes.len() <= SLOT_BYTES, "{} bytes of slot {slot}", bytes.len());
+        // SAFETY: the event is this value's own; after it the GPU writes to the slot no more.
+        unsafe {
+            event::synchronize(self.arrived[slot]).map_err(lost)?;
+            let place = self.memory.add(slot * SLOT_BYTES);
+            bytes.copy_from_slice(std::slice::from_raw_parts(place, bytes.len()));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Results {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: made in `new`, given back once; the driver waits for its stream before it drops this.
+            unsafe {
+                let _ = free_host(self.memory.cast());
+                for arrived in self.arrived {
+                    let _ = event::destroy(arrived);
+                }
+            }
+        }
+    }
+}
