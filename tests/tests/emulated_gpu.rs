@@ -1,0 +1,165 @@
+//! The production engine on an emulated GPU, two steps in flight, memory short, blocks copied out and in by threads of
+//! their own: with `device.exact` no token changes.
+#![allow(clippy::unwrap_used, reason = "tests state what must hold")]
+
+use std::cell::Cell;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use tiercel_actors::trace::{Event, Record};
+use tiercel_actors::{Engine, EngineHandle, Request, StreamEvent, TokenStream};
+use tiercel_config::{EngineSettings, Policy, PreemptionMode, SloTargets};
+use tiercel_device::{
+    Clock, CopyThread, Device, DeviceProfile, SamplingParams, StepThread, Tier, Timestamp, TokenId,
+};
+use tiercel_emulated::EmulatedDriver;
+use tiercel_model::load::{KvCapacity, LoadOptions, open_cuda};
+use tiercel_model::weights::{Checkpoint, ModelFiles};
+use tiercel_policy::blocks::Salt;
+
+const OUTPUT: u32 = 30;
+const PROMPT: u32 = 20;
+/// Blocks of 16 for about two of the requests.
+const TIGHT: u32 = 7;
+const ROOMY: u32 = 64;
+
+/// Counts steps that were submitted while another was in flight.
+#[derive(Default)]
+struct Overlaps {
+    in_flight: Cell<u32>,
+    overlapping: Cell<u32>,
+}
+
+impl Record for Overlaps {
+    fn record(&self, _: Timestamp, event: &Event) {
+        match event {
+            Event::StepSubmitted { .. } => {
+                self.overlapping.set(self.overlapping.get() + self.in_flight.get());
+                self.in_flight.set(self.in_flight.get() + 1);
+            }
+            Event::StepEnded { ok, .. } => {
+                assert!(ok, "a step failed");
+                self.in_flight.set(self.in_flight.get() - 1);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn device(blocks: u32) -> Device {
+    let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("reference/tiny/llama3");
+    let checkpoint = Checkpoint::open(&ModelFiles::HfDir(tiny)).unwrap();
+    let options = LoadOptions {
+        kv_capacity: KvCapacity::Blocks(blocks),
+        block_size: 16,
+        host_bytes: 1 << 20,
+        max_num_seqs: 8,
+        max_num_batched_tokens: 64,
+        max_sequences: 32,
+        max_model_len: 64,
+        ..LoadOptions::default()
+    };
+    let driver = EmulatedDriver::new(600 << 20);
+    let parts = open_cuda(driver, (0.9, true), &checkpoint, &options, &mut |_| {}).unwrap();
+    let info = parts.info.clone();
+    assert_eq!(info.max_steps_in_flight, 2);
+    let (runner, copier) = parts.into_runner(options.max_sequences);
+    let profile = DeviceProfile {
+        step_base_us: 20_000.0,
+        decode_token_us: 2_000.0,
+        prefill_token_us: 2_000.0,
+        kv_token_us: 0.0,
+        prefill_context_us: 0.0,
+        link_bytes_per_s: 1e9,
+    };
+    Device {
+        runner: Box::new(StepThread::start(2, runner).unwrap()),
+        copier: Box::new(CopyThread::start(64, copier).unwrap()),
+        info,
+        profile,
+    }
+}
+
+fn engine(blocks: u32, steps_in_flight: u32, overlaps: &Rc<Overlaps>) -> EngineHandle {
+    let mut settings = EngineSettings::default();
+    settings.use_policy(Policy::PriorityPreempt);
+    settings.shedding = Policy::Fcfs.preset().shedding;
+    settings.preemption.mode = PreemptionMode::Swap;
+    settings.prefix_cache.enabled = false;
+    settings.scheduler.max_num_seqs = 8;
+    settings.scheduler.max_num_batched_tokens = 64;
+    settings.scheduler.steps_in_flight = steps_in_flight;
+    settings.check().unwrap();
+    let engine = Engine { settings, device: device(blocks), clock: Clock::wall() };
+    engine.start_recorded_here(Some(Rc::clone(overlaps) as Rc<dyn Record>))
+}
+
+/// Greedy, drawn on the device, and sampled by the host, in turn.
+fn request(number: u32, tier: Tier) -> Request {
+    let drawn = SamplingParams { temperature: 1.1, seed: number.into(), ..SamplingParams::default() };
+    let sampling = match number % 3 {
+        0 => SamplingParams::greedy(),
+        1 => drawn,
+        _ => SamplingParams { presence_penalty: 1.0, ..drawn },
+    };
+    Request {
+        tier,
+        priority: 0,
+        salt: Salt([0; 16]),
+        prompt: (0..PROMPT).map(|i| (i * i * 7 + number * 31) % 300).collect(),
+        max_tokens: OUTPUT,
+        stop_tokens: Arc::from([]),
+        sampling: Arc::new(sampling),
+        targets: SloTargets::default(),
+        returning: false,
+    }
+}
+
+/// The tokens, after those already read, and how often it was preempted.
+async fn finish(mut stream: TokenStream, mut tokens: Vec<TokenId>) -> (Vec<TokenId>, u32) {
+    loop {
+        match stream.next().await.unwrap() {
+            StreamEvent::Token { token, .. } => tokens.push(token),
+            StreamEvent::Finished { usage, .. } => return (tokens, usage.preemptions),
+            StreamEvent::Failed(fault) => panic!("{fault}"),
+        }
+    }
+}
+
+#[actix_rt::test]
+async fn two_steps_in_flight_and_preemption_show_in_no_token() {
+    let (one, two) = (Rc::new(Overlaps::default()), Rc::new(Overlaps::default()));
+    let alone = engine(ROOMY, 1, &one);
+    let mut expected = Vec::new();
+    for number in 0..6 {
+        let stream = alone.submit(request(number, Tier::Standard)).await.unwrap();
+        expected.push(finish(stream, Vec::new()).await);
+    }
+    alone.drain(1_000).await;
+    assert_eq!(one.overlapping.get(), 0);
+
+    let crowded = engine(TIGHT, 2, &two);
+    let mut readers = Vec::new();
+    for number in 0..6 {
+        // The later ones take blocks from the earlier ones.
+        let tier = if number < 3 { Tier::Background } else { Tier::Premium };
+        let mut stream = crowded.submit(request(number, tier)).await.unwrap();
+        let mut tokens = Vec::new();
+        if number == 0 {
+            let Some(StreamEvent::Token { token, .. }) = stream.next().await else {
+                panic!("a first token")
+            };
+            tokens.push(token);
+        }
+        readers.push(actix_rt::spawn(finish(stream, tokens)));
+    }
+    let mut preemptions = 0;
+    for (reader, (tokens, _)) in readers.into_iter().zip(&expected) {
+        let found = reader.await.unwrap();
+        assert_eq!(&found.0, tokens);
+        preemptions += found.1;
+    }
+    crowded.drain(1_000).await;
+    assert!(preemptions > 0, "memory was not short");
+    assert!(two.overlapping.get() > 5, "{} steps followed at once", two.overlapping.get());
+}
