@@ -96,7 +96,8 @@ fn engine(blocks: u32, steps_in_flight: u32, overlaps: &Rc<Overlaps>) -> EngineH
 
 /// Greedy, drawn on the device, and sampled by the host, in turn.
 fn request(number: u32, tier: Tier) -> Request {
-    let drawn = SamplingParams { temperature: 1.1, seed: number.into(), ..SamplingParams::default() };
+    let drawn =
+        SamplingParams { temperature: 1.1, seed: number.into(), ..SamplingParams::default() };
     let sampling = match number % 3 {
         0 => SamplingParams::greedy(),
         1 => drawn,

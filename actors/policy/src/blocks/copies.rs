@@ -8,7 +8,8 @@ use tiercel_device::{CopyBatch, CopyDirection, CopyId, SeqId};
 
 impl BlockStore {
     /// Copies that may start now: every step that names their blocks has completed, and the bound on
-    /// blocks in transit allows them. In order per direction; the directions take turns.
+    /// blocks in transit allows them. In order per direction; the directions take turns. Copies ahead of need go one
+    /// batch at a time, while nobody waits for any.
     pub fn take_copies(&mut self) -> Vec<CopyBatch> {
         let room = self.config.max_copy_blocks_in_transit.max(1);
         let largest_batch = self.config.max_copy_blocks_per_batch.max(1);

@@ -185,8 +185,7 @@ impl BlockStore {
         let mut sequence = self.opened(seq, &hits, hashes, &[], phase);
         for hit in &hits {
             if let Hit::Incoming(_, job) = hit {
-                let transfer = self.transfers.jobs.get_mut(job).expect("it was found just now");
-                transfer.waiters.push(seq);
+                self.transfers.wait_for(*job, seq);
                 sequence.waits.push(*job);
             }
         }

@@ -97,8 +97,7 @@ impl BlockStore {
             };
             pins.push(Pin { depth, host });
             if let Some(job) = job {
-                let job_waiters = self.transfers.jobs.get_mut(&job).map(|job| &mut job.waiters);
-                job_waiters.expect("it was found or queued just now").push(seq);
+                self.transfers.wait_for(job, seq);
                 sequence.waits.push(job);
             }
         }

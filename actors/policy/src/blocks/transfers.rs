@@ -1,10 +1,11 @@
 //! Copies between the tiers: queued in order per direction, started when their fence has passed and
-//! there is room in transit, shared by all sequences that wait for the same content.
+//! there is room in transit, shared by all sequences that wait for the same content. Copies ahead of need
+//! have a queue of their own and yield: one batch of them at a time, and only while nobody waits for a copy.
 
 use super::BlockHash;
 use super::hash::ByName;
 use super::pool::Name;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tiercel_device::{
     BlockId, CopyBatch, CopyDirection, CopyId, CopyPair, HostBlockId, SeqId, StepId,
 };
@@ -34,7 +35,7 @@ pub(super) struct Transfer {
 #[derive(Debug)]
 pub(super) struct Transfers {
     pub(super) jobs: BTreeMap<u64, Transfer>,
-    queues: [VecDeque<u64>; 2],
+    queues: [VecDeque<u64>; 3],
     pub(super) by_name: ByName<u64>,
     pub(super) batches: BTreeMap<CopyId, Vec<u64>>,
     started: u32,
@@ -43,6 +44,9 @@ pub(super) struct Transfers {
     /// Whose turn it is, so that neither direction starves the other of room in transit.
     turn: CopyDirection,
 }
+
+/// The queue of copies ahead of need.
+const AHEAD: usize = 2;
 
 fn queue_of(direction: CopyDirection) -> usize {
     match direction {
@@ -63,7 +67,7 @@ impl Transfers {
     pub(super) fn new() -> Transfers {
         Transfers {
             jobs: BTreeMap::new(),
-            queues: [VecDeque::new(), VecDeque::new()],
+            queues: Default::default(),
             by_name: ByName::default(),
             batches: BTreeMap::new(),
             started: 0,
@@ -98,9 +102,21 @@ impl Transfers {
         self.next_job += 1;
         let id = self.next_job;
         self.by_name.insert(transfer.name.hash, id);
-        self.queues[queue_of(transfer.direction)].push_back(id);
+        let queue = if transfer.ahead_of_need { AHEAD } else { queue_of(transfer.direction) };
+        self.queues[queue].push_back(id);
         self.jobs.insert(id, transfer);
         id
+    }
+
+    /// `seq` waits for a copy, which may have been ahead of need until now.
+    pub(super) fn wait_for(&mut self, id: u64, seq: SeqId) {
+        let job = self.jobs.get_mut(&id).expect("it was found or queued just now");
+        job.waiters.push(seq);
+        let queue = queue_of(job.direction);
+        if let Some(at) = self.queues[AHEAD].iter().position(|ahead| *ahead == id) {
+            self.queues[AHEAD].remove(at);
+            self.queues[queue].push_back(id);
+        }
     }
 
     /// `seq` no longer waits for these copies. Returns those that nobody waits for and that had not
@@ -135,7 +151,7 @@ impl Transfers {
         let mut dry = 0;
         while dry < 2 && self.started < room {
             let most = largest_batch.min(room - self.started);
-            match self.next_batch(self.turn, completed, most) {
+            match self.next_batch(queue_of(self.turn), completed, most) {
                 Some(batch) => {
                     batches.push(batch);
                     dry = 0;
@@ -144,17 +160,17 @@ impl Transfers {
             }
             self.turn = other(self.turn);
         }
+        let needed = [CopyDirection::Out, CopyDirection::In].map(queue_of);
+        if self.started == 0 && needed.iter().all(|queue| self.queues[*queue].is_empty()) {
+            batches.extend(self.next_batch(AHEAD, completed, largest_batch.min(room)));
+        }
         batches
     }
 
-    fn next_batch(
-        &mut self,
-        direction: CopyDirection,
-        completed: StepId,
-        most: u32,
-    ) -> Option<CopyBatch> {
-        let queue = &mut self.queues[queue_of(direction)];
+    fn next_batch(&mut self, queue: usize, completed: StepId, most: u32) -> Option<CopyBatch> {
+        let queue = &mut self.queues[queue];
         let (mut ids, mut pairs) = (Vec::new(), Vec::new());
+        let mut direction = CopyDirection::Out;
         while let Some(&id) = queue.front()
             && (ids.len() as u32) < most
         {
@@ -163,6 +179,7 @@ impl Transfers {
                 break;
             }
             job.started = true;
+            direction = job.direction;
             pairs.push(CopyPair { device: BlockId(job.device), host: HostBlockId(job.host) });
             ids.push(id);
             queue.pop_front();
@@ -190,16 +207,17 @@ impl Transfers {
         Some(job)
     }
 
-    /// Whether the queues hold exactly the copies that have not started.
+    /// Whether the queues hold exactly the copies that have not started, each where it belongs.
     pub(super) fn queues_agree(&self) -> bool {
-        let waiting = |direction: CopyDirection| {
-            self.jobs
-                .iter()
-                .filter(move |(_, job)| !job.started && job.direction == direction)
-                .map(|(id, _)| *id)
+        let queued = self.queues.iter().flatten().collect::<BTreeSet<_>>();
+        let waiting = self.jobs.iter().filter(|(_, job)| !job.started).map(|(id, _)| id);
+        let belongs = |(queue, ids): (usize, &VecDeque<u64>)| {
+            ids.iter().filter_map(|id| self.jobs.get(id)).all(|job| match queue {
+                AHEAD => job.ahead_of_need && job.waiters.is_empty(),
+                _ => queue == queue_of(job.direction),
+            })
         };
-        [CopyDirection::Out, CopyDirection::In]
-            .into_iter()
-            .all(|way| waiting(way).eq(self.queues[queue_of(way)].iter().copied()))
+        let count: usize = self.queues.iter().map(VecDeque::len).sum();
+        queued.len() == count && waiting.eq(queued) && self.queues.iter().enumerate().all(belongs)
     }
 }

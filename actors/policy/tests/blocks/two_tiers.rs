@@ -1,7 +1,7 @@
 //! Prefix hits, copies out and in, pins, fences.
 
 use crate::scene::{Scene, covers, grow, names, only, open, ticket, victim};
-use tiercel_device::{CopyDirection, SeqId, StepId};
+use tiercel_device::{CopyBatch, CopyDirection, SeqId, StepId};
 use tiercel_policy::{GrantOutcome, PreemptOutcome, StepRequest, StoreEvent};
 
 #[test]
@@ -309,6 +309,30 @@ fn blocks_copied_ahead_of_need_are_dropped_at_once() {
     );
     let events = scene.store.copy_done(copies[0].id, true);
     assert!(matches!(events[..], [StoreEvent::PreemptCopied { failed: 0, .. }]), "{events:?}");
+    scene.store.check().unwrap();
+}
+
+#[test]
+fn copies_ahead_of_need_go_one_batch_at_a_time_and_yield_to_those_that_somebody_waits_for() {
+    let mut scene = Scene::bounded(12, 12, 4, 2);
+    scene.running(1, 1, 6);
+    scene.running(2, 2, 2);
+    let ahead = StepRequest { victims: vec![victim(1, true)], mirror: 6, ..Default::default() };
+    scene.request(ahead);
+    let first = scene.store.take_copies();
+    let blocks = |batches: &[CopyBatch]| batches.iter().map(|b| b.pairs.len()).collect::<Vec<_>>();
+    assert_eq!(blocks(&first), [2], "although four have room in transit");
+    scene.store.prepare_preempt(victim(2, true)).unwrap();
+    let needed = scene.store.take_copies();
+    assert_eq!(blocks(&needed), [2]);
+    scene.store.copy_done(first[0].id, true);
+    assert!(scene.store.take_copies().is_empty(), "somebody waits");
+    scene.store.copy_done(needed[0].id, true);
+    let second = scene.store.take_copies();
+    assert_eq!(blocks(&second), [2]);
+    // Two are left; who waits for them does not wait behind copies that nobody waits for.
+    scene.store.prepare_preempt(victim(1, true)).unwrap();
+    assert_eq!(blocks(&scene.store.take_copies()), [2]);
     scene.store.check().unwrap();
 }
 
