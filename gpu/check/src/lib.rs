@@ -9,6 +9,7 @@
 //! | `steps` | two steps under way against one at a time |
 //! | `copies` | blocks through the host tier and back |
 //! | `speed` | decode and prefill, and decode while blocks are copied |
+//! | `pace` | decode as the engine runs it, two steps under way |
 //! | `pair`, `report` | the same inputs on both devices; what was found |
 //!
 //! Everything is generic over the driver: `src/bin/gpu-check.rs` runs it on a GPU, the tests on the emulator, so that the
@@ -17,6 +18,7 @@
 mod attention;
 mod copies;
 mod models;
+mod pace;
 mod pair;
 mod report;
 mod rows;

@@ -1,6 +1,7 @@
 //! How fast: decode and prefill of a model's shape against the GPU's own ceilings, and decode while blocks are copied.
 
 use crate::CheckError;
+use crate::pace::{self, Pace, measure_pace};
 use crate::report::Report;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,9 +10,10 @@ use tiercel_device::{
     HostBlockId,
 };
 use tiercel_gpu::cuda::{CudaCopier, CudaKv, CudaOps, CudaOptions, DevicePtr, Driver};
-use tiercel_gpu::{MatrixPart, Ops, RowInput, SeqRows, SourceType, TensorUse, WeightFormat};
+use tiercel_gpu::{Draw, MatrixPart, Ops, RowInput, SeqRows, SourceType, TensorUse, WeightFormat};
 use tiercel_model::arch::ModelConfig;
 use tiercel_model::forward::{Decoder, DecoderLimits, ForwardBatch};
+use tiercel_model::runner::{ModelRunner, RunnerLimits};
 use tiercel_model::weights::Weights;
 
 /// What is measured.
@@ -35,10 +37,22 @@ pub struct SpeedPlan {
     pub judged: bool,
 }
 
+impl SpeedPlan {
+    /// The decode that is looked at as the engine runs it: the first of as many as 64 sequences, or the last.
+    fn pace(&self) -> Option<Pace> {
+        let many = self.decodes.iter().find(|(seqs, _)| *seqs >= 64).or(self.decodes.last());
+        many.map(|&(seqs, context)| Pace { seqs, context, block_size: 16, steps: self.repeats })
+    }
+}
+
+/// Steps that are asked for at once, to see what the device takes without a host.
+const AT_ONCE: usize = 8;
 /// Most of a step that copies may add at the median, percent.
 const MOST_ADDED: f64 = 5.0;
 /// Share of the memory's rate that is aimed at for decodes of up to 16, percent.
 const DECODE_AIM: f64 = 80.0;
+
+const GREEDY: Draw = Draw { row: 0, temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, at: 0.0 };
 
 /// What the device can do.
 #[derive(Debug, Clone, Copy)]
@@ -73,7 +87,8 @@ pub fn measure_speed<D: Driver>(
     bench.prefills(plan, ceilings, report)?;
     let blocks = (plan.copied_bytes / kv.block_bytes()).max(1) as u32;
     let copier = CudaCopier::new(copies, kv, blocks);
-    bench.beside_copies(plan, copier, blocks, report)
+    bench.beside_copies(plan, copier, blocks, report)?;
+    bench.pace(plan, report)
 }
 
 /// Room for every step, and for the copies behind it.
@@ -91,6 +106,7 @@ fn kv<D: Driver>(
         head_dim: config.head_dim,
     };
     let decodes = plan.decodes.iter().map(|(seqs, context)| seqs * (context / 16 + 1)).max();
+    let decodes = decodes.max(plan.pace().map(pace::blocks));
     let prefills = plan.prefills.iter().map(|tokens| tokens / 16 + 1).max();
     let copied = plan.copied_bytes.div_ceil(kv.block_bytes());
     kv.blocks = (decodes.max(prefills).unwrap_or(1) + copied) as u32;
@@ -149,7 +165,9 @@ impl<D: Driver> Bench<D> {
         let weights = Weights::random(&mut ops, &config, WeightFormat::Auto, 3)?;
         let most_seqs = plan.decodes.iter().map(|(seqs, _)| *seqs).max().unwrap_or(1);
         let most_tokens = plan.prefills.iter().copied().max().unwrap_or(1).max(most_seqs);
-        let longest = plan.decodes.iter().map(|(_, context)| context + 1).max().unwrap_or(1);
+        // The engine's runner goes on for some steps.
+        let further = 2 * plan.repeats + 3;
+        let longest = plan.decodes.iter().map(|(_, context)| context + further).max().unwrap_or(1);
         let limits = DecoderLimits {
             max_batched_tokens: most_tokens,
             max_sampled_rows: most_seqs,
@@ -159,13 +177,13 @@ impl<D: Driver> Bench<D> {
         Ok(Bench { ops, decoder, config, kv })
     }
 
-    /// A step of `seqs` sequences with `tokens` tokens each after `context`; its median, us. Logits are computed, and not
-    /// sampled.
-    fn step_us(
-        &mut self,
-        (seqs, context, tokens): (usize, usize, usize),
-        repeats: usize,
-    ) -> Result<f64, CheckError> {
+    /// Inputs, rows and sampled rows of `seqs` sequences with `tokens` tokens each after `context`.
+    fn decode_batch(
+        &self,
+        seqs: usize,
+        context: usize,
+        tokens: usize,
+    ) -> (Vec<RowInput>, Vec<SeqRows>, Vec<usize>) {
         let blocks = (context + tokens).div_ceil(self.kv.block_size) as u32;
         let vocab = self.config.vocab_size as u32;
         let input = |i| RowInput::Token(i * 7919 % vocab);
@@ -179,6 +197,17 @@ impl<D: Driver> Bench<D> {
             })
             .collect();
         let sampled: Vec<usize> = rows.iter().map(|seq| seq.rows.end - 1).collect();
+        (inputs, rows, sampled)
+    }
+
+    /// A step of `seqs` sequences with `tokens` tokens each after `context`; its median, us. Logits are computed, and not
+    /// sampled.
+    fn step_us(
+        &mut self,
+        (seqs, context, tokens): (usize, usize, usize),
+        repeats: usize,
+    ) -> Result<f64, CheckError> {
+        let (inputs, rows, sampled) = self.decode_batch(seqs, context, tokens);
         let Bench { ops, decoder, .. } = self;
         median_us(repeats, || {
             let batch = ForwardBatch { inputs: &inputs, seqs: &rows, sampled: &sampled };
@@ -188,6 +217,41 @@ impl<D: Driver> Bench<D> {
             }
             Ok(ops.finish().map(drop)?)
         })
+    }
+
+    /// The same, sampled, with several asked for at once: one of them, us.
+    fn device_us(&mut self, pace: Pace) -> Result<f64, CheckError> {
+        let (inputs, rows, sampled) = self.decode_batch(pace.seqs, pace.context, 1);
+        let vocab = self.config.vocab_size;
+        let Bench { ops, decoder, .. } = self;
+        let all_us = median_us(pace.steps.div_ceil(AT_ONCE), || {
+            for _ in 0..AT_ONCE {
+                let batch = ForwardBatch { inputs: &inputs, seqs: &rows, sampled: &sampled };
+                decoder.forward(ops, batch);
+                for chunk in decoder.logit_chunks() {
+                    let greedy = |row| Draw { row, ..GREEDY };
+                    let draws: Vec<Draw> = (0..chunk.len()).map(greedy).collect();
+                    let first = chunk.start;
+                    let logits = decoder.logits(ops, chunk);
+                    ops.draw_rows(logits, vocab, first, &draws);
+                }
+            }
+            Ok(ops.finish().map(drop)?)
+        })?;
+        Ok(all_us / AT_ONCE as f64)
+    }
+
+    /// Decodes as the engine runs them: sampled, waited for or not.
+    fn pace(mut self, plan: &SpeedPlan, report: &mut Report) -> Result<(), CheckError> {
+        let Some(pace) = plan.pace() else { return Ok(()) };
+        let device_us = self.device_us(pace)?;
+        let limits = RunnerLimits {
+            block_size: self.kv.block_size,
+            device_blocks: self.kv.blocks,
+            max_sequences: pace.seqs,
+        };
+        let mut runner = ModelRunner::new(self.ops, self.decoder, limits);
+        measure_pace(&mut runner, pace, device_us, plan.judged, report)
     }
 
     /// Bytes of weights that a step reads.

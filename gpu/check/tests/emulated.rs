@@ -79,5 +79,5 @@ fn speed() {
     };
     let mut report = Report::default();
     measure_speed(&open, &plan, &mut report).unwrap();
-    assert_met(&report, 2 + 2 * 2 + 1 + 2);
+    assert_met(&report, 2 + 2 * 2 + 1 + 2 + 5);
 }

@@ -1,0 +1,126 @@
+//! How much of a decode step the host takes, and what two steps under way save of it.
+
+use crate::CheckError;
+use crate::report::Report;
+use std::sync::Arc;
+use tiercel_device::{
+    BlockId, Clock, QueuedRunner, SamplingParams, SeqId, SeqSlice, SeqStart, SliceInput, StepBatch,
+    StepId,
+};
+use tiercel_gpu::Ops;
+use tiercel_model::runner::ModelRunner;
+
+/// Most by which a step may be longer than what the device has to do in it, where the next is under way, percent.
+const MOST_GAPS: f64 = 3.0;
+
+/// Decodes of so many sequences after so much context, sampled on the device.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    pub(crate) seqs: usize,
+    pub(crate) context: usize,
+    pub(crate) block_size: usize,
+    pub(crate) steps: usize,
+}
+
+/// What a number of steps took.
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    /// A step, from one end to the next, us.
+    step_us: f64,
+    /// The host's part of it: asking for all that is to be done, us.
+    begin_us: f64,
+}
+
+/// Measures steps that are waited for, and steps that are begun while the one before is under way. Of many that were
+/// asked for at once, one took the device `device_us`.
+pub(crate) fn measure_pace<O: Ops + 'static>(
+    runner: &mut ModelRunner<O>,
+    pace: Pace,
+    device_us: f64,
+    judged: bool,
+    report: &mut Report,
+) -> Result<(), CheckError> {
+    start(runner, pace)?;
+    let what = format!("decode of {}, sampled", pace.seqs);
+    let waited = steps(runner, pace, 2, false)?;
+    let queued = steps(runner, pace, 3 + pace.steps as u64, true)?;
+    let ms = |us: f64| format!("{:.2} ms", us / 1e3);
+    report.measured(&format!("{what}, many at once"), ms(device_us));
+    report.measured(&format!("{what}, each waited for"), ms(waited.step_us));
+    report.measured(&format!("{what}, two under way"), ms(queued.step_us));
+    report.measured(&format!("{what}: what the host takes of it"), ms(queued.begin_us));
+    let gaps = 100.0 * (queued.step_us / device_us - 1.0);
+    let what = format!("{what}, two under way: longer than the device's work by");
+    match judged {
+        true => report.at_most(&what, gaps, MOST_GAPS, "%"),
+        false => report.measured(&what, format!("{gaps:.1} %")),
+    }
+    Ok(())
+}
+
+/// Step 1: the last token of each context, whose keys and values are whatever is in memory.
+fn start<O: Ops + 'static>(runner: &mut ModelRunner<O>, pace: Pace) -> Result<(), CheckError> {
+    let mut batch = step(1, 0, pace);
+    batch.starts = (0..pace.seqs as u64)
+        .map(|seq| SeqStart {
+            seq: SeqId(seq),
+            sampling: Arc::new(SamplingParams::greedy()),
+            prompt: Arc::from([1]),
+        })
+        .collect();
+    for slice in &mut batch.slices {
+        slice.input = SliceInput::Known([1].into_iter().collect());
+    }
+    runner.run(&batch)?;
+    Ok(())
+}
+
+/// Step `id` writes position `context + ahead` of each sequence, from the tokens of the step before.
+fn step(id: u64, ahead: usize, pace: Pace) -> StepBatch {
+    let blocks = (pace.context + 2 * pace.steps + 3).div_ceil(pace.block_size) as u32;
+    let slice = |seq: usize| SeqSlice {
+        seq: SeqId(seq as u64),
+        first_pos: (pace.context + ahead) as u32,
+        input: SliceInput::SampledBy(StepId(id - 1)),
+        table: (seq as u32 * blocks..(seq as u32 + 1) * blocks).map(BlockId).collect(),
+        sample: Some(ahead as u32),
+    };
+    let slices = (0..pace.seqs).map(slice).collect();
+    StepBatch { id: StepId(id), starts: Vec::new(), ends: Vec::new(), slices }
+}
+
+/// Blocks that these decodes use.
+pub(crate) fn blocks(pace: Pace) -> usize {
+    pace.seqs * (pace.context + 2 * pace.steps + 3).div_ceil(pace.block_size)
+}
+
+fn steps<O: Ops + 'static>(
+    runner: &mut ModelRunner<O>,
+    pace: Pace,
+    first: u64,
+    queued: bool,
+) -> Result<Taken, CheckError> {
+    let batches: Vec<StepBatch> = (0..=pace.steps as u64)
+        .map(|number| step(first + number, (first + number) as usize - 1, pace))
+        .collect();
+    let clock = Clock::wall();
+    // The first is not counted.
+    let (mut begin_us, mut start) = (0, clock.now());
+    for (number, batch) in batches.iter().enumerate() {
+        let begins = clock.now();
+        runner.begin(batch)?;
+        begin_us += clock.now().since_us(begins);
+        if !queued || number > 0 {
+            runner.end()?;
+        }
+        if number == 0 {
+            (begin_us, start) = (0, clock.now());
+        }
+    }
+    if queued {
+        runner.end()?;
+    }
+    let steps = pace.steps.max(1) as f64;
+    let step_us = clock.now().since_us(start).max(1) as f64 / steps;
+    Ok(Taken { step_us, begin_us: begin_us as f64 / steps })
+}
