@@ -5,6 +5,7 @@
 //! | `rows` | embedding, norms, activation function, products |
 //! | `attention` | attention over shapes, ragged lengths, windows, chunk boundaries, scattered blocks |
 //! | `models` | logits of every family on random weights; identity under chunks and batches |
+//! | `reference` | logits and greedy tokens of checkpoints that transformers has run |
 //! | `sampling` | tokens drawn on the device against the host's sampler |
 //! | `steps` | two steps under way against one at a time |
 //! | `copies` | blocks through the host tier and back |
@@ -20,6 +21,7 @@ mod copies;
 mod models;
 mod pace;
 mod pair;
+mod reference;
 mod report;
 mod rows;
 mod sampling;
@@ -29,6 +31,7 @@ mod steps;
 pub use attention::check_attention;
 pub use copies::check_copies;
 pub use models::check_models;
+pub use reference::check_reference;
 pub use report::Report;
 pub use rows::check_rows;
 pub use sampling::check_sampling;
@@ -40,6 +43,7 @@ use tiercel_gpu::OpError;
 use tiercel_gpu::cpu::CpuError;
 use tiercel_gpu::cuda::CudaError;
 use tiercel_model::arch::ConfigError;
+use tiercel_model::weights::WeightError;
 
 /// Why a check could not be carried out.
 #[derive(Debug, thiserror::Error)]
@@ -57,4 +61,8 @@ pub enum CheckError {
     Cpu(#[from] CpuError),
     #[error(transparent)]
     Config(#[from] ConfigError),
+    #[error(transparent)]
+    Weights(#[from] WeightError),
+    #[error("{0}")]
+    Reference(String),
 }

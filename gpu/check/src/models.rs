@@ -118,7 +118,7 @@ fn bits(rows: &[Vec<f32>]) -> Vec<u32> {
 }
 
 /// Whether our most likely token is theirs, or theirs finds it about as likely.
-fn best_is_near(ours: &[f32], theirs: &[f32]) -> bool {
+pub(crate) fn best_is_near(ours: &[f32], theirs: &[f32]) -> bool {
     let best = (0..ours.len()).max_by(|a, b| ours[*a].total_cmp(&ours[*b])).unwrap_or(0);
     let most = theirs.iter().copied().fold(f32::MIN, f32::max);
     let spread = most - theirs.iter().copied().fold(f32::MAX, f32::min);
@@ -140,13 +140,27 @@ fn on_cpu(config: &ModelConfig) -> Result<Machine<tiercel_gpu::cpu::CpuOps>, Che
         kv_heads: config.kv_heads,
         head_dim: config.head_dim,
     };
-    Machine::new(CpuDevice::open(options)?.0, config, WeightFormat::F32)
+    Machine::new(CpuDevice::open(options)?.0, config, |ops| {
+        Ok(Weights::random(ops, config, WeightFormat::F32, SEED)?)
+    })
 }
 
 pub(crate) fn on_gpu<D: Driver>(
+    driver: D,
+    config: &ModelConfig,
+    exact: bool,
+) -> Result<Machine<CudaOps<D>>, CheckError> {
+    machine(driver, config, exact, |ops| {
+        Ok(Weights::random(ops, config, WeightFormat::Auto, SEED)?)
+    })
+}
+
+/// A model on a GPU with weights from anywhere.
+pub(crate) fn machine<D: Driver>(
     mut driver: D,
     config: &ModelConfig,
     exact: bool,
+    weights: impl FnOnce(&mut CudaOps<D>) -> Result<Weights<CudaOps<D>>, CheckError>,
 ) -> Result<Machine<CudaOps<D>>, CheckError> {
     let mut kv = CudaKv {
         at: DevicePtr::default(),
@@ -159,12 +173,16 @@ pub(crate) fn on_gpu<D: Driver>(
     kv.at = driver.allocate(BLOCKS as usize * kv.block_bytes())?;
     let options = CudaOptions { exact, threads: 2 };
     let ops = CudaOps::new(driver, kv, config.heads / config.kv_heads, options)?;
-    Machine::new(ops, config, WeightFormat::Auto)
+    Machine::new(ops, config, weights)
 }
 
 impl<O: Ops> Machine<O> {
-    fn new(mut ops: O, config: &ModelConfig, format: WeightFormat) -> Result<Self, CheckError> {
-        let weights = Weights::random(&mut ops, config, format, SEED)?;
+    fn new(
+        mut ops: O,
+        config: &ModelConfig,
+        weights: impl FnOnce(&mut O) -> Result<Weights<O>, CheckError>,
+    ) -> Result<Self, CheckError> {
+        let weights = weights(&mut ops)?;
         let decoder = Decoder::new(&mut ops, config.clone(), weights, limits())?;
         Ok(Machine { ops, decoder })
     }
@@ -187,6 +205,13 @@ impl<O: Ops> Machine<O> {
             logits.extend(self.step(&mut all, *own, *other)?);
         }
         Ok(logits)
+    }
+
+    /// The logits after each token of a prompt.
+    pub(crate) fn logits_of(&mut self, tokens: &[TokenId]) -> Result<Vec<Vec<f32>>, CheckError> {
+        let table = (0..BLOCKS).map(BlockId).collect();
+        let mut all = [Sequence { tokens: tokens.to_vec(), done: 0, table }];
+        self.step(&mut all, tokens.len(), 0)
     }
 
     fn step(

@@ -1,10 +1,11 @@
 //! All checks on the emulator: the kernels as far as a host can tell, and the checks themselves.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
+use std::path::Path;
 use tiercel_emulated::EmulatedDriver;
 use tiercel_gpu_check::{
-    CheckError, Report, SpeedPlan, check_attention, check_copies, check_models, check_rows,
-    check_sampling, check_steps, measure_speed,
+    CheckError, Report, SpeedPlan, check_attention, check_copies, check_models, check_reference,
+    check_rows, check_sampling, check_steps, measure_speed,
 };
 
 const MEMORY_BYTES: usize = 1 << 30;
@@ -38,6 +39,16 @@ fn models_of_all_families() {
     let mut report = Report::default();
     check_models(&open, true, &mut report).unwrap();
     assert_met(&report, 5 * (2 * 2 + 3));
+}
+
+#[test]
+fn what_transformers_computed() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/reference/tiny");
+    let mut report = Report::default();
+    check_reference(&open, &folder, &mut report).unwrap();
+    assert_met(&report, 5 * 2 * 3);
+    let nowhere = check_reference(&open, Path::new("nowhere"), &mut report).unwrap_err();
+    assert!(nowhere.to_string().contains("--reference"), "{nowhere}");
 }
 
 #[test]

@@ -1,15 +1,17 @@
 //! Checks a GPU from end to end and prints a table; exits with 1 if anything is not as it must be.
 //!
-//! `cargo run --release -p tiercel-gpu-check [GPU] [--quick]`
+//! `cargo run --release -p tiercel-gpu-check [GPU] [--quick] [--reference DIR]`
 //!
 //! Needs NVIDIA's driver, libnvrtc and libcublasLt, and for all of it 40 GB of device memory: weights of an 8B-shape
-//! Llama are made on the spot. `--quick` leaves that part out.
+//! Llama are made on the spot. `--quick` leaves that part out. The checkpoints that transformers has run are in
+//! `tests/reference/tiny` of the project, or where `--reference` says.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use tiercel_gpu::cuda::{Context, CudaDriver, KernelCache};
 use tiercel_gpu_check::{
-    CheckError, Report, SpeedPlan, check_attention, check_copies, check_models, check_rows,
-    check_sampling, check_steps, measure_speed,
+    CheckError, Report, SpeedPlan, check_attention, check_copies, check_models, check_reference,
+    check_rows, check_sampling, check_steps, measure_speed,
 };
 
 /// Llama 3.1 8B, of random weights.
@@ -19,11 +21,17 @@ const LLAMA_8B: &str = r#"{"model_type": "llama", "num_attention_heads": 32, "nu
     "rope_theta": 500000.0}"#;
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let quick = args.iter().any(|arg| arg == "--quick");
-    let ordinal = args.iter().find_map(|arg| arg.parse().ok()).unwrap_or(0);
+    let options = match options(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(unknown) => {
+            eprintln!(
+                "gpu-check: cannot use {unknown}; what there is: [GPU] [--quick] [--reference DIR]"
+            );
+            return ExitCode::FAILURE;
+        }
+    };
     let mut report = Report::live();
-    match check(ordinal, quick, &mut report) {
+    match check(&options, &mut report) {
         Ok(name) => println!("{name}\n\n{report}"),
         Err(error) => {
             eprintln!("gpu-check: {error}");
@@ -35,8 +43,31 @@ fn main() -> ExitCode {
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// What is to be checked.
+struct Options {
+    ordinal: u32,
+    quick: bool,
+    reference: PathBuf,
+}
+
+/// Reads the command line; names what it cannot use.
+fn options(args: impl Iterator<Item = String>) -> Result<Options, String> {
+    let reference = PathBuf::from("tests/reference/tiny");
+    let mut options = Options { ordinal: 0, quick: false, reference };
+    let mut args = args;
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--quick" => options.quick = true,
+            "--reference" => options.reference = args.next().ok_or(arg)?.into(),
+            ordinal => options.ordinal = ordinal.parse().map_err(|_| arg)?,
+        }
+    }
+    Ok(options)
+}
+
 /// Runs all parts, each to its own end; says what the GPU is.
-fn check(ordinal: u32, quick: bool, report: &mut Report) -> Result<String, CheckError> {
+fn check(options: &Options, report: &mut Report) -> Result<String, CheckError> {
+    let Options { ordinal, quick, ref reference } = *options;
     // Held until the end: otherwise the GPU would be set up anew for each of a hundred models.
     let held = Context::open(ordinal)?;
     let cache = std::env::temp_dir().join("tiercel-gpu-check");
@@ -60,6 +91,7 @@ fn check(ordinal: u32, quick: bool, report: &mut Report) -> Result<String, Check
     }
     let open = || driver(true);
     part("attention", report, |report| check_attention(&open, report));
+    part("what transformers computed", report, |report| check_reference(&open, reference, report));
     part("sampling", report, |report| check_sampling(&open, report));
     part("steps", report, |report| check_steps(&open, report));
     part("copies", report, |report| check_copies(&open, 1, report));

@@ -1,0 +1,85 @@
+//! Checkpoints whose logits Hugging Face transformers computed: what this GPU makes of the same prompts.
+
+use crate::CheckError;
+use crate::models::{best_is_near, machine};
+use crate::report::Report;
+use safetensors::SafeTensors;
+use std::path::Path;
+use tiercel_device::TokenId;
+use tiercel_gpu::WeightFormat;
+use tiercel_gpu::cuda::Driver;
+use tiercel_model::weights::{Checkpoint, ModelFiles, Weights};
+
+/// Largest accepted difference of the logits of a position as a share of their norm, where weights, activations and KV
+/// are bf16: of the median position, and of the worst. Random weights amplify rounding.
+const TOLERANCES: (f64, f64) = (2.5, 8.0);
+const FAMILIES: [&str; 5] = ["llama2", "llama3", "mistral", "qwen2", "qwen3"];
+
+/// Compares logits at every position of a prompt, and the tokens that greedy decoding would take, with those that
+/// transformers computed for the checkpoints in `folder` (`tests/reference/make_tiny.py`).
+///
+/// # Errors
+/// [`CheckError`] if something could not be run at all.
+pub fn check_reference<D: Driver>(
+    open: &dyn Fn() -> Result<D, CheckError>,
+    folder: &Path,
+    report: &mut Report,
+) -> Result<(), CheckError> {
+    for family in FAMILIES {
+        let path = folder.join(family);
+        let (tokens, expected) = expected(&path)?;
+        let checkpoint = Checkpoint::open(&ModelFiles::HfDir(path))?;
+        for exact in [false, true] {
+            let mut gpu = machine(open()?, checkpoint.config(), exact, |ops| {
+                Ok(Weights::load(ops, &checkpoint, WeightFormat::Auto, &mut |_| {})?)
+            })?;
+            let found = gpu.logits_of(&tokens)?;
+            let what = format!("{family} against transformers, row by row: {exact}");
+            compare(&what, &found, &expected, report);
+        }
+    }
+    Ok(())
+}
+
+fn compare(what: &str, found: &[Vec<f32>], expected: &[Vec<f32>], report: &mut Report) {
+    let mut errors: Vec<f64> = found.iter().zip(expected).map(|(a, b)| error(a, b)).collect();
+    errors.sort_by(f64::total_cmp);
+    let median = errors.get(errors.len() / 2).copied().unwrap_or(f64::NAN);
+    let worst = errors.last().copied().unwrap_or(f64::NAN);
+    report.at_most(&format!("{what}, median position"), 100.0 * median, TOLERANCES.0, "%");
+    report.at_most(&format!("{what}, worst position"), 100.0 * worst, TOLERANCES.1, "%");
+    let near = found.iter().zip(expected).all(|(ours, theirs)| best_is_near(ours, theirs));
+    report.holds(&format!("{what}, greedy tokens"), near && found.len() == expected.len());
+}
+
+/// The difference as a share of the norm.
+fn error(ours: &[f32], theirs: &[f32]) -> f64 {
+    let square = |value: f32| f64::from(value) * f64::from(value);
+    let difference: f64 = ours.iter().zip(theirs).map(|(a, b)| square(a - b)).sum();
+    let norm: f64 = theirs.iter().copied().map(square).sum();
+    (difference / norm).sqrt()
+}
+
+/// Tokens, and the logits after each.
+fn expected(path: &Path) -> Result<(Vec<TokenId>, Vec<Vec<f32>>), CheckError> {
+    let file = path.join("expected.safetensors");
+    let wrong = |why: &dyn std::fmt::Display| {
+        CheckError::Reference(format!(
+            "{}: {why}; name the folder with --reference",
+            file.display()
+        ))
+    };
+    let bytes = std::fs::read(&file).map_err(|error| wrong(&error))?;
+    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| wrong(&error))?;
+    let tokens = tensors.tensor("tokens").map_err(|error| wrong(&error))?;
+    let logits = tensors.tensor("logits").map_err(|error| wrong(&error))?;
+    let vocab = logits.shape().last().copied().filter(|vocab| *vocab > 0);
+    let vocab = vocab.ok_or_else(|| wrong(&"logits without a vocabulary"))?;
+    // Token ids are 64 bits wide there, and small.
+    let tokens =
+        tokens.data().chunks_exact(8).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+    let values =
+        logits.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+    let values: Vec<f32> = values.collect();
+    Ok((tokens.collect(), values.chunks_exact(vocab).map(<[f32]>::to_vec).collect()))
+}
