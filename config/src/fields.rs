@@ -99,6 +99,7 @@ pub const FIELDS: &[Field] = &[
     named("device.threads", "threads", int(0, 1024), "Compute threads; 0 takes one per core."),
     other("device.memory_percent", int(1, 100), "Share of a GPU's free memory that weights, activations and the KV cache may take together, percent."),
     other("device.exact", Kind::Bool, "Whether a GPU computes every row as if it were alone: text is then the same bit for bit however a prompt is cut and whoever else is in the batch, and prompts are slower. The CPU always does."),
+    other("device.graphs", Kind::Bool, "Whether a GPU is given decode steps as CUDA graphs, one call instead of hundreds of launches."),
     named("kv.type", "kv-type", Kind::Choice(&["f32", "f16", "bf16"]), "Element type of the KV cache; a GPU's is always bf16."),
     named("kv.cache_mib", "kv-cache-mib", int(0, 1 << 24), "Memory of the KV cache, MiB; 0 chooses by free memory."),
     named("kv.host_mib", "host-kv-mib", int(0, 1 << 24), "Memory of the host tier that preempted requests swap to, MiB; 0 for none."),

@@ -65,11 +65,19 @@ pub struct DeviceSettings {
     pub memory_percent: u32,
     /// Whether a GPU computes every row as if it were alone.
     pub exact: bool,
+    /// Whether a GPU is given the decode steps it has had before as graphs.
+    pub graphs: bool,
 }
 
 impl Default for DeviceSettings {
     fn default() -> Self {
-        DeviceSettings { kind: DeviceKind::Auto, threads: 0, memory_percent: 90, exact: false }
+        DeviceSettings {
+            kind: DeviceKind::Auto,
+            threads: 0,
+            memory_percent: 90,
+            exact: false,
+            graphs: true,
+        }
     }
 }
 

@@ -16,6 +16,8 @@ constexpr u32 GROUP = (QUERIES + PARTS - 1) / PARTS;
 // Lanes that share a key: each has 8 of its elements.
 constexpr u32 KEY_LANES = HEAD_DIM <= 64 ? 8 : HEAD_DIM <= 128 ? 16 : 32;
 constexpr u32 WARPS = 4;
+// In `span_rows`: the grid is larger than there are spans.
+constexpr u32 NO_ROW = 0xffffffff;
 // Keys that a block has under way.
 constexpr u32 STREAMS = WARPS * (WARP / KEY_LANES);
 
@@ -94,16 +96,19 @@ __device__ __forceinline__ void finish_span(
     }
 }
 
-// `blockIdx.y` is a span: `span_rows` says of which row and `span_numbers` which of its spans, counted from 0.
-// `blockIdx.x` is a key head times PARTS, plus a part of its query heads. A row attends to positions up to its own, `window` of them (0 for all). `scale`
-// includes log2(e). `spans` has `heads * (HEAD_DIM + 2)` floats for each span.
+// `blockIdx.y` is a span: `span_rows` says of which row, if it is one at all, and `span_numbers` which of its spans,
+// counted from 0. `blockIdx.x` is a key head times PARTS, plus a part of its query heads. A row attends to positions up to
+// its own, `window` of them (0 for all). `scale` includes log2(e). `spans` has `heads * (HEAD_DIM + 2)` floats for each
+// span.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP, 4) KERNEL(attention_rows)(
     const bf16 *qkv, u32 cols, const bf16 *layer_kv, u64 block_stride, u32 block_size, const u32 *positions,
     const u32 *table_starts, const u32 *tables, const u32 *span_rows, const u32 *span_numbers, float *spans,
     u32 kv_heads, u32 window, float scale
 ) {
     SHARED_MEMORY(shared);
-    u32 row = span_rows[blockIdx.y], position = positions[row];
+    u32 row = span_rows[blockIdx.y];
+    if (row == NO_ROW) return;
+    u32 position = positions[row];
     u32 kv_head = blockIdx.x / PARTS, first = blockIdx.x % PARTS * GROUP;
     u32 head = kv_head * QUERIES + first, heads_here = min(GROUP, QUERIES - first), heads = kv_heads * QUERIES;
     u32 part = threadIdx.x % KEY_LANES, stream = threadIdx.x / KEY_LANES;

@@ -210,6 +210,12 @@ pub trait Ops: Send {
         max_positions: usize,
     ) -> Result<Self::Rope, OpError>;
 
+    /// The next step is of `rows` single tokens of as many sequences, and the device draws from all of them. If it is
+    /// less work for the host when steps have certain numbers of rows, up to `most`: how many it is to have, and a block
+    /// that rows beyond those asked for may write. They draw too.
+    fn repeat(&mut self, _rows: usize, _most: usize) -> Option<(usize, BlockId)> {
+        None
+    }
     /// Prepares a batch for the layers of a step, whose attention has these `shapes`. It is valid until the step is
     /// submitted.
     fn batch(&mut self, seqs: &[SeqRows], shapes: &[AttentionShape]) -> Self::Batch;

@@ -13,7 +13,7 @@ use tiercel_device::{
     Clock, CopyThread, Device, DeviceProfile, SamplingParams, StepThread, Tier, Timestamp, TokenId,
 };
 use tiercel_emulated::EmulatedDriver;
-use tiercel_model::load::{KvCapacity, LoadOptions, open_cuda};
+use tiercel_model::load::{GpuUse, KvCapacity, LoadOptions, open_cuda};
 use tiercel_model::weights::{Checkpoint, ModelFiles};
 use tiercel_policy::blocks::Salt;
 
@@ -60,7 +60,8 @@ fn device(blocks: u32) -> Device {
         ..LoadOptions::default()
     };
     let driver = EmulatedDriver::new(600 << 20);
-    let parts = open_cuda(driver, (0.9, true), &checkpoint, &options, &mut |_| {}).unwrap();
+    let usage = GpuUse { exact: true, ..GpuUse::default() };
+    let parts = open_cuda(driver, usage, &checkpoint, &options, &mut |_| {}).unwrap();
     let info = parts.info.clone();
     assert_eq!(info.max_steps_in_flight, 2);
     let (runner, copier) = parts.into_runner(options.max_sequences);

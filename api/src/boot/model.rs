@@ -5,7 +5,7 @@ use crate::text::Text;
 use tiercel_config::{DeviceKind, KvElement, ServerSettings, Weights};
 use tiercel_device::{Clock, Device};
 use tiercel_gpu::{KvType, WeightFormat, cuda};
-use tiercel_model::load::{self, DeviceChoice, KvCapacity, LoadError, LoadOptions};
+use tiercel_model::load::{self, DeviceChoice, GpuUse, KvCapacity, LoadError, LoadOptions};
 use tiercel_model::source::{ResolvedModel, Resolver, Stop};
 use tiercel_model::weights::LoadProgress;
 use tokio::sync::oneshot;
@@ -111,8 +111,11 @@ fn device(settings: &ServerSettings) -> DeviceChoice {
     };
     DeviceChoice::Cuda {
         ordinal,
-        memory_share: f64::from(settings.device.memory_percent) / 100.0,
-        exact: settings.device.exact,
+        usage: GpuUse {
+            memory_share: f64::from(settings.device.memory_percent) / 100.0,
+            exact: settings.device.exact,
+            graphs: settings.device.graphs,
+        },
         kernels: Resolver::from_env().ok().map(|resolver| resolver.kernels_dir()),
     }
 }

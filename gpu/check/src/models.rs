@@ -145,12 +145,21 @@ fn on_cpu(config: &ModelConfig) -> Result<Machine<tiercel_gpu::cpu::CpuOps>, Che
     })
 }
 
-pub(crate) fn on_gpu<D: Driver>(
+fn on_gpu<D: Driver>(
     driver: D,
     config: &ModelConfig,
     exact: bool,
 ) -> Result<Machine<CudaOps<D>>, CheckError> {
-    machine(driver, config, exact, |ops| {
+    random(driver, config, (exact, false))
+}
+
+/// A model on a GPU with random weights; its decode steps become graphs or not.
+pub(crate) fn random<D: Driver>(
+    driver: D,
+    config: &ModelConfig,
+    (exact, graphs): (bool, bool),
+) -> Result<Machine<CudaOps<D>>, CheckError> {
+    machine(driver, config, (exact, graphs), |ops| {
         Ok(Weights::random(ops, config, WeightFormat::Auto, SEED)?)
     })
 }
@@ -159,7 +168,7 @@ pub(crate) fn on_gpu<D: Driver>(
 pub(crate) fn machine<D: Driver>(
     mut driver: D,
     config: &ModelConfig,
-    exact: bool,
+    (exact, graphs): (bool, bool),
     weights: impl FnOnce(&mut CudaOps<D>) -> Result<Weights<CudaOps<D>>, CheckError>,
 ) -> Result<Machine<CudaOps<D>>, CheckError> {
     let mut kv = CudaKv {
@@ -171,7 +180,9 @@ pub(crate) fn machine<D: Driver>(
         head_dim: config.head_dim,
     };
     kv.at = driver.allocate(BLOCKS as usize * kv.block_bytes())?;
-    let options = CudaOptions { exact, threads: 2 };
+    // The last block is nobody's.
+    let scratch = Some(BlockId(BLOCKS - 1)).filter(|_| graphs);
+    let options = CudaOptions { exact, threads: 2, scratch };
     let ops = CudaOps::new(driver, kv, config.heads / config.kv_heads, options)?;
     Machine::new(ops, config, weights)
 }

@@ -63,7 +63,12 @@ impl<D: Driver> Pair<D> {
         };
         let queries = shape.heads / kv_heads;
         Ok(Pair {
-            cuda: CudaOps::new(driver, kv, queries, CudaOptions { exact, threads: 1 })?,
+            cuda: CudaOps::new(
+                driver,
+                kv,
+                queries,
+                CudaOptions { exact, threads: 1, scratch: None },
+            )?,
             cpu: CpuDevice::open(options)?.0,
             rng: SmallRng::seed_from_u64(seed),
             blocks,

@@ -30,7 +30,7 @@ pub fn check_reference<D: Driver>(
         let (tokens, expected) = expected(&path)?;
         let checkpoint = Checkpoint::open(&ModelFiles::HfDir(path))?;
         for exact in [false, true] {
-            let mut gpu = machine(open()?, checkpoint.config(), exact, |ops| {
+            let mut gpu = machine(open()?, checkpoint.config(), (exact, false), |ops| {
                 Ok(Weights::load(ops, &checkpoint, WeightFormat::Auto, &mut |_| {})?)
             })?;
             let found = gpu.logits_of(&tokens)?;

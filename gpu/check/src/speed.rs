@@ -109,7 +109,8 @@ fn kv<D: Driver>(
     let decodes = decodes.max(plan.pace().map(pace::blocks));
     let prefills = plan.prefills.iter().map(|tokens| tokens / 16 + 1).max();
     let copied = plan.copied_bytes.div_ceil(kv.block_bytes());
-    kv.blocks = (decodes.max(prefills).unwrap_or(1) + copied) as u32;
+    // One more, for rows that only fill up a step.
+    kv.blocks = (decodes.max(prefills).unwrap_or(1) + copied + 1) as u32;
     kv.at = driver.allocate(kv.blocks as usize * kv.block_bytes())?;
     Ok(kv)
 }
@@ -122,7 +123,8 @@ fn ceilings<D: Driver>(
 ) -> Result<Ceilings, CheckError> {
     let at = driver.allocate(1 << 16)?;
     let kv = CudaKv { at, blocks: 1, block_size: 16, layers: 1, kv_heads: 1, head_dim: 64 };
-    let mut ops = CudaOps::new(driver, kv, 1, CudaOptions { exact: false, threads: 1 })?;
+    let mut ops =
+        CudaOps::new(driver, kv, 1, CudaOptions { exact: false, threads: 1, scratch: None })?;
     // Few rows, so that saying which takes no time.
     let cols = (1 << 16).min(plan.moved_bytes / 64);
     let rows = (plan.moved_bytes / cols / 8).max(1);
@@ -160,7 +162,8 @@ impl<D: Driver> Bench<D> {
         config: ModelConfig,
         plan: &SpeedPlan,
     ) -> Result<Bench<D>, CheckError> {
-        let options = CudaOptions { exact: false, threads: 1 };
+        let scratch = Some(BlockId(kv.blocks - 1));
+        let options = CudaOptions { exact: false, threads: 1, scratch };
         let mut ops = CudaOps::new(driver, kv, config.heads / config.kv_heads, options)?;
         let weights = Weights::random(&mut ops, &config, WeightFormat::Auto, 3)?;
         let most_seqs = plan.decodes.iter().map(|(seqs, _)| *seqs).max().unwrap_or(1);
@@ -169,8 +172,9 @@ impl<D: Driver> Bench<D> {
         let further = 2 * plan.repeats + 3;
         let longest = plan.decodes.iter().map(|(_, context)| context + further).max().unwrap_or(1);
         let limits = DecoderLimits {
-            max_batched_tokens: most_tokens,
-            max_sampled_rows: most_seqs,
+            max_batched_tokens: most_tokens.next_multiple_of(16),
+            // Steps are filled up to certain numbers of rows.
+            max_sampled_rows: most_seqs.next_multiple_of(16),
             max_positions: longest.max(most_tokens),
         };
         let decoder = Decoder::new(&mut ops, config.clone(), weights, limits)?;
@@ -247,7 +251,7 @@ impl<D: Driver> Bench<D> {
         let device_us = self.device_us(pace)?;
         let limits = RunnerLimits {
             block_size: self.kv.block_size,
-            device_blocks: self.kv.blocks,
+            device_blocks: self.kv.blocks - 1,
             max_sequences: pace.seqs,
         };
         let mut runner = ModelRunner::new(self.ops, self.decoder, limits);
@@ -323,7 +327,7 @@ impl<D: Driver> Bench<D> {
         let (seqs, context) = plan.decodes.last().copied().unwrap_or((1, 16));
         let alone_us = self.step_us((seqs, context, 1), plan.repeats)?;
         let stop = AtomicBool::new(false);
-        let (first, block_bytes) = (self.kv.blocks - blocks, self.kv.block_bytes());
+        let (first, block_bytes) = (self.kv.blocks - 1 - blocks, self.kv.block_bytes());
         let (beside_us, bytes_per_s) = std::thread::scope(|scope| {
             let copying =
                 scope.spawn(|| copy_until(&stop, &mut copier, (first, blocks), block_bytes));

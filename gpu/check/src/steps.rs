@@ -1,7 +1,7 @@
-//! Steps of the engine, two of them under way: the tokens must be those of one step at a time.
+//! Steps of the engine, two of them under way, and as graphs: the tokens must be those of one step at a time, launched.
 
 use crate::CheckError;
-use crate::models::{BLOCK_SIZE, BLOCKS, llama, on_gpu};
+use crate::models::{BLOCK_SIZE, BLOCKS, llama, random};
 use crate::report::Report;
 use std::sync::Arc;
 use tiercel_device::{
@@ -11,9 +11,13 @@ use tiercel_device::{
 use tiercel_gpu::cuda::{CudaOps, Driver};
 use tiercel_model::runner::{ModelRunner, RunnerLimits};
 
-const SEQUENCES: u64 = 4;
+/// Not a power of two: steps are filled up.
+const SEQUENCES: u64 = 3;
+/// The last block is nobody's.
+const USED: u32 = BLOCKS - 1;
 const STEPS: u64 = 20;
-const PROMPT: u32 = 9;
+/// Steps begin to need a second span on the way.
+const PROMPT: u32 = 25;
 
 type Runner<D> = ModelRunner<CudaOps<D>>;
 
@@ -31,20 +35,29 @@ pub fn check_steps<D: Driver>(
     for (name, params) in
         [("greedy", SamplingParams::greedy()), ("drawn", drawn), ("by the host", penalised)]
     {
-        let waited = decode(&mut runner(open)?, &params, false)?;
-        let queued = decode(&mut runner(open)?, &params, true)?;
-        let whole = waited.len() as u64 == SEQUENCES * STEPS;
-        report.holds(&format!("two steps under way, {name}: the same"), whole && waited == queued);
+        let plain = decode(&mut runner(open, false)?, &params, false)?;
+        let whole = plain.len() as u64 == SEQUENCES * STEPS;
+        for (what, graphs, queued) in [
+            ("two steps under way", false, true),
+            ("graphs", true, false),
+            ("graphs, two under way", true, true),
+        ] {
+            let found = decode(&mut runner(open, graphs)?, &params, queued)?;
+            report.holds(&format!("{what}, {name}: the same tokens"), whole && found == plain);
+        }
     }
-    let mut ends = runner(open)?;
+    let mut ends = runner(open, true)?;
     let faults = ended_meanwhile(&mut ends)?;
     report.holds("a sequence that ends while its next step is under way", faults == 0);
     Ok(())
 }
 
-fn runner<D: Driver>(open: &dyn Fn() -> Result<D, CheckError>) -> Result<Runner<D>, CheckError> {
-    let machine = on_gpu(open()?, &llama()?, true)?;
-    let limits = RunnerLimits { block_size: BLOCK_SIZE, device_blocks: BLOCKS, max_sequences: 16 };
+fn runner<D: Driver>(
+    open: &dyn Fn() -> Result<D, CheckError>,
+    graphs: bool,
+) -> Result<Runner<D>, CheckError> {
+    let machine = random(open()?, &llama()?, (true, graphs))?;
+    let limits = RunnerLimits { block_size: BLOCK_SIZE, device_blocks: USED, max_sequences: 16 };
     Ok(ModelRunner::new(machine.ops, machine.decoder, limits))
 }
 
@@ -59,7 +72,7 @@ fn batch(step: u64, params: &SamplingParams) -> StepBatch {
         prompt: prompt(seq),
     };
     let slice = |seq: u64| {
-        let per_sequence = BLOCKS / SEQUENCES as u32;
+        let per_sequence = USED / SEQUENCES as u32;
         let (first_pos, input) = match step {
             1 => (0, SliceInput::Known(prompt(seq).iter().copied().collect())),
             _ => (PROMPT + step as u32 - 2, SliceInput::SampledBy(StepId(step - 1))),

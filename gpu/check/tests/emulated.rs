@@ -1,8 +1,11 @@
 //! All checks on the emulator: the kernels as far as a host can tell, and the checks themselves.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
+use std::cell::Cell;
 use std::path::Path;
-use tiercel_emulated::EmulatedDriver;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tiercel_emulated::{EmulatedDriver, Fault};
 use tiercel_gpu_check::{
     CheckError, Report, SpeedPlan, check_attention, check_copies, check_models, check_reference,
     check_rows, check_sampling, check_steps, measure_speed,
@@ -60,9 +63,30 @@ fn sampling() {
 
 #[test]
 fn steps() {
+    let replayed: Cell<Vec<Arc<AtomicUsize>>> = Cell::default();
+    let open = || {
+        let driver = EmulatedDriver::new(MEMORY_BYTES);
+        let mut counts = replayed.take();
+        counts.push(driver.replayed());
+        replayed.set(counts);
+        Ok(driver)
+    };
     let mut report = Report::default();
     check_steps(&open, &mut report).unwrap();
-    assert_met(&report, 3 + 1);
+    assert_met(&report, 3 * 3 + 1);
+    let counts = replayed.take();
+    let counts: Vec<usize> = counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+    // Twenty steps each: a prompt, and of two layouts the first in either slot is launched. What the host samples is
+    // never a graph.
+    assert_eq!(counts, [0, 0, 15, 15, 0, 0, 15, 15, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn where_no_graph_can_be_made_steps_are_launched() {
+    let open = || Ok(EmulatedDriver::new(MEMORY_BYTES).with_fault(Fault::Graphs));
+    let mut report = Report::default();
+    check_steps(&open, &mut report).unwrap();
+    assert_met(&report, 3 * 3 + 1);
 }
 
 #[test]

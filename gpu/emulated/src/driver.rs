@@ -5,8 +5,10 @@ use crate::copies::EmulatedCopies;
 use crate::kernels::{SPAN, launch};
 use half::bf16;
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tiercel_gpu::cuda::{
-    Arg, CudaError, DevicePtr, Driver, KernelShape, Launch, Product, SLOT_BYTES, SLOTS,
+    Arg, CudaError, DevicePtr, Driver, KernelShape, Launch, Product, SLOT_BYTES, SLOTS, Work,
 };
 
 /// Something that goes wrong on purpose.
@@ -14,6 +16,8 @@ use tiercel_gpu::cuda::{
 pub enum Fault {
     /// The launch of that number, counted from 0, is not accepted.
     Launch(usize),
+    /// No graph can be made of anything.
+    Graphs,
     /// The device is lost with the launch of that number, which shows when something waits.
     Lost(usize),
 }
@@ -23,6 +27,8 @@ pub struct EmulatedDriver {
     /// What was asked for and has not been done.
     asked: VecDeque<Asked>,
     slots: [Slot; SLOTS],
+    graphs: Vec<Vec<Work>>,
+    replayed: Arc<AtomicUsize>,
     memory: Vec<Box<[Line]>>,
     memory_bytes: usize,
     limit_bytes: usize,
@@ -73,6 +79,8 @@ impl EmulatedDriver {
         EmulatedDriver {
             asked: VecDeque::new(),
             slots: Default::default(),
+            graphs: Vec::new(),
+            replayed: Arc::default(),
             memory: Vec::new(),
             memory_bytes: 0,
             limit_bytes,
@@ -88,6 +96,11 @@ impl EmulatedDriver {
     pub fn with_fault(mut self, fault: Fault) -> EmulatedDriver {
         self.fault = Some(fault);
         self
+    }
+
+    /// Counts graphs that were replayed.
+    pub fn replayed(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.replayed)
     }
 
     /// Panics unless the bytes are all in one allocation.
@@ -259,6 +272,32 @@ impl Driver for EmulatedDriver {
     fn multiply(&mut self, product: Product) -> Result<(), CudaError> {
         self.asked.push_back(Asked::Multiply(product));
         Ok(())
+    }
+
+    fn graph(&mut self, work: &[Work]) -> Result<usize, CudaError> {
+        if self.fault == Some(Fault::Graphs) {
+            let why = "a made-up fault".to_owned();
+            return Err(CudaError::Launch { kernel: "a graph".to_owned(), why });
+        }
+        self.graphs.push(work.to_vec());
+        Ok(self.graphs.len() - 1)
+    }
+
+    fn replay(&mut self, graph: usize) -> Result<(), CudaError> {
+        self.replayed.fetch_add(1, Ordering::Relaxed);
+        for work in self.graphs[graph].clone() {
+            match work {
+                Work::Launch(kernel, grid, threads, shared_bytes, args) => {
+                    self.launch(Launch { kernel, grid, threads, shared_bytes, args: &args })?;
+                }
+                Work::Multiply(product) => self.multiply(product)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn forget_graphs(&mut self) {
+        self.graphs.clear();
     }
 
     fn wait(&mut self) -> Result<(), CudaError> {

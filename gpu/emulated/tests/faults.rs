@@ -7,7 +7,7 @@ use tiercel_gpu::cuda::{CudaKv, CudaOps, CudaOptions, DevicePtr, Driver};
 use tiercel_gpu::{Ops, TensorUse};
 
 const MEMORY_BYTES: usize = 1 << 28;
-const OPTIONS: CudaOptions = CudaOptions { exact: false, threads: 1 };
+const OPTIONS: CudaOptions = CudaOptions { exact: false, threads: 1, scratch: None };
 
 /// KV for a model of two key heads of 16.
 fn kv(driver: &mut EmulatedDriver) -> CudaKv {

@@ -9,6 +9,9 @@ pub(super) const TILE: usize = 64;
 /// Most spans of rows computed before they are put together: there is memory for the results of so many.
 pub(super) const SPANS_MAX: usize = 4096;
 
+/// In place of a row, where a step that is repeated has fewer spans than another one.
+const NO_ROW: u32 = u32::MAX;
+
 /// How rows are cut up.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cut {
@@ -20,6 +23,8 @@ pub(super) struct Cut {
     pub(super) window: usize,
     /// Whether every row is computed by itself.
     pub(super) exact: bool,
+    /// Whether spans and tables are filled up to a power of two, so that steps that differ little have one layout.
+    pub(super) filled: bool,
 }
 
 /// Rows of single sequences that are computed by spans, and put together: indices into the words.
@@ -93,10 +98,14 @@ pub(super) fn lay_out(seqs: &[SeqRows], rows: usize, cut: Cut) -> Layout {
     let rows_alone = seqs.iter().filter(single).flat_map(|seq| seq.rows.clone());
     let groups = span_groups(rows_alone, &positions, cut, &mut words);
     let tiles = tiles(seqs, &starts, cut, &mut words);
+    if cut.filled {
+        tables.resize(tables.len().next_power_of_two(), 0);
+    }
     Layout {
         positions: words.put(positions),
         places: words.put(places),
         table_starts: words.put(table_starts),
+        // Last: all else is where it was, however long they are.
         tables: words.put(tables),
         groups,
         tiles,
@@ -122,7 +131,7 @@ fn span_groups(
     for row in rows {
         let spans = spans_of(positions[row], cut);
         if held + spans.len() > SPANS_MAX && !group.is_empty() {
-            groups.push(span_group(&group, words));
+            groups.push(span_group(&group, cut, words));
             group.clear();
             held = 0;
         }
@@ -130,22 +139,25 @@ fn span_groups(
         group.push((row, spans));
     }
     if !group.is_empty() {
-        groups.push(span_group(&group, words));
+        groups.push(span_group(&group, cut, words));
     }
     groups
 }
 
-fn span_group(rows: &[(usize, Range<usize>)], words: &mut Words) -> SpanGroup {
+fn span_group(rows: &[(usize, Range<usize>)], cut: Cut, words: &mut Words) -> SpanGroup {
     let spans = || rows.iter().flat_map(|(row, spans)| spans.clone().map(move |span| (*row, span)));
     let starts = rows.iter().scan(0, |next, (_, spans)| {
         let start = *next;
         *next += spans.len();
         Some(start)
     });
+    let count = spans().count();
+    let filled = if cut.filled { count.next_power_of_two() } else { count };
+    let nothing = || std::iter::repeat_n(NO_ROW as usize, filled - count);
     SpanGroup {
-        span_rows: words.put(spans().map(|(row, _)| row)),
-        span_numbers: words.put(spans().map(|(_, span)| span)),
-        spans: spans().count(),
+        span_rows: words.put(spans().map(|(row, _)| row).chain(nothing())),
+        span_numbers: words.put(spans().map(|(_, span)| span).chain(nothing())),
+        spans: filled,
         rows: words.put(rows.iter().map(|(row, _)| *row)),
         starts: words.put(starts),
         counts: words.put(rows.iter().map(|(_, spans)| spans.len())),
@@ -186,6 +198,7 @@ mod tests {
         span: 32,
         window: 0,
         exact: false,
+        filled: false,
     };
 
     fn seq(rows: Range<usize>, first_pos: u32, table: &[u32]) -> SeqRows {
@@ -231,6 +244,21 @@ mod tests {
         assert_eq!(spans_of(95, windowed), 2..3);
         assert_eq!(spans_of(96, windowed), 2..4);
         assert_eq!(spans_of(5, windowed), 0..1);
+    }
+
+    #[test]
+    fn steps_that_differ_little_have_one_layout_if_they_are_filled_up() {
+        let table: Vec<u32> = (0..10).collect();
+        let filled = |first, second| {
+            let seqs = [seq(0..1, first, &table[..6]), seq(1..2, second, &table)];
+            lay_out(&seqs, 2, Cut { filled: true, ..CUT })
+        };
+        let (one, other) = (filled(70, 31), filled(70, 159));
+        assert_eq!((one.groups[0].spans, one.words.len()), (4, other.words.len() - 8));
+        assert_eq!(words(&one, one.groups[0].span_rows, 4), [0, 0, 0, 1]);
+        let three = filled(40, 31);
+        assert_eq!(words(&three, three.groups[0].span_rows, 4), [0, 0, 1, NO_ROW]);
+        assert_eq!((three.groups[0].counts, three.tables), (one.groups[0].counts, one.tables));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::copier::CopyDriver;
 use tiercel_device::StepError;
 
 /// An address in device memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct DevicePtr(pub u64);
 
 impl DevicePtr {
@@ -53,6 +53,15 @@ pub struct Launch<'a> {
     pub shared_bytes: u32,
     /// Arguments in the order of the source.
     pub args: &'a [Arg],
+}
+
+/// Something that a graph does, each time it is replayed.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Work {
+    /// A launch: kernel, grid, threads, shared bytes, arguments.
+    Launch(&'static str, (u32, u32), u32, u32, Vec<Arg>),
+    /// A product.
+    Multiply(Product),
 }
 
 /// `out = x · wᵀ`: `w` is `[n, k]`, `x` is `[m, k]`, both bf16 and row-major, `out` is `[m, n]`. Sums are f32.
@@ -154,6 +163,18 @@ pub trait Driver: Send + 'static {
     /// # Errors
     /// [`CudaError::Launch`] if it was not accepted.
     fn multiply(&mut self, product: Product) -> Result<(), CudaError>;
+    /// Makes a graph that does all of this in order; it is not done yet. Graphs live until [`Driver::forget_graphs`].
+    ///
+    /// # Errors
+    /// [`CudaError::Launch`] if no graph can be made of it.
+    fn graph(&mut self, work: &[Work]) -> Result<usize, CudaError>;
+    /// Does what a graph was made of.
+    ///
+    /// # Errors
+    /// [`CudaError::Launch`] if it was not accepted.
+    fn replay(&mut self, graph: usize) -> Result<(), CudaError>;
+    /// Gives up all graphs. Those that are under way are done.
+    fn forget_graphs(&mut self);
     /// Waits for all that was asked for.
     ///
     /// # Errors

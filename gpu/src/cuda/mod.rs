@@ -10,6 +10,7 @@
 //! | `batch`, `words` | what kernels need to know of a batch, and where it is |
 //! | `memory` | weights, activations and KV blocks in device memory |
 //! | `sample` | drawing tokens from logits |
+//! | `repeats` | decode steps that are the same launches each time, as graphs |
 //! | `steps` | what is under way, and waiting for it |
 //! | `weights` | from a file's encoding to bf16 |
 //! | `copier` | block copies between the tiers |
@@ -26,6 +27,7 @@ mod driver;
 mod kernels;
 mod memory;
 mod ops;
+mod repeats;
 mod sample;
 mod steps;
 mod weights;
@@ -34,7 +36,7 @@ mod words;
 pub use copier::{CopyDriver, CudaCopier};
 pub use device::{Compiled, Context, CudaCopies, CudaDriver, KernelCache, compile, gpu_present};
 pub use driver::{
-    Arg, CudaError, DevicePtr, Driver, KernelShape, Launch, Product, SLOT_BYTES, SLOTS,
+    Arg, CudaError, DevicePtr, Driver, KernelShape, Launch, Product, SLOT_BYTES, SLOTS, Work,
 };
 pub use kernels::{ATTENTION_PREFILL, ATTENTION_ROWS, KV_WRITE, ROWS, SAMPLE, SPAN, Unit};
 pub use memory::{CudaKv, CudaMatrix, CudaRope, CudaTensor, CudaVector};

@@ -4,9 +4,10 @@
 //! [`Ops::finish`] tells it at the end of the step.
 
 use super::batch::{Layout, SPANS_MAX};
-use super::driver::{Arg, CudaError, DevicePtr, Driver, KernelShape, Launch, Product, SLOTS};
+use super::driver::{Arg, CudaError, DevicePtr, Driver, KernelShape, Product, SLOTS, Work};
 use super::kernels::row_threads;
 use super::memory::{CudaKv, CudaMatrix, CudaRope, CudaTensor, CudaVector};
+use super::repeats::Repeats;
 use super::steps::Steps;
 use super::weights;
 
@@ -16,7 +17,7 @@ use crate::{
     WeightFormat,
 };
 use std::ops::Range;
-use tiercel_device::StepError;
+use tiercel_device::{BlockId, StepError};
 
 /// Set in a word that names a sampled row of the step before, instead of a token.
 const DRAWN: u32 = 1 << 31;
@@ -42,6 +43,8 @@ pub struct CudaOptions {
     pub exact: bool,
     /// Threads that sample on the host.
     pub threads: usize,
+    /// A block of the KV cache that no sequence uses: with one, decode steps become graphs.
+    pub scratch: Option<BlockId>,
 }
 
 /// The compute side of a GPU.
@@ -54,6 +57,7 @@ pub struct CudaOps<D> {
     pub(super) spans: DevicePtr,
     pool: Pool,
     pub(super) steps: Steps,
+    pub(super) repeats: Repeats,
     pub(super) fault: Option<CudaError>,
 }
 
@@ -77,6 +81,7 @@ impl<D: Driver> CudaOps<D> {
             .map_err(|error| CudaError::Unavailable(error.to_string()))?;
         Ok(CudaOps {
             steps: Steps::new(&mut driver)?,
+            repeats: Repeats::new(options.scratch),
             exact: options.exact || !shape.has_tiles(),
             driver,
             kv,
@@ -123,9 +128,7 @@ impl<D: Driver> CudaOps<D> {
     ) {
         if blocks.0 > 0 && blocks.1 > 0 {
             let grid = (blocks.0 as u32, blocks.1 as u32);
-            self.attempt(|driver| {
-                driver.launch(Launch { kernel, grid, threads, shared_bytes, args })
-            });
+            self.work(Work::Launch(kernel, grid, threads, shared_bytes, args.to_vec()));
         }
     }
 
@@ -219,9 +222,15 @@ impl<D: Driver> Ops for CudaOps<D> {
         })
     }
 
+    fn repeat(&mut self, rows: usize, most: usize) -> Option<(usize, BlockId)> {
+        self.repeats.ask(rows, most)
+    }
+
     fn batch(&mut self, seqs: &[SeqRows], shapes: &[AttentionShape]) -> CudaBatch {
         let layout = self.lay_out(seqs, shapes);
         let words = self.put_words(&layout.words);
+        let rows = seqs.iter().map(|seq| seq.rows.len()).sum();
+        self.look_up(&layout, rows, words, shapes);
         CudaBatch { layout, words }
     }
 
@@ -259,7 +268,7 @@ impl<D: Driver> Ops for CudaOps<D> {
         }
         let (m, n, k, wide) = (x.rows, w.n, w.k, out.wide);
         let product = Product { w: w.at, x: x.at, out: out.at, m, n, k, wide };
-        self.attempt(|driver| driver.multiply(product));
+        self.work(Work::Multiply(product));
         if let Some(bias) = bias {
             assert_eq!(bias.len, n, "bias and output features");
             let args = [Arg::Ptr(out.at), Arg::Ptr(bias.at), Arg::U32(n as u32)];

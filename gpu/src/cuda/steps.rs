@@ -72,6 +72,7 @@ impl Steps {
 impl<D: Driver> CudaOps<D> {
     /// Ends the list that is being made.
     pub(super) fn submit_step(&mut self) {
+        self.replay();
         let steps = &mut self.steps;
         assert!(steps.under_way.len() < SLOTS, "more steps than there are slots");
         let (slot, rows) = (steps.current, std::mem::take(&mut steps.rows));

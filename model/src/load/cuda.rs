@@ -1,10 +1,10 @@
 //! Opening a model on a GPU: everything is in device memory, of which the KV cache takes what the rest leaves.
 
-use super::options::{KvCapacity, LoadOptions};
+use super::options::{GpuUse, KvCapacity, LoadOptions};
 use super::{LoadError, Parts, decoder_limits};
 use crate::forward::Decoder;
 use crate::weights::{Checkpoint, LoadProgress, Weights};
-use tiercel_device::DeviceInfo;
+use tiercel_device::{BlockId, DeviceInfo};
 use tiercel_gpu::cuda::{CudaCopier, CudaKv, CudaOps, CudaOptions, DevicePtr, Driver};
 use tiercel_gpu::{Ops, WeightFormat};
 
@@ -18,14 +18,13 @@ struct Budget {
     share: f64,
 }
 
-/// Everything of [`load`](super::load) on a GPU but the measurement and the threads. Of the free memory a share (from 0
-/// to 1) is used; with `exact`, every row is computed as if it were alone.
+/// Everything of [`load`](super::load) on a GPU but the measurement and the threads.
 ///
 /// # Errors
 /// [`LoadError`].
 pub fn open_cuda<D: Driver>(
     mut driver: D,
-    (share, exact): (f64, bool),
+    usage: GpuUse,
     checkpoint: &Checkpoint,
     options: &LoadOptions,
     progress: &mut dyn FnMut(LoadProgress),
@@ -43,17 +42,21 @@ pub fn open_cuda<D: Driver>(
         head_dim: config.head_dim,
     };
     let block_bytes = kv.block_bytes() as u64;
-    let budget = budget(&mut driver, share, checkpoint, options, asked_len)?;
+    let GpuUse { memory_share, exact, graphs } = usage;
+    let budget = budget(&mut driver, memory_share, checkpoint, options, asked_len)?;
     let bytes = match options.kv_capacity {
         KvCapacity::Auto => budget.left()?,
         KvCapacity::Bytes(bytes) => bytes,
         KvCapacity::Blocks(blocks) => u64::from(blocks).saturating_mul(block_bytes),
     };
-    kv.blocks = u32::try_from(bytes / block_bytes).unwrap_or(u32::MAX);
-    if kv.blocks == 0 {
+    let blocks = u32::try_from(bytes / block_bytes).unwrap_or(u32::MAX - 1);
+    if blocks == 0 {
         return Err(LoadError::NoBlocks { bytes, block_bytes });
     }
-    budget.check(bytes)?;
+    budget.check(bytes.saturating_add(block_bytes))?;
+    // One more, for rows that only fill up a step.
+    kv.blocks = blocks + 1;
+    let scratch = graphs.then_some(BlockId(blocks));
     kv.at = driver.allocate(kv.blocks as usize * kv.block_bytes())?;
     // Nobody may ever read what was there before: a free block is garbage, but of numbers.
     driver.clear(kv.at, kv.blocks as usize * kv.block_bytes())?;
@@ -62,8 +65,8 @@ pub fn open_cuda<D: Driver>(
     let name = driver.name();
     let threads = options.compute_threads();
     let queries = config.heads / config.kv_heads;
-    let mut ops = CudaOps::new(driver, kv, queries, CudaOptions { exact, threads })?;
-    let pool_tokens = u64::from(kv.blocks) * options.block_size as u64;
+    let mut ops = CudaOps::new(driver, kv, queries, CudaOptions { exact, threads, scratch })?;
+    let pool_tokens = u64::from(blocks) * options.block_size as u64;
     let max_len = (asked_len as u64).min(pool_tokens).min(ops.longest() as u64) as usize;
     if max_len < asked_len {
         tracing::warn!(asked_len, max_len, "the KV cache limits the length of a sequence");
@@ -74,7 +77,7 @@ pub fn open_cuda<D: Driver>(
     let info = DeviceInfo {
         name,
         block_size: options.block_size as u32,
-        device_blocks: kv.blocks,
+        device_blocks: blocks,
         host_blocks,
         block_bytes,
         max_steps_in_flight: CudaOps::<D>::STEPS as u32,
@@ -156,7 +159,7 @@ mod tests {
         LoadError,
     > {
         let driver = EmulatedDriver::new(bytes);
-        open_cuda(driver, (0.9, false), &checkpoint(), options, &mut |_| {})
+        open_cuda(driver, GpuUse::default(), &checkpoint(), options, &mut |_| {})
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod profile;
 
 pub use cuda::open_cuda;
 pub use error::LoadError;
-pub use options::{DeviceChoice, KvCapacity, LoadOptions};
+pub use options::{DeviceChoice, GpuUse, KvCapacity, LoadOptions};
 
 use crate::forward::{Decoder, DecoderLimits};
 use crate::runner::{ModelRunner, RunnerLimits};
@@ -74,11 +74,10 @@ pub fn load(
     let checkpoint = Checkpoint::open(files)?;
     let device = match &options.device {
         DeviceChoice::Cpu => start(open(&checkpoint, options, progress)?, options)?,
-        DeviceChoice::Cuda { ordinal, memory_share, exact, kernels } => {
+        DeviceChoice::Cuda { ordinal, usage, kernels } => {
             let cache = KernelCache::new(kernels.clone());
-            let driver = CudaDriver::open(*ordinal, *exact, cache)?;
-            let share = (*memory_share, *exact);
-            start(open_cuda(driver, share, &checkpoint, options, progress)?, options)?
+            let driver = CudaDriver::open(*ordinal, usage.exact, cache)?;
+            start(open_cuda(driver, *usage, &checkpoint, options, progress)?, options)?
         }
     };
     Ok(Loaded { device, checkpoint })

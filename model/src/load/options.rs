@@ -15,13 +15,28 @@ pub enum DeviceChoice {
     Cuda {
         /// Its number.
         ordinal: u32,
-        /// Share of its free memory that may be used, from 0 to 1.
-        memory_share: f64,
-        /// Whether every row is computed as if it were alone.
-        exact: bool,
+        /// How it is used.
+        usage: GpuUse,
         /// Where compiled kernels are kept, if anywhere.
         kernels: Option<PathBuf>,
     },
+}
+
+/// How a GPU is used.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GpuUse {
+    /// Share of its free memory that may be taken, from 0 to 1.
+    pub memory_share: f64,
+    /// Whether every row is computed as if it were alone.
+    pub exact: bool,
+    /// Whether decode steps become graphs.
+    pub graphs: bool,
+}
+
+impl Default for GpuUse {
+    fn default() -> Self {
+        GpuUse { memory_share: 0.9, exact: false, graphs: true }
+    }
 }
 
 /// Settings of a loaded model.

@@ -94,16 +94,22 @@ impl<O: Ops + 'static> QueuedRunner for ModelRunner<O> {
         batch.ends.iter().for_each(|&seq| self.sequences.end(seq));
         batch.starts.iter().for_each(|start| self.sequences.start(start));
         self.plan.build(batch, &self.sequences)?;
+        let mut jobs = sample::take_jobs(self.plan.outputs(), &mut self.sequences);
+        if let Some(rows) = self.plan.single_tokens().filter(|_| sample::all_are_drawn(&jobs)) {
+            let limits = self.decoder.limits();
+            let most = limits.max_batched_tokens.min(limits.max_sampled_rows);
+            if let Some((rows, block)) = self.ops.repeat(rows, most) {
+                self.plan.fill(rows, block);
+            }
+        }
         let (forward, outputs) = (self.plan.forward(), self.plan.outputs());
-        let mut jobs = sample::take_jobs(outputs, &mut self.sequences);
         let (host_us, mut sampling_us) = (self.clock.now().since_us(begins), 0);
         if !forward.inputs.is_empty() {
             self.decoder.forward(&mut self.ops, forward);
             for rows in self.decoder.logit_chunks() {
-                let first = rows.start;
                 let logits = self.decoder.logits(&mut self.ops, rows.clone());
                 let since = self.clock.now();
-                sample::sample_rows(&mut self.ops, logits, (batch.id, first), &mut jobs[rows]);
+                sample::sample_rows(&mut self.ops, logits, batch.id, rows, &mut jobs);
                 sampling_us += self.clock.now().since_us(since);
             }
         }

@@ -5,6 +5,7 @@ use super::error::BatchError;
 use super::sequences::Sequences;
 use crate::forward::{DecoderLimits, ForwardBatch};
 use std::collections::HashSet;
+use std::sync::Arc;
 use tiercel_device::{BlockId, SeqId, SeqSlice, SliceInput, StepBatch};
 use tiercel_gpu::{RowInput, SeqRows};
 
@@ -74,6 +75,22 @@ impl Plan {
             return Err(BatchError::TooManySamples { rows, limit });
         }
         self.check_writes(batch)
+    }
+
+    /// How many sequences the step has, if each has one token and samples after it.
+    pub(super) fn single_tokens(&self) -> Option<usize> {
+        let rows = self.inputs.len();
+        (rows > 0 && rows == self.seqs.len() && rows == self.sampled.len()).then_some(rows)
+    }
+
+    /// Fills a step of single tokens up to `rows`, with rows of no sequence that write `block`, all the same.
+    pub(super) fn fill(&mut self, rows: usize, block: BlockId) {
+        let table: Arc<[BlockId]> = Arc::from([block]);
+        for row in self.inputs.len()..rows {
+            self.inputs.push(RowInput::Token(0));
+            self.seqs.push(SeqRows { rows: row..row + 1, first_pos: 0, table: Arc::clone(&table) });
+            self.sampled.push(row);
+        }
     }
 
     pub(super) fn forward(&self) -> ForwardBatch<'_> {

@@ -4,6 +4,7 @@
 use super::plan::Output;
 use super::sequences::{Sequence, Sequences};
 use crossbeam_utils::atomic::AtomicCell;
+use std::ops::Range;
 use tiercel_device::{Sampled, SeqFault, SeqId, StepId};
 use tiercel_gpu::{Draw, Drawn, Ops};
 
@@ -36,14 +37,23 @@ pub(super) fn take_jobs(outputs: &[Output], sequences: &mut Sequences) -> Vec<Jo
         .collect()
 }
 
-/// Samples row `i` of `logits` for `jobs[i]`; row 0 is the step's sampled row number `first`.
+/// Whether the device can draw for all jobs.
+pub(super) fn all_are_drawn(jobs: &[Job]) -> bool {
+    jobs.iter().all(|job| job.state.sampler().draw_on_device(0, job.index).is_some())
+}
+
+/// Samples rows of `logits` for all jobs that are among them: these are the step's sampled rows `rows`, and a job's row is
+/// its number. Rows beyond the jobs only fill up the step.
 pub(super) fn sample_rows<O: Ops>(
     ops: &mut O,
     logits: &mut O::Tensor,
-    (step, first): (StepId, usize),
+    step: StepId,
+    rows: Range<usize>,
     jobs: &mut [Job],
 ) {
-    let on_host = draw(ops, logits, (step, first), jobs);
+    let fillers = rows.end.saturating_sub(jobs.len().max(rows.start));
+    let jobs = &mut jobs[rows.start..rows.end - fillers];
+    let on_host = draw(ops, logits, (step, rows.start), jobs, fillers);
     if on_host.is_empty() {
         return;
     }
@@ -63,15 +73,20 @@ fn draw<O: Ops>(
     logits: &O::Tensor,
     (step, first): (StepId, usize),
     jobs: &mut [Job],
+    fillers: usize,
 ) -> Vec<usize> {
     let mut left: Vec<usize> = (0..jobs.len()).collect();
     let draws = jobs.iter().enumerate();
-    let draws: Vec<Draw> =
-        draws.filter_map(|(row, job)| job.state.sampler().draw_on_device(row, job.index)).collect();
+    let draws = draws.filter_map(|(row, job)| job.state.sampler().draw_on_device(row, job.index));
+    let filler = |row| Draw { row, temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, at: 0.0 };
+    let fillers = (jobs.len()..jobs.len() + fillers).map(filler);
+    let draws: Vec<Draw> = draws.chain(fillers).collect();
     let vocab = jobs.first().map_or(0, |job| job.state.sampler().vocab());
     if !draws.is_empty() && ops.draw_rows(logits, vocab, first, &draws) {
         for draw in &draws {
-            jobs[draw.row].state.draws(step, first + draw.row);
+            if let Some(job) = jobs.get_mut(draw.row) {
+                job.state.draws(step, first + draw.row);
+            }
         }
         left.retain(|row| draws.binary_search_by_key(row, |draw| draw.row).is_err());
     }

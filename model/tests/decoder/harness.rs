@@ -10,7 +10,7 @@ use tiercel_gpu::cpu::{CpuCopier, CpuOps};
 use tiercel_gpu::cuda::{CudaCopier, CudaOps};
 use tiercel_gpu::{Ops, RowInput, SeqRows};
 use tiercel_model::forward::ForwardBatch;
-use tiercel_model::load::{LoadOptions, Parts, open, open_cuda};
+use tiercel_model::load::{GpuUse, LoadOptions, Parts, open, open_cuda};
 use tiercel_model::weights::{Checkpoint, ModelFiles};
 
 /// A loaded model and the blocks nobody owns.
@@ -62,7 +62,13 @@ impl EmulatedRig {
     pub(crate) fn emulated(files: &ModelFiles, options: &LoadOptions, exact: bool) -> EmulatedRig {
         let checkpoint = Checkpoint::open(files).expect("a good checkpoint");
         let driver = EmulatedDriver::new(GPU_BYTES);
-        let parts = open_cuda(driver, (0.9, exact), &checkpoint, options, &mut |_| {});
+        let parts = open_cuda(
+            driver,
+            GpuUse { exact, ..GpuUse::default() },
+            &checkpoint,
+            options,
+            &mut |_| {},
+        );
         Rig::new(parts.expect("a device"))
     }
 }

@@ -211,5 +211,8 @@ pub(super) fn is_lost(error: DriverError) -> bool {
             | CUDA_ERROR_NOT_FOUND
             | CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
             | CUDA_ERROR_NOT_SUPPORTED
+            | CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+            | CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+            | CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
     )
 }

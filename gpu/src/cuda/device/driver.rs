@@ -4,10 +4,11 @@
 use super::compile::KernelCache;
 use super::context::{Context, is_lost, lost, words};
 use super::copies::CudaCopies;
+use super::graphs::Graphs;
 use super::products::{Products, WORKSPACE_BYTES};
 use super::results::Results;
 use super::staging::Staging;
-use crate::cuda::{CudaError, DevicePtr, Driver, KernelShape, Launch, Product, SPAN};
+use crate::cuda::{CudaError, DevicePtr, Driver, KernelShape, Launch, Product, SPAN, Work};
 use cudarc::driver::result::function::set_function_attribute;
 use cudarc::driver::result::stream::{self, StreamKind};
 use cudarc::driver::result::{free_sync, launch_kernel, malloc_sync, memset_d8_async, module};
@@ -24,6 +25,7 @@ pub struct CudaDriver {
     products: Products,
     staging: Staging,
     results: Results,
+    graphs: Graphs,
     stream: CUstream,
     cache: KernelCache,
     modules: Vec<CUmodule>,
@@ -57,6 +59,7 @@ impl CudaDriver {
             stream,
             staging,
             results,
+            graphs: Graphs::default(),
             products,
             cache,
             modules: Vec::new(),
@@ -188,6 +191,34 @@ impl Driver for CudaDriver {
         self.products.multiply(product, self.stream)
     }
 
+    fn graph(&mut self, work: &[Work]) -> Result<usize, CudaError> {
+        self.context.enter()?;
+        let graph = Graphs::capture(self.stream, || {
+            work.iter().try_for_each(|work| match work {
+                Work::Launch(kernel, grid, threads, shared_bytes, args) => self.launch(Launch {
+                    kernel,
+                    grid: *grid,
+                    threads: *threads,
+                    shared_bytes: *shared_bytes,
+                    args,
+                }),
+                Work::Multiply(product) => self.multiply(*product),
+            })
+        })?;
+        Ok(self.graphs.keep(graph))
+    }
+
+    fn replay(&mut self, graph: usize) -> Result<(), CudaError> {
+        self.context.enter()?;
+        self.graphs.replay(graph, self.stream)
+    }
+
+    fn forget_graphs(&mut self) {
+        if self.context.enter().is_ok() {
+            self.graphs.forget();
+        }
+    }
+
     fn wait(&mut self) -> Result<(), CudaError> {
         self.context.enter()?;
         // SAFETY: the stream is the driver's own.
@@ -199,6 +230,7 @@ impl Drop for CudaDriver {
     fn drop(&mut self) {
         // A lost device gives its memory back by itself.
         if self.wait().is_ok() {
+            self.graphs.forget();
             // SAFETY: all made by this driver, given back once, and nothing runs any more.
             unsafe {
                 for module in &self.modules {

@@ -7,6 +7,7 @@
 //! | `compile` | kernels to machine code, kept on disk |
 //! | `products` | matrix products by cuBLASLt |
 //! | `staging` | pinned memory that uploads go through |
+//! | `graphs` | launches that are done again by one call |
 //! | `results` | what steps send back |
 //! | `driver` | the compute side |
 //! | `copies` | the copy side |
@@ -15,6 +16,7 @@ mod compile;
 mod context;
 mod copies;
 mod driver;
+mod graphs;
 mod products;
 mod results;
 mod staging;
