@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `driver` | what is needed of a GPU, as a trait, and what can go wrong with one |
 //! | `kernels` | the sources below `gpu/kernels`, and what each is compiled with |
+//! | `launch` | asking for launches and uploading their words |
 //! | `ops`, `attention` | the [`Ops`](crate::Ops) implementation: checks shapes, launches |
 //! | `access` | tensors from and to the host |
 //! | `batch`, `words` | what kernels need to know of a batch, and where it is |
@@ -25,6 +26,7 @@ mod copier;
 mod device;
 mod driver;
 mod kernels;
+mod launch;
 mod memory;
 mod ops;
 mod repeats;

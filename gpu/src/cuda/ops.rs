@@ -102,54 +102,6 @@ impl<D: Driver> CudaOps<D> {
         SPANS_MAX * self.driver.span()
     }
 
-    /// Does something unless something before it went wrong.
-    pub(super) fn attempt(&mut self, what: impl FnOnce(&mut D) -> Result<(), CudaError>) {
-        if self.fault.is_none() {
-            self.fault = what(&mut self.driver).err();
-        }
-    }
-
-    pub(super) fn launch(
-        &mut self,
-        kernel: &'static str,
-        blocks: (usize, usize),
-        threads: u32,
-        args: &[Arg],
-    ) {
-        self.launch_shared(kernel, blocks, (threads, 0), args);
-    }
-
-    pub(super) fn launch_shared(
-        &mut self,
-        kernel: &'static str,
-        blocks: (usize, usize),
-        (threads, shared_bytes): (u32, u32),
-        args: &[Arg],
-    ) {
-        if blocks.0 > 0 && blocks.1 > 0 {
-            let grid = (blocks.0 as u32, blocks.1 as u32);
-            self.work(Work::Launch(kernel, grid, threads, shared_bytes, args.to_vec()));
-        }
-    }
-
-    /// Uploads words that are needed until the end of the step.
-    pub(super) fn put(&mut self, words: impl IntoIterator<Item = u32>) -> DevicePtr {
-        let words: Vec<u32> = words.into_iter().collect();
-        self.put_words(&words)
-    }
-
-    fn put_words(&mut self, words: &[u32]) -> DevicePtr {
-        let mut at = DevicePtr::default();
-        let steps = &mut self.steps;
-        if self.fault.is_none() {
-            match steps.put(&mut self.driver, words) {
-                Ok(place) => at = place,
-                Err(error) => self.fault = Some(error),
-            }
-        }
-        at
-    }
-
     fn allocate(&mut self, bytes: usize) -> Result<DevicePtr, OpError> {
         let failed = |error: CudaError| OpError::Memory { bytes, why: error.to_string() };
         self.driver.allocate(bytes.max(1)).map_err(failed)

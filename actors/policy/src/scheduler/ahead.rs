@@ -2,6 +2,7 @@
 //! believed before the step is done.
 
 use crate::scheduler::pipeline::MAX_DEPTH;
+use crate::scheduler::sequence::{Phase, Sequence};
 use tiercel_device::StepId;
 
 /// The steps in flight that a sequence is in, in order.
@@ -78,6 +79,29 @@ impl Ahead {
     pub(crate) fn violation(&self, mut steps: impl Iterator<Item = StepId>) -> Option<String> {
         let lost = self.parts().find(|part| !steps.any(|step| step == part.step))?;
         Some(format!("waits for {}, which is not in flight", lost.step))
+    }
+}
+
+impl Sequence {
+    /// Known tokens, and those that are being sampled.
+    pub(crate) fn planned_len(&self) -> u32 {
+        self.len() + self.ahead.sampled()
+    }
+
+    /// Tokens whose KV will be valid when the steps in flight have succeeded.
+    pub(crate) fn planned_computed(&self) -> u32 {
+        self.ahead.computed(self.computed)
+    }
+
+    /// Output tokens so far, and those that are being sampled.
+    pub(crate) fn planned_output(&self) -> u32 {
+        self.planned_len() - self.prompt_len()
+    }
+
+    /// Whether it may be in a step as it is; not if a token that is being sampled is its last.
+    pub(crate) fn runnable(&self, max_model_len: u32) -> bool {
+        let ends = !self.ahead.is_empty() && self.ends_at(self.planned_len(), max_model_len);
+        self.phase == Phase::Running && !self.held() && !ends
     }
 }
 

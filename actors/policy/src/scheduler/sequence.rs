@@ -206,21 +206,6 @@ impl Sequence {
         self.tokens.len() as u32
     }
 
-    /// Known tokens, and those that are being sampled.
-    pub(crate) fn planned_len(&self) -> u32 {
-        self.len() + self.ahead.sampled()
-    }
-
-    /// Tokens whose KV will be valid when the steps in flight have succeeded.
-    pub(crate) fn planned_computed(&self) -> u32 {
-        self.ahead.computed(self.computed)
-    }
-
-    /// Output tokens so far, and those that are being sampled.
-    pub(crate) fn planned_output(&self) -> u32 {
-        self.planned_len() - self.prompt.len() as u32
-    }
-
     /// Output tokens that may still come.
     pub(crate) fn output_left(&self) -> u32 {
         self.max_tokens.saturating_sub(self.planned_output())
@@ -233,12 +218,6 @@ impl Sequence {
 
     pub(crate) fn ticket(&self) -> Ticket {
         Ticket { seq: self.id, epoch: self.epoch }
-    }
-
-    /// Whether it may be in a step as it is; not if a token that is being sampled is its last.
-    pub(crate) fn runnable(&self, max_model_len: u32) -> bool {
-        let ends = !self.ahead.is_empty() && self.ends_at(self.planned_len(), max_model_len);
-        self.phase == Phase::Running && !self.held() && !ends
     }
 
     pub(crate) fn held(&self) -> bool {
@@ -306,7 +285,7 @@ impl Sequence {
         self.ends_at(self.len(), max_model_len)
     }
 
-    fn ends_at(&self, len: u32, max_model_len: u32) -> bool {
+    pub(crate) fn ends_at(&self, len: u32, max_model_len: u32) -> bool {
         len >= self.longest() || len >= max_model_len
     }
 

@@ -1,23 +1,25 @@
 //! SchedulerActor: every live sequence; turns messages into events of the policy and its decisions
 //! into messages.
 
+mod commands;
+mod status;
+
 use crate::admission::Admission;
 use crate::block_manager::BlockManager;
 use crate::checks::Checks;
 use crate::executor::Executor;
 use crate::lifeline::Lifeline;
 use crate::messages::{
-    AbortPreempt, Cancel, Command, CommitPreempt, CopiesEnded, Displace, Drain, Enqueue,
-    ExecuteStep, GetStatus, GetUsage, InUse, Left, LeftQueue, Observe, PlanDue, ReserveStep,
-    Shutdown, StepEnded, StepReserved, Stop, Tick, TimeLeft,
+    AbortPreempt, CommitPreempt, CopiesEnded, Drain, Enqueue, ExecuteStep, GetUsage, InUse, Left,
+    LeftQueue, Observe, PlanDue, ReserveStep, Shutdown, StepEnded, StepReserved, Tick, TimeLeft,
 };
 use crate::observed::{ending, left};
-use crate::request::{Control, EngineStatus, RequestFault, StreamEvent};
+use crate::request::{RequestFault, StreamEvent};
 use crate::slo_monitor::SloMonitor;
 use crate::streams::{Delivered, StreamCheck, Streams};
 use crate::telemetry;
 use crate::trace::SequenceTrace;
-use actix::{Actor, ActorContext, Addr, Context, Handler, ResponseFuture};
+use actix::{Actor, ActorContext, Addr, Context, Handler};
 use tiercel_config::StreamSettings;
 use tiercel_device::{Clock, SeqId, StepError, Tier, Timestamp};
 use tiercel_policy::StoreEvent;
@@ -289,61 +291,6 @@ impl Handler<CopiesEnded> for SchedulerActor {
     }
 }
 
-impl Handler<Cancel> for SchedulerActor {
-    type Result = ();
-
-    fn handle(&mut self, Cancel(seq): Cancel, _: &mut Self::Context) {
-        self.cancel(seq);
-        self.pump();
-    }
-}
-
-impl Handler<Stop> for SchedulerActor {
-    type Result = ();
-
-    fn handle(&mut self, Stop(seq): Stop, _: &mut Self::Context) {
-        let effects = self.core.stop(seq).into_iter().collect();
-        self.apply(effects);
-        self.pump();
-    }
-}
-
-impl Handler<Displace> for SchedulerActor {
-    type Result = bool;
-
-    fn handle(&mut self, Displace(tier): Displace, _: &mut Self::Context) -> bool {
-        let turned_away = self.core.displace(tier, self.clock.now());
-        let somebody = turned_away.is_some();
-        self.apply(turned_away.into_iter().collect());
-        self.pump();
-        somebody
-    }
-}
-
-impl Handler<Command> for SchedulerActor {
-    type Result = bool;
-
-    fn handle(&mut self, Command(control): Command, _: &mut Self::Context) -> bool {
-        let known = match control.clone() {
-            Control::Reprioritize { seq, tier, priority } => {
-                let known = self.core.reprioritize(seq, tier, priority);
-                self.promise(seq);
-                known
-            }
-            Control::Pause(seq) => self.core.set_hold(seq, Hold::Operator, true),
-            Control::Resume(seq) => self.core.set_hold(seq, Hold::Operator, false),
-            Control::SetPolicy(policy) => {
-                self.core.set_policy(policy);
-                true
-            }
-        };
-        tracing::info!(?control, known, "operator command");
-        self.trace.command(&control, known);
-        self.pump();
-        known
-    }
-}
-
 impl Handler<Tick> for SchedulerActor {
     type Result = bool;
 
@@ -386,37 +333,6 @@ impl Handler<Drain> for SchedulerActor {
     fn handle(&mut self, drain: Drain, _: &mut Self::Context) {
         self.drain = Some(drain);
         self.pump();
-    }
-}
-
-impl Handler<GetStatus> for SchedulerActor {
-    type Result = ResponseFuture<EngineStatus>;
-
-    fn handle(&mut self, _: GetStatus, _: &mut Self::Context) -> Self::Result {
-        let census = self.core.census();
-        let counters = self.core.counters();
-        let (prediction_error, cost_error) = (self.core.prediction_error(), self.core.cost_error());
-        let usage = self.peers.block_manager.send(GetUsage);
-        Box::pin(async move {
-            let usage = usage.await.unwrap_or_default();
-            EngineStatus {
-                waiting: census.waiting,
-                running: census.running,
-                preempted: census.preempted,
-                // The handle and admission know the places.
-                places: 0,
-                queued: [0; 4],
-                device_blocks: usage.device_total,
-                device_blocks_free: usage.device_free,
-                host_blocks: usage.host_total,
-                host_blocks_free: usage.host_free,
-                // The monitor knows.
-                pressure: Default::default(),
-                counters,
-                prediction_error,
-                cost_error,
-            }
-        })
     }
 }
 

@@ -1,0 +1,62 @@
+//! What clients, admission and operators ask of the scheduler.
+
+use super::SchedulerActor;
+use crate::messages::{Cancel, Command, Displace, Stop};
+use crate::request::Control;
+use actix::Handler;
+use tiercel_policy::scheduler::Hold;
+
+impl Handler<Cancel> for SchedulerActor {
+    type Result = ();
+
+    fn handle(&mut self, Cancel(seq): Cancel, _: &mut Self::Context) {
+        self.cancel(seq);
+        self.pump();
+    }
+}
+
+impl Handler<Stop> for SchedulerActor {
+    type Result = ();
+
+    fn handle(&mut self, Stop(seq): Stop, _: &mut Self::Context) {
+        let effects = self.core.stop(seq).into_iter().collect();
+        self.apply(effects);
+        self.pump();
+    }
+}
+
+impl Handler<Displace> for SchedulerActor {
+    type Result = bool;
+
+    fn handle(&mut self, Displace(tier): Displace, _: &mut Self::Context) -> bool {
+        let turned_away = self.core.displace(tier, self.clock.now());
+        let somebody = turned_away.is_some();
+        self.apply(turned_away.into_iter().collect());
+        self.pump();
+        somebody
+    }
+}
+
+impl Handler<Command> for SchedulerActor {
+    type Result = bool;
+
+    fn handle(&mut self, Command(control): Command, _: &mut Self::Context) -> bool {
+        let known = match control.clone() {
+            Control::Reprioritize { seq, tier, priority } => {
+                let known = self.core.reprioritize(seq, tier, priority);
+                self.promise(seq);
+                known
+            }
+            Control::Pause(seq) => self.core.set_hold(seq, Hold::Operator, true),
+            Control::Resume(seq) => self.core.set_hold(seq, Hold::Operator, false),
+            Control::SetPolicy(policy) => {
+                self.core.set_policy(policy);
+                true
+            }
+        };
+        tracing::info!(?control, known, "operator command");
+        self.trace.command(&control, known);
+        self.pump();
+        known
+    }
+}

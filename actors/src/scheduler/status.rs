@@ -1,0 +1,37 @@
+//! A snapshot of the engine.
+
+use super::SchedulerActor;
+use crate::messages::{GetStatus, GetUsage};
+use crate::request::EngineStatus;
+use actix::{Handler, ResponseFuture};
+
+impl Handler<GetStatus> for SchedulerActor {
+    type Result = ResponseFuture<EngineStatus>;
+
+    fn handle(&mut self, _: GetStatus, _: &mut Self::Context) -> Self::Result {
+        let census = self.core.census();
+        let counters = self.core.counters();
+        let (prediction_error, cost_error) = (self.core.prediction_error(), self.core.cost_error());
+        let usage = self.peers.block_manager.send(GetUsage);
+        Box::pin(async move {
+            let usage = usage.await.unwrap_or_default();
+            EngineStatus {
+                waiting: census.waiting,
+                running: census.running,
+                preempted: census.preempted,
+                // The handle and admission know the places.
+                places: 0,
+                queued: [0; 4],
+                device_blocks: usage.device_total,
+                device_blocks_free: usage.device_free,
+                host_blocks: usage.host_total,
+                host_blocks_free: usage.host_free,
+                // The monitor knows.
+                pressure: Default::default(),
+                counters,
+                prediction_error,
+                cost_error,
+            }
+        })
+    }
+}

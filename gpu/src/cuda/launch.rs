@@ -1,0 +1,55 @@
+//! How operations ask for launches, and for the words that these read. What comes after something that was not accepted is
+//! left out.
+
+use super::driver::{Arg, CudaError, DevicePtr, Driver, Work};
+use super::ops::CudaOps;
+
+impl<D: Driver> CudaOps<D> {
+    /// Does something unless something before it went wrong.
+    pub(super) fn attempt(&mut self, what: impl FnOnce(&mut D) -> Result<(), CudaError>) {
+        if self.fault.is_none() {
+            self.fault = what(&mut self.driver).err();
+        }
+    }
+
+    pub(super) fn launch(
+        &mut self,
+        kernel: &'static str,
+        blocks: (usize, usize),
+        threads: u32,
+        args: &[Arg],
+    ) {
+        self.launch_shared(kernel, blocks, (threads, 0), args);
+    }
+
+    pub(super) fn launch_shared(
+        &mut self,
+        kernel: &'static str,
+        blocks: (usize, usize),
+        (threads, shared_bytes): (u32, u32),
+        args: &[Arg],
+    ) {
+        if blocks.0 > 0 && blocks.1 > 0 {
+            let grid = (blocks.0 as u32, blocks.1 as u32);
+            self.work(Work::Launch(kernel, grid, threads, shared_bytes, args.to_vec()));
+        }
+    }
+
+    /// Uploads words that are needed until the end of the step.
+    pub(super) fn put(&mut self, words: impl IntoIterator<Item = u32>) -> DevicePtr {
+        let words: Vec<u32> = words.into_iter().collect();
+        self.put_words(&words)
+    }
+
+    pub(super) fn put_words(&mut self, words: &[u32]) -> DevicePtr {
+        let mut at = DevicePtr::default();
+        let steps = &mut self.steps;
+        if self.fault.is_none() {
+            match steps.put(&mut self.driver, words) {
+                Ok(place) => at = place,
+                Err(error) => self.fault = Some(error),
+            }
+        }
+        at
+    }
+}
