@@ -10,6 +10,7 @@
 //! | `steps` | two steps under way against one at a time |
 //! | `copies` | blocks through the host tier and back |
 //! | `speed` | decode and prefill, and decode while blocks are copied |
+//! | `link` | blocks through the host tier, against one large copy |
 //! | `pace` | decode as the engine runs it, two steps under way |
 //! | `pair`, `report` | the same inputs on both devices; what was found |
 //!
@@ -18,6 +19,7 @@
 
 mod attention;
 mod copies;
+mod link;
 mod models;
 mod pace;
 mod pair;

@@ -1,6 +1,7 @@
 //! How fast: decode and prefill of a model's shape against the GPU's own ceilings, and decode while blocks are copied.
 
 use crate::CheckError;
+use crate::link;
 use crate::pace::{self, Pace, measure_pace};
 use crate::report::Report;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ pub struct SpeedPlan {
     pub repeats: usize,
     /// Bytes copied out and in beside decodes, at a time.
     pub copied_bytes: usize,
+    /// Tokens of a sequence that is copied in.
+    pub resumed_tokens: usize,
     /// Rows and columns of the product that tells the matrix units' rate.
     pub product: usize,
     /// Bytes moved to tell the memory's rate.
@@ -86,7 +89,12 @@ pub fn measure_speed<D: Driver>(
     bench.decodes(plan, ceilings, report)?;
     bench.prefills(plan, ceilings, report)?;
     let blocks = (plan.copied_bytes / kv.block_bytes()).max(1) as u32;
-    let copier = CudaCopier::new(copies, kv, blocks);
+    let mut copier = CudaCopier::new(copies, kv, blocks);
+    // The last block only fills up steps.
+    let first = kv.blocks - 1 - blocks;
+    let range = link::Range { first, blocks, block_bytes: kv.block_bytes() };
+    let sequence = (plan.resumed_tokens / kv.block_size) as u32;
+    link::measure_link(&mut copier, range, sequence, plan.judged, report)?;
     bench.beside_copies(plan, copier, blocks, report)?;
     bench.pace(plan, report)
 }

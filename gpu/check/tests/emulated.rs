@@ -108,11 +108,12 @@ fn speed() {
         prefills: vec![24],
         repeats: 1,
         copied_bytes: 64 << 10,
+        resumed_tokens: 64,
         product: 32,
         moved_bytes: 256 << 10,
         judged: false,
     };
     let mut report = Report::default();
     measure_speed(&open, &plan, &mut report).unwrap();
-    assert_met(&report, 2 + 2 * 2 + 1 + 2 + 5);
+    assert_met(&report, 2 + 2 * 2 + 1 + (2 * 3 + 2) + 2 + 5);
 }

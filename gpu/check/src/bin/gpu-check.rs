@@ -113,6 +113,7 @@ fn eight_billion() -> SpeedPlan {
         prefills: vec![512, 2048, 8192],
         repeats: 20,
         copied_bytes: 2 << 30,
+        resumed_tokens: 8192,
         product: 8192,
         moved_bytes: 2 << 30,
         judged: true,

@@ -1,0 +1,83 @@
+//! How fast blocks go through the host tier, against one large copy of as many bytes.
+
+use crate::CheckError;
+use crate::report::Report;
+use tiercel_device::{
+    BlockId, BlockingCopier, Clock, CopyBatch, CopyDirection, CopyId, CopyPair, HostBlockId,
+};
+
+/// Share of the link's rate that block by block is aimed at, percent.
+const LINK_AIM: f64 = 90.0;
+/// Most by which the copy of one sequence's blocks may differ from what the link's rate predicts, percent.
+const MOST_MISTAKEN: f64 = 20.0;
+/// Times that each copy is done; the fastest counts, since whatever else uses the link only adds time.
+const REPEATS: usize = 3;
+
+/// Blocks of the device from `first` on, and as many of the host.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Range {
+    pub(crate) first: u32,
+    pub(crate) blocks: u32,
+    pub(crate) block_bytes: usize,
+}
+
+/// Measures both ways, with neighbours in one copy and with every block a copy of its own, and the copy in of `sequence`
+/// blocks.
+pub(crate) fn measure_link(
+    copier: &mut impl BlockingCopier,
+    range: Range,
+    sequence: u32,
+    judged: bool,
+    report: &mut Report,
+) -> Result<(), CheckError> {
+    let mut in_us = 0.0;
+    for (way, direction) in [("out", CopyDirection::Out), ("in", CopyDirection::In)] {
+        let whole_us = fastest_us(copier, direction, range, false)?;
+        let blocks_us = fastest_us(copier, direction, range, true)?;
+        let bytes = f64::from(range.blocks) * range.block_bytes as f64;
+        let rate = |us: f64| format!("{:.1} GB/s", bytes / us / 1e3);
+        report.measured(&format!("copies {way}, neighbours together"), rate(whole_us));
+        report.measured(&format!("copies {way}, block by block"), rate(blocks_us));
+        let share = 100.0 * whole_us / blocks_us;
+        let what = format!("copies {way}, block by block: of the link's rate");
+        match judged {
+            true => report.at_least(&what, share, LINK_AIM, "%"),
+            false => report.measured(&what, format!("{share:.0} %")),
+        }
+        in_us = whole_us;
+    }
+    let resume = Range { blocks: sequence.min(range.blocks), ..range };
+    let found_us = fastest_us(copier, CopyDirection::In, resume, true)?;
+    let predicted_us = in_us * f64::from(resume.blocks) / f64::from(range.blocks);
+    let mistaken = 100.0 * (found_us / predicted_us - 1.0).abs();
+    let what = format!("{} blocks of one sequence copied in", resume.blocks);
+    let times = format!("{:.1} ms, predicted {:.1}", found_us / 1e3, predicted_us / 1e3);
+    report.measured(&what, times);
+    let what = format!("{what}: unlike the prediction by");
+    match judged {
+        true => report.at_most(&what, mistaken, MOST_MISTAKEN, "%"),
+        false => report.measured(&what, format!("{mistaken:.0} %")),
+    }
+    Ok(())
+}
+
+fn fastest_us(
+    copier: &mut impl BlockingCopier,
+    direction: CopyDirection,
+    range: Range,
+    scattered: bool,
+) -> Result<f64, CheckError> {
+    let Range { first, blocks, .. } = range;
+    // Backwards no two are neighbours.
+    let host = |i: u32| if scattered { blocks - 1 - i } else { i };
+    let pair = |i| CopyPair { device: BlockId(first + i), host: HostBlockId(host(i)) };
+    let batch = CopyBatch { id: CopyId(1), direction, pairs: (0..blocks).map(pair).collect() };
+    let clock = Clock::wall();
+    let mut fastest = u64::MAX;
+    for _ in 0..REPEATS {
+        let start = clock.now();
+        copier.copy(&batch)?;
+        fastest = fastest.min(clock.now().since_us(start).max(1));
+    }
+    Ok(fastest as f64)
+}
