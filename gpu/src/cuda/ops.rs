@@ -133,7 +133,7 @@ impl<D: Driver> Ops for CudaOps<D> {
         parts: &[MatrixPart<'_>],
         _format: WeightFormat,
     ) -> Result<CudaMatrix, OpError> {
-        weights::upload(&mut self.driver, parts)
+        weights::upload(&mut self.driver, &self.pool, parts)
     }
 
     fn describe(&self, _matrix: &CudaMatrix) -> String {

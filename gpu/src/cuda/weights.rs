@@ -1,7 +1,8 @@
-//! Weights of a file as bf16 in device memory, through a buffer of a few megabytes.
+//! Weights of a file as bf16 in device memory, through a buffer of a few megabytes that all threads fill.
 
 use super::driver::{DevicePtr, Driver};
 use super::memory::CudaMatrix;
+use crate::cpu::Pool;
 use crate::ggml::dequantize_row;
 use crate::{MatrixPart, OpError, SourceType};
 use half::bf16;
@@ -12,6 +13,7 @@ const CHUNK_BYTES: usize = 16 << 20;
 /// Uploads stacked parts.
 pub(super) fn upload<D: Driver>(
     driver: &mut D,
+    pool: &Pool,
     parts: &[MatrixPart<'_>],
 ) -> Result<CudaMatrix, OpError> {
     let k = parts.first().map_or(0, |part| part.k);
@@ -22,7 +24,7 @@ pub(super) fn upload<D: Driver>(
     let at = driver.allocate(n * k * 2).map_err(|error| no_memory(n * k * 2, &error))?;
     let mut to = at;
     for part in parts {
-        upload_part(driver, part, to)?;
+        upload_part(driver, pool, part, to)?;
         to = to.offset(part.n * k * 2);
     }
     Ok(CudaMatrix { at, n, k })
@@ -47,6 +49,7 @@ fn check(part: &MatrixPart<'_>, k: usize) -> Result<(), OpError> {
 
 fn upload_part<D: Driver>(
     driver: &mut D,
+    pool: &Pool,
     part: &MatrixPart<'_>,
     to: DevicePtr,
 ) -> Result<(), OpError> {
@@ -56,17 +59,21 @@ fn upload_part<D: Driver>(
     }
     let row_bytes = part.bytes.len() / part.n.max(1);
     let rows_at_once = (CHUNK_BYTES / (part.k * 2)).max(1);
-    let mut values = vec![0.0; part.k];
-    let mut chunk: Vec<u8> = Vec::with_capacity(rows_at_once.min(part.n) * part.k * 2);
+    let mut chunk = vec![0_u8; rows_at_once.min(part.n) * part.k * 2];
     for first in (0..part.n).step_by(rows_at_once) {
-        chunk.clear();
-        for row in first..part.n.min(first + rows_at_once) {
+        let rows = rows_at_once.min(part.n - first);
+        let chunk = &mut chunk[..rows * part.k * 2];
+        pool.rows(chunk, part.k * 2, 1, |row, out| {
+            let row = first + row;
             let from = part.row_order.as_ref().map_or(row, |order| order[row] as usize);
+            let mut values = vec![0.0; part.k];
             let bytes = &part.bytes[from * row_bytes..(from + 1) * row_bytes];
             dequantize_row(part.source, bytes, &mut values);
-            chunk.extend(values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()));
-        }
-        driver.upload(to.offset(first * part.k * 2), &chunk).map_err(failed)?;
+            for (out, value) in out.chunks_exact_mut(2).zip(values) {
+                out.copy_from_slice(&bf16::from_f32(value).to_le_bytes());
+            }
+        });
+        driver.upload(to.offset(first * part.k * 2), chunk).map_err(failed)?;
     }
     Ok(())
 }
