@@ -160,6 +160,8 @@ impl From<TokenId> for RowInput {
 pub trait Ops: Send {
     /// Steps that may be under way at once.
     const STEPS: usize = 1;
+    /// Most bytes of logits held at once. A step that samples more rows reads the output matrix once for each part.
+    const LOGIT_BYTES: usize = 64 << 20;
     /// Packed weights `[n, k]`.
     type Matrix: Send;
     /// A bias or norm weight.

@@ -122,6 +122,8 @@ fn span_bytes(heads: usize, head_dim: usize) -> usize {
 
 impl<D: Driver> Ops for CudaOps<D> {
     const STEPS: usize = SLOTS;
+    // 256 rows of the largest vocabularies.
+    const LOGIT_BYTES: usize = 256 << 20;
     type Matrix = CudaMatrix;
     type Vector = CudaVector;
     type Tensor = CudaTensor;

@@ -4,9 +4,7 @@ use super::DecoderLimits;
 use crate::arch::ModelConfig;
 use tiercel_gpu::{OpError, Ops, TensorUse};
 
-/// Most bytes of logits held at once; a step that samples more rows runs the output matrix in chunks.
-const LOGIT_BYTES_MAX: usize = 64 << 20;
-/// Chunks are never smaller than this, however large the vocabulary: the output matrix is read once per
+/// Chunks of logits are never smaller than this, however large the vocabulary: the output matrix is read once per
 /// chunk.
 const LOGIT_ROWS_MIN: usize = 16;
 
@@ -42,19 +40,19 @@ pub(super) struct Workspace<O: Ops> {
 }
 
 /// Rows of logits held at once.
-pub(super) fn logit_rows(config: &ModelConfig, limits: &DecoderLimits) -> usize {
-    (LOGIT_BYTES_MAX / 4 / config.vocab_size).max(LOGIT_ROWS_MIN).min(limits.max_sampled_rows)
+pub(super) fn logit_rows<O: Ops>(config: &ModelConfig, limits: &DecoderLimits) -> usize {
+    (O::LOGIT_BYTES / 4 / config.vocab_size).max(LOGIT_ROWS_MIN).min(limits.max_sampled_rows)
 }
 
 /// Bytes that [`Activations::new`] allocates.
-pub(super) fn bytes(config: &ModelConfig, limits: &DecoderLimits) -> u64 {
+pub(super) fn bytes<O: Ops>(config: &ModelConfig, limits: &DecoderLimits) -> u64 {
     let (hidden, q) = (config.hidden_size, config.q_cols());
     let token = 3 * hidden + 2 * q + 2 * config.kv_cols() + 3 * config.intermediate_size;
     let logit = hidden + config.vocab_size;
     let rows = [
         (limits.max_batched_tokens, token),
         (limits.max_sampled_rows, hidden + q),
-        (logit_rows(config, limits), logit),
+        (logit_rows::<O>(config, limits), logit),
     ];
     rows.iter().map(|&(rows, cols)| (rows as u64).saturating_mul(cols as u64 * 4)).sum()
 }
@@ -67,7 +65,7 @@ impl<O: Ops> Activations<O> {
     ) -> Result<Self, OpError> {
         let (hidden, q) = (config.hidden_size, config.q_cols());
         let (tokens, sampled) = (limits.max_batched_tokens, limits.max_sampled_rows);
-        let logit_rows = logit_rows(config, limits);
+        let logit_rows = logit_rows::<O>(config, limits);
         let mut tensor = |rows, cols, holds| ops.tensor(rows, cols, holds);
         Ok(Activations {
             residual: tensor(tokens, hidden, TensorUse::Residual)?,

@@ -50,7 +50,7 @@ pub struct Decoder<O: Ops> {
 impl<O: Ops> Decoder<O> {
     /// Bytes of activations a decoder of these sizes holds.
     pub fn activation_bytes(config: &ModelConfig, limits: &DecoderLimits) -> u64 {
-        activations::bytes(config, limits)
+        activations::bytes::<O>(config, limits)
     }
 
     /// Allocates activations and rotary tables.
@@ -116,7 +116,8 @@ impl<O: Ops> Decoder<O> {
 
     /// Ranges of the last batch's sampled rows whose logits fit in memory together, in order.
     pub fn logit_chunks(&self) -> impl Iterator<Item = Range<usize>> + use<O> {
-        let (rows, sampled) = (activations::logit_rows(&self.config, &self.limits), self.sampled);
+        let (rows, sampled) =
+            (activations::logit_rows::<O>(&self.config, &self.limits), self.sampled);
         (0..sampled).step_by(rows).map(move |start| start..sampled.min(start + rows))
     }
 
