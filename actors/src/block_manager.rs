@@ -4,7 +4,7 @@ use crate::checks::Checks;
 use crate::lifeline::Lifeline;
 use crate::messages::{
     AbortPreempt, BlockUsage, CommitPreempt, CopiesEnded, CopyBlocks, CopyEnded, GetUsage, InUse,
-    ReserveStep, Shutdown, StepReserved,
+    ReserveStep, Shutdown, StepReserved, StepsCompleted,
 };
 use crate::scheduler::SchedulerActor;
 use crate::slo_monitor::SloMonitor;
@@ -126,6 +126,15 @@ impl Handler<ReserveStep> for BlockManager {
         let grant = self.store.reserve(&request);
         self.trace.note(|| self.planned(&grant, request.wants.len()));
         self.scheduler.do_send(StepReserved(grant));
+        self.settle();
+    }
+}
+
+impl Handler<StepsCompleted> for BlockManager {
+    type Result = ();
+
+    fn handle(&mut self, StepsCompleted(step): StepsCompleted, _: &mut Self::Context) {
+        self.store.completed(step);
         self.settle();
     }
 }

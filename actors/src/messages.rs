@@ -2,7 +2,7 @@
 
 use crate::request::{Control, EngineStatus, Refusal, Request, StreamEvent};
 use actix::Message;
-use tiercel_device::{CopyBatch, CopyDone, SeqId, StepBatch, StepDone, Tier, Timestamp};
+use tiercel_device::{CopyBatch, CopyDone, SeqId, StepBatch, StepDone, StepId, Tier, Timestamp};
 use tiercel_policy::admission::Capacity;
 use tiercel_policy::blocks::Salt;
 use tiercel_policy::pressure::{Level, Resource};
@@ -179,6 +179,11 @@ pub(crate) struct GetPressure;
 /// Levels of pressure, in the order of [`Resource::ALL`].
 #[derive(Debug, Clone, Copy, Default, actix::MessageResponse)]
 pub(crate) struct PressureLevels(pub(crate) [Level; Resource::ALL.len()]);
+
+/// Scheduler -> BlockManager: every step up to this one has completed, told where no [`ReserveStep`] does.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub(crate) struct StepsCompleted(pub(crate) StepId);
 
 /// Timer -> Scheduler: the step in flight is about to end.
 #[derive(Debug, Clone, Copy, Message)]

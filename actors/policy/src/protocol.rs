@@ -68,9 +68,10 @@ pub struct Progress {
 pub struct Want {
     /// The sequence and its epoch.
     pub ticket: Ticket,
-    /// Tokens known so far (prompt + output): the most the table may have to cover.
+    /// Tokens known so far (prompt + output), and those that steps in flight sample: the most the table may have to
+    /// cover.
     pub len: u32,
-    /// Most tokens to compute in this step; at least 1.
+    /// Most tokens to compute beyond those that are valid, in this step and in those in flight; at least 1.
     pub new_tokens: u32,
     /// Positions the table shall cover from this step on, beyond what the step needs; 0 for no more than
     /// that.
@@ -154,7 +155,7 @@ pub struct Grant {
 pub enum GrantOutcome {
     /// It may run.
     Run {
-        /// Valid tokens: for `Grow` as known, for `Open` the prefix found.
+        /// Valid tokens: for `Open` the prefix found; for `Grow` as last reported, whatever steps in flight add.
         computed: u32,
         /// Positions the table covers for this step: `min(len, computed + new_tokens)`.
         cover: u32,

@@ -11,7 +11,8 @@ use crate::executor::Executor;
 use crate::lifeline::Lifeline;
 use crate::messages::{
     AbortPreempt, CommitPreempt, CopiesEnded, Drain, Enqueue, ExecuteStep, GetUsage, InUse, Left,
-    LeftQueue, Observe, PlanDue, ReserveStep, Shutdown, StepEnded, StepReserved, Tick, TimeLeft,
+    LeftQueue, Observe, PlanDue, ReserveStep, Shutdown, StepEnded, StepReserved, StepsCompleted,
+    Tick, TimeLeft,
 };
 use crate::observed::{ending, left};
 use crate::request::{RequestFault, StreamEvent};
@@ -268,6 +269,9 @@ impl Handler<StepEnded> for SchedulerActor {
         let effects = self.core.step_done(done, now);
         self.apply(effects);
         self.pump();
+        if let Some(step) = self.core.take_completed() {
+            self.peers.block_manager.do_send(StepsCompleted(step));
+        }
     }
 }
 

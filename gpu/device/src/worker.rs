@@ -12,6 +12,10 @@ use std::time::Duration;
 
 /// Computes steps in order. A device that works by itself may be at one while the next is begun.
 pub trait QueuedRunner: Send + 'static {
+    /// Whether beginning this step takes until all before it have ended, so that these had better be waited for first.
+    fn waits(&self, _batch: &StepBatch) -> bool {
+        false
+    }
     /// Begins a step. One that does not begin is not waited for.
     ///
     /// # Errors
@@ -115,6 +119,11 @@ impl<R: QueuedRunner> Steps<R> {
     }
 
     fn begin(&mut self, (batch, done): StepJob) {
+        if self.attempt(|runner| Ok(runner.waits(&batch))).unwrap_or(false) {
+            while !self.begun.is_empty() {
+                self.end();
+            }
+        }
         let error = self.attempt(|runner| runner.begin(&batch)).err();
         self.begun.push_back(Begun { id: batch.id, done, error });
     }
@@ -257,6 +266,10 @@ mod tests {
     }
 
     impl QueuedRunner for Scripted {
+        fn waits(&self, batch: &StepBatch) -> bool {
+            batch.id == StepId(9)
+        }
+
         fn begin(&mut self, batch: &StepBatch) -> Result<(), StepError> {
             let id = batch.id.0;
             self.asked.send(format!("begin {id}")).expect("the test listens");
@@ -332,6 +345,12 @@ mod tests {
         let (asked, answers) = run(2, u32::MAX, 5..=7);
         assert_eq!(asked, ["begin 5", "begin 6", "end 5", "begin 7", "end 6", "end 7"]);
         assert!(answers.iter().all(|answer| answer.result.is_ok()));
+    }
+
+    #[test]
+    fn those_before_one_that_would_wait_for_them_are_answered_first() {
+        let (asked, _) = run(2, u32::MAX, 8..=10);
+        assert_eq!(asked, ["begin 8", "end 8", "begin 9", "begin 10", "end 9", "end 10"]);
     }
 
     #[test]

@@ -9,8 +9,8 @@ use crate::AttentionShape;
 use std::collections::HashMap;
 use tiercel_device::BlockId;
 
-/// Most layouts that are remembered; beyond it all are forgotten.
-const MOST_KNOWN: usize = 64;
+/// Most layouts that are remembered; beyond it those that came once are forgotten, or all.
+const MOST_KNOWN: usize = 192;
 /// Most rows of a step that is repeated: of more, the host's part is small.
 const MOST_ROWS: usize = 256;
 
@@ -75,6 +75,12 @@ impl Repeats {
         })
     }
 
+    /// Nothing is repeated from now on.
+    fn give_up(&mut self, error: &CudaError) {
+        tracing::warn!(%error, "decode steps are launched from now on, and not replayed as graphs");
+        self.scratch = None;
+    }
+
     /// Whether layouts are to be filled up.
     pub(super) fn fills(&self) -> bool {
         !matches!(self.now, Now::Plain)
@@ -108,6 +114,10 @@ impl<D: Driver> CudaOps<D> {
         let table_words = layout.words.len() - layout.tables;
         let key = Key { rows, spans: group.spans, table_words, words };
         if self.repeats.known.len() >= MOST_KNOWN && !self.repeats.known.contains_key(&key) {
+            // What came once may never come again.
+            self.repeats.known.retain(|_, known| *known != Known::Seen);
+        }
+        if self.repeats.known.len() >= MOST_KNOWN && !self.repeats.known.contains_key(&key) {
             self.repeats.known.clear();
             self.driver.forget_graphs();
         }
@@ -134,19 +144,31 @@ impl<D: Driver> CudaOps<D> {
     pub(super) fn replay(&mut self) {
         match std::mem::replace(&mut self.repeats.now, Now::Plain) {
             Now::Plain | Now::Asked => {}
-            Now::Replays(graph) => self.attempt(|driver| driver.replay(graph)),
+            Now::Replays(graph) => self.replay_graph(graph),
             Now::Keeps(..) if self.fault.is_some() => {}
             Now::Keeps(key, list) => match self.driver.graph(&list) {
                 Ok(graph) => {
                     self.repeats.known.insert(key, Known::Graph(graph));
-                    self.attempt(|driver| driver.replay(graph));
+                    self.replay_graph(graph);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "decode steps are not made into graphs from now on");
-                    self.repeats.scratch = None;
+                    self.repeats.give_up(&error);
                     self.attempt(|driver| list.iter().try_for_each(|work| now(driver, work)));
                 }
             },
+        }
+    }
+}
+
+impl<D: Driver> CudaOps<D> {
+    /// A graph that is refused fails its step; that is done again as launches.
+    fn replay_graph(&mut self, graph: usize) {
+        if self.fault.is_some() {
+            return;
+        }
+        if let Err(error) = self.driver.replay(graph) {
+            self.repeats.give_up(&error);
+            self.fault = Some(error);
         }
     }
 }

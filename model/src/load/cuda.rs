@@ -44,8 +44,10 @@ pub fn open_cuda<D: Driver>(
     let block_bytes = kv.block_bytes() as u64;
     let GpuUse { memory_share, exact, graphs } = usage;
     let budget = budget(&mut driver, memory_share, checkpoint, options, asked_len)?;
+    // One more block, for rows that only fill up a step.
+    let filler_bytes = if graphs { block_bytes } else { 0 };
     let bytes = match options.kv_capacity {
-        KvCapacity::Auto => budget.left()?,
+        KvCapacity::Auto => budget.left()?.saturating_sub(filler_bytes),
         KvCapacity::Bytes(bytes) => bytes,
         KvCapacity::Blocks(blocks) => u64::from(blocks).saturating_mul(block_bytes),
     };
@@ -53,9 +55,8 @@ pub fn open_cuda<D: Driver>(
     if blocks == 0 {
         return Err(LoadError::NoBlocks { bytes, block_bytes });
     }
-    budget.check(bytes.saturating_add(block_bytes))?;
-    // One more, for rows that only fill up a step.
-    kv.blocks = blocks + 1;
+    budget.check(bytes.saturating_add(filler_bytes))?;
+    kv.blocks = blocks + u32::from(graphs);
     let scratch = graphs.then_some(BlockId(blocks));
     kv.at = driver.allocate(kv.blocks as usize * kv.block_bytes())?;
     // Nobody may ever read what was there before: a free block is garbage, but of numbers.
@@ -153,19 +154,20 @@ mod tests {
 
     fn opened(
         bytes: usize,
+        usage: GpuUse,
         options: &LoadOptions,
     ) -> Result<
         Parts<CudaOps<EmulatedDriver>, CudaCopier<tiercel_emulated::EmulatedCopies>>,
         LoadError,
     > {
         let driver = EmulatedDriver::new(bytes);
-        open_cuda(driver, GpuUse::default(), &checkpoint(), options, &mut |_| {})
+        open_cuda(driver, usage, &checkpoint(), options, &mut |_| {})
     }
 
     #[test]
     fn a_fresh_gpu_measures_its_first_steps_on_blocks_that_nobody_wrote() {
         let options = LoadOptions { host_bytes: 1 << 20, ..LoadOptions::default() };
-        let parts = opened(600 << 20, &options).unwrap();
+        let parts = opened(600 << 20, GpuUse::default(), &options).unwrap();
         let left = (600 << 20) * 9 / 10 - RESERVE_BYTES;
         let kv_bytes = u64::from(parts.info.device_blocks) * parts.info.block_bytes;
         assert!(kv_bytes < left && kv_bytes > left / 4, "{kv_bytes} of {left}");
@@ -176,9 +178,18 @@ mod tests {
     }
 
     #[test]
+    fn all_of_the_memory_may_be_used() {
+        for graphs in [false, true] {
+            let all = GpuUse { memory_share: 1.0, graphs, ..GpuUse::default() };
+            let parts = opened(600 << 20, all, &LoadOptions::default()).unwrap();
+            assert!(parts.info.device_blocks > 100);
+        }
+    }
+
+    #[test]
     fn what_does_not_fit_is_told_with_the_setting_that_helps() {
         let asked = |bytes, options: LoadOptions| {
-            let error = opened(bytes, &options).err().unwrap();
+            let error = opened(bytes, GpuUse::default(), &options).err().unwrap();
             assert_eq!(error.is_of_device(), options.kv_capacity == KvCapacity::Auto);
             error.to_string()
         };

@@ -16,6 +16,7 @@ mod sequences;
 mod tests;
 
 use crate::forward::Decoder;
+use crate::sampling::Sampler;
 use plan::{Plan, PlanLimits};
 use sample::Awaited;
 use sequences::Sequences;
@@ -89,6 +90,16 @@ impl<O: Ops> ModelRunner<O> {
 }
 
 impl<O: Ops + 'static> QueuedRunner for ModelRunner<O> {
+    fn waits(&self, batch: &StepBatch) -> bool {
+        batch.slices.iter().filter(|slice| slice.sample.is_some()).any(|slice| {
+            let start = batch.starts.iter().find(|start| start.seq == slice.seq);
+            match start {
+                Some(start) => !Sampler::is_drawn(&start.sampling),
+                None => self.sequences.is_sampled_by_host(slice.seq),
+            }
+        })
+    }
+
     fn begin(&mut self, batch: &StepBatch) -> Result<(), StepError> {
         let begins = self.clock.now();
         batch.ends.iter().for_each(|&seq| self.sequences.end(seq));
@@ -104,12 +115,13 @@ impl<O: Ops + 'static> QueuedRunner for ModelRunner<O> {
         }
         let (forward, outputs) = (self.plan.forward(), self.plan.outputs());
         let (host_us, mut sampling_us) = (self.clock.now().since_us(begins), 0);
+        let vocab = self.decoder.config().vocab_size;
         if !forward.inputs.is_empty() {
             self.decoder.forward(&mut self.ops, forward);
             for rows in self.decoder.logit_chunks() {
                 let logits = self.decoder.logits(&mut self.ops, rows.clone());
                 let since = self.clock.now();
-                sample::sample_rows(&mut self.ops, logits, batch.id, rows, &mut jobs);
+                sample::sample_rows(&mut self.ops, logits, batch.id, (rows, vocab), &mut jobs);
                 sampling_us += self.clock.now().since_us(since);
             }
         }

@@ -140,7 +140,12 @@ impl Plan {
                 self.inputs.extend(tokens.iter().copied().map(RowInput::Token));
             }
             SliceInput::SampledBy(step) => match sequences.sampled_by(seq, *step) {
-                Some(input) => self.inputs.push(input),
+                Some(Some(input)) => self.inputs.push(input),
+                // It has ended with that fault, and whoever asked for this step could not know.
+                Some(None) => {
+                    self.outputs.extend(slice.sample.map(|_| Output { seq, index: None }));
+                    return Ok(());
+                }
                 None if known || slice.sample.is_none() => return Err(BatchError::NoToken(seq)),
                 None => {
                     self.outputs.push(Output { seq, index: None });

@@ -48,12 +48,12 @@ pub(super) fn sample_rows<O: Ops>(
     ops: &mut O,
     logits: &mut O::Tensor,
     step: StepId,
-    rows: Range<usize>,
+    (rows, vocab): (Range<usize>, usize),
     jobs: &mut [Job],
 ) {
-    let fillers = rows.end.saturating_sub(jobs.len().max(rows.start));
-    let jobs = &mut jobs[rows.start..rows.end - fillers];
-    let on_host = draw(ops, logits, (step, rows.start), jobs, fillers);
+    let all = jobs.len();
+    let jobs = &mut jobs[rows.start.min(all)..rows.end.min(all)];
+    let on_host = draw(ops, logits, step, (rows, vocab), jobs);
     if on_host.is_empty() {
         return;
     }
@@ -71,17 +71,17 @@ pub(super) fn sample_rows<O: Ops>(
 fn draw<O: Ops>(
     ops: &mut O,
     logits: &O::Tensor,
-    (step, first): (StepId, usize),
+    step: StepId,
+    (rows, vocab): (Range<usize>, usize),
     jobs: &mut [Job],
-    fillers: usize,
 ) -> Vec<usize> {
+    let first = rows.start;
     let mut left: Vec<usize> = (0..jobs.len()).collect();
     let draws = jobs.iter().enumerate();
     let draws = draws.filter_map(|(row, job)| job.state.sampler().draw_on_device(row, job.index));
     let filler = |row| Draw { row, temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, at: 0.0 };
-    let fillers = (jobs.len()..jobs.len() + fillers).map(filler);
+    let fillers = (jobs.len()..rows.len()).map(filler);
     let draws: Vec<Draw> = draws.chain(fillers).collect();
-    let vocab = jobs.first().map_or(0, |job| job.state.sampler().vocab());
     if !draws.is_empty() && ops.draw_rows(logits, vocab, first, &draws) {
         for draw in &draws {
             if let Some(job) = jobs.get_mut(draw.row) {

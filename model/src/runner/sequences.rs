@@ -8,8 +8,8 @@ use tiercel_gpu::RowInput;
 /// State of one sequence. Survives preemption.
 pub(super) struct Sequence {
     sampler: Sampler,
-    /// The step that sampled last, and its token.
-    last: Option<(StepId, RowInput)>,
+    /// The step that sampled last, and its token, if there was one to sample.
+    last: Option<(StepId, Option<RowInput>)>,
 }
 
 impl Sequence {
@@ -20,9 +20,10 @@ impl Sequence {
         logits: &mut [f32],
         output_index: u32,
     ) -> Result<Sampled, SeqFault> {
-        let sampled = self.sampler.sample(logits, output_index)?;
-        self.last = Some((step, RowInput::Token(sampled.token)));
-        Ok(sampled)
+        let sampled = self.sampler.sample(logits, output_index);
+        let token = sampled.as_ref().ok().map(|sampled| RowInput::Token(sampled.token));
+        self.last = Some((step, token));
+        sampled
     }
 }
 
@@ -33,7 +34,7 @@ impl Sequence {
 
     /// The device draws its next output from a sampled row of a step.
     pub(super) fn draws(&mut self, step: StepId, row: usize) {
-        self.last = Some((step, RowInput::Drawn(row)));
+        self.last = Some((step, Some(RowInput::Drawn(row))));
     }
 }
 
@@ -70,8 +71,14 @@ impl Sequences {
         self.states.contains_key(&seq)
     }
 
-    /// The token that `step` sampled for a sequence, if that was the sequence's last.
-    pub(super) fn sampled_by(&self, seq: SeqId, step: StepId) -> Option<RowInput> {
+    /// Whether the host samples for a sequence that it knows.
+    pub(super) fn is_sampled_by_host(&self, seq: SeqId) -> bool {
+        self.states.get(&seq).is_some_and(|state| state.sampler.draw_on_device(0, 0).is_none())
+    }
+
+    /// The token that `step` sampled for a sequence, if that was the sequence's last; `None` in it if there was none to
+    /// sample.
+    pub(super) fn sampled_by(&self, seq: SeqId, step: StepId) -> Option<Option<RowInput>> {
         let (last, token) = self.states.get(&seq)?.last?;
         (last == step).then_some(token)
     }
@@ -81,7 +88,7 @@ impl Sequences {
         let last = self.states.get_mut(&seq).and_then(|state| state.last.as_mut());
         // The step after it may have been begun.
         if let Some((_, input)) = last.filter(|(last, _)| *last == step) {
-            *input = RowInput::Token(token);
+            *input = Some(RowInput::Token(token));
         }
     }
 

@@ -154,6 +154,14 @@ fn a_token_is_taken_from_the_step_that_sampled_it_only() {
     sequences.drew(SeqId(1), StepId(9), 4);
     plan.build(&batch(vec![next(9)]), &sequences).expect("drawn by step 9");
     assert_eq!(plan.forward().inputs, [RowInput::Token(4)]);
+    // One whose logits could not be used costs only itself.
+    let mut state = sequences.take(SeqId(1)).expect("started");
+    state.sample(StepId(10), &mut [f32::NAN; VOCAB], 2).expect_err("no number");
+    sequences.put_back(SeqId(1), state);
+    let other = sampling(slice(2, 0, &[1], &[2]), 0);
+    sequences.start(&start(2));
+    plan.build(&batch(vec![next(10), other]), &sequences).expect("the other goes on");
+    assert_eq!((plan.forward().inputs.len(), plan.outputs()[0].index), (1, None));
     let error = plan.build(&batch(vec![next(7)]), &sequences).expect_err("an older step");
     assert_eq!(error, BatchError::NoToken(SeqId(1)));
 }

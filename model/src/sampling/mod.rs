@@ -73,14 +73,18 @@ impl Sampler {
         Ok(Sampled { token, logprobs })
     }
 
+    /// Whether no more is asked for than a draw: no penalties, biases or log-probabilities.
+    pub fn is_drawn(params: &SamplingParams) -> bool {
+        let penalties = Penalties::are_on(params);
+        !penalties && params.logit_bias.is_empty() && params.logprobs.is_none()
+    }
+
     /// How a device may choose output number `output_index` from a row by itself; `None` where more is asked for than a
     /// draw: penalties, biases, log-probabilities.
     pub fn draw_on_device(&self, row: usize, output_index: u32) -> Option<Draw> {
         let params = &*self.params;
-        let plain =
-            self.penalties.is_none() && params.logit_bias.is_empty() && params.logprobs.is_none();
         let temperature = if self.is_greedy() { 0.0 } else { params.temperature };
-        plain.then(|| Draw {
+        Sampler::is_drawn(params).then(|| Draw {
             row,
             temperature,
             top_k: params.top_k,
@@ -88,11 +92,6 @@ impl Sampler {
             min_p: params.min_p,
             at: draw::uniform(params.seed, output_index),
         })
-    }
-
-    /// Columns of a row of logits that are tokens.
-    pub fn vocab(&self) -> usize {
-        self.vocab
     }
 
     fn is_greedy(&self) -> bool {

@@ -21,13 +21,20 @@ struct Seen {
 }
 
 impl Penalties {
+    /// Whether any penalty is on.
+    pub(super) fn are_on(params: &SamplingParams) -> bool {
+        let SamplingParams { repetition_penalty, presence_penalty, frequency_penalty, .. } =
+            *params;
+        repetition_penalty != 1.0 || presence_penalty != 0.0 || frequency_penalty != 0.0
+    }
+
     /// `None` when every penalty is off, so that nothing is tracked.
     pub(super) fn new(params: &SamplingParams, prompt: &[TokenId]) -> Option<Penalties> {
-        let repetition = params.repetition_penalty;
-        let (presence, frequency) = (params.presence_penalty, params.frequency_penalty);
-        if repetition == 1.0 && presence == 0.0 && frequency == 0.0 {
+        if !Penalties::are_on(params) {
             return None;
         }
+        let repetition = params.repetition_penalty;
+        let (presence, frequency) = (params.presence_penalty, params.frequency_penalty);
         let mut tokens: BTreeMap<TokenId, Seen> = BTreeMap::new();
         if repetition != 1.0 {
             for &token in prompt {

@@ -26,7 +26,7 @@ pub(super) struct Round {
 impl BlockStore {
     /// Answers one step's request: progress, releases, then wants with the victims they may take.
     pub fn reserve(&mut self, request: &StepRequest) -> StepGrant {
-        self.completed = self.completed.max(request.completed_step);
+        self.completed(request.completed_step);
         for progress in &request.progress {
             self.advance(progress);
         }

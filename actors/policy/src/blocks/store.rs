@@ -46,6 +46,12 @@ impl BlockStore {
         &self.config
     }
 
+    /// Every step up to this one has completed: copies fenced behind them may start. The same as
+    /// `StepRequest::completed_step`.
+    pub fn completed(&mut self, step: StepId) {
+        self.completed = self.completed.max(step);
+    }
+
     /// A sequence ended: drops its references and pins and cancels copies that only it waited for and
     /// that have not started. Legal in every state, idempotent; the same as `StepRequest::released`.
     /// Blocks that a copy under way touches come free when it ends.

@@ -104,8 +104,9 @@ impl Pipeline {
         &self.in_flight
     }
 
-    pub(crate) fn unreported(&self) -> bool {
-        self.unreported
+    /// What the store has yet to be told: every step up to this one has completed.
+    pub(crate) fn take_completed(&mut self) -> Option<StepId> {
+        std::mem::take(&mut self.unreported).then(|| self.completed())
     }
 
     pub(crate) fn depth(&self) -> usize {

@@ -209,18 +209,17 @@ fn chunks_of_a_prompt_follow_each_other_in_flight() {
 }
 
 #[test]
-fn the_store_hears_of_the_end_of_a_step_even_if_nobody_in_it_is_left() {
-    let mut s = with_sequences(1, 4);
-    let first = submit(&mut s);
-    s.cancel(SeqId(1));
-    let request = s.plan(LATE).expect("its blocks are given back");
-    assert_eq!(request.released, [SeqId(1)]);
-    s.granted(grant_all(&request));
-    done(&mut s, &first, 7);
-    let request = s.plan(LATE).expect("copies may wait for that step");
-    assert_eq!((request.wants.len(), request.completed_step), (0, StepId(2)));
-    s.granted(grant_all(&request));
-    assert!(s.plan(LATE).is_none(), "that was all");
+fn the_store_hears_of_the_end_of_a_step_at_once_although_the_next_is_not_planned_yet() {
+    let mut s = with_sequences(2, 4);
+    let (first, second) = (submit(&mut s), submit(&mut s));
+    assert_eq!(s.take_completed(), None);
+    s.step_done(all_sample(&first, 7), LATE);
+    assert!(s.plan(Timestamp(0)).is_none(), "it is not time for the next");
+    assert_eq!(s.take_completed(), Some(first.id));
+    assert_eq!(s.take_completed(), None, "once");
+    s.step_done(all_sample(&second, 7), LATE);
+    assert_eq!(s.plan(LATE).expect("a third step").completed_step, second.id);
+    assert_eq!(s.take_completed(), None, "the request told it");
 }
 
 /// Two sequences whose prompts are computed, and a step of both in flight.

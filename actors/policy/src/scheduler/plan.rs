@@ -8,7 +8,7 @@ use crate::scheduler::victims::{Claim, Victims};
 use tiercel_config::{
     Allocation, Batching, PreemptionMode, ResumeFrom, SchedulerSettings, ToStart, VictimRule,
 };
-use tiercel_device::{Tier, Timestamp};
+use tiercel_device::{StepId, Tier, Timestamp};
 
 /// Most sequences asked to open in one step: each costs a look-up of its whole prefix, and a step
 /// rarely has room for more.
@@ -26,8 +26,7 @@ impl Scheduler {
         self.age(now);
         self.look_at_lines();
         let (wants, victims) = self.wants_and_victims(begins);
-        let news =
-            !self.progress.is_empty() || !self.released.is_empty() || self.pipeline.unreported();
+        let news = !self.progress.is_empty() || !self.released.is_empty();
         if wants.is_empty() && !news {
             return None;
         }
@@ -53,6 +52,11 @@ impl Scheduler {
         // Who made a step fail is found out alone.
         let alone = !self.suspects.is_empty() && !self.pipeline.is_dry();
         self.pipeline.next_plan().filter(|_| !alone)
+    }
+
+    /// Every step up to this one has completed, if the store has not been told with a request: copies wait for it.
+    pub fn take_completed(&mut self) -> Option<StepId> {
+        self.pipeline.take_completed()
     }
 
     /// The step's wants, best first, and who may be preempted for them, or copied ahead of need: nobody if free

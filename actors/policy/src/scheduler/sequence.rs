@@ -40,13 +40,13 @@ pub struct NewSequence {
 /// Where a sequence is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Holds no blocks but what it kept: new, or preempted and committed.
+    /// Holds no blocks but what it kept: new, or preempted and committed. A step in flight may still sample for it.
     Waiting,
     /// Holds blocks and may be in a step.
     Running,
     /// Holds blocks that are being copied in.
     Opening,
-    /// Holds blocks that are being copied out; not scheduled.
+    /// Holds blocks that are being copied out; not scheduled, but a step in flight may still compute it.
     Preempting,
 }
 

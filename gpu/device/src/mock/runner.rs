@@ -86,7 +86,6 @@ struct Engine {
 
 /// A step that failed while others were in flight: what they take up from it is wrong, by no fault of the engine.
 struct Failed {
-    step: StepId,
     members: BTreeSet<SeqId>,
     /// Steps that were in flight and have not ended.
     followers: usize,
@@ -108,21 +107,20 @@ impl Engine {
             let state = SequenceState::start(start, self.options.end_token, block_size);
             self.sequences.insert(start.seq, state);
         }
-        let orphan = self.orphan(batch);
-        let begun = if orphan.is_some() { Ok(0) } else { self.begin(batch) };
+        let sound = self.sound_part(batch);
+        let begun = self.begin(&sound);
+        if begun.is_ok() {
+            slices::spoil(batch, &self.sequences, &mut self.shared.borrow_mut().memory);
+        }
         let forward_us = self.duration_us(batch);
         let injected = self.faults.chance(self.options.faults.step_fails);
         self.options.clock.sleep_us(forward_us).await;
-        if let Some(step) = orphan {
-            let why = format!("it takes up from {step}, which failed");
-            return Err(StepError::Failed(why));
-        }
         let copies_before = begun.map_err(|fault| self.found(fault))?;
-        self.check_again(batch, copies_before).map_err(|fault| self.found(fault))?;
+        self.check_again(&sound, copies_before).map_err(|fault| self.found(fault))?;
         if injected {
             return Err(StepError::Failed("injected".to_owned()));
         }
-        slices::write(batch, &self.sequences, &mut self.shared.borrow_mut().memory);
+        slices::write(&sound, &self.sequences, &mut self.shared.borrow_mut().memory);
         let timing = StepTiming { forward_us, sampling_us: 0, host_us: self.options.host_us };
         Ok(StepOutput { sampled: self.sample(batch), timing })
     }
@@ -133,14 +131,19 @@ impl Engine {
         }
     }
 
-    /// The failed step that this one takes up from: no fault of the engine.
-    fn orphan(&self, batch: &StepBatch) -> Option<StepId> {
-        let failed = self.failed.as_ref()?;
-        let follows = |slice: &SeqSlice| failed.members.contains(&slice.seq);
-        batch.slices.iter().any(follows).then_some(failed.step)
+    /// The step without the slices that take up from one that failed while this was in flight. As on a real device these
+    /// are computed, from garbage: what they write stays spoiled, and what they sample is no token.
+    fn sound_part(&self, batch: &StepBatch) -> StepBatch {
+        let is_sound = |slice: &&SeqSlice| !self.is_in_vain(slice);
+        let slices = batch.slices.iter().filter(is_sound).cloned().collect();
+        StepBatch { id: batch.id, starts: Vec::new(), ends: Vec::new(), slices }
     }
 
-    /// Checks the batch and what it reads, and spoils what it writes. Returns the count of copies in.
+    fn is_in_vain(&self, slice: &SeqSlice) -> bool {
+        self.failed.as_ref().is_some_and(|failed| failed.members.contains(&slice.seq))
+    }
+
+    /// Checks the batch and what it reads. Returns the count of copies in.
     fn begin(&mut self, batch: &StepBatch) -> Result<u64, MockFault> {
         for stranger in slices::unknown(batch, &self.sequences) {
             self.options.log.push(stranger);
@@ -148,7 +151,6 @@ impl Engine {
         let memory = &mut self.shared.borrow_mut().memory;
         slices::check_shape(batch, &mut self.sequences, memory, self.options.max_model_len)?;
         slices::check_reads(batch, &mut self.sequences, memory)?;
-        slices::spoil(batch, &self.sequences, memory);
         Ok(memory.copies_in)
     }
 
@@ -185,6 +187,9 @@ impl Engine {
     }
 
     fn sample_one(&mut self, step: StepId, slice: &SeqSlice) -> Result<Sampled, SeqFault> {
+        if self.is_in_vain(slice) {
+            return Ok(Sampled { token: self.options.vocab_size, logprobs: None });
+        }
         let unknown = SeqFault::UnknownSequence(slice.seq);
         let state = self.sequences.get_mut(&slice.seq).ok_or(unknown)?;
         let end = slice.first_pos as usize + slice.input.len();
@@ -205,7 +210,7 @@ impl Engine {
         self.failed.take_if(|before| before.followers == 0);
         if failed && queued > 0 {
             let members = batch.slices.iter().map(|slice| slice.seq).collect();
-            self.failed = Some(Failed { step: batch.id, members, followers: queued });
+            self.failed = Some(Failed { members, followers: queued });
         }
     }
 }

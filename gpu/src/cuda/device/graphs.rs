@@ -1,7 +1,7 @@
 //! Graphs: launches and products that were captured from a stream, to be done again by one call.
 #![expect(unsafe_code, reason = "bindings to the CUDA driver")]
 
-use super::context::{is_lost, lost, words};
+use super::context::words;
 use crate::cuda::CudaError;
 use cudarc::driver::DriverError;
 use cudarc::driver::result::{graph, stream};
@@ -28,15 +28,16 @@ impl Graphs {
         unsafe { stream::begin_capture(stream, mode) }.map_err(refused)?;
         let asked = ask();
         // SAFETY: the capture was begun above; it must be ended whatever happened in it.
-        let captured = unsafe { stream::end_capture(stream) }.map_err(refused);
-        asked?;
-        let captured = captured?;
-        // SAFETY: the graph was captured just now, and is not used after it is destroyed; what was made of it stays.
-        unsafe {
-            let made = graph::instantiate(captured, CUgraphInstantiate_flags(0));
-            let _ = graph::destroy(captured);
-            made.map_err(refused)
-        }
+        let captured = unsafe { stream::end_capture(stream) }.map_err(refused)?;
+        let made = match asked {
+            // SAFETY: the graph was captured just now; what is made of it stays when it is destroyed.
+            Ok(()) => unsafe { graph::instantiate(captured, CUgraphInstantiate_flags(0)) }
+                .map_err(refused),
+            Err(error) => Err(error),
+        };
+        // SAFETY: it is not used after this.
+        let _ = unsafe { graph::destroy(captured) };
+        made
     }
 
     pub(super) fn keep(&mut self, graph: CUgraphExec) -> usize {
@@ -59,9 +60,7 @@ impl Graphs {
     }
 }
 
+/// None of these says that the device is lost: if it is, whatever comes next says so too.
 fn refused(error: DriverError) -> CudaError {
-    match is_lost(error) {
-        true => lost(error),
-        false => CudaError::Launch { kernel: "a graph".to_owned(), why: words(error) },
-    }
+    CudaError::Launch { kernel: "a graph".to_owned(), why: words(error) }
 }
