@@ -75,6 +75,11 @@ impl<T> ById<T> {
         self.iter().map(|(_, item)| item)
     }
 
+    /// Items to be changed, in no order.
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.items.iter_mut().flatten().map(Box::as_mut)
+    }
+
     /// Ids with their items, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SeqId, &T)> {
         self.ids.iter().filter_map(|id| Some((*id, self.get(*id)?)))

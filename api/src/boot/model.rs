@@ -148,5 +148,6 @@ fn options(settings: &ServerSettings) -> LoadOptions {
         max_model_len: settings.model.max_model_len as usize,
         // Every request in the engine may have been started once; the system's own come on top.
         max_sequences: settings.engine.admission.max_requests as usize + 16,
+        steps_in_flight: scheduler.steps_in_flight,
     }
 }

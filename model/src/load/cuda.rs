@@ -81,7 +81,7 @@ pub fn open_cuda<D: Driver>(
         device_blocks: blocks,
         host_blocks,
         block_bytes,
-        max_steps_in_flight: CudaOps::<D>::STEPS as u32,
+        max_steps_in_flight: (CudaOps::<D>::STEPS as u32).min(options.steps_in_flight),
         max_model_len: max_len as u32,
         vocab_size: config.vocab_size as u32,
     };

@@ -64,6 +64,8 @@ pub struct LoadOptions {
     pub max_model_len: usize,
     /// Most sequences with sampler state, running or preempted.
     pub max_sequences: usize,
+    /// Most steps under way, as far as the device allows several.
+    pub steps_in_flight: u32,
 }
 
 /// Size of the device tier of KV blocks.
@@ -91,6 +93,7 @@ impl Default for LoadOptions {
             max_num_batched_tokens: 256,
             max_model_len: 0,
             max_sequences: 4096,
+            steps_in_flight: 2,
         }
     }
 }

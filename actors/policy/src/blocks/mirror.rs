@@ -36,6 +36,22 @@ impl BlockStore {
         }
     }
 
+    /// Gives up copies ahead of need that have not started, where somebody lacks blocks: those of sequences that are gone
+    /// are held by nothing else, and nobody waits for the copies to start.
+    pub(super) fn give_up_mirroring(&mut self) {
+        for given_up in self.transfers.cancel_ahead() {
+            self.device.end_transit(given_up.device);
+            self.host.end_transit(given_up.host);
+            let depth = given_up.name.depth as usize;
+            for sequence in self.sequences.values_mut() {
+                let held = sequence.table.get(depth).is_some_and(|b| b.0 == given_up.device);
+                if held {
+                    sequence.mirrored = sequence.mirrored.min(depth);
+                }
+            }
+        }
+    }
+
     /// Full blocks at the front of a sequence's table that the host has, and that a preemption would drop at once.
     pub(super) fn mirrored_blocks(&self, sequence: &Sequence) -> u32 {
         let names = sequence.names.iter().take(sequence.mirrored);

@@ -119,6 +119,12 @@ impl Transfers {
         }
     }
 
+    /// Gives up copies ahead of need that have not started; the caller lets go of their blocks.
+    pub(super) fn cancel_ahead(&mut self) -> Vec<Transfer> {
+        let ahead = std::mem::take(&mut self.queues[AHEAD]);
+        ahead.into_iter().filter_map(|id| self.remove(id)).collect()
+    }
+
     /// `seq` no longer waits for these copies. Returns those that nobody waits for and that had not
     /// started: they are cancelled, and the caller lets go of their blocks.
     pub(super) fn leave(&mut self, seq: SeqId, ids: &[u64]) -> Vec<Transfer> {

@@ -337,6 +337,24 @@ fn copies_ahead_of_need_go_one_batch_at_a_time_and_yield_to_those_that_somebody_
 }
 
 #[test]
+fn blocks_that_wait_for_a_copy_ahead_of_need_are_there_for_whoever_lacks_some() {
+    let mut scene = Scene::bounded(8, 8, 4, 2);
+    scene.running(1, 1, 4);
+    scene.running(2, 2, 3);
+    let ahead = StepRequest { victims: vec![victim(1, true)], mirror: 4, ..Default::default() };
+    scene.request(ahead);
+    // Somebody waits for copies, so that those ahead of need do not start; and their sequence ends.
+    scene.store.prepare_preempt(victim(2, true)).unwrap();
+    let needed = scene.store.take_copies();
+    assert_eq!(needed.iter().map(|batch| batch.pairs.len()).sum::<usize>(), 3);
+    scene.store.release(SeqId(1));
+    let text = names(3, 4);
+    let grant = scene.ask(vec![open(3, 17, &text, 0)], vec![]);
+    assert!(matches!(grant.grants[0].outcome, GrantOutcome::Run { .. }), "{grant:?}");
+    scene.store.check().unwrap();
+}
+
+#[test]
 fn nothing_is_copied_ahead_while_somebody_waits_for_copies_or_without_a_host_tier() {
     let mut scene = Scene::new(8, 8);
     scene.running(1, 1, 2);
