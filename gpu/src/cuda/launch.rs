@@ -44,6 +44,11 @@ impl<D: Driver> CudaOps<D> {
     pub(super) fn put_words(&mut self, words: &[u32]) -> DevicePtr {
         let mut at = DevicePtr::default();
         let steps = &mut self.steps;
+        if self.repeats.defers()
+            && let Some(place) = steps.defer(words)
+        {
+            return place;
+        }
         if self.fault.is_none() {
             match steps.put(&mut self.driver, words) {
                 Ok(place) => at = place,

@@ -86,6 +86,11 @@ impl Repeats {
         !matches!(self.now, Now::Plain)
     }
 
+    /// Whether words may wait for each other: nothing reads them before a graph does.
+    pub(super) fn defers(&self) -> bool {
+        matches!(self.now, Now::Keeps(..) | Now::Replays(_))
+    }
+
     /// Whether the host may read what has been asked for: not before a graph is replayed.
     pub(super) fn is_plain(&self) -> bool {
         matches!(self.now, Now::Plain)
@@ -142,6 +147,10 @@ impl<D: Driver> CudaOps<D> {
 
     /// The list of the step is whole: what was left to a graph is done.
     pub(super) fn replay(&mut self) {
+        let steps = &mut self.steps;
+        if self.fault.is_none() {
+            self.fault = steps.upload_deferred(&mut self.driver).err();
+        }
         match std::mem::replace(&mut self.repeats.now, Now::Plain) {
             Now::Plain | Now::Asked => {}
             Now::Replays(graph) => self.replay_graph(graph),

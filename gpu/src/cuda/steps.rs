@@ -57,6 +57,16 @@ impl Steps {
         self.slots[self.current].words.put(driver, words)
     }
 
+    /// Gives words of that step a place, to be uploaded with others; `None` if there is no room.
+    pub(super) fn defer(&mut self, words: &[u32]) -> Option<DevicePtr> {
+        self.slots[self.current].words.defer(words)
+    }
+
+    /// Uploads at once all that was deferred.
+    pub(super) fn upload_deferred<D: Driver>(&mut self, driver: &mut D) -> Result<(), CudaError> {
+        self.slots[self.current].words.upload_deferred(driver)
+    }
+
     /// Where the step whose list is being made keeps the token of a sampled row, to be drawn from the `rows` given.
     pub(super) fn draws(&mut self, first: usize, rows: impl Iterator<Item = usize>) -> DevicePtr {
         self.rows.extend(rows.map(|row| first + row));
