@@ -12,6 +12,7 @@
 //! | `speed` | decode and prefill, and decode while blocks are copied |
 //! | `link` | blocks through the host tier, against one large copy |
 //! | `pace` | decode as the engine runs it, two steps under way |
+//! | `premium` | the engine full of background work, and what premium arrivals are given |
 //! | `pair`, `report` | the same inputs on both devices; what was found |
 //!
 //! Everything is generic over the driver: `src/bin/gpu-check.rs` runs it on a GPU, the tests on the emulator, so that the
@@ -23,6 +24,7 @@ mod link;
 mod models;
 mod pace;
 mod pair;
+mod premium;
 mod reference;
 mod report;
 mod rows;
@@ -33,6 +35,7 @@ mod steps;
 pub use attention::check_attention;
 pub use copies::check_copies;
 pub use models::check_models;
+pub use premium::{PremiumPlan, measure_premium};
 pub use reference::check_reference;
 pub use report::Report;
 pub use rows::check_rows;
@@ -45,6 +48,7 @@ use tiercel_gpu::OpError;
 use tiercel_gpu::cpu::CpuError;
 use tiercel_gpu::cuda::CudaError;
 use tiercel_model::arch::ConfigError;
+use tiercel_model::load::LoadError;
 use tiercel_model::weights::WeightError;
 
 /// Why a check could not be carried out.
@@ -65,6 +69,8 @@ pub enum CheckError {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Weights(#[from] WeightError),
+    #[error(transparent)]
+    Load(#[from] LoadError),
     #[error("{0}")]
     Reference(String),
 }

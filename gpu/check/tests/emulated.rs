@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tiercel_emulated::{EmulatedDriver, Fault};
 use tiercel_gpu_check::{
-    CheckError, Report, SpeedPlan, check_attention, check_copies, check_models, check_reference,
-    check_rows, check_sampling, check_steps, measure_speed,
+    CheckError, PremiumPlan, Report, SpeedPlan, check_attention, check_copies, check_models,
+    check_reference, check_rows, check_sampling, check_steps, measure_premium, measure_speed,
 };
 
 const MEMORY_BYTES: usize = 1 << 30;
@@ -94,6 +94,25 @@ fn copies() {
     let mut report = Report::default();
     check_copies(&open, 64, &mut report).unwrap();
     assert_met(&report, 1 + 2 * 2);
+}
+
+/// Only that everybody is served: an emulator is as fast as it is.
+#[test]
+fn premium_among_background() {
+    let model = r#"{"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 16, "vocab_size": 64, "hidden_size": 64, "intermediate_size": 96,
+        "num_hidden_layers": 2, "max_position_embeddings": 512, "rms_norm_eps": 1e-5}"#;
+    let plan = PremiumPlan {
+        model: model.to_owned(),
+        blocks: (12, 24),
+        background: (4, 30, 40),
+        premium: (4, 150_000, 24, 6),
+        step: (8, 64),
+        warmup_us: 300_000,
+    };
+    let mut report = Report::default();
+    measure_premium(&open, &plan, &mut report).unwrap();
+    assert_met(&report, 5);
 }
 
 /// Only that it runs: an emulator's speed says nothing.

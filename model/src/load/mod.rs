@@ -84,7 +84,10 @@ pub fn load(
 }
 
 /// Measures a device and starts its threads.
-fn start<O: Ops + 'static, C: BlockingCopier>(
+///
+/// # Errors
+/// [`LoadError`]: its first steps failed, or the operating system could not start a thread.
+pub fn start<O: Ops + 'static, C: BlockingCopier>(
     parts: Parts<O, C>,
     options: &LoadOptions,
 ) -> Result<Device, LoadError> {

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use tiercel_gpu::cuda::{Context, CudaDriver, KernelCache};
 use tiercel_gpu_check::{
-    CheckError, Report, SpeedPlan, check_attention, check_copies, check_models, check_reference,
-    check_rows, check_sampling, check_steps, measure_speed,
+    CheckError, PremiumPlan, Report, SpeedPlan, check_attention, check_copies, check_models,
+    check_reference, check_rows, check_sampling, check_steps, measure_premium, measure_speed,
 };
 
 /// Llama 3.1 8B, of random weights.
@@ -81,6 +81,11 @@ fn check(options: &Options, report: &mut Report) -> Result<String, CheckError> {
             measure_speed(&|| driver(false), &eight_billion(), report)
         });
     }
+    if !quick {
+        part("premium requests on a full GPU", report, |report| {
+            measure_premium(&|| driver(false), &premium(), report)
+        });
+    }
     // Once with the products that a server has unless it is told otherwise, and once exact.
     for (products, exact) in [("by cuBLASLt's choice", false), ("of one algorithm", true)] {
         let open = || driver(exact);
@@ -103,6 +108,18 @@ fn part(name: &str, report: &mut Report, run: impl FnOnce(&mut Report) -> Result
     eprintln!("gpu-check: {name}");
     if let Err(error) = run(report) {
         report.broke(name, &error);
+    }
+}
+
+/// About twice as much background work as there are blocks for.
+fn premium() -> PremiumPlan {
+    PremiumPlan {
+        model: LLAMA_8B.to_owned(),
+        blocks: (4_096, 4_096),
+        background: (64, 1024, 1024),
+        premium: (60, 500_000, 512, 64),
+        step: (64, 2048),
+        warmup_us: 10_000_000,
     }
 }
 
