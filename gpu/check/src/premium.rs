@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use tiercel_actors::{Engine, EngineHandle, Request, StreamEvent};
-use tiercel_config::{EngineSettings, SloTargets};
+use tiercel_config::{EngineSettings, Policy, SloTargets};
 use tiercel_device::{BlockId, Clock, DeviceInfo, SamplingParams, Tier, TokenId};
 use tiercel_gpu::cuda::{CudaCopier, CudaKv, CudaOps, CudaOptions, DevicePtr, Driver};
 use tiercel_gpu::{Ops, WeightFormat};
@@ -68,8 +68,9 @@ pub fn measure_premium<D: Driver>(
 fn settings(plan: &PremiumPlan) -> EngineSettings {
     let mut settings = EngineSettings::default();
     (settings.scheduler.max_num_seqs, settings.scheduler.max_num_batched_tokens) = plan.step;
-    // Every prompt is the same length, and none is another's.
+    // None is another's prompt, and nobody is turned away, however slow the device is.
     settings.prefix_cache.enabled = false;
+    settings.shedding = Policy::Fcfs.preset().shedding;
     settings
 }
 

@@ -36,16 +36,18 @@ impl BlockStore {
         }
     }
 
-    /// Gives up copies ahead of need that have not started, where somebody lacks blocks: those of sequences that are gone
-    /// are held by nothing else, and nobody waits for the copies to start.
+    /// Gives up copies ahead of need that have not started and that alone hold their blocks, where somebody lacks some:
+    /// their sequences are gone, and nobody would wait for the copies to start.
     pub(super) fn give_up_mirroring(&mut self) {
-        for given_up in self.transfers.cancel_ahead() {
-            self.device.end_transit(given_up.device);
-            self.host.end_transit(given_up.host);
-            let depth = given_up.name.depth as usize;
+        let device = &self.device;
+        let given_up = self.transfers.cancel_ahead(|copy| device.slot(copy.device).refs == 1);
+        for copy in given_up {
+            self.device.end_transit(copy.device);
+            self.host.end_transit(copy.host);
+            let depth = copy.name.depth as usize;
             for sequence in self.sequences.values_mut() {
-                let held = sequence.table.get(depth).is_some_and(|b| b.0 == given_up.device);
-                if held {
+                // Who has the same content in another block counted on this copy.
+                if sequence.names.get(depth) == Some(&copy.name.hash) {
                     sequence.mirrored = sequence.mirrored.min(depth);
                 }
             }

@@ -119,10 +119,16 @@ impl Transfers {
         }
     }
 
-    /// Gives up copies ahead of need that have not started; the caller lets go of their blocks.
-    pub(super) fn cancel_ahead(&mut self) -> Vec<Transfer> {
-        let ahead = std::mem::take(&mut self.queues[AHEAD]);
-        ahead.into_iter().filter_map(|id| self.remove(id)).collect()
+    /// Gives up those copies ahead of need that have not started and are not needed; the caller lets go of their blocks.
+    pub(super) fn cancel_ahead(
+        &mut self,
+        is_needless: impl Fn(&Transfer) -> bool,
+    ) -> Vec<Transfer> {
+        let jobs = &self.jobs;
+        let needless = |id: &u64| jobs.get(id).is_some_and(&is_needless);
+        let given_up: Vec<u64> = self.queues[AHEAD].iter().copied().filter(needless).collect();
+        self.queues[AHEAD].retain(|id| !given_up.contains(id));
+        given_up.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
     /// `seq` no longer waits for these copies. Returns those that nobody waits for and that had not

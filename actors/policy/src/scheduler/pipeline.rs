@@ -130,7 +130,10 @@ impl Pipeline {
 
     /// Every step up to this one has completed, or never began.
     pub(crate) fn completed(&self) -> StepId {
-        self.in_flight.first().map_or(self.last, |first| StepId(first.step.0 - 1))
+        let in_flight = self.in_flight.first().map(|first| first.step);
+        // What the store is asked for now may begin.
+        let ahead = in_flight.or(self.reserving.map(|reserving| reserving.step));
+        ahead.map_or(self.last, |step| StepId(step.0 - 1))
     }
 
     /// When a step that is planned now begins, unless it comes too late.

@@ -222,6 +222,17 @@ fn the_store_hears_of_the_end_of_a_step_at_once_although_the_next_is_not_planned
     assert_eq!(s.take_completed(), None, "the request told it");
 }
 
+#[test]
+fn a_step_that_is_being_planned_has_not_completed() {
+    let mut s = with_sequences(1, 4);
+    let first = submit(&mut s);
+    let request = s.plan(LATE).expect("the next is planned");
+    s.step_done(all_sample(&first, 7), LATE);
+    assert_eq!(s.take_completed(), Some(first.id), "and not that which is to follow");
+    let granted = grant(&s, &request);
+    assert!(s.granted(granted).0.is_some());
+}
+
 /// Two sequences whose prompts are computed, and a step of both in flight.
 fn decoding() -> (Scheduler, StepBatch) {
     let mut s = with_sequences(2, 4);

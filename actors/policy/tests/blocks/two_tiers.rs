@@ -2,7 +2,7 @@
 
 use crate::scene::{Scene, covers, grow, names, only, open, ticket, victim};
 use tiercel_device::{CopyBatch, CopyDirection, SeqId, StepId};
-use tiercel_policy::{GrantOutcome, PreemptOutcome, StepRequest, StoreEvent};
+use tiercel_policy::{GrantOutcome, PreemptOutcome, StepRequest, StoreEvent, Want};
 
 #[test]
 fn a_prefix_is_shared_but_the_last_token_is_always_computed() {
@@ -351,6 +351,26 @@ fn blocks_that_wait_for_a_copy_ahead_of_need_are_there_for_whoever_lacks_some() 
     let text = names(3, 4);
     let grant = scene.ask(vec![open(3, 17, &text, 0)], vec![]);
     assert!(matches!(grant.grants[0].outcome, GrantOutcome::Run { .. }), "{grant:?}");
+    scene.store.check().unwrap();
+}
+
+#[test]
+fn somebody_who_lacks_blocks_does_not_keep_others_from_being_copied_ahead() {
+    let mut scene = Scene::bounded(6, 8, 4, 2);
+    scene.running(1, 1, 4);
+    let text = names(3, 4);
+    let ahead = || StepRequest {
+        victims: vec![victim(1, true)],
+        // It may take nobody's.
+        wants: vec![Want { max_victims: 0, ..open(3, 17, &text, 0) }],
+        mirror: 4,
+        ..Default::default()
+    };
+    scene.request(ahead());
+    let grant = scene.request(ahead());
+    assert!(matches!(grant.grants[0].outcome, GrantOutcome::Denied { .. }), "{grant:?}");
+    assert_eq!(scene.store.snapshot().queued, 4, "they free nothing");
+    assert_eq!(scene.store.take_copies()[0].pairs.len(), 2);
     scene.store.check().unwrap();
 }
 
