@@ -12,6 +12,10 @@ use tiercel_gpu_check::{
 };
 
 const MEMORY_BYTES: usize = 1 << 30;
+/// A model that an emulator runs in no time.
+const TINY: &str = r#"{"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 16, "vocab_size": 64, "hidden_size": 64, "intermediate_size": 96,
+    "num_hidden_layers": 2, "max_position_embeddings": 512, "rms_norm_eps": 1e-5}"#;
 
 fn open() -> Result<EmulatedDriver, CheckError> {
     Ok(EmulatedDriver::new(MEMORY_BYTES))
@@ -99,11 +103,8 @@ fn copies() {
 /// Only that everybody is served: an emulator is as fast as it is.
 #[test]
 fn premium_among_background() {
-    let model = r#"{"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2,
-        "head_dim": 16, "vocab_size": 64, "hidden_size": 64, "intermediate_size": 96,
-        "num_hidden_layers": 2, "max_position_embeddings": 512, "rms_norm_eps": 1e-5}"#;
     let plan = PremiumPlan {
-        model: model.to_owned(),
+        model: TINY.to_owned(),
         blocks: (12, 24),
         background: (4, 30, 40),
         premium: (4, 150_000, 24, 6),
@@ -118,11 +119,8 @@ fn premium_among_background() {
 /// Only that it runs: an emulator's speed says nothing.
 #[test]
 fn speed() {
-    let model = r#"{"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2,
-        "head_dim": 16, "vocab_size": 64, "hidden_size": 64, "intermediate_size": 96,
-        "num_hidden_layers": 2, "max_position_embeddings": 512, "rms_norm_eps": 1e-5}"#;
     let plan = SpeedPlan {
-        model: model.to_owned(),
+        model: TINY.to_owned(),
         decodes: vec![(1, 20), (3, 40)],
         prefills: vec![24],
         repeats: 1,
