@@ -128,6 +128,19 @@ pub struct SloTargets {
     pub ttft_ms_per_token: f64,
     /// See `ttft_ms_per_token`.
     pub ttft_prompt_tokens: u32,
+    /// Of the premium tier only: share of the steps in which its streams' reserve covers what its own prompts take from
+    /// them; `None` for the default.
+    pub assurance: Option<f64>,
+}
+
+/// [`SloTargets::assurance`] by default.
+const ASSURANCE: f64 = 0.999;
+
+impl SloSettings {
+    /// Share of the steps in which the reserve of premium streams covers their lag, 0.9 to 0.9999.
+    pub fn assurance(&self) -> f64 {
+        self.premium.assurance.unwrap_or(ASSURANCE)
+    }
 }
 
 impl SloTargets {
@@ -216,6 +229,7 @@ impl EngineSettings {
         per_token("slo.premium.ttft_ms_per_token", &self.slo.premium)?;
         per_token("slo.standard.ttft_ms_per_token", &self.slo.standard)?;
         per_token("slo.background.ttft_ms_per_token", &self.slo.background)?;
+        range("slo.premium.assurance", self.slo.assurance(), 0.9, 0.9999)?;
         self.reservation.check()?;
         self.pressure.check()?;
         range("stream.buffer_tokens", self.stream.buffer_tokens, 16, 65_536)?;

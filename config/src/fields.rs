@@ -170,6 +170,7 @@ pub const FIELDS: &[Field] = &[
     other("slo.premium.e2e_ms", Kind::Target, "Premium: arrival to last token, ms."),
     other("slo.premium.ttft_ms_per_token", Kind::Number { low: 0.0, high: 1_000.0 }, "Premium: added to ttft_ms for every prompt token beyond ttft_prompt_tokens, ms."),
     other("slo.premium.ttft_prompt_tokens", int(0, 1 << 24), "Premium: prompt tokens that ttft_ms covers."),
+    other("slo.premium.assurance", Kind::Number { low: 0.9, high: 0.9999 }, "Premium: how sure its streams shall be of their pace: share of the steps in which the reserve that they build up covers what premium prompts take from them. More costs worse tiers time (docs/simulation.md, \"The dial\")."),
     other("slo.standard.ttft_ms", Kind::Target, "Standard: time to first token, ms."),
     other("slo.standard.tpot_ms", Kind::Target, "Standard: mean time per output token after the first, ms."),
     other("slo.standard.e2e_ms", Kind::Target, "Standard: arrival to last token, ms."),

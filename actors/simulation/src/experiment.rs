@@ -146,8 +146,14 @@ impl Experiment {
                 Tier::Standard => &mut *standard,
                 Tier::Background => &mut *background,
             };
-            *promised =
-                SloTargets { ttft_ms, tpot_ms, e2e_ms, ttft_ms_per_token, ttft_prompt_tokens };
+            *promised = SloTargets {
+                ttft_ms,
+                tpot_ms,
+                e2e_ms,
+                ttft_ms_per_token,
+                ttft_prompt_tokens,
+                ..*promised
+            };
         }
         settings
     }

@@ -271,12 +271,7 @@ impl Policy {
                     victim_gives: VictimGives::Unshared,
                     ..preemption
                 },
-                shedding: SheddingSettings {
-                    late: Late::Refuse,
-                    max_wait_s: 40.0,
-                    give_up_s: 55.0,
-                    ..PLAIN.shedding
-                },
+                shedding: SheddingSettings { late: Late::BestEffort, ..PLAIN.shedding },
                 ..PLAIN
             },
         }

@@ -3,6 +3,7 @@
 use crate::admission::Capacity;
 use crate::scheduler::cost::StepWork;
 use crate::scheduler::pace::AIM;
+use crate::scheduler::sequence::Sequence;
 use crate::scheduler::state::Scheduler;
 use tiercel_config::{Budget, SheddingForm};
 use tiercel_device::{Tier, Timestamp};
@@ -19,10 +20,8 @@ impl Scheduler {
             if sequence.planned_output() == 0 {
                 backlog_us[sequence.served_as().index()] +=
                     self.cost.prefill_us(left, sequence.planned_len() - left);
-            } else if sequence.decoding() && sequence.tier < Tier::Background {
-                streams.add_decode(sequence.planned_len());
-                let tpot_ms = sequence.targets.tpot_ms.unwrap_or(f64::INFINITY);
-                target_us = target_us.min(tpot_ms * 1000.0 * AIM);
+            } else if sequence.decoding() {
+                self.count_stream(sequence, &mut streams, &mut target_us);
             }
         }
         // What will be found of prompts that wait is not known; of others lately so much was.
@@ -30,18 +29,12 @@ impl Scheduler {
         for (us, tokens) in backlog_us.iter_mut().zip(self.sequences.unstarted_tokens()) {
             *us += token_us * tokens as f64;
         }
-        let bare_us = self.cost.step_us(&streams);
-        let room = self.prefill_room(streams.decode_tokens);
-        let longest_us = bare_us + self.cost.prefill_us(room, 0);
-        let longest_us = longest_us.min(self.blocking_us(now)).max(bare_us);
-        // Streams that cannot meet their targets set no pace.
-        let target_us = if target_us > bare_us { target_us } else { f64::INFINITY };
-        let step_us = target_us.clamp(bare_us, longest_us);
+        let (step_us, prompts_us) = self.step_for(&streams, target_us, now);
         let slack = self.settings.budget == Budget::Slack;
         Capacity {
             step_us,
             idle_us: self.cost.step_us(&StepWork::default()),
-            prompts_us: step_us - bare_us,
+            prompts_us,
             backlog_us,
             queue_us: Tier::ALL.map(|tier| self.drain[tier.index()].wait_us(now)),
             fair_tenants: self.tenants_take_turns(),
@@ -50,6 +43,41 @@ impl Scheduler {
             shares: self.share_report(),
             shedding: (slack || self.shedding.form == SheddingForm::Share).then_some(self.shedding),
         }
+    }
+
+    /// Length of the steps that the streams' targets allow, us, and the share of it that is left for prompts.
+    pub(crate) fn time_for_prompts(&self, now: Timestamp) -> (f64, f64) {
+        let mut streams = StepWork::default();
+        let mut target_us = f64::INFINITY;
+        for (_, sequence) in self.sequences.active().filter(|(_, sequence)| !sequence.held()) {
+            if sequence.planned_output() > 0 && sequence.decoding() {
+                self.count_stream(sequence, &mut streams, &mut target_us);
+            }
+        }
+        let (step_us, prompts_us) = self.step_for(&streams, target_us, now);
+        (step_us, prompts_us / step_us.max(1.0))
+    }
+
+    /// Adds a stream to those that steps are for, and its target to the tightest.
+    fn count_stream(&self, stream: &Sequence, streams: &mut StepWork, target_us: &mut f64) {
+        if stream.tier < Tier::Background {
+            streams.add_decode(stream.planned_len());
+            let tpot_ms = stream.targets.tpot_ms.unwrap_or(f64::INFINITY);
+            *target_us = target_us.min(tpot_ms * 1000.0 * AIM);
+        }
+    }
+
+    /// Length of a step with these streams, the tightest of which aims at a pace of `target_us`, and what of it is left
+    /// for prompts, us.
+    fn step_for(&self, streams: &StepWork, target_us: f64, now: Timestamp) -> (f64, f64) {
+        let bare_us = self.cost.step_us(streams);
+        let room = self.prefill_room(streams.decode_tokens);
+        let longest_us = bare_us + self.cost.prefill_us(room, 0);
+        let longest_us = longest_us.min(self.blocking_us(now)).max(bare_us);
+        // Streams that cannot meet their targets set no pace.
+        let target_us = if target_us > bare_us { target_us } else { f64::INFINITY };
+        let step_us = target_us.clamp(bare_us, longest_us);
+        (step_us, step_us - bare_us)
     }
 }
 

@@ -23,6 +23,8 @@ impl Scheduler {
         let mut sequence = Sequence::new(new, self.limits.block_size);
         sequence.tenant = tenant;
         self.place_new(&mut sequence);
+        let arrival = sequence.arrival;
+        self.enter_deadline(&mut sequence, arrival);
         self.noticed();
         self.came_at[sequence.tier.index()] = Some(sequence.arrival);
         self.drain[sequence.tier.index()].entered(sequence.arrival);
@@ -104,14 +106,15 @@ impl Scheduler {
             self.drain[sequence.tier.index()].gave_up();
             self.drain[tier.index()].moved_in();
         }
-        // Whoever was late in one tier is not so in another.
+        // A request that was late in one tier need not be late in another.
         sequence.late &= sequence.tier == tier;
-        sequence.best_effort &= sequence.late;
+        self.deadlines.leave(&sequence);
         (sequence.tier, sequence.priority) = (tier, priority);
         sequence.promised_nothing = false;
         let line = self.line_of(&sequence);
         self.take_turn(&mut sequence, line);
         self.place(&mut sequence);
+        self.renew_deadline(&mut sequence);
         self.sequences.insert(sequence);
         self.noticed();
         true
@@ -201,9 +204,9 @@ impl Scheduler {
             self.drain[sequence.tier.index()].left(now);
         }
         if first {
-            self.guard.started(sequence, now);
             self.turns.start(sequence);
             self.fair.left(sequence.tenant);
+            self.deadlines.leave(sequence);
         }
         effects.push(Effect::Token {
             seq,
@@ -285,14 +288,12 @@ impl Scheduler {
     ) -> Option<EndReport> {
         let sequence = self.sequences.remove(seq)?;
         self.suspects.remove(&seq);
+        self.deadlines.leave(&sequence);
         if sequence.in_line() {
             self.drain[sequence.tier.index()].gave_up();
         }
         let complete = matches!(outcome, Some(Ok(_)));
         self.learn_from(&sequence, complete);
-        if let Some(at) = sequence.last_token_at.filter(|_| complete) {
-            self.guard.completed(&sequence, at);
-        }
         self.noticed();
         // Reports about it would name blocks it no longer has.
         self.progress.retain(|progress| progress.seq != seq);

@@ -10,8 +10,8 @@ mod ahead;
 mod batch;
 mod capacity;
 mod cost;
+mod deadlines;
 mod events;
-mod guard;
 mod invariants;
 #[cfg(test)]
 mod keeping_tests;
@@ -32,6 +32,7 @@ mod plan;
 mod prompts;
 mod rank;
 mod reservation;
+mod reserve;
 mod roster;
 mod sequence;
 #[cfg(test)]

@@ -121,13 +121,6 @@ impl FairQueue {
         self.accounts.iter().any(|(other, account)| *other != tenant && account.waiting > 0)
     }
 
-    /// The tag behind all requests of a tenant that wait.
-    pub(crate) fn last(&mut self, tenant: Salt) -> Option<f64> {
-        let account = self.accounts.get_mut(&tenant)?;
-        account.start = account.finish;
-        Some(account.finish)
-    }
-
     /// A request of a tenant waits no more, whatever became of it.
     pub(crate) fn left(&mut self, tenant: Salt) {
         if let Some(account) = self.accounts.get_mut(&tenant) {
@@ -215,17 +208,6 @@ mod tests {
         }
         assert!(!queue.others_wait(other));
         assert_eq!(queue.arrive(fickle, 10.0), 0.0, "it owes nothing");
-    }
-
-    #[test]
-    fn behind_all_of_its_own_is_behind_the_last_of_them() {
-        let mut queue = FairQueue::default();
-        let tenant = Salt([1; 16]);
-        for cost in [1000.0, 10.0] {
-            queue.arrive(tenant, cost);
-        }
-        assert_eq!(queue.last(tenant), Some(1010.0));
-        assert_eq!(queue.arrive(tenant, 10.0), 1010.0, "those that come later come after it");
     }
 
     #[test]

@@ -22,17 +22,12 @@ use tiercel_device::{Tier, Timestamp};
 
 /// Share of a target that is aimed at: steps are not as long as predicted.
 pub(crate) const AIM: f64 = 0.98;
-/// A stream that is behind catches up over about so many steps, not in one: a step without prompts costs
-/// those that wait for their first token more than it gives.
-const CATCH_UP_STEPS: f64 = 2.0;
 /// How long before the target a first token is aimed at, in times of the mean error of a predicted step.
-const FIRST_TOKEN_MARGIN: f64 = 10.0;
-/// How much longer that is per second that is kept for premium, in times of itself.
-const MORE_MARGIN: f64 = 10.0;
+const FIRST_TOKEN_MARGIN: f64 = 30.0;
 /// That error is taken to be at least this, as a share of the step: little is known of it at first.
 const LEAST_ERROR: f64 = 0.03;
 /// Share of the target for the first token over which background streams give way to a prompt. Less costs them
-/// more, more leaves no time in hand when many come: it becomes less when standard first tokens come late.
+/// more, more leaves no time for those that come next.
 const EAGER: f64 = 0.5;
 /// Share of the tightest target for a first token that a step may take with nothing urgent in it: who comes meanwhile
 /// waits for its end. Less makes steps of worse tiers short, and so dear, where no better request ever comes.
@@ -41,11 +36,11 @@ const BLOCKING: f64 = 0.2;
 const LEAST_BLOCKING: f64 = 2.0;
 /// A tier of which nobody came for so long is not waited for, us.
 const LATELY_US: u64 = 60_000_000;
-/// A premium stream saves what is kept over about so many tokens: sooner costs worse tiers more, and a short stream
+/// A premium stream saves the reserve over about so many tokens: sooner costs worse tiers more, and a short stream
 /// has not many.
 const SAVING_TOKENS: f64 = 30.0;
 /// The most it saves of a step, as a share of what it aims at.
-const MOST_SAVED: f64 = 0.3;
+const MOST_SAVED: f64 = 0.15;
 /// How far behind a stream may be and still set the pace, in times of its target. What is further behind was
 /// held up by something that shorter steps do not cure: its reader, an operator, a preemption. Not much less:
 /// where long steps put every stream behind, without a pace they would only get longer.
@@ -159,7 +154,6 @@ impl Scheduler {
         now: Timestamp,
     ) {
         pace.better_us = 0.0;
-        let haste = self.guard.haste(now);
         for tier in Tier::ALL {
             let prompts = candidates.iter().filter(|share| !share.decoding);
             let prompts = prompts.map(|share| share.sequence).filter(|s| s.tier == tier);
@@ -168,7 +162,7 @@ impl Scheduler {
                 self.demand(prompt, step_us, tier < paced, now, &mut demand);
             }
             let pressing_us = demand.in_step(step_us, bare_us);
-            let eager_us = prompts.map(|prompt| self.eager_us(prompt, step_us, haste)).sum();
+            let eager_us = prompts.map(|prompt| self.eager_us(prompt, step_us)).sum();
             pace.pressing_us[tier.index()] = pressing_us;
             pace.better_us += pressing_us.max(eager_us);
         }
@@ -215,7 +209,7 @@ impl Scheduler {
         bare_us: f64,
         now: Timestamp,
     ) -> ([f64; Tier::ALL.len()], f64) {
-        let kept_us = self.guard.kept_us(now);
+        let reserve_us = self.reserve.us();
         let mut least = [f64::INFINITY; Tier::ALL.len()];
         let mut guarded_us = f64::INFINITY;
         for share in candidates.iter().filter(|share| share.decoding) {
@@ -224,9 +218,9 @@ impl Scheduler {
                 let step_us = aim_us + spare_us;
                 least[tier.index()] = least[tier.index()].min(step_us);
                 if tier <= Tier::Premium {
-                    let saving_us = (kept_us / SAVING_TOKENS).min(MOST_SAVED * aim_us);
+                    let saving_us = (reserve_us / SAVING_TOKENS).min(MOST_SAVED * aim_us);
                     let until_saved_us = step_us.min(aim_us - saving_us);
-                    guarded_us = guarded_us.min(until_saved_us.max(step_us - kept_us));
+                    guarded_us = guarded_us.min(until_saved_us.max(step_us - reserve_us));
                 }
             }
         }
@@ -238,7 +232,7 @@ impl Scheduler {
         if let Some(target_ms) = targets_of(&self.slo, Tier::Premium).tpot_ms {
             let own_us: f64 = in_flight.time_us[..=Tier::Premium.index()].iter().sum();
             let premium_us = self.cost.step_us(&StepWork::default()) + own_us;
-            self.guard.stepped(premium_us, target_ms * 1000.0 * AIM, step_us, now);
+            self.reserve.stepped(premium_us, target_ms * 1000.0 * AIM, step_us, now);
         }
     }
 
@@ -250,13 +244,12 @@ impl Scheduler {
         let bank_us = aim_us * (f64::from(stream.planned_output()) - 1.0) - elapsed_us;
         let can_gain_us = f64::from(stream.output_left()) * (aim_us - bare_us);
         let lost = bank_us + can_gain_us < 0.0 || bank_us < -MAX_BEHIND * aim_us;
-        let share = if bank_us < 0.0 { 1.0 / CATCH_UP_STEPS } else { 1.0 };
-        (!lost).then_some((aim_us, bank_us * share))
+        (!lost).then_some((aim_us, bank_us))
     }
 
     /// Time that a step of `step_us` had better give a prompt of a better tier than background than it gives
     /// background streams: some time in hand for those that may come.
-    fn eager_us(&self, prompt: &Sequence, step_us: f64, haste: f64) -> f64 {
+    fn eager_us(&self, prompt: &Sequence, step_us: f64) -> f64 {
         let Some(target_ms) =
             prompt.targets.ttft_ms.filter(|_| prompt.served_as() < Tier::Background)
         else {
@@ -264,7 +257,7 @@ impl Scheduler {
         };
         let left = prompt.left_to_compute();
         let left_us = self.cost.prefill_us(left, prompt.planned_len() - left);
-        left_us.min(left_us * step_us / (target_ms * 1000.0 * EAGER * (1.0 - haste)))
+        left_us.min(left_us * step_us / (target_ms * 1000.0 * EAGER))
     }
 
     /// Adds what a prompt must be given for its first token to come in time. One that is late whatever is done
@@ -277,15 +270,13 @@ impl Scheduler {
         now: Timestamp,
         demand: &mut Demand,
     ) {
-        let starts = prompt.planned_output() == 0 && !prompt.best_effort;
+        let starts = prompt.planned_output() == 0;
         let Some(target_ms) = prompt.targets.ttft_ms.filter(|_| starts) else {
             return;
         };
         let target_us = target_ms * 1000.0;
         let error = self.cost.error().step.max(LEAST_ERROR);
-        let kept_s = self.guard.kept_us(now) / 1e6;
-        let margin = FIRST_TOKEN_MARGIN * (1.0 + MORE_MARGIN * kept_s);
-        let aim_us = target_us - margin * error * step_us;
+        let aim_us = target_us - FIRST_TOKEN_MARGIN * error * step_us;
         let left = prompt.left_to_compute();
         let left_us = self.cost.prefill_us(left, prompt.planned_len() - left);
         // The first token comes at the end of its step.

@@ -1,17 +1,11 @@
 //! Where the policy's order puts a sequence, and how waiting changes that.
 
-use crate::scheduler::cost::StepWork;
 use crate::scheduler::rank::Place;
 use crate::scheduler::sequence::Sequence;
 use crate::scheduler::state::Scheduler;
 use crate::slo::{Promise, targets_of};
-use tiercel_config::{AgeingCap, AtLimit, Budget, Late, Order};
+use tiercel_config::{AgeingCap, AtLimit, Order};
 use tiercel_device::{SeqId, Tier, Timestamp};
-
-/// A prompt has its first token at the end of a step, which begins at the end of another.
-const STEPS_TO_START: f64 = 2.0;
-/// Share of the steps that a prompt that is due is given about.
-const SHARE_TO_START: f64 = 0.3;
 
 impl Scheduler {
     /// Places a new sequence in the order of service.
@@ -46,16 +40,18 @@ impl Scheduler {
         sequence.promised_nothing = self.is_promised_nothing(sequence);
         let level = if tiered { sequence.served_as().index() as u8 } else { 0 };
         let shares = self.divides() && level == Tier::Background.index() as u8;
+        // Of late ones as many as possible are done soon.
+        let shortest = tiered && sequence.late && !self.others_take_turns(sequence);
         let often = sequence.preemptions >= self.preemption.max_per_request;
         sequence.place = Place {
             level,
             priority: if tiered { sequence.priority } else { 0 },
-            key: key as u64,
+            late: sequence.late,
+            key: if shortest { u64::from(sequence.prompt_len()) } else { key as u64 },
             promoted: often && self.preemption.at_limit == AtLimit::Promote,
             rest: if shares { sequence.tier.index() as u8 } else { 0 },
         };
         sequence.ages_at = self.ages_at(sequence, 1);
-        sequence.late_at = self.late_at(sequence);
     }
 
     /// Places everybody anew.
@@ -84,55 +80,21 @@ impl Scheduler {
         gains.then(|| Timestamp(sequence.arrival.0.saturating_add(span_us.saturating_mul(times))))
     }
 
-    /// When a standard sequence that has not started cannot have its first token in time any more.
-    fn late_at(&self, sequence: &Sequence) -> Option<Timestamp> {
-        let can_be = self.settings.order == Order::Tier
-            && self.settings.budget == Budget::Slack
-            && self.shedding.late != Late::Wait
-            && sequence.tier == Tier::Standard
-            && !sequence.late
-            && !sequence.was_open();
-        let due = self.first_token_due(sequence);
-        let needs_us = self.cost.step_us(&StepWork::default()) * STEPS_TO_START
-            + self.cost.prefill_us(sequence.prompt_len(), 0) / SHARE_TO_START;
-        let last_start = Timestamp(due.0.saturating_sub(needs_us as u64));
-        // With little else to do it may yet have all of the steps, so not before half of its time is gone.
-        let halfway = Timestamp(sequence.arrival.0 + due.since_us(sequence.arrival) / 2);
-        (can_be && due.0 < u64::MAX).then_some(last_start.max(halfway))
-    }
-
-    /// Sequences that have waited long enough gain a tier, and those that would be late whatever is done become
-    /// best effort.
+    /// Sequences that have waited long enough gain a tier.
     pub(crate) fn age(&mut self, now: Timestamp) {
         while let Some(seq) = self.sequences.timed_out(now) {
             let Some(mut sequence) = self.sequences.remove(seq) else { return };
-            if sequence.late_at.is_some_and(|at| at <= now) {
-                self.is_late(&mut sequence);
-            } else {
-                sequence.place.level -= 1;
-                sequence.place.rest = 0;
-                let level = Tier::ALL[usize::from(sequence.place.level)];
-                self.take_turn(&mut sequence, level);
-                if self.settings.fair_tenants {
-                    sequence.place.key = sequence.turn.tag as u64;
-                }
-                let from = sequence.served_as().index() as u64;
-                let gained = from - u64::from(sequence.place.level);
-                sequence.ages_at = self.ages_at(&sequence, gained + 1);
+            sequence.place.level -= 1;
+            sequence.place.rest = 0;
+            let level = Tier::ALL[usize::from(sequence.place.level)];
+            self.take_turn(&mut sequence, level);
+            if self.settings.fair_tenants {
+                sequence.place.key = sequence.turn.tag as u64;
             }
+            let from = sequence.served_as().index() as u64;
+            let gained = from - u64::from(sequence.place.level);
+            sequence.ages_at = self.ages_at(&sequence, gained + 1);
             self.sequences.insert(sequence);
         }
-    }
-
-    /// A sequence cannot have its first token in time any more: those that can go first. Those of its own tenant, that is,
-    /// if others take turns with it: whoever asks for much must not push out those of others that are late for it.
-    fn is_late(&mut self, sequence: &mut Sequence) {
-        sequence.late = true;
-        if !self.goes_last_of_its_tenant(sequence) {
-            sequence.best_effort = true;
-            let line = self.line_of(sequence);
-            self.take_turn(sequence, line);
-        }
-        self.place(sequence);
     }
 }

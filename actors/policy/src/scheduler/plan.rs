@@ -24,6 +24,7 @@ impl Scheduler {
         let begins = self.pipeline.begins(now);
         self.replan = false;
         self.age(now);
+        self.judge_deadlines(begins);
         self.look_at_lines();
         let (wants, victims) = self.wants_and_victims(begins);
         let news = !self.progress.is_empty() || !self.released.is_empty();

@@ -20,6 +20,9 @@ const MIN_SHARE: f64 = 0.15;
 /// however long better ones leave no time.
 const MOST_SAT_OUT_US: u64 = 2_000_000;
 
+/// Order of prompts in a step: level, whether it was not denied blocks, whether it is late, and what the order counts.
+type PrefillKey = (u8, bool, bool, u64);
+
 /// A candidate of the step and the tokens it is given.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Share<'a> {
@@ -148,14 +151,15 @@ impl Scheduler {
 
     /// Whoever was denied blocks to grow comes first: others were made to give way for it, and what they gave may
     /// only now have come free.
-    fn prefill_key(&self, sequence: &Sequence, turns: [bool; Tier::ALL.len()]) -> (u8, bool, u64) {
+    fn prefill_key(&self, sequence: &Sequence, turns: [bool; Tier::ALL.len()]) -> PrefillKey {
         let key = match self.settings.prefill_order {
             PrefillOrder::Rank => 0,
             _ if turns[usize::from(sequence.place.level)] => sequence.turn.tag as u64,
+            PrefillOrder::Deadline if sequence.late => u64::from(sequence.left_to_compute()),
             PrefillOrder::Deadline => self.first_token_due(sequence).0,
             PrefillOrder::Shortest => u64::from(sequence.left_to_compute()),
         };
-        (sequence.place.level, !sequence.denied, key)
+        (sequence.place.level, !sequence.denied, sequence.place.late, key)
     }
 
     /// Tokens of a prompt with `left` to compute in a step that has `room` for it; `first` if it is the
@@ -245,10 +249,10 @@ impl Scheduler {
 }
 
 /// Tiers that share the rest have opened in turn, and what is open is computed in that order.
-fn opening_key(sequence: &Sequence) -> (u8, bool, u64) {
+fn opening_key(sequence: &Sequence) -> PrefillKey {
     let waits = sequence.phase == Phase::Waiting;
     let number = if waits { u64::MAX } else { sequence.opened_number };
-    (sequence.place.level, !sequence.denied, number)
+    (sequence.place.level, !sequence.denied, false, number)
 }
 
 /// The stream whose last token is longest ago, if that is too long.

@@ -20,6 +20,8 @@ pub(crate) struct Place {
     pub(crate) priority: i32,
     /// Predicted output, tokens, or a tag of the tenant's.
     pub(crate) key: u64,
+    /// Whether its first token is late: those in time go first.
+    pub(crate) late: bool,
     /// Whether it counts as the best of its tier.
     pub(crate) promoted: bool,
     /// Its tier's index if it has a share of what work with targets leaves, 0 otherwise.
@@ -36,6 +38,8 @@ pub(crate) struct Rank {
     level: u8,
     /// The tier's index among those that share what is left, otherwise 0.
     rest: u8,
+    /// Whether it is late.
+    late: bool,
     class: u8,
     priority: i32,
     /// What the order counts: predicted tokens, service had. 0 if nothing.
@@ -57,6 +61,7 @@ impl Rank {
         Rank {
             level: sequence.place.level,
             rest: sequence.place.rest,
+            late: sequence.place.late,
             class,
             priority: sequence.place.priority,
             key: sequence.place.key,
@@ -82,6 +87,7 @@ impl Rank {
         Rank {
             level: Tier::Background.index() as u8,
             rest: tier.index() as u8,
+            late: false,
             class: PROMOTED,
             priority: i32::MIN,
             key: 0,

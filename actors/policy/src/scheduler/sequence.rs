@@ -84,13 +84,10 @@ pub(crate) struct Sequence {
     pub(crate) place: Place,
     /// When it gains a tier, if it still waits.
     pub(crate) ages_at: Option<Timestamp>,
-    /// When it cannot have its first token in time any more and becomes best effort; `None` if it never does, or
-    /// has.
-    pub(crate) late_at: Option<Timestamp>,
-    /// Whether it was found that it cannot.
+    /// When its first token must come for it to meet its targets; `None` without any.
+    pub(crate) deadline: Option<Timestamp>,
+    /// Whether its first token is given up as late, for others to be in time.
     pub(crate) late: bool,
-    /// Whether it became best effort for it.
-    pub(crate) best_effort: bool,
     /// Whether it was promised nothing that its tier would have to be served first for.
     pub(crate) promised_nothing: bool,
     /// The tier that its time is counted for where tiers share it, and what that was charged, us; once it has started.
@@ -160,9 +157,8 @@ impl Sequence {
             phase: Phase::Waiting,
             place: Place::default(),
             ages_at: None,
-            late_at: None,
+            deadline: None,
             late: false,
-            best_effort: false,
             promised_nothing: false,
             rest_of: None,
             epoch: Epoch(0),
@@ -236,13 +232,12 @@ impl Sequence {
 
     /// When waiting next changes its place.
     pub(crate) fn timer(&self) -> Option<Timestamp> {
-        self.ages_at.into_iter().chain(self.late_at).min()
+        self.ages_at
     }
 
     /// The tier whose turn it waits for.
     pub(crate) fn served_as(&self) -> Tier {
-        let last = self.best_effort || self.promised_nothing;
-        if last { self.tier.max(Tier::Background) } else { self.tier }
+        if self.promised_nothing { self.tier.max(Tier::Background) } else { self.tier }
     }
 
     /// Whether it ever held blocks.

@@ -2,7 +2,7 @@
 
 use crate::scheduler::tests::{all_sample, scheduler, sequence, submit};
 use crate::scheduler::{NewSequence, Scheduler};
-use tiercel_config::{Budget, Late, SloTargets};
+use tiercel_config::{Late, SloTargets};
 use tiercel_device::{SeqId, StepTiming, Tier, Timestamp};
 
 const SHARES: [f64; 4] = [0.0, 0.5, 0.35, 0.15];
@@ -108,21 +108,4 @@ fn whoever_has_a_target_goes_first_whatever_its_tier_had() {
     assert!(first.iter().all(|seq| tier_of(seq.0) == Tier::Premium), "{started:?}");
     let standard = then.iter().filter(|seq| tier_of(seq.0) == Tier::Standard).count();
     assert_eq!((then.len(), standard), (10, 7), "35 to 15 of what is left: {then:?}");
-}
-
-#[test]
-fn late_requests_share_with_background_and_tiers_that_ask_for_nothing_leave_it_all() {
-    let mut s = without_targets(true);
-    s.settings.budget = Budget::Slack;
-    s.slo.standard.ttft_ms = Some(1.0);
-    for id in 1..=60 {
-        let tier = if id % 2 == 0 { Tier::Standard } else { Tier::Background };
-        s.enqueue(NewSequence { arrival: Timestamp(0), ..of(id, tier, 30) });
-    }
-    s.age(Timestamp(5_000));
-    let started: Vec<SeqId> =
-        (0..200).flat_map(|number| step(&mut s, 5_000 + number * 100)).take(50).collect();
-    let standard = |some: &[SeqId]| some.iter().filter(|seq| seq.0 % 2 == 0).count();
-    assert_eq!(standard(&started[..20]), 14, "{started:?}");
-    assert_eq!(standard(&started), 30, "and all that is left to background: {started:?}");
 }

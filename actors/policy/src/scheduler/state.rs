@@ -3,11 +3,12 @@
 use crate::admission::DrainRate;
 use crate::protocol::Progress;
 use crate::scheduler::cost::{CostError, CostModel};
-use crate::scheduler::guard::Guard;
+use crate::scheduler::deadlines::Deadlines;
 use crate::scheduler::order::{FairQueue, LengthPredictor, PredictionError};
 use crate::scheduler::pipeline::Pipeline;
 use crate::scheduler::plan::MAX_OPENS_PER_STEP;
 use crate::scheduler::reservation::Kept;
+use crate::scheduler::reserve::Reserve;
 use crate::scheduler::roster::Roster;
 use crate::scheduler::sequence::Phase;
 use crate::scheduler::shares::{Had, TierTurns};
@@ -34,7 +35,10 @@ pub struct Scheduler {
     /// What is kept for a tier.
     pub(crate) kept: Kept,
     pub(crate) cost: CostModel,
-    pub(crate) guard: Guard,
+    /// When first tokens must come.
+    pub(crate) deadlines: Deadlines,
+    /// How far premium streams shall be ahead of their pace.
+    pub(crate) reserve: Reserve,
     /// How fast those without a first token get one, by tier.
     pub(crate) drain: [DrainRate; Tier::ALL.len()],
     /// Share of a prompt that is found in the prefix cache, lately.
@@ -171,7 +175,8 @@ impl Scheduler {
             came_at: Default::default(),
             kept: Kept::new(&settings.reservation, info.device_blocks),
             cost: CostModel::new(profile, info),
-            guard: Guard::default(),
+            deadlines: Deadlines::default(),
+            reserve: Reserve::new(settings.slo.assurance()),
             drain: Default::default(),
             hit_share: 0.0,
             predictor: LengthPredictor::new(),

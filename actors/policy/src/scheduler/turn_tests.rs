@@ -108,27 +108,3 @@ fn tenants_that_all_wait_have_had_the_same_but_for_a_request_of_each_and_a_step(
     assert!(largest_gap_us <= 2 * request_us + step_us, "{largest_gap_us} us");
     assert!(had_us[1] > 35_000, "{had_us:?}");
 }
-
-#[test]
-fn a_late_request_of_a_tenant_lets_those_of_its_own_go_first_and_not_those_of_others() {
-    for (others, expected) in [(true, vec![11, 2, 12, 1, 13]), (false, vec![2, 1])] {
-        let mut s = fair(true);
-        s.settings.budget = tiercel_config::Budget::Slack;
-        s.shedding.late = tiercel_config::Late::Refuse;
-        s.settings.max_num_batched_tokens = 30;
-        s.settings.max_num_seqs = 30;
-        s.slo.standard.ttft_ms = Some(2.0);
-        s.slo.premium = tiercel_config::SloTargets::default();
-        s.enqueue(of(1, 1, Tier::Standard, 30));
-        // One that comes later, and a background one; or one of another tenant in the same tier.
-        s.enqueue(NewSequence { arrival: Timestamp(1_500), ..of(1, 2, Tier::Standard, 30) });
-        let tier = if others { Tier::Standard } else { Tier::Background };
-        for id in 11..=13 {
-            s.enqueue(NewSequence { arrival: Timestamp(1_500), ..of(2, id, tier, 30) });
-        }
-        s.age(Timestamp(1_900));
-        let order: Vec<u64> =
-            (0..5).flat_map(|number| step(&mut s, 2_000 + 100 * number)).collect();
-        assert_eq!(order, expected, "others: {others}");
-    }
-}

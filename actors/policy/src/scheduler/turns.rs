@@ -64,16 +64,10 @@ impl Scheduler {
         sequence.turn = Turn { level, tag, charged_us };
     }
 
-    /// Puts a sequence last in its tenant's own line; whether other tenants take turns with it. If none do nothing is
-    /// done.
-    pub(crate) fn goes_last_of_its_tenant(&mut self, sequence: &mut Sequence) -> bool {
-        let queue = self.turns.of(sequence);
-        if !self.settings.fair_tenants || !queue.others_wait(sequence.tenant) {
-            return false;
-        }
-        let last = queue.last(sequence.tenant);
-        sequence.turn.tag = last.unwrap_or(sequence.turn.tag);
-        true
+    /// Whether other tenants take turns with that of a sequence.
+    pub(crate) fn others_take_turns(&self, sequence: &Sequence) -> bool {
+        let queue = &self.turns.0[usize::from(sequence.turn.level)];
+        self.settings.fair_tenants && queue.others_wait(sequence.tenant)
     }
 
     /// A sequence has ended: its tenant pays for what it had.
