@@ -66,12 +66,12 @@ fn recorded_traffic_in_every_public_format_is_simulated_and_its_page_made() {
     let folder = tempfile::tempdir().unwrap();
     let [json, html] = ["r.json", "r.html"].map(|name| folder.path().join(name));
     let [json, html] = [&json, &html].map(|path| path.to_str().unwrap());
-    let left_out = "traces/burstgpt-synthetic.csv: 4 rows without prompt or output tokens left out";
-    for (name, load, note) in [
-        ("azure-conversation-sample", "1", None),
-        ("azure-conversation-sample", "4", Some("is due at 75.0 s, the measured window ends at")),
-        ("burstgpt-sample", "1", Some(left_out)),
-        ("mooncake-sample", "1", None),
+    let left_out = "traces/burstgpt-synthetic.csv: 7 rows without prompt or output tokens left out";
+    for (name, duration, load, note) in [
+        ("azure-conversation-sample", "100", "1", None),
+        ("azure-conversation-sample", "100", "8", Some("45.0 s, the measured window ends at 70 s")),
+        ("burstgpt-sample", "100", "1", Some(left_out)),
+        ("mooncake-sample", "300", "1", None),
     ] {
         let workload =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches/workloads").join(name);
@@ -84,6 +84,8 @@ fn recorded_traffic_in_every_public_format_is_simulated_and_its_page_made() {
             "fcfs",
             "--load",
             load,
+            "--duration",
+            duration,
             "--json",
             json,
             "--html",
@@ -100,7 +102,7 @@ fn recorded_traffic_in_every_public_format_is_simulated_and_its_page_made() {
         let run = &report["policies"][0]["runs"][0];
         assert_eq!(run["tiers"].as_array().unwrap().len(), 3, "{name}");
         let found = run["prefix_hit_percent"].as_f64().unwrap();
-        assert_eq!(found > 5.0, name == "mooncake-sample", "{name}: {found}");
+        assert_eq!(found > 1.0, name == "mooncake-sample", "{name}: {found}");
         assert_eq!(report["workload"]["class"][1]["arrival"]["share"], 0.45);
     }
     let closed =

@@ -3,7 +3,7 @@
 use crate::file::{Arrival, Workload};
 use crate::trace::{Part, ROUNDING, Trace, TraceEntry, shares_before};
 
-/// A trace that lasts for less than this of the measured window is worth a note.
+/// A trace of a set pace or window that lasts for less than this of the measured window is worth a note.
 const NEARLY_ALL: f64 = 0.95;
 
 impl Workload {
@@ -86,8 +86,8 @@ impl Workload {
         self.trace_of(class).into_iter().flat_map(move |trace| {
             let part = part.clone();
             let own = move |entry: &&TraceEntry| part.as_ref().is_none_or(|part| part.has(entry));
-            let timed = |entry: &'_ TraceEntry| entry.at_s * trace.time_factor;
-            trace.entries.iter().filter(own).map(move |entry| (entry, timed(entry)))
+            let entries = trace.entries.iter().filter(own);
+            entries.map(|entry| (entry, entry.at_s * trace.time_factor))
         })
     }
 
@@ -114,7 +114,9 @@ impl Workload {
         }
         let end_s = self.window_s().end;
         for (index, class) in self.classes.iter().enumerate() {
-            let Some(trace) = self.trace_of(index) else { continue };
+            let Some(trace) = self.trace_of(index).filter(|trace| trace.is_adjusted()) else {
+                continue;
+            };
             let last_s = class.start_s + trace.last_s();
             let note = format!(
                 "{}: the last request is due at {last_s:.1} s, the measured window ends at {end_s} s",

@@ -131,6 +131,11 @@ impl Trace {
         Ok(())
     }
 
+    /// Whether it is replayed otherwise than as it stands in the file.
+    pub(crate) fn is_adjusted(&self) -> bool {
+        self.time_factor != 1.0 || self.from_s != 0.0 || self.length_s.is_some()
+    }
+
     /// When the last request comes, seconds after the beginning of its class.
     pub(crate) fn last_s(&self) -> f64 {
         self.entries.last().map_or(0.0, |entry| entry.at_s * self.time_factor)
