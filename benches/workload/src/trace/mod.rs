@@ -80,12 +80,10 @@ fn one() -> f64 {
     1.0
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
 fn is_one(value: &f64) -> bool {
     *value == 1.0
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
 fn is_zero(value: &f64) -> bool {
     *value == 0.0
 }
