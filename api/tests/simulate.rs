@@ -62,6 +62,57 @@ fn fuzzing_is_the_same_in_every_process_and_needs_no_workload() {
 }
 
 #[test]
+fn recorded_traffic_in_every_public_format_is_simulated_and_its_page_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let [json, html] = ["r.json", "r.html"].map(|name| folder.path().join(name));
+    let [json, html] = [&json, &html].map(|path| path.to_str().unwrap());
+    let left_out = "traces/burstgpt-synthetic.csv: 7 rows without prompt or output tokens left out";
+    for (name, duration, load, note) in [
+        ("azure-conversation-sample", "100", "1", None),
+        ("azure-conversation-sample", "100", "8", Some("45.0 s, the measured window ends at 70 s")),
+        ("burstgpt-sample", "100", "1", Some(left_out)),
+        ("mooncake-sample", "300", "1", None),
+    ] {
+        let workload =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches/workloads").join(name);
+        let workload = workload.with_extension("toml");
+        let output = run(&[
+            "simulate",
+            "--workload",
+            workload.to_str().unwrap(),
+            "--policy",
+            "fcfs",
+            "--load",
+            load,
+            "--duration",
+            duration,
+            "--json",
+            json,
+            "--html",
+            html,
+        ]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let table = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(table.lines().nth(1).unwrap_or_default().contains("traces/"), note.is_some());
+        assert!(note.is_none_or(|note| table.contains(note)), "{table}");
+        let page = std::fs::read_to_string(html).unwrap();
+        assert!(note.is_none_or(|note| page.contains(note)), "{name}");
+        let report: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+        let run = &report["policies"][0]["runs"][0];
+        assert_eq!(run["tiers"].as_array().unwrap().len(), 3, "{name}");
+        let found = run["prefix_hit_percent"].as_f64().unwrap();
+        assert_eq!(found > 1.0, name == "mooncake-sample", "{name}: {found}");
+        assert_eq!(report["workload"]["class"][1]["arrival"]["share"], 0.45);
+    }
+    let closed =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches/workloads/w4-chunking.toml");
+    let (code, line) =
+        failure(&["simulate", "--workload", closed.to_str().unwrap(), "--load", "2"]);
+    assert!(code == 2 && line.contains("--load needs a class with Poisson arrivals or a trace"));
+}
+
+#[test]
 fn what_shakes_a_simulated_device_is_in_the_report_and_in_the_header() {
     let folder = tempfile::tempdir().unwrap();
     let workload = folder.path().join("short.toml");

@@ -1,4 +1,4 @@
-//! Prompts of an exact length whose content, but for shared prefixes, no prefix cache has seen.
+//! Prompts of an exact length whose content, but for texts they share, no prefix cache has seen.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -36,12 +36,17 @@ impl Vocabulary {
     /// The prompt of a request, as JSON for `/v1/completions`. The `salt` makes it differ from the same
     /// request of an earlier run from its first token on.
     pub(crate) fn prompt(&self, seed: u64, salt: u64, planned: &Planned) -> Value {
+        let length = planned.prompt_tokens as usize;
+        let mut draws = Vec::with_capacity(length);
+        for (text, tokens) in planned.shared_texts() {
+            let [kind, name] = text.path();
+            let mut shared = Random::stream(seed, &[salt, kind, name]);
+            draws.extend((0..tokens).map(|_| shared.next_u64()));
+        }
         let path = [salt, planned.class as u64, u64::from(planned.stream), planned.number];
         let mut own = Random::stream(seed, &path);
-        let prefix = planned.prefix.map_or((0, 0), |prefix| (prefix.number, prefix.tokens));
-        let mut shared = Random::stream(seed, &[salt, u64::MAX, u64::from(prefix.0)]);
-        let draws = (0..planned.prompt_tokens)
-            .map(|at| if at < prefix.1 { shared.next_u64() } else { own.next_u64() });
+        draws.resize_with(length, || own.next_u64());
+        let draws = draws.into_iter();
         match self {
             Vocabulary::Ids(ids) => draws.map(|draw| Value::from(pick(ids, draw))).collect(),
             Vocabulary::Words => {
@@ -88,6 +93,7 @@ mod tests {
             number,
             at_us: 0,
             prefix: None,
+            blocks: None,
             prompt_tokens: 300,
             output_tokens: 1,
         }
@@ -104,6 +110,28 @@ mod tests {
         }
         let words = Vocabulary::Words.prompt(1, 2, &planned(0));
         assert_eq!(words.as_str().map(|text| text.split(' ').count()), Some(300));
+    }
+
+    #[test]
+    fn blocks_of_one_name_are_one_text_within_a_run() {
+        let turn = |number, names: &[u64]| Planned {
+            prompt_tokens: 1100,
+            blocks: Some(names.to_vec().into()),
+            class: number as usize,
+            ..planned(number)
+        };
+        let (first, second) = (turn(0, &[7, 8, 9]), turn(1, &[7, 8, 4]));
+        let ids = Vocabulary::Ids((100..400).collect());
+        let tokens = |salt, planned| ids.prompt(1, salt, planned).as_array().cloned().unwrap();
+        assert_eq!(tokens(2, &first)[..1024], tokens(2, &second)[..1024]);
+        assert_ne!(tokens(2, &first)[1024..], tokens(2, &second)[1024..]);
+        assert_ne!(tokens(2, &first)[..512], tokens(3, &first)[..512], "runs share nothing");
+        let words = |planned| {
+            let text = Vocabulary::Words.prompt(1, 2, planned).as_str().unwrap().to_owned();
+            text.split(' ').map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(words(&first)[..1024], words(&second)[..1024]);
+        assert_eq!(words(&first).len(), 1100);
     }
 
     #[test]

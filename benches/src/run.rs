@@ -179,7 +179,7 @@ fn start(context: &Arc<Context>, stop: &watch::Receiver<bool>) -> mpsc::Receiver
                     tokio::spawn(task.clone().closed_stream(class, stream, hold));
                 }
             }
-            Arrival::Poisson(_) | Arrival::Trace(_) => {
+            Arrival::Poisson(_) | Arrival::Trace(_) | Arrival::Share(_) => {
                 tokio::spawn(task.open_class(class, slots.clone(), open_work.clone()));
             }
         }
@@ -195,7 +195,7 @@ struct Task {
 }
 
 impl Task {
-    /// Sends the requests of a Poisson or trace class when they are due, whatever became of the others.
+    /// Sends the requests of an open class when they are due, whatever became of the others.
     async fn open_class(mut self, class: usize, slots: Arc<Semaphore>, open_work: Arc<()>) {
         let context = self.context.clone();
         for planned in arrivals(&context.workload, class) {

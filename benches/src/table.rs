@@ -33,7 +33,7 @@ impl Report {
     }
 
     fn footnotes(&self, out: &mut String, rows: &[&TierReport], paint: Paint) {
-        let mut notes = Vec::new();
+        let mut notes = self.workload.notes();
         for failure in &self.failures {
             notes.push(format!("{} failed: {}", failure.count, failure.reason));
         }

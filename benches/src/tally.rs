@@ -180,6 +180,7 @@ mod tests {
     fn record(outcome: Outcome, first_ms: Option<u64>, chunks: u64) -> Record {
         let planned = Planned {
             prefix: None,
+            blocks: None,
             class: 0,
             stream: 0,
             number: 0,

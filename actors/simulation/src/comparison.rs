@@ -14,7 +14,7 @@ pub struct Comparison {
     pub version: String,
     /// The workload, `load` included; each run has its own seed.
     pub workload: Workload,
-    /// What the rates of its open classes were multiplied by.
+    /// What the rates of its open classes, traces included, were multiplied by.
     pub load: f64,
     /// The device.
     pub profile: String,
@@ -154,11 +154,15 @@ impl fmt::Display for Comparison {
         };
         writeln!(
             f,
-            "{} at {load} on {profile}, {} s, noise {noise_sigma}{drift}{faults}, seeds {}\n",
+            "{} at {load} on {profile}, {} s, noise {noise_sigma}{drift}{faults}, seeds {}",
             workload.name,
             self.simulated_s(),
             seeds.join(" ")
         )?;
+        for note in workload.notes() {
+            writeln!(f, "{note}")?;
+        }
+        writeln!(f)?;
         let mut rows = vec![HEADS.map(str::to_owned)];
         for policy in &self.policies {
             rows.extend(policy.rows());

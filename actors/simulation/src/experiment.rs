@@ -122,8 +122,7 @@ impl Experiment {
 
     fn check(&self) -> Result<(), ExperimentError> {
         self.engine_settings().check()?;
-        let lengths = self.workload.classes.iter().filter_map(|class| class.output_tokens);
-        let longest = lengths.map(|length| length.longest()).max().unwrap_or(0);
+        let longest = self.workload.longest_output();
         let vocab_size = self.profile.vocab_size;
         if longest >= vocab_size {
             return Err(ExperimentError::Vocabulary { longest, vocab_size });
@@ -276,6 +275,39 @@ mod tests {
     }
 
     #[test]
+    fn blocks_of_one_name_are_found_in_the_prefix_cache_whatever_the_tier() {
+        let folder = tempfile::tempdir().expect("a folder");
+        // Turns of one conversation, long after one another; then the same lengths without a common block.
+        let turn = |at_ms: u32, ids: [u32; 3]| {
+            format!(
+                "{{\"timestamp\":{at_ms},\"input_length\":1536,\"output_length\":20,\"hash_ids\":{ids:?}}}\n"
+            )
+        };
+        let named = |ids: &dyn Fn(u32) -> [u32; 3]| -> String {
+            (0..8).map(|n| turn(n * 5000, ids(n))).collect()
+        };
+        let traces = [named(&|n| [1, 2, 10 + n]), named(&|n| [3 * n, 3 * n + 1, 3 * n + 2])];
+        let classes = ["premium", "background"].map(|tier| {
+            format!("[[class]]\ntier = '{tier}'\narrival = {{ share = 0.5 }}\nignore_eos = true\n")
+        });
+        let top = "name = 't'\nseed = 2\nduration_s = 50\ntrace = { file = 't.jsonl' }\n";
+        let path = folder.path().join("w.toml");
+        std::fs::write(&path, top.to_owned() + &classes.concat()).expect("a file");
+        let hits = traces.map(|trace| {
+            std::fs::write(folder.path().join("t.jsonl"), trace).expect("a file");
+            let mut experiment = experiment("prefix.toml", 50.0);
+            experiment.workload = Workload::load(&path).expect("a workload");
+            let (seen, totals) = experiment.observe(|_| {}, &[]).expect("a result");
+            let sent = |class| seen.records.iter().filter(|r| r.planned.class == class).count();
+            assert!(sent(0) > 0 && sent(1) > 0 && sent(0) + sent(1) == 8, "both tiers have some");
+            assert!(seen.records.iter().all(|record| record.ending == Ending::Completed));
+            totals.counters.prefix_hit_tokens
+        });
+        // Seven turns find the two blocks of 512 tokens that all have.
+        assert_eq!(hits, [7 * 1024, 0]);
+    }
+
+    #[test]
     fn closed_users_send_their_next_request_when_the_last_one_ended() {
         let mut experiment = experiment("w4-chunking.toml", 40.0);
         let Arrival::Closed(closed) = &mut experiment.workload.classes[0].arrival else {
@@ -338,5 +370,9 @@ mod tests {
         experiment.profile.vocab_size = 1000;
         let error = experiment.run(|_| {}).expect_err("outputs of up to 1536 tokens").to_string();
         assert!(error.contains("1536") && error.contains("1000"), "{error}");
+        let mut recorded = self::experiment("static-four.toml", 1.0);
+        recorded.profile.vocab_size = 400;
+        let error = recorded.run(|_| {}).expect_err("an output of 500 tokens").to_string();
+        assert!(error.contains("500") && error.contains("400"), "{error}");
     }
 }

@@ -21,6 +21,7 @@ mod gaps;
 mod laboratory;
 mod outcome;
 mod page;
+mod prompt;
 mod record;
 pub mod trace;
 mod traffic;

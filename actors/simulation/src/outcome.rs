@@ -321,6 +321,7 @@ mod tests {
             number: 0,
             at_us: seconds(due_s),
             prefix: None,
+            blocks: None,
             prompt_tokens: 10,
             output_tokens: 3,
         };

@@ -1,6 +1,7 @@
 //! Sends a workload to an engine, each request a task that reads its stream.
 
 use crate::gaps::Gaps;
+use crate::prompt::prompt;
 use crate::record::{Ending, Record};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -21,6 +22,8 @@ pub(crate) const END_TOKEN: TokenId = 0;
 pub(crate) struct Traffic {
     engine: EngineHandle,
     workload: Workload,
+    /// Classes are one tenant: tenants cannot share prefixes.
+    one_tenant: bool,
     /// Largest token of the vocabulary.
     last_token: TokenId,
     greedy: Arc<SamplingParams>,
@@ -62,6 +65,7 @@ impl Traffic {
                 class_tokens_in_window: vec![0; workload.classes.len()],
                 ..Seen::default()
             }),
+            one_tenant: workload.shares_text(),
             workload,
         })
     }
@@ -71,7 +75,7 @@ impl Traffic {
         for (index, class) in self.workload.classes.iter().enumerate() {
             let streams = match &class.arrival {
                 Arrival::Closed(closed) => closed.streams,
-                Arrival::Poisson(_) | Arrival::Trace(_) => {
+                Arrival::Poisson(_) | Arrival::Trace(_) | Arrival::Share(_) => {
                     actix_rt::spawn(Rc::clone(self).open_class(index));
                     0
                 }
@@ -125,7 +129,7 @@ impl Traffic {
                 seen.too_many = true;
                 return Ending::Refused;
             }
-            seen.records.push(Record::new(planned, class.tier, due));
+            seen.records.push(Record::new(planned.clone(), class.tier, due));
             seen.records.len() - 1
         };
         let mut told_ms = None;
@@ -215,7 +219,7 @@ impl Traffic {
             tier: class.tier,
             priority: 0,
             salt: self.tenant(planned.class),
-            prompt: self.prompt(planned),
+            prompt: prompt(self.workload.seed, self.last_token, planned),
             max_tokens,
             stop_tokens,
             sampling: Arc::clone(&self.greedy),
@@ -224,28 +228,8 @@ impl Traffic {
         }
     }
 
-    /// Each class is a tenant of its own, unless classes share prefixes: tenants cannot.
+    /// Each class is a tenant of its own, unless classes share text.
     fn tenant(&self, class: usize) -> Salt {
-        let shared = self.workload.classes.iter().any(|class| class.prefix.is_some());
-        Salt([if shared { 0 } else { class as u8 }; 16])
-    }
-
-    /// Random tokens, the shared prefix the same in every request. The last one tells the device how
-    /// long the output is.
-    fn prompt(&self, planned: &Planned) -> Arc<[TokenId]> {
-        let seed = self.workload.seed;
-        let path = [planned.class as u64, u64::from(planned.stream), planned.number, 1];
-        let mut own = Random::stream(seed, &path);
-        let (number, shared_len) = planned.prefix.map_or((0, 0), |p| (p.number, p.tokens));
-        let mut shared = Random::stream(seed, &[u64::MAX, u64::from(number), 1]);
-        let last = planned.prompt_tokens - 1;
-        let token = |at: u32| {
-            if at == last {
-                return planned.output_tokens;
-            }
-            let draw = if at < shared_len { &mut shared } else { &mut own };
-            1 + draw.below(u64::from(self.last_token)) as TokenId
-        };
-        (0..planned.prompt_tokens).map(token).collect()
+        Salt([if self.one_tenant { 0 } else { class as u8 }; 16])
     }
 }

@@ -58,7 +58,7 @@ pub(crate) struct Simulate {
     /// Simulated time, instead of the workload's own, seconds
     #[arg(long, value_name = "S")]
     duration: Option<f64>,
-    /// Multiply the rates of the workload's Poisson classes
+    /// Multiply the rates of the workload's Poisson classes and traces
     #[arg(long, value_name = "K", default_value_t = 1.0)]
     load: f64,
     /// Spread of step times: sigma of a log-normal factor of mean 1
@@ -163,10 +163,10 @@ impl Simulate {
         }
         let path = self.workload.as_ref().expect("clap requires it where it is needed");
         let mut workload = Workload::load(path).map_err(Failure::usage)?.at_load(self.load);
-        let open = |class: &Class| matches!(class.arrival, Arrival::Poisson(_));
+        let open = |class: &Class| !matches!(class.arrival, Arrival::Closed(_));
         if self.load != 1.0 && !workload.classes.iter().any(open) {
             return Err(Failure::usage(
-                "--load needs a class with Poisson arrivals; there is none",
+                "--load needs a class with Poisson arrivals or a trace; there is none",
             ));
         }
         if let Some(duration_s) = self.duration {

@@ -15,10 +15,10 @@ use tokio::sync::Notify;
 
 /// Requests of one tier, all due at once.
 fn burst(tier: Tier, requests: usize) -> Class {
-    let entry = TraceEntry { at_s: 0.0, prompt_tokens: 9, output_tokens: 4 };
+    let entry = TraceEntry { line: 1, at_s: 0.0, prompt_tokens: 9, output_tokens: 4, blocks: None };
     Class {
         tier,
-        arrival: Arrival::Trace(Trace { file: "t.csv".into(), entries: vec![entry; requests] }),
+        arrival: Arrival::Trace(Trace::of(vec![entry; requests])),
         start_s: 0.0,
         prefix: None,
         prompt_tokens: None,
@@ -47,6 +47,7 @@ fn workload(classes: Vec<Class>) -> Workload {
         cooldown_s: 0.0,
         drain_s: 30.0,
         simulation: Default::default(),
+        trace: None,
         classes,
     }
 }
@@ -137,6 +138,35 @@ async fn a_server_without_tokenize_gets_words() {
     assert_eq!((report.prompt_form, report.total.completed), (PromptForm::Words, 1));
     let seen = fake.seen.lock().unwrap();
     assert_eq!(seen[0]["prompt"].as_str().unwrap().split(' ').count(), 9);
+}
+
+#[tokio::test]
+async fn equal_blocks_of_a_trace_are_sent_as_equal_text_whatever_the_tier() {
+    let fake = start(true, |_, _| {
+        std::future::ready(streamed(&completion(&["a"], (600, 4)), 10_000, 10_000))
+    })
+    .await;
+    let entry = |line, names: [u64; 2]| TraceEntry {
+        line,
+        at_s: 0.0,
+        prompt_tokens: 600,
+        output_tokens: 4,
+        blocks: Some(names.to_vec().into()),
+    };
+    let trace = Trace::of((0..6).map(|n| entry(n, [5, 10 + u64::from(n)])).collect());
+    let share = |tier, share| Class { arrival: Arrival::Share(share), ..burst(tier, 0) };
+    let classes = vec![share(Tier::Premium, 0.5), share(Tier::Background, 0.5)];
+    let workload = Workload { trace: Some(trace), ..workload(classes) };
+    let report = report(&fake, &workload).await;
+    assert_eq!(report.total.completed, 6, "{report:?}");
+    let seen = fake.seen.lock().unwrap();
+    let prompts: Vec<&[Value]> =
+        seen.iter().map(|body| &body["prompt"].as_array().unwrap()[..]).collect();
+    assert!(prompts.iter().all(|prompt| prompt.len() == 600 && prompt[..512] == prompts[0][..512]));
+    assert!((1..6).all(|n| prompts[n][512..] != prompts[0][512..]));
+    let tiers: std::collections::BTreeSet<&str> =
+        seen.iter().filter_map(|body| body["service_tier"].as_str()).collect();
+    assert_eq!(tiers.len(), 2, "the trace is divided");
 }
 
 #[tokio::test]

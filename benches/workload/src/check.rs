@@ -45,15 +45,34 @@ impl Workload {
                 return Some((format!("class[{index}].{field}"), problem));
             }
         }
+        if let Some(wrong) = self.trace_problem() {
+            return Some(wrong);
+        }
         if self.classes.iter().map(Class::streams).sum::<u32>() > MAX_STREAMS {
             return top("class", format!("ask for more than {MAX_STREAMS} closed streams in all"));
         }
         let expected: f64 =
-            self.classes.iter().map(|class| class.expected_arrivals(self.duration_s)).sum();
+            (0..self.classes.len()).map(|class| self.expected_arrivals(class)).sum();
         if expected > MAX_REQUESTS as f64 {
             return top("class", format!("ask for more than {MAX_REQUESTS} requests in all"));
         }
         None
+    }
+
+    /// How many requests a class may send, at most or nearly so.
+    fn expected_arrivals(&self, class: usize) -> f64 {
+        let Class { arrival, start_s, .. } = &self.classes[class];
+        let recorded = self.trace_of(class).map_or(0.0, |trace| trace.entries.len() as f64);
+        match arrival {
+            Arrival::Poisson(poisson) => {
+                // At most: as if all of it were one burst.
+                let factor = poisson.bursts.map_or(1.0, |bursts| bursts.factor.max(1.0));
+                poisson.rate_per_s * factor * (self.duration_s - start_s)
+            }
+            Arrival::Trace(_) => recorded,
+            Arrival::Share(share) => share * recorded,
+            Arrival::Closed(_) => 0.0,
+        }
     }
 }
 
@@ -76,22 +95,15 @@ impl Poisson {
 }
 
 impl Class {
+    /// Whether its requests are recorded ones.
+    fn is_recorded(&self) -> bool {
+        matches!(self.arrival, Arrival::Trace(_) | Arrival::Share(_))
+    }
+
     fn streams(&self) -> u32 {
         match &self.arrival {
             Arrival::Closed(closed) => closed.streams,
-            Arrival::Poisson(_) | Arrival::Trace(_) => 0,
-        }
-    }
-
-    fn expected_arrivals(&self, duration_s: f64) -> f64 {
-        match &self.arrival {
-            Arrival::Poisson(poisson) => {
-                // At most: as if all of it were one burst.
-                let factor = poisson.bursts.map_or(1.0, |bursts| bursts.factor.max(1.0));
-                poisson.rate_per_s * factor * (duration_s - self.start_s)
-            }
-            Arrival::Trace(trace) => trace.entries.len() as f64,
-            Arrival::Closed(_) => 0.0,
+            Arrival::Poisson(_) | Arrival::Trace(_) | Arrival::Share(_) => 0,
         }
     }
 
@@ -116,10 +128,11 @@ impl Class {
                     return field("arrival.closed.streams", problem);
                 }
             }
-            Arrival::Trace(_) => {
+            Arrival::Trace(_) | Arrival::Share(_) => {
                 if self.prompt_tokens.is_some() || self.output_tokens.is_some() {
-                    let problem = "states the lengths: leave out prompt_tokens and output_tokens";
-                    return field("arrival.trace", problem.into());
+                    let problem =
+                        "takes its lengths from a trace: leave out prompt_tokens and output_tokens";
+                    return field("arrival", problem.into());
                 }
             }
         }
@@ -128,7 +141,7 @@ impl Class {
 
     fn prefix_problem(&self) -> Option<(String, String)> {
         let Prefix { share, count, zipf, min, max } = self.prefix?;
-        if matches!(self.arrival, Arrival::Trace(_)) {
+        if self.is_recorded() {
             let problem = "is not for a trace, which states its own lengths";
             return Some(("prefix".into(), problem.into()));
         }
@@ -147,7 +160,7 @@ impl Class {
     }
 
     fn length_problem(&self) -> Option<(String, String)> {
-        if matches!(self.arrival, Arrival::Trace(_)) {
+        if self.is_recorded() {
             return None;
         }
         let lengths =

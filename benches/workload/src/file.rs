@@ -2,7 +2,7 @@
 //! that names the file, the field and what is allowed.
 
 use crate::length::Length;
-use crate::trace::{self, TraceEntry};
+use crate::trace::Trace;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -45,6 +45,9 @@ pub struct Workload {
     /// Limits under which the simulator runs it.
     #[serde(default)]
     pub simulation: Pool,
+    /// Recorded traffic that classes with [`Arrival::Share`] divide among themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Trace>,
     /// The traffic.
     #[serde(rename = "class")]
     pub classes: Vec<Class>,
@@ -96,6 +99,9 @@ pub enum Arrival {
     Closed(Closed),
     /// As written down in a file.
     Trace(Trace),
+    /// This share, above 0 to 1, of the requests of the workload's trace. The seed draws which class a request
+    /// belongs to.
+    Share(f64),
 }
 
 /// Parameters of [`Arrival::Poisson`].
@@ -144,17 +150,6 @@ pub struct Prefix {
 pub struct Closed {
     /// Number of streams.
     pub streams: u32,
-}
-
-/// Parameters of [`Arrival::Trace`].
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Trace {
-    /// CSV file beside the workload file: `at_s,prompt_tokens,output_tokens`, in order of time.
-    pub file: PathBuf,
-    /// Its content, read by [`Workload::load`].
-    #[serde(skip)]
-    pub entries: Vec<TraceEntry>,
 }
 
 /// Sampling fields of the requests.
@@ -257,18 +252,17 @@ impl Workload {
         let mut workload: Workload = toml::from_str(&text).map_err(|error| {
             WorkloadError::Parse { path: path.to_owned(), problem: error.to_string() }
         })?;
-        for class in &mut workload.classes {
-            if let Arrival::Trace(trace) = &mut class.arrival {
-                let file = path.parent().unwrap_or(Path::new("")).join(&trace.file);
-                trace.entries = trace::read(&file)?;
-            }
+        let invalid = |(field, problem)| {
+            Err(WorkloadError::Invalid { path: path.to_owned(), field, problem })
+        };
+        // A window that makes no sense is told before its file is read.
+        if let Some(wrong) = workload.trace_problem() {
+            return invalid(wrong);
         }
-        match workload.problem() {
-            None => Ok(workload),
-            Some((field, problem)) => {
-                Err(WorkloadError::Invalid { path: path.to_owned(), field, problem })
-            }
+        for trace in workload.traces_mut() {
+            trace.read(path)?;
         }
+        workload.problem().map_or(Ok(workload), invalid)
     }
 
     /// Requests due within this time are counted, seconds.
@@ -276,7 +270,7 @@ impl Workload {
         self.warmup_s..self.duration_s - self.cooldown_s
     }
 
-    /// The same traffic with the rates of its Poisson classes multiplied.
+    /// The same traffic with the rates of its Poisson classes and traces multiplied.
     #[must_use]
     pub fn at_load(mut self, factor: f64) -> Workload {
         for class in &mut self.classes {
@@ -284,12 +278,15 @@ impl Workload {
                 poisson.rate_per_s *= factor;
             }
         }
+        for trace in self.traces_mut() {
+            trace.time_factor /= factor;
+        }
         self
     }
 }
 
 /// Reads a text file that may not be larger than `limit` bytes.
-pub(crate) fn read_limited(path: &Path, limit: u64) -> Result<String, WorkloadError> {
+fn read_limited(path: &Path, limit: u64) -> Result<String, WorkloadError> {
     use std::io::Read;
     let failed = |source| WorkloadError::Read { path: path.to_owned(), source };
     let file = std::fs::File::open(path).map_err(failed)?;

@@ -11,14 +11,17 @@ mod length;
 mod measure;
 mod random;
 mod schedule;
+mod text;
 mod trace;
+mod traces;
 
 pub use file::{
     Arrival, Bursts, Class, Closed, MAX_CLASSES, MAX_DURATION_S, MAX_PREFIXES, MAX_REQUESTS,
-    MAX_STREAMS, Poisson, Pool, Prefix, Sampling, Targets, Trace, Workload, WorkloadError,
+    MAX_STREAMS, Poisson, Pool, Prefix, Sampling, Targets, Workload, WorkloadError,
 };
 pub use length::{Length, LogNormal, MAX_TOKENS, Mixture, Uniform};
 pub use measure::{Compliance, Latencies, Summary};
 pub use random::Random;
 pub use schedule::{Planned, SharedPrefix, arrivals, closed_request, seconds};
-pub use trace::TraceEntry;
+pub use text::Text;
+pub use trace::{BLOCK_TOKENS, Trace, TraceEntry};

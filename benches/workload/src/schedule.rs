@@ -3,9 +3,11 @@
 
 use crate::file::{Arrival, Bursts, Class, Poisson, Prefix, Workload};
 use crate::random::Random;
+use crate::trace::TraceEntry;
+use std::sync::Arc;
 
 /// One request of the plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
     /// Index of its class.
     pub class: usize,
@@ -17,6 +19,8 @@ pub struct Planned {
     pub at_us: u64,
     /// The shared beginning of its prompt, if it has one.
     pub prefix: Option<SharedPrefix>,
+    /// Names of its prompt's blocks, if its trace has them ([`TraceEntry::blocks`]).
+    pub blocks: Option<Arc<[u64]>>,
     /// Length of its prompt, the shared beginning included.
     pub prompt_tokens: u32,
     /// Length of its output.
@@ -32,26 +36,27 @@ pub struct SharedPrefix {
     pub tokens: u32,
 }
 
-/// The requests of an open class (Poisson or trace) in order of time; empty for a closed class.
+/// The requests of an open class (Poisson, trace or a share of one) in order of time; empty for a closed class.
 pub fn arrivals(workload: &Workload, class: usize) -> impl Iterator<Item = Planned> + '_ {
     let spec = &workload.classes[class];
     let mut gaps = Random::stream(workload.seed, &[class as u64, u64::MAX]);
     let mut at_s = spec.start_s;
+    let mut recorded = workload.recorded(class);
     (0u64..)
-        .map_while(move |number| {
-            let drawn = match &spec.arrival {
-                Arrival::Poisson(poisson) => {
-                    at_s = next_arrival(at_s, poisson, gaps.exponential(1.0), workload.duration_s);
-                    draw(workload.seed, spec, class, 0, number)
-                }
-                Arrival::Trace(trace) => {
-                    let entry = trace.entries.get(number as usize)?;
-                    at_s = spec.start_s + entry.at_s;
-                    (None, entry.prompt_tokens, entry.output_tokens)
-                }
-                Arrival::Closed(_) => return None,
-            };
-            Some(planned(class, 0, number, at_s, drawn))
+        .map_while(move |number| match &spec.arrival {
+            Arrival::Poisson(poisson) => {
+                at_s = next_arrival(at_s, poisson, gaps.exponential(1.0), workload.duration_s);
+                let drawn = draw(workload.seed, spec, class, 0, number);
+                Some(planned(class, 0, number, at_s, drawn))
+            }
+            Arrival::Trace(_) | Arrival::Share(_) => {
+                let (entry, at_s) = recorded.next()?;
+                let TraceEntry { prompt_tokens, output_tokens, .. } = *entry;
+                let drawn = (None, prompt_tokens, output_tokens);
+                let planned = planned(class, 0, number, spec.start_s + at_s, drawn);
+                Some(Planned { blocks: entry.blocks.clone(), ..planned })
+            }
+            Arrival::Closed(_) => None,
         })
         .take_while(|planned| planned.at_us < seconds(workload.duration_s))
 }
@@ -104,7 +109,16 @@ fn planned(
     (prefix, prompt, output_tokens): Drawn,
 ) -> Planned {
     let prompt_tokens = prompt + prefix.map_or(0, |prefix| prefix.tokens);
-    Planned { class, stream, number, at_us: seconds(at_s), prefix, prompt_tokens, output_tokens }
+    Planned {
+        class,
+        stream,
+        number,
+        at_us: seconds(at_s),
+        prefix,
+        blocks: None,
+        prompt_tokens,
+        output_tokens,
+    }
 }
 
 fn draw(seed: u64, spec: &Class, class: usize, stream: u32, number: u64) -> Drawn {
@@ -137,7 +151,7 @@ fn shared(seed: u64, prefix: &Prefix, random: &mut Random) -> Option<SharedPrefi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Closed, Length, LogNormal, Poisson, Sampling, Trace, TraceEntry};
+    use crate::{Closed, Length, LogNormal, Poisson, Sampling, Trace};
     use tiercel_device::Tier;
 
     fn workload(arrival: Arrival, seed: u64) -> Workload {
@@ -153,6 +167,7 @@ mod tests {
             cooldown_s: 0.0,
             drain_s: 0.0,
             simulation: crate::Pool::default(),
+            trace: None,
             classes: vec![Class {
                 tier: Tier::Premium,
                 arrival,
@@ -176,7 +191,7 @@ mod tests {
         let plan = |seed| arrivals(&poisson(seed), 0).collect::<Vec<_>>();
         assert_eq!(plan(7), plan(7));
         assert_ne!(plan(7), plan(8));
-        let first = plan(7)[0];
+        let first = &plan(7)[0];
         assert_eq!((first.at_us, first.prompt_tokens, first.output_tokens), FIRST_OF_SEED_7);
     }
 
@@ -216,12 +231,15 @@ mod tests {
 
     #[test]
     fn a_trace_is_replayed_from_the_start_of_its_class_to_the_end_of_the_run() {
-        let entry = |at_s| TraceEntry { at_s, prompt_tokens: 3, output_tokens: 4 };
-        let entries = vec![entry(0.0), entry(0.5), entry(900.0)];
-        let workload = workload(Arrival::Trace(Trace { file: "t.csv".into(), entries }), 5);
+        let entries = vec![entry(1, 0.0), entry(2, 0.5), entry(3, 900.0)];
+        let workload = workload(Arrival::Trace(Trace::of(entries)), 5);
         let plan: Vec<Planned> = arrivals(&workload, 0).collect();
         assert_eq!(plan.iter().map(|p| p.at_us).collect::<Vec<_>>(), [100_000_000, 100_500_000]);
         assert_eq!((plan[1].prompt_tokens, plan[1].output_tokens), (3, 4));
+    }
+
+    fn entry(line: u32, at_s: f64) -> TraceEntry {
+        TraceEntry { line, at_s, prompt_tokens: 3, output_tokens: 4, blocks: None }
     }
 
     #[test]

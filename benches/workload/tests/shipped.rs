@@ -36,6 +36,7 @@ fn facts(workload: &Workload) -> Vec<(Tier, f64, f64, Length, Length)> {
             Arrival::Poisson(poisson) => poisson.rate_per_s,
             Arrival::Closed(closed) => f64::from(closed.streams),
             Arrival::Trace(trace) => trace.entries.len() as f64,
+            Arrival::Share(share) => *share,
         };
         assert!(class.ignore_eos);
         let lengths = (class.prompt_tokens.unwrap(), class.output_tokens.unwrap());

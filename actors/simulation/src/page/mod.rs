@@ -63,6 +63,8 @@ struct Data<'a> {
     load: f64,
     noise: f64,
     seeds: Vec<u64>,
+    /// Of the workload's traces, a sentence each.
+    notes: Vec<String>,
     end_us: u64,
     window_us: [u64; 2],
     tiers: [&'static str; 4],
@@ -142,6 +144,7 @@ impl Page {
             load: comparison.load,
             noise: comparison.noise_sigma,
             seeds: runs.map_or(Vec::new(), |first| first.runs.iter().map(|run| run.seed).collect()),
+            notes: comparison.workload.notes(),
             end_us,
             window_us: [self.window.start.0.min(end_us), self.window.end.0.min(end_us)],
             tiers: Tier::ALL.map(Tier::name),

@@ -1,0 +1,99 @@
+//! A file, line by line.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+/// Largest trace file, bytes. A week of Azure's trace of 2024 has 1.1 GB.
+pub(super) const MAX_TRACE_BYTES: u64 = 2 << 30;
+/// Longest line, bytes: the block names of a prompt of the most tokens have room.
+const MAX_LINE_BYTES: u64 = 64 << 10;
+
+/// The lines of a file, without their ends (LF or CR LF).
+pub(super) struct Lines<R> {
+    reader: BufReader<R>,
+    bytes: Vec<u8>,
+    number: u32,
+}
+
+/// Why there is no next line.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// The file can't be read.
+    Read(io::Error),
+    /// This line can't be used.
+    Line(u32, String),
+}
+
+/// A trace file's lines.
+pub(super) fn open(path: &Path) -> io::Result<Lines<File>> {
+    let file = File::open(path)?;
+    let about = file.metadata()?;
+    if !about.is_file() {
+        return Err(io::Error::other("not a file"));
+    }
+    if about.len() > MAX_TRACE_BYTES {
+        let problem = format!("larger than {MAX_TRACE_BYTES} bytes; cut out the part that is used");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
+    }
+    Ok(Lines::of(file))
+}
+
+impl<R: Read> Lines<R> {
+    pub(super) fn of(reader: R) -> Lines<R> {
+        Lines { reader: BufReader::new(reader), bytes: Vec::new(), number: 0 }
+    }
+
+    /// The next line and its number, from 1.
+    pub(super) fn next(&mut self) -> Result<Option<(u32, &str)>, Fault> {
+        self.bytes.clear();
+        let mut limited = self.reader.by_ref().take(MAX_LINE_BYTES + 1);
+        limited.read_until(b'\n', &mut self.bytes).map_err(Fault::Read)?;
+        if self.bytes.is_empty() {
+            return Ok(None);
+        }
+        self.number += 1;
+        if self.bytes.len() as u64 > MAX_LINE_BYTES {
+            return Err(Fault::Line(self.number, format!("has more than {MAX_LINE_BYTES} bytes")));
+        }
+        let text = std::str::from_utf8(&self.bytes)
+            .map_err(|_| Fault::Line(self.number, "is not UTF-8 text".into()))?;
+        // Spreadsheets put a byte order mark before the first line.
+        let text = if self.number == 1 { text.trim_start_matches('\u{feff}') } else { text };
+        Ok(Some((self.number, text.trim_end_matches(['\r', '\n']))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(text: &[u8]) -> Result<Vec<(u32, String)>, Fault> {
+        let mut lines = Lines::of(text);
+        let mut found = Vec::new();
+        while let Some((number, line)) = lines.next()? {
+            found.push((number, line.to_owned()));
+        }
+        Ok(found)
+    }
+
+    #[test]
+    fn lines_of_both_kinds_are_read_without_their_ends() {
+        let found = all("\u{feff}a,b\r\n\n c\nd".as_bytes()).unwrap();
+        let expected = [(1, "a,b"), (2, ""), (3, " c"), (4, "d")];
+        assert_eq!(found, expected.map(|(number, text)| (number, text.to_owned())));
+        assert_eq!(all(b"").unwrap(), []);
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_or_no_text_is_named() {
+        let longest = vec![b'x'; MAX_LINE_BYTES as usize];
+        assert_eq!(all(&longest).unwrap().len(), 1);
+        let mut longer = b"a\n".to_vec();
+        longer.extend([longest, vec![b'x']].concat());
+        for (bytes, says) in [(longer, "more than 65536 bytes"), (b"a\n\xff\n".to_vec(), "UTF-8")] {
+            let Err(Fault::Line(2, problem)) = all(&bytes) else { panic!("{says}") };
+            assert!(problem.contains(says), "{problem}");
+        }
+    }
+}
