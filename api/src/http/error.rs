@@ -48,6 +48,16 @@ impl ApiError {
         self
     }
 
+    /// What the request came to, in a word.
+    pub(crate) fn outcome(&self) -> Option<&'static str> {
+        self.code
+    }
+
+    /// Whether another time, or another server, might have served the request: it was refused, not wrong.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self.status.as_u16(), 429 | 503 | 504)
+    }
+
     pub(crate) fn code(mut self, code: &'static str) -> ApiError {
         self.code = Some(code);
         self
@@ -115,7 +125,13 @@ impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> ApiError {
         let message = refusal.to_string();
         match refusal {
-            Refusal::NeverFits(_) => ApiError::too_long("max_tokens", message),
+            // Memory that is kept for others makes it shorter for some tiers than for others.
+            Refusal::NeverFits(_) => ApiError::too_long(
+                "max_tokens",
+                format!(
+                    "This model's maximum context length is exceeded on this server: {message}"
+                ),
+            ),
             Refusal::QueueFull { retry_after_ms, .. }
             | Refusal::ServerFull { retry_after_ms, .. } => {
                 ApiError::too_many(message, "queue_full", retry_after_ms)
