@@ -32,8 +32,9 @@ const PARAMETERS: [Parameter; 5] = [
     Parameter {
         json: "top_p",
         gguf: "general.sampling.top_p",
-        range: f32::MIN_POSITIVE as f64..=1.0,
-        set: |sampling, value| sampling.top_p = value as f32,
+        range: 0.0..=1.0,
+        // The smallest set that reaches probability 0 is the best token alone.
+        set: |sampling, value| sampling.top_p = (value as f32).max(f32::MIN_POSITIVE),
     },
     Parameter {
         json: "min_p",

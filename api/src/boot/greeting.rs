@@ -4,6 +4,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use tiercel_config::{SloSettings, SloTargets};
 
+/// The example's `max_tokens`.
+const EXAMPLE_TOKENS: u32 = 256;
+
 /// The base of the server's URLs from this machine. A server on all addresses is on the loopback one too.
 pub(super) fn url(address: SocketAddr) -> String {
     let ip = match address.ip() {
@@ -43,7 +46,7 @@ fn rounded(ms: f64) -> f64 {
 }
 
 /// A command for a shell that asks the model something; on a line of its own, so that it can be copied.
-pub(super) fn example(url: &str, chat: bool, keys: bool) -> String {
+pub(super) fn example(url: &str, context_tokens: u32, chat: bool, keys: bool) -> String {
     let (path, question) = if chat {
         ("chat/completions", r#""messages": [{"role": "user", "content": "Why is the sky blue?"}]"#)
     } else {
@@ -57,9 +60,14 @@ pub(super) fn example(url: &str, chat: bool, keys: bool) -> String {
     } else {
         ("", "")
     };
+    // In a short context the question and so long an answer may not fit: the answer then takes what is left.
+    let limit = match context_tokens / 2 {
+        EXAMPLE_TOKENS.. => format!("\"max_tokens\": {EXAMPLE_TOKENS}, "),
+        _ => String::new(),
+    };
     format!(
         "try it{said}:\ncurl -N {url}/v1/{path} -H 'Content-Type: application/json'{key} -d \
-         '{{\"stream\": true, \"temperature\": 0, \"max_tokens\": 256, {question}}}'"
+         '{{\"stream\": true, \"temperature\": 0, {limit}{question}}}'"
     )
 }
 
@@ -102,9 +110,11 @@ mod tests {
 
     #[test]
     fn the_command_suits_the_model_and_its_keys() {
-        let plain = example("http://h:1", true, false);
+        let plain = example("http://h:1", 2048, true, false);
         assert!(plain.starts_with("try it:\ncurl -N http://h:1/v1/chat/completions "), "{plain}");
-        let keyed = example("http://h:1", false, true);
+        assert!(plain.contains("\"max_tokens\": 256"), "{plain}");
+        let keyed = example("http://h:1", 256, false, true);
+        assert!(!keyed.contains("max_tokens"), "{keyed}");
         assert!(keyed.contains("/v1/completions") && keyed.contains("\"prompt\""), "{keyed}");
         assert!(keyed.contains("-H \"Authorization: Bearer $TIERCEL_API_KEY\""), "{keyed}");
     }

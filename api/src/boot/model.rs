@@ -99,11 +99,11 @@ fn recommended(files: &ModelFiles) -> Result<SamplingParams, TokenizerError> {
     if sampling != SamplingParams::default() {
         let SamplingParams { temperature, top_k, top_p, min_p, repetition_penalty, .. } = sampling;
         tracing::info!(
-            temperature,
+            %temperature,
             top_k,
-            top_p,
-            min_p,
-            repetition_penalty,
+            %top_p,
+            %min_p,
+            %repetition_penalty,
             "requests that say nothing else are sampled as the checkpoint recommends"
         );
     }

@@ -125,7 +125,10 @@ impl Life<'_> {
             tracing::info!("{line}");
         }
         let keys = !self.settings.http.api_keys.is_empty();
-        tracing::info!("{}", greeting::example(&url, serving.text.has_chat(), keys));
+        tracing::info!(
+            "{}",
+            greeting::example(&url, serving.context_tokens, serving.text.has_chat(), keys)
+        );
     }
 }
 

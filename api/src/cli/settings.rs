@@ -93,6 +93,7 @@ fn flag(field: &'static Field, name: &'static str) -> Arg {
     match field.kind {
         Kind::Choice(words) => arg.value_parser(PossibleValuesParser::new(words)),
         Kind::Bool => arg
+            .value_name("BOOL")
             .value_parser(PossibleValuesParser::new(["true", "false"]))
             .num_args(0..=1)
             .require_equals(true)

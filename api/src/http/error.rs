@@ -32,9 +32,11 @@ impl ApiError {
         ApiError::param(param, message).code("unsupported")
     }
 
-    /// 400: prompt and output do not fit the context.
-    pub(crate) fn too_long(param: &str, message: impl Into<String>) -> ApiError {
-        ApiError::param(param, message).code("context_length_exceeded")
+    /// 400: prompt and output do not fit the context. The code is in the message too, because clients that look for it
+    /// may be shown the message alone.
+    pub(crate) fn too_long(param: &str, message: impl fmt::Display) -> ApiError {
+        const CODE: &str = "context_length_exceeded";
+        ApiError::param(param, format!("{message} ({CODE})")).code(CODE)
     }
 
     /// 503 while the server cannot serve.
