@@ -150,7 +150,7 @@ fn a_port_in_use_fails_before_anything_is_loaded() {
     assert_eq!(code, 1);
     assert!(line.contains(&address) && line.contains("--listen"), "{line}");
     let (code, line) = failure(&["serve", "--device", "mock:tiny", "--listen", "nonsense"]);
-    assert_eq!((code, line.contains("nonsense")), (1, true), "{line}");
+    assert_eq!((code, line.contains("did you mean nonsense:8080?")), (2, true), "{line}");
 }
 
 /// A served mock device.

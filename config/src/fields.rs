@@ -1,5 +1,6 @@
 //! Every setting by name: what the file, the environment, the flags and the documentation share.
 
+use crate::listen;
 use crate::policy;
 use crate::presets::POLICY_NAMES;
 use crate::reservation::RESERVATIONS;
@@ -92,7 +93,8 @@ const DAY_MS: u64 = 86_400_000;
 #[rustfmt::skip]
 pub const FIELDS: &[Field] = &[
     named("model.source", "model", SOURCE, "Model to serve. Without it: SmolLM2-135M-Instruct, fetched once."),
-    named("model.served_name", "served-name", Kind::Text("a name"), "Name clients use for the model; by default its own."),
+    named("model.served_name", "served-name", Kind::List, "Names clients use for the model; by default its own. Answers name the one that was asked for, or the first. The flag may be repeated."),
+    other("model.generation_config", Kind::Bool, "Whether sampling fields that a request leaves out are what the checkpoint recommends (generation_config.json, or general.sampling of a GGUF file) instead of OpenAI's defaults."),
     named("model.weights", "weights", Kind::Choice(&["auto", "f32", "bf16", "q8_0", "native"]), "How weights are held in memory; a GPU holds bf16."),
     named("model.max_model_len", "max-model-len", int(0, 1 << 24), "Longest sequence (prompt + output), tokens; 0 takes the model's own limit."),
     named("device.kind", "device", DEVICE, "What computes: an NVIDIA GPU by its number, the CPU, or nothing (a model of a device); auto takes the first GPU if there is one."),
@@ -104,8 +106,9 @@ pub const FIELDS: &[Field] = &[
     named("kv.cache_mib", "kv-cache-mib", int(0, 1 << 24), "Memory of the KV cache, MiB; 0 chooses by free memory."),
     named("kv.host_mib", "host-kv-mib", int(0, 1 << 24), "Memory of the host tier that preempted requests swap to, MiB; 0 for none."),
     named("kv.block_size", "block-size", int(8, 256), "Tokens per KV block; a multiple of 8."),
-    named("http.listen", "listen", Kind::Text("HOST:PORT"), "Address to listen on; port 0 takes a free one."),
+    named("http.listen", "listen", Kind::Text(listen::FORM), "Address to listen on; port 0 takes a free one."),
     other("http.api_keys", Kind::List, "Keys clients must send as `Authorization: Bearer KEY`; an empty list lets everyone in. `/health` and `/metrics` need none."),
+    named("http.access_log", "access-log", Kind::Bool, "Whether the log has a line for each request. Refusals have theirs in any case, ten a second at most."),
     other("http.max_body_kib", int(1, 65_536), "Largest request body, KiB."),
     other("http.max_connections", int(1, 65_536), "Most open connections."),
     other("http.request_timeout_ms", int(1_000, DAY_MS), "Longest wait for a request's head, and again for its body, ms."),

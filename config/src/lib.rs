@@ -11,6 +11,7 @@ mod docs;
 mod engine;
 mod error;
 mod fields;
+mod listen;
 mod load;
 mod policy;
 mod presets;

@@ -1,6 +1,6 @@
 //! Layers of settings: defaults, then the file, then the environment, then flags.
 
-use crate::{FIELDS, Field, Kind, Policy, ServerSettings, SettingsError, field, suggest};
+use crate::{FIELDS, Field, Kind, Policy, ServerSettings, SettingsError, field, listen, suggest};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
@@ -54,14 +54,24 @@ pub enum LoadError {
         why: String,
     },
     /// No such setting.
-    #[error("{origin}: unknown setting {name}{}", hint(suggestion.as_deref()))]
+    #[error("{origin}: unknown setting {name}{}", hint(suggestions))]
     Unknown {
         /// Where.
         origin: Origin,
         /// What was written.
         name: String,
-        /// The likely meaning.
-        suggestion: Option<String>,
+        /// What it may have meant, the likeliest first.
+        suggestions: Vec<&'static str>,
+    },
+    /// An assignment without a value.
+    #[error("{origin}: {path} has no value; write {origin} {path}=VALUE, where VALUE is {allowed}")]
+    NoValue {
+        /// Where.
+        origin: Origin,
+        /// The setting.
+        path: &'static str,
+        /// What may be written.
+        allowed: String,
     },
     /// A value of the wrong type, or outside its range.
     #[error("{origin}: {path} = {value} is not allowed: expected {allowed}")]
@@ -80,10 +90,12 @@ pub enum LoadError {
     Settings(#[from] SettingsError),
 }
 
-fn hint(suggestion: Option<&str>) -> String {
-    suggestion
-        .map(|name| format!("; did you mean {name}?"))
-        .unwrap_or_else(|| "; docs/configuration.md lists them all".into())
+fn hint(suggestions: &[&str]) -> String {
+    match suggestions {
+        [] => "; docs/configuration.md lists them all".into(),
+        [one] => format!("; did you mean {one}?"),
+        [others @ .., last] => format!("; did you mean {} or {last}?", others.join(", ")),
+    }
 }
 
 /// Settings collected layer by layer; a later layer wins. The policy's preset lies under all of them.
@@ -142,8 +154,8 @@ impl Loader {
             } else if let (DeValue::Table(inner), true) = (value.get_ref(), is_table(&name)) {
                 self.table(&format!("{name}."), inner, origin)?;
             } else {
-                let suggestion = suggest::path(&name).map(str::to_owned);
-                return Err(LoadError::Unknown { origin: at(), name, suggestion });
+                let suggestions = suggest::paths(&name);
+                return Err(LoadError::Unknown { origin: at(), name, suggestions });
             }
         }
         Ok(())
@@ -189,15 +201,21 @@ impl Loader {
     /// # Errors
     /// [`LoadError`] if it names no setting or the value is not allowed.
     pub fn assignment(&mut self, assignment: &str) -> Result<(), LoadError> {
-        let (name, value) = assignment.split_once('=').unwrap_or((assignment, ""));
+        let (name, value) = match assignment.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (assignment, None),
+        };
         let origin = Origin::Flag("--set".into());
-        match field(name.trim()) {
-            Some(field) => self.set_text(field, value.trim(), origin),
-            None => Err(LoadError::Unknown {
-                origin,
-                name: name.to_owned(),
-                suggestion: suggest::path(name).map(str::to_owned),
-            }),
+        match (field(name.trim()), value) {
+            (Some(field), Some(value)) => self.set_text(field, value.trim(), origin),
+            (Some(field), None) => {
+                let (path, allowed) = (field.path, field.allowed());
+                Err(LoadError::NoValue { origin, path, allowed })
+            }
+            (None, _) => {
+                let suggestions = suggest::paths(name);
+                Err(LoadError::Unknown { origin, name: name.to_owned(), suggestions })
+            }
         }
     }
 
@@ -256,7 +274,10 @@ impl Loader {
             origin: origin.clone(),
             path: field.path,
             value: value.to_string(),
-            allowed: field.allowed(),
+            allowed: match value.as_str() {
+                Some(text) if field.path == "http.listen" => listen::expected(text),
+                _ => field.allowed(),
+            },
         };
         let accepted = accept(field, &value).ok_or_else(|| refuse(&value))?;
         self.given.push((field, accepted));
@@ -309,7 +330,14 @@ fn accept(field: &Field, value: &Value) -> Option<Option<Value>> {
             let text = value.as_str()?.to_owned();
             crate::DeviceKind::try_from(text).ok().map(|_| value.clone())
         }
+        Kind::Text(_) if field.path == "http.listen" => {
+            value.as_str().filter(|text| listen::is_address(text)).map(|_| value.clone())
+        }
         Kind::Text(_) => value.as_str().filter(|text| !text.is_empty()).map(|_| value.clone()),
+        // A list of one; several in one text are a mistake in a file.
+        Kind::List if value.as_str().is_some_and(|text| !text.contains(',')) => {
+            Some(Value::Array(vec![value.clone()]))
+        }
         Kind::List => {
             let items = value.as_array()?;
             items.iter().all(Value::is_str).then(|| value.clone())

@@ -90,7 +90,38 @@ fn unknown_settings_are_refused_with_a_suggestion() {
     assert!(refused("[colours]\n").contains("docs/configuration.md"));
     let mut loader = Loader::default();
     assert!(loader.assignment("nonsense").is_err());
-    assert!(loader.assignment("http.listen").is_err(), "an assignment needs a value");
+    assert_eq!(
+        loader.assignment("http.listen").expect_err("an assignment needs a value").to_string(),
+        "--set: http.listen has no value; write --set http.listen=VALUE, where VALUE is HOST:PORT"
+    );
+}
+
+#[test]
+fn an_address_without_host_or_port_is_refused_with_a_suggestion() {
+    let mut loader = Loader::default();
+    let error = loader.flag(field("http.listen").unwrap(), "--listen", "8080").expect_err("a port");
+    assert_eq!(
+        error.to_string(),
+        "--listen: http.listen = \"8080\" is not allowed: expected HOST:PORT; did you mean \
+         127.0.0.1:8080?"
+    );
+    assert!(refused("[http]\nlisten = \":80\"").contains("did you mean 0.0.0.0:80?"));
+}
+
+#[test]
+fn the_model_may_have_several_names() {
+    let names = |file: &str| load(file).map(|settings| settings.model.served_name);
+    assert_eq!(names("[model]\nserved_name = \"a\"\n").unwrap(), ["a"]);
+    assert_eq!(names("[model]\nserved_name = [\"a\", \"b\"]\n").unwrap(), ["a", "b"]);
+    let mut loader = Loader::default();
+    loader.flag(field("model.served_name").unwrap(), "--served-name", "a,b").unwrap();
+    assert_eq!(loader.finish().unwrap().0.model.served_name, ["a", "b"]);
+    assert!(refused("[model]\nserved_name = \"a,b\"").contains("a list of texts"));
+    for (list, why) in [("\"a\", \"a\"", "twice"), ("\"\"", "1 to 256 bytes")] {
+        assert!(refused(&format!("[model]\nserved_name = [{list}]")).contains(why), "{list}");
+    }
+    let many: Vec<String> = (0..33).map(|n| format!("\"{n}\"")).collect();
+    assert!(refused(&format!("[model]\nserved_name = [{}]", many.join(","))).contains("32 names"));
 }
 
 #[test]
@@ -114,7 +145,7 @@ fn a_missing_or_huge_file_is_refused() {
 fn full() -> ServerSettings {
     let mut settings = ServerSettings::default();
     settings.model.source = Some("m".into());
-    settings.model.served_name = Some("n".into());
+    settings.model.served_name = vec!["n".into()];
     let some = Some(1.0);
     let targets =
         SloTargets { ttft_ms: some, tpot_ms: some, e2e_ms: some, ..SloTargets::default() };

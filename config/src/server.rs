@@ -3,6 +3,12 @@
 use crate::engine::{EngineSettings, range};
 use crate::{Kind, SettingsError, field};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// Most names of the model.
+const MAX_NAMES: usize = 32;
+/// Longest name of the model, bytes.
+const MAX_NAME_BYTES: usize = 256;
 
 /// Everything `tiercel serve` can be told. One table of the settings file per field, the engine's
 /// tables beside the others.
@@ -23,17 +29,31 @@ pub struct ServerSettings {
 }
 
 /// Which model, and how its weights are held.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelSettings {
     /// A .gguf file, a Hugging Face directory, or `hf:ORG/NAME[@REV]`; `None` is the built-in default.
     pub source: Option<String>,
-    /// Name that clients use; `None` takes it from the source.
-    pub served_name: Option<String>,
+    /// Names that clients use, the first for answers to requests that name none; empty takes it from the source.
+    pub served_name: Vec<String>,
+    /// Whether the checkpoint's own sampling parameters stand for those that a request leaves out.
+    pub generation_config: bool,
     /// How weights are held in memory.
     pub weights: Weights,
     /// Longest sequence (prompt + output), tokens; 0 takes what model and KV memory allow.
     pub max_model_len: u32,
+}
+
+impl Default for ModelSettings {
+    fn default() -> Self {
+        ModelSettings {
+            source: None,
+            served_name: Vec::new(),
+            generation_config: true,
+            weights: Weights::Auto,
+            max_model_len: 0,
+        }
+    }
 }
 
 /// How weights are held in memory.
@@ -172,6 +192,8 @@ pub struct HttpSettings {
     pub listen: String,
     /// Keys that clients must send as `Authorization: Bearer KEY`; empty lets everyone in.
     pub api_keys: Vec<String>,
+    /// Whether the log has a line for each request.
+    pub access_log: bool,
     /// Largest request body, KiB.
     pub max_body_kib: u32,
     /// Most open connections.
@@ -194,6 +216,7 @@ impl Default for HttpSettings {
         HttpSettings {
             listen: "127.0.0.1:8080".into(),
             api_keys: Vec::new(),
+            access_log: false,
             max_body_kib: 4096,
             max_connections: 2048,
             request_timeout_ms: 10_000,
@@ -238,6 +261,7 @@ impl ServerSettings {
                 why: "must be a multiple of 8, the width of the vector kernels",
             });
         }
+        check_names(&self.model.served_name)?;
         if self.http.api_keys.iter().any(|key| key.trim().is_empty()) {
             return Err(SettingsError::Conflict {
                 field: "http.api_keys",
@@ -253,4 +277,18 @@ impl ServerSettings {
         }
         Ok(())
     }
+}
+
+fn check_names(names: &[String]) -> Result<(), SettingsError> {
+    let refuse = |why| Err(SettingsError::Conflict { field: "model.served_name", why });
+    if names.iter().any(|name| name.trim().is_empty() || name.len() > MAX_NAME_BYTES) {
+        return refuse("each name must have 1 to 256 bytes");
+    }
+    if names.len() > MAX_NAMES {
+        return refuse("there may be at most 32 names");
+    }
+    if names.iter().collect::<BTreeSet<_>>().len() < names.len() {
+        return refuse("holds a name twice; remove one of them");
+    }
+    Ok(())
 }

@@ -2,29 +2,75 @@
 
 use crate::FIELDS;
 
-/// The setting that `name` most likely meant: the same key in another table, or a near spelling.
-pub(crate) fn path(name: &str) -> Option<&'static str> {
-    let key = name.rsplit('.').next().unwrap_or(name).replace('-', "_");
-    let same_key = |path: &&str| path.rsplit('.').next() == Some(key.as_str());
-    let paths = || FIELDS.iter().map(|field| field.path);
-    paths().find(same_key).or_else(|| {
-        paths()
-            .map(|path| (distance(name, path).min(key_distance(&key, path)), path))
-            .min()
-            .filter(|(distance, path)| *distance <= path.len() / 4)
-            .map(|(_, path)| path)
-    })
+/// Most settings that are suggested at once.
+const MOST: usize = 3;
+/// Words of other servers, and the settings that stand for them here.
+const SYNONYMS: [(&str, &str); 9] = [
+    ("host", "http.listen"),
+    ("port", "http.listen"),
+    ("address", "http.listen"),
+    ("bind", "http.listen"),
+    ("model", "model.source"),
+    ("served_model_name", "model.served_name"),
+    ("ctx_size", "model.max_model_len"),
+    ("gpu_memory_utilization", "device.memory_percent"),
+    ("kv_cache_dtype", "kv.type"),
+];
+
+/// The settings that `name` most likely meant, the likeliest first, at most [`MOST`].
+pub(crate) fn paths(name: &str) -> Vec<&'static str> {
+    let name = name.trim().to_lowercase().replace('-', "_");
+    let name: String = name.chars().take(128).collect();
+    let key = last(&name);
+    let tail = format!(".{name}");
+    let table = format!("{name}.");
+    let rules: [&dyn Fn(&str) -> bool; 3] =
+        [&|path| path.ends_with(&tail), &|path| SYNONYMS.contains(&(key, path)), &|path| {
+            last(path) == key
+        }];
+    let all = || FIELDS.iter().map(|field| field.path);
+    let found = rules.iter().map(|rule| all().filter(|path| rule(path)).collect::<Vec<_>>());
+    let near = std::iter::once_with(|| nearest(&name, key));
+    let parts = std::iter::once_with(|| {
+        let has_words = |path: &&str| key.len() >= 3 && holds_words(last(path), key);
+        all().filter(|path| path.starts_with(&table) || has_words(path)).collect()
+    });
+    let found = found.chain(near).chain(parts).find(|found| !found.is_empty());
+    let mut found = found.unwrap_or_default();
+    found.sort_by_key(|path| distance(&name, path));
+    found.truncate(MOST);
+    found
 }
 
-fn key_distance(key: &str, path: &str) -> usize {
-    distance(key, path.rsplit('.').next().unwrap_or(path))
+/// The settings that are spelt nearest, if any is near.
+fn nearest(name: &str, key: &str) -> Vec<&'static str> {
+    let near = |path: &'static str| {
+        let (whole, of_key) = (distance(name, path), distance(key, last(path)));
+        let most = key.len().min(last(path).len()) / 3;
+        let whole = (whole <= path.len() / 5 + 1).then_some(whole);
+        let of_key = (of_key <= most).then_some(of_key);
+        Some((whole.into_iter().chain(of_key).min()?, path))
+    };
+    let near: Vec<_> = FIELDS.iter().filter_map(|field| near(field.path)).collect();
+    let best = near.iter().map(|(distance, _)| *distance).min();
+    near.into_iter().filter(|(distance, _)| Some(*distance) == best).map(|(_, path)| path).collect()
+}
+
+/// The setting's name within its table.
+fn last(path: &str) -> &str {
+    path.rsplit('.').next().unwrap_or(path)
+}
+
+/// Whether the words of `part` are among those of `key`, one after the other.
+fn holds_words(key: &str, part: &str) -> bool {
+    format!("_{key}_").contains(&format!("_{part}_"))
 }
 
 /// Levenshtein distance in characters.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().take(128).enumerate() {
+    for (i, ca) in a.chars().enumerate() {
         let mut diagonal = row[0];
         row[0] = i + 1;
         for (j, cb) in b.iter().enumerate() {
@@ -42,10 +88,27 @@ mod tests {
 
     #[test]
     fn near_spellings_and_misplaced_keys_are_recognised() {
-        assert_eq!(path("scheduler.max_num_seq"), Some("scheduler.max_num_seqs"));
-        assert_eq!(path("max-num-seqs"), Some("scheduler.max_num_seqs"));
-        assert_eq!(path("htpp.listen"), Some("http.listen"));
-        assert_eq!(path("favourite_colour"), None);
+        assert_eq!(paths("scheduler.max_num_seq"), ["scheduler.max_num_seqs"]);
+        assert_eq!(paths("max-num-seqs"), ["scheduler.max_num_seqs"]);
+        assert_eq!(paths("htpp.listen"), ["http.listen"]);
+        assert_eq!(paths("http.api_key"), ["http.api_keys"]);
+        assert_eq!(paths("KV_TYPE"), ["kv.type"]);
+        assert_eq!(paths("slo.premium.ttft"), ["slo.premium.ttft_ms"]);
+        assert_eq!(paths("standard.ttft_ms"), ["slo.standard.ttft_ms"]);
+        assert!(paths("favourite_colour").is_empty());
+        assert!(paths("").is_empty());
+    }
+
+    #[test]
+    fn words_of_other_servers_and_parts_of_names_are_recognised() {
+        assert_eq!(paths("port"), ["http.listen"]);
+        assert_eq!(paths("server.host"), ["http.listen"]);
+        assert_eq!(paths("gpu-memory-utilization"), ["device.memory_percent"]);
+        let tiers = ["slo.premium.ttft_ms", "slo.standard.ttft_ms", "slo.background.ttft_ms"];
+        assert_eq!(paths("ttft_ms"), tiers);
+        assert_eq!(paths("slo.ttft_ms"), tiers);
+        assert_eq!(paths("drain_grace"), ["http.drain_grace_ms"]);
+        assert!(paths("shares").iter().all(|path| path.starts_with("shares.")));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 pub mod arch;
 pub mod forward;
+pub mod generation;
 pub mod gguf;
 pub mod load;
 pub mod runner;

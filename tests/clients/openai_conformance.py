@@ -157,12 +157,17 @@ def errors():
     assert fails(openai.BadRequestError, lambda: chat(messages=[])).param == "messages"
     error = fails(openai.BadRequestError, lambda: text(prompt="word " * 100_000))
     assert (error.code, error.param) == ("context_length_exceeded", "prompt"), error
+    assert "This model's maximum context length is" in error.message, error
     error = fails(openai.BadRequestError, lambda: chat(max_tokens=10_000_000))
     assert (error.code, error.param) == ("context_length_exceeded", "max_tokens"), error
+    assert "This model's maximum context length is" in error.message, error
     error = fails(openai.NotFoundError, lambda: chat(model="gpt-4"))
     assert (error.code, error.param) == ("model_not_found", "model"), error
     fails(openai.NotFoundError, lambda: client.models.retrieve("gpt-4"))
-    fails(openai.NotFoundError, lambda: client.embeddings.create(model=MODEL, input="x"))
+    unsupported = fails(openai.BadRequestError, lambda: client.embeddings.create(model=MODEL, input="x"))
+    assert unsupported.code == "unsupported", unsupported
+    unsupported = fails(openai.BadRequestError, lambda: client.responses.create(model=MODEL, input="x"))
+    assert "/v1/chat/completions" in unsupported.message, unsupported
     error = fails(openai.BadRequestError, lambda: chat(response_format={"type": "json_object"}))
     assert error.code == "unsupported", error
     stream = {"stream": True, "temperature": -1}

@@ -2,14 +2,15 @@
 
 use crate::boot::metrics::Exporter;
 use crate::boot::tokenizing::{NotTokenized, Tokenizing};
-use crate::http::{ApiError, Tenants};
+use crate::http::{AccessLog, ApiError, Tenants};
+use crate::openai::ModelFacts;
 use crate::text::{Text, TextError};
 use actix_web::http::StatusCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use tiercel_actors::EngineHandle;
 use tiercel_config::{EngineSettings, HttpSettings, Order};
-use tiercel_device::{Clock, Tier, TokenId};
+use tiercel_device::{Clock, SamplingParams, Tier, TokenId};
 use tiercel_model::template::ChatMessage;
 
 /// Longer texts are tokenized beside the HTTP worker, so that its other connections go on, bytes.
@@ -34,15 +35,28 @@ pub(crate) struct App {
     pub(crate) clock: Clock,
     pub(crate) tenants: Tenants,
     pub(crate) metrics: Exporter,
+    pub(crate) access: AccessLog,
     serving: OnceLock<Serving>,
     draining: AtomicBool,
+}
+
+/// What the API knows of a model.
+pub(crate) struct Model {
+    pub(crate) text: Arc<Text>,
+    /// What clients call it; never empty. The first is in answers to requests that name none.
+    pub(crate) names: Vec<String>,
+    /// What a request that leaves them out is sampled with.
+    pub(crate) sampling: SamplingParams,
 }
 
 /// A model being served.
 pub(crate) struct Serving {
     pub(crate) engine: EngineHandle,
     pub(crate) text: Arc<Text>,
-    pub(crate) model_name: String,
+    /// As in [`Model`].
+    pub(crate) names: Vec<String>,
+    /// What requests are read against.
+    pub(crate) facts: ModelFacts,
     pub(crate) created_unix_s: u64,
     /// Most tokens of prompt and output together: what the model can and what the KV pool holds.
     pub(crate) context_tokens: u32,
@@ -57,6 +71,7 @@ impl App {
     pub(crate) fn new(http: HttpSettings, clock: Clock, metrics: Exporter) -> App {
         App {
             tenants: Tenants::new(&http.api_keys),
+            access: AccessLog::new(http.access_log, clock.clone()),
             http,
             clock,
             metrics,
@@ -104,8 +119,7 @@ impl App {
 impl Serving {
     pub(crate) fn new(
         engine: EngineHandle,
-        text: Arc<Text>,
-        model_name: String,
+        Model { text, names, sampling }: Model,
         settings: &EngineSettings,
     ) -> Serving {
         let info = engine.info();
@@ -113,9 +127,10 @@ impl Serving {
         let context_tokens = pool.min(u64::from(info.max_model_len)) as u32;
         let max_text_bytes = text.longest_token_bytes().saturating_mul(context_tokens as usize);
         Serving {
+            facts: ModelFacts { vocab_size: info.vocab_size, sampling },
             engine,
             text,
-            model_name,
+            names,
             created_unix_s: Clock::unix_s(),
             context_tokens,
             max_text_bytes: max_text_bytes.min(Text::BYTES_MAX),
@@ -131,18 +146,22 @@ impl Serving {
     }
 
     pub(crate) fn vocab_size(&self) -> u32 {
-        self.engine.info().vocab_size
+        self.facts.vocab_size
     }
 
-    /// Absent means this model.
+    /// The model's name that a request uses; without one, the first.
     ///
     /// # Errors
     /// 404 for any other.
-    pub(crate) fn check_model(&self, model: Option<&str>) -> Result<(), ApiError> {
-        let Some(other) = model.filter(|model| *model != self.model_name) else { return Ok(()) };
-        let short: String = other.chars().take(100).collect();
+    pub(crate) fn check_model(&self, asked: Option<&str>) -> Result<&str, ApiError> {
+        let Some(asked) = asked else { return Ok(&self.names[0]) };
+        if let Some(name) = self.names.iter().find(|name| *name == asked) {
+            return Ok(name);
+        }
+        let short: String = asked.chars().take(100).collect();
+        let names: Vec<String> = self.names.iter().map(|name| format!("{name:?}")).collect();
         let message =
-            format!("the model {short:?} does not exist; this server has {:?}", self.model_name);
+            format!("the model {short:?} does not exist; this server has {}", names.join(", "));
         Err(ApiError::new(StatusCode::NOT_FOUND, message).about("model").code("model_not_found"))
     }
 
@@ -213,10 +232,11 @@ impl Serving {
     }
 
     fn too_many_bytes(&self, param: &str, bytes: usize) -> ApiError {
+        let Serving { context_tokens, max_text_bytes, .. } = self;
         let message = format!(
-            "the text has {bytes} bytes with its markup, but this server takes at most {} bytes (its \
-             context holds {} tokens); shorten it",
-            self.max_text_bytes, self.context_tokens
+            "This model's maximum context length is {context_tokens} tokens, which is at most \
+             {max_text_bytes} bytes. However, your {param} resulted in {bytes} bytes. Please reduce \
+             the length of the {param}."
         );
         ApiError::too_long(param, message)
     }

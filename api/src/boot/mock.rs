@@ -4,7 +4,7 @@ use crate::boot::BootError;
 use crate::boot::model::Loaded;
 use crate::text::Text;
 use tiercel_config::{KvSettings, ServerSettings};
-use tiercel_device::{Clock, MockDevice, MockOptions, MockProfile};
+use tiercel_device::{Clock, MockDevice, MockOptions, MockProfile, SamplingParams};
 
 /// Opens the mock device of that profile on the calling thread, which must run local tasks. Sizes of
 /// memory and context given in the settings override the profile's; 0 keeps them.
@@ -44,6 +44,6 @@ pub(crate) fn open(
     }
     tracing::warn!(device = name, "serving a mock: its text is noise");
     let text = Text::of_bytes();
-    let model_name = settings.model.served_name.clone().unwrap_or(name);
-    Ok(Loaded { device: MockDevice::open(options), text, model_name })
+    let sampling = SamplingParams::default();
+    Ok(Loaded { device: MockDevice::open(options), text, name, sampling })
 }

@@ -8,6 +8,7 @@
 
 mod app;
 mod error;
+mod greeting;
 mod metrics;
 mod mock;
 mod model;

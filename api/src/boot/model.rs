@@ -3,10 +3,12 @@
 use crate::boot::BootError;
 use crate::text::Text;
 use tiercel_config::{DeviceKind, KvElement, ServerSettings, Weights};
-use tiercel_device::{Clock, Device};
+use tiercel_device::{Clock, Device, SamplingParams};
 use tiercel_gpu::{KvType, WeightFormat, cuda};
+use tiercel_model::generation::Recommended;
 use tiercel_model::load::{self, DeviceChoice, GpuUse, KvCapacity, LoadError, LoadOptions};
-use tiercel_model::source::{ResolvedModel, Resolver, Stop};
+use tiercel_model::source::{ModelFiles, ResolvedModel, Resolver, Stop};
+use tiercel_model::tokenizer::TokenizerError;
 use tiercel_model::weights::LoadProgress;
 use tokio::sync::oneshot;
 
@@ -18,7 +20,10 @@ const STOP_FETCHING_US: u64 = 3_000_000;
 pub(crate) struct Loaded {
     pub(crate) device: Device,
     pub(crate) text: Text,
-    pub(crate) model_name: String,
+    /// By default what clients call it.
+    pub(crate) name: String,
+    /// What a request that leaves them out is sampled with.
+    pub(crate) sampling: SamplingParams,
 }
 
 /// Runs what blocks for seconds on a thread of its own. Dropping the future does not end it.
@@ -53,6 +58,10 @@ pub(crate) fn load(settings: &ServerSettings, stop: Stop) -> Result<Loaded, Boot
     };
     // Before the weights: what is wrong with a tokenizer shows at once.
     let text = Text::of_model(&files).map_err(|error| failed(&error))?;
+    let sampling = match settings.model.generation_config {
+        true => recommended(&files).map_err(|error| failed(&error))?,
+        false => SamplingParams::default(),
+    };
     let mut tenths_told = 0;
     let mut tell = |progress: LoadProgress| {
         let tenths = progress.done * 10 / progress.total.max(1);
@@ -78,8 +87,27 @@ pub(crate) fn load(settings: &ServerSettings, stop: Stop) -> Result<Loaded, Boot
         LoadError::Cuda(error) => BootError::Model(error.to_string()),
         error => failed(&error),
     })?;
-    let model_name = settings.model.served_name.clone().unwrap_or(name);
-    Ok(Loaded { device: loaded.device, text, model_name })
+    Ok(Loaded { device: loaded.device, text, name, sampling })
+}
+
+/// What the checkpoint recommends to sample with, told once; OpenAI's defaults where it recommends nothing.
+fn recommended(files: &ModelFiles) -> Result<SamplingParams, TokenizerError> {
+    let Recommended { sampling, ignored } = Recommended::from_files(files)?;
+    for problem in ignored {
+        tracing::warn!("{problem}");
+    }
+    if sampling != SamplingParams::default() {
+        let SamplingParams { temperature, top_k, top_p, min_p, repetition_penalty, .. } = sampling;
+        tracing::info!(
+            %temperature,
+            top_k,
+            %top_p,
+            %min_p,
+            %repetition_penalty,
+            "requests that say nothing else are sampled as the checkpoint recommends"
+        );
+    }
+    Ok(sampling)
 }
 
 /// Where the model is.

@@ -1,8 +1,9 @@
 //! The life of a server: loading, serving, draining.
 
+use crate::boot::app::Model;
 use crate::boot::metrics::Exporter;
 use crate::boot::model::{self, Loaded};
-use crate::boot::{App, BootError, Serving, mock};
+use crate::boot::{App, BootError, Serving, greeting, mock};
 use crate::http;
 use actix_rt::Arbiter;
 use actix_server::{Server, ServerHandle};
@@ -61,14 +62,17 @@ impl Bound {
         let mut http = pin!(until_http_ends(server));
         actix_rt::spawn(upkeep(app.clone()));
         let control = Arbiter::new();
-        let life = Life { settings: &settings, app: &app, control: &control };
+        let life = Life { settings: &settings, app: &app, control: &control, address };
         let served = tokio::select! {
             served = life.serve(shutdown, ready) => served,
             error = &mut http => Err(error),
         };
         control.stop();
         served?;
-        stop_http(&handle, http).await
+        stop_http(&handle, http).await;
+        app.access.tell_left_out();
+        tracing::info!("stopped");
+        Ok(())
     }
 }
 
@@ -78,6 +82,7 @@ struct Life<'a> {
     app: &'a App,
     /// Where the engine's actors run.
     control: &'a Arbiter,
+    address: SocketAddr,
 }
 
 impl Life<'_> {
@@ -98,7 +103,7 @@ impl Life<'_> {
                 return Ok(());
             }
         };
-        tracing::info!(model = self.app.accepting().map_or("?", |s| &s.model_name), "ready");
+        self.greet();
         ready(engine.clone());
         tokio::select! {
             () = &mut shutdown => {}
@@ -110,6 +115,21 @@ impl Life<'_> {
             cause = engine.died() => Err(BootError::EngineDied(cause)),
         }
     }
+
+    /// Says where the model is served, what the engine works toward, and how to try it.
+    fn greet(&self) {
+        let Ok(serving) = self.app.accepting() else { return };
+        let url = greeting::url(self.address);
+        tracing::info!(model = serving.names.first(), url, "ready");
+        for line in greeting::targets(&self.settings.engine.slo) {
+            tracing::info!("{line}");
+        }
+        let keys = !self.settings.http.api_keys.is_empty();
+        tracing::info!(
+            "{}",
+            greeting::example(&url, serving.context_tokens, serving.text.has_chat(), keys)
+        );
+    }
 }
 
 /// Loads everything, starts the engine and lets it answer one request.
@@ -119,7 +139,7 @@ async fn launch(
     control: &Arbiter,
     stop: &Stop,
 ) -> Result<EngineHandle, BootError> {
-    let Loaded { device, text, model_name } = match &settings.device.kind {
+    let Loaded { device, text, name, sampling } = match &settings.device.kind {
         DeviceKind::Mock(profile) => mock::open(settings, profile, &app.clock)?,
         // `/health` answers meanwhile.
         DeviceKind::Auto | DeviceKind::Cpu | DeviceKind::Cuda(_) => {
@@ -142,7 +162,12 @@ async fn launch(
     if settings.engine.slo.max_tenants > 0 {
         app.tenants.log_labels();
     }
-    app.ready(Serving::new(engine.clone(), Arc::new(text), model_name, &settings.engine));
+    let names = match settings.model.served_name.as_slice() {
+        [] => vec![name],
+        names => names.to_vec(),
+    };
+    let model = Model { text: Arc::new(text), names, sampling };
+    app.ready(Serving::new(engine.clone(), model, &settings.engine));
     Ok(engine)
 }
 
@@ -186,15 +211,14 @@ async fn until_http_ends(server: Server) -> BootError {
 async fn stop_http(
     handle: &ServerHandle,
     http: std::pin::Pin<&mut impl Future<Output = BootError>>,
-) -> Result<(), BootError> {
+) {
     futures_util::future::join(handle.stop(true), http).await;
-    tracing::info!("stopped");
-    Ok(())
 }
 
 async fn upkeep(app: Data<App>) {
     loop {
         app.clock.sleep_us(UPKEEP_US).await;
         app.metrics.upkeep();
+        app.access.tell_left_out();
     }
 }

@@ -12,11 +12,13 @@ wins. docs/configuration.md lists them all.
 Examples:
   tiercel serve
   tiercel serve --model ./SmolLM2-135M-Instruct.Q4_1.gguf --threads 2 --kv-cache-mib 1024
-  tiercel serve --config tiercel.toml --listen 0.0.0.0:8080 --set http.api_keys=key1,key2
+  tiercel serve --config tiercel.toml --listen 0.0.0.0:8080 --access-log
+  tiercel serve --model hf:Qwen/Qwen3-0.6B --served-name qwen --served-name gpt-4o-mini
+  TIERCEL_HTTP_API_KEYS=key1,key2 tiercel serve
   TIERCEL_SCHEDULER_POLICY=fcfs tiercel serve --model hf:Qwen/Qwen3-0.6B
 
   curl -N http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
-    -d '{\"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"Why is the sky blue?\"}]}'
+    -d '{\"stream\": true, \"temperature\": 0, \"max_tokens\": 256, \"messages\": [{\"role\": \"user\", \"content\": \"Why is the sky blue?\"}]}'
 
 /health answers 200 once requests can be served. SIGTERM and ctrl-C let running requests finish; a
 second one exits at once.";

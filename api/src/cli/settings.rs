@@ -1,7 +1,7 @@
 //! Flags of `serve`: one for each setting that has one, made from the table of settings.
 
 use crate::cli::{Failure, log};
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValuesParser, UnknownArgumentValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
 use std::path::PathBuf;
 use tiercel_config::{FIELDS, Field, Kind, Loader, ServerSettings};
@@ -57,7 +57,10 @@ impl FromArgMatches for SettingFlags {
         self.assignments = matches.get_many("set").into_iter().flatten().cloned().collect();
         self.flags = FIELDS
             .iter()
-            .filter_map(|field| Some((field, matches.get_one::<String>(field.flag?)?.clone())))
+            .filter_map(|field| {
+                let values = matches.get_many::<String>(field.flag?)?;
+                Some((field, values.cloned().collect::<Vec<_>>().join(",")))
+            })
             .collect();
         Ok(())
     }
@@ -77,7 +80,7 @@ impl Args for SettingFlags {
             .action(ArgAction::Append)
             .help("Any setting by its name, such as slo.premium.ttft_ms=150; may be repeated");
         let flags = FIELDS.iter().filter_map(|field| Some(flag(field, field.flag?)));
-        command.arg(config).args(flags).arg(set)
+        command.arg(config).args(flags).arg(set).args(of_other_servers())
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -89,6 +92,13 @@ fn flag(field: &'static Field, name: &'static str) -> Arg {
     let arg = Arg::new(name).long(name).help(field.help);
     match field.kind {
         Kind::Choice(words) => arg.value_parser(PossibleValuesParser::new(words)),
+        Kind::Bool => arg
+            .value_name("BOOL")
+            .value_parser(PossibleValuesParser::new(["true", "false"]))
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("true"),
+        Kind::List => arg.value_name(value_name(field)).action(ArgAction::Append),
         _ => arg.value_name(value_name(field)).allow_negative_numbers(true),
     }
 }
@@ -102,6 +112,21 @@ fn value_name(field: &Field) -> &'static str {
         (_, Kind::Integer { .. }) => "N",
         _ => "VALUE",
     }
+}
+
+/// Flags of other servers: errors that tell what there is instead.
+fn of_other_servers() -> [Arg; 4] {
+    let suggest = UnknownArgumentValueParser::suggest_arg;
+    let listen = "--listen takes both, such as --listen 0.0.0.0:8080";
+    let keys = "keys are a setting: TIERCEL_HTTP_API_KEYS=KEY in the environment, or api_keys = \
+                [\"KEY\"] under [http] in a file for --config";
+    [
+        ("host", suggest("--listen").and_suggest(listen)),
+        ("port", suggest("--listen").and_suggest(listen)),
+        ("api-key", UnknownArgumentValueParser::suggest(keys)),
+        ("served-model-name", suggest("--served-name")),
+    ]
+    .map(|(name, parser)| Arg::new(name).long(name).hide(true).value_parser(parser))
 }
 
 #[cfg(test)]

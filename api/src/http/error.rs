@@ -32,9 +32,11 @@ impl ApiError {
         ApiError::param(param, message).code("unsupported")
     }
 
-    /// 400: prompt and output do not fit the context.
-    pub(crate) fn too_long(param: &str, message: impl Into<String>) -> ApiError {
-        ApiError::param(param, message).code("context_length_exceeded")
+    /// 400: prompt and output do not fit the context. The code is in the message too, because clients that look for it
+    /// may be shown the message alone.
+    pub(crate) fn too_long(param: &str, message: impl fmt::Display) -> ApiError {
+        const CODE: &str = "context_length_exceeded";
+        ApiError::param(param, format!("{message} ({CODE})")).code(CODE)
     }
 
     /// 503 while the server cannot serve.
@@ -46,6 +48,16 @@ impl ApiError {
     pub(crate) fn about(mut self, param: impl Into<String>) -> ApiError {
         self.param = Some(param.into());
         self
+    }
+
+    /// What the request came to, in a word.
+    pub(crate) fn outcome(&self) -> Option<&'static str> {
+        self.code
+    }
+
+    /// Whether another time, or another server, might have served the request: it was refused, not wrong.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self.status.as_u16(), 429 | 503 | 504)
     }
 
     pub(crate) fn code(mut self, code: &'static str) -> ApiError {
@@ -115,7 +127,13 @@ impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> ApiError {
         let message = refusal.to_string();
         match refusal {
-            Refusal::NeverFits(_) => ApiError::too_long("max_tokens", message),
+            // Memory that is kept for others makes it shorter for some tiers than for others.
+            Refusal::NeverFits(_) => ApiError::too_long(
+                "max_tokens",
+                format!(
+                    "This model's maximum context length is exceeded on this server: {message}"
+                ),
+            ),
             Refusal::QueueFull { retry_after_ms, .. }
             | Refusal::ServerFull { retry_after_ms, .. } => {
                 ApiError::too_many(message, "queue_full", retry_after_ms)

@@ -1,12 +1,15 @@
 //! The HTTP server: limits, routes, and everything that is not OpenAI's.
 
+mod access;
 pub(crate) mod body;
 mod error;
 mod exchange;
 mod pages;
 mod socket;
 mod tenants;
+mod unserved;
 
+pub(crate) use access::{AccessLog, Record};
 pub(crate) use error::ApiError;
 pub(crate) use exchange::{Answering, Exchange};
 pub(crate) use tenants::Tenants;
@@ -19,7 +22,7 @@ use actix_service::{IntoServiceFactory, ServiceFactoryExt, fn_service, map_confi
 use actix_web::dev::{AppConfig, Service};
 use actix_web::http::header;
 use actix_web::web::{self, Data};
-use actix_web::{App as WebApp, Resource};
+use actix_web::{App as WebApp, Resource, Route, guard};
 use socket::{Patience, Socket};
 use std::future::ready;
 use std::net::TcpListener;
@@ -58,13 +61,18 @@ pub(crate) fn server(
         let clock = app.clock.clone();
         let routes = WebApp::new()
             .app_data(app.clone())
-            .wrap_fn(|request, service| {
-                let answering = Answering::begin(request.request());
-                let answer = service.call(request);
-                async move {
-                    let answer = answer.await;
-                    drop(answering);
-                    answer
+            .wrap_fn({
+                let app = app.clone();
+                move |request, service| {
+                    let answering = Answering::begin(request.request());
+                    let record = Record::begin(&app, request.request());
+                    let answer = service.call(request);
+                    async move {
+                        let answer = answer.await;
+                        drop(answering);
+                        record.answered(&answer);
+                        answer
+                    }
                 }
             })
             .configure(routes)
@@ -107,17 +115,21 @@ fn routes(config: &mut web::ServiceConfig) {
         .service(post("/v1/completions").route(web::post().to(openai::completions)))
         .service(post("/tokenize").route(web::post().to(openai::tokenize)))
         .service(post("/detokenize").route(web::post().to(openai::detokenize)))
-        .service(get("/v1/models").route(web::get().to(pages::models)))
-        .service(get("/v1/models/{id:.+}").route(web::get().to(pages::model)))
-        .service(
-            get("/health").route(web::get().to(pages::health)).route(web::head().to(pages::health)),
-        )
-        .service(get("/metrics").route(web::get().to(pages::metrics)))
-        .default_service(web::to(pages::not_found));
+        .service(get("/v1/models").route(reading().to(pages::models)))
+        .service(get("/v1/models/{id:.+}").route(reading().to(pages::model)))
+        .service(get("/health").route(reading().to(pages::health)))
+        .service(get("/metrics").route(reading().to(pages::metrics)))
+        .default_service(web::to(pages::elsewhere));
+}
+
+/// GET, and HEAD: its answer has no body, which the HTTP library sees to.
+fn reading() -> Route {
+    web::route().guard(guard::Any(guard::Get()).or(guard::Head()))
 }
 
 fn get(path: &str) -> Resource {
-    web::resource(path).default_service(web::to(|request| pages::wrong_method(request, "GET")))
+    web::resource(path)
+        .default_service(web::to(|request| pages::wrong_method(request, "GET, HEAD")))
 }
 
 fn post(path: &str) -> Resource {

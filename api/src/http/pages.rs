@@ -1,7 +1,7 @@
 //! Models, health, metrics, and what is answered where nothing is.
 
-use crate::boot::{App, Stage};
-use crate::http::{ALLOW, ApiError};
+use crate::boot::{App, Serving, Stage};
+use crate::http::{ALLOW, ApiError, unserved};
 use actix_web::http::StatusCode;
 use actix_web::web::{Data, Path};
 use actix_web::{HttpRequest, HttpResponse, ResponseError};
@@ -13,8 +13,9 @@ const STATUS_TIMEOUT_US: u64 = 2_000_000;
 /// `GET /v1/models`.
 pub(crate) async fn models(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
     app.tenants.salt(&request)?;
-    let list = json!({"object": "list", "data": [describe(&app)?]});
-    Ok(HttpResponse::Ok().json(list))
+    let serving = app.accepting()?;
+    let models: Value = serving.names.iter().map(|name| describe(serving, name)).collect();
+    Ok(HttpResponse::Ok().json(json!({"object": "list", "data": models})))
 }
 
 /// `GET /v1/models/{id}`; ids may hold slashes.
@@ -24,20 +25,20 @@ pub(crate) async fn model(
     id: Path<String>,
 ) -> Result<HttpResponse, ApiError> {
     app.tenants.salt(&request)?;
-    let model = describe(&app)?;
-    app.accepting()?.check_model(Some(&id))?;
-    Ok(HttpResponse::Ok().json(model))
+    let serving = app.accepting()?;
+    let name = serving.check_model(Some(&id))?;
+    Ok(HttpResponse::Ok().json(describe(serving, name)))
 }
 
-fn describe(app: &App) -> Result<Value, ApiError> {
-    let serving = app.accepting()?;
-    Ok(json!({
-        "id": serving.model_name,
+/// The model under one of its names.
+fn describe(serving: &Serving, name: &str) -> Value {
+    json!({
+        "id": name,
         "object": "model",
         "created": serving.created_unix_s,
         "owned_by": "tiercel",
         "max_model_len": serving.context_tokens,
-    }))
+    })
 }
 
 /// `GET /health`: 200 once requests can be served.
@@ -66,11 +67,17 @@ pub(crate) async fn metrics(app: Data<App>) -> HttpResponse {
         .body(app.metrics.render())
 }
 
-/// Any other path.
-pub(crate) async fn not_found(request: HttpRequest) -> HttpResponse {
+/// Any other path: 400 for what OpenAI serves and this server does not, since clients take a 404 for a model
+/// that is gone; 404 for the rest.
+pub(crate) async fn elsewhere(request: HttpRequest) -> Result<HttpResponse, ApiError> {
     let path: String = request.path().chars().take(100).collect();
-    let message = format!("there is nothing at {} {path}", request.method());
-    ApiError::new(StatusCode::NOT_FOUND, message).code("unknown_url").error_response()
+    if let Some(instead) = unserved::instead(&path) {
+        let message = format!("{path} is not supported: {instead}");
+        return Err(ApiError::new(StatusCode::BAD_REQUEST, message).code("unsupported"));
+    }
+    let hint = unserved::meant(&path).map_or(String::new(), |meant| format!("; {meant}"));
+    let message = format!("there is nothing at {} {path}{hint}", request.method());
+    Err(ApiError::new(StatusCode::NOT_FOUND, message).code("unknown_url"))
 }
 
 /// A known path with another method.

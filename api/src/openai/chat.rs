@@ -1,11 +1,11 @@
 //! `POST /v1/chat/completions`.
 
 use crate::boot::App;
-use crate::http::{Answering, ApiError, body};
+use crate::http::{Answering, ApiError, Record, body};
 use crate::openai::fields::Fields;
 use crate::openai::generate::{self, Job};
 use crate::openai::messages;
-use crate::openai::request::{Common, chat_logprobs};
+use crate::openai::request::{Common, ModelFacts, chat_logprobs};
 use crate::openai::response::Style;
 use crate::openai::returning;
 use crate::openai::slo;
@@ -23,14 +23,17 @@ pub(crate) async fn chat(
     let salt = app.tenants.salt(&request)?;
     let body = body::json(&app, &request, payload).await?;
     let serving = app.accepting()?;
-    let mut chat = ChatRequest::read(&body, serving.vocab_size())?;
+    let mut chat = ChatRequest::read(&body, &serving.facts)?;
+    let record = Record::of(&request);
+    record.tier(chat.common.tier);
     chat.common.targets = slo::or_of_headers(chat.common.targets, request.headers())?;
     drop(body);
     let answering = Answering::begin(&request);
-    serving.check_model(chat.common.model.as_deref())?;
+    let model = serving.check_model(chat.common.model.as_deref())?.to_owned();
     let prompt = serving.tokenize_chat(chat.common.tier, chat.messages, true).await?;
     let job = Job {
         style: Style::Chat,
+        model,
         common: chat.common,
         prompts: vec![prompt],
         prompt_param: "messages",
@@ -38,7 +41,7 @@ pub(crate) async fn chat(
         salt,
         returning: returning::says_so(request.headers()),
     };
-    generate::run(&app, serving, job, answering).await
+    generate::run(&app, serving, job, (answering, record)).await
 }
 
 #[derive(Debug)]
@@ -48,10 +51,10 @@ struct ChatRequest {
 }
 
 impl ChatRequest {
-    fn read(body: &Value, vocab_size: u32) -> Result<ChatRequest, ApiError> {
+    fn read(body: &Value, model: &ModelFacts) -> Result<ChatRequest, ApiError> {
         let fields = Fields::root(body)?;
         refuse_unsupported(&fields)?;
-        let mut common = Common::read(&fields, vocab_size)?;
+        let mut common = Common::read(&fields, model)?;
         common.sampling.logprobs = chat_logprobs(&fields)?;
         Ok(ChatRequest { common, messages: messages::read(&fields)? })
     }
@@ -100,7 +103,7 @@ mod tests {
         for (key, value) in extra.as_object().unwrap() {
             body[key] = value.clone();
         }
-        ChatRequest::read(&body, 100)
+        ChatRequest::read(&body, &ModelFacts { vocab_size: 100, ..ModelFacts::default() })
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! One choice under generation: tokens in; text, log-probabilities and an end out.
 
-use crate::http::ApiError;
+use crate::http::{ApiError, Record};
 use crate::text::{StreamDecoder, Text};
 use actix_web::http::StatusCode;
 use futures_util::stream::{self, LocalBoxStream, StreamExt};
+use std::rc::Rc;
 use std::sync::Arc;
 use tiercel_actors::{FinishReason, StreamEvent, TokenStream};
 use tiercel_device::{Tier, TokenId, TokenLogprobs};
@@ -63,6 +64,7 @@ pub(crate) struct Choice {
     generated: u32,
     /// Characters decoded, those held back included.
     decoded: usize,
+    record: Rc<Record>,
 }
 
 enum Step {
@@ -77,6 +79,7 @@ impl Choice {
         tokens: TokenStream,
         text: Arc<Text>,
         stop: &[String],
+        record: Rc<Record>,
     ) -> Choice {
         Choice {
             index,
@@ -88,6 +91,7 @@ impl Choice {
             pending: Delta::default(),
             generated: 0,
             decoded: 0,
+            record,
         }
     }
 
@@ -130,6 +134,7 @@ impl Choice {
                     }
                     let reason = if matched { FinishReason::Stop } else { reason };
                     let finish = self.finish(reason, usage.cached_tokens);
+                    self.record.finished(finish.reason, finish.cached_tokens);
                     return Step::Event(Event::Finished(finish));
                 }
                 Some(StreamEvent::Failed(fault)) => {
@@ -147,6 +152,7 @@ impl Choice {
     /// Takes a token; true if it completes a stop string.
     fn token(&mut self, token: TokenId, logprobs: Option<Box<TokenLogprobs>>) -> bool {
         self.generated += 1;
+        self.record.token();
         let before = self.decoded;
         let text = self.decoder.push(token);
         self.decoded += text.chars().count();
@@ -169,6 +175,7 @@ impl Choice {
         {
             finish.cached_tokens = usage.cached_tokens;
         }
+        self.record.finished(finish.reason, finish.cached_tokens);
         Event::Finished(finish)
     }
 

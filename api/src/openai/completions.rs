@@ -1,10 +1,10 @@
 //! `POST /v1/completions`.
 
 use crate::boot::App;
-use crate::http::{Answering, ApiError, body};
+use crate::http::{Answering, ApiError, Record, body};
 use crate::openai::fields::{Fields, wrong};
 use crate::openai::generate::{self, Job};
-use crate::openai::request::{Common, MAX_CHOICES, text_logprobs, token_ids};
+use crate::openai::request::{Common, MAX_CHOICES, ModelFacts, text_logprobs, token_ids};
 use crate::openai::response::Style;
 use crate::openai::returning;
 use crate::openai::slo;
@@ -25,11 +25,13 @@ pub(crate) async fn completions(
     let salt = app.tenants.salt(&request)?;
     let body = body::json(&app, &request, payload).await?;
     let serving = app.accepting()?;
-    let mut text = TextRequest::read(&body, serving.vocab_size())?;
+    let mut text = TextRequest::read(&body, &serving.facts)?;
+    let record = Record::of(&request);
+    record.tier(text.common.tier);
     text.common.targets = slo::or_of_headers(text.common.targets, request.headers())?;
     drop(body);
     let answering = Answering::begin(&request);
-    serving.check_model(text.common.model.as_deref())?;
+    let model = serving.check_model(text.common.model.as_deref())?.to_owned();
     let mut prompts = Vec::with_capacity(text.prompts.len());
     for prompt in text.prompts {
         prompts.push(match prompt {
@@ -39,6 +41,7 @@ pub(crate) async fn completions(
     }
     let job = Job {
         style: Style::Text,
+        model,
         common: text.common,
         prompts,
         prompt_param: "prompt",
@@ -46,7 +49,7 @@ pub(crate) async fn completions(
         salt,
         returning: returning::says_so(request.headers()),
     };
-    generate::run(&app, serving, job, answering).await
+    generate::run(&app, serving, job, (answering, record)).await
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,15 +65,15 @@ struct TextRequest {
 }
 
 impl TextRequest {
-    fn read(body: &Value, vocab_size: u32) -> Result<TextRequest, ApiError> {
+    fn read(body: &Value, model: &ModelFacts) -> Result<TextRequest, ApiError> {
         let fields = Fields::root(body)?;
-        let mut common = Common::read(&fields, vocab_size)?;
+        let mut common = Common::read(&fields, model)?;
         refuse_unsupported(&fields, common.n)?;
         common.sampling.logprobs = text_logprobs(&fields)?;
         let prompt = fields
             .get("prompt")
             .ok_or_else(|| ApiError::param("prompt", "'prompt' is required").code("missing"))?;
-        Ok(TextRequest { common, prompts: prompts(prompt, vocab_size)? })
+        Ok(TextRequest { common, prompts: prompts(prompt, model.vocab_size)? })
     }
 }
 
@@ -159,9 +162,9 @@ mod tests {
         for extra in [json!({"echo": true}), json!({"suffix": "x"}), json!({"best_of": 2})] {
             let mut body = json!({"prompt": "a"});
             body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-            assert!(TextRequest::read(&body, 10).is_err(), "{body}");
+            assert!(TextRequest::read(&body, &ModelFacts::default()).is_err(), "{body}");
         }
         let body = json!({"prompt": "a", "best_of": 2, "n": 2, "echo": false, "suffix": ""});
-        assert!(TextRequest::read(&body, 10).is_ok());
+        assert!(TextRequest::read(&body, &ModelFacts::default()).is_ok());
     }
 }

@@ -1,7 +1,7 @@
 //! From a checked request to a response: submit every choice, then stream or collect.
 
 use crate::boot::{App, Serving};
-use crate::http::{Answering, ApiError};
+use crate::http::{Answering, ApiError, Record};
 use crate::openai::choice::{Choice, Event};
 use crate::openai::request::{Common, MAX_CHOICES};
 use crate::openai::response::{Collected, Envelope, Style, Totals};
@@ -9,6 +9,7 @@ use crate::openai::sse;
 use actix_web::HttpResponse;
 use actix_web::http::header;
 use futures_util::stream::{SelectAll, StreamExt};
+use std::rc::Rc;
 use std::sync::Arc;
 use tiercel_actors::Request;
 use tiercel_device::{Clock, SamplingParams, TokenId};
@@ -17,6 +18,8 @@ use tiercel_policy::blocks::Salt;
 /// A request ready to run.
 pub(crate) struct Job {
     pub(crate) style: Style,
+    /// The name that the answer gives the model.
+    pub(crate) model: String,
     pub(crate) common: Common,
     pub(crate) prompts: Vec<Arc<[TokenId]>>,
     /// The field that held the prompts, for errors.
@@ -36,22 +39,24 @@ pub(crate) async fn run(
     app: &App,
     serving: &Serving,
     job: Job,
-    answering: Answering,
+    (answering, record): (Answering, Rc<Record>),
 ) -> Result<HttpResponse, ApiError> {
     let count = job.prompts.len() * job.common.n as usize;
     if count > MAX_CHOICES {
         let message = format!("{count} choices (prompts times n) are more than {MAX_CHOICES}");
         return Err(ApiError::param("n", message));
     }
+    let id = response_id(job.style);
     let prompt_tokens = job.prompts.iter().map(|prompt| prompt.len() as u32).sum();
     let totals = Totals { prompt_tokens, ..Totals::default() };
-    let choices = submit(serving, &job).await?;
-    let envelope = envelope(serving, &job, &choices);
+    record.submitted(&id, prompt_tokens, count as u32);
+    let choices = submit(serving, &job, &record).await?;
+    let envelope = envelope(serving, &job, id, &choices);
     if !job.common.stream {
         return collect(envelope, choices, totals).await;
     }
     let times_us = (app.http.head_wait_ms * 1_000, app.http.comment_interval_ms * 1_000);
-    let body = sse::open(envelope, choices, totals, app.clock.clone(), times_us).await?;
+    let body = sse::open(envelope, choices, (totals, record), app.clock.clone(), times_us).await?;
     let body = body.inspect(move |_| _ = &answering);
     Ok(HttpResponse::Ok()
         .content_type("text/event-stream; charset=utf-8")
@@ -61,7 +66,11 @@ pub(crate) async fn run(
         .streaming(body))
 }
 
-async fn submit(serving: &Serving, job: &Job) -> Result<Vec<Choice>, ApiError> {
+async fn submit(
+    serving: &Serving,
+    job: &Job,
+    record: &Rc<Record>,
+) -> Result<Vec<Choice>, ApiError> {
     // All prompts are checked before the first is submitted.
     let limits = job
         .prompts
@@ -97,7 +106,14 @@ async fn submit(serving: &Serving, job: &Job) -> Result<Vec<Choice>, ApiError> {
                 }
             })?;
             let place = (choices.len() as u32, copy == 0);
-            choices.push(Choice::new(place, tokens, serving.text.clone(), &job.common.stop));
+            let record = record.clone();
+            choices.push(Choice::new(
+                place,
+                tokens,
+                serving.text.clone(),
+                &job.common.stop,
+                record,
+            ));
         }
     }
     Ok(choices)
@@ -112,16 +128,21 @@ fn max_tokens(serving: &Serving, job: &Job, prompt_len: usize) -> Result<u32, Ap
     }
     let Some(room) = context.checked_sub(prompt).filter(|room| *room > 0) else {
         let message = format!(
-            "the prompt has {prompt} tokens, but prompt and output together may have at most \
-             {context}; shorten the prompt"
+            "This model's maximum context length is {context} tokens. However, your {param} resulted in \
+             {prompt} tokens, which leaves none for the completion. Please reduce the length of the \
+             {param}.",
+            param = job.prompt_param
         );
         return Err(ApiError::too_long(job.prompt_param, message));
     };
     match job.common.max_tokens {
         Some((wanted, param)) if wanted > room => {
             let message = format!(
-                "'{param}' is {wanted} and the prompt has {prompt} tokens, but together they may \
-                 have at most {context}; ask for at most {room}"
+                "This model's maximum context length is {context} tokens. However, you requested {} \
+                 tokens ({prompt} in the {in_prompt}, {wanted} in the completion). Please reduce the \
+                 length of the {in_prompt}, or ask for at most {room} with '{param}'.",
+                u64::from(prompt) + u64::from(wanted),
+                in_prompt = job.prompt_param,
             );
             Err(ApiError::too_long(param, message))
         }
@@ -130,16 +151,20 @@ fn max_tokens(serving: &Serving, job: &Job, prompt_len: usize) -> Result<u32, Ap
     }
 }
 
-fn envelope(serving: &Serving, job: &Job, choices: &[Choice]) -> Envelope {
-    let prefix = match job.style {
+fn response_id(style: Style) -> String {
+    let prefix = match style {
         Style::Chat => "chatcmpl",
         Style::Text => "cmpl",
     };
+    format!("{prefix}-{:032x}", rand::random::<u128>())
+}
+
+fn envelope(serving: &Serving, job: &Job, id: String, choices: &[Choice]) -> Envelope {
     Envelope {
         style: job.style,
-        id: format!("{prefix}-{:032x}", rand::random::<u128>()),
+        id,
         created: Clock::unix_s(),
-        model: serving.model_name.clone(),
+        model: job.model.clone(),
         tier: serving.tier_used(choices.first().map_or(job.common.tier, Choice::tier)),
         include_usage: job.common.include_usage,
         logprobs: job.common.sampling.logprobs.is_some(),

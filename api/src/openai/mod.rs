@@ -24,4 +24,5 @@ mod tokens;
 
 pub(crate) use chat::chat;
 pub(crate) use completions::completions;
+pub(crate) use request::ModelFacts;
 pub(crate) use tokens::{detokenize, tokenize};

@@ -21,6 +21,14 @@ const REPETITION_PENALTY: RangeInclusive<f64> = 0.01..=10.0;
 /// Most alternatives per token.
 const MAX_TOP_LOGPROBS: u32 = 20;
 
+/// What requests are read against.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ModelFacts {
+    pub(crate) vocab_size: u32,
+    /// What a request that leaves them out is sampled with.
+    pub(crate) sampling: SamplingParams,
+}
+
 /// What every generation request says beside its prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Common {
@@ -47,7 +55,7 @@ pub(crate) struct Common {
 
 impl Common {
     /// Reads everything but the prompt and `logprobs`, whose form differs between the two endpoints.
-    pub(crate) fn read(body: &Fields<'_>, vocab_size: u32) -> Result<Common, ApiError> {
+    pub(crate) fn read(body: &Fields<'_>, model: &ModelFacts) -> Result<Common, ApiError> {
         let stream = body.boolean("stream")?;
         let (tier, priority) = tier(body)?;
         let seed = body.get("seed").map(|value| seed(value, &body.path("seed"))).transpose()?;
@@ -57,10 +65,10 @@ impl Common {
             include_usage: include_usage(body, stream)?,
             n: body.count("n", 1..=MAX_CHOICES as u32)?.unwrap_or(1),
             max_tokens: max_tokens(body)?,
-            sampling: sampling(body, vocab_size)?,
+            sampling: sampling(body, model)?,
             seed,
             stop: stop(body)?,
-            stop_token_ids: stop_token_ids(body, vocab_size)?,
+            stop_token_ids: stop_token_ids(body, model.vocab_size)?,
             ignore_eos: body.boolean("ignore_eos")?,
             tier,
             priority,
@@ -105,20 +113,20 @@ fn max_tokens(body: &Fields<'_>) -> Result<Option<(u32, &'static str)>, ApiError
     Ok(newer.or(older))
 }
 
-fn sampling(body: &Fields<'_>, vocab_size: u32) -> Result<SamplingParams, ApiError> {
-    let defaults = SamplingParams::default();
+fn sampling(body: &Fields<'_>, model: &ModelFacts) -> Result<SamplingParams, ApiError> {
+    let defaults = &model.sampling;
     let top_k = body.integer("top_k", -1..=i64::from(u32::MAX))?;
     let repetition_penalty = body.number("repetition_penalty", REPETITION_PENALTY)?;
     Ok(SamplingParams {
         temperature: body.number("temperature", 0.0..=2.0)?.unwrap_or(defaults.temperature),
-        top_k: top_k.map_or(0, |k| k.max(0) as u32),
+        top_k: top_k.map_or(defaults.top_k, |k| k.max(0) as u32),
         // The smallest set that reaches probability 0 is the best token alone.
         top_p: body.number("top_p", 0.0..=1.0)?.unwrap_or(defaults.top_p).max(f32::MIN_POSITIVE),
         min_p: body.number("min_p", 0.0..=1.0)?.unwrap_or(defaults.min_p),
         repetition_penalty: repetition_penalty.unwrap_or(defaults.repetition_penalty),
         presence_penalty: body.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0),
         frequency_penalty: body.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0),
-        logit_bias: logit_bias(body, vocab_size)?,
+        logit_bias: logit_bias(body, model.vocab_size)?,
         seed: 0,
         logprobs: None,
     })
@@ -234,7 +242,27 @@ mod tests {
     use serde_json::json;
 
     fn read(body: Value) -> Result<Common, ApiError> {
-        Common::read(&Fields::root(&body).unwrap(), 100)
+        let model = ModelFacts { vocab_size: 100, ..ModelFacts::default() };
+        Common::read(&Fields::root(&body).unwrap(), &model)
+    }
+
+    #[test]
+    fn what_is_left_out_is_what_the_model_recommends() {
+        let sampling = SamplingParams {
+            temperature: 0.6,
+            top_k: 20,
+            top_p: 0.95,
+            min_p: 0.1,
+            repetition_penalty: 1.1,
+            ..SamplingParams::default()
+        };
+        let model = ModelFacts { vocab_size: 100, sampling: sampling.clone() };
+        let read = |body: Value| Common::read(&Fields::root(&body).unwrap(), &model).unwrap();
+        assert_eq!(read(json!({})).sampling, sampling);
+        let given = json!({
+            "temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1,
+        });
+        assert_eq!(read(given).sampling, SamplingParams::default());
     }
 
     #[test]

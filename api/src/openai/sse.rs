@@ -1,6 +1,6 @@
 //! A response as a stream of server-sent events.
 
-use crate::http::ApiError;
+use crate::http::{ApiError, Record};
 use crate::openai::choice::{Choice, Event};
 use crate::openai::response::{Envelope, Totals};
 use actix_web::web::Bytes;
@@ -8,6 +8,7 @@ use futures_util::stream::{self, LocalBoxStream, SelectAll, Stream, StreamExt};
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::rc::Rc;
 use tiercel_device::Clock;
 
 /// Sent when there has been nothing to say for a while, so that clients and proxies do not give up.
@@ -24,6 +25,7 @@ struct EventStream {
     clock: Clock,
     comment_interval_us: u64,
     ended: bool,
+    record: Rc<Record>,
 }
 
 /// The body of a streamed response. `totals` holds the prompt's tokens. It is there when the first choice has
@@ -35,7 +37,7 @@ struct EventStream {
 pub(crate) async fn open(
     envelope: Envelope,
     choices: Vec<Choice>,
-    totals: Totals,
+    (totals, record): (Totals, Rc<Record>),
     clock: Clock,
     (head_wait_us, comment_interval_us): (u64, u64),
 ) -> Result<impl Stream<Item = Result<Bytes, Infallible>>, ApiError> {
@@ -48,6 +50,7 @@ pub(crate) async fn open(
         clock,
         comment_interval_us,
         ended: false,
+        record,
     };
     match state.clock.timeout_us(head_wait_us, state.events.next()).await {
         Some(Some((_, Event::Failed(error)))) => return Err(error),
@@ -94,6 +97,7 @@ impl EventStream {
             }
             // The head is sent: an error can only be told inside the stream, which then ends.
             Event::Failed(error) => {
+                self.record.failed(&error);
                 self.ready.push_back(data(&error.body()));
                 self.events.clear();
                 self.ended = true;

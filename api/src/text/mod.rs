@@ -78,6 +78,14 @@ impl Text {
         Ok(Text { kind: Kind::Model(Box::new(Model { tokenizer, template })), end_tokens })
     }
 
+    /// Whether conversations can be rendered.
+    pub(crate) fn has_chat(&self) -> bool {
+        match &self.kind {
+            Kind::Bytes => true,
+            Kind::Model(model) => model.template.is_ok(),
+        }
+    }
+
     /// Tokens that end an answer, unless the request ignores them.
     pub(crate) fn end_tokens(&self) -> &[TokenId] {
         &self.end_tokens
@@ -202,6 +210,7 @@ mod tests {
         std::fs::write(dir.path().join("chat_template.jinja"), "{% if %}").unwrap();
         let text = Text::of_model(&ModelFiles::HfDir(dir.path().to_owned())).unwrap();
         assert!(!text.encode("Hello", true).unwrap().is_empty());
+        assert!(!text.has_chat());
         let message = ChatMessage { role: "user".into(), content: "Hello".into() };
         let why = text.encode_chat(&[message], true).unwrap_err();
         let TextError::Unreadable(why) = why else { panic!("{why:?}") };

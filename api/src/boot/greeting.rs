@@ -1,0 +1,121 @@
+//! What a server that has started tells whoever started it: where it is, what it works toward, and a request
+//! to try it with.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use tiercel_config::{SloSettings, SloTargets};
+
+/// The example's `max_tokens`.
+const EXAMPLE_TOKENS: u32 = 256;
+
+/// The base of the server's URLs from this machine. A server on all addresses is on the loopback one too.
+pub(super) fn url(address: SocketAddr) -> String {
+    let ip = match address.ip() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    format!("http://{}", SocketAddr::new(ip, address.port()))
+}
+
+/// A line for each tier: the latency targets that the engine works toward.
+pub(super) fn targets(slo: &SloSettings) -> [String; 3] {
+    [("premium", &slo.premium), ("standard", &slo.standard), ("background", &slo.background)]
+        .map(|(tier, targets)| format!("targets of {tier}: {}", of_tier(targets)))
+}
+
+fn of_tier(targets: &SloTargets) -> String {
+    let first = targets.ttft_ms.map(|first_ms| {
+        let growth = match (targets.ttft_ms_per_token, targets.ttft_prompt_tokens) {
+            (0.0, _) => String::new(),
+            (more_ms, 0) => format!(" and {more_ms} ms a prompt token"),
+            (more_ms, covered) => {
+                format!(" and {more_ms} ms a prompt token beyond {covered}")
+            }
+        };
+        format!("first token within {} ms{growth}", rounded(first_ms))
+    });
+    let pace = targets.tpot_ms.map(|pace_ms| format!("{} ms a token", rounded(pace_ms)));
+    let whole = targets.e2e_ms.map(|whole_ms| format!("all within {} ms", rounded(whole_ms)));
+    let parts: Vec<String> = [first, pace, whole].into_iter().flatten().collect();
+    if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
+}
+
+/// To a tenth of a millisecond.
+fn rounded(ms: f64) -> f64 {
+    (ms * 10.0).round() / 10.0
+}
+
+/// A command for a shell that asks the model something; on a line of its own, so that it can be copied.
+pub(super) fn example(url: &str, context_tokens: u32, chat: bool, keys: bool) -> String {
+    let (path, question) = if chat {
+        ("chat/completions", r#""messages": [{"role": "user", "content": "Why is the sky blue?"}]"#)
+    } else {
+        ("completions", r#""prompt": "The sky is blue because""#)
+    };
+    let (said, key) = if keys {
+        (
+            " with one of its keys in TIERCEL_API_KEY",
+            " -H \"Authorization: Bearer $TIERCEL_API_KEY\"",
+        )
+    } else {
+        ("", "")
+    };
+    // In a short context the question and so long an answer may not fit: the answer then takes what is left.
+    let limit = match context_tokens / 2 {
+        EXAMPLE_TOKENS.. => format!("\"max_tokens\": {EXAMPLE_TOKENS}, "),
+        _ => String::new(),
+    };
+    format!(
+        "try it{said}:\ncurl -N {url}/v1/{path} -H 'Content-Type: application/json'{key} -d \
+         '{{\"stream\": true, \"temperature\": 0, {limit}{question}}}'"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_on_all_addresses_is_reached_by_loopback() {
+        for (address, expected) in [
+            ("0.0.0.0:8080", "http://127.0.0.1:8080"),
+            ("[::]:80", "http://[::1]:80"),
+            ("10.1.2.3:80", "http://10.1.2.3:80"),
+        ] {
+            assert_eq!(url(address.parse().unwrap()), expected);
+        }
+    }
+
+    #[test]
+    fn every_target_is_told() {
+        let premium = SloTargets {
+            ttft_ms: Some(611.26),
+            tpot_ms: Some(30.0),
+            ttft_ms_per_token: 0.5,
+            ttft_prompt_tokens: 100,
+            ..SloTargets::default()
+        };
+        let background = SloTargets::default();
+        let slo = SloSettings { premium, background, ..SloSettings::default() };
+        assert_eq!(
+            targets(&slo),
+            [
+                "targets of premium: first token within 611.3 ms and 0.5 ms a prompt token beyond \
+                 100, 30 ms a token",
+                "targets of standard: first token within 500 ms, 80 ms a token, all within 15000 ms",
+                "targets of background: none",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_command_suits_the_model_and_its_keys() {
+        let plain = example("http://h:1", 2048, true, false);
+        assert!(plain.starts_with("try it:\ncurl -N http://h:1/v1/chat/completions "), "{plain}");
+        assert!(plain.contains("\"max_tokens\": 256"), "{plain}");
+        let keyed = example("http://h:1", 256, false, true);
+        assert!(!keyed.contains("max_tokens"), "{keyed}");
+        assert!(keyed.contains("/v1/completions") && keyed.contains("\"prompt\""), "{keyed}");
+        assert!(keyed.contains("-H \"Authorization: Bearer $TIERCEL_API_KEY\""), "{keyed}");
+    }
+}

@@ -1,0 +1,243 @@
+//! Lines in the log about requests: one for each on demand, and one for each refusal in any case, a few a
+//! second at most.
+
+use crate::boot::App;
+use crate::http::ApiError;
+use actix_web::dev::ServiceResponse;
+use actix_web::http::StatusCode;
+use actix_web::web::Data;
+use actix_web::{HttpMessage, HttpRequest};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
+use tiercel_device::{Clock, Tier, Timestamp};
+
+/// Most lines about refusals in a second; those beyond are counted.
+const REFUSALS_PER_S: u32 = 10;
+/// Characters of a path that are logged.
+const PATH_CHARS: usize = 100;
+/// Paths that are asked for by machines all the time, and tell nothing.
+const PROBES: [&str; 2] = ["/health", "/metrics"];
+
+/// What is logged of requests; shared by all HTTP workers.
+pub(crate) struct AccessLog {
+    every_request: bool,
+    clock: Clock,
+    refusals: Mutex<Allowance>,
+}
+
+impl AccessLog {
+    /// A log of every request, or of refusals alone.
+    pub(crate) fn new(every_request: bool, clock: Clock) -> AccessLog {
+        AccessLog { every_request, clock, refusals: Mutex::default() }
+    }
+
+    /// Tells how many refusals had no line since this was told last, if any.
+    pub(crate) fn tell_left_out(&self) {
+        let left_out = std::mem::take(&mut self.allowance().left_out);
+        tell_left_out(left_out);
+    }
+
+    fn allowance(&self) -> std::sync::MutexGuard<'_, Allowance> {
+        // Plain counters: whatever panicked left them as good as before.
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn tell_left_out(refusals: u64) {
+    if refusals > 0 {
+        tracing::info!("{refusals} more requests were refused");
+    }
+}
+
+/// Lines that may still be written in this second.
+#[derive(Debug, Default)]
+struct Allowance {
+    second: u64,
+    lines: u32,
+    left_out: u64,
+}
+
+impl Allowance {
+    /// `None`: no line now, it is counted. Otherwise how many had none before it.
+    fn take(&mut self, now: Timestamp) -> Option<u64> {
+        let second = now.0 / 1_000_000;
+        if second != self.second {
+            (self.second, self.lines) = (second, 0);
+        }
+        if self.lines >= REFUSALS_PER_S {
+            self.left_out += 1;
+            return None;
+        }
+        self.lines += 1;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+/// What is known of a request under way. Whoever answers it holds a part of it; its line is written when the
+/// last one lets go.
+pub(crate) struct Record {
+    app: Data<App>,
+    began: Timestamp,
+    method: String,
+    path: String,
+    facts: RefCell<Facts>,
+}
+
+#[derive(Default)]
+struct Facts {
+    id: Option<String>,
+    tier: Option<Tier>,
+    prompt_tokens: Option<u32>,
+    cached_tokens: Option<u32>,
+    output_tokens: Option<u32>,
+    first_token: Option<Timestamp>,
+    /// Choices that have not ended.
+    choices: u32,
+    status: Option<StatusCode>,
+    outcome: Option<&'static str>,
+    /// Why it was refused.
+    refused: Option<String>,
+}
+
+impl Record {
+    /// Begins the record of a request and leaves it with the request.
+    pub(crate) fn begin(app: &Data<App>, request: &HttpRequest) -> Rc<Record> {
+        let record = Rc::new(Record {
+            app: app.clone(),
+            began: app.clock.now(),
+            method: request.method().to_string(),
+            path: request.path().chars().take(PATH_CHARS).collect(),
+            facts: RefCell::default(),
+        });
+        request.extensions_mut().insert(record.clone());
+        record
+    }
+
+    /// The record of a request.
+    pub(crate) fn of(request: &HttpRequest) -> Rc<Record> {
+        let record = request.extensions().get::<Rc<Record>>().cloned();
+        record.expect("the server begins the record of every request before it is routed")
+    }
+
+    /// Its tier is known.
+    pub(crate) fn tier(&self, tier: Tier) {
+        self.facts.borrow_mut().tier = Some(tier);
+    }
+
+    /// It is about to be given to the engine.
+    pub(crate) fn submitted(&self, id: &str, prompt_tokens: u32, choices: u32) {
+        let mut facts = self.facts.borrow_mut();
+        facts.id = Some(id.to_owned());
+        facts.prompt_tokens = Some(prompt_tokens);
+        (facts.output_tokens, facts.choices) = (Some(0), choices);
+    }
+
+    /// A token of a choice has arrived.
+    pub(crate) fn token(&self) {
+        let mut facts = self.facts.borrow_mut();
+        facts.output_tokens = Some(facts.output_tokens.unwrap_or(0) + 1);
+        facts.first_token.get_or_insert_with(|| self.app.clock.now());
+    }
+
+    /// A choice is complete. One that was cut short by its length outweighs those that stopped.
+    pub(crate) fn finished(&self, reason: &'static str, cached_tokens: u32) {
+        let mut facts = self.facts.borrow_mut();
+        facts.choices = facts.choices.saturating_sub(1);
+        facts.cached_tokens = Some(facts.cached_tokens.unwrap_or(0) + cached_tokens);
+        if facts.outcome != Some("length") {
+            facts.outcome = Some(reason);
+        }
+    }
+
+    /// It ends with an error.
+    pub(crate) fn failed(&self, error: &ApiError) {
+        let mut facts = self.facts.borrow_mut();
+        facts.choices = 0;
+        facts.outcome = error.outcome();
+        facts.refused = error.is_refusal().then(|| error.to_string());
+    }
+
+    /// The head of its answer is there.
+    pub(crate) fn answered<B>(&self, answer: &Result<ServiceResponse<B>, actix_web::Error>) {
+        let (status, error) = match answer {
+            Ok(answer) => (answer.status(), answer.response().error()),
+            Err(error) => (error.as_response_error().status_code(), Some(error)),
+        };
+        self.facts.borrow_mut().status = Some(status);
+        if let Some(error) = error.and_then(|error| error.as_error::<ApiError>()) {
+            self.failed(error);
+        }
+    }
+
+    fn write(&self, facts: &Facts) {
+        // Whoever leaves before the head, or before the last choice has ended, has cancelled it.
+        let left = facts.status.is_none() || facts.choices > 0;
+        let outcome = if left { Some("cancelled") } else { facts.outcome };
+        let since_ms = |at: Timestamp| (at.since_ms(self.began) * 10.0).round() / 10.0;
+        tracing::info!(
+            id = facts.id.as_deref().map(tracing::field::display),
+            tier = facts.tier.map(tracing::field::display),
+            status = facts.status.map(|status| status.as_u16()),
+            outcome = outcome.map(tracing::field::display),
+            prompt = facts.prompt_tokens,
+            cached = facts.cached_tokens,
+            output = facts.output_tokens,
+            ttft_ms = facts.first_token.map(since_ms),
+            total_ms = since_ms(self.app.clock.now()),
+            "{} {}",
+            self.method,
+            self.path,
+        );
+    }
+
+    fn write_refusal(&self, facts: &Facts, why: &str) {
+        let log = &self.app.access;
+        let Some(left_out) = log.allowance().take(log.clock.now()) else { return };
+        tell_left_out(left_out);
+        tracing::info!(
+            tier = facts.tier.map(tracing::field::display),
+            status = facts.status.map(|status| status.as_u16()),
+            outcome = facts.outcome.map(tracing::field::display),
+            prompt = facts.prompt_tokens,
+            "refused {} {}: {why}",
+            self.method,
+            self.path,
+        );
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let facts = self.facts.take();
+        if self.app.access.every_request && !PROBES.contains(&self.path.as_str()) {
+            self.write(&facts);
+        }
+        if let Some(why) = &facts.refused {
+            self.write_refusal(&facts, why);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_beyond_the_allowance_of_a_second_are_counted() {
+        let mut allowance = Allowance::default();
+        let at = |ms: u64| Timestamp(ms * 1_000);
+        for _ in 0..REFUSALS_PER_S {
+            assert_eq!(allowance.take(at(1_500)), Some(0));
+        }
+        for _ in 0..7 {
+            assert_eq!(allowance.take(at(1_999)), None);
+        }
+        assert_eq!(
+            allowance.take(at(2_000)),
+            Some(7),
+            "a new second, and who was left out is told"
+        );
+        assert_eq!(allowance.take(at(2_001)), Some(0));
+    }
+}

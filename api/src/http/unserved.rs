@@ -1,0 +1,95 @@
+//! Routes that are known and not served here, and likely slips in those that are.
+
+const TEXT_ONLY: &str = "this server generates text only";
+const OTHER_MODEL: &str = "this server generates text; ask a server of a model that is made for it";
+const CHAT: &str = "use POST /v1/chat/completions with the whole conversation in `messages`";
+const NOTHING_STORED: &str = "this server stores nothing";
+const NOW: &str = "send the requests themselves to POST /v1/chat/completions; `\"service_tier\": \"flex\"` is \
+                   for work that can wait";
+const NO_TRAINING: &str = "this server trains nothing; give a model that is trained to --model";
+
+/// The first part of the path after `/v1/`, and what to do instead.
+const UNSERVED: [(&str, &str); 29] = [
+    ("assistants", CHAT),
+    ("audio", TEXT_ONLY),
+    ("batches", NOW),
+    ("classify", OTHER_MODEL),
+    ("containers", NOTHING_STORED),
+    ("conversations", CHAT),
+    ("edits", CHAT),
+    ("embeddings", OTHER_MODEL),
+    ("engines", CHAT),
+    ("evals", NO_TRAINING),
+    ("files", NOW),
+    ("fine-tunes", NO_TRAINING),
+    ("fine_tuning", NO_TRAINING),
+    ("images", TEXT_ONLY),
+    ("messages", CHAT),
+    ("moderations", OTHER_MODEL),
+    ("organization", NOTHING_STORED),
+    ("pooling", OTHER_MODEL),
+    ("realtime", TEXT_ONLY),
+    ("rerank", OTHER_MODEL),
+    ("responses", CHAT),
+    ("score", OTHER_MODEL),
+    ("skills", NOTHING_STORED),
+    ("threads", CHAT),
+    ("uploads", NOW),
+    ("vector_stores", NOTHING_STORED),
+    ("videos", TEXT_ONLY),
+    ("chatkit", CHAT),
+    ("answers", CHAT),
+];
+/// Below this, OpenAI keeps answers that were given before.
+const STORED_ANSWERS: &str = "/v1/chat/completions/";
+
+/// Routes without the prefix of the API.
+const SERVED: [&str; 3] = ["/chat/completions", "/completions", "/models"];
+
+/// What to do instead of asking for that path, if it is one of OpenAI's (or of those that other servers add to
+/// it) and not served here.
+pub(super) fn instead(path: &str) -> Option<&'static str> {
+    if path.starts_with(STORED_ANSWERS) {
+        return Some(NOTHING_STORED);
+    }
+    let rest = path.strip_prefix("/v1/")?;
+    let first = rest.split('/').next()?;
+    UNSERVED.iter().find(|(name, _)| *name == first).map(|(_, instead)| *instead)
+}
+
+/// What a path that nobody knows most likely meant.
+pub(super) fn meant(path: &str) -> Option<String> {
+    let path = path.trim_end_matches('/');
+    if path.is_empty() || path == "/v1" {
+        return Some("the API is below /v1, such as /v1/models".into());
+    }
+    let rest = path.strip_prefix("/v1/v1").unwrap_or(path);
+    let served = SERVED.iter().find(|served| rest == **served || path.ends_with(*served))?;
+    Some(format!("did you mean /v1{served}? The base URL of clients ends with /v1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_of_openai_are_known_and_others_are_not() {
+        for path in ["/v1/embeddings", "/v1/audio/speech", "/v1/responses/r1/cancel"] {
+            assert!(instead(path).is_some(), "{path}");
+        }
+        assert_eq!(instead("/v1/chat/completions/chatcmpl-1"), Some(NOTHING_STORED));
+        for path in ["/v1/nonsense", "/embeddings", "/v1", "/", "/v1/embeddingsx"] {
+            assert_eq!(instead(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_base_url_that_is_wrong_is_recognised() {
+        for path in ["/chat/completions", "/v1/v1/chat/completions", "/api/v1/chat/completions/"] {
+            let meant = meant(path).unwrap();
+            assert!(meant.starts_with("did you mean /v1/chat/completions?"), "{path}: {meant}");
+        }
+        assert_eq!(meant("/").unwrap(), "the API is below /v1, such as /v1/models");
+        assert_eq!(meant("/nowhere"), None);
+    }
+}
