@@ -11,11 +11,12 @@ use crate::telemetry;
 use actix::{Actor, ActorContext, Addr, Context, Handler};
 use std::collections::BTreeMap;
 use tiercel_config::{
-    AdmissionSettings, Late, SheddingForm, SheddingSettings, SloSettings, SloTargets,
+    AdmissionSettings, Late, PatienceSettings, SheddingForm, SheddingSettings, SloSettings,
+    SloTargets,
 };
 use tiercel_device::{Clock, DeviceInfo, SeqId, Tier, Timestamp};
 use tiercel_policy::admission::{
-    Forecast, Lots, Margin, Promises, Queue, Tenants, fits, retry_after_ms,
+    Forecast, Lots, Margin, Patience, Promises, Queue, Tenants, fits, retry_after_ms,
 };
 use tiercel_policy::blocks::Salt;
 use tiercel_policy::scheduler::{Kept, NewSequence};
@@ -41,6 +42,7 @@ struct Queued {
 /// Decides at once: accepted with an id, or refused with a reason and a time to come back.
 pub(crate) struct Admission {
     settings: AdmissionSettings,
+    patience: PatienceSettings,
     slo: SloSettings,
     info: DeviceInfo,
     kept: Kept,
@@ -65,7 +67,7 @@ pub(crate) struct Admission {
 
 impl Admission {
     pub(crate) fn new(
-        settings: AdmissionSettings,
+        (settings, patience): (AdmissionSettings, PatienceSettings),
         slo: SloSettings,
         (info, kept): (DeviceInfo, Kept),
         clock: Clock,
@@ -74,6 +76,7 @@ impl Admission {
     ) -> Admission {
         Admission {
             settings,
+            patience,
             slo,
             info,
             kept,
@@ -112,7 +115,38 @@ impl Admission {
         }
     }
 
-    /// Whether the request would wait longer than is worth it.
+    /// Whether the request would have its first token within its patience, as fast as its queue drained lately.
+    fn within_patience(&self, request: &Request) -> Result<(), Refusal> {
+        let tier = request.tier;
+        let patience = Patience::of(&self.patience, tier, request.max_wait_ms);
+        let ahead = self.ahead(request);
+        let Some(wait_us) = self.forecast.queue_us(tier).map(|us| us * ahead) else {
+            return Ok(());
+        };
+        let Some(patience_us) = patience.exceeded_by(wait_us) else { return Ok(()) };
+        Err(Refusal::OutOfPatience {
+            tier,
+            expected_ms: (wait_us / 1000.0) as u64,
+            patience_ms: patience_us / 1000,
+            stated: patience.stated,
+            retry_after_ms: self.retry_after_ms(Some(wait_us - patience_us as f64)),
+        })
+    }
+
+    /// Share of what waits in its tier that goes before the request.
+    fn ahead(&self, request: &Request) -> f64 {
+        match self.forecast.fair_tenants() {
+            true => self.tenants.ahead(request.tier, request.salt, request.prompt.len() as u32),
+            false => 1.0,
+        }
+    }
+
+    /// When to come back after a wait of that length, ms.
+    fn retry_after_ms(&self, wait_us: Option<f64>) -> u64 {
+        retry_after_ms(wait_us, self.decided)
+    }
+
+    /// Whether the request would come too late, if late requests are refused.
     fn in_time(&self, request: &Request, now: Timestamp) -> Result<(), Refusal> {
         let Some(shedding) = self.forecast.shedding() else { return Ok(()) };
         if shedding.form == SheddingForm::Share {
@@ -120,15 +154,9 @@ impl Admission {
         }
         let (tier, prompt) = (request.tier, request.prompt.len() as u32);
         let targets = self.targets(request);
-        let ahead = match self.forecast.fair_tenants() {
-            true => self.tenants.ahead(tier, request.salt, prompt),
-            false => 1.0,
-        };
-        let behind = wait_limit_us(tier, &targets, &shedding).and_then(|limit_us| {
-            let expected_us = match targets.ttft_ms {
-                Some(_) => self.forecast.first_token_us(tier, prompt, ahead, now),
-                None => self.forecast.queue_us(tier)? * ahead,
-            };
+        let ahead = self.ahead(request);
+        let behind = latest_us(tier, &targets, &shedding).and_then(|limit_us| {
+            let expected_us = self.forecast.first_token_us(tier, prompt, ahead, now);
             let trusted = if tier == Tier::Standard { self.margin.share() } else { 1.0 };
             // What takes that long with nobody before it gets no better by coming back.
             let alone_us = ALONE_TIMES * self.forecast.alone_us(prompt);
@@ -142,7 +170,7 @@ impl Admission {
             tier,
             expected_ms: (expected_us / 1000.0) as u64,
             limit_ms: (limit_us / 1000.0) as u64,
-            retry_after_ms: retry_after_ms(Some(expected_us - limit_us)),
+            retry_after_ms: self.retry_after_ms(Some(expected_us - limit_us)),
         })
     }
 
@@ -158,7 +186,7 @@ impl Admission {
             tier,
             had_percent: percent(had),
             due_percent: percent(due),
-            retry_after_ms: retry_after_ms(self.forecast.queue_us(tier)),
+            retry_after_ms: self.retry_after_ms(self.forecast.queue_us(tier)),
         })
     }
 
@@ -185,10 +213,11 @@ impl Admission {
         let kept = self.kept.never_of(request.tier);
         fits(prompt, request.max_tokens, &self.info, kept).map_err(Refusal::NeverFits)?;
         let tier = request.tier;
+        self.within_patience(request)?;
         self.in_time(request, now)?;
         let mut queue = self.queues[tier.index()];
         if let Err(limit) = queue.enter(prompt, &self.limits(request)) {
-            let retry_after_ms = retry_after_ms(self.forecast.queue_us(tier));
+            let retry_after_ms = self.retry_after_ms(self.forecast.queue_us(tier));
             // A tier that misses its targets is not worth a quick retry.
             let late = self.headroom[tier.index()] < 0.0;
             let retry_after_ms = if late { retry_after_ms.max(5_000) } else { retry_after_ms };
@@ -213,15 +242,11 @@ impl Admission {
     }
 }
 
-/// Longest wait with which a request is still let in, us; `None` for any.
-fn wait_limit_us(tier: Tier, targets: &SloTargets, shedding: &SheddingSettings) -> Option<f64> {
-    match (tier, targets.ttft_ms) {
-        // Late is better than never: what they wait for gives way to them.
-        (Tier::System | Tier::Premium, _) => None,
-        (_, Some(ttft_ms)) if shedding.late == Late::Refuse => Some(ttft_ms * 1000.0),
-        (_, None) if shedding.max_wait_s > 0.0 => Some(shedding.max_wait_s * 1e6),
-        _ => None,
-    }
+/// Longest time to a first token with which a request is still let in where late ones are refused, us; `None` for any.
+fn latest_us(tier: Tier, targets: &SloTargets, shedding: &SheddingSettings) -> Option<f64> {
+    // Late is better than never: worse tiers give way to premium.
+    let refuses = tier > Tier::Premium && shedding.late == Late::Refuse;
+    targets.ttft_ms.filter(|_| refuses).map(|ms| ms * 1000.0)
 }
 
 impl Actor for Admission {
@@ -258,6 +283,7 @@ impl Handler<Submit> for Admission {
             stop_tokens: request.stop_tokens,
             sampling: request.sampling,
             targets: request.targets,
+            patience: Patience::of(&self.patience, request.tier, request.max_wait_ms),
             arrival: now,
         };
         self.scheduler.do_send(Enqueue { new, outlet });

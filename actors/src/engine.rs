@@ -146,7 +146,7 @@ impl Engine {
             life("SloMonitor"),
         );
         let door = Admission::new(
-            settings.admission,
+            (settings.admission, settings.patience),
             slo,
             (info, kept),
             clock.clone(),

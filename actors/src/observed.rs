@@ -27,9 +27,10 @@ pub(crate) fn ending(report: &EndReport, now: Timestamp) -> Observation {
 /// How a request that had no first token left the queue by its end.
 pub(crate) fn left(report: &EndReport) -> Left {
     match &report.outcome {
-        Some(Err(RequestFault::TurnedAway { retry_after_ms })) => {
-            Left::TurnedAway { retry_after_ms: *retry_after_ms }
-        }
+        Some(Err(
+            RequestFault::TurnedAway { retry_after_ms }
+            | RequestFault::OutOfPatience { retry_after_ms, stated: false, .. },
+        )) => Left::TurnedAway { retry_after_ms: *retry_after_ms },
         _ => Left::Ended,
     }
 }

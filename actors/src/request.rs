@@ -28,6 +28,8 @@ pub struct Request {
     pub sampling: Arc<SamplingParams>,
     /// Latency targets instead of its tier's, where it states any.
     pub targets: SloTargets,
+    /// How long it would rather wait for its first token than be turned away, ms, instead of as long as its tier does.
+    pub max_wait_ms: Option<u64>,
     /// Whether its client says that it was turned away before. It is believed as far as somebody of its tenant was told
     /// to come back by now.
     pub returning: bool,
@@ -87,6 +89,32 @@ pub enum Refusal {
         /// Estimated time until it would be let in, ms.
         retry_after_ms: u64,
     },
+    /// It would wait longer for its first token than its patience: try again later.
+    #[error(
+        "overloaded: a {tier} request that comes now would wait about {} s for its first token, longer than {}",
+        expected_ms.div_ceil(1000),
+        if *stated {
+            format!("the {patience_ms} ms that this one would (max_wait_ms)")
+        } else {
+            format!(
+                "patience.{tier}_s ({} s); retry in {} s",
+                patience_ms.div_ceil(1000),
+                retry_after_ms.div_ceil(1000)
+            )
+        }
+    )]
+    OutOfPatience {
+        /// The tier.
+        tier: Tier,
+        /// Estimated time to its first token, ms.
+        expected_ms: u64,
+        /// How long it would wait, ms.
+        patience_ms: u64,
+        /// Whether the request said so itself.
+        stated: bool,
+        /// When to come back, ms.
+        retry_after_ms: u64,
+    },
     /// Its tier has more of the device's time than it is due, and the lot fell on it: try again later.
     #[error(
         "overloaded: the {tier} tier has {had_percent} % of the device's time and is due {due_percent} %; \
@@ -134,7 +162,9 @@ impl Refusal {
             Refusal::QueueFull { retry_after_ms, .. }
             | Refusal::Late { retry_after_ms, .. }
             | Refusal::OverShare { retry_after_ms, .. }
+            | Refusal::OutOfPatience { retry_after_ms, stated: false, .. }
             | Refusal::ServerFull { retry_after_ms, .. } => Some(*retry_after_ms),
+            Refusal::OutOfPatience { stated: true, .. } => None,
             Refusal::NeverFits(_) | Refusal::ShuttingDown | Refusal::EngineStopped => None,
         }
     }

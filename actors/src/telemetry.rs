@@ -105,6 +105,7 @@ pub(crate) fn refused(tier: Tier, why: &Refusal) {
             Refusal::QueueFull { .. }
             | Refusal::ServerFull { .. }
             | Refusal::Late { .. }
+            | Refusal::OutOfPatience { .. }
             | Refusal::OverShare { .. } => "refused",
             Refusal::ShuttingDown | Refusal::EngineStopped => "shutdown",
         },

@@ -20,7 +20,7 @@ STATIC = Runs("static-four", [f"{POLICIES}/static-by-token.toml"], "--set", "sch
 PREFIX = Runs("prefix", [SWAP, "vllm-v1", "tiercel"], "--noise", "0.1", seeds="21..23")
 CACHE_BLIND = f"{POLICIES}/tiercel-cache-blind.toml"
 # What is compared there is what becomes of those who are let in, so everybody is.
-NOBODY_REFUSED = ["--set", "shedding.late=wait", "--set", "shedding.max_wait_s=0", "--set", "shedding.give_up_s=0"]
+NOBODY_REFUSED = ["--set", "shedding.late=wait", "--set", "patience.standard_s=0", "--set", "patience.background_s=0"]
 PREFIX_TIGHT = Runs("prefix-tight", [CACHE_BLIND, f"{POLICIES}/tiercel-by-rank.toml", "tiercel", f"{POLICIES}/tiercel-as-needed.toml"],
                     "--noise", "0.1", *NOBODY_REFUSED, seeds="21..26")
 SIZES = [0.3, 0.5, 0.7, 1.0, 1.5, 3.0]

@@ -2,6 +2,7 @@
 //! states every bound.
 
 use crate::SettingsError;
+use crate::patience::PatienceSettings;
 use crate::policy::{PreemptionSettings, SchedulerSettings};
 use crate::pressure::PressureSettings;
 use crate::reservation::ReservationSettings;
@@ -21,6 +22,8 @@ pub struct EngineSettings {
     pub prefix_cache: PrefixCacheSettings,
     /// Requests for which there is no time.
     pub shedding: SheddingSettings,
+    /// How long requests wait for a first token rather than be turned away.
+    pub patience: PatienceSettings,
     /// Which share of the device each tier is due.
     pub shares: SharesSettings,
     /// Queue limits.
@@ -98,6 +101,7 @@ impl Default for SloSettings {
                 ttft_ms: Some(200.0),
                 tpot_ms: Some(30.0),
                 e2e_ms: Some(5_000.0),
+                assurance: Some(ASSURANCE),
                 ..SloTargets::default()
             },
             standard: SloTargets {
@@ -215,8 +219,7 @@ impl EngineSettings {
         range("preemption.victim_gives_blocks", unit, 1, 65_536)?;
         range("preemption.mirror_percent", self.preemption.mirror_percent, 0, 100)?;
         range("preemption.max_in_transit_mib", self.preemption.max_in_transit_mib, 1, 65_536)?;
-        range("shedding.max_wait_s", self.shedding.max_wait_s, 0.0, 86_400.0)?;
-        range("shedding.give_up_s", self.shedding.give_up_s, 0.0, 86_400.0)?;
+        self.patience.check()?;
         range("shedding.load_percent", self.shedding.load_percent, 10.0, 100.0)?;
         self.shares.check()?;
         range("admission.max_requests", self.admission.max_requests, 1, 100_000)?;

@@ -13,6 +13,7 @@ mod error;
 mod fields;
 mod listen;
 mod load;
+mod patience;
 mod policy;
 mod presets;
 mod pressure;
@@ -29,6 +30,7 @@ pub use engine::{
 pub use error::SettingsError;
 pub use fields::{FIELDS, Field, Kind, field};
 pub use load::{LoadError, Loader, Origin};
+pub use patience::PatienceSettings;
 pub use policy::{
     AgeingCap, Allocation, AtLimit, Batching, Budget, Order, PreemptionMode, PreemptionSettings,
     PrefillOrder, ResumeFrom, ResumeOrder, SchedulerSettings, StepMix, ToStart, VictimGives,

@@ -1,7 +1,7 @@
 //! Layers, errors, and the field table held against the types.
 
 use super::*;
-use crate::{DeviceKind, KvElement, PreemptionMode, SloTargets, Weights};
+use crate::{DeviceKind, EngineSettings, KvElement, PreemptionMode, SloTargets, Weights};
 use std::collections::BTreeSet;
 
 fn load(file: &str) -> Result<ServerSettings, LoadError> {
@@ -40,7 +40,8 @@ fn later_layers_win() {
     assert_eq!(settings.kv.element, KvElement::F32);
     assert_eq!(settings.http.api_keys, ["a", "b"]);
     // What a table of the file does not name keeps its default.
-    let premium = SloTargets { tpot_ms: Some(10.0), ttft_ms: Some(200.0), ..SloTargets::default() };
+    let default = EngineSettings::default().slo.premium;
+    let premium = SloTargets { tpot_ms: Some(10.0), e2e_ms: None, ..default };
     assert_eq!(settings.engine.slo.premium, premium);
     assert!(warnings.is_empty(), "{warnings:?}");
 }
@@ -149,7 +150,7 @@ fn full() -> ServerSettings {
     let some = Some(1.0);
     let targets =
         SloTargets { ttft_ms: some, tpot_ms: some, e2e_ms: some, ..SloTargets::default() };
-    settings.engine.slo.premium = targets;
+    settings.engine.slo.premium = SloTargets { assurance: some, ..targets };
     settings.engine.slo.standard = targets;
     settings.engine.slo.background = targets;
     settings

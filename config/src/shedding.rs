@@ -37,12 +37,6 @@ pub struct SheddingSettings {
     pub load_percent: f64,
     /// What becomes of a standard request that cannot have its first token in time.
     pub late: Late,
-    /// A request without a target for its first token is turned away if it would wait longer than this, s; 0:
-    /// never.
-    pub max_wait_s: f64,
-    /// A request, other than a premium one, that has not started after so long is turned away after all, s; 0:
-    /// never.
-    pub give_up_s: f64,
 }
 
 impl Default for SheddingSettings {

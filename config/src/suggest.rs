@@ -5,7 +5,11 @@ use crate::FIELDS;
 /// Most settings that are suggested at once.
 const MOST: usize = 3;
 /// Words of other servers, and the settings that stand for them here.
-const SYNONYMS: [(&str, &str); 9] = [
+const SYNONYMS: [(&str, &str); 13] = [
+    ("max_wait_s", "patience.standard_s"),
+    ("max_wait_s", "patience.background_s"),
+    ("give_up_s", "patience.standard_s"),
+    ("give_up_s", "patience.background_s"),
     ("host", "http.listen"),
     ("port", "http.listen"),
     ("address", "http.listen"),

@@ -63,7 +63,7 @@ fn a_full_server_turns_away_the_worst_that_waits_for_a_better_one() {
 fn who_waits_longer_than_is_worth_it_is_told_so_by_the_status() {
     let server = TestServer::slow(|settings| {
         settings.engine.scheduler.max_num_seqs = 1;
-        settings.engine.shedding.give_up_s = 0.3;
+        settings.engine.patience.standard_s = 0.3;
     });
     let mut running = server.connect();
     running.open_stream("/v1/completions", &body(1000, true));
@@ -71,6 +71,28 @@ fn who_waits_longer_than_is_worth_it_is_told_so_by_the_status() {
     assert_eq!(turned_away.status, 429, "{}", turned_away.text());
     assert_eq!(turned_away.error()["code"], "overloaded");
     assert!(running.chunk().is_some(), "who runs goes on");
+    drop(running);
+    server.finish();
+}
+
+#[test]
+fn a_request_that_states_its_patience_ends_with_504_and_is_not_tried_again() {
+    let server = TestServer::slow(|settings| settings.engine.scheduler.max_num_seqs = 1);
+    let mut running = server.connect();
+    running.open_stream("/v1/completions", &body(1000, true));
+    let mut impatient = body(1000, true);
+    impatient["max_wait_ms"] = json!(300);
+    for tier in ["priority", "default"] {
+        impatient["service_tier"] = json!(tier);
+        let ended = send(&server, &impatient).response().unwrap();
+        assert_eq!(ended.status, 504, "{}", ended.text());
+        assert_eq!(ended.error()["code"], "overloaded");
+        assert!(ended.text().contains("max_wait_ms"), "{}", ended.text());
+        assert_eq!(ended.header("x-should-retry"), Some("false"));
+        assert_eq!(ended.header("retry-after"), None);
+    }
+    impatient["max_wait_ms"] = json!("soon");
+    assert_eq!(server.post("/v1/completions", &impatient).status, 400);
     drop(running);
     server.finish();
 }

@@ -13,6 +13,7 @@ use tiercel_device::{
     StepOutput, StepTiming, Tier, Timestamp,
 };
 use tiercel_policy::StoreEvent;
+use tiercel_policy::admission::Patience;
 use tiercel_policy::blocks::{BlockStore, Salt, StoreConfig};
 use tiercel_policy::scheduler::{Effect, NewSequence, PreemptDecision, Scheduler};
 
@@ -86,6 +87,7 @@ impl Rounds {
             stop_tokens: Arc::from([]),
             sampling: Arc::new(SamplingParams::greedy()),
             targets: SloTargets::default(),
+            patience: Patience::default(),
             arrival: Timestamp(self.now_us),
         });
     }

@@ -77,6 +77,7 @@ pub fn request(prompt: &[TokenId], max_tokens: u32) -> Request {
         stop_tokens: Arc::from([]),
         sampling: Arc::new(SamplingParams::greedy()),
         targets: SloTargets::default(),
+        max_wait_ms: None,
         returning: false,
     }
 }

@@ -149,7 +149,10 @@ impl Traffic {
                         self.with(record, |record| record.preemptions = usage.preemptions);
                         break Ending::Completed;
                     }
-                    Some(StreamEvent::Failed(RequestFault::TurnedAway { retry_after_ms })) => {
+                    Some(StreamEvent::Failed(
+                        RequestFault::TurnedAway { retry_after_ms }
+                        | RequestFault::OutOfPatience { retry_after_ms, .. },
+                    )) => {
                         told_ms = Some(retry_after_ms);
                         break Ending::TurnedAway;
                     }
@@ -224,6 +227,7 @@ impl Traffic {
             stop_tokens,
             sampling: Arc::clone(&self.greedy),
             targets: SloTargets::default(),
+            max_wait_ms: None,
             returning: false,
         }
     }

@@ -211,7 +211,9 @@ impl Ending {
             Some(Ok(FinishReason::Stop)) => Ending::Stop,
             Some(Ok(FinishReason::Length)) => Ending::Length,
             Some(Err(RequestFault::Dropped)) => Ending::Dropped,
-            Some(Err(RequestFault::TurnedAway { .. })) => Ending::TurnedAway,
+            Some(Err(RequestFault::TurnedAway { .. } | RequestFault::OutOfPatience { .. })) => {
+                Ending::TurnedAway
+            }
             Some(Err(RequestFault::Stalled)) => Ending::Stalled,
             Some(Err(RequestFault::ShuttingDown)) => Ending::Shutdown,
             Some(Err(RequestFault::Model(_) | RequestFault::Step(_))) => Ending::Failed,

@@ -183,6 +183,7 @@ async fn warm_up(engine: &EngineHandle) -> Result<(), BootError> {
         stop_tokens: Arc::new([]),
         sampling: Arc::new(SamplingParams::greedy()),
         targets: SloTargets::default(),
+        max_wait_ms: None,
         returning: false,
     };
     let mut tokens = match engine.submit(request).await {

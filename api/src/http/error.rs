@@ -15,11 +15,20 @@ pub(crate) struct ApiError {
     param: Option<String>,
     code: Option<&'static str>,
     retry_after_ms: Option<u64>,
+    /// Whether clients that try again by themselves had better not.
+    is_final: bool,
 }
 
 impl ApiError {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
-        ApiError { status, message: message.into(), param: None, code: None, retry_after_ms: None }
+        ApiError {
+            status,
+            message: message.into(),
+            param: None,
+            code: None,
+            retry_after_ms: None,
+            is_final: false,
+        }
     }
 
     /// 400 about one field of the body.
@@ -70,6 +79,12 @@ impl ApiError {
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, message).code(code).retry_after_ms(ms)
     }
 
+    /// 504: the request itself said that it would wait no longer.
+    fn out_of_patience(message: String) -> ApiError {
+        let error = ApiError::new(StatusCode::GATEWAY_TIMEOUT, message).code("overloaded");
+        ApiError { is_final: true, ..error }
+    }
+
     pub(crate) fn retry_after_ms(mut self, ms: u64) -> ApiError {
         self.retry_after_ms = Some(ms);
         self
@@ -116,6 +131,9 @@ impl ResponseError for ApiError {
             response.insert_header(("retry-after-ms", ms.to_string()));
             response.insert_header(("x-should-retry", "true"));
         }
+        if self.is_final {
+            response.insert_header(("x-should-retry", "false"));
+        }
         if self.status == StatusCode::UNAUTHORIZED {
             response.insert_header((header::WWW_AUTHENTICATE, "Bearer"));
         }
@@ -138,7 +156,10 @@ impl From<Refusal> for ApiError {
             | Refusal::ServerFull { retry_after_ms, .. } => {
                 ApiError::too_many(message, "queue_full", retry_after_ms)
             }
-            Refusal::Late { retry_after_ms, .. } | Refusal::OverShare { retry_after_ms, .. } => {
+            Refusal::OutOfPatience { stated: true, .. } => ApiError::out_of_patience(message),
+            Refusal::Late { retry_after_ms, .. }
+            | Refusal::OutOfPatience { retry_after_ms, .. }
+            | Refusal::OverShare { retry_after_ms, .. } => {
                 ApiError::too_many(message, "overloaded", retry_after_ms)
             }
             Refusal::ShuttingDown => ApiError::unavailable(message, "shutting_down"),
@@ -151,7 +172,9 @@ impl From<RequestFault> for ApiError {
     fn from(fault: RequestFault) -> ApiError {
         let message = fault.to_string();
         match fault {
-            RequestFault::TurnedAway { retry_after_ms } => {
+            RequestFault::OutOfPatience { stated: true, .. } => ApiError::out_of_patience(message),
+            RequestFault::TurnedAway { retry_after_ms }
+            | RequestFault::OutOfPatience { retry_after_ms, .. } => {
                 ApiError::too_many(message, "overloaded", retry_after_ms)
             }
             RequestFault::Dropped => ApiError::unavailable(message, "preempted"),

@@ -5,6 +5,7 @@ use crate::http::{Answering, ApiError, Record, body};
 use crate::openai::fields::Fields;
 use crate::openai::generate::{self, Job};
 use crate::openai::messages;
+use crate::openai::patience;
 use crate::openai::request::{Common, ModelFacts, chat_logprobs};
 use crate::openai::response::Style;
 use crate::openai::returning;
@@ -27,6 +28,7 @@ pub(crate) async fn chat(
     let record = Record::of(&request);
     record.tier(chat.common.tier);
     chat.common.targets = slo::or_of_headers(chat.common.targets, request.headers())?;
+    chat.common.max_wait_ms = patience::or_of_headers(chat.common.max_wait_ms, request.headers())?;
     drop(body);
     let answering = Answering::begin(&request);
     let model = serving.check_model(chat.common.model.as_deref())?.to_owned();

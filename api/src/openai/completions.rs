@@ -4,6 +4,7 @@ use crate::boot::App;
 use crate::http::{Answering, ApiError, Record, body};
 use crate::openai::fields::{Fields, wrong};
 use crate::openai::generate::{self, Job};
+use crate::openai::patience;
 use crate::openai::request::{Common, MAX_CHOICES, ModelFacts, text_logprobs, token_ids};
 use crate::openai::response::Style;
 use crate::openai::returning;
@@ -29,6 +30,7 @@ pub(crate) async fn completions(
     let record = Record::of(&request);
     record.tier(text.common.tier);
     text.common.targets = slo::or_of_headers(text.common.targets, request.headers())?;
+    text.common.max_wait_ms = patience::or_of_headers(text.common.max_wait_ms, request.headers())?;
     drop(body);
     let answering = Answering::begin(&request);
     let model = serving.check_model(text.common.model.as_deref())?.to_owned();

@@ -96,6 +96,7 @@ async fn submit(
                 stop_tokens: stop_tokens.clone(),
                 sampling: Arc::new(SamplingParams { seed, ..job.common.sampling.clone() }),
                 targets: job.common.targets,
+                max_wait_ms: job.common.max_wait_ms,
                 returning: job.returning,
             };
             let tokens = serving.engine.submit(request).await.inspect_err(|refusal| {

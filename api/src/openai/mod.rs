@@ -15,6 +15,7 @@ mod completions;
 mod fields;
 mod generate;
 mod messages;
+mod patience;
 mod request;
 mod response;
 mod returning;

@@ -2,7 +2,7 @@
 
 use crate::http::ApiError;
 use crate::openai::fields::{Fields, integer, number, wrong};
-use crate::openai::slo;
+use crate::openai::{patience, slo};
 use serde_json::Value;
 use std::ops::RangeInclusive;
 use tiercel_config::SloTargets;
@@ -51,6 +51,8 @@ pub(crate) struct Common {
     pub(crate) priority: i32,
     /// Latency targets it asks for.
     pub(crate) targets: SloTargets,
+    /// How long it would rather wait for its first token than be turned away, ms.
+    pub(crate) max_wait_ms: Option<u64>,
 }
 
 impl Common {
@@ -73,6 +75,7 @@ impl Common {
             tier,
             priority,
             targets: slo::of_body(body)?,
+            max_wait_ms: patience::of_body(body)?,
         })
     }
 }

@@ -62,8 +62,6 @@ const PLAIN: Preset = Preset {
         form: SheddingForm::Forecast,
         load_percent: 80.0,
         late: Late::Wait,
-        max_wait_s: 0.0,
-        give_up_s: 0.0,
     },
 };
 

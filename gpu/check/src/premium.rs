@@ -182,6 +182,7 @@ fn request(number: usize, tier: Tier, (prompt, output): (u32, u32)) -> Request {
         stop_tokens: Arc::from([]),
         sampling: Arc::new(SamplingParams::greedy()),
         targets: SloTargets::default(),
+        max_wait_ms: None,
         returning: false,
     }
 }

@@ -9,6 +9,8 @@ const DEPARTURES: usize = 32;
 const UNKNOWN_MS: f64 = 10_000.0;
 /// Clients do not wait longer, ms.
 const LONGEST_MS: f64 = 120_000.0;
+/// How much longer the last of many is told to wait than the first, as a share.
+const SPREAD: f64 = 0.5;
 
 /// How fast a queue drains, from the times between its last departures. Only time counts in which somebody
 /// waited: a queue that was empty says nothing of how fast it would have drained.
@@ -70,10 +72,14 @@ impl DrainRate {
     }
 }
 
-/// When to come back after a wait of that length, ms: between 1 s and 2 min; `None` if nothing is known.
-pub fn retry_after_ms(wait_us: Option<f64>) -> u64 {
-    let wait_ms = wait_us.map_or(UNKNOWN_MS, |us| us / 1000.0);
-    wait_ms.ceil().clamp(1_000.0, LONGEST_MS) as u64
+/// When to come back after a wait of that length, ms: between 1 s and 2 min, and up to half as long again; `None` if
+/// nothing is known. Refusals with successive numbers are spread over that half, so that clients who are refused at
+/// once do not come back at once.
+pub fn retry_after_ms(wait_us: Option<f64>, number: u64) -> u64 {
+    let wait_ms = wait_us.map_or(UNKNOWN_MS, |us| us / 1000.0).clamp(1_000.0, LONGEST_MS);
+    // Multiples of the golden ratio's fraction fall evenly, however many there are.
+    let spread = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) as f64 / u64::MAX as f64;
+    (wait_ms * (1.0 + SPREAD * spread)).ceil() as u64
 }
 
 #[cfg(test)]
@@ -110,7 +116,24 @@ mod tests {
     #[test]
     fn retry_times_are_bounded() {
         let waits = [None, Some(0.0), Some(20e6), Some(1e9)];
-        assert_eq!(waits.map(retry_after_ms), [10_000, 1_000, 20_000, 120_000]);
+        let told = |number| waits.map(|us| retry_after_ms(us, number));
+        assert_eq!(told(0), [10_000, 1_000, 20_000, 120_000]);
+        for number in 0..1000 {
+            let longer = told(number)
+                .iter()
+                .zip(told(0))
+                .all(|(ms, first)| (first..=first * 3 / 2 + 1).contains(ms));
+            assert!(longer, "{number}");
+        }
+    }
+
+    #[test]
+    fn clients_who_are_refused_at_once_do_not_come_back_at_once() {
+        let mut told: Vec<u64> =
+            (7..107).map(|number| retry_after_ms(Some(10e6), number)).collect();
+        told.sort_unstable();
+        let widest = told.windows(2).map(|pair| pair[1] - pair[0]).max();
+        assert!(widest < Some(150) && told[0] < 10_150 && told[99] > 14_850, "{told:?}");
     }
 
     #[test]

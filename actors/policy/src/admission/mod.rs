@@ -3,12 +3,14 @@
 mod drain;
 mod forecast;
 mod lots;
+mod patience;
 mod promises;
 mod tenants;
 
 pub use drain::{DrainRate, retry_after_ms};
 pub use forecast::{Capacity, Forecast, Margin};
 pub use lots::{Lots, ShareReport};
+pub use patience::Patience;
 pub use promises::Promises;
 pub use tenants::Tenants;
 

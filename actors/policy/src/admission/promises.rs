@@ -4,7 +4,7 @@
 //! little room as all others.
 
 use crate::blocks::Salt;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tiercel_device::{Tier, Timestamp};
 
 /// Promises remembered, of all tenants: of more nothing is remembered, they are kept as far as there is room.
@@ -19,6 +19,9 @@ const KEPT_US: u64 = 120_000_000;
 pub struct Promises {
     /// The times told, earliest first; no tenant without one.
     due: BTreeMap<(Tier, Salt), VecDeque<Timestamp>>,
+    /// The earliest time told to each tenant, in order of time: to forget those that did not come costs what is
+    /// forgotten, and not what is remembered.
+    earliest: BTreeSet<(Timestamp, Tier, Salt)>,
     count: usize,
 }
 
@@ -28,12 +31,11 @@ impl Promises {
         if self.count >= MOST {
             self.forget(now);
         }
-        let times = self.due.entry((tier, tenant)).or_default();
-        if self.count < MOST && times.len() < MOST_OF_TENANT {
-            times.insert(times.partition_point(|time| *time <= due), due);
-            self.count += 1;
-        } else if times.is_empty() {
-            self.due.remove(&(tier, tenant));
+        let known = self.due.get(&(tier, tenant)).map_or(0, VecDeque::len);
+        if self.count < MOST && known < MOST_OF_TENANT {
+            self.change(tier, tenant, |times| {
+                times.insert(times.partition_point(|time| *time <= due), due);
+            });
         }
     }
 
@@ -45,25 +47,44 @@ impl Promises {
 
     /// Somebody came back: the promise is kept, or another one is made.
     pub fn redeem(&mut self, tier: Tier, tenant: Salt, now: Timestamp) {
-        let Some(times) = self.due.get_mut(&(tier, tenant)) else { return };
-        let before = times.len();
-        times.retain(|time| !expired(*time, now));
-        if times.front().is_some_and(|time| *time <= now) {
-            times.pop_front();
-        }
-        self.count -= before - times.len();
-        if times.is_empty() {
-            self.due.remove(&(tier, tenant));
-        }
+        self.change(tier, tenant, |times| {
+            forget_expired(times, now);
+            if times.front().is_some_and(|time| *time <= now) {
+                times.pop_front();
+            }
+        });
     }
 
     /// Forgets those who did not come.
     fn forget(&mut self, now: Timestamp) {
-        for times in self.due.values_mut() {
-            times.retain(|time| !expired(*time, now));
+        while let Some((earliest, tier, tenant)) = self.earliest.first().copied() {
+            if !expired(earliest, now) {
+                break;
+            }
+            self.change(tier, tenant, |times| forget_expired(times, now));
         }
-        self.due.retain(|_, times| !times.is_empty());
-        self.count = self.due.values().map(VecDeque::len).sum();
+    }
+
+    /// Changes the times told to a tenant.
+    fn change(&mut self, tier: Tier, tenant: Salt, change: impl FnOnce(&mut VecDeque<Timestamp>)) {
+        let mut times = self.due.remove(&(tier, tenant)).unwrap_or_default();
+        if let Some(earliest) = times.front() {
+            self.earliest.remove(&(*earliest, tier, tenant));
+        }
+        self.count -= times.len();
+        change(&mut times);
+        self.count += times.len();
+        if let Some(earliest) = times.front() {
+            self.earliest.insert((*earliest, tier, tenant));
+            self.due.insert((tier, tenant), times);
+        }
+    }
+}
+
+/// Times are in order: those that have expired come first.
+fn forget_expired(times: &mut VecDeque<Timestamp>, now: Timestamp) {
+    while times.front().is_some_and(|time| expired(*time, now)) {
+        times.pop_front();
     }
 }
 
@@ -96,7 +117,7 @@ mod tests {
         promises.redeem(Tier::Standard, TENANT, at(15));
         assert!(due(&promises, 20), "whoever came too early used up nothing");
         promises.redeem(Tier::Standard, TENANT, at(20));
-        assert_eq!((promises.count, promises.due.len()), (0, 0));
+        assert_eq!((promises.count, promises.due.len(), promises.earliest.len()), (0, 0, 0));
     }
 
     #[test]
@@ -109,6 +130,6 @@ mod tests {
         }
         assert_eq!((promises.count, promises.due.len()), (MOST, MOST / MOST_OF_TENANT));
         promises.make(Tier::Background, TENANT, at(300), at(200));
-        assert_eq!((promises.count, promises.due.len()), (1, 1));
+        assert_eq!((promises.count, promises.due.len(), promises.earliest.len()), (1, 1, 1));
     }
 }

@@ -1,6 +1,6 @@
 //! What happens to sequences between plans: they arrive, end, are commanded, and steps complete.
 
-use crate::admission::retry_after_ms;
+use crate::admission::{Patience, retry_after_ms};
 use crate::blocks::Salt;
 use crate::protocol::StoreEvent;
 use crate::scheduler::outcome::{Effect, EndReport, FinishReason, PreemptDecision, RequestFault};
@@ -48,20 +48,21 @@ impl Scheduler {
         self.end(seq, Some(Err(fault))).map(Effect::Ended)
     }
 
-    /// Turns away those that have waited longer for their start than is worth it.
+    /// Turns away requests without a first token whose patience is at an end.
     pub fn expire(&mut self, now: Timestamp) -> Vec<Effect> {
-        let limit_us = (self.shedding.give_up_s * 1e6) as u64;
-        if limit_us == 0 {
-            return Vec::new();
-        }
         let expired = |sequence: &&Sequence| {
-            sequence.tier > Tier::Premium
-                && !sequence.was_open()
-                && now.since_us(sequence.arrival) > limit_us
+            let waited_us = now.since_us(sequence.arrival) as f64;
+            sequence.first_token_at.is_none() && sequence.patience.exceeded_by(waited_us).is_some()
         };
-        let waiting = self.sequences.queue().map(|(_, sequence)| sequence);
-        let expired: Vec<SeqId> = waiting.filter(expired).map(|sequence| sequence.id).collect();
-        expired.into_iter().filter_map(|seq| self.turn_away(seq, now)).collect()
+        let live = self.sequences.iter().filter(expired);
+        let expired: Vec<(SeqId, Patience)> = live.map(|s| (s.id, s.patience)).collect();
+        let end = |(seq, patience): (SeqId, Patience)| {
+            let retry_after_ms = self.retry_after_ms(seq, now)?;
+            let Patience { us, stated } = patience;
+            let patience_ms = us.unwrap_or(0) / 1000;
+            self.fail(seq, RequestFault::OutOfPatience { patience_ms, stated, retry_after_ms })
+        };
+        expired.into_iter().filter_map(end).collect()
     }
 
     /// Turns away the worst-ranked sequence of a worse tier than `tier` that has not started, so that somebody
@@ -73,9 +74,14 @@ impl Scheduler {
     }
 
     fn turn_away(&mut self, seq: SeqId, now: Timestamp) -> Option<Effect> {
-        let tier = self.sequences.get(seq)?.tier;
-        let retry_after_ms = retry_after_ms(self.drain[tier.index()].wait_us(now));
+        let retry_after_ms = self.retry_after_ms(seq, now)?;
         self.fail(seq, RequestFault::TurnedAway { retry_after_ms })
+    }
+
+    /// When a request that is turned away had better come back, ms.
+    fn retry_after_ms(&self, seq: SeqId, now: Timestamp) -> Option<u64> {
+        let tier = self.sequences.get(seq)?.tier;
+        Some(retry_after_ms(self.drain[tier.index()].wait_us(now), seq.0))
     }
 
     /// Holds or releases a sequence; whether it is live.

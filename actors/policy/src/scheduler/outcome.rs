@@ -39,6 +39,23 @@ pub enum RequestFault {
         /// Estimated time until it could be, ms.
         retry_after_ms: u64,
     },
+    /// It had no first token within its patience.
+    #[error(
+        "overloaded: this request had no first token within {patience_ms} ms, {}",
+        if *stated {
+            "as long as it would wait (max_wait_ms)".to_owned()
+        } else {
+            format!("its tier's patience (patience.*); retry in {} s", retry_after_ms.div_ceil(1000))
+        }
+    )]
+    OutOfPatience {
+        /// How long it waited, ms.
+        patience_ms: u64,
+        /// Whether the request said so itself.
+        stated: bool,
+        /// When to come back, ms.
+        retry_after_ms: u64,
+    },
     /// The model's output for this request was unusable.
     #[error("the model failed on this request: {0}")]
     Model(String),

@@ -1,5 +1,6 @@
 //! One sequence: its tokens, its progress, its phase.
 
+use crate::admission::Patience;
 use crate::blocks::{BlockHash, Salt, hash_block};
 use crate::protocol::Progress;
 use crate::scheduler::ahead::Ahead;
@@ -33,6 +34,8 @@ pub struct NewSequence {
     pub sampling: Arc<SamplingParams>,
     /// Targets it asked for instead of its tier's.
     pub targets: SloTargets,
+    /// How long it waits for its first token.
+    pub patience: Patience,
     /// When it arrived.
     pub arrival: Timestamp,
 }
@@ -79,6 +82,8 @@ pub(crate) struct Sequence {
     pub(crate) asked: SloTargets,
     /// What it is to be given: its tier's targets for such a prompt, or what it asked for.
     pub(crate) targets: SloTargets,
+    /// How long it waits for its first token.
+    pub(crate) patience: Patience,
     pub(crate) phase: Phase,
     /// What its rank is made of.
     pub(crate) place: Place,
@@ -154,6 +159,7 @@ impl Sequence {
             arrival: new.arrival,
             asked: new.targets,
             targets: new.targets,
+            patience: new.patience,
             phase: Phase::Waiting,
             place: Place::default(),
             ages_at: None,

@@ -1,6 +1,7 @@
 //! Behaviour of the scheduler, with the store's answers given by hand.
 
 use super::*;
+use crate::admission::Patience;
 use crate::blocks::Salt;
 use crate::protocol::{
     Grant, GrantOutcome, PreemptOutcome, Preempted, StepGrant, StepRequest, StoreEvent, Want,
@@ -64,6 +65,7 @@ pub(super) fn sequence(id: u64, tier: Tier, prompt: u32) -> NewSequence {
         max_tokens: 4,
         stop_tokens: Arc::from([99]),
         targets: SloTargets::default(),
+        patience: Patience { us: Some(100_000_000), stated: false },
         sampling: Arc::new(SamplingParams::greedy()),
         arrival: Timestamp(id),
     }

@@ -3,6 +3,7 @@
 use super::client::{Ending, Seen};
 use super::run::{Failure, Summary};
 use super::scenario::{Act, Client, DrainPlan, Habit, Scenario};
+use std::ops::RangeInclusive;
 use tiercel_actors::{Counters, FinishReason, Refusal, RequestFault, Usage};
 use tiercel_config::{AtLimit, Budget, PreemptionMode, SheddingForm};
 use tiercel_device::{MockOracle, Tier, Timestamp, TokenId};
@@ -123,6 +124,9 @@ fn fits(scenario: &Scenario, client: &Client) -> bool {
     prompt < profile.max_model_len && longest <= blocks * profile.block_size
 }
 
+/// Times that clients are told to come back after, ms.
+const RETRY_MS: RangeInclusive<u64> = 1_000..=180_001;
+
 fn drained_amid(scenario: &Scenario) -> bool {
     matches!(scenario.drain, DrainPlan::Amid { .. })
 }
@@ -138,19 +142,23 @@ fn may_refuse(scenario: &Scenario, why: &Refusal, fits: bool) -> bool {
             let knows = scenario.settings.scheduler.budget == Budget::Slack;
             (knows || changes_policy(scenario))
                 && expected_ms >= limit_ms
-                && (1_000..=120_000).contains(retry_after_ms)
+                && RETRY_MS.contains(retry_after_ms)
         }
         Refusal::OverShare { tier, had_percent, due_percent, retry_after_ms } => {
             let by_share = scenario.settings.shedding.form == SheddingForm::Share;
             (by_share || changes_policy(scenario))
                 && *tier > Tier::Premium
                 && had_percent >= due_percent
-                && (1_000..=120_000).contains(retry_after_ms)
+                && RETRY_MS.contains(retry_after_ms)
+        }
+        // Nothing takes minutes in a scenario: only those refuse to wait who said so.
+        Refusal::OutOfPatience { stated, expected_ms, patience_ms, .. } => {
+            *stated && expected_ms >= patience_ms
         }
         Refusal::QueueFull { retry_after_ms, .. } => {
             let short = clients > limits.max_queued_requests_per_tier
                 || tokens as u64 > limits.max_queued_tokens_per_tier;
-            short && (1_000..=120_000).contains(retry_after_ms)
+            short && RETRY_MS.contains(retry_after_ms)
         }
         Refusal::ServerFull { limit, kept, .. } => clients > limit - kept,
         Refusal::ShuttingDown | Refusal::EngineStopped => drained_amid(scenario),
@@ -164,6 +172,9 @@ fn may_fail(scenario: &Scenario, client: &Client, why: &RequestFault) -> bool {
         // Nothing takes so long in a scenario, or else it is stuck; but a better one may need the place.
         RequestFault::TurnedAway { .. } => {
             scenario.clients.len() as u32 > scenario.settings.admission.max_requests / 2
+        }
+        RequestFault::OutOfPatience { stated, patience_ms, .. } => {
+            *stated && client.request.max_wait_ms == Some(*patience_ms)
         }
         RequestFault::Stalled => matches!(client.habit, Habit::ReadsLate(us) if us >= stall_us),
         RequestFault::ShuttingDown => drained_amid(scenario),

@@ -105,7 +105,8 @@ fn who_cannot_start_for_too_long_is_turned_away_and_premium_never() {
     simulate(async |clock| {
         let mut laboratory = busy(clock.clone(), Late::Wait);
         laboratory.settings.scheduler.max_num_seqs = 1;
-        laboratory.settings.shedding.give_up_s = 0.5;
+        laboratory.settings.patience.standard_s = 0.5;
+        laboratory.settings.patience.background_s = 0.5;
         laboratory.device.profile.step_base_us = 1000.0;
         let engine = laboratory.start();
         let long = Request { tier: Tier::Premium, ..request(&[1, 2, 3], 1500) };
@@ -125,10 +126,16 @@ fn who_cannot_start_for_too_long_is_turned_away_and_premium_never() {
         };
         assert!(matches!(ends[0], Some(StreamEvent::Finished { .. })), "{ends:?}");
         for end in &ends[1..] {
-            let Some(StreamEvent::Failed(RequestFault::TurnedAway { retry_after_ms })) = end else {
+            let Some(StreamEvent::Failed(RequestFault::OutOfPatience {
+                patience_ms,
+                stated,
+                retry_after_ms,
+            })) = end
+            else {
                 panic!("{end:?}");
             };
-            assert!((1_000..=120_000).contains(retry_after_ms));
+            assert_eq!((*patience_ms, *stated), (500, false));
+            assert!((1_000..=180_000).contains(retry_after_ms));
         }
         assert_eq!(reader.await.unwrap().tokens.len(), 1500);
         settled(&engine).await;

@@ -1,0 +1,47 @@
+//! How long a request waits for its first token rather than be turned away.
+
+use tiercel_config::PatienceSettings;
+use tiercel_device::Tier;
+
+/// The patience of one request. Without any it waits for ever.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Patience {
+    /// From its arrival to its first token at most, us; `None`: for ever.
+    pub us: Option<u64>,
+    /// Whether the request stated it, and not its tier's setting.
+    pub stated: bool,
+}
+
+impl Patience {
+    /// The patience that a request states, ms, or its tier's.
+    pub fn of(settings: &PatienceSettings, tier: Tier, stated_ms: Option<u64>) -> Patience {
+        if let Some(ms) = stated_ms {
+            return Patience { us: Some(ms.saturating_mul(1000)), stated: true };
+        }
+        let s = settings.seconds()[tier.index()];
+        Patience { us: (s > 0.0).then_some((s * 1e6) as u64), stated: false }
+    }
+
+    /// The patience, if a wait of so long is longer, us.
+    pub fn exceeded_by(&self, wait_us: f64) -> Option<u64> {
+        self.us.filter(|us| wait_us > *us as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_states_its_own_patience_or_has_its_tiers() {
+        let settings = PatienceSettings { background_s: 2.0, ..PatienceSettings::default() };
+        let of = |tier, stated| Patience::of(&settings, tier, stated);
+        assert_eq!(of(Tier::Premium, None).us, None, "for ever");
+        assert_eq!(of(Tier::Premium, Some(5)), Patience { us: Some(5_000), stated: true });
+        let background = of(Tier::Background, None);
+        assert_eq!(background, Patience { us: Some(2_000_000), stated: false });
+        assert_eq!(background.exceeded_by(2e6), None);
+        assert_eq!(background.exceeded_by(2e6 + 1.0), Some(2_000_000));
+        assert_eq!(of(Tier::Premium, None).exceeded_by(f64::INFINITY), None);
+    }
+}
