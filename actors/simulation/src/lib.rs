@@ -22,6 +22,7 @@ mod laboratory;
 mod outcome;
 mod page;
 mod record;
+mod sizes;
 pub mod trace;
 mod traffic;
 
@@ -31,3 +32,4 @@ pub use gaps::GapSummary;
 pub use laboratory::{Collected, Laboratory, collect, request, simulate};
 pub use outcome::{Outcome, TierOutcome};
 pub use page::{MAX_PAGE_POLICIES, Page};
+pub use sizes::Sizes;
