@@ -113,6 +113,7 @@ fn routes(config: &mut web::ServiceConfig) {
             get("/health").route(web::get().to(pages::health)).route(web::head().to(pages::health)),
         )
         .service(get("/metrics").route(web::get().to(pages::metrics)))
+        .service(get("/debug/steps").route(web::get().to(pages::steps)))
         .default_service(web::to(pages::not_found));
 }
 
