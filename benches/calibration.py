@@ -22,7 +22,6 @@ URL = "http://127.0.0.1:8089"
 LOADS = ["cpu-overload", "streams-16"]
 SETTINGS = ["--set", "prefix_cache.enabled=false"]
 QUANTILES = ["p50", "p90", "p99"]
-SEEDS = 5
 
 
 def serve(policy):
@@ -60,12 +59,12 @@ def workload(arguments, load):
 
 
 def simulated(arguments, load):
-    """Outcomes of the load on the calibrated device, a seed each."""
+    """The outcome of the load on the calibrated device: the same requests, which the workload's seed decides."""
     out = arguments.out / f"{load}-{arguments.policy}-simulated.json"
     words = ["simulate", "--workload", workload(arguments, load), "--profile", arguments.out / f"{arguments.policy}.toml"]
-    words += ["--policy", arguments.policy, *SETTINGS, "--seeds", f"1..{1 + SEEDS}", "--json", out]
+    words += ["--policy", arguments.policy, *SETTINGS, "--json", out]
     subprocess.run([TIERCEL, *words], check=True, stdout=subprocess.DEVNULL)
-    return json.loads(out.read_text())["policies"][0]["runs"]
+    return json.loads(out.read_text())["policies"][0]["runs"][0]
 
 
 def tiers(report):
@@ -73,17 +72,17 @@ def tiers(report):
 
 
 def row(load, name, what, real, made):
-    """Real runs beside simulated ones: means, their difference, and how far the real ones are apart."""
-    real, made = [v for v in real if v is not None], [v for v in made if v is not None]
-    if not real or not made:
+    """Real runs beside the simulated one: means, their difference, and how far the real ones are apart."""
+    real = [value for value in real if value is not None]
+    if not real or made is None:
         return None
-    mean, simulated_mean = sum(real) / len(real), sum(made) / len(made)
-    off = 100 * (simulated_mean / mean - 1)
+    mean = sum(real) / len(real)
+    off = 100 * (made / mean - 1)
     spread = 100 * (max(real) - min(real)) / mean
-    inside = min(real) <= simulated_mean <= max(real)
+    inside = min(real) <= made <= max(real)
     verdict = "yes" if abs(off) <= 10 else "within the spread" if inside else "no"
     ends = f"{min(real):.1f} to {max(real):.1f}"
-    return f"| {load} | {name} | {what} | {mean:.1f} | {ends} | {spread:.0f} % | {simulated_mean:.1f} | {off:+.0f} % | {verdict} |"
+    return f"| {load} | {name} | {what} | {mean:.1f} | {ends} | {spread:.0f} % | {made:.1f} | {off:+.0f} % | {verdict} |"
 
 
 def compare(arguments, loads):
@@ -92,18 +91,21 @@ def compare(arguments, loads):
     for load in loads:
         files = sorted(arguments.out.glob(f"{load}-{arguments.policy}-[0-9]*.json"))
         real = [tiers(json.loads(file.read_text())) for file in files]
-        made = [tiers(run) for run in simulated(arguments, load)]
+        made = tiers(simulated(arguments, load))
         for name in real[0]:
-            def value(run, *path):
-                found = run.get(name)
-                for key in path:
-                    found = found and found[key]
-                return found
-            rows = [row(load, name, "tok/s", *([value(run, "output_tokens_per_s") for run in runs] for runs in (real, made)))]
-            if name != "total" or len(real[0]) == 2:
+            def add(what, *path):
+                def value(run):
+                    found = run.get(name)
+                    for key in path:
+                        found = found and found[key]
+                    return found
+                rows.append(row(load, name, what, [value(run) for run in real], value(made)))
+            rows = []
+            add("tok/s", "output_tokens_per_s")
+            if name != "total":
                 for metric, label in (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT")):
                     for q in QUANTILES:
-                        rows.append(row(load, name, f"{label} {q}, ms", *([value(run, metric, q) for run in runs] for runs in (real, made))))
+                        add(f"{label} {q}, ms", metric, q)
             print("\n".join(found for found in rows if found))
 
 

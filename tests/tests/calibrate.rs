@@ -57,7 +57,6 @@ fn a_profile_is_made_of_a_server_and_can_be_read_again() {
     assert_eq!((profile.block_size, profile.device_blocks), (tiny.block_size, tiny.device_blocks));
     assert_eq!(profile.kv_bytes_per_token, tiny.kv_bytes_per_token);
     assert!(calibrated.steps > 200 && profile.step_base_us > 0.0, "{calibrated:?}");
-    assert!(profile.host.request_us > 0.0, "a request takes time outside the engine: {profile:?}");
     server.finish();
 }
 

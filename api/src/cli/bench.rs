@@ -15,7 +15,7 @@ use tiercel_workload::Workload;
 The server may be any that speaks OpenAI's completions API. Workloads are TOML files; benches/workloads
 has some.
 
---calibrate measures a Tiercel server under a load of its own (a minute and a half; nothing else should run) and
+--calibrate measures a Tiercel server under a load of its own (100 s; nothing else should run) and
 writes a device profile for `tiercel simulate --profile FILE`: what steps and requests take and how that spreads. It
 also suggests a step size for the server, from simulated runs of the same load.
 

@@ -120,9 +120,10 @@ fn suggestion(
             );
         }
         None => {
+            let least = tried.iter().map(|tried| tried.tbt_p99_ms).fold(f64::INFINITY, f64::min);
             let _ = write!(
                 text,
-                "no step size keeps the p99 time between tokens within {target_ms} ms"
+                "no step size keeps the p99 time between tokens within {target_ms} ms; the least is {least:.1} ms"
             );
         }
     }

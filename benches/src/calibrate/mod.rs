@@ -25,6 +25,26 @@ use tiercel_workload::Workload;
 
 /// The load unless another is given.
 const WORKLOAD: &str = include_str!("../../workloads/calibrate.toml");
+/// What goes before it, to an idle server: short requests of two lengths, each a tier of its own, so that what their
+/// clients saw can be set against what the server counted of the very same requests.
+const PROBE: &str = r#"
+name = "probe"
+seed = 2
+duration_s = 5
+drain_s = 30
+[[class]]
+tier = "premium"
+arrival = { closed = { streams = 1 } }
+prompt_tokens = { fixed = 16 }
+output_tokens = { fixed = 4 }
+ignore_eos = true
+[[class]]
+tier = "standard"
+arrival = { closed = { streams = 1 } }
+prompt_tokens = { fixed = 256 }
+output_tokens = { fixed = 4 }
+ignore_eos = true
+"#;
 /// Between two looks at the server's steps, us; it remembers a few thousand.
 const LOOK_US: u64 = 1_000_000;
 /// Fewer steps are too few to fit.
@@ -88,10 +108,13 @@ pub async fn calibrate(
         .map_err(|problem| BenchError::Url { url: url.clone(), problem })?;
     let silent =
         |error: HttpError| CalibrateError::Steps { url: url.clone(), problem: error.to_string() };
+    let before = counts(&endpoint).await.map_err(silent)?;
+    let probe = toml::from_str(PROBE).expect("the built-in probe is read in a test");
+    let probed = run(&probe, target, |_| ()).await?;
+    let outside = outside(&probed, &before, &counts(&endpoint).await.map_err(silent)?);
     let mut page = StepsPage::fetch(&endpoint, 0).await.map_err(silent)?;
     let first = page.steps.last().map_or(0, |last| last.step);
     page.steps.clear();
-    let before = counts(&endpoint).await.map_err(silent)?;
     let report = {
         let load = pin!(run(workload, target, progress));
         let looking = pin!(look(&endpoint, first, &mut page.steps));
@@ -102,12 +125,10 @@ pub async fn calibrate(
     };
     let last = page.steps.last().map_or(first, |last| last.step);
     page.steps.extend(StepsPage::fetch(&endpoint, last).await.map_err(silent)?.steps);
-    let after = counts(&endpoint).await.map_err(silent)?;
     if page.steps.len() < LEAST_STEPS {
         return Err(CalibrateError::TooFew(page.steps.len()));
     }
-    let host = HostCosts { ..outside(&report, &before, &after) };
-    Ok(conclude(page, host, report))
+    Ok(conclude(page, outside, report))
 }
 
 /// Collects the server's steps until enough are kept. A look that fails is made up for by the next.
@@ -238,8 +259,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_built_in_load_is_usable() {
+    fn the_built_in_loads_are_usable() {
         assert_eq!(calibration_workload().problem(), None);
+        let probe: Workload = toml::from_str(PROBE).unwrap();
+        assert_eq!(probe.problem(), None);
     }
 
     #[test]
@@ -248,7 +271,7 @@ mod tests {
             decode_tokens: i % 32,
             device_us: 5_000,
             elapsed_us: 5_100,
-            host_us: (i % 10 != 0).then_some(u64::from(200 + 10 * (i % 32))),
+            host_us: (!i.is_multiple_of(10)).then_some(u64::from(200 + 10 * (i % 32))),
             ..StepRecord::default()
         };
         let steps: Vec<StepRecord> = (0..400).map(step).collect();

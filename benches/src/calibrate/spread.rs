@@ -1,5 +1,6 @@
 //! How observed step times spread around what the fitted costs predict.
 
+use std::f64::consts::FRAC_PI_2;
 use tiercel_device::StepNoise;
 
 /// Steps are compared within windows of this length, s: shorter than a machine stays slow, longer than many steps.
@@ -15,13 +16,14 @@ pub(crate) type Ratio = (f64, f64);
 /// The noise that explains the ratios, which are in order of time.
 pub(crate) fn spread(ratios: &[Ratio]) -> StepNoise {
     let windows = windows(ratios);
-    let fast: Vec<f64> = windows
-        .iter()
-        .flat_map(|window| window.iter().map(|(_, ratio)| ratio / mean(window.iter().map(|r| r.1))))
+    let speeds: Vec<f64> = windows.iter().map(|window| middle(window)).collect();
+    let each = windows.iter().zip(&speeds);
+    let fast: Vec<f64> = each
+        .flat_map(|(window, speed)| window.iter().map(move |(_, ratio)| ratio / speed))
         .collect();
     let sigma = middle_sigma(&fast);
     let (tail_share, tail_mean) = tail(&fast, sigma);
-    let (slow_sigma, slow_s) = slow(&windows, variance(&fast));
+    let (slow_sigma, slow_s) = slow(&windows, &speeds, sigma);
     StepNoise { sigma, tail_share, tail_mean, slow_sigma, slow_s }
 }
 
@@ -30,6 +32,13 @@ fn windows(ratios: &[Ratio]) -> Vec<&[Ratio]> {
     let number = |ratio: &Ratio| (ratio.0 / WINDOW_S).floor();
     let chunks = ratios.chunk_by(|a, b| number(a) == number(b));
     chunks.filter(|chunk| chunk.len() >= LEAST_STEPS).collect()
+}
+
+/// The median: what the tail takes is not the machine's speed.
+fn middle(window: &[Ratio]) -> f64 {
+    let mut sorted: Vec<f64> = window.iter().map(|(_, ratio)| *ratio).collect();
+    sorted.sort_by(f64::total_cmp);
+    quantile(&sorted, 0.5).unwrap_or(1.0).max(f64::MIN_POSITIVE)
 }
 
 /// Sigma of the log-normal with the same middle two thirds.
@@ -48,22 +57,24 @@ fn tail(fast: &[f64], sigma: f64) -> (f64, f64) {
     let beyond: Vec<f64> = fast.iter().filter(|ratio| **ratio > from).map(|r| r - from).collect();
     // A log-normal body has this share beyond by itself.
     let own = 0.0062 * fast.len() as f64;
-    if beyond.len() < LEAST_STEPS || beyond.len() as f64 <= own {
+    let tailed = beyond.len() as f64 - own;
+    if tailed < LEAST_STEPS as f64 {
         return (0.0, 0.0);
     }
-    let mean = mean(beyond.iter().copied());
-    let share = (beyond.len() as f64 - own) / fast.len() as f64;
+    let mean = beyond.iter().sum::<f64>() / tailed;
+    let share = tailed / fast.len() as f64;
     // The part of an exponential that is not beyond is within the body.
     ((share * ((from - 1.0) / mean).exp()).min(0.2), mean)
 }
 
 /// Sigma of the windows' speeds beyond what single steps explain, and how long a speed lasts, s.
-fn slow(windows: &[&[Ratio]], fast_variance: f64) -> (f64, f64) {
-    let speeds: Vec<f64> = windows.iter().map(|w| mean(w.iter().map(|r| r.1)).ln()).collect();
+fn slow(windows: &[&[Ratio]], speeds: &[f64], sigma: f64) -> (f64, f64) {
     if speeds.len() < 2 * LEAST_STEPS {
         return (0.0, 0.0);
     }
-    let by_steps = mean(windows.iter().map(|window| fast_variance / window.len() as f64));
+    let speeds: Vec<f64> = speeds.iter().map(|speed| speed.ln()).collect();
+    // The variance of a median is this much of a single one's.
+    let by_steps = mean(windows.iter().map(|w| FRAC_PI_2 * sigma * sigma / w.len() as f64));
     let total = variance(&speeds);
     let own = total - by_steps;
     if own <= 0.0 {
@@ -120,7 +131,8 @@ mod tests {
         let none = StepNoise::default();
         let made = StepNoise { sigma: 0.1, ..none };
         let found = spread(&ratios(made));
-        assert!((found.sigma - 0.1).abs() < 0.01 && found.tail_share < 0.02, "{found:?}");
+        assert!((found.sigma - 0.1).abs() < 0.01, "{found:?}");
+        assert!(found.tail_share * found.tail_mean < 0.002, "next to no tail: {found:?}");
         assert!(found.slow_sigma < 0.01, "{found:?}");
         let made = StepNoise { sigma: 0.05, tail_share: 0.02, tail_mean: 2.0, ..none };
         let found = spread(&ratios(made));
