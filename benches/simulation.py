@@ -11,11 +11,11 @@ import concurrent.futures
 import os
 import sys
 
-from tables import floors, reference
+from tables import chunking, floors, reference
 from tables.runs import ROOT, Runs
 
 PAGE = ROOT / "docs/simulation.md"
-SECTIONS = reference.SECTIONS | floors.SECTIONS
+SECTIONS = reference.SECTIONS | chunking.SECTIONS | floors.SECTIONS
 
 
 def main():

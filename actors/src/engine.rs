@@ -9,13 +9,14 @@ use crate::lifeline::{Lifeline, Obituary};
 use crate::messages::Tick;
 use crate::scheduler::{Peers, SchedulerActor};
 use crate::slo_monitor::SloMonitor;
+use crate::step_log::StepLog;
 use crate::swap_manager::SwapManager;
 use crate::telemetry;
 use crate::trace::{Record, SequenceTrace, Tracer};
 use actix::{Addr, Arbiter, AsyncContext, Context, Recipient};
 use std::rc::Rc;
 use tiercel_config::EngineSettings;
-use tiercel_device::{Clock, Device, DeviceInfo};
+use tiercel_device::{Clock, Device, DeviceInfo, DeviceProfile};
 use tiercel_policy::blocks::{BlockStore, StoreConfig};
 use tiercel_policy::scheduler::{Kept, Scheduler};
 use tokio::sync::{oneshot, watch};
@@ -35,6 +36,15 @@ pub struct Engine {
     pub device: Device,
     /// The time it lives in.
     pub clock: Clock,
+}
+
+/// What stays as it was when the engine started.
+pub(crate) struct Facts {
+    pub(crate) info: DeviceInfo,
+    /// What the device measured of itself.
+    pub(crate) profile: DeviceProfile,
+    pub(crate) settings: EngineSettings,
+    pub(crate) clock: Clock,
 }
 
 /// Addresses of a running engine's actors.
@@ -67,9 +77,9 @@ impl Engine {
 
     fn start_with(self, checks: Checks, recorder: Option<Rc<dyn Record>>) -> EngineHandle {
         let obituary = watch::Sender::new(None);
-        let (info, settings, clock) = self.facts();
-        let actors = self.spawn(&obituary, checks, recorder);
-        EngineHandle::new(actors, info, &settings, clock, obituary)
+        let facts = self.facts();
+        let actors = self.spawn(&obituary, checks, recorder, None);
+        EngineHandle::new(actors, facts, obituary)
     }
 
     /// Starts all actors on an arbiter of their own: the control thread of a server.
@@ -78,19 +88,25 @@ impl Engine {
     /// The arbiter has stopped.
     pub async fn start_on(self, arbiter: &Arbiter) -> Result<EngineHandle, EngineStartError> {
         let obituary = watch::Sender::new(None);
-        let (info, settings, clock) = self.facts();
+        let facts = self.facts();
         let (made, actors) = oneshot::channel();
         let deaths = obituary.clone();
         arbiter.spawn_fn(move || {
             // If nobody waits for the actors any more, dropping them stops them.
-            let _ = made.send(self.spawn(&deaths, Checks::InDebugBuilds, None));
+            let steps = Some(StepLog::default());
+            let _ = made.send(self.spawn(&deaths, Checks::InDebugBuilds, None, steps));
         });
         let actors = actors.await.map_err(|_| EngineStartError)?;
-        Ok(EngineHandle::new(actors, info, &settings, clock, obituary))
+        Ok(EngineHandle::new(actors, facts, obituary))
     }
 
-    fn facts(&self) -> (DeviceInfo, EngineSettings, Clock) {
-        (self.device.info.clone(), self.settings.clone(), self.clock.clone())
+    fn facts(&self) -> Facts {
+        Facts {
+            info: self.device.info.clone(),
+            profile: self.device.profile,
+            settings: self.settings.clone(),
+            clock: self.clock.clone(),
+        }
     }
 
     fn spawn(
@@ -98,6 +114,7 @@ impl Engine {
         obituary: &Obituary,
         checks: Checks,
         recorder: Option<Rc<dyn Record>>,
+        step_log: Option<StepLog>,
     ) -> Actors {
         let Engine { settings, device: Device { info, profile, runner, copier }, clock } = self;
         telemetry::device(&info);
@@ -159,7 +176,7 @@ impl Engine {
             clock.clone(),
             peers,
             checks,
-            SequenceTrace::new(tracer),
+            (SequenceTrace::new(tracer), step_log),
             life("Scheduler"),
         );
         let actors = Actors {

@@ -1,10 +1,10 @@
 //! The engine as the HTTP side sees it: submit, stream, cancel, control.
 
-use crate::engine::Actors;
+use crate::engine::{Actors, Facts};
 use crate::lifeline::Obituary;
 use crate::messages::{
     Cancel, CloseDoor, Command, Consider, Displace, Drain, GetPressure, GetQueued, GetStatus,
-    Outlet, PressureLevels, QueuedPlaces, Shutdown, Stop, Submit, Told,
+    GetSteps, Outlet, PressureLevels, QueuedPlaces, Shutdown, Steps, Stop, Submit, Told,
 };
 use crate::request::{Control, EngineStatus, Refusal, Request, StreamEvent, Usage};
 use crate::scheduler::SchedulerActor;
@@ -13,7 +13,7 @@ use crate::telemetry;
 use actix::Addr;
 use std::sync::Arc;
 use tiercel_config::EngineSettings;
-use tiercel_device::{Clock, DeviceInfo, SeqId, Tier};
+use tiercel_device::{Clock, DeviceInfo, DeviceProfile, SeqId, StepRecord, Tier};
 use tiercel_policy::blocks::Salt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
@@ -28,8 +28,7 @@ pub struct EngineHandle {
 
 struct Shared {
     actors: Actors,
-    info: DeviceInfo,
-    clock: Clock,
+    facts: Facts,
     /// One permit per request in the engine, waiting or running.
     permits: Arc<Semaphore>,
     max_requests: u32,
@@ -83,22 +82,15 @@ impl Drop for TokenStream {
 }
 
 impl EngineHandle {
-    pub(crate) fn new(
-        actors: Actors,
-        info: DeviceInfo,
-        settings: &EngineSettings,
-        clock: Clock,
-        obituary: Obituary,
-    ) -> EngineHandle {
-        let max_requests = settings.admission.max_requests;
+    pub(crate) fn new(actors: Actors, facts: Facts, obituary: Obituary) -> EngineHandle {
+        let max_requests = facts.settings.admission.max_requests;
         EngineHandle {
             shared: Arc::new(Shared {
                 actors,
-                info,
-                clock,
                 permits: Arc::new(Semaphore::new(max_requests as usize)),
                 max_requests,
-                buffer: settings.stream.buffer_tokens as usize + RESERVED_EVENTS,
+                buffer: facts.settings.stream.buffer_tokens as usize + RESERVED_EVENTS,
+                facts,
                 obituary,
             }),
         }
@@ -106,12 +98,22 @@ impl EngineHandle {
 
     /// Facts of the device, for checks before submitting.
     pub fn info(&self) -> &DeviceInfo {
-        &self.shared.info
+        &self.shared.facts.info
+    }
+
+    /// What the device measured of its speed when it was opened.
+    pub fn profile(&self) -> &DeviceProfile {
+        &self.shared.facts.profile
+    }
+
+    /// The settings it was started with.
+    pub fn settings(&self) -> &EngineSettings {
+        &self.shared.facts.settings
     }
 
     /// The engine's clock.
     pub fn clock(&self) -> &Clock {
-        &self.shared.clock
+        &self.shared.facts.clock
     }
 
     /// Asks admission for a place.
@@ -214,6 +216,16 @@ impl EngineHandle {
         Ok(EngineStatus { places: self.places(), queued, pressure, ..status })
     }
 
+    /// What the last steps after this one held and took, oldest first; a few thousand are remembered, by a server's engine
+    /// only.
+    ///
+    /// # Errors
+    /// [`Refusal::EngineStopped`].
+    pub async fn steps(&self, after: u64) -> Result<Vec<StepRecord>, Refusal> {
+        let answer = self.shared.actors.scheduler.send(GetSteps { after }).await;
+        answer.map(|Steps(steps)| steps).map_err(|_| Refusal::EngineStopped)
+    }
+
     /// Requests that hold a place in the engine, waiting or running; known also when it has stopped.
     pub fn places(&self) -> u32 {
         let free = u32::try_from(self.shared.permits.available_permits()).unwrap_or(u32::MAX);
@@ -237,7 +249,7 @@ impl EngineHandle {
     pub async fn drain(&self, grace_ms: u64) {
         let Actors { admission, scheduler, block_manager, swap, executor, monitor } =
             &self.shared.actors;
-        let deadline = self.shared.clock.now() + grace_ms * 1000;
+        let deadline = self.clock().now() + grace_ms * 1000;
         let (done, drained) = oneshot::channel();
         // A dead actor is not worth waiting for: each send fails at once.
         let _ = admission.send(CloseDoor).await;
@@ -245,7 +257,7 @@ impl EngineHandle {
             let last = (grace_ms + LAST_STEP_MS) * 1000;
             tokio::select! {
                 _ = drained => {}
-                () = self.shared.clock.sleep_us(last) => {
+                () = self.clock().sleep_us(last) => {
                     tracing::error!("a step did not end; stopping without it");
                 }
             }

@@ -12,6 +12,7 @@ mod observed;
 mod request;
 mod scheduler;
 mod slo_monitor;
+mod step_log;
 mod streams;
 mod swap_manager;
 mod telemetry;

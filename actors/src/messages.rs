@@ -2,7 +2,9 @@
 
 use crate::request::{Control, EngineStatus, Refusal, Request, StreamEvent};
 use actix::Message;
-use tiercel_device::{CopyBatch, CopyDone, SeqId, StepBatch, StepDone, StepId, Tier, Timestamp};
+use tiercel_device::{
+    CopyBatch, CopyDone, SeqId, StepBatch, StepDone, StepId, StepRecord, Tier, Timestamp,
+};
 use tiercel_policy::admission::Capacity;
 use tiercel_policy::blocks::Salt;
 use tiercel_policy::pressure::{Level, Resource};
@@ -199,6 +201,17 @@ pub(crate) struct Tick;
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "EngineStatus")]
 pub(crate) struct GetStatus;
+
+/// api -> Scheduler: the steps it remembers that came after this one.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "Steps")]
+pub(crate) struct GetSteps {
+    pub(crate) after: u64,
+}
+
+/// Scheduler -> api, oldest first.
+#[derive(Debug, actix::MessageResponse)]
+pub(crate) struct Steps(pub(crate) Vec<StepRecord>);
 
 /// api -> Admission: places taken in its queues, by tier, for a snapshot.
 #[derive(Debug, Clone, Copy, Message)]

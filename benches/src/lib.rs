@@ -9,6 +9,7 @@
 //! ```
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that unwraps fails where it should"))]
 
+mod calibrate;
 mod http;
 mod prompt;
 mod report;
@@ -19,6 +20,7 @@ mod sse;
 mod table;
 mod tally;
 
+pub use calibrate::{CalibrateError, Calibration, calibrate, calibration_workload};
 pub use prompt::PromptForm;
 pub use report::{FailureCount, Report, TierReport};
 pub use run::{BenchError, Limits, Progress, Target, run};

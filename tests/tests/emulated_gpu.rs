@@ -118,6 +118,7 @@ fn request(number: u32, tier: Tier) -> Request {
         stop_tokens: Arc::from([]),
         sampling: Arc::new(sampling),
         targets: SloTargets::default(),
+        max_wait_ms: None,
         returning: false,
     }
 }

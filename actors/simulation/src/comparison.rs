@@ -1,6 +1,7 @@
 //! Policies side by side, over several seeds.
 
 use crate::outcome::{Outcome, TierOutcome};
+use crate::sizes::Sizes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use tiercel_config::EngineSettings;
@@ -40,6 +41,8 @@ pub struct PolicyRuns {
     pub policy: String,
     /// Settings of the engine under it, targets excepted: those are the workload's.
     pub settings: EngineSettings,
+    /// Sizes that were in force under it.
+    pub sizes: Sizes,
     /// The runs.
     pub runs: Vec<Outcome>,
 }
@@ -48,6 +51,15 @@ impl Comparison {
     /// Simulated time of each run, seconds.
     pub fn simulated_s(&self) -> f64 {
         self.workload.duration_s + self.workload.drain_s
+    }
+
+    /// The sizes that were in force, a line for all policies or, where they differ, for each.
+    pub(crate) fn sizes(&self) -> Vec<String> {
+        let Some(first) = self.policies.first() else { return Vec::new() };
+        if self.policies.iter().all(|policy| policy.sizes == first.sizes) {
+            return vec![first.sizes.to_string()];
+        }
+        self.policies.iter().map(|policy| format!("{}: {}", policy.policy, policy.sizes)).collect()
     }
 }
 
@@ -162,6 +174,9 @@ impl fmt::Display for Comparison {
         for note in workload.notes() {
             writeln!(f, "{note}")?;
         }
+        for line in self.sizes() {
+            writeln!(f, "{line}")?;
+        }
         writeln!(f)?;
         let mut rows = vec![HEADS.map(str::to_owned)];
         for policy in &self.policies {
@@ -230,6 +245,19 @@ mod tests {
         }
     }
 
+    fn sizes(max_num_batched_tokens: u32) -> Sizes {
+        Sizes {
+            max_num_batched_tokens,
+            max_num_seqs: 64,
+            max_requests: 1024,
+            max_queued_requests_per_tier: 256,
+            max_queued_tokens_per_tier: 1 << 20,
+            device_blocks: 100,
+            host_blocks: 0,
+            block_size: 16,
+        }
+    }
+
     #[test]
     fn a_table_shows_means_and_the_worst_seed() {
         let comparison = Comparison {
@@ -244,6 +272,7 @@ mod tests {
             policies: vec![PolicyRuns {
                 policy: "fcfs".into(),
                 settings: EngineSettings::default(),
+                sizes: sizes(256),
                 runs: vec![run(3, 100.0, 1.0), run(4, 80.0, 3.0)],
             }],
         };
@@ -255,8 +284,16 @@ mod tests {
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
             .collect();
         assert!(text.starts_with("w at 1 on p, 60 s, noise 0.1, seeds 3 4\n"), "{text}");
-        assert_eq!(lines[3], "fcfs premium 20 - - - - - 90 (80)");
-        assert_eq!(lines[4], "total 20 - - - - - 90 (80) 2.0 (3.0) 0.00 (0.00)");
+        assert!(lines[1].starts_with("256 tokens a step, 64 places, "), "{text}");
+        assert_eq!(lines[4], "fcfs premium 20 - - - - - 90 (80)");
+        assert_eq!(lines[5], "total 20 - - - - - 90 (80) 2.0 (3.0) 0.00 (0.00)");
+        let mut uneven = comparison.clone();
+        uneven.policies.push(PolicyRuns { sizes: sizes(512), ..comparison.policies[0].clone() });
+        uneven.policies[1].policy = "large".into();
+        let text = uneven.to_string();
+        assert!(
+            text.contains("\nfcfs: 256 tokens a step, ") && text.contains("\nlarge: 512 tokens")
+        );
         let mut shaken = comparison.clone();
         shaken.drift = true;
         shaken.faults.copy_fails = 0.1;

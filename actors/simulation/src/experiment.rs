@@ -2,6 +2,7 @@
 
 use crate::laboratory::{Laboratory, simulate};
 use crate::outcome::{Outcome, Totals};
+use crate::sizes::Sizes;
 use crate::trace::{Gate, Section};
 use crate::traffic::{END_TOKEN, Seen, Traffic};
 use std::rc::Rc;
@@ -93,17 +94,22 @@ impl Experiment {
 
     /// What a trace says of this run before its events.
     pub fn section(&self, policy: &str) -> Section {
-        let pool = &self.workload.simulation;
+        let sizes = self.sizes();
         Section {
             policy: policy.to_owned(),
             seed: self.workload.seed,
             workload: self.workload.name.clone(),
             profile: self.profile.name.clone(),
-            block_size: self.profile.block_size,
-            device_blocks: pool.device_blocks.unwrap_or(self.profile.device_blocks),
-            host_blocks: self.profile.host_blocks,
+            block_size: sizes.block_size,
+            device_blocks: sizes.device_blocks,
+            host_blocks: sizes.host_blocks,
             end_us: self.end().0,
         }
+    }
+
+    /// The sizes it runs with.
+    pub fn sizes(&self) -> Sizes {
+        Sizes::of(&self.settings, &self.workload.simulation, &self.profile)
     }
 
     /// When the run ends.
@@ -159,8 +165,10 @@ impl Experiment {
 
     fn device(&self, clock: Clock) -> MockOptions {
         let options = MockOptions::new(self.profile.clone(), clock);
+        let sizes = self.sizes();
         MockOptions {
-            device_blocks: self.workload.simulation.device_blocks.unwrap_or(options.device_blocks),
+            device_blocks: sizes.device_blocks,
+            host_blocks: sizes.host_blocks,
             seed: self.workload.seed,
             noise_sigma: self.noise_sigma,
             drift: self.drift.clone(),
@@ -183,7 +191,8 @@ impl Experiment {
         let engine =
             Laboratory { settings: self.engine_settings(), device }.start_recorded(recorder);
         actix_rt::spawn(tell(clock.clone(), progress));
-        let traffic = Traffic::new(engine.clone(), self.workload.clone(), self.returning);
+        let host = self.profile.host;
+        let traffic = Traffic::new(engine.clone(), self.workload.clone(), self.returning, host);
         traffic.start();
         tokio::select! {
             biased;

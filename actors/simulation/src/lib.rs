@@ -23,6 +23,7 @@ mod outcome;
 mod page;
 mod prompt;
 mod record;
+mod sizes;
 pub mod trace;
 mod traffic;
 
@@ -32,3 +33,4 @@ pub use gaps::GapSummary;
 pub use laboratory::{Collected, Laboratory, collect, request, simulate};
 pub use outcome::{Outcome, TierOutcome};
 pub use page::{MAX_PAGE_POLICIES, Page};
+pub use sizes::Sizes;

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tiercel_actors::{EngineHandle, FinishReason, Request, RequestFault, StreamEvent};
 use tiercel_config::SloTargets;
-use tiercel_device::{SamplingParams, Tier, Timestamp, TokenId};
+use tiercel_device::{HostCosts, SamplingParams, Tier, Timestamp, TokenId};
 use tiercel_policy::blocks::Salt;
 use tiercel_workload::{
     Arrival, Class, MAX_REQUESTS, Planned, Random, Workload, arrivals, closed_request, seconds,
@@ -29,6 +29,8 @@ pub(crate) struct Traffic {
     greedy: Arc<SamplingParams>,
     /// Share of those refused that come back once.
     returning: f64,
+    /// What requests wait for outside the engine.
+    host: HostCosts,
     /// Tokens that come within it count toward throughput.
     window: Range<Timestamp>,
     seen: RefCell<Seen>,
@@ -53,12 +55,18 @@ pub(crate) struct Seen {
 }
 
 impl Traffic {
-    pub(crate) fn new(engine: EngineHandle, workload: Workload, returning: f64) -> Rc<Traffic> {
+    pub(crate) fn new(
+        engine: EngineHandle,
+        workload: Workload,
+        returning: f64,
+        host: HostCosts,
+    ) -> Rc<Traffic> {
         let window = workload.window_s();
         Rc::new(Traffic {
             last_token: engine.info().vocab_size - 1,
             engine,
             returning,
+            host,
             window: Timestamp(seconds(window.start))..Timestamp(seconds(window.end)),
             greedy: Arc::new(SamplingParams::greedy()),
             seen: RefCell::new(Seen {
@@ -132,6 +140,10 @@ impl Traffic {
             seen.records.push(Record::new(planned.clone(), class.tier, due));
             seen.records.len() - 1
         };
+        let outside_us = self.host.of_request_us(planned.prompt_tokens);
+        if outside_us > 0 {
+            self.engine.clock().sleep_us(outside_us).await;
+        }
         let mut told_ms = None;
         let ending = match self.engine.submit(self.request(class, &planned)).await {
             Err(refusal) => {

@@ -17,6 +17,7 @@ use crate::messages::{
 use crate::observed::{ending, left};
 use crate::request::{RequestFault, StreamEvent};
 use crate::slo_monitor::SloMonitor;
+use crate::step_log::StepLog;
 use crate::streams::{Delivered, StreamCheck, Streams};
 use crate::telemetry;
 use crate::trace::SequenceTrace;
@@ -52,6 +53,8 @@ pub(crate) struct SchedulerActor {
     drain: Option<Drain>,
     checks: Checks,
     trace: SequenceTrace,
+    /// What the last steps took; only a server remembers them.
+    steps: Option<StepLog>,
     lifeline: Lifeline,
 }
 
@@ -62,7 +65,7 @@ impl SchedulerActor {
         clock: Clock,
         peers: Peers,
         checks: Checks,
-        trace: SequenceTrace,
+        (trace, steps): (SequenceTrace, Option<StepLog>),
         lifeline: Lifeline,
     ) -> SchedulerActor {
         SchedulerActor {
@@ -76,6 +79,7 @@ impl SchedulerActor {
             drain: None,
             checks,
             trace,
+            steps,
             lifeline,
         }
     }
@@ -244,6 +248,9 @@ impl Handler<StepReserved> for SchedulerActor {
             telemetry::planned(&batch, planning_us);
             self.core.planned_in(planning_us + self.clock.lateness_us());
             self.trace.submitted(&batch, now);
+            if let Some(steps) = &mut self.steps {
+                steps.submitted(&batch, now);
+            }
             self.peers.executor.do_send(ExecuteStep(batch));
         }
         self.apply(effects);
@@ -266,9 +273,15 @@ impl Handler<StepEnded> for SchedulerActor {
         }
         let now = self.clock.now();
         self.trace.stepped(&done, now);
+        if let Some(steps) = &mut self.steps {
+            steps.ended(&done, now);
+        }
         let effects = self.core.step_done(done, now);
         self.apply(effects);
         self.pump();
+        if let Some(steps) = self.steps.as_mut().filter(|_| self.core.live().next().is_none()) {
+            steps.idle();
+        }
         if let Some(step) = self.core.take_completed() {
             self.peers.block_manager.do_send(StepsCompleted(step));
         }

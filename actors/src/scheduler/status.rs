@@ -1,7 +1,7 @@
 //! A snapshot of the engine.
 
 use super::SchedulerActor;
-use crate::messages::{GetStatus, GetUsage};
+use crate::messages::{GetStatus, GetSteps, GetUsage, Steps};
 use crate::request::EngineStatus;
 use actix::{Handler, ResponseFuture};
 
@@ -33,5 +33,13 @@ impl Handler<GetStatus> for SchedulerActor {
                 cost_error,
             }
         })
+    }
+}
+
+impl Handler<GetSteps> for SchedulerActor {
+    type Result = Steps;
+
+    fn handle(&mut self, GetSteps { after }: GetSteps, _: &mut Self::Context) -> Steps {
+        Steps(self.steps.as_ref().map(|steps| steps.after(after)).unwrap_or_default())
     }
 }

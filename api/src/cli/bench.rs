@@ -1,6 +1,7 @@
 //! `tiercel bench`.
 
 use crate::cli::Failure;
+use crate::cli::calibrate::CalibrateArgs;
 use crate::cli::report_file::ReportFile;
 use clap::Args;
 use std::io::IsTerminal;
@@ -8,21 +9,31 @@ use std::path::PathBuf;
 use tiercel_benches::{Limits, Progress, Target, run};
 use tiercel_workload::Workload;
 
-/// Send a workload to a server and report what its clients saw, by tier.
+/// Send a workload to a server and report what its clients saw, by tier; or measure the server.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The server may be any that speaks OpenAI's completions API. Workloads are TOML files; benches/workloads
 has some.
 
-Example:
-  tiercel bench --url http://127.0.0.1:8080 --workload benches/workloads/single-stream.toml --json r.json")]
+--calibrate measures a Tiercel server under a load of its own (100 s; nothing else should run) and
+writes a device profile for `tiercel simulate --profile FILE`: what steps and requests take and how that spreads. It
+also suggests a step size for the server, from simulated runs of the same load.
+
+Examples:
+  tiercel bench --url http://127.0.0.1:8080 --workload benches/workloads/single-stream.toml --json r.json
+  tiercel bench --url http://127.0.0.1:8080 --calibrate here.toml")]
 pub(crate) struct Bench {
     /// Base URL of the server
     #[arg(long, value_name = "URL")]
     url: String,
     /// Workload file (TOML)
+    #[arg(long, value_name = "FILE", required_unless_present = "calibrate")]
+    workload: Option<PathBuf>,
+    /// Measure the server and write a device profile here (TOML)
     #[arg(long, value_name = "FILE")]
-    workload: PathBuf,
+    calibrate: Option<PathBuf>,
+    #[command(flatten)]
+    calibration: CalibrateArgs,
     /// Write the full report here; a file of that name is replaced when the run is over
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -36,9 +47,11 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let workload = Workload::load(&self.workload).map_err(Failure::usage)?;
+        let workload = self.workload.as_deref().map(Workload::load).transpose();
+        let workload = workload.map_err(Failure::usage)?;
         // A report that cannot be written should fail before the run, not after it.
         let json = self.json.map(ReportFile::create).transpose()?;
+        let profile = self.calibrate.map(ReportFile::create).transpose()?;
         let target = Target {
             url: self.url,
             api_key: self.api_key,
@@ -46,9 +59,17 @@ impl Bench {
             limits: Limits::default(),
         };
         let watched = std::io::stderr().is_terminal();
-        let report = actix_rt::System::new()
-            .block_on(run(&workload, &target, |progress| tell(progress, watched)))
-            .map_err(Failure::new)?;
+        let progress = |progress: &Progress| tell(progress, watched);
+        let report = match (profile, workload) {
+            (Some(file), workload) => {
+                self.calibration.run(workload, &target, file, progress)?.report
+            }
+            (None, workload) => {
+                let workload = workload.expect("clap requires it where it is needed");
+                let ran = actix_rt::System::new().block_on(run(&workload, &target, progress));
+                ran.map_err(Failure::new)?
+            }
+        };
         if watched {
             eprintln!();
         }

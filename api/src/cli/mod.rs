@@ -1,6 +1,7 @@
 //! The command line. Usage errors exit with 2, everything else that fails with 1 and one line on stderr.
 
 mod bench;
+mod calibrate;
 mod fuzz;
 mod log;
 mod policy;

@@ -8,19 +8,11 @@ use clap::Args;
 use std::io::{IsTerminal, Write};
 use std::ops::Range;
 use std::path::PathBuf;
-use tiercel_config::Loader;
+use tiercel_config::ServerSettings;
 use tiercel_device::{Clock, MockDrift, MockFaults, MockProfile};
-use tiercel_simulation::{Comparison, Experiment, Outcome, PolicyRuns};
+use tiercel_simulation::{Comparison, Experiment, Outcome, PolicyRuns, Sizes};
 use tiercel_workload::{Arrival, Class, Workload};
 
-/// Settings of the simulated engine that differ from a server's: a large device, and queues as long as
-/// the traffic makes them, so that a policy's waiting shows instead of its refusals.
-const DEFAULTS: [&str; 4] = [
-    "scheduler.max_num_batched_tokens=512",
-    "admission.max_requests=100000",
-    "admission.max_queued_requests_per_tier=100000",
-    "admission.max_queued_tokens_per_tier=1099511627776",
-];
 /// What `--drift` without a time stands for.
 const EVERY_OTHER_MINUTE: &str = "every other minute";
 /// Most seeds of one call.
@@ -30,7 +22,10 @@ const MAX_SEEDS: u64 = 1000;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The actors and messages are those of the server; only the device and the clock are not real. Equal seeds
-give equal results. benches/workloads has workloads; a workload may state the pool it is meant for.
+give equal results. benches/workloads has workloads.
+
+The engine has the server's default sizes (tokens in a step, places, queues) unless the device's profile, the
+workload or --set says otherwise, later ones going first; those in force are printed above the table.
 
 With --fuzz there is no workload: each seed draws a device with hardly any memory, hostile settings, clients
 who leave and dawdle, and faults, and everything that must hold is checked.
@@ -106,7 +101,7 @@ impl Simulate {
         }
         let faults = self.faults.as_deref().map(MockFaults::from_file).transpose();
         let faults = faults.map_err(Failure::usage)?.unwrap_or_default();
-        let chosen = self.chosen(&workload)?;
+        let chosen = self.chosen(&workload, &profile)?;
         let json = self.json.as_ref().map(|path| ReportFile::create(path.clone())).transpose()?;
         let seeds: Vec<u64> = match (self.seed, &self.seeds) {
             (Some(seed), _) => vec![seed],
@@ -131,7 +126,8 @@ impl Simulate {
                 };
                 runs.push(watched_run(&experiment, &name, &mut recording)?);
             }
-            policies.push(PolicyRuns { policy: name, settings, runs });
+            let sizes = Sizes::of(&settings, &workload.simulation, &profile);
+            policies.push(PolicyRuns { policy: name, settings, sizes, runs });
         }
         let comparison = Comparison {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -178,8 +174,9 @@ impl Simulate {
         }
     }
 
-    /// The policies with their settings: the workload's sizes, then what the policy stands for, then `--set`.
-    fn chosen(&self, workload: &Workload) -> Result<Vec<Chosen>, Failure> {
+    /// The policies with their settings: a server's defaults, the sizes of the profile and of the workload, what the
+    /// policy stands for, then `--set`.
+    fn chosen(&self, workload: &Workload, profile: &MockProfile) -> Result<Vec<Chosen>, Failure> {
         for assignment in &self.settings {
             let name = assignment.split('=').next().unwrap_or_default();
             let problem = match name.split('.').next().unwrap_or_default() {
@@ -193,14 +190,8 @@ impl Simulate {
                 return Err(Failure::usage(format!("--set {name}: {problem}")));
             }
         }
-        let mut defaults = Loader::default();
-        for assignment in DEFAULTS {
-            defaults.assignment(assignment).map_err(Failure::usage)?;
-        }
-        let (mut base, _) = defaults.finish().map_err(Failure::usage)?;
-        if let Some(most) = workload.simulation.max_num_seqs {
-            base.engine.scheduler.max_num_seqs = most;
-        }
+        let mut base = ServerSettings::default();
+        Sizes::apply(&mut base.engine, &workload.simulation, profile);
         self.policy.iter().map(|choice| Chosen::load(choice, &base, &self.settings)).collect()
     }
 }

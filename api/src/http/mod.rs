@@ -119,6 +119,7 @@ fn routes(config: &mut web::ServiceConfig) {
         .service(get("/v1/models/{id:.+}").route(reading().to(pages::model)))
         .service(get("/health").route(reading().to(pages::health)))
         .service(get("/metrics").route(reading().to(pages::metrics)))
+        .service(get("/debug/steps").route(reading().to(pages::steps)))
         .default_service(web::to(pages::elsewhere));
 }
 

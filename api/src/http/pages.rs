@@ -3,8 +3,9 @@
 use crate::boot::{App, Serving, Stage};
 use crate::http::{ALLOW, ApiError, unserved};
 use actix_web::http::StatusCode;
-use actix_web::web::{Data, Path};
+use actix_web::web::{Data, Path, Query};
 use actix_web::{HttpRequest, HttpResponse, ResponseError};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// An engine that does not answer for this long is not healthy, us.
@@ -65,6 +66,32 @@ pub(crate) async fn metrics(app: Data<App>) -> HttpResponse {
     HttpResponse::Ok()
         .content_type("text/plain; version=0.0.4; charset=utf-8")
         .body(app.metrics.render())
+}
+
+/// What `GET /debug/steps` may be asked for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct StepsQuery {
+    /// Steps up to this number are left out.
+    after: u64,
+}
+
+/// `GET /debug/steps`: what the last steps held and took, the device, what it measured of itself and the engine's
+/// settings; for `tiercel bench --calibrate`.
+pub(crate) async fn steps(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
+    app.tenants.salt(&request)?;
+    let asked = Query::<StepsQuery>::from_query(request.query_string()).map_err(|error| {
+        let message = format!("{error}; expected /debug/steps?after=STEP, a whole number");
+        ApiError::new(StatusCode::BAD_REQUEST, message).code("invalid_query")
+    })?;
+    let engine = &app.accepting()?.engine;
+    let steps = engine.steps(asked.after).await?;
+    Ok(HttpResponse::Ok().json(json!({
+        "device": engine.info(),
+        "measured": engine.profile(),
+        "settings": engine.settings(),
+        "steps": steps,
+    })))
 }
 
 /// Any other path: 400 for what OpenAI serves and this server does not, since clients take a 404 for a model

@@ -30,12 +30,8 @@ impl Workload {
         if !(0.0..=3600.0).contains(&self.drain_s) {
             return top("drain_s", allowed(self.drain_s, "0 to 3600"));
         }
-        let Pool { device_blocks, max_num_seqs } = self.simulation;
-        if device_blocks.is_some_and(|blocks| !(1..=MAX_POOL_BLOCKS).contains(&blocks)) {
-            return top("simulation.device_blocks", format!("must be 1 to {MAX_POOL_BLOCKS}"));
-        }
-        if max_num_seqs == Some(0) {
-            return top("simulation.max_num_seqs", "must be at least 1".into());
+        if let Some((field, problem)) = self.simulation.problem() {
+            return Some((format!("simulation.{field}"), problem));
         }
         if self.classes.is_empty() || self.classes.len() > MAX_CLASSES {
             return top("class", format!("must appear 1 to {MAX_CLASSES} times"));
@@ -73,6 +69,29 @@ impl Workload {
             Arrival::Share(share) => share * recorded,
             Arrival::Closed(_) => 0.0,
         }
+    }
+}
+
+impl Pool {
+    fn problem(&self) -> Option<(&'static str, String)> {
+        let blocks = |blocks: Option<u32>, least| {
+            blocks.is_some_and(|blocks| !(least..=MAX_POOL_BLOCKS).contains(&blocks))
+        };
+        if blocks(self.device_blocks, 1) {
+            return Some(("device_blocks", format!("must be 1 to {MAX_POOL_BLOCKS}")));
+        }
+        if blocks(self.host_blocks, 0) {
+            return Some(("host_blocks", format!("must be 0 to {MAX_POOL_BLOCKS}")));
+        }
+        let counts = [
+            ("max_num_seqs", self.max_num_seqs.map(u64::from)),
+            ("max_num_batched_tokens", self.max_num_batched_tokens.map(u64::from)),
+            ("max_requests", self.max_requests.map(u64::from)),
+            ("max_queued_requests_per_tier", self.max_queued_requests_per_tier.map(u64::from)),
+            ("max_queued_tokens_per_tier", self.max_queued_tokens_per_tier),
+        ];
+        let (field, _) = counts.into_iter().find(|(_, count)| *count == Some(0))?;
+        Some((field, "must be at least 1".into()))
     }
 }
 

@@ -199,16 +199,32 @@ impl Targets {
     }
 }
 
-/// What the simulator gives the engine for this traffic; a server is configured by itself.
+/// Sizes that the simulator gives the engine for this traffic; a server is configured by itself. What is left out
+/// is as the device profile says, and where that says nothing either as a server has it by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pool {
-    /// Device blocks of KV memory; those of the device profile by default.
+    /// Device blocks of KV memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_blocks: Option<u32>,
-    /// Most sequences that run at once; by default as the engine is configured.
+    /// Host blocks of KV memory; 0 for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_blocks: Option<u32>,
+    /// Most sequences that run at once: `scheduler.max_num_seqs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_num_seqs: Option<u32>,
+    /// Most tokens in one step: `scheduler.max_num_batched_tokens`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_num_batched_tokens: Option<u32>,
+    /// Most requests in the engine: `admission.max_requests`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_requests: Option<u32>,
+    /// Most requests of a tier that wait for their first token: `admission.max_queued_requests_per_tier`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_queued_requests_per_tier: Option<u32>,
+    /// Most prompt tokens of a tier that wait for their first token: `admission.max_queued_tokens_per_tier`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_queued_tokens_per_tier: Option<u64>,
 }
 
 /// Why a workload can't be used.

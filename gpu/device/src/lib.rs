@@ -13,6 +13,7 @@ mod ids;
 mod mock;
 mod sampling;
 mod step;
+mod step_record;
 mod worker;
 
 pub use by_seq::{BySeq, SeqIdHasher};
@@ -20,14 +21,16 @@ pub use clock::{Clock, Timestamp};
 pub use copy::{CopyBatch, CopyDirection, CopyDone, CopyEngine, CopyError, CopyPair};
 pub use ids::{BlockId, CopyId, Epoch, HostBlockId, SeqId, StepId, Ticket, Tier, TokenId};
 pub use mock::{
-    Fingerprints, MockDevice, MockDrift, MockFault, MockFaultKind, MockFaultLog, MockFaults,
-    MockFaultsError, MockOptions, MockOracle, MockProfile, MockProfileError, mock_oracle,
+    Fingerprints, HostCosts, MockDevice, MockDrift, MockFault, MockFaultKind, MockFaultLog,
+    MockFaults, MockFaultsError, MockOptions, MockOracle, MockProfile, MockProfileError,
+    ServerSizes, StepNoise, mock_oracle,
 };
 pub use sampling::SamplingParams;
 pub use step::{
     DeviceInfo, DeviceProfile, Sampled, SeqFault, SeqSlice, SeqStart, SliceInput, StepBatch,
     StepDone, StepError, StepOutput, StepRunner, StepTiming, SubmitError, TokenLogprobs, Tokens,
 };
+pub use step_record::StepRecord;
 pub use worker::{BlockingCopier, CopyThread, QueuedRunner, StepThread};
 
 /// A device ready to serve: its facts, its compute side and its copy side.

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Sizes and limits of a device, fixed for its life.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct DeviceInfo {
     /// What `/metrics` and logs call it.
     pub name: String,

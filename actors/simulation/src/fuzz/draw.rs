@@ -5,7 +5,7 @@ use super::dice::Dice;
 use super::knobs;
 use super::scenario::{DrainPlan, Scenario};
 use tiercel_config::{EngineSettings, PreemptionMode, SloSettings};
-use tiercel_device::{MockFaults, MockProfile, StepId};
+use tiercel_device::{HostCosts, MockFaults, MockProfile, ServerSizes, StepId, StepNoise};
 
 impl Scenario {
     /// The scenario of a seed.
@@ -57,6 +57,10 @@ fn profile(dice: &mut Dice) -> MockProfile {
         max_steps_in_flight: dice.pick(&[1, 2]),
         plan_us: 0,
         lead_us: 0,
+        server: ServerSizes::default(),
+        told: None,
+        host: HostCosts::default(),
+        noise: StepNoise::default(),
     }
 }
 

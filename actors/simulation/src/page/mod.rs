@@ -62,6 +62,7 @@ struct Data<'a> {
     profile: &'a str,
     load: f64,
     noise: f64,
+    sizes: Vec<String>,
     seeds: Vec<u64>,
     /// Of the workload's traces, a sentence each.
     notes: Vec<String>,
@@ -143,6 +144,7 @@ impl Page {
             profile: &comparison.profile,
             load: comparison.load,
             noise: comparison.noise_sigma,
+            sizes: comparison.sizes(),
             seeds: runs.map_or(Vec::new(), |first| first.runs.iter().map(|run| run.seed).collect()),
             notes: comparison.workload.notes(),
             end_us,

@@ -244,7 +244,7 @@ function controls() {
 
 byId("title").textContent = `Tiercel: ${data.workload}`;
 byId("facts").textContent = `Load ${data.load} on ${data.profile}, ${seconds(data.end_us, 0)}, noise ${data.noise}, `
-  + `seeds ${data.seeds.join(" ")}. Modelled device, simulated time.`
+  + `seeds ${data.seeds.join(" ")}. Modelled device, simulated time. Sizes: ${data.sizes.join("; ")}.`
   + data.notes.map((note) => ` ${note}.`).join("");
 byId("window").textContent = `Requests one by one from ${seconds(data.window_us[0], 1)} to `
   + `${seconds(data.window_us[1], 1)} of the first seed (--html-window chooses); memory for the whole run.`;

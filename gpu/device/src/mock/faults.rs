@@ -60,11 +60,15 @@ impl Draws {
         self.unit() < p
     }
 
+    /// Normal with mean 0 and deviation 1.
+    pub(super) fn normal(&mut self) -> f64 {
+        let (a, b) = (1.0 - self.unit(), self.unit());
+        (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos()
+    }
+
     /// Log-normal with mean 1.
     pub(super) fn noise(&mut self, sigma: f64) -> f64 {
-        let (a, b) = (1.0 - self.unit(), self.unit());
-        let normal = (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos();
-        (sigma * normal - sigma * sigma / 2.0).exp()
+        (sigma * self.normal() - sigma * sigma / 2.0).exp()
     }
 }
 

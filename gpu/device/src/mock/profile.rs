@@ -1,5 +1,6 @@
 //! How fast the pretended device is and how large, as TOML.
 
+use super::host::{HostCosts, StepNoise};
 use crate::DeviceProfile;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -47,6 +48,46 @@ pub struct MockProfile {
     pub plan_us: u64,
     /// How long before a step's predicted end the next is submitted, us; not the device's affair.
     pub lead_us: u64,
+    /// Sizes of a server of this device, where they differ from a server's defaults.
+    #[serde(default, skip_serializing_if = "ServerSizes::is_default")]
+    pub server: ServerSizes,
+    /// What the engine is told of the speed, if that is not what it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told: Option<DeviceProfile>,
+    /// What a server costs around the device.
+    #[serde(default, skip_serializing_if = "HostCosts::is_default")]
+    pub host: HostCosts,
+    /// How step times spread.
+    #[serde(default, skip_serializing_if = "StepNoise::is_default")]
+    pub noise: StepNoise,
+}
+
+/// Sizes that a server of a device is run with; what is left out is as a server has it by default. The simulator
+/// takes them; a server that serves the mock device is configured by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerSizes {
+    /// Most sequences that run at once: `scheduler.max_num_seqs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_num_seqs: Option<u32>,
+    /// Most tokens in one step: `scheduler.max_num_batched_tokens`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_num_batched_tokens: Option<u32>,
+    /// Most requests in the engine: `admission.max_requests`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_requests: Option<u32>,
+    /// Most requests of a tier that wait for their first token: `admission.max_queued_requests_per_tier`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_queued_requests_per_tier: Option<u32>,
+    /// Most prompt tokens of a tier that wait for their first token: `admission.max_queued_tokens_per_tier`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_queued_tokens_per_tier: Option<u64>,
+}
+
+impl ServerSizes {
+    fn is_default(&self) -> bool {
+        *self == ServerSizes::default()
+    }
 }
 
 /// Why a profile could not be had.
@@ -128,6 +169,14 @@ impl MockProfile {
         Ok(profile)
     }
 
+    /// The profile as a file.
+    ///
+    /// # Panics
+    /// Never: plain numbers and tables always serialize.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("plain numbers and tables always serialize")
+    }
+
     fn check(&self) -> Result<(), MockProfileError> {
         let costs = [
             ("step_base_us", self.step_base_us),
@@ -136,6 +185,10 @@ impl MockProfile {
             ("kv_token_us", self.kv_token_us),
             ("prefill_context_us", self.prefill_context_us),
             ("prefill_step_us", self.prefill_step_us),
+            ("host.step_us", self.host.step_us),
+            ("host.sequence_us", self.host.sequence_us),
+            ("host.request_us", self.host.request_us),
+            ("host.prompt_token_us", self.host.prompt_token_us),
         ];
         for (field, cost) in costs {
             if !(cost.is_finite() && cost >= 0.0) {
@@ -158,22 +211,26 @@ impl MockProfile {
                 return Err(MockProfileError::Value { field, must: "at least 1" });
             }
         }
+        if let Some((field, must)) = self.noise.problem() {
+            return Err(MockProfileError::Value { field, must });
+        }
         if self.vocab_size < 2 {
             return Err(MockProfileError::Value { field: "vocab_size", must: "at least 2" });
         }
         Ok(())
     }
 
-    /// What the engine is told of the speed: a first estimate that lacks the cost of any prefill in a step.
+    /// What the engine is told of the speed: unless the profile says, a first estimate that lacks the cost of any
+    /// prefill in a step.
     pub fn device_profile(&self) -> DeviceProfile {
-        DeviceProfile {
+        self.told.unwrap_or(DeviceProfile {
             step_base_us: self.step_base_us,
             decode_token_us: self.decode_token_us,
             prefill_token_us: self.prefill_token_us,
             kv_token_us: self.kv_token_us,
             prefill_context_us: self.prefill_context_us,
             link_bytes_per_s: self.link_bytes_per_s,
-        }
+        })
     }
 }
 
@@ -189,6 +246,16 @@ mod tests {
     }
 
     #[test]
+    fn a_profile_that_is_written_is_read_again() {
+        let mut profile = MockProfile::named("llama70b-h100").expect("built in");
+        profile.told = Some(profile.device_profile());
+        profile.host.step_us = 300.5;
+        profile.noise.slow_s = 4.0;
+        let again = MockProfile::parse(&profile.to_toml()).expect("its own text");
+        assert_eq!(again, profile);
+    }
+
+    #[test]
     fn unknown_and_unusable_profiles_say_what_would_do() {
         let unknown = MockProfile::named("tpu").expect_err("no such profile").to_string();
         assert!(unknown.contains("llama70b-h100, tiny"), "{unknown}");
@@ -199,6 +266,8 @@ mod tests {
             ("link_bytes_per_s = 1e9", "link_bytes_per_s = 0.0", "link_bytes_per_s"),
             ("vocab_size = 1000", "vocab_size = 1", "vocab_size"),
             ("plan_us", "plan_s", "plan_s"),
+            ("lead_us = 50", "lead_us = 50\n[host]\nstep_us = -1.0", "host.step_us"),
+            ("lead_us = 50", "lead_us = 50\n[noise]\ntail_share = 2.0", "noise.tail_share"),
         ] {
             let wrong = MockProfile::parse(&text.replace(from, to)).expect_err(field).to_string();
             assert!(wrong.contains(field), "{wrong}");

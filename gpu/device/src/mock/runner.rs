@@ -1,6 +1,7 @@
 //! The compute side: steps in order, each taking its modelled time.
 
 use super::faults::{Draws, MockFault};
+use super::host::NoiseSource;
 use super::sequences::{SequenceState, Sequences};
 use super::slices::{self, Work};
 use super::{MockOptions, MockOracle, Shared};
@@ -33,6 +34,7 @@ impl MockRunner {
         let engine = Engine {
             oracle: options.oracle(),
             noise: Draws::new(options.seed, 1),
+            own_noise: NoiseSource::new(options.profile.noise, Draws::new(options.seed, 3)),
             faults: Draws::new(options.seed, 2),
             sequences: Sequences::default(),
             failed: None,
@@ -65,8 +67,10 @@ impl StepRunner for MockRunner {
 }
 
 async fn run(mut engine: Engine, mut work: mpsc::Receiver<Job>, in_flight: Arc<AtomicU32>) {
-    while let Some((batch, done)) = work.recv().await {
-        let result = engine.step(&batch).await;
+    loop {
+        let waits = work.is_empty();
+        let Some((batch, done)) = work.recv().await else { return };
+        let result = engine.step(&batch, waits).await;
         engine.remember(&batch, result.is_err(), work.len());
         in_flight.fetch_sub(1, Ordering::AcqRel);
         done(StepDone { id: batch.id, result });
@@ -78,6 +82,8 @@ struct Engine {
     shared: Rc<RefCell<Shared>>,
     oracle: MockOracle,
     noise: Draws,
+    /// The profile's own noise.
+    own_noise: NoiseSource,
     faults: Draws,
     sequences: Sequences,
     /// The last step that failed, while steps are in flight that were submitted before it did.
@@ -92,7 +98,8 @@ struct Failed {
 }
 
 impl Engine {
-    async fn step(&mut self, batch: &StepBatch) -> Result<StepOutput, StepError> {
+    /// Runs a step; `waited`: the device had nothing to do before, so that it also waited for the host.
+    async fn step(&mut self, batch: &StepBatch, waited: bool) -> Result<StepOutput, StepError> {
         self.lose_device_at(batch.id);
         if let Some(why) = &self.shared.borrow().lost {
             return Err(StepError::DeviceLost(why.clone()));
@@ -112,9 +119,9 @@ impl Engine {
         if begun.is_ok() {
             slices::spoil(batch, &self.sequences, &mut self.shared.borrow_mut().memory);
         }
-        let forward_us = self.duration_us(batch);
+        let (host_us, forward_us) = self.durations_us(batch, waited);
         let injected = self.faults.chance(self.options.faults.step_fails);
-        self.options.clock.sleep_us(forward_us).await;
+        self.options.clock.sleep_us(host_us + forward_us).await;
         let copies_before = begun.map_err(|fault| self.found(fault))?;
         self.check_again(&sound, copies_before).map_err(|fault| self.found(fault))?;
         if injected {
@@ -171,14 +178,19 @@ impl Engine {
         error
     }
 
-    fn duration_us(&mut self, batch: &StepBatch) -> u64 {
+    /// What the host takes before the device can begin, and what the device takes, us.
+    fn durations_us(&mut self, batch: &StepBatch, waited: bool) -> (u64, u64) {
         let faults = &self.options.faults;
         let slow = if self.faults.chance(faults.step_slow) { faults.slow_factor } else { 1.0 };
         let noise = self.noise.noise(self.options.noise_sigma);
         let work = Work::of(batch, &self.sequences);
         let now = self.options.clock.now();
         let base_factor = self.options.drift.as_ref().map_or(1.0, |drift| drift.factor(now));
-        (step_us(&self.options.profile, base_factor, work) * noise * slow).round() as u64
+        let factor = noise * slow * self.own_noise.factor(now);
+        let profile = &self.options.profile;
+        let host_us = if waited { profile.host.before_step_us(work.decode_tokens) } else { 0.0 };
+        let device_us = step_us(profile, base_factor, work) * factor;
+        (host_us.round() as u64, device_us.round() as u64)
     }
 
     fn sample(&mut self, batch: &StepBatch) -> Vec<(SeqId, Result<Sampled, SeqFault>)> {

@@ -1,0 +1,132 @@
+//! The sizes a simulated engine runs with, and where each comes from.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use tiercel_config::EngineSettings;
+use tiercel_device::{MockProfile, ServerSizes};
+use tiercel_workload::Pool;
+
+/// Sizes that were in force in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sizes {
+    /// Most tokens in one step.
+    pub max_num_batched_tokens: u32,
+    /// Most sequences that run at once.
+    pub max_num_seqs: u32,
+    /// Most requests in the engine.
+    pub max_requests: u32,
+    /// Most requests of a tier that wait for their first token.
+    pub max_queued_requests_per_tier: u32,
+    /// Most prompt tokens of a tier that wait for their first token.
+    pub max_queued_tokens_per_tier: u64,
+    /// Device blocks of KV memory.
+    pub device_blocks: u32,
+    /// Host blocks of KV memory; 0 means there is no host tier.
+    pub host_blocks: u32,
+    /// Tokens of a block.
+    pub block_size: u32,
+}
+
+impl Sizes {
+    /// Sizes of an engine with these settings on that device.
+    pub fn of(settings: &EngineSettings, pool: &Pool, profile: &MockProfile) -> Sizes {
+        let EngineSettings { scheduler, admission, .. } = settings;
+        Sizes {
+            max_num_batched_tokens: scheduler.max_num_batched_tokens,
+            max_num_seqs: scheduler.max_num_seqs,
+            max_requests: admission.max_requests,
+            max_queued_requests_per_tier: admission.max_queued_requests_per_tier,
+            max_queued_tokens_per_tier: admission.max_queued_tokens_per_tier,
+            device_blocks: pool.device_blocks.unwrap_or(profile.device_blocks),
+            host_blocks: pool.host_blocks.unwrap_or(profile.host_blocks),
+            block_size: profile.block_size,
+        }
+    }
+
+    /// Puts what the workload says of the engine's sizes, or else the device's profile, in the place of a server's
+    /// defaults.
+    pub fn apply(settings: &mut EngineSettings, pool: &Pool, profile: &MockProfile) {
+        let ServerSizes {
+            max_num_seqs,
+            max_num_batched_tokens,
+            max_requests,
+            max_queued_requests_per_tier,
+            max_queued_tokens_per_tier,
+        } = profile.server;
+        let EngineSettings { scheduler, admission, .. } = settings;
+        for (size, stated) in [
+            (&mut scheduler.max_num_seqs, pool.max_num_seqs.or(max_num_seqs)),
+            (
+                &mut scheduler.max_num_batched_tokens,
+                pool.max_num_batched_tokens.or(max_num_batched_tokens),
+            ),
+            (&mut admission.max_requests, pool.max_requests.or(max_requests)),
+            (
+                &mut admission.max_queued_requests_per_tier,
+                pool.max_queued_requests_per_tier.or(max_queued_requests_per_tier),
+            ),
+        ] {
+            *size = stated.unwrap_or(*size);
+        }
+        let queued = pool.max_queued_tokens_per_tier.or(max_queued_tokens_per_tier);
+        if let Some(tokens) = queued {
+            admission.max_queued_tokens_per_tier = tokens;
+        }
+    }
+}
+
+impl fmt::Display for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Sizes { max_num_batched_tokens, max_num_seqs, max_requests, .. } = self;
+        let Sizes { max_queued_requests_per_tier, max_queued_tokens_per_tier, .. } = self;
+        let Sizes { device_blocks, host_blocks, block_size, .. } = self;
+        write!(
+            f,
+            "{max_num_batched_tokens} tokens a step, {max_num_seqs} places, {max_requests} requests, queues of \
+             {max_queued_requests_per_tier} requests and {max_queued_tokens_per_tier} tokens a tier, \
+             {device_blocks} device and {host_blocks} host blocks of {block_size} tokens"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_workload_goes_before_the_profile_and_the_profile_before_a_servers_defaults() {
+        let mut profile = MockProfile::named("tiny").expect("built in");
+        let mut settings = EngineSettings::default();
+        Sizes::apply(&mut settings, &Pool::default(), &profile);
+        assert_eq!(settings, EngineSettings::default(), "the profile states no sizes");
+        profile.server.max_num_batched_tokens = Some(512);
+        profile.server.max_queued_tokens_per_tier = Some(99);
+        let mut pool = Pool { host_blocks: Some(0), ..Pool::default() };
+        Sizes::apply(&mut settings, &pool, &profile);
+        let sizes = Sizes::of(&settings, &pool, &profile);
+        assert_eq!((sizes.max_num_batched_tokens, sizes.max_queued_tokens_per_tier), (512, 99));
+        assert_eq!((sizes.device_blocks, sizes.host_blocks), (profile.device_blocks, 0));
+        pool.max_num_batched_tokens = Some(128);
+        pool.max_queued_tokens_per_tier = Some(7);
+        Sizes::apply(&mut settings, &pool, &profile);
+        let sizes = Sizes::of(&settings, &pool, &profile);
+        assert_eq!((sizes.max_num_batched_tokens, sizes.max_queued_tokens_per_tier), (128, 7));
+        assert!(
+            sizes
+                .to_string()
+                .contains("128 tokens a step, 64 places, 1024 requests, queues of 256")
+        );
+    }
+
+    #[test]
+    fn a_large_gpu_runs_with_steps_of_512_tokens_and_queues_as_long_as_the_traffic() {
+        let profile = MockProfile::named("llama70b-tp8-a100").expect("built in");
+        let mut settings = EngineSettings::default();
+        // As workloads that state no more than this expect.
+        let pool = Pool { max_num_seqs: Some(256), ..Pool::default() };
+        Sizes::apply(&mut settings, &pool, &profile);
+        let sizes = Sizes::of(&settings, &pool, &profile);
+        assert_eq!((sizes.max_num_batched_tokens, sizes.max_num_seqs), (512, 256));
+        assert_eq!((sizes.max_requests, sizes.max_queued_requests_per_tier), (100_000, 100_000));
+    }
+}

@@ -1,0 +1,161 @@
+//! The last steps of a server, for whoever asks how long they took.
+
+use crate::trace::Slice;
+use std::collections::VecDeque;
+use tiercel_device::{StepBatch, StepDone, StepId, StepRecord, Timestamp};
+
+/// Steps that are kept; older ones are forgotten.
+pub(crate) const STEPS_KEPT: usize = 4096;
+/// Steps under way that are remembered: more than any device takes.
+const UNDER_WAY: usize = 4;
+
+/// Remembers what the last [`STEPS_KEPT`] steps held and took.
+#[derive(Debug, Default)]
+pub(crate) struct StepLog {
+    kept: VecDeque<StepRecord>,
+    /// Submitted, oldest first; `device_us` and the times of their ends are not known yet.
+    under_way: VecDeque<(StepId, Timestamp, StepRecord)>,
+    /// When the last step ended, if the engine has had something to do ever since.
+    last_end: Option<Timestamp>,
+}
+
+impl StepLog {
+    /// A step goes to the device.
+    pub(crate) fn submitted(&mut self, batch: &StepBatch, now: Timestamp) {
+        let alone = self.under_way.is_empty();
+        let host_us = self.last_end.filter(|_| alone).map(|end| now.since_us(end));
+        let mut record = StepRecord { step: batch.id.0, host_us, ..StepRecord::default() };
+        for slice in &batch.slices {
+            let (first, tokens) = (u64::from(slice.first_pos), slice.input.len() as u64);
+            let (seq, first_pos, sample) = (slice.seq, slice.first_pos, slice.sample);
+            record.sampled += u32::from(sample.is_some());
+            if (Slice { seq, first_pos, tokens: tokens as u32, sample }).is_decode() {
+                record.decode_tokens += 1;
+                record.kv_tokens += first + 1;
+            } else {
+                record.prefill_tokens += tokens as u32;
+                record.prefill_context += tokens * first + tokens * tokens.saturating_sub(1) / 2;
+            }
+        }
+        if self.under_way.len() == UNDER_WAY {
+            self.under_way.pop_front();
+        }
+        self.under_way.push_back((batch.id, now, record));
+    }
+
+    /// A step came back; `idle`: nothing is left to do after it. Failed steps are no measurement.
+    pub(crate) fn ended(&mut self, done: &StepDone, now: Timestamp) {
+        let before = self.last_end.replace(now);
+        let Some(at) = self.under_way.iter().position(|(step, ..)| *step == done.id) else {
+            return;
+        };
+        let Some((_, submitted, mut record)) = self.under_way.remove(at) else { return };
+        let Ok(output) = &done.result else { return };
+        record.ended_at_us = now.0;
+        record.device_us = output.timing.forward_us + output.timing.sampling_us;
+        record.elapsed_us = now.since_us(before.map_or(submitted, |end| end.max(submitted)));
+        if self.kept.len() == STEPS_KEPT {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(record);
+    }
+
+    /// The engine has nothing to do: until the next step nobody waits for the host.
+    pub(crate) fn idle(&mut self) {
+        self.last_end = None;
+    }
+
+    /// The kept steps after `step`, oldest first.
+    pub(crate) fn after(&self, step: u64) -> Vec<StepRecord> {
+        self.kept.iter().filter(|record| record.step > step).copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tiercel_device::{SeqId, SeqSlice, SliceInput, StepError, StepOutput, StepTiming};
+
+    fn slice(seq: u64, first_pos: u32, tokens: u32, sample: Option<u32>) -> SeqSlice {
+        let input = SliceInput::Known((0..tokens).collect());
+        SeqSlice { seq: SeqId(seq), first_pos, input, table: [].into(), sample }
+    }
+
+    fn batch(id: u64, slices: Vec<SeqSlice>) -> StepBatch {
+        StepBatch { id: StepId(id), starts: vec![], ends: vec![], slices }
+    }
+
+    fn done(id: u64, device_us: u64) -> StepDone {
+        let timing = StepTiming { forward_us: device_us, ..StepTiming::default() };
+        StepDone { id: StepId(id), result: Ok(StepOutput { sampled: vec![], timing }) }
+    }
+
+    #[test]
+    fn a_step_is_told_with_its_work_and_what_host_and_device_took() {
+        let mut log = StepLog::default();
+        let prompt = slice(1, 0, 10, Some(0));
+        log.submitted(&batch(1, vec![prompt]), Timestamp(1_000));
+        log.ended(&done(1, 400), Timestamp(1_500));
+        log.submitted(
+            &batch(2, vec![slice(1, 10, 1, Some(1)), slice(2, 4, 6, None)]),
+            Timestamp(1_700),
+        );
+        log.ended(&done(2, 300), Timestamp(2_100));
+        log.idle();
+        log.submitted(&batch(3, vec![slice(1, 11, 1, Some(2))]), Timestamp(9_000));
+        log.ended(&done(3, 300), Timestamp(9_400));
+        let told = log.after(0);
+        let first = StepRecord {
+            step: 1,
+            prefill_tokens: 10,
+            prefill_context: 45,
+            sampled: 1,
+            ended_at_us: 1_500,
+            device_us: 400,
+            elapsed_us: 500,
+            ..StepRecord::default()
+        };
+        assert_eq!(told[0], first);
+        let mixed = StepRecord {
+            step: 2,
+            decode_tokens: 1,
+            kv_tokens: 11,
+            prefill_tokens: 6,
+            prefill_context: 24 + 15,
+            sampled: 1,
+            ended_at_us: 2_100,
+            device_us: 300,
+            elapsed_us: 400,
+            host_us: Some(200),
+        };
+        assert_eq!(told[1], mixed);
+        assert_eq!((told[2].host_us, told[2].elapsed_us), (None, 400), "it had been idle");
+        assert_eq!(log.after(2), [told[2]]);
+    }
+
+    #[test]
+    fn a_step_behind_another_counts_from_its_end_and_waits_for_no_host() {
+        let mut log = StepLog::default();
+        log.submitted(&batch(1, vec![slice(1, 5, 1, Some(1))]), Timestamp(100));
+        log.submitted(&batch(2, vec![slice(1, 6, 1, Some(2))]), Timestamp(150));
+        log.ended(&done(1, 90), Timestamp(200));
+        log.ended(&done(2, 90), Timestamp(300));
+        let told = log.after(0);
+        assert_eq!((told[1].elapsed_us, told[1].host_us), (100, None));
+    }
+
+    #[test]
+    fn only_the_last_steps_are_kept_and_failed_ones_are_not() {
+        let mut log = StepLog::default();
+        for id in 1..=STEPS_KEPT as u64 + 7 {
+            log.submitted(&batch(id, vec![]), Timestamp(id * 10));
+            log.ended(&done(id, 5), Timestamp(id * 10 + 5));
+        }
+        let kept = log.after(0);
+        assert_eq!((kept.len(), kept[0].step), (STEPS_KEPT, 8));
+        log.submitted(&batch(9_999, vec![]), Timestamp(0));
+        let failed = StepDone { id: StepId(9_999), result: Err(StepError::Failed("x".into())) };
+        log.ended(&failed, Timestamp(1));
+        assert_eq!(log.after(9_000), []);
+    }
+}

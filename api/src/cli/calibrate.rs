@@ -1,0 +1,188 @@
+//! `tiercel bench --calibrate`: a device profile of a real server, and the step size it should have.
+
+use crate::cli::Failure;
+use crate::cli::report_file::ReportFile;
+use clap::Args;
+use serde::Deserialize;
+use std::fmt::Write;
+use tiercel_benches::{Calibration, Progress, Target, calibrate, calibration_workload};
+use tiercel_config::EngineSettings;
+use tiercel_device::{HostCosts, MockFaults, MockProfile, StepNoise};
+use tiercel_simulation::{Experiment, Outcome};
+use tiercel_workload::{Pool, Workload};
+
+/// Step sizes that are tried, as far as they hold a token of every sequence.
+const BUDGETS: [u32; 7] = [32, 64, 128, 256, 512, 1024, 2048];
+/// Seeds of each simulated run.
+const SEEDS: u64 = 3;
+
+/// What a calibration is asked for beside the load.
+#[derive(Debug, Args)]
+pub(crate) struct CalibrateArgs {
+    /// Longest time between two tokens that 99 of 100 may have, ms, for the suggested step size; by default the
+    /// server's target of the standard tier (slo.standard.tpot_ms)
+    #[arg(long, value_name = "MS", requires = "calibrate")]
+    tbt_ms: Option<f64>,
+}
+
+/// One step size in simulation.
+struct Tried {
+    tokens: u32,
+    tokens_per_s: f64,
+    tbt_p99_ms: f64,
+}
+
+impl CalibrateArgs {
+    /// Runs the load (the built-in one unless another is given) against a server, writes its profile and suggests a
+    /// step size.
+    pub(crate) fn run(
+        &self,
+        workload: Option<Workload>,
+        target: &Target,
+        file: ReportFile,
+        progress: impl FnMut(&Progress),
+    ) -> Result<Calibration, Failure> {
+        let target_ms = self.tbt_ms;
+        if target_ms.is_some_and(|ms| !(ms > 0.0 && ms.is_finite())) {
+            return Err(Failure::usage("--tbt-ms must be above 0"));
+        }
+        let workload = workload.unwrap_or_else(calibration_workload);
+        let calibrated = calibrate(&workload, target, progress);
+        let calibration = actix_rt::System::new().block_on(calibrated).map_err(Failure::new)?;
+        let settings = EngineSettings::deserialize(&calibration.settings).map_err(|error| {
+            Failure::new(format!("the server's settings are not those of this program: {error}"))
+        })?;
+        let text = format!("{}\n{}", head(&calibration), calibration.profile.to_toml());
+        file.write_text(&text)?;
+        println!("{}", summary(&calibration));
+        let target_ms = target_ms.or(settings.slo.standard.tpot_ms);
+        println!("{}", suggestion(&workload, &calibration.profile, &settings, target_ms)?);
+        Ok(calibration)
+    }
+}
+
+/// The comment above a profile.
+fn head(calibration: &Calibration) -> String {
+    let Calibration { report, steps, error_percent, .. } = calibration;
+    format!(
+        "# Measured by `tiercel bench --calibrate` with the workload {} on {}: {steps} steps, off by {error_percent:.1} % on \
+         average.",
+        report.workload.name,
+        report.server.as_deref().unwrap_or("a server"),
+    )
+}
+
+/// What was fitted, for people.
+fn summary(calibration: &Calibration) -> String {
+    let Calibration { profile, steps, error_percent, .. } = calibration;
+    let MockProfile { step_base_us, decode_token_us, prefill_token_us, kv_token_us, .. } = profile;
+    let MockProfile { prefill_context_us, prefill_step_us, .. } = profile;
+    let HostCosts { step_us, sequence_us, request_us, prompt_token_us } = profile.host;
+    let StepNoise { sigma, tail_share, tail_mean, slow_sigma, slow_s } = profile.noise;
+    format!(
+        "{steps} steps; the fitted costs are off by {error_percent:.1} % on average\n\
+         a step takes {step_base_us:.0} us, {decode_token_us:.0} for each sequence that decodes, {prefill_token_us:.0} for \
+         each prompt token, {kv_token_us:.3} for each token of KV read, {prefill_context_us:.3} for each pair of a prompt \
+         token and one before it, {prefill_step_us:.0} for any prompt\n\
+         the host takes {step_us:.0} us between two steps and {sequence_us:.1} for each sequence; a request {request_us:.0} \
+         us and {prompt_token_us:.2} for each prompt token\n\
+         noise: sigma {sigma:.3}, tail {:.1} % of steps by {tail_mean:.2} times, slow sigma {slow_sigma:.3} over \
+         {slow_s:.1} s",
+        100.0 * tail_share,
+    )
+}
+
+/// The step size with the most tokens a second whose p99 time between tokens stays within the target.
+fn suggestion(
+    workload: &Workload,
+    profile: &MockProfile,
+    settings: &EngineSettings,
+    target_ms: Option<f64>,
+) -> Result<String, Failure> {
+    let mut text = "\ntokens a step  tok/s  p99 time between tokens, ms (simulated)\n".to_owned();
+    let mut tried = Vec::new();
+    for tokens in BUDGETS.into_iter().filter(|tokens| *tokens >= settings.scheduler.max_num_seqs) {
+        let row = try_size(workload, profile, settings, tokens)?;
+        let mark = if tokens == settings.scheduler.max_num_batched_tokens { "  (now)" } else { "" };
+        let Tried { tokens_per_s, tbt_p99_ms, .. } = row;
+        let _ = writeln!(text, "{tokens:>13}  {tokens_per_s:>5.0}  {tbt_p99_ms:.1}{mark}");
+        tried.push(row);
+    }
+    let Some(target_ms) = target_ms else {
+        text += "no target for the time between tokens: give --tbt-ms for a suggestion";
+        return Ok(text);
+    };
+    match best(&tried, target_ms) {
+        Some(Tried { tokens, .. }) => {
+            let _ = write!(
+                text,
+                "suggested: --max-num-batched-tokens {tokens} (p99 at most {target_ms} ms)"
+            );
+        }
+        None => {
+            let least = tried.iter().map(|tried| tried.tbt_p99_ms).fold(f64::INFINITY, f64::min);
+            let _ = write!(
+                text,
+                "no step size keeps the p99 time between tokens within {target_ms} ms; the least is {least:.1} ms"
+            );
+        }
+    }
+    Ok(text)
+}
+
+/// The one with the most tokens a second within the target; of those within one percent of it the smallest.
+fn best(tried: &[Tried], target_ms: f64) -> Option<&Tried> {
+    let fits = || tried.iter().filter(|tried| tried.tbt_p99_ms <= target_ms);
+    let most = fits().map(|tried| tried.tokens_per_s).reduce(f64::max)?;
+    fits().find(|tried| tried.tokens_per_s >= 0.99 * most)
+}
+
+fn try_size(
+    workload: &Workload,
+    profile: &MockProfile,
+    settings: &EngineSettings,
+    tokens: u32,
+) -> Result<Tried, Failure> {
+    let mut settings = settings.clone();
+    settings.scheduler.max_num_batched_tokens = tokens;
+    let mut outcomes = Vec::new();
+    for seed in 1..=SEEDS {
+        let experiment = Experiment {
+            workload: Workload { seed, simulation: Pool::default(), ..workload.clone() },
+            profile: profile.clone(),
+            settings: settings.clone(),
+            noise_sigma: 0.0,
+            drift: None,
+            faults: MockFaults::default(),
+            returning: 0.0,
+        };
+        outcomes.push(experiment.run(|_| {}).map_err(Failure::new)?);
+    }
+    let mean = |value: fn(&Outcome) -> f64| {
+        outcomes.iter().map(value).sum::<f64>() / outcomes.len() as f64
+    };
+    Ok(Tried {
+        tokens,
+        tokens_per_s: mean(|outcome| outcome.total.output_tokens_per_s),
+        tbt_p99_ms: mean(|outcome| outcome.gaps_ms.map_or(0.0, |gaps| gaps.p99)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_suggestion_is_the_smallest_of_the_fastest_within_the_target() {
+        let row = |tokens, tokens_per_s, tbt_p99_ms| Tried { tokens, tokens_per_s, tbt_p99_ms };
+        let tried = [
+            row(64, 400.0, 40.0),
+            row(128, 500.0, 60.0),
+            row(256, 503.0, 75.0),
+            row(512, 600.0, 140.0),
+        ];
+        let tokens = |ms| best(&tried, ms).map(|tried| tried.tokens);
+        assert_eq!((tokens(80.0), tokens(50.0), tokens(10.0)), (Some(128), Some(64), None));
+        assert_eq!(tokens(1_000.0), Some(512));
+    }
+}

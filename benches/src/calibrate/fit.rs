@@ -1,0 +1,133 @@
+//! Fits what steps and requests cost to what was observed: least squares without negative costs.
+
+/// Rounds of weighting by what the last round predicts.
+const ROUNDS: usize = 8;
+/// Predictions below this share of the mean count as that: weights stay finite.
+const LEAST_SHARE: f64 = 0.01;
+
+/// Coefficients of the columns, none negative, by which `rows` best explain their observations: each row holds a value
+/// for every column and what was observed. Squared errors count relative to what is predicted: long steps, which spread
+/// more, do not drown the short ones, and all rows together were predicted to take as long as they took. `None` without as
+/// many rows as columns.
+pub(crate) fn fit<const N: usize>(rows: &[([f64; N], f64)]) -> Option<[f64; N]> {
+    if rows.len() < N {
+        return None;
+    }
+    let mean = rows.iter().map(|(_, observed)| observed).sum::<f64>() / rows.len() as f64;
+    let least = (LEAST_SHARE * mean).max(f64::MIN_POSITIVE);
+    let mut found = weighted(rows, |_| 1.0)?;
+    for _ in 0..ROUNDS {
+        let before = found;
+        found = weighted(rows, |columns| predicted(&before, columns).max(least).recip())?;
+    }
+    Some(found)
+}
+
+/// What the coefficients make of a row.
+pub(crate) fn predicted<const N: usize>(coefficients: &[f64; N], columns: &[f64; N]) -> f64 {
+    coefficients.iter().zip(columns).map(|(cost, value)| cost * value).sum()
+}
+
+/// Weighted least squares. A column whose coefficient would be negative is left out, the most negative first.
+fn weighted<const N: usize>(
+    rows: &[([f64; N], f64)],
+    weight: impl Fn(&[f64; N]) -> f64,
+) -> Option<[f64; N]> {
+    let mut products = [[0.0; N]; N];
+    let mut targets = [0.0; N];
+    for (columns, observed) in rows {
+        let weight = weight(columns);
+        for i in 0..N {
+            targets[i] += weight * columns[i] * observed;
+            for j in 0..N {
+                products[i][j] += weight * columns[i] * columns[j];
+            }
+        }
+    }
+    // A column of zeros says nothing.
+    let mut used: Vec<usize> = (0..N).filter(|&i| products[i][i] > 0.0).collect();
+    loop {
+        let solved = solve(&products, &targets, &used)?;
+        let worst = used.iter().zip(&solved).min_by(|a, b| a.1.total_cmp(b.1));
+        match worst {
+            Some((&column, &cost)) if cost < 0.0 => used.retain(|&i| i != column),
+            _ => {
+                let mut all = [0.0; N];
+                used.iter().zip(solved).for_each(|(&i, cost)| all[i] = cost);
+                return Some(all);
+            }
+        }
+    }
+}
+
+/// Gauss's elimination on the rows and columns in use, with pivots. A column that others explain gets 0.
+fn solve<const N: usize>(
+    products: &[[f64; N]; N],
+    targets: &[f64; N],
+    used: &[usize],
+) -> Option<Vec<f64>> {
+    let size = used.len();
+    // Columns differ by many orders of magnitude: scaled by their own lengths they do not.
+    let scale: Vec<f64> = used.iter().map(|&i| products[i][i].sqrt()).collect();
+    let mut matrix: Vec<Vec<f64>> = (0..size)
+        .map(|i| {
+            let row = (0..size).map(|j| products[used[i]][used[j]] / (scale[i] * scale[j]));
+            row.chain([targets[used[i]] / scale[i]]).collect()
+        })
+        .collect();
+    for at in 0..size {
+        let pivot =
+            (at..size).max_by(|&a, &b| matrix[a][at].abs().total_cmp(&matrix[b][at].abs()))?;
+        matrix.swap(at, pivot);
+        if matrix[at][at].abs() < 1e-12 {
+            continue;
+        }
+        let pivot_row = matrix[at].clone();
+        for (_, row) in matrix.iter_mut().enumerate().filter(|(row, _)| *row != at) {
+            let factor = row[at] / pivot_row[at];
+            row.iter_mut().zip(&pivot_row).for_each(|(value, pivot)| *value -= factor * pivot);
+        }
+    }
+    let value = |i: usize| match matrix[i][i].abs() < 1e-12 {
+        true => 0.0,
+        false => matrix[i][size] / matrix[i][i] / scale[i],
+    };
+    Some((0..size).map(value).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(costs: [f64; 3], off: impl Fn(usize) -> f64) -> Vec<([f64; 3], f64)> {
+        let columns = (0..200).map(|i| [1.0, (i % 16) as f64, (i % 7 * 40) as f64]);
+        columns.enumerate().map(|(i, c)| (c, predicted(&costs, &c) * off(i))).collect()
+    }
+
+    #[test]
+    fn costs_that_explain_everything_are_found() {
+        let found = fit(&rows([3_000.0, 1_400.0, 0.5], |_| 1.0)).unwrap();
+        for (found, cost) in found.iter().zip([3_000.0, 1_400.0, 0.5]) {
+            assert!((found / cost - 1.0).abs() < 1e-6, "{found} {cost}");
+        }
+    }
+
+    #[test]
+    fn a_fit_of_noisy_steps_is_right_on_average() {
+        let rows = rows([3_000.0, 1_400.0, 0.5], |i| if i % 5 == 0 { 1.4 } else { 0.9 });
+        let found = fit(&rows).unwrap();
+        let observed: f64 = rows.iter().map(|(_, observed)| observed).sum();
+        let all: f64 = rows.iter().map(|(columns, _)| predicted(&found, columns)).sum();
+        assert!((all / observed - 1.0).abs() < 1e-6, "{all} {observed}");
+        assert!((found[1] / 1_400.0 - 1.0).abs() < 0.05, "{found:?}");
+    }
+
+    #[test]
+    fn no_cost_is_negative_and_what_was_never_seen_costs_nothing() {
+        let falling: Vec<([f64; 3], f64)> =
+            (0..50).map(|i| ([1.0, f64::from(i), 0.0], 1_000.0 - f64::from(i))).collect();
+        let found = fit(&falling).unwrap();
+        assert!(found[0] > 900.0 && found[1..] == [0.0, 0.0], "{found:?}");
+        assert_eq!(fit(&falling[..2]), None);
+    }
+}

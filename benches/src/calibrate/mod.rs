@@ -1,0 +1,293 @@
+//! Runs a short load on a real server and makes a device profile of what its steps and requests took, so that the
+//! simulator's device behaves as the server does beside its clients.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `observed.rs` | asks the server for its steps and its own latencies |
+//! | `fit.rs` | least squares without negative costs |
+//! | `spread.rs` | the noise around the fitted costs |
+
+mod fit;
+mod observed;
+mod spread;
+
+use crate::http::{Endpoint, HttpError};
+use crate::report::Report;
+use crate::run::{BenchError, Progress, Target, run};
+use fit::{fit, predicted};
+use futures_util::future::{Either, select};
+use observed::{MAX_STEPS, StepsPage, TierCounts, counts};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::pin::pin;
+use tiercel_device::{Clock, HostCosts, MockProfile, ServerSizes, StepRecord};
+use tiercel_workload::Workload;
+
+/// The load unless another is given.
+const WORKLOAD: &str = include_str!("../../workloads/calibrate.toml");
+/// What goes before it, to an idle server: short requests of two lengths, each a tier of its own, so that what their
+/// clients saw can be set against what the server counted of the very same requests.
+const PROBE: &str = r#"
+name = "probe"
+seed = 2
+duration_s = 5
+drain_s = 30
+[[class]]
+tier = "premium"
+arrival = { closed = { streams = 1 } }
+prompt_tokens = { fixed = 16 }
+output_tokens = { fixed = 4 }
+ignore_eos = true
+[[class]]
+tier = "standard"
+arrival = { closed = { streams = 1 } }
+prompt_tokens = { fixed = 256 }
+output_tokens = { fixed = 4 }
+ignore_eos = true
+"#;
+/// Between two looks at the server's steps, us; it remembers a few thousand.
+const LOOK_US: u64 = 1_000_000;
+/// Fewer steps are too few to fit.
+const LEAST_STEPS: usize = 200;
+/// Columns of a step's time on the device: the fixed cost, then as `MockProfile` has them.
+const COSTS: usize = 6;
+
+/// What a server was measured to be.
+#[derive(Debug, Clone)]
+pub struct Calibration {
+    /// The device as the simulator is to play it.
+    pub profile: MockProfile,
+    /// The engine's settings, as the server told them.
+    pub settings: Value,
+    /// Steps that were fitted.
+    pub steps: usize,
+    /// Mean of |observed / predicted - 1| of their times on the device, percent.
+    pub error_percent: f64,
+    /// What the clients saw.
+    pub report: Report,
+}
+
+/// Why a server could not be calibrated.
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrateError {
+    /// The load could not be run.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+    /// The server does not tell its steps.
+    #[error("{url} does not tell how long its steps take ({problem}); only Tiercel servers do")]
+    Steps {
+        /// Where.
+        url: String,
+        /// What went wrong.
+        problem: String,
+    },
+    /// The load made too few steps.
+    #[error("only {0} steps were seen, at least {LEAST_STEPS} are needed; use a longer load")]
+    TooFew(usize),
+}
+
+/// The load that is sent unless another is given.
+///
+/// # Panics
+/// If the built-in workload is broken.
+pub fn calibration_workload() -> Workload {
+    toml::from_str(WORKLOAD).expect("the built-in workload is read in a test")
+}
+
+/// Runs the load and fits a profile to it. Needs a tokio runtime with I/O and time.
+///
+/// # Errors
+/// [`CalibrateError`].
+pub async fn calibrate(
+    workload: &Workload,
+    target: &Target,
+    progress: impl FnMut(&Progress),
+) -> Result<Calibration, CalibrateError> {
+    let url = target.url.clone();
+    let endpoint = Endpoint::parse(&url, target.api_key.as_deref())
+        .map_err(|problem| BenchError::Url { url: url.clone(), problem })?;
+    let silent =
+        |error: HttpError| CalibrateError::Steps { url: url.clone(), problem: error.to_string() };
+    let before = counts(&endpoint).await.map_err(silent)?;
+    let probe = toml::from_str(PROBE).expect("the built-in probe is read in a test");
+    let probed = run(&probe, target, |_| ()).await?;
+    let outside = outside(&probed, &before, &counts(&endpoint).await.map_err(silent)?);
+    let mut page = StepsPage::fetch(&endpoint, 0).await.map_err(silent)?;
+    let first = page.steps.last().map_or(0, |last| last.step);
+    page.steps.clear();
+    let report = {
+        let load = pin!(run(workload, target, progress));
+        let looking = pin!(look(&endpoint, first, &mut page.steps));
+        match select(load, looking).await {
+            Either::Left((report, _)) => report?,
+            Either::Right(((), load)) => load.await?,
+        }
+    };
+    let last = page.steps.last().map_or(first, |last| last.step);
+    page.steps.extend(StepsPage::fetch(&endpoint, last).await.map_err(silent)?.steps);
+    if page.steps.len() < LEAST_STEPS {
+        return Err(CalibrateError::TooFew(page.steps.len()));
+    }
+    Ok(conclude(page, outside, report))
+}
+
+/// Collects the server's steps until enough are kept. A look that fails is made up for by the next.
+async fn look(endpoint: &Endpoint, first: u64, steps: &mut Vec<StepRecord>) {
+    let clock = Clock::wall();
+    while steps.len() < MAX_STEPS {
+        clock.sleep_us(LOOK_US).await;
+        let after = steps.last().map_or(first, |last| last.step);
+        if let Ok(page) = StepsPage::fetch(endpoint, after).await {
+            steps.extend(page.steps);
+        }
+    }
+}
+
+/// What requests waited for outside the engine: their clients' time to the first token less the engine's, by tier.
+fn outside(
+    report: &Report,
+    before: &BTreeMap<String, TierCounts>,
+    after: &BTreeMap<String, TierCounts>,
+) -> HostCosts {
+    let of_tier = |tier: &crate::report::TierReport| {
+        let (now, then) =
+            (after.get(&tier.tier)?, before.get(&tier.tier).copied().unwrap_or_default());
+        let seen = tier.ttft_ms?;
+        let (started, completed) = (now.started - then.started, now.completed - then.completed);
+        if started < 1.0 || completed < 1.0 {
+            return None;
+        }
+        let inside_us = 1e6 * (now.ttft_s - then.ttft_s) / started;
+        let prompt = (now.prompt_tokens - then.prompt_tokens) / completed;
+        Some(([1.0, prompt], (1000.0 * seen.mean - inside_us).max(0.0)))
+    };
+    let rows: Vec<_> = report.tiers.iter().filter_map(of_tier).collect();
+    let [request_us, prompt_token_us] = match rows.as_slice() {
+        [] => [0.0, 0.0],
+        [(_, only)] => [*only, 0.0],
+        rows => fit(rows).unwrap_or_default(),
+    };
+    HostCosts { request_us, prompt_token_us, ..HostCosts::default() }
+}
+
+/// The columns of a step's time on the device.
+fn work(step: &StepRecord) -> [f64; COSTS] {
+    [
+        1.0,
+        f64::from(step.decode_tokens),
+        f64::from(step.prefill_tokens),
+        step.kv_tokens as f64,
+        step.prefill_context as f64,
+        f64::from(u8::from(step.prefill_tokens > 0)),
+    ]
+}
+
+fn conclude(page: StepsPage, outside: HostCosts, report: Report) -> Calibration {
+    let StepsPage { device, measured, settings, steps } = page;
+    let rows: Vec<_> = steps.iter().map(|step| (work(step), step.device_us as f64)).collect();
+    let costs = fit(&rows).expect("there are more steps than costs");
+    let ratio = |(columns, us): &([f64; COSTS], f64)| us / predicted(&costs, columns).max(1.0);
+    let off = rows.iter().map(|row| (ratio(row) - 1.0).abs()).sum::<f64>();
+    let error_percent = 100.0 * off / rows.len() as f64;
+    let when = steps.iter().map(|step| step.ended_at_us as f64 / 1e6);
+    let ratios: Vec<_> = when.zip(rows.iter().map(ratio)).collect();
+    let [
+        step_base_us,
+        decode_token_us,
+        prefill_token_us,
+        kv_token_us,
+        prefill_context_us,
+        prefill_step_us,
+    ] = costs;
+    let [step_us, sequence_us] = between_steps(&steps);
+    let profile = MockProfile {
+        name: format!("calibrated-{}", report.model),
+        step_base_us,
+        decode_token_us,
+        prefill_token_us,
+        kv_token_us,
+        prefill_context_us,
+        prefill_step_us,
+        // Without a host tier the link is any number.
+        link_bytes_per_s: if measured.link_bytes_per_s > 0.0 {
+            measured.link_bytes_per_s
+        } else {
+            1e9
+        },
+        kv_bytes_per_token: (device.block_bytes / u64::from(device.block_size.max(1))).max(1),
+        block_size: device.block_size,
+        device_blocks: device.device_blocks,
+        host_blocks: device.host_blocks,
+        vocab_size: device.vocab_size,
+        max_model_len: device.max_model_len,
+        max_steps_in_flight: device.max_steps_in_flight,
+        plan_us: 0,
+        lead_us: 0,
+        server: sizes(&settings),
+        told: Some(measured),
+        host: HostCosts { step_us, sequence_us, ..outside },
+        noise: spread::spread(&ratios),
+    };
+    Calibration { profile, settings, steps: steps.len(), error_percent, report }
+}
+
+/// What the host takes between two steps: in all and for each sequence that decodes in the second, us.
+fn between_steps(steps: &[StepRecord]) -> [f64; 2] {
+    let row = |step: &StepRecord| {
+        let around = step.elapsed_us.saturating_sub(step.device_us) + step.host_us?;
+        Some(([1.0, f64::from(step.decode_tokens)], around as f64))
+    };
+    let rows: Vec<_> = steps.iter().filter_map(row).collect();
+    fit(&rows).unwrap_or_default()
+}
+
+/// The sizes among the engine's settings.
+fn sizes(settings: &Value) -> ServerSizes {
+    let number = |pointer: &str| settings.pointer(pointer).and_then(Value::as_u64);
+    let count = |pointer: &str| number(pointer).and_then(|number| u32::try_from(number).ok());
+    ServerSizes {
+        max_num_seqs: count("/scheduler/max_num_seqs"),
+        max_num_batched_tokens: count("/scheduler/max_num_batched_tokens"),
+        max_requests: count("/admission/max_requests"),
+        max_queued_requests_per_tier: count("/admission/max_queued_requests_per_tier"),
+        max_queued_tokens_per_tier: number("/admission/max_queued_tokens_per_tier"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_built_in_loads_are_usable() {
+        assert_eq!(calibration_workload().problem(), None);
+        let probe: Workload = toml::from_str(PROBE).unwrap();
+        assert_eq!(probe.problem(), None);
+    }
+
+    #[test]
+    fn what_is_between_two_steps_is_split_into_a_fixed_part_and_one_for_each_sequence() {
+        let step = |i: u32| StepRecord {
+            decode_tokens: i % 32,
+            device_us: 5_000,
+            elapsed_us: 5_100,
+            host_us: (!i.is_multiple_of(10)).then_some(u64::from(200 + 10 * (i % 32))),
+            ..StepRecord::default()
+        };
+        let steps: Vec<StepRecord> = (0..400).map(step).collect();
+        let [fixed, each] = between_steps(&steps);
+        assert!((fixed - 300.0).abs() < 1.0 && (each - 10.0).abs() < 0.1, "{fixed} {each}");
+        assert_eq!(between_steps(&[]), [0.0, 0.0]);
+    }
+
+    #[test]
+    fn the_servers_sizes_are_those_of_its_settings() {
+        let settings = serde_json::json!({
+            "scheduler": {"max_num_seqs": 7, "max_num_batched_tokens": 99},
+            "admission": {"max_queued_tokens_per_tier": 1_u64 << 40},
+        });
+        let sizes = sizes(&settings);
+        assert_eq!((sizes.max_num_seqs, sizes.max_num_batched_tokens), (Some(7), Some(99)));
+        assert_eq!((sizes.max_requests, sizes.max_queued_tokens_per_tier), (None, Some(1 << 40)));
+    }
+}

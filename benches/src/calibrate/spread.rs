@@ -1,0 +1,152 @@
+//! How observed step times spread around what the fitted costs predict.
+
+use std::f64::consts::FRAC_PI_2;
+use tiercel_device::StepNoise;
+
+/// Steps are compared within windows of this length, s: shorter than a machine stays slow, longer than many steps.
+const WINDOW_S: f64 = 1.0;
+/// Fewer steps in a window say nothing of the machine's speed in it.
+const LEAST_STEPS: usize = 5;
+/// Deviations beyond which a step belongs to the tail.
+const TAIL_FROM: f64 = 2.5;
+
+/// A step: when it ended, s, and what it took over what was predicted.
+pub(crate) type Ratio = (f64, f64);
+
+/// The noise that explains the ratios, which are in order of time.
+pub(crate) fn spread(ratios: &[Ratio]) -> StepNoise {
+    let windows = windows(ratios);
+    let speeds: Vec<f64> = windows.iter().map(|window| middle(window)).collect();
+    let each = windows.iter().zip(&speeds);
+    let fast: Vec<f64> = each
+        .flat_map(|(window, speed)| window.iter().map(move |(_, ratio)| ratio / speed))
+        .collect();
+    let sigma = middle_sigma(&fast);
+    let (tail_share, tail_mean) = tail(&fast, sigma);
+    let (slow_sigma, slow_s) = slow(&windows, &speeds, sigma);
+    StepNoise { sigma, tail_share, tail_mean, slow_sigma, slow_s }
+}
+
+/// The windows with steps enough.
+fn windows(ratios: &[Ratio]) -> Vec<&[Ratio]> {
+    let number = |ratio: &Ratio| (ratio.0 / WINDOW_S).floor();
+    let chunks = ratios.chunk_by(|a, b| number(a) == number(b));
+    chunks.filter(|chunk| chunk.len() >= LEAST_STEPS).collect()
+}
+
+/// The median: what the tail takes is not the machine's speed.
+fn middle(window: &[Ratio]) -> f64 {
+    let mut sorted: Vec<f64> = window.iter().map(|(_, ratio)| *ratio).collect();
+    sorted.sort_by(f64::total_cmp);
+    quantile(&sorted, 0.5).unwrap_or(1.0).max(f64::MIN_POSITIVE)
+}
+
+/// Sigma of the log-normal with the same middle two thirds.
+fn middle_sigma(fast: &[f64]) -> f64 {
+    let mut sorted = fast.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match (quantile(&sorted, 0.1587), quantile(&sorted, 0.8413)) {
+        (Some(low), Some(high)) if low > 0.0 => (high / low).ln() / 2.0,
+        _ => 0.0,
+    }
+}
+
+/// Share and mean of an exponential that has as much beyond the body as was seen.
+fn tail(fast: &[f64], sigma: f64) -> (f64, f64) {
+    let from = (TAIL_FROM * sigma).exp();
+    let beyond: Vec<f64> = fast.iter().filter(|ratio| **ratio > from).map(|r| r - from).collect();
+    // A log-normal body has this share beyond by itself.
+    let own = 0.0062 * fast.len() as f64;
+    let tailed = beyond.len() as f64 - own;
+    if tailed < LEAST_STEPS as f64 {
+        return (0.0, 0.0);
+    }
+    let mean = beyond.iter().sum::<f64>() / tailed;
+    let share = tailed / fast.len() as f64;
+    // The part of an exponential that is not beyond is within the body.
+    ((share * ((from - 1.0) / mean).exp()).min(0.2), mean)
+}
+
+/// Sigma of the windows' speeds beyond what single steps explain, and how long a speed lasts, s.
+fn slow(windows: &[&[Ratio]], speeds: &[f64], sigma: f64) -> (f64, f64) {
+    if speeds.len() < 2 * LEAST_STEPS {
+        return (0.0, 0.0);
+    }
+    let speeds: Vec<f64> = speeds.iter().map(|speed| speed.ln()).collect();
+    // The variance of a median is this much of a single one's.
+    let by_steps = mean(windows.iter().map(|w| FRAC_PI_2 * sigma * sigma / w.len() as f64));
+    let total = variance(&speeds);
+    let own = total - by_steps;
+    if own <= 0.0 {
+        return (0.0, 0.0);
+    }
+    let middle = mean(speeds.iter().copied());
+    let products = speeds.windows(2).map(|pair| (pair[0] - middle) * (pair[1] - middle));
+    let alike = (mean(products) / own).clamp(0.05, 0.99);
+    (own.sqrt(), -WINDOW_S / alike.ln())
+}
+
+fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
+    sorted.get((q * sorted.len() as f64) as usize).copied()
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (count, sum) = values.fold((0.0, 0.0), |(count, sum), value| (count + 1.0, sum + value));
+    if count > 0.0 { sum / count } else { 0.0 }
+}
+
+fn variance(values: &[f64]) -> f64 {
+    let middle = mean(values.iter().copied());
+    mean(values.iter().map(|value| (value - middle).powi(2)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{Rng, SeedableRng, rngs::SmallRng};
+
+    fn normal(random: &mut SmallRng) -> f64 {
+        (0..12).map(|_| random.random::<f64>()).sum::<f64>() - 6.0
+    }
+
+    fn ratios(noise: StepNoise) -> Vec<Ratio> {
+        let mut random = SmallRng::seed_from_u64(7);
+        let mut slow = 0.0_f64;
+        let step = |i: u32| {
+            if i.is_multiple_of(200) {
+                // A new speed every four seconds.
+                slow = noise.slow_sigma * normal(&mut random);
+            }
+            let hit = random.random::<f64>() < noise.tail_share;
+            let tail =
+                if hit { -noise.tail_mean * (1.0 - random.random::<f64>()).ln() } else { 0.0 };
+            let fast = (noise.sigma * normal(&mut random)).exp();
+            (f64::from(i) * 0.02, fast * (1.0 + tail) * slow.exp())
+        };
+        (0..20_000).map(step).collect()
+    }
+
+    #[test]
+    fn noise_of_every_kind_is_found_again() {
+        let none = StepNoise::default();
+        let made = StepNoise { sigma: 0.1, ..none };
+        let found = spread(&ratios(made));
+        assert!((found.sigma - 0.1).abs() < 0.01, "{found:?}");
+        assert!(found.tail_share * found.tail_mean < 0.002, "next to no tail: {found:?}");
+        assert!(found.slow_sigma < 0.01, "{found:?}");
+        let made = StepNoise { sigma: 0.05, tail_share: 0.02, tail_mean: 2.0, ..none };
+        let found = spread(&ratios(made));
+        assert!((found.tail_share - 0.02).abs() < 0.006, "{found:?}");
+        assert!((found.tail_mean - 2.0).abs() < 0.4, "{found:?}");
+        let made = StepNoise { sigma: 0.05, slow_sigma: 0.1, ..none };
+        let found = spread(&ratios(made));
+        assert!((found.slow_sigma - 0.1).abs() < 0.03, "{found:?}");
+        assert!((1.0..10.0).contains(&found.slow_s), "{found:?}");
+    }
+
+    #[test]
+    fn too_few_steps_have_no_noise() {
+        assert_eq!(spread(&[]), StepNoise::default());
+        assert_eq!(spread(&[(0.0, 1.0), (0.1, 1.1)]), StepNoise::default());
+    }
+}

@@ -1,0 +1,168 @@
+//! What a real server adds around its device, and how its step times spread: what `tiercel bench --calibrate` measures.
+
+use super::faults::Draws;
+use crate::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// What requests and steps cost outside the device. All zero: nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HostCosts {
+    /// From the end of a step until the device begins the next one that was not there yet, us: handing out tokens,
+    /// planning, waking threads.
+    pub step_us: f64,
+    /// The same, for each sequence that decodes in the next step, us.
+    pub sequence_us: f64,
+    /// From when a request is sent until the engine has it, and from a token until its client has it, together, us.
+    pub request_us: f64,
+    /// The same, for each token of the prompt, us.
+    pub prompt_token_us: f64,
+}
+
+impl HostCosts {
+    /// Before the device begins a step that was not there when the one before it ended, us.
+    pub(super) fn before_step_us(&self, decode_tokens: u64) -> f64 {
+        self.step_us + self.sequence_us * decode_tokens as f64
+    }
+
+    /// What a request with such a prompt waits outside the engine, us.
+    pub fn of_request_us(&self, prompt_tokens: u32) -> u64 {
+        (self.request_us + self.prompt_token_us * f64::from(prompt_tokens)).round() as u64
+    }
+
+    pub(super) fn is_default(&self) -> bool {
+        *self == HostCosts::default()
+    }
+}
+
+/// How step times spread around the model: three factors, each of mean 1. All zero: not at all.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StepNoise {
+    /// Sigma of a log-normal factor, drawn for each step.
+    pub sigma: f64,
+    /// Share of the steps that also take longer by an exponential amount, from 0 to 1.
+    pub tail_share: f64,
+    /// The mean of that amount, in times of the step.
+    pub tail_mean: f64,
+    /// Sigma of a log-normal factor that changes slowly: the machine is faster at one time than at another.
+    pub slow_sigma: f64,
+    /// How long the machine stays about as fast as it is, s.
+    pub slow_s: f64,
+}
+
+impl StepNoise {
+    pub(super) fn is_default(&self) -> bool {
+        *self == StepNoise::default()
+    }
+
+    /// The field that makes no sense, if one does.
+    pub(super) fn problem(&self) -> Option<(&'static str, &'static str)> {
+        for (field, value, most) in [
+            ("noise.sigma", self.sigma, 2.0),
+            ("noise.tail_share", self.tail_share, 1.0),
+            ("noise.tail_mean", self.tail_mean, 100.0),
+            ("noise.slow_sigma", self.slow_sigma, 2.0),
+            ("noise.slow_s", self.slow_s, 86_400.0),
+        ] {
+            if !(0.0..=most).contains(&value) {
+                return Some((
+                    field,
+                    "from 0 to 2 (sigmas), 1 (shares), 100 (tail_mean) or 86400 (s)",
+                ));
+            }
+        }
+        None
+    }
+}
+
+/// Draws the factor of each step.
+pub(super) struct NoiseSource {
+    noise: StepNoise,
+    draws: Draws,
+    /// The slow factor's logarithm in units of its sigma, and when it was drawn.
+    slow: (f64, Timestamp),
+}
+
+impl NoiseSource {
+    pub(super) fn new(noise: StepNoise, mut draws: Draws) -> NoiseSource {
+        let slow = if noise.slow_sigma > 0.0 { draws.normal() } else { 0.0 };
+        NoiseSource { noise, draws, slow: (slow, Timestamp(0)) }
+    }
+
+    /// The factor of a step that begins `now`.
+    pub(super) fn factor(&mut self, now: Timestamp) -> f64 {
+        if self.noise.is_default() {
+            return 1.0;
+        }
+        let StepNoise { sigma, tail_share, tail_mean, .. } = self.noise;
+        let fast = self.draws.noise(sigma);
+        let (hit, length) = (self.draws.chance(tail_share), -(1.0 - self.draws.unit()).ln());
+        let tail = 1.0 + if hit { tail_mean * length } else { 0.0 };
+        fast * tail / (1.0 + tail_share * tail_mean) * self.slow_factor(now)
+    }
+
+    /// An Ornstein-Uhlenbeck process, of which the factor is the exponential.
+    fn slow_factor(&mut self, now: Timestamp) -> f64 {
+        let StepNoise { slow_sigma, slow_s, .. } = self.noise;
+        if slow_sigma <= 0.0 {
+            return 1.0;
+        }
+        let (last, at) = self.slow;
+        let elapsed_s = now.since_us(at) as f64 / 1e6;
+        let kept = if slow_s > 0.0 { (-elapsed_s / slow_s).exp() } else { 0.0 };
+        let value = kept * last + (1.0 - kept * kept).sqrt() * self.draws.normal();
+        self.slow = (value, now);
+        (slow_sigma * value - slow_sigma * slow_sigma / 2.0).exp()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn factors(noise: StepNoise, every_us: u64) -> Vec<f64> {
+        let mut source = NoiseSource::new(noise, Draws::new(7, 3));
+        (0..100_000).map(|step| source.factor(Timestamp(step * every_us))).collect()
+    }
+
+    fn mean(values: &[f64]) -> f64 {
+        values.iter().sum::<f64>() / values.len() as f64
+    }
+
+    #[test]
+    fn without_noise_every_step_takes_its_time() {
+        assert!(factors(StepNoise::default(), 1_000).iter().all(|factor| *factor == 1.0));
+    }
+
+    #[test]
+    fn every_kind_of_noise_keeps_the_mean() {
+        let none = StepNoise::default();
+        for noise in [
+            StepNoise { sigma: 0.3, ..none },
+            StepNoise { tail_share: 0.02, tail_mean: 3.0, ..none },
+            StepNoise { slow_sigma: 0.1, slow_s: 0.5, ..none },
+        ] {
+            let drawn = factors(noise, 20_000);
+            assert!((mean(&drawn) - 1.0).abs() < 0.01, "{noise:?}: {}", mean(&drawn));
+            assert!(drawn.iter().any(|factor| (factor - 1.0).abs() > 0.1));
+        }
+    }
+
+    #[test]
+    fn a_tail_is_rare_and_long() {
+        let noise = StepNoise { tail_share: 0.02, tail_mean: 3.0, ..StepNoise::default() };
+        let long = factors(noise, 1_000).into_iter().filter(|factor| *factor > 1.0).count();
+        assert!((1_800..2_000).contains(&long), "{long} of 100000");
+    }
+
+    #[test]
+    fn slow_noise_stays_for_a_while() {
+        let noise = StepNoise { slow_sigma: 0.2, slow_s: 10.0, ..StepNoise::default() };
+        let drawn = factors(noise, 10_000);
+        let steps: Vec<f64> = drawn.windows(2).map(|pair| (pair[1] / pair[0]).ln().abs()).collect();
+        assert!(mean(&steps) < 0.02, "neighbours are alike: {}", mean(&steps));
+        let far: Vec<f64> = drawn.iter().step_by(5_000).map(|factor| factor.ln().abs()).collect();
+        assert!(mean(&far) > 0.08, "far ones are not: {}", mean(&far));
+    }
+}
