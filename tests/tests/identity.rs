@@ -119,6 +119,7 @@ impl Case {
             stop_tokens: Arc::from([]),
             sampling: Arc::new(self.sampling.clone()),
             targets: SloTargets::default(),
+            max_wait_ms: None,
             returning: false,
         }
     }
