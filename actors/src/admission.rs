@@ -115,10 +115,15 @@ impl Admission {
         }
     }
 
-    /// Whether the request would have its first token within its patience, as fast as its queue drained lately.
+    /// Whether the request would have its first token within the patience that it states, as fast as its queue drained
+    /// lately. A tier's patience refuses nobody on arrival: a queue that stands still for minutes while better tiers are
+    /// busy drains faster afterwards than it did lately, and refusing on that estimate refused work that is served in time.
     fn within_patience(&self, request: &Request) -> Result<(), Refusal> {
         let tier = request.tier;
         let patience = Patience::of(&self.patience, tier, request.max_wait_ms);
+        if !patience.stated {
+            return Ok(());
+        }
         let ahead = self.ahead(request);
         let Some(wait_us) = self.forecast.queue_us(tier).map(|us| us * ahead) else {
             return Ok(());

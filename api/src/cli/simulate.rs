@@ -181,9 +181,9 @@ impl Simulate {
             let name = assignment.split('=').next().unwrap_or_default();
             let problem = match name.split('.').next().unwrap_or_default() {
                 "scheduler" if name == "scheduler.policy" => "give --policy instead",
-                "slo" => "targets are the workload's",
-                "scheduler" | "preemption" | "prefix_cache" | "shedding" | "admission"
-                | "reservation" | "pressure" | "stream" => "",
+                "slo" if name != "slo.premium.assurance" => "targets are the workload's",
+                "scheduler" | "preemption" | "prefix_cache" | "shedding" | "patience"
+                | "shares" | "admission" | "slo" | "reservation" | "pressure" | "stream" => "",
                 _ => "it is no setting of the engine",
             };
             if !problem.is_empty() {
