@@ -79,7 +79,9 @@ fn who_waits_longer_than_is_worth_it_is_told_so_by_the_status() {
 fn a_request_that_states_its_patience_ends_with_504_and_is_not_tried_again() {
     let server = TestServer::slow(|settings| settings.engine.scheduler.max_num_seqs = 1);
     let mut running = server.connect();
-    running.open_stream("/v1/completions", &body(1000, true));
+    let mut premium = body(1000, true);
+    premium["service_tier"] = json!("priority");
+    running.open_stream("/v1/completions", &premium);
     let mut impatient = body(1000, true);
     impatient["max_wait_ms"] = json!(300);
     for tier in ["priority", "default"] {
