@@ -28,7 +28,7 @@ pub struct Request {
     pub sampling: Arc<SamplingParams>,
     /// Latency targets instead of its tier's, where it states any.
     pub targets: SloTargets,
-    /// How long it would rather wait for its first token than be turned away, ms, instead of as long as its tier does.
+    /// Patience that the request states, ms: the longest wait for its first token; `None` for its tier's patience.
     pub max_wait_ms: Option<u64>,
     /// Whether its client says that it was turned away before. It is believed as far as somebody of its tenant was told
     /// to come back by now.

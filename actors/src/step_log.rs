@@ -9,7 +9,7 @@ pub(crate) const STEPS_KEPT: usize = 4096;
 /// Steps under way that are remembered: more than any device takes.
 const UNDER_WAY: usize = 4;
 
-/// Remembers what the last [`STEPS_KEPT`] steps held and took.
+/// Keeps the contents and the durations of the last [`STEPS_KEPT`] steps.
 #[derive(Debug, Default)]
 pub(crate) struct StepLog {
     kept: VecDeque<StepRecord>,

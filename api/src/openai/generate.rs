@@ -18,7 +18,7 @@ use tiercel_policy::blocks::Salt;
 /// A request ready to run.
 pub(crate) struct Job {
     pub(crate) style: Style,
-    /// The name that the answer gives the model.
+    /// Name of the model in the answer.
     pub(crate) model: String,
     pub(crate) common: Common,
     pub(crate) prompts: Vec<Arc<[TokenId]>>,

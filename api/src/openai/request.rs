@@ -51,7 +51,7 @@ pub(crate) struct Common {
     pub(crate) priority: i32,
     /// Latency targets it asks for.
     pub(crate) targets: SloTargets,
-    /// How long it would rather wait for its first token than be turned away, ms.
+    /// Patience that the request states, ms: the longest wait for its first token.
     pub(crate) max_wait_ms: Option<u64>,
 }
 

@@ -8,7 +8,7 @@ use crate::trace::BLOCK_TOKENS;
 pub enum Text {
     /// A shared beginning, by its number.
     Prefix(u32),
-    /// A block of a recorded prompt, by its name in the trace.
+    /// A block of a recorded prompt, identified by its `hash_ids` entry in the trace.
     Block(u64),
 }
 

@@ -25,6 +25,6 @@ pub struct StepRecord {
     /// step before it ended if that was later.
     pub elapsed_us: u64,
     /// From the end of the step before it until it was submitted, us: what the host took to hand out tokens and to plan.
-    /// `None` if the engine had nothing to do meanwhile, or a step was in flight.
+    /// `None` if the engine was idle between the two steps, or another step was in flight.
     pub host_us: Option<u64>,
 }

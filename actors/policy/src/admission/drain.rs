@@ -72,9 +72,9 @@ impl DrainRate {
     }
 }
 
-/// When to come back after a wait of that length, ms: between 1 s and 2 min, and up to half as long again; `None` if
-/// nothing is known. Refusals with successive numbers are spread over that half, so that clients who are refused at
-/// once do not come back at once.
+/// Retry time of a refused request, ms, from the expected wait `wait_us`; `None` stands for an unknown wait. The retry time
+/// is the wait, clamped to 1 s to 2 min, plus a share of up to a half of it that `number` chooses: refusals with successive
+/// numbers are spread evenly, so that clients that are refused together do not retry together.
 pub fn retry_after_ms(wait_us: Option<f64>, number: u64) -> u64 {
     let wait_ms = wait_us.map_or(UNKNOWN_MS, |us| us / 1000.0).clamp(1_000.0, LONGEST_MS);
     // Multiples of the golden ratio's fraction fall evenly, however many there are.

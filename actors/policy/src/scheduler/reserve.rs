@@ -19,7 +19,7 @@ const BUCKET_RATIO: f64 = 1.05;
 const BUCKETS: usize = 143;
 /// Time of steps whose lags count, us.
 const MEMORY_US: f64 = 600e6;
-/// Steps after which the quantile is taken anew.
+/// Steps between two computations of the quantile.
 const STEPS_PER_LOOK: u32 = 64;
 
 /// See the module's documentation.

@@ -47,7 +47,7 @@ impl Format {
         })
     }
 
-    /// Whether the first line is no row.
+    /// Whether the first line is a header.
     pub(super) fn has_header(self) -> bool {
         self != Format::Mooncake
     }

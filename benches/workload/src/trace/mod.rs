@@ -63,7 +63,7 @@ pub struct Trace {
 /// One request of a trace.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceEntry {
-    /// Its line in the file, from 1.
+    /// Number of the row's line in the file, from 1.
     pub line: u32,
     /// When, seconds of the trace after the window's beginning.
     pub at_s: f64,

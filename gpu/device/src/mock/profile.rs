@@ -51,7 +51,7 @@ pub struct MockProfile {
     /// Sizes of a server of this device, where they differ from a server's defaults.
     #[serde(default, skip_serializing_if = "ServerSizes::is_default")]
     pub server: ServerSizes,
-    /// What the engine is told of the speed, if that is not what it is.
+    /// The speed that the device reports to the engine, if it differs from the real one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<DeviceProfile>,
     /// What a server costs around the device.
