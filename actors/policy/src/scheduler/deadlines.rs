@@ -3,7 +3,8 @@
 //! Of the prompts that wait, those are late that must be given up so that as many others as possible are in time. The
 //! rule is Moore and Hodgson's (Moore, Management Science 15, 1968): take prompts in the order of their deadlines, and
 //! whenever the work of the prompts taken so far does not fit before a deadline, give up the longest of these prompts. The
-//! work of better tiers' prompts counts as done first. If several tenants have prompts, the one given up is the longest of the tenant with the most work.
+//! work of better tiers' prompts counts as done first. If several tenants have prompts, the longest prompt of the tenant with
+//! the most work is given up.
 //!
 //! Late requests wait behind all of their tier that can be in time, and before worse tiers. Being late is judged anew
 //! before each step, so that an estimate that was wrong costs little, until the deadline has passed.
