@@ -63,11 +63,12 @@ impl Scheduler {
     /// The step's wants, best first, and who may be preempted for them, or copied ahead of need: nobody if free
     /// blocks are enough and nothing is copied ahead.
     fn wants_and_victims(&mut self, now: Timestamp) -> (Vec<Want>, Vec<Victim>) {
-        let others_first = std::mem::take(&mut self.suspect_denied) || self.scope != Scope::All;
         let narrow = self.scope != Scope::All;
+        let mut others_first = std::mem::take(&mut self.suspect_denied) || narrow;
         if narrow && self.shares(others_first, now).is_empty() {
-            // Those it was for are gone or held, or have no place in a step; that is not tried again.
-            self.scope = Scope::All;
+            // Those it was for are gone or held, or have no place in a step; that is not tried again. Of the whole
+            // scope the suspect is first: the others were asked for before the scope was narrowed.
+            (self.scope, others_first) = (Scope::All, false);
         }
         let widened = narrow && self.scope == Scope::All;
         let shares = self.shares(others_first, now);

@@ -59,7 +59,7 @@ fn requests(dice: &mut Dice, profile: &MockProfile, oracle: &MockOracle) -> Vec<
             stop_tokens,
             sampling: Arc::new(SamplingParams { logprobs, ..SamplingParams::greedy() }),
             targets: SloTargets::default(),
-            max_wait_ms: None,
+            max_wait_ms: dice.chance(0.05).then(|| dice.pick(&[5, 50, 500])),
             returning: false,
         });
     }
