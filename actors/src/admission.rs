@@ -2,8 +2,8 @@
 
 use crate::lifeline::Lifeline;
 use crate::messages::{
-    CloseDoor, Consider, Enqueue, GetQueued, Headroom, Left, LeftQueue, QueuedPlaces, Shutdown,
-    Submit, TimeLeft, Told,
+    CloseDoor, Consider, Enqueue, GetQueued, Headroom, Left, LeftQueue, QueuedPlaces, Retarget,
+    Shutdown, Submit, TimeLeft, Told,
 };
 use crate::request::{Refusal, Request};
 use crate::scheduler::SchedulerActor;
@@ -11,8 +11,7 @@ use crate::telemetry;
 use actix::{Actor, ActorContext, Addr, Context, Handler};
 use std::collections::BTreeMap;
 use tiercel_config::{
-    AdmissionSettings, Late, PatienceSettings, SheddingForm, SheddingSettings, SloSettings,
-    SloTargets,
+    AdmissionSettings, Late, PatienceSettings, SheddingForm, SheddingSettings, SloTargets,
 };
 use tiercel_device::{Clock, DeviceInfo, SeqId, Tier, Timestamp};
 use tiercel_policy::admission::{
@@ -20,7 +19,7 @@ use tiercel_policy::admission::{
 };
 use tiercel_policy::blocks::Salt;
 use tiercel_policy::scheduler::{Kept, NewSequence};
-use tiercel_policy::slo::targets_of;
+use tiercel_policy::slo::Targets;
 
 /// A request is not late because of others as long as it takes no longer than so many times what it takes with no
 /// prompt before it.
@@ -43,7 +42,8 @@ struct Queued {
 pub(crate) struct Admission {
     settings: AdmissionSettings,
     patience: PatienceSettings,
-    slo: SloSettings,
+    /// Latency targets in effect.
+    slo: Targets,
     info: DeviceInfo,
     kept: Kept,
     clock: Clock,
@@ -68,7 +68,7 @@ pub(crate) struct Admission {
 impl Admission {
     pub(crate) fn new(
         (settings, patience): (AdmissionSettings, PatienceSettings),
-        slo: SloSettings,
+        slo: Targets,
         (info, kept): (DeviceInfo, Kept),
         clock: Clock,
         scheduler: Addr<SchedulerActor>,
@@ -98,7 +98,7 @@ impl Admission {
     }
 
     fn targets(&self, request: &Request) -> SloTargets {
-        let of_tier = targets_of(&self.slo, request.tier);
+        let of_tier = self.slo.of(request.tier);
         of_tier
             .of_prompt(request.prompt.len() as u32)
             .asked(&request.targets, self.slo.requests_may_tighten)
@@ -345,6 +345,14 @@ impl Handler<TimeLeft> for Admission {
             self.lots.update(capacity.shares, shedding.load_percent / 100.0);
         }
         self.forecast.update(capacity);
+    }
+}
+
+impl Handler<Retarget> for Admission {
+    type Result = ();
+
+    fn handle(&mut self, Retarget(targets): Retarget, _: &mut Self::Context) {
+        self.slo = targets;
     }
 }
 

@@ -15,10 +15,11 @@ use crate::telemetry;
 use crate::trace::{Record, SequenceTrace, Tracer};
 use actix::{Addr, Arbiter, AsyncContext, Context, Recipient};
 use std::rc::Rc;
-use tiercel_config::EngineSettings;
+use tiercel_config::{EngineSettings, SchedulerSettings};
 use tiercel_device::{Clock, Device, DeviceInfo, DeviceProfile};
 use tiercel_policy::blocks::{BlockStore, StoreConfig};
 use tiercel_policy::scheduler::{Kept, Scheduler};
+use tiercel_policy::slo::{ServerTimes, Targets, Unreachable};
 use tokio::sync::{oneshot, watch};
 
 /// Time between two beats of the scheduler, us: how late a stalled or vanished client is noticed.
@@ -43,6 +44,8 @@ pub(crate) struct Facts {
     pub(crate) info: DeviceInfo,
     /// What the device measured of itself.
     pub(crate) profile: DeviceProfile,
+    /// The latency targets in effect at first.
+    pub(crate) targets: Targets,
     pub(crate) settings: EngineSettings,
     pub(crate) clock: Clock,
 }
@@ -100,10 +103,20 @@ impl Engine {
         Ok(EngineHandle::new(actors, facts, obituary))
     }
 
+    /// The latency targets that settings and device make, and the stated ones that the device cannot meet.
+    fn targets(&self) -> (Targets, Vec<Unreachable>) {
+        let SchedulerSettings { max_num_seqs, max_num_batched_tokens, .. } =
+            self.settings.scheduler;
+        let Device { profile, info, .. } = &self.device;
+        ServerTimes::new(profile, info, max_num_seqs, max_num_batched_tokens)
+            .targets(&self.settings.slo)
+    }
+
     fn facts(&self) -> Facts {
         Facts {
             info: self.device.info.clone(),
             profile: self.device.profile,
+            targets: self.targets().0,
             settings: self.settings.clone(),
             clock: self.clock.clone(),
         }
@@ -116,6 +129,7 @@ impl Engine {
         recorder: Option<Rc<dyn Record>>,
         step_log: Option<StepLog>,
     ) -> Actors {
+        let (_, unreachable) = self.targets();
         let Engine { settings, device: Device { info, profile, runner, copier }, clock } = self;
         telemetry::device(&info);
         let life = |name| Lifeline::new(name, obituary);
@@ -137,6 +151,9 @@ impl Engine {
         let to_scheduler = scheduler.address();
         let store = BlockStore::new(store_config(&settings, &info, profile.link_bytes_per_s));
         let core = Scheduler::new(&settings, &info, profile);
+        let targets = core.targets();
+        telemetry::targets(&targets);
+        unreachable.iter().for_each(telemetry::unreachable);
         let copies = SwapManager::new(
             copier,
             block_manager.address(),
@@ -154,9 +171,8 @@ impl Engine {
         );
         let steps = Executor::new(runner, to_scheduler.clone(), life("Executor"));
         let kept = Kept::new(&settings.reservation, info.device_blocks);
-        let slo = settings.slo;
         let windows = SloMonitor::new(
-            &slo,
+            &settings.slo,
             settings.pressure,
             clock.clone(),
             admission.address(),
@@ -164,7 +180,7 @@ impl Engine {
         );
         let door = Admission::new(
             (settings.admission, settings.patience),
-            slo,
+            targets,
             (info, kept),
             clock.clone(),
             to_scheduler,

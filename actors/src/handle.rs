@@ -15,6 +15,7 @@ use std::sync::Arc;
 use tiercel_config::EngineSettings;
 use tiercel_device::{Clock, DeviceInfo, DeviceProfile, SeqId, StepRecord, Tier};
 use tiercel_policy::blocks::Salt;
+use tiercel_policy::slo::Targets;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 /// Longest that a step under way is waited for once the time to drain is over.
@@ -104,6 +105,11 @@ impl EngineHandle {
     /// What the device measured of its speed when it was opened.
     pub fn profile(&self) -> &DeviceProfile {
         &self.shared.facts.profile
+    }
+
+    /// The latency targets that were in effect when it started. Derived ones change with the device's speed.
+    pub fn targets(&self) -> &Targets {
+        &self.shared.facts.targets
     }
 
     /// The settings it was started with.

@@ -9,7 +9,7 @@ use tiercel_policy::admission::Capacity;
 use tiercel_policy::blocks::Salt;
 use tiercel_policy::pressure::{Level, Resource};
 use tiercel_policy::scheduler::NewSequence;
-use tiercel_policy::slo::Observation;
+use tiercel_policy::slo::{Observation, Targets};
 use tiercel_policy::{StepGrant, StepRequest, StoreEvent};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
@@ -156,6 +156,11 @@ pub(crate) struct Observe {
     pub(crate) at: Timestamp,
     pub(crate) what: Observation,
 }
+
+/// Scheduler -> Admission: the latency targets in effect from now on.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub(crate) struct Retarget(pub(crate) Targets);
 
 /// SloMonitor -> Admission: the least headroom of a tier's targets (1: all slack left, 0: at the limit).
 #[derive(Debug, Clone, Copy, Message)]

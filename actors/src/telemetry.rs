@@ -7,10 +7,11 @@ use crate::trace::Ending;
 use metrics::{
     Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
+use tiercel_config::SloTargets;
 use tiercel_device::{CopyDirection, DeviceInfo, StepBatch, StepTiming, Tier};
 use tiercel_policy::pressure::{Resource, Transition};
 use tiercel_policy::scheduler::{Census, CostError, Counters, EndReport};
-use tiercel_policy::slo::{GroupReport, Observation};
+use tiercel_policy::slo::{GroupReport, Observation, Targets, Unreachable};
 
 /// Says what each metric means; call it once the recorder is installed.
 pub fn describe() {
@@ -43,6 +44,10 @@ pub fn describe() {
     describe_gauge!(
         "tiercel_pressure_level",
         "How near a resource is to its limit: 0 not, 1 warning, 2 critical"
+    );
+    describe_gauge!(
+        "tiercel_slo_target_seconds",
+        "Latency targets in effect, stated or derived from the device (auto)"
     );
     describe_gauge!("tiercel_slo_headroom_ratio", "1 - p99 of latency / target, sliding window");
     describe_gauge!("tiercel_slo_overdue", "Requests that are late and have not got there yet");
@@ -208,6 +213,43 @@ pub(crate) fn gauges(census: &Census, counters: &Counters) {
     counter!("tiercel_prefix_hit_tokens_total").absolute(counters.prefix_hit_tokens);
     counter!("tiercel_steps_total").absolute(counters.steps);
     counter!("tiercel_failed_steps_total").absolute(counters.failed_steps);
+}
+
+/// The latency targets in effect.
+pub(crate) fn targets(targets: &Targets) {
+    for tier in [Tier::Premium, Tier::Standard, Tier::Background] {
+        let SloTargets { ttft_ms, tpot_ms, e2e_ms, .. } = targets.of(tier);
+        for (metric, target_ms) in [("ttft", ttft_ms), ("tpot", tpot_ms), ("e2e", e2e_ms)] {
+            if let Some(ms) = target_ms {
+                gauge!("tiercel_slo_target_seconds", "tier" => tier.name(), "metric" => metric)
+                    .set(ms / 1000.0);
+            }
+        }
+    }
+}
+
+/// Step times moved while nobody was served: other targets are in effect.
+pub(crate) fn retargeted(changed: &Targets) {
+    targets(changed);
+    for tier in [Tier::Premium, Tier::Standard, Tier::Background] {
+        let SloTargets { ttft_ms, tpot_ms, e2e_ms, .. } = changed.of(tier);
+        tracing::info!(
+            tier = tier.name(),
+            ttft_ms,
+            tpot_ms,
+            e2e_ms,
+            "step times moved: new targets"
+        );
+    }
+}
+
+/// A stated target that the device misses with nothing else to do.
+pub(crate) fn unreachable(target: &Unreachable) {
+    let Unreachable { setting, stated_ms, alone_ms, effective_ms } = target;
+    tracing::warn!(
+        "{setting} = {stated_ms} ms cannot be met: this device takes {alone_ms:.1} ms for a request alone; its requests \
+         are served as well as they can be, toward {effective_ms} ms (the value of auto)"
+    );
 }
 
 /// What the windows of a tier say, or of a tenant's requests in one.

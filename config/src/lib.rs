@@ -21,12 +21,11 @@ mod reservation;
 mod server;
 mod shares;
 mod shedding;
+mod slo;
 mod suggest;
 
 pub use docs::table;
-pub use engine::{
-    AdmissionSettings, EngineSettings, PrefixCacheSettings, SloSettings, SloTargets, StreamSettings,
-};
+pub use engine::{AdmissionSettings, EngineSettings, PrefixCacheSettings, StreamSettings};
 pub use error::SettingsError;
 pub use fields::{FIELDS, Field, Kind, field};
 pub use load::{LoadError, Loader, Origin};
@@ -45,3 +44,4 @@ pub use server::{
 };
 pub use shares::SharesSettings;
 pub use shedding::{Late, SheddingForm, SheddingSettings};
+pub use slo::{SloSettings, SloTargets, Target, TierSlo};

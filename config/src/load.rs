@@ -102,8 +102,8 @@ fn hint(suggestions: &[&str]) -> String {
 #[derive(Debug, Default)]
 pub struct Loader {
     base: ServerSettings,
-    /// What was set, in order; `None` unsets.
-    given: Vec<(&'static Field, Option<Value>)>,
+    /// What was set, in order.
+    given: Vec<(&'static Field, Value)>,
     warnings: Vec<String>,
 }
 
@@ -286,41 +286,42 @@ impl Loader {
 }
 
 /// The policy that was set last.
-fn given_policy(given: &[(&'static Field, Option<Value>)]) -> Option<Policy> {
+fn given_policy(given: &[(&'static Field, Value)]) -> Option<Policy> {
     let named = given.iter().rev().find(|(field, _)| field.path == "scheduler.policy")?;
-    let name = named.1.as_ref()?.as_str()?;
+    let name = named.1.as_str()?;
     Policy::ALL.iter().find(|(_, known)| *known == name).map(|(policy, _)| *policy)
 }
 
-fn place(tree: &mut Table, field: &Field, value: Option<Value>) {
+fn place(tree: &mut Table, field: &Field, value: Value) {
     let mut table = tree;
     let mut keys = field.path.split('.').peekable();
     while let Some(key) = keys.next() {
         if keys.peek().is_some() {
             let inner = table.entry(key).or_insert_with(|| Value::Table(Table::new()));
             table = inner.as_table_mut().expect("a prefix of a field is always a table");
-        } else if let Some(value) = value.clone() {
-            table.insert(key.to_owned(), value);
         } else {
-            table.remove(key);
+            table.insert(key.to_owned(), value);
+            return;
         }
     }
 }
 
-/// `None`: not allowed. `Some(None)`: allowed, and unsets the field.
-fn accept(field: &Field, value: &Value) -> Option<Option<Value>> {
+/// The value as its type writes it; `None` if it is not allowed.
+fn accept(field: &Field, value: &Value) -> Option<Value> {
     let number = match value {
         Value::Integer(n) => Some(*n as f64),
         Value::Float(x) => Some(*x),
         _ => None,
     };
-    let accepted = match field.kind {
+    match field.kind {
         Kind::Integer { low, high } => {
             let n = u64::try_from(value.as_integer()?).ok()?;
             (low..=high).contains(&n).then(|| value.clone())
         }
         Kind::Number { low, high } => number.filter(|x| (low..=high).contains(x)).map(Value::Float),
-        Kind::Target if value.as_str() == Some("none") => return Some(None),
+        Kind::Target if value.is_str() => {
+            value.as_str().filter(|word| ["auto", "none"].contains(word)).map(|_| value.clone())
+        }
         Kind::Target => number.filter(|x| x.is_finite() && *x > 0.0).map(Value::Float),
         Kind::Bool => value.as_bool().map(Value::Boolean),
         Kind::Choice(words) => {
@@ -342,8 +343,7 @@ fn accept(field: &Field, value: &Value) -> Option<Option<Value>> {
             let items = value.as_array()?;
             items.iter().all(Value::is_str).then(|| value.clone())
         }
-    };
-    accepted.map(Some)
+    }
 }
 
 fn is_table(name: &str) -> bool {

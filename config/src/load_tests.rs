@@ -1,7 +1,7 @@
 //! Layers, errors, and the field table held against the types.
 
 use super::*;
-use crate::{DeviceKind, EngineSettings, KvElement, PreemptionMode, SloTargets, Weights};
+use crate::{DeviceKind, EngineSettings, KvElement, PreemptionMode, Target, TierSlo, Weights};
 use std::collections::BTreeSet;
 
 fn load(file: &str) -> Result<ServerSettings, LoadError> {
@@ -41,7 +41,7 @@ fn later_layers_win() {
     assert_eq!(settings.http.api_keys, ["a", "b"]);
     // What a table of the file does not name keeps its default.
     let default = EngineSettings::default().slo.premium;
-    let premium = SloTargets { tpot_ms: Some(10.0), e2e_ms: None, ..default };
+    let premium = TierSlo { tpot_ms: Target::Ms(10.0), e2e_ms: Target::None, ..default };
     assert_eq!(settings.engine.slo.premium, premium);
     assert!(warnings.is_empty(), "{warnings:?}");
 }
@@ -147,12 +147,6 @@ fn full() -> ServerSettings {
     let mut settings = ServerSettings::default();
     settings.model.source = Some("m".into());
     settings.model.served_name = vec!["n".into()];
-    let some = Some(1.0);
-    let targets =
-        SloTargets { ttft_ms: some, tpot_ms: some, e2e_ms: some, ..SloTargets::default() };
-    settings.engine.slo.premium = SloTargets { assurance: some, ..targets };
-    settings.engine.slo.standard = targets;
-    settings.engine.slo.background = targets;
     settings
 }
 

@@ -7,7 +7,7 @@ use crate::trace::{Gate, Section};
 use crate::traffic::{END_TOKEN, Seen, Traffic};
 use std::rc::Rc;
 use tiercel_actors::trace::Record;
-use tiercel_config::{EngineSettings, SettingsError, SloSettings, SloTargets};
+use tiercel_config::{EngineSettings, SettingsError, SloSettings, TierSlo};
 use tiercel_device::{Clock, MockDrift, MockFaults, MockOptions, MockProfile, Tier, Timestamp};
 use tiercel_workload::{MAX_REQUESTS, Targets, Workload, seconds};
 
@@ -151,10 +151,10 @@ impl Experiment {
                 Tier::Standard => &mut *standard,
                 Tier::Background => &mut *background,
             };
-            *promised = SloTargets {
-                ttft_ms,
-                tpot_ms,
-                e2e_ms,
+            *promised = TierSlo {
+                ttft_ms: ttft_ms.into(),
+                tpot_ms: tpot_ms.into(),
+                e2e_ms: e2e_ms.into(),
                 ttft_ms_per_token,
                 ttft_prompt_tokens,
                 ..*promised

@@ -11,8 +11,8 @@ use crate::executor::Executor;
 use crate::lifeline::Lifeline;
 use crate::messages::{
     AbortPreempt, CommitPreempt, CopiesEnded, Drain, Enqueue, ExecuteStep, GetUsage, InUse, Left,
-    LeftQueue, Observe, PlanDue, ReserveStep, Shutdown, StepEnded, StepReserved, StepsCompleted,
-    Tick, TimeLeft,
+    LeftQueue, Observe, PlanDue, ReserveStep, Retarget, Shutdown, StepEnded, StepReserved,
+    StepsCompleted, Tick, TimeLeft,
 };
 use crate::observed::{ending, left};
 use crate::request::{RequestFault, StreamEvent};
@@ -331,6 +331,10 @@ impl Handler<Tick> for SchedulerActor {
         if self.drain.as_ref().is_some_and(|drain| now >= drain.deadline) {
             self.fail_all(&RequestFault::ShuttingDown);
             found = true;
+        }
+        if let Some(targets) = self.core.derive_targets_anew() {
+            telemetry::retargeted(&targets);
+            self.peers.admission.do_send(Retarget(targets));
         }
         let census = self.core.census();
         telemetry::gauges(&census, &self.core.counters());

@@ -2,7 +2,8 @@
 //! to try it with.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use tiercel_config::{SloSettings, SloTargets};
+use tiercel_config::SloTargets;
+use tiercel_policy::slo::Targets;
 
 /// The example's `max_tokens`.
 const EXAMPLE_TOKENS: u32 = 256;
@@ -18,7 +19,7 @@ pub(super) fn url(address: SocketAddr) -> String {
 }
 
 /// A line for each tier: the latency targets that the engine works toward.
-pub(super) fn targets(slo: &SloSettings) -> [String; 3] {
+pub(super) fn targets(slo: &Targets) -> [String; 3] {
     [("premium", &slo.premium), ("standard", &slo.standard), ("background", &slo.background)]
         .map(|(tier, targets)| format!("targets of {tier}: {}", of_tier(targets)))
 }
@@ -96,7 +97,13 @@ mod tests {
             ..SloTargets::default()
         };
         let background = SloTargets::default();
-        let slo = SloSettings { premium, background, ..SloSettings::default() };
+        let standard = SloTargets {
+            ttft_ms: Some(500.0),
+            tpot_ms: Some(80.0),
+            e2e_ms: Some(15_000.0),
+            ..SloTargets::default()
+        };
+        let slo = Targets { premium, standard, background, requests_may_tighten: false };
         assert_eq!(
             targets(&slo),
             [

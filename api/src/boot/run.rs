@@ -121,7 +121,7 @@ impl Life<'_> {
         let Ok(serving) = self.app.accepting() else { return };
         let url = greeting::url(self.address);
         tracing::info!(model = serving.names.first(), url, "ready");
-        for line in greeting::targets(&self.settings.engine.slo) {
+        for line in greeting::targets(serving.engine.targets()) {
             tracing::info!("{line}");
         }
         let keys = !self.settings.http.api_keys.is_empty();

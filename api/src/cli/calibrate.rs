@@ -55,7 +55,7 @@ impl CalibrateArgs {
         let text = format!("{}\n{}", head(&calibration), calibration.profile.to_toml());
         file.write_text(&text)?;
         println!("{}", summary(&calibration));
-        let target_ms = target_ms.or(settings.slo.standard.tpot_ms);
+        let target_ms = target_ms.or(calibration.standard_tpot_ms);
         println!("{}", suggestion(&workload, &calibration.profile, &settings, target_ms)?);
         Ok(calibration)
     }

@@ -76,8 +76,8 @@ pub(crate) struct StepsQuery {
     after: u64,
 }
 
-/// `GET /debug/steps`: what the last steps held and took, the device, what it measured of itself and the engine's
-/// settings; for `tiercel bench --calibrate`.
+/// `GET /debug/steps`: what the last steps held and took, the device, what it measured of itself, the engine's
+/// settings and the standard tier's target for the pace of a stream; for `tiercel bench --calibrate`.
 pub(crate) async fn steps(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
     app.tenants.salt(&request)?;
     let asked = Query::<StepsQuery>::from_query(request.query_string()).map_err(|error| {
@@ -90,6 +90,7 @@ pub(crate) async fn steps(app: Data<App>, request: HttpRequest) -> Result<HttpRe
         "device": engine.info(),
         "measured": engine.profile(),
         "settings": engine.settings(),
+        "standard_tpot_ms": engine.targets().standard.tpot_ms,
         "steps": steps,
     })))
 }

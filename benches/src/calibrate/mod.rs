@@ -59,6 +59,8 @@ pub struct Calibration {
     pub profile: MockProfile,
     /// The engine's settings, as the server told them.
     pub settings: Value,
+    /// The standard tier's target for the time per token, stated or derived, ms.
+    pub standard_tpot_ms: Option<f64>,
     /// Steps that were fitted.
     pub steps: usize,
     /// Mean of |observed / predicted - 1| of their times on the device, percent.
@@ -183,7 +185,7 @@ fn work(step: &StepRecord) -> [f64; COSTS] {
 }
 
 fn conclude(page: StepsPage, outside: HostCosts, report: Report) -> Calibration {
-    let StepsPage { device, measured, settings, steps } = page;
+    let StepsPage { device, measured, settings, standard_tpot_ms, steps } = page;
     let rows: Vec<_> = steps.iter().map(|step| (work(step), step.device_us as f64)).collect();
     let costs = fit(&rows).expect("there are more steps than costs");
     let ratio = |(columns, us): &([f64; COSTS], f64)| us / predicted(&costs, columns).max(1.0);
@@ -228,7 +230,8 @@ fn conclude(page: StepsPage, outside: HostCosts, report: Report) -> Calibration 
         host: HostCosts { step_us, sequence_us, ..outside },
         noise: spread::spread(&ratios),
     };
-    Calibration { profile, settings, steps: steps.len(), error_percent, report }
+    let steps = steps.len();
+    Calibration { profile, settings, standard_tpot_ms, steps, error_percent, report }
 }
 
 /// What the host takes between two steps: in all and for each sequence that decodes in the second, us.

@@ -16,6 +16,8 @@ pub(crate) struct StepsPage {
     pub(crate) measured: DeviceProfile,
     /// The engine's settings, as it serializes them.
     pub(crate) settings: serde_json::Value,
+    /// The standard tier's target for the time per token, stated or derived.
+    pub(crate) standard_tpot_ms: Option<f64>,
     pub(crate) steps: Vec<StepRecord>,
 }
 

@@ -94,6 +94,25 @@ impl CostModel {
         model * self.step_correction
     }
 
+    /// Observed over predicted step time, smoothed; 1 before the first step.
+    pub fn step_correction(&self) -> f64 {
+        self.step_correction
+    }
+
+    /// The speed of the device as its steps showed it.
+    pub fn speed(&self) -> DeviceProfile {
+        let p = &self.profile;
+        let corrected = |us: f64| us * self.step_correction;
+        DeviceProfile {
+            step_base_us: corrected(p.step_base_us),
+            decode_token_us: corrected(p.decode_token_us),
+            prefill_token_us: corrected(p.prefill_token_us),
+            kv_token_us: corrected(p.kv_token_us),
+            prefill_context_us: corrected(p.prefill_context_us),
+            link_bytes_per_s: p.link_bytes_per_s,
+        }
+    }
+
     /// What a decode of a sequence of `len` known tokens adds to a step, us.
     pub fn decode_us(&self, len: u32) -> f64 {
         let p = &self.profile;

@@ -9,7 +9,7 @@ use crate::protocol::{
 };
 use tiercel_config::{
     AgeingCap, Allocation, AtLimit, Batching, EngineSettings, Order, Policy, PrefillOrder,
-    ResumeOrder, StepMix, VictimRule,
+    ResumeOrder, StepMix, Target, VictimRule,
 };
 use tiercel_device::{SeqId, StepTiming, Tier, Timestamp};
 
@@ -124,7 +124,7 @@ fn prompts_share_a_step_in_the_order_chosen() {
     let chunks = |order| {
         let mut s = tiered(|e| {
             e.scheduler.prefill_order = order;
-            e.slo.standard.ttft_ms = Some(1.0);
+            e.slo.standard.ttft_ms = Target::Ms(1.0);
         });
         s.enqueue(NewSequence { priority: 1, ..sequence(1, Tier::Standard, 16) });
         s.enqueue(sequence(2, Tier::Standard, 30));
@@ -217,10 +217,8 @@ fn background_may_be_kept_further_from_the_last_block_than_others() {
 /// Three standard sequences with outputs of 1 to 2 tokens, the third of the longest request, and whom the
 /// policy would take first to last.
 fn victims(rule: VictimRule) -> Vec<u64> {
-    let mut s = tiered(|e| {
-        e.preemption.victim = rule;
-        e.slo.standard.tpot_ms = Some(0.01);
-    });
+    let mut s = tiered(|e| e.preemption.victim = rule);
+    s.slo.standard.tpot_ms = Some(0.01);
     for (id, at) in [(2, 1_000), (1, 2_000), (3, 2_100)] {
         // The first to start sits out the last step.
         s.set_hold(SeqId(2), Hold::Stream, id == 3);
@@ -366,7 +364,7 @@ fn background_streams_sit_out_steps_that_better_ones_cannot_afford() {
         let mut s = scheduler(|e| {
             e.scheduler.pause_background = pause;
             e.scheduler.background_prefill_percent = 100;
-            e.slo.premium.tpot_ms = Some(target_ms);
+            e.slo.premium.tpot_ms = Target::Ms(target_ms);
         });
         for id in 1..=3 {
             s.enqueue(longer(id, Tier::Background, 4, 900));

@@ -11,6 +11,7 @@ mod batch;
 mod capacity;
 mod cost;
 mod deadlines;
+mod derivation;
 mod events;
 mod invariants;
 #[cfg(test)]

@@ -16,7 +16,6 @@ use crate::scheduler::pipeline::InFlight;
 use crate::scheduler::prompts::Share;
 use crate::scheduler::sequence::Sequence;
 use crate::scheduler::state::Scheduler;
-use crate::slo::targets_of;
 use tiercel_config::Budget;
 use tiercel_device::{Tier, Timestamp};
 
@@ -135,10 +134,8 @@ impl Scheduler {
         let lately = |tier: &Tier| {
             self.came_at[tier.index()].is_some_and(|at| now.since_us(at) <= LATELY_US)
         };
-        let targets = Tier::ALL
-            .into_iter()
-            .filter(lately)
-            .filter_map(|tier| targets_of(&self.slo, tier).ttft_ms);
+        let targets =
+            Tier::ALL.into_iter().filter(lately).filter_map(|tier| self.slo.of(tier).ttft_ms);
         let target_us = targets.fold(f64::INFINITY, f64::min) * 1000.0;
         // On a slow device most of a shorter one would be what every step costs.
         (BLOCKING * target_us).max(LEAST_BLOCKING * self.cost.step_us(&StepWork::default()))
@@ -229,7 +226,7 @@ impl Scheduler {
 
     /// Learns what premium's part of a step that ran took of streams beside it.
     pub(crate) fn learn_of_premium(&mut self, in_flight: &InFlight, step_us: f64, now: Timestamp) {
-        if let Some(target_ms) = targets_of(&self.slo, Tier::Premium).tpot_ms {
+        if let Some(target_ms) = self.slo.of(Tier::Premium).tpot_ms {
             let own_us: f64 = in_flight.time_us[..=Tier::Premium.index()].iter().sum();
             let premium_us = self.cost.step_us(&StepWork::default()) + own_us;
             self.reserve.stepped(premium_us, target_ms * 1000.0 * AIM, step_us, now);

@@ -3,7 +3,7 @@
 use crate::scheduler::reserve::Reserve;
 use crate::scheduler::tests::{all_sample, grant_all, scheduler, sequence, submit};
 use crate::scheduler::{NewSequence, Scheduler};
-use tiercel_config::{Late, Policy};
+use tiercel_config::{Late, Policy, Target};
 use tiercel_device::{SeqId, Tier, Timestamp};
 use tiercel_device::{StepBatch, StepDone, StepTiming};
 
@@ -12,8 +12,8 @@ use tiercel_device::{StepBatch, StepDone, StepTiming};
 fn paced() -> Scheduler {
     scheduler(|settings| {
         settings.scheduler.max_num_batched_tokens = 256;
-        settings.slo.premium.ttft_ms = Some(10.0);
-        settings.slo.premium.tpot_ms = Some(0.5);
+        settings.slo.premium.ttft_ms = Target::Ms(10.0);
+        settings.slo.premium.tpot_ms = Target::Ms(0.5);
     })
 }
 

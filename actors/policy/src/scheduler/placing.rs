@@ -3,7 +3,7 @@
 use crate::scheduler::rank::Place;
 use crate::scheduler::sequence::Sequence;
 use crate::scheduler::state::Scheduler;
-use crate::slo::{Promise, targets_of};
+use crate::slo::Promise;
 use tiercel_config::{AgeingCap, AtLimit, Order};
 use tiercel_device::{SeqId, Tier, Timestamp};
 
@@ -27,7 +27,7 @@ impl Scheduler {
 
     /// Places a sequence by its tier and priority as they are.
     pub(crate) fn place(&self, sequence: &mut Sequence) {
-        let of_tier = targets_of(&self.slo, sequence.tier).of_prompt(sequence.prompt_len());
+        let of_tier = self.slo.of(sequence.tier).of_prompt(sequence.prompt_len());
         sequence.targets = of_tier.asked(&sequence.asked, self.slo.requests_may_tighten);
         let order = self.settings.order;
         let tiered = order == Order::Tier;

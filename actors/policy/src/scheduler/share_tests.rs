@@ -2,7 +2,7 @@
 
 use crate::scheduler::tests::{all_sample, scheduler, sequence, submit};
 use crate::scheduler::{NewSequence, Scheduler};
-use tiercel_config::{Late, SloTargets};
+use tiercel_config::{Late, TierSlo};
 use tiercel_device::{SeqId, StepTiming, Tier, Timestamp};
 
 const SHARES: [f64; 4] = [0.0, 0.5, 0.35, 0.15];
@@ -16,7 +16,7 @@ fn without_targets(fair_tiers: bool) -> Scheduler {
         settings.shedding.late = Late::BestEffort;
         let slo = &mut settings.slo;
         for targets in [&mut slo.premium, &mut slo.standard, &mut slo.background] {
-            *targets = SloTargets::default();
+            *targets = TierSlo::default();
         }
     })
 }

@@ -4,6 +4,7 @@ use crate::admission::DrainRate;
 use crate::protocol::Progress;
 use crate::scheduler::cost::{CostError, CostModel};
 use crate::scheduler::deadlines::Deadlines;
+use crate::scheduler::derivation::Derivation;
 use crate::scheduler::order::{FairQueue, LengthPredictor, PredictionError};
 use crate::scheduler::pipeline::Pipeline;
 use crate::scheduler::plan::MAX_OPENS_PER_STEP;
@@ -13,10 +14,10 @@ use crate::scheduler::roster::Roster;
 use crate::scheduler::sequence::Phase;
 use crate::scheduler::shares::{Had, TierTurns};
 use crate::scheduler::turns::Turns;
+use crate::slo::Targets;
 use std::collections::BTreeSet;
 use tiercel_config::{
-    EngineSettings, Policy, PreemptionSettings, SchedulerSettings, SharesSettings,
-    SheddingSettings, SloSettings,
+    EngineSettings, Policy, PreemptionSettings, SchedulerSettings, SharesSettings, SheddingSettings,
 };
 use tiercel_device::{DeviceInfo, DeviceProfile, SeqId, Tier, Timestamp};
 
@@ -24,7 +25,9 @@ use tiercel_device::{DeviceInfo, DeviceProfile, SeqId, Tier, Timestamp};
 #[derive(Debug)]
 pub struct Scheduler {
     pub(crate) settings: SchedulerSettings,
-    pub(crate) slo: SloSettings,
+    /// Targets in effect.
+    pub(crate) slo: Targets,
+    pub(crate) derivation: Derivation,
     pub(crate) preemption: PreemptionSettings,
     pub(crate) shedding: SheddingSettings,
     /// Whether sequences of one tenant find each other's blocks.
@@ -161,9 +164,12 @@ impl Scheduler {
     /// An empty scheduler for a device.
     pub fn new(settings: &EngineSettings, info: &DeviceInfo, profile: DeviceProfile) -> Scheduler {
         let depth = info.max_steps_in_flight.min(settings.scheduler.steps_in_flight);
+        let cost = CostModel::new(profile, info);
+        let derivation = Derivation::new(&settings.slo, info);
         Scheduler {
             settings: settings.scheduler,
-            slo: settings.slo.clone(),
+            slo: derivation.targets(&cost, &settings.scheduler),
+            derivation,
             preemption: settings.preemption,
             shedding: settings.shedding,
             share_prefixes: settings.prefix_cache.enabled,
@@ -174,7 +180,7 @@ impl Scheduler {
             },
             came_at: Default::default(),
             kept: Kept::new(&settings.reservation, info.device_blocks),
-            cost: CostModel::new(profile, info),
+            cost,
             deadlines: Deadlines::default(),
             reserve: Reserve::new(settings.slo.assurance()),
             drain: Default::default(),

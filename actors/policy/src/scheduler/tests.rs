@@ -8,7 +8,7 @@ use crate::protocol::{
     WantKind,
 };
 use std::sync::Arc;
-use tiercel_config::{EngineSettings, Policy, SloTargets};
+use tiercel_config::{EngineSettings, Policy, SloSettings, SloTargets, Target, TierSlo};
 use tiercel_device::{
     BlockId, DeviceInfo, DeviceProfile, Epoch, Sampled, SamplingParams, SeqFault, SeqId, StepBatch,
     StepDone, StepError, StepOutput, StepTiming, Ticket, Tier, Timestamp,
@@ -20,6 +20,12 @@ pub(super) const NOW: Timestamp = Timestamp(500);
 
 /// Share of the link for copies ahead of need: plans name victims although nobody is short of blocks.
 pub(super) const MIRROR_PERCENT: u32 = 1;
+
+/// Targets of a tier, ms.
+pub(super) fn stated(ttft: f64, tpot: f64, e2e: f64) -> TierSlo {
+    let (ttft_ms, tpot_ms, e2e_ms) = (Target::Ms(ttft), Target::Ms(tpot), Target::Ms(e2e));
+    TierSlo { ttft_ms, tpot_ms, e2e_ms, ..TierSlo::default() }
+}
 
 pub(super) fn scheduler(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
     scheduler_of_depth(1, change)
@@ -33,6 +39,9 @@ pub(super) fn scheduler_of_depth(
     let mut settings = EngineSettings::default();
     settings.scheduler.max_num_seqs = 8;
     settings.scheduler.max_num_batched_tokens = 32;
+    settings.slo = SloSettings { premium: stated(200.0, 30.0, 5_000.0), ..SloSettings::default() };
+    settings.slo.standard = stated(500.0, 80.0, 15_000.0);
+    settings.slo.background.e2e_ms = Target::Ms(60_000.0);
     change(&mut settings);
     let info = DeviceInfo {
         name: "test".into(),

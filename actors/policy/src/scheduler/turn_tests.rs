@@ -4,7 +4,7 @@ use crate::blocks::Salt;
 use crate::scheduler::tests::{all_sample, scheduler, sequence, submit};
 use crate::scheduler::{Effect, NewSequence, Scheduler};
 use std::collections::BTreeMap;
-use tiercel_config::PrefillOrder;
+use tiercel_config::{PrefillOrder, Target};
 use tiercel_device::{Tier, Timestamp};
 
 /// A prompt token costs 10 us, one of output 1 us.
@@ -14,7 +14,7 @@ fn fair(fair_tenants: bool) -> Scheduler {
         settings.scheduler.max_num_seqs = 8;
         settings.scheduler.fair_tenants = fair_tenants;
         settings.scheduler.prefill_order = PrefillOrder::Deadline;
-        settings.slo.standard.ttft_ms = Some(1e6);
+        settings.slo.standard.ttft_ms = Target::Ms(1e6);
     })
 }
 

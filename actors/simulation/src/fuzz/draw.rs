@@ -4,7 +4,7 @@ use super::crowd;
 use super::dice::Dice;
 use super::knobs;
 use super::scenario::{DrainPlan, Scenario};
-use tiercel_config::{EngineSettings, PreemptionMode, SloSettings};
+use tiercel_config::{EngineSettings, PreemptionMode, SloSettings, Target};
 use tiercel_device::{HostCosts, MockFaults, MockProfile, ServerSizes, StepId, StepNoise};
 
 impl Scenario {
@@ -91,13 +91,24 @@ fn settings(dice: &mut Dice, block_size: u32) -> EngineSettings {
     settings
 }
 
-/// Targets that are easy, just within reach of the fastest device, beyond it, or absent.
+/// Targets that are derived from the device, just within reach of the fastest one, beyond it, or absent.
 fn targets(dice: &mut Dice, slo: &mut SloSettings) {
-    let factor = dice.pick(&[1.0, 0.02, 0.001]);
-    for tier in [&mut slo.premium, &mut slo.standard, &mut slo.background] {
-        for target in [&mut tier.ttft_ms, &mut tier.tpot_ms, &mut tier.e2e_ms] {
-            *target = target.filter(|_| !dice.chance(0.1)).map(|ms| ms * factor);
-        }
+    let factor = dice.pick(&[None, Some(0.02), Some(0.001)]);
+    let SloSettings { premium, standard, background, .. } = slo;
+    for (target, stated_ms) in [
+        (&mut premium.ttft_ms, 200.0),
+        (&mut premium.tpot_ms, 30.0),
+        (&mut premium.e2e_ms, 5_000.0),
+        (&mut standard.ttft_ms, 500.0),
+        (&mut standard.tpot_ms, 80.0),
+        (&mut standard.e2e_ms, 15_000.0),
+        (&mut background.e2e_ms, 60_000.0),
+    ] {
+        *target = match factor {
+            _ if dice.chance(0.1) => Target::None,
+            None => Target::Auto,
+            Some(factor) => Target::Ms(stated_ms * factor),
+        };
     }
 }
 

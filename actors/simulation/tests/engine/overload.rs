@@ -2,7 +2,7 @@
 
 use super::settled;
 use tiercel_actors::{Refusal, Request, RequestFault, StreamEvent};
-use tiercel_config::Late;
+use tiercel_config::{Late, Target};
 use tiercel_device::{Clock, Tier, TokenId};
 use tiercel_simulation::{Laboratory, collect, request, simulate};
 
@@ -14,7 +14,7 @@ fn busy(clock: Clock, late: Late) -> Laboratory {
     let settings = &mut laboratory.settings;
     settings.scheduler.max_num_batched_tokens = 64;
     settings.shedding.late = late;
-    settings.slo.standard.ttft_ms = Some(40.0);
+    settings.slo.standard.ttft_ms = Target::Ms(40.0);
     laboratory.device.device_blocks = 1000;
     laboratory.device.profile.prefill_token_us = 20.0;
     laboratory

@@ -1,0 +1,282 @@
+//! The targets in effect: those that are stated, and those derived from the device's speed.
+//!
+//! A target that suits one device is out of reach on another or promises next to nothing there. A derived target is
+//! the time that a full server of this device takes, times a slack that grows with the tier:
+//!
+//! - a token: one step that decodes [`CONTEXT_TOKENS`] of context for every place (`scheduler.max_num_seqs`);
+//! - a first token: the step under way, then the steps of a prompt of [`PROMPT_TOKENS`] beside that batch; a longer
+//!   prompt has as much more time as its tokens take there;
+//! - a whole answer: its first token, then [`ANSWER_TOKENS`] tokens.
+
+use tiercel_config::{SloSettings, SloTargets, Target, TierSlo};
+use tiercel_device::{DeviceInfo, DeviceProfile, Tier};
+
+/// Context of each sequence of the full batch, as far as the KV memory holds it, tokens.
+const CONTEXT_TOKENS: u32 = 1024;
+/// Prompt whose first token a derived target covers.
+const PROMPT_TOKENS: u32 = 768;
+/// Answer that a derived target for the whole covers.
+const ANSWER_TOKENS: f64 = 160.0;
+/// Slack of the premium, the standard and the background tier: multiples of what a full server takes.
+const SLACK: [f64; 3] = [1.5, 4.0, 16.0];
+/// A derived target is no less than this, ms.
+const LEAST_MS: f64 = 0.01;
+
+/// The targets of all tiers, in effect.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Targets {
+    /// Of the premium tier.
+    pub premium: SloTargets,
+    /// Of the standard tier.
+    pub standard: SloTargets,
+    /// Of the background tier.
+    pub background: SloTargets,
+    /// Whether requests may ask for more than their tier promises.
+    pub requests_may_tighten: bool,
+}
+
+impl Targets {
+    /// The targets of a tier; the system's own requests have none.
+    pub fn of(&self, tier: Tier) -> SloTargets {
+        match tier {
+            Tier::System => SloTargets::default(),
+            Tier::Premium => self.premium,
+            Tier::Standard => self.standard,
+            Tier::Background => self.background,
+        }
+    }
+}
+
+/// A stated target that the device misses with nothing else to do. The derived target is in effect instead.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Unreachable {
+    /// The setting.
+    pub setting: &'static str,
+    /// What it states, ms.
+    pub stated_ms: f64,
+    /// What the device takes for one short request alone, ms.
+    pub alone_ms: f64,
+    /// The target in effect, ms.
+    pub effective_ms: f64,
+}
+
+/// Times of a full and of an idle server of one device, from which targets are derived.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ServerTimes {
+    /// A step that decodes for one sequence, ms.
+    decode_alone_ms: f64,
+    /// A step that computes a prompt of one token, ms.
+    prompt_alone_ms: f64,
+    /// A step that decodes for every place, ms.
+    batch_ms: f64,
+    /// From its arrival to its first token, a prompt of `prompt_tokens` beside that batch, ms.
+    first_token_ms: f64,
+    /// Time that a further token of the prompt adds to `first_token_ms`, ms.
+    prompt_token_ms: f64,
+    /// See `first_token_ms`.
+    prompt_tokens: u32,
+}
+
+impl ServerTimes {
+    /// The times of a device of this speed whose steps hold `seqs` sequences and `tokens` tokens.
+    pub fn new(speed: &DeviceProfile, info: &DeviceInfo, seqs: u32, tokens: u32) -> ServerTimes {
+        let capacity = u64::from(info.device_blocks) * u64::from(info.block_size);
+        let held = (capacity / u64::from(seqs.max(1))).min(u64::from(info.max_model_len)) as u32;
+        let context = f64::from(CONTEXT_TOKENS.min(held));
+        let decode_us = |context: f64| speed.decode_token_us + speed.kv_token_us * context;
+        let prompt_us = |tokens: f64| {
+            let pairs = tokens * (tokens - 1.0) / 2.0;
+            speed.prefill_token_us * tokens + speed.prefill_context_us * pairs
+        };
+        let batch_us = speed.step_base_us + f64::from(seqs) * decode_us(context);
+        let prompt_tokens = PROMPT_TOKENS.min(info.max_model_len.saturating_sub(1)).max(1);
+        let chunk = tokens.saturating_sub(seqs).max(1);
+        let steps = f64::from(prompt_tokens.div_ceil(chunk));
+        let whole_prompt_us = prompt_us(f64::from(prompt_tokens));
+        let token_us = whole_prompt_us / f64::from(prompt_tokens) + batch_us / f64::from(chunk);
+        ServerTimes {
+            decode_alone_ms: (speed.step_base_us + decode_us(1.0)) / 1000.0,
+            prompt_alone_ms: (speed.step_base_us + prompt_us(1.0)) / 1000.0,
+            batch_ms: batch_us / 1000.0,
+            first_token_ms: (batch_us + whole_prompt_us + steps * batch_us) / 1000.0,
+            prompt_token_ms: token_us / 1000.0,
+            prompt_tokens,
+        }
+    }
+
+    /// The targets that settings and device make, and the stated ones that the device cannot meet.
+    pub fn targets(&self, settings: &SloSettings) -> (Targets, Vec<Unreachable>) {
+        let mut unreachable = Vec::new();
+        let mut of = |names: [&'static str; 3], tier: &TierSlo, slack| {
+            self.of_tier(names, tier, slack, &mut unreachable)
+        };
+        let premium = ["slo.premium.ttft_ms", "slo.premium.tpot_ms", "slo.premium.e2e_ms"];
+        let standard = ["slo.standard.ttft_ms", "slo.standard.tpot_ms", "slo.standard.e2e_ms"];
+        let background =
+            ["slo.background.ttft_ms", "slo.background.tpot_ms", "slo.background.e2e_ms"];
+        let targets = Targets {
+            premium: of(premium, &settings.premium, SLACK[0]),
+            standard: of(standard, &settings.standard, SLACK[1]),
+            background: of(background, &settings.background, SLACK[2]),
+            requests_may_tighten: settings.requests_may_tighten,
+        };
+        (targets, unreachable)
+    }
+
+    fn of_tier(
+        &self,
+        names: [&'static str; 3],
+        tier: &TierSlo,
+        slack: f64,
+        unreachable: &mut Vec<Unreachable>,
+    ) -> SloTargets {
+        let whole_ms = self.first_token_ms + ANSWER_TOKENS * self.batch_ms;
+        let derived_ms = [self.first_token_ms, self.batch_ms, whole_ms].map(|ms| slack * ms);
+        let alone_ms = [self.prompt_alone_ms, self.decode_alone_ms, self.prompt_alone_ms];
+        let stated = [tier.ttft_ms, tier.tpot_ms, tier.e2e_ms];
+        let mut in_effect = [None; 3];
+        let mut derives_first = false;
+        for metric in 0..stated.len() {
+            let effective_ms = rounded(derived_ms[metric].max(LEAST_MS));
+            in_effect[metric] = match stated[metric] {
+                Target::None => None,
+                Target::Ms(stated_ms) if stated_ms >= alone_ms[metric] => Some(stated_ms),
+                other => {
+                    derives_first |= metric == 0;
+                    unreachable.extend(other.stated_ms().map(|stated_ms| Unreachable {
+                        setting: names[metric],
+                        stated_ms,
+                        alone_ms: alone_ms[metric],
+                        effective_ms,
+                    }));
+                    Some(effective_ms)
+                }
+            };
+        }
+        let [ttft_ms, tpot_ms, e2e_ms] = in_effect;
+        let (ttft_ms_per_token, ttft_prompt_tokens) = match derives_first {
+            true => (slack * self.prompt_token_ms, self.prompt_tokens),
+            false => (tier.ttft_ms_per_token, tier.ttft_prompt_tokens),
+        };
+        SloTargets { ttft_ms, tpot_ms, e2e_ms, ttft_ms_per_token, ttft_prompt_tokens }
+    }
+}
+
+/// To three digits: more would pretend to a precision that no measurement has.
+fn rounded(ms: f64) -> f64 {
+    let unit = 10f64.powf(ms.log10().floor() - 2.0);
+    (ms / unit).round() * unit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info() -> DeviceInfo {
+        DeviceInfo {
+            name: "test".into(),
+            block_size: 16,
+            device_blocks: 11_000,
+            host_blocks: 0,
+            block_bytes: 1,
+            max_steps_in_flight: 1,
+            max_model_len: 8192,
+            vocab_size: 1000,
+        }
+    }
+
+    /// A 70B model on eight A100.
+    fn a100() -> DeviceProfile {
+        DeviceProfile {
+            step_base_us: 16_000.0,
+            decode_token_us: 25.0,
+            prefill_token_us: 100.0,
+            kv_token_us: 0.025,
+            prefill_context_us: 0.0026,
+            link_bytes_per_s: 25e9,
+        }
+    }
+
+    /// SmolLM2-135M on two cores.
+    fn cpu() -> DeviceProfile {
+        DeviceProfile {
+            step_base_us: 2_500.0,
+            decode_token_us: 1_100.0,
+            prefill_token_us: 600.0,
+            kv_token_us: 0.3,
+            prefill_context_us: 0.2,
+            link_bytes_per_s: 5e9,
+        }
+    }
+
+    fn near(found: Option<f64>, expected: f64) {
+        let found = found.expect("there is a target");
+        assert!((found / expected - 1.0).abs() < 0.1, "{found} ms, not about {expected}");
+    }
+
+    #[test]
+    fn a_large_gpu_has_the_targets_that_people_state_for_it() {
+        let (targets, unreachable) =
+            ServerTimes::new(&a100(), &info(), 64, 512).targets(&SloSettings::default());
+        near(targets.premium.ttft_ms, 200.0);
+        near(targets.premium.tpot_ms, 30.0);
+        near(targets.premium.e2e_ms, 5_000.0);
+        near(targets.standard.ttft_ms, 530.0);
+        near(targets.standard.tpot_ms, 80.0);
+        assert_eq!((targets.background.ttft_ms, targets.background.tpot_ms), (None, None));
+        near(targets.background.e2e_ms, 52_000.0);
+        assert_eq!(unreachable, []);
+    }
+
+    #[test]
+    fn a_full_server_of_any_device_meets_its_derived_targets() {
+        for speed in [a100(), cpu()] {
+            let times = ServerTimes::new(&speed, &info(), 64, 256);
+            let (targets, _) = times.targets(&SloSettings::default());
+            let batch_ms = 1e-3
+                * (speed.step_base_us
+                    + 64.0 * (speed.decode_token_us + 1024.0 * speed.kv_token_us));
+            assert!(targets.premium.tpot_ms.expect("a target") > batch_ms);
+            let of_long = targets.premium.of_prompt(4096).ttft_ms.expect("a target");
+            // 192 tokens of the prompt in each step beside the batch.
+            let long_ms = 23.0 * batch_ms + 4.096 * speed.prefill_token_us;
+            assert!(of_long > long_ms, "{of_long} {long_ms}");
+        }
+    }
+
+    #[test]
+    fn a_stated_target_beyond_the_device_is_named_and_replaced() {
+        let mut settings = SloSettings::default();
+        settings.premium.tpot_ms = Target::Ms(2.0);
+        settings.premium.ttft_ms = Target::Ms(50.0);
+        settings.standard.ttft_ms = Target::None;
+        let times = ServerTimes::new(&cpu(), &info(), 64, 256);
+        let (targets, unreachable) = times.targets(&settings);
+        let (derived, _) = times.targets(&SloSettings::default());
+        assert_eq!(targets.premium.ttft_ms, Some(50.0));
+        assert_eq!(targets.premium.ttft_ms_per_token, 0.0, "a stated target grows as stated");
+        assert_eq!(targets.premium.tpot_ms, derived.premium.tpot_ms);
+        assert_eq!(targets.standard.ttft_ms, None);
+        let [Unreachable { setting, stated_ms, alone_ms, effective_ms }] = unreachable[..] else {
+            panic!("{unreachable:?}");
+        };
+        assert_eq!((setting, stated_ms), ("slo.premium.tpot_ms", 2.0));
+        assert!((3.5..3.7).contains(&alone_ms), "{alone_ms}");
+        assert_eq!(Some(effective_ms), derived.premium.tpot_ms);
+    }
+
+    #[test]
+    fn a_device_without_a_measured_speed_has_targets_too() {
+        let speed = DeviceProfile {
+            step_base_us: 0.0,
+            decode_token_us: 0.0,
+            prefill_token_us: 0.0,
+            kv_token_us: 0.0,
+            prefill_context_us: 0.0,
+            link_bytes_per_s: 0.0,
+        };
+        let (targets, _) =
+            ServerTimes::new(&speed, &info(), 64, 256).targets(&SloSettings::default());
+        assert_eq!(targets.premium.tpot_ms, Some(LEAST_MS));
+    }
+}
