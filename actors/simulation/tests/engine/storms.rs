@@ -3,7 +3,7 @@
 use super::{storm, tight};
 use tiercel_actors::Request;
 use tiercel_actors::{RequestFault, StreamEvent};
-use tiercel_config::{EngineSettings, Policy, PreemptionMode};
+use tiercel_config::{EngineSettings, Policy, PreemptionMode, Target};
 use tiercel_device::Tier;
 use tiercel_simulation::{Collected, collect, request, simulate};
 
@@ -130,6 +130,8 @@ fn a_large_request_is_not_overtaken_for_ever_by_small_ones() {
     simulate(async |clock| {
         let mut laboratory = tight(clock, PreemptionMode::Recompute);
         laboratory.settings.scheduler.max_num_batched_tokens = 512;
+        // All can be in time: who is late goes after those who are not.
+        laboratory.settings.slo.standard.ttft_ms = Target::Ms(500.0);
         let engine = laboratory.start();
         let mut small = Vec::new();
         let mut large = None;
