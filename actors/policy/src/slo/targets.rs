@@ -155,7 +155,7 @@ impl ServerTimes {
         }
         let [ttft_ms, tpot_ms, e2e_ms] = in_effect;
         let (ttft_ms_per_token, ttft_prompt_tokens) = match derives_first {
-            true => (slack * self.prompt_token_ms, self.prompt_tokens),
+            true => (rounded(slack * self.prompt_token_ms), self.prompt_tokens),
             false => (tier.ttft_ms_per_token, tier.ttft_prompt_tokens),
         };
         SloTargets { ttft_ms, tpot_ms, e2e_ms, ttft_ms_per_token, ttft_prompt_tokens }
@@ -164,8 +164,13 @@ impl ServerTimes {
 
 /// To three digits: more would pretend to a precision that no measurement has.
 fn rounded(ms: f64) -> f64 {
-    let unit = 10f64.powf(ms.log10().floor() - 2.0);
-    (ms / unit).round() * unit
+    if ms <= 0.0 {
+        return 0.0;
+    }
+    let digits = 2 - ms.log10().floor() as i32;
+    // A power of ten from 1 up is exact, and so the quotient is the nearest to the decimal.
+    let power = 10f64.powi(digits.abs());
+    if digits >= 0 { (ms * power).round() / power } else { (ms / power).round() * power }
 }
 
 #[cfg(test)]
