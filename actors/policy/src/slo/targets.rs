@@ -4,8 +4,9 @@
 //! the time that a full server of this device takes, times a slack that grows with the tier:
 //!
 //! - a token: one step that decodes [`CONTEXT_TOKENS`] of context for every place (`scheduler.max_num_seqs`);
-//! - a first token: the step under way, then the steps of a prompt of [`PROMPT_TOKENS`] beside that batch; a longer
-//!   prompt has as much more time as its tokens take there;
+//! - a first token: two full steps, the one under way and one that holds the prompt beside that batch; a prompt longer
+//!   than a step holds (`scheduler.max_num_batched_tokens` less one token for every place) has as much more time as its
+//!   other tokens take there;
 //! - a whole answer: its first token, then [`ANSWER_TOKENS`] tokens.
 
 use tiercel_config::{SloSettings, SloTargets, Target, TierSlo};
@@ -13,8 +14,6 @@ use tiercel_device::{DeviceInfo, DeviceProfile, Tier};
 
 /// Context of each sequence of the full batch, as far as the KV memory holds it, tokens.
 const CONTEXT_TOKENS: u32 = 1024;
-/// Prompt whose first token a derived target covers.
-const PROMPT_TOKENS: u32 = 768;
 /// Answer that a derived target for the whole covers.
 const ANSWER_TOKENS: f64 = 160.0;
 /// Slack of the premium, the standard and the background tier: multiples of what a full server takes.
@@ -69,7 +68,7 @@ pub struct ServerTimes {
     prompt_alone_ms: f64,
     /// A step that decodes for every place, ms.
     batch_ms: f64,
-    /// From its arrival to its first token, a prompt of `prompt_tokens` beside that batch, ms.
+    /// Two steps of that batch and `prompt_tokens` of a prompt, ms.
     first_token_ms: f64,
     /// Time that a further token of the prompt adds to `first_token_ms`, ms.
     prompt_token_ms: f64,
@@ -89,17 +88,16 @@ impl ServerTimes {
             speed.prefill_token_us * tokens + speed.prefill_context_us * pairs
         };
         let batch_us = speed.step_base_us + f64::from(seqs) * decode_us(context);
-        let prompt_tokens = PROMPT_TOKENS.min(info.max_model_len.saturating_sub(1)).max(1);
-        let chunk = tokens.saturating_sub(seqs).max(1);
-        let steps = f64::from(prompt_tokens.div_ceil(chunk));
-        let whole_prompt_us = prompt_us(f64::from(prompt_tokens));
-        let token_us = whole_prompt_us / f64::from(prompt_tokens) + batch_us / f64::from(chunk);
+        // As much of a prompt as a step holds beside the batch.
+        let prompt_tokens =
+            tokens.saturating_sub(seqs).min(info.max_model_len.saturating_sub(1)).max(1);
+        let full_step_us = batch_us + prompt_us(f64::from(prompt_tokens));
         ServerTimes {
             decode_alone_ms: (speed.step_base_us + decode_us(1.0)) / 1000.0,
             prompt_alone_ms: (speed.step_base_us + prompt_us(1.0)) / 1000.0,
             batch_ms: batch_us / 1000.0,
-            first_token_ms: (batch_us + whole_prompt_us + steps * batch_us) / 1000.0,
-            prompt_token_ms: token_us / 1000.0,
+            first_token_ms: 2.0 * full_step_us / 1000.0,
+            prompt_token_ms: full_step_us / f64::from(prompt_tokens) / 1000.0,
             prompt_tokens,
         }
     }
@@ -226,7 +224,7 @@ mod tests {
         near(targets.premium.ttft_ms, 200.0);
         near(targets.premium.tpot_ms, 30.0);
         near(targets.premium.e2e_ms, 5_000.0);
-        near(targets.standard.ttft_ms, 530.0);
+        near(targets.standard.ttft_ms, 500.0);
         near(targets.standard.tpot_ms, 80.0);
         assert_eq!((targets.background.ttft_ms, targets.background.tpot_ms), (None, None));
         near(targets.background.e2e_ms, 52_000.0);

@@ -141,3 +141,41 @@ fn who_cannot_start_for_too_long_is_turned_away_and_premium_never() {
         settled(&engine).await;
     });
 }
+
+/// The rate at which a queue drained lately is no forecast for a queue that stands still for better tiers, so it refuses only
+/// those who asked to be told.
+#[test]
+fn on_arrival_a_stated_patience_refuses_and_that_of_a_tier_does_not() {
+    simulate(async |clock| {
+        let mut laboratory = busy(clock.clone(), Late::Wait);
+        laboratory.settings.scheduler.max_num_seqs = 1;
+        laboratory.settings.patience.standard_s = 0.5;
+        laboratory.device.profile.step_base_us = 1000.0;
+        let engine = laboratory.start();
+        // Each takes about 10 ms, one after the other.
+        let send = async |count: usize| {
+            let mut sent = Vec::new();
+            for _ in 0..count {
+                let stream = engine.submit(request(&[4, 5], 8)).await.expect("its tier waits");
+                sent.push(actix_rt::spawn(collect(stream)));
+            }
+            sent
+        };
+        for learned in send(40).await {
+            learned.await.unwrap();
+        }
+        let waiting = send(80).await;
+        // Admission is told of the queue with the steps.
+        clock.sleep_us(30_000).await;
+        let stated = Request { max_wait_ms: Some(500), ..request(&[6, 7], 8) };
+        let refusal = engine.submit(stated).await.err();
+        assert!(matches!(refusal, Some(Refusal::OutOfPatience { .. })), "{refusal:?}");
+        let mut finished = 0;
+        for waits in waiting {
+            let end = waits.await.unwrap().end;
+            finished += u32::from(matches!(end, Some(StreamEvent::Finished { .. })));
+        }
+        assert!((20..80).contains(&finished), "{finished} of 80 were served within their patience");
+        settled(&engine).await;
+    });
+}
