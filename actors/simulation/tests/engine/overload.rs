@@ -164,9 +164,10 @@ fn on_arrival_a_stated_patience_refuses_and_that_of_a_tier_does_not() {
         for learned in send(40).await {
             learned.await.unwrap();
         }
-        let waiting = send(80).await;
+        let mut waiting = send(70).await;
         // Admission is told of the queue with the steps.
         clock.sleep_us(30_000).await;
+        waiting.extend(send(10).await);
         let stated = Request { max_wait_ms: Some(500), ..request(&[6, 7], 8) };
         let refusal = engine.submit(stated).await.err();
         assert!(matches!(refusal, Some(Refusal::OutOfPatience { .. })), "{refusal:?}");
