@@ -71,7 +71,7 @@ impl Scheduler {
         }
         let widened = narrow && self.scope == Scope::All;
         let shares = self.shares(others_first, now);
-        let unneeded = self.preemption.mirror_percent == 0 && self.surely_fit(&shares);
+        let unneeded = self.preemption.mirror_percent == 0 && self.surely_fit(&shares, now);
         let victims = if unneeded { Victims::default() } else { self.victims(now) };
         let wants = self.wants(&shares, &victims, now);
         let left_out = self.leaves_out(&shares) && !widened;
@@ -96,11 +96,11 @@ impl Scheduler {
 
     /// Whether the blocks that were free after the last grant are enough for all of them, whatever the store finds:
     /// since then blocks have only come free.
-    fn surely_fit(&self, shares: &[Share<'_>]) -> bool {
+    fn surely_fit(&self, shares: &[Share<'_>], now: Timestamp) -> bool {
         let (mut blocks, mut keep_free) = (0, 0);
         for share in shares {
             if share.waits {
-                keep_free = keep_free.max(self.watermark_blocks(share.sequence.tier));
+                keep_free = keep_free.max(self.watermark_blocks(share.sequence.tier, now));
             }
             blocks += u64::from(self.blocks_asked(share));
         }
@@ -132,7 +132,7 @@ impl Scheduler {
             let stuck = wants.is_empty() && self.fruitless > 0;
             let kept_for_others =
                 if stuck { 0 } else { self.kept_for_others(share.sequence, &unused) };
-            wants.push(Want { max_victims, kept_for_others, ..self.want(share, claim) });
+            wants.push(Want { max_victims, kept_for_others, ..self.want(share, claim, now) });
             // What it takes of its own no longer has to be left by those after it.
             let own = &mut unused[share.sequence.tier.index()];
             *own = own.saturating_sub(self.blocks_asked(share));
@@ -248,7 +248,7 @@ impl Scheduler {
     }
 
     /// What it asks of the store, except whom it may preempt.
-    fn want(&self, share: &Share<'_>, claim: Claim) -> Want {
+    fn want(&self, share: &Share<'_>, claim: Claim, now: Timestamp) -> Want {
         let Share { sequence, tokens, len, .. } = *share;
         let reserve = self.reserve(sequence);
         let kind = if claim.opening {
@@ -256,7 +256,8 @@ impl Scheduler {
             // wait for ever. Who may take blocks from others had better take free ones first.
             let better = sequence.tier < Tier::Background && !sequence.promised_nothing;
             let may_take_all = claim.first || (claim.by_force && better);
-            let keep_free = if may_take_all { 0 } else { self.watermark_blocks(sequence.tier) };
+            let keep_free =
+                if may_take_all { 0 } else { self.watermark_blocks(sequence.tier, now) };
             let checked = if self.settings.full_sequence_check { len } else { 0 };
             let own_copies = self.preemption.resume_from == ResumeFrom::OwnCopies;
             WantKind::Open {
@@ -279,11 +280,15 @@ impl Scheduler {
         }
     }
 
-    fn watermark_blocks(&self, tier: Tier) -> u32 {
+    /// Blocks that must stay free after a sequence of the tier has started; more after background ones while better
+    /// requests come.
+    fn watermark_blocks(&self, tier: Tier, now: Timestamp) -> u32 {
         let SchedulerSettings { watermark_percent, background_watermark_percent, .. } =
             self.settings;
         let percent = match tier {
-            Tier::Background => watermark_percent.max(background_watermark_percent),
+            Tier::Background if self.better_came_lately(tier, now) => {
+                watermark_percent.max(background_watermark_percent)
+            }
             _ => watermark_percent,
         };
         (f64::from(self.limits.device_blocks) * percent / 100.0) as u32
