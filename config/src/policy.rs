@@ -210,7 +210,7 @@ pub struct SchedulerSettings {
     pub long_prefill_percent: f64,
     /// Most prompts that a step may leave partly computed; 0 for any number.
     pub max_partial_prefills: u32,
-    /// Share of a step's tokens up to which it is filled with background prompts, percent.
+    /// Share of a step's tokens up to which it is filled with background prompts, percent, while better requests come.
     pub background_prefill_percent: u32,
     /// Order of prompts of one tier within a step.
     pub prefill_order: PrefillOrder,
@@ -230,7 +230,7 @@ pub struct SchedulerSettings {
     /// Share of device blocks that must stay free after starting or resuming a sequence, percent.
     /// Running sequences may use them to grow.
     pub watermark_percent: f64,
-    /// The same for background sequences, if it is more.
+    /// The same for background sequences, if it is more, while better requests come.
     pub background_watermark_percent: f64,
     /// After waiting so long, and again after as long, a request counts as one tier better; 0: never, s.
     pub ageing_s: f64,
