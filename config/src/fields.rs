@@ -130,7 +130,7 @@ pub const FIELDS: &[Field] = &[
     other("scheduler.long_prefill_token_threshold", int(0, 65_536), "Most tokens of one prompt in one step; 0 means up to the step's budget."),
     other("scheduler.long_prefill_percent", Kind::Number { low: 0.0, high: 100.0 }, "The same as a share of the longest sequence, percent; 0 for none."),
     other("scheduler.max_partial_prefills", int(0, 4096), "Most prompts that a step may leave partly computed; 0 for any number."),
-    other("scheduler.background_prefill_percent", int(1, 100), "Share of a step's tokens up to which it is filled with background prompts, percent: better requests in that step, or arriving meanwhile, wait for them. Not where tiers share what is left (scheduler.fair_tiers) and a better one wants some."),
+    other("scheduler.background_prefill_percent", int(1, 100), "Share of a step's tokens up to which it is filled with background prompts, percent: better requests in that step, or arriving meanwhile, wait for them. Not where tiers share what is left (scheduler.fair_tiers) and a better one wants some. Not if no better request came for a minute."),
     other("scheduler.prefill_order", Kind::Choice(policy::PREFILL_ORDERS), "Order in which prompts of one tier share a step: as they are served, by when their first token is due, or the shortest rest first."),
     other("scheduler.fair_tenants", Kind::Bool, "Whether tenants (API keys) of one tier take turns by the service they had; with scheduler.order = \"tier\"."),
     other("scheduler.fair_tiers", Kind::Bool, "Whether tiers share the time that requests with targets leave as `shares` says, instead of the better one having all of it: requests without targets for TTFT and TPOT, and standard ones that are late; with scheduler.order = \"tier\"."),

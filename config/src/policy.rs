@@ -210,7 +210,7 @@ pub struct SchedulerSettings {
     pub long_prefill_percent: f64,
     /// Most prompts that a step may leave partly computed; 0 for any number.
     pub max_partial_prefills: u32,
-    /// Share of a step's tokens up to which it is filled with background prompts, percent.
+    /// Share of a step's tokens up to which it is filled with background prompts, percent, while better requests come.
     pub background_prefill_percent: u32,
     /// Order of prompts of one tier within a step.
     pub prefill_order: PrefillOrder,

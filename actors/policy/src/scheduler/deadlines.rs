@@ -10,6 +10,7 @@
 //! before each step, so that an estimate that was wrong costs little, until the deadline has passed.
 
 use crate::blocks::Salt;
+use crate::scheduler::cost::StepWork;
 use crate::scheduler::sequence::Sequence;
 use crate::scheduler::state::Scheduler;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -21,6 +22,8 @@ const TIERS: usize = Tier::ALL.len();
 const JUDGED_MAX: usize = 256;
 /// Least share of the time that a tier's prompts are expected to have.
 const SHARE_MIN: f64 = 0.02;
+/// Most of the time that prompts are taken to leave streams without.
+const PROMPTS_SHARE_MAX: f64 = 0.7;
 /// What the share that a tier's prompts are expected to have is multiplied with. Streams that are ahead let a
 /// prompt with a deadline have more than their pace allows; background prompts also make room for those that come
 /// later.
@@ -53,10 +56,11 @@ impl Deadlines {
         self.at = now;
     }
 
-    /// Share of the time that prompts of better tiers than `tier` take.
-    fn taken_by_better(&self, tier: Tier, now: Timestamp) -> f64 {
+    /// Share of the time that prompts of `tiers` take, over the time that counts for `tier`.
+    fn taken_by(&self, tiers: &[Tier], tier: Tier, now: Timestamp) -> f64 {
         let left = (-(now.since_us(self.at) as f64) / MEMORY_US[tier.index()]).exp();
-        self.arriving[tier.index()][..tier.index()].iter().sum::<f64>() * left
+        let arriving = &self.arriving[tier.index()];
+        tiers.iter().map(|tier| arriving[tier.index()]).sum::<f64>() * left
     }
 
     fn enter(&mut self, sequence: &Sequence) {
@@ -157,16 +161,29 @@ impl Scheduler {
     /// When the first token of a request must come: as its target says, and soon enough for the whole output to be in
     /// time.
     fn deadline(&self, sequence: &Sequence, now: Timestamp) -> Option<Timestamp> {
-        // A stream without a target for its pace sits out about every other step.
-        let pace_us = 2.0 * self.time_for_prompts(now).0;
         let of_output = sequence.targets.e2e_ms.map(|ms| {
-            let pace_us = sequence.targets.tpot_ms.map_or(pace_us, |ms| ms * 1000.0);
+            let target_us = sequence.targets.tpot_ms.map(|ms| ms * 1000.0);
+            let pace_us = target_us.unwrap_or_else(|| self.untargeted_pace_us(sequence.tier, now));
             let us = ms * 1000.0 - sequence.predicted_tokens * pace_us;
             sequence.arrival + us.max(0.0) as u64
         });
         let of_first = sequence.targets.ttft_ms.map(|_| self.first_token_due(sequence));
         // A target for the first token says itself how long that may take.
         of_first.or(of_output)
+    }
+
+    /// Time a token takes of a stream without a target for its pace, us. While better requests come, it sits out about
+    /// every other step; otherwise it is in every step, which all streams share with the prompts that come.
+    fn untargeted_pace_us(&self, tier: Tier, now: Timestamp) -> f64 {
+        if self.better_came_lately(tier, now) {
+            return 2.0 * self.time_for_prompts(now).0;
+        }
+        let mut streams = StepWork::default();
+        for (_, stream) in self.sequences.active().filter(|(_, stream)| stream.decoding()) {
+            streams.add_decode(stream.planned_len());
+        }
+        let prompts = self.deadlines.taken_by(&Tier::ALL, tier, now).min(PROMPTS_SHARE_MAX);
+        self.cost.step_us(&streams) / (1.0 - prompts)
     }
 
     /// Finds out which requests are late before a step that begins at `now`.
@@ -177,7 +194,7 @@ impl Scheduler {
         let (step_us, share) = self.time_for_prompts(now);
         let mut before_us = 0.0;
         for tier in Tier::ALL {
-            let taken = self.deadlines.taken_by_better(tier, now);
+            let taken = self.deadlines.taken_by(&Tier::ALL[..tier.index()], tier, now);
             let share = (share * OPTIMISM[tier.index()] - taken).max(SHARE_MIN);
             let entries: Vec<Entry> = self.deadlines.of(tier).collect();
             let prompts = entries.iter().filter_map(|(_, deadline, seq)| {
@@ -247,6 +264,23 @@ mod tests {
         let (late_ones, _) = late(std::iter::once(modest).chain(greedy), 0.0, 1.0);
         assert_eq!(late_ones.len(), 4);
         assert!(!late_ones.contains(&SeqId(1)), "{late_ones:?}");
+    }
+
+    #[test]
+    fn background_alone_is_not_expected_to_sit_out_steps() {
+        let time_for_output_us = |better_came| {
+            let mut s =
+                scheduler(|e| e.slo.background.e2e_ms = tiercel_config::Target::Ms(1_000.0));
+            s.came_at[Tier::Premium.index()] = better_came;
+            s.enqueue(sequence(1, Tier::Background, 20));
+            let sequence = s.sequences.get(SeqId(1)).expect("it waits");
+            let deadline = sequence.deadline.expect("it has a target");
+            1e6 - deadline.since_us(sequence.arrival) as f64
+        };
+        let [alone, beside_better] = [None, Some(Timestamp(0))].map(time_for_output_us);
+        // An empty step takes 100 us, one full of prompts 420.
+        let ratio = beside_better / alone;
+        assert!((8.0..8.5).contains(&ratio), "{ratio}");
     }
 
     proptest! {

@@ -129,16 +129,35 @@ impl Scheduler {
     }
 
     /// Length of a step that holds nothing urgent, us; infinite if nobody came lately who has a target for the first
-    /// token.
+    /// token, or all requests are of one tier: a shorter step makes as many of them wait for longer.
     pub(crate) fn blocking_us(&self, now: Timestamp) -> f64 {
-        let lately = |tier: &Tier| {
-            self.came_at[tier.index()].is_some_and(|at| now.since_us(at) <= LATELY_US)
-        };
-        let targets =
-            Tier::ALL.into_iter().filter(lately).filter_map(|tier| self.slo.of(tier).ttft_ms);
+        if self.one_tier_comes(now) {
+            return f64::INFINITY;
+        }
+        let targets = Tier::ALL
+            .into_iter()
+            .filter(|tier| self.came_lately(*tier, now))
+            .filter_map(|tier| self.slo.of(tier).ttft_ms);
         let target_us = targets.fold(f64::INFINITY, f64::min) * 1000.0;
         // On a slow device most of a shorter one would be what every step costs.
         (BLOCKING * target_us).max(LEAST_BLOCKING * self.cost.step_us(&StepWork::default()))
+    }
+
+    /// Whether requests of the tier came lately.
+    fn came_lately(&self, tier: Tier, now: Timestamp) -> bool {
+        self.came_at[tier.index()].is_some_and(|at| now.since_us(at) <= LATELY_US)
+    }
+
+    /// Whether requests of a better tier came lately: what is kept from a tier is kept while they come.
+    pub(crate) fn better_came_lately(&self, tier: Tier, now: Timestamp) -> bool {
+        Tier::ALL[..tier.index()].iter().any(|better| self.came_lately(*better, now))
+    }
+
+    /// Whether all requests that came lately, and all that wait, are of one tier.
+    fn one_tier_comes(&self, now: Timestamp) -> bool {
+        let waiting = self.sequences.unstarted_tokens();
+        let comes = |tier: &Tier| waiting[tier.index()] > 0 || self.came_lately(*tier, now);
+        Tier::ALL.into_iter().filter(comes).count() <= 1
     }
 
     /// Finds what prompts that are due need of a step of `step_us`, that without them takes `bare_us`.
@@ -206,7 +225,8 @@ impl Scheduler {
         bare_us: f64,
         now: Timestamp,
     ) -> ([f64; Tier::ALL.len()], f64) {
-        let reserve_us = self.reserve.us();
+        // The reserve is kept from worse tiers.
+        let reserve_us = if self.one_tier_comes(now) { 0.0 } else { self.reserve.us() };
         let mut least = [f64::INFINITY; Tier::ALL.len()];
         let mut guarded_us = f64::INFINITY;
         for share in candidates.iter().filter(|share| share.decoding) {

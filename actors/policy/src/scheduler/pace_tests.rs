@@ -99,7 +99,28 @@ fn admission_is_told_of_steps_as_long_as_they_will_be() {
     assert_eq!(s.capacity(Timestamp(1000)).step_us.round(), 2_660.0);
     s.enqueue(sequence(1, Tier::Premium, 4));
     s.cancel(SeqId(1));
-    assert_eq!(s.capacity(Timestamp(1000)).step_us, 2_000.0);
+    let step_us = |s: &Scheduler| s.capacity(Timestamp(1000)).step_us.round();
+    assert_eq!(step_us(&s), 2_660.0, "premium alone does not wait for worse tiers");
+    s.enqueue(sequence(2, Tier::Background, 4));
+    assert_eq!(step_us(&s), 2_000.0);
+    s.cancel(SeqId(2));
+    assert_eq!(step_us(&s), 2_000.0, "it came a moment ago");
+    s.came_at[Tier::Background.index()] = None;
+    assert_eq!(step_us(&s), 2_660.0);
+}
+
+#[test]
+fn the_reserve_is_kept_from_worse_tiers_and_not_from_premium_itself() {
+    let prompt = |worse_came| {
+        let mut s = paced();
+        s.reserve = Reserve::of_us(1_000.0);
+        s.came_at[Tier::Background.index()] = worse_came;
+        stream(&mut s, Tier::Premium, 100, 1000);
+        s.enqueue(NewSequence { arrival: Timestamp(1000), ..sequence(2, Tier::Premium, 200) });
+        tokens(&mut s, 2, 1000)
+    };
+    // 490 us are aimed at, 101 us are for the stream; 1000 / 30 us are saved for the reserve.
+    assert_eq!((prompt(None), prompt(Some(Timestamp(1000)))), (38, 35));
 }
 
 #[test]

@@ -78,12 +78,18 @@ impl Scheduler {
             let bare_us = self.cost.step_us(&bare);
             let us = pace.map_or(f64::INFINITY, |pace| pace.prefill_us(bare_us));
             let least = self.cost.prefill_tokens_in(bare_us * MIN_SHARE, 0).clamp(1, MIN_TOKENS);
-            self.share_prompts(shares, us, least, self.prefill_room(bare.decode_tokens));
+            self.share_prompts(shares, (us, least), self.prefill_room(bare.decode_tokens), now);
         }
     }
 
     /// Gives prompts at most `budget_us` of the step, but `least` tokens even so, and at most `room` tokens.
-    fn share_prompts(&self, shares: &mut [Share<'_>], budget_us: f64, least: u32, room: u32) {
+    fn share_prompts(
+        &self,
+        shares: &mut [Share<'_>],
+        (budget_us, least): (f64, u32),
+        room: u32,
+        now: Timestamp,
+    ) {
         let mut queue: Vec<usize> = (0..shares.len()).filter(|at| !shares[*at].decoding).collect();
         let divided = self.several_share(queue.iter().map(|at| shares[*at].sequence));
         // A plan that follows one that came to nothing is for the best-ranked: only it may take everybody's blocks.
@@ -96,7 +102,7 @@ impl Scheduler {
                 sequence => self.prefill_key(sequence, turns),
             });
         }
-        let background_room = room.min(self.background_room());
+        let background_room = room.min(self.background_room(now));
         let (mut used, mut used_us, mut partial) = (0, 0.0, 0);
         for at in queue {
             let sequence = shares[at].sequence;
@@ -186,10 +192,11 @@ impl Scheduler {
         set(self.settings.long_prefill_token_threshold).min(set(by_share))
     }
 
-    /// Tokens of prompts up to which a step is filled with background ones; at least one, so that they
-    /// go on when nobody better is there.
-    fn background_room(&self) -> u32 {
+    /// Tokens of prompts up to which a step is filled with background ones, while better requests come; at least one,
+    /// so that they go on.
+    fn background_room(&self, now: Timestamp) -> u32 {
         match self.settings.background_prefill_percent {
+            _ if !self.better_came_lately(Tier::Background, now) => u32::MAX,
             100.. => u32::MAX,
             percent => {
                 let most = u64::from(self.settings.max_num_batched_tokens);

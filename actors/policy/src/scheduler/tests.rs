@@ -177,12 +177,13 @@ fn the_long_prefill_threshold_bounds_each_prompt() {
 }
 
 #[test]
-fn background_prompts_only_fill_up_a_quarter_of_a_step() {
-    let planned = |policy, percent, standard| {
+fn background_prompts_fill_only_a_quarter_of_a_step_while_better_requests_come() {
+    let planned_after = |better_came, policy, percent, standard| {
         let mut s = scheduler(|e| {
             e.use_policy(policy);
             e.scheduler.background_prefill_percent = percent;
         });
+        s.came_at[Tier::Premium.index()] = better_came;
         s.enqueue(sequence(1, Tier::Background, 6));
         s.enqueue(sequence(2, Tier::Background, 20));
         if standard > 0 {
@@ -192,11 +193,13 @@ fn background_prompts_only_fill_up_a_quarter_of_a_step() {
         let tokens = |want: &Want| (want.ticket.seq.0, want.new_tokens);
         request.wants.iter().map(tokens).collect::<Vec<_>>()
     };
+    let planned = |policy, percent, standard| planned_after(Some(NOW), policy, percent, standard);
     // Of 32 tokens.
     assert_eq!(planned(Policy::Tiercel, 25, 0), [(1, 6), (2, 2)]);
     assert_eq!(planned(Policy::Tiercel, 25, 5), [(3, 5), (1, 3)]);
     assert_eq!(planned(Policy::Tiercel, 25, 8), [(3, 8)]);
     assert_eq!(planned(Policy::Tiercel, 1, 0), [(1, 1)], "they always go on");
+    assert_eq!(planned_after(None, Policy::Tiercel, 25, 0), [(1, 6), (2, 20)], "nobody else comes");
     assert_eq!(planned(Policy::Tiercel, 100, 14), [(3, 14), (1, 6), (2, 12)]);
     assert_eq!(planned(Policy::PriorityPreempt, 100, 14), [(3, 14), (1, 6), (2, 12)]);
 }

@@ -60,11 +60,12 @@ async fn seen(clock: Clock, kind: Option<Reservation>, mirror_percent: u32) -> S
 fn what_is_kept_hard_nobody_else_has_be_it_blocks_or_places() {
     simulate(async |clock| {
         let hard = seen(clock, Some(Reservation::Hard), 0).await;
-        assert!(hard.least_free >= KEPT, "{hard:?}");
+        // A stream grows by a block that its victim still copies out.
+        assert!(hard.least_free + 1 >= KEPT, "{hard:?}");
         assert!((1..=8).contains(&hard.most_running), "{hard:?}");
     });
     let none = simulate(async |clock| seen(clock, None, 0).await);
-    assert!(none.least_free < KEPT, "or the test shows nothing: {none:?}");
+    assert!(none.least_free + 1 < KEPT, "or the test shows nothing: {none:?}");
 }
 
 #[test]

@@ -1,0 +1,176 @@
+//! The three rules, as comparisons of figures.
+
+use crate::runs::{Figures, Percentiles, TierFigures};
+
+/// Completed requests of better tiers that may be missing where `fcfs` completes all.
+const MISSING_MAX: f64 = 0.001;
+/// Tokens per second that may be missing to the best other preset's.
+const SLOWER_MAX: f64 = 0.02;
+/// By how much a figure of one tier alone may be worse.
+const WORSE_MAX: f64 = 0.03;
+/// Points of requests in target that are no more than noise.
+const NOISE_POINTS: f64 = 0.5;
+/// Requests that must be at or beyond a percentile for it to be compared; with fewer it is the accident of one or two.
+const BEYOND_MIN: f64 = 10.0;
+
+/// One comparison.
+#[derive(Debug, Clone)]
+pub(crate) struct Check {
+    pub(crate) rule: char,
+    pub(crate) workload: String,
+    pub(crate) tier: String,
+    pub(crate) figure: String,
+    /// Under the default policy.
+    pub(crate) default: f64,
+    /// Under the policy that it is compared with, and that policy's name.
+    pub(crate) other: f64,
+    pub(crate) policy: String,
+    /// By how much the default is worse, as a share; negative if it is better.
+    pub(crate) worse: f64,
+    /// How much is allowed.
+    pub(crate) allowed: f64,
+    /// Why more is allowed here, if the rule says so.
+    pub(crate) excuse: Option<String>,
+    /// Whether there are too few requests for the figure to say anything.
+    pub(crate) few: bool,
+}
+
+impl Check {
+    /// Whether the rule is broken, known exceptions aside.
+    pub(crate) fn broken(&self) -> bool {
+        self.worse > self.allowed + 1e-9 && self.excuse.is_none() && !self.few
+    }
+}
+
+/// Rule (a): what `fcfs` completes is completed.
+pub(crate) fn completes(
+    workload: &str,
+    loose: bool,
+    default: &Figures,
+    fcfs: &Figures,
+) -> Vec<Check> {
+    if fcfs.tiers.iter().any(|tier| tier.completed < tier.requests) {
+        return Vec::new();
+    }
+    let check = |other: &TierFigures| {
+        let own = default.tier(&other.tier).cloned().unwrap_or_default();
+        let background = other.tier == "background";
+        // The users of a closed loop send as many requests as they can: what counts is what became of these.
+        let missing = 1.0 - own.completed as f64 / own.requests.max(1) as f64;
+        Check {
+            rule: 'a',
+            workload: workload.to_owned(),
+            tier: other.tier.clone(),
+            figure: "completed, %".to_owned(),
+            default: 100.0 * (1.0 - missing),
+            other: 100.0,
+            policy: "fcfs".to_owned(),
+            worse: missing,
+            allowed: if background { 0.0 } else { MISSING_MAX },
+            excuse: if background && !loose { needed_by_better(default, fcfs) } else { None },
+            few: false,
+        }
+    };
+    fcfs.tiers.iter().map(check).collect()
+}
+
+/// Says which better tier than background meets targets under the default that it misses under `fcfs`.
+fn needed_by_better(default: &Figures, fcfs: &Figures) -> Option<String> {
+    let better = fcfs.tiers.iter().filter(|tier| tier.tier != "background");
+    let mut gains = better.filter_map(|other| {
+        let (own, other_percent) = (default.tier(&other.tier)?, other.in_target_percent());
+        let gained = own.in_target_percent() - other_percent > NOISE_POINTS;
+        gained.then(|| {
+            let (tier, own) = (&other.tier, own.in_target_percent());
+            format!("{tier} in target {own:.1} % (fcfs {other_percent:.1})")
+        })
+    });
+    gains.next()
+}
+
+/// Rule (b): no other preset makes many more tokens, unless it does so at the cost of premium.
+pub(crate) fn makes_tokens(
+    workload: &str,
+    default: &Figures,
+    others: &[(&str, &Figures)],
+) -> Check {
+    let premium = |figures: &Figures| figures.tier("premium").map(TierFigures::in_target_percent);
+    let costs_premium = |other: &Figures| match (premium(default), premium(other)) {
+        (Some(own), Some(other)) => own - other > NOISE_POINTS,
+        _ => false,
+    };
+    let best = |chosen: &dyn Fn(&Figures) -> bool| {
+        let chosen = others.iter().filter(|(_, figures)| chosen(figures));
+        chosen.max_by(|a, b| a.1.tokens_per_s.total_cmp(&b.1.tokens_per_s))
+    };
+    let worse = |other: &Figures| 1.0 - default.tokens_per_s / other.tokens_per_s;
+    let (first, figures) = best(&|_| true).expect("there are other presets");
+    let fair = best(&|figures: &Figures| !costs_premium(figures));
+    let fair_worse = fair.map_or(f64::NEG_INFINITY, |(_, figures)| worse(figures));
+    // The rule is held against the best that does not cost premium; if others make more, they are told as the excuse.
+    let excused = worse(figures) > SLOWER_MAX && fair_worse <= SLOWER_MAX;
+    let (policy, shown) = match fair {
+        Some((name, fair)) if !excused => (*name, fair),
+        _ => (*first, figures),
+    };
+    let excuse = excused.then(|| {
+        let [own, other] = [default, figures].map(|f| premium(f).unwrap_or_default());
+        format!("premium in target {own:.1} % ({first} {other:.1})")
+    });
+    Check {
+        rule: 'b',
+        workload: workload.to_owned(),
+        tier: "all".to_owned(),
+        figure: "tok/s".to_owned(),
+        default: default.tokens_per_s,
+        other: shown.tokens_per_s,
+        policy: policy.to_owned(),
+        worse: worse(shown),
+        allowed: SLOWER_MAX,
+        excuse,
+        few: false,
+    }
+}
+
+/// Rule (c): a tier that is alone is served about as well as under `fcfs`, or more of its requests meet their targets.
+pub(crate) fn serves_alone(
+    workload: &str,
+    default: &TierFigures,
+    fcfs: &TierFigures,
+) -> Vec<Check> {
+    let excuse = (default.in_target > fcfs.in_target).then(|| {
+        let [own, other] = [default, fcfs].map(TierFigures::in_target_percent);
+        format!("in target {own:.2} % (fcfs {other:.2})")
+    });
+    let check = |figure: String, (own, other): (f64, f64), worse: f64, few: bool| Check {
+        rule: 'c',
+        workload: workload.to_owned(),
+        tier: fcfs.tier.clone(),
+        figure,
+        default: own,
+        other,
+        policy: "fcfs".to_owned(),
+        worse,
+        allowed: WORSE_MAX,
+        excuse: excuse.clone(),
+        few,
+    };
+    let rates = (default.tokens_per_s, fcfs.tokens_per_s);
+    let lost = if rates.1 > 0.0 { 1.0 - rates.0 / rates.1 } else { 0.0 };
+    let mut checks = vec![check("tok/s".to_owned(), rates, lost, false)];
+    let mut latencies = |name: &str, own: &Percentiles, other: &Percentiles| {
+        for (at, percentile) in [50.0, 90.0, 99.0].into_iter().enumerate() {
+            let few = (fcfs.requests as f64) * (100.0 - percentile) / 100.0 < BEYOND_MIN;
+            let worse = own[at] / other[at].max(f64::MIN_POSITIVE) - 1.0;
+            checks.push(check(
+                format!("{name} p{percentile}, ms"),
+                (own[at], other[at]),
+                worse,
+                few,
+            ));
+        }
+    };
+    latencies("TTFT", &default.ttft_ms, &fcfs.ttft_ms);
+    latencies("E2E", &default.e2e_ms, &fcfs.e2e_ms);
+    checks
+}
