@@ -25,7 +25,7 @@ FOLDER = ROOT / "target/ablation"
 STORE, PROGRAM, PAGE = FOLDER / "runs.jsonl", FOLDER / "program", ROOT / "docs/ablation.md"
 STANDARD = ["w2-memory-tight", "w2b-bursts", "long-prompts", "surge", "prefix-tight", "tenants"]
 TRACES = ["conv-067-loose", "conv-067-tight", "conv-100-loose", "code-050-loose"]
-FOR_CONSTANTS = ["conv-067-tight", "conv-100-loose", "long-prompts", "w2-memory-tight"]
+FOR_CONSTANTS = ["conv-067-tight", "long-prompts", "w2-memory-tight"]
 SCREEN, ALL = 2, 6
 
 

@@ -60,35 +60,41 @@ def interval(differences):
 
 
 def number(value, moved):
+    if abs(moved) < 0.005:
+        return "+0"
     return f"{moved:+.0f}" if value == "tok/s" and abs(moved) >= 10 else f"{moved:+.1f}" if abs(moved) >= 1 else f"{moved:+.2f}"
 
 
 def mechanisms_table(known, mechanisms):
     """A row for each mechanism and workload where something moved beyond noise, and one for a mechanism without such."""
-    lines = ["| off (or on) | workload | " + " | ".join(ORDER) + " |", "|---" * (len(ORDER) + 2) + "|"]
+    lines = ["| off (or on) | workload (seeds) | " + " | ".join(ORDER) + " |", "|---" * (len(ORDER) + 2) + "|"]
     for name, (changes, workloads) in mechanisms.items():
-        rows, noise, same = [], [], []
+        rows, noise, open_, same = [], [], [], []
         for workload in workloads:
-            if len(known.seeds(workload, changes)) < 2:
-                continue
-            if not known.differ(workload, changes):
+            count = len(known.seeds(workload, changes))
+            if count and not known.differ(workload, changes):
                 same.append(workload)
+            if count < 2 or workload in same:
                 continue
             cells, beyond = [], False
             for value in ORDER:
                 if value not in known.values(workload):
                     cells.append("")
                     continue
-                mean, half = interval(known.differences(workload, changes, value))
+                differences = known.differences(workload, changes, value)
+                if not any(differences):
+                    cells.append("0")
+                    continue
+                mean, half = interval(differences)
                 clear = abs(mean) > half and known.counts(workload, value, mean)
                 beyond |= clear
                 text = f"{number(value, mean)} ± {number(value, half)[1:]}"
                 cells.append(f"**{text}**" if clear else text)
-            (rows if beyond else noise).append((workload, cells))
+            (rows if beyond else open_ if count < 3 else noise).append((f"{workload} ({count})", cells))
         lines += [f"| {name} | {workload} | " + " | ".join(cells) + " |" for workload, cells in rows]
-        within = ([f"within noise: {', '.join(workload for workload, _ in noise)}"] if noise else []) + \
-            ([f"the same: {', '.join(same)}"] if same and len(same) < len(workloads) else []) + \
-            (["the same everywhere"] if len(same) == len(workloads) else [])
+        names = lambda found: ", ".join(workload for workload, _ in found)
+        within = ([f"within noise: {names(noise)}"] if noise else []) + ([f"left open: {names(open_)}"] if open_ else [])
+        within += ["the same everywhere" if len(same) == len(workloads) else f"the same: {', '.join(same)}"] if same else []
         if within:
             lines.append(f"| {name} | {'; '.join(within)} |" + " |" * len(ORDER))
     return "\n".join(lines) + "\n"
@@ -107,7 +113,8 @@ def moves(known, changes, workloads, count):
     found, seen = [], False
     for workload in workloads:
         if not known.seeds(workload, changes):
-            return "not run"
+            found.append(f"{workload}: not run")
+            continue
         seen |= known.differ(workload, changes)
         moved = []
         for value in known.values(workload):
@@ -127,7 +134,7 @@ def noise(known, workload, value, count):
 def noise_table(known, workloads):
     lines = ["| workload | " + " | ".join(ORDER) + " |", "|---" * (len(ORDER) + 1) + "|"]
     for workload in workloads:
-        cells = [f"{known.mean(workload, value):.1f} ± {noise(known, workload, value, 2):.2f}" if value in known.values(workload) else ""
+        cells = [f"{known.mean(workload, value):.1f} ± {noise(known, workload, value, 1):.2f}" if value in known.values(workload) else ""
                  for value in ORDER]
         lines.append(f"| {workload} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
