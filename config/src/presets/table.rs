@@ -264,11 +264,7 @@ impl Policy {
                     background_watermark_percent: 5.0,
                     ..scheduler
                 },
-                preemption: PreemptionSettings {
-                    victim: VictimRule::ResumeCost,
-                    victim_gives: VictimGives::Unshared,
-                    ..preemption
-                },
+                preemption,
                 shedding: SheddingSettings { late: Late::BestEffort, ..PLAIN.shedding },
                 ..PLAIN
             },

@@ -25,9 +25,6 @@ pub(crate) const AIM: f64 = 0.98;
 const FIRST_TOKEN_MARGIN: f64 = 30.0;
 /// That error is taken to be at least this, as a share of the step: little is known of it at first.
 const LEAST_ERROR: f64 = 0.03;
-/// Share of the target for the first token over which background streams give way to a prompt. Less costs them
-/// more, more leaves no time for those that come next.
-const EAGER: f64 = 0.5;
 /// Share of the tightest target for a first token that a step may take with nothing urgent in it: who comes meanwhile
 /// waits for its end. Less makes steps of worse tiers short, and so dear, where no better request ever comes.
 const BLOCKING: f64 = 0.2;
@@ -57,8 +54,6 @@ pub(crate) struct Pace {
     pressing_us: [f64; Tier::ALL.len()],
     /// What premium streams allow worse tiers, us.
     guarded_us: f64,
-    /// Time that they had better be given than background streams, us.
-    better_us: f64,
 }
 
 impl Pace {
@@ -77,14 +72,9 @@ impl Pace {
     /// What the better streams and prompts leave to background streams, `bare_us` being the length of a step of
     /// the better streams alone.
     pub(crate) fn left_to_background(&self, bare_us: f64) -> f64 {
-        self.above(Tier::Background).min(self.blocking_us) - bare_us - self.better_us
-    }
-
-    /// By how much a step of the better streams, that alone takes `bare_us`, is too long for premium ones if
-    /// premium prompts are given in it what they need, us.
-    pub(crate) fn over_premium(&self, bare_us: f64) -> f64 {
-        let pressing: f64 = self.pressing_us[..Tier::Standard.index()].iter().sum();
-        bare_us + pressing - self.above(Tier::Standard)
+        self.above(Tier::Background).min(self.blocking_us)
+            - bare_us
+            - self.pressing_us.iter().sum::<f64>()
     }
 
     /// Time for prompts in a step that without them takes `bare_us`: what all streams allow; more where first
@@ -117,7 +107,6 @@ impl Scheduler {
             allowances,
             guarded_us,
             pressing_us: [0.0; Tier::ALL.len()],
-            better_us: 0.0,
             blocking_us: self.blocking_us(now),
         };
         let (paced, tightest_us) = pace.tightest().unwrap_or((Tier::Background, f64::INFINITY));
@@ -169,18 +158,14 @@ impl Scheduler {
         paced: Tier,
         now: Timestamp,
     ) {
-        pace.better_us = 0.0;
         for tier in Tier::ALL {
             let prompts = candidates.iter().filter(|share| !share.decoding);
             let prompts = prompts.map(|share| share.sequence).filter(|s| s.tier == tier);
             let mut demand = Demand::default();
-            for prompt in prompts.clone() {
+            for prompt in prompts {
                 self.demand(prompt, step_us, tier < paced, now, &mut demand);
             }
-            let pressing_us = demand.in_step(step_us, bare_us);
-            let eager_us = prompts.map(|prompt| self.eager_us(prompt, step_us)).sum();
-            pace.pressing_us[tier.index()] = pressing_us;
-            pace.better_us += pressing_us.max(eager_us);
+            pace.pressing_us[tier.index()] = demand.in_step(step_us, bare_us);
         }
     }
 
@@ -201,20 +186,6 @@ impl Scheduler {
         let ahead_us = due_us - now.since_us(first) as f64;
         // The cast saturates: nobody is half of all time ahead.
         (u64::MAX as f64 / 2.0 - ahead_us).max(1.0) as u64
-    }
-
-    /// How far a stream is ahead of all its targets, us, if it is by more than a step of `step_us`.
-    pub(crate) fn ahead_us(&self, stream: &Sequence, step_us: f64, now: Timestamp) -> Option<f64> {
-        let first = first_token(stream, now)?;
-        let by_pace = stream.targets.tpot_ms.map_or(f64::INFINITY, |ms| {
-            ms * 1000.0 * f64::from(stream.planned_output()) - now.since_us(first) as f64
-        });
-        let by_end = stream.targets.e2e_ms.map_or(f64::INFINITY, |ms| {
-            let still = (3.0 * stream.predicted_tokens - f64::from(stream.planned_output()))
-                .clamp(1.0, f64::from(stream.output_left()).max(1.0));
-            ms * 1000.0 - now.since_us(stream.arrival) as f64 - still * 1.5 * step_us
-        });
-        Some(by_pace.min(by_end)).filter(|us| *us > 2.0 * step_us)
     }
 
     /// What the streams allow, by tier, and what premium ones allow worse tiers; `bare_us` is the length of a step
@@ -262,19 +233,6 @@ impl Scheduler {
         let can_gain_us = f64::from(stream.output_left()) * (aim_us - bare_us);
         let lost = bank_us + can_gain_us < 0.0 || bank_us < -MAX_BEHIND * aim_us;
         (!lost).then_some((aim_us, bank_us))
-    }
-
-    /// Time that a step of `step_us` had better give a prompt of a better tier than background than it gives
-    /// background streams: some time in hand for those that may come.
-    fn eager_us(&self, prompt: &Sequence, step_us: f64) -> f64 {
-        let Some(target_ms) =
-            prompt.targets.ttft_ms.filter(|_| prompt.served_as() < Tier::Background)
-        else {
-            return 0.0;
-        };
-        let left = prompt.left_to_compute();
-        let left_us = self.cost.prefill_us(left, prompt.planned_len() - left);
-        left_us.min(left_us * step_us / (target_ms * 1000.0 * EAGER))
     }
 
     /// Adds what a prompt must be given for its first token to come in time. One that is late whatever is done

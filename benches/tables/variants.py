@@ -1,0 +1,109 @@
+"""What an ablation changes: mechanisms by their settings or constants, and constants by half and twice."""
+
+from tables.knobs import value_of, variable
+
+# Where requests give way for want of blocks; where the device's time is short; both.
+MEMORY = ["w2-memory-tight", "w2b-bursts", "prefix-tight"]
+TIME = ["conv-067-tight", "conv-100-loose", "code-050-loose", "long-prompts", "w2b-bursts"]
+ALL = [*TIME, "w2-memory-tight", "surge", "prefix-tight"]
+NO_PREEMPTION = ["conv-067-loose", "conv-067-tight", "conv-100-loose", "code-050-loose", "long-prompts", "tenants"]
+
+# Mechanism: how it is turned off (or on, where the default has it off), and on which workloads. Words with a `.` are
+# settings, others constants and switches.
+MECHANISMS = {
+    "steps by slack": (["scheduler.budget=fixed"], TIME),
+    "reserve of premium streams": (["scheduler/reserve LAG_US_MAX=0"], TIME),
+    "margin of first tokens": (["scheduler/pace FIRST_TOKEN_MARGIN=0"], TIME),
+    "blocking limit of a step": (["scheduler/pace BLOCKING=1e12"], TIME),
+    "pausing background": (["scheduler.pause_background=false"], TIME),
+    "late first tokens last": (["shedding.late=wait"], [*TIME, "tenants"]),
+    "shortest of the late first": (["scheduler/placing SHORTEST=0", "scheduler/prompts SHORTEST=0"], TIME),
+    "prompts by deadline": (["scheduler.prefill_order=rank"], TIME),
+    "background's part of a step": (["scheduler.background_prefill_percent=100"], ALL),
+    "turns of tenants": (["scheduler.fair_tenants=false"], ["tenants"]),
+    "tier shares": (["scheduler.fair_tiers=false"], ["conv-067-tight", "conv-100-loose", "w2b-bursts"]),
+    "patience": (["patience.standard_s=0", "patience.background_s=0"], ["conv-067-tight", "conv-100-loose", "long-prompts"]),
+    "refusing late ones (on)": (["shedding.late=refuse"], ["conv-067-tight", "conv-100-loose", "long-prompts", "tenants"]),
+    "watermark": (["scheduler.watermark_percent=0"], MEMORY),
+    "watermark of background": (["scheduler.background_watermark_percent=0"], MEMORY),
+    "both watermarks": (["scheduler.watermark_percent=0", "scheduler.background_watermark_percent=0"], MEMORY),
+    "full sequence check": (["scheduler.full_sequence_check=false"], MEMORY),
+    "preempting to start": (["preemption.to_start=never"], MEMORY),
+    "resume-cost victims (on)": (["preemption.victim=resume-cost"], MEMORY),
+    "unshared release (on)": (["preemption.victim_gives=unshared"], MEMORY),
+    "preemption limit": (["preemption.max_per_request=1000000"], MEMORY),
+    "swap or recompute by cost": (["preemption.mode=swap"], MEMORY),
+    "mirroring (on)": (["preemption.mirror_percent=20"], MEMORY),
+    "reservation, lent (on)": (["reservation.premium_blocks_percent=30", "reservation.premium_slots_percent=30",
+                                "reservation.kind=lent", "preemption.mirror_percent=20"], MEMORY),
+    "all of memory at once": (["scheduler.watermark_percent=0", "scheduler.background_watermark_percent=0",
+                               "scheduler.full_sequence_check=false", "preemption.to_start=never",
+                               "preemption.max_per_request=1000000", "preemption.mode=swap"], NO_PREEMPTION),
+}
+
+# Constants: file, name, unit, values (none: half and twice), meaning.
+CONSTANTS = [
+    ("scheduler/pace", "AIM", "share of the TPOT target", (0.96, 1.0)),
+    ("scheduler/pace", "FIRST_TOKEN_MARGIN", "mean errors of a step", None),
+    ("scheduler/pace", "LEAST_ERROR", "share of a step", None),
+    ("scheduler/pace", "BLOCKING", "share of the TTFT target", None),
+    ("scheduler/pace", "LEAST_BLOCKING", "empty steps", None),
+    ("scheduler/pace", "LATELY_US", "us", None),
+    ("scheduler/pace", "SAVING_TOKENS", "tokens", None),
+    ("scheduler/pace", "MOST_SAVED", "share of the TPOT aimed at", None),
+    ("scheduler/pace", "MAX_BEHIND", "TPOT targets", None),
+    ("scheduler/reserve", "LAG_US_MAX", "us", (0.25e6, 0.5e6)),
+    ("scheduler/reserve", "MEMORY_US", "us of steps", None),
+    ("scheduler/reserve", "STEPS_PER_LOOK", "steps", None),
+    ("scheduler/prompts", "MIN_TOKENS", "tokens", None),
+    ("scheduler/prompts", "MIN_SHARE", "share of the streams' time", None),
+    ("scheduler/prompts", "MOST_SAT_OUT_US", "us", None),
+    ("scheduler/deadlines", "JUDGED_MAX", "requests", None),
+    ("scheduler/deadlines", "SHARE_MIN", "share of the time", None),
+    ("scheduler/deadlines", "OPTIMISM", "times 1.25 (background: 0.7)", None),
+    ("scheduler/deadlines", "MEMORY_US", "times 3 s (background: 60 s)", None),
+    ("scheduler/order", "SMOOTHING", "weight of a request", None),
+    ("scheduler/cost", "SMOOTHING", "weight of a step", None),
+    ("scheduler/cost", "PULL", "exponent a step", None),
+    ("scheduler/shares", "MOST_ARREARS_US", "us over the share", None),
+    ("scheduler/plan", "MAX_OPENS_PER_STEP", "requests", None),
+    ("scheduler/batch", "MOST_FRUITLESS", "plans", None),
+    ("scheduler/batch", "HIT_SMOOTHING", "weight of a prompt", None),
+]
+
+# Settings with a number, beside the constants: name, unit, value, half and twice.
+SETTINGS = [
+    ("scheduler.watermark_percent", "% of the blocks", 3.0, (1.5, 6.0)),
+    ("scheduler.background_watermark_percent", "% of the blocks", 5.0, (2.5, 10.0)),
+    ("scheduler.background_prefill_percent", "% of a step's tokens", 25, (12, 50)),
+    ("preemption.max_per_request", "preemptions", 8, (4, 16)),
+]
+
+# Numbers in expressions: file, name, unit, value, the text and how it reads the value.
+NUMBERS = [
+    ("scheduler/deadlines", "STEPS_PER_TOKEN", "steps", 2.0, "let pace_us = 2.0 *", "let pace_us = {value:2.0} *"),
+]
+
+# Parts of the policy that no setting turns off: file, name, the text and how it reads the switch.
+SWITCHES = [
+    ("scheduler/placing", "SHORTEST", "tiered && sequence.late", "tiered && sequence.late && {value:1.0} > 0.0"),
+    ("scheduler/prompts", "SHORTEST", "PrefillOrder::Deadline if sequence.late",
+     "PrefillOrder::Deadline if sequence.late && {value:1.0} > 0.0"),
+]
+
+
+def words(change):
+    """Arguments and environment of one change."""
+    if "." in change.split("=")[0]:
+        return ["--set", change], {}
+    place, value = change.split("=")
+    return [], {variable(*place.split()): value}
+
+
+def of_constants():
+    """Constants and numbers: name, unit, value, and the changes to half and to twice of it, or to what is said instead."""
+    rows = [(file, name, unit, value_of(file, name), values) for file, name, unit, values in CONSTANTS]
+    rows += [(file, name, unit, value, None) for file, name, unit, value, *_ in NUMBERS]
+    named = [(f"`{name}` ({file.split('/')[-1]})", unit, value, [f"{file} {name}={x:g}" for x in values or (value / 2, value * 2)])
+             for file, name, unit, value, values in rows]
+    return named + [(f"`{path}`", unit, value, [f"{path}={x:g}" for x in values]) for path, unit, value, values in SETTINGS]
