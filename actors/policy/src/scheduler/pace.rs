@@ -77,6 +77,13 @@ impl Pace {
             - self.pressing_us.iter().sum::<f64>()
     }
 
+    /// By how much a step of the better streams, that alone takes `bare_us`, is too long for premium ones if
+    /// premium prompts are given in it what they need, us.
+    pub(crate) fn over_premium(&self, bare_us: f64) -> f64 {
+        let pressing: f64 = self.pressing_us[..Tier::Standard.index()].iter().sum();
+        bare_us + pressing - self.above(Tier::Standard)
+    }
+
     /// Time for prompts in a step that without them takes `bare_us`: what all streams allow; more where first
     /// tokens would come late otherwise, as far as the streams of tiers better than theirs allow it.
     pub(crate) fn prefill_us(&self, bare_us: f64) -> f64 {
@@ -186,6 +193,20 @@ impl Scheduler {
         let ahead_us = due_us - now.since_us(first) as f64;
         // The cast saturates: nobody is half of all time ahead.
         (u64::MAX as f64 / 2.0 - ahead_us).max(1.0) as u64
+    }
+
+    /// How far a stream is ahead of all its targets, us, if it is by more than a step of `step_us`.
+    pub(crate) fn ahead_us(&self, stream: &Sequence, step_us: f64, now: Timestamp) -> Option<f64> {
+        let first = first_token(stream, now)?;
+        let by_pace = stream.targets.tpot_ms.map_or(f64::INFINITY, |ms| {
+            ms * 1000.0 * f64::from(stream.planned_output()) - now.since_us(first) as f64
+        });
+        let by_end = stream.targets.e2e_ms.map_or(f64::INFINITY, |ms| {
+            let still = (3.0 * stream.predicted_tokens - f64::from(stream.planned_output()))
+                .clamp(1.0, f64::from(stream.output_left()).max(1.0));
+            ms * 1000.0 - now.since_us(stream.arrival) as f64 - still * 1.5 * step_us
+        });
+        Some(by_pace.min(by_end)).filter(|us| *us > 2.0 * step_us)
     }
 
     /// What the streams allow, by tier, and what premium ones allow worse tiers; `bare_us` is the length of a step

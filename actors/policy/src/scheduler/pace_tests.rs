@@ -229,6 +229,52 @@ fn a_stream_that_was_held_for_long_sets_no_pace() {
     s.enqueue(sequence(2, Tier::Standard, 200));
     assert_eq!(tokens(&mut s, 2, 1000 + 32_000), 200);
 }
+/// Steps that both have a premium stream, whose first token came at 20 000, and four standard ones.
+fn mixed() -> Scheduler {
+    let mut s = paced();
+    s.settings.pause_background = true;
+    (s.slo.standard.tpot_ms, s.slo.standard.e2e_ms) = (Some(5.0), None);
+    stream(&mut s, Tier::Premium, 100, 20_000);
+    for id in 2..=5 {
+        s.enqueue(NewSequence { max_tokens: 100, ..sequence(id, Tier::Standard, 4) });
+    }
+    let batch = submit(&mut s);
+    s.step_done(sampled(&batch), Timestamp(20_490));
+    s
+}
+
+/// Decodes in the step planned at `now`, premium, standard and background.
+fn decodes(s: &mut Scheduler, now: u64) -> [usize; 3] {
+    let request = s.plan(Timestamp(now)).expect("a step");
+    let batch = s.granted(grant_all(&request)).0.expect("a batch");
+    let tiers = [Tier::Premium, Tier::Standard, Tier::Background];
+    let count = |tier| {
+        let of_tier = |seq| s.sequences.get(seq).is_some_and(|q| q.tier == tier);
+        let decodes = batch.slices.iter().filter(|slice| slice.sample > Some(0));
+        decodes.filter(|slice| of_tier(slice.seq)).count()
+    };
+    let found = tiers.map(count);
+    s.step_done(sampled(&batch), Timestamp(now));
+    found
+}
+
+#[test]
+fn streams_of_worse_tiers_sit_out_steps_that_premium_cannot_afford() {
+    let mut s = mixed();
+    assert_eq!(decodes(&mut s, 20_490), [1, 4, 0], "nothing presses");
+    let mut s = mixed();
+    // Its whole prompt in this step or too late: 490 us and more of it.
+    let due = sequence(6, Tier::Premium, 60);
+    s.enqueue(NewSequence { arrival: Timestamp(20_490 - 9_000), ..due });
+    assert_eq!(decodes(&mut s, 20_490), [1, 0, 0], "standard is ahead by nearly 5 ms each");
+    let mut s = mixed();
+    for stream in s.slo.standard.tpot_ms.iter_mut() {
+        *stream = 0.2;
+    }
+    s.place_all();
+    s.enqueue(NewSequence { arrival: Timestamp(20_490 - 9_000), ..sequence(6, Tier::Premium, 60) });
+    assert_eq!(decodes(&mut s, 20_490), [1, 4, 0], "standard is not ahead by two steps");
+}
 
 #[test]
 fn worse_tiers_leave_premium_streams_what_they_save_for_the_reserve() {

@@ -4,6 +4,8 @@ use crate::scheduler::pace::{Pace, streams_in};
 use crate::scheduler::rank::Rank;
 use crate::scheduler::sequence::{Phase, Sequence};
 use crate::scheduler::state::{Scheduler, Scope};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use tiercel_config::{PrefillOrder, SchedulerSettings, StepMix};
 use tiercel_device::{SeqId, Tier, Timestamp};
 
@@ -204,7 +206,8 @@ impl Scheduler {
     }
 
     /// Takes background streams out of the step, worst first, as long as the better streams in it and the first
-    /// tokens that are due cannot afford them, but never the one that has sat out longest if that is too long.
+    /// tokens that are due cannot afford them, but never the one that has sat out longest if that is too long; then
+    /// standard streams, as long as premium cannot.
     fn pause(&self, shares: &mut Vec<Share<'_>>, pace: &Pace, now: Timestamp) {
         let better = |share: &&Share<'_>| {
             share.sequence.tier < Tier::Background && !share.sequence.promised_nothing
@@ -221,6 +224,34 @@ impl Scheduler {
             let Some(at) = shares.iter().rposition(sits_out) else { break };
             needed_us -= self.cost.decode_us(shares.remove(at).len);
         }
+        self.pause_standard(shares, pace.over_premium(bare_us), (bare_us, now));
+    }
+
+    /// Takes standard streams out of a step that is too long for premium by `over_us`, those first that are
+    /// furthest ahead of their targets, and none that is not ahead.
+    fn pause_standard(
+        &self,
+        shares: &mut Vec<Share<'_>>,
+        mut over_us: f64,
+        (bare_us, now): (f64, Timestamp),
+    ) {
+        if over_us <= 0.0 {
+            return;
+        }
+        let standard = |share: &&Share<'_>| share.decoding && share.sequence.tier == Tier::Standard;
+        let ahead = shares.iter().filter(standard).filter_map(|share| {
+            let us = self.ahead_us(share.sequence, bare_us, now)?;
+            Some((Reverse(us as u64), share.sequence.id, self.cost.decode_us(share.len)))
+        });
+        let mut ahead: Vec<(Reverse<u64>, SeqId, f64)> = ahead.collect();
+        ahead.sort_unstable_by_key(|(us, seq, _)| (*us, *seq));
+        let needed = ahead.iter().take_while(|(.., decode_us)| {
+            let needed = over_us > 0.0;
+            over_us -= decode_us;
+            needed
+        });
+        let paused: BTreeSet<SeqId> = needed.map(|(_, seq, _)| *seq).collect();
+        shares.retain(|share| !paused.contains(&share.sequence.id));
     }
 }
 
