@@ -203,9 +203,9 @@ fn the_start_ends_with_url_targets_and_a_command() {
         served.start[ready..],
         [
             "INFO ready model=\"mock-tiny\" url=\"http://ADDRESS\"",
-            "INFO targets of premium: first token within 1.6 ms and 0.00411 ms a prompt token beyond 192, 0.5 ms a token, all within 81.3 ms",
-            "INFO targets of standard: first token within 4.2 ms and 0.011 ms a prompt token beyond 192, 1.3 ms a token, all within 217 ms",
-            "INFO targets of background: all within 867 ms",
+            "INFO targets of premium: first token within 1.3 ms and 0.00375 ms a prompt token beyond 224, 0.5 ms a token, all within 74.2 ms",
+            "INFO targets of standard: first token within 3.3 ms and 0.00994 ms a prompt token beyond 224, 1.2 ms a token, all within 196 ms",
+            "INFO targets of background: all within 785 ms",
             "INFO try it:",
             "curl -N http://ADDRESS/v1/chat/completions -H 'Content-Type: application/json' -d \
              '{\"stream\": true, \"temperature\": 0, \"max_tokens\": 256, \"messages\": [{\"role\": \

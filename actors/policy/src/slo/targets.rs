@@ -1,23 +1,28 @@
 //! The targets in effect: those that are stated, and those derived from the device's speed.
 //!
 //! A target that suits one device is out of reach on another or promises next to nothing there. A derived target is
-//! the time that a full server of this device takes, times a slack that grows with the tier:
+//! the time that a busy server of this device takes, times a slack that grows with the tier:
 //!
-//! - a token: one step that decodes [`CONTEXT_TOKENS`] of context for every place (`scheduler.max_num_seqs`);
-//! - a first token: two full steps, the one under way and one that holds the prompt beside that batch; a prompt longer
-//!   than a step holds (`scheduler.max_num_batched_tokens` less one token for every place) has as much more time as its
+//! - a token: one step that decodes for [`PLACES_SHARE`] of the places (`scheduler.max_num_seqs`), each with
+//!   [`CONTEXT_TOKENS`] of context;
+//! - a first token: [`FIRST_TOKEN_STEPS`] full steps, the rest of the one under way, on average half of it, and one that
+//!   holds the prompt beside that batch; a prompt longer than a step holds (`scheduler.max_num_batched_tokens` less one token for each of these places) has as much more time as its
 //!   other tokens take there;
 //! - a whole answer: its first token, then [`ANSWER_TOKENS`] tokens.
 
 use tiercel_config::{SloSettings, SloTargets, Target, TierSlo};
 use tiercel_device::{DeviceInfo, DeviceProfile, Tier};
 
-/// Context of each sequence of the full batch, as far as the KV memory holds it, tokens.
+/// Share of the places that the batch holds.
+const PLACES_SHARE: f64 = 0.5;
+/// Steps until a first token.
+const FIRST_TOKEN_STEPS: f64 = 1.5;
+/// Context of each sequence of the batch, as far as the KV memory holds it, tokens.
 const CONTEXT_TOKENS: u32 = 1024;
 /// Answer that a derived target for the whole covers.
 const ANSWER_TOKENS: f64 = 160.0;
-/// Slack of the premium, the standard and the background tier: multiples of what a full server takes.
-const SLACK: [f64; 3] = [1.5, 4.0, 16.0];
+/// Slack of the premium, the standard and the background tier: multiples of the time that a busy server takes.
+const SLACK: [f64; 3] = [1.7, 4.5, 18.0];
 /// A derived target is no less than this, ms.
 const LEAST_MS: f64 = 0.01;
 
@@ -59,16 +64,16 @@ pub struct Unreachable {
     pub effective_ms: f64,
 }
 
-/// Times of a full and of an idle server of one device, from which targets are derived.
+/// Times of a busy and of an idle server of one device, from which targets are derived.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ServerTimes {
     /// A step that decodes for one sequence, ms.
     decode_alone_ms: f64,
     /// A step that computes a prompt of one token, ms.
     prompt_alone_ms: f64,
-    /// A step that decodes for every place, ms.
+    /// A step that decodes for the batch, ms.
     batch_ms: f64,
-    /// Two steps of that batch and `prompt_tokens` of a prompt, ms.
+    /// [`FIRST_TOKEN_STEPS`] steps of that batch and `prompt_tokens` of a prompt, ms.
     first_token_ms: f64,
     /// Time that a further token of the prompt adds to `first_token_ms`, ms.
     prompt_token_ms: f64,
@@ -79,8 +84,9 @@ pub struct ServerTimes {
 impl ServerTimes {
     /// The times of a device of this speed whose steps hold `seqs` sequences and `tokens` tokens.
     pub fn new(speed: &DeviceProfile, info: &DeviceInfo, seqs: u32, tokens: u32) -> ServerTimes {
+        let seqs = ((f64::from(seqs) * PLACES_SHARE).ceil() as u32).max(1);
         let capacity = u64::from(info.device_blocks) * u64::from(info.block_size);
-        let held = (capacity / u64::from(seqs.max(1))).min(u64::from(info.max_model_len)) as u32;
+        let held = (capacity / u64::from(seqs)).min(u64::from(info.max_model_len)) as u32;
         let context = f64::from(CONTEXT_TOKENS.min(held));
         let decode_us = |context: f64| speed.decode_token_us + speed.kv_token_us * context;
         let prompt_us = |tokens: f64| {
@@ -96,7 +102,7 @@ impl ServerTimes {
             decode_alone_ms: (speed.step_base_us + decode_us(1.0)) / 1000.0,
             prompt_alone_ms: (speed.step_base_us + prompt_us(1.0)) / 1000.0,
             batch_ms: batch_us / 1000.0,
-            first_token_ms: 2.0 * full_step_us / 1000.0,
+            first_token_ms: FIRST_TOKEN_STEPS * full_step_us / 1000.0,
             prompt_token_ms: full_step_us / f64::from(prompt_tokens) / 1000.0,
             prompt_tokens,
         }
@@ -221,10 +227,10 @@ mod tests {
     fn a_large_gpu_has_the_targets_that_people_state_for_it() {
         let (targets, unreachable) =
             ServerTimes::new(&a100(), &info(), 64, 512).targets(&SloSettings::default());
-        near(targets.premium.ttft_ms, 200.0);
+        near(targets.premium.ttft_ms, 168.0);
         near(targets.premium.tpot_ms, 30.0);
         near(targets.premium.e2e_ms, 5_000.0);
-        near(targets.standard.ttft_ms, 500.0);
+        near(targets.standard.ttft_ms, 445.0);
         near(targets.standard.tpot_ms, 80.0);
         assert_eq!((targets.background.ttft_ms, targets.background.tpot_ms), (None, None));
         near(targets.background.e2e_ms, 52_000.0);
@@ -232,17 +238,17 @@ mod tests {
     }
 
     #[test]
-    fn a_full_server_of_any_device_meets_its_derived_targets() {
+    fn a_busy_server_of_any_device_meets_its_derived_targets() {
         for speed in [a100(), cpu()] {
             let times = ServerTimes::new(&speed, &info(), 64, 256);
             let (targets, _) = times.targets(&SloSettings::default());
             let batch_ms = 1e-3
                 * (speed.step_base_us
-                    + 64.0 * (speed.decode_token_us + 1024.0 * speed.kv_token_us));
+                    + 32.0 * (speed.decode_token_us + 1024.0 * speed.kv_token_us));
             assert!(targets.premium.tpot_ms.expect("a target") > batch_ms);
             let of_long = targets.premium.of_prompt(4096).ttft_ms.expect("a target");
-            // 192 tokens of the prompt in each step beside the batch.
-            let long_ms = 23.0 * batch_ms + 4.096 * speed.prefill_token_us;
+            // 224 tokens of the prompt in each step beside the batch.
+            let long_ms = 20.0 * batch_ms + 4.096 * speed.prefill_token_us;
             assert!(of_long > long_ms, "{of_long} {long_ms}");
         }
     }
