@@ -78,7 +78,8 @@ mod tests {
         assert_eq!(s.derive_targets_anew(), None, "somebody is served");
         s.cancel(tiercel_device::SeqId(1));
         let after = s.derive_targets_anew().expect("twice as slow");
-        let ratio = after.premium.ttft_ms.unwrap() / before.premium.ttft_ms.unwrap();
+        let ttft_ms = |targets: Targets| targets.premium.ttft_ms.expect("premium has a target");
+        let ratio = ttft_ms(after) / ttft_ms(before);
         assert!((1.9..2.1).contains(&ratio), "{ratio}");
         assert_eq!(after.standard, before.standard, "a stated target stays");
         assert_eq!((s.targets(), s.derive_targets_anew()), (after, None));
