@@ -15,7 +15,8 @@ MECHANISMS = {
     "reserve of premium streams": (["scheduler/reserve LAG_US_MAX=0"], TIME),
     "margin of first tokens": (["scheduler/pace FIRST_TOKEN_MARGIN=0"], TIME),
     "blocking limit of a step": (["scheduler/pace BLOCKING=1e12"], TIME),
-    "pausing background": (["scheduler.pause_background=false"], TIME),
+    "pausing background and standard": (["scheduler.pause_background=false"], TIME),
+    "pausing standard": (["scheduler/prompts PAUSE_STANDARD=0"], TIME),
     "late first tokens last": (["shedding.late=wait"], [*TIME, "tenants"]),
     "shortest of the late first": (["scheduler/placing SHORTEST=0", "scheduler/prompts SHORTEST=0"], TIME),
     "prompts by deadline": (["scheduler.prefill_order=rank"], TIME),
@@ -60,6 +61,7 @@ CONSTANTS = [
     ("scheduler/prompts", "MOST_SAT_OUT_US", "us", None),
     ("scheduler/deadlines", "JUDGED_MAX", "requests", None),
     ("scheduler/deadlines", "SHARE_MIN", "share of the time", None),
+    ("scheduler/deadlines", "PROMPTS_SHARE_MAX", "share of the time", (0.35, 0.9)),
     ("scheduler/deadlines", "OPTIMISM", "times 1.25 (background: 0.7)", None),
     ("scheduler/deadlines", "MEMORY_US", "times 3 s (background: 60 s)", None),
     ("scheduler/order", "SMOOTHING", "weight of a request", None),
@@ -81,11 +83,15 @@ SETTINGS = [
 
 # Numbers in expressions: file, name, unit, value, the text and how it reads the value.
 NUMBERS = [
-    ("scheduler/deadlines", "STEPS_PER_TOKEN", "steps", 2.0, "let pace_us = 2.0 *", "let pace_us = {value:2.0} *"),
+    ("scheduler/pace", "OUTPUT_GUESS", "predicted outputs", 3.0, "(3.0 * stream.pred", "({value:3.0} * stream.pred"),
+    ("scheduler/pace", "STEP_GUESS", "steps", 1.5, "still * 1.5 * step_us", "still * {value:1.5} * step_us"),
+    ("scheduler/pace", "AHEAD_STEPS", "steps", 2.0, "us > 2.0 * step_us", "us > {value:2.0} * step_us"),
+    ("scheduler/deadlines", "STEPS_PER_TOKEN", "steps", 2.0, "return 2.0 * self.time", "return {value:2.0} * self.time"),
 ]
 
 # Parts of the policy that no setting turns off: file, name, the text and how it reads the switch.
 SWITCHES = [
+    ("scheduler/prompts", "PAUSE_STANDARD", "if over_us <= 0.0 {", "if over_us <= 0.0 || {value:1.0} == 0.0 {"),
     ("scheduler/placing", "SHORTEST", "tiered && sequence.late", "tiered && sequence.late && {value:1.0} > 0.0"),
     ("scheduler/prompts", "SHORTEST", "PrefillOrder::Deadline if sequence.late",
      "PrefillOrder::Deadline if sequence.late && {value:1.0} > 0.0"),
