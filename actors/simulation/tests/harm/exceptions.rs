@@ -19,12 +19,9 @@ struct Known {
 /// All of these premium requests meet their targets under either policy.
 const PACE: &str = "prompts are cut so that the premium streams beside them keep 30 ms a token; gone with \
                     scheduler.budget = fixed";
-/// In 300 s of this workload both policies make 521 to 522 tokens a second.
+/// In 300 s of this workload (two seeds) both policies make 521 tokens a second, and the median first token takes 415 ms
+/// under the default and 461 under `fcfs`.
 const WAVES: &str = "32 streams that start together run in waves, and the window ends within one";
-
-/// In the workload's 100 s both policies make 283 tokens a second (three seeds).
-const BURST: &str =
-    "the window ends within a burst, whose prompts vllm-v0 computes before it decodes";
 
 const KNOWN: &[Known] = &[
     premium_alone("long-prompts", "TTFT p50, ms", 20.0),
@@ -43,12 +40,12 @@ const KNOWN: &[Known] = &[
     },
     Known {
         length: Length::Quick,
-        rule: 'b',
-        workload: "calibrate",
-        tier: "all",
-        figure: "tok/s",
-        percent_max: 8.0,
-        reason: BURST,
+        rule: 'c',
+        workload: "streams-32",
+        tier: "standard",
+        figure: "TTFT p50, ms",
+        percent_max: 14.0,
+        reason: WAVES,
     },
 ];
 
