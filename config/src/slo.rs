@@ -1,4 +1,4 @@
-//! Latency targets as they are set: stated, derived from the device, or absent.
+//! Settings of latency targets: stated, derived from the device, or absent.
 
 use crate::SettingsError;
 use crate::engine::range;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// [`TierSlo::assurance`] by default.
 const ASSURANCE: f64 = 0.999;
 
-/// A latency target as it is set.
+/// The value of a latency-target setting.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Target {
     /// Derived from the device's measured speed (`tiercel_policy::slo::derived`).
@@ -46,7 +46,7 @@ impl Serialize for Target {
     }
 }
 
-/// A target as a file writes it.
+/// The form of a target in a settings file.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Written {
@@ -67,7 +67,7 @@ impl<'de> Deserialize<'de> for Target {
     }
 }
 
-/// Latency targets of one tier, as they are set.
+/// Settings of one tier's latency targets.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TierSlo {

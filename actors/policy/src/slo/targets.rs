@@ -1,7 +1,7 @@
 //! The targets in effect: those that are stated, and those derived from the device's speed.
 //!
 //! A target that suits one device is out of reach on another or promises next to nothing there. A derived target is
-//! the time that a busy server of this device takes, times a slack that grows with the tier:
+//! the time that the device takes while half of its places are in use, times a slack that is larger for worse tiers:
 //!
 //! - a token: one step that decodes for [`PLACES_SHARE`] of the places (`scheduler.max_num_seqs`), each with
 //!   [`CONTEXT_TOKENS`] of context;
@@ -17,7 +17,7 @@ use tiercel_device::{DeviceInfo, DeviceProfile, Tier};
 const PLACES_SHARE: f64 = 0.5;
 /// Steps until a first token.
 const FIRST_TOKEN_STEPS: f64 = 1.5;
-/// Context of each sequence of the batch, as far as the KV memory holds it, tokens.
+/// Context length of each sequence in the batch, tokens; less if the KV memory cannot hold so much for all of them.
 const CONTEXT_TOKENS: u32 = 1024;
 /// Answer that a derived target for the whole covers.
 const ANSWER_TOKENS: f64 = 160.0;
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_gpu_has_the_targets_that_people_state_for_it() {
+    fn derived_targets_of_a_large_gpu_are_near_those_stated_for_it() {
         let (targets, unreachable) =
             ServerTimes::new(&a100(), &info(), 64, 512).targets(&SloSettings::default());
         near(targets.premium.ttft_ms, 168.0);

@@ -142,8 +142,8 @@ fn who_cannot_start_for_too_long_is_turned_away_and_premium_never() {
     });
 }
 
-/// The rate at which a queue drained lately is no forecast for a queue that stands still for better tiers, so it refuses only
-/// those who asked to be told.
+/// A queue that stands still while better tiers are served drains faster later than it drained lately. So the drain rate
+/// refuses only requests that state a patience.
 #[test]
 fn on_arrival_a_stated_patience_refuses_and_that_of_a_tier_does_not() {
     simulate(async |clock| {

@@ -14,7 +14,7 @@
 //!     cargo test --release -p tiercel-simulation --test harm -- --ignored --nocapture
 //!
 //! `TIERCEL_HARM_ONLY=w1-mixed,surge` and `TIERCEL_HARM_SEEDS=101` make that shorter.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 mod exceptions;
 mod report;
@@ -167,19 +167,19 @@ fn a_policy_that_leaves_places_empty_is_found_out() {
 }
 
 #[test]
-#[ignore = "hours: whole workloads, all presets, three seeds"]
+#[ignore = "takes hours on two cores; the module's documentation has the command"]
 fn what_fcfs_completes_is_completed_in_whole_workloads() {
     exceptions::judge('a', Length::Full, &rule_a(Length::Full));
 }
 
 #[test]
-#[ignore = "hours: whole workloads, all presets, three seeds"]
+#[ignore = "takes hours on two cores; the module's documentation has the command"]
 fn no_other_preset_makes_many_more_tokens_in_whole_workloads() {
     exceptions::judge('b', Length::Full, &rule_b(Length::Full));
 }
 
 #[test]
-#[ignore = "hours: whole workloads, three seeds"]
+#[ignore = "takes hours on two cores; the module's documentation has the command"]
 fn a_tier_alone_is_served_as_under_fcfs_in_whole_workloads() {
     exceptions::judge('c', Length::Full, &rule_c(Length::Full));
 }

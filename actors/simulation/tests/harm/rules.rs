@@ -6,7 +6,7 @@ use crate::runs::{Figures, Percentiles, TierFigures};
 const MISSING_MAX: f64 = 0.001;
 /// Tokens per second that may be missing to the best other preset's.
 const SLOWER_MAX: f64 = 0.02;
-/// By how much a figure of one tier alone may be worse.
+/// Largest share by which a figure of a tier that is sent alone may be worse than under `fcfs`.
 const WORSE_MAX: f64 = 0.03;
 /// Points of requests in target that are no more than noise.
 const NOISE_POINTS: f64 = 0.5;
@@ -110,7 +110,7 @@ pub(crate) fn makes_tokens(
     // The rule is held against the best that does not cost premium; if others make more, they are told as the excuse.
     let excused = worse(figures) > SLOWER_MAX && fair_worse <= SLOWER_MAX;
     let (policy, shown) = match fair {
-        Some((name, fair)) if !excused => (*name, fair),
+        Some((name, rival)) if !excused => (*name, rival),
         _ => (*first, figures),
     };
     let excuse = excused.then(|| {

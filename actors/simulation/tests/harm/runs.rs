@@ -17,7 +17,7 @@ pub(crate) struct Job {
     pub(crate) case: Case,
     pub(crate) policy: Policy,
     pub(crate) seeds: Vec<u64>,
-    /// What is changed of the policy's settings.
+    /// Changes the settings of the policy before the run.
     pub(crate) change: fn(&mut EngineSettings),
 }
 

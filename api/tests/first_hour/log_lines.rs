@@ -1,0 +1,83 @@
+//! Lines of the log: one for each request on demand, one for each refusal always.
+
+use crate::served::{Served, completion, status, without_figures};
+use serde_json::json;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+#[test]
+fn with_an_access_log_every_request_has_a_line() {
+    let served = Served::start(&["--access-log", "--set", "admission.max_requests=4"]);
+    served.ask("POST", "/v1/completions", &completion(json!({})).to_string());
+    let premium = completion(json!({"stream": true, "service_tier": "priority", "n": 2}));
+    served.ask("POST", "/v1/completions", &premium.to_string());
+    served.ask("POST", "/v1/completions", &completion(json!({"temperature": 9})).to_string());
+    served.ask("POST", "/v1/embeddings", "{}");
+    served.ask("GET", "/v1/models", "");
+    served.ask("GET", "/health", "");
+    served.ask("POST", "/v1/completions", &completion(json!({"n": 5})).to_string());
+    let lines: Vec<String> = served.stop().iter().map(|line| without_figures(line)).collect();
+    assert_eq!(
+        lines[..lines.len() - 1],
+        [
+            "INFO POST /v1/completions id=cmpl-N tier=standard status=200 outcome=length prompt=1 \
+             cached=0 output=3 ttft_ms=N total_ms=N",
+            "INFO POST /v1/completions id=cmpl-N tier=premium status=200 outcome=length prompt=1 \
+             cached=0 output=6 ttft_ms=N total_ms=N",
+            "INFO POST /v1/completions status=400 outcome=invalid_value total_ms=N",
+            "INFO POST /v1/embeddings status=400 outcome=unsupported total_ms=N",
+            "INFO GET /v1/models status=200 total_ms=N",
+            "INFO POST /v1/completions id=cmpl-N tier=standard status=429 outcome=queue_full prompt=1 \
+             output=0 total_ms=N",
+            "INFO refused POST /v1/completions: the server holds its 4 requests (0 places are kept for \
+             tiers above standard); retry in N s tier=standard status=429 outcome=queue_full prompt=1",
+        ]
+    );
+}
+
+#[test]
+fn refusals_have_lines_without_an_access_log_and_a_storm_is_counted() {
+    let served = Served::start(&["--set", "admission.max_requests=4"]);
+    served.ask("POST", "/v1/completions", &completion(json!({})).to_string());
+    let storm = 200;
+    for _ in 0..storm {
+        let (head, _) =
+            served.ask("POST", "/v1/completions", &completion(json!({"n": 5})).to_string());
+        assert_eq!(status(&head), 429);
+    }
+    let lines = served.stop();
+    let told: Vec<&String> =
+        lines.iter().filter(|line| line.starts_with("INFO refused ")).collect();
+    let left_out = |line: &String| {
+        line.strip_prefix("INFO ")?
+            .strip_suffix(" more requests were refused")?
+            .parse::<usize>()
+            .ok()
+    };
+    let counted: usize = lines.iter().filter_map(left_out).sum();
+    assert_eq!(told.len() + counted, storm, "{lines:?}");
+    assert!(!told.is_empty() && counted > 0, "{lines:?}");
+    // Nothing else: the request that was served has no line.
+    let others = lines.len() - told.len() - lines.iter().filter_map(left_out).count();
+    assert_eq!(others, 1, "{lines:?}");
+}
+
+#[test]
+fn a_client_that_leaves_is_told_apart_from_one_that_is_served() {
+    let served = Served::start(&["--access-log"]);
+    let body = completion(json!({"max_tokens": 1900, "stream": true})).to_string();
+    let mut socket = TcpStream::connect(&served.address).unwrap();
+    write!(
+        socket,
+        "POST /v1/completions HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut some = [0; 64];
+    assert!(socket.read(&mut some).unwrap() > 0);
+    drop(socket);
+    let lines = served.stop();
+    let line = lines.iter().find(|line| line.contains("/v1/completions")).unwrap();
+    assert!(line.contains(" status=200 outcome=cancelled prompt=1 output="), "{line}");
+}
