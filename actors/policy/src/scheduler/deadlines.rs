@@ -7,10 +7,12 @@
 //! the most work is given up.
 //!
 //! Late requests wait behind all of their tier that can be in time, and before worse tiers. Being late is judged anew
-//! before each step, so that an estimate that was wrong costs little, until the deadline has passed.
+//! before each step, so that an estimate that was wrong costs little, until the deadline has passed. A late request that
+//! has waited for long goes first after all (see [`crate::scheduler::overdue`]).
 
 use crate::blocks::Salt;
 use crate::scheduler::cost::StepWork;
+use crate::scheduler::overdue::LateRequests;
 use crate::scheduler::sequence::Sequence;
 use crate::scheduler::state::Scheduler;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -39,6 +41,8 @@ type Entry = (Tier, Timestamp, SeqId);
 pub(crate) struct Deadlines {
     /// Deadlines that have not passed, or were not looked at since, in order.
     entries: BTreeSet<Entry>,
+    /// Late requests.
+    pub(crate) late: LateRequests,
     /// For each tier the share of the time that prompts of each tier took which arrived lately.
     arriving: [[f64; TIERS]; TIERS],
     /// When that was.
@@ -67,6 +71,7 @@ impl Deadlines {
         if let Some(deadline) = sequence.deadline {
             self.entries.insert((sequence.tier, deadline, sequence.id));
         }
+        self.late.enter(sequence);
     }
 
     /// The request has its first token, or needs none any more.
@@ -74,6 +79,7 @@ impl Deadlines {
         if let Some(deadline) = sequence.deadline {
             self.entries.remove(&(sequence.tier, deadline, sequence.id));
         }
+        self.late.leave(sequence);
     }
 
     /// Requests of a tier, earliest deadline first, as many as are judged.
@@ -188,7 +194,11 @@ impl Scheduler {
 
     /// Finds out which requests are late before a step that begins at `now`.
     pub(crate) fn judge_deadlines(&mut self, now: Timestamp) {
-        if !self.judges_deadlines() || self.deadlines.entries.is_empty() {
+        if !self.judges_deadlines() {
+            return;
+        }
+        self.advance_overdue(now);
+        if self.deadlines.entries.is_empty() {
             return;
         }
         let (step_us, share) = self.time_for_prompts(now);
@@ -218,12 +228,13 @@ impl Scheduler {
     }
 
     /// Puts a request behind those that can be in time, or among them again.
-    fn set_late(&mut self, seq: SeqId, late: bool) {
+    pub(crate) fn set_late(&mut self, seq: SeqId, late: bool) {
         if self.sequences.get(seq).is_none_or(|sequence| sequence.late == late) {
             return;
         }
         let Some(mut sequence) = self.sequences.remove(seq) else { return };
         sequence.late = late;
+        self.deadlines.late.enter(&sequence);
         self.place(&mut sequence);
         self.sequences.insert(sequence);
     }

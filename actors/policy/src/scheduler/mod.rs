@@ -20,6 +20,7 @@ mod keeping_tests;
 mod knob_tests;
 mod order;
 mod outcome;
+mod overdue;
 mod pace;
 #[cfg(test)]
 mod pace_tests;

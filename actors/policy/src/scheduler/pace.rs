@@ -150,7 +150,7 @@ impl Scheduler {
     }
 
     /// Whether all requests that came lately, and all that wait, are of one tier.
-    fn one_tier_comes(&self, now: Timestamp) -> bool {
+    pub(crate) fn one_tier_comes(&self, now: Timestamp) -> bool {
         let waiting = self.sequences.unstarted_tokens();
         let comes = |tier: &Tier| waiting[tier.index()] > 0 || self.came_lately(*tier, now);
         Tier::ALL.into_iter().filter(comes).count() <= 1

@@ -28,10 +28,10 @@ pub(crate) struct Place {
     pub(crate) rest: u8,
 }
 
-/// A total order over sequences; less is better. It changes only when an operator reprioritizes, when a
-/// waiting sequence ages, is late or one is preempted as often as allowed, and never for the worse except by the
-/// operator and once, before it has started, for being late, so that the best sequence stays the best until it is
-/// done, and somebody always finishes.
+/// A total order over sequences; less is better. It changes only when an operator reprioritizes, when a waiting
+/// sequence ages, is late or overdue, or when one is preempted as often as allowed; and never for the worse except by the
+/// operator and once, before it has started, for being late. So the best sequence stays the best until it is done, and
+/// somebody always finishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     /// The tier, ageing included; the same for all if the order knows no tiers.
