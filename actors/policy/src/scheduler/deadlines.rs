@@ -76,10 +76,15 @@ impl Deadlines {
 
     /// The request has its first token, or needs none any more.
     pub(crate) fn leave(&mut self, sequence: &Sequence) {
+        self.forget(sequence);
+        self.late.leave(sequence);
+    }
+
+    /// The deadline of the request does not count any more.
+    pub(crate) fn forget(&mut self, sequence: &Sequence) {
         if let Some(deadline) = sequence.deadline {
             self.entries.remove(&(sequence.tier, deadline, sequence.id));
         }
-        self.late.leave(sequence);
     }
 
     /// Requests of a tier, earliest deadline first, as many as are judged.

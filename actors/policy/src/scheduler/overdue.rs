@@ -3,65 +3,91 @@
 //! Late requests wait behind all of their tier that can be in time (see [`crate::scheduler::deadlines`]). Where requests
 //! that can be in time never end, as with clients that send the next request when they have their answer, late ones
 //! would wait until their patience ends. So a late request that is overdue is not late any more: it goes first of its
-//! tier, in the order of arrival. Where one tier comes alone, more than it can have in time, this makes its order
-//! that of a plain server.
+//! tier, in the order of arrival. A tier that comes alone, and a little more of it than can be in time, so has the order
+//! of a plain server.
+//!
+//! No request is overdue where a plain server would make all of them wait for long as well: that only makes all of them
+//! late. How long that is says the queue's length and how fast it drains (Little's law).
 
 use crate::scheduler::sequence::Sequence;
 use crate::scheduler::state::Scheduler;
 use std::collections::BTreeSet;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Time after which a late request is overdue if requests of one tier come alone, us: a person's attention lasts for
+/// Wait after which a late request is overdue if requests of one tier come alone, us: a person's attention lasts for
 /// about 10 s (Nielsen, Usability Engineering, 1993, chapter 5).
 const ALONE_US: u64 = 10_000_000;
-/// The same if several tiers come, us: half of the default patience. Background requests are not overdue while better
-/// ones come, who leave them so little time that all of them would be late.
-const BESIDE_OTHERS_US: u64 = 300_000_000;
+/// That holds while the tier's queue takes no longer than this, us.
+const ALONE_QUEUE_US_MAX: f64 = 60e6;
+/// Wait after which any late request is overdue, us, while the tier's queue takes no longer: half of the default patience.
+/// Background requests are not overdue while better ones come, who leave them so little time that all of them would
+/// be late.
+const ANY_US: u64 = 300_000_000;
 
-/// Late requests by tier and arrival.
+/// Most overdue requests of a tier that go first at a time: more than start within a step.
+const OVERDUE_MAX: usize = 32;
+
+type Entry = (Tier, Timestamp, SeqId);
+
+/// Late requests, and those that were late until they were overdue, by tier and arrival.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LateRequests(BTreeSet<(Tier, Timestamp, SeqId)>);
+pub(crate) struct LateRequests {
+    late: BTreeSet<Entry>,
+    overdue: BTreeSet<Entry>,
+}
 
 impl LateRequests {
     /// Enters the request if it is late, and takes it out if it is not.
     pub(crate) fn enter(&mut self, sequence: &Sequence) {
+        let entry = (sequence.tier, sequence.arrival, sequence.id);
         if sequence.late {
-            self.0.insert((sequence.tier, sequence.arrival, sequence.id));
+            self.late.insert(entry);
         } else {
-            self.leave(sequence);
+            self.late.remove(&entry);
         }
     }
 
     /// The request has its first token, or needs none any more.
     pub(crate) fn leave(&mut self, sequence: &Sequence) {
-        self.0.remove(&(sequence.tier, sequence.arrival, sequence.id));
+        let entry = (sequence.tier, sequence.arrival, sequence.id);
+        self.late.remove(&entry);
+        self.overdue.remove(&entry);
     }
 
-    /// Those of a tier that came before `arrival`, first come first.
-    fn before(&self, tier: Tier, arrival: Timestamp) -> impl Iterator<Item = SeqId> + '_ {
-        let range = (tier, Timestamp(0), SeqId(0))..(tier, arrival, SeqId(0));
-        self.0.range(range).map(|(_, _, seq)| *seq)
+    /// Makes late requests of a tier that came before `arrival` overdue, first come first, as many as may be at a time.
+    fn make_overdue(&mut self, tier: Tier, arrival: Timestamp) -> Vec<SeqId> {
+        let of_tier = |until| (tier, Timestamp(0), SeqId(0))..(tier, until, SeqId(0));
+        let already = self.overdue.range(of_tier(Timestamp(u64::MAX))).count();
+        let free = OVERDUE_MAX.saturating_sub(already);
+        let chosen: Vec<Entry> = self.late.range(of_tier(arrival)).take(free).copied().collect();
+        self.overdue.extend(&chosen);
+        chosen.into_iter().map(|(_, _, seq)| seq).collect()
     }
 }
 
 impl Scheduler {
     /// Puts overdue requests first of their tiers.
     pub(crate) fn advance_overdue(&mut self, now: Timestamp) {
-        let alone = self.one_tier_comes(now);
         for tier in Tier::ALL {
-            let wait_us = match tier {
-                _ if alone => ALONE_US,
-                Tier::Background => continue,
-                _ => BESIDE_OTHERS_US,
-            };
+            let Some(wait_us) = self.overdue_after_us(tier, now) else { continue };
             let arrival = Timestamp(now.0.saturating_sub(wait_us));
-            let overdue: Vec<SeqId> = self.deadlines.late.before(tier, arrival).collect();
-            for seq in overdue {
+            for seq in self.deadlines.late.make_overdue(tier, arrival) {
                 if let Some(sequence) = self.sequences.get(seq) {
-                    self.deadlines.leave(sequence);
+                    self.deadlines.forget(sequence);
                 }
                 self.set_late(seq, false);
             }
+        }
+    }
+
+    /// Wait after which a late request of the tier is overdue, us; `None` if none is however long it has waited.
+    fn overdue_after_us(&self, tier: Tier, now: Timestamp) -> Option<u64> {
+        let queue_us = self.drain[tier.index()].wait_us(now).unwrap_or(0.0);
+        let alone = self.one_tier_comes(now);
+        match tier {
+            _ if alone && queue_us <= ALONE_QUEUE_US_MAX => Some(ALONE_US),
+            Tier::Background if !alone => None,
+            _ => (queue_us <= ANY_US as f64).then_some(ANY_US),
         }
     }
 }
@@ -116,8 +142,31 @@ mod tests {
         s.judge_deadlines(Timestamp(10_020_000));
         assert_eq!(order(&s)[0], 1);
         s.cancel(SeqId(1));
-        assert!(
-            s.deadlines.late.0.is_empty() || !s.deadlines.late.0.iter().any(|e| e.2 == SeqId(1))
-        );
+        assert!(s.deadlines.late.overdue.is_empty());
+    }
+
+    #[test]
+    fn no_request_is_overdue_where_a_plain_server_would_make_all_wait_for_as_long() {
+        let mut s = scheduler(|settings| settings.use_policy(Policy::Tiercel));
+        let queue = &mut s.drain[Tier::Standard.index()];
+        // One a second is served, and ten minutes of them wait.
+        (0..601).for_each(|_| queue.entered(Timestamp(0)));
+        queue.left(Timestamp(1_000_000));
+        let now = Timestamp(1_000_000);
+        assert_eq!(s.overdue_after_us(Tier::Standard, now), None);
+        (0..300).for_each(|_| s.drain[Tier::Standard.index()].gave_up());
+        assert_eq!(s.overdue_after_us(Tier::Standard, now), Some(ANY_US));
+        (0..240).for_each(|_| s.drain[Tier::Standard.index()].gave_up());
+        assert_eq!(s.overdue_after_us(Tier::Standard, now), Some(ALONE_US));
+    }
+
+    #[test]
+    fn few_are_overdue_at_a_time() {
+        let mut late = LateRequests::default();
+        let entry = |id| (Tier::Standard, Timestamp(id), SeqId(id));
+        late.late.extend((0..100).map(entry));
+        let first: Vec<SeqId> = (0..OVERDUE_MAX as u64).map(SeqId).collect();
+        assert_eq!(late.make_overdue(Tier::Standard, Timestamp(1_000)), first);
+        assert_eq!(late.make_overdue(Tier::Standard, Timestamp(1_000)), []);
     }
 }
