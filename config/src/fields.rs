@@ -133,7 +133,7 @@ pub const FIELDS: &[Field] = &[
     other("scheduler.background_prefill_percent", int(1, 100), "Share of a step's tokens up to which it is filled with background prompts, percent: better requests in that step, or arriving meanwhile, wait for them. Not where tiers share what is left (scheduler.fair_tiers) and a better one wants some. Not if no better request came for a minute."),
     other("scheduler.prefill_order", Kind::Choice(policy::PREFILL_ORDERS), "Order in which prompts of one tier share a step: as they are served, by when their first token is due, or the shortest rest first."),
     other("scheduler.fair_tenants", Kind::Bool, "Whether tenants (API keys) of one tier take turns by the service they had; with scheduler.order = \"tier\"."),
-    other("scheduler.fair_tiers", Kind::Bool, "Whether tiers share the time that requests with targets leave as `shares` says, instead of the better one having all of it: requests without targets for TTFT and TPOT, and standard ones that are late; with scheduler.order = \"tier\"."),
+    other("scheduler.fair_tiers", Kind::Bool, "Whether requests without targets for TTFT and TPOT share the time that requests with targets leave, each tier as `shares` says, instead of the best tier having all of it; with scheduler.order = \"tier\"."),
     other("scheduler.pause_background", Kind::Bool, "Whether background streams sit a step out, blocks and all, when a better stream's target cannot afford them."),
     other("scheduler.allocation", Kind::Choice(policy::ALLOCATIONS), "Blocks given to a request when it starts: what its next step needs, or what its prompt and longest output would need."),
     other("scheduler.full_sequence_check", Kind::Bool, "Whether a request starts only if all it has to compute would fit."),

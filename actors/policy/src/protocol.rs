@@ -2,6 +2,7 @@
 //! [`StepGrant`] per step, whatever the batch size; completions of copies come as [`StoreEvent`]s.
 
 use crate::blocks::BlockHash;
+use std::ops::Range;
 use std::sync::Arc;
 use tiercel_device::{BlockId, SeqId, StepId, Ticket};
 
@@ -124,8 +125,20 @@ pub struct Victim {
 pub struct ResumeCosts {
     /// To copy one block one way.
     pub copy_us: f64,
-    /// To compute one block again.
-    pub recompute_us: f64,
+    /// To compute the first block of a sequence again.
+    pub first_block_us: f64,
+    /// What each block before it adds to that of a later block, whose tokens attend to all of them.
+    pub block_before_us: f64,
+}
+
+impl ResumeCosts {
+    /// To compute the blocks at these depths again, us. The first block of a sequence has depth 0.
+    pub fn recompute_us(&self, depths: Range<usize>) -> f64 {
+        let blocks = depths.len() as f64;
+        // The sum of the depths.
+        let before = (depths.start + depths.end).saturating_sub(1) as f64 * blocks / 2.0;
+        blocks * self.first_block_us + before * self.block_before_us
+    }
 }
 
 /// Block store -> scheduler: the answer to a [`StepRequest`].

@@ -124,8 +124,7 @@ impl BlockStore {
         let is_host = |hit: &Hit| matches!(hit, Hit::Host(_));
         let Some(first) = hits.iter().position(is_host) else { return };
         let to_copy = hits.iter().filter(|hit| is_host(hit)).count() + self.transfers.coming_in();
-        let to_compute = hits.len() - first;
-        if to_copy as f64 * costs.copy_us > to_compute as f64 * costs.recompute_us {
+        if to_copy as f64 * costs.copy_us > costs.recompute_us(first..hits.len()) {
             self.undo_prefix(&hits[first..]);
             hits.truncate(first);
         }

@@ -274,7 +274,7 @@ impl BlockStore {
         match sequence.names.get(depth) {
             Some(name) if self.host.find(name).is_some() => costs.copy_us,
             Some(_) if swap => 2.0 * costs.copy_us,
-            _ => costs.recompute_us,
+            _ => costs.recompute_us(depth..depth + 1),
         }
     }
 

@@ -1,5 +1,6 @@
 //! What preempting a sequence costs: copy its blocks out and back, or compute them again.
 
+use crate::protocol::ResumeCosts;
 use tiercel_device::{DeviceInfo, DeviceProfile};
 
 /// What a step computes.
@@ -159,6 +160,16 @@ impl CostModel {
         self.prefill_us(tokens, 0)
     }
 
+    /// What the store needs to weigh copying against computing, and one victim against another.
+    pub(crate) fn resume_costs(&self) -> ResumeCosts {
+        let first_block_us = self.prefill_us(self.block_size, 0);
+        ResumeCosts {
+            copy_us: self.copy_us(1),
+            first_block_us,
+            block_before_us: self.prefill_us(self.block_size, self.block_size) - first_block_us,
+        }
+    }
+
     /// Whether copying the full blocks of a sequence of `computed` tokens out and back is cheaper than
     /// computing them again.
     pub fn swap_is_cheaper(&self, computed: u32) -> bool {
@@ -262,6 +273,19 @@ mod tests {
         assert_eq!(model.prefill_tokens_in(f64::INFINITY, 7), u32::MAX);
         // 100 us a token, and 2.6 ns for each pair.
         assert!((model.prefill_us(1000, 8000) - (100_000.0 + 0.0026 * 8_499_500.0)).abs() < 1e-6);
+    }
+
+    #[test]
+    fn blocks_are_recomputed_at_the_price_of_their_depth() {
+        let model = a100();
+        let costs = model.resume_costs();
+        // 4,096 tokens, then all 8,192: each attends to all before it.
+        for (depths, tokens) in [(0..256, 4096), (0..512, 8192)] {
+            let priced_us = costs.recompute_us(depths);
+            assert!((priced_us / model.recompute_us(tokens) - 1.0).abs() < 1e-9, "{priced_us}");
+        }
+        let halves = [costs.recompute_us(0..256), costs.recompute_us(256..512)];
+        assert!(halves[1] > halves[0] + 40_000.0, "{halves:?}");
     }
 
     #[test]

@@ -8,12 +8,12 @@
 //!
 //! Late requests wait behind all of their tier that can be in time, and before worse tiers. Being late is judged anew
 //! before each step, so that an estimate that was wrong costs little, until the deadline has passed. A late request that
-//! has waited for long goes first after all (see [`crate::scheduler::overdue`]).
+//! starves goes first after all (see [`crate::scheduler::starvation`]).
 
 use crate::blocks::Salt;
 use crate::scheduler::cost::StepWork;
-use crate::scheduler::overdue::LateRequests;
 use crate::scheduler::sequence::Sequence;
+use crate::scheduler::starvation::LateRequests;
 use crate::scheduler::state::Scheduler;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use tiercel_config::{Budget, Late, Order};
@@ -202,7 +202,7 @@ impl Scheduler {
         if !self.judges_deadlines() {
             return;
         }
-        self.advance_overdue(now);
+        self.advance_starving(now);
         if self.deadlines.entries.is_empty() {
             return;
         }

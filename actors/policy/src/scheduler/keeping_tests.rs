@@ -111,7 +111,8 @@ fn copying_is_weighed_against_computing_unless_the_mode_says_which() {
         });
         s.enqueue(longer(1, Tier::Background, 9, 9));
         let request = plan(&mut s);
-        assert!(request.costs.copy_us > 0.0 && request.costs.recompute_us > request.costs.copy_us);
+        let first_block_us = request.costs.recompute_us(0..1);
+        assert!(request.costs.copy_us > 0.0 && first_block_us > request.costs.copy_us);
         (request.victims_by_cost, request.resumes_by_cost)
     };
     assert_eq!(weighed(PreemptionMode::Auto, VictimRule::Rank), (false, true));

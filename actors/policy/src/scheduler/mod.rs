@@ -20,7 +20,6 @@ mod keeping_tests;
 mod knob_tests;
 mod order;
 mod outcome;
-mod overdue;
 mod pace;
 #[cfg(test)]
 mod pace_tests;
@@ -42,6 +41,7 @@ mod share_tests;
 mod shares;
 #[cfg(test)]
 mod shortage_tests;
+mod starvation;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -35,8 +35,6 @@ const LATELY_US: u64 = 60_000_000;
 /// A premium stream saves the reserve over about so many tokens: sooner costs worse tiers more, and a short stream
 /// has not many.
 const SAVING_TOKENS: f64 = 30.0;
-/// The most it saves of a step, as a share of what it aims at.
-const MOST_SAVED: f64 = 0.15;
 /// How far behind a stream may be and still set the pace, in times of its target. What is further behind was
 /// held up by something that shorter steps do not cure: its reader, an operator, a preemption. Not much less:
 /// where long steps put every stream behind, without a pace they would only get longer.
@@ -227,7 +225,8 @@ impl Scheduler {
                 let step_us = aim_us + spare_us;
                 least[tier.index()] = least[tier.index()].min(step_us);
                 if tier <= Tier::Premium {
-                    let saving_us = (reserve_us / SAVING_TOKENS).min(MOST_SAVED * aim_us);
+                    let saving_us =
+                        (reserve_us / SAVING_TOKENS).min(self.reserve.saving_max() * aim_us);
                     let until_saved_us = step_us.min(aim_us - saving_us);
                     guarded_us = guarded_us.min(until_saved_us.max(step_us - reserve_us));
                 }

@@ -39,7 +39,7 @@ impl Scheduler {
             released: std::mem::take(&mut self.released),
             wants,
             victims,
-            costs: self.resume_costs(),
+            costs: self.cost.resume_costs(),
             victims_by_cost: self.preemption.victim == VictimRule::ResumeCost,
             resumes_by_cost: self.preemption.mode == PreemptionMode::Auto,
             gives: self.gives(),

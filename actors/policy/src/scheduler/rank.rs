@@ -29,7 +29,7 @@ pub(crate) struct Place {
 }
 
 /// A total order over sequences; less is better. It changes only when an operator reprioritizes, when a waiting
-/// sequence ages, is late or overdue, or when one is preempted as often as allowed; and never for the worse except by the
+/// sequence ages, is late or starves, or when one is preempted as often as allowed; and never for the worse except by the
 /// operator and once, before it has started, for being late. So the best sequence stays the best until it is done, and
 /// somebody always finishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

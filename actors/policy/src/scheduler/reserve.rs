@@ -19,6 +19,9 @@ const BUCKET_RATIO: f64 = 1.05;
 const BUCKETS: usize = 143;
 /// Time of steps whose lags count, us.
 const MEMORY_US: f64 = 600e6;
+/// The most that a stream saves of a step toward the reserve, for each nine of the assurance (0.9 has one, 0.999 three),
+/// as a share of the pace that is aimed at.
+const SAVED_PER_NINE: f64 = 0.05;
 /// Steps between two computations of the quantile.
 const STEPS_PER_LOOK: u32 = 64;
 
@@ -56,12 +59,18 @@ impl Reserve {
     /// One that is so large, whatever was seen.
     #[cfg(test)]
     pub(crate) fn of_us(reserve_us: f64) -> Reserve {
-        Reserve { reserve_us, ..Reserve::new(0.9) }
+        Reserve { reserve_us, ..Reserve::new(0.999) }
     }
 
     /// The reserve, us.
     pub(crate) fn us(&self) -> f64 {
         self.reserve_us
+    }
+
+    /// The most that a stream saves of a step, as a share of the pace that is aimed at: the surer premium shall be, the
+    /// sooner the reserve is there.
+    pub(crate) fn saving_max(&self) -> f64 {
+        SAVED_PER_NINE * -(1.0 - self.assurance).log10()
     }
 
     /// A step of `step_us` ended at `now`. Its premium work alone takes `premium_us`, where a pace of `aim_us` is

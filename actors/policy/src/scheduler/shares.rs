@@ -1,7 +1,7 @@
 //! Shares of the tiers in what work with targets leaves.
 //!
-//! Requests that were promised neither a first token nor a pace, and standard ones that are late whatever is done, come
-//! after all others. Among these the better tier does not have everything: tiers start their requests by start-time fair
+//! Requests that were promised neither a first token nor a pace come after all others. Among these the better tier does
+//! not have everything: tiers start their requests by start-time fair
 //! queueing over the device's time (Goyal, Vin, Cheng 1997), each with the share that `shares` says. So among tiers that
 //! all have such requests waiting, what each had over its share differs by at most the costliest request of each of
 //! two, as far as there are blocks for them; what a tier does not ask for goes to the others. Within a tier nothing

@@ -1,6 +1,6 @@
 //! Who may be preempted, first to go first, and by whom.
 
-use crate::protocol::{Gives, ResumeCosts, Victim};
+use crate::protocol::{Gives, Victim};
 use crate::scheduler::rank::Rank;
 use crate::scheduler::sequence::{Phase, Sequence};
 use crate::scheduler::state::Scheduler;
@@ -207,14 +207,6 @@ impl Scheduler {
             PreemptionMode::Swap => true,
             PreemptionMode::Recompute | PreemptionMode::Drop => false,
             PreemptionMode::Auto => self.cost.swap_is_cheaper(sequence.computed.max(sequence.lost)),
-        }
-    }
-
-    /// What the store needs to weigh copying against computing, and one victim against another.
-    pub(crate) fn resume_costs(&self) -> ResumeCosts {
-        ResumeCosts {
-            copy_us: self.cost.copy_us(1),
-            recompute_us: self.cost.recompute_us(self.limits.block_size),
         }
     }
 

@@ -187,7 +187,7 @@ fn what_the_host_has_is_computed_instead_if_the_link_is_busy_for_longer() {
         scene.swap_out(1);
         scene.flush_device();
         scene.ask(vec![open(1, 17, &names(1, 4), 0)], vec![]);
-        let costs = ResumeCosts { copy_us, recompute_us: 100.0 };
+        let costs = ResumeCosts { copy_us, first_block_us: 90.0, block_before_us: 10.0 };
         let wants = vec![open(2, 13, &text, 0)];
         let request = StepRequest { wants, costs, resumes_by_cost, ..StepRequest::default() };
         only(&scene.request(request))

@@ -32,8 +32,8 @@ impl World {
             victims,
             costs: draws
                 .pick(&[
-                    ResumeCosts { copy_us: 200.0, recompute_us: 1600.0 },
-                    ResumeCosts { copy_us: 200.0, recompute_us: 300.0 },
+                    ResumeCosts { copy_us: 200.0, first_block_us: 1600.0, block_before_us: 8.0 },
+                    ResumeCosts { copy_us: 200.0, first_block_us: 150.0, block_before_us: 60.0 },
                 ])
                 .expect("there are two"),
             victims_by_cost: draws.percent(30),

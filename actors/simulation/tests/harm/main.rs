@@ -4,7 +4,8 @@
 //! background ones unless better tiers need the time for targets that they then meet; with loose targets all.
 //! (b) Its tokens per second are at least 98 % of the best other preset's, unless premium would miss targets that it meets.
 //! (c) A tier that is alone has TTFT, E2E (p50, p90, p99) and tok/s at most 3 % worse than under `fcfs`, unless more of its
-//! requests meet their targets.
+//! requests meet their targets. Of more users than places, each waits no longer than that either, and none is refused
+//! (`many_users.rs`).
 //!
 //! Figures that are worse and are known to be are in `exceptions.rs`, with their reasons and bounds; a test fails if one
 //! gets worse, and if an exception is no longer needed. `cargo test` runs the first 45 seconds of each workload with one
@@ -17,6 +18,7 @@
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 mod exceptions;
+mod many_users;
 mod report;
 mod rules;
 mod runs;

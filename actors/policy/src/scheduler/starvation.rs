@@ -1,39 +1,41 @@
-//! Late requests that have waited for so long that they go first after all.
+//! Starvation: late requests that have waited for so long that they go first of their tier.
 //!
-//! Late requests wait behind all of their tier that can be in time (see [`crate::scheduler::deadlines`]). Where requests
-//! that can be in time never end, as with clients that send the next request when they have their answer, late ones
-//! would wait until their patience ends. So a late request that is overdue is not late any more: it goes first of its
-//! tier, in the order of arrival. A tier that comes alone, and a little more of it than can be in time, so has the order
-//! of a plain server.
+//! Late requests wait behind all of their tier that can be in time (see [`crate::scheduler::deadlines`]). Clients that
+//! send the next request when they have their answer always have one that can be in time, and a late request would
+//! wait until its patience ends. So a late request that starves counts as in time, and goes first of its tier in the
+//! order of arrival. A tier that comes alone and has a few more requests than can be in time is thereby served as by a
+//! plain server.
 //!
-//! No request is overdue where a plain server would make all of them wait for long as well: that only makes all of them
-//! late. How long that is says the queue's length and how fast it drains (Little's law).
+//! No request starves while the tier's queue is so long that in the order of arrival all of its requests would wait for
+//! minutes: that order would only make all of them late. How long the queue takes follows from its length and how fast it
+//! drains (Little's law).
 
 use crate::scheduler::sequence::Sequence;
 use crate::scheduler::state::Scheduler;
 use std::collections::BTreeSet;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Wait after which a late request is overdue if requests of one tier come alone, us: a person's attention lasts for
+/// Least wait after which a late request starves if requests of one tier come alone, us: a person's attention lasts for
 /// about 10 s (Nielsen, Usability Engineering, 1993, chapter 5).
 const ALONE_US: u64 = 10_000_000;
-/// That holds while the tier's queue takes no longer than this, us.
-const ALONE_QUEUE_US_MAX: f64 = 60e6;
-/// Wait after which any late request is overdue, us, while the tier's queue takes no longer: half of the default patience.
-/// Background requests are not overdue while better ones come, who leave them so little time that all of them would
-/// be late.
+/// The same as a share of the time that the tier's queue takes: a queue that grows faster is an overload, in which the order
+/// of arrival would soon make all of its requests late.
+const ALONE_SHARE: f64 = 0.35;
+/// Wait after which any late request starves, and the longest queue with which requests starve, us: half of the default
+/// patience. Background requests do not starve while better ones come: these leave them so little time that all of
+/// them would be late.
 const ANY_US: u64 = 300_000_000;
+/// Most starving requests of a tier that go first at a time: more than start within a step.
+const STARVING_MAX: usize = 32;
 
-/// Most overdue requests of a tier that go first at a time: more than start within a step.
-const OVERDUE_MAX: usize = 32;
-
+/// A request, its tier and when it came.
 type Entry = (Tier, Timestamp, SeqId);
 
-/// Late requests, and those that were late until they were overdue, by tier and arrival.
+/// Requests that are late, and those that were late and starve, by tier and arrival.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LateRequests {
     late: BTreeSet<Entry>,
-    overdue: BTreeSet<Entry>,
+    starving: BTreeSet<Entry>,
 }
 
 impl LateRequests {
@@ -51,27 +53,28 @@ impl LateRequests {
     pub(crate) fn leave(&mut self, sequence: &Sequence) {
         let entry = (sequence.tier, sequence.arrival, sequence.id);
         self.late.remove(&entry);
-        self.overdue.remove(&entry);
+        self.starving.remove(&entry);
     }
 
-    /// Makes late requests of a tier that came before `arrival` overdue, first come first, as many as may be at a time.
-    fn make_overdue(&mut self, tier: Tier, arrival: Timestamp) -> Vec<SeqId> {
+    /// Finds the late requests of a tier that starve because they came before `arrival`: the first ones, as many as may go
+    /// first at a time.
+    fn take_starving(&mut self, tier: Tier, arrival: Timestamp) -> Vec<SeqId> {
         let of_tier = |until| (tier, Timestamp(0), SeqId(0))..(tier, until, SeqId(0));
-        let already = self.overdue.range(of_tier(Timestamp(u64::MAX))).count();
-        let free = OVERDUE_MAX.saturating_sub(already);
+        let already = self.starving.range(of_tier(Timestamp(u64::MAX))).count();
+        let free = STARVING_MAX.saturating_sub(already);
         let chosen: Vec<Entry> = self.late.range(of_tier(arrival)).take(free).copied().collect();
-        self.overdue.extend(&chosen);
+        self.starving.extend(&chosen);
         chosen.into_iter().map(|(_, _, seq)| seq).collect()
     }
 }
 
 impl Scheduler {
-    /// Puts overdue requests first of their tiers.
-    pub(crate) fn advance_overdue(&mut self, now: Timestamp) {
+    /// Puts late requests that starve first of their tiers.
+    pub(crate) fn advance_starving(&mut self, now: Timestamp) {
         for tier in Tier::ALL {
-            let Some(wait_us) = self.overdue_after_us(tier, now) else { continue };
+            let Some(wait_us) = self.starving_after_us(tier, now) else { continue };
             let arrival = Timestamp(now.0.saturating_sub(wait_us));
-            for seq in self.deadlines.late.make_overdue(tier, arrival) {
+            for seq in self.deadlines.late.take_starving(tier, arrival) {
                 if let Some(sequence) = self.sequences.get(seq) {
                     self.deadlines.forget(sequence);
                 }
@@ -80,15 +83,16 @@ impl Scheduler {
         }
     }
 
-    /// Wait after which a late request of the tier is overdue, us; `None` if none is however long it has waited.
-    fn overdue_after_us(&self, tier: Tier, now: Timestamp) -> Option<u64> {
+    /// Wait after which a late request of the tier starves, us; `None` if none does, however long it has waited.
+    fn starving_after_us(&self, tier: Tier, now: Timestamp) -> Option<u64> {
         let queue_us = self.drain[tier.index()].wait_us(now).unwrap_or(0.0);
         let alone = self.one_tier_comes(now);
-        match tier {
-            _ if alone && queue_us <= ALONE_QUEUE_US_MAX => Some(ALONE_US),
-            Tier::Background if !alone => None,
-            _ => (queue_us <= ANY_US as f64).then_some(ANY_US),
-        }
+        let wait_us = match tier {
+            _ if alone => ALONE_US.max((ALONE_SHARE * queue_us) as u64),
+            Tier::Background => return None,
+            _ => ANY_US,
+        };
+        (queue_us <= ANY_US as f64).then_some(wait_us)
     }
 }
 
@@ -98,7 +102,7 @@ mod tests {
     use crate::scheduler::tests::{scheduler, sequence};
     use tiercel_config::Policy;
 
-    /// A scheduler with two requests of a tier: one late for ever, one that comes after `wait_us` and can be in time.
+    /// A scheduler with two requests of a tier: one that cannot be in time, and after `wait_us` one that can.
     fn with_a_late_one(tier: Tier, better_came: bool, wait_us: u64) -> Scheduler {
         let mut s = scheduler(|settings| settings.use_policy(Policy::Tiercel));
         let targets =
@@ -137,36 +141,36 @@ mod tests {
     }
 
     #[test]
-    fn an_overdue_request_is_not_judged_again() {
+    fn a_starving_request_is_not_judged_again() {
         let mut s = with_a_late_one(Tier::Standard, false, 10_000_000);
         s.judge_deadlines(Timestamp(10_020_000));
         assert_eq!(order(&s)[0], 1);
         s.cancel(SeqId(1));
-        assert!(s.deadlines.late.overdue.is_empty());
+        assert!(s.deadlines.late.starving.is_empty());
     }
 
     #[test]
-    fn no_request_is_overdue_where_a_plain_server_would_make_all_wait_for_as_long() {
+    fn no_request_starves_where_a_plain_server_would_make_all_wait_for_as_long() {
         let mut s = scheduler(|settings| settings.use_policy(Policy::Tiercel));
         let queue = &mut s.drain[Tier::Standard.index()];
         // One a second is served, and ten minutes of them wait.
         (0..601).for_each(|_| queue.entered(Timestamp(0)));
         queue.left(Timestamp(1_000_000));
         let now = Timestamp(1_000_000);
-        assert_eq!(s.overdue_after_us(Tier::Standard, now), None);
+        assert_eq!(s.starving_after_us(Tier::Standard, now), None);
         (0..300).for_each(|_| s.drain[Tier::Standard.index()].gave_up());
-        assert_eq!(s.overdue_after_us(Tier::Standard, now), Some(ANY_US));
-        (0..240).for_each(|_| s.drain[Tier::Standard.index()].gave_up());
-        assert_eq!(s.overdue_after_us(Tier::Standard, now), Some(ALONE_US));
+        assert_eq!(s.starving_after_us(Tier::Standard, now), Some((ALONE_SHARE * 300e6) as u64));
+        (0..280).for_each(|_| s.drain[Tier::Standard.index()].gave_up());
+        assert_eq!(s.starving_after_us(Tier::Standard, now), Some(ALONE_US));
     }
 
     #[test]
-    fn few_are_overdue_at_a_time() {
+    fn few_starve_at_a_time() {
         let mut late = LateRequests::default();
         let entry = |id| (Tier::Standard, Timestamp(id), SeqId(id));
         late.late.extend((0..100).map(entry));
-        let first: Vec<SeqId> = (0..OVERDUE_MAX as u64).map(SeqId).collect();
-        assert_eq!(late.make_overdue(Tier::Standard, Timestamp(1_000)), first);
-        assert_eq!(late.make_overdue(Tier::Standard, Timestamp(1_000)), []);
+        let first: Vec<SeqId> = (0..STARVING_MAX as u64).map(SeqId).collect();
+        assert_eq!(late.take_starving(Tier::Standard, Timestamp(1_000)), first);
+        assert_eq!(late.take_starving(Tier::Standard, Timestamp(1_000)), []);
     }
 }

@@ -1,0 +1,65 @@
+//! More users than places, each of whom sends the next request when the last one has ended: somebody is always late, and
+//! somebody can always be in time.
+
+use crate::rules;
+use crate::runs::{self, Figures, Job, TierFigures};
+use crate::workloads::{self, Case, Length};
+use tiercel_config::{EngineSettings, Policy};
+use tiercel_workload::{Arrival, Closed};
+
+/// So many users of the CPU server with 64 places, for `duration_s`.
+fn users(streams: u32, duration_s: f64) -> Case {
+    let mut cases = workloads::all(Length::Quick).into_iter();
+    let mut case = cases.find(|case| case.workload.name == "streams-32").unwrap();
+    let workload = &mut case.workload;
+    workload.name = format!("{streams} users");
+    workload.classes[0].arrival = Arrival::Closed(Closed { streams });
+    // At first all come at once, and those served first are back before anybody starves: p99 is then 8 % worse.
+    (workload.duration_s, workload.warmup_s) = (duration_s, 100.0);
+    (workload.cooldown_s, workload.drain_s) = (0.0, duration_s);
+    case
+}
+
+/// Figures under the default and under `fcfs`, which are printed.
+fn played(case: &Case) -> [Figures; 2] {
+    // Every user finds a place in the queue.
+    let change = |settings: &mut EngineSettings| {
+        settings.admission.max_queued_requests_per_tier = 1_000;
+    };
+    let policies = [Policy::default(), Policy::Fcfs];
+    let jobs = policies.map(|policy| Job { case: case.clone(), policy, seeds: vec![101], change });
+    let figures: [Figures; 2] = runs::run(&jobs).try_into().unwrap();
+    for (policy, Figures { tiers, .. }) in policies.iter().zip(&figures) {
+        let TierFigures { requests, completed, tokens_per_s, ttft_ms, .. } = &tiers[0];
+        let [p50, p90, p99] = ttft_ms.map(|ms| ms / 1000.0);
+        let unserved = requests - completed;
+        println!(
+            "| {} | `{}` | {unserved} | {tokens_per_s:.0} | {p50:.1} / {p90:.1} / {p99:.1} |",
+            case.workload.name,
+            policy.name()
+        );
+    }
+    figures
+}
+
+#[test]
+fn nobody_of_two_hundred_users_waits_for_longer_than_under_fcfs() {
+    let case = users(200, 400.0);
+    let [default, fcfs] = played(&case);
+    let checks = rules::serves_alone(&case.workload.name, &default.tiers[0], &fcfs.tiers[0]);
+    // Those few that are in time while all others wait for a minute are no excuse here.
+    let worse: Vec<_> =
+        checks.iter().filter(|check| !check.few && check.worse > check.allowed).collect();
+    assert!(checks.iter().any(|check| !check.few) && worse.is_empty(), "{worse:?}");
+}
+
+#[test]
+fn none_of_six_hundred_users_is_refused() {
+    let case = users(600, 900.0);
+    let [default, fcfs] = played(&case);
+    for Figures { tiers, .. } in [&default, &fcfs] {
+        assert!(tiers[0].requests >= 600);
+    }
+    let checks = rules::completes(&case.workload.name, false, &default, &fcfs);
+    assert!(!checks.is_empty() && checks.iter().all(|check| !check.broken()), "{checks:?}");
+}
