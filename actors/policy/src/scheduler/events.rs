@@ -26,7 +26,10 @@ impl Scheduler {
         let arrival = sequence.arrival;
         self.enter_deadline(&mut sequence, arrival);
         self.noticed();
-        self.came_at[sequence.tier.index()] = Some(sequence.arrival);
+        // The server's own requests, as that of its warm-up, are no reason to keep anything from its clients' requests.
+        if sequence.tier > Tier::System {
+            self.came_at[sequence.tier.index()] = Some(sequence.arrival);
+        }
         self.drain[sequence.tier.index()].entered(sequence.arrival);
         self.sequences.insert(sequence);
     }

@@ -134,6 +134,15 @@ mod tests {
     }
 
     #[test]
+    fn the_servers_own_requests_do_not_count_as_another_tier() {
+        let mut s = scheduler(|settings| settings.use_policy(Policy::Tiercel));
+        s.enqueue(sequence(1, Tier::System, 1));
+        s.cancel(SeqId(1));
+        s.enqueue(sequence(2, Tier::Standard, 20));
+        assert_eq!(s.starving_after_us(Tier::Standard, Timestamp(0)), Some(ALONE_US));
+    }
+
+    #[test]
     fn beside_premium_a_late_request_goes_first_after_half_of_the_patience() {
         assert_eq!(order(&with_a_late_one(Tier::Standard, true, 299_000_000)), [2, 1]);
         assert_eq!(order(&with_a_late_one(Tier::Standard, true, 300_000_000)), [1, 2]);
