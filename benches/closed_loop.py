@@ -19,7 +19,7 @@ import tempfile
 from overload import PAGE, TIERCEL, URL, wait_until_ready
 
 USERS = [1, 4, 16, 64, 200]
-# A round of all users takes about this long on two cores; three rounds are a run.
+# For this long users send requests; the last ones are waited for. With 64 places, 200 users' first requests take a minute.
 SECONDS = {1: 15, 4: 15, 16: 20, 64: 30, 200: 60}
 SERIES = ["tiercel", "fcfs", "fcfs again"]
 FIGURES = [(metric, q) for metric in ("ttft_ms", "e2e_ms") for q in ("p50", "p90", "p99")]

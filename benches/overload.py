@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Overloads the real CPU server for ten minutes at a time and writes what its clients saw into docs/performance.md.
 
-    cargo build --release && python3 benches/overload.py [--seconds N] [LOAD...]
+    cargo build --release && python3 benches/overload.py [--seconds N] [--keep DIR] [LOAD...]
 
 One server with the default policy, then one with `--policy fcfs`, under the same arrivals, load by load; before them
 premium requests alone, for comparison. Takes about 50 minutes and wants the machine for itself. With names of loads
 only these are measured anew, and the rows of the others stay. `--seconds` shortens every run, to try the script: what
-is written then is no result. Needs nothing beyond Python 3."""
+is written then is no result. `--keep` leaves each report in DIR, where `benches/calibration.py --out DIR ... compare` finds
+it. Needs nothing beyond Python 3."""
 
+import argparse
 import json
 import pathlib
 import re
@@ -21,7 +23,6 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/performance.md"
 TIERCEL = ROOT / "target/release/tiercel"
 URL = "http://127.0.0.1:8089"
-SECONDS = int(sys.argv[sys.argv.index("--seconds") + 1]) if "--seconds" in sys.argv else None
 ALONE = "premium-unloaded"
 # A median needs fewer requests than a p99.
 ALONE_SECONDS = 180
@@ -42,7 +43,7 @@ def wait_until_ready(server):
     sys.exit("the server is not ready after a minute")
 
 
-def run(workload, policy):
+def run(workload, policy, arguments):
     """The report of `tiercel bench` for a workload against a fresh server."""
     print(f"{workload} under {policy}", file=sys.stderr)
     words = ["serve", "--listen", URL.removeprefix("http://"), "--policy", policy]
@@ -52,13 +53,18 @@ def run(workload, policy):
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
             text = (ROOT / f"benches/workloads/{workload}.toml").read_text()
-            seconds = SECONDS or (ALONE_SECONDS if workload == ALONE else None)
+            seconds = arguments.seconds or (ALONE_SECONDS if workload == ALONE else None)
             if seconds:
                 text = re.sub(r"duration_s = \d+", f"duration_s = {seconds}", text)
             (folder / "w.toml").write_text(text)
             words = ["bench", "--url", URL, "--workload", folder / "w.toml", "--json", folder / "out.json"]
             subprocess.run([TIERCEL, *words], check=True, stdout=subprocess.DEVNULL)
-            return json.loads((folder / "out.json").read_text())
+            report = (folder / "out.json").read_text()
+            if arguments.keep:
+                arguments.keep.mkdir(parents=True, exist_ok=True)
+                done = len(list(arguments.keep.glob(f"{workload}-{policy}-[0-9]*.json")))
+                (arguments.keep / f"{workload}-{policy}-{done + 1}.json").write_text(report)
+            return json.loads(report)
     finally:
         server.terminate()
         server.wait()
@@ -82,11 +88,11 @@ def row(load, policy, tier):
     )
 
 
-def measured(load):
+def measured(load, arguments):
     """The rows of a load under each policy, and premium's p99 TTFT, ms."""
     rows, p99_ms = [], {}
     for policy in POLICIES:
-        report = run(load, policy)
+        report = run(load, policy, arguments)
         rows += [row(load, policy, tier) for tier in [*report["tiers"], report["total"]]]
         p99_ms[policy] = report["tiers"][0]["ttft_ms"]["p99"]
     return rows, p99_ms
@@ -98,17 +104,20 @@ def verdict(load, policy, p99_ms, limit_ms):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=int)
+    parser.add_argument("--keep", type=pathlib.Path, metavar="DIR")
+    parser.add_argument("loads", nargs="*", metavar="LOAD")
+    arguments = parser.parse_args()
+    for unknown in set(arguments.loads) - set(LOADS):
+        sys.exit(f"{unknown} is no load; there are {', '.join(LOADS)}")
     begin, end = "<!-- overload -->\n", "<!-- end of overload -->"
     before = PAGE.read_text().split(begin)[1].split(end)[0]
-    words = sys.argv[1:]
-    chosen = [word for at, word in enumerate(words) if not word.startswith("-") and words[at - 1 : at] != ["--seconds"]]
-    for unknown in set(chosen) - set(LOADS):
-        sys.exit(f"{unknown} is no load; there are {', '.join(LOADS)}")
     kept = before.splitlines()
-    if chosen:
+    if arguments.loads:
         alone = next(line for line in kept if line.startswith("| premium alone |"))
     else:
-        alone = row("premium alone", "tiercel", run(ALONE, "tiercel")["tiers"][0])
+        alone = row("premium alone", "tiercel", run(ALONE, "tiercel", arguments)["tiers"][0])
     limit_ms = 3 * float(alone.split("|")[7].split("/")[0])
     lines = [
         "| load | policy | tier | sent | refused | failed | TTFT p50 / p90 / p99, ms | TPOT, ms | E2E, s | in target % | output tok/s |",
@@ -117,11 +126,11 @@ def main():
     ]
     verdicts = []
     for load in LOADS:
-        if chosen and load not in chosen:
+        if arguments.loads and load not in arguments.loads:
             lines += [line for line in kept if line.startswith(f"| {load} |")]
             verdicts += [line for line in kept if line.startswith(f"- {load},")]
             continue
-        rows, p99_ms = measured(load)
+        rows, p99_ms = measured(load, arguments)
         lines += rows
         verdicts += [verdict(load, policy, p99_ms[policy], limit_ms) for policy in POLICIES]
     table = "\n".join([*lines, "", *verdicts])

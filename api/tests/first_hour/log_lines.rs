@@ -1,4 +1,5 @@
-//! Lines of the log: one for each request on demand, one for each refusal always.
+//! Log lines about requests: a line for each request with `--access-log`, and a line for each refused request without
+//! it too.
 
 use crate::served::{Served, completion, status, without_figures};
 use serde_json::json;
@@ -16,8 +17,8 @@ fn with_an_access_log_every_request_has_a_line() {
     served.ask("GET", "/v1/models", "");
     served.ask("GET", "/health", "");
     served.ask("POST", "/v1/completions", &completion(json!({"n": 5})).to_string());
-    // A line is written when the server lets go of its request, which may be after the client has the answer and asks
-    // again.
+    // The server writes a request's line when it drops the request. The client may have the answer and send the next
+    // request before that, so the order of lines is not that of requests.
     let lines = served.stop().into_iter().filter(|line| line.contains(" status="));
     let mut lines: Vec<String> = lines.map(|line| without_figures(&line)).collect();
     lines.sort();

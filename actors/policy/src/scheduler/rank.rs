@@ -28,10 +28,10 @@ pub(crate) struct Place {
     pub(crate) rest: u8,
 }
 
-/// A total order over sequences; less is better. It changes only when an operator reprioritizes, when a waiting
-/// sequence ages, is late or starves, or when one is preempted as often as allowed; and never for the worse except by the
-/// operator and once, before it has started, for being late. So the best sequence stays the best until it is done, and
-/// somebody always finishes.
+/// A total order over sequences; the lower rank is served first. A rank changes only when an operator reprioritizes the
+/// sequence, when a waiting sequence ages, becomes late or starves, or when a sequence has been preempted as often as
+/// allowed. A rank rises only by an operator's order and, once and before its sequence has started, when that becomes
+/// late. So the first sequence stays first until it is done, and some sequence always finishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     /// The tier, ageing included; the same for all if the order knows no tiers.

@@ -67,8 +67,8 @@ impl Reserve {
         self.reserve_us
     }
 
-    /// The most that a stream saves of a step, as a share of the pace that is aimed at: the surer premium shall be, the
-    /// sooner the reserve is there.
+    /// Largest part of a step that a stream saves for the reserve, as a share of the pace aimed at. A higher assurance
+    /// builds the reserve up sooner.
     pub(crate) fn saving_max(&self) -> f64 {
         SAVED_PER_NINE * -(1.0 - self.assurance).log10()
     }
@@ -147,6 +147,14 @@ mod tests {
         {
             let us = after(assurance, 100, 180_000.0, 10_000).us();
             assert!((least_us..=most_us).contains(&us), "{assurance}: {us}");
+        }
+    }
+
+    #[test]
+    fn each_nine_of_assurance_lets_a_stream_save_five_percent_of_a_step() {
+        for (assurance, share) in [(0.9, 0.05), (0.99, 0.10), (0.999, 0.15), (0.9999, 0.20)] {
+            let saved = Reserve::new(assurance).saving_max();
+            assert!((saved - share).abs() < 1e-9, "{assurance}: {saved}");
         }
     }
 

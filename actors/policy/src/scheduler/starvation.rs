@@ -1,29 +1,30 @@
-//! Starvation: late requests that have waited for so long that they go first of their tier.
+//! Starvation: a late request that has waited too long goes first of its tier.
 //!
-//! Late requests wait behind all of their tier that can be in time (see [`crate::scheduler::deadlines`]). Clients that
-//! send the next request when they have their answer always have one that can be in time, and a late request would
-//! wait until its patience ends. So a late request that starves counts as in time, and goes first of its tier in the
-//! order of arrival. A tier that comes alone and has a few more requests than can be in time is thereby served as by a
-//! plain server.
+//! Late requests wait behind all requests of their tier that can be in time (see [`crate::scheduler::deadlines`]). Clients
+//! that send the next request as soon as they have an answer always have a request that can be in time, so a late request
+//! would wait until its patience ends. A starving request therefore counts as in time and goes first of its tier, in the
+//! order of arrival. If requests of one tier come alone, and a few more of them than can be in time, the tier is thereby
+//! served as by a plain server.
 //!
-//! No request starves while the tier's queue is so long that in the order of arrival all of its requests would wait for
-//! minutes: that order would only make all of them late. How long the queue takes follows from its length and how fast it
-//! drains (Little's law).
+//! No request starves while the tier's queue is so long that in the order of arrival every request of the tier would wait
+//! for minutes: that order would only make all of them late. The time in which a queue drains follows from its length and
+//! from the rate at which requests leave it (Little's law).
 
 use crate::scheduler::sequence::Sequence;
 use crate::scheduler::state::Scheduler;
 use std::collections::BTreeSet;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Least wait after which a late request starves if requests of one tier come alone, us: a person's attention lasts for
+/// Least wait after which a late request starves, if requests of one tier come alone, us: a person's attention lasts for
 /// about 10 s (Nielsen, Usability Engineering, 1993, chapter 5).
 const ALONE_US: u64 = 10_000_000;
-/// The same as a share of the time that the tier's queue takes: a queue that grows faster is an overload, in which the order
-/// of arrival would soon make all of its requests late.
+/// Least wait of a late request that starves, as a share of the time in which the tier's queue drains, if requests of one
+/// tier come alone. Where the queue grows faster than requests age, the tier is overloaded, and the order of arrival would
+/// make every request late.
 const ALONE_SHARE: f64 = 0.35;
-/// Wait after which any late request starves, and the longest queue with which requests starve, us: half of the default
-/// patience. Background requests do not starve while better ones come: these leave them so little time that all of
-/// them would be late.
+/// Wait after which any late request starves, us: half of the default patience. It is also the longest drain time of a
+/// queue in which requests starve. Background requests do not starve while better tiers come: the better tiers leave so
+/// little time that all background requests would be late.
 const ANY_US: u64 = 300_000_000;
 /// Most starving requests of a tier that go first at a time: more than start within a step.
 const STARVING_MAX: usize = 32;
@@ -31,7 +32,7 @@ const STARVING_MAX: usize = 32;
 /// A request, its tier and when it came.
 type Entry = (Tier, Timestamp, SeqId);
 
-/// Requests that are late, and those that were late and starve, by tier and arrival.
+/// Late requests, and requests that were late and starve, by tier and arrival.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LateRequests {
     late: BTreeSet<Entry>,
@@ -56,8 +57,7 @@ impl LateRequests {
         self.starving.remove(&entry);
     }
 
-    /// Finds the late requests of a tier that starve because they came before `arrival`: the first ones, as many as may go
-    /// first at a time.
+    /// Lets late requests of a tier starve that came before `arrival`: the oldest ones, until [`STARVING_MAX`] of the tier do.
     fn take_starving(&mut self, tier: Tier, arrival: Timestamp) -> Vec<SeqId> {
         let of_tier = |until| (tier, Timestamp(0), SeqId(0))..(tier, until, SeqId(0));
         let already = self.starving.range(of_tier(Timestamp(u64::MAX))).count();

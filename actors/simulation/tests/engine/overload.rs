@@ -142,8 +142,8 @@ fn who_cannot_start_for_too_long_is_turned_away_and_premium_never() {
     });
 }
 
-/// A queue that stands still while better tiers are served drains faster later than it drained lately. So the drain rate
-/// refuses only requests that state a patience.
+/// A queue that stands still while better tiers are served drains faster later than it drained lately. So admission
+/// compares the predicted wait with a patience that the request states, and not with its tier's.
 #[test]
 fn on_arrival_a_stated_patience_refuses_and_that_of_a_tier_does_not() {
     simulate(async |clock| {

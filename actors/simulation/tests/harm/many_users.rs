@@ -1,5 +1,5 @@
-//! More users than places, each of whom sends the next request when the last one has ended: somebody is always late, and
-//! somebody can always be in time.
+//! Closed loops of more users than places: each user sends the next request when the last one has ended. Some requests are
+//! late at any time, while others can be in time.
 
 use crate::rules;
 use crate::runs::{self, Figures, Job, TierFigures};
@@ -7,14 +7,15 @@ use crate::workloads::{self, Case, Length};
 use tiercel_config::{EngineSettings, Policy};
 use tiercel_workload::{Arrival, Closed};
 
-/// So many users of the CPU server with 64 places, for `duration_s`.
+/// A closed loop of `streams` users on the CPU server with 64 places, `duration_s` long.
 fn users(streams: u32, duration_s: f64) -> Case {
     let mut cases = workloads::all(Length::Quick).into_iter();
     let mut case = cases.find(|case| case.workload.name == "streams-32").unwrap();
     let workload = &mut case.workload;
     workload.name = format!("{streams} users");
     workload.classes[0].arrival = Arrival::Closed(Closed { streams });
-    // At first all come at once, and those served first are back before anybody starves: p99 is then 8 % worse.
+    // All users send their first request at once, and users served first ask again before a late request starves: in
+    // this first wave p99 is 8 % worse than under fcfs.
     (workload.duration_s, workload.warmup_s) = (duration_s, 100.0);
     (workload.cooldown_s, workload.drain_s) = (0.0, duration_s);
     case
@@ -47,10 +48,10 @@ fn nobody_of_two_hundred_users_waits_for_longer_than_under_fcfs() {
     let case = users(200, 400.0);
     let [default, fcfs] = played(&case);
     let checks = rules::serves_alone(&case.workload.name, &default.tiers[0], &fcfs.tiers[0]);
-    // Those few that are in time while all others wait for a minute are no excuse here.
-    let worse: Vec<_> =
-        checks.iter().filter(|check| !check.few && check.worse > check.allowed).collect();
-    assert!(checks.iter().any(|check| !check.few) && worse.is_empty(), "{worse:?}");
+    // Every percentile counts, p99 of a few hundred requests too: it shows requests that starve. A few more requests in
+    // target do not excuse the wait of all others.
+    let worse: Vec<_> = checks.iter().filter(|check| check.worse > check.allowed).collect();
+    assert!(worse.is_empty(), "{worse:?}");
 }
 
 #[test]

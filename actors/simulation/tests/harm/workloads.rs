@@ -40,6 +40,15 @@ pub(crate) enum Length {
 }
 
 impl Length {
+    /// The length that the environment asks for.
+    pub(crate) fn chosen() -> Length {
+        match std::env::var("TIERCEL_HARM").as_deref() {
+            Err(_) => Length::Quick,
+            Ok("full") => Length::Full,
+            Ok(other) => panic!("TIERCEL_HARM is {other}; it can be full, or not be set"),
+        }
+    }
+
     /// The seeds of its runs.
     pub(crate) fn seeds(self) -> Vec<u64> {
         let chosen = std::env::var("TIERCEL_HARM_SEEDS").unwrap_or_default();
