@@ -1,5 +1,5 @@
-//! Speed of the CPU device's operations on SmolLM2-135M's shapes, with candle's quantized products
-//! beside them. `cargo bench -p tiercel-gpu` measures; with `--test` everything runs once.
+//! Benchmarks of the CPU device's operations with the shapes of SmolLM2-135M, and of candle's quantized products for
+//! comparison. `cargo bench -p tiercel-gpu` measures; with `--test` every benchmark runs once.
 
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{Device, Module, Tensor};
@@ -14,7 +14,7 @@ use tiercel_gpu::{
 
 const THREADS: usize = 2;
 const BLOCK_SIZE: usize = 16;
-/// Output and input features of SmolLM2-135M's products.
+/// Name, output features and input features of SmolLM2-135M's matrix products.
 const SHAPES: [(&str, usize, usize); 5] = [
     ("qkv", 960, 576),
     ("attention_out", 576, 576),
@@ -38,7 +38,7 @@ fn open(device_blocks: u32, kv_type: KvType) -> CpuOps {
     CpuDevice::open(options).expect("a device of a few MiB").0
 }
 
-/// Numbers in -0.5..0.5 that no compiler foresees.
+/// Returns pseudo-random numbers in -0.5..0.5 that the compiler cannot compute in advance.
 fn noise(count: usize) -> Vec<f32> {
     (0..count).map(|i| (((i as u64 * 2_654_435_761) >> 7) % 1009) as f32 / 1009.0 - 0.5).collect()
 }
@@ -88,7 +88,7 @@ fn linear(c: &mut Criterion) {
     }
 }
 
-/// `(rows, positions before them)` of each sequence.
+/// Measures attention of a batch. `sequences` has `(rows, positions before the rows)` for each sequence.
 fn attend(c: &mut Criterion, name: &str, kv_type: KvType, sequences: &[(usize, usize)]) {
     let shape =
         AttentionShape { heads: 9, kv_heads: 3, head_dim: 64, scale: 0.125, sliding_window: None };
@@ -99,7 +99,7 @@ fn attend(c: &mut Criterion, name: &str, kv_type: KvType, sequences: &[(usize, u
     let mut batch = Vec::new();
     for &(rows, before) in sequences {
         let blocks = (before + rows).div_ceil(BLOCK_SIZE) as u32;
-        // Interleaved, as a busy server's tables are.
+        // The blocks of a sequence are scattered, as in the block tables of a busy server.
         let table: Arc<[BlockId]> =
             (block..block + blocks).map(|i| BlockId(i * 4099 % 8192)).collect();
         batch.push(SeqRows { rows: first..first + rows, first_pos: before as u32, table });

@@ -1,10 +1,11 @@
-//! Compiles the kernels for the host: those that depend on the shape of attention once for each shape of the tests.
+//! Compiles the kernels for the host. Kernels that depend on the attention shape are compiled once for each shape of
+//! the tests.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::{env, fs};
 
-/// Head width and query heads per key head.
+/// Attention shapes of the tests: head width and query heads per key head.
 const SHAPES: [(usize, usize); 16] = [
     (16, 1),
     (16, 2),
@@ -23,7 +24,7 @@ const SHAPES: [(usize, usize); 16] = [
     (128, 8),
     (256, 2),
 ];
-/// As short as a test can fill several of.
+/// Length of a span in tests, positions: short, so that tests can fill several spans.
 const SPAN: usize = 32;
 const PLAIN: [(&str, &[&str]); 3] = [
     ("rows.cu", &["embed", "add_rms_norm", "head_rms_norm", "add_bias", "silu_mul", "gather_rows"]),
@@ -47,9 +48,9 @@ fn main() {
         .cpp(true)
         .std("c++17")
         .opt_level(2)
-        // Contracted products would round differently from build to build.
+        // Forbids fused multiply-add, which would round differently from build to build.
         .flag("-ffp-contract=off")
-        // Coroutines leave their stacks by long jumps, which fortified ones take for an error.
+        // Coroutines leave their stacks by `longjmp`, which fortified functions report as an error.
         .flag("-U_FORTIFY_SOURCE")
         .flag("-Wno-unknown-pragmas")
         .include(here.join("cpp"))
@@ -59,7 +60,8 @@ fn main() {
         .compile("tiercel_emulated");
 }
 
-/// One unit with all kernels and a table of them. Kernels of a shape have it in their names.
+/// Returns a C++ source with all kernels and a table of them. A kernel that depends on the attention shape has the
+/// shape in its name.
 fn source() -> String {
     let mut text =
         String::from("#include \"cuda.h\"\n#include \"emulator.h\"\n#include \"device.cuh\"\n");
@@ -69,7 +71,7 @@ fn source() -> String {
         names.extend(kernels.iter().map(|kernel| (*kernel).to_owned()));
     }
     for (head_dim, queries) in SHAPES {
-        // Tiles are of 16 columns, and of 128 at most.
+        // `attention_prefill` supports head widths that are multiples of 16, at most 128.
         let tiles = head_dim % 16 == 0 && head_dim <= 128;
         for (file, kernels) in &SHAPED[..if tiles { 2 } else { 1 }] {
             writeln!(

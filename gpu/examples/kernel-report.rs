@@ -1,20 +1,21 @@
-//! Compiles all kernels for several architectures and shapes of attention, without a GPU, and prints what registers and
-//! memory each takes. Exits with 1 if one does not compile or keeps registers in memory.
+//! Compiles all CUDA kernels for several GPU architectures and attention shapes, without a GPU, and prints the
+//! registers and stack memory that each kernel needs. Exits with status 1 if a kernel does not compile or needs stack
+//! memory.
 //!
 //! `cargo run --release -p tiercel-gpu --example kernel-report`
 //!
-//! Needs libnvrtc: `pip install "nvidia-cuda-nvrtc<13.1"` and its folder in LD_LIBRARY_PATH.
+//! The program needs libnvrtc: `pip install "nvidia-cuda-nvrtc<13.1"`, with the library's folder in LD_LIBRARY_PATH.
 
 use std::process::ExitCode;
 use tiercel_gpu::cuda::{CudaError, KernelShape, Unit, compile};
 
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
-/// Head width and query heads per key head: SmolLM2, Qwen2 0.5B, Phi's width, Llama 3 8B, Qwen2.5 7B, Llama 3 70B, and the
-/// widest there is.
+/// Pairs of head width and query heads per key head: those of SmolLM2, Qwen2 0.5B, a model of Phi's width, Llama 3 8B,
+/// Qwen2.5 7B, Llama 3 70B, and the widest supported head.
 const SHAPES: [(usize, usize); 7] =
     [(64, 3), (64, 7), (80, 1), (128, 4), (128, 7), (128, 8), (256, 2)];
 
-/// What ptxas says of a kernel.
+/// Registers and stack memory of a kernel, as ptxas reports them.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Usage {
     kernel: String,
@@ -46,7 +47,8 @@ fn main() -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Prints the lines of a unit; whether all its registers are registers.
+/// Prints a table row for each kernel of a unit. Returns whether ptxas reported every kernel for every architecture,
+/// and none needs stack memory.
 fn rows(unit: &Unit, shape: KernelShape) -> Result<bool, CudaError> {
     let options = shape.options(unit);
     let mut by_architecture = Vec::new();
@@ -78,7 +80,7 @@ fn cell(usage: Option<Usage>) -> String {
     }
 }
 
-/// Reads the lines of ptxas: the name of a kernel, its spills, its registers.
+/// Reads the log of ptxas: for each kernel the name, the registers and the bytes of the stack frame.
 fn usage(log: &str) -> Vec<Usage> {
     let mut all: Vec<Usage> = Vec::new();
     for line in log.lines() {
@@ -86,7 +88,7 @@ fn usage(log: &str) -> Vec<Usage> {
             all.push(Usage { kernel: name.to_owned(), ..Usage::default() });
         }
         let Some(last) = all.last_mut() else { continue };
-        // Spills are on the stack, and so is what is indexed at run time.
+        // Spilled registers are on the stack, and so are arrays that are indexed at run time.
         if let Some(bytes) = number_before(line, " bytes stack frame") {
             last.stack_bytes = bytes;
         }
@@ -97,7 +99,7 @@ fn usage(log: &str) -> Vec<Usage> {
     all
 }
 
-/// The number in front of some words.
+/// Returns the number in front of `words` in a line.
 fn number_before(line: &str, words: &str) -> Option<u32> {
     let before = &line[..line.find(words)?];
     before.rsplit(|c: char| !c.is_ascii_digit()).next()?.parse().ok()

@@ -1,20 +1,22 @@
-// Attention of many rows of one sequence over paged blocks, on tensor cores.
+// Attention of many rows of one sequence over KV blocks, on tensor cores.
 //
-// The query heads that share a key head are rows of one matrix: TILE pairs of (row, query head) meet TILE_KEYS keys
-// at a time, so that keys and values are read once for all of them. The softmax is computed online, as in
-// FlashAttention-2 (Dao, 2023). Sums are of tiles and not of single keys: results differ from attention_rows in the
-// last bits of bf16.
+// The query heads that share a key head are rows of one matrix: TILE pairs of (row, query head) are multiplied with
+// TILE_KEYS keys at a time, so that keys and values are read once for all pairs of a tile. The softmax is computed
+// online, as in FlashAttention-2 (Dao, 2023). Sums are computed by tiles instead of single keys, so results differ from
+// attention_rows in the last bits of bf16.
 //
-// Compiled per model, with HEAD_DIM (a multiple of 16, at most 128), QUERIES (query heads per key head) and
-// KERNEL(name).
+// Compiled per model, with HEAD_DIM (width of a head: a multiple of 16, at most 128), QUERIES (query heads per key
+// head) and KERNEL(name) (name of a kernel in the binary).
 
 constexpr u32 TILE_WARPS = 4;
 constexpr u32 TILE = TILE_WARPS * 16;
 constexpr u32 TILE_KEYS = 64;
-// Rows of a tile in shared memory are 16 bytes apart more than they are wide: neighbours start in other banks.
+// Distance between the rows of a tile in shared memory, elements: 16 bytes more than the row's width, so that
+// neighbouring rows start in different memory banks.
 constexpr u32 TILE_STRIDE = HEAD_DIM + 8;
 
-// What a lane holds of its warp's 16 rows: two of them, `lane / 4` and 8 more, and of these a column pair of each 8.
+// Part of a tile that one lane holds. The tile has 16 rows per warp; a lane holds rows `lane / 4` and `lane / 4 + 8`,
+// and of each 8 columns of a row a pair of columns.
 struct Tile {
     u32 query[HEAD_DIM / 16][4];
     float out[HEAD_DIM / 8][4];
@@ -22,14 +24,15 @@ struct Tile {
     float sum[2];
 };
 
-// The sequence that a tile is of.
+// Rows of the sequence that a tile belongs to.
 struct Rows {
     u32 first_row;
     u32 rows;
     u32 first_position;
 };
 
-// Copies the keys and values of TILE_KEYS positions to shared memory; zeros from `end` on.
+// Copies the keys and values of TILE_KEYS positions from `start` on to shared memory; writes zeros for positions from
+// `end` on.
 __device__ __forceinline__ void load_keys(
     bf16 *keys, bf16 *values, const bf16 *layer_kv, const u32 *table, u64 block_stride, u32 block_size, u32 kv_heads,
     u32 kv_head, u32 start, u32 end
@@ -64,7 +67,7 @@ __device__ __forceinline__ void multiply_keys(float scores[TILE_KEYS / 8][4], co
     }
 }
 
-// Scores become weights, relative to the largest score so far; what was summed before is scaled to it.
+// Replaces scores by softmax weights relative to the largest score so far, and rescales the earlier sums to that score.
 __device__ __forceinline__ void weigh(float scores[TILE_KEYS / 8][4], Tile &tile) {
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
@@ -84,7 +87,7 @@ __device__ __forceinline__ void weigh(float scores[TILE_KEYS / 8][4], Tile &tile
                 sum += scores[n][i];
             }
         }
-        // Each lane sums its own columns; they are put together at the end.
+        // Each lane sums the weights of its own columns; the lanes' sums are added at the end of the kernel.
         tile.sum[half] = tile.sum[half] * scale + sum;
 #pragma unroll
         for (u32 n = 0; n < HEAD_DIM / 8; n++) {
@@ -117,10 +120,11 @@ __device__ __forceinline__ void multiply_values(
     }
 }
 
-// `blockIdx.y` is a key head. `blockIdx.x` is a tile: of sequence `tile_sequences`, its pairs from
-// `tile_numbers * TILE` on. The rows of sequence s are `sequences[4 s]` .. `+ sequences[4 s + 1]`, the first at position
-// `sequences[4 s + 2]`, their blocks from `tables[sequences[4 s + 3]]` on. Otherwise as attention_rows; `out` is
-// [row][query head][HEAD_DIM].
+// Attention of one tile of a sequence. `blockIdx.y` is a key head. `blockIdx.x` is a tile: it belongs to sequence
+// number `tile_sequences[blockIdx.x]` and starts at pair `tile_numbers[blockIdx.x] * TILE`. Sequence s has the rows
+// from `sequences[4 s]` on, `sequences[4 s + 1]` of them; its first row is at position `sequences[4 s + 2]`; its block
+// table starts at `tables[sequences[4 s + 3]]`. `out` is [row][query head][HEAD_DIM]. The other arguments are those of
+// attention_rows.
 extern "C" __global__ void __launch_bounds__(TILE_WARPS * WARP) KERNEL(attention_prefill)(
     const bf16 *qkv, u32 cols, const bf16 *layer_kv, u64 block_stride, u32 block_size, const u32 *sequences,
     const u32 *tables, const u32 *tile_sequences, const u32 *tile_numbers, bf16 *out, u32 kv_heads, u32 window,
@@ -139,7 +143,7 @@ extern "C" __global__ void __launch_bounds__(TILE_WARPS * WARP) KERNEL(attention
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
         pair[half] = first_pair + warp_of_thread() * 16 + half * 8 + lane / 4;
-        // Pairs beyond the last compute as it does, and are not written.
+        // Pairs beyond the sequence's last pair repeat its computation; their results are not written.
         u32 real = min(pair[half], pairs - 1);
         row[half] = real / QUERIES;
         head[half] = kv_head * QUERIES + real % QUERIES;

@@ -1,28 +1,29 @@
-// Attention of single rows over paged blocks: decode, and every row where results must not depend on how a prompt
-// was cut.
+// Attention of single rows over KV blocks: used for decode, and for every row if results must not depend on how a
+// prompt was cut into chunks.
 //
-// A row's keys are cut into spans of SPAN positions from 0 on. A block of threads computes one span for GROUP query
-// heads that share a key head, so that keys and values are read once for all of them; `attention_combine` puts the
-// spans of a row together. Which thread sums what depends on positions alone, so a row's result is the same bit for
-// bit whoever else is in the batch.
+// A row's keys are cut into spans of SPAN positions, counted from position 0. A thread block computes one span for
+// GROUP query heads that share a key head, so that keys and values are read once for the whole group;
+// `attention_combine` combines the spans of a row. Positions alone determine which thread sums which keys, so a row's
+// result is the same bit for bit whichever rows share the batch.
 //
-// Compiled per model, with HEAD_DIM (a multiple of 8, at most 256), QUERIES (query heads per key head), SPAN and
-// KERNEL(name).
+// Compiled per model, with HEAD_DIM (width of a head: a multiple of 8, at most 256), QUERIES (query heads per key
+// head), SPAN (positions of a span) and KERNEL(name) (name of a kernel in the binary).
 
-// Query heads that a block computes at once. More would read keys and values less often, but leave registers for fewer
-// blocks: 8 heads of 128 take 247 of 255 registers, 4 take 127.
+// PARTS is the number of thread blocks that share the query heads of a key head; GROUP is the number of query heads
+// that one of them computes, at most 4. Larger groups would read keys and values less often, but leave registers for
+// fewer thread blocks: with heads of width 128, a group of 8 takes 247 of 255 registers, a group of 4 takes 127.
 constexpr u32 PARTS = (QUERIES + 3) / 4;
 constexpr u32 GROUP = (QUERIES + PARTS - 1) / PARTS;
-// Lanes that share a key: each has 8 of its elements.
+// Lanes of a warp that share a key; each lane holds 8 elements of the key.
 constexpr u32 KEY_LANES = HEAD_DIM <= 64 ? 8 : HEAD_DIM <= 128 ? 16 : 32;
 constexpr u32 WARPS = 4;
-// In `span_rows`: the grid is larger than there are spans.
+// Row number of a padding span in `span_rows`: the grid may have more entries than there are spans.
 constexpr u32 NO_ROW = 0xffffffff;
-// Keys that a block has under way.
+// Keys that a thread block processes at the same time.
 constexpr u32 STREAMS = WARPS * (WARP / KEY_LANES);
 
-// What is known of the keys seen so far: the largest score, the sum of exp(score - largest), and the values weighted
-// with it.
+// State of the online softmax over the keys seen so far, per query head: the largest score, the sum of
+// exp2(score - largest), and the sum of the values weighted with exp2(score - largest).
 struct Softmax {
     float largest[GROUP];
     float sum[GROUP];
@@ -35,14 +36,15 @@ __device__ __forceinline__ float dot(const float query[8], Bf16x8 key) {
     return sum;
 }
 
-// Eight elements of a key and of its value, and whether the row attends to them.
+// Eight elements of a key and of its value, and whether the row attends to the key.
 struct Key {
     Bf16x8 key;
     Bf16x8 value;
     bool counts;
 };
 
-// A key that does not count has the score NEVER: what it adds is scaled to nothing by the next one that does.
+// Adds a key and its value to the softmax state of each query head. A key that the row does not attend to gets the
+// score NEVER; the next key that counts scales the contribution of such keys to zero.
 __device__ __forceinline__ void add_key(
     Softmax &softmax, const float query[GROUP][8], bool counts, Bf16x8 key, Bf16x8 value
 ) {
@@ -61,8 +63,8 @@ __device__ __forceinline__ void add_key(
     }
 }
 
-// Puts the streams of a block together and writes the span's result: HEAD_DIM sums, the largest score and the sum of
-// weights, for each query head.
+// Combines the partial sums of a thread block's STREAMS groups of lanes, and writes the span's result for each query
+// head: HEAD_DIM sums of weighted values, the largest score, and the sum of weights.
 __device__ __forceinline__ void finish_span(
     const Softmax &softmax, u32 heads, u32 stream, u32 part, float *shared, float *out
 ) {
@@ -96,10 +98,10 @@ __device__ __forceinline__ void finish_span(
     }
 }
 
-// `blockIdx.y` is a span: `span_rows` says of which row, if it is one at all, and `span_numbers` which of its spans,
-// counted from 0. `blockIdx.x` is a key head times PARTS, plus a part of its query heads. A row attends to positions up to
-// its own, `window` of them (0 for all). `scale` includes log2(e). `spans` has `heads * (HEAD_DIM + 2)` floats for each
-// span.
+// Computes one span of a row's attention. `blockIdx.y` is an index into `span_rows`, which holds the span's row or
+// NO_ROW, and into `span_numbers`, which holds the span's number in that row, counted from 0. `blockIdx.x` is
+// key head * PARTS + the part of its query heads. A row attends to the last `window` positions up to its own, or to all
+// of them if `window` is 0. `scale` includes log2(e). `spans` receives `heads * (HEAD_DIM + 2)` floats per span.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP, 4) KERNEL(attention_rows)(
     const bf16 *qkv, u32 cols, const bf16 *layer_kv, u64 block_stride, u32 block_size, const u32 *positions,
     const u32 *table_starts, const u32 *tables, const u32 *span_rows, const u32 *span_numbers, float *spans,
@@ -143,8 +145,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 4) KERNEL(attention_r
         return key;
     };
     Key next = load(start + stream);
-    // All lanes of a warp go round as often, though the last keys of some do not count: they reduce together. The next
-    // key is on its way while this one is computed.
+    // All lanes of a warp run the same number of iterations, even if the last keys of some lanes do not count, because
+    // the lanes reduce together. Each iteration loads the next key while it computes the current key.
     for (u32 at = start; at < end; at += STREAMS) {
         Key key = next;
         next = load(at + STREAMS + stream);
@@ -154,7 +156,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 4) KERNEL(attention_r
     finish_span(softmax, heads_here, stream, part, (float *)shared, out);
 }
 
-// out[row, head] from the row's spans, `span_counts[row]` from `span_starts[row]` on. A block per row and head.
+// Combines a row's spans into out[row, head]: `span_counts[blockIdx.x]` spans from `span_starts[blockIdx.x]` on, for
+// row `rows[blockIdx.x]`. One thread block per row and query head.
 extern "C" __global__ void KERNEL(attention_combine)(
     const float *spans, const u32 *rows, const u32 *span_starts, const u32 *span_counts, bf16 *out, u32 heads
 ) {

@@ -1,25 +1,25 @@
-// What every kernel uses: bf16 as 16 bits, vectors of eight of them, reductions over a warp and a block.
+// Shared by all kernels: bf16 as 16 bits, vectors of eight bf16, reductions over a warp and a thread block.
 //
-// No header of the toolkit is included, so that the runtime compiler needs nothing but this text. The few
-// things that plain C++ has no word for are named here once; where TIERCEL_EMULATED is defined, they come
-// from the emulator that runs the kernels on the host instead (gpu/emulated).
+// No header of the CUDA toolkit is included, so that the runtime compiler needs only this text. The few operations that
+// plain C++ lacks are defined here; where TIERCEL_EMULATED is defined, they come from the emulator that runs the
+// kernels on the host (gpu/emulated).
 //
-// Conventions: activations and weights are bf16, the residual stream and logits f32, arithmetic f32.
-// Widths are multiples of 8, so that a thread moves 16 bytes at once.
+// Conventions: activations and weights are bf16, the residual stream and logits are f32, arithmetic is f32. Widths of
+// rows are multiples of 8, so that a thread moves 16 bytes at once.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef unsigned short bf16;
 
 constexpr u32 WARP = 32;
-constexpr float NEVER = -1e30f; // a score that no key has; not infinity, whose difference with itself is NaN
+constexpr float NEVER = -1e30f; // score of a masked key; not -infinity, because -infinity minus itself is NaN
 
-// Eight bf16.
+// Vector of eight bf16 values, 16 bytes.
 struct alignas(16) Bf16x8 {
     bf16 at[8];
 };
 
-// Four f32.
+// Vector of four f32 values, 16 bytes.
 struct alignas(16) F32x4 {
     float at[4];
 };
@@ -27,31 +27,31 @@ struct alignas(16) F32x4 {
 __device__ __forceinline__ float to_f32(bf16 value) { return __uint_as_float((u32)value << 16); }
 
 #ifndef TIERCEL_EMULATED
-// The shared memory of the launch.
+// Declares `name` as the dynamic shared memory of the launch.
 #define SHARED_MEMORY(name) extern __shared__ __align__(16) unsigned char name[]
 
-// To the nearest, ties to even.
+// Converts f32 to bf16, rounding to nearest, ties to even.
 __device__ __forceinline__ bf16 to_bf16(float value) {
     bf16 result;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result) : "f"(value));
     return result;
 }
 
-// Two bf16 in a register, the first in the low half.
+// Packs two values into a register as bf16, `low` in the low half.
 __device__ __forceinline__ u32 to_bf16x2(float low, float high) {
     u32 result;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
     return result;
 }
 
-// sum += a · b for tiles of 16 x 16 and 16 x 8, spread over the lanes of a warp as PTX lays mma.m16n8k16 out.
+// sum += a · b for tiles of 16 x 16 and 16 x 8, spread over the lanes of a warp in the layout of PTX's mma.m16n8k16.
 __device__ __forceinline__ void multiply_tiles(float sum[4], const u32 a[4], const u32 b[2]) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Four tiles of 8 x 8 from shared memory, transposed: lane `i` says where row `i % 8` of tile `i / 8` is.
+// Loads four tiles of 8 x 8 from shared memory, transposed: lane `i` passes the address of row `i % 8` of tile `i / 8`.
 __device__ __forceinline__ void load_tiles_transposed(u32 tiles[4], const bf16 *row) {
     u32 address = (u32)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -65,7 +65,8 @@ __device__ __forceinline__ u32 warp_of_thread() { return threadIdx.x / WARP; }
 
 __device__ __forceinline__ u32 lane_of_thread() { return threadIdx.x % WARP; }
 
-// The sum over groups of `lanes` neighbouring lanes, a power of two, in each of them. The order is fixed.
+// Returns, in each lane, the sum over its group of `lanes` neighbouring lanes; `lanes` is a power of two. The order of
+// the additions is fixed.
 __device__ __forceinline__ float sum_of_lanes(float value, u32 lanes) {
     for (u32 step = lanes / 2; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
     return value;
@@ -78,7 +79,7 @@ __device__ __forceinline__ float max_of_lanes(float value, u32 lanes) {
     return value;
 }
 
-// The sum over a block, in each of its threads; `warps` has room for a float per warp.
+// Returns the sum over a thread block, in each of its threads; `warps` has room for one float per warp.
 __device__ __forceinline__ float sum_of_block(float value, float *warps) {
     value = sum_of_lanes(value, WARP);
     if (lane_of_thread() == 0) warps[warp_of_thread()] = value;

@@ -1,11 +1,12 @@
-// Rotates queries and keys, and writes keys and values into their blocks.
+// Applies the rotary embedding to queries and keys, and writes keys and values into KV blocks.
 //
-// A block of the KV cache is one run of bytes, [layer][k | v][kv head][slot][head_dim] in bf16, so that it is
-// copied between the tiers at once.
+// A KV block is contiguous, [layer][k | v][kv head][token][head_dim] in bf16, so that one copy moves it between the
+// device pool and the host pool.
 
-// A block of threads per row of `qkv`, `(heads + 2 kv_heads) * head_dim` wide. `places[row]` is the block times
-// `block_size` plus the slot; `layer_kv` is the layer's keys in block 0, blocks are `block_stride` elements
-// apart, and the values follow the keys. Pairs are (i, i + head_dim / 2).
+// One thread block per row of `qkv`, which is `(heads + 2 kv_heads) * head_dim` wide. `places[row]` is
+// block * `block_size` + the token's offset in the block. `layer_kv` points to the layer's keys in block 0; blocks are
+// `block_stride` elements apart, and a layer's values follow its keys. The rotation works on the pairs
+// (i, i + head_dim / 2).
 extern "C" __global__ void rope_kv_write(
     bf16 *qkv, const float *cosines, const float *sines, const u32 *positions, const u32 *places, bf16 *layer_kv,
     u64 block_stride, u32 block_size, u32 heads, u32 kv_heads, u32 head_dim

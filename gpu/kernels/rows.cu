@@ -1,10 +1,11 @@
-// Operations on single rows: a block of threads per row, the result a function of that row alone.
+// Operations on single rows: one thread block or more per row; the result of a row depends on that row alone.
 
-// Set in a word that names a place in `drawn`, instead of a token.
+// Flag of a word of `tokens`: the other bits are an index into `drawn` instead of a token.
 #define DRAWN 0x80000000u
 
-// residual[row] = table[token of the row], where the token is one of `tokens`, or was drawn by the step before. One that
-// is not below `vocab` was drawn from logits that cannot be used: nobody asks what becomes of it.
+// residual[row] = table[token of the row]. The token is in `tokens`, or was drawn by the step before and is in `drawn`.
+// A token that is not below `vocab` was drawn from unusable logits; row 0 of the table is taken for it, and the result
+// does not matter.
 extern "C" __global__ void embed(
     float *residual, const bf16 *table, const u32 *tokens, const u32 *drawn, u32 vocab, u32 cols
 ) {
@@ -45,12 +46,14 @@ extern "C" __global__ void add_rms_norm(
     }
 }
 
-// The RMS norm of single heads, in place: a warp per head, `heads` neighbours of each row from column `first` on.
+// RMS norm of single heads, in place: one warp per head. `heads` neighbouring heads of each row are normed, from column
+// `first` on.
 extern "C" __global__ void head_rms_norm(
     bf16 *rows, u32 cols, u32 first, u32 heads, u32 head_dim, const float *weight, float eps
 ) {
     u32 head = blockIdx.y * (blockDim.x / WARP) + warp_of_thread();
-    // All lanes of a warp have the same head, so none is missing where they reduce.
+    // All lanes of a warp work on the same head, so either all of them return here or all of them take part in the
+    // reduction.
     if (head >= heads) return;
     bf16 *values = rows + (u64)blockIdx.x * cols + first + head * head_dim;
     float squares = 0.0f;
@@ -92,7 +95,7 @@ extern "C" __global__ void silu_mul(const bf16 *gate_up, bf16 *out, u32 cols) {
     }
 }
 
-// out[i] = rows[which[i]], rows of `words` times 16 bytes.
+// out[i] = rows[which[i]]. A row has `words` words of 16 bytes.
 extern "C" __global__ void gather_rows(const F32x4 *rows, const u32 *which, F32x4 *out, u32 words) {
     const F32x4 *from = rows + (u64)which[blockIdx.x] * words;
     F32x4 *to = out + (u64)blockIdx.x * words;

@@ -1,32 +1,35 @@
-// Draws a token from each row of logits, so that a token goes to the host and not a row.
+// Draws a token from each row of logits on the device, so that the host receives a token instead of a row.
 //
-// As the host's sampler (model/src/sampling): weights exp((logit - largest) / temperature), of which min-p, then top-k, then
-// top-p keep a prefix of the ranking by weight, the lower id first among equals; then a draw. Weights are summed as
-// integers, in units of 2^-40 of the largest: the sums are the same whatever the order of threads, and so is the token.
+// The same sampling as on the host (model/src/sampling). A token's weight is exp((logit - largest) / temperature).
+// Min-p, then top-k, then top-p keep a prefix of the tokens ranked by weight, the lower id first among equal weights.
+// The draw chooses from the kept tokens. Weights are summed as integers, in units of 2^-40 of the largest weight, so
+// the sums and the token do not depend on the order of threads.
 
 constexpr u32 SAMPLE_THREADS = 1024;
-constexpr float MASS_UNITS = 1099511627776.0f; // 2^40: a vocabulary of 2^23 fits 64 bits
+constexpr float MASS_UNITS = 1099511627776.0f; // 2^40: sums over a vocabulary of 2^23 fit 64 bits
 constexpr u32 BINS = 256;
-constexpr float LOWEST = -3.4028235e38f; // of the finite numbers
-constexpr u32 NO_TOKEN = 0xffffffffu; // no logit is finite, or one is not a number or infinite
+constexpr float LOWEST = -3.4028235e38f; // lowest finite float
+constexpr u32 NO_TOKEN = 0xffffffffu; // result of a row without a finite logit, or with a NaN or +infinity
 
-// How a row is sampled. `at` is where in [0, 1) of the weight that is left the draw falls, in units of 2^-32.
+// Sampling options of one draw. `at` is the point of the draw as a fraction of the kept weight, in [0, 1), in units of
+// 2^-32.
 struct Sampling {
-    float temperature; // 0 takes the best
-    u32 top_k; // 0 keeps all
-    float top_p; // 1 keeps all
-    float min_p; // 0 keeps all
+    float temperature; // 0 takes the largest logit
+    u32 top_k; // 0 keeps all tokens
+    float top_p; // 1 keeps all tokens
+    float min_p; // 0 keeps all tokens
     u32 at;
     u32 row;
 };
 
-// What the tokens ranked so far add up to.
+// Sum of the weights (in units of 2^-40) and number of the tokens ranked so far.
 struct Seen {
     u64 mass;
     u32 count;
 };
 
-// The last token kept: its weight's bits, and how many of that weight.
+// End of the kept prefix of a ranking: the bits of the last kept token's weight, and how many tokens of that weight are
+// kept.
 struct Cut {
     u32 bits;
     u32 ties;
@@ -44,18 +47,20 @@ struct SampleShared {
 
 __device__ __forceinline__ u64 mass_of(float weight) { return (u64)(weight * MASS_UNITS); }
 
-// A weight in [0, 1], which orders as its bits do; 0 below the floor of min-p.
+// Returns the weight of a token, in [0, 1], or 0 if it is below the floor of min-p. Weights are ordered as their bits
+// are.
 __device__ __forceinline__ float weight_of(float logit, float largest, const Sampling &how) {
     float weight = expf((logit - largest) / how.temperature);
     return weight >= how.min_p ? weight : 0.0f;
 }
 
-// Whether a token is kept by a cut; `before` counts those of the cut's weight that have lower ids.
+// Whether a cut keeps a token; `before` is the number of tokens of the cut's weight with lower ids.
 __device__ __forceinline__ bool is_kept(u32 bits, Cut cut, u32 before) {
     return bits > cut.bits || (bits == cut.bits && before < cut.ties);
 }
 
-// The largest logit; LOWEST if none is finite, and the highest number if one is not a number or is infinite.
+// Returns the largest logit of a row: LOWEST if no logit is finite, and -LOWEST, the largest float, if a logit is NaN
+// or +infinity.
 __device__ __forceinline__ float largest_logit(const float *row, u32 cols, SampleShared &shared) {
     float largest = LOWEST;
     bool bad = false;
@@ -64,7 +69,7 @@ __device__ __forceinline__ float largest_logit(const float *row, u32 cols, Sampl
         bad |= logit != logit || logit >= -LOWEST;
         largest = fmaxf(largest, logit);
     }
-    // Larger than every logit that can be used, so that it comes through.
+    // -LOWEST is larger than every usable logit, so it survives the maximum.
     if (bad) largest = -LOWEST;
     largest = max_of_lanes(largest, WARP);
     if (lane_of_thread() == 0) shared.warps[warp_of_thread()] = largest;
@@ -74,7 +79,7 @@ __device__ __forceinline__ float largest_logit(const float *row, u32 cols, Sampl
     return largest;
 }
 
-// The sum over the threads before this one; the sum of all is left in `total`.
+// Returns the sum of `own` over the threads before this thread, and the sum over all threads in `total`.
 __device__ __forceinline__ u64 sum_before(u64 own, u64 &total, SampleShared &shared) {
     shared.sums[threadIdx.x] = own;
     __syncthreads();
@@ -90,8 +95,9 @@ __device__ __forceinline__ u64 sum_before(u64 own, u64 &total, SampleShared &sha
     return before;
 }
 
-// Finds the first token of the ranking with which `count` tokens are reached, or `mass`, by the digits of the weights' bits
-// from the highest on; what `before` does not keep is not ranked.
+// Finds the first token of the ranking at which `count` tokens or a summed weight of `mass` are reached, and returns
+// the cut after it. A radix search: it fixes the bits of the token's weight 8 at a time, from the highest. Tokens that
+// the cut `before` does not keep are not ranked.
 __device__ Cut find_cut(
     const float *row, u32 cols, float largest, const Sampling &how, Cut before, u32 count, u64 mass,
     SampleShared &shared
@@ -112,7 +118,7 @@ __device__ Cut find_cut(
             bool matches = shift == 24 || bits >> (shift + 8) == prefix >> (shift + 8);
             if (ranked && matches) {
                 u32 bin = bits >> shift & (BINS - 1);
-                // Where only tokens count, masses need not be added up.
+                // A search by `count` alone, with the largest `mass`, does not need the sums of weights.
                 if (mass != ~0ull) atomicAdd(&shared.mass[bin], mass_of(weight));
                 atomicAdd(&shared.count[bin], 1u);
             }
@@ -132,7 +138,7 @@ __device__ Cut find_cut(
         seen = shared.seen;
         prefix += shared.digit << shift;
     }
-    // As many of the last weight as it takes; all of them if rounding leaves it short.
+    // Keeps as many tokens of the cut's weight as are needed, or all of them if rounding leaves the sum short.
     u32 all = shared.count[shared.digit];
     if (prefix == before.bits) all = min(all, before.ties);
     u64 each = max(mass_of(__uint_as_float(prefix)), (u64)1);
@@ -143,13 +149,13 @@ __device__ Cut find_cut(
     return {prefix, max(min(ties, all), 1u)};
 }
 
-// The neighbours that a thread looks at, and what a cut keeps of them and of all.
+// Range of neighbouring tokens that a thread examines, and the sums of weights that a cut keeps.
 struct Share {
     u32 start, end;
     u32 ties_before; // tokens of the cut's weight with lower ids
-    u64 own;         // mass that is kept of them
-    u64 before;      // of the threads before
-    u64 total;       // of all
+    u64 own;         // kept mass of this thread's tokens
+    u64 before;      // kept mass of the tokens of all threads before
+    u64 total;       // kept mass of all tokens
 };
 
 __device__ Share share_of_thread(
@@ -176,14 +182,14 @@ __device__ Share share_of_thread(
     return share;
 }
 
-// The token at a fraction of the weight that the cut leaves.
+// Returns the token at fraction `how.at` of the weight that the cut keeps.
 __device__ u32 draw(
     const float *row, u32 cols, float largest, const Sampling &how, Cut cut, SampleShared &shared
 ) {
     Share share = share_of_thread(row, cols, largest, how, cut, shared);
     u64 total = share.total;
     u32 ties_before = share.ties_before;
-    // at * total / 2^32 without more than 64 bits.
+    // Computes at * total / 2^32 without exceeding 64 bits.
     u64 target = (total >> 32) * how.at + ((total & 0xffffffffu) * how.at >> 32);
     if (target >= share.before && target < share.before + share.own) {
         u64 left = target - share.before;
@@ -204,7 +210,7 @@ __device__ u32 draw(
     return shared.result;
 }
 
-// The lowest of the tokens with the largest logit.
+// Returns the lowest id of the tokens with the largest logit.
 __device__ __forceinline__ u32 best(const float *row, u32 cols, float largest, SampleShared &shared) {
     for (u32 token = threadIdx.x; token < cols; token += blockDim.x) {
         if (row[token] == largest) atomicMin(&shared.result, token);
@@ -213,7 +219,8 @@ __device__ __forceinline__ u32 best(const float *row, u32 cols, float largest, S
     return shared.result;
 }
 
-// tokens[draw.row] is drawn from that row of `logits`, `stride` wide, of which `cols` are tokens. A block of threads per draw.
+// Draws tokens[draw.row] from row `draw.row` of `logits`. Rows are `stride` columns apart; the first `cols` columns are
+// tokens. One thread block per draw.
 extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample(
     const float *logits, u32 stride, u32 cols, const Sampling *draws, u32 *tokens
 ) {

@@ -1,14 +1,14 @@
-//! How much memory this process may still take.
+//! Memory that this process can still use: the system's available memory and the limits of control groups.
 
 use std::path::{Component, Path, PathBuf};
 
-/// Bytes that could be used without swapping and without hitting the limit of a control group (as
-/// containers have one); `None` where the system does not tell.
+/// Returns the bytes of memory that this process can still use without swapping and without reaching the limit of its
+/// control group (a container has one). `None` if neither number is known.
 pub fn available_bytes() -> Option<u64> {
     available_under(Path::new("/"))
 }
 
-/// As [`available_bytes`], with `/proc` and `/sys` below `root`.
+/// Implements [`available_bytes`] with `/proc` and `/sys` read below the directory `root`.
 fn available_under(root: &Path) -> Option<u64> {
     let groups = read(&root.join("proc/self/cgroup")).unwrap_or_default();
     let limits = groups.lines().filter_map(|line| group_left(root, line));
@@ -21,13 +21,15 @@ fn meminfo(root: &Path) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// The files of one version of control groups.
+/// Names of the files that tell the memory limit and the memory usage of a control group, for one version of control
+/// groups.
 struct Files {
-    /// Where its hierarchies are mounted.
+    /// Directories, relative to the root directory, where the hierarchy of control groups may be mounted.
     mounts: &'static [&'static str],
     limit: &'static str,
     used: &'static str,
-    /// In `memory.stat`: cached files, which count as used but are given back when they are in the way.
+    /// Keys in `memory.stat` for the bytes of cached files. Cached files count as used, but the system frees them when
+    /// memory is needed.
     cached: [&'static str; 2],
 }
 
@@ -44,8 +46,9 @@ const V2: Files = Files {
     cached: ["active_file", "inactive_file"],
 };
 
-/// What the tightest group has left, of one line `ID:CONTROLLERS:PATH` and all groups above. The path may
-/// not exist where a container sees only its own part of the hierarchy; then the top is its own group.
+/// Returns the least number of bytes that a control group and all groups above it leave below their limits. `line` is
+/// one line `ID:CONTROLLERS:PATH` of `/proc/self/cgroup`. In a container that sees only its own part of the hierarchy,
+/// the path may not exist; then the top of the hierarchy is the container's own group.
 fn group_left(root: &Path, line: &str) -> Option<u64> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (controllers, path) = (fields.next()?, fields.next()?);
@@ -63,7 +66,7 @@ fn group_left(root: &Path, line: &str) -> Option<u64> {
     groups.filter_map(|group| left(&group, &files)).min()
 }
 
-/// What one group has left; `None` without a limit.
+/// Returns the bytes that one control group may still use below its memory limit; `None` if the group has no limit.
 fn left(group: &Path, files: &Files) -> Option<u64> {
     let number = |name: &str| read(&group.join(name))?.trim().parse::<u64>().ok();
     let limit = number(files.limit)?;
@@ -85,7 +88,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// A made-up `/proc` and `/sys`.
+    /// Temporary directory with made-up files of `/proc` and `/sys`.
     struct Root(PathBuf);
 
     impl Root {

@@ -2,19 +2,20 @@
 
 use std::fmt;
 
-/// How keys and values are stored in KV blocks (the `--kv-type` setting). Arithmetic is f32 in any case.
+/// Number type in which KV blocks store keys and values (the `--kv-type` setting). The CPU computes attention in f32
+/// whatever the stored type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KvType {
-    /// IEEE single: exact.
+    /// 32-bit IEEE float: stores keys and values exactly.
     F32,
-    /// IEEE half: 11 bits of precision, values up to 65504.
+    /// 16-bit IEEE float (half): 11 bits of precision, values up to 65504.
     F16,
     /// bfloat16: 8 bits of precision, the range of f32.
     Bf16,
 }
 
 impl KvType {
-    /// Size of one element.
+    /// Returns the size of one element, bytes.
     pub fn bytes(self) -> usize {
         match self {
             KvType::F32 => 4,

@@ -1,4 +1,5 @@
-//! Real devices: the op set that a model's forward pass is written against, and its implementations.
+//! Devices that run a model: the op set that a model's forward pass is written against, and its implementations for the
+//! CPU and for NVIDIA GPUs.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at the first surprise"))]
 
 mod available;

@@ -1,4 +1,5 @@
-//! Read-only files mapped into memory: how weights reach a device without a second copy of the file.
+//! Read-only memory maps of files. Model weights reach a device through such a map, without a second copy of the file
+//! in memory.
 #![expect(unsafe_code, reason = "mapping a file is unsafe: its bytes belong to the file system")]
 
 use memmap2::Mmap;
@@ -6,17 +7,17 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-/// The bytes of a regular file, mapped read-only and private to this process.
+/// Bytes of a regular file, mapped read-only and private to this process.
 ///
-/// The file must not be changed while it is mapped. The server never writes a model file in place (it
-/// replaces them by rename, which leaves existing maps intact).
+/// The file must not be changed while it is mapped. The server never writes a model file in place: it replaces model
+/// files by rename, which leaves existing maps intact.
 #[derive(Debug)]
 pub struct MappedFile {
     map: Mmap,
 }
 
 impl MappedFile {
-    /// Maps the whole of `path`.
+    /// Maps the whole file at `path`.
     ///
     /// # Errors
     /// The file cannot be opened or mapped, or is not a regular file (a FIFO would block for ever).
@@ -25,12 +26,12 @@ impl MappedFile {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
         let file = File::open(path)?;
-        // SAFETY: the map is read-only and lives as long as `MappedFile`, which hands out `&[u8]` bound
-        // to itself. What cannot be excluded is another process changing the file underneath: after an
-        // overwrite readers see old or new bytes (weights, never pointers, lengths or UTF-8 that were
-        // checked earlier and are trusted later without a check), and after a truncation a read beyond
-        // the new end kills this process with SIGBUS. Neither can be prevented for a file this process
-        // does not own exclusively; both need write access to the model, which is as good as being us.
+        // SAFETY: the map is read-only and lives as long as `MappedFile`, which hands out only `&[u8]` bound to its own
+        // lifetime. Another process may still change the file. After an overwrite, readers see old or new bytes:
+        // weights, never pointers, lengths or UTF-8 that were checked earlier and are trusted later without a check.
+        // After a truncation, a read beyond the new end kills this process with SIGBUS. This process cannot prevent
+        // such changes of a file that it does not own exclusively. They need write access to the model, and a program
+        // with that access is as powerful as this process itself.
         let map = unsafe { Mmap::map(&file)? };
         Ok(MappedFile { map })
     }

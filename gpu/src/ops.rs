@@ -1,111 +1,116 @@
-//! The op set: the seam between the model and a device. The forward pass is written once against this
-//! trait; a device implements it over its own memory. KV memory is never visible to the model.
+//! The op set: the interface between a model and a device. The forward pass is written once, against the trait `Ops`;
+//! each device implements the trait over its own memory. KV memory is never visible to the model.
 //!
-//! Every operation takes a whole mixed batch (decode tokens and prefill chunks of many sequences, one
-//! row per token). The result for a row depends on that row's inputs alone, bit for bit: never on which
-//! rows share the call, how a prompt was cut into chunks, or how many threads run.
+//! Every operation takes a whole mixed batch: decode tokens and prefill chunks of many sequences, one row per token. On
+//! the CPU, and on a GPU with `device.exact`, the result for a row depends on that row's inputs alone, bit for bit:
+//! never on the other rows of the call, on how a prompt was cut into chunks, or on the number of threads.
 
 use std::ops::Range;
 use std::sync::Arc;
 use tiercel_device::{BlockId, StepError, TokenId};
 
-/// How a weight matrix arrives from a file.
+/// Encoding of a weight matrix in a model file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SourceType {
-    /// IEEE single.
+    /// 32-bit IEEE float.
     F32,
-    /// IEEE half.
+    /// 16-bit IEEE float (half).
     F16,
-    /// bfloat16.
+    /// 16-bit bfloat16.
     Bf16,
-    /// 32 weights: f16 scale, 16 bytes of nibbles (offset 8).
+    /// Blocks of 32 weights of 4 bits: an f16 scale, then 16 bytes of nibbles. A weight is `scale * (nibble - 8)`.
     Q4_0,
-    /// 32 weights: f16 scale, f16 minimum, 16 bytes of nibbles.
+    /// Blocks of 32 weights of 4 bits: an f16 scale, an f16 minimum, then 16 bytes of nibbles. A weight is
+    /// `scale * nibble + minimum`.
     Q4_1,
-    /// 32 weights, 5 bits, symmetric.
+    /// Blocks of 32 weights of 5 bits with an f16 scale. A weight is `scale * (q - 16)`, where `q` is its 5 bits.
     Q5_0,
-    /// 32 weights, 5 bits, with minimum.
+    /// Blocks of 32 weights of 5 bits with an f16 scale and an f16 minimum. A weight is `scale * q + minimum`, where
+    /// `q` is its 5 bits.
     Q5_1,
-    /// 32 weights: f16 scale, 32 signed bytes.
+    /// Blocks of 32 weights of 8 bits: an f16 scale, then 32 signed bytes.
     Q8_0,
-    /// 256-weight k-quants of ggml.
+    /// Q2_K of ggml's k-quants: blocks of 256 weights of 2 bits with quantized scales.
     Q2K,
-    /// See [`SourceType::Q2K`].
+    /// Q3_K of ggml's k-quants: blocks of 256 weights of 3 bits with quantized scales.
     Q3K,
-    /// See [`SourceType::Q2K`].
+    /// Q4_K of ggml's k-quants: blocks of 256 weights of 4 bits with quantized scales.
     Q4K,
-    /// See [`SourceType::Q2K`].
+    /// Q5_K of ggml's k-quants: blocks of 256 weights of 5 bits with quantized scales.
     Q5K,
-    /// See [`SourceType::Q2K`].
+    /// Q6_K of ggml's k-quants: blocks of 256 weights of 6 bits with quantized scales.
     Q6K,
 }
 
-/// Rows of a weight matrix `[n, k]`, row-major, as stored in a file. Several parts with the same `k`
-/// are stacked along `n` into one matrix (q, k and v; gate and up), each in its own encoding.
+/// Part of a weight matrix: `n` rows of `k` weights, row-major, as stored in a file. Parts with the same `k` are
+/// stacked along `n` into one matrix (for example q, k and v, or gate and up). Each part has its own encoding.
 #[derive(Debug, Clone)]
 pub struct MatrixPart<'a> {
-    /// Output features of this part.
+    /// Number of output features of the part: its rows.
     pub n: usize,
-    /// Input features.
+    /// Number of input features of the part: the weights of a row.
     pub k: usize,
-    /// Encoding of `bytes`.
+    /// Encoding of the weights in `bytes`.
     pub source: SourceType,
-    /// `n` rows of `k` weights.
+    /// Encoded weights: `n` rows of `k` weights.
     pub bytes: &'a [u8],
-    /// Row `i` of the result is row `order[i]` of `bytes`; `None` keeps the order. (GGUF files of the
-    /// llama family store q and k rows permuted for interleaved RoPE; the loader undoes it here.)
+    /// Order of the rows: row `i` of the packed part is row `row_order[i]` of `bytes`; `None` keeps the order of the
+    /// file. (GGUF files of the llama family store q and k rows permuted for interleaved RoPE. The loader undoes the
+    /// permutation with this order.)
     pub row_order: Option<Vec<u32>>,
 }
 
-/// What a loaded matrix should become in memory (the `--weights` setting).
+/// Form in which the CPU holds a weight matrix in memory (the `--weights` setting). A GPU always holds bf16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WeightFormat {
-    /// Fastest form that is faithful to the file: quantized stays quantized.
+    /// The fastest form that is faithful to the file: quantized weights stay quantized.
     Auto,
-    /// Dequantize to f32.
+    /// f32: quantized weights are dequantized.
     F32,
-    /// Round to bf16.
+    /// bf16: weights are rounded to bf16.
     Bf16,
-    /// 8 bits in blocks of 32.
+    /// 8-bit weights in blocks of 32 that share a scale.
     Q8_0,
-    /// As in the file, re-laid but never re-quantized; encodings without a kernel become f32.
+    /// The encoding of the file, rearranged in memory but never quantized again. Encodings without a kernel become f32.
     Native,
 }
 
-/// Which rows of the batch belong to which sequence.
+/// Rows of a batch that belong to one sequence, and the blocks of the sequence.
 #[derive(Debug, Clone)]
 pub struct SeqRows {
-    /// Rows of the batch tensors.
+    /// Row numbers of the sequence's tokens in the batch tensors.
     pub rows: Range<usize>,
-    /// Position of the first of them; the KV of all earlier positions is already in the blocks.
+    /// Position in the sequence of the token in the first row of `rows`. The KV of all earlier positions is already in
+    /// the blocks.
     pub first_pos: u32,
-    /// Block table, position `p` lives in `table[p / block_size]`.
+    /// Block table of the sequence: the KV of position `p` is in block `table[p / block_size]`.
     pub table: Arc<[BlockId]>,
 }
 
-/// Shape of the attention of a model.
+/// Dimensions of the attention of a model's layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionShape {
-    /// Query heads.
+    /// Number of query heads.
     pub heads: usize,
-    /// Key/value heads; divides `heads`.
+    /// Number of key/value heads; divides `heads`.
     pub kv_heads: usize,
-    /// Width of a head.
+    /// Width of a head: number of components of a query, a key or a value.
     pub head_dim: usize,
-    /// Multiplies q·k, usually `1 / sqrt(head_dim)`.
+    /// Factor of the dot product q·k before the softmax, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// Keys further than this many positions back are ignored (Mistral v0.1); `None` sees all.
+    /// Number of latest positions that a token attends to, its own included (Mistral v0.1). `None` attends to all
+    /// positions.
     pub sliding_window: Option<u32>,
 }
 
 impl AttentionShape {
-    /// Columns of the fused q, k, v tensor: q heads, then k heads, then v heads.
+    /// Returns the number of columns of the fused q, k, v tensor: q heads, then k heads, then v heads.
     pub fn qkv_cols(&self) -> usize {
         (self.heads + 2 * self.kv_heads) * self.head_dim
     }
 }
 
-/// What a tensor holds, which decides its precision on devices that have several.
+/// Content of a tensor. The content decides the tensor's precision on devices that have several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TensorUse {
     /// The residual stream, summed up over all layers.
@@ -116,35 +121,37 @@ pub enum TensorUse {
     Logits,
 }
 
-/// How a device draws a token from a row of logits: weights `exp((logit - largest) / temperature)`, of which min-p, then
-/// top-k, then top-p keep a prefix of the ranking by weight, the lower id first among equals; then the token at a
-/// fraction of the weight that is left.
+/// Parameters with which a device draws a token from a row of logits. The weight of a token is
+/// `exp((logit - largest) / temperature)`. Tokens are ranked by weight, the lower id first among equals. Min-p, then
+/// top-k, then top-p each keep a prefix of this ranking. The drawn token is at fraction `at` of the sum of the weights
+/// that are left.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Draw {
-    /// Which row.
+    /// Row of the logits to draw from.
     pub row: usize,
-    /// 0 takes the largest logit, the lowest id on a tie.
+    /// Sampling temperature; 0 takes the largest logit, the lowest id on a tie.
     pub temperature: f32,
-    /// 0 keeps all.
+    /// Number of tokens that top-k keeps; 0 keeps all.
     pub top_k: u32,
-    /// 1 keeps all.
+    /// Share of the weight that top-p keeps; 1 keeps all.
     pub top_p: f32,
-    /// 0 keeps all.
+    /// Least weight that min-p keeps, as a share of the largest weight; 0 keeps all.
     pub min_p: f32,
-    /// Where the draw falls, in `[0, 1)`.
+    /// Random number in `[0, 1)` that chooses the token: the fraction of the remaining weight at which the token lies.
     pub at: f64,
 }
 
-/// Where the token of a row comes from.
+/// Source of the input token of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowInput {
-    /// It is known.
+    /// Token that the host knows.
     Token(TokenId),
-    /// The device drew it in the step submitted last, from that step's sampled row of this number.
+    /// Token that the device drew in the step submitted last, from the sampled row of that step with this number.
     Drawn(usize),
 }
 
-/// A sampled row of a step and the token drawn from it; `None` without a usable logit.
+/// Number of a sampled row of a step, and the token that the device drew from the row; `None` if the row has no usable
+/// logit.
 pub type Drawn = (usize, Option<TokenId>);
 
 impl From<TokenId> for RowInput {
@@ -153,58 +160,60 @@ impl From<TokenId> for RowInput {
     }
 }
 
-/// Operations of a device. Tensors are `[rows, cols]` activations with a row capacity fixed when they are
-/// made; an operation sets the row count of its output. Shapes that do not fit are a bug of the caller and
-/// panic with the shapes in the message. What goes wrong on the device is told by [`Ops::finish`]. A device that works
-/// by itself does in order what it is asked to, whoever waits for it.
+/// Operations of a device. A tensor holds `[rows, cols]` activations; its row capacity is fixed when it is made, and an
+/// operation sets the row count of its output. Shapes that do not fit are a bug of the caller: the operation panics
+/// with the shapes in the message. Errors of the device are returned by [`Ops::finish`]. An asynchronous device runs
+/// operations in the order of the calls.
 pub trait Ops: Send {
-    /// Steps that may be under way at once.
+    /// Most steps that may be in flight at once.
     const STEPS: usize = 1;
-    /// Most bytes of logits held at once. A step that samples more rows reads the output matrix once for each part.
+    /// Most bytes of logits that are held at once. A step whose sampled rows need more computes the logits in parts and
+    /// reads the output matrix once for each part.
     const LOGIT_BYTES: usize = 64 << 20;
-    /// Packed weights `[n, k]`.
+    /// Weight matrix `[n, k]`, packed for the device.
     type Matrix: Send;
-    /// A bias or norm weight.
+    /// Bias or norm weight in the memory of the device.
     type Vector: Send;
-    /// Activations.
+    /// Activations `[rows, cols]` in the memory of the device.
     type Tensor: Send;
-    /// Precomputed cos and sin per position.
+    /// Precomputed cosines and sines of rotary embeddings (RoPE), by position.
     type Rope: Send;
-    /// Which rows belong to which sequence, as the device wants it.
+    /// Rows and blocks of the sequences of a batch, in the form that the device needs.
     type Batch: Send;
 
-    /// Packs weights. Errors on sizes that do not match `bytes`, a `k` that the encoding cannot
-    /// have, and too little memory.
+    /// Packs stacked parts of weights into one matrix, in the form that `format` asks for.
     ///
     /// # Errors
-    /// A message naming the mismatch.
+    /// An `OpError` that names the mismatch, for sizes that do not match `bytes` and for a `k` that the encoding cannot
+    /// have; or too little memory.
     fn matrix(
         &mut self,
         parts: &[MatrixPart<'_>],
         format: WeightFormat,
     ) -> Result<Self::Matrix, OpError>;
-    /// Short description of what a matrix became (`"q4 panels"`), for the log.
+    /// Returns a short description of the form of a packed matrix (`"q4 panels"`), for the log.
     fn describe(&self, matrix: &Self::Matrix) -> String;
-    /// Uploads a vector.
+    /// Copies a bias or norm weight to the memory of the device.
     ///
     /// # Errors
-    /// Too little memory.
+    /// Fails if there is too little memory.
     fn vector(&mut self, values: &[f32]) -> Result<Self::Vector, OpError>;
-    /// Allocates activations.
+    /// Allocates a tensor of `cols` columns with room for `max_rows` rows.
     ///
     /// # Errors
-    /// Too little memory, or columns that the device's kernels do not take.
+    /// Fails if there is too little memory, or if the device's kernels do not support `cols` columns.
     fn tensor(
         &mut self,
         max_rows: usize,
         cols: usize,
         holds: TensorUse,
     ) -> Result<Self::Tensor, OpError>;
-    /// `inv_freq` has `head_dim / 2` entries; `cos`/`sin` are scaled by `attention_factor`. Pairs are
-    /// (i, i + head_dim/2), as in Hugging Face checkpoints.
+    /// Computes the rotary table for positions below `max_positions`. `inv_freq` has `head_dim / 2` entries. Cosines
+    /// and sines are multiplied by `attention_factor`. Component `i` of a head is rotated with component
+    /// `i + head_dim / 2`, as in Hugging Face checkpoints.
     ///
     /// # Errors
-    /// Too little memory.
+    /// Fails if there is too little memory.
     fn rope(
         &mut self,
         inv_freq: &[f32],
@@ -212,19 +221,20 @@ pub trait Ops: Send {
         max_positions: usize,
     ) -> Result<Self::Rope, OpError>;
 
-    /// The next step is of `rows` single tokens of as many sequences, and the device draws from all of them. If it is
-    /// less work for the host when steps have certain numbers of rows, up to `most`: how many it is to have, and a block
-    /// that rows beyond those asked for may write. They draw too.
+    /// Announces that the next step has `rows` rows, each a single token of another sequence, and that the device draws
+    /// a token from each row. Returns a row count from `rows` to `most` if a step of that many rows is less work for
+    /// the host, and a block that the added rows may write. The device draws from the added rows too. `None` leaves the
+    /// step as it is.
     fn repeat(&mut self, _rows: usize, _most: usize) -> Option<(usize, BlockId)> {
         None
     }
-    /// Prepares a batch for the layers of a step, whose attention has these `shapes`. It is valid until the step is
-    /// submitted.
+    /// Prepares a batch for layers of the next step; `shapes` holds the attention shape of each of the layers. The
+    /// batch is valid until the step is submitted.
     fn batch(&mut self, seqs: &[SeqRows], shapes: &[AttentionShape]) -> Self::Batch;
 
-    /// `out[r] = table[token of inputs[r]]`.
+    /// Looks up embeddings: `out[r] = table[token of inputs[r]]`.
     fn embed(&mut self, table: &Self::Matrix, inputs: &[RowInput], out: &mut Self::Tensor);
-    /// `out = x · wᵀ + bias`.
+    /// Computes the product `out = x · wᵀ + bias`.
     fn linear(
         &mut self,
         w: &Self::Matrix,
@@ -232,7 +242,8 @@ pub trait Ops: Send {
         x: &Self::Tensor,
         out: &mut Self::Tensor,
     );
-    /// `residual += delta` (if any), then `out = residual / rms(residual) * weight`.
+    /// Adds `delta` (if any) to the residual, `residual += delta`, then normalizes:
+    /// `out = residual / rms(residual) * weight`.
     fn add_rms_norm(
         &mut self,
         residual: &mut Self::Tensor,
@@ -241,8 +252,8 @@ pub trait Ops: Send {
         eps: f32,
         out: &mut Self::Tensor,
     );
-    /// RMS norm of single heads of the fused qkv tensor, in place (Qwen3): `heads` is a range of head
-    /// indices counted over q, k, v heads together.
+    /// Applies RMS norm to single heads of the fused q, k, v tensor, in place (used by Qwen3). `heads` is a range of
+    /// head indices, counted over q, k and v heads together.
     fn head_rms_norm(
         &mut self,
         qkv: &mut Self::Tensor,
@@ -251,7 +262,7 @@ pub trait Ops: Send {
         weight: &Self::Vector,
         eps: f32,
     );
-    /// Rotates q and k in place and writes k and v of every row into the blocks of its sequence.
+    /// Applies RoPE to q and k in place, and writes k and v of every row into the blocks of the row's sequence.
     fn rope_kv_write(
         &mut self,
         qkv: &mut Self::Tensor,
@@ -260,8 +271,8 @@ pub trait Ops: Send {
         layer: usize,
         batch: &Self::Batch,
     );
-    /// Causal attention of every row over its sequence's blocks, positions `0..=its own`.
-    /// `out` is `[rows, heads * head_dim]`.
+    /// Computes causal attention: every row attends to the positions of its sequence up to the row's own position, read
+    /// from the sequence's blocks. `out` is `[rows, heads * head_dim]`.
     fn attention(
         &mut self,
         qkv: &Self::Tensor,
@@ -270,13 +281,14 @@ pub trait Ops: Send {
         batch: &Self::Batch,
         out: &mut Self::Tensor,
     );
-    /// `gate_up` is `[rows, 2 m]`; `out[r, i] = silu(gate_up[r, i]) * gate_up[r, m + i]`.
+    /// Computes the gated activation `out[r, i] = silu(gate_up[r, i]) * gate_up[r, m + i]`, where `gate_up` is
+    /// `[rows, 2 m]`.
     fn silu_mul(&mut self, gate_up: &Self::Tensor, out: &mut Self::Tensor);
-    /// `out[i] = x[rows[i]]`.
+    /// Copies rows: `out[i] = x[rows[i]]`.
     fn gather_rows(&mut self, x: &Self::Tensor, rows: &[usize], out: &mut Self::Tensor);
-    /// Draws a token from each of some rows of logits, of whose columns the first `vocab` are tokens. Row 0 of `x` is
-    /// the step's sampled row number `first`. Says whether the device does: if not, nothing has happened, and the host
-    /// is to sample.
+    /// For each of `draws`, draws a token from a row of the logits `x`. Only the first `vocab` columns of `x` are
+    /// tokens. Row 0 of `x` is sampled row number `first` of the step. Returns whether the device draws; after `false`
+    /// nothing has happened and the host must sample.
     fn draw_rows(
         &mut self,
         _x: &Self::Tensor,
@@ -286,85 +298,87 @@ pub trait Ops: Send {
     ) -> bool {
         false
     }
-    /// Calls `each(row index, row values)` for some rows, in ascending order, spread over the compute pool;
-    /// rows may be modified (sampling works in place on logits).
+    /// Calls `each(row index, row values)` for the rows `rows`, which must be in ascending order, spread over the
+    /// compute pool. `each` may overwrite the values, for example to sample in place. A GPU passes a copy, so its
+    /// tensor does not change.
     fn for_each_row(
         &mut self,
         x: &mut Self::Tensor,
         rows: &[usize],
         each: &(dyn Fn(usize, &mut [f32]) + Sync),
     );
-    /// Ends the list of what a step does; the device may still be at it. At most [`Ops::STEPS`] steps may be under way.
+    /// Ends the list of operations of a step. The device may still be running the step afterwards. At most
+    /// [`Ops::STEPS`] steps may be in flight.
     fn submit(&mut self) {}
-    /// Whether the oldest step that was submitted has ended, so that [`Ops::finish`] need not wait.
+    /// Whether the oldest step in flight has ended, so that [`Ops::finish`] need not wait.
     fn has_ended(&mut self) -> bool {
         true
     }
-    /// Waits for the oldest step that was submitted, or if there is none for everything that was asked for. Tells what the
-    /// step drew.
+    /// Waits for the oldest step in flight and returns the tokens that the device drew in that step. Without a step in
+    /// flight, waits for all operations called so far.
     ///
     /// # Errors
-    /// [`StepError`]: something of the step went wrong, and nothing it computed may be believed; and whether the device
+    /// [`StepError`] if a part of the step failed: no result of the step is valid. The error tells whether the device
     /// can go on.
     fn finish(&mut self) -> Result<Vec<Drawn>, StepError>;
 }
 
-/// Weights that cannot be packed.
+/// Error of packing weights or of allocating memory for a model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpError {
-    /// The bytes do not have the size that shape and encoding imply.
+    /// The bytes of a matrix do not have the size that its shape and encoding imply.
     #[error(
         "a [{n}, {k}] matrix in {encoding:?} needs {expected} bytes but the file holds {actual}"
     )]
     Size {
-        /// Rows.
+        /// Number of rows of the matrix.
         n: usize,
-        /// Columns.
+        /// Number of columns of the matrix.
         k: usize,
-        /// Encoding.
+        /// Encoding of the matrix in the file.
         encoding: SourceType,
-        /// Bytes implied.
+        /// Size that shape and encoding imply, bytes.
         expected: usize,
-        /// Bytes present.
+        /// Size of the matrix in the file, bytes.
         actual: usize,
     },
-    /// The encoding works on blocks and `k` is not a multiple of them.
+    /// The encoding stores weights in blocks, and `k` is not a multiple of the block length.
     #[error("rows of {k} weights cannot be stored in {encoding:?} (blocks of {block})")]
     Block {
-        /// Columns.
+        /// Number of columns of the matrix.
         k: usize,
-        /// Encoding.
+        /// Encoding of the matrix in the file.
         encoding: SourceType,
-        /// Weights per block.
+        /// Number of weights per block.
         block: usize,
     },
-    /// Scales are 16 bits wide in memory.
+    /// A weight or a scale is too large for a quantized form, whose scales are f16.
     #[error(
         "a [{n}, {k}] matrix in {encoding:?} holds weights too large for a quantized form; choose the \
          weight format f32, or download the model again if it should not"
     )]
     Scale {
-        /// Rows.
+        /// Number of rows of the matrix.
         n: usize,
-        /// Columns.
+        /// Number of columns of the matrix.
         k: usize,
-        /// Encoding.
+        /// Encoding of the matrix in the file.
         encoding: SourceType,
     },
-    /// There is no memory for the packed matrix.
+    /// Too little memory for a packed matrix, a vector or a tensor.
     #[error(
         "{bytes} bytes of weights do not fit in memory ({why}); choose a smaller weight format"
     )]
     Memory {
-        /// Bytes wanted.
+        /// Size of the allocation that failed, bytes.
         bytes: usize,
-        /// What the system said.
+        /// Reason that the allocation failed, as text for the error message.
         why: String,
     },
-    /// The device refused, or its kernels do not take such a matrix.
+    /// The device returned an error, or its kernels do not support the matrix or the tensor.
     #[error("the device cannot hold it: {0}")]
     Device(String),
-    /// Stacked parts differ in `k`.
+    /// Stacked parts of a matrix differ in `k`: the first part's `k` and the other part's.
     #[error("stacked matrices differ in width: {0} and {1}")]
     Width(usize, usize),
 }

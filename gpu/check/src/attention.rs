@@ -1,4 +1,5 @@
-//! Attention: head widths, query heads per key head, ragged lengths, chunk boundaries, windows, scattered blocks.
+//! Checks attention over head widths, query heads per key head, ragged lengths, chunk boundaries, windows, and
+//! scattered blocks.
 
 use crate::CheckError;
 use crate::pair::{LAYERS, Pair, Setting, shape};
@@ -8,10 +9,11 @@ use tiercel_device::BlockId;
 use tiercel_gpu::cuda::Driver;
 use tiercel_gpu::{AttentionShape, Ops, SeqRows, TensorUse};
 
-/// Most that results may differ, as a share of their norm, and one as a share of the largest: queries and keys are rounded
-/// to bf16 after their rotation, which changes every score.
+/// Limits of the difference between GPU and CPU: the norm of all differences as a share of the norm of the results, and
+/// the largest difference as a share of the largest result. Queries and keys are rounded to bf16 after their rotation,
+/// which changes every score.
 const LIMITS: (f32, f32) = (1e-2, 2e-2);
-/// Head width and query heads per key head.
+/// Attention shapes to check: head width and query heads per key head.
 const SHAPES: [(usize, usize); 16] = [
     (16, 1),
     (16, 2),
@@ -31,10 +33,10 @@ const SHAPES: [(usize, usize); 16] = [
     (256, 2),
 ];
 
-/// A step: the rows of each sequence and the positions before them.
+/// Sequences of a step: number of rows and number of earlier positions.
 type Parts<'a> = &'a [(usize, usize)];
 
-/// Checks attention, and that its results do not depend on how a prompt was cut where that is asked for.
+/// Checks attention, and that with the option `exact` its results do not depend on how a prompt was cut into chunks.
 ///
 /// # Errors
 /// [`CheckError`] if something could not be run at all.
@@ -46,10 +48,10 @@ pub fn check_attention<D: Driver>(
     for (head_dim, queries) in SHAPES {
         let shape = shape(head_dim, queries, 2);
         let name = format!("{queries} x {head_dim}");
-        // Around the ends of spans, and a few of them.
+        // Lengths just before and after the end of a span, and of several spans.
         let lengths = [0, span - 1, span, 3 * span + 4, 2 * span - 1, 7].map(|before| (1, before));
         attend(open, &shape, (16, false), &lengths, &format!("decode, {name}"), report)?;
-        // A chunk that starts a prompt, one that goes on in the middle of a block, one beside a decode.
+        // Chunks that start a prompt or continue one in the middle of a block, and a single decode row beside them.
         let chunks = [(70, 0), (33, 21), (1, 40), (2, 63), (span, span + 5)];
         attend(open, &shape, (16, false), &chunks, &format!("prompts, {name}"), report)?;
     }
@@ -69,7 +71,7 @@ pub fn check_attention<D: Driver>(
     cut_anywhere(open, report)
 }
 
-/// Writes what came before, then runs the step on both devices.
+/// Writes the KV of the earlier positions, then runs the step on GPU and CPU and compares the results.
 fn attend<D: Driver>(
     open: &dyn Fn() -> Result<D, CheckError>,
     shape: &AttentionShape,
@@ -124,7 +126,8 @@ fn batches<D: Driver>(
     (pair.cuda.batch(seqs, &[*shape]), pair.cpu.batch(seqs, &[*shape]))
 }
 
-/// The outputs of a prompt whose rows are computed by themselves, cut in three ways.
+/// Checks that a prompt's attention outputs, computed with the option `exact`, are the same bit for bit for three ways
+/// to cut the prompt into chunks.
 fn cut_anywhere<D: Driver>(
     open: &dyn Fn() -> Result<D, CheckError>,
     report: &mut Report,

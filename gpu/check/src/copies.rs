@@ -1,4 +1,4 @@
-//! Blocks through the host tier and back to other places, and how fast.
+//! Checks that KV blocks survive a copy to the host pool and back to other blocks, and measures the copy rate.
 
 use crate::CheckError;
 use crate::report::Report;
@@ -7,12 +7,12 @@ use tiercel_device::{
 };
 use tiercel_gpu::cuda::{CudaCopier, CudaKv, DevicePtr, Driver};
 
-/// Bytes of a measured copy.
+/// Size of a measured copy, bytes.
 const MEASURED_BYTES: usize = 1 << 30;
 const REPEATS: usize = 5;
 
-/// Checks that blocks survive, and measures the link: blocks of an 8B-shape model one by one, against one long copy.
-/// `scale` divides the sizes.
+/// Checks that blocks survive copies out and in, and measures the link: blocks of an 8B-shape model copied one by one,
+/// against one long copy. `scale` divides the sizes.
 ///
 /// # Errors
 /// [`CheckError`] if something could not be run at all.
@@ -40,7 +40,7 @@ pub fn check_copies<D: Driver>(
     let mut copier = CudaCopier::new(copies, kv, blocks);
     for direction in [CopyDirection::Out, CopyDirection::In] {
         let whole = bytes_per_s(&mut copier, direction, blocks, 1, kv.block_bytes())?;
-        // Neighbours in the device tier are none in the host tier: a copy for each block.
+        // Neighbouring device blocks get host blocks that are not neighbours, so each block is a copy of its own.
         let scattered = bytes_per_s(&mut copier, direction, blocks, blocks - 1, kv.block_bytes())?;
         let what = format!("copies {direction:?}");
         report.measured(&format!("{what}, one long one"), format!("{:.1} GB/s", whole / 1e9));
@@ -83,7 +83,8 @@ fn round_trip<D: Driver>(mut driver: D, report: &mut Report) -> Result<(), Check
     Ok(())
 }
 
-/// The rate of the fastest of a few copies of all blocks, in the order of steps of `stride`.
+/// Returns the rate of the fastest of a few copies of all blocks, bytes/s. Device block `i` is paired with host block
+/// `i * stride` modulo the number of blocks.
 fn bytes_per_s(
     copier: &mut impl BlockingCopier,
     direction: CopyDirection,

@@ -1,22 +1,22 @@
-//! What a GPU computes, against the CPU, and how fast, against its own ceilings.
+//! Checks a GPU's results against the CPU, and measures its speed against its own limits.
 //!
 //! | module | checks |
 //! |---|---|
 //! | `rows` | embedding, norms, activation function, products |
 //! | `attention` | attention over shapes, ragged lengths, windows, chunk boundaries, scattered blocks |
-//! | `models` | logits of every family on random weights; identity under chunks and batches |
-//! | `reference` | logits and greedy tokens of checkpoints that transformers has run |
+//! | `models` | logits of every family with random weights; equal bits under chunks and batches |
+//! | `reference` | logits and greedy tokens of checkpoints, against those that transformers computed |
 //! | `sampling` | tokens drawn on the device against the host's sampler |
-//! | `steps` | two steps under way against one at a time |
-//! | `copies` | blocks through the host tier and back |
-//! | `speed` | decode and prefill, and decode while blocks are copied |
-//! | `link` | blocks through the host tier, against one large copy |
-//! | `pace` | decode as the engine runs it, two steps under way |
-//! | `premium` | the engine full of background work, and what premium arrivals are given |
-//! | `pair`, `report` | the same inputs on both devices; what was found |
+//! | `steps` | two steps in flight against one step at a time |
+//! | `copies` | block copies to the host pool and back |
+//! | `speed` | speed of decode and prefill, and of decode while blocks are copied |
+//! | `link` | rate of block copies to and from the host pool, against one large copy |
+//! | `pace` | decode as the engine runs it, with two steps in flight |
+//! | `premium` | service of premium requests on an engine that is full of background work |
+//! | `pair`, `report` | equal inputs on GPU and CPU; the table of results |
 //!
-//! Everything is generic over the driver: `src/bin/gpu-check.rs` runs it on a GPU, the tests on the emulator, so that the
-//! checks themselves are known to work before there is a GPU.
+//! Every check is generic over the driver: `src/bin/gpu-check.rs` runs the checks on a GPU, the tests run them on the
+//! emulator, so that the checks themselves are tested without a GPU.
 
 mod attention;
 mod copies;
@@ -51,7 +51,7 @@ use tiercel_model::arch::ConfigError;
 use tiercel_model::load::LoadError;
 use tiercel_model::weights::WeightError;
 
-/// Why a check could not be carried out.
+/// Reasons for which a check could not run.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each is what its source is")]
 pub enum CheckError {

@@ -1,4 +1,4 @@
-//! How fast blocks go through the host tier, against one large copy of as many bytes.
+//! Measures the rate of block copies to and from the host pool, against one large copy of as many bytes.
 
 use crate::CheckError;
 use crate::report::Report;
@@ -6,14 +6,14 @@ use tiercel_device::{
     BlockId, BlockingCopier, Clock, CopyBatch, CopyDirection, CopyId, CopyPair, HostBlockId,
 };
 
-/// Share of the link's rate that block by block is aimed at, percent.
+/// Goal for copies block by block: their rate as a share of the link's rate, percent.
 const LINK_AIM: f64 = 90.0;
-/// Most by which the copy of one sequence's blocks may differ from what the link's rate predicts, percent.
+/// Most by which the time to copy one sequence's blocks may differ from the time predicted by the link's rate, percent.
 const MOST_MISTAKEN: f64 = 20.0;
-/// Times that each copy is done; the fastest counts, since whatever else uses the link only adds time.
+/// Repetitions of each copy. The fastest counts, because other users of the link only add time.
 const REPEATS: usize = 3;
 
-/// Blocks of the device from `first` on, and as many of the host.
+/// Device blocks of a copy: `blocks` blocks from `first` on. The copy uses as many host blocks, from block 0 on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Range {
     pub(crate) first: u32,
@@ -21,8 +21,8 @@ pub(crate) struct Range {
     pub(crate) block_bytes: usize,
 }
 
-/// Measures both ways, with neighbours in one copy and with every block a copy of its own, and the copy in of `sequence`
-/// blocks.
+/// Measures copies out and in, with all neighbouring blocks in one copy and with every block as a copy of its own; then
+/// the copy in of `sequence` blocks.
 pub(crate) fn measure_link(
     copier: &mut impl BlockingCopier,
     range: Range,
@@ -68,7 +68,8 @@ fn fastest_us(
     scattered: bool,
 ) -> Result<f64, CheckError> {
     let Range { first, blocks, .. } = range;
-    // Backwards no two are neighbours.
+    // Host blocks in descending order are no neighbours in the order of the device blocks, so each block is a copy of
+    // its own.
     let host = |i: u32| if scattered { blocks - 1 - i } else { i };
     let pair = |i| CopyPair { device: BlockId(first + i), host: HostBlockId(host(i)) };
     let batch = CopyBatch { id: CopyId(1), direction, pairs: (0..blocks).map(pair).collect() };

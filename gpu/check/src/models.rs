@@ -1,4 +1,5 @@
-//! Whole models on random weights: logits of every family against the CPU, and the same bits however the work is cut.
+//! Checks whole models with random weights: logits of every family against the CPU, and equal bits however prompts are
+//! cut into chunks and batches.
 
 use crate::CheckError;
 use crate::report::Report;
@@ -12,14 +13,15 @@ use tiercel_model::arch::ModelConfig;
 use tiercel_model::forward::{Decoder, DecoderLimits, ForwardBatch};
 use tiercel_model::weights::Weights;
 
-/// Most that logits may differ, as a share of their norm, and one as a share of the largest: activations are bf16, through
+/// Limits of the difference between the logits of GPU and CPU: the norm of all differences as a share of the norm of
+/// the logits, and the largest difference as a share of the largest logit. The GPU's activations are bf16, through
 /// three layers.
 const LIMITS: (f32, f32) = (4e-2, 8e-2);
 pub(crate) const BLOCK_SIZE: usize = 16;
 pub(crate) const BLOCKS: u32 = 64;
 const SEED: u64 = 7;
 
-/// The families, in a small shape each: query heads per key head, windows, biases and head norms as they have them.
+/// Small models of every family: query heads per key head, windows, biases and head norms are as in the family.
 const FAMILIES: [(&str, &str); 5] = [
     (
         "llama",
@@ -50,24 +52,26 @@ const FAMILIES: [(&str, &str); 5] = [
 const SHARED: &str = r#", "vocab_size": 320, "hidden_size": 128, "intermediate_size": 192,
     "num_hidden_layers": 3, "max_position_embeddings": 512, "rms_norm_eps": 1e-5}"#;
 
-/// A model of random weights on a device, and logits of the positions it has seen.
+/// A model on a device.
 pub(crate) struct Machine<O: Ops> {
     pub(crate) ops: O,
     pub(crate) decoder: Decoder<O>,
 }
 
-/// A sequence on its way: tokens, how many are done, its blocks.
+/// A sequence that is being computed: its tokens, the number of computed tokens, its block table.
 struct Sequence {
     tokens: Vec<TokenId>,
     done: usize,
     table: Arc<[BlockId]>,
 }
 
-/// Tokens of the sequence that is looked at in each step, and of each other.
+/// Steps to run: in each step, the tokens of the first sequence, whose logits are checked, and the tokens of each other
+/// sequence.
 type Steps<'a> = &'a [(usize, usize)];
 
-/// Checks the logits of every family, by tiles and row by row, and, if asked for, identity where rows are computed by
-/// themselves: the driver's products must not depend on row counts then.
+/// Checks the logits of every family, with prompts computed by tiles and row by row. With `identity`, also checks that
+/// row-by-row results are the same bit for bit in all chunks and batches; this needs a driver whose products do not
+/// depend on the number of rows.
 ///
 /// # Errors
 /// [`CheckError`] if something could not be run at all.
@@ -108,7 +112,7 @@ pub fn check_models<D: Driver>(
     Ok(())
 }
 
-/// A small Llama.
+/// Returns the configuration of a small Llama model.
 pub(crate) fn llama() -> Result<ModelConfig, CheckError> {
     Ok(ModelConfig::from_hf(format!("{}{SHARED}", FAMILIES[0].1).as_bytes())?)
 }
@@ -117,7 +121,8 @@ fn bits(rows: &[Vec<f32>]) -> Vec<u32> {
     rows.iter().flatten().map(|value| value.to_bits()).collect()
 }
 
-/// Whether our most likely token is theirs, or theirs finds it about as likely.
+/// Whether the most likely token of `ours` is also the most likely of `theirs`, or nearly as likely there: within 3 %
+/// of the spread of `theirs`.
 pub(crate) fn best_is_near(ours: &[f32], theirs: &[f32]) -> bool {
     let best = (0..ours.len()).max_by(|a, b| ours[*a].total_cmp(&ours[*b])).unwrap_or(0);
     let most = theirs.iter().copied().fold(f32::MIN, f32::max);
@@ -153,7 +158,7 @@ fn on_gpu<D: Driver>(
     random(driver, config, (exact, false))
 }
 
-/// A model on a GPU with random weights; its decode steps become graphs or not.
+/// Makes a model with random weights on a GPU. `graphs` selects whether its decode steps may become graphs.
 pub(crate) fn random<D: Driver>(
     driver: D,
     config: &ModelConfig,
@@ -164,7 +169,7 @@ pub(crate) fn random<D: Driver>(
     })
 }
 
-/// A model on a GPU with weights from anywhere.
+/// Makes a model on a GPU, with the weights that `weights` loads.
 pub(crate) fn machine<D: Driver>(
     mut driver: D,
     config: &ModelConfig,
@@ -180,7 +185,7 @@ pub(crate) fn machine<D: Driver>(
         head_dim: config.head_dim,
     };
     kv.at = driver.allocate(BLOCKS as usize * kv.block_bytes())?;
-    // The last block is nobody's.
+    // The last block belongs to no sequence; padding rows of graphs write to it.
     let scratch = Some(BlockId(BLOCKS - 1)).filter(|_| graphs);
     let options = CudaOptions { exact, threads: 2, scratch };
     let ops = CudaOps::new(driver, kv, config.heads / config.kv_heads, options)?;
@@ -198,14 +203,16 @@ impl<O: Ops> Machine<O> {
         Ok(Machine { ops, decoder })
     }
 
-    /// Runs `sequences` side by side; the logits of the first at every position.
+    /// Runs `steps` with `sequences` sequences in the same batches; returns the first sequence's logits at every
+    /// position.
     fn run(&mut self, steps: Steps<'_>, sequences: usize) -> Result<Vec<Vec<f32>>, CheckError> {
         let per_sequence = BLOCKS as usize / sequences.max(1);
         let mut all: Vec<Sequence> = (0..sequences)
             .map(|number| Sequence {
                 tokens: (0..256).map(|i| ((i * 37 + number * 101 + i * i) % 320) as u32).collect(),
                 done: 0,
-                // Every other block, from the end: no two neighbours.
+                // The block table takes blocks from the end, in descending order and alternating between sequences, so
+                // that no block directly follows its predecessor in memory.
                 table: (0..per_sequence)
                     .map(|i| BlockId(BLOCKS - 1 - (i * sequences + number) as u32))
                     .collect(),
@@ -218,7 +225,7 @@ impl<O: Ops> Machine<O> {
         Ok(logits)
     }
 
-    /// The logits after each token of a prompt.
+    /// Returns the logits after each token of a prompt.
     pub(crate) fn logits_of(&mut self, tokens: &[TokenId]) -> Result<Vec<Vec<f32>>, CheckError> {
         let table = (0..BLOCKS).map(BlockId).collect();
         let mut all = [Sequence { tokens: tokens.to_vec(), done: 0, table }];
@@ -232,7 +239,7 @@ impl<O: Ops> Machine<O> {
         other: usize,
     ) -> Result<Vec<Vec<f32>>, CheckError> {
         let (mut inputs, mut seqs, mut sampled) = (Vec::new(), Vec::new(), Vec::new());
-        // The one that is looked at is last: its rows are not the first of the batch.
+        // The sequence whose logits are checked comes last, so that its rows are not the first of the batch.
         for (number, sequence) in all.iter_mut().enumerate().rev() {
             let count = if number == 0 { own } else { other };
             if count == 0 {

@@ -1,4 +1,4 @@
-//! How much of a decode step the host takes, and what two steps under way save of it.
+//! Measures the host's part of a decode step, and the time that two steps in flight save of it.
 
 use crate::CheckError;
 use crate::report::Report;
@@ -10,10 +10,10 @@ use tiercel_device::{
 use tiercel_gpu::Ops;
 use tiercel_model::runner::ModelRunner;
 
-/// Most by which a step may be longer than what the device has to do in it, where the next is under way, percent.
+/// Most by which a step may take longer than the device's work in it, if the next step is in flight, percent.
 const MOST_GAPS: f64 = 3.0;
 
-/// Decodes of so many sequences after so much context, sampled on the device.
+/// Decode steps to measure: `steps` steps of `seqs` sequences after `context` tokens of context, sampled on the device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     pub(crate) seqs: usize,
@@ -22,17 +22,17 @@ pub(crate) struct Pace {
     pub(crate) steps: usize,
 }
 
-/// What a number of steps took.
+/// Mean times of a number of steps.
 #[derive(Debug, Clone, Copy)]
 struct Taken {
-    /// A step, from one end to the next, us.
+    /// Time from the end of a step to the end of the next, us.
     step_us: f64,
-    /// The host's part of it: asking for all that is to be done, us.
+    /// Host time to request all work of a step, us.
     begin_us: f64,
 }
 
-/// Measures steps that are waited for, and steps that are begun while the one before is under way. Of many that were
-/// asked for at once, one took the device `device_us`.
+/// Measures steps that are waited for one by one, and steps that begin while the step before is in flight. `device_us`
+/// is the device's time for one step, measured over many steps requested at once.
 pub(crate) fn measure_pace<O: Ops + 'static>(
     runner: &mut ModelRunner<O>,
     pace: Pace,
@@ -58,7 +58,8 @@ pub(crate) fn measure_pace<O: Ops + 'static>(
     Ok(())
 }
 
-/// Step 1: the last token of each context, whose keys and values are whatever is in memory.
+/// Runs step 1, which starts the sequences with the last token of their context. The KV of the context is undefined
+/// memory.
 fn start<O: Ops + 'static>(runner: &mut ModelRunner<O>, pace: Pace) -> Result<(), CheckError> {
     let mut batch = step(1, 0, pace);
     batch.starts = (0..pace.seqs as u64)
@@ -75,7 +76,7 @@ fn start<O: Ops + 'static>(runner: &mut ModelRunner<O>, pace: Pace) -> Result<()
     Ok(())
 }
 
-/// Step `id` writes position `context + ahead` of each sequence, from the tokens of the step before.
+/// Returns step `id`, which computes position `context + ahead` of each sequence from the token of the step before.
 fn step(id: u64, ahead: usize, pace: Pace) -> StepBatch {
     let blocks = (pace.context + 2 * pace.steps + 3).div_ceil(pace.block_size) as u32;
     let slice = |seq: usize| SeqSlice {
@@ -89,7 +90,7 @@ fn step(id: u64, ahead: usize, pace: Pace) -> StepBatch {
     StepBatch { id: StepId(id), starts: Vec::new(), ends: Vec::new(), slices }
 }
 
-/// Blocks that these decodes use.
+/// Returns the number of KV blocks that the decode steps of `pace` use.
 pub(crate) fn blocks(pace: Pace) -> usize {
     pace.seqs * (pace.context + 2 * pace.steps + 3).div_ceil(pace.block_size)
 }
@@ -104,7 +105,7 @@ fn steps<O: Ops + 'static>(
         .map(|number| step(first + number, (first + number) as usize - 1, pace))
         .collect();
     let clock = Clock::wall();
-    // The first is not counted.
+    // The first step is a warm-up and does not count.
     let (mut begin_us, mut start) = (0, clock.now());
     for (number, batch) in batches.iter().enumerate() {
         let begins = clock.now();

@@ -1,4 +1,4 @@
-//! A GPU and the CPU with the same inputs.
+//! A GPU and the CPU with equal inputs, to compare their results.
 
 use crate::CheckError;
 use half::bf16;
@@ -13,10 +13,10 @@ use tiercel_gpu::{
     AttentionShape, KvType, MatrixPart, Ops, SeqRows, SourceType, TensorUse, WeightFormat,
 };
 
-/// Layers of the KV cache: more than one, so that a wrong one shows.
+/// Layers of the KV cache: more than one, so that use of a wrong layer shows.
 pub(crate) const LAYERS: usize = 2;
 
-/// The same on both devices.
+/// Op sets of a GPU and of the CPU with the same shape.
 pub(crate) struct Pair<D: Driver> {
     pub(crate) cuda: CudaOps<D>,
     pub(crate) cpu: CpuOps,
@@ -30,7 +30,7 @@ pub(crate) struct Both {
     pub(crate) cpu: Tensor,
 }
 
-/// What a pair is made for.
+/// Attention shape and KV sizes of a pair of GPU and CPU.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setting {
     pub(crate) shape: AttentionShape,
@@ -76,7 +76,7 @@ impl<D: Driver> Pair<D> {
         })
     }
 
-    /// Random numbers that both hold exactly.
+    /// Returns random numbers below `size` in magnitude that both devices represent exactly.
     pub(crate) fn numbers(&mut self, len: usize, size: f32) -> Vec<f32> {
         let number = |_| bf16::from_f32(self.rng.random_range(-size..size)).to_f32();
         (0..len).map(number).collect()
@@ -122,7 +122,7 @@ impl<D: Driver> Pair<D> {
         ))
     }
 
-    /// Sequences of a step, `(rows, positions before them)` each; their blocks are anywhere.
+    /// Makes the sequences of a step from `(rows, earlier positions)` each; their blocks are scattered at random.
     pub(crate) fn sequences(&mut self, parts: &[(usize, usize)]) -> Vec<SeqRows> {
         let mut blocks: Vec<u32> = (0..self.blocks).collect();
         blocks.shuffle(&mut self.rng);

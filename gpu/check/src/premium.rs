@@ -1,5 +1,5 @@
-//! The engine on this GPU, full of background work, and what premium requests that arrive then are given: time to their
-//! first tokens, preemptions, and what of the throughput they cost.
+//! Runs the engine on this GPU, full of background work, and measures the service of premium requests that arrive then:
+//! TTFT, preemptions, and their cost in throughput.
 
 use crate::CheckError;
 use crate::report::Report;
@@ -19,24 +19,26 @@ use tiercel_policy::blocks::Salt;
 
 const BLOCK_SIZE: usize = 16;
 
-/// What is asked of the engine.
+/// Load and limits of the engine in the measurement.
 #[derive(Debug, Clone)]
 pub struct PremiumPlan {
-    /// A `config.json`.
+    /// Model to run: the text of a `config.json`.
     pub model: String,
-    /// KV blocks of 16 tokens, of the device and of the host: few enough to be full.
+    /// Size of the device pool and of the host pool, blocks of 16 tokens: few enough that the background requests fill
+    /// them.
     pub blocks: (u32, u32),
-    /// Background requests that are always there, and the tokens of their prompts and outputs.
+    /// Number of background requests that run at any time, and the lengths of their prompts and outputs, tokens.
     pub background: (usize, u32, u32),
-    /// Premium requests, the time between them, us, and the tokens of their prompts and outputs.
+    /// Number of premium requests, time between their arrivals, us, and the lengths of their prompts and outputs,
+    /// tokens.
     pub premium: (usize, u64, u32, u32),
-    /// Most sequences and tokens in a step.
+    /// Most sequences and most tokens in a step.
     pub step: (u32, u32),
-    /// Time before anything is measured, us.
+    /// Time before the measurement begins, us.
     pub warmup_us: u64,
 }
 
-/// What the readers of all streams see.
+/// Counts that the readers of all response streams share, and the flag that stops them.
 #[derive(Default)]
 struct Seen {
     tokens: Cell<u64>,
@@ -44,7 +46,8 @@ struct Seen {
     stop: Cell<bool>,
 }
 
-/// Measures a model of random weights: first with background requests alone, then for as long with premium ones too.
+/// Measures a model with random weights: first with background requests alone, then for the same time with premium
+/// requests too.
 ///
 /// # Errors
 /// [`CheckError`] if something could not be run at all.
@@ -68,7 +71,8 @@ pub fn measure_premium<D: Driver>(
 fn settings(plan: &PremiumPlan) -> EngineSettings {
     let mut settings = EngineSettings::default();
     (settings.scheduler.max_num_seqs, settings.scheduler.max_num_batched_tokens) = plan.step;
-    // None is another's prompt, and nobody is turned away, however slow the device is.
+    // Prompts share no prefixes, so the prefix cache is off. Shedding is off, so that no request is turned away,
+    // however slow the device is.
     settings.prefix_cache.enabled = false;
     settings.shedding = Policy::Fcfs.preset().shedding;
     settings
@@ -187,7 +191,7 @@ fn request(number: usize, tier: Tier, (prompt, output): (u32, u32)) -> Request {
     }
 }
 
-/// Reads a stream to its end; the time to its first token, ms.
+/// Submits a request and reads its response stream to the end; returns the time to its first token, ms.
 async fn first_token_ms(engine: EngineHandle, request: Request, seen: Rc<Seen>) -> Option<f64> {
     let clock = engine.clock().clone();
     let since = clock.now();
@@ -208,12 +212,12 @@ async fn first_token_ms(engine: EngineHandle, request: Request, seen: Rc<Seen>) 
     first_ms
 }
 
-/// One background request after the other, until it is enough.
+/// Sends background requests one after the other, until `seen.stop` is set.
 async fn again_and_again(engine: EngineHandle, number: usize, size: (u32, u32), seen: Rc<Seen>) {
     while !seen.stop.get() {
         let request = request(number, Tier::Background, size);
         if first_token_ms(engine.clone(), request, Rc::clone(&seen)).await.is_none() {
-            // Turned away, or the engine has ended: not at once again.
+            // The request was refused or turned away, or the engine has ended, so wait before the next request.
             engine.clock().sleep_us(100_000).await;
         }
     }

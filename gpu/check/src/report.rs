@@ -1,18 +1,18 @@
-//! What was found, as a table.
+//! Report of checks and measurements, as a table.
 
 use std::fmt;
 
-/// One line of the table.
+/// One line of the report: a check or a measurement.
 #[derive(Debug, Clone, PartialEq)]
 struct Line {
     what: String,
     found: String,
-    /// What it must be; nothing for what is only measured.
+    /// Limit of the result, as text; empty if the line is a measurement without a limit.
     limit: String,
     met: bool,
 }
 
-/// A table of findings.
+/// A table of the results of checks and measurements.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
     lines: Vec<Line>,
@@ -20,8 +20,9 @@ pub struct Report {
 }
 
 impl Report {
-    /// Compares numbers of the GPU with those of the CPU: how far they differ as a share of their norm, and the one that
-    /// differs most as a share of the largest. What is no number differs.
+    /// Compares results of the GPU with those of the CPU. `limits` are for the norm of the differences as a share of
+    /// the norm of the CPU's results, and for the largest difference as a share of the largest result. NaN fails the
+    /// comparison.
     pub fn compare(&mut self, what: &str, cuda: &[f32], cpu: &[f32], limits: (f32, f32)) {
         let square = |v: f32| f64::from(v) * f64::from(v);
         let size = cpu.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
@@ -29,41 +30,41 @@ impl Report {
         let differences = || cuda.iter().zip(cpu).map(|(a, b)| a - b);
         let error = (differences().map(square).sum::<f64>() / norm.max(f64::MIN_POSITIVE)).sqrt();
         let worst = differences().fold(0.0_f32, |most, d| most.max(d.abs())) / size;
-        // `f32::max` passes over what is no number; the norm does not.
+        // `f32::max` ignores NaN; the norm does not.
         let met = cuda.len() == cpu.len() && error <= f64::from(limits.0) && worst <= limits.1;
         let found = format!("{error:.1e}, worst {worst:.1e}");
         self.add(what, found, format!("{:.0e}, {:.0e}", limits.0, limits.1), met);
     }
 
-    /// Something that holds or not.
+    /// Adds a check that is met if `holds`.
     pub fn holds(&mut self, what: &str, holds: bool) {
         let found = if holds { "yes" } else { "no" };
         self.add(what, found.to_owned(), "yes".to_owned(), holds);
     }
 
-    /// A measurement that must be at least something.
+    /// Adds a measurement that must be at least `limit`.
     pub fn at_least(&mut self, what: &str, found: f64, limit: f64, unit: &str) {
         let met = found >= limit;
         self.add(what, format!("{found:.1} {unit}"), format!("at least {limit:.1} {unit}"), met);
     }
 
-    /// A measurement that must be at most something.
+    /// Adds a measurement that must be at most `limit`.
     pub fn at_most(&mut self, what: &str, found: f64, limit: f64, unit: &str) {
         let met = found <= limit;
         self.add(what, format!("{found:.1} {unit}"), format!("at most {limit:.1} {unit}"), met);
     }
 
-    /// A measurement without a limit.
+    /// Adds a measurement without a limit.
     pub fn measured(&mut self, what: &str, found: String) {
         self.add(what, found, String::new(), true);
     }
 
-    /// A part that could not be carried out to its end.
+    /// Adds a failure for a part of the checks that stopped with an error.
     pub fn broke(&mut self, part: &str, why: &dyn fmt::Display) {
         self.add(part, why.to_string(), "runs to its end".to_owned(), false);
     }
 
-    /// Prints every line when it is found too: a run may be cut off.
+    /// Makes an empty report that also prints every line as soon as it is added, because a run may be cut off.
     #[must_use]
     pub fn live() -> Report {
         Report { lines: Vec::new(), live: true }
@@ -77,18 +78,18 @@ impl Report {
         self.lines.push(Line { what: what.to_owned(), found, limit, met });
     }
 
-    /// Lines whose limit is not met.
+    /// Returns the lines whose limit is not met, as text.
     pub fn failures(&self) -> Vec<String> {
         let failed = self.lines.iter().filter(|line| !line.met);
         failed.map(|line| format!("{}: {} ({})", line.what, line.found, line.limit)).collect()
     }
 
-    /// Lines in all.
+    /// Returns the number of lines.
     pub fn len(&self) -> usize {
         self.lines.len()
     }
 
-    /// Whether nothing was checked.
+    /// Whether the report has no lines.
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }

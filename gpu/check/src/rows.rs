@@ -1,4 +1,4 @@
-//! Operations on rows, and products.
+//! Checks operations on rows, and matrix products.
 
 use crate::CheckError;
 use crate::pair::{Both, Pair, Setting, shape};
@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tiercel_gpu::cuda::Driver;
 use tiercel_gpu::{Ops, RowInput, TensorUse};
 
-/// Most that results may differ, as a share of their norm, and one as a share of the largest: bf16 has 8 bits.
+/// Limits of the difference between GPU and CPU: the norm of all differences as a share of the norm of the results, and
+/// the largest difference as a share of the largest result. bf16 has 8 significant bits.
 const LIMITS: (f32, f32) = (5e-3, 1e-2);
 
 /// Checks every operation on rows, over widths and row counts.

@@ -1,4 +1,4 @@
-//! Tokens drawn on the device, against the host's sampler on the same logits.
+//! Checks tokens drawn on the device against the host's sampler on the same logits.
 
 use crate::CheckError;
 use crate::pair::{Pair, Setting, shape};
@@ -9,11 +9,12 @@ use tiercel_gpu::cuda::{CudaTensor, Driver};
 use tiercel_gpu::{Draw, Ops, TensorUse};
 use tiercel_model::sampling::Sampler;
 
-/// Columns of the logits, and those that are tokens: the last ones are padding.
+/// Columns of the logits. The first `VOCAB` columns are tokens; the rest is padding.
 const COLS: usize = 3008;
 const VOCAB: usize = 3001;
 const ROWS: usize = 48;
-/// Draws that may differ, percent: where one falls on the edge between two tokens, the last bit of a weight decides.
+/// Most draws that may differ between device and host, percent. If a draw falls on the edge between two tokens, the
+/// last bit of a weight decides.
 const MOST_DIFFERENT: f64 = 3.0;
 
 fn settings() -> [(&'static str, SamplingParams); 8] {
@@ -30,7 +31,7 @@ fn settings() -> [(&'static str, SamplingParams); 8] {
     ]
 }
 
-/// Checks draws over options, ties, and rows without a usable logit.
+/// Checks draws over sampling options, ties, and rows without a usable logit.
 ///
 /// # Errors
 /// [`CheckError`] if something could not be run at all.
@@ -40,17 +41,18 @@ pub fn check_sampling<D: Driver>(
 ) -> Result<(), CheckError> {
     let setting = Setting { shape: shape(16, 2, 2), blocks: 1, block_size: 16, exact: false };
     let mut pair = Pair::new(open()?, setting, 21)?;
-    // Steep enough that the best tokens matter, and rounded to bf16, so that many are equal.
+    // Cubes spread the logits enough that the best tokens matter. The numbers are rounded to bf16, so that many logits
+    // are equal.
     let values: Vec<f32> = pair.numbers(ROWS * COLS, 2.0).iter().map(|v| v * v * v).collect();
     let mut logits = pair.cuda.tensor(ROWS, COLS, TensorUse::Logits)?;
     pair.cuda.write(&mut logits, &values)?;
     for (name, params) in settings() {
         let mut sampler = Sampler::new(Arc::new(params), &[], VOCAB);
-        // The host goes through the rows in an order of its own: each draw has its output's number.
+        // Draws are in another order than their rows; each draw's output number is its row.
         let draws: Vec<Draw> =
             (0..ROWS).rev().filter_map(|row| sampler.draw_on_device(row, row as u32)).collect();
         let drawn = draw(&mut pair, &logits, &draws)?;
-        // Threads take turns in another order then, on the emulator by design.
+        // The second run executes threads in another order; the emulator does so by design.
         let again = draw(&mut pair, &logits, &draws)?;
         report.holds(&format!("the same draws once more, {name}"), drawn == again);
         let mut same = 0;
@@ -66,7 +68,8 @@ pub fn check_sampling<D: Driver>(
     unusable(&mut pair, report)
 }
 
-/// Ties go to the lowest token; rows with a NaN, an infinity, or nothing finite have none.
+/// Checks that ties go to the lowest token id, and that no token is drawn from rows with NaN, with +infinity, or
+/// without a finite logit.
 fn unusable<D: Driver>(pair: &mut Pair<D>, report: &mut Report) -> Result<(), CheckError> {
     let mut rows = vec![vec![-1.0_f32; COLS]; 6];
     (rows[0][900], rows[0][70], rows[0][COLS - 1]) = (2.0, 2.0, 9.0);
@@ -86,11 +89,11 @@ fn unusable<D: Driver>(pair: &mut Pair<D>, report: &mut Report) -> Result<(), Ch
         let expected = [Some(70), None, None, None, last, Some(0)];
         report.holds(&format!("ties and rows without usable logits, {name}"), drawn == expected);
     }
-    // The ends of what is kept: the first token that has weight, and the last.
+    // Draws at the ends of the kept weight: the first token with weight, and the last.
     let ends = [(0.0, 0), (1.0 - f64::EPSILON, VOCAB as u32 - 1)].map(|(at, token)| {
         (Draw { row: 5, temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, at }, Some(token))
     });
-    // Two draws from one row are two steps.
+    // A step draws once from each row, so two draws from one row take two steps.
     for (draw, token) in ends {
         let drawn = self::draw(pair, &logits, &[draw])?;
         report.holds("the ends of the weight", drawn == [token]);
@@ -98,7 +101,7 @@ fn unusable<D: Driver>(pair: &mut Pair<D>, report: &mut Report) -> Result<(), Ch
     Ok(())
 }
 
-/// The tokens of these draws, in their order.
+/// Draws on the device; returns the tokens in the order of `draws`.
 fn draw<D: Driver>(
     pair: &mut Pair<D>,
     logits: &CudaTensor,

@@ -1,4 +1,5 @@
-//! How fast: decode and prefill of a model's shape against the GPU's own ceilings, and decode while blocks are copied.
+//! Measures speed: decode and prefill of a model's shape against the GPU's own memory and matrix rates, and decode
+//! while blocks are copied.
 
 use crate::CheckError;
 use crate::link;
@@ -17,47 +18,48 @@ use tiercel_model::forward::{Decoder, DecoderLimits, ForwardBatch};
 use tiercel_model::runner::{ModelRunner, RunnerLimits};
 use tiercel_model::weights::Weights;
 
-/// What is measured.
+/// Sizes of the speed measurement.
 #[derive(Debug, Clone)]
 pub struct SpeedPlan {
-    /// A `config.json`.
+    /// Model to measure: the text of a `config.json`.
     pub model: String,
-    /// Sequences that decode, and the context of each, tokens.
+    /// Decode steps to measure: number of sequences, and context of each sequence in tokens.
     pub decodes: Vec<(usize, usize)>,
-    /// Lengths of prompts, tokens.
+    /// Prompts to measure: their lengths, tokens.
     pub prefills: Vec<usize>,
-    /// Times that each step is repeated; the median counts.
+    /// Repetitions of each step; the median time is reported.
     pub repeats: usize,
-    /// Bytes copied out and in beside decodes, at a time.
+    /// Size of each copy out and in while steps decode, bytes.
     pub copied_bytes: usize,
-    /// Tokens of a sequence that is copied in.
+    /// Length of the sequence whose copy in is measured, tokens.
     pub resumed_tokens: usize,
-    /// Rows and columns of the product that tells the matrix units' rate.
+    /// Rows and columns of the square matrices whose product measures the rate of the matrix units.
     pub product: usize,
-    /// Bytes moved to tell the memory's rate.
+    /// Bytes that are read and written to measure the memory's rate.
     pub moved_bytes: usize,
-    /// Whether what was measured must meet what was aimed at.
+    /// Whether the report fails if a measurement misses its goal.
     pub judged: bool,
 }
 
 impl SpeedPlan {
-    /// The decode that is looked at as the engine runs it: the first of as many as 64 sequences, or the last.
+    /// Returns the decode that is measured as the engine runs it: the first with at least 64 sequences, or else the
+    /// last.
     fn pace(&self) -> Option<Pace> {
         let many = self.decodes.iter().find(|(seqs, _)| *seqs >= 64).or(self.decodes.last());
         many.map(|&(seqs, context)| Pace { seqs, context, block_size: 16, steps: self.repeats })
     }
 }
 
-/// Steps that are asked for at once, to see what the device takes without a host.
+/// Steps that are requested without waiting between them, to measure the device's time without the host's.
 const AT_ONCE: usize = 8;
-/// Most of a step that copies may add at the median, percent.
+/// Most by which concurrent copies may lengthen the median decode step, percent.
 const MOST_ADDED: f64 = 5.0;
-/// Share of the memory's rate that is aimed at for decodes of up to 16, percent.
+/// Goal for decodes of up to 16 sequences: share of the GPU's memory rate that a step reaches, percent.
 const DECODE_AIM: f64 = 80.0;
 
 const GREEDY: Draw = Draw { row: 0, temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, at: 0.0 };
 
-/// What the device can do.
+/// Measured limits of the device: its memory rate and its matrix rate.
 #[derive(Debug, Clone, Copy)]
 struct Ceilings {
     bytes_per_s: f64,
@@ -71,7 +73,7 @@ struct Bench<D: Driver> {
     kv: CudaKv,
 }
 
-/// Measures a model of random weights.
+/// Measures the speed of a model with random weights.
 ///
 /// # Errors
 /// [`CheckError`] if something could not be run at all.
@@ -90,7 +92,7 @@ pub fn measure_speed<D: Driver>(
     bench.prefills(plan, ceilings, report)?;
     let blocks = (plan.copied_bytes / kv.block_bytes()).max(1) as u32;
     let mut copier = CudaCopier::new(copies, kv, blocks);
-    // The last block only fills up steps.
+    // The last block is for padding rows, so the copied blocks lie before it.
     let first = kv.blocks - 1 - blocks;
     let range = link::Range { first, blocks, block_bytes: kv.block_bytes() };
     let sequence = (plan.resumed_tokens / kv.block_size) as u32;
@@ -99,7 +101,7 @@ pub fn measure_speed<D: Driver>(
     bench.pace(plan, report)
 }
 
-/// Room for every step, and for the copies behind it.
+/// Allocates KV blocks for the largest step of the plan, for the copies, and for padding rows.
 fn kv<D: Driver>(
     driver: &mut D,
     config: &ModelConfig,
@@ -117,13 +119,14 @@ fn kv<D: Driver>(
     let decodes = decodes.max(plan.pace().map(pace::blocks));
     let prefills = plan.prefills.iter().map(|tokens| tokens / 16 + 1).max();
     let copied = plan.copied_bytes.div_ceil(kv.block_bytes());
-    // One more, for rows that only fill up a step.
+    // One more block is for padding rows.
     kv.blocks = (decodes.max(prefills).unwrap_or(1) + copied + 1) as u32;
     kv.at = driver.allocate(kv.blocks as usize * kv.block_bytes())?;
     Ok(kv)
 }
 
-/// Measures the memory by gathering rows, and the matrix units by a large product, in a model that needs nothing.
+/// Measures the memory's rate by gathering rows, and the matrix units' rate by a large product. The op set for this has
+/// one dummy KV block.
 fn ceilings<D: Driver>(
     mut driver: D,
     plan: &SpeedPlan,
@@ -133,7 +136,7 @@ fn ceilings<D: Driver>(
     let kv = CudaKv { at, blocks: 1, block_size: 16, layers: 1, kv_heads: 1, head_dim: 64 };
     let mut ops =
         CudaOps::new(driver, kv, 1, CudaOptions { exact: false, threads: 1, scratch: None })?;
-    // Few rows, so that saying which takes no time.
+    // There are few rows, so that uploading their numbers takes negligible time.
     let cols = (1 << 16).min(plan.moved_bytes / 64);
     let rows = (plan.moved_bytes / cols / 8).max(1);
     let mut from = ops.tensor(rows, cols, TensorUse::Residual)?;
@@ -176,12 +179,12 @@ impl<D: Driver> Bench<D> {
         let weights = Weights::random(&mut ops, &config, WeightFormat::Auto, 3)?;
         let most_seqs = plan.decodes.iter().map(|(seqs, _)| *seqs).max().unwrap_or(1);
         let most_tokens = plan.prefills.iter().copied().max().unwrap_or(1).max(most_seqs);
-        // The engine's runner goes on for some steps.
+        // The pace measurement decodes this many tokens beyond the context.
         let further = 2 * plan.repeats + 3;
         let longest = plan.decodes.iter().map(|(_, context)| context + further).max().unwrap_or(1);
         let limits = DecoderLimits {
             max_batched_tokens: most_tokens.next_multiple_of(16),
-            // Steps are filled up to certain numbers of rows.
+            // Steps that become graphs are padded to certain numbers of rows, at most to the next multiple of 16.
             max_sampled_rows: most_seqs.next_multiple_of(16),
             max_positions: longest.max(most_tokens),
         };
@@ -189,7 +192,8 @@ impl<D: Driver> Bench<D> {
         Ok(Bench { ops, decoder, config, kv })
     }
 
-    /// Inputs, rows and sampled rows of `seqs` sequences with `tokens` tokens each after `context`.
+    /// Returns inputs, rows and sampled rows of a batch of `seqs` sequences, with `tokens` tokens each after `context`
+    /// positions.
     fn decode_batch(
         &self,
         seqs: usize,
@@ -212,8 +216,8 @@ impl<D: Driver> Bench<D> {
         (inputs, rows, sampled)
     }
 
-    /// A step of `seqs` sequences with `tokens` tokens each after `context`; its median, us. Logits are computed, and not
-    /// sampled.
+    /// Returns the median time of a step of `seqs` sequences with `tokens` tokens each after `context` positions, us.
+    /// The step computes logits but does not sample.
     fn step_us(
         &mut self,
         (seqs, context, tokens): (usize, usize, usize),
@@ -231,7 +235,8 @@ impl<D: Driver> Bench<D> {
         })
     }
 
-    /// The same, sampled, with several asked for at once: one of them, us.
+    /// Returns the device's time for one decode step with sampling, us. Several steps are requested without waiting
+    /// between them, so that the host's time does not count.
     fn device_us(&mut self, pace: Pace) -> Result<f64, CheckError> {
         let (inputs, rows, sampled) = self.decode_batch(pace.seqs, pace.context, 1);
         let vocab = self.config.vocab_size;
@@ -253,7 +258,7 @@ impl<D: Driver> Bench<D> {
         Ok(all_us / AT_ONCE as f64)
     }
 
-    /// Decodes as the engine runs them: sampled, waited for or not.
+    /// Measures decode steps as the engine runs them: with sampling, and with one step or two in flight.
     fn pace(mut self, plan: &SpeedPlan, report: &mut Report) -> Result<(), CheckError> {
         let Some(pace) = plan.pace() else { return Ok(()) };
         let device_us = self.device_us(pace)?;
@@ -266,10 +271,10 @@ impl<D: Driver> Bench<D> {
         measure_pace(&mut runner, pace, device_us, plan.judged, report)
     }
 
-    /// Bytes of weights that a step reads.
+    /// Returns the size of the weights that a step reads, bytes.
     fn weight_bytes(&self) -> f64 {
         let embedding = (self.config.vocab_size * self.config.hidden_size) as f64;
-        // Of the embedding only a few rows are read, unless it is the output matrix too.
+        // A step reads only a few rows of the embedding matrix, unless the model also uses it as output matrix.
         let unread = if self.config.tied_embeddings { 0.0 } else { embedding };
         2.0 * (self.config.parameters() as f64 - unread)
     }
@@ -305,7 +310,7 @@ impl<D: Driver> Bench<D> {
     ) -> Result<(), CheckError> {
         for &tokens in &plan.prefills {
             let us = self.step_us((1, 0, tokens), plan.repeats)?;
-            // The output matrix sees one row.
+            // The output matrix is left out, because a prefill multiplies it with one row only.
             let output = (self.config.vocab_size * self.config.hidden_size) as f64;
             let weights = self.weight_bytes() / 2.0 - output;
             let attention =
@@ -324,7 +329,8 @@ impl<D: Driver> Bench<D> {
         Ok(())
     }
 
-    /// The median decode step alone, and while blocks that it does not use are copied out and in without a pause.
+    /// Measures the median decode step alone, and while blocks that the step does not use are copied out and in without
+    /// a pause.
     fn beside_copies(
         &mut self,
         plan: &SpeedPlan,
@@ -357,7 +363,7 @@ impl<D: Driver> Bench<D> {
     }
 }
 
-/// Copies blocks out and in until it is told to stop; its rate, bytes/s.
+/// Copies blocks out and in until `stop` is set; returns the copy rate, bytes/s.
 fn copy_until(
     stop: &AtomicBool,
     copier: &mut impl BlockingCopier,
@@ -377,7 +383,7 @@ fn copy_until(
     Ok(bytes / clock.now().since_us(start).max(1) as f64 * 1e6)
 }
 
-/// The median of a few runs, after one that is not counted, us.
+/// Returns the median time of `repeats` runs, after one warm-up run, us.
 fn median_us(
     repeats: usize,
     mut run: impl FnMut() -> Result<(), CheckError>,

@@ -1,4 +1,5 @@
-//! Steps of the engine, two of them under way, and as graphs: the tokens must be those of one step at a time, launched.
+//! Checks steps with two in flight and steps that are graphs: the tokens must equal those of launched steps, one at a
+//! time.
 
 use crate::CheckError;
 use crate::models::{BLOCK_SIZE, BLOCKS, llama, random};
@@ -11,18 +12,18 @@ use tiercel_device::{
 use tiercel_gpu::cuda::{CudaOps, Driver};
 use tiercel_model::runner::{ModelRunner, RunnerLimits};
 
-/// Not a power of two: steps are filled up.
+/// Number of sequences: not a power of two, so that steps need padding rows.
 const SEQUENCES: u64 = 3;
-/// The last block is nobody's.
+/// Number of blocks for sequences: all but the last, which is for padding rows.
 const USED: u32 = BLOCKS - 1;
 const STEPS: u64 = 20;
-/// Steps begin to need a second span on the way.
+/// Length of each prompt, tokens: short enough that on the emulator sequences grow into a second span during the test.
 const PROMPT: u32 = 25;
 
 type Runner<D> = ModelRunner<CudaOps<D>>;
 
-/// Checks decoding with the next step begun before the one before it has ended, for tokens that the device draws and for
-/// such as the host samples.
+/// Checks decoding with the next step begun before the one before it has ended, for tokens that the device draws and
+/// for tokens that the host samples.
 ///
 /// # Errors
 /// [`CheckError`] if something could not be run at all.
@@ -61,7 +62,8 @@ fn runner<D: Driver>(
     Ok(ModelRunner::new(machine.ops, machine.decoder, limits))
 }
 
-/// Step number `step` of all sequences, from 1: their prompts, then token by token.
+/// Returns step number `step` of all sequences, counted from 1: step 1 computes the prompts, each later step one token
+/// per sequence.
 fn batch(step: u64, params: &SamplingParams) -> StepBatch {
     let prompt = |seq: u64| -> Arc<[TokenId]> {
         (0..PROMPT).map(|i| (i * 37 + seq as u32 * 101) % 320).collect()
@@ -86,7 +88,7 @@ fn batch(step: u64, params: &SamplingParams) -> StepBatch {
     StepBatch { id: StepId(step), starts, ends: Vec::new(), slices }
 }
 
-/// All tokens in order, each step waited for before the next is begun or after.
+/// Returns all sampled tokens in order. With `queued`, each step begins before the step before it is waited for.
 fn decode<D: Driver>(
     runner: &mut Runner<D>,
     params: &SamplingParams,
@@ -110,7 +112,7 @@ fn decode<D: Driver>(
     Ok(tokens)
 }
 
-/// Ends a sequence with the step after the one that is under way for it; faults of the others.
+/// Ends a sequence while a step of it is in flight; returns the number of faults of all sequences.
 fn ended_meanwhile<D: Driver>(runner: &mut Runner<D>) -> Result<usize, StepError> {
     let params = SamplingParams::greedy();
     runner.begin(&batch(1, &params))?;

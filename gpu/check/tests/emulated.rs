@@ -1,4 +1,4 @@
-//! All checks on the emulator: the kernels as far as a host can tell, and the checks themselves.
+//! Runs all GPU checks on the emulator. This tests the kernels as far as a host can, and the checks themselves.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use std::cell::Cell;
@@ -12,7 +12,7 @@ use tiercel_gpu_check::{
 };
 
 const MEMORY_BYTES: usize = 1 << 30;
-/// A model that an emulator runs in no time.
+/// Configuration of a model that is tiny enough to run fast on the emulator.
 const TINY: &str = r#"{"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2,
     "head_dim": 16, "vocab_size": 64, "hidden_size": 64, "intermediate_size": 96,
     "num_hidden_layers": 2, "max_position_embeddings": 512, "rms_norm_eps": 1e-5}"#;
@@ -21,7 +21,7 @@ fn open() -> Result<EmulatedDriver, CheckError> {
     Ok(EmulatedDriver::new(MEMORY_BYTES))
 }
 
-/// Nothing failed, and as much was checked as there is.
+/// Asserts that no line of the report failed and that the report has `lines` lines.
 fn assert_met(report: &Report, lines: usize) {
     assert_eq!(report.failures(), Vec::<String>::new(), "{report}");
     assert_eq!(report.len(), lines, "{report}");
@@ -80,8 +80,8 @@ fn steps() {
     assert_met(&report, 3 * 3 + 1);
     let counts = replayed.take();
     let counts: Vec<usize> = counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();
-    // Twenty steps each: a prompt, and of two layouts the first in either slot is launched. What the host samples is
-    // never a graph.
+    // Each run has 20 steps. The prompt step is launched, and so is the first step of each of two layouts in each of
+    // two slots: 20 - 1 - 2 * 2 = 15 replays. Steps that the host samples never use graphs.
     assert_eq!(counts, [0, 0, 15, 15, 0, 0, 15, 15, 0, 0, 0, 0, 0]);
 }
 
@@ -100,7 +100,7 @@ fn copies() {
     assert_met(&report, 1 + 2 * 2);
 }
 
-/// Only that everybody is served: an emulator is as fast as it is.
+/// Checks only that every request is served, because the emulator's speed means nothing.
 #[test]
 fn premium_among_background() {
     let plan = PremiumPlan {
@@ -116,7 +116,7 @@ fn premium_among_background() {
     assert_met(&report, 5);
 }
 
-/// Only that it runs: an emulator's speed says nothing.
+/// Checks only that the measurement runs, because the emulator's speed means nothing.
 #[test]
 fn speed() {
     let plan = SpeedPlan {

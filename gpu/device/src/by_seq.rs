@@ -1,13 +1,15 @@
-//! A map from sequences to anything, looked up several times for each of hundreds of sequences in every step.
+//! A map with sequence ids as keys. Each step looks up hundreds of sequences several times each, so the hash is made to
+//! be cheap.
 
 use crate::SeqId;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Something for each of some sequences. Look it up, but do not iterate it where order matters.
+/// Map from sequence ids to values of one type. Its order of iteration is arbitrary, so do not iterate it where order
+/// matters.
 pub type BySeq<T> = HashMap<SeqId, T, BuildHasherDefault<SeqIdHasher>>;
 
-/// Ids count up and nobody outside chooses them: one multiplication spreads them well enough.
+/// Hasher of sequence ids. The ids count up and no client chooses them, so one multiplication spreads them well enough.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct SeqIdHasher(u64);
 
@@ -17,7 +19,8 @@ impl Hasher for SeqIdHasher {
     }
 
     fn write_u64(&mut self, id: u64) {
-        // The golden ratio's bits (Knuth, volume 3, 6.4). The map looks at both ends of the hash.
+        // Multiply by the bits of the golden ratio (Knuth, volume 3, 6.4). Rotate by 32 bits, because the hash map uses
+        // both the highest and the lowest bits of a hash.
         self.0 = id.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
     }
 

@@ -1,5 +1,5 @@
-//! The one clock of the engine. Nothing else in it may read or wait for time (see `clippy.toml`); the
-//! simulator scales it.
+//! The only clock of the engine. No other code of the engine may read the time or wait for it (see `clippy.toml`), so
+//! that the simulator can use simulated time instead.
 #![expect(
     clippy::disallowed_types,
     clippy::disallowed_methods,
@@ -10,20 +10,20 @@ use serde::{Deserialize, Serialize};
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A moment, in microseconds since the engine's clock was made. Totally ordered, cheap to copy, and
-/// pure data: policy functions take it as an argument.
+/// A moment, in us since the engine's clock was made. Moments are totally ordered, cheap to copy and plain data: policy
+/// functions take the current moment as an argument.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// Microseconds from `earlier` to `self`; 0 if `earlier` is later.
+    /// Returns the microseconds from `earlier` to `self`; 0 if `earlier` is later.
     pub fn since_us(self, earlier: Timestamp) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Milliseconds from `earlier` to `self`, with fraction; 0 if `earlier` is later.
+    /// Returns the milliseconds from `earlier` to `self`, with fraction; 0 if `earlier` is later.
     pub fn since_ms(self, earlier: Timestamp) -> f64 {
         self.since_us(earlier) as f64 / 1000.0
     }
@@ -31,7 +31,7 @@ impl Timestamp {
 
 impl Add<u64> for Timestamp {
     type Output = Timestamp;
-    /// `self` plus microseconds.
+    /// Returns the moment `us` microseconds after `self`.
     fn add(self, us: u64) -> Timestamp {
         Timestamp(self.0.saturating_add(us))
     }
@@ -39,16 +39,16 @@ impl Add<u64> for Timestamp {
 
 impl Sub<u64> for Timestamp {
     type Output = Timestamp;
-    /// `self` minus microseconds, not below zero.
+    /// Returns the moment `us` microseconds before `self`, or zero if that would be before zero.
     fn sub(self, us: u64) -> Timestamp {
         Timestamp(self.0.saturating_sub(us))
     }
 }
 
-/// Reads and waits for engine time.
+/// Clock that reads engine time and waits for moments of it.
 ///
-/// Under simulation one engine microsecond is one tokio millisecond, because tokio's timers round up
-/// to 1 ms: with the runtime's clock paused, simulated time is exact to the microsecond.
+/// In a simulation one microsecond of engine time is one millisecond of tokio's time, because tokio's timers round up
+/// to 1 ms. With the clock of the tokio runtime paused, simulated time is exact to the microsecond.
 #[derive(Debug, Clone)]
 pub struct Clock {
     kind: Kind,
@@ -61,17 +61,17 @@ enum Kind {
 }
 
 impl Clock {
-    /// Real time.
+    /// Returns a clock of real time.
     pub fn wall() -> Clock {
         Clock { kind: Kind::Wall { start: std::time::Instant::now() } }
     }
 
-    /// Simulated time; call it inside a tokio runtime whose clock is paused.
+    /// Returns a clock of simulated time. Must be called inside a tokio runtime whose clock is paused.
     pub fn simulated() -> Clock {
         Clock { kind: Kind::Simulated { start: tokio::time::Instant::now() } }
     }
 
-    /// The current moment.
+    /// Returns the current moment of engine time.
     pub fn now(&self) -> Timestamp {
         match self.kind {
             Kind::Wall { start } => Timestamp(start.elapsed().as_micros() as u64),
@@ -79,7 +79,7 @@ impl Clock {
         }
     }
 
-    /// Waits `us` microseconds of engine time (at least; real timers round up to 1 ms).
+    /// Waits at least `us` microseconds of engine time. Timers of real time round up to 1 ms.
     pub async fn sleep_us(&self, us: u64) {
         let wait = match self.kind {
             Kind::Wall { .. } => Duration::from_micros(us),
@@ -88,7 +88,7 @@ impl Clock {
         tokio::time::sleep(wait).await;
     }
 
-    /// By how much a wait may be longer than asked for, us.
+    /// Returns the time by which a wait may be longer than asked for, us.
     pub fn lateness_us(&self) -> u64 {
         match self.kind {
             Kind::Wall { .. } => 1000,
@@ -96,7 +96,7 @@ impl Clock {
         }
     }
 
-    /// Waits until `at`; returns at once if it has passed.
+    /// Waits until the moment `at`; returns at once if `at` has passed.
     pub async fn sleep_until(&self, at: Timestamp) {
         let us = at.since_us(self.now());
         if us > 0 {
@@ -104,7 +104,7 @@ impl Clock {
         }
     }
 
-    /// Runs `work`, but gives up after `us` microseconds of engine time: `None` means too late.
+    /// Runs `work` with a timeout of `us` microseconds of engine time. Returns `None` if the timeout comes first.
     pub async fn timeout_us<F: Future>(&self, us: u64, work: F) -> Option<F::Output> {
         let mut work = std::pin::pin!(work);
         let mut late = std::pin::pin!(self.sleep_us(us));
@@ -118,7 +118,7 @@ impl Clock {
         .await
     }
 
-    /// Seconds since the Unix epoch, for `created` fields and cache entries; never for scheduling.
+    /// Returns the seconds since the Unix epoch, for `created` fields and cache entries; never used for scheduling.
     pub fn unix_s() -> u64 {
         std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)

@@ -1,9 +1,10 @@
-//! Identifiers. Newtypes, so that a device block can never be mistaken for a host block.
+//! Identifiers of sequences, steps, copies and blocks. Each is a type of its own, so that the id of a device block can
+//! never be mistaken for the id of a host block.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A token of the model's vocabulary.
+/// Id of a token in the model's vocabulary.
 pub type TokenId = u32;
 
 macro_rules! id {
@@ -23,31 +24,31 @@ macro_rules! id {
 }
 
 id!(
-    /// One sequence being generated (a request with `n = 2` is two sequences). Never reused.
+    /// Id of one sequence; never reused. A request with `n = 2` has two sequences.
     SeqId(u64), "seq");
 id!(
-    /// Counts how often a sequence was preempted or resumed; answers of an older epoch are stale.
+    /// Number of times that a sequence was preempted. A message with an older epoch than that of its sequence is stale.
     Epoch(u32), "e");
 id!(
-    /// One step of the engine, numbered from 1 in order of submission.
+    /// Number of a step of the engine, counted from 1 in the order of submission.
     StepId(u64), "step");
 id!(
-    /// One batch of block copies.
+    /// Number of a batch of block copies.
     CopyId(u64), "copy");
 id!(
-    /// A block of the device tier, `0..DeviceInfo::device_blocks`.
+    /// Number of a block in the device pool, `0..DeviceInfo::device_blocks`.
     BlockId(u32), "d");
 id!(
-    /// A block of the host tier, `0..DeviceInfo::host_blocks`.
+    /// Number of a block in the host pool, `0..DeviceInfo::host_blocks`.
     HostBlockId(u32), "h");
 
-/// Names one preemption or resume attempt of a sequence, so that commit, abort and every late answer
-/// are idempotent.
+/// A sequence and its epoch: names one attempt to preempt or resume the sequence, so that commit, abort and every late
+/// answer are idempotent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ticket {
-    /// The sequence.
+    /// Sequence that the ticket is for.
     pub seq: SeqId,
-    /// Its epoch when the attempt began.
+    /// Epoch of the sequence when the attempt to preempt or resume it began.
     pub epoch: Epoch,
 }
 
@@ -57,34 +58,34 @@ impl fmt::Display for Ticket {
     }
 }
 
-/// Importance of a request. The order is the order of service: `System < Premium < Standard <
-/// Background`, lower is served first and preempted last.
+/// Importance of a request. Tiers compare in the order of service, `System < Premium < Standard < Background`: the
+/// least value is the highest tier, which is served first and preempted last.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Tier {
-    /// Health probes and warm-up, issued by the server itself.
+    /// Health probes and warm-up, requests that the server itself issues.
     System,
-    /// Paid for latency; preempts others, is preempted only by its own tier.
+    /// Requests that pay for low latency. They preempt requests of lower tiers and are not preempted for them.
     Premium,
-    /// The default.
+    /// The default tier of a request.
     #[default]
     Standard,
-    /// No latency promise; uses what is left.
+    /// Requests that use what the higher tiers leave. By default they have neither a TTFT nor a TPOT target.
     Background,
 }
 
 impl Tier {
-    /// All tiers, best first.
+    /// All tiers, the highest first.
     pub const ALL: [Tier; 4] = [Tier::System, Tier::Premium, Tier::Standard, Tier::Background];
 
-    /// Position in [`Tier::ALL`], for arrays indexed by tier.
+    /// Returns the position of the tier in [`Tier::ALL`], for arrays that are indexed by tier.
     pub fn index(self) -> usize {
         self as usize
     }
 
-    /// The name used in configuration, metrics and logs.
+    /// Returns the name of the tier in configuration, metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
             Tier::System => "system",

@@ -1,10 +1,9 @@
 //! The boundary between the engine and a device.
 //!
-//! The actors see a device only through this crate: typed ids, the clock, what a step asks for
-//! ([`StepBatch`]) and answers ([`StepDone`]), what a copy asks for ([`CopyBatch`]) and answers
-//! ([`CopyDone`]), and the two traits that do the work ([`StepRunner`], [`CopyEngine`]). Real devices
-//! (`tiercel-gpu`, driven by `tiercel-model`) and the mock device implement the same traits.
-//! No candle, no cudarc and no actor is visible from here.
+//! The actors see a device only through this crate: typed ids, the clock, requests and answers of steps ([`StepBatch`],
+//! [`StepDone`]), requests and answers of copies ([`CopyBatch`], [`CopyDone`]), and the two traits that do the work
+//! ([`StepRunner`], [`CopyEngine`]). Real devices (`tiercel-gpu`, driven by `tiercel-model`) and the mock device
+//! implement the same traits. This crate uses neither candle nor cudarc, and no actor.
 
 mod by_seq;
 mod clock;
@@ -35,12 +34,12 @@ pub use worker::{BlockingCopier, CopyThread, QueuedRunner, StepThread};
 
 /// A device ready to serve: its facts, its compute side and its copy side.
 pub struct Device {
-    /// Sizes and limits the engine plans with.
+    /// Sizes and limits of the device that the engine plans with.
     pub info: DeviceInfo,
-    /// First estimate of the device's speed; the engine refines it online.
+    /// First estimate of the device's speed; the engine corrects the estimate while it runs.
     pub profile: DeviceProfile,
-    /// Runs steps.
+    /// Runs steps on the device.
     pub runner: Box<dyn StepRunner>,
-    /// Copies blocks between the device tier and the host tier.
+    /// Copies blocks between the device pool and the host pool.
     pub copier: Box<dyn CopyEngine>,
 }

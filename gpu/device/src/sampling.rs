@@ -1,31 +1,33 @@
-//! How the next token is chosen. Plain data; the device that samples interprets it.
+//! Settings that say how the next token is chosen. They are plain data; the device that samples interprets them.
 
 use crate::TokenId;
 use serde::{Deserialize, Serialize};
 
-/// Sampling settings of one sequence, validated by the API before they get here.
+/// Sampling settings of one sequence, already validated by the API.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SamplingParams {
-    /// 0 is greedy: the arg max after penalties and bias, lowest token id on an exact tie.
+    /// Temperature of sampling. 0 is greedy: the most likely token after penalties and bias, on an exact tie the lowest
+    /// token id.
     pub temperature: f32,
-    /// Keep the `top_k` most likely tokens; 0 keeps all.
+    /// Sampling keeps only the `top_k` most likely tokens; 0 keeps all.
     pub top_k: u32,
-    /// Keep the smallest set of tokens whose probability reaches `top_p`; 1 keeps all.
+    /// Sampling keeps only the smallest set of tokens whose probability reaches `top_p`; 1 keeps all.
     pub top_p: f32,
-    /// Drop tokens less likely than `min_p` times the most likely one; 0 keeps all.
+    /// Sampling drops tokens that are less likely than `min_p` times the most likely token; 0 keeps all.
     pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens seen in prompt or output; 1 is off.
+    /// Divisor of the positive and factor on the negative logits of tokens seen in the prompt or the output; 1 is off.
     pub repetition_penalty: f32,
-    /// Subtracted from the logits of tokens already in the output; 0 is off.
+    /// Number subtracted from the logits of tokens that are already in the output; 0 is off.
     pub presence_penalty: f32,
-    /// Subtracted once per occurrence in the output; 0 is off.
+    /// Number subtracted from a token's logit once for each occurrence of the token in the output; 0 is off.
     pub frequency_penalty: f32,
-    /// Added to the logits of these tokens, before temperature.
+    /// Tokens, and a number for each that is added to its logit before temperature.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// Randomness of output `i` depends on `(seed, i)` alone, so neighbours cannot change the text.
+    /// Seed of the random draws. The draw of output token `i` depends on `(seed, i)` alone, so other sequences in the
+    /// batch cannot change the text.
     pub seed: u64,
-    /// Log-probabilities wanted with each token: `None` for none, `Some(k)` for the chosen token and
-    /// the `k` best.
+    /// Log-probabilities that are returned with each token: `None` for none, `Some(k)` for those of the chosen token
+    /// and of the `k` most likely tokens.
     pub logprobs: Option<u8>,
 }
 
@@ -47,7 +49,7 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// Greedy decoding with everything else off.
+    /// Returns settings for greedy decoding, with all other options off.
     pub fn greedy() -> Self {
         SamplingParams { temperature: 0.0, ..Self::default() }
     }

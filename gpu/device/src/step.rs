@@ -1,4 +1,4 @@
-//! What one step of the engine asks of a device, and what comes back.
+//! Steps: the batch of work that the engine gives to a device, and the answer of the device.
 
 use crate::{BlockId, SamplingParams, SeqId, StepId, TokenId};
 use smallvec::SmallVec;
@@ -7,26 +7,27 @@ use std::sync::Arc;
 /// Sizes and limits of a device, fixed for its life.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct DeviceInfo {
-    /// What `/metrics` and logs call it.
+    /// Name of the device in `/metrics` and logs.
     pub name: String,
     /// Tokens per KV block.
     pub block_size: u32,
-    /// Blocks of the device tier.
+    /// Blocks in the device pool.
     pub device_blocks: u32,
-    /// Blocks of the host tier; 0 means there is none.
+    /// Blocks in the host pool; 0 means that there is no host pool.
     pub host_blocks: u32,
-    /// Bytes of one block, all layers, K and V.
+    /// Bytes of one block: keys and values of all layers.
     pub block_bytes: u64,
     /// Steps that may be in flight at once (2 on CUDA, 1 on the CPU).
     pub max_steps_in_flight: u32,
     /// Longest sequence (prompt + output) the model supports, in tokens.
     pub max_model_len: u32,
-    /// Size of the vocabulary.
+    /// Size of the model's vocabulary, tokens.
     pub vocab_size: u32,
 }
 
-/// How fast a device is: the step model of the workloads page, used to choose between copying and
-/// recomputing and to predict step times. A first measurement; the engine corrects it online.
+/// Speed of a device: the coefficients of the linear model of step times, and the bandwidth of copies. The engine
+/// predicts step times with them and chooses between copying and recomputing. The values are a first measurement, which
+/// the engine corrects while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct DeviceProfile {
     /// Fixed cost of a step, us.
@@ -39,65 +40,68 @@ pub struct DeviceProfile {
     pub kv_token_us: f64,
     /// Cost of one prefill token for each token of context before it, us.
     pub prefill_context_us: f64,
-    /// One-way bandwidth between the device and the host tier, bytes per second; 0 if no host tier.
+    /// Bandwidth between the device pool and the host pool in one direction, bytes per second; 0 if there is no host
+    /// pool.
     pub link_bytes_per_s: f64,
 }
 
 /// One step: a mixed batch of decode tokens and prefill chunks that share every matrix product.
 #[derive(Debug, Clone)]
 pub struct StepBatch {
-    /// Number of the step; strictly increasing.
+    /// Number of the step, higher than that of every step before.
     pub id: StepId,
-    /// Sequences the device has not seen: it creates their sampler state before the step.
+    /// Sequences that are new to the device. The device creates their sampler state before the step.
     pub starts: Vec<SeqStart>,
-    /// Sequences that ended: their sampler state is dropped before the step. Unknown ids are ignored.
+    /// Sequences that have ended. The device discards their sampler state before the step; it ignores unknown ids.
     pub ends: Vec<SeqId>,
-    /// The work. At most one slice per sequence.
+    /// Slices of sequences that the step computes, at most one for each sequence.
     pub slices: Vec<SeqSlice>,
 }
 
-/// Creates the sampler state of a sequence. Survives preemption; dropped by `StepBatch::ends`.
+/// Instruction to create the sampler state of a sequence. The state survives preemptions; it is discarded when
+/// `StepBatch::ends` names the sequence.
 #[derive(Debug, Clone)]
 pub struct SeqStart {
-    /// The sequence.
+    /// Sequence whose sampler state is created.
     pub seq: SeqId,
-    /// How to sample it.
+    /// Sampling settings of the sequence.
     pub sampling: Arc<SamplingParams>,
-    /// Prompt tokens (penalties look at them).
+    /// Prompt tokens of the sequence, which the repetition penalty needs.
     pub prompt: Arc<[TokenId]>,
 }
 
-/// Consecutive tokens of one sequence to run through the model in this step.
+/// Slice: consecutive tokens of one sequence that a step runs through the model.
 #[derive(Debug, Clone)]
 pub struct SeqSlice {
-    /// The sequence.
+    /// Sequence that the tokens of the slice belong to.
     pub seq: SeqId,
     /// Position of the first input token, which equals the number of tokens whose KV is already valid.
     pub first_pos: u32,
-    /// The input tokens.
+    /// Input tokens of the slice.
     pub input: SliceInput,
-    /// The block table: entry `i` holds positions `i * block_size ..`. Covers at least
+    /// Block table of the sequence: entry `i` holds the positions from `i * block_size` on. The table covers at least
     /// `first_pos + input.len()` positions.
     pub table: Arc<[BlockId]>,
-    /// `Some(i)`: sample output token number `i` (from 0) from the logits of the last input token.
-    /// `None`: a prefill chunk that does not end its prompt.
+    /// `Some(i)`: the step samples output token number `i` (from 0) from the logits of the last input token. `None`:
+    /// the slice is a prefill chunk that does not end its prompt, so nothing is sampled.
     pub sample: Option<u32>,
 }
 
-/// Tokens in place up to a few: most slices are decodes of one token, hundreds of them in every step.
+/// List of tokens that holds up to four tokens without a heap allocation, because most of the hundreds of slices of a
+/// step are decodes of one token.
 pub type Tokens = SmallVec<[TokenId; 4]>;
 
 /// Input tokens of a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SliceInput {
-    /// Tokens the engine knows.
+    /// Input tokens that the engine knows.
     Known(Tokens),
-    /// One token: the one sampled for this sequence by an earlier step still in flight.
+    /// One input token: the token that the named step samples for the same sequence. That step may still be in flight.
     SampledBy(StepId),
 }
 
 impl SliceInput {
-    /// Number of tokens.
+    /// Returns the number of input tokens of the slice.
     pub fn len(&self) -> usize {
         match self {
             SliceInput::Known(tokens) => tokens.len(),
@@ -105,36 +109,37 @@ impl SliceInput {
         }
     }
 
-    /// Whether there is nothing to run; never true in a valid batch.
+    /// Whether the slice has no input tokens; never true in a valid batch.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Answer to one [`StepBatch`].
+/// Answer of the device to one [`StepBatch`].
 #[derive(Debug)]
 pub struct StepDone {
-    /// Which step.
+    /// Number of the step that is answered.
     pub id: StepId,
-    /// Its outcome. On `Err` nothing the step wrote may be believed.
+    /// Outcome of the step. On `Err` nothing that the step wrote is valid.
     pub result: Result<StepOutput, StepError>,
 }
 
-/// What a step produced.
+/// Results of a step that succeeded.
 #[derive(Debug, Default)]
 pub struct StepOutput {
-    /// One entry per slice with `sample`, in the order of the slices. A fault ends that sequence only.
+    /// Sampled token or fault of each slice that has `sample`, in the order of the slices. A fault ends only the
+    /// sequence of its slice.
     pub sampled: Vec<(SeqId, Result<Sampled, SeqFault>)>,
-    /// Where the time went.
+    /// Duration of the step by parts.
     pub timing: StepTiming,
 }
 
-/// A sampled token.
+/// A token that was sampled for a sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampled {
-    /// The token.
+    /// Id of the sampled token.
     pub token: TokenId,
-    /// Present if the sequence asked for log-probabilities.
+    /// Log-probabilities of the token; present if the sequence asked for them.
     pub logprobs: Option<Box<TokenLogprobs>>,
 }
 
@@ -142,63 +147,63 @@ pub struct Sampled {
 /// and truncation but after penalties and bias.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprobs {
-    /// Of the chosen token.
+    /// Log-probability of the token that was chosen.
     pub chosen: f32,
-    /// The best tokens, most likely first.
+    /// Most likely tokens and their log-probabilities, the most likely first.
     pub top: Vec<(TokenId, f32)>,
 }
 
 /// Parts of a step's duration, us.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepTiming {
-    /// Forward pass.
+    /// Time of the forward pass, us.
     pub forward_us: u64,
-    /// Sampling.
+    /// Time of sampling, us.
     pub sampling_us: u64,
-    /// What the host did before the device could begin; no part of the step's duration on a device that computes beside
-    /// its host.
+    /// Time that the host worked before the device could begin the step, us. On a device that computes while its host
+    /// works, it is no part of the step's duration.
     pub host_us: u64,
 }
 
-/// A fault that costs one sequence.
+/// A fault of one sequence in a step. It ends that sequence; the other sequences of the step go on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SeqFault {
-    /// The logits held NaN or only infinities.
+    /// The logits of the sequence held NaN or +inf, or no finite value.
     #[error("the model produced no usable probabilities (NaN or infinite logits)")]
     BadLogits,
-    /// The device does not know the sequence: an engine bug, reported instead of hidden.
+    /// The device has no sampler state for the sequence. This is a bug of the engine.
     #[error("the device has no state for {0}")]
     UnknownSequence(SeqId),
 }
 
-/// A fault that costs the whole step.
+/// A fault that makes a whole step fail.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StepError {
-    /// This step failed; the device is usable. Nothing it wrote may be believed.
+    /// The step failed, but the device is still usable. Nothing that the step wrote is valid.
     #[error("step failed: {0}")]
     Failed(String),
-    /// The device is gone; no step or copy will ever succeed again.
+    /// The device is lost: no step or copy on it ever succeeds again.
     #[error("device lost: {0}")]
     DeviceLost(String),
 }
 
-/// Why a step could not be submitted.
+/// Reason for which a device did not accept a step or a batch of copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// More than `max_steps_in_flight` steps.
+    /// The device already holds as many steps (`max_steps_in_flight`) or batches of copies as it can.
     #[error("too many steps in flight")]
     Full,
-    /// The device's thread has ended.
+    /// The thread or task that does the device's work has ended.
     #[error("the device has stopped")]
     Stopped,
 }
 
 /// The compute side of a device: runs steps in order, one at a time, without blocking the caller.
 pub trait StepRunner: Send {
-    /// Starts a step. `done` is called exactly once, from any thread, in order of submission.
+    /// Submits a step. The device calls `done` exactly once, from any thread, in the order of submission.
     ///
     /// # Errors
-    /// [`SubmitError`] if the step was not accepted; `done` is then not called.
+    /// [`SubmitError`] if the step was not accepted; `done` is then never called.
     fn submit(
         &mut self,
         batch: StepBatch,

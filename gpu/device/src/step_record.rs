@@ -1,30 +1,30 @@
-//! What a step held and how long everything about it took: what a model of step times is fitted to.
+//! Records of the work and the times of steps. The models of step times are fitted to these records.
 
 use serde::{Deserialize, Serialize};
 
-/// One step, as the engine saw it.
+/// Work and times of one step, as the engine measured them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StepRecord {
-    /// Its number.
+    /// Number of the step.
     pub step: u64,
-    /// Sequences that decoded one token.
+    /// Sequences of the step that decoded one token.
     pub decode_tokens: u32,
-    /// Tokens of KV that these read, their own included.
+    /// Tokens whose KV the decodes of the step read, the decoded sequences' newest tokens included.
     pub kv_tokens: u64,
-    /// Prompt tokens.
+    /// Prompt tokens that the step computed.
     pub prefill_tokens: u32,
-    /// Pairs of a prompt token and one before it.
+    /// Pairs of a prompt token that the step computed and a token before it in its sequence.
     pub prefill_context: u64,
-    /// Tokens it sampled.
+    /// Tokens that the step sampled.
     pub sampled: u32,
-    /// When its end was seen, engine time, us.
+    /// Engine time at which the engine saw the end of the step, us.
     pub ended_at_us: u64,
-    /// What the device took, sampling included, us.
+    /// Time that the device took for the step, sampling included, us.
     pub device_us: u64,
-    /// From when its end could be expected at the earliest until it was seen, us: since it was submitted, or since the
-    /// step before it ended if that was later.
+    /// Time until the engine saw the end of the step, us. It counts from the submission of the step, or from the end of
+    /// the step before if that is later.
     pub elapsed_us: u64,
-    /// From the end of the step before it until it was submitted, us: what the host took to hand out tokens and to plan.
-    /// `None` if the engine was idle between the two steps, or another step was in flight.
+    /// Time from the end of the step before to the submission of this step, us. In this time the host hands out tokens
+    /// and plans. `None` if the engine was idle between the two steps, or another step was in flight.
     pub host_us: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! Device and copy threads: plain OS threads fed by bounded channels, for devices whose work blocks.
+//! Threads that run steps and copies: plain OS threads fed by bounded channels, for devices whose calls block.
 
 use crate::{
     Clock, CopyBatch, CopyDone, CopyEngine, CopyError, StepBatch, StepDone, StepError, StepId,
@@ -10,54 +10,56 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Computes steps in order. A device that works by itself may be at one while the next is begun.
+/// Runs steps in order. A device that computes independently of its thread may still run one step when the next is
+/// begun.
 pub trait QueuedRunner: Send + 'static {
-    /// Whether beginning this step takes until all before it have ended, so that these had better be waited for first.
+    /// Whether beginning the step would block until all steps before it have ended. If so, the caller waits for those
+    /// steps first.
     fn waits(&self, _batch: &StepBatch) -> bool {
         false
     }
-    /// Begins a step. One that does not begin is not waited for.
+    /// Begins a step. A step that could not begin is never waited for.
     ///
     /// # Errors
-    /// [`StepError`]; nothing the step wrote may then be believed.
+    /// [`StepError`]; nothing that the step wrote is then valid.
     fn begin(&mut self, batch: &StepBatch) -> Result<(), StepError>;
-    /// Whether the oldest step that was begun has ended, so that [`QueuedRunner::end`] need not wait.
+    /// Whether the oldest step in progress has ended, so that [`QueuedRunner::end`] need not wait.
     fn has_ended(&mut self) -> bool;
-    /// Waits for the oldest step that was begun and has not been waited for.
+    /// Waits for the oldest step that was begun and not waited for yet, and returns its output.
     ///
     /// # Errors
-    /// [`StepError`]; nothing the step wrote may then be believed.
+    /// [`StepError`]; nothing that the step wrote is then valid.
     fn end(&mut self) -> Result<StepOutput, StepError>;
-    /// Runs one step to its end, where none is under way.
+    /// Runs one step from begin to end. No other step may be in progress.
     ///
     /// # Errors
-    /// [`StepError`]; nothing the step wrote may then be believed.
+    /// [`StepError`]; nothing that the step wrote is then valid.
     fn run(&mut self, batch: &StepBatch) -> Result<StepOutput, StepError> {
         self.begin(batch)?;
         self.end()
     }
 }
 
-/// Copies blocks on the calling thread.
+/// Copies blocks on the calling thread, which is blocked meanwhile.
 pub trait BlockingCopier: Send + 'static {
-    /// Copies one batch.
+    /// Copies one batch of blocks.
     ///
     /// # Errors
-    /// [`CopyError`]; the destinations are then undefined.
+    /// [`CopyError`]; the content of the destination blocks is then undefined.
     fn copy(&mut self, batch: &CopyBatch) -> Result<(), CopyError>;
 }
 
 type StepJob = (StepBatch, Box<dyn FnOnce(StepDone) + Send>);
 type CopyJob = (CopyBatch, Box<dyn FnOnce(CopyDone) + Send>);
 
-/// A [`StepRunner`] that runs a [`QueuedRunner`] on its own thread. Dropping it joins the thread.
+/// A [`StepRunner`] that runs a [`QueuedRunner`] on its own thread. Dropping the `StepRunner` joins the thread.
 pub struct StepThread {
     jobs: Option<Sender<StepJob>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl StepThread {
-    /// Starts the thread. `depth` is the device's `max_steps_in_flight`.
+    /// Starts the thread that runs steps. `depth` is the device's `max_steps_in_flight`.
     ///
     /// # Errors
     /// The operating system could not start a thread.
@@ -72,19 +74,20 @@ impl StepThread {
     }
 }
 
-/// Between looks at whether a step has ended while the next may still come. The next one mostly comes before that, and
-/// then its end is waited for.
+/// Interval at which the thread polls whether the oldest step has ended, while another step may still be submitted.
+/// Mostly the next step is submitted within one interval; then no more can come, and the thread blocks until the oldest
+/// step ends.
 const LOOKS: Duration = Duration::from_micros(50);
 
-/// A step that was begun.
+/// A step that was begun and is not answered yet.
 struct Begun {
     id: StepId,
     done: Box<dyn FnOnce(StepDone) + Send>,
-    /// Why it was not begun after all.
+    /// Error of a step that could not begin. It is reported when the steps before it are answered.
     error: Option<StepError>,
 }
 
-/// The thread's own.
+/// State of the thread that runs steps.
 struct Steps<R> {
     runner: R,
     lost: Option<String>,
@@ -93,7 +96,7 @@ struct Steps<R> {
 }
 
 impl<R: QueuedRunner> Steps<R> {
-    /// Until nobody can submit any more and all that was submitted is answered.
+    /// Runs steps until the submitting side is gone and every submitted step is answered.
     fn run(mut self, work: &Receiver<StepJob>) {
         loop {
             let next = match self.begun.len() {
@@ -133,7 +136,7 @@ impl<R: QueuedRunner> Steps<R> {
         failed || self.attempt(|runner| Ok(runner.has_ended())).unwrap_or(true)
     }
 
-    /// Waits for the oldest step and answers it.
+    /// Waits for the oldest step in progress and answers it.
     fn end(&mut self) {
         let Some(Begun { id, done, error }) = self.begun.pop_front() else { return };
         let result = match error {
@@ -143,7 +146,8 @@ impl<R: QueuedRunner> Steps<R> {
         done(StepDone { id, result });
     }
 
-    /// A device that is lost is asked nothing any more.
+    /// Calls the runner, unless the device is lost. Remembers a loss of the device that the call reports; a panic
+    /// counts as a loss.
     fn attempt<T>(
         &mut self,
         what: impl FnOnce(&mut R) -> Result<T, StepError>,
@@ -179,14 +183,14 @@ impl Drop for StepThread {
     }
 }
 
-/// A [`CopyEngine`] that runs a [`BlockingCopier`] on its own thread. Dropping it joins the thread.
+/// A [`CopyEngine`] that runs a [`BlockingCopier`] on its own thread. Dropping the `CopyEngine` joins the thread.
 pub struct CopyThread {
     jobs: Option<Sender<CopyJob>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl CopyThread {
-    /// Starts the thread; at most `depth` batches wait.
+    /// Starts the thread that copies blocks. At most `depth` batches of copies wait for the thread.
     ///
     /// # Errors
     /// The operating system could not start a thread.
@@ -235,7 +239,8 @@ fn send<T>(jobs: Option<&Sender<T>>, job: T) -> Result<(), SubmitError> {
 }
 
 fn join(thread: Option<JoinHandle<()>>) {
-    // The loop catches panics of the device; the join result holds nothing more to report.
+    // The loop of the thread catches panics of the device, so the result of joining the thread holds nothing more to
+    // report.
     if let Some(thread) = thread
         && thread.thread().id() != std::thread::current().id()
     {
@@ -257,8 +262,8 @@ mod tests {
     use crate::StepId;
     use std::sync::mpsc;
 
-    /// Says what was asked of it. Step 2 panics, step 4 does not begin; a step has ended when it has been asked for often
-    /// enough.
+    /// Test runner that reports each call of `begin` and `end`. Step 2 panics, step 4 cannot begin, and step 9 waits
+    /// for earlier steps. `has_ended` returns true from the `looks`-th call on.
     struct Scripted {
         asked: mpsc::Sender<String>,
         begun: VecDeque<u64>,
@@ -297,7 +302,8 @@ mod tests {
         StepBatch { id: StepId(id), starts: vec![], ends: vec![], slices: vec![] }
     }
 
-    /// What was asked of a device for these steps, and the answers.
+    /// Submits steps with these ids to a test device. Returns the calls that its runner got and the answers to the
+    /// steps.
     fn run(
         depth: usize,
         looks: u32,

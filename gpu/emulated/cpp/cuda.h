@@ -1,4 +1,5 @@
-// The words of CUDA C++ that the kernels use, for a host compiler. See emulator.cpp for how threads run.
+// The types and functions of CUDA C++ that the kernels use, for a host compiler. emulator.cpp describes how threads
+// run.
 #pragma once
 #define TIERCEL_EMULATED
 
@@ -19,14 +20,14 @@ struct Index {
     unsigned x, y, z;
 };
 
-// Of the thread that runs.
+// Thread index, block index, block size and grid size of the emulated thread that runs now.
 extern thread_local Index thread_index, block_index, block_size, grid_size;
 
 unsigned char *shared_memory();
-// Waits for all threads of the block.
+// Waits for all threads of the thread block.
 void wait_for_block();
-// Waits for all lanes of the warp, each of which hands in `bytes`; what lane `i` handed in is then at
-// `i * 64` of the answer, until the lane's next call.
+// Waits for all lanes of the warp, each of which passes `bytes` bytes at `value`. In the returned memory, the bytes of
+// lane `i` are at offset `i * 64`, valid until the caller's next call.
 const unsigned char *exchange(const void *value, unsigned bytes);
 
 }
@@ -57,7 +58,7 @@ static inline unsigned __float_as_uint(float value) {
     return bits;
 }
 
-// Nothing runs at the same time.
+// Plain operations are atomic here, because one emulated thread runs at a time.
 template <typename T> static inline void atomicAdd(T *sum, T value) { *sum += value; }
 static inline void atomicMin(unsigned *least, unsigned value) { *least = value < *least ? value : *least; }
 
@@ -76,14 +77,14 @@ static inline unsigned short to_bf16(float value) {
 
 static inline unsigned to_bf16x2(float low, float high) { return to_bf16(low) | (unsigned)to_bf16(high) << 16; }
 
-// What a lane hands in of a product of tiles.
+// Part of a tile product's operands that one lane passes to the other lanes.
 struct TileParts {
     unsigned a[4], b[2];
 };
 
-// As PTX lays the fragments of mma.m16n8k16 out for bf16: of A, register r of lane l has row l/4 + 8 (r%2) and columns
-// 2 (l%4) + 8 (r/2) and the next; of B, column l/4 and rows 2 (l%4) + 8 r and the next; of the sums, sum s has row
-// l/4 + 8 (s/2) and column 2 (l%4) + s%2.
+// Fragment layout of PTX's mma.m16n8k16 for bf16. Of A, register r of lane l has row l/4 + 8 (r%2) and columns
+// 2 (l%4) + 8 (r/2) and the next; of B, register r of lane l has column l/4 and rows 2 (l%4) + 8 r and the next;
+// of the sums, sum s of lane l has row l/4 + 8 (s/2) and column 2 (l%4) + s%2.
 static inline void multiply_tiles(float sum[4], const unsigned a[4], const unsigned b[2]) {
     TileParts mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
     const unsigned char *all = emulated::exchange(&mine, sizeof mine);
@@ -100,9 +101,9 @@ static inline void multiply_tiles(float sum[4], const unsigned a[4], const unsig
     }
 }
 
-// ldmatrix.x4.trans: register t of lane l has rows 2 (l%4) and the next of column l/4 of tile t.
+// Emulates ldmatrix.x4.trans: register t of lane l gets rows 2 (l%4) and the next, in column l/4, of tile t.
 static inline void load_tiles_transposed(unsigned tiles[4], const unsigned short *row) {
-    // Rows start at multiples of 16 bytes.
+    // ldmatrix requires that rows start at multiples of 16 bytes.
     if ((uintptr_t)row % 16) abort();
     const unsigned char *all = emulated::exchange(&row, sizeof row);
     unsigned lane = threadIdx.x % 32;

@@ -1,6 +1,6 @@
-// Runs a kernel's threads on the host, block after block. Each thread of a block is a coroutine that gives way where
-// it waits for others; so a missing barrier shows as a wrong result (the order of threads is turned round from launch
-// to launch), and threads that wait for each other for ever as an error. Nothing runs at the same time.
+// Runs a kernel's threads on the host, one thread block after the other. Each thread of a block is a coroutine that
+// yields where it waits for other threads. A missing barrier shows as a wrong result, because the order of threads is
+// reversed from launch to launch. Threads that wait for each other forever show as an error. One thread runs at a time.
 #include "cuda.h"
 #include "emulator.h"
 #include <csetjmp>
@@ -29,7 +29,8 @@ struct Thread {
     std::unique_ptr<unsigned char[]> stack;
 };
 
-// What the lanes of a warp hand each other: two of each, so that a lane may go on to the next before all have read.
+// Buffers through which the lanes of a warp exchange values. There are two of them, so that a lane may start the next
+// exchange before all lanes have read the last.
 struct Warp {
     unsigned char values[2][LANES * 64];
 };
@@ -44,7 +45,7 @@ struct Machine {
     void **args;
 };
 
-// One per thread of the host, made when it is first used.
+// Returns the machine of the calling host thread, made at its first use.
 Machine &machine() {
     thread_local std::unique_ptr<Machine> machine{new Machine};
     return *machine;
@@ -57,7 +58,7 @@ void run_thread() {
     _longjmp(m.scheduler, 1);
 }
 
-// Runs a thread until it waits or ends.
+// Runs an emulated thread until it waits or ends.
 void resume(Machine &m, unsigned number) {
     m.current = number;
     thread_index = {number, 0, 0};
@@ -88,11 +89,13 @@ void prepare(Machine &m, unsigned threads) {
         thread.exchanges = 0;
         thread.waits = Waits::no;
     }
-    // What a kernel does not write it must not read.
+    // Fills shared memory with a pattern, so that a read of memory that the kernel did not write shows as a wrong
+    // result.
     memset(m.shared.get(), 0xff, SHARED_BYTES);
 }
 
-// Whether all of `first .. end` wait for `what` (or are done, where that is a barrier of the block's); then they go on.
+// Releases the threads `first .. end` if all of them wait for `what`; at a barrier of the block, ended threads count as
+// waiting. Returns whether any thread was released.
 bool release(Machine &m, unsigned first, unsigned end, Waits what) {
     bool any = false;
     for (unsigned number = first; number < end; number++) {
@@ -106,7 +109,7 @@ bool release(Machine &m, unsigned first, unsigned end, Waits what) {
     return any;
 }
 
-// Runs a warp until all of its lanes are done or wait for the block; whether one of them did anything.
+// Runs a warp until all of its lanes have ended or wait for the block. Returns whether any lane ran.
 bool run_warp(Machine &m, unsigned first, bool backwards) {
     bool ran = false;
     do {
@@ -120,8 +123,9 @@ bool run_warp(Machine &m, unsigned first, bool backwards) {
     return ran;
 }
 
-// Whether the block ended; otherwise its threads wait for each other for ever. Each warp goes as far ahead of the others as
-// it can, so that it meets what they have not read yet, or not written.
+// Runs a thread block. Returns whether it ended; if not, its threads wait for each other forever. Each warp runs as far
+// ahead of the other warps as it can, so that a missing barrier makes it read values that are not written yet, or
+// overwrite values that are not read yet.
 bool run_block(Machine &m, unsigned threads, bool backwards) {
     prepare(m, threads);
     for (;;) {
@@ -153,8 +157,9 @@ const unsigned char *exchange(const void *value, unsigned bytes) {
 
 }
 
-// 0, or why not: 1 for no such kernel, 2 for a launch that no device takes, 3 for threads that wait for ever, 4 for more
-// shared memory than was asked for.
+// Launches a kernel and runs it to its end. Returns 0, or the reason of a failure: 1 if there is no such kernel, 2 if
+// no GPU would accept the launch, 3 if threads wait forever, 4 if the kernel used more shared memory than was
+// requested.
 extern "C" int tiercel_emulated_launch(
     const char *name, const unsigned grid[3], unsigned threads, unsigned shared_bytes, void **args, int backwards
 ) {
@@ -174,7 +179,7 @@ extern "C" int tiercel_emulated_launch(
             for (unsigned x = 0; x < grid[0]; x++) {
                 block_index = {x, y, z};
                 if (!run_block(m, threads, backwards)) return 3;
-                // Beyond what was asked for nothing may have been written.
+                // Checks that the kernel wrote nothing beyond the requested shared memory.
                 for (size_t at = shared_bytes; at < SHARED_BYTES; at++) {
                     if (m.shared[at] != 0xff) return 4;
                 }

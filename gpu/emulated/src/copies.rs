@@ -1,10 +1,10 @@
-//! The copy side.
+//! Copy side of the emulated GPU.
 #![expect(unsafe_code, reason = "device memory is memory of the host, known by its address")]
 
 use tiercel_device::CopyDirection;
 use tiercel_gpu::cuda::{CopyDriver, CudaError, DevicePtr};
 
-/// Host memory beside a device.
+/// Memory of the host pool, and block copies between it and the emulated device memory.
 pub struct EmulatedCopies {
     host: Vec<u8>,
 }
@@ -25,8 +25,8 @@ impl CopyDriver for EmulatedCopies {
     ) -> Result<(), CudaError> {
         let host = &mut self.host[host..host + bytes];
         let device = device.0 as *mut u8;
-        // SAFETY: the copier checks that the blocks exist on both sides, and nothing else uses them until the copy is
-        // answered; the caller keeps the device.
+        // SAFETY: the copier checks that the blocks exist on both sides, and no other code uses them until the copy is
+        // answered; the caller keeps the device, and so its memory, alive.
         unsafe {
             match direction {
                 CopyDirection::Out => {

@@ -1,4 +1,4 @@
-//! The compute side.
+//! Compute side of the emulated GPU.
 #![expect(unsafe_code, reason = "device memory is memory of the host, known by its address")]
 
 use crate::copies::EmulatedCopies;
@@ -11,20 +11,21 @@ use tiercel_gpu::cuda::{
     Arg, CudaError, DevicePtr, Driver, KernelShape, Launch, Product, SLOT_BYTES, SLOTS, Work,
 };
 
-/// Something that goes wrong on purpose.
+/// A fault that the emulated GPU makes on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The launch of that number, counted from 0, is not accepted.
+    /// The driver does not accept the launch of this number, counted from 0.
     Launch(usize),
-    /// No graph can be made of anything.
+    /// The driver cannot make graphs.
     Graphs,
-    /// The device is lost with the launch of that number, which shows when something waits.
+    /// The device is lost at the launch of this number, counted from 0. The next wait reports the loss.
     Lost(usize),
 }
 
-/// A device whose memory is the host's. As on a GPU, nothing of what is asked for has happened before somebody waits.
+/// An emulated GPU whose device memory is host memory. Requested work runs only when a caller waits for it; on a GPU
+/// too, it need not have run earlier.
 pub struct EmulatedDriver {
-    /// What was asked for and has not been done.
+    /// Work that was requested and has not run yet.
     asked: VecDeque<Asked>,
     slots: [Slot; SLOTS],
     graphs: Vec<Vec<Work>>,
@@ -38,7 +39,7 @@ pub struct EmulatedDriver {
     lost: bool,
 }
 
-/// Something to do.
+/// An item of requested work.
 enum Asked {
     Write { to: DevicePtr, bytes: Vec<u8> },
     Launch { launch: OwnedLaunch, number: usize },
@@ -46,7 +47,7 @@ enum Asked {
     Send { slot: usize, from: DevicePtr, bytes: usize },
 }
 
-/// A launch that outlives its caller.
+/// A kernel launch with a copy of its arguments.
 struct OwnedLaunch {
     kernel: &'static str,
     grid: (u32, u32),
@@ -55,16 +56,16 @@ struct OwnedLaunch {
     args: Vec<Arg>,
 }
 
-/// What came back of a step.
+/// Result slot: bytes that a step sent back to the host.
 #[derive(Default)]
 struct Slot {
     bytes: Vec<u8>,
     arrived: bool,
-    /// Whether somebody has asked for it in vain: a device takes its time.
+    /// Whether `has_arrived` was called for the slot. The first call returns false, as a busy GPU would.
     asked: bool,
 }
 
-/// 256 bytes, aligned as a GPU's allocator does.
+/// Unit of emulated device memory: 256 bytes, aligned as by a GPU's allocator.
 #[derive(Clone, Copy)]
 #[repr(align(256))]
 struct Line {
@@ -74,7 +75,7 @@ struct Line {
 const LINE_BYTES: usize = 256;
 
 impl EmulatedDriver {
-    /// A device with so much memory.
+    /// Makes an emulated GPU with `limit_bytes` bytes of device memory.
     pub fn new(limit_bytes: usize) -> EmulatedDriver {
         EmulatedDriver {
             asked: VecDeque::new(),
@@ -91,19 +92,19 @@ impl EmulatedDriver {
         }
     }
 
-    /// Lets something go wrong.
+    /// Sets the fault that the device makes.
     #[must_use]
     pub fn with_fault(mut self, fault: Fault) -> EmulatedDriver {
         self.fault = Some(fault);
         self
     }
 
-    /// Counts graphs that were replayed.
+    /// Returns the counter of replayed graphs.
     pub fn replayed(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.replayed)
     }
 
-    /// Panics unless the bytes are all in one allocation.
+    /// Panics unless all `bytes` bytes from `at` on are inside one allocation of this device.
     fn check(&self, at: DevicePtr, bytes: usize) {
         let held = self.memory.iter().any(|memory| {
             let start = memory.as_ptr() as u64;
@@ -138,8 +139,8 @@ impl EmulatedDriver {
         bytes.chunks_exact(2).map(|b| bf16::from_ne_bytes([b[0], b[1]]).to_f32()).collect()
     }
 
-    /// Does what was asked for, up to what is sent to a slot, or all of it. What went wrong is told as a GPU does: the
-    /// device is lost.
+    /// Runs requested work, up to the copy to result slot `until`, or all of it. Reports a made-up loss of the device
+    /// after that work, as a GPU does.
     fn catch_up(&mut self, until: Option<usize>) -> Result<(), CudaError> {
         while let Some(asked) = self.asked.pop_front() {
             match asked {
@@ -166,8 +167,8 @@ impl EmulatedDriver {
 
     fn read(&self, from: DevicePtr, bytes: &mut [u8]) {
         self.check(from, bytes.len());
-        // SAFETY: the source is inside an allocation that `self` holds, and nobody writes it now: kernels have ended when
-        // `launch` returns, and the engine does not let copies touch what is read.
+        // SAFETY: the source is inside an allocation that `self` holds, and no other code writes it now: kernels have
+        // ended when `launch` returns, and the engine does not let copies touch memory that is being read.
         unsafe {
             std::ptr::copy_nonoverlapping(from.0 as *const u8, bytes.as_mut_ptr(), bytes.len());
         }
@@ -175,7 +176,8 @@ impl EmulatedDriver {
 
     fn write(&mut self, to: DevicePtr, bytes: &[u8]) {
         self.check(to, bytes.len());
-        // SAFETY: as in `read`, for the destination.
+        // SAFETY: the destination is inside an allocation that `self` holds, and no other code uses it now: kernels
+        // have ended when `launch` returns, and the engine does not let copies touch memory that is being written.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.0 as *mut u8, bytes.len()) }
     }
 }
@@ -210,7 +212,7 @@ impl Driver for EmulatedDriver {
             return Err(CudaError::Memory { bytes, what: "device", why });
         }
         self.memory_bytes += bytes;
-        // Not zeros: what was never written must not look like something.
+        // The memory is not zeroed, so that a read of memory that was never written shows as a wrong result.
         let lines = vec![Line { _bytes: [0xff; LINE_BYTES] }; bytes.div_ceil(LINE_BYTES)]
             .into_boxed_slice();
         let at = DevicePtr(lines.as_ptr() as u64);

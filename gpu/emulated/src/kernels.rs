@@ -1,10 +1,10 @@
-//! Calls into the emulator.
+//! Calls of the C++ emulator that runs kernels.
 #![expect(unsafe_code, reason = "the kernels are C++")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use tiercel_gpu::cuda::{CudaError, KernelShape, Launch};
 
-/// What `build.rs` compiles the attention kernels with.
+/// Length of a span, positions: the value that `build.rs` compiles the attention kernels with.
 pub(crate) const SPAN: usize = 32;
 
 unsafe extern "C" {
@@ -18,7 +18,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Runs all threads of a launch, in turn or in turn backwards.
+/// Runs all threads of a launch, in ascending or in descending order.
 pub(crate) fn launch(
     launch: &Launch<'_>,
     shape: KernelShape,
@@ -31,9 +31,9 @@ pub(crate) fn launch(
     let shaped = format!("{}_{}_{}", launch.kernel, shape.head_dim, shape.queries);
     let mut call = |name: &CStr| {
         // SAFETY: the name ends with a zero and the grid has three numbers. Each argument points to eight bytes that
-        // start with its value; that their number and types are the kernel's is what launches are written for. Kernels
-        // write to memory of the driver they were launched on, which outlives the call, at the addresses they were
-        // given.
+        // start with its value; the callers of launches pass the number and types of arguments that the kernel has.
+        // Kernels write only to memory of the driver that they were launched on, which outlives the call, at the
+        // addresses that they were given.
         unsafe {
             tiercel_emulated_launch(
                 name.as_ptr(),

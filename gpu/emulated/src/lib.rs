@@ -1,8 +1,9 @@
 //! A [`Driver`](tiercel_gpu::cuda::Driver) without a GPU: the kernels of `gpu/kernels`, compiled for the host.
 //!
-//! Each thread of a block is a coroutine, so that barriers and exchanges between lanes do what they do on a GPU, one at a
-//! time. Tensor-core instructions are written out after the layout of their fragments in the PTX manual. Matrix products
-//! are plain loops. It is for tests: what it computes is what the kernels say, at a ten-thousandth of their speed.
+//! Each thread of a thread block is a coroutine, so that barriers and exchanges between lanes behave as on a GPU; one
+//! coroutine runs at a time. Tensor-core instructions follow the layout of their fragments in the PTX manual. Matrix
+//! products are plain loops. The emulator is for tests: it runs the kernels' own source, at a ten-thousandth of a GPU's
+//! speed.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may stop at the first surprise"))]
 
 mod copies;

@@ -1,16 +1,16 @@
-//! Weights of files on their way to the device.
+//! Tests of the upload of a file's weights to the device.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use tiercel_emulated::EmulatedDriver;
 use tiercel_gpu::cuda::{CudaKv, CudaOps, CudaOptions, DevicePtr, Driver};
 use tiercel_gpu::{MatrixPart, Ops, RowInput, SourceType, TensorUse, WeightFormat};
 
-/// More than is converted at once.
+/// Rows of the test matrix: more than one conversion buffer holds.
 const ROWS: usize = 2_500;
 const COLS: usize = 4_096;
 
 fn number(row: usize, col: usize) -> f32 {
-    // Few enough for bf16.
+    // bf16 represents all integers up to 250 exactly.
     ((row * 7 + col) % 251) as f32
 }
 

@@ -1,19 +1,20 @@
-//! Elements of the KV cache.
+//! Element types of the KV cache.
 
 use crate::KvType;
 use half::{bf16, f16};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::__m256;
 
-/// A storage type of keys and values.
+/// Number type in which KV blocks store a component of a key or a value.
 pub(crate) trait Element: Copy + Send + Sync + 'static {
-    /// Its name in settings.
+    /// Value of the `kv.type` setting that selects this element type.
     const KV_TYPE: KvType;
-    /// Rounds to nearest.
+    /// Converts from f32, rounding to nearest.
     fn narrow(value: f32) -> Self;
-    /// Exact.
+    /// Converts to f32 exactly.
     fn widen(self) -> f32;
-    /// The first eight elements, widened. Kernels compiled for AVX2 and F16C inline it.
+    /// Loads eight elements into a vector and converts them to f32. Kernels compiled for AVX2 and F16C inline this
+    /// function.
     #[cfg(target_arch = "x86_64")]
     fn load(from: &[Self; 8]) -> __m256;
 }
@@ -33,7 +34,7 @@ impl Element for f32 {
     #[inline(always)]
     #[expect(unsafe_code, reason = "a vector load")]
     fn load(from: &[f32; 8]) -> __m256 {
-        // SAFETY: eight floats; the callers are compiled for AVX2.
+        // SAFETY: `from` holds eight floats; the callers are compiled for AVX2.
         unsafe { std::arch::x86_64::_mm256_loadu_ps(from.as_ptr()) }
     }
 }
@@ -54,7 +55,7 @@ impl Element for f16 {
     #[expect(unsafe_code, reason = "a vector load")]
     fn load(from: &[f16; 8]) -> __m256 {
         use std::arch::x86_64::{_mm_loadu_si128, _mm256_cvtph_ps};
-        // SAFETY: 16 bytes; the callers are compiled for F16C.
+        // SAFETY: `from` holds 16 bytes; the callers are compiled for F16C.
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.as_ptr().cast())) }
     }
 }
@@ -77,7 +78,7 @@ impl Element for bf16 {
         use std::arch::x86_64::{
             _mm_loadu_si128, _mm256_castsi256_ps, _mm256_cvtepu16_epi32, _mm256_slli_epi32,
         };
-        // SAFETY: 16 bytes; the callers are compiled for AVX2.
+        // SAFETY: `from` holds 16 bytes; the callers are compiled for AVX2.
         unsafe {
             let halves = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().cast()));
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(halves))

@@ -1,22 +1,23 @@
-//! The exponential function that every kernel uses.
+//! The exponential function that every CPU kernel uses.
 
-/// Arguments outside `LOW..=HIGH` count as the nearest inside, which keeps 2^n a normal number.
+/// Least argument of `exp` that is not clamped. Arguments are clamped to `LOW..=HIGH`, which keeps 2^n a normal number.
 const LOW: f32 = -87.3;
 const HIGH: f32 = 88.0;
-/// 1.5 * 2^23: adding it rounds to an integer and leaves that in the low bits.
+/// 1.5 * 2^23: adding this constant rounds a number to an integer and leaves the integer in the low bits.
 const ROUND: f32 = 12_582_912.0;
 
-/// `e^x` within 2e-7 of the true value for x in -87.3..=88, e^-87.3 (about 1e-38) below, e^88 above, NaN
-/// for NaN. Plain arithmetic without branches, so that loops over it become vector code; never fused, so
-/// that the bits are the same on every instruction set.
+/// Returns `e^x` with a relative error below 2e-7 for x in -87.3..=88, e^-87.3 (about 1e-38) for smaller x, e^88 for
+/// larger x, and NaN for NaN. The arithmetic has no branches, so that loops over it become vector code. The arithmetic
+/// is never fused, so that the bits are the same on every instruction set.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
-    // Comparisons and not `clamp`, in the form that compiles to one instruction and keeps NaN.
+    // The argument is limited by comparisons instead of `clamp`. In this form each compiles to one instruction and
+    // keeps NaN.
     let bounded = if x < LOW { LOW } else { x };
     let bounded = if bounded > HIGH { HIGH } else { bounded };
     let shifted = bounded * std::f32::consts::LOG2_E + ROUND;
     let n = shifted - ROUND;
-    // ln 2 in two parts; the product with the first is exact.
+    // `n * ln 2` is subtracted in two parts; the product of `n` and the first part of ln 2 is exact.
     let r = (bounded - n * 0.693_359_4) - n * -2.121_944_4e-4;
     let mut p = 1.987_569_1e-4;
     p = p * r + 1.398_199_9e-3;

@@ -1,18 +1,18 @@
-//! Which instruction set the kernels use.
+//! Instruction set that the CPU kernels use.
 
-/// A family of kernels.
+/// Family of CPU kernels, by instruction set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Isa {
-    /// Plain Rust: runs anywhere, and is what the others are tested against.
+    /// Plain Rust: runs on any processor, and is the reference for the other kernels.
     Portable,
-    /// AVX2 with FMA and F16C. Only [`Isa::detect`] makes this value, after asking the processor: that
-    /// is what makes calling the kernels sound.
+    /// AVX2 with FMA and F16C. Only [`Isa::detect`] makes this value, after asking the processor, so that calling the
+    /// AVX2 kernels is sound.
     #[cfg(target_arch = "x86_64")]
     Avx2,
 }
 
 impl Isa {
-    /// The best this processor has.
+    /// Returns the best instruction set that this processor has.
     pub(crate) fn detect() -> Isa {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2")
@@ -24,7 +24,7 @@ impl Isa {
         Isa::Portable
     }
 
-    /// What the log calls it.
+    /// Returns the name of the instruction set, for the log.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Isa::Portable => "portable",

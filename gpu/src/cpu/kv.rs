@@ -1,11 +1,12 @@
-//! KV memory: one slab of blocks per tier, shared by the compute threads and the copier.
+//! KV memory of the CPU device: one slab of blocks for the device pool and one for the host pool. The compute threads
+//! and the copier share both slabs.
 //!
-//! A block is one run of bytes: `[layer][k|v][kv_head]`, and of each head the keys transposed,
-//! `[head_dim][slot]`, so that one vector register holds the same component of neighbouring keys, and
-//! the values plain, `[slot][head_dim]`.
+//! A block is one contiguous run of bytes in the order `[layer][k|v][kv_head]`. The keys of a head are transposed,
+//! `[head_dim][slot]`, so that a vector register holds the same component of neighbouring keys. The values of a head
+//! are plain, `[slot][head_dim]`. A slot is the place of one token in a block.
 //!
-//! Sharing rule: the engine never lets compute write a block that a running copy names, nor a copy write
-//! a block that a running step names. Every unsafe access below relies on it.
+//! Sharing rule: no step writes a block that a running copy names, and no copy writes a block that a running step
+//! names. The engine guarantees this rule, and every unsafe access in this file relies on it.
 #![expect(unsafe_code, reason = "blocks are written by compute and copied by another thread")]
 
 use super::element::Element;
@@ -16,7 +17,7 @@ use memmap2::MmapRaw;
 use std::sync::Arc;
 use tiercel_device::{BlockId, BlockingCopier, CopyBatch, CopyDirection, CopyError, HostBlockId};
 
-/// Shape of the KV cache.
+/// Dimensions and element type of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KvLayout {
     pub(crate) layers: usize,
@@ -27,7 +28,7 @@ pub(crate) struct KvLayout {
 }
 
 impl KvLayout {
-    /// Bytes of a block, a multiple of 64.
+    /// Returns the size of a block, bytes, rounded up to a multiple of 64 (a cache line).
     pub(crate) fn block_bytes(&self) -> usize {
         [2, self.layers, self.kv_heads, self.block_size, self.head_dim, self.kv_type.bytes()]
             .iter()
@@ -36,7 +37,7 @@ impl KvLayout {
             .unwrap_or(usize::MAX)
     }
 
-    /// Bytes of the keys, or of the values, of one head in one layer.
+    /// Returns the size, bytes, of the keys (or of the values) of one head in one layer of a block.
     fn head_bytes(&self) -> usize {
         self.block_size * self.head_dim * self.kv_type.bytes()
     }
@@ -52,7 +53,7 @@ impl KvLayout {
 }
 
 struct Slab {
-    /// `None` for a tier without blocks.
+    /// Memory of the pool's blocks; `None` for a pool without blocks.
     memory: Option<MmapRaw>,
     blocks: u32,
     block_bytes: usize,
@@ -82,7 +83,7 @@ impl Slab {
     }
 }
 
-/// Both tiers.
+/// Memory of the device pool and of the host pool of KV blocks.
 pub(crate) struct KvMemory {
     layout: KvLayout,
     device: Slab,
@@ -98,7 +99,7 @@ impl KvMemory {
         Ok(KvMemory { layout, device, host })
     }
 
-    /// Bytes of both tiers, whether they were written yet or not.
+    /// Returns the size of both pools of KV blocks, bytes, including blocks that were never written.
     pub(crate) fn bytes(&self) -> usize {
         [&self.device, &self.host].iter().map(|tier| tier.blocks as usize * tier.block_bytes).sum()
     }
@@ -107,28 +108,30 @@ impl KvMemory {
         &self.layout
     }
 
-    /// Where the keys of one head of one layer are: `[head_dim][slot]` elements, aligned for them.
+    /// Returns the address of the keys of one head in one layer of a block of the device pool: `[head_dim][slot]`
+    /// elements, aligned to their type.
     pub(crate) fn keys(&self, block: BlockId, layer: usize, head: usize) -> *mut u8 {
         self.device.block(block.0).wrapping_add(self.layout.key_offset(layer, head))
     }
 
-    /// Where the values of one head of one layer are: `[slot][head_dim]` elements, aligned for them.
+    /// Returns the address of the values of one head in one layer of a block of the device pool: `[slot][head_dim]`
+    /// elements, aligned to their type.
     pub(crate) fn values(&self, block: BlockId, layer: usize, head: usize) -> *mut u8 {
         self.device.block(block.0).wrapping_add(self.layout.value_offset(layer, head))
     }
 
-    /// The keys (or values) of `heads` neighbouring heads, at a place that [`KvMemory::keys`] (or
-    /// `values`) returned for the first of them.
+    /// Returns the keys (or values) of `heads` neighbouring heads of a block. `place` is the address that
+    /// [`KvMemory::keys`] (or `values`) returned for the first of these heads.
     ///
     /// # Safety
-    /// `E` is the element type of the layout, the layer has all those heads, and nobody writes the block
-    /// while the slice is in use: true within a step, for blocks that the step names, once its KV writes
-    /// are done.
+    /// `E` is the element type of the layout, the layer has all these heads, and nothing writes the block while the
+    /// slice is in use. The last condition holds within a step for the blocks that the step names, once the step's KV
+    /// writes are done.
     pub(crate) unsafe fn elements<E: Element>(&self, place: *mut u8, heads: usize) -> &[E] {
         debug_assert_eq!(self.layout.kv_type, E::KV_TYPE);
         let len = heads * self.layout.block_size * self.layout.head_dim;
-        // SAFETY: the place is inside a slab that `self` owns, followed by the elements of the heads;
-        // every bit pattern is a valid element; slabs start zeroed, so all of it is initialised.
+        // SAFETY: `place` is inside a slab that `self` owns and is followed by the elements of all `heads` heads. Every
+        // bit pattern is a valid element. Slabs start zeroed, so all elements are initialised.
         unsafe { std::slice::from_raw_parts(place.cast::<E>(), len) }
     }
 
@@ -137,7 +140,7 @@ impl KvMemory {
     }
 }
 
-/// Copies whole blocks between the tiers; runs on a copy thread.
+/// Copier of whole KV blocks between the device pool and the host pool. It runs on a copy thread.
 pub struct CpuCopier {
     memory: Arc<KvMemory>,
 }
@@ -166,8 +169,8 @@ impl BlockingCopier for CpuCopier {
                 CopyDirection::Out => (device, host),
                 CopyDirection::In => (host, device),
             };
-            // SAFETY: both are whole blocks of different mappings; by the sharing rule nothing writes
-            // the source or touches the destination until this copy is answered.
+            // SAFETY: source and destination are whole blocks of different mappings. Until this copy is answered, the
+            // engine lets nothing write the source or touch the destination (the sharing rule).
             unsafe { std::ptr::copy_nonoverlapping(from, to, self.memory.device.block_bytes) };
         }
         Ok(())

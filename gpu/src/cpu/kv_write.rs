@@ -1,4 +1,4 @@
-//! Writing the keys and values of one token into its block.
+//! Writing the keys and values of one token into its KV block.
 #![expect(unsafe_code, reason = "threads write different slots of one block")]
 
 use super::element::Element;
@@ -7,7 +7,8 @@ use crate::KvType;
 use half::{bf16, f16};
 use tiercel_device::BlockId;
 
-/// Writes one token's keys (all kv heads) and values, which follow them in `keys_values`, at a slot.
+/// Writes the keys and values of one token in one layer to a slot of a block. `keys_values` holds the keys of all kv
+/// heads, then the values of all kv heads.
 pub(super) fn write_kv(
     kv: &KvMemory,
     layer: usize,
@@ -37,10 +38,10 @@ fn write<E: Element>(
         let to_values = kv.values(block, layer, head).cast::<E>();
         let (keys, values) = (&keys[head * dim..][..dim], &values[head * dim..][..dim]);
         for (i, (key, value)) in keys.iter().zip(values).enumerate() {
-            // SAFETY: `[dim][size]` keys and `[size][dim]` values of element type `E` (the caller
-            // matched it) are there, and `i < dim`, `slot < size`. Each token has its own slot, so the
-            // threads of a step write different elements, and by the sharing rule of `kv` nothing else
-            // touches a block that a running step writes.
+            // SAFETY: the addresses hold `[dim][size]` keys and `[size][dim]` values of element type `E` (the caller
+            // matched the type), and `i < dim`, `slot < size`. Each token has its own slot, so the threads of a step
+            // write different elements. Nothing else touches a block that a running step writes: that is the sharing
+            // rule of `kv`.
             unsafe {
                 to_keys.add(i * size + slot).write(E::narrow(*key));
                 to_values.add(slot * dim + i).write(E::narrow(*value));

@@ -1,14 +1,13 @@
-//! Large memory from the operating system: zeroed, page-aligned, in large pages where it can be.
+//! Large memory mappings from the operating system: zeroed, page-aligned, in large pages where possible.
 
 use crate::available_bytes;
 use memmap2::{MmapMut, MmapRaw};
 
-/// Maps `bytes` (more than 0) of zeroed memory. `promised` bytes count as used although nothing has
-/// touched them yet.
+/// Maps `bytes` (more than 0) of zeroed memory. `promised` bytes count as used although they are not touched yet.
 ///
 /// # Errors
-/// Why not, for a message. The system hands out more address space than it has memory and kills the
-/// process later, so this asks first how much there is.
+/// Returns the reason, as text for an error message, if the memory is not available. The function first asks how much
+/// memory is available: the system hands out more address space than it has memory, and would kill the process later.
 pub(crate) fn map(bytes: usize, promised: usize) -> Result<MmapRaw, String> {
     if let Some(available) = available_bytes() {
         let left = available.saturating_sub(promised as u64);
@@ -17,8 +16,8 @@ pub(crate) fn map(bytes: usize, promised: usize) -> Result<MmapRaw, String> {
         }
     }
     let memory = MmapMut::map_anon(bytes).map_err(|error| error.to_string())?;
-    // Streaming weights from pages of 2 MiB instead of 4 KiB is about 1.4 times as fast; a help, never a
-    // need.
+    // Streaming weights from pages of 2 MiB instead of 4 KiB is about 1.4 times as fast. Large pages are optional, so
+    // an error is ignored.
     #[cfg(target_os = "linux")]
     let _ = memory.advise(memmap2::Advice::HugePage);
     Ok(MmapRaw::from(memory))

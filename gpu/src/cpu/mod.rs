@@ -2,13 +2,13 @@
 //!
 //! | module | job |
 //! |---|---|
-//! | `options` | settings of the device and what can go wrong opening it |
-//! | `ops` | the [`Ops`](crate::Ops) implementation: checks shapes, delegates |
+//! | `options` | settings of the device, and the errors of opening it |
+//! | `ops` | the [`Ops`](crate::Ops) implementation: checks shapes, calls the kernels |
 //! | `pool` | the compute threads |
-//! | `memory` | large zeroed memory from the system |
-//! | `kv`, `kv_write`, `element` | KV slabs of both tiers and the copier between them; writing; element types |
+//! | `memory` | large zeroed memory mappings from the system |
+//! | `kv`, `kv_write`, `element` | memory of both KV pools and the copier between them; writing; element types |
 //! | `tensor` | activations, vectors, rotary tables |
-//! | `weights` | the forms of packed matrices, and packing |
+//! | `weights` | the forms that a matrix can take in memory, and packing |
 //! | `linear` | products of activations and packed matrices |
 //! | `attention` | attention over paged blocks |
 //! | `rows` | norms, rotation, activation function: operations on single rows |

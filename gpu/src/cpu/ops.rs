@@ -1,4 +1,4 @@
-//! The [`Ops`] implementation: checks shapes, then delegates to the kernels.
+//! The CPU device's implementation of [`Ops`]: checks shapes, then calls the kernels.
 
 use super::attention::{Attention, Memory, attention, is_vectorised};
 use super::isa::Isa;
@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use tiercel_device::StepError;
 
-/// The compute side of the CPU device.
+/// Compute side of the CPU device: runs the operations of a forward pass.
 pub struct CpuOps {
     pool: Pool,
     isa: Isa,
@@ -40,24 +40,25 @@ impl CpuOps {
         }
     }
 
-    /// Compute threads, the calling one included.
+    /// Returns the number of compute threads, the calling thread included.
     pub fn threads(&self) -> usize {
         self.pool.threads()
     }
 
-    /// The instruction set that the kernels use.
+    /// Returns the name of the instruction set that the kernels use.
     pub fn instruction_set(&self) -> &'static str {
         self.isa.name()
     }
 
-    /// Whether attention runs on plain Rust kernels, several times slower, only because the heads or the
-    /// blocks do not fit the vector kernels of this processor.
+    /// Whether attention runs on the portable kernels, which are several times slower, only because the head width or
+    /// the block size does not fit the vector kernels of this processor.
     pub fn attention_misses_vectors(&self) -> bool {
         let layout = self.kv.layout();
         self.isa != Isa::Portable && !is_vectorised(self.isa, layout.block_size, layout.head_dim)
     }
 
-    /// Leaves `bytes` of memory free when weights are packed: activations, which come later.
+    /// Reserves `bytes` of memory for activations, which are allocated after the weights: packing weights leaves these
+    /// bytes free.
     pub fn promise(&mut self, bytes: u64) {
         self.arena.promise(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
@@ -260,7 +261,8 @@ impl Ops for CpuOps {
     }
 
     fn finish(&mut self) -> Result<Vec<Drawn>, StepError> {
-        // Every operation has ended when it returns, and none fails without a panic.
+        // CPU operations have ended when they return, and they fail only by a panic, so there is nothing to wait for or
+        // to report.
         Ok(Vec::new())
     }
 }

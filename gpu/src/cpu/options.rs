@@ -1,4 +1,4 @@
-//! Settings of the CPU device and what can go wrong opening it.
+//! Settings of the CPU device, and the errors of opening it.
 
 use super::kv::{CpuCopier, KvLayout, KvMemory};
 use super::ops::CpuOps;
@@ -9,26 +9,26 @@ use std::sync::Arc;
 /// Settings of a CPU device. The KV fields must agree with the model that will run on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuOptions {
-    /// Compute threads, the calling one included; at least 1.
+    /// Number of compute threads, the calling thread included; at least 1.
     pub threads: usize,
     /// Element type of the KV cache.
     pub kv_type: KvType,
-    /// Tokens per KV block; at least 1. The vector kernels want a power of two from 8 to 256.
+    /// Tokens per KV block; at least 1. The vector kernels need a power of two from 8 to 256.
     pub block_size: usize,
-    /// Blocks of the device tier.
+    /// Number of KV blocks in the device pool.
     pub device_blocks: u32,
-    /// Blocks of the host tier; 0 for none.
+    /// Number of KV blocks in the host pool; 0 for none.
     pub host_blocks: u32,
-    /// Layers of the model.
+    /// Number of layers of the model.
     pub layers: usize,
-    /// Key/value heads of a layer.
+    /// Number of key/value heads of a layer.
     pub kv_heads: usize,
-    /// Width of a head.
+    /// Width of a head: number of components of a key or a value. The vector kernels need a multiple of 8.
     pub head_dim: usize,
 }
 
 impl CpuOptions {
-    /// Bytes of one block: all layers, K and V, rounded up to a cache line.
+    /// Returns the size of one KV block, bytes: keys and values of all layers, rounded up to a cache line.
     pub fn block_bytes(&self) -> u64 {
         self.layout().block_bytes() as u64
     }
@@ -44,51 +44,51 @@ impl CpuOptions {
     }
 }
 
-/// Why a CPU device could not be opened.
+/// Error of opening a CPU device.
 #[derive(Debug, thiserror::Error)]
 pub enum CpuError {
-    /// A setting that must be positive is 0, or a product of settings does not fit in memory at all.
+    /// A setting that must be positive is 0.
     #[error("a CPU device cannot have {0}")]
     Options(String),
-    /// Not enough memory for the KV blocks.
+    /// Too little memory for the KV blocks of a pool.
     #[error(
         "{blocks} KV blocks of {block_bytes} bytes ({tier} tier) do not fit in memory ({why}); \
          choose fewer blocks, or a smaller KV type"
     )]
     Memory {
-        /// `"device"` or `"host"`.
+        /// Pool that the blocks are for: `"device"` or `"host"`.
         tier: &'static str,
-        /// Blocks asked for.
+        /// Number of blocks asked for.
         blocks: u32,
-        /// Bytes of each.
+        /// Size of one block, bytes.
         block_bytes: usize,
-        /// What the system said.
+        /// Reason that the allocation failed, as text for the error message.
         why: String,
     },
-    /// The operating system refused a compute thread.
+    /// The operating system could not start a compute thread.
     #[error(
         "could not start compute thread {index} of {threads}: {source}; lower the thread count"
     )]
     Thread {
-        /// Which one.
+        /// Number of the compute thread that could not be started.
         index: usize,
-        /// How many were asked for.
+        /// Number of compute threads asked for.
         threads: usize,
-        /// The system's reason.
+        /// Error that the operating system returned.
         source: std::io::Error,
     },
 }
 
-/// Opens CPU devices.
+/// Constructor of CPU devices.
 #[derive(Debug)]
 pub struct CpuDevice;
 
 impl CpuDevice {
-    /// Starts the compute pool and allocates both KV tiers. The two halves share the KV memory: the ops
-    /// run on the compute thread, the copier on a copy thread.
+    /// Starts the compute pool and allocates the device pool and the host pool of KV blocks. Returns the operations,
+    /// which run on the compute thread, and the copier, which runs on a copy thread. Both share the KV memory.
     ///
     /// # Errors
-    /// [`CpuError`] for settings of 0, too little memory, or no threads.
+    /// [`CpuError`] for a setting of 0, too little memory, or a thread that cannot be started.
     pub fn open(options: CpuOptions) -> Result<(CpuOps, CpuCopier), CpuError> {
         let positive = [
             ("0 threads", options.threads),

@@ -1,12 +1,12 @@
-//! The compute pool: the calling thread plus `threads - 1` workers, made once.
+//! The compute pool: the calling thread plus `threads - 1` worker threads, which are started once.
 //!
-//! [`Pool::run`] splits work into numbered chunks that threads claim from one atomic counter. Workers
-//! spin for some tens of microseconds between jobs, because the operations of a forward pass follow
-//! each other that closely, and park when nothing comes.
+//! [`Pool::run`] splits a job into numbered chunks, which the threads claim from one atomic counter. Between jobs,
+//! workers first spin for some tens of microseconds, because the operations of a forward pass follow each other that
+//! closely; then they park.
 //!
-//! The counter holds `generation << 24 | chunks not yet claimed`. A claim is a compare-and-swap on it,
-//! so a worker that slept through a whole job can never claim a chunk of a later job with the closure
-//! of an earlier one: its swap fails.
+//! The counter holds `generation << 24 | chunks not yet claimed`, and every job has a new generation. A claim is a
+//! compare-and-swap on the counter. So a worker that slept through a whole job cannot claim a chunk of a later job with
+//! the closure of the earlier job: its compare-and-swap fails.
 #![expect(unsafe_code, reason = "workers run a closure borrowed from the caller's stack")]
 
 use super::options::CpuError;
@@ -19,7 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
 
-/// Times an idle worker looks for work before it parks: about 60 us on Zen 3, 200 us where `pause` is slow.
+/// Number of times that an idle worker looks for work before it parks: about 60 us on Zen 3, 200 us on processors where
+/// `pause` is slow. A caller that waits for workers looks as often before it starts to yield.
 const SPINS: u32 = 4000;
 const CHUNK_BITS: u32 = 24;
 const CHUNK_MASK: u64 = (1 << CHUNK_BITS) - 1;
@@ -30,21 +31,21 @@ type Work<'a> = &'a (dyn Fn(usize) + Sync + 'a);
 struct Padded<T>(T);
 
 struct Shared {
-    /// `generation << CHUNK_BITS | unclaimed chunks`.
+    /// Atomic counter from which threads claim chunks: `generation << CHUNK_BITS | unclaimed chunks`.
     claims: Padded<AtomicU64>,
-    /// Chunks of the current job that have run.
+    /// Number of chunks of the current job that have run.
     finished: Padded<AtomicUsize>,
-    /// Chunks of the current job.
+    /// Number of chunks (numbered parts) of the current job.
     chunks: AtomicUsize,
-    /// The current job's closure: points at a `Work` on the caller's stack.
+    /// Pointer to the current job's closure, a `Work` on the caller's stack.
     work: AtomicPtr<()>,
     parked: Vec<Padded<AtomicBool>>,
     stop: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// The compute threads. One caller at a time: the pool is not `Sync`, which also rules out starting a
-/// job from inside a job.
+/// The compute threads. Only one caller at a time can start a job, because the pool is not `Sync`. For the same reason
+/// a job cannot start another job.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     workers: Vec<(Thread, JoinHandle<()>)>,
@@ -52,7 +53,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Starts `threads - 1` workers.
+    /// Starts a pool with `threads - 1` worker threads.
     pub(crate) fn start(threads: usize) -> Result<Pool, CpuError> {
         let shared = Arc::new(Shared {
             claims: Padded(AtomicU64::new(0)),
@@ -80,8 +81,9 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Calls `work(0..chunks)`, each once, on any thread in any order; returns when all have run.
-    /// A panic in a chunk is raised here after the other chunks have run.
+    /// Calls `work(chunk)` once for each of `0..chunks`, on any thread and in any order. Returns when all chunks have
+    /// run. With worker threads, a panic in a chunk is raised again here after the other chunks have run. Without
+    /// worker threads, a panic is raised at once.
     pub(crate) fn run(&self, chunks: usize, work: Work<'_>) {
         if self.workers.is_empty() || chunks <= 1 {
             (0..chunks).for_each(work);
@@ -115,7 +117,7 @@ impl Pool {
         }
     }
 
-    /// Calls `each(row, values)` for every row of `data`, in chunks of at least `grain` rows.
+    /// Calls `each(row, values)` for every row of `data` on the compute threads, in chunks of at least `grain` rows.
     pub(crate) fn rows<T: Send>(
         &self,
         data: &mut [T],
@@ -128,7 +130,7 @@ impl Pool {
         let base = SharedMut::new(data);
         self.run(rows.div_ceil(grain), &|chunk| {
             for row in chunk * grain..rows.min((chunk + 1) * grain) {
-                // SAFETY: every row belongs to exactly one chunk and every chunk runs once.
+                // SAFETY: every row belongs to exactly one chunk and every chunk runs once, so no two slices overlap.
                 each(row, unsafe { base.slice(row * cols, cols) });
             }
         });
@@ -140,14 +142,14 @@ impl Drop for Pool {
         self.shared.stop.store(true, Ordering::SeqCst);
         for (thread, handle) in self.workers.drain(..) {
             thread.unpark();
-            // A worker catches the panics of chunks, so there is nothing to report here.
+            // A worker catches the panics of chunks, so `join` has no panic to report.
             let _ = handle.join();
         }
     }
 }
 
 impl Shared {
-    /// Claims and runs chunks until none is left.
+    /// Claims and runs chunks of the current job until none is left.
     fn claim_all(&self) {
         let mut claims = self.claims.0.load(Ordering::Acquire);
         loop {
@@ -164,10 +166,10 @@ impl Shared {
                 Ordering::Acquire,
             ) {
                 Ok(_) => {
-                    // SAFETY: the swap succeeded, so at that moment the counter still showed an
-                    // unclaimed chunk of the generation whose `work` was loaded after the counter: the
-                    // pointer is that job's, and `run` cannot return (ending the borrow) before this
-                    // chunk is counted in `finished`.
+                    // SAFETY: the compare-and-swap succeeded, so at that moment the counter still showed an unclaimed
+                    // chunk of the generation that was read before `work` was loaded. So the pointer is the closure of
+                    // that generation's job. `run` cannot return, which would end the borrow, before this chunk is
+                    // counted in `finished`.
                     self.run_chunk(unsafe { *work }, chunks - left as usize);
                     claims = self.claims.0.load(Ordering::Acquire);
                 }
@@ -197,7 +199,8 @@ fn worker(shared: &Shared, index: usize) {
             spins += 1;
         }
         if spins == SPINS {
-            // Announce first, look again, then park: the caller publishes first, then looks here.
+            // The worker sets `parked`, looks for work again and only then parks. The caller publishes a job before it
+            // reads `parked`. So either the worker sees the job, or the caller sees `parked` and wakes the worker.
             shared.parked[index].0.store(true, Ordering::SeqCst);
             if shared.idle() {
                 std::thread::park();
@@ -207,15 +210,15 @@ fn worker(shared: &Shared, index: usize) {
     }
 }
 
-/// A mutable slice that the chunks of a job write disjoint parts of.
+/// Mutable slice of which the chunks of a job write disjoint parts.
 pub(crate) struct SharedMut<'a, T> {
     base: *mut T,
     len: usize,
     slice: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: it hands out `&mut [T]` on other threads, which `T: Send` allows; disjointness is the
-// contract of `slice`.
+// SAFETY: `SharedMut` hands out `&mut [T]` on other threads, which `T: Send` allows. The callers of `slice` promise
+// that the parts are disjoint.
 unsafe impl<T: Send> Sync for SharedMut<'_, T> {}
 
 impl<'a, T> SharedMut<'a, T> {
@@ -223,14 +226,15 @@ impl<'a, T> SharedMut<'a, T> {
         SharedMut { base: data.as_mut_ptr(), len: data.len(), slice: PhantomData }
     }
 
-    /// The part `start..start + len`.
+    /// Returns the part `start..start + len` of the slice.
     ///
     /// # Safety
-    /// No two parts in use at the same time overlap.
+    /// No two parts that are in use at the same time may overlap.
     #[expect(clippy::mut_from_ref, reason = "disjoint parts, see the contract")]
     pub(crate) unsafe fn slice(&self, start: usize, len: usize) -> &mut [T] {
         assert!(start <= self.len && len <= self.len - start, "part outside the slice");
-        // SAFETY: in bounds of the borrowed slice; not aliased by the caller's contract.
+        // SAFETY: the part is in bounds of the borrowed slice, and the caller promises that it overlaps no other part
+        // in use.
         unsafe { std::slice::from_raw_parts_mut(self.base.add(start), len) }
     }
 }
@@ -277,7 +281,7 @@ mod tests {
     fn parked_workers_wake_up() {
         let pool = Pool::start(2).expect("threads");
         for _ in 0..20 {
-            // Two chunks that wait for each other only end if the worker takes one of them.
+            // Two chunks that wait for each other end only if the parked worker wakes up and takes one of them.
             while !pool.shared.parked[0].0.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }

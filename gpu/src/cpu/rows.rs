@@ -6,7 +6,7 @@ use super::isa::Isa;
 use super::tensor::Rope;
 use crate::AttentionShape;
 
-/// `Σ x²`, accumulated in eight lanes and then pairwise.
+/// Returns `Σ x²`, accumulated in eight lanes and then pairwise over the lanes.
 fn sum_of_squares(values: &[f32]) -> f32 {
     let mut lanes = [0.0_f32; 8];
     let chunks = values.chunks_exact(8);
@@ -27,7 +27,7 @@ fn inverse_rms(values: &[f32], eps: f32) -> f32 {
     1.0 / (sum_of_squares(values) / values.len() as f32 + eps).sqrt()
 }
 
-/// `out = x / rms(x) * weight`.
+/// Computes the RMS norm `out = x / rms(x) * weight`.
 pub(super) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     let scale = inverse_rms(x, eps);
     for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
@@ -35,7 +35,7 @@ pub(super) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     }
 }
 
-/// `x = x / rms(x) * weight`.
+/// Computes the RMS norm in place: `x = x / rms(x) * weight`.
 pub(super) fn rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) {
     let scale = inverse_rms(x, eps);
     for (x, weight) in x.iter_mut().zip(weight) {
@@ -43,7 +43,7 @@ pub(super) fn rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) {
     }
 }
 
-/// Rotates the q and k heads of a row of fused q, k, v for a position.
+/// Applies RoPE for `position` to the q and k heads of a row of fused q, k, v.
 pub(super) fn rotate(row: &mut [f32], shape: &AttentionShape, rope: &Rope, position: usize) {
     let (cos, sin) = rope.at(position);
     let rotated = (shape.heads + shape.kv_heads) * shape.head_dim;
@@ -55,7 +55,7 @@ pub(super) fn rotate(row: &mut [f32], shape: &AttentionShape, rope: &Rope, posit
     }
 }
 
-/// `out[i] = silu(row[i]) * row[m + i]`.
+/// Computes the gated activation `out[i] = silu(row[i]) * row[m + i]`, where `m` is the length of `out`.
 pub(super) fn silu_mul(isa: Isa, row: &[f32], out: &mut [f32]) {
     match isa {
         Isa::Portable => silu_mul_body(row, out),

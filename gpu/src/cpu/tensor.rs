@@ -1,4 +1,4 @@
-//! Activations, vectors and rotary tables in CPU memory.
+//! Activations, bias and norm vectors, and rotary tables in CPU memory.
 
 /// Activations `[rows, cols]` in f32, row-major, with room for a fixed number of rows.
 #[derive(Debug, Clone)]
@@ -15,35 +15,35 @@ impl Tensor {
         Tensor { data: vec![0.0; max_rows * cols], max_rows, rows: 0, cols }
     }
 
-    /// Rows in use.
+    /// Returns the number of the tensor's rows that are in use.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Columns.
+    /// Returns the number of the tensor's columns.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// The rows in use, one after the other.
+    /// Returns the values of all rows in use, one row after the other.
     pub fn values(&self) -> &[f32] {
         &self.data[..self.rows * self.cols]
     }
 
-    /// The rows in use, one after the other.
+    /// Returns the values of all rows in use, one row after the other, for writing.
     pub fn values_mut(&mut self) -> &mut [f32] {
         &mut self.data[..self.rows * self.cols]
     }
 
-    /// One row in use.
+    /// Returns the values of row `row`, which must be in use.
     pub fn row(&self, row: usize) -> &[f32] {
         &self.values()[row * self.cols..(row + 1) * self.cols]
     }
 
-    /// Sets the number of rows in use; their content is what it was before.
+    /// Sets the number of rows in use. The values in the rows stay unchanged.
     ///
     /// # Panics
-    /// If there is no room for so many.
+    /// If `rows` exceeds the row capacity of the tensor.
     pub fn set_rows(&mut self, rows: usize) {
         assert!(rows <= self.max_rows, "{rows} rows in a tensor for {}", self.max_rows);
         self.rows = rows;
@@ -56,7 +56,7 @@ pub struct Vector {
     pub(crate) values: Vec<f32>,
 }
 
-/// Cosines and sines by position, `[position][head_dim / 2]`.
+/// Rotary table (RoPE): cosines and sines by position, `[position][head_dim / 2]`.
 #[derive(Debug, Clone)]
 pub struct Rope {
     pub(crate) half: usize,
@@ -66,7 +66,8 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// Angles are computed in f32, as the reference implementations do, and their functions in f64.
+    /// Computes the rotary table. The angles are computed in f32, as the reference implementations do, and their
+    /// cosines and sines in f64.
     pub(crate) fn new(inv_freq: &[f32], attention_factor: f32, positions: usize) -> Rope {
         let half = inv_freq.len();
         let angles = || (0..positions).flat_map(|p| inv_freq.iter().map(move |f| p as f32 * f));
@@ -79,7 +80,7 @@ impl Rope {
         }
     }
 
-    /// Cosines and sines of a position.
+    /// Returns the cosines and the sines of a position.
     pub(crate) fn at(&self, position: usize) -> (&[f32], &[f32]) {
         assert!(position < self.positions, "position {position} of {}", self.positions);
         let range = position * self.half..(position + 1) * self.half;

@@ -1,4 +1,4 @@
-//! Tensors from and to the host: logits, and whatever a check wants to see.
+//! Copies of tensors from and to the host: logits for the host's sampler, and any tensor for checks.
 
 use super::driver::{CudaError, Driver};
 use super::memory::CudaTensor;
@@ -7,7 +7,7 @@ use half::bf16;
 use std::ops::Range;
 
 impl<D: Driver> CudaOps<D> {
-    /// Writes rows of a tensor, for checks.
+    /// Writes `values` to the first rows of a tensor, for checks.
     ///
     /// # Errors
     /// [`CudaError`] of the device.
@@ -20,10 +20,10 @@ impl<D: Driver> CudaOps<D> {
         self.driver.upload(tensor.at, &bytes)
     }
 
-    /// Reads the rows of a tensor, for checks.
+    /// Reads all rows of a tensor, for checks.
     ///
     /// # Errors
-    /// [`CudaError`] of the device, or of a launch before.
+    /// [`CudaError`] of the device, or of an earlier launch.
     pub fn read(&mut self, tensor: &CudaTensor) -> Result<Vec<f32>, CudaError> {
         self.read_rows(tensor, 0..tensor.rows)
     }

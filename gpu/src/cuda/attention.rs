@@ -1,4 +1,4 @@
-//! Launches of attention: rows by themselves go by spans, which are put together; prompts go by tiles.
+//! Launches of attention: single rows are computed by spans, which are then combined; prompts are computed by tiles.
 
 use super::batch::{Cut, Layout, SpanGroup, Tiles, lay_out};
 use super::driver::{Arg, Driver};
@@ -8,7 +8,7 @@ use super::ops::{CudaBatch, CudaOps};
 use crate::{AttentionShape, SeqRows};
 use std::f32::consts::LOG2_E;
 
-/// What all launches of a layer share.
+/// Arguments that all attention launches of one layer share.
 struct Layer<'a> {
     qkv: &'a CudaTensor,
     batch: &'a CudaBatch,
@@ -28,7 +28,8 @@ impl<D: Driver> CudaOps<D> {
             assert!(exists, "a table with blocks of {}", self.kv.blocks);
         }
         let rows = seqs.iter().map(|seq| seq.rows.end).max().unwrap_or(0);
-        // Where some layer sees everything, nothing is left out.
+        // If one layer has no window, the layout includes all positions; otherwise it covers the widest window of a
+        // layer.
         let windows = shapes.iter().map(|shape| shape.sliding_window.unwrap_or(0) as usize);
         let window = windows.reduce(|a, b| if a == 0 || b == 0 { 0 } else { a.max(b) });
         let cut = Cut {
@@ -63,7 +64,7 @@ impl<D: Driver> CudaOps<D> {
             batch,
             layer,
             window: Arg::U32(shape.sliding_window.unwrap_or(0)),
-            // Weights are powers of two.
+            // The kernels compute softmax weights as powers of two, so scores are scaled by log2(e).
             scale: Arg::F32(shape.scale * LOG2_E),
         };
         if let Some(tiles) = &batch.layout.tiles {

@@ -1,33 +1,37 @@
-//! What kernels need to know of a batch, as words in device memory that are uploaded once a step.
+//! Description of a batch for the kernels, as words in device memory that are uploaded once per step.
 
 use super::driver::KernelShape;
 use crate::SeqRows;
 use std::ops::Range;
 
-/// Pairs of row and query head that a block of `attention_prefill` computes.
+/// Pairs of a row and a query head that a thread block of `attention_prefill` computes.
 pub(super) const TILE: usize = 64;
-/// Most spans of rows computed before they are put together: there is memory for the results of so many.
+/// Most spans, over all rows, that one launch of `attention_rows` computes before they are combined. The buffer of
+/// partial results has this many entries.
 pub(super) const SPANS_MAX: usize = 4096;
 
-/// In place of a row, where a step that is repeated has fewer spans than another one.
+/// Row number of a padding span. Steps that are replayed as graphs have their number of spans rounded up.
 const NO_ROW: u32 = u32::MAX;
 
-/// How rows are cut up.
+/// How the attention of a batch is divided into spans and tiles.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cut {
     pub(super) shape: KernelShape,
     pub(super) block_size: usize,
-    /// Positions of a span.
+    /// Length of a span, positions.
     pub(super) span: usize,
-    /// Only so many positions back are seen; 0 for all.
+    /// Sliding window of the attention, positions; 0 if a row attends to all positions before its own.
     pub(super) window: usize,
-    /// Whether every row is computed by itself.
+    /// Whether the attention of every row is computed by spans, none by tiles, so that a row's result does not depend
+    /// on other rows.
     pub(super) exact: bool,
-    /// Whether spans and tables are filled up to a power of two, so that steps that differ little have one layout.
+    /// Whether the numbers of spans and of block table entries are rounded up to powers of two, so that steps of
+    /// similar size have the same layout.
     pub(super) filled: bool,
 }
 
-/// Rows of single sequences that are computed by spans, and put together: indices into the words.
+/// Rows whose attention is computed by spans, which are then combined. `spans` and `row_count` are numbers; all other
+/// fields are indices into the layout's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SpanGroup {
     pub(super) span_rows: usize,
@@ -39,7 +43,8 @@ pub(super) struct SpanGroup {
     pub(super) row_count: usize,
 }
 
-/// Tiles of sequences with several rows: indices into the words.
+/// Attention tiles of the sequences that have several rows in the step. `tiles` is their number; all other fields are
+/// indices into the layout's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Tiles {
     pub(super) sequences: usize,
@@ -48,22 +53,22 @@ pub(super) struct Tiles {
     pub(super) tiles: usize,
 }
 
-/// Which words mean what. All indices are into `words`.
+/// Words that describe a batch, and the index into `words` at which each part of them starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) words: Vec<u32>,
-    /// Position of each row.
+    /// Index of the list of positions: of each row, its position in its sequence.
     pub(super) positions: usize,
-    /// Block times block size plus slot of each row.
+    /// Index of the list of KV locations: of each row, `block * block_size + offset in the block`.
     pub(super) places: usize,
-    /// Where each row's block table starts in `tables`.
+    /// Index of the list of table starts: of each row, the offset of its block table in `tables`.
     pub(super) table_starts: usize,
     pub(super) tables: usize,
     pub(super) groups: Vec<SpanGroup>,
     pub(super) tiles: Option<Tiles>,
 }
 
-/// Words being laid out.
+/// List of words under construction.
 #[derive(Default)]
 struct Words(Vec<u32>);
 
@@ -76,7 +81,7 @@ impl Words {
     }
 }
 
-/// Lays out a batch of `rows` rows, not all of which need belong to a sequence.
+/// Lays out the words that describe a batch of `rows` rows. A row need not belong to a sequence.
 pub(super) fn lay_out(seqs: &[SeqRows], rows: usize, cut: Cut) -> Layout {
     let (mut positions, mut places, mut table_starts) =
         (vec![0; rows], vec![0; rows], vec![0; rows]);
@@ -105,7 +110,7 @@ pub(super) fn lay_out(seqs: &[SeqRows], rows: usize, cut: Cut) -> Layout {
         positions: words.put(positions),
         places: words.put(places),
         table_starts: words.put(table_starts),
-        // Last: all else is where it was, however long they are.
+        // The tables come last, so that their length does not move any other part.
         tables: words.put(tables),
         groups,
         tiles,
@@ -113,7 +118,7 @@ pub(super) fn lay_out(seqs: &[SeqRows], rows: usize, cut: Cut) -> Layout {
     }
 }
 
-/// Spans of a row at `position`.
+/// Returns the numbers of the spans that a row at `position` attends to.
 fn spans_of(position: usize, cut: Cut) -> Range<usize> {
     let first_seen = if cut.window == 0 { 0 } else { (position + 1).saturating_sub(cut.window) };
     first_seen / cut.span..position / cut.span + 1
@@ -173,7 +178,7 @@ fn tiles(seqs: &[SeqRows], starts: &[usize], cut: Cut, words: &mut Words) -> Opt
         .enumerate()
         .flat_map(|(number, (seq, _))| {
             let tiles = (seq.rows.len() * cut.shape.queries).div_ceil(TILE);
-            // Later tiles have more keys to go through: they start first.
+            // Later tiles of a prompt attend to more keys and take longer, so they start first.
             (0..tiles).rev().map(move |tile| (number, tile))
         })
         .collect();

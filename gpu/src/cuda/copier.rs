@@ -1,4 +1,4 @@
-//! Block copies between the device tier and a pinned host tier, on a stream of their own.
+//! Block copies between the device pool and the host pool in pinned memory, on a separate CUDA stream.
 
 use super::driver::{CudaError, DevicePtr};
 use super::memory::CudaKv;
@@ -6,10 +6,11 @@ use tiercel_device::{BlockingCopier, CopyBatch, CopyDirection, CopyError, CopyPa
 
 /// The copy stream of a GPU and its pinned host memory.
 pub trait CopyDriver: Send + 'static {
-    /// Starts a copy between `device` and the host memory from byte `host` on.
+    /// Starts a copy of `bytes` bytes between device memory at `device` and pinned host memory from byte offset `host`
+    /// on.
     ///
     /// # Errors
-    /// [`CudaError::Copy`] if it was not accepted.
+    /// [`CudaError::Copy`] if the driver does not accept the copy.
     fn start(
         &mut self,
         direction: CopyDirection,
@@ -17,15 +18,15 @@ pub trait CopyDriver: Send + 'static {
         host: usize,
         bytes: usize,
     ) -> Result<(), CudaError>;
-    /// Waits for all copies that were started; compute goes on meanwhile.
+    /// Waits for all copies that were started. Compute continues meanwhile.
     ///
     /// # Errors
     /// [`CudaError::Lost`].
     fn wait(&mut self) -> Result<(), CudaError>;
 }
 
-/// Copies whole blocks; runs on a copy thread. The engine never lets compute write a block that a running copy names,
-/// nor a copy write one that a running step names, so copies need not be ordered against compute here.
+/// Copies whole blocks, on a copy thread. Copies are not ordered against compute here, because the engine never lets
+/// compute write a block that a running copy names, nor a copy write a block that a running step names.
 pub struct CudaCopier<C> {
     driver: C,
     kv: CudaKv,
@@ -33,7 +34,7 @@ pub struct CudaCopier<C> {
 }
 
 impl<C: CopyDriver> CudaCopier<C> {
-    /// A copier between the blocks of `kv` and `host_blocks` blocks of the driver's host memory.
+    /// Makes a copier between the blocks of `kv` and `host_blocks` blocks of the driver's pinned host memory.
     pub fn new(driver: C, kv: CudaKv, host_blocks: u32) -> CudaCopier<C> {
         CudaCopier { driver, kv, host_blocks }
     }
@@ -61,7 +62,8 @@ impl<C: CopyDriver> BlockingCopier for CudaCopier<C> {
             }
         }
         let started = self.start(batch.direction, &batch.pairs);
-        // Whatever was started must be over before the answer: the blocks may be used for something else then.
+        // All copies that were started must end before the function returns, even after an error: the blocks may get
+        // another use then.
         let ended = self.driver.wait();
         ended.and(started).map_err(|error| match error {
             CudaError::Lost(why) => CopyError::DeviceLost(why),
@@ -76,7 +78,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use tiercel_device::{BlockId, CopyId, HostBlockId};
 
-    /// Notes what it was asked for; refuses copies from a host offset.
+    /// Copy driver for tests that records the copies requested of it, and refuses copies from or to one host offset.
     #[derive(Clone, Default)]
     struct Noting {
         asked: Arc<Mutex<Vec<(u64, usize, usize)>>>,

@@ -1,5 +1,5 @@
-//! What the op set needs of a GPU: memory, launches, matrix products, and waiting. The real one is
-//! [`CudaDriver`](super::CudaDriver); tests run the same launches on an emulator.
+//! Interface between the op set and a GPU: memory, launches, matrix products, and waiting.
+//! [`CudaDriver`](super::CudaDriver) implements it for a real GPU; tests run the same launches on an emulator.
 
 use super::copier::CopyDriver;
 use tiercel_device::StepError;
@@ -9,7 +9,7 @@ use tiercel_device::StepError;
 pub struct DevicePtr(pub u64);
 
 impl DevicePtr {
-    /// The address `bytes` further on.
+    /// Returns the address `bytes` bytes after this one.
     #[must_use]
     pub fn offset(self, bytes: usize) -> DevicePtr {
         DevicePtr(self.0 + bytes as u64)
@@ -19,18 +19,18 @@ impl DevicePtr {
 /// An argument of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Arg {
-    /// A pointer; the null pointer for `DevicePtr(0)`.
+    /// A pointer to device memory; `DevicePtr(0)` is the null pointer.
     Ptr(DevicePtr),
-    /// `u32`.
+    /// A C++ `u32`.
     U32(u32),
-    /// `u64`.
+    /// A C++ `u64`.
     U64(u64),
-    /// `float`.
+    /// A C++ `float`.
     F32(f32),
 }
 
 impl Arg {
-    /// The argument's bytes, as the kernel reads them from the start of the array.
+    /// Returns the argument's bytes. A kernel reads an argument shorter than 8 bytes from the start of the array.
     pub fn bytes(self) -> [u8; 8] {
         match self {
             Arg::Ptr(DevicePtr(value)) | Arg::U64(value) => value.to_ne_bytes(),
@@ -43,188 +43,195 @@ impl Arg {
 /// A launch of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Launch<'a> {
-    /// Its name in the source.
+    /// Name of the kernel in its source.
     pub kernel: &'static str,
-    /// Blocks of threads in x and y; neither is 0, y is at most 65,535.
+    /// Thread blocks of the launch in x and y; neither is 0, y is at most 65,535.
     pub grid: (u32, u32),
-    /// Threads of a block, whole warps.
+    /// Threads per thread block, a multiple of the warp size.
     pub threads: u32,
-    /// Shared memory of a block, bytes.
+    /// Shared memory of a thread block, bytes.
     pub shared_bytes: u32,
-    /// Arguments in the order of the source.
+    /// Arguments of the kernel, in the order of its source.
     pub args: &'a [Arg],
 }
 
-/// Something that a graph does, each time it is replayed.
+/// One operation of a graph, run at each replay of the graph.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Work {
-    /// A launch: kernel, grid, threads, shared bytes, arguments.
+    /// A kernel launch: kernel, grid, threads per block, shared memory in bytes, arguments.
     Launch(&'static str, (u32, u32), u32, u32, Vec<Arg>),
-    /// A product.
+    /// A matrix product.
     Multiply(Product),
 }
 
 /// `out = x · wᵀ`: `w` is `[n, k]`, `x` is `[m, k]`, both bf16 and row-major, `out` is `[m, n]`. Sums are f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Product {
-    /// Weights.
+    /// Weight matrix `w` of the product.
     pub w: DevicePtr,
-    /// Activations.
+    /// Activation matrix `x` of the product.
     pub x: DevicePtr,
-    /// Result.
+    /// Result matrix `out` of the product.
     pub out: DevicePtr,
-    /// Rows of activations; at least 1.
+    /// Rows of `x` and of `out`; at least 1.
     pub m: usize,
-    /// Output features.
+    /// Output features: rows of `w` and columns of `out`.
     pub n: usize,
-    /// Input features.
+    /// Input features: columns of `w` and of `x`.
     pub k: usize,
     /// Whether the result stays f32; otherwise it is rounded to bf16.
     pub wide: bool,
 }
 
-/// The parts of a model's shape that attention kernels are compiled for.
+/// The numbers of a model's shape that attention kernels are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KernelShape {
-    /// Width of a head.
+    /// Width of an attention head, elements.
     pub head_dim: usize,
-    /// Query heads per key head.
+    /// Query heads that share a key head.
     pub queries: usize,
 }
 
-/// Slots for what comes back to the host.
+/// Number of result slots: buffers through which the tokens drawn by a step come back to the host, one for each step in
+/// flight.
 pub const SLOTS: usize = 2;
-/// Most bytes in one.
+/// Capacity of a result slot, bytes.
 pub const SLOT_BYTES: usize = 16 << 10;
 
-/// A GPU with one compute stream: everything is done in the order it was asked for. Memory lives as long as the driver.
+/// A GPU with one compute stream: all work runs in the order it was requested. Memory lives as long as the driver.
 pub trait Driver: Send + 'static {
-    /// Its copy side.
+    /// Copy stream and pinned host memory of the driver.
     type Copies: CopyDriver;
-    /// What logs and metrics call it.
+    /// Returns the name of the device in logs and metrics.
     fn name(&self) -> String;
-    /// Memory that can be allocated, bytes.
+    /// Returns the device memory that can still be allocated, bytes.
     ///
     /// # Errors
     /// [`CudaError::Lost`].
     fn free_bytes(&mut self) -> Result<u64, CudaError>;
-    /// The copy side, with so much pinned host memory. It must be dropped before the driver is.
+    /// Makes the copy side, with `host_bytes` bytes of pinned host memory. The copy side must be dropped before the
+    /// driver.
     ///
     /// # Errors
     /// [`CudaError::Memory`].
     fn copies(&mut self, host_bytes: usize) -> Result<Self::Copies, CudaError>;
-    /// Positions of a row that attention sums up at once; the kernels are compiled for it.
+    /// Returns the length of a span, positions: the part of a row's keys that one thread block of attention sums up.
+    /// The kernels are compiled for it.
     fn span(&self) -> usize;
-    /// Compiles or loads the kernels for a model.
+    /// Compiles the kernels for a model's shape, or loads them from the cache.
     ///
     /// # Errors
-    /// [`CudaError::Compile`] with the compiler's own words.
+    /// [`CudaError::Compile`] with the compiler's log.
     fn load(&mut self, shape: KernelShape) -> Result<(), CudaError>;
-    /// Allocates memory, aligned to 256 bytes. Its content is undefined.
+    /// Allocates device memory, aligned to 256 bytes. Its content is undefined.
     ///
     /// # Errors
     /// [`CudaError::Memory`].
     fn allocate(&mut self, bytes: usize) -> Result<DevicePtr, CudaError>;
-    /// Sets memory to zero.
+    /// Sets device memory to zero.
     ///
     /// # Errors
     /// [`CudaError::Lost`].
     fn clear(&mut self, at: DevicePtr, bytes: usize) -> Result<(), CudaError>;
-    /// Copies to the device. `bytes` may be reused at once.
+    /// Copies `bytes` to device memory, in the order of the requested work. The caller may reuse `bytes` as soon as the
+    /// call returns.
     ///
     /// # Errors
     /// [`CudaError::Lost`] or [`CudaError::Copy`].
     fn upload(&mut self, to: DevicePtr, bytes: &[u8]) -> Result<(), CudaError>;
-    /// Waits for all that was asked for and copies from the device.
+    /// Waits for all requested work, then copies from device memory to `bytes`.
     ///
     /// # Errors
     /// [`CudaError::Lost`] or [`CudaError::Copy`].
     fn download(&mut self, from: DevicePtr, bytes: &mut [u8]) -> Result<(), CudaError>;
-    /// Sends back what the device will have made of these bytes once it has done all that was asked for, without waiting:
-    /// at most [`SLOT_BYTES`], into a slot below [`SLOTS`] whose last content was received.
+    /// Requests a copy of `bytes` bytes at `from` to a result slot, after all work requested earlier, and returns
+    /// without waiting. `bytes` is at most [`SLOT_BYTES`]. `slot` is below [`SLOTS`], and its last content must have
+    /// been received.
     ///
     /// # Errors
     /// [`CudaError::Lost`] or [`CudaError::Copy`].
     fn send_back(&mut self, slot: usize, from: DevicePtr, bytes: usize) -> Result<(), CudaError>;
-    /// Whether all that was asked for before the last [`Driver::send_back`] into the slot has been done, or went wrong.
+    /// Whether the last [`Driver::send_back`] into the slot and all work requested before it have completed or failed.
     fn has_arrived(&mut self, slot: usize) -> bool;
-    /// Waits until that is so, and no longer; takes what was sent back.
+    /// Waits until the last [`Driver::send_back`] into the slot has completed, but not for work requested after it;
+    /// then copies the slot's content to `bytes`.
     ///
     /// # Errors
-    /// [`CudaError::Lost`] if some of it went wrong.
+    /// [`CudaError::Lost`] if some of the work that was waited for failed.
     fn receive(&mut self, slot: usize, bytes: &mut [u8]) -> Result<(), CudaError>;
-    /// Launches a kernel of the last [`Driver::load`].
+    /// Launches a kernel that the last [`Driver::load`] loaded.
     ///
     /// # Errors
-    /// [`CudaError::Launch`] if it was not accepted.
+    /// [`CudaError::Launch`] if the driver does not accept the request.
     fn launch(&mut self, launch: Launch<'_>) -> Result<(), CudaError>;
-    /// Multiplies matrices.
+    /// Starts a matrix product.
     ///
     /// # Errors
-    /// [`CudaError::Launch`] if it was not accepted.
+    /// [`CudaError::Launch`] if the driver does not accept the request.
     fn multiply(&mut self, product: Product) -> Result<(), CudaError>;
-    /// Makes a graph that does all of this in order; it is not done yet. Graphs live until [`Driver::forget_graphs`].
+    /// Makes a graph that runs `work` in order, without running it yet, and returns the graph's number. Graphs live
+    /// until [`Driver::forget_graphs`].
     ///
     /// # Errors
-    /// [`CudaError::Launch`] if no graph can be made of it.
+    /// [`CudaError::Launch`] if no graph can be made of `work`.
     fn graph(&mut self, work: &[Work]) -> Result<usize, CudaError>;
-    /// Does what a graph was made of.
+    /// Runs all operations of a graph.
     ///
     /// # Errors
-    /// [`CudaError::Launch`] if it was not accepted.
+    /// [`CudaError::Launch`] if the driver does not accept the request.
     fn replay(&mut self, graph: usize) -> Result<(), CudaError>;
-    /// Gives up all graphs. Those that are under way are done.
+    /// Destroys all graphs. A graph that is running still runs to its end.
     fn forget_graphs(&mut self);
-    /// Waits for all that was asked for.
+    /// Waits until all requested work has completed.
     ///
     /// # Errors
-    /// [`CudaError::Lost`] if some of it went wrong.
+    /// [`CudaError::Lost`] if some of the work that was waited for failed.
     fn wait(&mut self) -> Result<(), CudaError>;
 }
 
-/// What can go wrong with a GPU.
+/// Errors of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CudaError {
-    /// There is no GPU to use, or a library is missing.
+    /// There is no usable GPU, or a library is missing.
     #[error("{0}")]
     Unavailable(String),
-    /// The model does not fit the kernels.
+    /// The kernels do not support the model's shape.
     #[error("the CUDA kernels cannot run this model: {0}; use --device cpu")]
     Shape(String),
-    /// Out of device memory, or of pinned host memory.
+    /// Device memory or pinned host memory is exhausted.
     #[error(
         "{bytes} bytes of {what} memory could not be allocated ({why}); choose fewer KV blocks"
     )]
     Memory {
-        /// Bytes asked for.
+        /// Size of the allocation that failed, bytes.
         bytes: usize,
-        /// `"device"` or `"pinned host"`.
+        /// Kind of memory: `"device"` or `"pinned host"`.
         what: &'static str,
-        /// What the driver said.
+        /// Error text of the driver.
         why: String,
     },
-    /// A kernel was not compiled.
+    /// A source file of kernels could not be compiled.
     #[error("the kernels of {unit} could not be compiled for {arch}: {log}")]
     Compile {
-        /// Source file.
+        /// Name of the source file.
         unit: String,
-        /// Architecture.
+        /// GPU architecture that the kernels were compiled for, such as `sm_90`.
         arch: String,
-        /// What the compiler said.
+        /// Log of the compiler.
         log: String,
     },
-    /// A launch was not accepted; what was launched before is not affected.
+    /// The driver did not accept a launch. Work launched earlier is not affected.
     #[error("{kernel} could not be launched: {why}")]
     Launch {
-        /// Which kernel.
+        /// Name of the kernel or operation.
         kernel: String,
-        /// What the driver said.
+        /// Error text of the driver.
         why: String,
     },
-    /// A copy was not accepted.
+    /// The driver did not accept a copy.
     #[error("a copy could not be started: {0}")]
     Copy(String),
-    /// Something that was accepted went wrong: nothing on the device can be used any more.
+    /// Work that the driver had accepted failed: nothing on the device can be used any more.
     #[error("{0}")]
     Lost(String),
 }

@@ -1,24 +1,24 @@
-//! The kernels' sources, and what each is compiled and launched with.
+//! Sources of the kernels, and the options that each is compiled and launched with.
 
 use super::driver::{CudaError, KernelShape};
 
-/// Positions that `attention_rows` sums up at once.
+/// Length of a span, positions: the part of a row's keys that a thread block of `attention_rows` sums up.
 pub const SPAN: usize = 256;
-/// Threads of a block of both attention kernels: four warps.
+/// Threads per thread block of both attention kernels: four warps.
 pub(super) const ATTENTION_THREADS: u32 = 128;
-/// Keys of a tile of `attention_prefill`.
+/// Keys that `attention_prefill` loads into shared memory at a time.
 const TILE_KEYS: usize = 64;
 
-/// A source file, compiled by itself.
+/// A source file of kernels, compiled separately.
 #[derive(Debug, Clone, Copy)]
 pub struct Unit {
-    /// Its name, for messages.
+    /// Name of the source file, for messages.
     pub name: &'static str,
-    /// The text, all of it.
+    /// Full text of the source, with the shared header in front.
     pub source: &'static str,
-    /// Its kernels.
+    /// Names of the kernels in the source file.
     pub kernels: &'static [&'static str],
-    /// Whether it is compiled for a model's shape.
+    /// Whether the source is compiled for a model's head width and query heads per key head.
     pub shaped: bool,
 }
 
@@ -32,31 +32,31 @@ macro_rules! source {
     };
 }
 
-/// Operations on rows, and writing of KV.
+/// Kernels that work on single rows: embedding, norms, bias, activation function, gather.
 pub const ROWS: Unit = Unit {
     name: "rows.cu",
     source: source!("rows.cu"),
     kernels: &["embed", "add_rms_norm", "head_rms_norm", "add_bias", "silu_mul", "gather_rows"],
     shaped: false,
 };
-/// Rotation and writing of KV.
+/// Kernel of the rotary embedding, which also writes keys and values into KV blocks.
 pub const KV_WRITE: Unit = Unit {
     name: "kv_write.cu",
     source: source!("kv_write.cu"),
     kernels: &["rope_kv_write"],
     shaped: false,
 };
-/// Sampling.
+/// Kernel that draws tokens from logits.
 pub const SAMPLE: Unit =
     Unit { name: "sample.cu", source: source!("sample.cu"), kernels: &["sample"], shaped: false };
-/// Attention of single rows.
+/// Kernels for the attention of single rows.
 pub const ATTENTION_ROWS: Unit = Unit {
     name: "attention_rows.cu",
     source: source!("attention_rows.cu"),
     kernels: &["attention_rows", "attention_combine"],
     shaped: true,
 };
-/// Attention of prompts on tensor cores.
+/// Kernel for the attention of prompts, on tensor cores.
 pub const ATTENTION_PREFILL: Unit = Unit {
     name: "attention_prefill.cu",
     source: source!("attention_prefill.cu"),
@@ -65,7 +65,7 @@ pub const ATTENTION_PREFILL: Unit = Unit {
 };
 
 impl KernelShape {
-    /// Checks that there are kernels for the shape.
+    /// Checks that the kernels support the model's shape.
     ///
     /// # Errors
     /// [`CudaError::Shape`].
@@ -83,19 +83,20 @@ impl KernelShape {
         Ok(())
     }
 
-    /// Whether `attention_prefill` has the shape: its tiles are 16 wide, and two rows of 128 fill the registers.
+    /// Whether `attention_prefill` supports the shape: its tiles are 16 columns wide, and heads of width 128 fill the
+    /// registers.
     pub fn has_tiles(self) -> bool {
         self.head_dim.is_multiple_of(16) && self.head_dim <= 128
     }
 
-    /// The units that a model of this shape needs.
+    /// Returns the source files that a model of this shape needs.
     pub fn units(self) -> Vec<Unit> {
         let mut units = vec![ROWS, KV_WRITE, SAMPLE, ATTENTION_ROWS];
         units.extend(self.has_tiles().then_some(ATTENTION_PREFILL));
         units
     }
 
-    /// What a unit is compiled with.
+    /// Returns the compiler options of a source file for this shape.
     pub fn options(self, unit: &Unit) -> Vec<String> {
         if !unit.shaped {
             return Vec::new();
@@ -108,12 +109,13 @@ impl KernelShape {
         ]
     }
 
-    /// Blocks of threads that share the query heads of a key head: each has four at most.
+    /// Returns the number of thread blocks that share the query heads of a key head; each computes four heads at most.
     pub(super) fn query_parts(self) -> usize {
         self.queries.div_ceil(4)
     }
 
-    /// Shared memory of `attention_rows`, bytes: of each key under way its values, its score and its weight.
+    /// Returns the shared memory of `attention_rows`, bytes: for each of the keys processed in parallel, a weighted sum
+    /// of values, the largest score and a sum of weights.
     pub(super) fn rows_shared_bytes(self) -> u32 {
         let key_lanes = match self.head_dim {
             ..=64 => 8,
@@ -124,18 +126,19 @@ impl KernelShape {
         (streams * (self.head_dim + 2) * 4) as u32
     }
 
-    /// Shared memory of `attention_prefill`, bytes: a tile of keys and one of values.
+    /// Returns the shared memory of `attention_prefill`, bytes: a tile of keys and a tile of values.
     pub(super) fn tiles_shared_bytes(self) -> u32 {
         (2 * TILE_KEYS * (self.head_dim + 8) * 2) as u32
     }
 }
 
-/// Threads of a block of `sample`.
+/// Threads per thread block of the kernel `sample`.
 pub(super) const SAMPLE_THREADS: u32 = 1024;
-/// Its shared memory, bytes: counts and sums of 256 bins, a sum for each thread, a number for each warp, and what is found.
+/// Shared memory of the kernel `sample`, bytes: counts and sums of 256 bins, a sum for each thread, a number for each
+/// warp, and the results of the search.
 pub(super) const SAMPLE_SHARED_BYTES: u32 = 256 * 12 + SAMPLE_THREADS * 8 + 32 * 4 + 16 + 8;
 
-/// Threads of a block that goes along a row of `cols` columns, eight each.
+/// Returns the threads of a thread block that processes a row of `cols` columns, eight columns per thread at a time.
 pub(super) fn row_threads(cols: usize) -> u32 {
     (cols / 8).next_multiple_of(32).clamp(32, 256) as u32
 }

@@ -1,11 +1,11 @@
-//! How operations ask for launches, and for the words that these read. What comes after something that was not accepted is
-//! left out.
+//! Requests of operations for launches, and for the upload of words that the launches read. After a request that the
+//! driver did not accept, all later work of the step is skipped.
 
 use super::driver::{Arg, CudaError, DevicePtr, Driver, Work};
 use super::ops::CudaOps;
 
 impl<D: Driver> CudaOps<D> {
-    /// Does something unless something before it went wrong.
+    /// Calls `what` on the driver, unless earlier work of the step failed; an error becomes the step's fault.
     pub(super) fn attempt(&mut self, what: impl FnOnce(&mut D) -> Result<(), CudaError>) {
         if self.fault.is_none() {
             self.fault = what(&mut self.driver).err();
@@ -35,7 +35,7 @@ impl<D: Driver> CudaOps<D> {
         }
     }
 
-    /// Uploads words that are needed until the end of the step.
+    /// Uploads words that launches read until the end of the step, and returns their address.
     pub(super) fn put(&mut self, words: impl IntoIterator<Item = u32>) -> DevicePtr {
         let words: Vec<u32> = words.into_iter().collect();
         self.put_words(&words)

@@ -1,9 +1,9 @@
-//! What lives in device memory: weights, activations, the KV cache.
+//! Types of data in device memory: weights, activations, the KV cache.
 
 use super::driver::DevicePtr;
 use tiercel_device::BlockId;
 
-/// Weights `[n, k]` in bf16.
+/// Weight matrix `[n, k]` in bf16.
 #[derive(Debug)]
 pub struct CudaMatrix {
     pub(super) at: DevicePtr,
@@ -11,26 +11,26 @@ pub struct CudaMatrix {
     pub(super) k: usize,
 }
 
-/// A bias or norm weight in f32.
+/// Vector of f32 parameters: a bias or the weights of a norm.
 #[derive(Debug)]
 pub struct CudaVector {
     pub(super) at: DevicePtr,
     pub(super) len: usize,
 }
 
-/// Activations `[rows, cols]` with room for a fixed number of rows.
+/// Activations `[rows, cols]` with capacity for a fixed number of rows.
 #[derive(Debug)]
 pub struct CudaTensor {
     pub(super) at: DevicePtr,
     pub(super) max_rows: usize,
     pub(super) rows: usize,
     pub(super) cols: usize,
-    /// f32 instead of bf16.
+    /// Whether the elements are f32; otherwise they are bf16.
     pub(super) wide: bool,
 }
 
 impl CudaTensor {
-    /// Rows in use.
+    /// Returns the number of rows in use.
     pub fn rows(&self) -> usize {
         self.rows
     }
@@ -45,7 +45,7 @@ impl CudaTensor {
     }
 }
 
-/// Cosines and sines by position, `[position][half]` in f32.
+/// Cosines and sines of the rotary embedding by position, `[position][half]` in f32.
 #[derive(Debug)]
 pub struct CudaRope {
     pub(super) cosines: DevicePtr,
@@ -53,40 +53,40 @@ pub struct CudaRope {
     pub(super) half: usize,
 }
 
-/// The KV cache of the device tier: blocks of `[layer][k | v][kv head][slot][head_dim]` in bf16.
+/// The KV blocks of the device pool, `[layer][k | v][kv head][token][head_dim]` each, in bf16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CudaKv {
-    /// Where block 0 is.
+    /// Address of block 0.
     pub at: DevicePtr,
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u32,
-    /// Tokens per block.
+    /// Tokens per KV block.
     pub block_size: usize,
-    /// Layers.
+    /// Layers of the model.
     pub layers: usize,
-    /// Key/value heads.
+    /// Key/value heads of a layer.
     pub kv_heads: usize,
-    /// Width of a head.
+    /// Width of an attention head, elements.
     pub head_dim: usize,
 }
 
 impl CudaKv {
-    /// Elements of the keys, or of the values, of one layer in one block.
+    /// Returns the number of elements of one layer's keys in one block; its values have as many.
     fn side(&self) -> usize {
         self.kv_heads * self.block_size * self.head_dim
     }
 
-    /// Elements of a block.
+    /// Returns the number of elements of a block.
     pub fn block_elements(&self) -> usize {
         2 * self.layers * self.side()
     }
 
-    /// Bytes of a block.
+    /// Returns the size of a block, bytes.
     pub fn block_bytes(&self) -> usize {
         2 * self.block_elements()
     }
 
-    /// Where the keys of a layer are in block 0; the values follow them.
+    /// Returns the address of a layer's keys in block 0; the layer's values follow the keys.
     pub(super) fn layer(&self, layer: usize) -> DevicePtr {
         assert!(layer < self.layers, "layer {layer} of {}", self.layers);
         self.at.offset(layer * 2 * self.side() * 2)

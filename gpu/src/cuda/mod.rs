@@ -1,23 +1,23 @@
-//! An NVIDIA GPU as a device: bf16 weights, paged attention on kernels of the project's own, block copies on a
-//! stream of their own.
+//! An NVIDIA GPU as a device: bf16 weights, paged attention by the project's own kernels, and block copies on a
+//! separate CUDA stream.
 //!
 //! | module | job |
 //! |---|---|
-//! | `driver` | what is needed of a GPU, as a trait, and what can go wrong with one |
-//! | `kernels` | the sources below `gpu/kernels`, and what each is compiled with |
-//! | `launch` | asking for launches and uploading their words |
-//! | `ops`, `attention` | the [`Ops`](crate::Ops) implementation: checks shapes, launches |
-//! | `access` | tensors from and to the host |
-//! | `batch`, `words` | what kernels need to know of a batch, and where it is |
+//! | `driver` | the trait that a GPU driver implements, and the errors of a GPU |
+//! | `kernels` | the sources below `gpu/kernels`, and the options that each is compiled with |
+//! | `launch` | requesting launches and uploading the words that launches read |
+//! | `ops`, `attention` | the [`Ops`](crate::Ops) implementation: checks shapes, launches kernels |
+//! | `access` | copies tensors from and to the host |
+//! | `batch`, `words` | description of a batch that kernels read, and the device memory that holds the description |
 //! | `memory` | weights, activations and KV blocks in device memory |
 //! | `sample` | drawing tokens from logits |
-//! | `repeats` | decode steps that are the same launches each time, as graphs |
-//! | `steps` | what is under way, and waiting for it |
-//! | `weights` | from a file's encoding to bf16 |
-//! | `copier` | block copies between the tiers |
+//! | `repeats` | decode steps with equal launches, replayed as graphs |
+//! | `steps` | steps in flight, and waiting for their ends |
+//! | `weights` | converts weights from a file's encoding to bf16 |
+//! | `copier` | block copies between the device pool and the host pool |
 //! | `device` | the driver of a real GPU |
 //!
-//! Everything but the driver runs without a GPU too: `gpu/emulated` runs the same kernels on the host.
+//! Every module except `device` also runs without a GPU: the crate in `gpu/emulated` runs the same kernels on the host.
 
 mod access;
 mod attention;

@@ -1,7 +1,7 @@
-//! The [`Ops`] implementation: checks shapes, then launches.
+//! The [`Ops`] implementation for GPUs: checks shapes, then launches kernels.
 //!
-//! Launches are asynchronous. The first that is not accepted is kept as a fault, what comes after it is left out, and
-//! [`Ops::finish`] tells it at the end of the step.
+//! Launches are asynchronous. The first launch that the driver does not accept is kept as a fault, later work of the
+//! step is skipped, and [`Ops::finish`] returns the fault at the end of the step.
 
 use super::batch::{Layout, SPANS_MAX};
 use super::driver::{Arg, CudaError, DevicePtr, Driver, KernelShape, Product, SLOTS, Work};
@@ -19,14 +19,15 @@ use crate::{
 use std::ops::Range;
 use tiercel_device::{BlockId, StepError};
 
-/// Set in a word that names a sampled row of the step before, instead of a token.
+/// Flag of an input word: the other bits are the number of a sampled row of the step before, whose drawn token is the
+/// input, instead of a token.
 const DRAWN: u32 = 1 << 31;
 
-/// A batch on the device.
+/// Description of a batch in device memory.
 #[derive(Debug)]
 pub struct CudaBatch {
     pub(super) layout: Layout,
-    /// Where the layout's words are.
+    /// Device address of the layout's words.
     pub(super) words: DevicePtr,
 }
 
@@ -36,24 +37,24 @@ impl CudaBatch {
     }
 }
 
-/// How a GPU computes.
+/// Options of the computation on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CudaOptions {
-    /// Whether a row's result never depends on how its prompt was cut: slower prefill, same text bit for bit.
+    /// Whether a row's result is the same bit for bit however its prompt was cut into chunks. Prefill is slower then.
     pub exact: bool,
-    /// Threads that sample on the host.
+    /// Host threads for sampling and for converting weights.
     pub threads: usize,
-    /// A block of the KV cache that no sequence uses: with one, decode steps become graphs.
+    /// KV block that no sequence uses, for padding rows. With such a block, decode steps become graphs.
     pub scratch: Option<BlockId>,
 }
 
-/// The compute side of a GPU.
+/// The op set on a GPU.
 pub struct CudaOps<D> {
     pub(super) driver: D,
     pub(super) kv: CudaKv,
     pub(super) shape: KernelShape,
     pub(super) exact: bool,
-    /// Results of spans, `[span][query head][head_dim + 2]`.
+    /// Buffer of the partial attention results of spans, `[span][query head][head_dim + 2]` in f32.
     pub(super) spans: DevicePtr,
     pool: Pool,
     pub(super) steps: Steps,
@@ -62,7 +63,8 @@ pub struct CudaOps<D> {
 }
 
 impl<D: Driver> CudaOps<D> {
-    /// Loads the kernels for a model whose keys and values are in `kv`.
+    /// Loads the kernels for a model with `queries` query heads per key head, whose keys and values are in `kv`, and
+    /// allocates working memory.
     ///
     /// # Errors
     /// [`CudaError`] for shapes without kernels, kernels that do not compile, and too little memory.
@@ -92,12 +94,12 @@ impl<D: Driver> CudaOps<D> {
         })
     }
 
-    /// Bytes that it holds beside what is asked of it, for a model with so many query heads.
+    /// Returns the working memory that the op set allocates for a model with `heads` query heads, bytes.
     pub fn scratch_bytes(heads: usize, head_dim: usize) -> u64 {
         span_bytes(heads, head_dim) as u64 + Steps::BYTES as u64
     }
 
-    /// Positions of the longest sequence: there is memory for so many spans of one row.
+    /// Returns the length of the longest sequence, positions: the buffer of spans must hold all spans of one row.
     pub fn longest(&self) -> usize {
         SPANS_MAX * self.driver.span()
     }
@@ -115,14 +117,14 @@ impl<D: Driver> CudaOps<D> {
     }
 }
 
-/// Bytes of the results of all spans that are under way.
+/// Returns the size of the buffer for the partial attention results of all spans of a launch, bytes.
 fn span_bytes(heads: usize, head_dim: usize) -> usize {
     SPANS_MAX * heads * (head_dim + 2) * 4
 }
 
 impl<D: Driver> Ops for CudaOps<D> {
     const STEPS: usize = SLOTS;
-    // 256 rows of the largest vocabularies.
+    // 256 MiB hold about 256 rows of the largest vocabularies.
     const LOGIT_BYTES: usize = 256 << 20;
     type Matrix = CudaMatrix;
     type Vector = CudaVector;
@@ -277,7 +279,7 @@ impl<D: Driver> Ops for CudaOps<D> {
             Arg::Ptr(weight.at),
             Arg::F32(eps),
         ];
-        // A warp for each head, four in a block.
+        // Each head takes one warp, and a thread block has four warps.
         self.launch("head_rms_norm", (qkv.rows, heads.len().div_ceil(4)), 128, &args);
     }
 

@@ -1,6 +1,6 @@
-//! Decode steps as graphs. A step of single tokens is the same launches each time, but for what is in its words: where the
-//! layout is the same, the first is done as any, of the second a graph is made, and from then on only words are uploaded
-//! and the graph is replayed, which takes the host one call instead of hundreds.
+//! Decode steps as CUDA graphs. Steps of single tokens that have the same layout make the same launches; only the
+//! uploaded words differ. The first step of a layout is launched as any other step, and a graph is made of the second.
+//! From then on a step of the layout uploads its words and replays the graph: one call of the host instead of hundreds.
 
 use super::batch::Layout;
 use super::driver::{CudaError, DevicePtr, Driver, Launch, Work};
@@ -9,48 +9,50 @@ use crate::AttentionShape;
 use std::collections::HashMap;
 use tiercel_device::BlockId;
 
-/// Most layouts that are remembered; beyond it those that came once are forgotten, or all.
+/// Most step layouts that are remembered. At the limit, layouts that occurred once are forgotten; if there are none,
+/// all layouts and graphs are.
 const MOST_KNOWN: usize = 192;
-/// Most rows of a step that is repeated: of more, the host's part is small.
+/// Most rows of a step that may become a graph. In larger steps the host's part of the time is small.
 const MOST_ROWS: usize = 256;
 
-/// What is known of steps that may be repeated.
+/// Layouts of the steps that may be replayed as graphs, and the state of the current step.
 #[derive(Debug)]
 pub(super) struct Repeats {
-    /// A block that rows without a sequence write; without one, nothing is repeated.
+    /// KV block that padding rows, which belong to no sequence, write to. `None` disables graphs.
     scratch: Option<BlockId>,
     known: HashMap<Key, Known>,
-    /// The step whose list is being made.
+    /// How the work of the step under construction is handled.
     now: Now,
 }
 
-/// All that the launches of a step depend on, beside the model.
+/// Properties of a step that determine its launches, given the model. Steps with equal keys can use the same graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     rows: usize,
     spans: usize,
     table_words: usize,
-    /// Where its words are, which also tells where it keeps its tokens and finds those of the step before.
+    /// Address of the step's words. It identifies the slot of the step, and so the addresses of the tokens that the
+    /// step draws and of the tokens drawn by the step before.
     words: DevicePtr,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Known {
-    /// It was done once.
+    /// A step of this layout has run once, without a graph.
     Seen,
-    /// Its graph.
+    /// Number of the graph made for this layout.
     Graph(usize),
 }
 
 #[derive(Debug)]
 enum Now {
-    /// Launches are launched.
+    /// Work is launched as soon as it is requested.
     Plain,
-    /// It may be repeated, and its layout is not known yet.
+    /// The step may use a graph, but its layout is not known yet. Work is launched as soon as it is requested.
     Asked,
-    /// Launches become a graph.
+    /// Work is collected, for a graph that is made at the end of the step.
     Keeps(Key, Vec<Work>),
-    /// Launches are in a graph.
+    /// Requested work is ignored, because the graph of this number contains it and is replayed at the end of the step.
     Replays(usize),
 }
 
@@ -59,7 +61,8 @@ impl Repeats {
         Repeats { scratch, known: HashMap::new(), now: Now::Plain }
     }
 
-    /// How many rows a step of `rows` single tokens is to have.
+    /// Returns the number of rows that a step of `rows` single tokens is padded to, at most `most`, and the KV block
+    /// that padding rows write to; `None` if the step cannot use a graph.
     pub(super) fn ask(&mut self, rows: usize, most: usize) -> Option<(usize, BlockId)> {
         let scratch = self.scratch?;
         let unit = match rows {
@@ -75,30 +78,33 @@ impl Repeats {
         })
     }
 
-    /// Nothing is repeated from now on.
+    /// Logs the error and disables graphs for all later steps.
     fn give_up(&mut self, error: &CudaError) {
         tracing::warn!(%error, "decode steps are launched from now on, and not replayed as graphs");
         self.scratch = None;
     }
 
-    /// Whether layouts are to be filled up.
+    /// Whether the layouts of the current step are rounded up to powers of two, because the step may use a graph.
     pub(super) fn fills(&self) -> bool {
         !matches!(self.now, Now::Plain)
     }
 
-    /// Whether words may wait for each other: nothing reads them before a graph does.
+    /// Whether the words of the current step may be uploaded together at its end, because only a graph that runs then
+    /// reads them.
     pub(super) fn defers(&self) -> bool {
         matches!(self.now, Now::Keeps(..) | Now::Replays(_))
     }
 
-    /// Whether the host may read what has been asked for: not before a graph is replayed.
+    /// Whether the work of the current step is launched at once. Otherwise the host cannot read results before the end
+    /// of the step, when a graph runs.
     pub(super) fn is_plain(&self) -> bool {
         matches!(self.now, Now::Plain)
     }
 }
 
 impl<D: Driver> CudaOps<D> {
-    /// The first layout of a step tells whether it is known; it is that of layers with these `shapes`.
+    /// Decides by the first layout of a step whether the step is launched, made into a graph, or replayed. `shapes` are
+    /// the attention shapes of the layers that use the layout.
     pub(super) fn look_up(
         &mut self,
         layout: &Layout,
@@ -110,8 +116,8 @@ impl<D: Driver> CudaOps<D> {
             return;
         }
         self.repeats.now = Now::Plain;
-        // More spans than there is memory for at once are more launches, and where layers see differently far the last
-        // one has a layout of its own.
+        // A step uses no graph if it has several span groups, since each group is a further launch, or if the model's
+        // layers differ in their sliding windows, since the last layer has a layout of its own then.
         let [group] = &layout.groups[..] else { return };
         if shapes.windows(2).any(|pair| pair[0].sliding_window != pair[1].sliding_window) {
             return;
@@ -119,7 +125,7 @@ impl<D: Driver> CudaOps<D> {
         let table_words = layout.words.len() - layout.tables;
         let key = Key { rows, spans: group.spans, table_words, words };
         if self.repeats.known.len() >= MOST_KNOWN && !self.repeats.known.contains_key(&key) {
-            // What came once may never come again.
+            // Layouts that occurred once may never occur again.
             self.repeats.known.retain(|_, known| *known != Known::Seen);
         }
         if self.repeats.known.len() >= MOST_KNOWN && !self.repeats.known.contains_key(&key) {
@@ -136,7 +142,7 @@ impl<D: Driver> CudaOps<D> {
         };
     }
 
-    /// Does something, or leaves it to a graph.
+    /// Launches an operation, collects it for a new graph, or ignores it because a graph contains it.
     pub(super) fn work(&mut self, work: Work) {
         match &mut self.repeats.now {
             Now::Keeps(_, list) => list.push(work),
@@ -145,7 +151,8 @@ impl<D: Driver> CudaOps<D> {
         }
     }
 
-    /// The list of the step is whole: what was left to a graph is done.
+    /// Completes the current step: uploads its deferred words, makes a graph if one is due, and replays the step's
+    /// graph. If no graph can be made, the collected operations are launched instead.
     pub(super) fn replay(&mut self) {
         let steps = &mut self.steps;
         if self.fault.is_none() {
@@ -170,7 +177,8 @@ impl<D: Driver> CudaOps<D> {
 }
 
 impl<D: Driver> CudaOps<D> {
-    /// A graph that is refused fails its step; that is done again as launches.
+    /// Replays a graph. If the driver refuses it, the step fails and graphs are disabled, so that the step is retried
+    /// with launches.
     fn replay_graph(&mut self, graph: usize) {
         if self.fault.is_some() {
             return;

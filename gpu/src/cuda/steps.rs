@@ -1,5 +1,5 @@
-//! Steps under way. Each has words of its own, which its launches read, and a place for the tokens it draws, which the
-//! step after it may take as its inputs without the host having seen them.
+//! Steps in flight. Each step has a slot with its own words, which its launches read, and a buffer for the tokens that
+//! the step draws. The next step may take these tokens as its inputs before the host has seen them.
 
 use super::driver::{CudaError, DevicePtr, Driver, SLOT_BYTES, SLOTS};
 use super::ops::CudaOps;
@@ -8,16 +8,16 @@ use crate::ops::Drawn;
 use std::collections::VecDeque;
 use tiercel_device::StepError;
 
-/// What the kernel answers where no logit can be used.
+/// Token id that the sampling kernel writes for a row without a usable logit.
 const NO_TOKEN: u32 = u32::MAX;
 
-/// The steps that were submitted, and the one whose list is being made.
+/// The submitted steps, and the step under construction.
 #[derive(Debug)]
 pub(super) struct Steps {
     slots: [Slot; SLOTS],
-    /// The slot of the one whose list is being made.
+    /// Slot of the step under construction.
     current: usize,
-    /// Sampled rows that it draws from.
+    /// Sampled rows that the step under construction draws tokens from.
     rows: Vec<usize>,
     under_way: VecDeque<UnderWay>,
 }
@@ -25,11 +25,11 @@ pub(super) struct Steps {
 #[derive(Debug)]
 struct Slot {
     words: Words,
-    /// Tokens, by sampled row.
+    /// Device address of the tokens that the step draws, indexed by sampled row.
     drawn: DevicePtr,
 }
 
-/// A step that was submitted.
+/// A submitted step that is not finished.
 #[derive(Debug)]
 struct UnderWay {
     slot: usize,
@@ -38,7 +38,7 @@ struct UnderWay {
 }
 
 impl Steps {
-    /// Bytes that [`Steps::new`] allocates.
+    /// Device memory that [`Steps::new`] allocates, bytes.
     pub(super) const BYTES: usize = SLOTS * (Words::BYTES_AT_FIRST + SLOT_BYTES);
 
     pub(super) fn new<D: Driver>(driver: &mut D) -> Result<Steps, CudaError> {
@@ -48,7 +48,7 @@ impl Steps {
         Ok(Steps { slots, current: 0, rows: Vec::new(), under_way: VecDeque::new() })
     }
 
-    /// Uploads words for the step whose list is being made.
+    /// Uploads words for the step under construction and returns their device address.
     pub(super) fn put<D: Driver>(
         &mut self,
         driver: &mut D,
@@ -57,30 +57,32 @@ impl Steps {
         self.slots[self.current].words.put(driver, words)
     }
 
-    /// Gives words of that step a place, to be uploaded with others; `None` if there is no room.
+    /// Assigns a device address to words of the step under construction, for a later upload together with other words;
+    /// `None` if there is no room.
     pub(super) fn defer(&mut self, words: &[u32]) -> Option<DevicePtr> {
         self.slots[self.current].words.defer(words)
     }
 
-    /// Uploads at once all that was deferred.
+    /// Uploads all deferred words of the step under construction in one copy.
     pub(super) fn upload_deferred<D: Driver>(&mut self, driver: &mut D) -> Result<(), CudaError> {
         self.slots[self.current].words.upload_deferred(driver)
     }
 
-    /// Where the step whose list is being made keeps the token of a sampled row, to be drawn from the `rows` given.
+    /// Notes that the step under construction draws from `rows` of logits, counted from sampled row `first` on. Returns
+    /// the device address for the token of sampled row `first`.
     pub(super) fn draws(&mut self, first: usize, rows: impl Iterator<Item = usize>) -> DevicePtr {
         self.rows.extend(rows.map(|row| first + row));
         self.slots[self.current].drawn.offset(first * 4)
     }
 
-    /// Where the step submitted last keeps the tokens it draws.
+    /// Returns the device address of the tokens that the step submitted last draws.
     pub(super) fn drawn_before(&self) -> DevicePtr {
         self.slots[(self.current + SLOTS - 1) % SLOTS].drawn
     }
 }
 
 impl<D: Driver> CudaOps<D> {
-    /// Ends the list that is being made.
+    /// Submits the step under construction.
     pub(super) fn submit_step(&mut self) {
         self.replay();
         let steps = &mut self.steps;
@@ -89,19 +91,21 @@ impl<D: Driver> CudaOps<D> {
         steps.current = (slot + 1) % SLOTS;
         let bytes = rows.iter().max().map_or(0, |last| (last + 1) * 4);
         let mut fault = self.fault.take();
-        // Also after a fault: what was launched before it still uses the activations.
+        // The tokens are also sent back after a fault, because work launched before the fault may still be using the
+        // activations.
         let sent = self.driver.send_back(slot, steps.slots[slot].drawn, bytes);
         fault = fault.or(sent.err());
         steps.under_way.push_back(UnderWay { slot, rows, fault });
     }
 
-    /// Whether the oldest step that was submitted has ended.
+    /// Whether the oldest submitted step has ended, so that finishing it need not wait.
     pub(super) fn step_has_ended(&mut self) -> bool {
         let oldest = self.steps.under_way.front();
         oldest.is_none_or(|step| step.fault.is_some() || self.driver.has_arrived(step.slot))
     }
 
-    /// Waits for the oldest step that was submitted, or for everything if there is none.
+    /// Waits for the oldest submitted step, or for all requested work if there is none, and returns the tokens that the
+    /// step drew.
     pub(super) fn finish_step(&mut self) -> Result<Vec<Drawn>, StepError> {
         let Some(UnderWay { slot, rows, fault }) = self.steps.under_way.pop_front() else {
             let ended = self.driver.wait();
@@ -114,7 +118,7 @@ impl<D: Driver> CudaOps<D> {
         };
         let mut bytes = vec![0; rows.iter().max().map_or(0, |last| (last + 1) * 4)];
         let ended = match fault {
-            // It may not have been sent back.
+            // The tokens of a step with a fault may not have been sent back, so wait for all work instead.
             Some(fault) => self.driver.wait().and(Err(fault)),
             None => self.driver.receive(slot, &mut bytes),
         };

@@ -1,4 +1,4 @@
-//! Weights of a file as bf16 in device memory, through a buffer of a few megabytes that all threads fill.
+//! Upload of a file's weights to device memory as bf16. Host threads convert the weights in a buffer of 16 MiB.
 
 use super::driver::{DevicePtr, Driver};
 use super::memory::CudaMatrix;
@@ -7,10 +7,10 @@ use crate::ggml::dequantize_row;
 use crate::{MatrixPart, OpError, SourceType};
 use half::bf16;
 
-/// Bytes converted before they are uploaded: enough for the link's full speed.
+/// Size of the conversion buffer, bytes: large enough for uploads at the link's full speed.
 const CHUNK_BYTES: usize = 16 << 20;
 
-/// Uploads stacked parts.
+/// Uploads the parts of a weight matrix, stacked along its rows.
 pub(super) fn upload<D: Driver>(
     driver: &mut D,
     pool: &Pool,

@@ -1,24 +1,25 @@
-//! Words that a step uploads: tokens, positions, block tables. They are kept until the step has ended.
+//! 32-bit words that a step uploads for its kernels: tokens, positions, block tables. The words stay in device memory
+//! until the step has ended.
 
 use super::driver::{CudaError, DevicePtr, Driver};
 
-/// What there is at first, words; a step that needs more gets twice as much as it needs.
+/// Initial capacity of a step's word memory, words. A step that needs more allocates twice its need.
 const AT_FIRST: usize = 64 << 10;
-/// Words of 16 bytes: kernels may read four at once.
+/// Alignment of each uploaded list, words: 16 bytes, because kernels may read four words at once.
 const ALIGNMENT: usize = 4;
 
-/// A stretch of device memory that is filled from the front and emptied at once.
+/// A region of device memory for a step's words: filled from the front, emptied as a whole.
 #[derive(Debug)]
 pub(super) struct Words {
     at: DevicePtr,
     capacity: usize,
     used: usize,
-    /// The last of those in use, which have a place and are not there yet.
+    /// Words at the end of the used part that are not uploaded yet.
     deferred: Vec<u32>,
 }
 
 impl Words {
-    /// Bytes that [`Words::new`] allocates.
+    /// Device memory that [`Words::new`] allocates, bytes.
     pub(super) const BYTES_AT_FIRST: usize = AT_FIRST * 4;
 
     pub(super) fn new<D: Driver>(driver: &mut D) -> Result<Words, CudaError> {
@@ -26,7 +27,9 @@ impl Words {
         Ok(Words { at, capacity: AT_FIRST, used: 0, deferred: Vec::new() })
     }
 
-    /// Uploads words. Memory that became too small is given up: it doubles, so less is lost than is used.
+    /// Uploads words and returns their address. If the memory is too small, the function allocates a new region of
+    /// twice the need and abandons the old one; since the size doubles, the abandoned memory is less than the memory in
+    /// use.
     pub(super) fn put<D: Driver>(
         &mut self,
         driver: &mut D,
@@ -36,7 +39,7 @@ impl Words {
         let len = words.len().next_multiple_of(ALIGNMENT);
         if self.used + len > self.capacity {
             let capacity = (self.capacity + len) * 2;
-            // Launches that were accepted still read the old ones, which stay.
+            // The old region is not freed, because accepted launches still read words in it.
             let at = driver.allocate(capacity * 4)?;
             *self = Words { at, capacity, used: 0, deferred: Vec::new() };
         }
@@ -46,7 +49,7 @@ impl Words {
         Ok(at)
     }
 
-    /// Gives words a place, to be uploaded with others; `None` if there is no room.
+    /// Assigns an address to words, for a later upload together with other words; `None` if there is no room.
     pub(super) fn defer(&mut self, words: &[u32]) -> Option<DevicePtr> {
         let len = words.len().next_multiple_of(ALIGNMENT);
         (self.used + len <= self.capacity).then(|| {
@@ -58,7 +61,7 @@ impl Words {
         })
     }
 
-    /// Uploads at once all that was deferred.
+    /// Uploads all deferred words in one copy.
     pub(super) fn upload_deferred<D: Driver>(&mut self, driver: &mut D) -> Result<(), CudaError> {
         let words = std::mem::take(&mut self.deferred);
         match words.len() {
@@ -67,7 +70,7 @@ impl Words {
         }
     }
 
-    /// The step has ended.
+    /// Empties the memory after the step has ended.
     pub(super) fn clear(&mut self) {
         self.used = 0;
         self.deferred.clear();

@@ -1,8 +1,8 @@
-//! ggml's k-quants: super-blocks of 256 weights with quantized scales.
+//! Decoders of ggml's k-quants: blocks of 256 weights with quantized scales.
 
 use super::{array, half_at};
 
-/// Scale and minimum number `j` of the eight that Q4_K and Q5_K pack into 12 bytes, 6 bits each.
+/// Returns scale and minimum number `j` of the eight that Q4_K and Q5_K pack into 12 bytes, 6 bits each.
 pub(crate) fn scale_min(packed: &[u8], j: usize) -> (u8, u8) {
     if j < 4 {
         (packed[j] & 63, packed[j + 4] & 63)
@@ -12,7 +12,8 @@ pub(crate) fn scale_min(packed: &[u8], j: usize) -> (u8, u8) {
     }
 }
 
-/// 16 scale bytes (nibbles: scale, minimum), 64 bytes of 2-bit weights, d, dmin.
+/// Decodes a Q2_K block: 16 scale bytes (nibbles: scale, minimum), 64 bytes of 2-bit weights, then the f16 factors `d`
+/// of the scales and `dmin` of the minimums.
 pub(super) fn q2k(block: &[u8], out: &mut [f32]) {
     let (scales, quants) = (&block[..16], &block[16..80]);
     let (d, dmin) = (half_at(block, 80).to_f32(), half_at(block, 82).to_f32());
@@ -24,7 +25,8 @@ pub(super) fn q2k(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// 32 bytes of third bits, 64 bytes of 2-bit weights, 12 bytes of 6-bit scales, d.
+/// Decodes a Q3_K block: 32 bytes of third bits, 64 bytes of the two lower bits of the weights, 12 bytes of 6-bit
+/// scales, then the f16 factor `d` of the scales.
 pub(super) fn q3k(block: &[u8], out: &mut [f32]) {
     let (high, quants, packed) = (&block[..32], &block[32..96], &block[96..108]);
     let d = half_at(block, 108).to_f32();
@@ -41,7 +43,8 @@ pub(super) fn q3k(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// d, dmin, 12 bytes of 6-bit scales and minimums, 128 bytes of nibbles.
+/// Decodes a Q4_K block: the f16 factors `d` of the scales and `dmin` of the minimums, 12 bytes of 6-bit scales and
+/// minimums, then 128 bytes of nibbles.
 pub(super) fn q4k(block: &[u8], out: &mut [f32]) {
     let (d, dmin) = (half_at(block, 0).to_f32(), half_at(block, 2).to_f32());
     let (packed, quants) = (&block[4..16], &block[16..144]);
@@ -55,7 +58,8 @@ pub(super) fn q4k(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// As Q4_K, with 32 bytes of fifth bits before the nibbles.
+/// Decodes a Q5_K block: the f16 factors `d` of the scales and `dmin` of the minimums, 12 bytes of 6-bit scales and
+/// minimums, 32 bytes of fifth bits, then 128 bytes of nibbles.
 pub(super) fn q5k(block: &[u8], out: &mut [f32]) {
     let (d, dmin) = (half_at(block, 0).to_f32(), half_at(block, 2).to_f32());
     let (packed, high, quants) = (&block[4..16], &block[16..48], &block[48..176]);
@@ -70,7 +74,8 @@ pub(super) fn q5k(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// 128 bytes of low nibbles, 64 bytes of high bit pairs, 16 signed scales, d.
+/// Decodes a Q6_K block: 128 bytes of low nibbles, 64 bytes of high bit pairs, 16 signed scales, then the f16 factor
+/// `d` of the scales.
 pub(super) fn q6k(block: &[u8], out: &mut [f32]) {
     let (low, high, scales) = (&block[..128], &block[128..192], &block[192..208]);
     let d = half_at(block, 208).to_f32();

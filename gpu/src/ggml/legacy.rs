@@ -1,4 +1,5 @@
-//! ggml's encodings in blocks of 32: weight `j` and weight `j + 16` share a byte of nibbles.
+//! Decoders of ggml's encodings in blocks of 32 weights. In the encodings of 4 and 5 bits, weight `j` and weight
+//! `j + 16` share a byte of nibbles.
 
 use super::{array, half_at};
 
@@ -28,7 +29,8 @@ pub(super) fn q5_1(block: &[u8], out: &mut [f32]) {
     five_bits(&block[4..], |j, q| out[j] = d * f32::from(q) + min);
 }
 
-/// Four bytes of fifth bits, then 16 bytes of nibbles.
+/// Decodes 32 weights of 5 bits (four bytes of fifth bits, then 16 bytes of nibbles) and calls `each(index, weight)`
+/// for each.
 fn five_bits(bytes: &[u8], mut each: impl FnMut(usize, u8)) {
     let high = u32::from_le_bytes(array(bytes));
     let fifth = |j: usize| ((high >> j & 1) << 4) as u8;

@@ -1,4 +1,5 @@
-//! The copy side: one queue per direction, in order, at link speed, both directions at once.
+//! The copy side of the mock device: one queue for each direction, served in order at the speed of the link. Both
+//! directions run at once.
 
 use super::faults::Draws;
 use super::{MockOptions, Shared};
@@ -9,17 +10,17 @@ use tokio::sync::mpsc;
 
 type Job = (CopyBatch, Box<dyn FnOnce(CopyDone) + Send>);
 
-/// Batches that may wait per direction; the engine bounds what it has in transit far below.
+/// Most batches of copies that may wait in one direction. The engine has far fewer copies in transit.
 const MOST_WAITING: usize = 1024;
 
-/// Hands batches to the tasks that copy them.
+/// Copy side of the mock device; passes batches to the tasks that copy them.
 pub(super) struct MockCopier {
     outs: mpsc::Sender<Job>,
     ins: mpsc::Sender<Job>,
 }
 
 impl MockCopier {
-    /// Starts a task per direction on the current thread.
+    /// Starts one task for each direction of copies on the current thread.
     pub(super) fn start(options: &MockOptions, shared: &Rc<RefCell<Shared>>) -> MockCopier {
         let start = |purpose| {
             let (jobs, work) = mpsc::channel(MOST_WAITING);
@@ -52,7 +53,7 @@ impl CopyEngine for MockCopier {
     }
 }
 
-/// One direction.
+/// State of the task that copies blocks in one direction.
 struct Link {
     options: MockOptions,
     shared: Rc<RefCell<Shared>>,

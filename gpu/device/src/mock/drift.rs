@@ -1,29 +1,30 @@
-//! A device that does not stay as fast as it was when it was measured.
+//! Drift: the speed of a device changes after it was measured.
 
 use crate::Timestamp;
 use std::ops::Range;
 
-/// The fixed cost of steps is larger for a while.
+/// Drift of a mock device: for some time the fixed cost of its steps is larger.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MockDrift {
-    /// What the fixed cost is multiplied by.
+    /// Factor on the fixed cost of a step while the device is slow.
     pub base_factor: f64,
-    /// When that is so, us; `None`: every other minute, the first one included.
+    /// Engine time in which the device is slow, us. `None`: every other minute, the first included.
     pub slow_us: Option<Range<u64>>,
 }
 
-/// Half of the cycle, us.
+/// Half of the cycle in which the device is slow and then normal, us.
 const MINUTE_US: u64 = 60_000_000;
 
 impl Default for MockDrift {
-    /// A fifth more for a minute, then back for a minute.
+    /// Returns a drift that adds a fifth to the fixed cost of steps for a minute, nothing for the next minute, and so
+    /// on.
     fn default() -> Self {
         MockDrift { base_factor: 1.2, slow_us: None }
     }
 }
 
 impl MockDrift {
-    /// The factor on the fixed cost of a step that starts `now`.
+    /// Returns the factor on the fixed cost of a step that starts `now`.
     pub(super) fn factor(&self, now: Timestamp) -> f64 {
         let slow = match &self.slow_us {
             Some(slow_us) => slow_us.contains(&now.0),

@@ -1,4 +1,4 @@
-//! Faults injected by seed, and the log of faults found: what the engine got wrong.
+//! Faults that the mock device injects by seed, and the log of the engine's mistakes that it finds.
 
 use super::oracle::mix;
 use crate::{BlockId, SeqId, StepId};
@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What to break. Probabilities are per copy batch and per step; the seed of the device decides.
+/// Faults to inject. Probabilities are per batch of copies and per step; the seed of the device decides which are hit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MockFaults {
-    /// Probability that a copy batch fails after its time.
+    /// Probability that a batch of copies fails after its duration has passed.
     pub copy_fails: f64,
-    /// Probability that a copy batch takes `slow_factor` times as long.
+    /// Probability that a batch of copies takes `slow_factor` times as long.
     pub copy_slow: f64,
-    /// Probability that a step fails after its time.
+    /// Probability that a step fails after its duration has passed.
     pub step_fails: f64,
     /// Probability that a step takes `slow_factor` times as long.
     pub step_slow: f64,
-    /// How much slower a slow copy or step is.
+    /// Factor on the duration of a slow batch of copies or a slow step.
     pub slow_factor: f64,
-    /// The device is lost when this step would run, and stays so.
+    /// Number of the step at which the device is lost for good; `None` for never.
     pub lost_at_step: Option<StepId>,
 }
 
@@ -44,42 +44,44 @@ pub(super) struct Draws {
 }
 
 impl Draws {
-    /// A stream of its own for each `purpose`, so that one does not disturb another.
+    /// Returns a stream of random numbers for one `purpose`. Different purposes have streams of their own, so that
+    /// draws for one do not change the draws for another.
     pub(super) fn new(seed: u64, purpose: u64) -> Draws {
         Draws { state: mix(seed ^ mix(purpose)) }
     }
 
-    /// Uniform in [0, 1).
+    /// Draws a number from the uniform distribution over [0, 1).
     pub(super) fn unit(&mut self) -> f64 {
         self.state = self.state.wrapping_add(1);
         (mix(self.state) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// True with probability `p`. Always draws, so that the stream does not depend on `p`.
+    /// Returns true with probability `p`. Always draws a number, so that the stream of random numbers does not depend
+    /// on `p`.
     pub(super) fn chance(&mut self, p: f64) -> bool {
         self.unit() < p
     }
 
-    /// Normal with mean 0 and deviation 1.
+    /// Draws a number from the normal distribution with mean 0 and standard deviation 1.
     pub(super) fn normal(&mut self) -> f64 {
         let (a, b) = (1.0 - self.unit(), self.unit());
         (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos()
     }
 
-    /// Log-normal with mean 1.
+    /// Draws a number from the log-normal distribution with mean 1.
     pub(super) fn noise(&mut self, sigma: f64) -> f64 {
         (sigma * self.normal() - sigma * sigma / 2.0).exp()
     }
 }
 
-/// Something the engine asked of the mock device that it should not have.
+/// Mistake of the engine that the mock device found: a slice that the engine should not have submitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MockFault {
-    /// The step.
+    /// Step that holds the faulty slice.
     pub step: StepId,
-    /// The sequence.
+    /// Sequence of the faulty slice.
     pub seq: SeqId,
-    /// What is wrong.
+    /// Kind of the mistake.
     pub kind: MockFaultKind,
 }
 
@@ -89,19 +91,19 @@ pub enum MockFaultKind {
     /// A block that the slice reads does not hold the sequence's prefix: it is stale, lost, wrongly
     /// shared or half-copied.
     WrongContent {
-        /// The block.
+        /// Block that the mistake concerns.
         block: BlockId,
-        /// Its place in the table.
+        /// Index of the block in the sequence's block table.
         entry: u32,
     },
-    /// Another slice of the step writes the same block.
+    /// Two slices of one step write the same block.
     SharedWrite {
-        /// The block.
+        /// Block that the mistake concerns.
         block: BlockId,
     },
-    /// The slice contradicts itself or the sequence.
+    /// A slice contradicts itself or its sequence; the text says how.
     BadSlice(&'static str),
-    /// The device has no state for the sequence.
+    /// The device has no state for the sequence of a slice.
     UnknownSequence,
 }
 
@@ -121,7 +123,8 @@ impl fmt::Display for MockFault {
     }
 }
 
-/// Faults that a mock device found. Clones share it; tests end by asserting that it is empty.
+/// Log of the engine's mistakes that a mock device found. Clones share one log; tests end by asserting that the log is
+/// empty.
 #[derive(Debug, Clone, Default)]
 pub struct MockFaultLog {
     inner: Arc<Mutex<Log>>,
@@ -133,16 +136,16 @@ struct Log {
     total: u64,
 }
 
-/// Faults kept; later ones are counted.
+/// Most faults that the log stores; further faults are only counted.
 const MOST_KEPT: usize = 64;
 
 impl MockFaultLog {
-    /// The first faults, at most 64.
+    /// Returns the first faults that were found, at most 64.
     pub fn first(&self) -> Vec<MockFault> {
         self.lock().first.clone()
     }
 
-    /// All faults, also those not kept.
+    /// Returns the number of all faults that were found, also of faults that the log did not store.
     pub fn total(&self) -> u64 {
         self.lock().total
     }

@@ -1,58 +1,58 @@
-//! Faults to inject, from a TOML file.
+//! Reads the faults that a mock device injects from a TOML file.
 
 use super::MockFaults;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Largest file that is read, bytes.
+/// Most bytes that are read of a faults file.
 const MAX_FILE_BYTES: u64 = 64 << 10;
 
-/// Why faults could not be had from a file. One line that says what to change.
+/// Reason for which a faults file could not be loaded. The message is one line that says what to change.
 #[derive(Debug, thiserror::Error)]
 pub enum MockFaultsError {
-    /// The file could not be read.
+    /// The faults file could not be read.
     #[error("cannot read the faults file {path}: {source}")]
     Read {
-        /// The file.
+        /// Path of the faults file.
         path: PathBuf,
-        /// Why.
+        /// Error of reading the faults file.
         source: std::io::Error,
     },
-    /// Not TOML, an unknown field, or a value of the wrong type.
+    /// The faults file is not TOML, or has an unknown field or a value of the wrong type.
     #[error("{path} is not a faults file: {problem}")]
     Parse {
-        /// The file.
+        /// Path of the faults file.
         path: PathBuf,
-        /// Where and what, as the TOML reader says it.
+        /// Message of the TOML parser: where the problem is and what it is.
         problem: String,
     },
-    /// A value that makes no sense.
+    /// A field of the faults file has an unusable value.
     #[error("{path}: {field} is {value}; allowed: {allowed}")]
     Value {
-        /// The file.
+        /// Path of the faults file.
         path: PathBuf,
-        /// The field.
+        /// Name of the field in the faults file.
         field: &'static str,
-        /// What it is.
+        /// Value of the field in the faults file.
         value: String,
-        /// What it may be.
+        /// Values that the field of the faults file may have.
         allowed: &'static str,
     },
 }
 
 impl MockFaults {
-    /// Faults from a file that names fields of this type; those it leaves out inject nothing.
+    /// Reads faults from a file that names fields of this type. A field that the file leaves out injects nothing.
     ///
     /// # Errors
-    /// [`MockFaultsError`] if it cannot be read or used.
+    /// [`MockFaultsError`] if the file cannot be read or used.
     pub fn from_file(path: &Path) -> Result<MockFaults, MockFaultsError> {
         let failed = |source| MockFaultsError::Read { path: path.to_owned(), source };
         let mut text = String::new();
         let file = File::open(path).map_err(failed)?;
         file.take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(failed)?;
         let faults: MockFaults = toml::from_str(&text).map_err(|error| {
-            // As few lines as it has words for.
+            // The message of the parser, joined to one line.
             let problem = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
             MockFaultsError::Parse { path: path.to_owned(), problem }
         })?;

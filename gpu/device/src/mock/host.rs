@@ -1,31 +1,33 @@
-//! What a real server adds around its device, and how its step times spread: what `tiercel bench --calibrate` measures.
+//! Time that a real server adds outside its device, and the random spread of its step times. `tiercel bench
+//! --calibrate` measures both.
 
 use super::faults::Draws;
 use crate::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// What requests and steps cost outside the device. All zero: nothing.
+/// Time that requests and steps take outside the device. By default all fields are zero: they take none.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HostCosts {
-    /// From the end of a step until the device begins the next one that was not there yet, us: handing out tokens,
-    /// planning, waking threads.
+    /// Time from the end of a step until the device begins the next step, if the next step was not submitted yet at
+    /// that end, us. The time goes into handing out tokens, planning and waking threads.
     pub step_us: f64,
-    /// The same, for each sequence that decodes in the next step, us.
+    /// Time in addition to `step_us` for each sequence that decodes in the next step, us.
     pub sequence_us: f64,
-    /// From when a request is sent until the engine has it, and from a token until its client has it, together, us.
+    /// Sum of two times, us: from the sending of a request until the engine has it, and from a token until its client
+    /// has it.
     pub request_us: f64,
-    /// The same, for each token of the prompt, us.
+    /// Time in addition to `request_us` for each token of the prompt, us.
     pub prompt_token_us: f64,
 }
 
 impl HostCosts {
-    /// Before the device begins a step that was not there when the one before it ended, us.
+    /// Returns the time before the device begins a step that was not submitted yet when the step before ended, us.
     pub(super) fn before_step_us(&self, decode_tokens: u64) -> f64 {
         self.step_us + self.sequence_us * decode_tokens as f64
     }
 
-    /// What a request with such a prompt waits outside the engine, us.
+    /// Returns the time that a request with a prompt of this length waits outside the engine, us.
     pub fn of_request_us(&self, prompt_tokens: u32) -> u64 {
         (self.request_us + self.prompt_token_us * f64::from(prompt_tokens)).round() as u64
     }
@@ -35,19 +37,20 @@ impl HostCosts {
     }
 }
 
-/// How step times spread around the model: three factors, each of mean 1. All zero: not at all.
+/// Random spread of step times around their modelled values: three factors, each of mean 1. By default all fields are
+/// zero: step times do not spread.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StepNoise {
     /// Sigma of a log-normal factor, drawn for each step.
     pub sigma: f64,
-    /// Share of the steps that also take longer by an exponential amount, from 0 to 1.
+    /// Share of the steps that take longer by an exponentially distributed amount, from 0 to 1.
     pub tail_share: f64,
-    /// The mean of that amount, in times of the step.
+    /// Mean of the exponential amount by which some steps take longer, in times of the step's duration.
     pub tail_mean: f64,
-    /// Sigma of a log-normal factor that changes slowly: the machine is faster at one time than at another.
+    /// Sigma of a log-normal factor that changes slowly, because a machine is faster at one time than at another.
     pub slow_sigma: f64,
-    /// How long the machine stays about as fast as it is, s.
+    /// Time constant of the slowly changing factor, s: for about so long the machine stays as fast as it is.
     pub slow_s: f64,
 }
 
@@ -56,7 +59,7 @@ impl StepNoise {
         *self == StepNoise::default()
     }
 
-    /// The field that makes no sense, if one does.
+    /// Returns the first field with an unusable value and what is allowed, if there is such a field.
     pub(super) fn problem(&self) -> Option<(&'static str, &'static str)> {
         for (field, value, most) in [
             ("noise.sigma", self.sigma, 2.0),
@@ -76,11 +79,11 @@ impl StepNoise {
     }
 }
 
-/// Draws the factor of each step.
+/// Source of random factors on the durations of steps.
 pub(super) struct NoiseSource {
     noise: StepNoise,
     draws: Draws,
-    /// The slow factor's logarithm in units of its sigma, and when it was drawn.
+    /// Logarithm of the slowly changing factor in units of its sigma, and the time at which it was drawn.
     slow: (f64, Timestamp),
 }
 
@@ -90,7 +93,7 @@ impl NoiseSource {
         NoiseSource { noise, draws, slow: (slow, Timestamp(0)) }
     }
 
-    /// The factor of a step that begins `now`.
+    /// Returns the factor on the duration of a step that begins `now`.
     pub(super) fn factor(&mut self, now: Timestamp) -> f64 {
         if self.noise.is_default() {
             return 1.0;
@@ -102,7 +105,7 @@ impl NoiseSource {
         fast * tail / (1.0 + tail_share * tail_mean) * self.slow_factor(now)
     }
 
-    /// An Ornstein-Uhlenbeck process, of which the factor is the exponential.
+    /// Returns the slowly changing factor: the exponential of an Ornstein-Uhlenbeck process.
     fn slow_factor(&mut self, now: Timestamp) -> f64 {
         let StepNoise { slow_sigma, slow_s, .. } = self.noise;
         if slow_sigma <= 0.0 {

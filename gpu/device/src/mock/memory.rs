@@ -1,20 +1,21 @@
-//! KV memory of both tiers, holding fingerprints of token prefixes instead of keys and values.
+//! KV memory of the mock device, device pool and host pool. It holds fingerprints of token prefixes instead of keys and
+//! values.
 
 use crate::{BlockId, CopyDirection, StepId};
 use std::ops::Range;
 
-/// How much of the content the mock device remembers.
+/// Granularity at which the mock device remembers the content of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fingerprints {
-    /// One fingerprint per block and how far it is filled: for long runs.
+    /// One fingerprint and the number of filled slots per block: takes little memory, for long runs.
     #[default]
     PerBlock,
-    /// One per slot: for fuzzing.
+    /// One fingerprint per slot: finds more faults, for fuzzing.
     PerSlot,
 }
 
-/// Both tiers. Content is a run of words per block: `[fingerprint of the last valid slot, valid slots]`
-/// or one fingerprint per slot, where 0 is garbage.
+/// Content of the device pool and the host pool. The content of a block is a run of words: either `[fingerprint of the
+/// last valid slot, valid slots]`, or one fingerprint per slot. 0 is garbage.
 #[derive(Debug)]
 pub(super) struct Memory {
     kind: Fingerprints,
@@ -22,18 +23,20 @@ pub(super) struct Memory {
     words: usize,
     device: Vec<u64>,
     host: Vec<u64>,
-    /// The last step that writes each device block.
+    /// For each device block, the last step that writes the block.
     writers: Vec<Option<StepId>>,
-    /// How many sequences rely on what each device block holds.
+    /// For each device block, the number of sequences that rely on its content, so that they do not check the block
+    /// again.
     relied_on: Vec<u32>,
-    /// Counts changes of device blocks that somebody relied on.
+    /// Number of changes of device blocks on whose content a sequence relied.
     pub(super) breaches: u64,
-    /// Counts writes to the device tier by copies, so that a step knows whether to look again.
+    /// Number of writes to the device pool by copies. If the number has grown during a step, the step checks its blocks
+    /// again.
     pub(super) copies_in: u64,
 }
 
 impl Memory {
-    /// Memory full of garbage.
+    /// Returns memory whose blocks all hold garbage.
     pub(super) fn new(kind: Fingerprints, block_size: u32, device: u32, host: u32) -> Memory {
         let words = match kind {
             Fingerprints::PerBlock => 2,
@@ -52,12 +55,12 @@ impl Memory {
         }
     }
 
-    /// Blocks of the device tier.
+    /// Returns the number of blocks in the device pool.
     pub(super) fn device_blocks(&self) -> usize {
         self.device.len() / self.words
     }
 
-    /// Blocks of the host tier.
+    /// Returns the number of blocks in the host pool.
     pub(super) fn host_blocks(&self) -> usize {
         self.host.len() / self.words
     }
@@ -67,14 +70,13 @@ impl Memory {
         start..start + self.words
     }
 
-    /// Whether there is such a block.
+    /// Whether the device pool has a block of this number.
     pub(super) fn has(&self, block: BlockId) -> bool {
         (block.0 as usize) < self.device_blocks()
     }
 
-    /// Whether the first `valid` slots of a block hold a sequence's content; a block that does not exist
-    /// holds none. `expected` are the sequence's fingerprints from the block's first slot on, at least
-    /// `valid`.
+    /// Whether the first `valid` slots of a block hold the content of a sequence; never for a block that does not
+    /// exist. `expected` are the sequence's fingerprints from the first slot of the block on, at least `valid` of them.
     pub(super) fn holds(&self, block: u32, valid: usize, expected: &[u64]) -> bool {
         let Some(words) = self.device.get(self.run(block)) else { return false };
         match self.kind {
@@ -86,7 +88,8 @@ impl Memory {
         }
     }
 
-    /// Whether a block is full and ends with this fingerprint, if that is all that is remembered of it.
+    /// Whether a block is full and its last slot has this fingerprint. Always false if memory has a fingerprint per
+    /// slot, because then every slot must be compared.
     pub(super) fn is_full_with(&self, block: BlockId, print: u64) -> bool {
         let start = block.0 as usize * self.words;
         self.kind == Fingerprints::PerBlock
@@ -94,43 +97,43 @@ impl Memory {
             && self.device.get(start + 1) == Some(&(self.block_size as u64))
     }
 
-    /// A sequence relies on a full block that it has looked at, and will not look again unless
+    /// Records that a sequence relies on a full block, which it has checked: it does not check the block again unless
     /// [`Memory::breaches`] changes.
     pub(super) fn rely_on(&mut self, block: BlockId) {
         self.relied_on[block.0 as usize] += 1;
     }
 
-    /// A sequence that relied on these blocks does so no more.
+    /// Records that a sequence no longer relies on these blocks.
     pub(super) fn forget(&mut self, blocks: &[BlockId]) {
         for block in blocks {
             self.relied_on[block.0 as usize] -= 1;
         }
     }
 
-    /// The content of a device block changes.
+    /// Records that the content of a device block changes; counts a breach if a sequence relies on the block.
     fn touch(&mut self, block: u32) {
         self.breaches += u64::from(self.relied_on[block as usize] > 0);
     }
 
-    /// A step is going to write a block; says whether it has said so before.
+    /// Records that a step will write a block. Returns whether the same step had been recorded for the block before.
     pub(super) fn claimed_before(&mut self, block: BlockId, step: StepId) -> bool {
         self.writers[block.0 as usize].replace(step) == Some(step)
     }
 
-    /// A step starts to write `slots` of a block: until it ends they are garbage.
+    /// Makes `slots` of a block garbage, because a step starts to write them.
     pub(super) fn spoil(&mut self, block: u32, slots: Range<usize>) {
         self.touch(block);
         let run = self.run(block);
         let words = &mut self.device[run];
         match self.kind {
             Fingerprints::PerSlot => words[slots].fill(0),
-            // What is before the slots stays valid; with none before, the block holds nothing.
+            // Slots of the block before `slots` stay valid. If `slots` begin the block, the whole block holds garbage.
             Fingerprints::PerBlock if slots.start == 0 => words.fill(0),
             Fingerprints::PerBlock => {}
         }
     }
 
-    /// A step wrote `slots` of a block. `expected` as in [`Memory::holds`].
+    /// Stores `slots` of a block that a step wrote. `expected` is as in [`Memory::holds`].
     pub(super) fn write(&mut self, block: u32, slots: Range<usize>, expected: &[u64]) {
         self.touch(block);
         let run = self.run(block);
@@ -144,7 +147,7 @@ impl Memory {
         }
     }
 
-    /// A copy starts: its destination is garbage until it ends. Returns the source's content now.
+    /// Begins the copy of a block: makes the destination garbage and returns the present content of the source.
     pub(super) fn begin_copy(&mut self, way: CopyDirection, device: u32, host: u32) -> Vec<u64> {
         let (on_device, on_host) = (self.run(device), self.run(host));
         match way {
@@ -161,7 +164,8 @@ impl Memory {
         }
     }
 
-    /// A copy ends well. A source that changed meanwhile leaves garbage, as a torn copy would.
+    /// Ends a successful copy of a block: stores the content in the destination. If the source has changed meanwhile,
+    /// the destination becomes garbage, as after a torn copy.
     pub(super) fn end_copy(&mut self, way: CopyDirection, device: u32, host: u32, began: &[u64]) {
         let (on_device, on_host) = (self.run(device), self.run(host));
         if way == CopyDirection::In {
@@ -181,7 +185,7 @@ impl Memory {
         }
     }
 
-    /// Tokens per block.
+    /// Returns the number of tokens per block.
     pub(super) fn block_size(&self) -> usize {
         self.block_size
     }

@@ -1,11 +1,11 @@
-//! A device without hardware: a second implementation of the device boundary, not a stub.
+//! The mock device: a full implementation of the device boundary without hardware.
 //!
-//! It keeps fingerprints of the token prefix that was "computed" into KV memory, checks them whenever a
-//! step reads them, and moves them with copies, so that a stale, lost, wrongly shared or half-copied
-//! block fails the step that reads it. Its tokens are a hash of the prefix ([`MockOracle`]), so every
-//! stream can be checked. It "computes" by sleeping its modelled time ([`MockProfile`]) on the engine's
-//! [`Clock`], on the thread that opened it: it runs alike in simulated and in real time. It injects
-//! faults by seed ([`MockFaults`]).
+//! Its KV memory holds fingerprints of token prefixes instead of keys and values. A step stores the fingerprints of the
+//! tokens that it "computes" and checks the fingerprints that it reads; copies move fingerprints between the pools. So
+//! a stale, lost, wrongly shared or half-copied block fails the step that reads the block. Tokens are hashes of their
+//! prefixes ([`MockOracle`]), so every stream can be checked. A step "computes" by sleeping for its modelled time
+//! ([`MockProfile`]) on the engine's [`Clock`], on the thread that opened the device, so the device behaves alike in
+//! simulated and in real time. The device injects faults by seed ([`MockFaults`]).
 
 mod copier;
 mod drift;
@@ -34,46 +34,47 @@ use memory::Memory;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What to open.
+/// Options with which a mock device is opened.
 #[derive(Debug, Clone)]
 pub struct MockOptions {
-    /// How fast it is. Its sizes are overridden by the fields below.
+    /// Speed of the device. The sizes in the profile are overridden by the sizes in the options.
     pub profile: MockProfile,
     /// The engine's clock.
     pub clock: Clock,
-    /// Decides tokens, noise and faults.
+    /// Seed of the device's tokens, noise and faults.
     pub seed: u64,
     /// Spread of step times: sigma of a log-normal factor with mean 1; 0 for none.
     pub noise_sigma: f64,
-    /// How its speed changes over time, if it does.
+    /// Change of the device's speed over time, if any.
     pub drift: Option<MockDrift>,
-    /// What the device's host says it takes to start a step, us; in simulated time nothing takes it.
+    /// Time that each step reports as its host time (`StepTiming::host_us`), us. The mock device does not spend this
+    /// time.
     pub host_us: u64,
-    /// Tokens per block.
+    /// Tokens per KV block.
     pub block_size: u32,
-    /// Blocks of the device tier.
+    /// Blocks in the device pool.
     pub device_blocks: u32,
-    /// Blocks of the host tier; 0 for none.
+    /// Blocks in the host pool; 0 for no host pool.
     pub host_blocks: u32,
-    /// Size of the vocabulary.
+    /// Size of the vocabulary, tokens.
     pub vocab_size: u32,
     /// Longest sequence, tokens.
     pub max_model_len: u32,
     /// Tokens that are never sampled, so that no stream ends early.
     pub reserved_tokens: Vec<TokenId>,
-    /// With it the device plays a model that ends its outputs: the last token of a prompt says how many
-    /// tokens the output has, of which this one is the last. It is sampled nowhere else.
+    /// Token that ends an output. If set, the id of a prompt's last token is the length of the output, tokens, and the
+    /// end token is the last of them; it is sampled nowhere else. `None`: the device does not end outputs.
     pub end_token: Option<TokenId>,
-    /// How closely memory is watched.
+    /// Granularity at which the content of KV memory is checked.
     pub fingerprints: Fingerprints,
-    /// What to break.
+    /// Faults to inject.
     pub faults: MockFaults,
-    /// Where to record what the engine got wrong; keep a clone to read it.
+    /// Log of the engine's mistakes that the device finds. Keep a clone of the log to read it.
     pub log: MockFaultLog,
 }
 
 impl MockOptions {
-    /// A device as the profile says, without noise and faults.
+    /// Returns options for a device as its profile says, without further noise and without faults.
     pub fn new(profile: MockProfile, clock: Clock) -> MockOptions {
         MockOptions {
             clock,
@@ -95,7 +96,7 @@ impl MockOptions {
         }
     }
 
-    /// Knows the tokens this device will sample.
+    /// Returns an oracle that knows the tokens that the device will sample.
     ///
     /// # Panics
     /// If every token is reserved.
@@ -105,7 +106,7 @@ impl MockOptions {
         MockOracle::new(self.seed, self.vocab_size, &reserved)
     }
 
-    /// Bytes of one block.
+    /// Returns the bytes of one block.
     pub fn block_bytes(&self) -> u64 {
         self.profile.kv_bytes_per_token * u64::from(self.block_size)
     }
@@ -115,19 +116,19 @@ impl MockOptions {
 #[derive(Debug)]
 pub struct MockDevice;
 
-/// What the compute side and the copy side share; both run on one thread.
+/// State that the compute side and the copy side of a mock device share; both run on one thread.
 struct Shared {
     memory: Memory,
-    /// Why the device is lost, once it is.
+    /// Reason for which the device is lost; `None` while it works.
     lost: Option<String>,
 }
 
 impl MockDevice {
-    /// Opens a device whose work runs in local tasks of the calling thread. They end when the device
-    /// is dropped and what was submitted is done.
+    /// Opens a mock device whose work runs in local tasks of the calling thread. The tasks end when the device is
+    /// dropped and all submitted work is done.
     ///
     /// # Panics
-    /// Outside of a tokio `LocalSet` (an actix arbiter is one), if the block size is 0, or if every
+    /// If called outside of a tokio `LocalSet` (an actix arbiter is such a set), if the block size is 0, or if every
     /// token is reserved.
     pub fn open(options: MockOptions) -> Device {
         assert!(options.block_size > 0, "a block holds at least one token");

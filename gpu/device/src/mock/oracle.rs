@@ -1,10 +1,10 @@
-//! What the mock device "generates": each token is a hash of all tokens before it, so that any stream
-//! can be checked without a second run.
+//! Tokens that the mock device "generates". Each token is a hash of all tokens before it, so that any stream can be
+//! checked without a second run.
 
 use crate::TokenId;
 use std::sync::Arc;
 
-/// Mixes 64 bits (the finalizer of SplitMix64).
+/// Mixes 64 bits with the finalizer of SplitMix64.
 pub(super) fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -12,13 +12,13 @@ pub(super) fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Fingerprint of a prefix: that of the tokens before, extended by one token. Never 0, which stands for
-/// memory that holds nothing.
+/// Returns the fingerprint of a prefix, computed from the fingerprint of all its tokens but the last (`prefix`) and the
+/// last token. Never 0, which stands for memory that holds nothing.
 pub(super) fn extend(prefix: u64, token: TokenId) -> u64 {
     mix(prefix ^ mix(u64::from(token))).max(1)
 }
 
-/// Knows every token that a mock device will sample.
+/// Oracle that knows every token that a mock device will sample.
 #[derive(Debug, Clone)]
 pub struct MockOracle {
     seed: u64,
@@ -27,7 +27,7 @@ pub struct MockOracle {
 }
 
 impl MockOracle {
-    /// An oracle for a device with this seed and vocabulary that never samples a `reserved` token.
+    /// Returns an oracle for a device with this seed and vocabulary that never samples a `reserved` token.
     ///
     /// # Panics
     /// If the reserved tokens leave nothing to sample.
@@ -40,7 +40,7 @@ impl MockOracle {
         MockOracle { seed, vocab_size, reserved: reserved.into() }
     }
 
-    /// Output tokens `0..n` for a prompt.
+    /// Returns output tokens `0..n` for a prompt.
     pub fn output(&self, prompt: &[TokenId], n: usize) -> Vec<TokenId> {
         let mut prefix = prompt.iter().fold(0, |prefix, token| extend(prefix, *token));
         let mut output = Vec::with_capacity(n);
@@ -52,9 +52,9 @@ impl MockOracle {
         output
     }
 
-    /// The token sampled after a prefix with this fingerprint.
+    /// Returns the token that is sampled after a prefix with this fingerprint.
     pub(super) fn after(&self, prefix: u64) -> TokenId {
-        // Draw among the tokens that are not reserved, then step over the reserved ones below.
+        // Draw a number among the unreserved tokens. Then skip each reserved token that is not above it.
         let choices = u64::from(self.vocab_size) - self.reserved.len() as u64;
         let mut token = (mix(prefix ^ mix(self.seed)) % choices) as TokenId;
         for reserved in self.reserved.iter() {
@@ -66,8 +66,8 @@ impl MockOracle {
     }
 }
 
-/// Output token number `i` (from 0) that a mock device with this seed and vocabulary, and nothing
-/// reserved, samples for a prompt.
+/// Returns output token number `i` (from 0) that a mock device with this seed and vocabulary, without reserved tokens,
+/// samples for a prompt.
 pub fn mock_oracle(seed: u64, vocab_size: u32, prompt: &[TokenId], i: usize) -> TokenId {
     MockOracle::new(seed, vocab_size, &[]).output(prompt, i + 1)[i]
 }

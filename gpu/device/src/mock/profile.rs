@@ -1,4 +1,4 @@
-//! How fast the pretended device is and how large, as TOML.
+//! Profiles: speed and size of a mock device, as TOML.
 
 use super::host::{HostCosts, StepNoise};
 use crate::DeviceProfile;
@@ -14,7 +14,7 @@ use std::path::Path;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MockProfile {
-    /// What logs call it.
+    /// Name of the device in logs.
     pub name: String,
     /// Fixed cost of a step, us.
     pub step_base_us: f64,
@@ -24,46 +24,48 @@ pub struct MockProfile {
     pub prefill_token_us: f64,
     /// Cost of reading one token of KV in decode, us.
     pub kv_token_us: f64,
-    /// Cost of one (prefill token, token before it) pair, us.
+    /// Cost of one pair of a prefill token and a token before it in its sequence, us.
     pub prefill_context_us: f64,
-    /// Cost of having any prefill in a step, us.
+    /// Cost that a step has in addition if it holds any prefill, us.
     pub prefill_step_us: f64,
-    /// Bandwidth between the tiers each way, bytes per second; full duplex.
+    /// Bandwidth between the device pool and the host pool in each direction, bytes per second. The link is full
+    /// duplex.
     pub link_bytes_per_s: f64,
-    /// Bytes of KV per token, all layers, K and V.
+    /// Bytes of KV per token: keys and values of all layers.
     pub kv_bytes_per_token: u64,
-    /// Tokens per block.
+    /// Tokens per KV block.
     pub block_size: u32,
-    /// Blocks of the device tier.
+    /// Blocks in the device pool.
     pub device_blocks: u32,
-    /// Blocks of the host tier.
+    /// Blocks in the host pool.
     pub host_blocks: u32,
-    /// Size of the vocabulary.
+    /// Size of the vocabulary, tokens.
     pub vocab_size: u32,
     /// Longest sequence, tokens.
     pub max_model_len: u32,
-    /// Steps in flight at once.
+    /// Most steps in flight at once.
     pub max_steps_in_flight: u32,
-    /// Time the simulated engine takes to plan a step, us; not the device's affair.
+    /// Time that the engine takes to plan a step, us. Required in the file, but used nowhere.
     pub plan_us: u64,
-    /// How long before a step's predicted end the next is submitted, us; not the device's affair.
+    /// Time before the predicted end of a step at which the next step is submitted, us. Required in the file, but used
+    /// nowhere.
     pub lead_us: u64,
-    /// Sizes of a server of this device, where they differ from a server's defaults.
+    /// Sizes of a server with this device, where they differ from a server's defaults.
     #[serde(default, skip_serializing_if = "ServerSizes::is_default")]
     pub server: ServerSizes,
-    /// The speed that the device reports to the engine, if it differs from the real one.
+    /// Speed that the device reports to the engine, if it differs from the real speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<DeviceProfile>,
-    /// What a server costs around the device.
+    /// Time that a server takes outside the device.
     #[serde(default, skip_serializing_if = "HostCosts::is_default")]
     pub host: HostCosts,
-    /// How step times spread.
+    /// Random spread of step times.
     #[serde(default, skip_serializing_if = "StepNoise::is_default")]
     pub noise: StepNoise,
 }
 
-/// Sizes that a server of a device is run with; what is left out is as a server has it by default. The simulator
-/// takes them; a server that serves the mock device is configured by itself.
+/// Sizes with which a server of the device is run; a size that is left out has the server's default. Only the simulator
+/// uses these sizes. A real server with a mock device takes its sizes from its own settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerSizes {
@@ -90,29 +92,29 @@ impl ServerSizes {
     }
 }
 
-/// Why a profile could not be had.
+/// Reason for which a profile could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum MockProfileError {
-    /// No profile of that name is built in.
+    /// No built-in profile has the name that was asked for.
     #[error("there is no mock device \"{0}\": built in are {names}; a path to a .toml file also works", names = names())]
     Unknown(String),
-    /// The file could not be read.
+    /// The file of the profile could not be read.
     #[error("cannot read the mock device profile {path}: {source}")]
     Read {
-        /// The file.
+        /// Path of the profile's file.
         path: String,
-        /// Why.
+        /// Error of reading the profile's file.
         source: std::io::Error,
     },
-    /// The text is not a profile.
+    /// The text is not TOML, or not a profile.
     #[error("the mock device profile is malformed: {0}")]
     Parse(#[from] toml::de::Error),
-    /// A value makes no sense.
+    /// A field of the profile has an unusable value.
     #[error("the mock device profile is unusable: {field} must be {must}")]
     Value {
-        /// The field.
+        /// Name of the field in the profile.
         field: &'static str,
-        /// What it must be.
+        /// Rule that the value of the profile's field must obey.
         must: &'static str,
     },
 }
@@ -128,15 +130,15 @@ fn names() -> String {
 }
 
 impl MockProfile {
-    /// Names of the built-in profiles.
+    /// Returns the names of the built-in profiles.
     pub fn built_in() -> impl Iterator<Item = &'static str> {
         BUILT_IN.iter().map(|(name, _)| *name)
     }
 
-    /// A built-in profile by name, or one from a file if the name ends in `.toml`.
+    /// Returns the built-in profile of that name, or reads a profile from a file if the name ends in `.toml`.
     ///
     /// # Errors
-    /// [`MockProfileError`] names what is wrong and what would do.
+    /// [`MockProfileError`], which names the problem and what is allowed.
     pub fn named(name: &str) -> Result<MockProfile, MockProfileError> {
         if name.ends_with(".toml") {
             return MockProfile::from_file(Path::new(name));
@@ -147,10 +149,10 @@ impl MockProfile {
         }
     }
 
-    /// A profile from a file.
+    /// Reads a profile from a file.
     ///
     /// # Errors
-    /// [`MockProfileError`] if it cannot be read or used.
+    /// [`MockProfileError`] if the file cannot be read or the profile cannot be used.
     pub fn from_file(path: &Path) -> Result<MockProfile, MockProfileError> {
         let text = std::fs::read_to_string(path).map_err(|source| MockProfileError::Read {
             path: path.display().to_string(),
@@ -159,17 +161,17 @@ impl MockProfile {
         MockProfile::parse(&text)
     }
 
-    /// A profile from its text.
+    /// Parses a profile from its text.
     ///
     /// # Errors
-    /// [`MockProfileError`] if it is malformed or unusable.
+    /// [`MockProfileError`] if the text is malformed or the profile is unusable.
     pub fn parse(text: &str) -> Result<MockProfile, MockProfileError> {
         let profile: MockProfile = toml::from_str(text)?;
         profile.check()?;
         Ok(profile)
     }
 
-    /// The profile as a file.
+    /// Returns the text of the profile, as in its file.
     ///
     /// # Panics
     /// Never: plain numbers and tables always serialize.
@@ -220,8 +222,8 @@ impl MockProfile {
         Ok(())
     }
 
-    /// What the engine is told of the speed: unless the profile says, a first estimate that lacks the cost of any
-    /// prefill in a step.
+    /// Returns the speed that the engine is told. If the profile does not state one, it is a first estimate that lacks
+    /// the additional cost of prefill in a step (`prefill_step_us`).
     pub fn device_profile(&self) -> DeviceProfile {
         self.told.unwrap_or(DeviceProfile {
             step_base_us: self.step_base_us,

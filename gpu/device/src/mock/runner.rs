@@ -1,4 +1,4 @@
-//! The compute side: steps in order, each taking its modelled time.
+//! The compute side of the mock device: runs steps in order, each for its modelled time.
 
 use super::faults::{Draws, MockFault};
 use super::host::NoiseSource;
@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 type Job = (StepBatch, Box<dyn FnOnce(StepDone) + Send>);
 
-/// Hands steps to the task that runs them.
+/// Compute side of the mock device; passes steps to the task that runs them.
 pub(super) struct MockRunner {
     jobs: mpsc::Sender<Job>,
     in_flight: Arc<AtomicU32>,
@@ -26,7 +26,7 @@ pub(super) struct MockRunner {
 }
 
 impl MockRunner {
-    /// Starts the task on the current thread.
+    /// Starts the task that runs steps on the current thread.
     pub(super) fn start(options: MockOptions, shared: Rc<RefCell<Shared>>) -> MockRunner {
         let depth = options.profile.max_steps_in_flight.max(1);
         let (jobs, work) = mpsc::channel(depth as usize);
@@ -82,23 +82,24 @@ struct Engine {
     shared: Rc<RefCell<Shared>>,
     oracle: MockOracle,
     noise: Draws,
-    /// The profile's own noise.
+    /// Source of the noise that the profile states.
     own_noise: NoiseSource,
     faults: Draws,
     sequences: Sequences,
-    /// The last step that failed, while steps are in flight that were submitted before it did.
+    /// The last step that failed, as long as steps are in flight that were submitted before it failed.
     failed: Option<Failed>,
 }
 
-/// A step that failed while others were in flight: what they take up from it is wrong, by no fault of the engine.
+/// A step that failed while later steps were in flight. Slices of those later steps that continue a sequence of the
+/// failed step compute from garbage, which is no mistake of the engine.
 struct Failed {
     members: BTreeSet<SeqId>,
-    /// Steps that were in flight and have not ended.
+    /// Number of steps that were in flight at the failure and have not ended.
     followers: usize,
 }
 
 impl Engine {
-    /// Runs a step; `waited`: the device had nothing to do before, so that it also waited for the host.
+    /// Runs a step. `waited`: the device was idle when the step was submitted, so the step also waited for the host.
     async fn step(&mut self, batch: &StepBatch, waited: bool) -> Result<StepOutput, StepError> {
         self.lose_device_at(batch.id);
         if let Some(why) = &self.shared.borrow().lost {
@@ -138,8 +139,9 @@ impl Engine {
         }
     }
 
-    /// The step without the slices that take up from one that failed while this was in flight. As on a real device these
-    /// are computed, from garbage: what they write stays spoiled, and what they sample is no token.
+    /// Returns the step without the slices that continue a sequence of a step that failed while this step was in
+    /// flight. As on a real device, those slices are computed from garbage: what they write stays garbage, and the
+    /// token that they sample is invalid.
     fn sound_part(&self, batch: &StepBatch) -> StepBatch {
         let is_sound = |slice: &&SeqSlice| !self.is_in_vain(slice);
         let slices = batch.slices.iter().filter(is_sound).cloned().collect();
@@ -150,7 +152,8 @@ impl Engine {
         self.failed.as_ref().is_some_and(|failed| failed.members.contains(&slice.seq))
     }
 
-    /// Checks the batch and what it reads. Returns the count of copies in.
+    /// Checks the slices of a step and the KV that they read. Returns the number of writes by copies to the device pool
+    /// so far.
     fn begin(&mut self, batch: &StepBatch) -> Result<u64, MockFault> {
         for stranger in slices::unknown(batch, &self.sequences) {
             self.options.log.push(stranger);
@@ -161,8 +164,9 @@ impl Engine {
         Ok(memory.copies_in)
     }
 
-    /// Content that changed while the step ran is as wrong as content that was wrong before. Slices that
-    /// read what another one writes show when every slot is watched.
+    /// Checks at the end of a step that the KV that it read has not changed since its beginning. With a fingerprint per
+    /// slot, this also finds slices that read what another slice of the step writes. Otherwise blocks are checked only
+    /// if a copy has written to the device pool meanwhile.
     fn check_again(&mut self, batch: &StepBatch, copies_before: u64) -> Result<(), MockFault> {
         let memory = &mut self.shared.borrow_mut().memory;
         let per_slot = self.options.fingerprints == super::Fingerprints::PerSlot;
@@ -178,7 +182,8 @@ impl Engine {
         error
     }
 
-    /// What the host takes before the device can begin, and what the device takes, us.
+    /// Returns the time that the host takes before the device can begin, and the time that the device takes for the
+    /// step, us.
     fn durations_us(&mut self, batch: &StepBatch, waited: bool) -> (u64, u64) {
         let faults = &self.options.faults;
         let slow = if self.faults.chance(faults.step_slow) { faults.slow_factor } else { 1.0 };
@@ -206,7 +211,7 @@ impl Engine {
         let state = self.sequences.get_mut(&slice.seq).ok_or(unknown)?;
         let end = slice.first_pos as usize + slice.input.len();
         let token = state.sample(end, step, &self.oracle);
-        // The mock device is certain of its tokens.
+        // The mock device samples each token with probability 1, so the log-probability is 0.
         let logprobs = state.logprobs.map(|most| {
             let top = if most > 0 { vec![(token, 0.0)] } else { Vec::new() };
             Box::new(TokenLogprobs { chosen: 0.0, top })
@@ -214,7 +219,8 @@ impl Engine {
         Ok(Sampled { token, logprobs })
     }
 
-    /// A step has ended, well or badly, while `queued` others are in flight.
+    /// Takes note of a step that has ended while `queued` other steps are in flight. A failed step is remembered until
+    /// those other steps have ended.
     fn remember(&mut self, batch: &StepBatch, failed: bool, queued: usize) {
         if let Some(before) = &mut self.failed {
             before.followers -= 1;
@@ -227,7 +233,7 @@ impl Engine {
     }
 }
 
-/// Modelled duration of a step without noise, us.
+/// Returns the modelled duration of a step without noise, us.
 fn step_us(profile: &super::MockProfile, base_factor: f64, work: Work) -> f64 {
     let prefill_step_us = if work.prefill_tokens > 0 { profile.prefill_step_us } else { 0.0 };
     profile.step_base_us * base_factor

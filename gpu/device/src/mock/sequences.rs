@@ -1,4 +1,4 @@
-//! What the mock device knows of each sequence: its tokens and the fingerprint of every prefix.
+//! State that the mock device keeps of each sequence: its tokens and the fingerprint of each of its prefixes.
 
 use super::oracle::{MockOracle, extend};
 use crate::{BlockId, BySeq, SeqStart, SliceInput, StepId, TokenId};
@@ -8,33 +8,36 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(super) struct SequenceState {
     prompt_len: usize,
-    /// Position of the token that ends the output, and that token, if the device ends outputs.
+    /// Position and id of the token that ends the output; `None` if the device does not end outputs.
     end: Option<(usize, TokenId)>,
-    /// Prompt and sampled tokens.
+    /// Prompt tokens and sampled tokens of the sequence.
     tokens: Vec<TokenId>,
-    /// Fingerprint of the prefix that ends with each token.
+    /// For each token of the sequence, the fingerprint of the prefix that ends with the token.
     pub(super) prints: Vec<u64>,
-    /// Of these, the ones at the end of each full block.
+    /// Fingerprints of the prefixes that end with a full block of the sequence.
     pub(super) block_prints: Vec<u64>,
     block_size: usize,
-    /// The block table it was last computed with, and how many full blocks at its front it relies on.
+    /// Block table that the sequence was last computed with, and the number of full blocks at its front (`relies_on`)
+    /// that were checked and are not checked again unless something changes.
     pub(super) table: Arc<[BlockId]>,
     pub(super) relies_on: usize,
-    /// [`Memory::breaches`](super::memory::Memory) when it looked at these.
+    /// Value of [`Memory::breaches`](super::memory::Memory) when the blocks of the sequence were last checked.
     pub(super) breaches: u64,
-    /// The last step that it had a slice in.
+    /// Last step that had a slice of the sequence.
     pub(super) last_step: Option<StepId>,
-    /// The step that sampled the last token.
+    /// Step that sampled the last token of the sequence.
     sampled_by: Option<StepId>,
-    /// Whether it asked for log-probabilities.
+    /// Number of most likely tokens whose log-probabilities the sequence asked for; `None` if it asked for no
+    /// log-probabilities.
     pub(super) logprobs: Option<u8>,
 }
 
-/// All sequences.
+/// States of all sequences that the mock device knows.
 pub(super) type Sequences = BySeq<SequenceState>;
 
 impl SequenceState {
-    /// A sequence that starts. See [`MockOptions::end_token`](super::MockOptions).
+    /// Returns the state of a sequence that starts. The end token is explained at
+    /// [`MockOptions::end_token`](super::MockOptions).
     pub(super) fn start(
         start: &SeqStart,
         end_token: Option<TokenId>,
@@ -65,13 +68,13 @@ impl SequenceState {
         }
     }
 
-    /// Whether a slice of `len` tokens from `first_pos` on decodes, rather than computes the prompt (or
-    /// recomputes what was lost).
+    /// Whether a slice of `len` tokens from `first_pos` on is a decode, rather than a part of the prompt or the
+    /// recomputation of lost tokens.
     pub(super) fn decodes(&self, first_pos: usize, len: usize) -> bool {
         len == 1 && first_pos >= self.prompt_len
     }
 
-    /// Whether the input is what the sequence holds from `first_pos` on.
+    /// Whether the input of a slice equals the tokens that the sequence holds from `first_pos` on.
     pub(super) fn input_is_right(&self, first_pos: usize, input: &SliceInput) -> bool {
         match input {
             SliceInput::Known(tokens) => {
@@ -84,12 +87,12 @@ impl SequenceState {
         }
     }
 
-    /// Whether output `i` is what a slice that ends before position `end` samples.
+    /// Whether a slice that ends before position `end` samples output token number `i`.
     pub(super) fn samples(&self, end: usize, i: u32) -> bool {
         end == self.prompt_len + i as usize
     }
 
-    /// Samples the token at position `end`.
+    /// Samples the token of the sequence at position `end`.
     pub(super) fn sample(&mut self, end: usize, step: StepId, oracle: &MockOracle) -> TokenId {
         let token = match self.end {
             Some((position, token)) if position == end => token,

@@ -1,4 +1,4 @@
-//! Checks what a step asks for against memory and the sequences, and applies what it computes.
+//! Checks the slices of a step against KV memory and the states of the sequences, and writes the results of the step.
 
 use super::faults::{MockFault, MockFaultKind};
 use super::memory::Memory;
@@ -7,21 +7,21 @@ use crate::{BlockId, SeqSlice, StepBatch, StepId};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Work of a step, for the model of its duration.
+/// Amount of work in a step, from which its duration is modelled.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Work {
-    /// Decode tokens.
+    /// Decode tokens of the step.
     pub(super) decode_tokens: u64,
-    /// Prefill tokens.
+    /// Prefill tokens of the step.
     pub(super) prefill_tokens: u64,
-    /// Tokens of KV that decode reads.
+    /// Tokens whose KV the decodes of the step read.
     pub(super) kv_tokens: u64,
-    /// Pairs of a prefill token and a token before it.
+    /// Pairs of a prefill token and a token before it in its sequence.
     pub(super) prefill_context: u64,
 }
 
 impl Work {
-    /// Work of the slices of known sequences.
+    /// Returns the work of a step's slices, leaving out slices of unknown sequences.
     pub(super) fn of(batch: &StepBatch, sequences: &Sequences) -> Work {
         let mut work = Work::default();
         for slice in &batch.slices {
@@ -39,7 +39,7 @@ impl Work {
     }
 }
 
-/// Blocks that a slice writes, with the slots of each.
+/// Returns the blocks that a slice writes, each with its index in the block table and the slots that are written.
 fn written(
     slice: &SeqSlice,
     block_size: usize,
@@ -52,7 +52,8 @@ fn written(
     })
 }
 
-/// Checks the shape of every slice: what it says of itself, its sequence and its table.
+/// Checks that every slice of a step fits its sequence and its block table, that no sequence has two slices, and that
+/// no block is written twice.
 pub(super) fn check_shape(
     batch: &StepBatch,
     sequences: &mut Sequences,
@@ -101,8 +102,8 @@ fn slice_is_wrong(
     }
 }
 
-/// Checks that every position the step reads holds its sequence's prefix. Full blocks that were looked at before
-/// and that nobody has touched since are not looked at again.
+/// Checks that every position that a step reads holds the prefix of its sequence. Full blocks that were checked before
+/// and have not been touched since are not checked again.
 pub(super) fn check_reads(
     batch: &StepBatch,
     sequences: &mut Sequences,
@@ -135,8 +136,8 @@ pub(super) fn check_reads(
     Ok(())
 }
 
-/// Relies no more on blocks that are not in the slice's table where they were, nor on any once somebody touched one
-/// that was relied on.
+/// Reduces the number of blocks that need not be checked again: to the blocks up to the first difference between the
+/// old and the new block table, or to none if any block that a sequence relied on was touched.
 fn doubt_what_changed(state: &mut SequenceState, slice: &SeqSlice, memory: &mut Memory) {
     let relied_on = &state.table[..state.relies_on];
     let keeps = if state.breaches != memory.breaches {
@@ -152,7 +153,7 @@ fn doubt_what_changed(state: &mut SequenceState, slice: &SeqSlice, memory: &mut 
     state.table = Arc::clone(&slice.table);
 }
 
-/// The step starts: what it will write is garbage until it ends.
+/// Makes the slots that a starting step will write garbage until the step ends.
 pub(super) fn spoil(batch: &StepBatch, sequences: &Sequences, memory: &mut Memory) {
     for slice in batch.slices.iter().filter(|slice| sequences.contains_key(&slice.seq)) {
         for (block, _, slots) in written(slice, memory.block_size()) {
@@ -161,7 +162,7 @@ pub(super) fn spoil(batch: &StepBatch, sequences: &Sequences, memory: &mut Memor
     }
 }
 
-/// The step ends well: what it wrote is there.
+/// Stores the results of a step that succeeded.
 pub(super) fn write(batch: &StepBatch, sequences: &Sequences, memory: &mut Memory) {
     let block_size = memory.block_size();
     for slice in &batch.slices {
@@ -174,7 +175,7 @@ pub(super) fn write(batch: &StepBatch, sequences: &Sequences, memory: &mut Memor
     }
 }
 
-/// Slices of sequences the device does not know.
+/// Returns a fault for each slice of a sequence that the device does not know.
 pub(super) fn unknown<'a>(
     batch: &'a StepBatch,
     sequences: &'a Sequences,

@@ -1,5 +1,6 @@
-//! Attention with AVX2 and FMA. Keys are stored transposed, so a vector holds one component of eight
-//! neighbouring keys and no sum crosses lanes; values are plain, so a vector holds eight components.
+//! Attention kernels with AVX2 and FMA. Keys are stored transposed: a vector register holds one component of eight
+//! neighbouring keys, so no sum crosses lanes. Values are stored plain: a vector register holds eight components of one
+//! value.
 
 use super::kernel::{Kernel, Scores, SpanBlocks};
 use super::partial::Softmax;
@@ -13,7 +14,7 @@ use std::arch::x86_64::{
 };
 use std::ops::Range;
 
-/// Floats in a vector.
+/// Number of f32 lanes of a vector register.
 const LANES: usize = 8;
 
 /// Proof that the processor has AVX2, FMA and F16C.
@@ -21,12 +22,14 @@ const LANES: usize = 8;
 pub(super) struct Avx2(());
 
 impl Avx2 {
-    /// The kernels, if the processor has them and they fit the shape.
+    /// Returns the AVX2 kernels if the processor has AVX2, FMA and F16C and the kernels support the block size and head
+    /// width.
     pub(super) fn new(isa: Isa, block_size: usize, head_dim: usize) -> Option<Avx2> {
         (isa == Isa::Avx2 && Self::fits(block_size, head_dim)).then_some(Avx2(()))
     }
 
-    /// Whole vectors of keys and of components, and no block that straddles two spans.
+    /// Whether the kernels support the block size and head width: both are multiples of eight, and no block straddles
+    /// two spans.
     fn fits(block_size: usize, head_dim: usize) -> bool {
         block_size.is_multiple_of(LANES)
             && SPAN.is_multiple_of(block_size)
@@ -43,12 +46,12 @@ impl<E: Element> Kernel<E> for Avx2 {
         scale: f32,
         scores: &mut [Scores],
     ) {
-        // SAFETY: an `Avx2` exists only where the processor has the features.
+        // SAFETY: an `Avx2` value exists only if the processor has AVX2, FMA and F16C.
         unsafe { span_scores(blocks, range, queries, scale, scores) }
     }
 
     fn softmax(self, scores: &mut Scores, range: Range<usize>) -> Softmax {
-        // SAFETY: as above.
+        // SAFETY: an `Avx2` value exists only if the processor has AVX2, FMA and F16C.
         unsafe { span_softmax(scores, range) }
     }
 
@@ -59,7 +62,7 @@ impl<E: Element> Kernel<E> for Avx2 {
         weights: &[Scores],
         out: &mut [f32],
     ) {
-        // SAFETY: as above.
+        // SAFETY: an `Avx2` value exists only if the processor has AVX2, FMA and F16C.
         unsafe { span_weigh(blocks, range, weights, out) }
     }
 }
@@ -69,8 +72,9 @@ fn span_softmax(scores: &mut Scores, range: Range<usize>) -> Softmax {
     softmax(scores, range)
 }
 
-/// Calls `$call` with a constant number of rows: fours (eight sums, enough to hide the latency of a
-/// multiply-add and few enough to stay in registers), then what is left.
+/// Cuts `$rows` query rows into tiles of 4 rows, then one tile of the 1 to 3 rows that are left, and runs `$call` for
+/// each tile with its height as a constant. Four rows need eight accumulators: enough to hide the latency of a
+/// multiply-add, and few enough to stay in registers.
 macro_rules! row_tiles {
     ($rows:expr, |$first:ident, $height:ident| $call:expr) => {{
         let rows: usize = $rows;
@@ -128,18 +132,18 @@ fn span_scores<E: Element>(
     }
 }
 
-/// What memory should bring while a head's keys are multiplied: blocks lie anywhere, which no hardware
-/// prefetcher foresees.
+/// Addresses to prefetch while the keys of one head are multiplied. Blocks lie anywhere in memory, so a hardware
+/// prefetcher cannot predict them.
 #[derive(Clone, Copy)]
 struct Ahead<E> {
-    /// The same head of the next block.
+    /// Keys of the same head in the next block.
     keys: *const E,
-    /// The same head of this block, wanted when the span's scores are done.
+    /// Values of the same head in this block; they are needed when the scores of the span are done.
     values: *const E,
 }
 
-/// The queries of one head against its keys in the `slots` of a block of `size`, whose first slot is at
-/// position `start`.
+/// Computes the scores of the queries of one kv head against the head's keys in the `slots` of a block. The block has
+/// `size` slots, and its first slot is at position `start` of the span.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn head_scores<E: Element>(
@@ -167,18 +171,19 @@ fn head_scores<E: Element>(
     }
 }
 
-/// Blocks that hold a range of positions.
+/// Returns the indices of the blocks that hold a range of positions.
 fn blocks_of(range: &Range<usize>, size: usize) -> Range<usize> {
     range.start / size..range.end.div_ceil(size)
 }
 
-/// Position of a block's first slot, and the slots of it that a range covers.
+/// Returns the position of a block's first slot, and the slots of the block that `range` covers.
 fn slots_of(range: &Range<usize>, size: usize, block: usize) -> (usize, Range<usize>) {
     let start = block * size;
     (start, range.start.max(start) - start..range.end.min(start + size) - start)
 }
 
-/// `R` queries against `8 V` keys: `keys[i * size ..]` are component `i` of them.
+/// Computes the scores of `R` queries against `8 * V` neighbouring keys. Component `i` of the keys starts at
+/// `keys[i * size]`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn tile_scores<E: Element, const R: usize, const V: usize>(
@@ -192,15 +197,16 @@ fn tile_scores<E: Element, const R: usize, const V: usize>(
     let mut dots = [[_mm256_setzero_ps(); V]; R];
     for pair in (0..queries[0].len()).step_by(2) {
         for i in [pair, pair + 1] {
-            // The keys of two components share a cache line, unless those of one fill it.
+            // Each cache line is prefetched once: two components of the keys share a line, unless one component fills a
+            // line.
             if i == pair || size * size_of::<E>() >= 64 {
                 let at = i * size;
                 _mm_prefetch::<_MM_HINT_T0>(ahead.keys.wrapping_add(at).cast());
                 _mm_prefetch::<_MM_HINT_T1>(ahead.values.wrapping_add(at).cast());
             }
-            // SAFETY: the caller checked that the block has `size` keys for each component and that every
-            // query has as many components, an even number; the `8 V` keys end at or before the row of
-            // `size`.
+            // SAFETY: the caller checked that the block has `size` keys for each component and that every query has as
+            // many components, an even number. The `8 * V` keys end at or before the end of the component's `size`
+            // keys.
             let (keys, query) = unsafe {
                 let keys: [__m256; V] =
                     std::array::from_fn(|v| load(keys.as_ptr().add(i * size + v * LANES)));
@@ -218,7 +224,7 @@ fn tile_scores<E: Element, const R: usize, const V: usize>(
     for (scores, dots) in scores.iter_mut().zip(dots) {
         let scores = &mut scores[position..position + V * LANES];
         for (scores, dot) in scores.chunks_exact_mut(LANES).zip(dots) {
-            // SAFETY: a chunk is eight floats.
+            // SAFETY: each chunk of the scores has eight floats, one vector.
             unsafe { _mm256_storeu_ps(scores.as_mut_ptr(), _mm256_mul_ps(dot, scale)) };
         }
     }
@@ -250,7 +256,7 @@ fn span_weigh<E: Element>(
     }
 }
 
-/// Adds the values of neighbouring positions, weighted, to the rows of one head.
+/// Adds the weighted values of neighbouring positions to the output rows of one kv head.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn head_weigh<E: Element>(
@@ -274,7 +280,8 @@ fn head_weigh<E: Element>(
     });
 }
 
-/// `R` rows of weights against `8 V` components, starting at `column`, of neighbouring values.
+/// Adds the weighted values of neighbouring positions to `R` output rows, for the `8 * V` components that start at
+/// `column`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn tile_weigh<E: Element, const R: usize, const V: usize>(
@@ -291,13 +298,13 @@ fn tile_weigh<E: Element, const R: usize, const V: usize>(
     let mut sums = [[_mm256_setzero_ps(); V]; R];
     for (row, sums) in sums.iter_mut().enumerate() {
         for (v, sum) in sums.iter_mut().enumerate() {
-            // SAFETY: checked above: eight floats from each place are inside `out`.
+            // SAFETY: as asserted above, the eight floats from each place are inside `out`.
             *sum = unsafe { _mm256_loadu_ps(out.as_ptr().add(place(row, v))) };
         }
     }
     for slot in 0..slots {
-        // SAFETY: checked above: there are `slots` weights per row and `slots * dim` values, and the
-        // columns are inside a value.
+        // SAFETY: as asserted above, there are `slots` weights per row and `slots * dim` values, and the columns are
+        // inside a value.
         let (values, weight) = unsafe {
             let values: [__m256; V] =
                 std::array::from_fn(|v| load(values.as_ptr().add(slot * dim + column + v * LANES)));
@@ -312,19 +319,20 @@ fn tile_weigh<E: Element, const R: usize, const V: usize>(
     }
     for (row, sums) in sums.iter().enumerate() {
         for (v, sum) in sums.iter().enumerate() {
-            // SAFETY: the same places.
+            // SAFETY: as asserted at the start of the function, the eight floats from each place are inside `out`.
             unsafe { _mm256_storeu_ps(out.as_mut_ptr().add(place(row, v)), *sum) };
         }
     }
 }
 
-/// Eight elements.
+/// Loads eight elements and converts them to f32.
 ///
 /// # Safety
-/// They must be readable.
+/// `from` must point to eight readable elements.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 unsafe fn load<E: Element>(from: *const E) -> __m256 {
-    // SAFETY: the caller's promise; arrays have the alignment of their elements.
+    // SAFETY: the caller promises that `from` points to eight readable elements; an array has the alignment of its
+    // elements.
     E::load(unsafe { &*from.cast::<[E; LANES]>() })
 }

@@ -1,4 +1,5 @@
-//! One work item: some spans of one tile.
+//! Computation of one work item of attention: some spans (runs of 256 positions) of one tile (query rows that are
+//! computed together).
 
 use super::Attention;
 use super::kernel::{Kernel, Scores, SpanBlocks};
@@ -9,14 +10,15 @@ use std::cell::RefCell;
 use std::mem::take;
 use std::ops::Range;
 
-/// Memory of one thread, kept from item to item: a step has thousands of them.
+/// Scratch memory of one compute thread, reused from work item to work item: a step has thousands of items.
 #[derive(Default)]
 pub(super) struct Scratch {
     pub(super) span: SpanScratch,
     pub(super) merged: Merged,
 }
 
-/// What computing a span needs. The lists of references are empty between items; only their memory is kept.
+/// Scratch memory for computing a span. The lists of references are empty between work items; only their allocations
+/// are kept.
 #[derive(Default)]
 pub(super) struct SpanScratch {
     queries: Vec<&'static [f32]>,
@@ -27,25 +29,25 @@ pub(super) struct SpanScratch {
     places: Places<'static, u8>,
 }
 
-/// Keys and values of the blocks of a span.
+/// Slices of the keys and slices of the values of the blocks of a span.
 type Places<'a, E> = (Vec<&'a [E]>, Vec<&'a [E]>);
 
-/// Lends the calling thread's memory. Not within another loan.
+/// Calls `work` with the scratch memory of the calling thread. Panics if `work` calls this function again.
 pub(super) fn with_scratch(work: impl FnOnce(&mut Scratch)) {
     thread_local!(static SCRATCH: RefCell<Scratch> = RefCell::default());
     SCRATCH.with_borrow_mut(work);
 }
 
-/// An empty list with the memory of another: collecting what a list held into elements of the same size
-/// reuses it.
+/// Returns an empty list that reuses the allocation of `list`: collecting into elements of the same size keeps the
+/// allocation.
 fn emptied<'a, A, B>(mut list: Vec<&[A]>) -> Vec<&'a [B]> {
     list.clear();
     list.into_iter().map(|_| -> &'a [B] { &[] }).collect()
 }
 
 impl<'a> Attention<'a> {
-    /// Computes the spans of `item`, a part of `tile`, in order and calls `each(span, row, softmax,
-    /// values)` for every row that sees something of a span.
+    /// Computes the spans of `item`, a work item of `tile`, in order. Calls `each(span, row, softmax, values)` for
+    /// every row that sees at least one position of the span.
     pub(super) fn spans<E: Element, K: Kernel<E>>(
         &'a self,
         kernel: K,
@@ -100,7 +102,8 @@ impl<'a> Attention<'a> {
         weigh(kernel, blocks, ranges, scores, &mut sums.values);
     }
 
-    /// The blocks of a span, of which `all` is read.
+    /// Returns the keys and values of the blocks that hold a span. Only the positions `all` of the span are read:
+    /// blocks before them are empty slices, and blocks after them are left out.
     fn blocks<'b, E: Element>(
         &'a self,
         tile: &Tile,
@@ -123,8 +126,9 @@ impl<'a> Attention<'a> {
                 continue;
             }
             let block = batch[tile.seq].table[first_block + index];
-            // SAFETY: `attention` chose `E` by the layout's type; the layer has the heads, checked above;
-            // its KV writes are done, and the step names these blocks, so nothing writes them before it ends.
+            // SAFETY: `attention` chose `E` by the layout's element type. As asserted above, the layer has these heads.
+            // The KV writes of the layer are done, and the step names these blocks, so nothing writes the keys and
+            // values of the layer before the step ends.
             unsafe {
                 keys.push(kv.elements::<E>(kv.keys(block, layer, tile.kv_heads.start), heads));
                 values.push(kv.elements::<E>(kv.values(block, layer, tile.kv_heads.start), heads));
@@ -135,22 +139,23 @@ impl<'a> Attention<'a> {
     }
 }
 
-/// What the ranges of all rows cover together.
+/// Returns the smallest range that contains all non-empty `ranges`.
 fn hull(ranges: &[Range<usize>]) -> Range<usize> {
     let seen = ranges.iter().filter(|range| !range.is_empty());
     let start = seen.clone().map(|range| range.start).min().unwrap_or(0);
     start..seen.map(|range| range.end).max().unwrap_or(start)
 }
 
-/// The part of a span (counted from its start) that a row sees.
+/// Returns the positions of a span, counted from the start of the span, that a row sees.
 fn within(visible: &Range<usize>, span: usize) -> Range<usize> {
     let clamp = |position: usize| position.saturating_sub(span * SPAN).min(SPAN);
     clamp(visible.start)..clamp(visible.end)
 }
 
-/// Weighs the positions that all rows see together, and the rest row by row, each in order. A row never
-/// touches a position it does not see: a fault there must not reach it. The rows of several kv heads are
-/// of one token and see the same.
+/// Adds the weighted values of one span to the output rows. Positions that all rows see are weighed for all rows
+/// together, other positions row by row; every row takes its positions in order. A row never reads a position that it
+/// does not see, so that a NaN there cannot reach the row. If a tile has several kv heads, all its rows are of one
+/// token and see the same positions.
 fn weigh<E: Element, K: Kernel<E>>(
     kernel: K,
     blocks: SpanBlocks<'_, E>,
@@ -178,7 +183,7 @@ fn weigh<E: Element, K: Kernel<E>>(
     alone(&|range| range.start.max(end)..range.end, out);
 }
 
-/// Collects the spans of rows, in order.
+/// Attention results of a tile's rows, merged over the spans added so far, in order of position.
 #[derive(Default)]
 pub(super) struct Merged {
     pub(super) sums: RowSums,
@@ -187,7 +192,7 @@ pub(super) struct Merged {
 }
 
 impl Merged {
-    /// Forgets everything and makes room for `rows`.
+    /// Discards all results and makes room for `rows` rows.
     pub(super) fn clear(&mut self, rows: usize, head_dim: usize) {
         self.head_dim = head_dim;
         self.sums.resize(rows, head_dim);

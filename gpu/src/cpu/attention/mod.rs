@@ -1,8 +1,8 @@
-//! Attention over paged blocks, read in place, for decode tokens and prefill chunks in one call.
+//! Attention of the CPU device, for decode tokens and prefill chunks in one call. KV blocks are read in place.
 //!
-//! A row's keys are reduced span by span ([`plan::SPAN`] positions, aligned), each with its own softmax,
-//! and the partial results are merged in order of position. Within a span every output is one chain of
-//! operations in order of position. So a result never depends on how the work was cut.
+//! The keys of a row are reduced span by span. A span is [`plan::SPAN`] aligned positions and has its own softmax. The
+//! partial results of the spans are merged in order of position. Within a span, every output is one chain of operations
+//! in order of position. So a result never depends on how the work was cut.
 #![expect(unsafe_code, reason = "kernels read KV blocks in place and write disjoint outputs")]
 
 #[cfg(target_arch = "x86_64")]
@@ -28,7 +28,7 @@ use kernel::Kernel;
 use partial::{RowSums, Softmax, finish};
 use plan::{Item, Plan, Plans, Tile, visible};
 
-/// One call: what to attend to.
+/// Arguments of one attention call.
 pub(super) struct Attention<'a> {
     pub(super) isa: Isa,
     pub(super) kv: &'a KvMemory,
@@ -38,14 +38,14 @@ pub(super) struct Attention<'a> {
     pub(super) batch: &'a [SeqRows],
 }
 
-/// What is kept from call to call: plans, and memory for the partial results of split tiles.
+/// State kept from attention call to attention call: plans, and memory for the partial results of split tiles.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     plans: Plans,
     partials: RowSums,
 }
 
-/// Computes the rows of every sequence in the batch; other rows of `out` keep what they held.
+/// Computes attention for the rows of every sequence in the batch. Other rows of `out` stay unchanged.
 pub(super) fn attention(pool: &Pool, call: &Attention<'_>, memory: &mut Memory, out: &mut Tensor) {
     match call.kv.layout().kv_type {
         KvType::F32 => with_elements::<f32>(pool, call, memory, out),
@@ -69,19 +69,19 @@ fn with_elements<E: Element>(
     run::<E, _>(pool, call, portable::Portable, memory, out);
 }
 
-/// Whether an instruction set has its own kernels for this shape.
+/// Whether the instruction set has vector kernels for this block size and head width.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn is_vectorised(isa: Isa, block_size: usize, head_dim: usize) -> bool {
     avx2::Avx2::new(isa, block_size, head_dim).is_some()
 }
 
-/// Whether an instruction set has its own kernels for this shape.
+/// Whether the instruction set has vector kernels for this block size and head width.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) fn is_vectorised(_: Isa, _: usize, _: usize) -> bool {
     false
 }
 
-/// The outputs of threads: heads of rows of the output tensor, and rows of partial results.
+/// Memory that the compute threads write in disjoint parts: the output tensor, and the partial results of split tiles.
 struct Outputs<'a> {
     out: SharedMut<'a, f32>,
     cols: usize,
@@ -113,7 +113,7 @@ fn run<E: Element, K: Kernel<E>>(
 }
 
 impl Attention<'_> {
-    /// Batch row, query head and position of every row of a tile.
+    /// Returns the batch row, query head and position of every query row of a tile.
     fn rows_of(&self, tile: &Tile) -> impl Iterator<Item = (usize, usize, usize)> {
         let seq = &self.batch[tile.seq];
         let (first_row, first_pos) = (seq.rows.start, seq.first_pos as usize);
@@ -136,7 +136,8 @@ impl Attention<'_> {
             if let Some(first) = tile.partial {
                 self.spans(kernel, (tile, item), span, |span, row, softmax, values| {
                     let place = first + (span - tile.spans.start) * rows + row;
-                    // SAFETY: a (tile, span, row) has its own place, and belongs to one item.
+                    // SAFETY: each (tile, span, row) has its own place among the partial results and belongs to one
+                    // work item, so no two threads write the same place.
                     let (to_softmax, to_values) = unsafe {
                         (outputs.softmax.slice(place, 1), outputs.values.slice(place * dim, dim))
                     };
@@ -153,7 +154,7 @@ impl Attention<'_> {
         });
     }
 
-    /// Merges the partial results of a tile that several items computed.
+    /// Merges the partial results of a tile whose spans are split over several work items.
     fn merge_tile(&self, tile: &Tile, outputs: &Outputs<'_>) {
         let (rows, dim) = (tile.rows(), self.shape.head_dim);
         let first = tile.partial.expect("only split tiles are merged");
@@ -163,8 +164,8 @@ impl Attention<'_> {
                 let seen = visible(self.shape, position);
                 for span in seen.start / plan::SPAN..=(seen.end - 1) / plan::SPAN {
                     let place = first + (span - tile.spans.start) * rows + row;
-                    // SAFETY: all items are done; a tile's places are read by the one chunk that
-                    // merges it.
+                    // SAFETY: all work items are done, and only the chunk that merges a tile accesses the tile's
+                    // partial results.
                     let (softmax, values) = unsafe {
                         (outputs.softmax.slice(place, 1), outputs.values.slice(place * dim, dim))
                     };
@@ -178,7 +179,8 @@ impl Attention<'_> {
     fn finish_tile(&self, tile: &Tile, merged: &Merged, outputs: &Outputs<'_>) {
         let dim = self.shape.head_dim;
         for (row, (token, head, _)) in self.rows_of(tile).enumerate() {
-            // SAFETY: a (row, head) belongs to one tile, and a tile is finished once.
+            // SAFETY: each (row, head) of the output belongs to one tile, and each tile is finished once, so no two
+            // threads write the same output.
             let out = unsafe { outputs.out.slice(token * outputs.cols + head * dim, dim) };
             let values = &merged.sums.values[row * dim..(row + 1) * dim];
             finish(&merged.sums.softmax[row], values, out);

@@ -1,35 +1,36 @@
-//! Cutting attention into work items. How it is cut changes who computes what, never a result: items
-//! compute whole spans, and the partial results of spans are always merged in order of position.
+//! Plans that cut an attention call into work items. The cut decides which thread computes a result, but never changes
+//! the result: items compute whole spans, and the partial results of spans are always merged in order of position.
 
 use crate::{AttentionShape, SeqRows};
 use std::ops::Range;
 
-/// Positions per span: a row's softmax runs over one span of keys at a time, aligned to positions, so
-/// that it is the same sum in a decode step and in every way to cut a prompt.
+/// Number of positions in a span. The softmax of a row runs over one span of keys at a time. Spans start at multiples
+/// of this number, so that the sums are the same in a decode step and however a prompt is cut.
 pub(super) const SPAN: usize = 256;
-/// Query rows (tokens x heads of one kv head) that share a pass over keys and values.
+/// Most query rows (tokens x query heads) of a tile. The rows of a tile share one pass over keys and values.
 pub(super) const MAX_ROWS: usize = 24;
-/// Components of the kv heads of a tile: keys and values of a span this wide are 256 KiB in 16 bits, and
-/// the values should still be in the L2 cache when their turn comes.
+/// Most components (kv heads x head width) of a tile that has several kv heads. Keys and values of a span this wide are
+/// 256 KiB in 16 bits. The values should still be in the L2 cache when they are read, after the scores are computed.
 const MAX_COMPONENTS: usize = 256;
-/// Items per thread that work should be cut into before the spans of one tile are split.
+/// Number of work items per thread that a plan aims at. A tile that is larger than its share of the work is split by
+/// spans. Tiles may have several kv heads only if the batch has this many sequences per thread, or there is one thread.
 const ITEMS_PER_THREAD: usize = 4;
 
-/// Query rows that are computed together: consecutive tokens of a sequence times consecutive query heads
-/// that share one kv head; or of one token the heads of several kv heads, whose keys lie side by side in
-/// a block and are read in one go.
+/// Query rows that are computed together. A tile is consecutive tokens of a sequence times consecutive query heads of
+/// one kv head. For a single token, a tile may also have all query heads of several kv heads, whose keys lie side by
+/// side in a block and are read together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Tile {
-    /// Index into the batch.
+    /// Index of the tile's sequence in the batch.
     pub(super) seq: usize,
-    /// Rows of the batch tensors.
+    /// Rows of the batch tensors that hold the tile's tokens.
     pub(super) tokens: Range<usize>,
     pub(super) kv_heads: Range<usize>,
-    /// Query heads, all of them of each kv head if there are several.
+    /// Query heads of the tile. With several kv heads, these are all query heads of each kv head.
     pub(super) heads: Range<usize>,
-    /// Spans that some row sees.
+    /// Spans (256 positions each) that at least one row of the tile sees.
     pub(super) spans: Range<usize>,
-    /// Number of its first partial result, if its spans are split over several items.
+    /// Index of the tile's first partial result, if the tile's spans are split over several work items.
     pub(super) partial: Option<usize>,
 }
 
@@ -39,10 +40,10 @@ impl Tile {
     }
 }
 
-/// Some spans of a tile, computed by one thread.
+/// Work item: some spans of a tile, computed by one thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Item {
-    /// Index into the plan's tiles.
+    /// Index of the tile in the plan's list of tiles.
     pub(super) tile: usize,
     pub(super) spans: Range<usize>,
 }
@@ -51,16 +52,17 @@ pub(super) struct Item {
 pub(super) struct Plan {
     pub(super) tiles: Vec<Tile>,
     pub(super) items: Vec<Item>,
-    /// Tiles whose spans are split over several items.
+    /// Indices of the tiles whose spans are split over several work items.
     pub(super) split: Vec<usize>,
-    /// Row partials (one row of one span) that split tiles need.
+    /// Number of partial results (one row over one span each) of all split tiles.
     pub(super) partial_rows: usize,
 }
 
-/// Plans kept: the layers of a step differ at most in their windows, and the last in its rows.
+/// Most attention plans that are kept. The layers of a step differ at most in their sliding window, and the last layer
+/// in its rows, so a step needs few plans.
 const KEPT_MAX: usize = 4;
 
-/// Plans of the latest calls. The layers of a step ask for the same few.
+/// Attention plans of the latest calls. The layers of a step ask for the same few plans.
 #[derive(Debug, Default)]
 pub(super) struct Plans(Vec<Kept>);
 
@@ -68,13 +70,13 @@ pub(super) struct Plans(Vec<Kept>);
 struct Kept {
     shape: AttentionShape,
     threads: usize,
-    /// Rows and first position of every sequence: all that a plan depends on.
+    /// Rows and first position of every sequence of the batch. The plan depends on nothing else in the batch.
     rows: Vec<(Range<usize>, u32)>,
     plan: Plan,
 }
 
 impl Plans {
-    /// The plan for a call, made if none of the latest calls had the same rows.
+    /// Returns the attention plan for a call. Makes a new plan if no kept plan has the same shape, threads and rows.
     pub(super) fn get(
         &mut self,
         shape: &AttentionShape,
@@ -100,7 +102,7 @@ impl Plans {
     }
 }
 
-/// Positions a token at `position` sees.
+/// Returns the positions that a token at `position` attends to.
 pub(super) fn visible(shape: &AttentionShape, position: usize) -> Range<usize> {
     let end = position + 1;
     let start = shape.sliding_window.map_or(0, |window| end.saturating_sub(window.max(1) as usize));
@@ -135,9 +137,10 @@ fn plan(shape: &AttentionShape, batch: &[SeqRows], threads: usize) -> Plan {
 }
 
 impl Plan {
-    /// Splits the spans of tiles that are large next to a fair share.
+    /// Makes the work items of all tiles. Splits a tile by spans if the tile costs more than an item's fair share.
     fn split(&mut self, threads: usize) {
-        // Reading a span of a head costs about as much as two rows of arithmetic on it.
+        // Reading the keys and values of one kv head in a span costs about as much as the arithmetic of two query rows
+        // on them.
         let cost = |tile: &Tile| (tile.rows() + 2 * tile.kv_heads.len()) * tile.spans.len();
         let total: usize = self.tiles.iter().map(cost).sum();
         let share =
@@ -156,12 +159,12 @@ impl Plan {
     }
 }
 
-/// Query heads per kv head.
+/// Returns the number of query heads per kv head.
 fn group(shape: &AttentionShape) -> usize {
     shape.heads / shape.kv_heads
 }
 
-/// Kv heads that a tile of one token covers.
+/// Returns the number of kv heads that a tile of one token may cover.
 fn kv_heads_together(shape: &AttentionShape) -> usize {
     (MAX_ROWS / group(shape)).min(MAX_COMPONENTS / shape.head_dim).max(1)
 }

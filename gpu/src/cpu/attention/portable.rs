@@ -1,4 +1,4 @@
-//! Attention in plain Rust, for any shape: the reference of the fast kernels.
+//! Attention kernels in plain Rust, for any shape: the reference of the vector kernels.
 
 use super::kernel::{Kernel, Scores, SpanBlocks};
 use super::partial::Softmax;

@@ -7,8 +7,8 @@ use std::ops::Range;
 
 const LANES: usize = 8;
 
-/// Replaces the scores in `range` by `exp(score - max)`, and those outside it that share a vector with
-/// it by 0. Sums in eight lanes by position, then pairwise.
+/// Replaces the scores in `range` by `exp(score - max)`. Scores outside `range` that share a group of eight positions
+/// with it become 0. The sum is accumulated in eight lanes by position, then pairwise over the lanes.
 #[inline(always)]
 pub(super) fn softmax(scores: &mut [f32; SPAN], range: Range<usize>) -> Softmax {
     let first = range.start / LANES * LANES;

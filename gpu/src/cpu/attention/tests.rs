@@ -1,4 +1,4 @@
-//! Attention against a f64 reference, and its independence of everything but a row's own inputs.
+//! Tests of attention: against a f64 reference, and that the result of a row depends on that row's inputs alone.
 
 use super::*;
 use crate::cpu::kv::KvLayout;
@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 use std::sync::Arc;
 use tiercel_device::BlockId;
 
-/// A sequence: fused q, k, v of every position.
+/// Test sequence: fused q, k, v of every position.
 struct Sequence {
     qkv: Vec<Vec<f32>>,
 }
@@ -42,7 +42,8 @@ fn layout(kv_heads: usize, head_dim: usize, block_size: usize, kv_type: KvType) 
 }
 
 impl Setup {
-    /// Writes all KV into blocks in random order and returns the tables. What no position owns is NaN.
+    /// Writes the KV of all sequences into blocks in random order and returns the memory and the block tables. Slots
+    /// that belong to no position are NaN.
     fn write(&self, seed: u64) -> (KvMemory, Vec<Arc<[BlockId]>>) {
         let size = self.layout.block_size;
         let counts: Vec<usize> =
@@ -69,7 +70,8 @@ impl Setup {
         (kv, tables)
     }
 
-    /// Computes `(sequence, positions)` in one call; rows in that order.
+    /// Computes attention for the `(sequence, positions)` pairs of `work` in one call. Returns the output rows in the
+    /// order of `work`.
     fn attend(
         &self,
         memory: &(KvMemory, Vec<Arc<[BlockId]>>),
@@ -111,7 +113,7 @@ impl Setup {
         (0..rows).map(|row| out.row(row).to_vec()).collect()
     }
 
-    /// One head of one position in f64, from keys and values as they are stored.
+    /// Computes the output of one head at one position in f64, from keys and values as the KV blocks store them.
     fn reference(&self, seq: usize, position: usize, head: usize) -> Vec<f64> {
         let shape = &self.shape;
         let (dim, kv_head) = (shape.head_dim, head / (shape.heads / shape.kv_heads));
@@ -204,7 +206,8 @@ fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
     rows.iter().map(|row| row.iter().map(|value| value.to_bits()).collect()).collect()
 }
 
-/// Every way to compute the same rows gives the same bits.
+/// Checks that output rows have the same bits however they are computed: whole sequences alone, or chunks of several
+/// sequences with other block tables and thread counts.
 fn check_identity(setup: &Setup, isa: Isa) {
     let memory = setup.write(1);
     let lengths: Vec<usize> = setup.sequences.iter().map(|seq| seq.qkv.len()).collect();
@@ -213,7 +216,7 @@ fn check_identity(setup: &Setup, isa: Isa) {
         .enumerate()
         .map(|(seq, len)| bits(&setup.attend(&memory, &[(seq, 0..*len)], 1, isa)))
         .collect();
-    // Chunked prefill, with other tables and more threads.
+    // Chunked prefill, with other block tables and thread counts.
     for (chunk, threads, seed) in [(1, 1, 2), (7, 2, 3), (16, 3, 4), (100, 2, 5), (257, 2, 6)] {
         let other = setup.write(seed);
         let mut at = 0;

@@ -1,4 +1,4 @@
-//! Activations in 8 bits, for products with quantized weights.
+//! Quantization of activations to 8 bits, for products with quantized weights.
 
 use crate::cpu::isa::Isa;
 use crate::cpu::pool::Pool;
@@ -6,12 +6,12 @@ use crate::cpu::tensor::Tensor;
 use crate::cpu::weights::QUANT_LEN;
 use std::ops::Range;
 
-/// 32 activations of one row: `x[i] = scale * values[i]`, values in -127..=127.
+/// Block of 32 neighbouring activations of one row in 8 bits: `x[i] = scale * values[i]`, with values in -127..=127.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct ActBlock {
     pub(crate) scale: f32,
-    /// `Σ scale * values[i]`, which a weight minimum multiplies.
+    /// `Σ scale * values[i]`. In products, the minimum of a block of 4-bit weights is multiplied by this sum.
     pub(crate) sum: f32,
     pub(crate) values: [i8; QUANT_LEN],
 }
@@ -20,7 +20,7 @@ impl ActBlock {
     pub(crate) const ZERO: ActBlock = ActBlock { scale: 0.0, sum: 0.0, values: [0; QUANT_LEN] };
 }
 
-/// Quantized rows of a tensor, reused from call to call.
+/// Quantized rows of a tensor. The memory is reused from call to call.
 #[derive(Debug, Default)]
 pub(crate) struct ActRows {
     blocks: Vec<ActBlock>,
@@ -28,7 +28,7 @@ pub(crate) struct ActRows {
 }
 
 impl ActRows {
-    /// Quantizes all rows of `x`. A value depends on its block of 32 alone.
+    /// Quantizes all rows of `x`. A quantized value depends on the 32 activations of its block alone.
     pub(crate) fn quantize(&mut self, pool: &Pool, isa: Isa, x: &Tensor) {
         self.row_blocks = x.cols().div_ceil(QUANT_LEN);
         self.blocks.resize(x.rows() * self.row_blocks, ActBlock::ZERO);
@@ -37,7 +37,7 @@ impl ActRows {
         });
     }
 
-    /// Blocks of consecutive rows, one row after the other.
+    /// Returns the blocks of consecutive rows, one row after the other.
     pub(crate) fn rows(&self, rows: Range<usize>) -> &[ActBlock] {
         &self.blocks[rows.start * self.row_blocks..rows.end * self.row_blocks]
     }
@@ -78,11 +78,11 @@ fn quantize_row_body(row: &[f32], blocks: &mut [ActBlock]) {
 
 #[inline(always)]
 fn quantize_block(values: &[f32; QUANT_LEN]) -> ActBlock {
-    // Bits of |x| order like |x|, with infinity and NaN on top.
+    // The bits of |x| as integers have the order of |x|, with infinity and NaN above all numbers.
     let max = values.iter().fold(0, |max, x| max.max(x.to_bits() & 0x7fff_ffff));
     let max = f32::from_bits(max);
     if !max.is_finite() {
-        // Must stay visible in the result, where sampling reports it.
+        // NaN and infinity must stay visible in the result, where sampling reports them.
         return ActBlock { scale: f32::NAN, sum: f32::NAN, values: [0; QUANT_LEN] };
     }
     if max < f32::MIN_POSITIVE * 256.0 {
@@ -92,7 +92,7 @@ fn quantize_block(values: &[f32; QUANT_LEN]) -> ActBlock {
     let mut block = ActBlock { scale: max / 127.0, ..ActBlock::ZERO };
     let mut sum = 0;
     for (q, x) in block.values.iter_mut().zip(values) {
-        // Adding 1.5 * 2^23 rounds to an integer, ties to even, and leaves it in the low bits.
+        // Adding 1.5 * 2^23 rounds to an integer, ties to even, and leaves the integer in the low bits.
         let rounded = (x * inverse + 12_582_912.0).to_bits() as i8;
         *q = rounded;
         sum += i32::from(rounded);

@@ -1,4 +1,5 @@
-//! Dense products with AVX2 and FMA: up to six activation rows against panels of 16 output rows.
+//! Products of activations with f32 or bf16 weights with AVX2 and FMA: up to six activation rows against panels of 16
+//! output rows.
 //!
 //! Every output element is one chain of fused multiply-adds over `k` in order, whatever the tile height.
 
@@ -8,7 +9,7 @@ use std::arch::x86_64::{
     _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_setzero_ps, _mm256_slli_epi32, _mm256_storeu_ps,
 };
 
-/// A column of 16 weights that can be loaded as two vectors.
+/// Column of 16 weights that can be loaded as two vectors of f32.
 pub(super) trait Column {
     fn load(&self) -> [__m256; 2];
 }
@@ -16,7 +17,7 @@ pub(super) trait Column {
 impl Column for F32Column {
     #[inline(always)]
     fn load(&self) -> [__m256; 2] {
-        // SAFETY: the array holds 16 floats; the kernels that inline this are compiled for AVX2.
+        // SAFETY: the array holds 16 floats; the kernels that inline this function are compiled for AVX2.
         unsafe {
             let base = self.0.as_ptr();
             [_mm256_loadu_ps(base), _mm256_loadu_ps(base.add(8))]
@@ -27,7 +28,7 @@ impl Column for F32Column {
 impl Column for Bf16Column {
     #[inline(always)]
     fn load(&self) -> [__m256; 2] {
-        // SAFETY: the array holds 16 halves; the kernels that inline this are compiled for AVX2.
+        // SAFETY: the array holds 16 bf16 numbers; the kernels that inline this function are compiled for AVX2.
         unsafe {
             let base = self.0.as_ptr();
             let widen = |base| {
@@ -39,8 +40,8 @@ impl Column for Bf16Column {
     }
 }
 
-/// `R` rows against `P` neighbouring panels. Few rows want several panels: eight sums hide the latency of
-/// a multiply-add.
+/// Multiplies `R` activation rows with `P` neighbouring panels. Few rows need several panels at once: eight
+/// accumulators hide the latency of a multiply-add.
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn tile<const R: usize, const P: usize>(
     panels: &[impl Column],
@@ -51,10 +52,10 @@ pub(super) fn tile<const R: usize, const P: usize>(
     let mut sums = [[[_mm256_setzero_ps(); 2]; P]; R];
     for i in 0..k {
         for panel in 0..P {
-            // SAFETY: `P` panels of `k` columns.
+            // SAFETY: `panels` holds `P` panels of `k` columns each.
             let [low, high] = unsafe { panels.get_unchecked(panel * k + i) }.load();
             for (sums, row) in sums.iter_mut().zip(rows) {
-                // SAFETY: checked above: every row has `k` values.
+                // SAFETY: as asserted above, every row has `k` values.
                 let x = _mm256_broadcast_ss(unsafe { row.get_unchecked(i) });
                 let sum = &mut sums[panel];
                 sum[0] = _mm256_fmadd_ps(x, low, sum[0]);
@@ -64,7 +65,7 @@ pub(super) fn tile<const R: usize, const P: usize>(
     }
     let mut out = [[[0.0; DENSE_ROWS]; P]; R];
     for (out, sum) in out.as_flattened_mut().iter_mut().zip(sums.as_flattened()) {
-        // SAFETY: 16 floats are two vectors.
+        // SAFETY: `out` is 16 floats, two vectors.
         unsafe {
             _mm256_storeu_ps(out.as_mut_ptr(), sum[0]);
             _mm256_storeu_ps(out.as_mut_ptr().add(8), sum[1]);

@@ -1,8 +1,8 @@
 //! Products of 8-bit activations and quantized panels with AVX2.
 //!
-//! A vector holds four neighbouring columns of each of eight output rows; activations are broadcast
-//! against it. Within a block of 32 the sum is exact in integers; blocks are added in order, fused, so
-//! every output element is the same chain whatever the number of rows.
+//! A vector of weights holds four neighbouring columns of each of eight output rows; activations are broadcast against
+//! it. Within a block of 32 columns the sum is exact, in integers. Blocks are added in order, with fused multiply-adds.
+//! So every output element is the same chain of operations whatever the number of activation rows.
 
 use super::activations::ActBlock;
 use crate::cpu::weights::{Q4Block, Q8Block, QUANT_ROWS};
@@ -15,10 +15,10 @@ use std::arch::x86_64::{
     _mm256_srli_epi16, _mm256_store_ps, _mm256_storeu_ps,
 };
 
-/// How far ahead of its use a weight is asked for.
+/// Distance, bytes, between the weights in use and the weights that are prefetched.
 const AHEAD_BYTES: usize = 3072;
 
-/// Sums of one row and panel, aligned so that they never cross a cache line.
+/// Sums of one activation row and one panel (eight output rows), aligned so that they never cross a cache line.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(32))]
 pub(super) struct Sums(pub(super) [f32; QUANT_ROWS]);
@@ -27,11 +27,11 @@ impl Sums {
     pub(super) const ZERO: Sums = Sums([0.0; QUANT_ROWS]);
 }
 
-/// Four activations, in every lane.
+/// Broadcasts four neighbouring activations (group number `group` of a block) to every lane.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn four(act: &ActBlock, group: usize) -> __m256i {
-    // SAFETY: a block holds 32 bytes, eight groups of four.
+    // SAFETY: an activation block holds 32 bytes, eight groups of four.
     let word = unsafe { act.values.as_ptr().cast::<i32>().add(group).read_unaligned() };
     _mm256_set1_epi32(word)
 }
@@ -39,7 +39,7 @@ fn four(act: &ActBlock, group: usize) -> __m256i {
 #[inline]
 #[target_feature(enable = "avx,f16c")]
 fn halves(values: &[half::f16; QUANT_ROWS]) -> __m256 {
-    // SAFETY: 16 bytes, aligned to 16 by the blocks' layout.
+    // SAFETY: `values` is 16 bytes, aligned to 16 by the layout of the weight blocks.
     _mm256_cvtph_ps(unsafe { _mm_load_si128(values.as_ptr().cast()) })
 }
 
@@ -47,7 +47,7 @@ fn halves(values: &[half::f16; QUANT_ROWS]) -> __m256 {
 #[target_feature(enable = "avx2")]
 fn bytes<T>(values: &[T; 32]) -> __m256i {
     const { assert!(size_of::<T>() == 1) };
-    // SAFETY: 32 bytes.
+    // SAFETY: `values` is 32 bytes.
     unsafe { _mm256_loadu_si256(values.as_ptr().cast()) }
 }
 
@@ -56,14 +56,14 @@ fn bytes<T>(values: &[T; 32]) -> __m256i {
 fn store<const R: usize>(sums: [__m256; R]) -> [[f32; QUANT_ROWS]; R] {
     let mut out = [[0.0; QUANT_ROWS]; R];
     for (out, sum) in out.iter_mut().zip(sums) {
-        // SAFETY: eight floats.
+        // SAFETY: each row of `out` is eight floats.
         unsafe { _mm256_storeu_ps(out.as_mut_ptr(), sum) };
     }
     out
 }
 
-/// Asks for the weights some blocks ahead. Few rows leave no time to wait for memory, and the hardware's
-/// prefetcher stops at every page.
+/// Prefetches the weights that lie `AHEAD_BYTES` after `block`. With few activation rows there is too little arithmetic
+/// to hide the latency of memory, and the hardware prefetcher stops at every page.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn prefetch<B>(block: &B) {
@@ -73,10 +73,10 @@ fn prefetch<B>(block: &B) {
     }
 }
 
-/// A 4-bit block in registers, where it serves any number of rows.
+/// Block of 4-bit weights decoded into registers, to be used for any number of activation rows.
 struct Q4Lanes {
-    /// For each pair of neighbouring groups of columns: even lanes hold the first group and odd lanes
-    /// the second, of the output rows in order, then of the output rows swapped in twos.
+    /// Two vectors for each pair of neighbouring groups of four columns. Even lanes hold the first group and odd lanes
+    /// the second. The first vector has the output rows in order, the second has neighbouring output rows swapped.
     weights: [[__m256i; 2]; 4],
     scales: __m256,
     mins: __m256,
@@ -96,27 +96,28 @@ fn q4_lanes(block: &Q4Block) -> Q4Lanes {
     }
 }
 
-/// Adds a block's products with one row's activations to the row's sums. One load of activations serves
-/// two vectors of weights.
+/// Adds the products of a 4-bit weight block and one row's activations to the row's sums. Each load of activations is
+/// used for two vectors of weights.
 ///
 /// # Safety
 ///
-/// `act` points to a block. (A reference would let the compiler merge the broadcasts' loads, and then
-/// broadcast from a register, which takes a shuffle more.)
+/// `act` points to an activation block. (With a reference, the compiler would merge the loads of the broadcasts and
+/// then broadcast from a register, which takes one more shuffle.)
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn q4_add(block: &Q4Lanes, act: *const ActBlock, sums: __m256) -> __m256 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `act` points to an activation block.
     let (act_sum, act_scale) = unsafe { (&(*act).sum, &(*act).scale) };
-    // Minimums first: the sums wait for one addition after the integers, not two.
+    // Minimums are added first, so that after the integer arithmetic the sums wait for one addition, not two.
     let sums = _mm256_fmadd_ps(block.mins, _mm256_broadcast_ss(act_sum), sums);
     let scales = _mm256_mul_ps(block.scales, _mm256_broadcast_ss(act_scale));
     let (mut ordered, mut swapped) = (_mm256_setzero_si256(), _mm256_setzero_si256());
     for (pair, [in_order, in_twos]) in block.weights.iter().enumerate() {
-        // SAFETY: a block holds 32 bytes, four pairs of groups.
+        // SAFETY: an activation block holds 32 bytes, four pairs of groups of four.
         let eight = unsafe { (&raw const (*act).values).cast::<i64>().add(pair).read_unaligned() };
         let values = _mm256_set1_epi64x(eight);
-        // Eight products of at most 2 * 15 * 127, four of each kind, stay below 2^15 together.
+        // A lane adds up eight results of `maddubs`, four in `ordered` and four in `swapped`. Each result is at most
+        // `2 * 15 * 127`, and together they stay below 2^15.
         ordered = _mm256_add_epi16(ordered, _mm256_maddubs_epi16(*in_order, values));
         swapped = _mm256_add_epi16(swapped, _mm256_maddubs_epi16(*in_twos, values));
     }
@@ -125,7 +126,7 @@ unsafe fn q4_add(block: &Q4Lanes, act: *const ActBlock, sums: __m256) -> __m256 
     _mm256_fmadd_ps(dots, scales, sums)
 }
 
-/// Consecutive rows, as many as `sums`, against a 4-bit panel.
+/// Multiplies consecutive activation rows, as many as `sums`, with a panel of 4-bit weights.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn q4(panel: &[Q4Block], acts: &[ActBlock], sums: &mut [Sums]) {
     match sums {
@@ -135,7 +136,8 @@ pub(super) fn q4(panel: &[Q4Block], acts: &[ActBlock], sums: &mut [Sums]) {
     }
 }
 
-/// `R` consecutive rows against a 4-bit panel, with the sums in registers: for one or two rows.
+/// Multiplies `R` consecutive activation rows with a panel of 4-bit weights, with the sums in registers: for one or two
+/// rows.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn q4_tile<const R: usize>(panel: &[Q4Block], acts: &[ActBlock]) -> [Sums; R] {
     assert_eq!(acts.len(), panel.len() * R, "rows of the panel's width");
@@ -144,14 +146,15 @@ fn q4_tile<const R: usize>(panel: &[Q4Block], acts: &[ActBlock]) -> [Sums; R] {
         prefetch(block);
         let lanes = q4_lanes(block);
         for (row, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: `R` rows of the panel's length, checked above.
+            // SAFETY: as asserted above, `acts` holds `R` rows of the panel's length.
             *sums = unsafe { q4_add(&lanes, acts.as_ptr().add(row * panel.len() + index), *sums) };
         }
     }
     store(sums).map(Sums)
 }
 
-/// Each block is decoded once for all rows and stays in registers, so the sums go through memory instead.
+/// Multiplies consecutive activation rows with a panel of 4-bit weights. Each weight block is decoded once for all rows
+/// and stays in registers, so the sums go through memory instead.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn q4_rows(panel: &[Q4Block], acts: &[ActBlock], sums: &mut [Sums]) {
     assert_eq!(acts.len(), panel.len() * sums.len(), "rows of the panel's width");
@@ -161,8 +164,8 @@ fn q4_rows(panel: &[Q4Block], acts: &[ActBlock], sums: &mut [Sums]) {
         let lanes = q4_lanes(block);
         let mut act = acts.as_ptr().wrapping_add(index);
         for sums in &mut *sums {
-            // SAFETY: `act` is in the row of these sums: there are as many rows of the panel's length,
-            // checked above. The sums are eight floats, aligned by their type.
+            // SAFETY: `act` is in the row of these sums: as asserted above, `acts` holds as many rows of the panel's
+            // length as there are sums. The sums are eight floats, aligned by their type.
             unsafe {
                 let sum = q4_add(&lanes, act, _mm256_load_ps(sums.0.as_ptr()));
                 _mm256_store_ps(sums.0.as_mut_ptr(), sum);
@@ -172,7 +175,7 @@ fn q4_rows(panel: &[Q4Block], acts: &[ActBlock], sums: &mut [Sums]) {
     }
 }
 
-/// `R` rows against an 8-bit panel.
+/// Multiplies `R` activation rows with a panel of 8-bit weights.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn q8_tile<const R: usize>(
     panel: &[Q8Block],
@@ -182,15 +185,15 @@ pub(super) fn q8_tile<const R: usize>(
     let ones = _mm256_set1_epi16(1);
     let mut sums = [_mm256_setzero_ps(); R];
     for (index, block) in panel.iter().enumerate() {
-        // SAFETY: checked above: every row has as many blocks as the panel.
+        // SAFETY: as asserted above, every row has as many blocks as the panel.
         let act = |row: usize| unsafe { rows[row].get_unchecked(index) };
         if R <= 2 {
             prefetch(block);
         }
         let mut dots = [_mm256_setzero_si256(); R];
         for group in 0..8 {
-            // One factor must be unsigned: |w| (128 for -128), and the sign of w goes to the activation.
-            // Two products of at most 128 * 127 stay below 2^15.
+            // One factor of `maddubs` must be unsigned: this is |w| (128 for w = -128), and the activation takes the
+            // sign of w. The sum of two products of at most 128 * 127 stays below 2^15.
             let weights = bytes(&block.weights[group]);
             let magnitudes = _mm256_abs_epi8(weights);
             for (row, dot) in dots.iter_mut().enumerate() {

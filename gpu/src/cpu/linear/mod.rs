@@ -1,7 +1,7 @@
 //! Products of activations and packed weights.
 //!
-//! Work is cut into (block of rows) x (range of panels). Neither cut, nor the height of the register
-//! tile that a row lands in, changes how an output element is summed: always over `k` in order.
+//! Work is cut into (block of activation rows) x (range of weight panels). Neither the cut nor the height of the
+//! register tile that computes a row changes how an output element is summed: always over `k` in order.
 #![expect(
     unsafe_code,
     reason = "kernels compiled for AVX2; threads write disjoint parts of the output"
@@ -26,22 +26,27 @@ pub(crate) use activations::ActRows;
 use avx2_quant::Sums;
 use std::ops::Range;
 
-/// Activations of a block of rows should stay in the L2 cache beside the panels that stream past.
+/// Most bytes of the activations of a block of rows, counted as 2 bytes per activation. The activations should stay in
+/// the L2 cache beside the weight panels that stream past.
 const ROW_BLOCK_BYTES: usize = 192 << 10;
-/// Quantized activations of this size stay in the L1 cache while a range of panels streams from L2.
+/// Most bytes of quantized activations in one pass over a range of 8-bit panels. The activations stay in the L1 cache
+/// while the panels stream from the L2 cache.
 const Q8_PASS_BYTES: usize = 16 << 10;
-/// As above, beside one panel.
+/// Most bytes of quantized activations in one pass over a range of 4-bit panels. The activations stay in the L1 cache
+/// beside one panel.
 const Q4_PASS_BYTES: usize = 24 << 10;
-/// Panels that should stay in the L2 cache from one pass over them to the next.
+/// Most bytes of quantized panels in a range that several passes read. The panels should stay in the L2 cache from one
+/// pass to the next.
 const PASSED_BYTES: usize = 128 << 10;
-/// Most rows of a pass: their sums also stay in L1.
+/// Most activation rows in one pass over 4-bit panels, so that the sums of the rows also stay in the L1 cache.
 const Q4_PASS_ROWS: usize = 24;
-/// Multiply-adds that are worth handing to another thread, about 1 us.
+/// Number of multiply-adds that is worth handing to another thread: about 1 us of work.
 const CHUNK_MACS: usize = 48 << 10;
-/// Chunks per thread, so that a thread that is late does not hold up the others for long.
+/// Most chunks per thread that the panels of a matrix are cut into. With several chunks per thread, a thread that is
+/// late does not delay the other threads for long.
 const CHUNKS_PER_THREAD: usize = 6;
 
-/// What a work item needs besides its ranges.
+/// Arguments of a product that all its work items share.
 struct Product<'a> {
     isa: Isa,
     x: &'a Tensor,
@@ -52,7 +57,7 @@ struct Product<'a> {
     k: usize,
 }
 
-/// `out = x · wᵀ + bias`; `acts` is scratch memory.
+/// Computes `out = x · wᵀ + bias`; `acts` is scratch memory for quantized activations.
 pub(crate) fn linear(
     (pool, isa): (&Pool, Isa),
     acts: &mut ActRows,
@@ -97,7 +102,7 @@ fn panel_spans(w: &Matrix, rows: usize, threads: usize) -> Vec<(&Segment, Range<
     spans
 }
 
-/// Cuts panels into ranges that stay in cache while pass after pass goes over them.
+/// Cuts a range of panels into ranges that stay in the L2 cache while several passes read them.
 #[cfg(target_arch = "x86_64")]
 fn cached<B>(panels: Range<usize>, panel_blocks: usize) -> impl Iterator<Item = Range<usize>> {
     let step = (PASSED_BYTES / (panel_blocks * size_of::<B>())).max(1);
@@ -105,7 +110,8 @@ fn cached<B>(panels: Range<usize>, panel_blocks: usize) -> impl Iterator<Item = 
     panels.step_by(step).map(move |first| first..end.min(first + step))
 }
 
-/// Calls `$tile` with row numbers, in tiles of the given heights, highest first.
+/// Cuts the row numbers `$rows` into tiles of the given heights, highest first, and runs `$tile` with the row numbers
+/// of each tile.
 #[cfg(target_arch = "x86_64")]
 macro_rules! tiles {
     ($rows:expr, [$($height:literal),*], |$tile_rows:ident| $tile:expr) => {{
@@ -172,7 +178,8 @@ impl Product<'_> {
                 while panels.len() >= $panels {
                     let packed = &all[panels.start * self.k..][..$panels * self.k];
                     tiles!(rows.clone(), $heights, |tile| {
-                        // SAFETY: `Isa::Avx2`, which led here, exists only where the processor has it.
+                        // SAFETY: this code runs only for `Isa::Avx2`, which exists only if the processor has AVX2, FMA
+                        // and F16C.
                         let sums = unsafe {
                             avx2_dense::tile::<_, $panels>(packed, tile.map(|row| self.x.row(row)))
                         };
@@ -211,7 +218,8 @@ impl Product<'_> {
                     let weights = &all[panel * blocks..][..blocks];
                     tiles!(near.clone(), [4, 3, 2, 1], |tile| {
                         let acts = tile.map(|row| self.acts.row(row));
-                        // SAFETY: `Isa::Avx2`, which led here, exists only where the processor has it.
+                        // SAFETY: this code runs only for `Isa::Avx2`, which exists only if the processor has AVX2, FMA
+                        // and F16C.
                         let sums = unsafe { avx2_quant::q8_tile(weights, acts) };
                         for (row, sums) in tile.into_iter().zip(sums) {
                             self.emit(segment, panel, row, &sums);
@@ -232,7 +240,7 @@ impl Product<'_> {
     ) {
         let blocks = self.k.div_ceil(QUANT_LEN);
         let most = (Q4_PASS_BYTES / (blocks * size_of::<ActBlock>())).clamp(8, Q4_PASS_ROWS);
-        // Passes of about equal height.
+        // All passes over the panels have about the same number of activation rows.
         let pass = rows.len().div_ceil(rows.len().div_ceil(most));
         let mut sums = [Sums::ZERO; Q4_PASS_ROWS];
         for panels in cached::<Q4Block>(panels, blocks) {
@@ -242,7 +250,8 @@ impl Product<'_> {
                 let acts = self.acts.rows(near.clone());
                 for panel in panels.clone() {
                     let weights = &all[panel * blocks..][..blocks];
-                    // SAFETY: `Isa::Avx2`, which led here, exists only where the processor has it.
+                    // SAFETY: this code runs only for `Isa::Avx2`, which exists only if the processor has AVX2, FMA and
+                    // F16C.
                     unsafe { avx2_quant::q4(weights, acts, sums) };
                     for (row, sums) in near.clone().zip(&*sums) {
                         self.emit(segment, panel, row, &sums.0);
@@ -252,16 +261,17 @@ impl Product<'_> {
         }
     }
 
-    /// Adds the bias and stores the outputs of one row and panel; those beyond `n` are dropped.
+    /// Stores the outputs of one activation row and one panel, and adds the bias. Outputs beyond the part's `n` are
+    /// dropped.
     #[inline]
     fn emit<const N: usize>(&self, segment: &Segment, panel: usize, row: usize, sums: &[f32; N]) {
         let first = panel * N;
         let len = N.min(segment.n - first);
         let col = segment.first + first;
-        // SAFETY: work items differ in their rows or in their panels, so no two write the same place.
+        // SAFETY: two work items differ in their rows or in their panels, so no two write the same output.
         let out = unsafe { self.out.slice(row * self.out_cols + col, len) };
         match out.first_chunk_mut::<N>() {
-            // Of a length known to the compiler: a vector store instead of a call.
+            // The length of a full panel is known to the compiler, which emits a vector store instead of a call.
             Some(whole) => *whole = *sums,
             None => out.copy_from_slice(&sums[..len]),
         }

@@ -1,4 +1,4 @@
-//! Products against a f64 reference, and their bitwise independence of everything but their inputs.
+//! Tests of products: against a f64 reference, and that a result depends bit for bit on its own inputs alone.
 
 use super::*;
 use crate::{MatrixPart, SourceType, WeightFormat};
@@ -22,7 +22,7 @@ fn isas() -> Vec<Isa> {
     isas
 }
 
-/// Valid random bytes of a `[n, k]` matrix with scales around 0.01.
+/// Returns valid random bytes of a `[n, k]` matrix with scales around 0.01.
 fn random_bytes(rng: &mut SmallRng, source: SourceType, n: usize, k: usize) -> Vec<u8> {
     if source == SourceType::F32 {
         return (0..n * k).flat_map(|_| rng.random_range(-0.1_f32..0.1).to_le_bytes()).collect();
@@ -56,7 +56,8 @@ fn product(pool: &Pool, isa: Isa, w: &Matrix, bias: Option<&Vector>, x: &Tensor)
     out
 }
 
-/// What the activations become for a quantized product, and the f64 product with decoded weights.
+/// Computes one output element in f64 from the decoded weights, and from quantized activations if the matrix is
+/// quantized. Returns the element and the sum of the absolute values of its terms.
 fn reference(w: &Matrix, bias: Option<&Vector>, x: &Tensor, row: usize, col: usize) -> (f64, f64) {
     let mut weights = vec![0.0; w.k];
     w.row(col, &mut weights);

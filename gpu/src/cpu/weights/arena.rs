@@ -1,5 +1,5 @@
-//! Memory of weights: matrices lie next to each other in large mappings, because only those get large
-//! pages, and large pages are what makes streaming them fast.
+//! Memory of packed weights. Matrices lie next to each other in large memory mappings: only large mappings get large
+//! pages, and large pages make streaming the weights fast.
 #![expect(unsafe_code, reason = "typed views of mapped memory")]
 
 use super::blocks::{Bf16Column, F32Column, Q4Block, Q8Block};
@@ -10,56 +10,57 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Matrices up to this size share mappings.
+/// Size of a shared mapping, bytes. Matrices up to this size share mappings; a larger matrix gets a mapping of its own.
 const CHUNK_BYTES: usize = 32 << 20;
-/// A cache line; no type needs more.
+/// Alignment of a matrix in its mapping, bytes: a cache line. No element type needs more.
 const ALIGNMENT: usize = 64;
 
-/// Hands out memory for weights. It is given back when the last matrix of a mapping is dropped.
+/// Allocator of memory for weights. A mapping is freed when the last matrix in it is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
     chunk: Option<Arc<MmapRaw>>,
-    /// Bytes of the chunk that are handed out.
+    /// Bytes of the current shared mapping that are handed out.
     used: usize,
-    /// Bytes that others will use: what was mapped for the KV cache is not touched yet.
+    /// Bytes that weights must leave free: for the KV cache, whose mapped memory is not touched yet, and for
+    /// activations.
     promised: usize,
 }
 
-/// Types of which zeroed memory is a valid value, aligned to at most [`ALIGNMENT`].
+/// Element types for which zeroed memory is a valid value, aligned to at most [`ALIGNMENT`] bytes.
 ///
 /// # Safety
-/// Both must be so.
+/// Zeroed memory must be a valid value of the type, and the type must be aligned to at most [`ALIGNMENT`] bytes.
 pub(crate) unsafe trait Zeroed: Copy + Send + Sync {}
 
-// SAFETY: arrays of numbers for which zero bits are zero.
+// SAFETY: the type consists of arrays of numbers, and zero bits are the number zero.
 unsafe impl Zeroed for F32Column {}
-// SAFETY: as above.
+// SAFETY: the type consists of arrays of numbers, and zero bits are the number zero.
 unsafe impl Zeroed for Bf16Column {}
-// SAFETY: as above.
+// SAFETY: the type consists of arrays of numbers, and zero bits are the number zero.
 unsafe impl Zeroed for Q8Block {}
-// SAFETY: as above.
+// SAFETY: the type consists of arrays of numbers, and zero bits are the number zero.
 unsafe impl Zeroed for Q4Block {}
 
-/// A slice in a mapping, read-only once it is filled.
+/// Slice of elements in a mapping, read-only once it is filled.
 #[derive(Debug)]
 pub(crate) struct Packed<T> {
     chunk: Arc<MmapRaw>,
-    /// Bytes from the start of the chunk.
+    /// Offset of the slice from the start of the mapping, bytes.
     start: usize,
     len: usize,
     elements: PhantomData<T>,
 }
 
 impl Arena {
-    /// Counts `bytes` more as used by others.
+    /// Adds `bytes` to the memory that weights must leave free.
     pub(crate) fn promise(&mut self, bytes: usize) {
         self.promised = self.promised.saturating_add(bytes);
     }
 
-    /// Makes a slice of `len` zeroed elements and lets `fill` write it.
+    /// Allocates a slice of `len` zeroed elements and calls `fill` to write them.
     ///
     /// # Errors
-    /// [`OpError::Memory`].
+    /// [`OpError::Memory`] if there is too little memory.
     pub(crate) fn pack<T: Zeroed>(
         &mut self,
         len: usize,
@@ -73,15 +74,17 @@ impl Arena {
             .and_then(|bytes| bytes.checked_next_multiple_of(ALIGNMENT))
             .ok_or_else(|| refuse("more than an address can count".to_owned()))?;
         let (chunk, start) = self.carve(bytes).map_err(refuse)?;
-        // SAFETY: `start..start + bytes` is inside the mapping, aligned (a mapping starts at a page), and
-        // handed out once, so nothing else refers to it; the mapping is zeroed, which `T` allows.
+        // SAFETY: `start..start + bytes` is inside the mapping and aligned, because a mapping starts at a page. The
+        // range is handed out once, so nothing else refers to it. The mapping is zeroed, and zeroed memory is a valid
+        // `T`.
         fill(unsafe {
             std::slice::from_raw_parts_mut(chunk.as_mut_ptr().add(start).cast::<T>(), len)
         });
         Ok(Packed { chunk, start, len, elements: PhantomData })
     }
 
-    /// Unused bytes of the current chunk, or of a new one.
+    /// Takes `bytes` unused bytes of the current shared mapping, or of a new mapping. Returns the mapping and the
+    /// offset in it.
     fn carve(&mut self, bytes: usize) -> Result<(Arc<MmapRaw>, usize), String> {
         if bytes > CHUNK_BYTES {
             return Ok((Arc::new(map(bytes, self.promised)?), 0));
@@ -104,8 +107,8 @@ impl<T: Zeroed> Deref for Packed<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: `len` elements were filled there; nothing writes them any more, and `chunk` keeps the
-        // mapping.
+        // SAFETY: `pack` filled `len` elements at `start`, nothing writes them any more, and `chunk` keeps the mapping
+        // alive.
         unsafe {
             std::slice::from_raw_parts(self.chunk.as_ptr().add(self.start).cast::<T>(), self.len)
         }

@@ -1,28 +1,29 @@
-//! Building bricks of packed weights. A panel is [`QUANT_ROWS`] or [`DENSE_ROWS`] output rows stored
-//! interleaved, so that one lane of a vector register is one output row.
+//! Elements of packed weights. A panel is [`QUANT_ROWS`] or [`DENSE_ROWS`] output rows stored interleaved, so that one
+//! lane of a vector register belongs to one output row.
 
 use crate::SourceType;
 use crate::ggml::{half_at, scale_min};
 use half::{bf16, f16};
 
-/// Output rows of a quantized panel.
+/// Number of output rows in a panel of quantized weights.
 pub(crate) const QUANT_ROWS: usize = 8;
-/// Output rows of a dense panel.
+/// Number of output rows in a panel of f32 or bf16 weights.
 pub(crate) const DENSE_ROWS: usize = 16;
-/// Weights of one row that share a scale.
+/// Number of neighbouring weights of a row that share a scale.
 pub(crate) const QUANT_LEN: usize = 32;
 
-/// One input column of a dense panel.
+/// Weights of one input column in a panel of 16 output rows, f32.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct F32Column(pub(crate) [f32; DENSE_ROWS]);
 
-/// One input column of a dense panel, rounded to bfloat16.
+/// Weights of one input column in a panel of 16 output rows, rounded to bfloat16.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(32))]
 pub(crate) struct Bf16Column(pub(crate) [bf16; DENSE_ROWS]);
 
-/// 32 columns of 8 rows in 8 bits: row `r`, column `4 g + j` is `scales[r] * weights[g][4 r + j]`.
+/// Block of 8-bit weights: 32 columns of 8 output rows. The weight in row `r`, column `4 g + j` is
+/// `scales[r] * weights[g][4 r + j]`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(16))]
 pub(crate) struct Q8Block {
@@ -30,9 +31,9 @@ pub(crate) struct Q8Block {
     pub(crate) weights: [[i8; 32]; 8],
 }
 
-/// 32 columns of 8 rows in 4 bits: row `r`, column `4 g + j` is `scales[r] * q + mins[r]`, where `q` is
-/// the low nibble of `nibbles[v][4 l + j]` for `g < 4` and the high nibble for `g - 4` above, with
-/// `(v, l)` of [`Q4Block::place`].
+/// Block of 4-bit weights: 32 columns of 8 output rows. The weight in row `r`, column `4 g + j` is
+/// `scales[r] * q + mins[r]`. For `g < 4`, `q` is the low nibble of `nibbles[v][4 l + j]`, where `(v, l)` is
+/// [`Q4Block::place`] of `r` and `g`. For `g >= 4`, `q` is the high nibble of the byte for `g - 4`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(32))]
 pub(crate) struct Q4Block {
@@ -49,7 +50,7 @@ impl Q8Block {
         }
     }
 
-    /// Row `row` in f32.
+    /// Returns the weights of row `row` in f32.
     pub(crate) fn row(&self, row: usize) -> [f32; QUANT_LEN] {
         let scale = self.scales[row].to_f32();
         std::array::from_fn(|i| scale * f32::from(self.weights[i / 4][4 * row + i % 4]))
@@ -57,16 +58,18 @@ impl Q8Block {
 }
 
 impl Q4Block {
-    /// Vector and lane of a row's four columns. Groups 0 and 1, and 2 and 3, take turns: the first vector
-    /// of two holds the even group of even rows and the odd group of odd rows, each in its row's lane, the
-    /// second what is left, with rows swapped in twos. So eight neighbouring activations in every pair of
-    /// lanes meet their weights in both vectors.
+    /// Returns the vector and the lane that hold four columns (group `group`) of an output row. Groups 0 and 1 share
+    /// two vectors, and so do groups 2 and 3. The first vector of two holds the even group of even rows and the odd
+    /// group of odd rows, each in the lane of its row. The second vector holds the rest, with neighbouring rows
+    /// swapped. So in both vectors even lanes hold the even group and odd lanes the odd group, and a broadcast of eight
+    /// neighbouring activations to every pair of lanes fits both.
     pub(crate) fn place(row: usize, group: usize) -> (usize, usize) {
         let swap = (row ^ group) & 1;
         (group & !1 | swap, row ^ swap)
     }
 
-    /// `nibbles` holds column `i` in the low half of byte `i` and column `16 + i` in the high half.
+    /// Stores one row of 4-bit weights. `nibbles` holds column `i` in the low half of byte `i` and column `16 + i` in
+    /// the high half.
     pub(crate) fn set_row(&mut self, row: usize, scale: f16, min: f16, nibbles: &[u8; 16]) {
         self.scales[row] = scale;
         self.mins[row] = min;
@@ -76,7 +79,7 @@ impl Q4Block {
         }
     }
 
-    /// Row `row` in f32.
+    /// Returns the weights of row `row` in f32.
     pub(crate) fn row(&self, row: usize) -> [f32; QUANT_LEN] {
         let (scale, min) = (self.scales[row].to_f32(), self.mins[row].to_f32());
         std::array::from_fn(|i| {
@@ -87,22 +90,23 @@ impl Q4Block {
     }
 }
 
-/// Rounds 32 weights (fewer at the end of a row, then padded with zeros) to 8 bits.
+/// Rounds 32 weights to 8 bits and returns their scale and the rounded weights. Fewer weights, at the end of a row, are
+/// padded with zeros.
 pub(crate) fn quantize_q8(weights: &[f32]) -> (f16, [i8; QUANT_LEN]) {
     let max = weights.iter().fold(0.0_f32, |max, w| max.max(w.abs()));
     let scale = f16::from_f32(max / 127.0);
     let inverse = if scale > f16::ZERO { 1.0 / scale.to_f32() } else { 0.0 };
     let mut rounded = [0; QUANT_LEN];
     for (q, w) in rounded.iter_mut().zip(weights) {
-        // The scale was rounded, so the largest weight may land just outside.
+        // The scale was rounded to f16, so the largest weight may land just outside -127..=127.
         *q = (w * inverse).round_ties_even().clamp(-127.0, 127.0) as i8;
     }
     (scale, rounded)
 }
 
-/// Scale, minimum and nibbles (as [`Q4Block::set_row`] wants them) of block number `index` of a row in
-/// one of the 4-bit encodings. Q4_K's products of two scales are rounded to f16: 2^-12 of the scale, far
-/// below the step of a 4-bit weight.
+/// Returns scale, minimum and nibbles (as [`Q4Block::set_row`] takes them) of block number `index` of a row in one of
+/// the 4-bit encodings. Q4_K's product of two scales is rounded to f16. The error is 2^-12 of the scale, far below the
+/// step of a 4-bit weight.
 pub(crate) fn q4_parts(source: SourceType, row: &[u8], index: usize) -> (f16, f16, [u8; 16]) {
     match source {
         SourceType::Q4_0 => {

@@ -1,4 +1,4 @@
-//! Packed weights: which form a matrix takes in memory, and packing it.
+//! Packed weights: the forms that a matrix can take in memory, and packing.
 
 mod arena;
 mod blocks;
@@ -16,39 +16,40 @@ use blocks::{q4_parts, quantize_q8};
 use half::bf16;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Packed weights `[n, k]`.
+/// Packed weight matrix `[n, k]`: `n` output features of `k` weights.
 #[derive(Debug)]
 pub struct Matrix {
     pub(crate) n: usize,
     pub(crate) k: usize,
-    /// The stacked parts, in order.
+    /// Stacked parts of the matrix, in order.
     pub(crate) segments: Vec<Segment>,
 }
 
-/// One part of a matrix, in one form.
+/// One stacked part of a packed matrix, all in one form.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    /// First output feature.
+    /// First output feature of the part in the matrix.
     pub(crate) first: usize,
-    /// Output features.
+    /// Number of output features of the part.
     pub(crate) n: usize,
     pub(crate) panels: Panels,
 }
 
-/// Panels of output rows, one after the other. Rows beyond `n` in the last panel are zero.
+/// Packed weights of a part: panels (groups of output rows stored interleaved), one after the other. Rows beyond `n` in
+/// the last panel are zero.
 #[derive(Debug)]
 pub(crate) enum Panels {
-    /// `k` columns per panel.
+    /// f32 weights, `k` columns per panel.
     F32(Packed<F32Column>),
-    /// `k` columns per panel.
+    /// bf16 weights, `k` columns per panel.
     Bf16(Packed<Bf16Column>),
-    /// `k / 32` blocks per panel, rounded up; columns beyond `k` are zero.
+    /// 8-bit weights, `k / 32` blocks per panel, rounded up; columns beyond `k` are zero.
     Q8(Packed<Q8Block>),
-    /// `k / 32` blocks per panel.
+    /// 4-bit weights, `k / 32` blocks per panel.
     Q4(Packed<Q4Block>),
 }
 
-/// The form of a segment.
+/// Form of a matrix part in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     F32,
@@ -68,14 +69,14 @@ fn form(source: SourceType, format: WeightFormat) -> Form {
             S::Bf16 => Form::Bf16,
             S::Q4_0 | S::Q4_1 | S::Q4K => Form::Q4,
             S::Q8_0 => Form::Q8,
-            // 8 bits hold the other encodings with an error far below their own.
+            // The other encodings have at most 6 bits. Storing them in 8 bits adds an error far below their own.
             _ if format == WeightFormat::Auto => Form::Q8,
             _ => Form::F32,
         },
     }
 }
 
-/// Bytes that a matrix `[n, k]` stored in `source` takes once it is packed as `format` asks.
+/// Returns the size, bytes, of a matrix `[n, k]` of encoding `source` once it is packed as `format` asks.
 pub fn packed_bytes(n: usize, k: usize, source: SourceType, format: WeightFormat) -> u64 {
     let (columns, blocks) = (dense_columns(n, k) as u64, quant_blocks(n, k) as u64);
     match form(source, format) {
@@ -86,18 +87,18 @@ pub fn packed_bytes(n: usize, k: usize, source: SourceType, format: WeightFormat
     }
 }
 
-/// Columns of all dense panels of a matrix.
+/// Returns the number of columns of all f32 or bf16 panels of a matrix.
 fn dense_columns(n: usize, k: usize) -> usize {
     n.div_ceil(DENSE_ROWS) * k
 }
 
-/// Blocks of all quantized panels of a matrix.
+/// Returns the number of blocks of all quantized panels of a matrix.
 fn quant_blocks(n: usize, k: usize) -> usize {
     n.div_ceil(QUANT_ROWS) * k.div_ceil(QUANT_LEN)
 }
 
 impl Panels {
-    /// Output rows per panel.
+    /// Returns the number of output rows per panel.
     pub(crate) fn rows(&self) -> usize {
         match self {
             Panels::F32(_) | Panels::Bf16(_) => DENSE_ROWS,
@@ -120,7 +121,7 @@ impl Panels {
 }
 
 impl Segment {
-    /// Decodes one output row.
+    /// Decodes one output row of the part to f32.
     fn row(&self, row: usize, out: &mut [f32]) {
         let (panel, lane) = (row / self.panels.rows(), row % self.panels.rows());
         let (k, blocks) = (out.len(), out.len().div_ceil(QUANT_LEN));
@@ -147,12 +148,12 @@ impl Segment {
 }
 
 impl Matrix {
-    /// Whether some segment wants quantized activations.
+    /// Whether at least one part of the matrix is quantized, so that its products need quantized activations.
     pub(crate) fn is_quantized(&self) -> bool {
         self.segments.iter().any(|segment| segment.panels.is_quantized())
     }
 
-    /// Decodes row `row`, `k` weights.
+    /// Decodes row `row` of the matrix, `k` weights, to f32.
     pub(crate) fn row(&self, row: usize, out: &mut [f32]) {
         let segment = self
             .segments
@@ -162,7 +163,7 @@ impl Matrix {
         segment.row(row - segment.first, out);
     }
 
-    /// The forms of its parts, as `"q4+q8 panels"`.
+    /// Returns the forms of the matrix's parts, for example `"q4+q8 panels"`.
     pub(crate) fn describe(&self) -> String {
         let mut names: Vec<_> = self.segments.iter().map(|s| s.panels.name()).collect();
         names.dedup();
@@ -170,7 +171,7 @@ impl Matrix {
     }
 }
 
-/// Packs stacked parts.
+/// Packs stacked parts into one matrix.
 pub(crate) fn pack(
     pool: &Pool,
     arena: &mut Arena,
@@ -207,7 +208,8 @@ fn pack_part(
     let (n, k) = (part.n, part.k);
     let blocks = k.div_ceil(QUANT_LEN);
     let (dense_columns, quant_blocks) = (dense_columns(n, k), quant_blocks(n, k));
-    // Set by the threads that pack; the pool's end of the call orders it before the check.
+    // Whether a scale was too large for f16. The threads that pack set this flag; the end of the pool's job orders the
+    // stores before the check.
     let too_large = AtomicBool::new(false);
     let panels = match form {
         Form::F32 => Panels::F32(arena.pack(dense_columns, |columns| {
@@ -271,7 +273,7 @@ fn pack_q8(part: &MatrixPart<'_>, panel: usize, packed: &mut [Q8Block], too_larg
     }
 }
 
-/// Bytes of the rows of a panel, fewer than `rows` at the end.
+/// Returns the encoded bytes of each row of a panel, fewer than `rows` rows in the last panel.
 fn rows_of<'a>(
     part: &'a MatrixPart<'a>,
     panel: usize,
@@ -284,7 +286,7 @@ fn rows_of<'a>(
     })
 }
 
-/// Calls `each(lane, weights)` for the rows of a panel in f32.
+/// Calls `each(lane, weights)` for every row of a panel, with the weights decoded to f32.
 fn each_row(part: &MatrixPart<'_>, panel: usize, rows: usize, mut each: impl FnMut(usize, &[f32])) {
     let mut row = vec![0.0; part.k];
     for (lane, bytes) in rows_of(part, panel, rows).enumerate() {

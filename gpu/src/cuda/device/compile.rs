@@ -1,4 +1,5 @@
-//! Kernels to machine code, for the architecture at hand; kept on disk by what they were made of.
+//! Compiles kernels to machine code for the GPU's architecture. Compiled kernels are kept on disk, named by a hash of
+//! their source, options and compiler version.
 #![expect(unsafe_code, reason = "bindings to the runtime compiler")]
 
 use crate::cuda::{CudaError, Unit};
@@ -8,21 +9,21 @@ use std::ffi::CString;
 use std::fs;
 use std::path::PathBuf;
 
-/// Machine code, and what the compiler said of it.
+/// Machine code of a source file, and the compiler's log.
 #[derive(Debug, Clone)]
 pub struct Compiled {
-    /// A cubin.
+    /// Machine code as a cubin (CUDA binary).
     pub code: Vec<u8>,
-    /// Registers, stack and spills of each kernel, as ptxas puts it.
+    /// Registers, stack and spills of each kernel, as printed by ptxas.
     pub log: String,
 }
 
-/// Compiles a unit for an architecture such as `sm_90`. Needs libnvrtc, and no GPU.
+/// Compiles a source file for an architecture such as `sm_90`. Needs libnvrtc, but no GPU.
 ///
 /// # Errors
 /// [`CudaError::Compile`] with the compiler's log, [`CudaError::Unavailable`] without a compiler.
 pub fn compile(unit: &Unit, options: &[String], arch: &str) -> Result<Compiled, CudaError> {
-    // SAFETY: only looks whether the library can be loaded.
+    // SAFETY: only checks whether the library can be loaded.
     if !unsafe { sys::is_culib_present() } {
         return Err(CudaError::Unavailable("libnvrtc was not found".to_owned()));
     }
@@ -35,12 +36,12 @@ pub fn compile(unit: &Unit, options: &[String], arch: &str) -> Result<Compiled, 
     let all = all_options(options, arch);
     // SAFETY: the program was just made, and is destroyed after its last use.
     let outcome = unsafe { result::compile_program(program, &all) };
-    // SAFETY: as above.
+    // SAFETY: the program was made above and is destroyed after its last use.
     let log = unsafe { result::get_program_log(program) }.unwrap_or_default();
     let log: Vec<u8> = log.iter().map(|c| *c as u8).take_while(|byte| *byte != 0).collect();
     let log = String::from_utf8_lossy(&log).trim().to_owned();
     let code = outcome.and_then(|()| machine_code(program));
-    // SAFETY: as above; this is the last use.
+    // SAFETY: the program was made above, and this is its last use.
     let _ = unsafe { result::destroy_program(program) };
     match code {
         Ok(code) => Ok(Compiled { code, log }),
@@ -53,17 +54,17 @@ fn all_options(options: &[String], arch: &str) -> Vec<String> {
         format!("--gpu-architecture={arch}"),
         "--std=c++17".to_owned(),
         "--ptxas-options=-v".to_owned(),
-        // Named in the text they share, not used by all.
+        // Suppresses warning 177 (unused declaration): not every source file uses all names of the shared header.
         "--diag-suppress=177".to_owned(),
     ];
     all.extend(options.iter().cloned());
     all
 }
 
-/// The compiler's version; nothing without one.
+/// Returns the compiler's version (major, minor); `None` without a compiler.
 pub(super) fn compiler_version() -> Option<(i32, i32)> {
     let (mut major, mut minor) = (0, 0);
-    // SAFETY: looks whether the library can be loaded; then the compiler writes two numbers.
+    // SAFETY: checks whether the library can be loaded; if it can, the compiler writes two numbers to valid addresses.
     let found = unsafe {
         sys::is_culib_present()
             && sys::nvrtcVersion(&raw mut major, &raw mut minor).result().is_ok()
@@ -73,31 +74,33 @@ pub(super) fn compiler_version() -> Option<(i32, i32)> {
 
 fn machine_code(program: sys::nvrtcProgram) -> Result<Vec<u8>, result::NvrtcError> {
     let mut size = 0;
-    // SAFETY: the program was compiled; the compiler writes one number.
+    // SAFETY: the program was compiled; the compiler writes one number to a valid address.
     unsafe { sys::nvrtcGetCUBINSize(program, &raw mut size) }.result()?;
     let mut code = vec![0_u8; size];
-    // SAFETY: as above; it writes as many bytes as it just said.
+    // SAFETY: the program was compiled; the compiler writes as many bytes as it just returned, which is the buffer's
+    // size.
     unsafe { sys::nvrtcGetCUBIN(program, code.as_mut_ptr().cast()) }.result()?;
     Ok(code)
 }
 
-/// Compiled kernels on disk. What cannot be read or written there is compiled again: the cache is only for speed.
+/// Cache of compiled kernels on disk. A file that cannot be read or written is no error: its kernels are compiled
+/// again.
 #[derive(Debug, Clone)]
 pub struct KernelCache {
-    /// `None` keeps nothing.
+    /// Folder of the cache; `None` disables the cache.
     folder: Option<PathBuf>,
 }
 
 impl KernelCache {
-    /// A cache in a folder, which is made when something is kept.
+    /// Makes a cache in a folder. The folder is created when the first file is written.
     pub fn new(folder: Option<PathBuf>) -> KernelCache {
         KernelCache { folder }
     }
 
-    /// Machine code of a unit, and whether it was kept from an earlier time.
+    /// Returns the machine code of a source file, and whether it came from the cache.
     ///
     /// # Errors
-    /// As [`compile`].
+    /// The errors of [`compile`].
     pub fn get(
         &self,
         unit: &Unit,
@@ -118,10 +121,10 @@ impl KernelCache {
         Ok((compiled.code, false))
     }
 
-    /// Removes what is kept of a unit.
+    /// Removes a source file's machine code from the cache.
     pub fn forget(&self, unit: &Unit, options: &[String], arch: &str) {
         if let Some(path) = self.path(unit, options, arch) {
-            // Nothing to remove is as good.
+            // An error is ignored, because the file may not exist.
             let _ = fs::remove_file(path);
         }
     }
@@ -141,12 +144,13 @@ impl KernelCache {
     }
 }
 
-/// Whether a file is whole enough to be given to the driver, which checks the rest: an ELF header, and not empty.
+/// Whether a file looks complete enough to give it to the GPU's driver, which checks the rest: longer than 64 bytes,
+/// with the magic number of ELF.
 fn is_machine_code(code: &[u8]) -> bool {
     code.len() > 64 && code.starts_with(b"\x7fELF")
 }
 
-/// Writes beside it and renames, so that nobody reads half of it.
+/// Writes a file under a temporary name and renames it, so that no other process reads a partial file.
 fn keep(path: &std::path::Path, code: &[u8]) {
     let part = path.with_extension(format!("{}.part", std::process::id()));
     let kept = path
@@ -190,7 +194,7 @@ mod tests {
         keep(&path, &code);
         assert_eq!(cache.get(&unit, &[], "sm_90"), Ok((code, true)));
         fs::write(&path, b"half").unwrap();
-        // Compiled anew, which fails with or without a compiler.
+        // The source is compiled again, which fails with or without a compiler.
         assert!(cache.get(&unit, &[], "sm_90").is_err());
         cache.forget(&unit, &[], "sm_90");
         assert!(!path.exists());

@@ -1,4 +1,4 @@
-//! A GPU and the libraries that it is used through.
+//! Opens a GPU and checks the libraries that it is used through.
 #![expect(unsafe_code, reason = "bindings to the CUDA driver")]
 
 use super::compile::compiler_version;
@@ -8,18 +8,19 @@ use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
 use cudarc::{cublaslt, nvrtc};
 use std::sync::Arc;
 
-/// The oldest driver that runs what the compiler of CUDA 12 makes: 12.0.
+/// CUDA version of the oldest supported driver, as `1000 * major + 10 * minor`: 12.0, the oldest that runs code made by
+/// the compiler of CUDA 12.
 const OLDEST_DRIVER: i32 = 12_000;
 
-/// Whether there is a driver, and a GPU that it can use; nothing is started.
+/// Whether NVIDIA's driver is installed and finds a GPU. Opens no context on the GPU.
 pub fn gpu_present() -> bool {
-    // SAFETY: only looks whether the library can be loaded; it runs the library's initialisers, which NVIDIA's driver
-    // allows at any time.
+    // SAFETY: only checks whether the library can be loaded. Loading runs the library's initialisers, which NVIDIA's
+    // driver allows at any time.
     let driver = unsafe { sys::is_culib_present() };
     driver && init().is_ok() && device::get_count().is_ok_and(|count| count > 0)
 }
 
-/// A GPU's primary context. Clones share it; the last gives it back.
+/// A GPU's primary context. Clones share it; dropping the last clone releases it.
 #[derive(Debug, Clone)]
 pub struct Context {
     held: Arc<Held>,
@@ -36,16 +37,16 @@ struct Held {
 
 // SAFETY: a context handle may be used from any thread: `Context::enter` makes it current there first.
 unsafe impl Send for Held {}
-// SAFETY: as above; nothing in it changes.
+// SAFETY: a context handle may be used from any thread, and no field changes after construction.
 unsafe impl Sync for Held {}
 
 impl Context {
-    /// Opens GPU number `ordinal`.
+    /// Opens GPU number `ordinal` and retains its primary context.
     ///
     /// # Errors
     /// [`CudaError::Unavailable`], saying which library or GPU is missing and what to do.
     pub fn open(ordinal: u32) -> Result<Context, CudaError> {
-        // SAFETY: only looks whether the library can be loaded.
+        // SAFETY: only checks whether the library can be loaded.
         if !unsafe { sys::is_culib_present() } {
             let why = "libcuda was not found: install NVIDIA's driver, or use --device cpu";
             return Err(CudaError::Unavailable(why.to_owned()));
@@ -67,7 +68,7 @@ impl Context {
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
         };
-        // SAFETY: the device is one that the driver just told.
+        // SAFETY: the driver just returned this device.
         let attribute = |which| unsafe { device::get_attribute(device, which) }.map_err(failed);
         let capability = (attribute(MAJOR)?, attribute(MINOR)?);
         if capability.0 < 8 {
@@ -78,30 +79,30 @@ impl Context {
             );
             return Err(CudaError::Unavailable(why));
         }
-        // SAFETY: as above; it is released when the last clone is dropped.
+        // SAFETY: the driver just returned this device; the context is released when the last clone is dropped.
         let context = unsafe { primary_ctx::retain(device) }.map_err(failed)?;
         let held = Held { device, context, ordinal, name, capability };
         Ok(Context { held: Arc::new(held) })
     }
 
-    /// Makes it the current context of this thread.
+    /// Makes this GPU's context the current one of the calling thread.
     pub(super) fn enter(&self) -> Result<(), CudaError> {
         // SAFETY: the context is retained as long as `self` lives.
         unsafe { ctx::set_current(self.held.context) }.map_err(lost)
     }
 
-    /// What to call it: number and product name.
+    /// Returns the GPU's name for messages: number and product name.
     pub fn name(&self) -> String {
         format!("cuda:{}, {}", self.held.ordinal, self.held.name)
     }
 
-    /// The architecture that kernels are compiled for, such as `sm_90`.
+    /// Returns the architecture that kernels are compiled for, such as `sm_90`.
     pub fn architecture(&self) -> String {
         let (major, minor) = self.held.capability;
         format!("sm_{major}{minor}")
     }
 
-    /// Memory that can be allocated, bytes.
+    /// Returns the device memory that can still be allocated, bytes.
     ///
     /// # Errors
     /// [`CudaError::Lost`].
@@ -113,7 +114,8 @@ impl Context {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // SAFETY: retained once, released once; whoever made something in it held a clone and is gone.
+        // SAFETY: the context is retained once and released once; every object made in the context held a clone, and is
+        // gone.
         let released = unsafe { primary_ctx::release(self.device) };
         if let Err(error) = released {
             tracing::warn!("the GPU was not given back: {}", words(error));
@@ -121,7 +123,7 @@ impl Drop for Held {
     }
 }
 
-/// What to install beside a driver for CUDA `driver`.
+/// Returns advice on which packages to install beside a driver for CUDA `driver` (major version).
 fn remedy(driver: i32) -> String {
     let packages = match driver {
         ..=12 => "nvidia-cuda-nvrtc-cu12 nvidia-cublas-cu12",
@@ -134,7 +136,8 @@ fn remedy(driver: i32) -> String {
 }
 
 fn check_libraries(driver: i32) -> Result<(), CudaError> {
-    // SAFETY: as in `gpu_present`, for libraries of the toolkit.
+    // SAFETY: only checks whether the libraries of the toolkit can be loaded. Loading runs their initialisers, which
+    // the toolkit allows at any time.
     let found = unsafe {
         [
             ("libnvrtc", nvrtc::sys::is_culib_present()),
@@ -150,10 +153,11 @@ fn check_libraries(driver: i32) -> Result<(), CudaError> {
     }
 }
 
-/// The libraries are not newer than the driver.
+/// Checks that libnvrtc and libcublasLt are not newer than the driver; `driver` is its major version of CUDA.
 fn check_versions(driver: i32) -> Result<(), CudaError> {
     let compiler = compiler_version().map_or(0, |(major, _)| major);
-    // SAFETY: the library was found; the call only tells its version, 10,000 times the major one and more.
+    // SAFETY: the library was found; the call only returns its version, as 10,000 times the major version plus the
+    // rest.
     let products = unsafe { cublaslt::sys::cublasLtGetVersion() } / 10_000;
     for (library, major) in [("libnvrtc", compiler), ("libcublasLt", products as i32)] {
         if major > driver {
@@ -168,7 +172,7 @@ fn check_versions(driver: i32) -> Result<(), CudaError> {
     Ok(())
 }
 
-/// The major version of CUDA that the driver is for.
+/// Returns the major version of CUDA that the driver supports.
 fn driver_version() -> Result<i32, CudaError> {
     let mut version = 0;
     // SAFETY: the driver writes one number to the address it is given.
@@ -189,7 +193,7 @@ fn unavailable(what: &str, error: DriverError) -> CudaError {
     CudaError::Unavailable(format!("{what}: {}; use --device cpu", words(error)))
 }
 
-/// What the driver calls an error.
+/// Returns the driver's description of an error.
 pub(super) fn words(error: DriverError) -> String {
     let text = error.error_string().map(|text| text.to_string_lossy().into_owned());
     text.unwrap_or_else(|_| format!("{:?}", error.0))
@@ -199,7 +203,8 @@ pub(super) fn lost(error: DriverError) -> CudaError {
     CudaError::Lost(words(error))
 }
 
-/// Whether an error says that the context cannot be used any more: it is told for something that was accepted earlier.
+/// Whether an error means that the context is unusable. The driver reports such an error for work that it accepted
+/// earlier.
 pub(super) fn is_lost(error: DriverError) -> bool {
     use CUresult::*;
     !matches!(

@@ -1,4 +1,4 @@
-//! The copy side of a GPU: a stream of its own, which nothing in a step waits for, and the pinned host tier.
+//! Copy side of a GPU: a separate CUDA stream, which nothing in a step waits for, and the host pool in pinned memory.
 #![expect(unsafe_code, reason = "bindings to the CUDA driver")]
 
 use super::context::{Context, is_lost, lost, words};
@@ -9,7 +9,7 @@ use cudarc::driver::result::{free_host, memcpy_dtoh_async, memcpy_htod_async};
 use cudarc::driver::sys::CUstream;
 use tiercel_device::CopyDirection;
 
-/// See the module's documentation.
+/// Copy stream of a GPU, and the pinned host memory of the host pool.
 pub struct CudaCopies {
     context: Context,
     stream: CUstream,
@@ -17,17 +17,18 @@ pub struct CudaCopies {
     host_bytes: usize,
 }
 
-// SAFETY: stream and memory are this value's own, and used by one thread at a time.
+// SAFETY: the CUDA stream and the memory belong to this value alone, and one thread at a time uses them.
 unsafe impl Send for CudaCopies {}
 
 impl CudaCopies {
-    /// A copy stream, and so much pinned memory.
+    /// Makes a copy stream and allocates `host_bytes` bytes of pinned memory.
     ///
     /// # Errors
-    /// [`CudaError::Memory`] if there is not so much.
+    /// [`CudaError::Memory`] if the pinned memory cannot be allocated.
     pub(super) fn new(context: &Context, host_bytes: usize) -> Result<CudaCopies, CudaError> {
         context.enter()?;
-        // Steps, of greater priority, go first where both want the same units.
+        // The compute stream has the greatest priority, so steps go before copies where both need the same units of the
+        // GPU.
         let (least, _) = stream::get_priority_range().map_err(lost)?;
         let host = if host_bytes == 0 { std::ptr::null_mut() } else { pinned(host_bytes)? };
         let stream = stream::create_with_priority(StreamKind::NonBlocking, least);
@@ -46,8 +47,9 @@ impl CopyDriver for CudaCopies {
     ) -> Result<(), CudaError> {
         assert!(host + bytes <= self.host_bytes, "{bytes} bytes at {host} of {}", self.host_bytes);
         self.context.enter()?;
-        // SAFETY: the range is inside the pinned memory, which only this stream's copies touch; the engine never has two
-        // copies of one block under way, nor compute that writes what is copied. `wait` comes before the answer.
+        // SAFETY: the range is inside the pinned memory, which only this stream's copies touch; the engine never has
+        // two copies of one block in flight, nor compute that writes a block that is being copied. `wait` is called
+        // before the engine is told that the copy ended.
         let copied = unsafe {
             let host = std::slice::from_raw_parts_mut(self.host.add(host), bytes);
             match direction {
@@ -63,7 +65,7 @@ impl CopyDriver for CudaCopies {
 
     fn wait(&mut self) -> Result<(), CudaError> {
         self.context.enter()?;
-        // SAFETY: the stream is this value's own.
+        // SAFETY: the CUDA stream belongs to this value.
         unsafe { stream::synchronize(self.stream) }.map_err(lost)
     }
 }
@@ -71,7 +73,7 @@ impl CopyDriver for CudaCopies {
 impl Drop for CudaCopies {
     fn drop(&mut self) {
         if self.wait().is_ok() {
-            // SAFETY: made in `new`, given back once, and nothing uses them any more.
+            // SAFETY: memory and stream were made in `new`, are freed once, and nothing uses them any more.
             unsafe {
                 if !self.host.is_null() {
                     let _ = free_host(self.host.cast());

@@ -1,4 +1,4 @@
-//! The compute side of a GPU.
+//! Compute side of a GPU: compute stream, device memory, kernels, graphs, and matrix products.
 #![expect(unsafe_code, reason = "bindings to the CUDA driver")]
 
 use super::compile::KernelCache;
@@ -16,12 +16,12 @@ use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule, CUstream};
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 
-/// Shared memory that a kernel may have without being asked for, bytes.
+/// Dynamic shared memory that a thread block may use without an explicit request, bytes: 48 KiB.
 const PLAIN_SHARED_BYTES: u32 = 48 << 10;
 
-/// See the module's documentation.
+/// Driver of a real GPU: compute stream, device memory, kernels, graphs, and matrix products.
 pub struct CudaDriver {
-    // In the order of their end: what uses the context before the context.
+    // Fields are dropped in this order: users of the context before the context.
     products: Products,
     staging: Staging,
     results: Results,
@@ -34,15 +34,16 @@ pub struct CudaDriver {
     context: Context,
 }
 
-// SAFETY: everything in it may be used from any thread, and is by one at a time: `Context::enter` comes first.
+// SAFETY: every field may be used from any thread, and one thread at a time uses the driver; `Context::enter` makes the
+// context current in that thread first.
 unsafe impl Send for CudaDriver {}
 
 impl CudaDriver {
-    /// A compute stream on GPU number `ordinal`. With `exact`, a product's result for a row does not depend on how many
-    /// rows there are.
+    /// Opens GPU number `ordinal` with a compute stream. With `exact`, a row's result of a matrix product does not
+    /// depend on the number of rows.
     ///
     /// # Errors
-    /// [`CudaError::Unavailable`], or [`CudaError::Memory`] where not even the first few megabytes are free.
+    /// [`CudaError::Unavailable`], or [`CudaError::Memory`] if not even the first few megabytes can be allocated.
     pub fn open(ordinal: u32, exact: bool, cache: KernelCache) -> Result<CudaDriver, CudaError> {
         let context = Context::open(ordinal)?;
         context.enter()?;
@@ -50,7 +51,8 @@ impl CudaDriver {
         let results = Results::new(&context)?;
         let workspace = allocate(WORKSPACE_BYTES)?;
         let products = Products::new(workspace, exact)?;
-        // Steps go before copies where both want the same units.
+        // The compute stream has the greatest priority, so steps go before copies where both need the same units of the
+        // GPU.
         let (_, greatest) = stream::get_priority_range().map_err(lost)?;
         let stream = stream::create_with_priority(StreamKind::NonBlocking, greatest);
         let stream = stream.map_err(lost)?;
@@ -73,7 +75,7 @@ impl CudaDriver {
             kernel: kernel.to_owned(),
             why: words(error),
         };
-        // SAFETY: the code is a whole cubin; the driver copies it.
+        // SAFETY: the code is a complete cubin; the driver copies it.
         let module = unsafe { module::load_data(code.as_ptr().cast()) };
         let module = module.map_err(|error| failed("a unit", error))?;
         self.modules.push(module);
@@ -113,7 +115,7 @@ impl Driver for CudaDriver {
             let options = shape.options(&unit);
             let (code, kept) = self.cache.get(&unit, &options, &arch)?;
             match self.load_unit(&code, unit.kernels) {
-                // What was kept may be of another driver's time, or damaged: once more from the source.
+                // Cached code may come from an older driver or be damaged, so compile the source once more.
                 Err(error) if kept => {
                     tracing::warn!(unit = unit.name, %error, "kept kernels were refused; compiling");
                     self.cache.forget(&unit, &options, &arch);
@@ -135,7 +137,8 @@ impl Driver for CudaDriver {
 
     fn clear(&mut self, at: DevicePtr, bytes: usize) -> Result<(), CudaError> {
         self.context.enter()?;
-        // SAFETY: the memory is the caller's, of this driver; on this driver's stream, which later launches follow.
+        // SAFETY: the memory was allocated by this driver for the caller; the call is on the driver's stream, so later
+        // launches follow it.
         unsafe { memset_d8_async(at.0, 0, bytes, self.stream) }.map_err(lost)
     }
 
@@ -178,9 +181,9 @@ impl Driver for CudaDriver {
         let mut places: Vec<*mut c_void> =
             values.iter_mut().map(|value| value.as_mut_ptr().cast()).collect();
         let (grid, block) = ((grid.0, grid.1, 1), (threads, 1, 1));
-        // SAFETY: each place points to eight bytes that start with the argument, which the driver copies before it
-        // returns; that their number and types are the kernel's is what launches are written for, and what the emulator
-        // checks them for. What they point to lives as long as the driver.
+        // SAFETY: each element of `places` points to eight bytes that start with the argument, which the driver copies
+        // before it returns. The callers of `launch` pass the number and types of arguments that the kernel has; tests
+        // on the emulator check this. Device memory that arguments point to lives as long as the driver.
         let launched =
             unsafe { launch_kernel(function, grid, block, shared_bytes, self.stream, &mut places) };
         launched.map_err(|error| if is_lost(error) { lost(error) } else { failed(words(error)) })
@@ -221,17 +224,17 @@ impl Driver for CudaDriver {
 
     fn wait(&mut self) -> Result<(), CudaError> {
         self.context.enter()?;
-        // SAFETY: the stream is the driver's own.
+        // SAFETY: the CUDA stream belongs to the driver.
         unsafe { stream::synchronize(self.stream) }.map_err(lost)
     }
 }
 
 impl Drop for CudaDriver {
     fn drop(&mut self) {
-        // A lost device gives its memory back by itself.
+        // NVIDIA's driver frees the memory of a lost device by itself.
         if self.wait().is_ok() {
             self.graphs.forget();
-            // SAFETY: all made by this driver, given back once, and nothing runs any more.
+            // SAFETY: modules, memory and stream were made by this driver, are freed once, and nothing runs any more.
             unsafe {
                 for module in &self.modules {
                     let _ = module::unload(*module);

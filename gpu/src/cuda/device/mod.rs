@@ -1,16 +1,16 @@
-//! The driver of a real GPU, on cudarc's plain bindings: streams, memory and events are explicit, because cudarc's own
+//! The driver of a real GPU, on cudarc's plain bindings. Streams, memory and events are explicit, because cudarc's own
 //! bookkeeping would make compute and copies wait for each other wherever they use the same memory.
 //!
 //! | module | job |
 //! |---|---|
-//! | `context` | finds the libraries and the GPU, before anything that would panic without them |
-//! | `compile` | kernels to machine code, kept on disk |
+//! | `context` | finds the libraries and the GPU, before any call that would panic without them |
+//! | `compile` | compiles kernels to machine code, with a cache on disk |
 //! | `products` | matrix products by cuBLASLt |
-//! | `staging` | pinned memory that uploads go through |
-//! | `graphs` | launches that are done again by one call |
-//! | `results` | what steps send back |
-//! | `driver` | the compute side |
-//! | `copies` | the copy side |
+//! | `staging` | pinned memory that uploads and downloads go through |
+//! | `graphs` | captured launches that are run again by one call |
+//! | `results` | tokens that steps send back to the host |
+//! | `driver` | compute side: launches, memory, products |
+//! | `copies` | copy side: block copies between the device pool and the host pool |
 
 mod compile;
 mod context;

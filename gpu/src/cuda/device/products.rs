@@ -1,4 +1,4 @@
-//! Matrix products by cuBLASLt, at the level where its algorithm is chosen once and kept.
+//! Matrix products by cuBLASLt, the interface in which the caller chooses an algorithm once and keeps it.
 #![expect(unsafe_code, reason = "bindings to cuBLASLt")]
 
 use crate::cuda::{CudaError, DevicePtr, Product};
@@ -9,26 +9,27 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
-/// Scratch memory that algorithms may use, bytes: what NVIDIA recommends for Hopper.
+/// Workspace that cuBLASLt algorithms may use, bytes: the size that NVIDIA recommends for Hopper.
 pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
-/// Plans kept, one for each matrix shape and number of rows; beyond that all are chosen again, at some 0.1 ms each.
+/// Most plans that are kept, one per matrix shape and number of rows. At the limit all plans are discarded and chosen
+/// again when needed, at about 0.1 ms each.
 const PLANS_MAX: usize = 65_536;
 /// `CUBLAS_OP_T`, which the bindings of cuBLASLt leave out.
 static TRANSPOSED: i32 = 1;
-/// Rows for which an algorithm for all row counts is chosen where results must not depend on them, and numbers of rows that
-/// it must be able to do.
+/// Number of rows for which a pinned algorithm is chosen. A pinned algorithm serves all numbers of rows of a matrix, so
+/// that results do not depend on the number of rows; it must support each number in `OTHER_ROWS` too.
 const PINNED_ROWS: usize = 64;
 const OTHER_ROWS: [usize; 6] = [1, 2, 17, 256, 2048, 8192];
-/// Algorithms that are looked at for that, best first.
+/// Most algorithms that are considered as pinned algorithm of a matrix, best first.
 const CANDIDATES: usize = 16;
 
-/// What cuBLASLt says where no algorithm can do what is asked.
+/// Error of cuBLASLt if no algorithm supports a product.
 const NOTHING_FITS: CublasError = CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED);
 
-/// What a plan depends on: rows, output features, input features, and whether the result is f32.
+/// Shape of a product, which determines its plan: rows, output features, input features, and whether the result is f32.
 type Shape = (usize, usize, usize, bool);
 
-/// A product that is ready to run.
+/// Descriptors and algorithm of a matrix product.
 struct Plan {
     operation: sys::cublasLtMatmulDesc_t,
     w: sys::cublasLtMatrixLayout_t,
@@ -41,18 +42,19 @@ struct Plan {
 pub(super) struct Products {
     handle: sys::cublasLtHandle_t,
     workspace: DevicePtr,
-    /// One algorithm for all row counts of a matrix.
+    /// Whether a matrix has one algorithm for all numbers of rows, so that results do not depend on them.
     pinned: bool,
     plans: HashMap<Shape, Plan>,
-    /// With `pinned`: of each matrix, by output features, input features, and whether the result is f32.
+    /// Pinned algorithm of each matrix shape: output features, input features, and whether the result is f32. Empty
+    /// without `pinned`.
     algorithms: HashMap<(usize, usize, bool), sys::cublasLtMatmulAlgo_t>,
 }
 
-// SAFETY: handles may be used from any thread, by one at a time.
+// SAFETY: cuBLASLt handles and descriptors may be used from any thread, by one thread at a time.
 unsafe impl Send for Products {}
 
 impl Products {
-    /// `workspace` has [`WORKSPACE_BYTES`].
+    /// Makes a cuBLASLt handle without plans. `workspace` is the address of [`WORKSPACE_BYTES`] bytes of device memory.
     pub(super) fn new(workspace: DevicePtr, pinned: bool) -> Result<Products, CudaError> {
         let handle = result::create_handle().map_err(|error| {
             CudaError::Unavailable(format!("cuBLASLt could not be started: {error:?}"))
@@ -66,7 +68,7 @@ impl Products {
         })
     }
 
-    /// Starts a product in stream order.
+    /// Starts a matrix product in stream order.
     pub(super) fn multiply(&mut self, p: Product, stream: CUstream) -> Result<(), CudaError> {
         let failed = |error: CublasError| CudaError::Launch {
             kernel: format!("the product of [{}, {}] and [{}, {}]ᵀ", p.m, p.k, p.n, p.k),
@@ -82,8 +84,8 @@ impl Products {
         }
         let plan = &self.plans[&shape];
         let (one, zero) = (1.0_f32, 0.0_f32);
-        // SAFETY: the plan's descriptors live as long as it; the caller's matrices have the plan's sizes and, like the
-        // workspace, live as long as the driver. `out` is both C and D: with a factor of zero C is not read.
+        // SAFETY: the plan's descriptors live as long as the plan; the caller's matrices have the plan's sizes and,
+        // like the workspace, live as long as the driver. `out` is both C and D: with a factor of zero C is not read.
         unsafe {
             result::matmul(
                 self.handle,
@@ -107,13 +109,13 @@ impl Products {
         .map_err(failed)
     }
 
-    /// Scratch memory of a product. Algorithms that use some may put sums together there, in an order that depends on how
-    /// many blocks there are.
+    /// Returns the workspace that a product may use, bytes: 0 for pinned algorithms, because an algorithm with a
+    /// workspace may add partial sums there, in an order that depends on the number of thread blocks.
     fn workspace_bytes(&self) -> usize {
         if self.pinned { 0 } else { WORKSPACE_BYTES }
     }
 
-    /// A product, and how to compute it.
+    /// Makes the plan of a product and chooses its algorithm.
     fn plan(&mut self, shape: Shape) -> Result<Plan, CublasError> {
         let mut plan = Plan::new(shape)?;
         plan.algorithm = match self.pinned {
@@ -123,7 +125,7 @@ impl Products {
         Ok(plan)
     }
 
-    /// The one algorithm of a matrix, chosen when it is first used.
+    /// Returns the pinned algorithm of a matrix, which is chosen at the first use of the matrix.
     fn pinned_algorithm(
         &mut self,
         (_, n, k, wide): Shape,
@@ -142,10 +144,10 @@ impl Products {
         Ok(algorithm)
     }
 
-    /// Whether an algorithm can compute a product without more scratch memory than it is given.
+    /// Whether an algorithm can compute a product within the workspace.
     fn can(&self, plan: &Plan, algorithm: &sys::cublasLtMatmulAlgo_t) -> bool {
         let mut found = MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed();
-        // SAFETY: the plan's descriptors live; the result is written where there is room for one.
+        // SAFETY: the plan's descriptors live; one result is written to memory for one result.
         let status = unsafe {
             sys::cublasLtMatmulAlgoCheck(
                 self.handle,
@@ -158,12 +160,12 @@ impl Products {
                 found.as_mut_ptr(),
             )
         };
-        // SAFETY: zeroed above, and every field may be zero: the status 0 is success.
+        // SAFETY: the result was zeroed above, and zero is valid for every field: the status 0 is success.
         let needed = unsafe { found.assume_init() }.workspaceSize;
         status.result().is_ok() && needed <= self.workspace_bytes()
     }
 
-    /// Algorithms for a product, the fastest first as cuBLASLt thinks.
+    /// Returns at most `most` algorithms for a product, in cuBLASLt's order: the fastest by its estimate first.
     fn candidates(
         &self,
         plan: &Plan,
@@ -171,7 +173,7 @@ impl Products {
     ) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, CublasError> {
         let preference = result::create_matmul_pref()?;
         let found = self.candidates_by(plan, most, preference);
-        // SAFETY: made above, this is its last use.
+        // SAFETY: the preference was made above, and this is its last use.
         unsafe { result::destroy_matmul_pref(preference) }?;
         found
     }
@@ -191,13 +193,13 @@ impl Products {
             CUBLASLT_REDUCTION_SCHEME_NONE as NONE,
         };
         let workspace = self.workspace_bytes();
-        // Parts of split sums are never rounded to bf16 before they are put together, and where results must not depend on
-        // row counts sums are not split: they may be elsewhere for another count.
+        // Partial sums of a split sum are never rounded to bf16 before they are added. If results must not depend on
+        // the number of rows, sums are not split at all, because the split may differ between numbers of rows.
         let reduction = if self.pinned { NONE as u32 } else { IN_F32 as u32 };
         let mut found = [MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed(); CANDIDATES];
         let mut count = 0;
-        // SAFETY: the preference was just made and the plan's descriptors live; each attribute is read from a value of its
-        // type; no more results are written than there is room for.
+        // SAFETY: the preference was just made and the plan's descriptors live; each attribute is read from a value of
+        // its type; no more results are written than the array holds.
         unsafe {
             let set = |which, value: *const c_void, size| {
                 result::set_matmul_pref_attribute(preference, which, value, size)
@@ -218,7 +220,7 @@ impl Products {
             )
             .result()?;
         }
-        // SAFETY: all were zeroed, and every field may be zero.
+        // SAFETY: all results were zeroed, and zero is valid for every field.
         let found = found.map(|one| unsafe { one.assume_init() });
         let usable = found.iter().take(count.max(0) as usize);
         Ok(usable.filter(|one| one.state.result().is_ok()).map(|one| one.algo).collect())
@@ -226,7 +228,8 @@ impl Products {
 }
 
 impl Plan {
-    /// The descriptors of a product, without an algorithm. cuBLASLt counts by columns: out ᵀ[n, m] = (w ᵀ[k, n])ᵀ · x ᵀ[k, m].
+    /// Makes the descriptors of a product, without an algorithm. cuBLASLt matrices are column-major, so it computes
+    /// out ᵀ[n, m] = (w ᵀ[k, n])ᵀ · x ᵀ[k, m].
     fn new((m, n, k, wide): Shape) -> Result<Plan, CublasError> {
         use sys::cudaDataType::{CUDA_R_16BF as BF16, CUDA_R_32F as F32};
         let operation =
@@ -253,7 +256,8 @@ impl Plan {
 
 impl Drop for Plan {
     fn drop(&mut self) {
-        // SAFETY: made together in `plan`, and this is their last use; cuBLASLt copies what a running product needs.
+        // SAFETY: the descriptors were made together in `Plan::new`, and this is their last use; cuBLASLt copies the
+        // data that a running product needs.
         unsafe {
             let _ = result::destroy_matmul_desc(self.operation);
             for layout in [self.w, self.x, self.out] {
@@ -266,7 +270,7 @@ impl Drop for Plan {
 impl Drop for Products {
     fn drop(&mut self) {
         self.plans.clear();
-        // SAFETY: made in `new`, and this is its last use.
+        // SAFETY: the handle was made in `new`, and this is its last use.
         let _ = unsafe { result::destroy_handle(self.handle) };
     }
 }

@@ -1,5 +1,5 @@
-//! What steps send back: a few bytes each, in pinned memory, with an event that says when they are there. Nobody waits
-//! for anything that was asked for later.
+//! Results that steps send back to the host: a few bytes per step, in pinned memory, with an event that marks their
+//! arrival. Receiving a step's results does not wait for work requested later.
 #![expect(unsafe_code, reason = "bindings to the CUDA driver")]
 
 use super::context::{Context, lost, words};
@@ -9,14 +9,14 @@ use cudarc::driver::DriverError;
 use cudarc::driver::result::{event, free_host, memcpy_dtoh_async};
 use cudarc::driver::sys::{CUevent, CUevent_flags, CUresult, CUstream};
 
-/// The slots of all steps.
+/// Pinned memory and arrival events of all result slots.
 pub(super) struct Results {
     context: Context,
     memory: *mut u8,
     arrived: [CUevent; SLOTS],
 }
 
-// SAFETY: the memory and the events are this value's own, and used by one thread at a time.
+// SAFETY: the memory and the events belong to this value alone, and one thread at a time uses them.
 unsafe impl Send for Results {}
 
 impl Results {
@@ -28,7 +28,7 @@ impl Results {
         Ok(Results { context: context.clone(), memory, arrived })
     }
 
-    /// Copies to a slot in stream order, and marks when that is done.
+    /// Requests a copy of device memory to a slot in stream order, and records an event after it.
     pub(super) fn send(
         &mut self,
         slot: usize,
@@ -38,8 +38,8 @@ impl Results {
     ) -> Result<(), CudaError> {
         assert!(slot < SLOTS && bytes <= SLOT_BYTES, "{bytes} bytes for slot {slot}");
         if bytes > 0 {
-            // SAFETY: the slot is inside the pinned memory, and nobody reads it before the event below: its last content
-            // was received. The source is device memory of the caller.
+            // SAFETY: the slot is inside the pinned memory, and the host does not read the slot before the event below,
+            // because its last content was received. The source is device memory of the caller.
             let copied = unsafe {
                 let place = self.memory.add(slot * SLOT_BYTES);
                 let place = std::slice::from_raw_parts_mut(place, bytes);
@@ -51,17 +51,17 @@ impl Results {
         unsafe { event::record(self.arrived[slot], stream) }.map_err(lost)
     }
 
-    /// Whether what was sent to a slot is there, or never will be.
+    /// Whether the content sent to a slot has arrived, or never will because the device failed.
     pub(super) fn has_arrived(&self, slot: usize) -> bool {
-        // SAFETY: the event is this value's own.
+        // SAFETY: the event belongs to this value.
         let state = unsafe { event::query(self.arrived[slot]) };
         !matches!(state, Err(DriverError(CUresult::CUDA_ERROR_NOT_READY)))
     }
 
-    /// Waits for what was sent to a slot.
+    /// Waits for the content sent to a slot and copies it to `bytes`.
     pub(super) fn receive(&mut self, slot: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
         assert!(slot < SLOTS && bytes.len() <= SLOT_BYTES, "{} bytes of slot {slot}", bytes.len());
-        // SAFETY: the event is this value's own; after it the GPU writes to the slot no more.
+        // SAFETY: the event belongs to this value; after the event, the GPU does not write to the slot any more.
         unsafe {
             event::synchronize(self.arrived[slot]).map_err(lost)?;
             let place = self.memory.add(slot * SLOT_BYTES);
@@ -74,7 +74,8 @@ impl Results {
 impl Drop for Results {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
-            // SAFETY: made in `new`, given back once; the driver waits for its stream before it drops this.
+            // SAFETY: memory and events were made in `new` and are freed once; the driver waits for its stream before
+            // it drops this value.
             unsafe {
                 let _ = free_host(self.memory.cast());
                 for arrived in self.arrived {

@@ -1,4 +1,5 @@
-//! Pinned memory that uploads go through: the GPU reads it by itself, and the caller's bytes may be reused at once.
+//! Pinned staging memory for uploads and downloads. The GPU reads it asynchronously, so the caller may reuse its bytes
+//! as soon as an upload is requested.
 #![expect(unsafe_code, reason = "bindings to the CUDA driver")]
 
 use super::context::{Context, lost, words};
@@ -8,20 +9,20 @@ use cudarc::driver::result::{
 };
 use cudarc::driver::sys::{CUevent, CUevent_flags, CUstream};
 
-/// Bytes of a half. Long copies fill one half while the GPU reads the other.
+/// Size of one half of the staging memory, bytes. A long copy fills one half while the GPU reads the other.
 const HALF_BYTES: usize = 8 << 20;
 
-/// Two halves, filled in turn.
+/// Staging memory in two halves, which are filled alternately.
 pub(super) struct Staging {
     context: Context,
     memory: *mut u8,
-    /// When the GPU has read each half.
+    /// Events that mark, for each half, that the GPU has read it.
     read: [CUevent; 2],
     half: usize,
     used: usize,
 }
 
-// SAFETY: the memory and the events are this value's own, and used by one thread at a time.
+// SAFETY: the memory and the events belong to this value alone, and one thread at a time uses them.
 unsafe impl Send for Staging {}
 
 impl Staging {
@@ -33,7 +34,7 @@ impl Staging {
         Ok(Staging { context: context.clone(), memory, read, half: 0, used: 0 })
     }
 
-    /// Copies to the device in stream order.
+    /// Copies bytes to device memory in stream order.
     pub(super) fn upload(
         &mut self,
         to: DevicePtr,
@@ -46,26 +47,26 @@ impl Staging {
                 self.turn(stream)?;
             }
             let at = self.half * HALF_BYTES + self.used;
-            // SAFETY: the place is inside the half, whose earlier copies either lie before it or have been read: `turn`
-            // waited for that. Nobody else has the memory.
+            // SAFETY: the destination is inside the current half. Earlier copies of the half either lie before the
+            // destination or have been read by the GPU: `turn` waited for that. No other value uses the memory.
             let staged = unsafe {
                 let place = self.memory.add(at);
                 std::ptr::copy_nonoverlapping(chunk.as_ptr(), place, chunk.len());
                 std::slice::from_raw_parts(place, chunk.len())
             };
-            // SAFETY: the staged bytes stay as they are until the half is filled again; the destination is device memory
+            // SAFETY: the staged bytes do not change until the half is filled again; the destination is device memory
             // of the caller.
             unsafe { memcpy_htod_async(to.0, staged, stream) }
                 .map_err(|error| CudaError::Copy(words(error)))?;
-            // The next one starts on a cache line.
+            // Rounds up so that the next upload starts on a cache line of 64 bytes.
             self.used += chunk.len().next_multiple_of(64);
             to = to.offset(chunk.len());
         }
         Ok(())
     }
 
-    /// Waits for all that was asked for and copies from the device: by way of the half that is not filled, since the GPU
-    /// writes pinned memory at the link's speed and other memory much slower.
+    /// Waits for all requested work, then copies from device memory to `bytes` through the half that is not being
+    /// filled. The GPU writes pinned memory at the link's speed, and other memory much slower.
     pub(super) fn download(
         &mut self,
         from: DevicePtr,
@@ -75,8 +76,8 @@ impl Staging {
         self.turn(stream)?;
         let mut from = from;
         for chunk in bytes.chunks_mut(HALF_BYTES) {
-            // SAFETY: the half is this value's own, the GPU has read what it held, and it is waited for before the memory
-            // is read. The source is device memory of the caller.
+            // SAFETY: the half belongs to this value, the GPU has read its earlier content, and the stream is
+            // synchronized before the host reads the memory. The source is device memory of the caller.
             unsafe {
                 let place = self.memory.add(self.half * HALF_BYTES);
                 let staged = std::slice::from_raw_parts_mut(place, chunk.len());
@@ -90,14 +91,14 @@ impl Staging {
         Ok(())
     }
 
-    /// Goes on with the other half, once the GPU has read it.
+    /// Switches to the other half, after waiting until the GPU has read it.
     fn turn(&mut self, stream: CUstream) -> Result<(), CudaError> {
         // SAFETY: events and stream live as long as the driver that owns both.
         unsafe {
             event::record(self.read[self.half], stream).map_err(lost)?;
             self.half ^= 1;
             self.used = 0;
-            // One that was never recorded is over.
+            // Waiting for an event that was never recorded returns at once.
             event::synchronize(self.read[self.half]).map_err(lost)
         }
     }
@@ -106,7 +107,8 @@ impl Staging {
 impl Drop for Staging {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
-            // SAFETY: made in `new`, given back once; the driver waits for its stream before it drops this.
+            // SAFETY: memory and events were made in `new` and are freed once; the driver waits for its stream before
+            // it drops this value.
             unsafe {
                 let _ = free_host(self.memory.cast());
                 for read in self.read {
@@ -117,9 +119,9 @@ impl Drop for Staging {
     }
 }
 
-/// Pinned host memory, of the plain kind: write-combined memory crawls when the host reads it.
+/// Allocates pinned host memory, cached rather than write-combined: the host reads write-combined memory very slowly.
 pub(super) fn pinned(bytes: usize) -> Result<*mut u8, CudaError> {
-    // SAFETY: a fresh allocation, given back by whoever asked for it.
+    // SAFETY: a new allocation, which the caller frees.
     let memory = unsafe { malloc_host(bytes, 0) };
     memory.map(<*mut _>::cast).map_err(|error| CudaError::Memory {
         bytes,

@@ -1,4 +1,4 @@
-//! What goes wrong, and what is asked wrongly.
+//! Tests of faults that the mock device injects, and of the engine's mistakes that it must find.
 
 use super::*;
 

@@ -1,10 +1,11 @@
-//! Blocks that were looked at before are not looked at again, unless something happened to one.
+//! Tests that a block that was checked before is not checked again, unless a block that a sequence relies on has
+//! changed.
 
 use super::{Bench, PROMPT, known, local};
 use crate::CopyDirection;
 use crate::mock::Fingerprints;
 
-/// Sequence 1 decodes with three blocks, of which it has looked at the first two when it is full.
+/// Decodes sequence 1 with three blocks until the first two are full and checked. Returns its output tokens.
 async fn decoded(bench: &mut Bench) -> Vec<u32> {
     let mut output = bench.sampled(&[1], vec![known(1, 0, &PROMPT, &[0, 1, 2], Some(0))]).await;
     for i in 1..4 {
