@@ -1,13 +1,14 @@
-//! How far packed weights move the next-token distribution of SmolLM2 from f32, beside llama.cpp.
+//! Measures how much packed weights change the next-token distribution of SmolLM2 against f32 weights, beside
+//! llama.cpp.
 //!
 //! ```text
 //! cargo run --release -p tiercel-model --example kl
 //! ```
 //!
-//! P is our own f32 path, held in the same run to the log-probabilities of Hugging Face transformers; Q
-//! is the default packed format. KL(P || Q) over all positions of one fixed text, as
-//! `tests/reference/kl_llamacpp.py` computes it for llama.cpp. Fails if Q is further from P than
-//! llama.cpp's Q8_0.
+//! P is the distribution of this program's f32 path, Q that of the default packed format. The result is KL(P || Q) over
+//! all positions of one fixed text, as `tests/reference/kl_llamacpp.py` computes it for llama.cpp. The same run
+//! compares P with the log-probabilities of Hugging Face transformers. The run fails if P differs from transformers by
+//! more than a tolerance, or if Q is further from P than llama.cpp's Q8_0 is.
 
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
@@ -24,24 +25,24 @@ use tiercel_model::load::{KvCapacity, LoadOptions, Parts, open};
 use tiercel_model::source::Resolver;
 use tiercel_model::weights::Checkpoint;
 
-/// Positions of a step.
+/// Tokens of the text that one step computes.
 const CHUNK: usize = 128;
-/// Most that a log-probability of our f32 path may be from that of transformers, nats.
+/// Largest accepted difference of a log-probability between this program's f32 path and transformers, nats.
 const F32_TOLERANCE: f64 = 1e-3;
 
-/// What `kl_reference.safetensors` says about the text; see `make_smollm2.py`.
+/// Values of `kl_reference.safetensors`, computed by transformers for a text of `T` tokens; see `make_smollm2.py`.
 struct Reference {
-    /// `[T]`.
+    /// Tokens of the text, `[T]`.
     tokens: Vec<TokenId>,
-    /// `[T - 1]`, of token `i + 1` after `0 ..= i`.
+    /// Log-probability of token `i + 1` after the tokens `0 ..= i`, `[T - 1]`.
     next_logprob: Vec<f32>,
-    /// `[T, 8]`, best first.
+    /// Ids of the eight likeliest next tokens at each position, best first, `[T, 8]`.
     top_ids: Vec<TokenId>,
-    /// `[T, 8]`.
+    /// Log-probabilities of the eight likeliest next tokens at each position, best first, `[T, 8]`.
     top_logprobs: Vec<f32>,
 }
 
-/// What is reported about a packed format.
+/// Quality of one packed format, compared with f32.
 #[derive(Debug, Clone, Deserialize)]
 struct Figures {
     mean_kl_nats: f64,
@@ -55,14 +56,14 @@ struct LlamaCpp {
     runs: BTreeMap<String, Figures>,
 }
 
-/// A model that reads the text from its start.
+/// A loaded model that computes the text step by step from its start.
 struct Reader {
     parts: Parts,
     table: Arc<[BlockId]>,
     done: usize,
 }
 
-/// Differences of one packed model, position by position.
+/// Differences of one packed model from the f32 model, collected position by position.
 #[derive(Default)]
 struct Tally {
     kl: Vec<f64>,
@@ -98,7 +99,8 @@ impl Reference {
         })
     }
 
-    /// Largest difference of a log-probability that the reference holds about `position`.
+    /// Returns the largest difference between `logprobs` and the log-probabilities that the reference holds for
+    /// `position`.
     fn difference(&self, position: usize, logprobs: &[f64]) -> f64 {
         let width = self.top_ids.len() / self.tokens.len();
         let top = position * width..(position + 1) * width;
@@ -129,7 +131,7 @@ impl Reader {
         Ok(Reader { parts, table: (0..blocks).map(BlockId).collect(), done: 0 })
     }
 
-    /// Runs the next tokens; returns the logits after each.
+    /// Runs the next tokens of the text and returns the logits after each token.
     fn read(&mut self, tokens: &[TokenId]) -> Vec<Vec<f32>> {
         let seqs = [SeqRows {
             rows: 0..tokens.len(),
@@ -161,7 +163,7 @@ impl Tally {
     fn figures(mut self) -> Figures {
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
         self.kl.sort_by(f64::total_cmp);
-        // Linear between neighbours, as numpy does.
+        // Interpolate linearly between the two nearest values, as numpy's percentile does.
         let at = 0.99 * (self.kl.len() - 1) as f64;
         let (low, high) = (self.kl[at.floor() as usize], self.kl[at.ceil() as usize]);
         Figures {
@@ -180,7 +182,7 @@ fn log_softmax(logits: &[f32]) -> Vec<f64> {
     logits.iter().map(|&logit| f64::from(logit) - norm).collect()
 }
 
-/// Index of the largest; the first of equal ones.
+/// Returns the index of the largest log-probability; of equal ones, the first.
 fn likeliest(logprobs: &[f64]) -> usize {
     let mut best = 0;
     for (index, &value) in logprobs.iter().enumerate() {
@@ -191,8 +193,8 @@ fn likeliest(logprobs: &[f64]) -> usize {
     best
 }
 
-/// Reads the text with the f32 model and all `packed` ones side by side. Also returns the largest
-/// difference of the f32 model from the reference.
+/// Runs the text through the f32 model `exact` and all `packed` models side by side. Returns the largest difference of
+/// the f32 model from the reference, and the figures of each packed model.
 fn compare(
     reference: &Reference,
     exact: &mut Reader,

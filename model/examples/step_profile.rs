@@ -1,5 +1,5 @@
-//! Where a step's time goes: runs decode and prefill steps of a model through its forward pass with a
-//! clock around every operation, and through the runner without one.
+//! Shows where the time of a step goes. Runs decode and prefill steps of a model through the runner, and then through
+//! the forward pass with the time of every operation measured.
 //!
 //! `cargo run --release -p tiercel-model --example step_profile [MODEL] [THREADS] [WEIGHTS] [KV_TYPE]`
 
@@ -20,7 +20,7 @@ use tiercel_model::load::{KvCapacity, LoadOptions, open};
 use tiercel_model::source::Resolver;
 use tiercel_model::weights::{Checkpoint, Weights};
 
-/// Adds up the time of every operation of `O`, by name.
+/// Op set that adds up the time of every operation of the op set `O`, by the operation's name.
 struct Timed<O> {
     inner: O,
     clock: Clock,
@@ -38,7 +38,7 @@ impl<O> Timed<O> {
     }
 }
 
-/// Which product, by its output's and input's width.
+/// Returns the name of a matrix product, told by the width `n` of its output and the width `k` of its input.
 fn linear_name(n: usize, k: usize) -> &'static str {
     match (n, k) {
         (n, _) if n > 20_000 => "linear: output",
@@ -156,7 +156,7 @@ impl Ops for Timed<CpuOps> {
     }
 }
 
-/// A kind of step to measure.
+/// A step to measure: `seqs` sequences of `tokens` tokens each, after `context` tokens of context.
 struct Shape {
     name: &'static str,
     seqs: u32,
@@ -277,7 +277,7 @@ fn by_operation(
         };
         let seqs: Vec<SeqRows> = (0..shape.seqs).map(seq).collect();
         let sampled: Vec<usize> = seqs.iter().map(|seq| seq.rows.end - 1).collect();
-        // The fastest step: what disturbs the machine only ever adds time.
+        // The fastest step counts: a disturbance of the machine can only add time.
         let mut best = None;
         for _ in 0..REPEATS {
             ops.spent_us.clear();
@@ -298,7 +298,7 @@ fn by_operation(
     Ok(())
 }
 
-/// Time and number of calls of each operation.
+/// Time in us and number of calls of each operation, by the operation's name.
 type Spent = BTreeMap<&'static str, (u64, u64)>;
 
 fn total_us(spent: &Spent) -> u64 {

@@ -1,5 +1,5 @@
-//! What a checkpoint recommends to sample with: `generation_config.json` of a Hugging Face directory, or
-//! the keys `general.sampling.*` of a GGUF file.
+//! Sampling parameters that a checkpoint recommends: `generation_config.json` of a Hugging Face directory, or the keys
+//! `general.sampling.*` of a GGUF file.
 
 use crate::gguf::GgufFile;
 use crate::source::ModelFiles;
@@ -7,7 +7,7 @@ use crate::tokenizer::{TokenizerError, read_config};
 use std::ops::RangeInclusive;
 use tiercel_device::SamplingParams;
 
-/// One parameter: its names in both formats, and the values that can be used.
+/// A sampling parameter: its names in both formats, and the range of values that can be used.
 struct Parameter {
     json: &'static str,
     gguf: &'static str,
@@ -25,7 +25,7 @@ const PARAMETERS: [Parameter; 5] = [
     Parameter {
         json: "top_k",
         gguf: "general.sampling.top_k",
-        // -1 and 0 keep all.
+        // -1 and 0 mean that top-k is off.
         range: -1.0..=u32::MAX as f64,
         set: |sampling, value| sampling.top_k = value.max(0.0) as u32,
     },
@@ -33,7 +33,7 @@ const PARAMETERS: [Parameter; 5] = [
         json: "top_p",
         gguf: "general.sampling.top_p",
         range: 0.0..=1.0,
-        // The smallest set that reaches probability 0 is the best token alone.
+        // A top-p of 0 keeps only the best token. The smallest positive number has the same effect.
         set: |sampling, value| sampling.top_p = (value as f32).max(f32::MIN_POSITIVE),
     },
     Parameter {
@@ -50,26 +50,27 @@ const PARAMETERS: [Parameter; 5] = [
     },
 ];
 
-/// What a checkpoint recommends.
+/// Sampling parameters that a checkpoint recommends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recommended {
-    /// [`SamplingParams::default`] but for what the checkpoint states.
+    /// Recommended parameters. A parameter that the checkpoint does not state is as in [`SamplingParams::default`].
     pub sampling: SamplingParams,
-    /// What it states and cannot be used; a sentence each.
+    /// Recommendations that cannot be used, one sentence each.
     pub ignored: Vec<String>,
 }
 
 impl Recommended {
-    /// Reads what the files state; files that state nothing recommend the defaults.
+    /// Reads the sampling parameters that a model's files recommend. Parameters that the files do not state are the
+    /// defaults.
     ///
     /// # Errors
-    /// The file exists and cannot be read.
+    /// The GGUF file cannot be read, or `generation_config.json` exists and cannot be read.
     pub fn from_files(files: &ModelFiles) -> Result<Recommended, TokenizerError> {
         match files {
             ModelFiles::Gguf(path) => {
                 let file = GgufFile::open(path)?;
                 let metadata = file.metadata();
-                // A value of another type is as good as none.
+                // A value of the wrong type counts as absent.
                 Ok(Recommended::read(|parameter| {
                     let value = metadata.f32(parameter.gguf).ok().flatten().map(f64::from);
                     (parameter.gguf, value)

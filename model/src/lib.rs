@@ -1,4 +1,4 @@
-//! Weights, tokenizer, chat template, the forward pass and sampling.
+//! Everything that belongs to a model: weights, tokenizer, chat template, forward pass and sampling.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests state what must hold"))]
 

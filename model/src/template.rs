@@ -1,9 +1,9 @@
-//! Chat templates: a conversation as one text, with the markup the model was trained on.
+//! Chat templates: render a conversation as one text, with the markup that the model was trained on.
 //!
-//! Templates are Jinja, written for Hugging Face's renderer, and come with the model: they are
-//! programs of strangers. They run in minijinja with a limit on the instructions executed and on the text
-//! written. The memory of the values that a template builds on the way has no limit of its own: one
-//! instruction can double a text, so do not serve models of people you would not run a program of.
+//! Templates are Jinja, written for Hugging Face's renderer. They come with the model, so they are programs of
+//! strangers. They run in minijinja with a limit on the executed instructions and on the written text. The memory of
+//! the values that a template builds meanwhile has no limit, and one instruction can double a text. So do not serve
+//! models of people whose programs you would not run.
 
 use crate::gguf::{GgufError, GgufFile};
 use crate::source::ModelFiles;
@@ -18,7 +18,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use tiercel_device::{Clock, TokenId};
 
-/// Work allowed for one rendering, in minijinja's instructions: thousands of messages fit.
+/// Most minijinja instructions that one rendering may execute; thousands of messages need fewer.
 const FUEL: u64 = 20_000_000;
 /// Largest template source, bytes.
 const SOURCE_BYTES_MAX: usize = 1 << 20;
@@ -26,7 +26,7 @@ const NAME: &str = "chat";
 /// Widest indentation of JSON in a rendering, in spaces.
 const INDENT_MAX: usize = 16;
 
-/// What most instruction-tuned models without a template of their own understand.
+/// The ChatML template, for models without their own. Most instruction-tuned models understand ChatML.
 const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + \
      message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}\
      {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
@@ -34,13 +34,13 @@ const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ChatMessage {
-    /// `system`, `user`, `assistant` or `tool`.
+    /// Author of the message: `system`, `user`, `assistant` or `tool`.
     pub role: String,
-    /// Its text.
+    /// Text of the message.
     pub content: String,
 }
 
-/// Why there is no template, or no text.
+/// Errors of making a chat template and of rendering with it.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
     /// The template itself cannot be used.
@@ -48,10 +48,10 @@ pub enum TemplateError {
         "the model's chat template cannot be used: {0}; use /v1/completions, or have the template fixed"
     )]
     Template(String),
-    /// The template refused these messages: the client's fault.
+    /// The template refused the messages, which is the client's fault.
     #[error("the model's chat template does not accept these messages: {0}")]
     Messages(String),
-    /// The files around the template cannot be read.
+    /// The tokenizer or a configuration file cannot be used.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     /// The GGUF file cannot be read.
@@ -59,7 +59,7 @@ pub enum TemplateError {
     Gguf(#[from] GgufError),
 }
 
-/// A model's chat template, compiled.
+/// A model's compiled chat template.
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
@@ -68,7 +68,7 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Reads the template of a model; without one, ChatML (and the log says so).
+    /// Reads the chat template of a model. For a model without a template, uses ChatML and logs a warning.
     ///
     /// # Errors
     /// [`TemplateError`] for unreadable files and templates that do not compile.
@@ -99,7 +99,7 @@ impl ChatTemplate {
             return Err(TemplateError::Template(why));
         }
         let mut environment = Environment::new();
-        // What Hugging Face's renderer sets and offers.
+        // Set the options and functions of Hugging Face's renderer.
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|error| TemplateError::Template(one_line(&error)))?);
         environment
@@ -115,11 +115,11 @@ impl ChatTemplate {
         Ok(ChatTemplate { environment, bos: token(special.bos), eos: token(special.eos) })
     }
 
-    /// The conversation as tokens; `open` begins the assistant's answer. What the messages say stays text:
-    /// a control token spelled in one is encoded as the characters it is made of.
+    /// Renders a conversation and encodes it as tokens; `open` begins the assistant's answer. The contents of the
+    /// messages stay text: a control token spelled in a message is encoded as its characters.
     ///
     /// # Errors
-    /// As [`ChatTemplate::render`], and [`TemplateError::Tokenizer`].
+    /// The errors of [`ChatTemplate::render`], and [`TemplateError::Tokenizer`].
     pub fn encode(
         &self,
         tokenizer: &Tokenizer,
@@ -134,11 +134,11 @@ impl ChatTemplate {
         Ok(tokenizer.encode_markup(&self.render(&messages, open)?)?)
     }
 
-    /// The conversation as text, markup included; `open` begins the assistant's answer. It holds the
-    /// beginning-of-text token if the template writes one: encode it without adding special tokens.
+    /// Renders a conversation as text with markup; `open` begins the assistant's answer. If the template writes the
+    /// beginning-of-text token, the text contains it, so encode the text without adding special tokens.
     ///
     /// # Errors
-    /// [`TemplateError::Messages`] if the template raises or takes too long.
+    /// [`TemplateError::Messages`] if the template raises an error, takes too long or writes too much.
     pub fn render(&self, messages: &[ChatMessage], open: bool) -> Result<String, TemplateError> {
         let failed = |error: Error| TemplateError::Messages(one_line(&error));
         let template = self.environment.get_template(NAME).map_err(failed)?;
@@ -154,7 +154,7 @@ impl ChatTemplate {
     }
 }
 
-/// Collects the rendering up to the length that can be tokenized.
+/// Collects the rendered text, up to the longest text that can be tokenized.
 struct Bounded(Vec<u8>);
 
 impl Write for Bounded {
@@ -177,14 +177,14 @@ fn of_gguf(path: &Path) -> Result<Option<String>, TemplateError> {
     Ok(file.metadata().str("tokenizer.chat_template")?.map(str::to_owned))
 }
 
-/// `chat_template.jinja` is the newer place; in `tokenizer_config.json` it is a text, or a list of named
-/// ones, of which `default` counts.
+/// Reads the chat template of a model directory. `chat_template.jinja` comes first. `tokenizer_config.json` holds a
+/// text, or a list of named texts of which the text named `default` counts.
 fn of_dir(dir: &Path) -> Result<Option<String>, TemplateError> {
     let path = dir.join("chat_template.jinja");
     if path.exists() {
         let unreadable = |error: io::Error| TemplateError::Template(error.to_string());
         let mut source = String::new();
-        // One byte more than is accepted: what is too long is refused, not cut.
+        // Read one byte more than is accepted, so that a template that is too long is refused, not cut.
         let bounded = File::open(path).map(|file| file.take(SOURCE_BYTES_MAX as u64 + 1));
         bounded.and_then(|mut file| file.read_to_string(&mut source)).map_err(unreadable)?;
         return Ok(Some(source));
@@ -204,7 +204,7 @@ fn raise_exception(message: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, message))
 }
 
-/// Today's date in UTC, in the format of C's strftime.
+/// Returns the current date in UTC, in the given format of C's strftime.
 fn strftime_now(format: String) -> Result<String, Error> {
     let invalid = |error: jiff::Error| Error::new(ErrorKind::InvalidOperation, error.to_string());
     let seconds = i64::try_from(Clock::unix_s()).unwrap_or(0);
@@ -212,10 +212,10 @@ fn strftime_now(format: String) -> Result<String, Error> {
     jiff::fmt::strtime::format(format, now).map_err(invalid)
 }
 
-/// As Python's `json.dumps(ensure_ascii=False)`; minijinja's own escapes for HTML.
+/// Writes a value as JSON like Python's `json.dumps(ensure_ascii=False)`. minijinja's own filter escapes for HTML.
 fn tojson(value: Value, options: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
-    // Written in some templates, and already so.
+    // Some templates set `ensure_ascii`. The option is accepted and ignored: the output is never reduced to ASCII.
     options.get::<Option<bool>>("ensure_ascii")?;
     options.assert_all_used()?;
     let mut text = Vec::new();
@@ -231,7 +231,7 @@ fn tojson(value: Value, options: Kwargs) -> Result<Value, Error> {
     Ok(Value::from_safe_string(String::from_utf8_lossy(&text).into_owned()))
 }
 
-/// Python writes a space after commas and colons.
+/// JSON formatter that writes a space after commas and colons, as Python does.
 struct Spaced;
 
 impl Formatter for Spaced {
@@ -279,7 +279,7 @@ mod tests {
         assert!(!chat.render(&messages, false).unwrap().ends_with("assistant\n"));
     }
 
-    /// The expected text is what Jinja2 3.1 renders with trim_blocks and lstrip_blocks.
+    /// The expected text is the output of Jinja2 3.1 with trim_blocks and lstrip_blocks.
     #[test]
     fn python_methods_slices_namespaces_and_tokens_work() {
         let chat = template(
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(chat.render(&messages, true).unwrap(), expected);
     }
 
-    /// The expected texts are what Python's `json.dumps(ensure_ascii=False)` writes.
+    /// The expected texts are the output of Python's `json.dumps(ensure_ascii=False)`.
     #[test]
     fn json_is_written_as_python_writes_it() {
         let json = |options: &str| {

@@ -1,4 +1,4 @@
-//! Chat templates in the style of the supported families against Jinja2:
+//! Compares chat templates in the style of the supported families with Jinja2:
 //! `tests/reference/templates/make_templates.py` of the workspace makes the expected texts.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
@@ -28,7 +28,7 @@ fn reference() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/reference")
 }
 
-/// A model directory with this template and a tokenizer whose tokens the expected texts use.
+/// Makes a model directory of a template and a tokenizer whose tokens the expected texts use, and reads the template.
 fn template(name: &str) -> ChatTemplate {
     let dir = tempfile::tempdir().unwrap();
     let tokenizer = reference().join("tokenizer/hf_byte_level");

@@ -1,7 +1,7 @@
-//! Greedy continuations of SmolLM2 in f32 against Hugging Face transformers on the same file.
+//! Compares greedy continuations of SmolLM2 in f32 with Hugging Face transformers on the same file.
 //!
-//! `tests/reference/make_smollm2.py` of the workspace makes the expected tokens. All prompts run together,
-//! prefill chunks beside decode tokens, through the production loader and runner.
+//! `tests/reference/make_smollm2.py` of the workspace makes the expected tokens. All prompts run together, prefill
+//! chunks beside decode tokens, through the production loader and runner.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde::Deserialize;
@@ -20,9 +20,9 @@ use tiercel_model::template::{ChatMessage, ChatTemplate};
 use tiercel_model::tokenizer::Tokenizer;
 use tiercel_model::weights::Checkpoint;
 
-/// Two logits closer than this may change places when f32 sums are taken in another order.
+/// Largest difference of two logits that may exchange their order when f32 sums are taken in another order.
 const NEAR_TIE: f32 = 0.005;
-/// Tokens of a step.
+/// Most tokens of a step.
 const BUDGET: usize = 256;
 const BLOCK_SIZE: usize = 16;
 
@@ -31,11 +31,12 @@ struct Reference {
     prompts: Vec<Prompt>,
 }
 
-/// One prompt and, per greedy step of transformers, its token, the runner-up and their logits' gap.
+/// A prompt and its greedy continuation by transformers: the best token of each step, the second best, and the gap
+/// between their logits.
 #[derive(Deserialize)]
 struct Prompt {
     name: String,
-    /// The conversation that `text` renders, if it is one.
+    /// Conversation that `text` renders; `None` if `text` is no conversation.
     messages: Option<Vec<Message>>,
     text: String,
     prompt: Vec<TokenId>,
@@ -50,23 +51,23 @@ struct Message {
     content: String,
 }
 
-/// A prompt being continued.
+/// A prompt that is being continued.
 struct Run<'a> {
     expected: &'a Prompt,
     table: Arc<[BlockId]>,
-    /// Tokens whose KV is in the blocks.
+    /// Number of tokens whose KV is in the blocks.
     done: usize,
     output: Vec<TokenId>,
 }
 
 impl Run<'_> {
-    /// Over at the reference's end or where ours leaves it.
+    /// Whether the continuation has reached the end of the reference or has left the reference.
     fn is_over(&self) -> bool {
         !self.expected.tokens.starts_with(&self.output)
             || self.output.len() == self.expected.tokens.len()
     }
 
-    /// The next at most `budget` tokens to run.
+    /// Returns the next tokens to run, at most `budget`, as a slice of a step.
     fn slice(&self, seq: SeqId, budget: usize) -> SeqSlice {
         let prompt = &self.expected.prompt;
         let all = [&prompt[..], &self.output].concat();
@@ -106,7 +107,7 @@ fn runner(sequences: usize, blocks: u32) -> ModelRunner<CpuOps> {
     open(&checkpoint, &options, &mut |_| {}).expect("a device").into_runner(sequences).0
 }
 
-/// Consecutive blocks for every prompt and all of its output.
+/// Gives every prompt consecutive blocks for the prompt and all of its output. Returns the number of blocks too.
 fn start(prompts: &[Prompt]) -> (Vec<Run<'_>>, u32) {
     let mut next = 0u32;
     let runs = prompts.iter().map(|expected| {
@@ -119,7 +120,7 @@ fn start(prompts: &[Prompt]) -> (Vec<Run<'_>>, u32) {
     (runs.collect(), next)
 }
 
-/// Continues all prompts; decoding sequences go first in every step, prefill takes what is left of it.
+/// Continues all prompts. In every step, decoding sequences go first, and prefill takes the rest of the step.
 fn continue_all(runner: &mut ModelRunner<CpuOps>, runs: &mut [Run<'_>]) {
     let sampling = Arc::new(SamplingParams::greedy());
     let mut starts: Vec<SeqStart> = (0..)
@@ -153,7 +154,7 @@ fn continue_all(runner: &mut ModelRunner<CpuOps>, runs: &mut [Run<'_>]) {
     }
 }
 
-/// Whether a continuation is the reference's, or leaves it at a near-tie for the runner-up.
+/// Checks that a continuation is that of the reference, or leaves it at a near-tie for the second-best token.
 fn check(run: &Run<'_>) -> Result<(), String> {
     let Run { expected, output, .. } = run;
     let Some(step) = output.iter().zip(&expected.tokens).position(|(ours, theirs)| ours != theirs)
@@ -183,7 +184,7 @@ fn greedy_tokens_equal_those_of_transformers() {
     let compared: usize = runs.iter().map(|run| run.output.len()).sum();
     let expected: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
     println!("{compared} of {expected} tokens compared");
-    // A few near-ties may go the other way, no more: each ends the comparison of its prompt.
+    // Only a few near-ties may go the other way, because each ends the comparison of its prompt.
     assert!(compared * 10 >= expected * 8, "{compared} of {expected} tokens compared");
 }
 

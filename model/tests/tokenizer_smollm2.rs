@@ -1,5 +1,5 @@
-//! The default model's vocabulary against Hugging Face tokenizers and llama.cpp, which agree on these
-//! texts: `tests/reference/tokenizer/make_tokenizer.py` of the workspace makes the expected tokens.
+//! Compares the default model's vocabulary with Hugging Face tokenizers and llama.cpp, which agree on the test's texts:
+//! `tests/reference/tokenizer/make_tokenizer.py` of the workspace makes the expected tokens.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde::Deserialize;

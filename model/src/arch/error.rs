@@ -1,61 +1,61 @@
-//! Why a model's description was refused.
+//! Errors for a model description (`config.json` or GGUF metadata) that is refused.
 
 use super::Family;
 
-/// A model description that cannot be used. Names the field as its file spells it.
+/// A model description that cannot be used. The message names the field as the file spells it.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ConfigError {
-    /// Not one of the supported families.
+    /// The model's architecture is none of the supported families.
     #[error(
         "this model's architecture is {found:?}; supported are {}",
         Family::ALL.map(Family::name).join(", ")
     )]
     Architecture {
-        /// What the file says.
+        /// Name of the architecture in the file.
         found: String,
     },
-    /// The file is not JSON, or not an object.
+    /// `config.json` is not JSON, or not a JSON object.
     #[error("config.json cannot be read: {0}; download the model again")]
     Syntax(String),
-    /// A GGUF entry of another type than it must have.
+    /// A GGUF metadata entry cannot be read, for example because it has the wrong type.
     #[error("{0}")]
     Metadata(String),
-    /// A field that has no default is absent.
+    /// A field that has no default is absent from the model description.
     #[error("the model's configuration lacks {0:?}; download the model again")]
     Missing(String),
-    /// A field has another type than it must have.
+    /// A field of the model description has the wrong type.
     #[error("{field:?} in the model's configuration must be {expected}")]
     Type {
-        /// Name of the field.
+        /// Name of the faulty field.
         field: String,
-        /// What it must be.
+        /// Type that the field must have.
         expected: &'static str,
     },
-    /// A number outside its range.
+    /// A number in the model description is outside its range.
     #[error(
         "{field:?} in the model's configuration is {value}; it must be between {min} and {max}"
     )]
     Range {
-        /// Name of the field.
+        /// Name of the faulty field.
         field: String,
-        /// The number.
+        /// Value of the faulty field.
         value: f64,
-        /// Smallest accepted.
+        /// Smallest accepted value.
         min: f64,
-        /// Largest accepted.
+        /// Largest accepted value.
         max: f64,
     },
-    /// A known field with a value this program does not implement.
+    /// A field has a value that this program does not implement.
     #[error("{field:?} is {value} in the model's configuration; supported: {supported}")]
     Unsupported {
-        /// Name of the field.
+        /// Name of the faulty field.
         field: String,
-        /// Its value.
+        /// Value of the faulty field.
         value: String,
-        /// What would work.
+        /// Values of the field that are supported.
         supported: &'static str,
     },
-    /// Fields that contradict each other.
+    /// Fields of the model description contradict each other.
     #[error("the model's configuration contradicts itself: {0}; download the model again")]
     Inconsistent(String),
 }

@@ -1,4 +1,4 @@
-//! Reading the metadata of a GGUF file.
+//! Reads a model's configuration from the metadata of a GGUF file.
 
 use super::limits::{self, integer, real};
 use super::{ConfigError, Family, ModelConfig, RopeConfig, RopeScaling};
@@ -8,11 +8,11 @@ use std::ops::RangeInclusive;
 const ROPE_FACTORS: &str = "rope_freqs.weight";
 
 impl ModelConfig {
-    /// Reads the metadata of an open GGUF file, and from its tensors what the metadata leaves out: the
-    /// vocabulary's size, tied embeddings, biases and rope factors.
+    /// Reads the configuration of a model from the metadata of an open GGUF file. Vocabulary size, tied embeddings,
+    /// biases and rope factors are not in the metadata and are read from the tensors.
     ///
     /// # Errors
-    /// [`ConfigError`], naming the key.
+    /// [`ConfigError`], which names the key at fault.
     pub fn from_gguf(file: &GgufFile) -> Result<ModelConfig, ConfigError> {
         let metadata = file.metadata();
         let family = family(&metadata)?;
@@ -47,7 +47,7 @@ impl ModelConfig {
     }
 }
 
-/// Typed access to the keys of one architecture (`llama.block_count`, ...).
+/// Typed access to the metadata keys of one architecture (`llama.block_count`, ...).
 struct Keys<'a> {
     metadata: Metadata<'a>,
     family: Family,
@@ -146,7 +146,7 @@ fn rope(keys: &Keys<'_>, file: &GgufFile) -> Result<RopeConfig, ConfigError> {
         Some(factor) => Some(factor),
         None => keys.real("rope.scale_linear", 0.0..=*limits::ROPE_FACTOR.end())?,
     };
-    // Files written before the type existed have only a factor, and some write 0 or 1 for none.
+    // Older files have no scaling type, only a factor. Some files write a factor of 0 or 1 for no scaling.
     let factor = factor.filter(|&factor| factor > 1.0).map(|factor| factor as f32);
     let linear = factor.map_or(RopeScaling::None, |factor| RopeScaling::Linear { factor });
     let scaling = match (kind, factors(file)?) {

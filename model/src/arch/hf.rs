@@ -1,4 +1,4 @@
-//! Reading a Hugging Face `config.json`.
+//! Reads a model's configuration from a Hugging Face `config.json`.
 
 use super::limits::{self, integer, real};
 use super::{ConfigError, Family, ModelConfig, RopeConfig, RopeScaling};
@@ -6,10 +6,10 @@ use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
 
 impl ModelConfig {
-    /// Reads the text of a `config.json`.
+    /// Reads the configuration of a model from the text of a `config.json`.
     ///
     /// # Errors
-    /// [`ConfigError`], naming the field.
+    /// [`ConfigError`], which names the field at fault.
     pub fn from_hf(json: &[u8]) -> Result<ModelConfig, ConfigError> {
         let value: Value =
             serde_json::from_slice(json).map_err(|error| ConfigError::Syntax(error.to_string()))?;
@@ -49,7 +49,7 @@ impl ModelConfig {
     }
 }
 
-/// Typed access to a JSON object; `null` counts as absent.
+/// Typed access to the fields of a JSON object; a field that is `null` counts as absent.
 struct Fields<'a>(&'a Map<String, Value>);
 
 impl<'a> Fields<'a> {
@@ -107,7 +107,7 @@ fn family(fields: &Fields<'_>) -> Result<Family, ConfigError> {
         "MistralForCausalLM" | "mistral" => Ok(Family::Mistral),
         "Qwen2ForCausalLM" | "qwen2" => Ok(Family::Qwen2),
         "Qwen3ForCausalLM" | "qwen3" => Ok(Family::Qwen3),
-        // The name goes to a log line: a hostile one must not fill it.
+        // Cut the name to 64 characters: it goes to a log line, which a hostile name must not fill.
         other => Err(ConfigError::Architecture { found: other.chars().take(64).collect() }),
     }
 }
@@ -148,7 +148,7 @@ fn default_head_dim(family: Family, hidden: usize, heads: usize) -> Result<usize
     integer("hidden_size / num_attention_heads", (hidden / heads) as u64, limits::HEAD_DIM)
 }
 
-/// What the family's Hugging Face class assumes when the file is silent.
+/// Returns the longest context that the family's Hugging Face class assumes if `config.json` states none, tokens.
 fn default_positions(family: Family) -> usize {
     match family {
         Family::Llama => 2048,
@@ -158,7 +158,7 @@ fn default_positions(family: Family) -> usize {
 }
 
 fn rope(fields: &Fields<'_>) -> Result<RopeConfig, ConfigError> {
-    // transformers 5 keeps everything in `rope_parameters`; earlier versions split it.
+    // transformers 5 keeps all rotary settings in `rope_parameters`; earlier versions split them over several fields.
     let parameters = fields.object("rope_parameters")?;
     let theta = match &parameters {
         Some(inner) => inner.real("rope_theta", limits::ROPE_THETA)?,
@@ -223,7 +223,8 @@ fn windows(
     let window = fields.int("sliding_window", limits::POSITIONS)?.map(|window| window as u32);
     let window = match family {
         Family::Llama => None,
-        // Only a Mistral file that says `null` has no window; a silent one has the class's default.
+        // A Mistral model has no window only if `config.json` states `null`. Without the field, the default of the
+        // Hugging Face class holds.
         Family::Mistral if !fields.0.contains_key("sliding_window") => Some(4096),
         Family::Mistral => window,
         Family::Qwen2 | Family::Qwen3 => {

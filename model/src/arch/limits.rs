@@ -1,4 +1,4 @@
-//! Ranges of every number in a model description, and the checks across fields.
+//! Accepted ranges of the numbers in a model description, and the checks across fields.
 
 use super::{ConfigError, ModelConfig, RopeScaling};
 use std::ops::RangeInclusive;
@@ -14,7 +14,7 @@ pub(super) const NORM_EPS: RangeInclusive<f64> = 1e-12..=0.1;
 pub(super) const ROPE_THETA: RangeInclusive<f64> = 1.0..=1e12;
 pub(super) const ROPE_FACTOR: RangeInclusive<f64> = 1.0..=1e4;
 
-/// An integer of a file, if it lies in `range`. The ranges all end far below `usize::MAX`.
+/// Returns an integer of a file as `usize` if it lies in `range`. All ranges end far below `usize::MAX`.
 pub(super) fn integer(
     field: &str,
     value: u64,
@@ -31,7 +31,7 @@ pub(super) fn integer(
     })
 }
 
-/// A real number of a file, if it lies in `range`; NaN does not.
+/// Returns a real number of a file if it lies in `range`. NaN lies in no range.
 pub(super) fn real(
     field: &str,
     value: f64,
@@ -44,7 +44,7 @@ pub(super) fn real(
     Err(ConfigError::Range { field: field.to_owned(), value, min, max })
 }
 
-/// Checks what single ranges cannot see.
+/// Checks the conditions between several fields of a configuration, which the ranges of single fields do not cover.
 pub(super) fn check(config: ModelConfig) -> Result<ModelConfig, ConfigError> {
     let fail = |text: String| Err(ConfigError::Inconsistent(text));
     if !config.heads.is_multiple_of(config.kv_heads) {

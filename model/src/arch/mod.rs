@@ -1,9 +1,8 @@
-//! What a decoder is made of: one [`ModelConfig`] for Llama 2/3, SmolLM2, Mistral, Qwen2 and Qwen3, read
-//! from a Hugging Face `config.json` ([`ModelConfig::from_hf`]) or from GGUF metadata
-//! ([`ModelConfig::from_gguf`]).
+//! The configuration of a decoder: one [`ModelConfig`] for Llama 2/3, SmolLM2, Mistral, Qwen2 and Qwen3, read from a
+//! Hugging Face `config.json` ([`ModelConfig::from_hf`]) or from GGUF metadata ([`ModelConfig::from_gguf`]).
 //!
-//! Files are not trusted: every number has a range, and what is outside it is an error that names the
-//! field. Sizes that pass here can be multiplied in `usize` without overflow.
+//! Files are not trusted. Every number has a range, and a number outside its range is an error that names the field.
+//! Sizes within their ranges can be multiplied in `usize` without overflow.
 
 mod error;
 mod gguf;
@@ -17,24 +16,24 @@ pub use rope::{RopeConfig, RopeScaling};
 use std::fmt;
 use tiercel_gpu::AttentionShape;
 
-/// The families of decoders that the forward pass covers.
+/// A family of decoder models that the forward pass supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Family {
-    /// Llama 2 and 3, SmolLM2 and everything else that calls itself `llama`.
+    /// Llama 2 and 3, SmolLM2 and every other model whose file names the architecture `llama`.
     Llama,
-    /// Mistral: Llama with a sliding window in its first version.
+    /// Mistral: like Llama, with a sliding window in its first version.
     Mistral,
-    /// Qwen2 and Qwen2.5: biases on q, k and v.
+    /// Qwen2 and Qwen2.5: like Llama, with biases on q, k and v.
     Qwen2,
-    /// Qwen3: RMS norms on the heads of q and k.
+    /// Qwen3: like Llama, with RMS norms on the heads of q and k.
     Qwen3,
 }
 
 impl Family {
-    /// All families, for error messages.
+    /// All supported families, for error messages.
     pub const ALL: [Family; 4] = [Family::Llama, Family::Mistral, Family::Qwen2, Family::Qwen3];
 
-    /// The name used in files and logs.
+    /// Returns the name of the family in files and logs, such as `llama`.
     pub fn name(self) -> &'static str {
         match self {
             Family::Llama => "llama",
@@ -51,48 +50,50 @@ impl fmt::Display for Family {
     }
 }
 
-/// The shape of a decoder. All sizes are checked: see the ranges in [`ModelConfig::from_hf`]'s errors.
+/// The configuration of a decoder. All sizes have been checked; the errors of [`ModelConfig::from_hf`] name their
+/// ranges.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
-    /// Which family, for logs and for how a GGUF file stores q and k.
+    /// Model family, for logs and for the order in which a GGUF file stores the rows of q and k.
     pub family: Family,
-    /// Rows of the embedding.
+    /// Size of the vocabulary: rows of the embedding matrix.
     pub vocab_size: usize,
     /// Width of the residual stream.
     pub hidden_size: usize,
-    /// Width of the MLP.
+    /// Width of the MLP's inner layer.
     pub intermediate_size: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: usize,
-    /// Key/value heads; divides `heads`.
+    /// Number of key/value heads; divides `heads`.
     pub kv_heads: usize,
-    /// Width of a head; even.
+    /// Width of an attention head; even.
     pub head_dim: usize,
-    /// Added to the mean square in every RMS norm.
+    /// Epsilon that is added to the mean square in every RMS norm.
     pub norm_eps: f32,
-    /// Longest context the model was made for, tokens.
+    /// Longest context that the model was made for, tokens.
     pub max_positions: usize,
-    /// Rotary embedding.
+    /// Settings of the rotary embedding (RoPE).
     pub rope: RopeConfig,
-    /// The output matrix is the embedding.
+    /// Whether the output matrix is the embedding matrix.
     pub tied_embeddings: bool,
-    /// q, k and v have a bias.
+    /// Whether q, k and v have biases.
     pub qkv_bias: bool,
-    /// The attention's output projection has a bias.
+    /// Whether the attention's output projection has a bias.
     pub output_bias: bool,
-    /// Heads of q and k are normalised before RoPE.
+    /// Whether the heads of q and k are normalised before RoPE.
     pub head_norms: bool,
-    /// One entry per layer: `Some(w)` sees the last `w` positions only, its own included.
+    /// Sliding window of each layer: with `Some(w)`, a position attends to the last `w` positions only, itself
+    /// included.
     pub windows: Vec<Option<u32>>,
 }
 
 impl ModelConfig {
-    /// Number of layers.
+    /// Returns the number of layers.
     pub fn layers(&self) -> usize {
         self.windows.len()
     }
 
-    /// The attention of one layer, as the op set wants it.
+    /// Returns the attention shape of one layer, in the form that the op set takes.
     pub fn attention(&self, layer: usize) -> AttentionShape {
         AttentionShape {
             heads: self.heads,
@@ -103,17 +104,17 @@ impl ModelConfig {
         }
     }
 
-    /// Columns of all query heads.
+    /// Returns the number of columns of all query heads together.
     pub fn q_cols(&self) -> usize {
         self.heads * self.head_dim
     }
 
-    /// Columns of all key heads, and of all value heads.
+    /// Returns the number of columns of all key heads together, and likewise of all value heads.
     pub fn kv_cols(&self) -> usize {
         self.kv_heads * self.head_dim
     }
 
-    /// Number of weights, embeddings counted once if tied.
+    /// Returns the number of weights, without biases and head norms. Tied embeddings count once.
     pub fn parameters(&self) -> u64 {
         let (hidden, inter) = (self.hidden_size as u64, self.intermediate_size as u64);
         let attention = hidden * (2 * self.q_cols() as u64 + 2 * self.kv_cols() as u64);

@@ -1,42 +1,42 @@
-//! Rotary embedding: base frequencies and their scaling.
+//! Rotary embedding (RoPE): base frequencies and their scaling.
 
-/// Rotary embedding of a model.
+/// Settings of a model's rotary embedding (RoPE).
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeConfig {
-    /// Base of the frequencies.
+    /// Base of the rotary frequencies: frequency `i` is `theta^(-2 i / head_dim)` before scaling.
     pub theta: f32,
-    /// How the frequencies are stretched for long contexts.
+    /// Scaling of the rotary frequencies for long contexts.
     pub scaling: RopeScaling,
 }
 
-/// Stretching of the rotary frequencies.
+/// Scaling of the rotary frequencies, which stretches them for long contexts.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
-    /// None.
+    /// No scaling.
     None,
-    /// All frequencies divided by `factor`.
+    /// All frequencies are divided by `factor`.
     Linear {
-        /// At least 1.
+        /// Divisor of the frequencies, at least 1.
         factor: f32,
     },
-    /// Llama 3: low frequencies divided by `factor`, high ones kept, a ramp between.
+    /// Llama 3: low frequencies are divided by `factor`, high ones are unchanged, and those between are interpolated.
     Llama3 {
-        /// At least 1.
+        /// Divisor of the low frequencies, at least 1.
         factor: f32,
-        /// Wave lengths above `original_positions / low_freq_factor` are divided by `factor`.
+        /// Frequencies with a wavelength above `original_positions / low_freq_factor` are divided by `factor`.
         low_freq_factor: f32,
-        /// Wave lengths below `original_positions / high_freq_factor` are kept.
+        /// Frequencies with a wavelength below `original_positions / high_freq_factor` are unchanged.
         high_freq_factor: f32,
-        /// Context the model was first trained with.
+        /// Context that the model was first trained with, tokens.
         original_positions: f32,
     },
-    /// One divisor per frequency (`rope_freqs.weight` of a GGUF file).
+    /// Each frequency has its own divisor (`rope_freqs.weight` of a GGUF file).
     Factors(Vec<f32>),
 }
 
 impl RopeConfig {
-    /// The `head_dim / 2` frequencies, radians per position. Arithmetic in f32 in the order of the
-    /// Hugging Face implementation: at position 8,000 one unit in the last place of a frequency is
+    /// Returns the `head_dim / 2` scaled frequencies, radians per position. The arithmetic is in f32 and in the order
+    /// of the Hugging Face implementation: at position 8,000, an error of one unit in the last place of a frequency is
     /// already visible in the logits.
     pub fn inv_freq(&self, head_dim: usize) -> Vec<f32> {
         (0..head_dim / 2).map(|i| self.scaled(i, self.base(i, head_dim))).collect()

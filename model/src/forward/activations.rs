@@ -1,50 +1,50 @@
-//! Activations of the forward pass: made once, for the largest batch.
+//! Activation tensors of the forward pass, allocated once for the largest batch.
 
 use super::DecoderLimits;
 use crate::arch::ModelConfig;
 use tiercel_gpu::{OpError, Ops, TensorUse};
 
-/// Chunks of logits are never smaller than this, however large the vocabulary: the output matrix is read once per
-/// chunk.
+/// Fewest rows in a chunk of logits, however large the vocabulary. The output matrix is read once per chunk, so small
+/// chunks would be slow.
 const LOGIT_ROWS_MIN: usize = 16;
 
-/// One row per token of the batch, except where noted.
+/// Activation tensors of the forward pass, with one row per token of the batch except where noted.
 pub(super) struct Activations<O: Ops> {
-    /// `[tokens, hidden]`.
+    /// Residual stream, `[tokens, hidden]`.
     pub(super) residual: O::Tensor,
-    /// `[tokens, (heads + 2 kv_heads) head_dim]`.
+    /// q, k and v side by side, `[tokens, (heads + 2 kv_heads) head_dim]`.
     pub(super) qkv: O::Tensor,
-    /// `[tokens, heads head_dim]`.
+    /// Output of attention, before the output projection, `[tokens, heads head_dim]`.
     pub(super) attention: O::Tensor,
     pub(super) work: Workspace<O>,
-    /// `[sampled rows, hidden]`: the residual of rows that sample.
+    /// Residual stream of the rows that sample, `[sampled rows, hidden]`.
     pub(super) sampled_residual: O::Tensor,
-    /// `[sampled rows, heads head_dim]`: the last attention of rows that sample.
+    /// Output of the last layer's attention for the rows that sample, `[sampled rows, heads head_dim]`.
     pub(super) sampled_attention: O::Tensor,
-    /// `[logit rows, hidden]`.
+    /// Final hidden states of one chunk of logits, `[logit rows, hidden]`.
     pub(super) chunk: O::Tensor,
-    /// `[logit rows, vocab]`.
+    /// Logits of one chunk, `[logit rows, vocab]`.
     pub(super) logits: O::Tensor,
 }
 
-/// What the halves of a layer hand on.
+/// Tensors that the halves of a layer hand on to each other.
 pub(super) struct Workspace<O: Ops> {
-    /// `[tokens, hidden]`, input of a matrix product.
+    /// Normalised input of a matrix product, `[tokens, hidden]`.
     pub(super) normed: O::Tensor,
-    /// `[tokens, hidden]`, output of attention or MLP, not yet added to the residual.
+    /// Output of attention or of the MLP before it is added to the residual stream, `[tokens, hidden]`.
     pub(super) delta: O::Tensor,
-    /// `[tokens, 2 intermediate]`.
+    /// Gate and up projections of the MLP side by side, `[tokens, 2 intermediate]`.
     pub(super) gate_up: O::Tensor,
-    /// `[tokens, intermediate]`.
+    /// Input of the MLP's down projection, `silu(gate) * up`, `[tokens, intermediate]`.
     pub(super) gated: O::Tensor,
 }
 
-/// Rows of logits held at once.
+/// Returns the number of rows of logits that are held at once.
 pub(super) fn logit_rows<O: Ops>(config: &ModelConfig, limits: &DecoderLimits) -> usize {
     (O::LOGIT_BYTES / 4 / config.vocab_size).max(LOGIT_ROWS_MIN).min(limits.max_sampled_rows)
 }
 
-/// Bytes that [`Activations::new`] allocates.
+/// Returns the bytes that [`Activations::new`] allocates at most: 4 for each element.
 pub(super) fn bytes<O: Ops>(config: &ModelConfig, limits: &DecoderLimits) -> u64 {
     let (hidden, q) = (config.hidden_size, config.q_cols());
     let token = 3 * hidden + 2 * q + 2 * config.kv_cols() + 3 * config.intermediate_size;

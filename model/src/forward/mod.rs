@@ -1,9 +1,9 @@
-//! The forward pass: one decoder for all families, written once against the op set.
+//! The forward pass: one decoder for all model families, written once against the op set.
 //!
-//! A call runs a mixed batch: one row per token, decode tokens and prefill chunks alike. Every matrix
-//! product is shared by the whole batch; only RoPE, KV writes and attention look at which rows belong to
-//! which sequence. In the last layer only rows that sample go on after the KV write: a chunk that does not
-//! end its prompt stops there, one that does attends with its last row.
+//! A call runs a mixed batch of decode tokens and prefill chunks, one row per token. Every matrix product covers the
+//! whole batch. Only RoPE, KV writes and attention depend on which rows belong to which sequence. In the last layer,
+//! only rows that sample continue after the KV write: a chunk that does not end its prompt stops there, and a chunk
+//! that ends its prompt continues with its last row.
 
 mod activations;
 
@@ -13,29 +13,29 @@ use activations::{Activations, Workspace};
 use std::ops::Range;
 use tiercel_gpu::{AttentionShape, OpError, Ops, RowInput, SeqRows};
 
-/// Sizes a decoder is built for.
+/// Sizes that a decoder is built for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecoderLimits {
     /// Most tokens in one batch.
     pub max_batched_tokens: usize,
-    /// Most rows that sample in one batch.
+    /// Most rows of one batch that sample.
     pub max_sampled_rows: usize,
-    /// Positions run from 0 to this, exclusive.
+    /// Number of positions of a sequence: the positions are `0..max_positions`.
     pub max_positions: usize,
 }
 
-/// A batch: `inputs[r]` is row `r`.
+/// A batch of the forward pass: row `r` computes the token `inputs[r]`.
 #[derive(Debug, Clone, Copy)]
 pub struct ForwardBatch<'a> {
-    /// Input tokens, each below the vocabulary's size; at most `max_batched_tokens`, at least one.
+    /// Input token of each row, below the vocabulary's size. At least one row, at most `max_batched_tokens`.
     pub inputs: &'a [RowInput],
-    /// Which rows belong to which sequence; together they cover all rows.
+    /// Rows of each sequence; the sequences together cover all rows.
     pub seqs: &'a [SeqRows],
     /// Rows whose logits are wanted; at most `max_sampled_rows`.
     pub sampled: &'a [usize],
 }
 
-/// A decoder on a device.
+/// A decoder with its weights and activations on a device.
 pub struct Decoder<O: Ops> {
     config: ModelConfig,
     weights: Weights<O>,
@@ -43,17 +43,17 @@ pub struct Decoder<O: Ops> {
     shapes: Vec<AttentionShape>,
     activations: Activations<O>,
     limits: DecoderLimits,
-    /// Rows that the last batch sampled.
+    /// Number of rows that the last batch sampled.
     sampled: usize,
 }
 
 impl<O: Ops> Decoder<O> {
-    /// Bytes of activations a decoder of these sizes holds.
+    /// Returns the bytes of activations that a decoder of these sizes holds at most.
     pub fn activation_bytes(config: &ModelConfig, limits: &DecoderLimits) -> u64 {
         activations::bytes::<O>(config, limits)
     }
 
-    /// Allocates activations and rotary tables.
+    /// Creates a decoder with the given weights; allocates its activations and rotary tables.
     ///
     /// # Errors
     /// [`OpError`]: too little memory, or a shape that the device's kernels do not take.
@@ -75,18 +75,18 @@ impl<O: Ops> Decoder<O> {
         })
     }
 
-    /// The model's shape.
+    /// Returns the configuration of the model.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// The sizes it was built for.
+    /// Returns the sizes that the decoder was built for.
     pub fn limits(&self) -> &DecoderLimits {
         &self.limits
     }
 
-    /// Writes the KV of every row and computes the final hidden state of the rows that sample; fetch
-    /// their logits with [`Decoder::logits`].
+    /// Runs a batch: writes the KV of every row and computes the final hidden state of the rows that sample.
+    /// [`Decoder::logits`] then returns the logits of these rows.
     pub fn forward(&mut self, ops: &mut O, batch: ForwardBatch<'_>) {
         self.sampled = batch.sampled.len();
         let (last, before) = self.weights.layers.split_last().expect("a model has layers");
@@ -114,14 +114,15 @@ impl<O: Ops> Decoder<O> {
         ops.add_rms_norm(residual, Some(delta), &self.weights.final_norm, eps, normed);
     }
 
-    /// Ranges of the last batch's sampled rows whose logits fit in memory together, in order.
+    /// Returns ranges of the last batch's sampled rows, in order. The logits of each range fit in memory at once.
     pub fn logit_chunks(&self) -> impl Iterator<Item = Range<usize>> + use<O> {
         let (rows, sampled) =
             (activations::logit_rows::<O>(&self.config, &self.limits), self.sampled);
         (0..sampled).step_by(rows).map(move |start| start..sampled.min(start + rows))
     }
 
-    /// Logits `[rows, vocab]` of one of [`Decoder::logit_chunks`]; scratch for the caller.
+    /// Computes the logits `[rows, vocab]` of one range of [`Decoder::logit_chunks`]. The caller may overwrite the
+    /// returned tensor.
     pub fn logits(&mut self, ops: &mut O, rows: Range<usize>) -> &mut O::Tensor {
         let a = &mut self.activations;
         let rows: Vec<usize> = rows.collect();
@@ -131,8 +132,8 @@ impl<O: Ops> Decoder<O> {
     }
 }
 
-/// The rows that sample, as sequences of their own: neighbours of one sequence stay together, no row is
-/// named twice.
+/// Returns the rows that sample, grouped into sequences for attention. Adjacent rows of one sequence stay together. A
+/// row that is listed twice appears once.
 fn sampled_rows(batch: &ForwardBatch<'_>) -> Vec<SeqRows> {
     let mut seqs: Vec<SeqRows> = Vec::with_capacity(batch.sampled.len());
     for &row in batch.sampled {
@@ -152,7 +153,7 @@ fn sampled_rows(batch: &ForwardBatch<'_>) -> Vec<SeqRows> {
     seqs
 }
 
-/// The first half of a layer, up to its KV in the blocks.
+/// Runs the first half of a layer, up to the write of its KV into the blocks.
 fn write_kv<O: Ops>(
     ops: &mut O,
     layer: &LayerWeights<O>,
@@ -162,7 +163,7 @@ fn write_kv<O: Ops>(
     eps: f32,
     a: &mut Activations<O>,
 ) {
-    // The first layer has nothing to add to the embedding yet.
+    // Before the first layer there is no output of an earlier layer to add to the embedding.
     let delta = (index > 0).then_some(&a.work.delta);
     ops.add_rms_norm(&mut a.residual, delta, &layer.attention_norm, eps, &mut a.work.normed);
     ops.linear(&layer.qkv, layer.qkv_bias.as_ref(), &a.work.normed, &mut a.qkv);
@@ -174,7 +175,8 @@ fn write_kv<O: Ops>(
     ops.rope_kv_write(&mut a.qkv, rope, shape, index, seqs);
 }
 
-/// The second half, from the attention's output to the MLP's, which is left in `work.delta`.
+/// Runs the second half of a layer, from the output of attention to the output of the MLP, which is left in
+/// `work.delta`.
 fn finish_layer<O: Ops>(
     ops: &mut O,
     layer: &LayerWeights<O>,

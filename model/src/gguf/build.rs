@@ -1,6 +1,6 @@
 //! Writes small GGUF files for tests.
 
-/// A metadata value to write.
+/// A metadata value to write into a GGUF file.
 #[derive(Debug, Clone)]
 pub(crate) enum Value {
     U32(u32),
@@ -10,15 +10,15 @@ pub(crate) enum Value {
     Strings(Vec<String>),
     F32s(Vec<f32>),
     I32s(Vec<i32>),
-    /// Type number and encoded bytes, for what is not worth a variant.
+    /// Type number and encoded bytes, for types that are too rare for a variant.
     Raw(u32, Vec<u8>),
 }
 
-/// Collects entries and tensors.
+/// Collects the metadata entries and tensors of a GGUF file.
 #[derive(Debug, Default)]
 pub(crate) struct Builder {
     pub(crate) entries: Vec<(String, Value)>,
-    /// Name, dimensions, ggml type, data.
+    /// Name, dimensions, ggml type number and data of each tensor.
     pub(crate) tensors: Vec<(String, Vec<u64>, u32, Vec<u8>)>,
 }
 
@@ -58,7 +58,7 @@ impl Builder {
         out
     }
 
-    /// Writes the file into a directory that lives as long as the returned guard.
+    /// Writes a temporary GGUF file, which is deleted when the returned guard is dropped.
     pub(crate) fn save(&self) -> tempfile::NamedTempFile {
         use std::io::Write;
         let mut file = tempfile::NamedTempFile::with_suffix(".gguf").unwrap();

@@ -1,5 +1,5 @@
-//! A bounds-checked little-endian cursor. Every length is checked against the bytes that are left
-//! before anything is sized by it.
+//! A bounds-checked little-endian reader of a byte slice. Every length is checked against the remaining bytes before
+//! anything of that length is allocated.
 
 use super::GgufError;
 use std::ops::Range;
@@ -22,7 +22,7 @@ impl<'a> Cursor<'a> {
         self.bytes.len() - self.pos
     }
 
-    /// The next `len` bytes, as a range of the file.
+    /// Skips the next `len` bytes and returns their range in the file.
     pub(super) fn skip(&mut self, len: u64, what: &'static str) -> Result<Range<usize>, GgufError> {
         if len > self.remaining() as u64 {
             return Err(GgufError::Truncated { what });
@@ -45,8 +45,8 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(self.array(what)?))
     }
 
-    /// A count of items that take at least `min_bytes` each: refused when the rest of the file could
-    /// not hold them, or beyond `limit`.
+    /// Reads a count of items that take at least `min_bytes` each. Refuses a count above `limit`, and a count whose
+    /// items do not fit in the rest of the file.
     pub(super) fn count(
         &mut self,
         what: &'static str,
@@ -61,7 +61,7 @@ impl<'a> Cursor<'a> {
         Ok(count as usize)
     }
 
-    /// A length-prefixed UTF-8 string of at most `limit` bytes, as a range of the file.
+    /// Reads a length-prefixed UTF-8 string of at most `limit` bytes and returns its range in the file.
     pub(super) fn string(
         &mut self,
         what: &'static str,
@@ -76,7 +76,7 @@ impl<'a> Cursor<'a> {
         Ok(range)
     }
 
-    /// As [`Cursor::string`], owned.
+    /// Reads a string as [`Cursor::string`] does, and returns an owned copy.
     pub(super) fn owned(&mut self, what: &'static str, limit: u64) -> Result<String, GgufError> {
         let range = self.string(what, limit)?;
         String::from_utf8(self.bytes[range].to_vec()).map_err(|_| GgufError::Utf8 { what })

@@ -1,105 +1,106 @@
-//! Why a GGUF file cannot be used.
+//! Errors for a GGUF file that cannot be used.
 
 use std::path::PathBuf;
 
-/// A file that is not a usable GGUF. Every message says where the file goes wrong; none is fatal to
-/// the process.
+/// A file that is not a usable GGUF file. Every message says where the file is wrong. No such error is fatal to the
+/// process.
 #[derive(Debug, thiserror::Error)]
 pub enum GgufError {
-    /// The operating system refused the file.
+    /// The operating system could not open or map the GGUF file.
     #[error("cannot read {path}: {source}")]
     Io {
-        /// The file.
+        /// Path of the GGUF file.
         path: PathBuf,
-        /// The reason.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The first four bytes are not `GGUF`.
+    /// The first four bytes of the file are not `GGUF`.
     #[error("not a GGUF file (it does not start with `GGUF`)")]
     Magic,
-    /// A version this reader does not know.
+    /// The file has a GGUF version that this reader does not know.
     #[error("GGUF version {0} is not supported (2 and 3 are); convert the model again")]
     Version(u32),
-    /// Written on a big-endian machine.
+    /// The GGUF file was written for a big-endian machine.
     #[error("a big-endian GGUF is not supported; convert the model for a little-endian machine")]
     BigEndian,
-    /// The file ends inside `what`.
+    /// The GGUF file ends inside the part that `what` names.
     #[error("the GGUF file is truncated: it ends inside {what}; download it again")]
     Truncated {
-        /// What was being read.
+        /// Part of the file that was being read.
         what: &'static str,
     },
-    /// A count or length that no file of this size, or no sane file at all, can have.
+    /// A count or length is too large for the size of the file, or larger than in any plausible file.
     #[error("the GGUF file claims {count} {what}, more than the limit of {limit}")]
     TooMany {
-        /// What is counted.
+        /// Kind of the items that are counted.
         what: &'static str,
-        /// The claim.
+        /// Count that the file states.
         count: u64,
-        /// The most that is accepted here.
+        /// Largest accepted count.
         limit: u64,
     },
-    /// Text that is not UTF-8.
+    /// A text in the GGUF file is not UTF-8.
     #[error("the GGUF file holds text that is not UTF-8 in {what}")]
     Utf8 {
-        /// Where.
+        /// Part of the file that holds the text.
         what: &'static str,
     },
-    /// A value type number that GGUF does not define.
+    /// A metadata value has a type number that GGUF does not define.
     #[error("the GGUF file has the unknown value type {0}")]
     ValueType(u32),
-    /// Two metadata entries or two tensors share a name.
+    /// Two metadata entries or two tensors have the same name.
     #[error("the GGUF file names {what} `{name}` twice")]
     Duplicate {
-        /// `metadata key` or `tensor`.
+        /// Kind of the items: `metadata key` or `tensor`.
         what: &'static str,
-        /// The name.
+        /// Name that occurs twice.
         name: String,
     },
     /// `general.alignment` is not a power of two in `1..=65536`.
     #[error("the GGUF file asks for an alignment of {0}, which is not a power of two up to 65536")]
     Alignment(u64),
-    /// A tensor whose encoding is not known, so that its size is not either.
+    /// A tensor has an unknown encoding, so that its size is unknown too.
     #[error("tensor `{name}` has the unknown encoding {id}; this version cannot read it")]
     TensorType {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// ggml's number for the encoding.
+        /// ggml's number of the encoding.
         id: u32,
     },
-    /// A tensor's shape is impossible.
+    /// A tensor has an impossible shape: a dimension of 0, rows that are not whole quantization blocks, or a size that
+    /// overflows.
     #[error("tensor `{name}` has an impossible shape {dims:?} for {ggml_type}")]
     TensorShape {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// Its dimensions, fastest first.
+        /// Dimensions of the tensor, fastest-running first.
         dims: Vec<u64>,
-        /// Its encoding.
+        /// ggml's name of the tensor's encoding.
         ggml_type: &'static str,
     },
-    /// A tensor's bytes are not all in the file, or not aligned.
+    /// The data of a tensor is not aligned, or lies partly beyond the end of the file.
     #[error(
         "tensor `{name}` needs {bytes} bytes at offset {offset}, which the file does not hold (truncated?)"
     )]
     TensorRange {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// Start, relative to the data section.
+        /// Start of the tensor's data, bytes from the start of the data section.
         offset: u64,
-        /// Length.
+        /// Length of the tensor's data, bytes.
         bytes: u64,
     },
-    /// A metadata entry the caller needs is missing.
+    /// A metadata entry that the caller needs is missing.
     #[error("the GGUF file has no `{0}`; it may be incomplete, or made for another program")]
     MissingKey(String),
     /// A metadata entry has another type than the caller needs.
     #[error("`{key}` of the GGUF file is {found}, not {wanted}")]
     WrongType {
-        /// The entry.
+        /// Key of the metadata entry.
         key: String,
-        /// What the caller wanted.
+        /// Type that the caller needs.
         wanted: &'static str,
-        /// What the file holds.
+        /// Type of the value in the file.
         found: &'static str,
     },
 }

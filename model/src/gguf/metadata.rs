@@ -1,5 +1,5 @@
-//! The metadata of a GGUF file: typed values by key. Strings and arrays stay in the map; an entry only
-//! records where.
+//! Metadata of a GGUF file: typed values by key. The values stay in the mapped file; an index entry records only their
+//! type and byte range.
 
 use super::{GgufError, cursor::Cursor};
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ const KEY_BYTES_MAX: u64 = 65_535;
 const STRING_BYTES_MAX: u64 = 64 << 20;
 const ARRAY_LEN_MAX: u64 = 64 << 20;
 const ARRAY_DEPTH_MAX: u32 = 4;
-/// Key length, value type and a one-byte value.
+/// Fewest bytes of a metadata entry: key length (8), value type (4) and a one-byte value (1).
 const ENTRY_BYTES_MIN: usize = 13;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl ValueType {
         }
     }
 
-    /// Bytes of a value of fixed size.
+    /// Returns the bytes of a value of this type; `None` for strings and arrays, which have no fixed size.
     fn bytes(self) -> Option<usize> {
         use ValueType::*;
         match self {
@@ -65,13 +65,13 @@ impl ValueType {
 #[derive(Debug, Clone)]
 struct Entry {
     kind: ValueType,
-    /// Of an array: element type and count.
+    /// Element type and number of elements of an array; `None` for any other value.
     elements: Option<(ValueType, usize)>,
-    /// The value's bytes, without any length prefix.
+    /// Byte range of the value in the file, without a length prefix.
     range: Range<usize>,
 }
 
-/// Where each entry is.
+/// Type and byte range of each metadata entry, by key.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     entries: HashMap<String, Entry>,
@@ -143,8 +143,8 @@ fn read_array(cursor: &mut Cursor<'_>, depth: u32) -> Result<Entry, GgufError> {
     Ok(Entry { kind: ValueType::Array, elements, range: start..cursor.pos() })
 }
 
-/// Typed access to the metadata of an open file. A getter returns `Ok(None)` when the key is absent
-/// and an error when it holds another type; integers of any width are accepted when the value fits.
+/// Typed access to the metadata of an open GGUF file. A getter returns `Ok(None)` if the key is absent, and an error if
+/// the value has another type. Integers of any width are accepted if the value fits.
 #[derive(Debug, Clone, Copy)]
 pub struct Metadata<'a> {
     pub(super) index: &'a Index,
@@ -152,20 +152,20 @@ pub struct Metadata<'a> {
 }
 
 impl<'a> Metadata<'a> {
-    /// Whether the key is present.
+    /// Whether the metadata has the key.
     pub fn has(&self, key: &str) -> bool {
         self.index.entries.contains_key(key)
     }
 
-    /// All keys, in no particular order.
+    /// Returns all keys, in no particular order.
     pub fn keys(&self) -> impl Iterator<Item = &'a str> {
         self.index.entries.keys().map(String::as_str)
     }
 
-    /// The value of a getter, or an error that names the missing key.
+    /// Returns the value that the getter `get` finds for `key`, or an error that names the missing key.
     ///
     /// # Errors
-    /// [`GgufError::MissingKey`], or the getter's own error.
+    /// [`GgufError::MissingKey`], or the error of the getter.
     pub fn required<T>(
         &self,
         key: &str,
@@ -174,7 +174,7 @@ impl<'a> Metadata<'a> {
         get(self, key)?.ok_or_else(|| GgufError::MissingKey(key.to_owned()))
     }
 
-    /// A string.
+    /// Returns the string at `key`.
     ///
     /// # Errors
     /// [`GgufError::WrongType`].
@@ -187,7 +187,7 @@ impl<'a> Metadata<'a> {
         text.map(Some).map_err(|_| GgufError::Utf8 { what: "metadata strings" })
     }
 
-    /// An unsigned integer that fits 32 bits.
+    /// Returns the integer at `key`, which must be unsigned and fit 32 bits.
     ///
     /// # Errors
     /// [`GgufError::WrongType`].
@@ -200,7 +200,7 @@ impl<'a> Metadata<'a> {
         }
     }
 
-    /// A float; integers are converted.
+    /// Returns the number at `key` as a float; integers are converted.
     ///
     /// # Errors
     /// [`GgufError::WrongType`].
@@ -212,7 +212,7 @@ impl<'a> Metadata<'a> {
         value.map(Some).ok_or_else(|| wrong(key, "a number", entry.kind.name()))
     }
 
-    /// A boolean.
+    /// Returns the boolean at `key`.
     ///
     /// # Errors
     /// [`GgufError::WrongType`].
@@ -224,7 +224,7 @@ impl<'a> Metadata<'a> {
         Ok(Some(self.bytes[entry.range.start] != 0))
     }
 
-    /// An array of strings.
+    /// Returns the array of strings at `key`.
     ///
     /// # Errors
     /// [`GgufError::WrongType`].
@@ -247,7 +247,7 @@ impl<'a> Metadata<'a> {
         Ok(Some(strings))
     }
 
-    /// An array of floats.
+    /// Returns the array of floats at `key`.
     ///
     /// # Errors
     /// [`GgufError::WrongType`].
@@ -255,7 +255,7 @@ impl<'a> Metadata<'a> {
         self.numbers(key, "an array of floats", float)
     }
 
-    /// An array of integers that fit 32 bits.
+    /// Returns the array of integers at `key`, each of which must fit 32 bits.
     ///
     /// # Errors
     /// [`GgufError::WrongType`].

@@ -1,17 +1,17 @@
-//! A bounded reader of GGUF files, versions 2 and 3.
+//! A reader of GGUF files, versions 2 and 3, with bounded use of memory.
 //!
-//! A file is mapped, its directory (metadata and tensor descriptions) is checked once, and everything
-//! else stays in the map: a tensor is a slice of it. A model file comes from strangers, so every count
-//! and length is checked against the bytes that are left before anything is allocated for it, every
-//! tensor is checked to lie in the file, and a hostile file ends in a [`GgufError`], never in a panic
-//! or in more memory than a small multiple of the file's own directory.
+//! A file is memory-mapped. Its directory (metadata and tensor descriptions) is checked once, when the file is opened.
+//! All other data stays in the map, and a tensor is a slice of the map. A model file comes from strangers, so every
+//! count and length is checked against the remaining bytes before anything is allocated for it, and every tensor is
+//! checked to lie in the file. A hostile file ends in a [`GgufError`], never in a panic or in more memory than a small
+//! multiple of the file's own directory.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `cursor.rs` | bounds-checked reads |
-//! | `metadata.rs` | typed values by key |
+//! | `metadata.rs` | typed metadata values by key |
 //! | `types.rs` | ggml's encodings and their sizes |
-//! | `error.rs` | what can be wrong |
+//! | `error.rs` | errors |
 
 #[cfg(test)]
 pub(crate) mod build;
@@ -35,7 +35,7 @@ use tiercel_gpu::MappedFile;
 const TENSORS_MAX: u64 = 131_072;
 const TENSOR_NAME_BYTES_MAX: u64 = 1024;
 const DIMS_MAX: u32 = 4;
-/// Name length, dimension count, type and offset.
+/// Fewest bytes of a tensor description: name length (8), dimension count (4), type (4) and offset (8).
 const TENSOR_BYTES_MIN: usize = 24;
 const ALIGNMENT_DEFAULT: u64 = 32;
 const ALIGNMENT_MAX: u64 = 65_536;
@@ -47,14 +47,14 @@ pub struct GgufFile {
     directory: Directory,
 }
 
-/// One tensor of an open file.
+/// One tensor of an open GGUF file.
 #[derive(Debug, Clone, Copy)]
 pub struct TensorView<'a> {
-    /// Sizes in ggml's order: `dims[0]` runs fastest, so a weight matrix `[n, k]` is `[k, n]` here.
+    /// Dimensions in ggml's order, fastest-running first: a matrix of `n` rows and `k` columns has `[k, n]`.
     pub dims: &'a [u64],
-    /// Encoding of `bytes`.
+    /// Encoding of the tensor's data.
     pub ggml_type: GgmlType,
-    /// The data, exactly as many bytes as shape and encoding imply.
+    /// Data of the tensor, exactly as many bytes as its shape and encoding imply.
     pub bytes: &'a [u8],
 }
 
@@ -72,7 +72,7 @@ struct Tensor {
 }
 
 impl GgufFile {
-    /// Maps and checks `path`.
+    /// Maps the GGUF file at `path` and checks its directory.
     ///
     /// # Errors
     /// [`GgufError`] for anything that is not a complete, well-formed GGUF file.
@@ -83,24 +83,24 @@ impl GgufFile {
         Ok(GgufFile { file, directory })
     }
 
-    /// The metadata.
+    /// Returns the metadata of the GGUF file.
     pub fn metadata(&self) -> Metadata<'_> {
         Metadata { index: &self.directory.index, bytes: self.file.as_ref() }
     }
 
-    /// The tensor of that name.
+    /// Returns the tensor called `name`, if the file has it.
     pub fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
         let tensor = self.directory.tensors.get(name)?;
         let bytes = &self.file.as_ref()[tensor.range.clone()];
         Some(TensorView { dims: &tensor.dims, ggml_type: tensor.ggml_type, bytes })
     }
 
-    /// Names of all tensors, in no particular order.
+    /// Returns the names of all tensors, in no particular order.
     pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
         self.directory.tensors.keys().map(String::as_str)
     }
 
-    /// Bytes of the file.
+    /// Returns the size of the GGUF file in bytes.
     pub fn file_bytes(&self) -> u64 {
         self.file.as_ref().len() as u64
     }
@@ -147,7 +147,7 @@ fn alignment(metadata: Metadata<'_>) -> Result<u64, GgufError> {
     }
 }
 
-/// A tensor as the directory describes it, before its data is known to exist.
+/// A tensor as the file's directory describes it, before its data is checked to lie in the file.
 struct Described {
     name: String,
     dims: Vec<u64>,

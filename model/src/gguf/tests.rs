@@ -163,7 +163,8 @@ fn tensor_offsets_must_be_aligned_and_inside() {
     }
 }
 
-/// Whatever the bytes, reading ends; and whatever it accepts can be read out in full.
+/// Checks that reading arbitrary `bytes` as a GGUF file does not panic, and that all data of an accepted file can be
+/// read.
 fn touch_everything(bytes: &[u8]) {
     let Ok(directory) = read(bytes) else { return };
     let meta = Metadata { index: &directory.index, bytes };

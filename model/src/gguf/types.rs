@@ -1,10 +1,10 @@
-//! ggml's tensor encodings: how many weights a block holds and how many bytes it takes.
+//! ggml's tensor encodings: the weights and bytes of each encoding's quantization block.
 
 use tiercel_gpu::SourceType;
 
 macro_rules! ggml_types {
     ($($name:ident = $id:literal, $label:literal, $block:literal, $bytes:literal;)*) => {
-        /// How a tensor of a GGUF file is stored.
+        /// Encoding in which a GGUF file stores a tensor.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[expect(missing_docs, reason = "the names are ggml's own")]
         pub enum GgmlType { $($name,)* }
@@ -14,22 +14,22 @@ macro_rules! ggml_types {
                 match id { $($id => Some(GgmlType::$name),)* _ => None }
             }
 
-            /// The number ggml gives it in files.
+            /// Returns the number that ggml gives the encoding in files.
             pub fn id(self) -> u32 {
                 match self { $(GgmlType::$name => $id,)* }
             }
 
-            /// ggml's name, as in file names (`"Q4_K"`).
+            /// Returns ggml's name of the encoding, as in file names (`"Q4_K"`).
             pub fn name(self) -> &'static str {
                 match self { $(GgmlType::$name => $label,)* }
             }
 
-            /// Weights per block; rows are whole blocks.
+            /// Returns the weights per quantization block; a row is a whole number of blocks.
             pub fn block_weights(self) -> u64 {
                 match self { $(GgmlType::$name => $block,)* }
             }
 
-            /// Bytes per block.
+            /// Returns the bytes per quantization block.
             pub fn block_bytes(self) -> u64 {
                 match self { $(GgmlType::$name => $bytes,)* }
             }
@@ -73,7 +73,7 @@ ggml_types! {
 }
 
 impl GgmlType {
-    /// The encoding under the name the op set gives it; `None` if no device can load it.
+    /// Returns the op set's name of the encoding; `None` if no device can load the encoding.
     pub fn source(self) -> Option<SourceType> {
         Some(match self {
             GgmlType::F32 => SourceType::F32,
@@ -93,8 +93,8 @@ impl GgmlType {
         })
     }
 
-    /// Bytes of a tensor with these dimensions (fastest first); `None` when rows are not whole blocks
-    /// or a product overflows.
+    /// Returns the bytes of a tensor with the dimensions `dims` (fastest-running first); `None` if rows are not whole
+    /// quantization blocks, a dimension is 0, or a product overflows.
     pub(super) fn tensor_bytes(self, dims: &[u64]) -> Option<u64> {
         let (&columns, outer) = dims.split_first()?;
         if columns == 0 || columns % self.block_weights() != 0 {

@@ -1,4 +1,4 @@
-//! Opening a model on a GPU: everything is in device memory, of which the KV cache takes what the rest leaves.
+//! Opens a model on a GPU. All data is in device memory; the KV cache takes the memory that all else leaves.
 
 use super::options::{GpuUse, KvCapacity, LoadOptions};
 use super::{LoadError, Parts, decoder_limits};
@@ -8,17 +8,20 @@ use tiercel_device::{BlockId, DeviceInfo};
 use tiercel_gpu::cuda::{CudaCopier, CudaKv, CudaOps, CudaOptions, DevicePtr, Driver};
 use tiercel_gpu::{Ops, WeightFormat};
 
-/// Left for what comes later: the machine code of libraries, and words of long steps.
+/// GPU memory that is left free for later allocations, bytes: machine code of libraries, and inputs of the kernels of
+/// long steps.
 const RESERVE_BYTES: u64 = 512 << 20;
 
-/// What a GPU's memory is divided into before the KV cache, bytes.
+/// Memory of a GPU before the KV cache is allocated: free bytes, bytes taken by all else, and the share of the free
+/// bytes that may be used.
 struct Budget {
     free: u64,
     taken: u64,
     share: f64,
 }
 
-/// Everything of [`load`](super::load) on a GPU but the measurement and the threads.
+/// Opens a model on a GPU as [`load`](super::load) does, but without the speed measurement and without starting
+/// threads.
 ///
 /// # Errors
 /// [`LoadError`].
@@ -44,7 +47,7 @@ pub fn open_cuda<D: Driver>(
     let block_bytes = kv.block_bytes() as u64;
     let GpuUse { memory_share, exact, graphs } = usage;
     let budget = budget(&mut driver, memory_share, checkpoint, options, asked_len)?;
-    // One more block, for rows that only fill up a step.
+    // With graphs there is one more block, which the padding rows of a step write.
     let filler_bytes = if graphs { block_bytes } else { 0 };
     let bytes = match options.kv_capacity {
         KvCapacity::Auto => budget.left()?.saturating_sub(filler_bytes),
@@ -59,7 +62,8 @@ pub fn open_cuda<D: Driver>(
     kv.blocks = blocks + u32::from(graphs);
     let scratch = graphs.then_some(BlockId(blocks));
     kv.at = driver.allocate(kv.blocks as usize * kv.block_bytes())?;
-    // Nobody may ever read what was there before: a free block is garbage, but of numbers.
+    // Clear the blocks, so that no earlier content of the memory is ever read. A free block may hold any numbers, but
+    // no NaN.
     driver.clear(kv.at, kv.blocks as usize * kv.block_bytes())?;
     let host_blocks = u32::try_from(options.host_bytes / block_bytes).unwrap_or(u32::MAX);
     let copies = driver.copies(host_blocks as usize * kv.block_bytes())?;
@@ -105,7 +109,8 @@ fn budget<D: Driver>(
     max_len: usize,
 ) -> Result<Budget, LoadError> {
     let config = checkpoint.config();
-    // Rotary tables are as long as the longest sequence; positions beyond the pool are not known yet.
+    // A rotary table has one row per position of the longest sequence. How far the size of the KV cache shortens
+    // sequences is not known yet.
     let rope = (max_len * config.head_dim * 4) as u64;
     let taken = [
         checkpoint.packed_bytes(WeightFormat::Bf16)?,
@@ -119,7 +124,7 @@ fn budget<D: Driver>(
 }
 
 impl Budget {
-    /// Whether a KV cache of so many bytes fits beside the rest.
+    /// Checks that a KV cache of `kv_bytes` bytes fits in the free memory beside all else.
     fn check(&self, kv_bytes: u64) -> Result<(), LoadError> {
         let Budget { free, taken, .. } = *self;
         match kv_bytes.saturating_add(taken) > free {
@@ -128,7 +133,7 @@ impl Budget {
         }
     }
 
-    /// What may be used and is not taken.
+    /// Returns the bytes that may be used and are not taken.
     fn left(&self) -> Result<u64, LoadError> {
         let Budget { free, taken, share } = *self;
         let usable = (free as f64 * share) as u64;

@@ -1,102 +1,103 @@
-//! Why a model could not be made ready.
+//! Errors for a model that could not be loaded.
 
 use crate::weights::WeightError;
 use tiercel_gpu::cpu::CpuError;
 use tiercel_gpu::cuda::CudaError;
 
-/// A model that cannot be served as asked.
+/// A model that cannot be loaded with the given options.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The files.
+    /// The model's files cannot be used.
     #[error(transparent)]
     Weights(#[from] WeightError),
-    /// The device.
+    /// The CPU device cannot be opened.
     #[error(transparent)]
     Device(#[from] CpuError),
-    /// The GPU.
+    /// The GPU cannot be used.
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    /// Weights in a form that a GPU does not have.
+    /// The chosen weight format does not exist on a GPU.
     #[error("a GPU holds weights in bf16, not {0}; choose the weight format auto or bf16")]
     CudaWeights(&'static str),
-    /// Activations, or a shape that the device does not take.
+    /// The activations do not fit on the device, or the device does not support a shape of the model.
     #[error("the model cannot run on this device: {0}")]
     Operations(#[from] tiercel_gpu::OpError),
-    /// An option out of its range.
+    /// An option is outside its range.
     #[error("{option} is {value}; it must be between {min} and {max}")]
     Option {
-        /// Its name.
+        /// Name of the option.
         option: &'static str,
-        /// Its value.
+        /// Value of the option.
         value: u64,
-        /// Smallest accepted.
+        /// Smallest accepted value.
         min: u64,
-        /// Largest accepted.
+        /// Largest accepted value.
         max: u64,
     },
-    /// Weights and activations leave no memory of the GPU for a KV cache.
+    /// Weights and activations leave no GPU memory for a KV cache.
     #[error(
         "of {free} free bytes of the GPU, {share:.0} % may be used, and weights and activations take \
          {taken}: none are left for the KV cache; raise device.memory_percent or choose a smaller model"
     )]
     GpuFull {
-        /// Bytes free.
+        /// Free bytes of GPU memory.
         free: u64,
-        /// Percent that may be used.
+        /// Percent of the free bytes that may be used.
         share: f64,
-        /// Bytes of weights, activations and scratch.
+        /// Bytes taken by all but the KV cache: weights, activations, scratch and spare memory.
         taken: u64,
     },
-    /// A KV cache of the size asked for does not fit.
+    /// A KV cache of the configured size does not fit in GPU memory.
     #[error(
         "a KV cache of {kv} bytes does not fit: {free} bytes of the GPU are free, and weights and \
          activations take {taken}; lower kv.cache_mib"
     )]
     GpuKv {
-        /// Bytes asked for.
+        /// Configured size of the KV cache, bytes.
         kv: u64,
-        /// Bytes free.
+        /// Free bytes of GPU memory.
         free: u64,
-        /// Bytes of weights, activations, scratch and reserve.
+        /// Bytes taken by all but the KV cache: weights, activations, scratch and spare memory.
         taken: u64,
     },
-    /// The KV cache has no room for a single block.
+    /// The memory of the KV cache is smaller than a single block.
     #[error(
         "{bytes} bytes of KV cache hold no block of {block_bytes} bytes; give it more memory or make \
          blocks smaller"
     )]
     NoBlocks {
-        /// Memory given.
+        /// Memory of the KV cache, bytes.
         bytes: u64,
-        /// Bytes of one block.
+        /// Bytes of one KV block.
         block_bytes: u64,
     },
-    /// Activations would not fit.
+    /// The activations of a step do not fit in memory.
     #[error(
         "a step of {tokens} tokens needs {bytes} bytes of activations but {available} are available; \
          lower max_num_batched_tokens"
     )]
     Activations {
-        /// Tokens of a step.
+        /// Most tokens of a step.
         tokens: usize,
-        /// Bytes needed.
+        /// Bytes that the activations need.
         bytes: u64,
-        /// Bytes available.
+        /// Bytes of memory that are available.
         available: u64,
     },
-    /// The operating system refused a thread.
+    /// The operating system could not start a thread.
     #[error("could not start a thread: {0}")]
     Thread(#[from] std::io::Error),
-    /// The model ran but its first steps failed.
+    /// The model was loaded, but its first steps failed.
     #[error("the model's first steps failed: {0}")]
     FirstSteps(String),
 }
 
 impl LoadError {
-    /// Whether it is about the device: another one may do.
+    /// Whether the error concerns the device, so that another device may be able to load the model.
     pub fn is_of_device(&self) -> bool {
         use LoadError::*;
-        // A setting of the KV cache that is wrong for a GPU is not for the CPU to make up for.
+        // A wrong size of the KV cache on a GPU does not count: it is a wrong setting, which running on the CPU would
+        // hide.
         matches!(
             self,
             Cuda(_)

@@ -1,15 +1,16 @@
-//! How much memory a KV cache may take when nobody says.
+//! Size of the KV cache in the CPU's memory if no setting states it.
 
 use crate::arch::ModelConfig;
 use tiercel_gpu::available_bytes;
 
-/// Taken when the system does not tell what is free.
+/// Size of the KV cache if the system does not tell the free memory, bytes.
 const FALLBACK_BYTES: u64 = 1 << 30;
-/// Share of free memory, after all else, that the KV cache takes by itself: the rest is for the
-/// page cache and for other programs.
+/// Divisor of the free memory: by default the KV cache takes a third of the memory that all else leaves. The rest is
+/// for the page cache and other programs.
 const SHARE: u64 = 3;
 
-/// A third of what is free beside what else will be `taken`, but no more than `wanted` can use.
+/// Returns the default size of the KV cache, bytes: a third of the free memory beside the `taken` bytes of all else,
+/// but at most the `wanted` bytes that can be used.
 pub(super) fn kv_bytes(taken: u64, wanted: u64) -> u64 {
     share(available_bytes(), taken).min(wanted)
 }
@@ -18,7 +19,7 @@ fn share(available: Option<u64>, taken: u64) -> u64 {
     available.map_or(FALLBACK_BYTES, |free| free.saturating_sub(taken) / SHARE)
 }
 
-/// Tokens that every sequence of a full batch needs at its longest.
+/// Returns the tokens of KV that a full batch of sequences needs if each is as long as possible.
 pub(super) fn tokens_wanted(config: &ModelConfig, max_len: usize, max_num_seqs: usize) -> u64 {
     (config.max_positions.min(max_len) as u64).saturating_mul(max_num_seqs as u64)
 }

@@ -1,12 +1,12 @@
-//! From files to a device that is ready to serve: [`load`].
+//! Loads a model from files onto a device that is then ready to serve: [`load`].
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `options.rs` | what the caller decides, and its ranges |
-//! | `cuda.rs` | opening on a GPU |
-//! | `memory.rs` | how large the KV cache gets when nobody says |
+//! | `options.rs` | settings and their ranges |
+//! | `cuda.rs` | opening a model on a GPU |
+//! | `memory.rs` | size of the KV cache if no setting states it |
 //! | `profile.rs` | the first measurement of the device's speed |
-//! | `error.rs` | what can go wrong |
+//! | `error.rs` | errors |
 
 mod cuda;
 mod error;
@@ -26,31 +26,32 @@ use tiercel_gpu::cpu::{CpuCopier, CpuDevice, CpuOps, CpuOptions};
 use tiercel_gpu::cuda::{CudaDriver, KernelCache};
 use tiercel_gpu::{Ops, available_bytes};
 
-/// Copy batches that may wait; the engine bounds the bytes in transit long before.
+/// Most copy batches that may wait in the queue of the copy thread. The engine limits the bytes in transit long before.
 const COPY_BATCHES_MAX: usize = 64;
 
-/// A model ready to serve.
+/// A loaded model that is ready to serve.
 pub struct Loaded {
-    /// Facts, speed, compute side and copy side.
+    /// Device that runs the model: its facts, its speed, its compute side and its copy side.
     pub device: Device,
-    /// The files, for the tokenizer and the chat template.
+    /// Files of the model, from which tokenizer and chat template are read.
     pub checkpoint: Checkpoint,
 }
 
-/// The parts of a device whose threads have not been started: what a benchmark or a test drives by hand.
+/// Parts of a device whose threads are not started yet; a benchmark or a test drives them directly.
 pub struct Parts<O: Ops = CpuOps, C = CpuCopier> {
-    /// Facts.
+    /// Facts of the device, such as the number of blocks.
     pub info: DeviceInfo,
-    /// Computes.
+    /// Op set that computes on the device.
     pub ops: O,
-    /// The forward pass.
+    /// Forward pass of the model.
     pub decoder: Decoder<O>,
-    /// Copies blocks.
+    /// Copies blocks between the device pool and the host pool.
     pub copier: C,
 }
 
 impl<O: Ops, C> Parts<O, C> {
-    /// The compute side as one, and the copy side. At most `max_sequences` sequences are live at once.
+    /// Joins the compute parts into a runner and returns it with the copier. At most `max_sequences` sequences are live
+    /// at once.
     pub fn into_runner(self, max_sequences: usize) -> (ModelRunner<O>, C) {
         let limits = RunnerLimits {
             block_size: self.info.block_size as usize,
@@ -62,10 +63,10 @@ impl<O: Ops, C> Parts<O, C> {
 }
 
 /// Opens a model: maps and checks its files, allocates KV memory, packs the weights, measures a few steps, and starts
-/// the device and copy threads. `progress` is called as weights are packed.
+/// the device and copy threads. Calls `progress` while weights are packed.
 ///
 /// # Errors
-/// [`LoadError`]; nothing keeps running then.
+/// [`LoadError`]; no thread keeps running then.
 pub fn load(
     files: &ModelFiles,
     options: &LoadOptions,
@@ -83,10 +84,10 @@ pub fn load(
     Ok(Loaded { device, checkpoint })
 }
 
-/// Measures a device and starts its threads.
+/// Measures the speed of a device and starts its threads.
 ///
 /// # Errors
-/// [`LoadError`]: its first steps failed, or the operating system could not start a thread.
+/// [`LoadError`]: the first steps failed, or the operating system could not start a thread.
 pub fn start<O: Ops + 'static, C: BlockingCopier>(
     parts: Parts<O, C>,
     options: &LoadOptions,
@@ -103,7 +104,7 @@ pub fn start<O: Ops + 'static, C: BlockingCopier>(
     Ok(Device { info, profile, runner, copier })
 }
 
-/// Everything of [`load`] on the CPU but the measurement and the threads.
+/// Opens a model on the CPU as [`load`] does, but without the speed measurement and without starting threads.
 ///
 /// # Errors
 /// [`LoadError`].
@@ -160,7 +161,7 @@ fn decoder_limits(options: &LoadOptions, max_positions: usize) -> DecoderLimits 
     }
 }
 
-/// Sizes of both tiers.
+/// Returns the options of the CPU device, with the sizes of the device pool and the host pool.
 fn cpu_options(
     checkpoint: &Checkpoint,
     options: &LoadOptions,
@@ -200,7 +201,8 @@ fn cpu_options(
     Ok(cpu)
 }
 
-/// Whether activations fit beside the `promised` bytes of KV cache, which nothing has touched yet.
+/// Checks that activations of `bytes` bytes fit beside the `promised` bytes of KV cache. The system counts the KV cache
+/// as available, because its memory has not been touched yet.
 fn check_activations(bytes: u64, promised: u64, limits: &DecoderLimits) -> Result<(), LoadError> {
     match available_bytes().map(|available| available.saturating_sub(promised)) {
         Some(available) if bytes > available => {

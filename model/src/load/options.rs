@@ -1,35 +1,35 @@
-//! What the composition root decides about a model's device.
+//! Settings of a model's device, which the composition root chooses.
 
 use super::LoadError;
 use std::num::NonZero;
 use std::path::PathBuf;
 use tiercel_gpu::{KvType, WeightFormat};
 
-/// What computes.
+/// Device that computes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum DeviceChoice {
-    /// The processor.
+    /// The CPU.
     #[default]
     Cpu,
     /// An NVIDIA GPU.
     Cuda {
-        /// Its number.
+        /// Number of the GPU.
         ordinal: u32,
-        /// How it is used.
+        /// How the GPU is used.
         usage: GpuUse,
-        /// Where compiled kernels are kept, if anywhere.
+        /// Directory in which compiled kernels are stored; `None` does not store them.
         kernels: Option<PathBuf>,
     },
 }
 
-/// How a GPU is used.
+/// Settings for the use of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GpuUse {
-    /// Share of its free memory that may be taken, from 0 to 1.
+    /// Share of the GPU's free memory that may be taken, from 0 to 1.
     pub memory_share: f64,
-    /// Whether every row is computed as if it were alone.
+    /// Whether every row is computed as if it were the only row of its step.
     pub exact: bool,
-    /// Whether decode steps become graphs.
+    /// Whether decode steps become CUDA graphs.
     pub graphs: bool,
 }
 
@@ -39,22 +39,22 @@ impl Default for GpuUse {
     }
 }
 
-/// Settings of a loaded model.
+/// Settings for loading a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadOptions {
-    /// What computes.
+    /// Device that computes.
     pub device: DeviceChoice,
-    /// What weights become in memory.
+    /// Format of the weights in memory.
     pub weights: WeightFormat,
     /// Element type of the KV cache.
     pub kv_type: KvType,
-    /// Compute threads; 0 takes one per core.
+    /// Number of compute threads; 0 starts one per core.
     pub threads: usize,
     /// Tokens per KV block.
     pub block_size: usize,
-    /// Size of the device tier.
+    /// Size of the device pool of KV blocks.
     pub kv_capacity: KvCapacity,
-    /// Memory of the host tier, bytes; 0 for none.
+    /// Memory of the host pool, bytes; 0 for no host pool.
     pub host_bytes: u64,
     /// Most sequences that sample in one step.
     pub max_num_seqs: usize,
@@ -62,20 +62,21 @@ pub struct LoadOptions {
     pub max_num_batched_tokens: usize,
     /// Longest sequence, tokens; 0 takes the model's own limit.
     pub max_model_len: usize,
-    /// Most sequences with sampler state, running or preempted.
+    /// Most sequences that have sampler state at once, running or preempted.
     pub max_sequences: usize,
-    /// Most steps under way, as far as the device allows several.
+    /// Most steps in flight, if the device allows several.
     pub steps_in_flight: u32,
 }
 
-/// Size of the device tier of KV blocks.
+/// Size of the device pool of KV blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvCapacity {
-    /// A third of the memory that is free beside the weights, at most what a full batch can use.
+    /// Automatic size. On a GPU: all usable memory that weights and activations leave. On the CPU: a third of the
+    /// memory that weights and activations leave, at most as much as a full batch can use.
     Auto,
-    /// Bytes, rounded down to whole blocks.
+    /// Size in bytes, rounded down to whole blocks.
     Bytes(u64),
-    /// Blocks.
+    /// Number of blocks.
     Blocks(u32),
 }
 
@@ -99,7 +100,7 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
-    /// Checks every range that does not depend on the model.
+    /// Checks the options whose ranges do not depend on the model.
     pub(super) fn check(&self) -> Result<(), LoadError> {
         for (option, value, min, max) in [
             ("threads", self.threads, 0, 1024),
@@ -113,7 +114,7 @@ impl LoadOptions {
         Ok(())
     }
 
-    /// Compute threads to start.
+    /// Returns the number of compute threads to start.
     pub(super) fn compute_threads(&self) -> usize {
         match self.threads {
             0 => std::thread::available_parallelism().map_or(1, NonZero::get),
@@ -121,7 +122,7 @@ impl LoadOptions {
         }
     }
 
-    /// Longest sequence for a model made for `model_len` positions.
+    /// Returns the longest sequence, tokens, for a model made for `model_len` positions.
     pub(super) fn model_len(&self, model_len: usize) -> Result<usize, LoadError> {
         if self.max_model_len == 0 {
             return Ok(model_len);

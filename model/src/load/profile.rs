@@ -1,4 +1,4 @@
-//! A first measurement of the device's speed: a few steps on blocks that nobody owns yet.
+//! First measurement of a device's speed, with a few steps on blocks that no sequence owns yet.
 
 use std::sync::Arc;
 use tiercel_device::{
@@ -7,41 +7,41 @@ use tiercel_device::{
     SliceInput, StepBatch, StepError, StepId, TokenId,
 };
 
-/// A measurement repeats until this is spent on it; the fastest counts.
+/// Time after which a measurement is not repeated any more, us. The fastest repeat counts.
 const REPEAT_US: u64 = 60_000;
 const REPEATS_MAX: usize = 8;
-/// Sequences of the batched decode step.
+/// Number of sequences in the measured decode step of several sequences.
 const DECODE_SEQS: u32 = 8;
-/// Context of the decode step that reads KV, tokens.
+/// Context of each sequence in the measured decode step that reads KV, tokens.
 const CONTEXT: u32 = 1024;
 const PREFILL_TOKENS: u32 = 64;
-/// A step of one token that takes longer than this belongs to a model too slow to prefill for fun.
+/// Duration of a one-token step above which a model is slow, us. For a slow model, the measured prefill is shorter.
 const SLOW_STEP_US: u64 = 50_000;
 const PREFILL_TOKENS_SLOW: u32 = 8;
-/// Blocks of the measured copy, at most.
+/// Most blocks of the measured copy.
 const COPY_BLOCKS: u32 = 64;
 
-/// Durations of the measured steps.
+/// Durations and sizes of the measured steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Measured {
-    /// One decode token, no context.
+    /// Step of one decode token without context, us.
     one_us: f64,
-    /// `seqs` decode tokens, no context.
+    /// Step of `seqs` decode tokens without context, us.
     many_us: f64,
     seqs: u32,
-    /// `seqs` decode tokens, each with `context` tokens of KV.
+    /// Step of `seqs` decode tokens, each with `context` tokens of KV, us.
     deep_us: f64,
     context: u32,
-    /// One chunk of `prefill` tokens.
+    /// Step of one chunk of `prefill` prompt tokens without context, us.
     prefill_us: f64,
     prefill: u32,
-    /// The same chunk after `prefill_context` tokens.
+    /// Step of one chunk of `prefill` prompt tokens after `prefill_context` tokens of context, us.
     prefill_deep_us: f64,
     prefill_context: u32,
 }
 
-/// Runs steps on a fresh device. Leaves no sequence behind; the blocks it wrote hold garbage, as free
-/// blocks do.
+/// Measures steps on a fresh device and returns its profile. Leaves no sequence behind; the blocks that were written
+/// hold garbage, as free blocks do.
 pub(super) fn measure_steps(
     runner: &mut impl QueuedRunner,
     info: &DeviceInfo,
@@ -75,7 +75,7 @@ pub(super) fn measure_steps(
     Ok(fit(&measured))
 }
 
-/// The step model that explains the measurements; no cost is negative.
+/// Fits the costs of a device profile to the measured steps. No cost is negative.
 fn fit(m: &Measured) -> DeviceProfile {
     let extra = f64::from(m.seqs.max(2) - 1);
     let decode_token_us =
@@ -120,8 +120,9 @@ impl<R: QueuedRunner> Scratch<'_, R> {
         self.run(StepBatch { ends: scratch_ids(seqs).collect(), ..empty() })
     }
 
-    /// Fastest run of a step of `seqs` slices of `tokens` tokens each, at position `first_pos`, us. A run
-    /// before them is not measured: it is the first to touch its memory, which can take ten times as long.
+    /// Returns the duration of a step of `seqs` slices of `tokens` tokens each, from position `first_pos`, us: the
+    /// fastest of several runs. One run before is not measured, because the first access to its memory can take ten
+    /// times as long.
     fn time(&mut self, seqs: u32, first_pos: u32, tokens: u32) -> Result<f64, StepError> {
         self.run(self.batch(seqs, first_pos, tokens))?;
         let mut best = u64::MAX;
@@ -158,12 +159,13 @@ fn empty() -> StepBatch {
     StepBatch { id: StepId(0), starts: vec![], ends: vec![], slices: vec![] }
 }
 
-/// Ids from the end of the range: the engine counts from its beginning, and these have ended anyway.
+/// Returns ids for the measured sequences, from the end of the range of ids. The engine counts from the beginning, and
+/// the measured sequences have ended before the engine starts.
 fn scratch_ids(seqs: u32) -> impl Iterator<Item = SeqId> {
     (0..u64::from(seqs)).map(|number| SeqId(u64::MAX - number))
 }
 
-/// One-way bandwidth between the tiers, bytes per second; 0 without a host tier.
+/// Measures the one-way bandwidth between the device pool and the host pool, bytes per second; 0 without a host pool.
 pub(super) fn measure_link(copier: &mut impl BlockingCopier, info: &DeviceInfo) -> f64 {
     let blocks = COPY_BLOCKS.min(info.device_blocks).min(info.host_blocks);
     if blocks == 0 {
@@ -177,7 +179,7 @@ pub(super) fn measure_link(copier: &mut impl BlockingCopier, info: &DeviceInfo) 
     };
     let clock = Clock::wall();
     let mut best_us = u64::MAX;
-    // The first run also pays for touching the memory.
+    // The fastest run counts: the first run takes longer, because it touches the memory for the first time.
     for _ in 0..REPEATS_MAX {
         let start = clock.now();
         if let Err(error) = copier.copy(&batch) {
@@ -235,7 +237,7 @@ mod tests {
         assert!(profile.prefill_context_us >= 0.0);
     }
 
-    /// Checks what the measurement asks of a device.
+    /// Runner that checks that the measurement stays within the limits of a device.
     struct Checked {
         info: DeviceInfo,
         live: std::collections::HashSet<SeqId>,

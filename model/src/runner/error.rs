@@ -1,8 +1,8 @@
-//! Batches that cannot be run. All are bugs of the engine, reported instead of hidden.
+//! Errors for batches that cannot be run. Each is a bug of the engine, which is reported instead of hidden.
 
 use tiercel_device::{BlockId, SeqId, StepError};
 
-/// What is wrong with a batch.
+/// Reason why a batch cannot be run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BatchError {
     #[error("the step has {tokens} tokens; this device was set up for {limit}")]

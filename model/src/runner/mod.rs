@@ -1,11 +1,11 @@
-//! Runs the engine's steps: checks a batch, runs the forward pass, samples.
+//! Runs the engine's steps: checks a batch, runs the forward pass and samples.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `plan.rs` | from a batch to rows, with every check |
 //! | `sequences.rs` | sampler state by sequence |
-//! | `sample.rs` | sampling rows in parallel |
-//! | `error.rs` | batches that cannot be run |
+//! | `sample.rs` | sampling rows, on the device or in parallel on the host |
+//! | `error.rs` | errors for batches that cannot be run |
 
 mod error;
 mod plan;
@@ -26,43 +26,43 @@ use tiercel_device::{
 };
 use tiercel_gpu::Ops;
 
-/// What a runner needs to know beside its decoder.
+/// Limits of a runner, beside those of its decoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunnerLimits {
     /// Tokens per KV block.
     pub block_size: usize,
-    /// Blocks of the device tier.
+    /// Number of blocks in the device pool.
     pub device_blocks: u32,
-    /// Most sequences with sampler state, running or preempted.
+    /// Most sequences that have sampler state at once, running or preempted.
     pub max_sequences: usize,
 }
 
-/// A decoder with the sampler state of its sequences, run step by step.
+/// A decoder with the sampler state of its sequences, which runs the engine's steps.
 pub struct ModelRunner<O: Ops> {
     ops: O,
     decoder: Decoder<O>,
     plan: Plan,
     sequences: Sequences,
-    /// Steps that were begun, oldest first.
+    /// Steps in flight, oldest first.
     under_way: VecDeque<Begun>,
-    /// When the last one ended.
+    /// Time at which the latest completed step ended.
     last_end: Timestamp,
     clock: Clock,
 }
 
-/// A step that was begun.
+/// A step in flight.
 struct Begun {
     step: StepId,
     begins: Timestamp,
-    /// Its outputs, in the order of the slices.
+    /// Outputs of the step, in the order of its slices.
     awaited: Vec<(SeqId, Awaited)>,
     host_us: u64,
-    /// What the host took to sample.
+    /// Time that the host took to sample, us.
     sampling_us: u64,
 }
 
 impl<O: Ops> ModelRunner<O> {
-    /// A runner without sequences.
+    /// Creates a runner without sequences.
     pub fn new(ops: O, decoder: Decoder<O>, limits: RunnerLimits) -> ModelRunner<O> {
         let vocab = decoder.config().vocab_size;
         let plan = Plan::new(PlanLimits {
@@ -83,7 +83,7 @@ impl<O: Ops> ModelRunner<O> {
         }
     }
 
-    /// Sequences with sampler state.
+    /// Returns the number of sequences that have sampler state.
     pub fn live_sequences(&self) -> usize {
         self.sequences.len()
     }

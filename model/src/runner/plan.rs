@@ -1,5 +1,5 @@
-//! From a [`StepBatch`] to rows of a forward pass. Whatever the batch says, what comes out is safe to
-//! run: sizes fit, tokens and blocks exist, and no block is written while another sequence uses it.
+//! Lays out a [`StepBatch`] as rows of a forward pass. An accepted batch is safe to run: its sizes fit, its tokens and
+//! blocks exist, and no block is written while another sequence uses the block.
 
 use super::error::BatchError;
 use super::sequences::Sequences;
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use tiercel_device::{BlockId, SeqId, SeqSlice, SliceInput, StepBatch};
 use tiercel_gpu::{RowInput, SeqRows};
 
-/// No slice of the step writes this block.
+/// Marks a block that no slice of the step writes.
 const NOBODY: u32 = u32::MAX;
 
-/// What a device can take.
+/// Largest sizes that a device supports.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PlanLimits {
     pub(crate) decoder: DecoderLimits,
@@ -21,24 +21,25 @@ pub(crate) struct PlanLimits {
     pub(crate) device_blocks: u32,
 }
 
-/// The rows of a step. Reused from step to step.
+/// Rows of a step. The buffers are reused from step to step.
 pub(super) struct Plan {
     limits: PlanLimits,
     inputs: Vec<RowInput>,
     seqs: Vec<SeqRows>,
-    /// Row of each output, in the order of `outputs`' known sequences.
+    /// Row of each output that has an index, in the order of `outputs`.
     sampled: Vec<usize>,
     outputs: Vec<Output>,
     seen: HashSet<SeqId>,
-    /// Per block, the slice that writes it.
+    /// Number of the slice that writes each block, by block id.
     writers: Vec<u32>,
 }
 
-/// One entry of the step's answer.
+/// An output of the step, which the step's answer must contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Output {
     pub(super) seq: SeqId,
-    /// Number of the token to sample; `None` if the device does not know the sequence.
+    /// Index of the output token to sample; `None` if the device cannot sample for the sequence, because the sequence
+    /// is unknown or its last token is missing.
     pub(super) index: Option<u32>,
 }
 
@@ -55,7 +56,7 @@ impl Plan {
         }
     }
 
-    /// Lays out the rows of a batch.
+    /// Checks a batch and lays out its rows.
     pub(super) fn build(
         &mut self,
         batch: &StepBatch,
@@ -77,13 +78,13 @@ impl Plan {
         self.check_writes(batch)
     }
 
-    /// How many sequences the step has, if each has one token and samples after it.
+    /// Returns the number of sequences in the step if each has one token and samples after it; otherwise `None`.
     pub(super) fn single_tokens(&self) -> Option<usize> {
         let rows = self.inputs.len();
         (rows > 0 && rows == self.seqs.len() && rows == self.sampled.len()).then_some(rows)
     }
 
-    /// Fills a step of single tokens up to `rows`, with rows of no sequence that write `block`, all the same.
+    /// Pads a step of single tokens up to `rows` rows. The padding rows belong to no sequence and all write `block`.
     pub(super) fn fill(&mut self, rows: usize, block: BlockId) {
         let table: Arc<[BlockId]> = Arc::from([block]);
         for row in self.inputs.len()..rows {
@@ -97,8 +98,8 @@ impl Plan {
         ForwardBatch { inputs: &self.inputs, seqs: &self.seqs, sampled: &self.sampled }
     }
 
-    /// One per slice that samples, in the order of the slices. The `i`-th of those with an index has
-    /// its logits in sampled row `i`.
+    /// Returns one output per slice that samples, in the order of the slices. Among the outputs with an index, output
+    /// `i` has its logits in sampled row `i`.
     pub(super) fn outputs(&self) -> &[Output] {
         &self.outputs
     }
@@ -141,7 +142,8 @@ impl Plan {
             }
             SliceInput::SampledBy(step) => match sequences.sampled_by(seq, *step) {
                 Some(Some(input)) => self.inputs.push(input),
-                // It has ended with that fault, and whoever asked for this step could not know.
+                // The sequence failed in that step and has no token from it. The engine could not know this when it
+                // sent the new step.
                 Some(None) => {
                     self.outputs.extend(slice.sample.map(|_| Output { seq, index: None }));
                     return Ok(());
@@ -173,8 +175,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Compute threads write blocks without a lock: no block may be written by one slice and read or
-    /// written by another.
+    /// Checks that no block is written by one slice and read or written by another, because compute threads write
+    /// blocks without a lock.
     fn check_writes(&mut self, batch: &StepBatch) -> Result<(), BatchError> {
         let size = self.limits.block_size;
         let result = claim_blocks(&mut self.writers, &batch.slices, size);
@@ -187,7 +189,7 @@ impl Plan {
     }
 }
 
-/// The blocks a slice only reads, and those it writes.
+/// Returns the blocks that a slice only reads, and the blocks that it writes.
 fn blocks(slice: &SeqSlice, size: usize) -> (&[BlockId], &[BlockId]) {
     let first = slice.first_pos as usize;
     let end = (first + slice.input.len()).div_ceil(size);

@@ -1,5 +1,5 @@
-//! Sampling the rows of a step: by the device where it can, else in parallel on the host, where every row's state is
-//! handed to whichever thread runs it.
+//! Samples the rows of a step: on the device where possible, otherwise in parallel on the host. On the host, each row's
+//! sampler state is passed to the thread that samples the row.
 
 use super::plan::Output;
 use super::sequences::{Sequence, Sequences};
@@ -8,25 +8,26 @@ use std::ops::Range;
 use tiercel_device::{Sampled, SeqFault, SeqId, StepId};
 use tiercel_gpu::{Draw, Drawn, Ops};
 
-/// An output of the step on its way to being sampled.
+/// An output of a step while it is being sampled, with the state of its sequence.
 pub(super) struct Job {
     seq: SeqId,
     index: u32,
     state: Box<Sequence>,
-    /// `None` until it is sampled, and as long as the device draws it.
+    /// Result of sampling on the host; stays `None` if the device draws the token.
     result: Option<Result<Sampled, SeqFault>>,
 }
 
-/// An output of a step that was begun.
+/// An output of a step in flight.
 #[derive(Debug)]
 pub(super) enum Awaited {
-    /// What the host sampled.
+    /// The host has already sampled the output.
     Known(Result<Sampled, SeqFault>),
-    /// The device draws it from the step's sampled row of this number.
+    /// The device draws the token from the step's sampled row of this number.
     Row(usize),
 }
 
-/// Takes the state of every output that has one; the jobs are in the order of the sampled rows.
+/// Takes the state of the sequence of every output that has an index out of `sequences`. The returned jobs are in the
+/// order of the sampled rows.
 pub(super) fn take_jobs(outputs: &[Output], sequences: &mut Sequences) -> Vec<Job> {
     let known = outputs.iter().filter_map(|output| Some((output.seq, output.index?)));
     known
@@ -37,13 +38,13 @@ pub(super) fn take_jobs(outputs: &[Output], sequences: &mut Sequences) -> Vec<Jo
         .collect()
 }
 
-/// Whether the device can draw for all jobs.
+/// Whether the device can draw the tokens of all jobs.
 pub(super) fn all_are_drawn(jobs: &[Job]) -> bool {
     jobs.iter().all(|job| job.state.sampler().draw_on_device(0, job.index).is_some())
 }
 
-/// Samples rows of `logits` for all jobs that are among them: these are the step's sampled rows `rows`, and a job's row is
-/// its number. Rows beyond the jobs only fill up the step.
+/// Samples all jobs whose rows are in `logits`, which holds the sampled rows `rows` of the step. Job `i` has sampled
+/// row `i`. Rows beyond the jobs are padding.
 pub(super) fn sample_rows<O: Ops>(
     ops: &mut O,
     logits: &mut O::Tensor,
@@ -57,7 +58,7 @@ pub(super) fn sample_rows<O: Ops>(
     if on_host.is_empty() {
         return;
     }
-    // Each row takes its job out of its cell, so that no two threads ever hold the same one.
+    // Each row takes its job out of a cell, so that no two threads ever hold the same job.
     let cells: Vec<AtomicCell<Option<&mut Job>>> =
         jobs.iter_mut().map(|job| AtomicCell::new(Some(job))).collect();
     ops.for_each_row(logits, &on_host, &|row, values| {
@@ -67,7 +68,8 @@ pub(super) fn sample_rows<O: Ops>(
     });
 }
 
-/// Lets the device draw for all jobs that need no more than that, if it does; the rows that are left.
+/// Lets the device draw the tokens of all jobs that need only a draw, if the device supports drawing. Returns the rows
+/// that the host must sample.
 fn draw<O: Ops>(
     ops: &mut O,
     logits: &O::Tensor,
@@ -93,7 +95,8 @@ fn draw<O: Ops>(
     left
 }
 
-/// Puts the states back; what is awaited of every output, in order.
+/// Puts the states of the sequences back. Returns for every output, in order, its result or the row from which the
+/// device draws its token.
 pub(super) fn put_back(
     outputs: &[Output],
     jobs: Vec<Job>,
@@ -113,7 +116,7 @@ pub(super) fn put_back(
     awaited
 }
 
-/// Answers every output of a step that has ended.
+/// Returns the result of every output of a step that has ended. Records the tokens that the device drew.
 pub(super) fn answer(
     step: StepId,
     awaited: Vec<(SeqId, Awaited)>,

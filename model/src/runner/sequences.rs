@@ -1,19 +1,19 @@
-//! Sampler state of the sequences the engine has started and not ended.
+//! Sampler state of the sequences that the engine has started and not ended.
 
 use crate::sampling::Sampler;
 use std::collections::HashMap;
 use tiercel_device::{Sampled, SeqFault, SeqId, SeqStart, StepId, TokenId};
 use tiercel_gpu::RowInput;
 
-/// State of one sequence. Survives preemption.
+/// Sampler state of one sequence, which survives preemption.
 pub(super) struct Sequence {
     sampler: Sampler,
-    /// The step that sampled last, and its token, if there was one to sample.
+    /// Step that last sampled for the sequence, and the sampled token; no token if sampling failed.
     last: Option<(StepId, Option<RowInput>)>,
 }
 
 impl Sequence {
-    /// Samples one output and remembers it.
+    /// Samples one output of the sequence and records its token.
     pub(super) fn sample(
         &mut self,
         step: StepId,
@@ -32,15 +32,15 @@ impl Sequence {
         &self.sampler
     }
 
-    /// The device draws its next output from a sampled row of a step.
+    /// Records that the device draws the next output of the sequence from sampled row `row` of `step`.
     pub(super) fn draws(&mut self, step: StepId, row: usize) {
         self.last = Some((step, Some(RowInput::Drawn(row))));
     }
 }
 
-/// All sequences, at most `limit`.
+/// Sampler states of all sequences, at most `limit`.
 pub(super) struct Sequences {
-    // Boxed: they are taken out and put back every step.
+    // Boxed, because the states are taken out and put back every step.
     states: HashMap<SeqId, Box<Sequence>>,
     limit: usize,
     vocab: usize,
@@ -51,8 +51,8 @@ impl Sequences {
         Sequences { states: HashMap::new(), limit, vocab }
     }
 
-    /// Creates a sequence's state; one that exists begins anew. Beyond the limit there is none, and
-    /// the sequence faults when it samples.
+    /// Creates the state of a sequence, or replaces an existing one. If there are already `limit` states, creates none,
+    /// and the sequence faults when it samples.
     pub(super) fn start(&mut self, start: &SeqStart) {
         if self.states.len() >= self.limit && !self.states.contains_key(&start.seq) {
             let limit = self.limit;
@@ -71,22 +71,22 @@ impl Sequences {
         self.states.contains_key(&seq)
     }
 
-    /// Whether the host samples for a sequence that it knows.
+    /// Whether the sequence is known and the host must sample for it.
     pub(super) fn is_sampled_by_host(&self, seq: SeqId) -> bool {
         self.states.get(&seq).is_some_and(|state| state.sampler.draw_on_device(0, 0).is_none())
     }
 
-    /// The token that `step` sampled for a sequence, if that was the sequence's last; `None` in it if there was none to
-    /// sample.
+    /// Returns the token that `step` sampled for a sequence, if no later step has sampled for the sequence. The inner
+    /// `None` means that sampling failed in `step`.
     pub(super) fn sampled_by(&self, seq: SeqId, step: StepId) -> Option<Option<RowInput>> {
         let (last, token) = self.states.get(&seq)?.last?;
         (last == step).then_some(token)
     }
 
-    /// The device drew this token for a sequence in a step.
+    /// Records the token that the device drew for a sequence in `step`.
     pub(super) fn drew(&mut self, seq: SeqId, step: StepId, token: TokenId) {
         let last = self.states.get_mut(&seq).and_then(|state| state.last.as_mut());
-        // The step after it may have been begun.
+        // A later step may have been begun already; its record must stay.
         if let Some((_, input)) = last.filter(|(last, _)| *last == step) {
             *input = Some(RowInput::Token(token));
         }

@@ -1,9 +1,10 @@
-//! Random draws that depend on `(seed, output index)` alone.
+//! Random draws that depend only on `(seed, output index)`.
 
 use super::numeric::CHUNK;
 use tiercel_device::TokenId;
 
-/// A number in `[0, 1)`: a hash of the key, so that no generator has state to lose or to replay.
+/// Returns a number in `[0, 1)`, uniformly distributed: a hash of seed and output index. So there is no generator state
+/// to lose or to replay.
 pub(super) fn uniform(seed: u64, output_index: u32) -> f64 {
     const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
     let counter = u64::from(output_index).wrapping_add(1).wrapping_mul(GOLDEN);
@@ -11,15 +12,15 @@ pub(super) fn uniform(seed: u64, output_index: u32) -> f64 {
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// The finalizer of SplitMix64.
+/// Mixes the bits of a number with the finalizer of SplitMix64.
 fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
 }
 
-/// The token at fraction `at` (in `[0, 1)`) of the summed weights. `chunk_sums` are the sums of
-/// consecutive [`CHUNK`]s. `None` if nothing has weight.
+/// Returns the token at which the running sum of the weights passes the fraction `at` (in `[0, 1)`) of their total.
+/// `chunk_sums` are the sums of consecutive [`CHUNK`]s. Returns `None` if no token has weight.
 pub(super) fn pick(weights: &[f32], chunk_sums: &[f64], at: f64) -> Option<TokenId> {
     let total: f64 = chunk_sums.iter().sum();
     let mut left = at * total;
@@ -40,7 +41,8 @@ pub(super) fn pick(weights: &[f32], chunk_sums: &[f64], at: f64) -> Option<Token
                     return last;
                 }
             }
-            // Rounding: the sum in chunks was a hair larger. The last token with weight is right.
+            // By rounding, the sum of the chunk was slightly larger than its weights in order. Take the last token with
+            // weight.
             return last;
         }
         left -= sum;
@@ -68,7 +70,7 @@ mod tests {
             let expected = draws as f64 / BINS as f64;
             let chi2: f64 =
                 counts.iter().map(|&n| (f64::from(n) - expected).powi(2) / expected).sum();
-            // 63 degrees of freedom: 103.4 is passed with probability 0.001 by a fair source.
+            // Chi-square with 63 degrees of freedom: a fair source exceeds 103.4 with probability 0.001.
             assert!(chi2 < 103.4, "chi-square {chi2}");
         }
     }

@@ -1,15 +1,15 @@
-//! Log-probabilities of the chosen and of the best tokens.
+//! Log-probabilities of the chosen token and of the best tokens.
 
 use super::numeric;
 use tiercel_device::{TokenId, TokenLogprobs};
 
-/// Skipped whole when none of its logits is among the best.
+/// Logits in a run. A run is skipped whole if none of its logits is among the best.
 const RUN: usize = 32;
 
-/// The normaliser and the best tokens of a row, taken before the row is overwritten.
+/// The normaliser (log-sum-exp) and the best tokens of a row of logits, computed before sampling overwrites the row.
 pub(super) struct Best {
     log_sum_exp: f64,
-    /// Logits, best first; the lower id first among equals.
+    /// Best tokens and their logits, best first; of equal logits, the lower id first.
     top: Vec<(TokenId, f32)>,
 }
 
@@ -27,7 +27,8 @@ impl Best {
     }
 }
 
-/// The `k` largest by insertion into a sorted list: after a few runs almost no token enters it.
+/// Returns the `k` largest logits and their tokens, by insertion into a sorted list. After a few runs, almost no token
+/// enters the list.
 fn top(row: &[f32], k: usize) -> Vec<(TokenId, f32)> {
     let mut best: Vec<(TokenId, f32)> = Vec::with_capacity(k.min(row.len()) + 1);
     if k == 0 {

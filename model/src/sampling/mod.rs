@@ -1,13 +1,12 @@
 //! Chooses the next token from a row of logits.
 //!
-//! The order is vLLM's: logit bias, repetition penalty, frequency and presence penalty (here the
-//! log-probabilities are taken), then greedy, or temperature, min-p, top-k, top-p and a draw. Min-p is
-//! relative to the best token; top-p is of the weight that min-p and top-k left. Tokens of equal weight
-//! are ranked by id, the lower first.
+//! Options apply in vLLM's order: logit bias, repetition penalty, frequency and presence penalty. The log-probabilities
+//! are taken at this point. Then follows the greedy choice, or temperature, min-p, top-k, top-p and a draw. Min-p is
+//! relative to the best token. Top-p is a share of the weight that min-p and top-k left. Tokens of equal weight are
+//! ranked by id, the lower first.
 //!
-//! A draw is a function of the logits and `(seed, output index)` alone: what else is in the batch, and
-//! how often the step was replayed, cannot change the text. Options that are off cost nothing; no option
-//! sorts the vocabulary.
+//! A draw depends only on the logits and `(seed, output index)`. Other sequences in the batch and repeats of a step
+//! cannot change the text. An option that is off costs nothing. No option sorts the vocabulary.
 
 mod draw;
 mod logprobs;
@@ -22,7 +21,7 @@ use std::sync::Arc;
 use tiercel_device::{Sampled, SamplingParams, SeqFault, TokenId};
 use tiercel_gpu::Draw;
 
-/// Below this a temperature is greedy: dividing by it would overflow.
+/// Temperature below which sampling is greedy: dividing by a smaller temperature would overflow.
 const TEMPERATURE_MIN: f32 = 1e-5;
 
 /// The sampler of one sequence.
@@ -34,15 +33,15 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler for a sequence that starts with `prompt`. Logits beyond `vocab` are never chosen (some
-    /// models pad their last matrix).
+    /// Creates the sampler of a sequence that starts with `prompt`. Logits beyond the first `vocab` are never chosen
+    /// (some models pad their last matrix).
     pub fn new(params: Arc<SamplingParams>, prompt: &[TokenId], vocab: usize) -> Sampler {
         let penalties = Penalties::new(&params, prompt);
         Sampler { params, vocab, penalties }
     }
 
-    /// Chooses output number `output_index` (from 0). The row is scratch afterwards. Asking again for
-    /// an index forgets the answer given before, and those after it.
+    /// Chooses output number `output_index` (from 0). The logits are overwritten. If the index was sampled before, its
+    /// earlier output and all later outputs are forgotten.
     ///
     /// # Errors
     /// [`SeqFault::BadLogits`] if a logit is NaN or +inf, or none is finite.
@@ -73,14 +72,14 @@ impl Sampler {
         Ok(Sampled { token, logprobs })
     }
 
-    /// Whether no more is asked for than a draw: no penalties, biases or log-probabilities.
+    /// Whether `params` need only a draw: no penalties, biases or log-probabilities.
     pub fn is_drawn(params: &SamplingParams) -> bool {
         let penalties = Penalties::are_on(params);
         !penalties && params.logit_bias.is_empty() && params.logprobs.is_none()
     }
 
-    /// How a device may choose output number `output_index` from a row by itself; `None` where more is asked for than a
-    /// draw: penalties, biases, log-probabilities.
+    /// Returns the parameters with which a device can draw output number `output_index` from row `row`; `None` if the
+    /// sampler needs penalties, biases or log-probabilities, which only the host computes.
     pub fn draw_on_device(&self, row: usize, output_index: u32) -> Option<Draw> {
         let params = &*self.params;
         let temperature = if self.is_greedy() { 0.0 } else { params.temperature };
@@ -98,7 +97,8 @@ impl Sampler {
         self.params.temperature < TEMPERATURE_MIN || self.params.top_k == 1
     }
 
-    /// Draws a token; also returns its logit, recovered before the row is overwritten.
+    /// Draws a token and returns it with its logit, which is computed back from the token's weight because the row is
+    /// overwritten.
     fn draw(
         &self,
         row: &mut [f32],

@@ -1,11 +1,11 @@
 //! Passes over a row of logits, written so that the compiler vectorises them.
 
-/// Elements that are summed together: the sums of chunks let a draw skip most of the vocabulary.
+/// Weights in a chunk. Each chunk is summed, so that a draw can skip most of the vocabulary.
 pub(super) const CHUNK: usize = 256;
 
 const LANES: usize = 16;
 
-/// The largest logit, or `None` if any is NaN or +inf or all are -inf.
+/// Returns the largest logit; `None` if a logit is NaN or +inf, or if none is finite.
 pub(super) fn usable_max(logits: &[f32]) -> Option<f32> {
     let mut best = [f32::NEG_INFINITY; LANES];
     let mut nan = [0u32; LANES];
@@ -26,7 +26,7 @@ pub(super) fn usable_max(logits: &[f32]) -> Option<f32> {
     (nan == [0; LANES] && max.is_finite()).then_some(max)
 }
 
-/// The first position of `value`.
+/// Returns the first position of `value` in the row.
 pub(super) fn position(row: &[f32], value: f32) -> Option<usize> {
     let run =
         row.chunks(CHUNK).position(|run| run.iter().fold(false, |hit, &x| hit | (x == value)))?;
@@ -34,10 +34,11 @@ pub(super) fn position(row: &[f32], value: f32) -> Option<usize> {
     row[start..].iter().position(|&x| x == value).map(|at| start + at)
 }
 
-/// `e^x` for `x <= 0`, within 2 units in the last place; 0 below -87.
+/// Returns `e^x` for `x <= 0`, within 2 units in the last place, and 0 for `x` below -87.
 #[inline(always)]
 pub(super) fn exp_neg(x: f32) -> f32 {
-    // Cephes' expf. 1.5 * 2^23 rounds to the nearest integer and leaves it in the low mantissa bits.
+    // Algorithm of Cephes' expf. Adding 1.5 * 2^23 rounds to the nearest integer and leaves the integer in the low
+    // mantissa bits.
     const ROUND: f32 = 12_582_912.0;
     let clamped = if x > -87.0 { x } else { -87.0 };
     let shifted = clamped * std::f32::consts::LOG2_E + ROUND;
@@ -55,7 +56,7 @@ pub(super) fn exp_neg(x: f32) -> f32 {
     if x >= -87.0 { scaled } else { 0.0 }
 }
 
-/// Replaces logits by weights `e^((logit - max) / temperature)`; the best token weighs 1.
+/// Replaces logits by weights `e^((logit - max) / temperature)`; the best token has weight 1.
 pub(super) fn to_weights(logits: &mut [f32], max: f32, temperature: f32) {
     let scale = 1.0 / temperature;
     for logit in logits {
@@ -63,13 +64,13 @@ pub(super) fn to_weights(logits: &mut [f32], max: f32, temperature: f32) {
     }
 }
 
-/// `ln Σ e^logit`.
+/// Returns `ln Σ e^logit`, where `max` is the largest logit.
 pub(super) fn log_sum_exp(logits: &[f32], max: f32) -> f64 {
     let sum: f64 = logits.chunks(CHUNK).map(|chunk| chunk_sum(chunk, |l| exp_neg(l - max))).sum();
     f64::from(max) + sum.ln()
 }
 
-/// Sum of weights per [`CHUNK`].
+/// Returns the sum of the weights in each [`CHUNK`].
 pub(super) fn chunk_sums(weights: &[f32]) -> impl Iterator<Item = f64> {
     weights.chunks(CHUNK).map(|chunk| chunk_sum(chunk, |weight| weight))
 }

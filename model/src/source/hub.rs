@@ -1,4 +1,4 @@
-//! Models of the Hugging Face hub, kept in Hugging Face's own cache so that other programs share them.
+//! Models of the Hugging Face hub, kept in Hugging Face's own cache so that other programs share the files.
 
 use super::error::one_line;
 use super::progress::Progress;
@@ -8,7 +8,7 @@ use hf_hub::{Cache, CacheRepo, RepoType};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Files a server needs, beside the weights; subdirectories hold other formats of the same weights.
+/// Files that a server needs beside the weights. Subdirectories hold other formats of the same weights and are ignored.
 const WANTED: [&str; 7] = [
     "config.json",
     "generation_config.json",
@@ -18,12 +18,13 @@ const WANTED: [&str; 7] = [
     "added_tokens.json",
     "chat_template.jinja",
 ];
-/// Most files of one repository; more is not a model.
+/// Most files that are fetched of one repository; a model has fewer.
 const MAX_FILES: usize = 1_000;
-/// Waits for another program that fetches the same file, of five seconds each: half an hour.
+/// Most waits for another program that fetches the same file. A wait takes five seconds, so all waits take half an
+/// hour.
 const LOCK_WAITS_MAX: u32 = 360;
 
-/// `ORG/NAME` and an optional revision.
+/// Repository of the hub: `ORG/NAME` and an optional revision.
 #[derive(Debug, PartialEq, Eq)]
 struct Repo<'a> {
     org: &'a str,
@@ -32,7 +33,7 @@ struct Repo<'a> {
 }
 
 impl<'a> Repo<'a> {
-    /// As the user names it.
+    /// Returns the repository at the revision that the user names, `main` by default.
     fn hub(&self) -> hf_hub::Repo {
         self.at(self.revision.unwrap_or("main"))
     }
@@ -62,8 +63,8 @@ impl<'a> Repo<'a> {
     }
 }
 
-/// Downloads what is missing of the commit that `ORG/NAME[@REV]` names now. Without a network the commit
-/// that it named last is used, if all of it is there.
+/// Fetches a model: downloads the missing files of the commit that `ORG/NAME[@REV]` names now. Without a network, uses
+/// the commit that the revision named last, if all files of the commit are in the cache.
 pub(super) fn fetch(
     spec: &str,
     endpoint: Option<&str>,
@@ -87,7 +88,7 @@ pub(super) fn fetch(
     Ok(ResolvedModel { files: ModelFiles::HfDir(dir), name })
 }
 
-/// Fetches every wanted file of the commit that the revision names now, and says where they are.
+/// Fetches every wanted file of the commit that the revision names now, and returns the directory of the files.
 fn download(repo: &Repo<'_>, endpoint: Option<&str>, cache: &Cache) -> Result<PathBuf, ApiError> {
     let token = cache.token().or_else(|| std::env::var("HF_TOKEN").ok());
     let mut builder = ApiBuilder::from_env().with_token(token).with_progress(false);
@@ -97,7 +98,7 @@ fn download(repo: &Repo<'_>, endpoint: Option<&str>, cache: &Cache) -> Result<Pa
     }
     let api = builder.build()?;
     let info = api.repo(repo.hub()).info()?;
-    // It becomes the name of a directory.
+    // The hash of the commit becomes the name of a directory, so it must be hexadecimal.
     if info.sha.len() < 40 || !info.sha.chars().all(|c| c.is_ascii_hexdigit()) {
         return Err(ApiError::InvalidHeader("sha"));
     }
@@ -118,12 +119,12 @@ fn download(repo: &Repo<'_>, endpoint: Option<&str>, cache: &Cache) -> Result<Pa
         let nothing = "the repository holds neither config.json nor safetensors";
         return Err(ApiError::IoError(io::Error::new(io::ErrorKind::NotFound, nothing)));
     }
-    // Only now, with everything there, is this what the revision means without a network.
+    // Only now are all files present, so only now may the revision mean this commit when there is no network.
     cache.repo(repo.hub()).create_ref(&info.sha)?;
     Ok(commit.dir())
 }
 
-/// One commit of a repository: its files never change.
+/// One commit of a repository. The files of a commit never change.
 struct Commit<'a> {
     repo: &'a Repo<'a>,
     api: &'a Api,
@@ -137,12 +138,12 @@ impl Commit<'_> {
         self.local.pointer_path(self.sha)
     }
 
-    /// Downloads a file, unless it is in the cache. While another program fetches it, waits for that.
+    /// Downloads a file unless it is in the cache. Waits while another program downloads the file.
     fn fetch(&self, file: &str) -> Result<(), ApiError> {
         let mut waits = 0;
         while !self.dir().join(file).exists() && !self.adopt(file)? {
             match self.remote.download_with_progress(file, Bar::new(self.repo)) {
-                // The library has waited a few seconds already.
+                // The library has already waited a few seconds for the other program.
                 Err(ApiError::LockAcquisition(_)) if waits < LOCK_WAITS_MAX => {
                     if waits == 0 {
                         tracing::info!(file, "another program is fetching it; waiting");
@@ -155,7 +156,8 @@ impl Commit<'_> {
         Ok(())
     }
 
-    /// Most commits leave most files as they were: the same content is linked into this commit.
+    /// Links a file into this commit if the cache has the same content from another commit, because most commits change
+    /// only few files. Returns whether the cache has it.
     fn adopt(&self, file: &str) -> Result<bool, ApiError> {
         let metadata = self.api.metadata(&self.remote.url(file))?;
         let blob = self.local.blob_path(metadata.etag());
@@ -178,7 +180,7 @@ fn wanted(file: &str) -> bool {
     !elsewhere && (weights || WANTED.contains(&file))
 }
 
-/// The status of the hub's answer, if it gave one.
+/// Returns the HTTP status with which the hub refused a request; `None` if the hub did not answer.
 fn status(error: &ApiError) -> Option<u16> {
     match error {
         ApiError::RequestError(error) => match **error {
@@ -195,7 +197,7 @@ fn is_network(error: &ApiError) -> bool {
         ApiError::RequestError(_) => {
             status(error).is_none_or(|status| status >= 500 || [408, 429].contains(&status))
         }
-        // A connection that breaks in the middle of a file is no trouble of the disk.
+        // A connection that breaks in the middle of a file is a failure of the network, not of the disk.
         ApiError::IoError(error) => matches!(
             error.kind(),
             io::ErrorKind::UnexpectedEof
@@ -226,7 +228,7 @@ fn describe(repo: &str, error: &ApiError) -> SourceError {
     SourceError::Hub { repo: repo.to_owned(), detail: one_line(&error.to_string()), advice }
 }
 
-/// Shows one file's progress.
+/// Progress display for the download of one file.
 struct Bar {
     repo: String,
     bar: Option<Progress>,

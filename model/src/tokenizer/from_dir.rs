@@ -1,4 +1,4 @@
-//! Tokenizers from Hugging Face directories: `tokenizer.json` and the configuration files around it.
+//! Builds tokenizers from Hugging Face directories: `tokenizer.json` and the configuration files beside it.
 
 use super::encoder::Encoder;
 use super::vocab::{ByteChars, byte_token};
@@ -9,21 +9,21 @@ use std::io::Read;
 use std::path::Path;
 use tiercel_device::TokenId;
 
-/// The largest vocabularies in use take 33 MB.
+/// Largest accepted `tokenizer.json`, bytes. The largest vocabularies in use take 33 MB.
 const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
-/// Ids beyond this are not a vocabulary but an attack on memory.
+/// Most token ids of a vocabulary. A file with more is an attack on memory.
 const VOCAB_MAX: usize = 1 << 22;
 const SENTENCE_PIECE_SPACE: &str = "\u{2581}";
 
-/// Builds the tokenizer of a directory.
+/// Builds the tokenizer of a Hugging Face directory.
 pub(super) fn read(dir: &Path) -> Result<Tokenizer, TokenizerError> {
     let path = dir.join("tokenizer.json");
     let bytes = read_bounded(&path, TOKENIZER_BYTES_MAX)?;
     let invalid = |reason: String| TokenizerError::Invalid { path: path.clone(), reason };
     let mut encoder =
         tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| invalid(error.to_string()))?;
-    // Some files carry the settings of a training run.
+    // Some files still hold the truncation and padding of a training run.
     encoder.with_truncation(None).map_err(|error| invalid(error.to_string()))?;
     encoder.with_padding(None);
     let decoder = match encoder.get_decoder() {
@@ -39,10 +39,10 @@ pub(super) fn read(dir: &Path) -> Result<Tokenizer, TokenizerError> {
     Tokenizer::new(encoder, vocab, special)
 }
 
-/// Reads a configuration file; `None` if it does not exist.
+/// Reads a JSON configuration file; returns `None` if the file does not exist.
 ///
 /// # Errors
-/// It cannot be read, is too large, or is not JSON.
+/// The file cannot be read, is too large, or is not JSON.
 pub(crate) fn read_config(path: &Path) -> Result<Option<Value>, TokenizerError> {
     if !path.exists() {
         return Ok(None);
@@ -67,19 +67,20 @@ fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>, TokenizerError> {
     Ok(content)
 }
 
-/// How tokens are written down in the vocabulary.
+/// Notation in which a vocabulary writes its tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Decoding {
-    /// As themselves.
+    /// A token is written as itself.
     Literal,
-    /// One character per byte (GPT-2's table).
+    /// Each character of a token stands for one byte (GPT-2's table).
     ByteLevel,
-    /// `▁` for a space, perhaps `<0x0A>` for bytes.
+    /// `▁` stands for a space. With `byte_fallback`, a token like `<0x0A>` stands for a byte.
     SentencePiece { byte_fallback: bool, strips_leading_space: bool },
 }
 
 impl Decoding {
-    /// Recognises the decoders that models of the supported families use.
+    /// Recognises the notation from the decoder in `tokenizer.json`. Knows the decoders of the supported model
+    /// families.
     fn of(decoder: &Value) -> Result<Decoding, TokenizerError> {
         let unsupported = |what: &str| TokenizerError::Unsupported {
             what: format!("the decoder {what} of tokenizer.json"),
@@ -172,8 +173,8 @@ fn special_tokens(
         padding: named("pad_token"),
         ends: Vec::new(),
     };
-    // What generation stops at is said by generation_config.json, else by config.json; the tokenizer's
-    // own end token counts in any case.
+    // The tokens that end a generation are in generation_config.json, else in config.json. The tokenizer's own end
+    // token is always added.
     let generation = read_config(&dir.join("generation_config.json"))?.unwrap_or_default();
     let mut ends = token_ids(&generation["eos_token_id"]);
     if ends.is_empty() {
@@ -188,12 +189,12 @@ fn special_tokens(
     Ok(special)
 }
 
-/// A token given as a string or as `{"content": ...}`.
+/// Returns the text of a token that is given as a string or as `{"content": ...}`.
 fn token_text(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value["content"].as_str())
 }
 
-/// One id or a list of them.
+/// Returns the token ids of a JSON value, which is one id or a list of ids.
 fn token_ids(value: &Value) -> Vec<TokenId> {
     let values = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
     values.iter().filter_map(|id| TokenId::try_from(id.as_u64()?).ok()).collect()

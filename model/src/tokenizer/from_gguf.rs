@@ -1,4 +1,4 @@
-//! Tokenizers from the metadata of GGUF files.
+//! Builds tokenizers from the metadata of GGUF files.
 
 use super::encoder::{Around, Encoder};
 use super::pretokenize::Family;
@@ -16,7 +16,7 @@ const MODEL: &str = "tokenizer.ggml.model";
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const MERGES: &str = "tokenizer.ggml.merges";
 
-/// Control tokens that end a turn or a document in the chat formats in use; files name only one of them.
+/// Control tokens that end a turn or a document in the chat formats in use. GGUF files often name only one of them.
 const END_NAMES: [&str; 8] = [
     "<|eot_id|>",
     "<|im_end|>",
@@ -28,7 +28,7 @@ const END_NAMES: [&str; 8] = [
     "<EOT>",
 ];
 
-/// The vocabulary of a file, before it is known how to encode with it.
+/// Vocabulary of a GGUF file, before the kind of its encoder is known.
 struct Tokens<'a> {
     texts: Vec<&'a str>,
     kinds: Vec<PieceKind>,
@@ -66,14 +66,14 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// Whether a token that is found as a whole has the look of a control token.
+/// Whether a token that is found as a whole looks like a control token.
 fn is_markup(text: &str) -> bool {
     END_NAMES.contains(&text) || (text.starts_with("<|") && text.ends_with("|>"))
 }
 
 fn kind(id: i32) -> PieceKind {
     match id {
-        // Unknown and control.
+        // ggml's types of unknown and of control tokens.
         2 | 3 => PieceKind::Control,
         4 => PieceKind::UserDefined,
         5 => PieceKind::Unused,
@@ -82,7 +82,7 @@ fn kind(id: i32) -> PieceKind {
     }
 }
 
-/// Builds the tokenizer that a file describes.
+/// Builds the tokenizer that a GGUF file describes.
 pub(super) fn read(file: &GgufFile) -> Result<Tokenizer, TokenizerError> {
     let metadata = file.metadata();
     let tokens = Tokens::read(&metadata)?;
@@ -143,7 +143,8 @@ fn bpe_encoder(
     Ok(encoder)
 }
 
-/// `left right`; either may begin with a space only in theory, so the first space after a character cuts.
+/// Splits a merge `left right` at the first space after its first character, because a token may in theory begin with a
+/// space.
 fn merge_pair(merge: &str) -> Result<(String, String), TokenizerError> {
     let invalid = || TokenizerError::Metadata(format!("the merge {merge:?} is not two tokens"));
     let first = merge.chars().next().ok_or_else(invalid)?.len_utf8();
@@ -184,7 +185,7 @@ fn special_tokens(
 ) -> Result<SpecialTokens, TokenizerError> {
     let id = |name: &str| -> Result<Option<TokenId>, GgufError> {
         let id = metadata.u32(&format!("tokenizer.ggml.{name}_token_id"))?;
-        // Some converters write -1 or the size of the vocabulary for "none".
+        // Some converters write -1 or the size of the vocabulary where there is no such token.
         Ok(id.filter(|&id| (id as usize) < tokens.texts.len()))
     };
     let mut special = SpecialTokens {

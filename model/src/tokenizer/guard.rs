@@ -1,25 +1,25 @@
-//! Keeps text that quotes markup from becoming markup.
+//! Keeps markup that a message quotes from being read as markup.
 //!
-//! A chat template pastes the messages between its own control tokens, and the whole is tokenized as one
-//! text. A message that spells a control token would end its turn and begin another, in any role. So
-//! every control token spelled in a message is broken by a character that no text holds, and the
-//! rendering is cut there before it is tokenized: neither half is the token any more.
+//! A chat template pastes the messages between its own control tokens, and the whole text is tokenized at once. A
+//! message that spells a control token would end its turn and begin another, in any role. So a separator, a character
+//! that no text holds, is put into every control token that a message spells. The rendering is cut at the separators
+//! before it is tokenized, so that neither half is a control token any more.
 
 use super::{TokenizerError, Vocab};
 use aho_corasick::AhoCorasick;
 use std::borrow::Cow;
 use tiercel_device::TokenId;
 
-/// Where a spelled control token is broken: a noncharacter, which Unicode reserves for use inside programs.
+/// Separator in a spelled control token: a noncharacter, which Unicode reserves for use inside programs.
 pub(super) const BREAK: char = '\u{FDD0}';
 
-/// Finds control tokens spelled in a text.
+/// Finds control tokens that are spelled in a text.
 pub(super) struct Guard {
     finder: Option<AhoCorasick>,
 }
 
 impl Guard {
-    /// Looks for the special tokens of a vocabulary and for those that end an answer. Tokens of a single
+    /// Creates a guard for the special tokens of a vocabulary and the tokens that end an answer. Tokens of a single
     /// character cannot be broken and are left alone.
     pub(super) fn new(vocab: &Vocab, ends: &[TokenId]) -> Result<Guard, TokenizerError> {
         let ids = 0..vocab.len() as TokenId;
@@ -33,7 +33,8 @@ impl Guard {
         Ok(Guard { finder })
     }
 
-    /// The text with every spelled control token broken, overlapping ones too; borrowed if it holds none.
+    /// Returns the text with a separator in every spelled control token, overlapping ones too. Separators that were
+    /// already in the text are removed. Borrows a text that needs no change.
     pub(super) fn protect<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let text: Cow<'a, str> = match text.contains(BREAK) {
             true => text.chars().filter(|&c| c != BREAK).collect::<String>().into(),

@@ -1,16 +1,16 @@
-//! Text to tokens and back.
+//! Converts text to tokens and back.
 //!
-//! A [`Tokenizer`] is built from a Hugging Face `tokenizer.json` or from the metadata of a GGUF file
-//! (byte-level BPE with its pre-tokenizer, or SentencePiece with scores). A [`StreamDecoder`] turns the
-//! tokens of one sequence into text as they arrive, a [`StopMatcher`] watches that text for stop strings.
+//! A [`Tokenizer`] is built from a Hugging Face `tokenizer.json` or from the metadata of a GGUF file (byte-level BPE
+//! with its pre-tokenizer, or SentencePiece with scores). A [`StreamDecoder`] turns the tokens of one sequence into
+//! text as they arrive. A [`StopMatcher`] watches the text for stop strings.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `from_dir.rs`, `from_gguf.rs` | build a tokenizer from either format |
-//! | `pretokenize.rs` | how byte-level vocabularies cut text, by name |
+//! | `pretokenize.rs` | cutting text for byte-level vocabularies, by the name of the pre-tokenizer |
 //! | `spm.rs` | SentencePiece's byte-pair encoding |
 //! | `encoder.rs` | text to tokens, with or without reading markup |
-//! | `guard.rs` | keeps text that quotes markup from becoming markup |
+//! | `guard.rs` | keeps markup that a message quotes from being read as markup |
 //! | `vocab.rs` | tokens to bytes |
 //! | `stream.rs`, `stop.rs` | tokens to text as they arrive; stop strings |
 
@@ -43,25 +43,25 @@ use std::path::Path;
 use std::sync::Arc;
 use tiercel_device::TokenId;
 
-/// Longer texts are refused: more than any context holds, and tokenizing is not free.
+/// Longest accepted text, bytes. No context holds a longer text, and tokenizing takes time.
 pub const TEXT_BYTES_MAX: usize = 2 << 20;
 
-/// Tokens with a meaning to the server.
+/// Tokens that have a meaning to the server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpecialTokens {
-    /// Begins a text.
+    /// Token that begins a text.
     pub bos: Option<TokenId>,
-    /// Ends a text.
+    /// Token that ends a text.
     pub eos: Option<TokenId>,
-    /// Stands for what cannot be encoded.
+    /// Token that stands for text that cannot be encoded.
     pub unknown: Option<TokenId>,
-    /// Fills up batches in training.
+    /// Token that fills up batches in training.
     pub padding: Option<TokenId>,
-    /// Every token that ends a generation (end of text, of turn, of message); sorted.
+    /// All tokens that end a generation (end of text, of turn, of message), sorted.
     pub ends: Vec<TokenId>,
 }
 
-/// A model's tokenizer. Shared by all requests; encoding needs no lock.
+/// The tokenizer of a model, shared by all requests; encoding needs no lock.
 pub struct Tokenizer {
     encoder: Encoder,
     vocab: Arc<Vocab>,
@@ -100,7 +100,7 @@ impl Tokenizer {
     /// Reads the tokenizer of an open GGUF file.
     ///
     /// # Errors
-    /// As [`Tokenizer::from_files`].
+    /// The errors of [`Tokenizer::from_files`].
     pub fn from_gguf(file: &GgufFile) -> Result<Tokenizer, TokenizerError> {
         from_gguf::read(file)
     }
@@ -108,15 +108,14 @@ impl Tokenizer {
     /// Reads the tokenizer of a Hugging Face directory.
     ///
     /// # Errors
-    /// As [`Tokenizer::from_files`].
+    /// The errors of [`Tokenizer::from_files`].
     pub fn from_dir(dir: &Path) -> Result<Tokenizer, TokenizerError> {
         from_dir::read(dir)
     }
 
-    /// Tokens of `text`. With `add_special`, inside the tokens that the model wants around a text (its
-    /// beginning-of-text token). With `parse_special`, markup in the text (`<|im_start|>`) becomes its
-    /// token, as a rendered chat template needs it; without, it is encoded as the characters it is
-    /// made of.
+    /// Encodes `text` as tokens. With `add_special`, adds the tokens that the model wants around a text (its
+    /// beginning-of-text token). With `parse_special`, markup in the text (`<|im_start|>`) becomes its token, as a
+    /// rendered chat template needs; without, markup is encoded as its characters.
     ///
     /// # Errors
     /// [`TokenizerError::TextTooLong`], or a failure of the tokenizer.
@@ -130,17 +129,17 @@ impl Tokenizer {
         self.encoder.encode(text, add_special, parse_special)
     }
 
-    /// A text that will stand among markup, such that [`Tokenizer::encode_markup`] finds no control token
-    /// in it; for a text that spells none this changes nothing.
+    /// Prepares a text that will stand among markup, so that [`Tokenizer::encode_markup`] finds no control token in the
+    /// text. A text that spells no control token is not changed.
     pub fn protect<'a>(&self, text: &'a str) -> Cow<'a, str> {
         self.guard.protect(text)
     }
 
-    /// Tokens of markup around [protected](Tokenizer::protect) texts. Without any of those it is
-    /// [`Tokenizer::encode`] without special tokens around, markup read.
+    /// Encodes markup around [protected](Tokenizer::protect) texts. Without protected texts, the result is that of
+    /// [`Tokenizer::encode`] without `add_special` and with `parse_special`.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`].
+    /// The errors of [`Tokenizer::encode`].
     pub fn encode_markup(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
         check_length(text)?;
         let mut pieces = text.split(BREAK);
@@ -151,7 +150,7 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The text of a whole sequence of tokens. Ids beyond the vocabulary are no text.
+    /// Decodes a whole sequence of tokens as text. Ids beyond the vocabulary are no text.
     pub fn decode(&self, tokens: &[TokenId], skip_special: bool) -> String {
         let mut decoder = StreamDecoder::from_start(self.vocab.clone(), skip_special);
         let mut text = String::new();
@@ -159,12 +158,13 @@ impl Tokenizer {
         text + &decoder.finish()
     }
 
-    /// Decodes what the model writes after a prompt, special tokens left out if `skip_special`.
+    /// Returns a decoder for the tokens that the model writes after a prompt; with `skip_special`, it leaves out
+    /// special tokens.
     pub fn stream_decoder(&self, skip_special: bool) -> StreamDecoder {
         StreamDecoder::continuing(self.vocab.clone(), skip_special)
     }
 
-    /// Bytes of a token; they need not be whole characters. Empty beyond the vocabulary.
+    /// Returns the bytes of a token, which need not be whole characters. Empty for an id beyond the vocabulary.
     pub fn token_bytes(&self, token: TokenId) -> &[u8] {
         self.vocab.token_bytes(token)
     }
@@ -174,17 +174,17 @@ impl Tokenizer {
         self.vocab.is_special(token)
     }
 
-    /// Number of token ids. (The model's last matrix may have more rows.)
+    /// Returns the number of token ids. (The model's last matrix may have more rows.)
     pub fn vocab_size(&self) -> usize {
         self.vocab.len()
     }
 
-    /// The vocabulary, to share.
+    /// Returns the vocabulary, which can be shared.
     pub fn vocab(&self) -> &Arc<Vocab> {
         &self.vocab
     }
 
-    /// Tokens with a meaning to the server.
+    /// Returns the tokens that have a meaning to the server.
     pub fn special(&self) -> &SpecialTokens {
         &self.special
     }

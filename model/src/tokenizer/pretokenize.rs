@@ -1,5 +1,5 @@
-//! How a GGUF file's byte-level vocabulary wants text cut before merging, by the name in
-//! `tokenizer.ggml.pre`. The expressions are those of the models' own tokenizers.
+//! Cuts text before merging, as the byte-level vocabulary of a GGUF file wants it; `tokenizer.ggml.pre` names the
+//! rules. The regular expressions are those of the models' own tokenizers.
 
 use super::TokenizerError;
 use tokenizers::normalizers::NFC;
@@ -13,23 +13,23 @@ const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// The conventions of one family of vocabularies.
+/// Pre-tokenization rules of one family of vocabularies.
 #[derive(Debug)]
 pub(super) struct Family {
-    /// Applied one after the other, each to the pieces of the one before.
+    /// Regular expressions that cut the text, applied in order, each to the pieces of the one before.
     splits: &'static [&'static str],
     nfc: bool,
-    /// A piece that is a token as a whole is not merged up from bytes.
+    /// Whether a piece that is a token as a whole becomes that token, instead of being merged from its bytes.
     pub(super) ignore_merges: bool,
-    /// Whether a text begins with the beginning-of-text token when the file does not say.
+    /// Whether a text begins with the beginning-of-text token if the GGUF file does not say.
     pub(super) add_bos: bool,
 }
 
 const PLAIN: Family = Family { splits: &[GPT2], nfc: false, ignore_merges: false, add_bos: false };
 
 impl Family {
-    /// The family of a `tokenizer.ggml.pre`. Files without one come from before it existed; they are
-    /// read as `default`, as llama.cpp does.
+    /// Returns the rules that a `tokenizer.ggml.pre` names. A file without this key is older than the key and is read
+    /// as `default`, as llama.cpp does.
     pub(super) fn named(pre: Option<&str>) -> Result<Family, TokenizerError> {
         let Some(pre) = pre else {
             tracing::warn!(
@@ -50,7 +50,7 @@ impl Family {
                 Family { splits: &[LLAMA3], ignore_merges: true, add_bos: true, ..PLAIN }
             }
             "dbrx" | "smaug-bpe" => Family { splits: &[LLAMA3], ..PLAIN },
-            // The models' own tokenizers normalise to NFC; llama.cpp does not.
+            // The models' own tokenizers normalise text to NFC; llama.cpp does not.
             "qwen2" | "deepseek-r1-qwen" => Family { splits: &[QWEN2], nfc: true, ..PLAIN },
             "stablelm2" | "hunyuan" | "megrez" => Family { splits: &[QWEN2], ..PLAIN },
             "tekken" => Family { splits: &[TEKKEN], ignore_merges: true, add_bos: true, ..PLAIN },

@@ -1,7 +1,7 @@
 //! SentencePiece's byte-pair encoding, as GGUF files of the `llama` kind store it: tokens with scores.
 //!
-//! A text is cut into characters; again and again the neighbours whose union is the best-scored token
-//! are joined, the leftmost first among equals; a character that is no token becomes its bytes.
+//! A text is cut into characters. Then the two neighbours whose union is the token with the best score are joined,
+//! again and again; of equal scores, the leftmost pair first. A character that is no token becomes its bytes.
 
 use super::vocab::byte_token;
 use aho_corasick::{AhoCorasick, MatchKind};
@@ -9,28 +9,28 @@ use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 use tiercel_device::TokenId;
 
-/// What SentencePiece writes for a space.
+/// Character that SentencePiece writes for a space.
 pub(super) const SPACE: char = '\u{2581}';
 
-/// A token of the file.
+/// A token of the vocabulary in a GGUF file.
 pub(super) struct Piece<'a> {
     pub(super) text: &'a str,
     pub(super) score: f32,
     pub(super) kind: PieceKind,
 }
 
-/// ggml's token types, as far as encoding tells them apart.
+/// ggml's types of tokens, as far as encoding distinguishes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PieceKind {
-    /// Merged from its parts.
+    /// Token that is merged from its parts.
     Normal,
-    /// Found as a whole in any text.
+    /// Token that is found as a whole in any text.
     UserDefined,
-    /// Found as a whole where markup is read.
+    /// Token that is found as a whole where markup is read.
     Control,
-    /// One byte of a character that is no token.
+    /// Token for one byte of a character that is no token itself.
     Byte,
-    /// Never found.
+    /// Token that is never found in a text.
     Unused,
 }
 
@@ -39,13 +39,13 @@ pub(super) struct SpmEncoder {
     scores: Vec<f32>,
     bytes: Vec<Option<TokenId>>,
     unknown: Option<TokenId>,
-    /// Tokens found as a whole: with control tokens, and without.
+    /// Finders of tokens that are found as a whole: `markup` with control tokens, `plain` without.
     markup: Whole,
     plain: Whole,
     add_space_prefix: bool,
 }
 
-/// Finds tokens in a text, leftmost and longest.
+/// Finds whole tokens in a text: the leftmost first, and the longest of several.
 struct Whole {
     finder: Option<AhoCorasick>,
     ids: Vec<TokenId>,
@@ -99,7 +99,7 @@ impl SpmEncoder {
         })
     }
 
-    /// Tokens of a text, or of the rest of one (`begins` is false) whose beginning has its tokens.
+    /// Encodes a text. If `begins` is false, the text is the rest of one whose beginning is already encoded.
     pub(super) fn encode(&self, text: &str, parse_special: bool, begins: bool) -> Vec<TokenId> {
         let whole = if parse_special { &self.markup } else { &self.plain };
         let mut out = Vec::new();
@@ -119,7 +119,8 @@ impl SpmEncoder {
         out
     }
 
-    /// Text at the beginning or after a token found as a whole (`spaced`): a space is put before it.
+    /// Encodes a text that holds no whole tokens. With `spaced`, the text is at the beginning or follows a whole token,
+    /// and gets a space before it if the vocabulary wants one.
     fn encode_text(&self, text: &str, spaced: bool, out: &mut Vec<TokenId>) {
         let prefix = if self.add_space_prefix && spaced { " " } else { "" };
         let text: String =
@@ -127,7 +128,7 @@ impl SpmEncoder {
         Merger::new(self, &text).merge(out);
     }
 
-    /// A token for a run of merged characters, or one per byte of a character that has none.
+    /// Appends the token of a run of merged characters, or one token per byte for a run that is no token.
     fn emit(&self, symbol: &str, out: &mut Vec<TokenId>) {
         if let Some(&id) = self.tokens.get(symbol) {
             return out.push(id);
@@ -138,7 +139,7 @@ impl SpmEncoder {
     }
 }
 
-/// A run of characters, linked to its neighbours; empty once it was joined to the one before.
+/// A run of characters, linked to its neighbours; empty once it is joined to the run before.
 struct Symbol {
     start: usize,
     len: usize,
@@ -146,13 +147,13 @@ struct Symbol {
     after: Option<usize>,
 }
 
-/// Two neighbours that may be joined.
+/// Two neighbouring runs of characters that may be joined.
 #[derive(PartialEq)]
 struct Pair {
     score: f32,
     left: usize,
     right: usize,
-    /// Bytes of both when the pair was seen; either may have grown since.
+    /// Bytes of both runs when the pair was found; a run may have grown since.
     len: usize,
 }
 

@@ -2,45 +2,45 @@
 
 use std::collections::VecDeque;
 
-/// What a piece of text led to.
+/// Effect of a piece of text on the search for stop strings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StopOutcome {
-    /// Text that may be shown now: no stop string can begin in it any more.
+    /// Text that may be shown now, because no stop string can begin in it any more.
     pub text: String,
-    /// The stop string that ended the text, by its index; the text before it has been returned.
+    /// Index of the stop string that ended the text; the text before the stop string has been returned.
     pub stopped: Option<usize>,
 }
 
-/// Watches a text for the first of several strings: the one that is complete first and, of those
-/// complete at the same character, the longest. How the text is cut into pieces makes no difference.
+/// Watches a text for the first of several stop strings: the string that is complete first and, of strings complete at
+/// the same character, the longest. How the text is cut into pieces makes no difference.
 ///
-/// The end of the text is held back while a stop string may still begin in it, so nothing that belongs
-/// to a stop string is ever returned. This is the automaton of Aho and Corasick: each byte costs
-/// amortised constant time, however many strings there are.
+/// The end of the text is held back while a stop string may begin in it, so that no part of a stop string is ever
+/// returned. The matcher is the automaton of Aho and Corasick: each byte takes amortised constant time, however many
+/// strings there are.
 #[derive(Debug)]
 pub struct StopMatcher {
     nodes: Vec<Node>,
     state: u32,
-    /// The last `depth(state)` bytes of the text.
+    /// Last `depth(state)` bytes of the text, which are held back.
     held: String,
     stopped: bool,
 }
 
 #[derive(Debug, Default)]
 struct Node {
-    /// Sorted by byte.
+    /// Next node for each byte, sorted by byte.
     next: Vec<(u8, u32)>,
-    /// The longest proper suffix of this prefix that is also a prefix.
+    /// Node of the longest proper suffix of this node's prefix that is also a prefix of a stop string.
     fail: u32,
     depth: u32,
-    /// The longest stop string that ends here: its index and length.
+    /// Longest stop string that ends at this node: its index and its length in bytes.
     matched: Option<(u32, u32)>,
 }
 
 const ROOT: u32 = 0;
 
 impl StopMatcher {
-    /// Watches for `stops`; empty ones are ignored.
+    /// Creates a matcher for the stop strings `stops`; empty strings are ignored.
     pub fn new<S: AsRef<str>>(stops: &[S]) -> StopMatcher {
         let mut nodes = vec![Node::default()];
         for (index, stop) in stops.iter().enumerate() {
@@ -50,7 +50,7 @@ impl StopMatcher {
         StopMatcher { nodes, state: ROOT, held: String::new(), stopped: false }
     }
 
-    /// Takes more text. After a stop nothing more is returned.
+    /// Takes more text. After a stop string has been found, no more text is returned.
     pub fn push(&mut self, piece: &str) -> StopOutcome {
         if self.stopped {
             return StopOutcome { text: String::new(), stopped: None };
@@ -73,7 +73,7 @@ impl StopMatcher {
         StopOutcome { text, stopped: None }
     }
 
-    /// Ends the text: what was held back is ordinary text.
+    /// Ends the text and returns the text that was held back, which cannot become a stop string any more.
     pub fn finish(&mut self) -> String {
         self.state = ROOT;
         std::mem::take(&mut self.held)
@@ -99,7 +99,7 @@ fn insert(nodes: &mut Vec<Node>, stop: &[u8], index: u32) {
     }
 }
 
-/// Sets failure links, breadth first: those of shorter prefixes are known when they are needed.
+/// Sets the failure link of every node, breadth first, because a link depends on the links of shorter prefixes.
 fn link(nodes: &mut [Node]) {
     let mut queue: VecDeque<u32> = nodes[0].next.iter().map(|&(_, child)| child).collect();
     while let Some(at) = queue.pop_front() {
@@ -133,13 +133,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Tries every end, shortest text first, and every stop string, longest first.
+    /// Specification of the matcher: tries every end, shortest text first, and every stop string, longest first.
     fn naive(text: &str, stops: &[String]) -> (String, Option<usize>) {
         for (end, _) in text.char_indices().map(|(at, c)| (at + c.len_utf8(), c)) {
             let ending = stops.iter().enumerate();
             let ending =
                 ending.filter(|(_, stop)| !stop.is_empty() && text[..end].ends_with(*stop));
-            // Equal stop strings: the first.
+            // Of equal stop strings, the first counts.
             if let Some((index, stop)) =
                 ending.max_by_key(|(index, stop)| (stop.len(), usize::MAX - index))
             {
@@ -165,7 +165,7 @@ mod tests {
                 text += &outcome.text;
                 prop_assert!(expected.starts_with(&text), "{text:?} was shown too early");
                 stopped = stopped.or(outcome.stopped);
-                // Nothing is held back longer than the longest unfinished stop string.
+                // The text that is held back is shorter than the longest stop string.
                 let longest = stops.iter().map(String::len).max().unwrap_or(0);
                 prop_assert!(matcher.held.len() < longest.max(1));
             }

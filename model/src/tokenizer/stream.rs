@@ -1,44 +1,45 @@
-//! Tokens to text, one at a time.
+//! Converts tokens to text, one at a time.
 
 use super::Vocab;
 use std::sync::Arc;
 use tiercel_device::TokenId;
 
-/// Turns the tokens of one sequence into text as they arrive. What `push` and `finish` return, put
-/// together, is exactly the lossy UTF-8 of the tokens' bytes; a character is returned whole or not at
-/// all, and each token costs only its own length.
+/// Turns the tokens of one sequence into text as they arrive. The texts that `push` and `finish` return are together
+/// exactly the lossy UTF-8 of the tokens' bytes. A character is returned whole or not at all. The cost of a token
+/// depends only on its own length.
 ///
-/// Bytes that can no longer become a character are replaced by U+FFFD at once, an unfinished character
-/// at [`StreamDecoder::finish`].
+/// Bytes that can no longer become a character are replaced by U+FFFD at once. An unfinished character is replaced at
+/// [`StreamDecoder::finish`].
 #[derive(Debug)]
 pub struct StreamDecoder {
     vocab: Arc<Vocab>,
-    /// The beginning of a character whose end has not arrived: at most three bytes between calls.
+    /// Beginning of a character whose last bytes have not arrived: at most three bytes between calls.
     pending: Vec<u8>,
     skip_special: bool,
     strip_space: bool,
 }
 
 impl StreamDecoder {
-    /// Decodes what a model writes after a prompt. Special tokens are left out if `skip_special`.
+    /// Creates a decoder for the tokens that a model writes after a prompt. With `skip_special`, special tokens are
+    /// left out.
     pub fn continuing(vocab: Arc<Vocab>, skip_special: bool) -> StreamDecoder {
         StreamDecoder { vocab, pending: Vec::new(), skip_special, strip_space: false }
     }
 
-    /// Decodes a text from its beginning: the space that SentencePiece puts there is removed.
+    /// Creates a decoder for a text from its beginning, which removes the space that SentencePiece puts there.
     pub fn from_start(vocab: Arc<Vocab>, skip_special: bool) -> StreamDecoder {
         let strip_space = vocab.strips_leading_space;
         StreamDecoder { vocab, pending: Vec::new(), skip_special, strip_space }
     }
 
-    /// The text that `token` completes; often empty, never part of a character.
+    /// Returns the text that `token` completes; often empty, never part of a character.
     pub fn push(&mut self, token: TokenId) -> String {
         let mut out = String::new();
         self.push_to(token, &mut out);
         out
     }
 
-    /// As [`StreamDecoder::push`], appending.
+    /// Appends the text that `token` completes to `out`; see [`StreamDecoder::push`].
     pub fn push_to(&mut self, token: TokenId, out: &mut String) {
         if self.skip_special && self.vocab.is_special(token) {
             return;
@@ -58,20 +59,20 @@ impl StreamDecoder {
         }
     }
 
-    /// Ends the text: an unfinished character becomes U+FFFD.
+    /// Ends the text. Returns U+FFFD for an unfinished character, otherwise an empty text.
     pub fn finish(&mut self) -> String {
         let unfinished = !std::mem::take(&mut self.pending).is_empty();
         if unfinished { char::REPLACEMENT_CHARACTER.to_string() } else { String::new() }
     }
 }
 
-/// Appends the complete characters of `bytes` and returns the unfinished one at the end.
+/// Appends the complete characters of `bytes` to `out` and returns the unfinished character at the end of `bytes`.
 fn complete<'a>(mut bytes: &'a [u8], out: &mut String) -> &'a [u8] {
     while let Some(chunk) = bytes.utf8_chunks().next() {
         out.push_str(chunk.valid());
         let broken = chunk.invalid();
         let rest = &bytes[chunk.valid().len()..];
-        // At the very end a prefix of a character may still be completed; anywhere else it is broken.
+        // A prefix of a character may still be completed at the very end; anywhere else it is broken.
         let may_continue = !broken.is_empty()
             && broken.len() == rest.len()
             && std::str::from_utf8(broken).is_err_and(|error| error.error_len().is_none());
@@ -98,7 +99,7 @@ mod tests {
         Arc::new(vocab)
     }
 
-    /// Tokens that are characters, parts of characters, or garbage.
+    /// Generates tokens that are characters, parts of characters, or garbage.
     fn token() -> impl Strategy<Value = Vec<u8>> {
         let parts = prop::collection::vec("[ aé€😀\u{2581}]{0,3}", 1..2);
         prop_oneof![

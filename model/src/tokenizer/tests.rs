@@ -1,5 +1,5 @@
-//! Against other tokenizers: `tests/reference/tokenizer/make_tokenizer.py` of the workspace makes the
-//! expected tokens and texts.
+//! Compares the tokenizers with other programs: `tests/reference/tokenizer/make_tokenizer.py` of the workspace makes
+//! the expected tokens and texts.
 
 use super::*;
 use crate::gguf::build::{Builder, Value};
@@ -72,7 +72,7 @@ fn open(builder: &Builder) -> Result<Tokenizer, TokenizerError> {
     Tokenizer::from_gguf(&GgufFile::open(builder.save().path()).unwrap())
 }
 
-/// Special tokens never come out of text that is not read as markup, and nothing of it is lost.
+/// Checks that text that is not read as markup gives no special tokens, and that no part of the text is lost.
 fn check_plain(tokenizer: &Tokenizer, text: &str, expected: &str) {
     let ids = tokenizer.encode(text, false, false).unwrap();
     assert!(!ids.iter().any(|&id| tokenizer.is_special(id)), "{text:?}: {ids:?}");
@@ -103,8 +103,8 @@ fn sentence_piece_files_agree_with_llama_cpp() {
     for (text, expected) in vectors.texts.iter().zip(&vectors.expected) {
         let ids = tokenizer.encode(text, false, true).unwrap();
         assert_eq!(ids, *expected, "{text:?}");
-        // SentencePiece's own character for a space cannot be told from a space, and a space is put
-        // after every token that is found as a whole.
+        // Skip texts that do not decode to themselves: SentencePiece's own character for a space decodes to a space,
+        // and a space is put after every token that is found as a whole, such as `<think>`.
         if !text.contains('\u{2581}') && !text.contains("<think>") {
             check_plain(&tokenizer, text, text);
         }
@@ -183,7 +183,7 @@ fn streams_continue_where_the_prompt_ended() {
 fn end_tokens_are_gathered_from_every_place_that_names_them() {
     let vectors: ByteLevel = load("byte_level.json");
     let tokenizer = open(&vectors.gguf("smollm")).unwrap();
-    // 2 is named by the metadata, 0 (`<|endoftext|>`) is known by its name.
+    // The metadata names token 2 as an end token. Token 0 (`<|endoftext|>`) is recognised by its name.
     assert_eq!(tokenizer.special().ends, [0, 2]);
     assert_eq!((tokenizer.special().bos, tokenizer.special().eos), (Some(1), Some(2)));
     let tokenizer = Tokenizer::from_dir(&reference("hf_byte_level")).unwrap();

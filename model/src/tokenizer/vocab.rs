@@ -1,39 +1,39 @@
-//! From token ids to bytes.
+//! Maps token ids to bytes.
 
 use tiercel_device::TokenId;
 
-/// What every token stands for: its bytes, and whether it is special.
+/// The bytes of every token, and whether the token is special.
 ///
-/// The bytes of a token need not be whole characters. Tokens of one vocabulary lie in one buffer.
+/// The bytes of a token need not be whole characters. All tokens of a vocabulary lie in one buffer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Vocab {
     bytes: Vec<u8>,
-    /// End of each token in `bytes`; its start is the end of the one before.
+    /// End of each token in `bytes`; a token starts at the end of the token before.
     ends: Vec<usize>,
     special: Vec<bool>,
-    /// A text begins with a space that is not part of it (SentencePiece).
+    /// Whether decoding a text from its beginning removes a leading space, which SentencePiece puts there.
     pub(super) strips_leading_space: bool,
 }
 
 impl Vocab {
-    /// Appends the next token.
+    /// Appends a token, which gets the next id.
     pub(super) fn push(&mut self, bytes: &[u8], special: bool) {
         self.bytes.extend_from_slice(bytes);
         self.ends.push(self.bytes.len());
         self.special.push(special);
     }
 
-    /// Number of ids, unused ones included.
+    /// Returns the number of ids, unused ones included.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are no tokens; never true of a tokenizer that was loaded.
+    /// Whether there are no tokens; never true for a tokenizer that was loaded.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Bytes of a token; empty for ids that do not exist.
+    /// Returns the bytes of a token; empty for ids that do not exist.
     pub fn token_bytes(&self, token: TokenId) -> &[u8] {
         let token = token as usize;
         let Some(&end) = self.ends.get(token) else { return &[] };
@@ -47,8 +47,8 @@ impl Vocab {
     }
 }
 
-/// The character that stands for each byte in byte-level vocabularies (GPT-2's table): printable
-/// characters of Latin-1 stand for themselves, the others are moved to U+0100 and up.
+/// Table of the characters that stand for bytes in byte-level vocabularies (GPT-2's table). Printable characters of
+/// Latin-1 stand for themselves. The other bytes are moved to U+0100 and up.
 pub(super) struct ByteChars {
     bytes: Vec<Option<u8>>,
 }
@@ -70,8 +70,8 @@ impl ByteChars {
         ByteChars { bytes }
     }
 
-    /// The bytes that a token of a byte-level vocabulary is written for; a token that holds any other
-    /// character stands for its own UTF-8.
+    /// Returns the bytes that a token of a byte-level vocabulary stands for. A token with a character outside the table
+    /// stands for its own UTF-8.
     pub(super) fn decode(&self, token: &str) -> Vec<u8> {
         let decoded: Option<Vec<u8>> =
             token.chars().map(|c| *self.bytes.get(c as usize)?).collect();
@@ -79,7 +79,7 @@ impl ByteChars {
     }
 }
 
-/// The byte of a SentencePiece byte token, `<0x0A>`.
+/// Returns the byte of a SentencePiece byte token such as `<0x0A>`.
 pub(super) fn byte_token(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     let hex = digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -1,4 +1,4 @@
-//! A model on disk, whatever its format: its configuration and its tensors by role.
+//! A model on disk in either format: its configuration, and its tensors by role.
 
 use super::WeightError;
 use super::hf_dir::{HfDir, read_json};
@@ -9,10 +9,10 @@ use crate::source::ModelFiles;
 use tiercel_gpu::cpu::packed_bytes;
 use tiercel_gpu::{SourceType, WeightFormat};
 
-/// Names listed in an error about missing tensors.
+/// Most tensor names that a message about missing or unused tensors lists.
 const MISSING_SHOWN: usize = 5;
 
-/// A model on disk: mapped, its configuration read, all its tensors present in the right shapes.
+/// A model on disk: its files mapped, its configuration read, and all its tensors present in the right shapes.
 pub struct Checkpoint {
     config: ModelConfig,
     store: Store,
@@ -23,16 +23,16 @@ enum Store {
     Hf(HfDir),
 }
 
-/// A tensor as stored.
+/// A tensor as a file stores it.
 pub(crate) struct Stored<'a> {
-    /// Outermost dimension first.
+    /// Dimensions of the tensor, outermost first.
     pub(crate) shape: Vec<usize>,
     pub(crate) source: SourceType,
     pub(crate) bytes: &'a [u8],
 }
 
 impl Checkpoint {
-    /// Opens a model and checks it: every tensor its configuration implies is there and has its shape.
+    /// Opens a model and checks that every tensor that its configuration implies is present and has the right shape.
     ///
     /// # Errors
     /// [`WeightError`].
@@ -51,12 +51,12 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// The model's shape.
+    /// Returns the configuration of the model.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// The GGUF file, if it is one; tokenizer and chat template are in it.
+    /// Returns the GGUF file if the model is one; tokenizer and chat template are in the file too.
     pub fn gguf(&self) -> Option<&GgufFile> {
         match &self.store {
             Store::Gguf(file) => Some(file),
@@ -64,10 +64,10 @@ impl Checkpoint {
         }
     }
 
-    /// Bytes that the weights will take on the CPU, each tensor in the form that `format` gives it.
+    /// Returns the bytes that the weights take on the CPU if each tensor is packed in the form that `format` gives it.
     ///
     /// # Errors
-    /// [`WeightError`] for a tensor that cannot be read; [`Checkpoint::open`] has found them all.
+    /// [`WeightError`] for a tensor that cannot be read. [`Checkpoint::open`] has found all tensors readable.
     pub fn packed_bytes(&self, format: WeightFormat) -> Result<u64, WeightError> {
         let mut bytes = 0_u64;
         for role in Role::required(&self.config) {
@@ -80,14 +80,14 @@ impl Checkpoint {
         Ok(bytes)
     }
 
-    /// Whether q and k rows are stored for interleaved RoPE: llama.cpp's converter permutes them for
-    /// the llama family only.
+    /// Whether the rows of q and k are stored in the order for interleaved RoPE. llama.cpp's converter permutes the
+    /// rows so for the families Llama and Mistral only.
     pub(crate) fn permuted(&self) -> bool {
         matches!(self.store, Store::Gguf(_))
             && matches!(self.config.family, Family::Llama | Family::Mistral)
     }
 
-    /// What a role's tensor is called in this file.
+    /// Returns the name that the tensor of a role has in this checkpoint.
     pub(crate) fn name(&self, role: Role) -> String {
         match &self.store {
             Store::Gguf(_) => role.gguf_name(),
@@ -95,7 +95,7 @@ impl Checkpoint {
         }
     }
 
-    /// A tensor that [`Checkpoint::open`] has found present.
+    /// Returns the tensor of a role. [`Checkpoint::open`] has found every required tensor present.
     pub(crate) fn tensor(&self, role: Role) -> Result<Stored<'_>, WeightError> {
         self.find(&self.name(role))?.ok_or_else(|| self.missing(vec![self.name(role)]))
     }
@@ -113,7 +113,8 @@ impl Checkpoint {
                 supported: "use a file in F32, F16, BF16, Q4_0 to Q8_0 or Q2_K to Q6_K",
             });
         };
-        // ggml lists the fastest dimension first, and its sizes were checked against the file's.
+        // ggml lists the fastest-running dimension first. Each dimension fits `usize`, because the size of the tensor
+        // was checked against the size of the file.
         let shape = view.dims.iter().rev().map(|&dim| dim as usize).collect();
         Ok(Some(Stored { shape, source, bytes: view.bytes }))
     }
@@ -146,8 +147,8 @@ impl Checkpoint {
         WeightError::Missing { count: names.len(), shown }
     }
 
-    /// A tensor nobody reads may mean that the model computes something this program leaves out; a bias of
-    /// a layer always does.
+    /// Checks the tensors that are not read. An unread tensor may mean that the model computes something that this
+    /// program leaves out: logs a warning. An unread bias of a layer always means it: fails.
     fn check_unused(&self, roles: &[Role]) -> Result<(), WeightError> {
         let known: std::collections::HashSet<String> =
             roles.iter().map(|&role| self.name(role)).collect();
@@ -173,13 +174,13 @@ fn is_bias_of_layer(name: &str) -> bool {
     name.ends_with(".bias") && (name.starts_with("blk.") || name.starts_with("model.layers."))
 }
 
-/// Tensors that repeat what the configuration or another tensor says.
+/// Whether a tensor only repeats the configuration or another tensor.
 fn is_derived(name: &str) -> bool {
     name.ends_with("rotary_emb.inv_freq") || name == "rope_freqs.weight" || name == "lm_head.weight"
 }
 
-/// Row `i` of the Hugging Face order is row `order[i]` of a GGUF file of the llama family: the
-/// converter interleaves the two halves of every head.
+/// Returns the order of rows that undoes the permutation of llama.cpp's converter, which interleaves the two halves of
+/// every head. Row `i` of the Hugging Face order is row `order[i]` of a GGUF file of the llama family.
 pub(crate) fn interleaved_rows(heads: usize, head_dim: usize) -> Vec<u32> {
     let half = head_dim / 2;
     (0..heads * head_dim)
@@ -190,7 +191,7 @@ pub(crate) fn interleaved_rows(heads: usize, head_dim: usize) -> Vec<u32> {
         .collect()
 }
 
-/// Whether a layer's tensor is stored row by row of q or k heads, and how many heads it has.
+/// Returns the number of heads of a layer's tensor if its rows are those of q or k heads; otherwise `None`.
 pub(crate) fn rotated_heads(role: LayerRole, config: &ModelConfig) -> Option<usize> {
     match role {
         LayerRole::Q | LayerRole::QBias => Some(config.heads),

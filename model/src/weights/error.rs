@@ -1,38 +1,38 @@
-//! Why weights could not be loaded.
+//! Errors of loading weights.
 
 use crate::arch::ConfigError;
 use crate::gguf::GgufError;
 use std::path::{Path, PathBuf};
 use tiercel_gpu::OpError;
 
-/// Weights that cannot be loaded. Every message says which file or tensor is at fault.
+/// Weights that cannot be loaded. Every message names the file or tensor at fault.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightError {
-    /// The description of the model was refused.
+    /// The model's configuration was refused.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The GGUF file was refused.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// The operating system refused a file.
+    /// The operating system could not open or read a file.
     #[error("cannot read {path}: {source}")]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The reason.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// A file is larger than any sane one of its kind.
+    /// A file is larger than any plausible file of its kind.
     #[error("{path} is {bytes} bytes long, more than the limit of {limit}")]
     TooLarge {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its size.
+        /// Size of the file, bytes.
         bytes: u64,
-        /// The limit.
+        /// Largest accepted size, bytes.
         limit: u64,
     },
-    /// The directory has no weights in a format this program reads.
+    /// The directory has no weights in a format that this program reads.
     #[error(
         "{0} holds neither model.safetensors nor model.safetensors.index.json; \
          point --model at a directory downloaded from Hugging Face with safetensors, or at a .gguf file"
@@ -41,54 +41,54 @@ pub enum WeightError {
     /// A safetensors file or its index is malformed.
     #[error("{path} is not a usable safetensors file: {why}; download it again")]
     Safetensors {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Reason why the file is not usable.
         why: String,
     },
-    /// Tensors the architecture needs are absent.
+    /// Tensors that the architecture needs are absent.
     #[error("the model lacks {count} of its tensors: {shown}; the download may be incomplete")]
     Missing {
-        /// How many.
+        /// Number of absent tensors.
         count: usize,
-        /// The first few names.
+        /// Names of the first few absent tensors.
         shown: String,
     },
     /// A tensor has another shape than the configuration implies.
     #[error("tensor {name} is {found:?} but the configuration implies {expected:?}")]
     Shape {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// Its shape, outermost first.
+        /// Shape of the tensor in the file, outermost dimension first.
         found: Vec<usize>,
-        /// What it should be.
+        /// Shape that the configuration implies.
         expected: Vec<usize>,
     },
-    /// A tensor is stored in a way this program does not read.
+    /// A tensor has an encoding that this program does not read.
     #[error("tensor {name} is stored as {encoding}; {supported}")]
     Encoding {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// Its encoding.
+        /// Encoding of the tensor.
         encoding: String,
-        /// What would work.
+        /// Advice: the supported encodings.
         supported: &'static str,
     },
-    /// A tensor that changes what the model computes and that this program does not read.
+    /// A tensor that this program does not read changes the results of the model.
     #[error(
         "tensor {name} is not read, so the model would compute something else; this kind of model is \
          not supported"
     )]
     Unread {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
     },
-    /// The device refused a matrix.
+    /// The device refused a matrix or a vector.
     #[error("tensor {name}: {source}")]
     Pack {
-        /// The tensor, or the first of those stacked.
+        /// Name of the tensor, or of the first of several stacked tensors.
         name: String,
-        /// The reason.
+        /// Error of the device.
         source: OpError,
     },
 }

@@ -1,5 +1,5 @@
-//! Tensors of a Hugging Face directory: one safetensors file, or shards and their index. Files are
-//! mapped; only their headers are parsed.
+//! Tensors of a Hugging Face directory: one safetensors file, or several shards with an index. The files are mapped;
+//! only their headers are parsed.
 
 use super::WeightError;
 use super::checkpoint::Stored;
@@ -11,16 +11,16 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use tiercel_gpu::{MappedFile, SourceType};
 
-/// config.json and the index are text written by hand or by a script; neither is ever this large.
+/// Largest accepted JSON file, bytes. `config.json` and the shard index are never this large.
 const JSON_BYTES_MAX: u64 = 64 << 20;
 const SHARDS_MAX: usize = 4096;
-/// The length of the header comes before it.
+/// Bytes before the header of a safetensors file, which hold the length of the header.
 const HEADER_PREFIX: usize = 8;
 
-/// An open directory.
+/// An open model directory.
 pub(super) struct HfDir {
     shards: Vec<Shard>,
-    /// Which shard holds a tensor.
+    /// Number of the shard that holds a tensor, by the tensor's name.
     index: HashMap<String, usize>,
 }
 
@@ -36,7 +36,7 @@ struct ShardIndex {
     weight_map: HashMap<String, String>,
 }
 
-/// Reads a small file whole.
+/// Reads a whole JSON file of limited size.
 pub(super) fn read_json(path: &Path) -> Result<Vec<u8>, WeightError> {
     let file = File::open(path).map_err(WeightError::io(path))?;
     let mut bytes = Vec::new();
@@ -52,7 +52,7 @@ impl HfDir {
     pub(super) fn open(dir: &Path) -> Result<HfDir, WeightError> {
         let (single, index) =
             (dir.join("model.safetensors"), dir.join("model.safetensors.index.json"));
-        // The single file first, as Hugging Face's own loader: an index beside it is a leftover.
+        // Prefer the single file, as Hugging Face's own loader does: an index beside it is a leftover.
         if !single.is_file() {
             if index.is_file() {
                 return HfDir::open_shards(dir, &index);
@@ -75,7 +75,7 @@ impl HfDir {
         let mut shards = Vec::with_capacity(files.len());
         let mut numbers = HashMap::with_capacity(files.len());
         for file in files {
-            // A name with a directory in it would read outside the model's directory.
+            // A name with a directory in it could lead outside the model's directory.
             if Path::new(file).file_name().and_then(|name| name.to_str()) != Some(file) {
                 let shown: String = file.chars().take(64).collect();
                 return Err(bad(format!("{shown:?} is not a plain file name")));

@@ -1,4 +1,4 @@
-//! Packing a checkpoint into a device: q, k, v become one matrix, gate and up another.
+//! Packs a checkpoint into a device: q, k and v become one matrix, gate and up another.
 
 use super::WeightError;
 use super::checkpoint::{Checkpoint, Stored, interleaved_rows, rotated_heads};
@@ -8,9 +8,9 @@ use tiercel_gpu::{MatrixPart, Ops, SourceType, WeightFormat};
 
 /// Weights of a decoder on a device.
 pub struct Weights<O: Ops> {
-    /// `[vocab, hidden]`.
+    /// Embedding matrix, `[vocab, hidden]`.
     pub(crate) embedding: O::Matrix,
-    /// `[vocab, hidden]`; `None` when tied to the embedding.
+    /// Output matrix, `[vocab, hidden]`; `None` if it is the embedding matrix.
     pub(crate) lm_head: Option<O::Matrix>,
     pub(crate) final_norm: O::Vector,
     pub(crate) layers: Vec<LayerWeights<O>>,
@@ -19,38 +19,38 @@ pub struct Weights<O: Ops> {
 /// Weights of one layer.
 pub(crate) struct LayerWeights<O: Ops> {
     pub(crate) attention_norm: O::Vector,
-    /// q, k and v stacked: `[(heads + 2 kv_heads) head_dim, hidden]`.
+    /// Matrix of q, k and v stacked, `[(heads + 2 kv_heads) head_dim, hidden]`.
     pub(crate) qkv: O::Matrix,
     pub(crate) qkv_bias: Option<O::Vector>,
     pub(crate) head_norms: Option<HeadNorms<O>>,
     pub(crate) output: O::Matrix,
     pub(crate) output_bias: Option<O::Vector>,
     pub(crate) mlp_norm: O::Vector,
-    /// gate and up stacked: `[2 intermediate, hidden]`.
+    /// Matrix of gate and up stacked, `[2 intermediate, hidden]`.
     pub(crate) gate_up: O::Matrix,
     pub(crate) down: O::Matrix,
 }
 
-/// Norms of single heads before RoPE.
+/// Weights of the norms of single q and k heads, applied before RoPE.
 pub(crate) struct HeadNorms<O: Ops> {
     pub(crate) q: O::Vector,
     pub(crate) k: O::Vector,
 }
 
-/// How far loading has come, in layers plus one for the embeddings.
+/// Progress of loading, in parts: one per layer and one for the embeddings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadProgress {
-    /// Parts packed.
+    /// Number of parts packed so far.
     pub done: usize,
-    /// Parts in all.
+    /// Number of all parts.
     pub total: usize,
 }
 
 impl<O: Ops> Weights<O> {
-    /// Packs all weights of a checkpoint. Logs what they became.
+    /// Packs all weights of a checkpoint into a device and logs the form of the packed matrices.
     ///
     /// # Errors
-    /// [`WeightError`], naming the tensor.
+    /// [`WeightError`], which names the tensor.
     pub fn load(
         ops: &mut O,
         checkpoint: &Checkpoint,
@@ -77,14 +77,14 @@ impl<O: Ops> Weights<O> {
         Ok(weights)
     }
 
-    /// The output matrix.
+    /// Returns the output matrix, which may be the embedding matrix.
     pub(crate) fn output(&self) -> &O::Matrix {
         self.lm_head.as_ref().unwrap_or(&self.embedding)
     }
 
     fn log(&self, ops: &O, checkpoint: &Checkpoint) {
         let config = checkpoint.config();
-        // Every layer is packed the same way, except in mixed files; the first stands for all.
+        // Log only the first layer: all layers are packed the same way, except in files with mixed encodings.
         let first = &self.layers[0];
         tracing::info!(
             family = %config.family,
@@ -133,13 +133,13 @@ impl<O: Ops> Packer<'_, O> {
         })
     }
 
-    /// Packs tensors of equal width, one below the other.
+    /// Packs tensors of equal width into one matrix, one below the other.
     fn matrix(&mut self, roles: &[Role]) -> Result<O::Matrix, WeightError> {
         let mut parts = Vec::with_capacity(roles.len());
         for &role in roles {
             let Stored { shape, source, bytes } = self.checkpoint.tensor(role)?;
             let row_order = self.row_order(role);
-            // Shapes were checked when the checkpoint was opened: matrices have two dimensions.
+            // Shapes were checked when the checkpoint was opened, so every matrix has two dimensions.
             parts.push(MatrixPart { n: shape[0], k: shape[1], source, bytes, row_order });
         }
         self.ops.matrix(&parts, self.format).map_err(|source| {
@@ -184,7 +184,7 @@ impl<O: Ops> Packer<'_, O> {
     }
 }
 
-/// An unquantized tensor as f32.
+/// Converts an unquantized tensor to f32; returns `None` for a quantized tensor.
 fn floats(stored: &Stored<'_>) -> Option<Vec<f32>> {
     let pairs = || stored.bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
     match stored.source {

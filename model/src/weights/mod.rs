@@ -1,13 +1,13 @@
-//! Weights: from a GGUF file or a Hugging Face directory into a device.
+//! Weights: loaded from a GGUF file or a Hugging Face directory into a device.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `checkpoint.rs` | a model on disk: opened, configuration read, every tensor checked to be there |
+//! | `checkpoint.rs` | a model on disk: opened, configuration read, every tensor checked to be present |
 //! | `hf_dir.rs` | safetensors, single and sharded |
-//! | `roles.rs` | what each tensor is for, its name in either format, its shape |
+//! | `roles.rs` | purpose of each tensor, its name in either format, its shape |
 //! | `load.rs` | packing into the device's matrices |
-//! | `random.rs` | weights that no model has, for checks |
-//! | `error.rs` | what can be wrong |
+//! | `random.rs` | random weights, for checks |
+//! | `error.rs` | errors |
 
 mod checkpoint;
 mod error;

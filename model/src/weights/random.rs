@@ -1,22 +1,23 @@
-//! Weights that no model has: for checks and measurements of a shape, without files.
+//! Random weights for a model shape: for checks and measurements without files.
 
 use super::load::{HeadNorms, LayerWeights, Weights};
 use crate::arch::ModelConfig;
 use half::bf16;
 use tiercel_gpu::{MatrixPart, OpError, Ops, SourceType, WeightFormat};
 
-/// Different numbers; larger matrices repeat them. A prime, so that rows do not repeat in columns.
+/// Number of different random numbers; larger matrices repeat them. A prime, so that the rows of a matrix do not
+/// repeat.
 const PERIOD: usize = 1_048_573;
 
-/// Random bf16 numbers, handed out as matrices.
+/// Source of random bf16 numbers, handed out as matrices.
 struct Numbers {
     values: Vec<f32>,
     bytes: Vec<u8>,
 }
 
 impl<O: Ops> Weights<O> {
-    /// Random weights of a shape, of such a size that activations neither vanish nor grow. The same seed gives the same
-    /// weights on every device.
+    /// Creates random weights for a model shape, scaled so that activations neither vanish nor grow. The same seed
+    /// gives the same weights on every device.
     ///
     /// # Errors
     /// [`OpError`]: too little memory, or sizes that the device does not take.
@@ -41,7 +42,7 @@ impl<O: Ops> Weights<O> {
 
 impl Numbers {
     fn new(seed: u64) -> Numbers {
-        // Marsaglia's xorshift: nothing here depends on how random it is.
+        // Marsaglia's xorshift. Its randomness is weak, but no result depends on that.
         let mut state = seed | 1;
         let mut next = || {
             state ^= state << 13;
@@ -52,7 +53,7 @@ impl Numbers {
         Numbers { values: (0..PERIOD).map(|_| next()).collect(), bytes: Vec::new() }
     }
 
-    /// `[n, k]` of standard deviation `1 / sqrt(k)`.
+    /// Creates a random matrix `[n, k]` with standard deviation `1 / sqrt(k)`.
     fn matrix<O: Ops>(
         &mut self,
         ops: &mut O,
@@ -64,7 +65,7 @@ impl Numbers {
         let rounded = self.values.iter().flat_map(|v| bf16::from_f32(v * scale).to_le_bytes());
         self.bytes.clear();
         self.bytes.extend(rounded.take(n * k * 2));
-        // The next matrix starts elsewhere.
+        // The next matrix starts at another number.
         self.values.rotate_left(n * k % PERIOD);
         let period = self.bytes.len();
         while self.bytes.len() < n * k * 2 {

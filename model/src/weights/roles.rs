@@ -1,21 +1,21 @@
-//! What each tensor of a decoder is for, what it is called in each format, and which shape it must have.
+//! Purpose of each tensor of a decoder, its name in each format, and the shape that it must have.
 
 use crate::arch::ModelConfig;
 
-/// A tensor of the model.
+/// Role of a tensor in the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// `[vocab, hidden]`.
+    /// Embedding matrix, `[vocab, hidden]`.
     Embedding,
-    /// `[hidden]`.
+    /// Weight of the last norm, `[hidden]`.
     FinalNorm,
-    /// `[vocab, hidden]`, unless tied to the embedding.
+    /// Output matrix, `[vocab, hidden]`; absent if it is the embedding matrix.
     LmHead,
-    /// A tensor of one layer.
+    /// A tensor of the layer with this number.
     Layer(usize, LayerRole),
 }
 
-/// A tensor of a layer.
+/// Role of a tensor within a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LayerRole {
     AttentionNorm,
@@ -37,7 +37,7 @@ pub(crate) enum LayerRole {
 
 use LayerRole::*;
 
-/// Name of a layer's tensor: (Hugging Face, GGUF).
+/// Returns the names of a layer's tensor, without the prefix for the layer: (Hugging Face, GGUF).
 fn layer_names(role: LayerRole) -> (&'static str, &'static str) {
     match role {
         AttentionNorm => ("input_layernorm.weight", "attn_norm.weight"),
@@ -59,7 +59,7 @@ fn layer_names(role: LayerRole) -> (&'static str, &'static str) {
 }
 
 impl Role {
-    /// Name in a Hugging Face checkpoint.
+    /// Returns the name of the tensor in a Hugging Face checkpoint.
     pub(crate) fn hf_name(self) -> String {
         match self {
             Role::Embedding => "model.embed_tokens.weight".to_owned(),
@@ -69,7 +69,7 @@ impl Role {
         }
     }
 
-    /// Name in a GGUF file.
+    /// Returns the name of the tensor in a GGUF file.
     pub(crate) fn gguf_name(self) -> String {
         match self {
             Role::Embedding => "token_embd.weight".to_owned(),
@@ -79,7 +79,7 @@ impl Role {
         }
     }
 
-    /// Shape, outermost dimension first: `[n, k]` of a matrix, `[n]` of a vector.
+    /// Returns the shape of the tensor, outermost dimension first: `[n, k]` of a matrix, `[n]` of a vector.
     pub(crate) fn shape(self, config: &ModelConfig) -> Vec<usize> {
         let (hidden, inter) = (config.hidden_size, config.intermediate_size);
         match self {
@@ -99,7 +99,7 @@ impl Role {
         }
     }
 
-    /// All tensors a model of this shape must have.
+    /// Returns the roles of all tensors that a model with this configuration must have.
     pub(crate) fn required(config: &ModelConfig) -> Vec<Role> {
         let mut roles = vec![Role::Embedding, Role::FinalNorm];
         if !config.tied_embeddings {

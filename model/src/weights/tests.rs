@@ -14,7 +14,7 @@ fn tiny(family: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/reference/tiny").join(family)
 }
 
-/// Logits after each of the tokens.
+/// Returns the logits after each of the tokens, row by row.
 fn logits(checkpoint: &Checkpoint, tokens: &[TokenId]) -> Vec<f32> {
     let config = checkpoint.config();
     let options = CpuOptions {
@@ -42,7 +42,7 @@ fn logits(checkpoint: &Checkpoint, tokens: &[TokenId]) -> Vec<f32> {
     decoder.logits(&mut ops, 0..rows).values().to_vec()
 }
 
-/// A tiny checkpoint as llama.cpp's converter would write it.
+/// Makes a GGUF file of a tiny checkpoint, as llama.cpp's converter would write it.
 fn as_gguf(checkpoint: &Checkpoint) -> Builder {
     let config = checkpoint.config();
     let arch = config.family.name();
@@ -90,7 +90,7 @@ fn as_gguf(checkpoint: &Checkpoint) -> Builder {
     builder
 }
 
-/// The converter's permutation: `reshape(heads, 2, half, ...).swapaxes(1, 2)`.
+/// Permutes rows as llama.cpp's converter does: `reshape(heads, 2, half, ...).swapaxes(1, 2)`.
 fn interleave<'a>(rows: &[&'a [u8]], heads: usize) -> Vec<&'a [u8]> {
     let half = rows.len() / heads / 2;
     let mut out = Vec::new();
@@ -126,7 +126,7 @@ fn interleaved_rows_undo_the_converter() {
     assert_eq!(undone, rows);
 }
 
-/// A copy of a tiny checkpoint that a test may damage.
+/// Makes a copy of a tiny checkpoint that a test may damage.
 fn copy(family: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(tiny(family)).unwrap() {
@@ -216,7 +216,7 @@ fn packed_sizes_follow_the_form_of_every_tensor() {
     let checkpoint = Checkpoint::open(&ModelFiles::HfDir(tiny("llama2"))).unwrap();
     let bytes = |format| checkpoint.packed_bytes(format).unwrap() as f64;
     let parameters = checkpoint.config().parameters() as f64;
-    // Panels are padded to whole rows and, in 8 bits, to whole blocks.
+    // Panels, the packed form of a matrix, are padded to whole rows and, in 8 bits, to whole quantization blocks.
     for (format, least, most) in [
         (WeightFormat::F32, 4.0, 4.2),
         (WeightFormat::Auto, 4.0, 4.2),

@@ -1,4 +1,4 @@
-//! Drives a decoder by hand: what the engine does, without the engine.
+//! Drives a decoder directly, in place of the engine.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -13,19 +13,19 @@ use tiercel_model::forward::ForwardBatch;
 use tiercel_model::load::{GpuUse, LoadOptions, Parts, open, open_cuda};
 use tiercel_model::weights::{Checkpoint, ModelFiles};
 
-/// A loaded model and the blocks nobody owns.
+/// A loaded model and the blocks that no sequence owns.
 pub(crate) struct Rig<O: Ops = CpuOps, C = CpuCopier> {
     pub(crate) parts: Parts<O, C>,
     pub(crate) free: Vec<BlockId>,
 }
 
-/// A rig on the kernels of a GPU, run on the host.
+/// A rig that runs the kernels of a GPU on the host.
 pub(crate) type EmulatedRig = Rig<CudaOps<EmulatedDriver>, CudaCopier<EmulatedCopies>>;
 
 /// Memory of an emulated GPU, bytes.
 const GPU_BYTES: usize = 1 << 30;
 
-/// A sequence whose tokens are known from the start.
+/// A sequence whose tokens are all known from the start.
 #[derive(Debug, Clone)]
 pub(crate) struct Sequence {
     pub(crate) tokens: Vec<TokenId>,
@@ -33,7 +33,7 @@ pub(crate) struct Sequence {
     pub(crate) table: Vec<BlockId>,
 }
 
-/// Logits of one position of one sequence of a step.
+/// Logits of one position of one sequence in a step.
 pub(crate) struct Row {
     pub(crate) sequence: usize,
     pub(crate) position: usize,
@@ -58,7 +58,7 @@ impl Rig {
 }
 
 impl EmulatedRig {
-    /// With `exact`, every row is computed as if it were alone.
+    /// Opens a model on an emulated GPU. With `exact`, every row is computed as if it were the only row of its step.
     pub(crate) fn emulated(files: &ModelFiles, options: &LoadOptions, exact: bool) -> EmulatedRig {
         let checkpoint = Checkpoint::open(files).expect("a good checkpoint");
         let driver = EmulatedDriver::new(GPU_BYTES);
@@ -79,8 +79,8 @@ impl<O: Ops, C: BlockingCopier> Rig<O, C> {
         Rig { parts, free }
     }
 
-    /// Runs the next `count` tokens of each sequence in one batch. Returns the logits of every position
-    /// that `wanted` accepts.
+    /// Runs the next `count` tokens of each sequence in one batch. Returns the logits of every position that `wanted`,
+    /// which is given the number of the sequence and the position, accepts.
     pub(crate) fn step(
         &mut self,
         sequences: &mut [(&mut Sequence, usize)],
@@ -122,7 +122,8 @@ impl<O: Ops, C: BlockingCopier> Rig<O, C> {
         rows.map(|((sequence, position, _), logits)| Row { sequence, position, logits }).collect()
     }
 
-    /// Moves a sequence through the host tier: out, its device blocks given to nobody, in to others.
+    /// Moves a sequence through the host pool: copies its blocks out, frees them, and copies its KV into other device
+    /// blocks.
     pub(crate) fn swap(&mut self, sequence: &mut Sequence) {
         let old = std::mem::take(&mut sequence.table);
         let mut new: Vec<BlockId> = self.free.drain(..old.len()).collect();
@@ -142,12 +143,12 @@ impl<O: Ops, C: BlockingCopier> Rig<O, C> {
     }
 }
 
-/// The reference checkpoints of the workspace's tests.
+/// Returns the directory of a tiny reference checkpoint of the workspace's tests.
 pub(crate) fn tiny(family: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/reference/tiny").join(family)
 }
 
-/// Tokens that look like nothing in particular.
+/// Returns pseudo-random tokens below `vocab`.
 pub(crate) fn some_tokens(count: usize, seed: u64, vocab: u32) -> Vec<TokenId> {
     let mut state = seed;
     let mut next = || {

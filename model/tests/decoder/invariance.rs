@@ -1,6 +1,6 @@
-//! The logits of a sequence depend on its tokens alone, bit for bit: not on how the prompt is cut, what
-//! else is in the batch, which blocks hold the KV, whether it went through the host tier, or how many
-//! threads compute.
+//! Checks that the logits of a sequence depend on its tokens alone, bit for bit. The cut of the prompt into chunks,
+//! other sequences in the batch, the blocks that hold the KV, a swap through the host pool and the number of compute
+//! threads must make no difference.
 
 use crate::harness::{Rig, Sequence, some_tokens, tiny};
 use tiercel_device::{BlockingCopier, TokenId};
@@ -9,11 +9,11 @@ use tiercel_model::load::{KvCapacity, LoadOptions};
 use tiercel_model::source::Resolver;
 use tiercel_model::weights::ModelFiles;
 
-/// The last positions are all compared, earlier ones now and then.
+/// Number of last positions that are all compared; of the positions before, only some are compared.
 const TAIL: usize = 24;
 const OTHERS: usize = 31;
 
-/// Bits of the logits at each compared position.
+/// Position and bits of the logits, for each compared position.
 type Bits = Vec<(usize, Vec<u32>)>;
 
 struct Case {
@@ -42,7 +42,7 @@ impl Case {
         position + TAIL >= self.tokens.len() || position % 50 == 7
     }
 
-    /// Runs the prompt in chunks; the last `alone` tokens one by one, as decoding does.
+    /// Runs the prompt in chunks of `chunk` tokens, and the last `alone` tokens one by one, as decoding does.
     fn run<O: Ops, C: BlockingCopier>(
         &self,
         rig: &mut Rig<O, C>,
@@ -52,7 +52,7 @@ impl Case {
         self.run_with(rig, chunk, alone, &mut |_, _| {})
     }
 
-    /// As [`Case::run`], calling `between` before each step.
+    /// Runs the prompt as [`Case::run`] does, and calls `between` before each step.
     fn run_with<O: Ops, C: BlockingCopier>(
         &self,
         rig: &mut Rig<O, C>,
@@ -72,7 +72,7 @@ impl Case {
         bits
     }
 
-    /// Runs the sequence as number 17 of 32. The others come and go: some decode, some prefill.
+    /// Runs the sequence as number 17 of 32. The other sequences come and go; some decode, some prefill.
     fn run_in_a_crowd<O: Ops, C: BlockingCopier>(
         &self,
         rig: &mut Rig<O, C>,
@@ -92,7 +92,7 @@ impl Case {
                 started += 1;
             }
             let count = next_chunk(ours.left(), chunk, alone);
-            // Odd ones decode, even ones prefill a few tokens.
+            // Sequences with odd numbers decode, sequences with even numbers prefill a few tokens.
             let counts: Vec<usize> = (others.iter().enumerate())
                 .map(|(number, other)| other.left().min(if number % 2 == 0 { 3 } else { 1 }))
                 .collect();
@@ -110,12 +110,12 @@ impl Case {
         bits
     }
 
-    /// Runs every schedule on the CPU.
+    /// Checks all schedules on the CPU.
     fn check(&self) {
         self.check_on(&|threads| Rig::open(&self.files, &self.options(threads)));
     }
 
-    /// Runs every schedule on the kernels of a GPU that computes every row as if it were alone.
+    /// Checks all schedules on an emulated GPU that computes every row as if it were the only row of its step.
     fn check_emulated(&self) {
         self.check_on(&|threads| Rig::emulated(&self.files, &self.options(threads), true));
     }
@@ -214,7 +214,7 @@ fn qwen3_on_an_exact_gpu() {
     emulated_case("qwen3");
 }
 
-/// The default model, fetched as the server fetches it.
+/// Checks all schedules with the default model, which is fetched as the server fetches it.
 fn smollm2(weights: WeightFormat, kv_type: KvType) {
     let resolver = Resolver::from_env().expect("a cache directory");
     let files = resolver.resolve(None).expect("the default model").files;

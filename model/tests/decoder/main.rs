@@ -1,5 +1,5 @@
-//! The decoder from files to logits: agreement with another implementation, and independence of how the
-//! work is cut into steps.
+//! Tests of the decoder from files to logits: its results agree with another implementation, and do not depend on how
+//! the work is cut into steps.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 mod harness;

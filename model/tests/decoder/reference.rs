@@ -1,4 +1,4 @@
-//! Every family against Hugging Face: tiny random checkpoints, all logits of a whole prompt.
+//! Compares every model family with Hugging Face: tiny random checkpoints, all logits of a whole prompt.
 //!
 //! `tests/reference/make_tiny.py` of the workspace makes the checkpoints and the expected logits.
 
@@ -9,13 +9,14 @@ use tiercel_gpu::{KvType, Ops, WeightFormat};
 use tiercel_model::load::{KvCapacity, LoadOptions};
 use tiercel_model::weights::ModelFiles;
 
-/// Largest accepted difference of a logit; they are of order 10.
+/// Largest accepted difference of a logit in f32; logits are of order 10.
 const TOLERANCE: f32 = 1e-3;
-/// Largest accepted difference of the logits of a position as a share of their norm, where weights, activations and KV
-/// are bf16: of the median position, and of the worst. Random weights amplify rounding; on the CPU with weights and KV in
-/// bf16, and activations in f32, it is up to 0.013 and 0.048.
+/// Largest accepted errors of the logits of a position on a GPU, for the median position and for the worst. An error is
+/// the norm of the differences as a share of the norm of the logits. Weights, activations and KV are bf16, and random
+/// weights amplify rounding. On the CPU, with weights and KV in bf16 and activations in f32, the errors reach 0.013 and
+/// 0.048.
 const GPU_TOLERANCES: (f32, f32) = (0.025, 0.08);
-/// Two logits so near each other may change places then.
+/// Largest difference of two logits that may exchange their order on a GPU.
 const NEAR: f32 = 0.3;
 
 fn options() -> LoadOptions {
@@ -29,7 +30,7 @@ fn options() -> LoadOptions {
     }
 }
 
-/// Tokens, and the logits after each.
+/// Reads the reference of a family: tokens, and the logits after each token.
 fn expected(family: &str) -> (Vec<u32>, Vec<Vec<f32>>) {
     let bytes = std::fs::read(tiny(family).join("expected.safetensors")).expect("the reference");
     let file = SafeTensors::deserialize(&bytes).expect("well-formed");
@@ -48,7 +49,7 @@ fn expected(family: &str) -> (Vec<u32>, Vec<Vec<f32>>) {
     (tokens, values.chunks_exact(logits.shape()[1]).map(<[f32]>::to_vec).collect())
 }
 
-/// Calls `compare` with our logits and theirs at each position.
+/// Calls `compare` with the logits of this program and those of the reference at each position.
 fn compare<O: Ops, C: BlockingCopier>(
     rig: &mut Rig<O, C>,
     family: &str,
@@ -82,7 +83,7 @@ fn agrees(family: &str) {
     }
 }
 
-/// The same on the kernels of a GPU, by tiles and row by row: what bf16 leaves of the agreement.
+/// Checks a family on the kernels of a GPU, by tiles and row by row, as closely as bf16 allows.
 fn agrees_on_a_gpu(family: &str) {
     let options = LoadOptions { weights: WeightFormat::Auto, ..options() };
     for exact in [false, true] {
@@ -94,7 +95,7 @@ fn agrees_on_a_gpu(family: &str) {
                 let error: f32 = ours.iter().zip(theirs).map(|(a, b)| (a - b).powi(2)).sum();
                 let size: f32 = theirs.iter().map(|logit| logit.powi(2)).sum();
                 errors.push((error / size).sqrt());
-                // The most likely token is the same, unless ours is about as likely.
+                // The most likely token must be that of the reference, or about as likely in the reference.
                 let best = (0..ours.len()).max_by(|a, b| ours[*a].total_cmp(&ours[*b])).unwrap();
                 let most = theirs.iter().copied().fold(f32::MIN, f32::max);
                 assert!(theirs[best] >= most - NEAR, "{family}: {} of {most}", theirs[best]);

