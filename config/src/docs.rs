@@ -2,7 +2,7 @@
 
 use crate::{FIELDS, Kind, ServerSettings};
 
-/// Every setting as a Markdown table: name, flag, environment variable, default, allowed, meaning.
+/// Returns all settings as a Markdown table: name, flag, environment variable, default, allowed, meaning.
 pub fn table() -> String {
     let defaults = toml::Table::try_from(ServerSettings::default())
         .expect("plain data of strings, numbers and tables always serializes");

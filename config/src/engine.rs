@@ -1,5 +1,5 @@
-//! Settings of the engine: what the policy and the actors read. Plain data; [`EngineSettings::check`]
-//! states every bound.
+//! Settings of the engine, which the policy and the actors read. They are plain data; [`EngineSettings::check`] checks
+//! every bound.
 
 use crate::SettingsError;
 use crate::patience::PatienceSettings;
@@ -11,35 +11,35 @@ use crate::shedding::SheddingSettings;
 use crate::slo::SloSettings;
 use serde::{Deserialize, Serialize};
 
-/// Everything the engine needs to know beside the device.
+/// All settings of the engine. With the device they are all that the engine needs.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EngineSettings {
-    /// Batching and ordering.
+    /// Settings of batching and of the order of service.
     pub scheduler: SchedulerSettings,
-    /// What happens to a victim.
+    /// Settings of preemption: which sequences become victims and what happens to them.
     pub preemption: PreemptionSettings,
-    /// Reuse of KV blocks between requests.
+    /// Settings of the prefix cache: reuse of KV blocks between requests.
     pub prefix_cache: PrefixCacheSettings,
-    /// Requests for which there is no time.
+    /// Settings of shedding, and of requests whose first token would be late.
     pub shedding: SheddingSettings,
-    /// How long requests wait for a first token rather than be turned away.
+    /// Patience by tier: longest wait of a request for its first token before it is turned away.
     pub patience: PatienceSettings,
-    /// Which share of the device each tier is due.
+    /// Share of the device's time that each tier is due.
     pub shares: SharesSettings,
-    /// Queue limits.
+    /// Limits of requests in the engine and in its queues.
     pub admission: AdmissionSettings,
-    /// Latency targets.
+    /// Latency targets of the tiers.
     pub slo: SloSettings,
-    /// Blocks and places that are kept for a tier.
+    /// Blocks and slots that are reserved for a tier.
     pub reservation: ReservationSettings,
-    /// From when on the engine counts as under pressure.
+    /// Thresholds of resource use from which the engine counts as under pressure.
     pub pressure: PressureSettings,
-    /// Token streams to clients.
+    /// Settings of the response streams to clients.
     pub stream: StreamSettings,
 }
 
-/// Prefix caching.
+/// Settings of the prefix cache.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PrefixCacheSettings {
@@ -53,12 +53,12 @@ impl Default for PrefixCacheSettings {
     }
 }
 
-/// Queue limits.
+/// Limits of requests in the engine and in its queues.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdmissionSettings {
-    /// Most requests in the engine, waiting and running, all tiers. The last eighth is kept for premium, the
-    /// eighth before it from background.
+    /// Most requests in the engine, waiting and running, of all tiers. The last eighth is reserved for premium, the
+    /// eighth before it for premium and standard.
     pub max_requests: u32,
     /// Most requests of one tier waiting for their first token.
     pub max_queued_requests_per_tier: u32,
@@ -76,13 +76,14 @@ impl Default for AdmissionSettings {
     }
 }
 
-/// Token streams to clients.
+/// Settings of the response streams to clients.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StreamSettings {
-    /// Tokens buffered for a client that reads slowly; its request pauses when nearly full.
+    /// Size of the buffer of a response stream, tokens. While a client reads so slowly that the buffer is nearly full,
+    /// its request is held.
     pub buffer_tokens: u32,
-    /// A request whose client reads nothing for this long ends, ms.
+    /// Timeout of a client that reads nothing while its buffer is nearly full, ms. Its request then ends.
     pub stall_timeout_ms: u64,
 }
 
@@ -93,10 +94,10 @@ impl Default for StreamSettings {
 }
 
 impl EngineSettings {
-    /// Checks every bound.
+    /// Checks that every setting of the engine is in its range.
     ///
     /// # Errors
-    /// Names the first field out of its range and the range.
+    /// Fails if a field is out of its range. The error names the first such field and the range.
     pub fn check(&self) -> Result<(), SettingsError> {
         let s = &self.scheduler;
         range("scheduler.max_num_seqs", s.max_num_seqs, 1, 4096)?;
@@ -136,7 +137,7 @@ impl EngineSettings {
     }
 }
 
-/// `Ok` if `low <= value <= high`.
+/// Returns `Ok` if `low <= value <= high`, otherwise an error that names the field and the range.
 pub(crate) fn range<T: PartialOrd + std::fmt::Display>(
     field: &'static str,
     value: T,

@@ -1,24 +1,24 @@
-//! What can be wrong with settings.
+//! Errors of settings that cannot be used.
 
 /// A setting that cannot be used. The message names the field, the value and what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// A value outside its range.
+    /// A setting has a value outside its range.
     #[error("{field} = {value} is out of range: allowed is {allowed}")]
     Range {
-        /// Dotted name in the file.
+        /// Dotted name of the setting, as in the file.
         field: &'static str,
-        /// What was given.
+        /// Value that was given for the setting.
         value: String,
-        /// What is allowed.
+        /// Range of values that the setting allows.
         allowed: String,
     },
-    /// Two values that cannot go together.
+    /// The value of a setting breaks a rule other than its range, mostly a rule between two settings.
     #[error("{field}: {why}")]
     Conflict {
-        /// Dotted name in the file.
+        /// Dotted name of the setting, as in the file.
         field: &'static str,
-        /// The rule.
+        /// Rule that the value of the setting breaks.
         why: &'static str,
     },
 }

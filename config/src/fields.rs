@@ -1,4 +1,4 @@
-//! Every setting by name: what the file, the environment, the flags and the documentation share.
+//! List of all settings by name, which the file, the environment, the flags and the documentation share.
 
 use crate::listen;
 use crate::policy;
@@ -6,55 +6,55 @@ use crate::presets::POLICY_NAMES;
 use crate::reservation::RESERVATIONS;
 use crate::shedding::{LATES, SHEDDING_FORMS};
 
-/// One setting.
+/// One setting: its name, its flag, the kind of its values and its help text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Field {
-    /// Dotted name, as in the file: `table.key`.
+    /// Dotted name of the setting, as in the file: `table.key`.
     pub path: &'static str,
-    /// Its own flag without the dashes, if it has one; all others are set with `--set PATH=VALUE`.
+    /// Flag of the setting without the dashes. `None`: the setting has no flag and is set with `--set PATH=VALUE`.
     pub flag: Option<&'static str>,
-    /// What values it takes.
+    /// Type and range of the setting's values.
     pub kind: Kind,
-    /// One sentence for people.
+    /// Help text of the setting, for users.
     pub help: &'static str,
 }
 
-/// What values a setting takes.
+/// Type and range of the values of a setting.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Kind {
-    /// A whole number, both ends included.
+    /// A whole number from `low` to `high`, both included.
     Integer {
-        /// Smallest.
+        /// Smallest value that the setting may have.
         low: u64,
-        /// Largest.
+        /// Largest value that the setting may have.
         high: u64,
     },
-    /// A number, both ends included.
+    /// A number from `low` to `high`, both included.
     Number {
-        /// Smallest.
+        /// Smallest value that the setting may have.
         low: f64,
-        /// Largest.
+        /// Largest value that the setting may have.
         high: f64,
     },
-    /// A number above 0, `auto` or `none`.
+    /// A latency target: a number above 0, `auto` or `none`.
     Target,
-    /// `true` or `false`.
+    /// A value that is `true` or `false`.
     Bool,
-    /// One of these words.
+    /// One word of a list.
     Choice(&'static [&'static str]),
-    /// Text; the word describes it.
+    /// Any text; the string describes to users what it must be.
     Text(&'static str),
-    /// A list of texts; separated by commas outside the file.
+    /// A list of texts. Outside the file the texts are separated by commas.
     List,
 }
 
 impl Field {
-    /// Name of its environment variable.
+    /// Returns the name of the setting's environment variable.
     pub fn env(&self) -> String {
         format!("TIERCEL_{}", self.path.replace('.', "_").to_uppercase())
     }
 
-    /// What is allowed, for people.
+    /// Returns a description of the values that the setting allows, for users.
     pub fn allowed(&self) -> String {
         match self.kind {
             Kind::Integer { low, high } => format!("a whole number from {low} to {high}"),
@@ -68,7 +68,7 @@ impl Field {
     }
 }
 
-/// The setting of that name.
+/// Returns the setting of that name.
 pub fn field(path: &str) -> Option<&'static Field> {
     FIELDS.iter().find(|field| field.path == path)
 }
@@ -89,7 +89,7 @@ const SOURCE: Kind = Kind::Text("a .gguf file, a Hugging Face directory, or hf:O
 const DEVICE: Kind = Kind::Text("auto, cpu, cuda, cuda:N or mock:PROFILE");
 const DAY_MS: u64 = 86_400_000;
 
-/// Every setting, in the order of the documentation.
+/// All settings, in the order of the documentation.
 #[rustfmt::skip]
 pub const FIELDS: &[Field] = &[
     named("model.source", "model", SOURCE, "Model to serve. Without it: SmolLM2-135M-Instruct, fetched once."),

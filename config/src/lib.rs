@@ -1,7 +1,7 @@
-//! Typed settings of the server as plain data: file, environment and flags, validated.
+//! Typed and validated settings of the server as plain data, from a file, the environment and flags.
 //!
-//! [`FIELDS`] names every setting once; the file, the environment, the flags and the table in
-//! `docs/configuration.md` are all read off it, and a test holds it against the types.
+//! [`FIELDS`] names every setting once. The file, the environment, the flags and the table in `docs/configuration.md`
+//! are all derived from this list, and a test compares the list with the types.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests state what must hold"))]
 
 #[macro_use]

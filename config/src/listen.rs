@@ -2,17 +2,19 @@
 
 use std::net::Ipv6Addr;
 
-/// What an address looks like, for people.
+/// Form of an address to listen on, for messages to users.
 pub(crate) const FORM: &str = "HOST:PORT";
-/// The port that is suggested to whoever gave none.
+/// Port that is suggested to a user who gave an address without a port.
 const PORT: u16 = 8080;
 
-/// Whether the text is `HOST:PORT`. Whether the host exists shows when it is listened on.
+/// Whether the text has the form `HOST:PORT`. Whether the host exists shows only when the server listens on the
+/// address.
 pub(crate) fn is_address(text: &str) -> bool {
     text.rsplit_once(':').is_some_and(|(host, port)| is_host(host) && is_port(port))
 }
 
-/// [`FORM`], and the address that a text that is none most likely meant.
+/// Returns the form of an address ([`FORM`]) and, if there is a guess, the address that an invalid text most likely
+/// means.
 pub(crate) fn expected(text: &str) -> String {
     let meant = meant(text.trim());
     meant.map_or(FORM.to_owned(), |meant| format!("{FORM}; did you mean {meant}?"))
@@ -34,7 +36,7 @@ fn meant(text: &str) -> Option<String> {
     }
 }
 
-/// A name, an IPv4 address, or an IPv6 address in brackets.
+/// Whether the text is a host name, an IPv4 address, or an IPv6 address in brackets.
 fn is_host(text: &str) -> bool {
     match text.strip_prefix('[') {
         Some(rest) => rest.strip_suffix(']').is_some_and(|host| {

@@ -1,4 +1,4 @@
-//! Layers of settings: defaults, then the file, then the environment, then flags.
+//! Loads settings in layers: defaults, then the file, then the environment, then flags.
 
 use crate::{FIELDS, Field, Kind, Policy, ServerSettings, SettingsError, field, listen, suggest};
 use std::fmt;
@@ -9,19 +9,19 @@ use toml::{Spanned, Table, Value};
 /// Largest settings file, bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Where a value came from, for error messages.
+/// Source of a setting's value, for error messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// A line of the settings file, from 1.
+    /// A line of the settings file.
     File {
-        /// The file.
+        /// Path of the settings file.
         path: PathBuf,
-        /// The line.
+        /// Number of the line, from 1.
         line: usize,
     },
-    /// An environment variable.
+    /// An environment variable, by its name.
     Env(String),
-    /// A flag, with its dashes.
+    /// A command-line flag, with its dashes.
     Flag(String),
 }
 
@@ -34,58 +34,59 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Settings that could not be loaded. One line; names the place, the setting and what is allowed.
+/// Reason for which settings could not be loaded. The message is one line that names the place, the setting and what is
+/// allowed.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The file cannot be read.
+    /// The settings file cannot be read.
     #[error("cannot read the settings file {}: {why}", path.display())]
     Unreadable {
-        /// The file.
+        /// Path of the settings file.
         path: PathBuf,
-        /// The reason.
+        /// Reason for which the settings file cannot be used.
         why: String,
     },
-    /// The file is not TOML.
+    /// The settings file is not valid TOML.
     #[error("{origin}: not valid TOML: {why}")]
     Syntax {
-        /// Where.
+        /// Place of the error: a line of the file, a variable or a flag.
         origin: Origin,
-        /// The reason.
+        /// Reason for which the settings file cannot be used.
         why: String,
     },
-    /// No such setting.
+    /// A name that a user wrote is not the name of a setting.
     #[error("{origin}: unknown setting {name}{}", hint(suggestions))]
     Unknown {
-        /// Where.
+        /// Place of the error: a line of the file, a variable or a flag.
         origin: Origin,
-        /// What was written.
+        /// Unknown name that the user wrote.
         name: String,
-        /// What it may have meant, the likeliest first.
+        /// Settings that the unknown name may have meant, the likeliest first.
         suggestions: Vec<&'static str>,
     },
-    /// An assignment without a value.
+    /// An assignment `PATH=VALUE` has no value.
     #[error("{origin}: {path} has no value; write {origin} {path}=VALUE, where VALUE is {allowed}")]
     NoValue {
-        /// Where.
+        /// Place of the error: a line of the file, a variable or a flag.
         origin: Origin,
-        /// The setting.
+        /// Name of the setting.
         path: &'static str,
-        /// What may be written.
+        /// Description of the values that the setting allows.
         allowed: String,
     },
-    /// A value of the wrong type, or outside its range.
+    /// A setting has a value of the wrong type or outside its range.
     #[error("{origin}: {path} = {value} is not allowed: expected {allowed}")]
     Value {
-        /// Where.
+        /// Place of the error: a line of the file, a variable or a flag.
         origin: Origin,
-        /// The setting.
+        /// Name of the setting.
         path: &'static str,
-        /// What was written.
+        /// Value that the user wrote.
         value: String,
-        /// What may be written.
+        /// Description of the values that the setting allows.
         allowed: String,
     },
-    /// Settings that are fine alone but not together.
+    /// Each setting's value is allowed by itself, but the values cannot go together.
     #[error(transparent)]
     Settings(#[from] SettingsError),
 }
@@ -98,17 +99,17 @@ fn hint(suggestions: &[&str]) -> String {
     }
 }
 
-/// Settings collected layer by layer; a later layer wins. The policy's preset lies under all of them.
+/// Loader that collects settings layer by layer; a later layer wins. The preset of the policy lies under all layers.
 #[derive(Debug, Default)]
 pub struct Loader {
     base: ServerSettings,
-    /// What was set, in order.
+    /// Settings that were set and their values, in order.
     given: Vec<(&'static Field, Value)>,
     warnings: Vec<String>,
 }
 
 impl Loader {
-    /// Starts from other defaults than the server's.
+    /// Returns a loader that starts from other defaults than the server's.
     pub fn over(base: ServerSettings) -> Loader {
         Loader { base, ..Loader::default() }
     }
@@ -116,7 +117,7 @@ impl Loader {
     /// Reads a settings file.
     ///
     /// # Errors
-    /// [`LoadError`], naming the line.
+    /// [`LoadError`], which names the line.
     pub fn file(&mut self, path: &Path) -> Result<(), LoadError> {
         let unreadable = |why: String| LoadError::Unreadable { path: path.to_owned(), why };
         let size = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
@@ -161,11 +162,11 @@ impl Loader {
         Ok(())
     }
 
-    /// Takes every `TIERCEL_...` variable that names a setting. Others of that prefix only warn: the
-    /// environment is shared, and orchestrators add variables of their own.
+    /// Takes every `TIERCEL_...` environment variable that names a setting. Other variables of that prefix only cause a
+    /// warning, except `reserved` ones: the environment is shared, and orchestrators add variables of their own.
     ///
     /// # Errors
-    /// [`LoadError::Value`].
+    /// [`LoadError::Value`] if a value is not allowed.
     pub fn env(
         &mut self,
         vars: impl IntoIterator<Item = (String, String)>,
@@ -183,10 +184,10 @@ impl Loader {
         Ok(())
     }
 
-    /// Sets one field from a flag. `flag` is how it was written.
+    /// Sets one field from a flag. `flag` is the flag as the user wrote it.
     ///
     /// # Errors
-    /// [`LoadError::Value`].
+    /// [`LoadError::Value`] if a value is not allowed.
     pub fn flag(
         &mut self,
         field: &'static Field,
@@ -199,7 +200,7 @@ impl Loader {
     /// Sets the field that `assignment` (`PATH=VALUE`) names.
     ///
     /// # Errors
-    /// [`LoadError`] if it names no setting or the value is not allowed.
+    /// [`LoadError`] if the assignment names no setting or the value is not allowed.
     pub fn assignment(&mut self, assignment: &str) -> Result<(), LoadError> {
         let (name, value) = match assignment.split_once('=') {
             Some((name, value)) => (name, Some(value)),
@@ -219,12 +220,12 @@ impl Loader {
         }
     }
 
-    /// Names of the settings that were set, in order.
+    /// Returns the names of the settings that were set, in order.
     pub fn given(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.given.iter().map(|(field, _)| field.path)
     }
 
-    /// The settings, checked, and what is worth a warning.
+    /// Checks the collected settings. Returns them with the warnings that came up while they were collected.
     ///
     /// # Errors
     /// [`LoadError::Settings`] for values that cannot go together.
@@ -285,7 +286,7 @@ impl Loader {
     }
 }
 
-/// The policy that was set last.
+/// Returns the policy that was set last, if any.
 fn given_policy(given: &[(&'static Field, Value)]) -> Option<Policy> {
     let named = given.iter().rev().find(|(field, _)| field.path == "scheduler.policy")?;
     let name = named.1.as_str()?;
@@ -306,7 +307,7 @@ fn place(tree: &mut Table, field: &Field, value: Value) {
     }
 }
 
-/// The value as its type writes it; `None` if it is not allowed.
+/// Returns the value in the type of its setting; `None` if the value is not allowed.
 fn accept(field: &Field, value: &Value) -> Option<Value> {
     let number = match value {
         Value::Integer(n) => Some(*n as f64),
@@ -335,7 +336,8 @@ fn accept(field: &Field, value: &Value) -> Option<Value> {
             value.as_str().filter(|text| listen::is_address(text)).map(|_| value.clone())
         }
         Kind::Text(_) => value.as_str().filter(|text| !text.is_empty()).map(|_| value.clone()),
-        // A list of one; several in one text are a mistake in a file.
+        // A text without commas is a list of one text. With commas it is a mistake in a file, where several texts must
+        // be a list.
         Kind::List if value.as_str().is_some_and(|text| !text.contains(',')) => {
             Some(Value::Array(vec![value.clone()]))
         }
@@ -352,7 +354,7 @@ fn is_table(name: &str) -> bool {
         .any(|field| field.path.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
 }
 
-/// The value without its place in the file.
+/// Returns a parsed value without its place in the file.
 fn plain(value: &Spanned<DeValue<'_>>) -> Value {
     use serde::de::{Deserialize, IntoDeserializer};
     let text = || Value::String(value.get_ref().type_str().to_owned());

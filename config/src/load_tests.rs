@@ -1,4 +1,4 @@
-//! Layers, errors, and the field table held against the types.
+//! Tests of the layers of settings and their errors, and that the list of fields matches the types.
 
 use super::*;
 use crate::{DeviceKind, EngineSettings, KvElement, PreemptionMode, Target, TierSlo, Weights};
@@ -39,7 +39,7 @@ fn later_layers_win() {
     assert_eq!(settings.engine.scheduler.watermark_percent, 7.5);
     assert_eq!(settings.kv.element, KvElement::F32);
     assert_eq!(settings.http.api_keys, ["a", "b"]);
-    // What a table of the file does not name keeps its default.
+    // Settings that a table of the file does not name keep their defaults.
     let default = EngineSettings::default().slo.premium;
     let premium = TierSlo { tpot_ms: Target::Ms(10.0), e2e_ms: Target::None, ..default };
     assert_eq!(settings.engine.slo.premium, premium);
@@ -142,7 +142,7 @@ fn a_missing_or_huge_file_is_refused() {
     assert!(missing.to_string().contains("/nonexistent.toml"));
 }
 
-/// Every option set, so that serializing names every field.
+/// Returns settings in which every optional value is set, so that serializing names every field.
 fn full() -> ServerSettings {
     let mut settings = ServerSettings::default();
     settings.model.source = Some("m".into());

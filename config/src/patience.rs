@@ -1,22 +1,23 @@
-//! How long a request waits for its first token rather than be turned away.
+//! Patience: how long a request waits for its first token before it is turned away.
 
 use crate::SettingsError;
 use crate::engine::range;
 use serde::{Deserialize, Serialize};
 
-/// Patience by tier, s; 0: for ever. A target orders the schedule; only patience turns requests away.
+/// Patience by tier, s; 0: requests wait for ever. Targets only order the schedule; patience turns requests away.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PatienceSettings {
-    /// Of the premium tier.
+    /// Patience of the premium tier, s; 0: for ever.
     pub premium_s: f64,
-    /// Of the standard tier.
+    /// Patience of the standard tier, s; 0: for ever.
     pub standard_s: f64,
-    /// Of the background tier.
+    /// Patience of the background tier, s; 0: for ever.
     pub background_s: f64,
 }
 
-/// Ten minutes: so long the packages of OpenAI and of Anthropic wait for an answer by default.
+/// Default patience: premium waits for ever, the other tiers wait ten minutes, as long as the client packages of OpenAI
+/// and of Anthropic wait for an answer by default.
 impl Default for PatienceSettings {
     fn default() -> Self {
         PatienceSettings { premium_s: 0.0, standard_s: 600.0, background_s: 600.0 }
@@ -24,15 +25,15 @@ impl Default for PatienceSettings {
 }
 
 impl PatienceSettings {
-    /// Patience by tier (system, premium, standard, background), s; 0: for ever.
+    /// Returns the patience by tier (system, premium, standard, background), s; 0: for ever.
     pub fn seconds(&self) -> [f64; 4] {
         [0.0, self.premium_s, self.standard_s, self.background_s]
     }
 
-    /// Checks every bound.
+    /// Checks that the patience of every tier is in its range.
     ///
     /// # Errors
-    /// Names the first field out of its range and the range.
+    /// Fails if a field is out of its range. The error names the first such field and the range.
     pub(crate) fn check(&self) -> Result<(), SettingsError> {
         range("patience.premium_s", self.premium_s, 0.0, 86_400.0)?;
         range("patience.standard_s", self.standard_s, 0.0, 86_400.0)?;

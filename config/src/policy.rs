@@ -1,49 +1,50 @@
-//! The choices that make up a scheduling policy. A policy's name stands for one value of each
-//! ([`Policy::preset`](crate::Policy)); every one can be set by itself.
+//! The choices that make up a scheduling policy. The name of a policy stands for one value of each choice
+//! ([`Policy::preset`](crate::Policy)); every choice can also be set by itself.
 
 use serde::{Deserialize, Serialize};
 
 words! {
-    /// Order of service.
+    /// Order in which requests are served.
     Order, ORDERS {
-        /// First come, first served.
+        /// Requests are served in the order of arrival.
         Arrival = "arrival",
-        /// By tier, then by the request's own priority, then by arrival.
+        /// Requests are served by tier, then by their priority, then by arrival.
         Tier = "tier",
-        /// By the output length predicted from what finished before, then by arrival.
+        /// Requests are served by predicted output length, the shortest first, then by arrival. Lengths are predicted
+        /// from requests that have finished.
         Shortest = "shortest",
-        /// By start-time fair queueing between tenants (Goyal, Vin, Cheng 1997): who had less service goes
-        /// first, whatever its tier.
+        /// Requests are served by start-time fair queueing between tenants (Goyal, Vin, Cheng 1997): a tenant with less
+        /// usage goes first, whatever the tiers of its requests.
         Fair = "fair",
     }
 }
 
 words! {
-    /// When sequences start.
+    /// Times at which waiting sequences may start.
     Batching, BATCHINGS {
-        /// Whenever there is a place.
+        /// Sequences start whenever a slot is free.
         Continuous = "continuous",
-        /// Only when all that run have finished.
+        /// Sequences start only when all running ones have finished.
         Static = "static",
     }
 }
 
 words! {
-    /// What a step is made of.
+    /// Mix of decodes and prompts in a step.
     StepMix, STEP_MIXES {
-        /// Decodes first, then prompts as far as the budget goes.
+        /// A step holds decodes first, then prompts as far as the step budget allows.
         Mixed = "mixed",
-        /// Prompts alone while there are any that can run, and decodes otherwise.
+        /// A step holds prompts alone while any prompt can run, otherwise decodes.
         PromptsAlone = "prompts-alone",
     }
 }
 
 words! {
-    /// How many prompt tokens a step may hold.
+    /// Rule for the number of prompt tokens that a step may hold.
     Budget, BUDGETS {
-        /// What `scheduler.max_num_batched_tokens` leaves beside the decodes.
+        /// As many prompt tokens as `scheduler.max_num_batched_tokens` leaves beside the decodes.
         Fixed = "fixed",
-        /// Also no more than the streams' TPOT targets allow.
+        /// As under `fixed`, but no more prompt tokens than the TPOT targets of the streams allow.
         Slack = "slack",
     }
 }
@@ -51,114 +52,117 @@ words! {
 words! {
     /// Order in which prompts of one tier share a step.
     PrefillOrder, PREFILL_ORDERS {
-        /// As they are served.
+        /// Prompts are ordered by rank.
         Rank = "rank",
-        /// The one whose first token is due first.
+        /// The prompt whose first token is due first goes first.
         Deadline = "deadline",
-        /// The one with the fewest tokens left.
+        /// The prompt with the fewest tokens left to compute goes first.
         Shortest = "shortest",
     }
 }
 
 words! {
-    /// How many blocks a sequence is given when it starts.
+    /// Number of blocks that a sequence is given when it starts.
     Allocation, ALLOCATIONS {
-        /// What its next step needs.
+        /// A starting sequence is given the blocks that its next step needs.
         OnDemand = "on-demand",
-        /// What its prompt and its longest output would need.
+        /// A starting sequence is given the blocks that its prompt and its longest allowed output would need.
         UpFront = "up-front",
     }
 }
 
 words! {
-    /// For whom a sequence may be preempted so that another one starts. (One that runs may always take
-    /// blocks from worse ones in order to grow: two half-finished sequences could wait for each other for
-    /// ever otherwise.)
+    /// Whether a sequence may be preempted so that another sequence starts. (In order to grow, a running sequence may
+    /// preempt lower tiers in either case: otherwise two half-finished sequences could wait for each other for ever.)
     ToStart, TO_STARTS {
-        /// For nobody.
+        /// No sequence is preempted so that another one starts.
         Never = "never",
-        /// For a better tier.
+        /// A sequence may be preempted so that a sequence of a higher tier starts.
         LowerTier = "lower-tier",
     }
 }
 
 words! {
-    /// Who gives way first, among those of the worst tier that may be taken.
+    /// Rule that chooses which sequence is preempted first, among the preemptible sequences of the lowest tier unless
+    /// the rule says otherwise.
     VictimRule, VICTIM_RULES {
-        /// The worst-ranked.
+        /// The victim is the sequence that is last in rank.
         Rank = "rank",
-        /// The one with the fewest output tokens, then the one preempted least.
+        /// The victim is the sequence with the fewest output tokens, on a tie the one preempted least often.
         LeastProgress = "least-progress",
-        /// The latest arrival of any tier.
+        /// The victim is the sequence that arrived last, of any tier.
         LatestArrival = "latest-arrival",
-        /// The last one that started or resumed, of any tier.
+        /// The victim is the sequence that started or resumed last, of any tier.
         ReverseFifo = "reverse-fifo",
-        /// The one whose last token is longest ago.
+        /// The victim is the sequence whose last token is longest ago.
         LeastRecent = "least-recent",
-        /// The one with the most output tokens still allowed.
+        /// The victim is the sequence with the most output tokens still allowed.
         LongestRemaining = "longest-remaining",
-        /// The one that is furthest ahead of its TPOT target.
+        /// The victim is the sequence that is furthest ahead of its TPOT target.
         Slack = "slack",
-        /// The one that costs least to resume for each block that comes free: what others share frees
-        /// nothing, and what the host tier holds need not be copied out.
+        /// The victim is the sequence that costs least to resume for each block that comes free. Preempting a sequence
+        /// does not free blocks that it shares with others; blocks that are in the host pool already need not be copied
+        /// out.
         ResumeCost = "resume-cost",
     }
 }
 
 words! {
-    /// How much of its blocks a victim gives up. What it keeps it must give up later if others need it while
-    /// it waits.
+    /// Release: the part of its blocks that a victim gives up. Blocks that the victim retains are taken later if other
+    /// sequences need them while it waits.
     VictimGives, VICTIM_GIVES {
-        /// All of them.
+        /// A victim gives up all its blocks.
         All = "all",
-        /// All but those that others use too, which would not come free anyway.
+        /// A victim gives up all blocks but those that other sequences use too, which would not come free anyway.
         Unshared = "unshared",
-        /// The last ones, as many as are needed.
+        /// A victim gives up its last blocks, as many as are needed.
         Needed = "needed",
     }
 }
 
 words! {
-    /// What a preempted sequence may find when it resumes.
+    /// Blocks that a preempted sequence may reuse when it resumes.
     ResumeFrom, RESUME_FROM {
-        /// Whatever both tiers have of its text, by whomever it was computed.
+        /// A resuming sequence may reuse all blocks of its text in the device pool and the host pool, whichever
+        /// sequence computed them.
         Cache = "cache",
-        /// What it kept and what was copied out for it; the rest is computed again.
+        /// A resuming sequence may reuse only blocks that it retained or that were copied out for it; the rest is
+        /// computed again.
         OwnCopies = "own-copies",
     }
 }
 
 words! {
-    /// What is done with a sequence that was preempted `preemption.max_per_request` times.
+    /// Treatment of a sequence that was preempted `preemption.max_per_request` times.
     AtLimit, AT_LIMITS {
-        /// It goes last among victims; of those waiting to start only the first in line may take its blocks, of
-        /// those that grow only better-ranked ones.
+        /// The sequence is a victim only after sequences below the limit. Of waiting sequences, only the first in rank
+        /// may preempt it to start; of running ones, only those before it in rank may preempt it to grow.
         Spare = "spare",
-        /// The same, and it counts as the best of its tier from then on.
+        /// As `spare`, and the sequence is served first of its tier from then on.
         Promote = "promote",
-        /// It ends with an error.
+        /// The sequence ends with an error at the next preemption.
         Drop = "drop",
     }
 }
 
 words! {
-    /// As what a request counts at best by waiting.
+    /// Highest tier that ageing can lift a request to.
     AgeingCap, AGEING_CAPS {
-        /// As a standard one.
+        /// Ageing can lift a request to standard.
         Standard = "standard",
-        /// As a premium one.
+        /// Ageing can lift a request to premium.
         Premium = "premium",
     }
 }
 
 words! {
-    /// Where a preempted sequence waits.
+    /// Place at which a preempted sequence waits in the queue.
     ResumeOrder, RESUME_ORDERS {
-        /// Where its rank puts it.
+        /// A preempted sequence waits at its rank.
         Rank = "rank",
-        /// Before all of its tier that have not started.
+        /// A preempted sequence waits before all sequences of its tier that have not started.
         First = "first",
-        /// After all of its tier that have not started.
+        /// A preempted sequence waits after all sequences of its tier that have not started.
         Last = "last",
     }
 }
@@ -166,75 +170,79 @@ words! {
 words! {
     /// What happens to a preempted sequence's KV blocks.
     PreemptionMode, PREEMPTION_MODES {
-        /// Per victim, whichever of swap and recompute costs less on this device.
+        /// Swap or recompute, whichever costs less for the victim on this device.
         Auto = "auto",
-        /// Copy to the host tier and back; recompute what does not fit there.
+        /// Copy the blocks to the host pool, and back on resume. Blocks that do not fit there are computed again.
         Swap = "swap",
-        /// Drop the blocks and compute them again on resume.
+        /// Discard the blocks and compute them again on resume.
         Recompute = "recompute",
-        /// End the victim with an error.
+        /// End the victim's request with an error.
         Drop = "drop",
     }
 }
 
-/// Batching and ordering.
+/// Settings of batching and of the order of service.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SchedulerSettings {
-    /// The preset that the other fields start from.
+    /// Policy whose preset gives the other fields their initial values.
     pub policy: crate::Policy,
     /// Most sequences in one step.
     pub max_num_seqs: u32,
     /// Most tokens (decode + prefill) in one step.
     pub max_num_batched_tokens: u32,
-    /// Most steps at the device at once, as far as it allows several.
+    /// Most steps in flight at once, as far as the device allows several.
     pub steps_in_flight: u32,
     /// Most prompt tokens in one step, beside its decodes; 0 for what `max_num_batched_tokens` leaves.
     pub max_prefill_tokens: u32,
-    /// Who is served first.
+    /// Order in which requests are served.
     pub order: Order,
-    /// When sequences start.
+    /// Times at which waiting sequences may start.
     pub batching: Batching,
-    /// What a step is made of.
+    /// Mix of decodes and prompts in a step.
     pub mix: StepMix,
-    /// How much prompt a step may hold.
+    /// Rule for the number of prompt tokens that a step may hold.
     pub budget: Budget,
-    /// Whether a prompt may be spread over several steps although it would fit into one. If not, one that is
-    /// longer than `max_num_batched_tokens` has whole steps to itself.
+    /// Whether a prompt may be spread over several steps although it would fit into one. If not, a prompt that is
+    /// longer than `max_num_batched_tokens` is the only prompt in several steps.
     pub chunked_prefill: bool,
-    /// Chunks other than a prompt's last are multiples of this many tokens; 0 or 1: any length.
+    /// Unit of chunk lengths, tokens: every chunk but the last of a prompt has a multiple of this length. 0 or 1: any
+    /// length.
     pub chunk_alignment: u32,
     /// Most tokens of one prompt computed in one step; 0 means up to the step's budget.
     pub long_prefill_token_threshold: u32,
-    /// The same as a share of the longest sequence, percent; 0 for none.
+    /// Most tokens of one prompt computed in one step, as a share of the longest possible sequence, percent; 0 for no
+    /// such limit.
     pub long_prefill_percent: f64,
     /// Most prompts that a step may leave partly computed; 0 for any number.
     pub max_partial_prefills: u32,
-    /// Share of a step's tokens up to which it is filled with background prompts, percent, while better requests come.
+    /// Share of a step's tokens up to which background prompts may fill the step, percent. It limits background prompts
+    /// only while requests of higher tiers arrive.
     pub background_prefill_percent: u32,
-    /// Order of prompts of one tier within a step.
+    /// Order in which prompts of one tier share a step.
     pub prefill_order: PrefillOrder,
-    /// Whether background streams sit a step out, blocks and all, when a better stream's target cannot
-    /// afford them.
+    /// Whether background streams are paused for a step, without losing their blocks, when a stream of a higher tier
+    /// would miss its TPOT target with them in the step.
     pub pause_background: bool,
-    /// Whether tenants of a tier take turns by the service they had, with those prompts first that are due first only
-    /// while they are all of one tenant. With `scheduler.order = "tier"` only.
+    /// Whether tenants of one tier are served in the order of a fair queue. `prefill_order` then orders the prompts of
+    /// a tier only while all of them are of one tenant. With `scheduler.order = "tier"` only.
     pub fair_tenants: bool,
-    /// Whether tiers share what requests with targets leave, as [`crate::SharesSettings`] says. With
-    /// `scheduler.order = "tier"` only.
+    /// Whether best-effort requests of all tiers share the time that requests with targets leave, as
+    /// [`crate::SharesSettings`] says. With `scheduler.order = "tier"` only.
     pub fair_tiers: bool,
-    /// How many blocks a sequence is given when it starts.
+    /// Number of blocks that a sequence is given when it starts.
     pub allocation: Allocation,
-    /// Whether a sequence starts only if all it has to compute would fit.
+    /// Whether a sequence starts only if the device has blocks for all tokens that the sequence has to compute, not
+    /// just for its next step.
     pub full_sequence_check: bool,
-    /// Share of device blocks that must stay free after starting or resuming a sequence, percent.
-    /// Running sequences may use them to grow.
+    /// Watermark: share of device blocks that must stay free after a sequence is started or resumed, percent. Running
+    /// sequences may use these blocks to grow.
     pub watermark_percent: f64,
-    /// The same for background sequences, if it is more.
+    /// Watermark for background sequences, percent of the device blocks; effective if larger than `watermark_percent`.
     pub background_watermark_percent: f64,
-    /// After waiting so long, and again after as long, a request counts as one tier better; 0: never, s.
+    /// Waiting time after which a request gains a tier, and after each further such time another one, s; 0: never.
     pub ageing_s: f64,
-    /// As what a request counts at best by waiting.
+    /// Highest tier that ageing can lift a request to.
     pub ageing_cap: AgeingCap,
 }
 
@@ -244,42 +252,43 @@ impl Default for SchedulerSettings {
     }
 }
 
-/// Preemption.
+/// Settings of preemption.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PreemptionSettings {
-    /// What happens to the victim's blocks.
+    /// What happens to a victim's KV blocks.
     pub mode: PreemptionMode,
-    /// For whom a sequence is preempted to start.
+    /// Whether a sequence may be preempted so that another sequence starts.
     pub to_start: ToStart,
-    /// Who gives way first.
+    /// Rule that chooses which sequence is preempted first.
     pub victim: VictimRule,
-    /// How much a victim gives up.
+    /// Release: the part of its blocks that a victim gives up.
     pub victim_gives: VictimGives,
-    /// A victim that gives up what is needed gives up multiples of so many blocks, so that not every block that
-    /// somebody grows by is a copy of its own.
+    /// Unit, in blocks, of a release under `victim_gives = "needed"`: a victim gives up a multiple of this number. A
+    /// unit above 1 avoids a separate copy for each block by which another sequence grows.
     pub victim_gives_blocks: u32,
-    /// Whether premium sequences give way to other premium sequences that start or grow. (The last resort
-    /// is always open: the best-ranked sequence may take anybody's blocks to grow.)
+    /// Whether premium sequences may be preempted for other premium sequences that start or grow. (As a last resort,
+    /// the sequence that is first in rank may always take blocks from any other to grow.)
     pub premium_yields: bool,
-    /// Whether background sequences may take blocks from each other. (The best-ranked always may.)
+    /// Whether background sequences may take blocks from each other to grow. (The sequence that is first in rank always
+    /// may.)
     pub background_takes: bool,
-    /// A sequence gives way only after this many tokens since its prompt was computed or it resumed.
+    /// Fewest tokens that a sequence produces after its prefill or after a resume before it may be preempted.
     pub min_tokens: u32,
-    /// A sequence that waits to start takes no blocks before it has waited this long, ms.
+    /// Time that a sequence must have waited before it may preempt other sequences to start, ms.
     pub delay_ms: u32,
     /// Preemptions of one sequence after which `at_limit` applies.
     pub max_per_request: u32,
-    /// What then happens.
+    /// Treatment of a sequence that was preempted `max_per_request` times.
     pub at_limit: AtLimit,
-    /// Where a victim waits.
+    /// Place at which a preempted sequence waits in the queue.
     pub resume: ResumeOrder,
-    /// What it may find when it resumes.
+    /// Blocks that a preempted sequence may reuse when it resumes.
     pub resume_from: ResumeFrom,
-    /// Share of the link that copies full blocks of preemptible sequences to the host ahead of need,
-    /// percent; 0 for none.
+    /// Share of the link that mirroring may use to copy full blocks of preemptible sequences to the host pool ahead of
+    /// need, percent; 0 for no mirroring.
     pub mirror_percent: u32,
-    /// Most bytes in transit between the tiers at once, MiB.
+    /// Most bytes in transit between the device pool and the host pool at once, MiB.
     pub max_in_transit_mib: u64,
 }
 

@@ -1,22 +1,23 @@
-//! From when on the engine counts as under pressure.
+//! Pressure: thresholds of resource use from which the engine counts as under pressure.
 
 use crate::SettingsError;
 use crate::engine::range;
 use serde::{Deserialize, Serialize};
 
-/// Shares of what there is in use from which on a level is reached; it is left when less than that by five percent was in use
-/// for five seconds.
+/// Thresholds of the pressure levels: a level is reached when this share of a resource is in use, percent. The level is
+/// left after use was more than five percentage points below the threshold for five seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PressureSettings {
-    /// Device blocks in use that are a warning, percent.
+    /// Share of device blocks in use from which the pressure level is warning, percent.
     pub blocks_warning_percent: f64,
-    /// Device blocks in use that are critical, percent.
+    /// Share of device blocks in use from which the pressure level is critical, percent.
     pub blocks_critical_percent: f64,
-    /// What is a warning of places in a step, host blocks, blocks being copied and tokens buffered for clients,
-    /// percent of each.
+    /// Share in use from which the pressure level is warning, percent, for each of these resources: slots of a step,
+    /// host blocks, blocks being copied and tokens buffered for clients.
     pub warning_percent: f64,
-    /// What is critical of these, percent of each.
+    /// Share in use from which the pressure level is critical, percent, for each of these resources: slots of a step,
+    /// host blocks, blocks being copied and tokens buffered for clients.
     pub critical_percent: f64,
 }
 
@@ -32,7 +33,7 @@ impl Default for PressureSettings {
 }
 
 impl PressureSettings {
-    /// Checks every bound.
+    /// Checks that every threshold is in its range and that no critical level lies below its warning level.
     pub(crate) fn check(&self) -> Result<(), SettingsError> {
         range("pressure.blocks_warning_percent", self.blocks_warning_percent, 10.0, 100.0)?;
         range("pressure.blocks_critical_percent", self.blocks_critical_percent, 10.0, 100.0)?;

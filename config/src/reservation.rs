@@ -1,33 +1,34 @@
-//! Blocks and places that are kept for a tier.
+//! Reservations: blocks and slots that are reserved for a tier.
 
 use crate::SettingsError;
 use crate::engine::range;
 use serde::{Deserialize, Serialize};
 
 words! {
-    /// What others may do with what is kept for a tier while it does not use it.
+    /// Use that other tiers may make of a tier's reservation while the tier does not need it.
     Reservation, RESERVATIONS {
-        /// Nothing.
+        /// Other tiers may not use the reservation.
         Hard = "hard",
-        /// They may use what they can give back at once: blocks for as many of theirs as the host tier has copies of
-        /// (`preemption.mirror_percent` makes them ahead of need), places always.
+        /// Other tiers may use as much of the reservation as they can give back at once. Slots can always be given
+        /// back; blocks as far as the host pool has copies of the other tiers' blocks (`preemption.mirror_percent`
+        /// makes copies ahead of need).
         Lent = "lent",
     }
 }
 
-/// Blocks and places that are kept for a tier.
+/// Settings of reservations: blocks and slots that are reserved for a tier.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ReservationSettings {
-    /// What others may do with them.
+    /// Whether other tiers may use a reservation while its tier does not need it.
     pub kind: Reservation,
-    /// Share of the device's blocks that is kept for premium, percent.
+    /// Share of the device's blocks that is reserved for premium, percent.
     pub premium_blocks_percent: f64,
-    /// The same for standard.
+    /// Share of the device's blocks that is reserved for standard, percent.
     pub standard_blocks_percent: f64,
-    /// Share of the places in a step that is kept for premium, percent.
+    /// Share of the slots of a step that is reserved for premium, percent.
     pub premium_slots_percent: f64,
-    /// The same for standard.
+    /// Share of the slots of a step that is reserved for standard, percent.
     pub standard_slots_percent: f64,
 }
 
@@ -43,21 +44,22 @@ impl Default for ReservationSettings {
     }
 }
 
-/// Most that may be kept for all tiers together: the others must be able to run, percent.
+/// Most that may be reserved for all tiers together, percent. The rest is left so that tiers without a reservation can
+/// run.
 const MOST_PERCENT: f64 = 90.0;
 
 impl ReservationSettings {
-    /// Shares of the blocks by tier (system, premium, standard, background), percent.
+    /// Returns the reserved shares of the blocks by tier (system, premium, standard, background), percent.
     pub fn blocks_percent(&self) -> [f64; 4] {
         [0.0, self.premium_blocks_percent, self.standard_blocks_percent, 0.0]
     }
 
-    /// Shares of the places by tier, percent.
+    /// Returns the reserved shares of the slots by tier (system, premium, standard, background), percent.
     pub fn slots_percent(&self) -> [f64; 4] {
         [0.0, self.premium_slots_percent, self.standard_slots_percent, 0.0]
     }
 
-    /// Checks every bound.
+    /// Checks that every reservation is in its range and that all together leave enough for other tiers.
     pub(crate) fn check(&self) -> Result<(), SettingsError> {
         let most = MOST_PERCENT;
         range("reservation.premium_blocks_percent", self.premium_blocks_percent, 0.0, most)?;

@@ -1,44 +1,45 @@
-//! Settings of the whole server: the engine's, and those of the model, the device, its KV memory and HTTP.
+//! Settings of the whole server: of the engine, the model, the device, KV memory and HTTP.
 
 use crate::engine::{EngineSettings, range};
 use crate::{Kind, SettingsError, field};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Most names of the model.
+/// Most names that the model may have.
 const MAX_NAMES: usize = 32;
-/// Longest name of the model, bytes.
+/// Longest name that the model may have, bytes.
 const MAX_NAME_BYTES: usize = 256;
 
-/// Everything `tiercel serve` can be told. One table of the settings file per field, the engine's
-/// tables beside the others.
+/// All settings of `tiercel serve`. Each field is a table of the settings file; the tables of the engine stand beside
+/// the others.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServerSettings {
-    /// Which model, and how its weights are held.
+    /// Settings of the model and its weights.
     pub model: ModelSettings,
-    /// Which device, and how much of it.
+    /// Settings of the device that computes, and of how much of it is used.
     pub device: DeviceSettings,
-    /// KV memory.
+    /// Settings of KV memory.
     pub kv: KvSettings,
-    /// The HTTP side.
+    /// Settings of the HTTP server.
     pub http: HttpSettings,
-    /// The engine.
+    /// Settings of the engine.
     #[serde(flatten)]
     pub engine: EngineSettings,
 }
 
-/// Which model, and how its weights are held.
+/// Settings of the model and its weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelSettings {
-    /// A .gguf file, a Hugging Face directory, or `hf:ORG/NAME[@REV]`; `None` is the built-in default.
+    /// Model to serve: a .gguf file, a Hugging Face directory, or `hf:ORG/NAME[@REV]`; `None` is the built-in default.
     pub source: Option<String>,
-    /// Names that clients use, the first for answers to requests that name none; empty takes it from the source.
+    /// Names that clients use for the model. The first is used in answers to requests that name no model. If the list
+    /// is empty, the name is taken from the model's source.
     pub served_name: Vec<String>,
-    /// Whether the checkpoint's own sampling parameters stand for those that a request leaves out.
+    /// Whether sampling parameters that a request leaves out are taken from the checkpoint.
     pub generation_config: bool,
-    /// How weights are held in memory.
+    /// Form in which weights are held in memory.
     pub weights: Weights,
     /// Longest sequence (prompt + output), tokens; 0 takes what model and KV memory allow.
     pub max_model_len: u32,
@@ -56,36 +57,37 @@ impl Default for ModelSettings {
     }
 }
 
-/// How weights are held in memory.
+/// Form in which weights are held in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Weights {
     /// The fastest form that keeps the source's quality on this device.
     #[default]
     Auto,
-    /// IEEE single: exact, the slowest.
+    /// IEEE single precision: exact, and the slowest form.
     F32,
-    /// bfloat16.
+    /// bfloat16 weights.
     Bf16,
-    /// 8-bit blocks.
+    /// 8-bit integers in blocks, the Q8_0 form of GGUF files.
     Q8_0,
-    /// As the file has them.
+    /// The form in which the model's file holds the weights.
     Native,
 }
 
-/// Which device, and how much of it.
+/// Settings of the device that computes, and of how much of it is used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeviceSettings {
-    /// Which device computes.
+    /// Kind of the device that computes.
     pub kind: DeviceKind,
-    /// Compute threads; 0 takes one per core.
+    /// Number of compute threads; 0 takes one per core.
     pub threads: u32,
     /// Share of a GPU's free memory that may be used, percent.
     pub memory_percent: u32,
-    /// Whether a GPU computes every row as if it were alone.
+    /// Whether a GPU computes every row of a batch as if it were alone, so that results do not depend on the rest of
+    /// the batch.
     pub exact: bool,
-    /// Whether a GPU is given the decode steps it has had before as graphs.
+    /// Whether a GPU replays decode steps as CUDA graphs if it has run an equal sequence of launches before.
     pub graphs: bool,
 }
 
@@ -101,18 +103,18 @@ impl Default for DeviceSettings {
     }
 }
 
-/// Which device computes.
+/// Kind of the device that computes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum DeviceKind {
-    /// The best one found.
+    /// The first GPU if one can be used, otherwise the CPU.
     #[default]
     Auto,
-    /// The CPU.
+    /// The CPU computes.
     Cpu,
     /// An NVIDIA GPU, by its number.
     Cuda(u32),
-    /// A device that computes nothing and keeps the time of the named profile.
+    /// A mock device, which computes nothing and takes the times of the named profile.
     Mock(String),
 }
 
@@ -150,16 +152,16 @@ impl From<DeviceKind> for String {
     }
 }
 
-/// KV memory.
+/// Settings of KV memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct KvSettings {
-    /// Element type.
+    /// Element type of keys and values in memory.
     #[serde(rename = "type")]
     pub element: KvElement,
-    /// Memory of the device tier, MiB; 0 chooses by the machine's free memory.
+    /// Memory of the device pool, MiB; 0 chooses by the machine's free memory.
     pub cache_mib: u64,
-    /// Memory of the host tier, MiB; 0 means there is none.
+    /// Memory of the host pool, MiB; 0 means that there is no host pool.
     pub host_mib: u64,
     /// Tokens per block.
     pub block_size: u32,
@@ -175,39 +177,40 @@ impl Default for KvSettings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KvElement {
-    /// Exact.
+    /// IEEE single precision: exact.
     F32,
-    /// Half the memory; 11 bits of precision.
+    /// IEEE half precision: half the memory of f32, 11 bits of precision.
     #[default]
     F16,
-    /// Half the memory; 8 bits of precision, the range of f32.
+    /// bfloat16: half the memory of f32, 8 bits of precision, the range of f32.
     Bf16,
 }
 
-/// The HTTP side.
+/// Settings of the HTTP server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpSettings {
     /// Address to listen on; port 0 takes any free one.
     pub listen: String,
-    /// Keys that clients must send as `Authorization: Bearer KEY`; empty lets everyone in.
+    /// API keys, of which clients must send one as `Authorization: Bearer KEY`; an empty list lets every client in.
     pub api_keys: Vec<String>,
     /// Whether the log has a line for each request.
     pub access_log: bool,
     /// Largest request body, KiB.
     pub max_body_kib: u32,
-    /// Most open connections.
+    /// Most open HTTP connections.
     pub max_connections: u32,
     /// Longest wait for a request's head, and again for its body, ms.
     pub request_timeout_ms: u64,
     /// How long an idle connection stays open, ms.
     pub keep_alive_ms: u64,
-    /// A stream's status waits so long for its first token, so that a request that is turned away after all can
-    /// be told by it, ms. Proxies wait a minute, mostly.
+    /// Longest time for which the HTTP status of a response stream is held back until its first token, ms. Until then
+    /// the status can still say that the request is turned away. The default is a little less than the minute for which
+    /// most proxies wait.
     pub head_wait_ms: u64,
-    /// A stream that is silent for this long sends an SSE comment, ms.
+    /// Time of silence after which a response stream sends an SSE comment, ms.
     pub comment_interval_ms: u64,
-    /// On shutdown, how long running requests may take to finish, ms.
+    /// Longest time that running requests may take to finish on shutdown, ms.
     pub drain_grace_ms: u64,
 }
 
@@ -229,10 +232,10 @@ impl Default for HttpSettings {
 }
 
 impl ServerSettings {
-    /// Checks every bound and the rules between settings.
+    /// Checks that every setting of the server is in its range and that the rules between settings are kept.
     ///
     /// # Errors
-    /// Names the first field that cannot be used, and what is allowed.
+    /// Fails if a setting cannot be used. The error names the first such field and what is allowed.
     pub fn check(&self) -> Result<(), SettingsError> {
         self.engine.check()?;
         let integers: [(&'static str, u64); 13] = [
@@ -268,7 +271,7 @@ impl ServerSettings {
                 why: "holds an empty key, which would let everyone in; remove it",
             });
         }
-        // Without keys whoever comes makes up its tenant, and a metric of its own with it.
+        // Without API keys a client can make up any number of tenants, and each of them would get a metric of its own.
         if self.engine.slo.max_tenants > 0 && self.http.api_keys.is_empty() {
             return Err(SettingsError::Conflict {
                 field: "slo.max_tenants",

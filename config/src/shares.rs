@@ -1,22 +1,22 @@
-//! Which share of the device each tier is due.
+//! Shares: the part of the device's time that each tier is due.
 
 use crate::SettingsError;
 use crate::engine::range;
 use serde::{Deserialize, Serialize};
 
-/// Shares of the device's time, percent.
+/// Shares of the device's time by tier, percent. They add up to 100.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SharesSettings {
-    /// Of the premium tier.
+    /// Share of the premium tier, percent.
     pub premium_percent: f64,
-    /// Of the standard tier.
+    /// Share of the standard tier, percent.
     pub standard_percent: f64,
-    /// Of the background tier.
+    /// Share of the background tier, percent.
     pub background_percent: f64,
 }
 
-/// The shares of the project's first source document.
+/// Default shares, taken from the project's first source document.
 impl Default for SharesSettings {
     fn default() -> Self {
         SharesSettings { premium_percent: 50.0, standard_percent: 35.0, background_percent: 15.0 }
@@ -24,15 +24,16 @@ impl Default for SharesSettings {
 }
 
 impl SharesSettings {
-    /// Shares by tier (system, premium, standard, background), percent.
+    /// Returns the shares by tier (system, premium, standard, background), percent.
     pub fn percent(&self) -> [f64; 4] {
         [0.0, self.premium_percent, self.standard_percent, self.background_percent]
     }
 
-    /// Checks every bound.
+    /// Checks that every share is in its range and that the shares add up to 100 percent.
     ///
     /// # Errors
-    /// Names the first field out of its range and the range.
+    /// Fails if a share is out of its range or the sum is not 100. The error names the first such field and what is
+    /// allowed.
     pub(crate) fn check(&self) -> Result<(), SettingsError> {
         range("shares.premium_percent", self.premium_percent, 1.0, 98.0)?;
         range("shares.standard_percent", self.standard_percent, 1.0, 98.0)?;

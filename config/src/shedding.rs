@@ -1,41 +1,41 @@
-//! What becomes of requests for which there is no time.
+//! Settings of shedding, and of requests whose first token would be late.
 
 use serde::{Deserialize, Serialize};
 
 words! {
-    /// What becomes of a standard request that cannot have its first token in time.
+    /// Treatment of a standard request that cannot have its first token in time.
     Late, LATES {
-        /// It waits for its turn as if nothing was.
+        /// A late request waits like a request in time.
         Wait = "wait",
-        /// It is served after those that can be in time, before background.
+        /// A late request is served after standard requests in time, and before background.
         BestEffort = "best-effort",
-        /// It is turned away when it comes and told when to come back; if its lateness shows only later, it is
-        /// served as under `best-effort`.
+        /// A late request is refused on arrival, with a retry time. If the lateness shows only after arrival, the
+        /// request is served as under `best-effort`.
         Refuse = "refuse",
     }
 }
 
 words! {
-    /// Who is refused when there is too much to do.
+    /// Rule that decides which requests are refused under overload.
     SheddingForm, SHEDDING_FORMS {
-        /// Whoever would come too late, by the time there is for prompts.
+        /// Refuses requests whose first token is forecast to be late, given the time that steps have for prompts.
         Forecast = "forecast",
-        /// At random, the more the further a tier's share of the device's time is above what it is due, and only under
-        /// load; premium never.
+        /// Refuses requests at random under load. The probability grows with the excess of the tier's usage over its
+        /// share. Premium is never refused.
         Share = "share",
     }
 }
 
-/// Shedding.
+/// Settings of shedding.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SheddingSettings {
-    /// Who is refused when there is too much to do.
+    /// Rule that decides which requests are refused under overload.
     pub form: SheddingForm,
-    /// With the form `share`: nobody is refused below this load, percent of the places in a step or of the blocks, whichever
-    /// is more. Refusing ends when it is 10 below.
+    /// With the form `share`: load from which requests are refused, percent. The load is the share of slots or of
+    /// device blocks in use, the larger of the two. Refusing ends when the load is 10 percentage points lower.
     pub load_percent: f64,
-    /// What becomes of a standard request that cannot have its first token in time.
+    /// Treatment of a standard request that cannot have its first token in time.
     pub late: Late,
 }
 

@@ -5,23 +5,23 @@ use crate::engine::range;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// [`TierSlo::assurance`] by default.
+/// Default of [`TierSlo::assurance`], the share of the steps in which the reserve covers the lag of premium streams.
 const ASSURANCE: f64 = 0.999;
 
 /// The value of a latency-target setting.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Target {
-    /// Derived from the device's measured speed (`tiercel_policy::slo::derived`).
+    /// Target derived from the device's measured speed (`tiercel_policy::slo::derived`).
     Auto,
-    /// Nothing is promised.
+    /// The setting states that there is no target.
     #[default]
     None,
-    /// Stated, ms.
+    /// Target that the operator stated, ms.
     Ms(f64),
 }
 
 impl Target {
-    /// The target if it is stated, ms.
+    /// Returns the target if it is stated, ms.
     pub fn stated_ms(self) -> Option<f64> {
         match self {
             Target::Ms(ms) => Some(ms),
@@ -71,22 +71,22 @@ impl<'de> Deserialize<'de> for Target {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TierSlo {
-    /// Time to first token.
+    /// Target of the time to first token: stated in ms, derived, or none.
     pub ttft_ms: Target,
-    /// Mean time per output token after the first.
+    /// Target of the mean time per output token after the first: stated in ms, derived, or none.
     pub tpot_ms: Target,
-    /// Arrival to last token.
+    /// Target of the time from arrival to last token: stated in ms, derived, or none.
     pub e2e_ms: Target,
-    /// Added to a stated `ttft_ms` for every prompt token beyond `ttft_prompt_tokens`, ms.
+    /// Time that is added to a stated `ttft_ms` for every prompt token beyond `ttft_prompt_tokens`, ms.
     pub ttft_ms_per_token: f64,
-    /// See `ttft_ms_per_token`.
+    /// Prompt tokens that `ttft_ms` covers. For every further prompt token `ttft_ms_per_token` is added.
     pub ttft_prompt_tokens: u32,
-    /// Of the premium tier only: share of the steps in which its streams' reserve covers the time that its own prompts
-    /// take from them; `None` for the default.
+    /// For the premium tier only: share of the steps in which the reserve of premium streams covers the time that
+    /// premium prompts take from these streams; `None` for the default.
     pub assurance: Option<f64>,
 }
 
-/// Latency targets of the tiers that have any.
+/// Latency targets by tier, and settings of how they are monitored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SloSettings {
@@ -96,12 +96,12 @@ pub struct SloSettings {
     pub standard: TierSlo,
     /// Targets of the background tier.
     pub background: TierSlo,
-    /// Length of the sliding windows, s.
+    /// Length of the sliding windows in which latencies are compared with targets, s.
     pub window_s: u64,
-    /// Most pairs of tenant and tier that have windows of their own; 0 for none.
+    /// Most pairs of tenant and tier that have sliding windows of their own; 0 for none.
     pub max_tenants: u32,
-    /// Whether requests may ask for more than their tier promises. All in a step pay for the tightest target in
-    /// it, so this is for servers whose clients are trusted.
+    /// Whether requests may ask for tighter targets than those of their tier. The tightest target in a step limits the
+    /// step for all its sequences, so only a server with trusted clients should allow it.
     pub requests_may_tighten: bool,
 }
 
@@ -125,7 +125,7 @@ impl Default for SloSettings {
 }
 
 impl SloSettings {
-    /// Share of the steps in which the reserve of premium streams covers their lag, 0.9 to 0.9999.
+    /// Returns the share of the steps in which the reserve of premium streams covers their lag, 0.9 to 0.9999.
     pub fn assurance(&self) -> f64 {
         self.premium.assurance.unwrap_or(ASSURANCE)
     }
@@ -151,24 +151,24 @@ impl SloSettings {
     }
 }
 
-/// Latency targets of one tier or one request; `None` promises nothing.
+/// Latency targets of one tier or one request; `None` is no target.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SloTargets {
-    /// Time to first token, ms.
+    /// Target of the time to first token, ms.
     pub ttft_ms: Option<f64>,
-    /// Mean time per output token after the first, ms.
+    /// Target of the mean time per output token after the first, ms.
     pub tpot_ms: Option<f64>,
-    /// Arrival to last token, ms.
+    /// Target of the time from arrival to last token, ms.
     pub e2e_ms: Option<f64>,
-    /// Added to `ttft_ms` for every prompt token beyond `ttft_prompt_tokens`, ms.
+    /// Time that is added to `ttft_ms` for every prompt token beyond `ttft_prompt_tokens`, ms.
     pub ttft_ms_per_token: f64,
-    /// See `ttft_ms_per_token`.
+    /// Prompt tokens that `ttft_ms` covers. For every further prompt token `ttft_ms_per_token` is added.
     pub ttft_prompt_tokens: u32,
 }
 
 impl SloTargets {
-    /// The targets of a request with a prompt of this length.
+    /// Returns the targets of a request with a prompt of this length.
     #[must_use]
     pub fn of_prompt(&self, prompt_tokens: u32) -> SloTargets {
         let beyond = prompt_tokens.saturating_sub(self.ttft_prompt_tokens);
@@ -176,8 +176,8 @@ impl SloTargets {
         SloTargets { ttft_ms: self.ttft_ms.map(|ms| ms + added_ms), ..*self }
     }
 
-    /// These, the tier's, with what a request asks for instead: anything if it `may_tighten` them, otherwise only
-    /// what promises less.
+    /// Returns the targets of a request: those of its tier (`self`), replaced by those that the request asks for.
+    /// Unless the request `may_tighten` its targets, it can only loosen targets that its tier has.
     #[must_use]
     pub fn asked(&self, asked: &SloTargets, may_tighten: bool) -> SloTargets {
         let pick = |own: Option<f64>, asked: Option<f64>| match (own, asked) {

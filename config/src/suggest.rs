@@ -1,10 +1,10 @@
-//! "Did you mean ...?"
+//! Suggestions for unknown names of settings: "Did you mean ...?"
 
 use crate::FIELDS;
 
-/// Most settings that are suggested at once.
+/// Most settings that are suggested for one unknown name.
 const MOST: usize = 3;
-/// Words of other servers, and the settings that stand for them here.
+/// Names that other servers use for settings, and the settings of this server that correspond.
 const SYNONYMS: [(&str, &str); 13] = [
     ("max_wait_s", "patience.standard_s"),
     ("max_wait_s", "patience.background_s"),
@@ -21,7 +21,7 @@ const SYNONYMS: [(&str, &str); 13] = [
     ("kv_cache_dtype", "kv.type"),
 ];
 
-/// The settings that `name` most likely meant, the likeliest first, at most [`MOST`].
+/// Returns the settings that `name` most likely means, the likeliest first, at most [`MOST`].
 pub(crate) fn paths(name: &str) -> Vec<&'static str> {
     let name = name.trim().to_lowercase().replace('-', "_");
     let name: String = name.chars().take(128).collect();
@@ -46,7 +46,7 @@ pub(crate) fn paths(name: &str) -> Vec<&'static str> {
     found
 }
 
-/// The settings that are spelt nearest, if any is near.
+/// Returns the settings that are spelt nearest to a name, if any is near.
 fn nearest(name: &str, key: &str) -> Vec<&'static str> {
     let near = |path: &'static str| {
         let (whole, of_key) = (distance(name, path), distance(key, last(path)));
@@ -60,17 +60,17 @@ fn nearest(name: &str, key: &str) -> Vec<&'static str> {
     near.into_iter().filter(|(distance, _)| Some(*distance) == best).map(|(_, path)| path).collect()
 }
 
-/// The setting's name within its table.
+/// Returns the name of a setting within its table: the part after the last dot.
 fn last(path: &str) -> &str {
     path.rsplit('.').next().unwrap_or(path)
 }
 
-/// Whether the words of `part` are among those of `key`, one after the other.
+/// Whether the words of `part` are among the words of `key`, one after the other. `_` separates words.
 fn holds_words(key: &str, part: &str) -> bool {
     format!("_{key}_").contains(&format!("_{part}_"))
 }
 
-/// Levenshtein distance in characters.
+/// Returns the Levenshtein distance between two texts in characters.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

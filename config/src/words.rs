@@ -1,6 +1,6 @@
-//! Settings whose values are words.
+//! Enums for settings whose values are words.
 
-/// Declares an enum of words: as written in settings, and listed for error messages.
+/// Declares an enum whose variants are written as words in settings, and the list of these words for error messages.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident, $words:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$doc])*
@@ -9,7 +9,7 @@ macro_rules! words {
             $($(#[$variant_doc])* #[serde(rename = $word)] $variant,)+
         }
 
-        /// The words of the enum, in its order.
+        /// Words of the enum's variants, in the order of the variants.
         pub(crate) const $words: &[&str] = &[$($word),+];
     };
 }

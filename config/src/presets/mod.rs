@@ -1,4 +1,5 @@
-//! Policies by name: presets of one scheduler. Nothing else in the workspace names one of them.
+//! Policies by name: each is a preset of the settings of one scheduler. The engine's decisions depend on these settings
+//! only, never on the name.
 
 mod table;
 
@@ -6,7 +7,7 @@ use crate::policy::{PreemptionSettings, SchedulerSettings};
 use crate::{EngineSettings, PrefixCacheSettings, SheddingSettings};
 use serde::{Deserialize, Serialize};
 
-/// Declares the names once.
+/// Declares the policies and their names in one place.
 macro_rules! policies {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)+) => {
         /// Named scheduling policies.
@@ -16,88 +17,89 @@ macro_rules! policies {
         }
 
         impl Policy {
-            /// All policies with their names.
+            /// All policies, each with its name.
             pub const ALL: &[(Policy, &str)] = &[$((Policy::$variant, $name)),+];
         }
 
-        /// The names of all policies.
+        /// Names of all policies.
         pub(crate) const POLICY_NAMES: &[&str] = &[$($name),+];
     };
 }
 
 policies! {
-    /// A batch starts when the last one has finished.
+    /// Static batching: a batch of requests starts when all requests of the batch before have finished.
     Static = "static",
-    /// Whole prompts alone, memory for the longest output; a request starts when another has ended.
+    /// Request-level scheduling: a request starts when another has ended, with its whole prompt alone in a step and
+    /// memory for its longest output.
     RequestLevel = "request-level",
-    /// Orca (OSDI 2022): iteration-level, whole prompts beside decodes.
+    /// Orca (OSDI 2022): scheduling at every step, whole prompts beside decodes.
     Orca = "orca",
-    /// Sarathi-Serve (OSDI 2024): decodes first, one prompt's chunk fills a fixed step.
+    /// Sarathi-Serve (OSDI 2024): decodes first, then a chunk of one prompt fills a step of fixed size.
     Sarathi = "sarathi",
-    /// DeepSpeed-FastGen: prompts are cut and put together to steps of one size.
+    /// DeepSpeed-FastGen: prompts are cut into chunks and put together to steps of one size.
     Splitfuse = "splitfuse",
-    /// vLLM's first scheduler: prompts before decodes, swap, the last to start gives way.
+    /// vLLM's first scheduler: prompts before decodes, preemption by swap, the last sequence to start is the first
+    /// victim.
     VllmV0 = "vllm-v0",
     /// vLLM's present scheduler under its priority policy.
     VllmV1 = "vllm-v1",
-    /// SGLang: prefix cache, retraction of those with the least output.
+    /// SGLang: prefix cache, and preemption ("retraction") of the sequences with the least output.
     Sglang = "sglang",
-    /// TensorRT-LLM, GUARANTEED_NO_EVICT.
+    /// TensorRT-LLM's policy GUARANTEED_NO_EVICT: memory for the longest output, so that no sequence is preempted.
     TrtllmNoEvict = "trtllm-no-evict",
-    /// TensorRT-LLM, MAX_UTILIZATION.
+    /// TensorRT-LLM's policy MAX_UTILIZATION: memory on demand, the last sequence to start is the first victim.
     TrtllmMaxUtilization = "trtllm-max-utilization",
     /// First come, first served; tiers are ignored.
     Fcfs = "fcfs",
-    /// The shortest predicted output first.
+    /// The request with the shortest predicted output is served first.
     Sjf = "sjf",
-    /// Better tiers start first, nobody is preempted for a better tier.
+    /// Higher tiers start first; no sequence is preempted so that one of a higher tier starts.
     Priority = "priority",
-    /// Better tiers start first and preempt lower ones when blocks or slots run out.
+    /// Higher tiers start first and preempt lower ones when blocks or slots run out.
     PriorityPreempt = "priority+preempt",
-    /// As the one before, with steps sized by the streams' TPOT targets.
+    /// As `priority+preempt`, with steps sized by the streams' TPOT targets.
     PriorityPreemptSlo = "priority+preempt+slo",
-    /// Sarathi with the step sized by the tightest TPOT slack.
+    /// As `sarathi`, with steps sized by the tightest TPOT slack of a stream.
     Adaptive = "adaptive",
-    /// The default, and the best we know.
+    /// The default policy, and the best that the project knows.
     #[default]
     Tiercel = "tiercel",
-    /// Most tokens a second.
+    /// Policy for the most tokens per second.
     Throughput = "throughput",
-    /// The shortest wait of premium requests.
+    /// Policy for the shortest wait of premium requests.
     Latency = "latency",
-    /// Equal service to all tenants.
+    /// Policy for equal service to all tenants, whatever their tiers.
     Fairness = "fairness",
 }
 
-/// What a policy's name stands for.
+/// Settings that the name of a policy stands for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Preset {
-    /// One sentence for people.
+    /// One sentence that describes the policy to users.
     pub about: &'static str,
-    /// Batching and ordering. The sizes in it are the engine's defaults.
+    /// Settings of batching and of the order of service. The sizes in them are the engine's defaults.
     pub scheduler: SchedulerSettings,
-    /// Sizes the policy is known by: most sequences and most tokens of a step, and whether equal prefixes
-    /// are shared. `None` leaves what is set.
+    /// Most sequences of a step, if the policy is known by such a size; `None` leaves the setting as it is.
     pub max_num_seqs: Option<u32>,
-    /// See `max_num_seqs`.
+    /// Most tokens of a step, if the policy is known by such a size; `None` leaves the setting as it is.
     pub max_num_batched_tokens: Option<u32>,
-    /// See `max_num_seqs`.
+    /// Whether equal prefixes are shared, if the policy is known by that; `None` leaves the setting as it is.
     pub prefix_cache: Option<bool>,
-    /// Preemption.
+    /// Settings of preemption.
     pub preemption: PreemptionSettings,
-    /// Requests for which there is no time.
+    /// Settings of shedding, and of requests whose first token would be late.
     pub shedding: SheddingSettings,
 }
 
 impl Policy {
-    /// Its name, as in settings.
+    /// Returns the name of the policy, as in settings.
     pub fn name(self) -> &'static str {
         let known = Policy::ALL.iter().find(|(policy, _)| *policy == self);
         known.map(|(_, name)| *name).expect("every policy is in the table of all")
     }
 
-    /// What the name stands for, as a file of settings. Sizes are left out, they belong to the machine, unless
-    /// the policy is known by them.
+    /// Returns the settings that the policy's name stands for, as the text of a settings file. Sizes are left out
+    /// because they depend on the machine, unless the policy is known by them.
     pub fn to_toml(self) -> String {
         let preset = self.preset();
         let mut settings = EngineSettings::default();
@@ -126,7 +128,7 @@ impl Policy {
 }
 
 impl EngineSettings {
-    /// Sets everything that the policy's name stands for; sizes it does not state stay.
+    /// Sets all settings that the policy's name stands for. Sizes that the policy does not state stay as they are.
     pub fn use_policy(&mut self, policy: Policy) {
         let preset = policy.preset();
         let SchedulerSettings { max_num_seqs, max_num_batched_tokens, steps_in_flight, .. } =

@@ -1,4 +1,4 @@
-//! What each policy's name stands for.
+//! Table of the settings that each policy's name stands for.
 
 use super::{Policy, Preset};
 use crate::policy::{
@@ -8,7 +8,7 @@ use crate::policy::{
 };
 use crate::{Late, SheddingForm, SheddingSettings};
 
-/// First come, first served: what the others differ from.
+/// Preset of first come, first served. The other presets are written as differences from it.
 const PLAIN: Preset = Preset {
     about: "First come, first served; tiers are ignored.",
     scheduler: SchedulerSettings {
@@ -67,11 +67,11 @@ const PLAIN: Preset = Preset {
 
 const RECOMPUTE: PreemptionSettings =
     PreemptionSettings { mode: PreemptionMode::Recompute, ..PLAIN.preemption };
-/// Whole prompts of up to so many tokens, where a policy does not cut them.
+/// Most tokens of a step under policies that do not cut prompts into chunks: large enough for most whole prompts.
 const WHOLE_PROMPTS: Option<u32> = Some(8192);
 
 impl Policy {
-    /// What the name stands for.
+    /// Returns the settings that the policy's name stands for.
     pub fn preset(self) -> Preset {
         let chosen = match self {
             Policy::Static | Policy::RequestLevel | Policy::Orca => self.of_old(),
