@@ -5,7 +5,7 @@
 //! | [`cli`] | arguments, logs, exit codes |
 //! | [`boot`] | settings to model, device, engine and server; shutdown |
 //! | `http` | routes, limits, errors, tenants, health |
-//! | `openai` | requests, responses, streams |
+//! | `openai` | requests, responses, response streams |
 //! | `text` | tokens to text and back |
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests state what must hold"))]
 

@@ -1,4 +1,4 @@
-//! `tiercel policy`, and policies given as files.
+//! Tests of `tiercel policy`, and of policies that are given as files.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use std::path::Path;
@@ -59,7 +59,7 @@ fn what_is_shown_can_be_given_back_and_means_the_same() {
             "--policy",
             policy,
         ];
-        // All but the policy's name.
+        // The policy's name is replaced; everything else in the two tables must be equal.
         printed(&args).replace("priority+preempt+slo", "mine").replace(' ', "")
     };
     assert_eq!(table("priority+preempt+slo"), table(file.to_str().unwrap()));

@@ -1,4 +1,4 @@
-//! `tiercel simulate`: what it refuses, reports and repeats.
+//! Tests of `tiercel simulate`: the arguments that it refuses, its reports, and that equal seeds repeat equal results.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 mod command;

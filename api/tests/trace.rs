@@ -1,4 +1,5 @@
-//! What `simulate` writes about its runs: traces, and `tiercel trace` that looks into them; the page.
+//! Tests of the files that `tiercel simulate` writes about its runs: traces, which `tiercel trace` shows and compares,
+//! and the HTML page.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::Value;
@@ -6,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// Short of memory, so that it preempts; the name is one that must not become markup.
+/// Workload that is short of memory, so that the scheduler preempts. Its name contains HTML markup, which must stay
+/// text on the page.
 const WORKLOAD: &str = r#"
 name = "short </script><b>"
 seed = 1
@@ -55,7 +57,7 @@ impl Scene {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// The events that `trace show` prints, without the lines of runs.
+    /// Returns the events that `tiercel trace show` prints, without the lines that begin a run.
     fn events(&self, args: &[&str]) -> Vec<String> {
         let output = self.run(&[&["trace", "show"], args].concat());
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -63,7 +65,7 @@ impl Scene {
         text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
     }
 
-    /// Runs what must fail: its exit code and the one line that says why.
+    /// Runs a command that must fail. Returns its exit code and the one line on stderr that says why.
     fn failure(&self, args: &[&str]) -> (i32, String) {
         let output = self.run(args);
         let stderr = String::from_utf8(output.stderr).unwrap();
@@ -91,7 +93,7 @@ fn a_trace_is_the_same_in_every_process_and_another_seed_has_another() {
     assert!(lines[0].starts_with("- # run policy=fcfs seed=3 "), "{text}");
     assert!(lines[1].starts_with("+ # run policy=fcfs seed=4 "), "{text}");
 
-    // One has a seed more: equal until the other's second policy begins.
+    // The first trace has one more seed, so the traces are equal until the second trace begins its second policy.
     let more = scene.run(&["trace", "diff", "a", "c"]);
     let text = String::from_utf8(more.stdout).unwrap();
     assert_eq!((more.status.code(), text.lines().count()), (Some(1), 8), "{text}");
@@ -245,11 +247,11 @@ fn a_page_holds_every_policy_and_every_request_of_its_window() {
     for policy in data["policies"].as_array().unwrap() {
         lanes += policy["lanes"].as_array().unwrap().len();
     }
-    // The trace has two seeds of each policy, the page shows the first one's requests.
+    // The trace has two seeds of each policy; the page shows only the requests of the first seed.
     assert!(lanes * 3 > until - over && lanes < until - over, "{lanes}: {until} - {over}");
 }
 
-/// The browser of this machine.
+/// Returns a command for the Chromium browser of this machine.
 fn chromium() -> Command {
     let names = ["chromium", "chromium-browser", "google-chrome"];
     let found = std::env::split_paths(&std::env::var_os("PATH").unwrap())

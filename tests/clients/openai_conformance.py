@@ -1,6 +1,6 @@
-"""Checks a server with the official client. Usage: openai_conformance.py BASE_URL MODEL CHECK...
+"""Checks a server with OpenAI's official client. Usage: openai_conformance.py BASE_URL MODEL CHECK...
 
-Each CHECK is a function below; `all` stands for those in ALL. The first surprise ends the run.
+Each CHECK is a function of this script; `all` stands for the functions in ALL. The first failed check ends the run.
 """
 
 import asyncio
@@ -12,7 +12,8 @@ from openai import AsyncOpenAI, OpenAI
 BASE_URL, MODEL, *CHECKS = sys.argv[1:]
 client = OpenAI(base_url=BASE_URL, api_key="anyone", max_retries=0, timeout=120)
 HELLO = [{"role": "user", "content": "Name three colours."}]
-# vLLM's extension: the mock's noise holds end tokens now and then.
+# `ignore_eos` is vLLM's extension of the API. The mock device's made-up output holds end tokens now and then, which
+# must not end an answer.
 LONG = {"ignore_eos": True}
 
 
@@ -59,7 +60,7 @@ def chat_stream():
 
 
 def chat_stream_helper():
-    """The client's own accumulator must agree with what it gets in one piece."""
+    """Checks that the client's own accumulator turns a response stream into the text of a response in one piece."""
     arguments = {"model": MODEL, "messages": HELLO, "max_tokens": 12, "temperature": 0}
     with client.chat.completions.stream(extra_body=LONG, **arguments) as stream:
         for _ in stream:
@@ -104,7 +105,7 @@ def logprobs():
     content = answer.choices[0].logprobs.content
     assert len(content) == 12
     for token in content:
-        # The mock is certain of its one token.
+        # The mock device is certain of its one token, so it returns no alternatives.
         assert token.logprob <= 0
         assert len(token.top_logprobs) == (1 if MODEL.startswith("mock") else 3)
         assert max(token.top_logprobs, key=lambda top: top.logprob).token == token.token
@@ -175,14 +176,14 @@ def errors():
 
 
 def leave_stream():
-    """Hangs up after the first delta; the caller looks whether the server notices."""
+    """Closes a response stream after its first delta. The test that runs this script checks that the server notices."""
     stream = chat(max_tokens=900, stream=True)
     next(iter(stream))
     stream.close()
 
 
 def leave_whole():
-    """Cancels a request that does not stream."""
+    """Cancels a request that does not stream, before its answer."""
 
     async def cancel():
         async with AsyncOpenAI(base_url=BASE_URL, api_key="anyone", max_retries=0) as patient:
@@ -199,14 +200,14 @@ def leave_whole():
 
 
 def refused():
-    """The caller has filled the queue."""
+    """Checks the error of a full queue, which the test that runs this script has filled."""
     error = fails(openai.RateLimitError, chat)
     assert error.code == "queue_full", error
     assert int(error.response.headers["retry-after-ms"]) >= 1000
 
 
 def unauthorized():
-    """The caller's server wants a key that this client has not."""
+    """Checks the error of a server that requires an API key that this client does not have."""
     assert fails(openai.AuthenticationError, chat).code == "invalid_api_key"
 
 

@@ -1,9 +1,10 @@
-"""How far llama.cpp's quantized forms of SmolLM2 are from the f32 model, on smollm2/kl_text.txt.
+"""Measures how far llama.cpp's quantized forms of SmolLM2 are from the f32 model, on smollm2/kl_text.txt.
 
     python kl_llamacpp.py MODEL.gguf [OUT_DIR]        # default: smollm2/ beside this script
 
-The bar for our own packed weights. P is the next-token distribution of Hugging Face transformers on the
-GGUF dequantized to f32; Q is llama.cpp's, all positions of the text in one prompt (no BOS), one thread.
+The result is the bar for Tiercel's own packed weights. P is the next-token distribution of Hugging Face
+transformers on the GGUF dequantized to f32. Q is the next-token distribution of llama.cpp. All positions of
+the text are computed in one prompt (no BOS), on one thread.
 Reported over all positions: mean, median, p99 and maximum of KL(P || Q) in nats, the share of positions
 whose likeliest token agrees, and the perplexity of Q. Computed in f64 from the f32 logits of both.
 
@@ -17,8 +18,8 @@ llama.cpp's models:
 llama.cpp quantizes activations to 8 bits for q8_0 and q4_1. KV is f32 without flash attention, and for
 the packed models also llama.cpp's default (f16, flash attention where it can).
 
-First checks that llama.cpp's tokenizer gives the ids in greedy.json and kl_reference.safetensors.
-Writes OUT_DIR/kl_llamacpp.json.
+The script first checks that llama.cpp's tokenizer gives the ids in greedy.json and kl_reference.safetensors.
+It writes OUT_DIR/kl_llamacpp.json.
 """
 
 import importlib.metadata
@@ -36,7 +37,7 @@ from safetensors.numpy import load_file
 import llamacpp
 import make_smollm2
 
-# label -> (model, KV type, flash attention: None is llama.cpp's default)
+# Label of a run -> (model, KV type, flash attention: None is llama.cpp's default)
 RUNS = {
     "f32, KV f32": ("f32", "f32", False),
     "q8_0, KV f32": ("q8_0", "f32", False),
@@ -70,13 +71,13 @@ def rewrite(source, path, matrix_type):
 
 
 def log_softmax(logits):
-    """In f64, rows of [n, vocab]."""
+    """Returns the log-softmax of each row of [n, vocab], in f64."""
     shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
 def compare(p_logits, q_logits, tokens):
-    """The reported figures; in slices of positions, to keep f64 copies small."""
+    """Returns the reported figures of Q against P. Works in slices of positions, to keep f64 copies small."""
     kl, agree, next_logprob = [], [], []
     for start in range(0, len(tokens), 256):
         end = min(start + 256, len(tokens))

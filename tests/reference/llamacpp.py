@@ -1,9 +1,10 @@
-"""llama.cpp through ctypes: the C API inside the wheel `xllamacpp`, which its Python module does not offer.
+"""Calls llama.cpp through ctypes: the C API inside the wheel `xllamacpp`, which the wheel's Python module lacks.
 
-Only what kl_llamacpp.py needs. The layout of llama.cpp's parameter structs is not part of the wheel, so
-the few fields set here are found by offset, and each is first checked to hold its documented default: a
-wheel with another layout fails loudly instead of measuring something else. Structs are passed in
-buffers larger than the real ones, which the x86-64 System V ABI allows (they travel on the stack).
+This module has only the functions that kl_llamacpp.py and tokenizer/make_tokenizer.py need. The layout of
+llama.cpp's parameter structs is not part of the wheel, so the few fields that this module sets are found
+by offset. Each field is first checked to hold its documented default, so that a wheel with another layout
+fails instead of giving wrong figures. Structs are passed in buffers larger than the real structs, which
+the x86-64 System V ABI allows (such structs travel on the stack).
 """
 
 import ctypes
@@ -15,7 +16,7 @@ import numpy as np
 
 TYPES = {"f32": 0, "f16": 1}
 
-# field -> (offset, struct format, default)
+# Field of llama.cpp's context parameters -> (offset in bytes, struct format, default)
 CONTEXT_FIELDS = {
     "n_ctx": (0, "I", 512),
     "n_batch": (4, "I", 2048),
@@ -71,7 +72,7 @@ def load_library():
     for name, (result, arguments) in signatures.items():
         function = getattr(lib, name)
         function.restype, function.argtypes = result, arguments
-    # llama.cpp logs every tensor at load; keep warnings out of the way of the figures.
+    # llama.cpp logs every tensor that it loads. Its log is turned off, so that it does not stand between the figures.
     callback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
     lib.quiet = callback(lambda level, text, data: None)
     lib.llama_log_set.argtypes = [callback, ctypes.c_void_p]
@@ -81,7 +82,7 @@ def load_library():
 
 
 class Model:
-    """A GGUF file in llama.cpp."""
+    """A model of a GGUF file, loaded by llama.cpp."""
 
     def __init__(self, lib, path):
         self.lib = lib
@@ -90,7 +91,7 @@ class Model:
         self.vocab = lib.llama_model_get_vocab(self.model)
 
     def tokenize(self, text):
-        """Token ids, special tokens in the text parsed, none added."""
+        """Returns the token ids of a text. Special tokens in the text are parsed; none is added."""
         data = text.encode()
         ids = (ctypes.c_int32 * (len(data) + 8))()
         count = self.lib.llama_tokenize(self.vocab, data, len(data), ids, len(ids), False, True)
@@ -98,7 +99,7 @@ class Model:
         return list(ids[:count])
 
     def logits(self, tokens, kv="f16", flash_attn=None, threads=1):
-        """Logits [T, vocab] f32 of all positions, in one batch of micro-batches of 512."""
+        """Returns the logits [T, vocab] f32 of all positions, computed in one batch of micro-batches of 512 tokens."""
         settings = {
             "n_ctx": len(tokens) + 64,
             "n_batch": len(tokens) + 64,

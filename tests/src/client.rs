@@ -1,55 +1,55 @@
-//! HTTP/1.1 by hand over one blocking socket: what a test wants to send, valid or not, byte by byte.
+//! An HTTP/1.1 client over one blocking socket that sends any bytes a test wants to send, valid or not.
 
 use serde_json::Value;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Longest wait for a server that says nothing.
+/// Longest wait of the test client for a server that sends nothing.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A connection.
+/// A test client's connection to a server.
 pub struct Connection {
     socket: TcpStream,
-    /// Read and not yet used.
+    /// Bytes that were read from the socket and are not yet used.
     buffer: Vec<u8>,
 }
 
-/// A response with its whole body.
+/// An HTTP response with its whole body.
 #[derive(Debug, Clone)]
 pub struct Response {
-    /// Status code.
+    /// HTTP status code of the response.
     pub status: u16,
-    /// Names in lower case.
+    /// Headers of the response; their names are in lower case.
     pub headers: Vec<(String, String)>,
-    /// The body, chunks joined.
+    /// Body of the response, with its chunks joined.
     pub body: Vec<u8>,
 }
 
 impl Response {
-    /// The first header of that name.
+    /// Returns the value of the first header of this name, which must be in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// The body as text.
+    /// Returns the body of the response as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The body as JSON.
+    /// Returns the body of the response as JSON.
     ///
     /// # Panics
-    /// If it is none.
+    /// If the body is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|error| panic!("{error}: {}", self.text()))
     }
 
-    /// The error envelope.
+    /// Returns the error object in the body of the response.
     ///
     /// # Panics
-    /// If the body is not one with all four fields.
+    /// If the body is not an OpenAI error with all four fields.
     pub fn error(&self) -> Value {
         let error = self.json()["error"].clone();
         let object = error.as_object().unwrap_or_else(|| panic!("no envelope: {}", self.text()));
@@ -62,7 +62,7 @@ impl Response {
 }
 
 impl Connection {
-    /// Connects.
+    /// Connects to a server.
     pub fn open(address: SocketAddr) -> Connection {
         let socket = TcpStream::connect(address).unwrap();
         socket.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -70,7 +70,7 @@ impl Connection {
         Connection { socket, buffer: Vec::new() }
     }
 
-    /// Sends bytes as they are. A server that has already hung up is no error here.
+    /// Sends bytes as they are. No error if the server has already closed the connection.
     pub fn send(&mut self, bytes: &[u8]) {
         match self.socket.write_all(bytes) {
             Err(error) if is_hangup(error.kind()) => {}
@@ -78,7 +78,7 @@ impl Connection {
         }
     }
 
-    /// Sends a request, complete and correct.
+    /// Sends a complete and correct HTTP request.
     pub fn send_request(
         &mut self,
         method: &str,
@@ -122,7 +122,7 @@ impl Connection {
         self.head().expect("a response head")
     }
 
-    /// A whole response; `None` if the server hangs up without one.
+    /// Reads a whole response; `None` if the server closes the connection before.
     pub fn response(&mut self) -> Option<Response> {
         let mut response = self.head()?;
         let chunked = response.header("transfer-encoding") == Some("chunked");
@@ -139,7 +139,7 @@ impl Connection {
         Some(response)
     }
 
-    /// The head of a response.
+    /// Reads the head of a response; `None` if the server closes the connection before.
     pub fn head(&mut self) -> Option<Response> {
         let end = self.until(b"\r\n\r\n")?;
         let head = String::from_utf8_lossy(&end).into_owned();
@@ -150,7 +150,8 @@ impl Connection {
         Some(Response { status, headers, body: Vec::new() })
     }
 
-    /// The next chunk of a chunked body; empty for the last; `None` if the server hangs up.
+    /// Reads the next chunk of a chunked body. Empty for the last chunk; `None` if the server closes the connection
+    /// before.
     pub fn chunk(&mut self) -> Option<Vec<u8>> {
         let size = self.until(b"\r\n")?;
         let size = usize::from_str_radix(String::from_utf8_lossy(&size).trim(), 16).unwrap();
@@ -159,15 +160,15 @@ impl Connection {
         Some(chunk)
     }
 
-    /// Reads what is left until the server hangs up.
+    /// Reads all further bytes until the server closes the connection.
     pub fn rest(&mut self) -> Vec<u8> {
         while self.fill() {}
         std::mem::take(&mut self.buffer)
     }
 
-    /// Closes the sending side only.
+    /// Closes only the sending side of the connection.
     pub fn finish_sending(&self) {
-        // The server may have hung up first.
+        // Fails if the server has closed the connection first; that is no error.
         let _ = self.socket.shutdown(Shutdown::Write);
     }
 
@@ -191,7 +192,7 @@ impl Connection {
         Some(self.buffer.drain(..bytes).collect())
     }
 
-    /// Reads some; false if the server has hung up.
+    /// Reads some bytes into the buffer; returns false if the server has closed the connection.
     fn fill(&mut self) -> bool {
         let mut piece = [0; 65_536];
         match self.socket.read(&mut piece) {
@@ -212,7 +213,7 @@ fn is_hangup(kind: ErrorKind) -> bool {
     )
 }
 
-/// The `data:` payloads of an event stream, comments left out.
+/// Returns the `data:` payloads of a stream of server-sent events, without comments.
 pub fn events(body: &[u8]) -> Vec<String> {
     let text = std::str::from_utf8(body).expect("an event stream is UTF-8");
     text.split("\n\n").filter_map(|event| event.strip_prefix("data: ")).map(str::to_owned).collect()

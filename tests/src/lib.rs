@@ -1,4 +1,4 @@
-//! What the end-to-end tests share: servers in this process and a small HTTP client that can misbehave.
+//! Support of the end-to-end tests: servers in the test's process, and a small HTTP client that can misbehave.
 #![allow(clippy::unwrap_used, reason = "test support: a surprise is a failed test")]
 
 mod client;

@@ -1,17 +1,17 @@
-//! Python programs as clients, with pinned packages that touch nothing outside `target/`.
+//! Runs Python programs as clients, with pinned packages that are installed only below `target/`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-/// Why a package may be missing.
+/// Explanation in an error message when a Python package is missing.
 const NEEDS: &str = "needs python3 with pip, and a package index";
 
-/// Runs `script` of `tests/clients` with these arguments.
+/// Runs the Python program `script` of `tests/clients` with arguments.
 ///
 /// # Panics
-/// If Python or its packages cannot be had, or the script fails; shows what it printed. Tests that need
-/// a client never pass without it.
+/// If Python or its packages cannot be had, or if the program fails; the panic shows the program's output. So a test
+/// that needs a Python client never passes without it.
 pub fn run_script(script: &str, args: &[&str]) {
     let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients");
     let packages = packages(&clients.join("requirements.txt"));
@@ -20,13 +20,15 @@ pub fn run_script(script: &str, args: &[&str]) {
     succeed(&mut command, "the script failed");
 }
 
-/// A directory that holds these packages; made on first use.
+/// Returns a directory that holds the required Python packages; the first call installs them.
 fn packages(requirements: &Path) -> PathBuf {
     static MAKING: Mutex<()> = Mutex::new(());
-    // A test that failed while making it leaves nothing behind that others would trust.
+    // A poisoned lock is harmless: a test that fails while installing the packages leaves no directory that other tests
+    // would trust.
     let _one_at_a_time = MAKING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let pins = std::fs::read_to_string(requirements).unwrap();
-    // Packages with compiled parts serve one version of Python.
+    // Packages with compiled parts work with one version of Python only, so the version is part of the directory's
+    // name.
     let version = succeed(Command::new("python3").arg("--version"), NEEDS);
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
     std::fs::create_dir_all(&target).unwrap();
@@ -45,7 +47,7 @@ fn packages(requirements: &Path) -> PathBuf {
     home
 }
 
-/// What it printed.
+/// Runs a command that must succeed, and returns its output.
 fn succeed(command: &mut Command, why: &str) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{why}: {command:?}: {error}"));
     let (out, err) =
@@ -54,7 +56,8 @@ fn succeed(command: &mut Command, why: &str) -> String {
     out.into_owned()
 }
 
-/// FNV-1a: other pins are another directory.
+/// Returns the FNV-1a hash of a text. It names the directory of Python packages, so that other pinned versions get
+/// another directory.
 fn fingerprint(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,4 +1,4 @@
-//! A server in this process, on a free port.
+//! A Tiercel server in the test's process, on a free port.
 
 use crate::client::{Connection, Response};
 use crate::slow::SlowProfile;
@@ -9,18 +9,20 @@ use tiercel_actors::{EngineHandle, EngineStatus};
 use tiercel_config::{DeviceKind, ServerSettings};
 use tiercel_device::Clock;
 
-/// After the last request ends, its blocks must be free within this, us. Copies may have to end first.
+/// Longest wait for the engine to reach a state, us. Within it all blocks must become free after the last request;
+/// copies of blocks may have to end first.
 const IDLE_US: u64 = 20_000_000;
-/// Time between two looks at the engine, us.
+/// Time between two queries of the engine's status, us.
 const LOOK_US: u64 = 2_000;
 
-/// A running server. Dropping it stops it without looking back; [`TestServer::finish`] checks it first.
+/// A running server for a test. Dropping it stops the server without checks; [`TestServer::finish`] checks the server
+/// first.
 pub struct TestServer {
     running: Running,
 }
 
 impl TestServer {
-    /// A server on the mock device `tiny`, settings adjusted by `adjust`.
+    /// Starts a server on the mock device `tiny`, with settings that `adjust` changes.
     pub fn mock(adjust: impl FnOnce(&mut ServerSettings)) -> TestServer {
         let mut settings = ServerSettings::default();
         settings.device.kind = DeviceKind::Mock("tiny".into());
@@ -28,7 +30,7 @@ impl TestServer {
         TestServer::start(settings)
     }
 
-    /// A server on a mock device that takes 50 ms per step; see [`SlowProfile`].
+    /// Starts a server on a mock device that takes 50 ms per step; see [`SlowProfile`].
     pub fn slow(adjust: impl FnOnce(&mut ServerSettings)) -> TestServer {
         let profile = SlowProfile::default();
         TestServer::mock(|settings| {
@@ -37,47 +39,47 @@ impl TestServer {
         })
     }
 
-    /// A server with these settings but a port of its own, ready to serve.
+    /// Starts a server with these settings, but on a free port, and waits until it can serve requests.
     pub fn start(mut settings: ServerSettings) -> TestServer {
         settings.http.listen = "127.0.0.1:0".into();
         settings.check().unwrap();
         TestServer { running: start(settings).unwrap().ready().unwrap() }
     }
 
-    /// Where it listens.
+    /// Returns the address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.running.address()
     }
 
-    /// Its engine.
+    /// Returns the handle of the server's engine.
     pub fn engine(&self) -> &EngineHandle {
         self.running.engine()
     }
 
-    /// A new connection.
+    /// Opens a new connection to the server.
     pub fn connect(&self) -> Connection {
         Connection::open(self.address())
     }
 
-    /// `GET path`.
+    /// Sends `GET path` on a new connection, and returns the response.
     pub fn get(&self, path: &str) -> Response {
         self.connect().request("GET", path, &[], b"")
     }
 
-    /// `POST path` with a JSON body.
+    /// Sends `POST path` with a JSON body on a new connection, and returns the response.
     pub fn post(&self, path: &str, body: &Value) -> Response {
         self.connect().post(path, body)
     }
 
-    /// A snapshot of the engine.
+    /// Returns the current status of the engine.
     pub fn status(&self) -> EngineStatus {
         block_on(self.engine().status()).unwrap()
     }
 
-    /// Waits until `done` holds for the engine.
+    /// Waits until `done` holds for the engine's status, and returns the status.
     ///
     /// # Panics
-    /// If it does not within 20 s; shows the last snapshot.
+    /// If `done` does not hold within 20 s; the panic shows the last status.
     pub fn wait_for(&self, what: &str, done: impl Fn(&EngineStatus) -> bool) -> EngineStatus {
         let clock = Clock::wall();
         block_on(async {
@@ -93,7 +95,7 @@ impl TestServer {
         })
     }
 
-    /// Waits until no request is left and every block of both tiers is free.
+    /// Waits until no request is left and every block of the device pool and the host pool is free.
     pub fn wait_until_idle(&self) -> EngineStatus {
         self.wait_for("idle", |status| {
             status.waiting == [0; 4]
@@ -103,7 +105,7 @@ impl TestServer {
         })
     }
 
-    /// Checks that the server still serves and holds nothing, then stops it in order.
+    /// Checks that the server still serves and that no request and no block is left in it, then stops it in order.
     pub fn finish(self) {
         self.wait_until_idle();
         let health = self.get("/health");
@@ -111,7 +113,7 @@ impl TestServer {
         self.running.stop().unwrap();
     }
 
-    /// Stops it in order and says how that went.
+    /// Stops the server in order; returns the error if the server had died.
     pub fn stop(self) -> Result<(), BootError> {
         self.running.stop()
     }

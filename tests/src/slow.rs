@@ -1,8 +1,8 @@
-//! A mock device so slow that nothing a test starts on it ends by itself within the test.
+//! Profile of a mock device so slow that no long request of a test ends by itself within the test.
 
 use std::io::Write;
 
-/// A profile file; its device takes 50 ms per step and holds 64 blocks of 16 tokens.
+/// Profile file of a slow mock device: a step takes 50 ms, and the device pool holds 64 blocks of 16 tokens.
 pub struct SlowProfile {
     file: tempfile::NamedTempFile,
 }
@@ -22,7 +22,7 @@ impl Default for SlowProfile {
 }
 
 impl SlowProfile {
-    /// The name for `--device mock:NAME`.
+    /// Returns the name of the profile for `--device mock:NAME`.
     pub fn name(&self) -> String {
         self.file.path().to_str().unwrap().to_owned()
     }

@@ -1,4 +1,4 @@
-//! A server tells what its steps took, and a profile is made of it.
+//! Tests of calibration: a server reports the times of its steps, and a profile is fitted to them.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::{Value, json};

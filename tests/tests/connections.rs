@@ -1,5 +1,5 @@
-//! Connections that are held and not used: every one of them ends, so that a few clients cannot take
-//! all there are.
+//! Tests of connections that clients hold and do not use. The server ends every such connection, so that a few clients
+//! cannot take all connections.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::json;
@@ -11,7 +11,7 @@ use tiercel_tests::{Connection, TestServer};
 const HEALTH: &[u8] = b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n";
 const HALF_A_HEAD: &[u8] = b"POST /v1/ch";
 
-/// A server with two connections and short timers.
+/// Starts a server with at most two connections and short timers.
 fn server() -> TestServer {
     TestServer::mock(|settings| {
         settings.http.max_connections = 2;
@@ -20,7 +20,7 @@ fn server() -> TestServer {
     })
 }
 
-/// A connection that has had an answer.
+/// Returns a connection on which the server has answered a request.
 fn used(server: &TestServer) -> Connection {
     let mut connection = server.connect();
     connection.send(HEALTH);
@@ -38,7 +38,7 @@ fn half_a_second_head_does_not_hold_a_connection() {
     for connection in &mut held {
         connection.send(HALF_A_HEAD);
     }
-    // It waits for one of the two to be given up.
+    // This request waits until the server closes one of the two held connections.
     assert_eq!(server.get("/health").status, 200);
     for connection in &mut held {
         assert_eq!(connection.rest(), b"", "it is closed");
@@ -85,7 +85,7 @@ fn a_connection_in_use_outlives_every_timer() {
         settings.http.keep_alive_ms = 1_000;
     });
     let mut connection = used(&server);
-    // 50 ms per token: each answer takes longer than a head, or a silent connection, may.
+    // A token takes 50 ms, so each answer takes longer than the server allows for a head or for a silent connection.
     for stream in [false, true] {
         let body = json!({
             "prompt": "x", "max_tokens": 30, "ignore_eos": true, "stream": stream,
@@ -116,13 +116,13 @@ fn a_client_that_never_reads_does_not_hold_a_connection() {
         settings.http.request_timeout_ms = 1_000;
         settings.engine.stream.stall_timeout_ms = 300;
     });
-    // Far more than the sockets on the way can hold.
+    // The output is far larger than the buffers of the sockets between server and client.
     let body = json!({
         "prompt": "x", "max_tokens": 1800, "ignore_eos": true, "stream": true, "n": 60,
     });
     let mut silent = server.connect();
     assert_eq!(silent.open_stream("/v1/completions", &body).status, 200);
-    // The next in line waits for the connection to be given up.
+    // This request waits until the server closes the only connection, which the silent client holds.
     assert_eq!(server.get("/health").status, 200);
     drop(silent);
     server.finish();
@@ -132,7 +132,8 @@ fn a_client_that_never_reads_does_not_hold_a_connection() {
 fn requests_piled_up_behind_an_answer_that_nobody_reads_end_the_connection() {
     let server = TestServer::mock(|_| ());
     let mut silent = TcpStream::connect(server.address()).unwrap();
-    // A server that neither reads nor hangs up would hold the connection, and spin over it.
+    // If a server neither read nor closed the connection, it would hold the connection and spin. The timeout then ends
+    // the test.
     silent.set_write_timeout(Some(Duration::from_secs(30))).unwrap();
     let metrics = b"GET /metrics HTTP/1.1\r\nhost: t\r\n\r\n".repeat(100);
     let error = loop {

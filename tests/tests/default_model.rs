@@ -1,5 +1,5 @@
-//! The default model behind the API: fetched if it is not in the cache, loaded, and used by the official
-//! client.
+//! Tests of the default model behind the API: it is fetched if it is not in the cache, loaded, and used by OpenAI's
+//! official client.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::{Value, json};
@@ -15,7 +15,8 @@ fn settings() -> ServerSettings {
     settings
 }
 
-/// One server for most tests of this file: loading takes seconds. In f32, so that what it says is known.
+/// Returns a server that most tests of this file share, since loading the model takes seconds. The server computes in
+/// f32, so that its answers are known.
 fn server() -> &'static TestServer {
     static SERVER: OnceLock<TestServer> = OnceLock::new();
     SERVER.get_or_init(|| {

@@ -1,5 +1,5 @@
-//! The production engine on an emulated GPU, two steps in flight, memory short, blocks copied out and in by threads of
-//! their own: with `device.exact` no token changes, nor where a launch is refused.
+//! Tests of the production engine on an emulated GPU, with two steps in flight, little memory, and threads that copy
+//! blocks out and in. With `device.exact` no token changes, even if a kernel launch is refused.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use std::cell::Cell;
@@ -19,11 +19,11 @@ use tiercel_policy::blocks::Salt;
 
 const OUTPUT: u32 = 30;
 const PROMPT: u32 = 20;
-/// Blocks of 16 for about two of the requests.
+/// Blocks of a device pool that holds about two requests of the test, in blocks of 16 tokens.
 const TIGHT: u32 = 7;
 const ROOMY: u32 = 64;
 
-/// Counts steps that were submitted while another was in flight.
+/// Recorder that counts steps that were submitted while another step was in flight, and failed steps.
 #[derive(Default)]
 struct Overlaps {
     in_flight: Cell<u32>,
@@ -100,7 +100,8 @@ fn engine(
     engine.start_recorded_here(Some(Rc::clone(overlaps) as Rc<dyn Record>))
 }
 
-/// Greedy, drawn on the device, and sampled by the host, in turn.
+/// Makes a request of the test. By `number`, requests take turns in how they sample: greedily, drawn on the device,
+/// sampled by the host.
 fn request(number: u32, tier: Tier) -> Request {
     let drawn =
         SamplingParams { temperature: 1.1, seed: number.into(), ..SamplingParams::default() };
@@ -123,7 +124,8 @@ fn request(number: u32, tier: Tier) -> Request {
     }
 }
 
-/// The tokens, after those already read, and how often it was preempted.
+/// Reads a stream to its end. Returns its tokens, after the tokens already read, and how often its sequence was
+/// preempted.
 async fn finish(mut stream: TokenStream, mut tokens: Vec<TokenId>) -> (Vec<TokenId>, u32) {
     loop {
         match stream.next().await.unwrap() {
@@ -138,7 +140,7 @@ fn driver() -> EmulatedDriver {
     EmulatedDriver::new(600 << 20)
 }
 
-/// Each request by itself, one step at a time.
+/// Runs each request by itself, with one step in flight, and returns its tokens.
 async fn alone(requests: u32) -> Vec<Vec<TokenId>> {
     let seen = Rc::new(Overlaps::default());
     let engine = engine(driver(), ROOMY, 1, &seen);
@@ -159,7 +161,7 @@ async fn two_steps_in_flight_and_preemption_show_in_no_token() {
     let crowded = engine(driver(), TIGHT, 2, &seen);
     let mut readers = Vec::new();
     for number in 0..6 {
-        // The later ones take blocks from the earlier ones.
+        // The premium requests come later and take blocks from the background requests.
         let tier = if number < 3 { Tier::Background } else { Tier::Premium };
         let mut stream = crowded.submit(request(number, tier)).await.unwrap();
         let mut tokens = Vec::new();

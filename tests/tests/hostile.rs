@@ -1,27 +1,28 @@
-//! Malformed and hostile requests: each gets a 4xx with the envelope or is simply closed; the server goes
-//! on and holds nothing of them.
+//! Malformed and hostile requests. Each is answered with a 4xx status and an error body, or its connection is closed;
+//! the server goes on and keeps nothing of the request.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use tiercel_tests::{Connection, TestServer};
 
 const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
-/// A conversation to put other fields beside.
+/// Field `messages` with a valid conversation, to which a test adds other fields.
 const HI: &str = r#""messages":[{"role":"user","content":"Hi"}]"#;
 
-/// A body, the status it must get, and the `param` of the error; empty means null.
+/// A bad request: path, body, the status that the answer must have, and the `param` of its error; an empty `param`
+/// means null.
 struct Case(&'static str, String, u16, &'static str);
 
 fn case(path: &'static str, body: impl Into<String>, status: u16, param: &'static str) -> Case {
     Case(path, body.into(), status, param)
 }
 
-/// A chat request with one more field.
+/// Makes a case of a chat request with one more field.
 fn with(field: &str, status: u16, param: &'static str) -> Case {
     case(CHAT, format!("{{{HI},{field}}}"), status, param)
 }
 
-/// A text request with one more field.
+/// Makes a case of a text completion with one more field.
 fn text_with(field: &str, status: u16, param: &'static str) -> Case {
     case(TEXT, format!("{{\"prompt\":\"Hi\",{field}}}"), status, param)
 }
@@ -267,7 +268,7 @@ fn bodies_of_the_wrong_kind_or_size_are_refused() {
     server.finish();
 }
 
-/// What a raw exchange must end in: a refusal with the envelope, or a closed connection.
+/// Checks how an exchange of raw bytes ends: with a refusal that has an error body, or with a closed connection.
 fn refused_or_closed(name: &str, connection: &mut Connection) {
     let Some(response) = connection.response() else { return };
     assert!((400..500).contains(&response.status), "{name}: {response:?}");
@@ -328,11 +329,11 @@ fn garbage_on_the_socket_is_refused_or_closed() {
         connection.send(bytes);
         connection.finish_sending();
         refused_or_closed(name, &mut connection);
-        // The same without hanging up: the server's own timeouts must end it.
+        // Send the same bytes and keep the sending side open: the server's own timeouts must end the connection.
         let mut patient = server.connect();
         patient.send(bytes);
         refused_or_closed(name, &mut patient);
-        // And hanging up at once.
+        // Send the same bytes and close the connection at once.
         server.connect().send(bytes);
     }
     server.finish();

@@ -1,8 +1,9 @@
-//! Scheduling never shows in the text: the tokens of a request on the real model are the same alone, in a
-//! crowd, however its prompt is cut, preempted or not, with its prefix cached or not, on one thread or two.
+//! Tests that scheduling never shows in the text. The tokens of a request on the real model are the same alone and in a
+//! batch with many others, however its prompt is cut into chunks, with and without preemption, with and without cached
+//! prefix, on one thread and on two.
 //!
-//! The production engine drives the production CPU device; `model/tests/decoder/invariance.rs` holds the
-//! device alone to the same logits, bit for bit.
+//! The production engine drives the production CPU device. `model/tests/decoder/invariance.rs` checks that the device
+//! alone computes the same logits, bit for bit.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::Value;
@@ -16,14 +17,14 @@ use tiercel_model::load::{KvCapacity, LoadOptions, load};
 use tiercel_model::source::{ModelFiles, Resolver};
 use tiercel_policy::blocks::Salt;
 
-/// Output tokens of a checked request.
+/// Output tokens of each request whose tokens are checked.
 const OUTPUT: usize = 48;
-/// Blocks that hold everything without preemption.
+/// Blocks of a device pool that holds all requests without preemption.
 const ROOMY: u32 = 600;
-/// Blocks that hold one checked request, or [`INTRUDER`] tokens of prompt, but never both.
+/// Blocks of a device pool that holds one checked request, or [`INTRUDER`] tokens of prompt, but never both.
 const TIGHT: u32 = 12;
 const INTRUDER: usize = 150;
-/// A reader that stops lets its request run ahead by about this many tokens.
+/// Size of a stream's buffer, tokens: a request whose client stops reading runs ahead by about this many tokens.
 const BUFFER: u32 = 16;
 
 /// A request whose tokens are checked.
@@ -33,7 +34,7 @@ struct Case {
     sampling: SamplingParams,
 }
 
-/// A model in one format and what is asked of it.
+/// A model in one format, and the requests that are sent to it.
 struct Setup {
     files: ModelFiles,
     weights: WeightFormat,
@@ -41,7 +42,8 @@ struct Setup {
     cases: Vec<Case>,
 }
 
-/// How an engine is set up beside the defaults of [`Variation::default`].
+/// Setup of an engine for one run: threads, device blocks and settings. Runs change the defaults of
+/// [`Variation::default`].
 struct Variation {
     threads: usize,
     device_blocks: u32,
@@ -58,14 +60,15 @@ impl Default for Variation {
     fn default() -> Self {
         let mut settings = EngineSettings::default();
         settings.prefix_cache.enabled = false;
-        // Nobody is turned away here, however long it takes.
+        // Shedding is off, so that no request is turned away, however long it takes.
         settings.shedding = Policy::Fcfs.preset().shedding;
         Variation { threads: 2, device_blocks: ROOMY, settings }
     }
 }
 
 impl Setup {
-    /// Named prompts of the reference, greedy, and the first of them once more, sampled with a seed.
+    /// Makes requests of the reference prompts with these names, sampled greedily, and one more request of the first
+    /// prompt, sampled with a seed.
     fn new(weights: WeightFormat, kv_type: KvType, names: &[&str]) -> Setup {
         let model =
             Resolver::from_env().unwrap().resolve(None).expect("the default model can be fetched");
@@ -102,7 +105,7 @@ impl Setup {
         Engine { settings, device: loaded.device, clock: Clock::wall() }.start_here()
     }
 
-    /// Cases short enough for [`TIGHT`].
+    /// Returns the requests that are short enough for a device pool of [`TIGHT`] blocks.
     fn short(&self) -> impl Iterator<Item = (usize, &Case)> {
         self.cases.iter().enumerate().filter(|(_, case)| case.prompt.len() + OUTPUT <= 140)
     }
@@ -144,7 +147,7 @@ fn prompt(name: &str) -> Arc<[TokenId]> {
     tokens_of(entries().iter().find(|entry| entry["name"] == name).unwrap())
 }
 
-/// Reads a stream to its end, after the tokens already read.
+/// Reads a stream of tokens to its end, and appends them to the tokens already read.
 async fn finish(mut stream: TokenStream, mut tokens: Vec<TokenId>) -> Output {
     loop {
         match stream.next().await.expect("a stream ends with its end") {
@@ -159,7 +162,7 @@ async fn run(engine: &EngineHandle, request: Request) -> Output {
     finish(engine.submit(request).await.unwrap(), Vec::new()).await
 }
 
-/// All cases at once.
+/// Runs all requests at once and returns their outputs.
 async fn together(engine: &EngineHandle, cases: &[Case], tier: Tier) -> Vec<Output> {
     let mut readers = Vec::new();
     for case in cases {
@@ -173,7 +176,7 @@ async fn together(engine: &EngineHandle, cases: &[Case], tier: Tier) -> Vec<Outp
     outputs
 }
 
-/// Every case by itself: what all else is compared with.
+/// Runs each request by itself; every other run is compared with these tokens.
 async fn alone(setup: &Setup) -> Vec<Vec<TokenId>> {
     let engine = setup.engine(&Variation::default());
     let mut expected = Vec::new();
@@ -197,7 +200,7 @@ async fn one_of_32(setup: &Setup, expected: &[Vec<TokenId>]) {
     for (seed, entry) in (0..).zip(fillers).take(32 - setup.cases.len()) {
         let sampling = SamplingParams { seed, ..SamplingParams::default() };
         let filler = Case { name: "filler".into(), prompt: tokens_of(entry), sampling };
-        // Longer than the checked ones, so that all 32 decode together.
+        // The other requests have longer outputs than the checked ones, so that all 32 decode together.
         let request = Request { max_tokens: 96, ..filler.request(Tier::Standard) };
         crowd.push(engine.submit(request).await.unwrap());
     }
@@ -235,12 +238,13 @@ async fn in_chunks(setup: &Setup, expected: &[Vec<TokenId>], chunk: u32, threads
     engine.drain(1_000).await;
 }
 
-/// Runs a background request into which premium ones break. Also returns how many host blocks were in
-/// use while it was out.
+/// Runs a background request that premium requests interrupt. Also returns how many host blocks were in use while the
+/// background request was preempted.
 async fn interrupted(engine: &EngineHandle, case: &Case, intruder: &Case) -> (Output, u32) {
     let mut stream = engine.submit(case.request(Tier::Background)).await.unwrap();
     let (mut tokens, mut in_host) = (Vec::new(), 0);
-    // Even if it runs ahead of us by the whole buffer it is not done at the second interruption.
+    // Even if the background request runs ahead of its reader by the whole buffer, it is not done at the second
+    // interruption.
     for pause in [2, 18, 34] {
         while tokens.len() < pause {
             match stream.next().await {
@@ -277,7 +281,7 @@ async fn preempted(setup: &Setup, expected: &[Vec<TokenId>], mode: PreemptionMod
         assert_eq!(in_host > 0, mode == PreemptionMode::Swap, "{in_host} host blocks, {mode:?}");
         println!("{} {mode:?}: {preemptions} preemptions, {in_host} host blocks", case.name);
     }
-    // Growing together they push out each other.
+    // Requests that grow together in a small device pool preempt each other.
     let mut streams = Vec::new();
     for (index, case) in setup.short() {
         let stream = engine.submit(case.request(Tier::Standard)).await.unwrap();
@@ -290,7 +294,7 @@ async fn preempted(setup: &Setup, expected: &[Vec<TokenId>], mode: PreemptionMod
     engine.drain(1_000).await;
 }
 
-/// Requests of all tiers grow together in a pool that holds about one of them, under each policy.
+/// Runs requests of all tiers together, under each policy, in a device pool that holds about one of them.
 async fn under_every_policy(setup: &Setup, expected: &[Vec<TokenId>]) {
     let mut preemptions = 0;
     for (policy, name) in Policy::ALL {

@@ -1,4 +1,4 @@
-//! Full queues, and a server that stops.
+//! Tests of full queues, of patience, and of a server that shuts down.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ fn body(max_tokens: u32, stream: bool) -> Value {
     json!({"prompt": "x", "max_tokens": max_tokens, "ignore_eos": true, "stream": stream})
 }
 
-/// Sends a completion and does not wait for the answer.
+/// Sends a request for a completion without waiting for the answer.
 fn send(server: &TestServer, body: &Value) -> Connection {
     let mut connection = server.connect();
     let headers = [("content-type", "application/json")];
@@ -30,7 +30,7 @@ fn a_full_server_turns_away_the_worst_that_waits_for_a_better_one() {
     });
     let mut running = server.connect();
     running.open_stream("/v1/completions", &in_tier(body(1000, true), "flex"));
-    // Two of eight places are kept from background, one of them from standard.
+    // Of the 8 permits, 2 are reserved for tiers above background, one of these 2 for tiers above standard.
     let mut waiting: Vec<Connection> = Vec::new();
     for (place, stream) in [true, false, true, false, true].into_iter().enumerate() {
         waiting.push(send(&server, &in_tier(body(1000, stream), "flex")));
@@ -39,7 +39,8 @@ fn a_full_server_turns_away_the_worst_that_waits_for_a_better_one() {
     let refused = server.post("/v1/completions", &in_tier(body(4, false), "flex"));
     assert_eq!(refused.status, 429, "nobody is worse: {}", refused.text());
     let standard: Vec<Connection> = (0..3).map(|_| send(&server, &body(1000, true))).collect();
-    // The first of them had a free place, each of the others that of the last background request that waits.
+    // The first standard request takes a free permit. Each of the other two takes the permit of the last background
+    // request that waits.
     for _ in 0..2 {
         let turned_away = waiting.pop().unwrap().response().unwrap();
         assert_eq!(turned_away.status, 429, "{}", turned_away.text());
@@ -50,7 +51,7 @@ fn a_full_server_turns_away_the_worst_that_waits_for_a_better_one() {
     }
     let status = server.wait_for("all standard requests", |status| status.queued[2] == 3);
     assert_eq!((status.places, status.queued[3]), (7, 3), "{status:?}");
-    // Nobody is turned away for a request that is not let in anyway.
+    // No waiting request is turned away for a request that is refused anyway.
     let never = server.post("/v1/completions", &body(1500, false));
     assert_eq!(never.status, 400, "{}", never.text());
     let status = server.status();
@@ -110,7 +111,7 @@ fn a_full_queue_answers_429_with_a_time_to_retry() {
     server.wait_for("running", |status| status.running == 1);
     let queued = send(&server, &body(1000, true));
     server.wait_for("queued", |status| status.queued[2] == 1);
-    // Streaming or not, a refusal is a status, not a broken stream.
+    // A refusal is an HTTP status, not a broken response stream, whether the request asks for a stream or not.
     for stream in [false, true] {
         let refused = server.post("/v1/completions", &body(4, stream));
         assert_eq!(refused.status, 429, "{}", refused.text());
@@ -124,7 +125,7 @@ fn a_full_queue_answers_429_with_a_time_to_retry() {
         assert!(seconds >= 1 && ms.div_ceil(1000) == seconds);
         assert_eq!(refused.header("x-should-retry"), Some("true"));
     }
-    // Another tier has a queue of its own.
+    // A full queue of one tier does not concern another tier, which has a queue of its own.
     let mut premium = body(1000, true);
     premium["service_tier"] = json!("priority");
     assert_eq!(server.connect().open_stream("/v1/completions", &premium).status, 200);
@@ -154,7 +155,8 @@ fn stopping_lets_running_requests_finish_and_refuses_new_ones() {
     running.chunk().unwrap();
     let mut open = server.connect();
     let stopping = thread::spawn(move || server.stop());
-    // The stream goes on while the server refuses others; this connection was there before.
+    // The response stream goes on while the server refuses other requests. This connection was opened before the
+    // shutdown began.
     loop {
         let health = open.request("GET", "/health", &[], b"");
         if health.json()["status"] == "draining" {

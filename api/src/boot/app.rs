@@ -1,4 +1,4 @@
-//! What HTTP handlers see: the settings, and the engine once it serves.
+//! State that HTTP handlers share: the settings, and the engine once it serves.
 
 use crate::boot::metrics::Exporter;
 use crate::boot::tokenizing::{NotTokenized, Tokenizing};
@@ -13,23 +13,24 @@ use tiercel_config::{EngineSettings, HttpSettings, Order};
 use tiercel_device::{Clock, SamplingParams, Tier, TokenId};
 use tiercel_model::template::ChatMessage;
 
-/// Longer texts are tokenized beside the HTTP worker, so that its other connections go on, bytes.
+/// Longest text that an HTTP worker tokenizes itself, bytes. Longer texts are tokenized on another thread, so that the
+/// worker's other connections go on.
 const INLINE_TEXT_BYTES: usize = 4096;
-/// Counted for what a template writes around a message, bytes.
+/// Allowance for the markup that a chat template writes around one message, bytes.
 const MARKUP_BYTES: usize = 32;
 
-/// How far the server is.
+/// Stage of the server's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// The socket listens, the model is not ready.
+    /// The socket listens, but the model is not ready.
     Loading,
-    /// Requests are served.
+    /// The server accepts requests.
     Ready,
-    /// No new requests; running ones may finish.
+    /// The server refuses new requests; running requests may finish.
     Draining,
 }
 
-/// Shared by all HTTP workers.
+/// State that all HTTP workers share: settings, tenants, metrics, access log and, after loading, the engine.
 pub(crate) struct App {
     pub(crate) http: HttpSettings,
     pub(crate) clock: Clock,
@@ -40,29 +41,32 @@ pub(crate) struct App {
     draining: AtomicBool,
 }
 
-/// What the API knows of a model.
+/// A model as the API sees it: its text, its names and its default sampling.
 pub(crate) struct Model {
     pub(crate) text: Arc<Text>,
-    /// What clients call it; never empty. The first is in answers to requests that name none.
+    /// Names that clients may use for the model; never empty. Answers to requests that name no model hold the first
+    /// name.
     pub(crate) names: Vec<String>,
-    /// What a request that leaves them out is sampled with.
+    /// Values of the sampling parameters that a request leaves out.
     pub(crate) sampling: SamplingParams,
 }
 
-/// A model being served.
+/// A model that is being served, with its engine.
 pub(crate) struct Serving {
     pub(crate) engine: EngineHandle,
     pub(crate) text: Arc<Text>,
-    /// As in [`Model`].
+    /// Names that clients may use for the model, as in [`Model`]; never empty.
     pub(crate) names: Vec<String>,
-    /// What requests are read against.
+    /// Facts of the model that requests are read with, such as the size of the vocabulary.
     pub(crate) facts: ModelFacts,
     pub(crate) created_unix_s: u64,
-    /// Most tokens of prompt and output together: what the model can and what the KV pool holds.
+    /// Largest number of prompt and output tokens together: the smaller of the model's limit and the capacity of the
+    /// device pool.
     pub(crate) context_tokens: u32,
-    /// Longer texts have more tokens than that, whatever they say, bytes.
+    /// Longest text that may fit into `context_tokens`, bytes: every token as long as the longest token of the
+    /// vocabulary. A longer text is refused without being tokenized.
     max_text_bytes: usize,
-    /// Whether the policy tells tiers apart.
+    /// Whether the scheduling policy serves requests by tier.
     tiers_matter: bool,
     tokenizing: Tokenizing,
 }
@@ -88,21 +92,21 @@ impl App {
         }
     }
 
-    /// Starts to serve.
+    /// Stores the loaded model and its engine; the server accepts requests from now on.
     pub(crate) fn ready(&self, serving: Serving) {
         let first = self.serving.set(serving).is_ok();
         debug_assert!(first, "a server loads one model");
     }
 
-    /// Refuses new requests from now on.
+    /// Makes the server refuse new requests from now on.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// The model, if requests are accepted now.
+    /// Returns the model and its engine if the server accepts requests now.
     ///
     /// # Errors
-    /// 503 while loading or draining.
+    /// 503 while the model is loading or the server is draining.
     pub(crate) fn accepting(&self) -> Result<&Serving, ApiError> {
         match (self.stage(), self.serving.get()) {
             (Stage::Ready, Some(serving)) => Ok(serving),
@@ -135,12 +139,13 @@ impl Serving {
             context_tokens,
             max_text_bytes: max_text_bytes.min(Text::BYTES_MAX),
             tiers_matter: settings.scheduler.order == Order::Tier,
-            // Whoever is here wants to be in the engine next.
+            // Each request that waits for its tokens enters the engine next, so as many may wait as the engine admits.
             tokenizing: Tokenizing::new(settings.admission.max_requests as usize),
         }
     }
 
-    /// The tier whose treatment a request of that tier really gets.
+    /// Returns the tier that a request of `tier` is really treated as: standard if the policy does not tell tiers
+    /// apart.
     pub(crate) fn tier_used(&self, tier: Tier) -> Tier {
         if self.tiers_matter { tier } else { Tier::Standard }
     }
@@ -149,10 +154,10 @@ impl Serving {
         self.facts.vocab_size
     }
 
-    /// The model's name that a request uses; without one, the first.
+    /// Returns the model name that a request uses: the name that it asks for, or the first name if it asks for none.
     ///
     /// # Errors
-    /// 404 for any other.
+    /// 404 for a name that the model does not have.
     pub(crate) fn check_model(&self, asked: Option<&str>) -> Result<&str, ApiError> {
         let Some(asked) = asked else { return Ok(&self.names[0]) };
         if let Some(name) = self.names.iter().find(|name| *name == asked) {
@@ -165,10 +170,10 @@ impl Serving {
         Err(ApiError::new(StatusCode::NOT_FOUND, message).about("model").code("model_not_found"))
     }
 
-    /// A text as tokens, with the tokens the model wants around a text if `special`.
+    /// Tokenizes a text; `special` adds the tokens that the model wants around a text.
     ///
     /// # Errors
-    /// 400 for a text the tokenizer cannot read or that is too long, 429 if too many wait.
+    /// 400 for a text that the tokenizer cannot read or that is too long, 429 if too many texts wait to be tokenized.
     pub(crate) async fn tokenize(
         &self,
         tier: Tier,
@@ -179,10 +184,11 @@ impl Serving {
         self.encode((tier, "prompt"), bytes, move |text| text.encode(&prompt, special)).await
     }
 
-    /// A conversation as tokens, by the model's template; `open` begins the assistant's answer.
+    /// Tokenizes a conversation by the model's chat template; `open` appends the beginning of the assistant's answer.
     ///
     /// # Errors
-    /// 400 for a conversation the template refuses or that is too long, 429 if too many wait.
+    /// 400 for a conversation that the template refuses or that is too long, 429 if too many texts wait to be
+    /// tokenized.
     pub(crate) async fn tokenize_chat(
         &self,
         tier: Tier,
@@ -205,7 +211,8 @@ impl Serving {
         }
         let tokens = if bytes <= INLINE_TEXT_BYTES {
             let tokens = work(&self.text);
-            // A request may hold many texts; the worker's other connections go first.
+            // A request may hold many short texts. Yield after each text, so that the HTTP worker's other connections
+            // go first.
             tokio::task::yield_now().await;
             tokens
         } else {
@@ -221,7 +228,7 @@ impl Serving {
             TextError::TooLong => self.too_many_bytes(param, bytes),
             TextError::Unreadable(why) => ApiError::param(param, why),
         })?;
-        // Tokenizers may know tokens that the model was never given a row for.
+        // A tokenizer may know tokens for which the model has no row in its embedding.
         match tokens.iter().find(|token| **token >= self.vocab_size()) {
             Some(token) => Err(ApiError::param(
                 param,

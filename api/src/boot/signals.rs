@@ -1,14 +1,14 @@
-//! SIGTERM and ctrl-C.
+//! Shutdown by SIGTERM or ctrl-C (SIGINT).
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Exit code after a second signal, as shells report an interrupt.
+/// Exit code after a second signal: 130, as shells report an interrupted program.
 const INTERRUPTED: i32 = 130;
 
-/// Resolves at the first SIGTERM or ctrl-C; the second ends the process at once.
+/// Returns a future that resolves at the first SIGTERM or ctrl-C; a second signal ends the process at once.
 ///
 /// # Errors
-/// The operating system refused a signal handler.
+/// If the operating system refuses a signal handler.
 pub(crate) fn shutdown() -> std::io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

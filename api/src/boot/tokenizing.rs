@@ -1,4 +1,4 @@
-//! Long texts are tokenized beside the HTTP workers: few at a time, a bounded number in line.
+//! Tokenizes long texts on threads beside the HTTP workers: a few texts at a time, with a bounded queue.
 
 use crate::http::ApiError;
 use actix_web::http::StatusCode;
@@ -7,36 +7,38 @@ use std::sync::Arc;
 use tiercel_device::Tier;
 use tokio::sync::Semaphore;
 
-/// Texts tokenized at once; every HTTP worker has as many threads for it.
+/// Most texts that are tokenized at once. Each HTTP worker has as many threads for tokenizing.
 pub(crate) const THREADS: usize = 2;
-/// What a client that finds the line full is told to wait, ms.
+/// Retry time for clients that find the tokenizing queue full, ms.
 const RETRY_MS: u64 = 1_000;
 
-/// The line. Leaving it costs nothing: what has not begun is never done.
+/// Queue of texts to tokenize. Leaving the queue costs nothing: a text whose tokenizing has not begun is never
+/// tokenized.
 pub(crate) struct Tokenizing {
     all: Line,
-    /// What background texts may have of both: better ones find a turn and a place.
+    /// Limits of background texts: all threads but one and half of the queue, so that texts of higher tiers find room.
     background: Line,
 }
 
 struct Line {
-    /// Held by a text while it is tokenized, also when its client has left meanwhile.
+    /// Semaphore of texts that are tokenized at once. A text holds it until it is tokenized, even if its client leaves
+    /// meanwhile.
     turns: Arc<Semaphore>,
-    /// Held by a request while it waits for its text.
+    /// Semaphore of requests in the queue. A request holds it while it waits for the tokens of its text.
     places: Semaphore,
 }
 
-/// Why a text has not been tokenized.
+/// Reason why a text has not been tokenized.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NotTokenized {
-    /// Too many wait.
+    /// Too many texts wait to be tokenized.
     Full,
-    /// The work panicked.
+    /// The tokenizer panicked.
     Panicked,
 }
 
 impl Tokenizing {
-    /// `most` requests may be here at once, half of them of background requests.
+    /// Makes a queue for at most `most` requests, of which at most half are background requests.
     pub(crate) fn new(most: usize) -> Tokenizing {
         let line = |turns, places| Line {
             turns: Arc::new(Semaphore::new(turns)),
@@ -45,7 +47,8 @@ impl Tokenizing {
         Tokenizing { all: line(THREADS, most), background: line(THREADS - 1, most.div_ceil(2)) }
     }
 
-    /// Does the work on another thread when its turn comes.
+    /// Runs `work` on another thread once fewer texts than the limit are being tokenized. Fails at once if the queue is
+    /// full.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         tier: Tier,
@@ -103,7 +106,7 @@ mod tests {
             let gate = Arc::new(Mutex::new(gate));
             let blocked = || {
                 let gate = gate.clone();
-                // Ends when `go` is dropped.
+                // The work ends when `go` is dropped.
                 line.run(Tier::Standard, move || _ = gate.lock().unwrap().recv())
             };
             let mut running = join_all((0..THREADS).map(|_| blocked()));
@@ -150,7 +153,7 @@ mod tests {
             let mut background = join_all([blocked(), blocked()]);
             assert!(poll_immediate(&mut background).await.is_none());
             assert_eq!(poll_immediate(blocked()).await, Some(Err(NotTokenized::Full)));
-            // Without a turn left it would wait for ever.
+            // If background texts could take every tokenizing thread, the premium text would wait for ever.
             let premium = line.run(Tier::Premium, || 7);
             let premium = Clock::wall().timeout_us(30_000_000, premium).await;
             assert_eq!(premium, Some(Ok(7)), "while they are stuck");

@@ -1,4 +1,4 @@
-//! `tiercel bench`.
+//! The command `tiercel bench`: measures a server from its clients' side, or calibrates it.
 
 use crate::cli::Failure;
 use crate::cli::calibrate::CalibrateArgs;
@@ -49,7 +49,7 @@ impl Bench {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let workload = self.workload.as_deref().map(Workload::load).transpose();
         let workload = workload.map_err(Failure::usage)?;
-        // A report that cannot be written should fail before the run, not after it.
+        // The report files are opened first: a report that cannot be written must fail before the run, not after it.
         let json = self.json.map(ReportFile::create).transpose()?;
         let profile = self.calibrate.map(ReportFile::create).transpose()?;
         let target = Target {

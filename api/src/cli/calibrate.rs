@@ -1,4 +1,4 @@
-//! `tiercel bench --calibrate`: a device profile of a real server, and the step size it should have.
+//! `tiercel bench --calibrate`: measures a real server, writes a device profile of it and suggests a step size.
 
 use crate::cli::Failure;
 use crate::cli::report_file::ReportFile;
@@ -11,9 +11,10 @@ use tiercel_device::{HostCosts, MockFaults, MockProfile, StepNoise};
 use tiercel_simulation::{Experiment, Outcome};
 use tiercel_workload::{Pool, Workload};
 
-/// Step sizes that are tried, as far as they hold a token of every sequence.
+/// Step sizes that a calibration tries, tokens. Sizes below `max_num_seqs` are left out, because a step must hold a
+/// token of every sequence.
 const BUDGETS: [u32; 7] = [32, 64, 128, 256, 512, 1024, 2048];
-/// Seeds of each simulated run.
+/// Number of seeds, and so of simulated runs, for each step size.
 const SEEDS: u64 = 3;
 
 /// What a calibration is asked for beside the load.
@@ -25,7 +26,7 @@ pub(crate) struct CalibrateArgs {
     tbt_ms: Option<f64>,
 }
 
-/// One step size in simulation.
+/// Result of simulated runs with one step size.
 struct Tried {
     tokens: u32,
     tokens_per_s: f64,
@@ -33,8 +34,8 @@ struct Tried {
 }
 
 impl CalibrateArgs {
-    /// Runs the load (the built-in one unless another is given) against a server, writes its profile and suggests a
-    /// step size.
+    /// Runs the load against a server (the built-in load unless another is given), writes the server's profile to
+    /// `file` and suggests a step size.
     pub(crate) fn run(
         &self,
         workload: Option<Workload>,
@@ -61,7 +62,7 @@ impl CalibrateArgs {
     }
 }
 
-/// The comment above a profile.
+/// Returns the comment that stands above a device profile in its file.
 fn head(calibration: &Calibration) -> String {
     let Calibration { report, steps, error_percent, .. } = calibration;
     format!(
@@ -72,7 +73,7 @@ fn head(calibration: &Calibration) -> String {
     )
 }
 
-/// What was fitted, for people.
+/// Returns the fitted costs of a calibration as text for people.
 fn summary(calibration: &Calibration) -> String {
     let Calibration { profile, steps, error_percent, .. } = calibration;
     let MockProfile { step_base_us, decode_token_us, prefill_token_us, kv_token_us, .. } = profile;
@@ -92,7 +93,8 @@ fn summary(calibration: &Calibration) -> String {
     )
 }
 
-/// The step size with the most tokens a second whose p99 time between tokens stays within the target.
+/// Returns a table of simulated step sizes, and suggests the size with the highest throughput whose p99 time between
+/// tokens is within the target.
 fn suggestion(
     workload: &Workload,
     profile: &MockProfile,
@@ -130,7 +132,8 @@ fn suggestion(
     Ok(text)
 }
 
-/// The one with the most tokens a second within the target; of those within one percent of it the smallest.
+/// Returns the smallest step size that is within the target and has at least 99 % of the highest throughput within the
+/// target.
 fn best(tried: &[Tried], target_ms: f64) -> Option<&Tried> {
     let fits = || tried.iter().filter(|tried| tried.tbt_p99_ms <= target_ms);
     let most = fits().map(|tried| tried.tokens_per_s).reduce(f64::max)?;

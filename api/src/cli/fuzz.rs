@@ -1,4 +1,4 @@
-//! `tiercel simulate --fuzz`.
+//! `tiercel simulate --fuzz`: plays hostile scenarios and reports those that fail.
 
 use crate::cli::Failure;
 use std::io::{IsTerminal, Write};
@@ -6,12 +6,12 @@ use tiercel_device::Clock;
 use tiercel_simulation::fuzz::{Campaign, Scenario, Tally};
 use tracing::subscriber::NoSubscriber;
 
-/// Most scenarios of one call.
+/// Most scenarios of one call of `tiercel simulate --fuzz`.
 const MAX_SCENARIOS: u64 = 100_000_000;
-/// Scenarios between two lines of progress.
+/// Number of scenarios between two updates of the progress line.
 const TOLD_EVERY: u64 = 50;
 
-/// Plays the scenarios of `count` seeds.
+/// Plays the scenarios of `count` seeds from `first` on, and fails if a scenario fails.
 pub(crate) fn run(first: u64, count: u64) -> Result<(), Failure> {
     if !(1..=MAX_SCENARIOS).contains(&count) {
         let problem = format!("--fuzz is {count}; allowed: 1 to {MAX_SCENARIOS}");
@@ -34,7 +34,7 @@ pub(crate) fn run(first: u64, count: u64) -> Result<(), Failure> {
             }
         })
     };
-    // Engines that are tortured have much to log; of one scenario it may be of interest.
+    // Engines log much in hostile scenarios. The log is kept only for a single scenario, where it may be of interest.
     let tally = match count {
         1 => {
             println!("seed {first}: {}", Scenario::draw(first));

@@ -1,19 +1,19 @@
-//! Logs go to stderr; colours only where somebody looks.
+//! Logging of the process: to stderr, with colours only if stderr is a terminal.
 
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
-/// The variable that holds the filter.
+/// Environment variable that holds the log filter.
 pub(crate) const FILTER: &str = "TIERCEL_LOG";
 
-/// What is logged of a server. actix reports every malformed request as an error of its
-/// own, so anybody could fill the log with those; and its workers' starts and stops say nothing to
-/// operators.
+/// Default log filter of a server. actix reports every malformed request as an error of its own, so any client could
+/// fill the log with such errors. Starts and stops of actix's workers say nothing to operators.
 pub(crate) const SERVER: &str = "info,actix_server=warn,actix_http::h1=off";
-/// The same for engines under simulated time: what they do is in their tables, not in lines with the time of day.
+/// Default log filter of simulations. What engines do under simulated time is shown in tables, not in log lines with
+/// the time of day.
 pub(crate) const SIMULATION: &str = "warn";
 
-/// Starts logging for the process, of what passes `default` if nothing else is asked for.
+/// Starts logging for the process, with the filter `default` unless the environment holds another filter.
 pub(crate) fn start(default: &str) {
     let wanted = std::env::var(FILTER).ok().filter(|wanted| !wanted.trim().is_empty());
     let parsed = wanted.as_deref().map(EnvFilter::try_new).transpose();

@@ -1,4 +1,4 @@
-//! The command line. Usage errors exit with 2, everything else that fails with 1 and one line on stderr.
+//! The command line. Usage errors exit with code 2. All other failures exit with code 1 and print one line on stderr.
 
 mod bench;
 mod calibrate;
@@ -45,7 +45,7 @@ enum Command {
     Trace(trace::Trace),
 }
 
-/// Parses the process's arguments and does what they say.
+/// Parses the process's arguments and runs the command that they name.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     log::start(match &cli.command {
@@ -63,7 +63,7 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure { message, code }) => {
-            // One line, whatever a library put into its error.
+            // The message is joined into one line, because errors of libraries may have several lines.
             let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
             eprintln!("tiercel: {line}");
             ExitCode::from(code)
@@ -71,7 +71,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Why a command failed, and with which exit code.
+/// Reason why a command failed, with its exit code.
 #[derive(Debug)]
 struct Failure {
     message: String,
@@ -79,12 +79,12 @@ struct Failure {
 }
 
 impl Failure {
-    /// Exit code 1.
+    /// Makes a failure with exit code 1.
     fn new(error: impl std::fmt::Display) -> Failure {
         Failure { message: error.to_string(), code: 1 }
     }
 
-    /// Exit code 2: what was asked for makes no sense.
+    /// Makes a failure with exit code 2, for arguments that make no sense.
     fn usage(error: impl std::fmt::Display) -> Failure {
         Failure { message: error.to_string(), code: 2 }
     }

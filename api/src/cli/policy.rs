@@ -1,4 +1,4 @@
-//! `tiercel policy`, and policies named on the command line.
+//! The command `tiercel policy`, and policies that are named on the command line.
 
 use crate::cli::Failure;
 use clap::{Args, Subcommand};
@@ -59,17 +59,17 @@ fn unknown(name: &str) -> String {
     format!("no policy {name}; there are: {}", names.join(", "))
 }
 
-/// A policy that was chosen by name or by a file, and the engine's settings under it.
+/// A scheduling policy that was chosen by name or by a file, and the engine's settings under it.
 #[derive(Debug, Clone)]
 pub(crate) struct Chosen {
-    /// Its name, or the file's without the extension.
+    /// Name of the policy, or of its file without the extension.
     pub(crate) name: String,
     pub(crate) settings: EngineSettings,
 }
 
 impl Chosen {
-    /// The policy `choice` (a name, or a .toml file of settings) over `base`, with `assignments`
-    /// (`NAME=VALUE`) on top.
+    /// Loads the policy `choice`, a name or a .toml file of settings, over the settings `base`. Then applies
+    /// `assignments` (`NAME=VALUE`).
     pub(crate) fn load(
         choice: &str,
         base: &ServerSettings,

@@ -1,4 +1,4 @@
-//! `tiercel pull`.
+//! The command `tiercel pull`: fetches and checks a model without serving it.
 
 use crate::boot;
 use crate::cli::Failure;

@@ -6,11 +6,12 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// A report that takes its place when it is complete; until then an older one stays.
+/// File of a report. The report takes its final name when it is complete; until then an older file of that name stays.
 pub(crate) struct ReportFile {
     path: PathBuf,
     file: File,
-    /// Where it is written first; removed if nothing comes of it. Devices and pipes are written directly.
+    /// Path that the report is written to first; removed if the report is not completed. `None` for devices and pipes,
+    /// which are written directly.
     partial: Option<PathBuf>,
 }
 
@@ -40,12 +41,12 @@ impl ReportFile {
         self.keep()
     }
 
-    /// The file itself, for what is written bit by bit; [`ReportFile::keep`] completes it.
+    /// Returns the file itself, for a report that is written bit by bit; [`ReportFile::keep`] completes the report.
     pub(crate) fn writer(&self) -> Result<File, Failure> {
         self.file.try_clone().map_err(|error| self.failure(&error))
     }
 
-    /// Puts the complete report in its place.
+    /// Moves the complete report to its final name.
     pub(crate) fn keep(mut self) -> Result<(), Failure> {
         if let Some(partial) = &self.partial {
             std::fs::rename(partial, &self.path).map_err(|error| self.failure(&error))?;
@@ -54,7 +55,7 @@ impl ReportFile {
         Ok(())
     }
 
-    /// What to say of an error in writing it.
+    /// Returns the failure to report for an error in writing the report.
     pub(crate) fn failure(&self, error: &dyn std::fmt::Display) -> Failure {
         cannot_write(&self.path, error)
     }
@@ -63,7 +64,7 @@ impl ReportFile {
 impl Drop for ReportFile {
     fn drop(&mut self) {
         if let Some(partial) = &self.partial {
-            // What failed has been told; an empty file that stays does no harm.
+            // The error that ended the report is already reported, and a partial file that stays does no harm.
             let _ = std::fs::remove_file(partial);
         }
     }

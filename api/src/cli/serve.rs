@@ -1,4 +1,4 @@
-//! `tiercel serve`.
+//! The command `tiercel serve`: serves a model over OpenAI's API.
 
 use crate::boot;
 use crate::cli::Failure;
@@ -33,7 +33,7 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        // No runtime and no pool exists before the settings say how large they may be.
+        // The settings are loaded before any runtime or thread pool exists, because they say how large each may be.
         let settings = self.settings.load()?;
         boot::serve(settings).map_err(Failure::new)
     }

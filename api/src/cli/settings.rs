@@ -1,4 +1,4 @@
-//! Flags of `serve`: one for each setting that has one, made from the table of settings.
+//! Flags of `tiercel serve`, made from the table of settings: one flag for each setting that has a flag.
 
 use crate::cli::{Failure, log};
 use clap::builder::{PossibleValuesParser, UnknownArgumentValueParser};
@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use tiercel_config::{FIELDS, Field, Kind, Loader, ServerSettings};
 
 const CONFIG: &str = "TIERCEL_CONFIG";
-/// Variables that are not settings.
+/// Environment variables that begin with `TIERCEL_` and are not settings.
 const RESERVED: [&str; 4] = [CONFIG, log::FILTER, "TIERCEL_CACHE_DIR", "TIERCEL_API_KEY"];
 
-/// Settings given on the command line.
+/// Settings that are given on the command line.
 #[derive(Debug, Default)]
 pub(crate) struct SettingFlags {
     config: Option<PathBuf>,
@@ -19,13 +19,14 @@ pub(crate) struct SettingFlags {
 }
 
 impl SettingFlags {
-    /// Defaults, then the file, the environment, and these flags.
+    /// Loads the settings: the defaults, then the settings file, then environment variables, then command-line flags. A
+    /// later source overrides an earlier one.
     pub(crate) fn load(&self) -> Result<ServerSettings, Failure> {
         let mut loader = Loader::default();
         if let Some(path) = &self.config {
             loader.file(path).map_err(Failure::usage)?;
         }
-        // A variable that is not UTF-8 cannot hold a setting; clap reads TIERCEL_CONFIG itself.
+        // An environment variable that is not UTF-8 cannot hold a setting. clap reads TIERCEL_CONFIG itself.
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         };
@@ -114,7 +115,7 @@ fn value_name(field: &Field) -> &'static str {
     }
 }
 
-/// Flags of other servers: errors that tell what there is instead.
+/// Returns hidden flags that other servers have. Using one of them is an error that names what to use instead.
 fn of_other_servers() -> [Arg; 4] {
     let suggest = UnknownArgumentValueParser::suggest_arg;
     let listen = "--listen takes both, such as --listen 0.0.0.0:8080";

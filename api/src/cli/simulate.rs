@@ -1,4 +1,4 @@
-//! `tiercel simulate`.
+//! The command `tiercel simulate`: runs a workload through the engine on a mock device in simulated time.
 
 use crate::cli::policy::Chosen;
 use crate::cli::recording::{Recording, RecordingArgs};
@@ -13,9 +13,9 @@ use tiercel_device::{Clock, MockDrift, MockFaults, MockProfile};
 use tiercel_simulation::{Comparison, Experiment, Outcome, PolicyRuns, Sizes};
 use tiercel_workload::{Arrival, Class, Workload};
 
-/// What `--drift` without a time stands for.
+/// Value of `--drift` without a time: steps are slow every other minute.
 const EVERY_OTHER_MINUTE: &str = "every other minute";
-/// Most seeds of one call.
+/// Most seeds of one call of `tiercel simulate`.
 const MAX_SEEDS: u64 = 1000;
 
 /// Run a workload through the engine on a mock device in simulated time, policy by policy.
@@ -174,8 +174,8 @@ impl Simulate {
         }
     }
 
-    /// The policies with their settings: a server's defaults, the sizes of the profile and of the workload, what the
-    /// policy stands for, then `--set`.
+    /// Returns the chosen policies, each with the engine's settings under it. A later source overrides an earlier one:
+    /// a server's defaults, the sizes of the profile and of the workload, the policy's settings, then `--set`.
     fn chosen(&self, workload: &Workload, profile: &MockProfile) -> Result<Vec<Chosen>, Failure> {
         for assignment in &self.settings {
             let name = assignment.split('=').next().unwrap_or_default();
@@ -196,7 +196,7 @@ impl Simulate {
     }
 }
 
-/// Runs an experiment and tells how far it is, if somebody looks.
+/// Runs an experiment and shows its progress if stderr is a terminal.
 fn watched_run(
     experiment: &Experiment,
     policy: &str,

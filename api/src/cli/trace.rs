@@ -1,4 +1,4 @@
-//! `tiercel trace`.
+//! The command `tiercel trace`: shows and compares traces of simulations.
 
 use crate::cli::Failure;
 use clap::{Args, Subcommand};
@@ -69,14 +69,14 @@ impl Trace {
         match done.and_then(|failure| out.flush().map(|()| failure).map_err(Stop::Print)) {
             Ok(None) => Ok(()),
             Ok(Some(failure)) | Err(Stop::Failed(failure)) => Err(failure),
-            // Whoever reads has seen enough.
+            // The reader of the output has closed the pipe, as `head` does; that is no error.
             Err(Stop::Print(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
             Err(Stop::Print(error)) => Err(Failure::new(format!("cannot print: {error}"))),
         }
     }
 }
 
-/// Why printing ended early.
+/// Reason why printing a trace ended early.
 enum Stop {
     Failed(Failure),
     Print(std::io::Error),
@@ -100,7 +100,7 @@ impl Show {
                     writeln!(out, "{}", entry_line(&entry, only))?;
                 }
                 Ok(Some(Item::Entry(_))) => {}
-                // What could be read is printed first.
+                // Events that could be read are printed before the error in the trace is reported.
                 Err(error) => return Ok(Some(unreadable(&self.file, &error))),
             }
         }
@@ -144,7 +144,7 @@ impl Diff {
     }
 }
 
-/// What both hold before the difference, then what each holds there.
+/// Prints the records that both traces hold before their difference, then the record that each trace holds there.
 fn show_difference(difference: &Difference, out: &mut impl Write) -> std::io::Result<()> {
     for item in &difference.before {
         writeln!(out, "  {}", line(Some(item)))?;
@@ -166,12 +166,13 @@ fn open(path: &Path) -> Result<TraceReader<File>, Failure> {
     TraceReader::new(file).map_err(|error| unreadable(path, &error))
 }
 
-/// Exit code 2, so that 1 is left for traces that differ.
+/// Makes the failure for a trace that cannot be read. Its exit code is 2, because 1 means that traces differ.
 fn unreadable(path: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure::usage(format!("{}: {error}", path.display()))
 }
 
-/// Whether a kind is the one wanted, or one of its group.
+/// Whether an event's kind is the wanted kind, or begins with it before a hyphen: `step` stands for `step-submitted`
+/// and `step-ended`.
 fn is_of(kind: &str, wanted: &str) -> bool {
     kind.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }

@@ -1,5 +1,5 @@
-//! Lines in the log about requests: one for each on demand, and one for each refusal in any case, a few a
-//! second at most.
+//! Log lines about requests: a line for each request if the operator wants it, and in any case a line for each refusal,
+//! a few lines a second at most.
 
 use crate::boot::App;
 use crate::http::ApiError;
@@ -12,14 +12,14 @@ use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 use tiercel_device::{Clock, Tier, Timestamp};
 
-/// Most lines about refusals in a second; those beyond are counted.
+/// Most log lines about refusals in one second. Refusals beyond the limit are only counted.
 const REFUSALS_PER_S: u32 = 10;
-/// Characters of a path that are logged.
+/// Longest path that is logged, characters; longer paths are cut.
 const PATH_CHARS: usize = 100;
-/// Paths that are asked for by machines all the time, and tell nothing.
+/// Paths that get no line in the access log, because monitoring asks for them all the time.
 const PROBES: [&str; 2] = ["/health", "/metrics"];
 
-/// What is logged of requests; shared by all HTTP workers.
+/// Log of requests, shared by all HTTP workers.
 pub(crate) struct AccessLog {
     every_request: bool,
     clock: Clock,
@@ -27,19 +27,19 @@ pub(crate) struct AccessLog {
 }
 
 impl AccessLog {
-    /// A log of every request, or of refusals alone.
+    /// Makes a log of every request, or of refusals alone.
     pub(crate) fn new(every_request: bool, clock: Clock) -> AccessLog {
         AccessLog { every_request, clock, refusals: Mutex::default() }
     }
 
-    /// Tells how many refusals had no line since this was told last, if any.
+    /// Logs how many refusals had no log line since the last call, if there are any.
     pub(crate) fn tell_left_out(&self) {
         let left_out = std::mem::take(&mut self.allowance().left_out);
         tell_left_out(left_out);
     }
 
     fn allowance(&self) -> std::sync::MutexGuard<'_, Allowance> {
-        // Plain counters: whatever panicked left them as good as before.
+        // The mutex guards plain counters, which a panic leaves valid, so a poisoned lock is used all the same.
         self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -50,7 +50,7 @@ fn tell_left_out(refusals: u64) {
     }
 }
 
-/// Lines that may still be written in this second.
+/// Rate limit of log lines about refusals: the lines written in the current second, and the refusals without a line.
 #[derive(Debug, Default)]
 struct Allowance {
     second: u64,
@@ -59,7 +59,8 @@ struct Allowance {
 }
 
 impl Allowance {
-    /// `None`: no line now, it is counted. Otherwise how many had none before it.
+    /// Asks for one log line. Returns `None` if the second's lines are used up, and counts the refusal as left out.
+    /// Otherwise returns how many refusals were left out before this line.
     fn take(&mut self, now: Timestamp) -> Option<u64> {
         let second = now.0 / 1_000_000;
         if second != self.second {
@@ -74,8 +75,8 @@ impl Allowance {
     }
 }
 
-/// What is known of a request under way. Whoever answers it holds a part of it; its line is written when the
-/// last one lets go.
+/// Record of a request under way, for its log line. Each part of the server that works on the answer holds a handle to
+/// the record; the line is written when the last handle is dropped.
 pub(crate) struct Record {
     app: Data<App>,
     began: Timestamp,
@@ -92,16 +93,16 @@ struct Facts {
     cached_tokens: Option<u32>,
     output_tokens: Option<u32>,
     first_token: Option<Timestamp>,
-    /// Choices that have not ended.
+    /// Number of choices that have not ended.
     choices: u32,
     status: Option<StatusCode>,
     outcome: Option<&'static str>,
-    /// Why it was refused.
+    /// Reason why the request was refused.
     refused: Option<String>,
 }
 
 impl Record {
-    /// Begins the record of a request and leaves it with the request.
+    /// Begins the record of a request and stores it in the request's extensions.
     pub(crate) fn begin(app: &Data<App>, request: &HttpRequest) -> Rc<Record> {
         let record = Rc::new(Record {
             app: app.clone(),
@@ -114,18 +115,18 @@ impl Record {
         record
     }
 
-    /// The record of a request.
+    /// Returns the record of a request.
     pub(crate) fn of(request: &HttpRequest) -> Rc<Record> {
         let record = request.extensions().get::<Rc<Record>>().cloned();
         record.expect("the server begins the record of every request before it is routed")
     }
 
-    /// Its tier is known.
+    /// Records the request's tier.
     pub(crate) fn tier(&self, tier: Tier) {
         self.facts.borrow_mut().tier = Some(tier);
     }
 
-    /// It is about to be given to the engine.
+    /// Records that the request is about to be given to the engine.
     pub(crate) fn submitted(&self, id: &str, prompt_tokens: u32, choices: u32) {
         let mut facts = self.facts.borrow_mut();
         facts.id = Some(id.to_owned());
@@ -133,14 +134,15 @@ impl Record {
         (facts.output_tokens, facts.choices) = (Some(0), choices);
     }
 
-    /// A token of a choice has arrived.
+    /// Records that a token of a choice has arrived.
     pub(crate) fn token(&self) {
         let mut facts = self.facts.borrow_mut();
         facts.output_tokens = Some(facts.output_tokens.unwrap_or(0) + 1);
         facts.first_token.get_or_insert_with(|| self.app.clock.now());
     }
 
-    /// A choice is complete. One that was cut short by its length outweighs those that stopped.
+    /// Records that a choice is complete. A choice that was cut short by its length decides the outcome, even if other
+    /// choices stopped by themselves.
     pub(crate) fn finished(&self, reason: &'static str, cached_tokens: u32) {
         let mut facts = self.facts.borrow_mut();
         facts.choices = facts.choices.saturating_sub(1);
@@ -150,7 +152,7 @@ impl Record {
         }
     }
 
-    /// It ends with an error.
+    /// Records that the request ends with an error.
     pub(crate) fn failed(&self, error: &ApiError) {
         let mut facts = self.facts.borrow_mut();
         facts.choices = 0;
@@ -158,7 +160,7 @@ impl Record {
         facts.refused = error.is_refusal().then(|| error.to_string());
     }
 
-    /// The head of its answer is there.
+    /// Records the status of the answer, once its head is complete.
     pub(crate) fn answered<B>(&self, answer: &Result<ServiceResponse<B>, actix_web::Error>) {
         let (status, error) = match answer {
             Ok(answer) => (answer.status(), answer.response().error()),
@@ -171,7 +173,8 @@ impl Record {
     }
 
     fn write(&self, facts: &Facts) {
-        // Whoever leaves before the head, or before the last choice has ended, has cancelled it.
+        // A client that leaves before the head of the answer, or before the last choice has ended, has cancelled its
+        // request.
         let left = facts.status.is_none() || facts.choices > 0;
         let outcome = if left { Some("cancelled") } else { facts.outcome };
         let since_ms = |at: Timestamp| (at.since_ms(self.began) * 10.0).round() / 10.0;

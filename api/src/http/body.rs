@@ -1,4 +1,4 @@
-//! Reads a JSON body within its bounds: type, size, time, UTF-8, depth.
+//! Reads the JSON body of a request, and limits its type, size, time of arrival, encoding (UTF-8) and nesting depth.
 
 use crate::boot::App;
 use crate::http::{ApiError, Exchange};
@@ -8,7 +8,7 @@ use actix_web::web::{BytesMut, Payload};
 use futures_util::StreamExt;
 use serde_json::Value;
 
-/// The body as JSON. serde_json refuses more than 128 levels of nesting.
+/// Reads the body of a request as JSON. serde_json refuses more than 128 levels of nesting.
 ///
 /// # Errors
 /// [`ApiError`] with 400, 408, 413 or 415.

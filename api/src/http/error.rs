@@ -1,4 +1,4 @@
-//! Errors as OpenAI's clients read them.
+//! HTTP errors in the form that OpenAI's clients read.
 
 use actix_web::http::{StatusCode, header};
 use actix_web::{HttpResponse, ResponseError};
@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 use std::fmt;
 use tiercel_actors::{Refusal, RequestFault};
 
-/// A request that is answered with an error. Renders as `{"error": {"message", "type", "param",
-/// "code"}}`.
+/// Error that a request is answered with. Renders as `{"error": {"message", "type", "param", "code"}}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ApiError {
     status: StatusCode,
@@ -15,7 +14,7 @@ pub(crate) struct ApiError {
     param: Option<String>,
     code: Option<&'static str>,
     retry_after_ms: Option<u64>,
-    /// Whether clients that try again by themselves had better not.
+    /// Whether the answer tells clients that retry by themselves not to retry (header `x-should-retry: false`).
     is_final: bool,
 }
 
@@ -31,40 +30,41 @@ impl ApiError {
         }
     }
 
-    /// 400 about one field of the body.
+    /// Makes an error 400 about one field of the request's body, `param`.
     pub(crate) fn param(param: impl Into<String>, message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, message).about(param).code("invalid_value")
     }
 
-    /// 400 about something this server does not do.
+    /// Makes an error 400 about a feature that this server does not have.
     pub(crate) fn unsupported(param: impl Into<String>, message: impl Into<String>) -> ApiError {
         ApiError::param(param, message).code("unsupported")
     }
 
-    /// 400: prompt and output do not fit the context. The code is in the message too, because clients that look for it
-    /// may be shown the message alone.
+    /// Makes an error 400: prompt and output do not fit the context. The message contains the error's code too, because
+    /// clients that look for the code may be shown the message alone.
     pub(crate) fn too_long(param: &str, message: impl fmt::Display) -> ApiError {
         const CODE: &str = "context_length_exceeded";
         ApiError::param(param, format!("{message} ({CODE})")).code(CODE)
     }
 
-    /// 503 while the server cannot serve.
+    /// Makes an error 503: the server cannot serve now. The retry time is 1 s.
     pub(crate) fn unavailable(message: impl Into<String>, code: &'static str) -> ApiError {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code(code).retry_after_ms(1_000)
     }
 
-    /// The field it is about.
+    /// Names the field of the request's body that the error is about.
     pub(crate) fn about(mut self, param: impl Into<String>) -> ApiError {
         self.param = Some(param.into());
         self
     }
 
-    /// What the request came to, in a word.
+    /// Returns the outcome of the request in one word, the error's code, for its log line.
     pub(crate) fn outcome(&self) -> Option<&'static str> {
         self.code
     }
 
-    /// Whether another time, or another server, might have served the request: it was refused, not wrong.
+    /// Whether the request was valid and was refused: another time, or another server, might have served it (429, 503
+    /// or 504).
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self.status.as_u16(), 429 | 503 | 504)
     }
@@ -74,12 +74,13 @@ impl ApiError {
         self
     }
 
-    /// Not now: the client may come back after `ms`.
+    /// Makes an error 429: the client may come back after `ms` milliseconds.
     fn too_many(message: String, code: &'static str, ms: u64) -> ApiError {
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, message).code(code).retry_after_ms(ms)
     }
 
-    /// 504: the request itself said that it would wait no longer.
+    /// Makes an error 504: the first token cannot come within the wait that the request itself states. Clients should
+    /// not retry the request.
     fn out_of_patience(message: String) -> ApiError {
         let error = ApiError::new(StatusCode::GATEWAY_TIMEOUT, message).code("overloaded");
         ApiError { is_final: true, ..error }
@@ -90,7 +91,7 @@ impl ApiError {
         self
     }
 
-    /// OpenAI's class of the error, by status.
+    /// Returns OpenAI's class of the error, which depends on the status.
     fn kind(&self) -> &'static str {
         match self.status.as_u16() {
             401 => "authentication_error",
@@ -102,7 +103,7 @@ impl ApiError {
         }
     }
 
-    /// The envelope.
+    /// Returns the error as the JSON body of an answer.
     pub(crate) fn body(&self) -> Value {
         json!({"error": {
             "message": self.message,
@@ -145,7 +146,8 @@ impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> ApiError {
         let message = refusal.to_string();
         match refusal {
-            // Memory that is kept for others makes it shorter for some tiers than for others.
+            // Memory that is reserved for other tiers makes the longest possible context shorter for some tiers than
+            // for others.
             Refusal::NeverFits(_) => ApiError::too_long(
                 "max_tokens",
                 format!(

@@ -1,39 +1,43 @@
-//! Whose turn it is on a connection: shared by its socket and the requests that arrive there.
+//! Keeps track of whether a connection waits for the server or for the client. Shared by the connection's socket and
+//! the requests that arrive on it.
 
 use actix_web::HttpRequest;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// A connection's requests and answers, counted.
+/// Counters of a connection's requests and answers.
 #[derive(Default)]
 pub(crate) struct Exchange {
-    /// Guards held: above 0 it is the server's turn.
+    /// Number of guards held by parts of the server that answer a request. Above 0 the server is to act, at 0 the
+    /// client.
     answering: Cell<u32>,
-    /// Answers that have ended.
+    /// Number of answers that have ended on this connection.
     answered: Cell<u64>,
-    /// Bytes that arrived behind the request that is being answered; `None` unless its body is read.
+    /// Bytes that arrived after the request that is being answered; `None` unless that request's body has been read.
     ahead: Cell<Option<usize>>,
 }
 
 impl Exchange {
-    /// Whether a request is being answered.
+    /// Whether a request of this connection is being answered.
     pub(crate) fn is_answering(&self) -> bool {
         self.answering.get() > 0
     }
 
-    /// Answers that have ended so far.
+    /// Returns how many answers have ended on this connection.
     pub(crate) fn answered(&self) -> u64 {
         self.answered.get()
     }
 
-    /// Counts bytes that arrived; returns how many have come behind the request that is being answered.
+    /// Counts bytes that arrived on this connection. Returns how many bytes have arrived after the request that is
+    /// being answered.
     pub(crate) fn arrived(&self, bytes: usize) -> usize {
         let ahead = self.ahead.get().map(|ahead| ahead + bytes);
         self.ahead.set(ahead);
         ahead.unwrap_or(0)
     }
 
-    /// The body of the request that is being answered has been read: what comes now is another one's.
+    /// Records that the body of the request being answered has been read: bytes that arrive from now on belong to
+    /// another request.
     pub(crate) fn body_read(request: &HttpRequest) {
         if let Some(exchange) = request.conn_data::<Rc<Exchange>>() {
             exchange.ahead.set(Some(0));
@@ -41,7 +45,8 @@ impl Exchange {
     }
 }
 
-/// Held from a request's head to the end of its answer, by several who do not know who is last.
+/// Guard that marks a connection's request as being answered, from the request's head to the end of its answer. Several
+/// parts of the server hold one each; the answer ends when the last guard is dropped.
 pub(crate) struct Answering {
     exchange: Option<Rc<Exchange>>,
 }

@@ -1,4 +1,4 @@
-//! The HTTP server: limits, routes, and everything that is not OpenAI's.
+//! The HTTP server: limits, routes, and everything that is not part of OpenAI's API.
 
 mod access;
 pub(crate) mod body;
@@ -29,12 +29,12 @@ use std::net::TcpListener;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// After the engine has drained, what is still unwritten gets this long.
+/// Longest time for sending unwritten answers after the engine has drained, s.
 const FLUSH_S: u64 = 5;
 
-/// A server on a bound socket; it answers from the moment it is polled. A client that reads nothing for
-/// `stall_timeout_ms` has had its request ended by the engine; it may take as long as a request to read
-/// that, then it is hung up on.
+/// Makes an HTTP server on a bound socket; the server answers from the moment it is polled. The engine ends a request
+/// whose client reads nothing for `stall_timeout_ms`. The client then has the request timeout to read the error; after
+/// that the server closes the connection.
 pub(crate) fn server(
     listener: TcpListener,
     app: Data<App>,
@@ -83,10 +83,12 @@ pub(crate) fn server(
                 async move { draining.notified().await }
             })
             .keep_alive(Duration::from_millis(settings.keep_alive_ms))
-            // The socket's own timer knows every head, not only the first.
+            // actix's timer covers only the head of a connection's first request. The socket's own timer covers every
+            // head.
             .client_request_timeout(Duration::ZERO)
             .client_disconnect_timeout(Duration::from_millis(settings.request_timeout_ms))
-            // Otherwise a client that hangs up is not noticed until something is written to it.
+            // With half-closed connections allowed, a client that hangs up would not be noticed until the server writes
+            // to it.
             .h1_allow_half_closed(false)
             .local_addr(address)
             .on_connect_ext(|socket: &Socket, data| _ = data.insert(socket.exchange()))
@@ -102,8 +104,8 @@ pub(crate) fn server(
     Ok(builder.run())
 }
 
-/// Workers, and connections of each. HTTP takes one core of every eight, so as not to fight the compute
-/// pool; all workers together never hold more than `max_connections`.
+/// Returns the number of HTTP workers and the most connections of each worker. HTTP takes one core of every eight, so
+/// as not to compete with the compute pool. All workers together never hold more than `max_connections`.
 fn shares(cores: usize, max_connections: usize) -> (usize, usize) {
     let workers = (cores / 8).clamp(1, 8).min(max_connections.max(1));
     (workers, (max_connections / workers).max(1))
@@ -123,7 +125,7 @@ fn routes(config: &mut web::ServiceConfig) {
         .default_service(web::to(pages::elsewhere));
 }
 
-/// GET, and HEAD: its answer has no body, which the HTTP library sees to.
+/// Returns a route for GET and HEAD. The HTTP library leaves out the body of an answer to HEAD.
 fn reading() -> Route {
     web::route().guard(guard::Any(guard::Get()).or(guard::Head()))
 }
@@ -137,7 +139,7 @@ fn post(path: &str) -> Resource {
     web::resource(path).default_service(web::to(|request| pages::wrong_method(request, "POST")))
 }
 
-/// The header that lists a resource's methods.
+/// Name of the header `Allow`, which lists the methods that a path takes.
 const ALLOW: header::HeaderName = header::ALLOW;
 
 #[cfg(test)]

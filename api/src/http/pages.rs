@@ -1,4 +1,4 @@
-//! Models, health, metrics, and what is answered where nothing is.
+//! Pages about models, health, metrics and steps, and the answers to unknown paths and wrong methods.
 
 use crate::boot::{App, Serving, Stage};
 use crate::http::{ALLOW, ApiError, unserved};
@@ -8,10 +8,11 @@ use actix_web::{HttpRequest, HttpResponse, ResponseError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// An engine that does not answer for this long is not healthy, us.
+/// Longest wait for the engine's status in a health check, us. An engine that does not answer in this time is not
+/// healthy.
 const STATUS_TIMEOUT_US: u64 = 2_000_000;
 
-/// `GET /v1/models`.
+/// `GET /v1/models`: lists the served model under each of its names.
 pub(crate) async fn models(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
     app.tenants.salt(&request)?;
     let serving = app.accepting()?;
@@ -19,7 +20,7 @@ pub(crate) async fn models(app: Data<App>, request: HttpRequest) -> Result<HttpR
     Ok(HttpResponse::Ok().json(json!({"object": "list", "data": models})))
 }
 
-/// `GET /v1/models/{id}`; ids may hold slashes.
+/// `GET /v1/models/{id}`: describes the model of that name; names may contain slashes.
 pub(crate) async fn model(
     app: Data<App>,
     request: HttpRequest,
@@ -31,7 +32,7 @@ pub(crate) async fn model(
     Ok(HttpResponse::Ok().json(describe(serving, name)))
 }
 
-/// The model under one of its names.
+/// Returns OpenAI's description of the served model under one of its names.
 fn describe(serving: &Serving, name: &str) -> Value {
     json!({
         "id": name,
@@ -42,7 +43,7 @@ fn describe(serving: &Serving, name: &str) -> Value {
     })
 }
 
-/// `GET /health`: 200 once requests can be served.
+/// `GET /health`: answers 200 once requests can be served.
 pub(crate) async fn health(app: Data<App>) -> HttpResponse {
     let (code, status) = match app.stage() {
         Stage::Loading => (StatusCode::SERVICE_UNAVAILABLE, "loading"),
@@ -61,23 +62,23 @@ async fn engine_answers(app: &App) -> bool {
     matches!(status, Some(Ok(_)))
 }
 
-/// `GET /metrics`.
+/// `GET /metrics`: returns the server's metrics in Prometheus' text format.
 pub(crate) async fn metrics(app: Data<App>) -> HttpResponse {
     HttpResponse::Ok()
         .content_type("text/plain; version=0.0.4; charset=utf-8")
         .body(app.metrics.render())
 }
 
-/// What `GET /debug/steps` may be asked for.
+/// Query parameters of `GET /debug/steps`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct StepsQuery {
-    /// Steps up to this number are left out.
+    /// Number of a step: steps up to this number are left out.
     after: u64,
 }
 
-/// `GET /debug/steps`: what the last steps held and took, the device, what it measured of itself, the engine's
-/// settings and the standard tier's target for the pace of a stream; for `tiercel bench --calibrate`.
+/// `GET /debug/steps`, for `tiercel bench --calibrate`. Returns the contents and times of the last steps, the device,
+/// its measured profile, the engine's settings and the TPOT target of the standard tier.
 pub(crate) async fn steps(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
     app.tenants.salt(&request)?;
     let asked = Query::<StepsQuery>::from_query(request.query_string()).map_err(|error| {
@@ -95,8 +96,8 @@ pub(crate) async fn steps(app: Data<App>, request: HttpRequest) -> Result<HttpRe
     })))
 }
 
-/// Any other path: 400 for what OpenAI serves and this server does not, since clients take a 404 for a model
-/// that is gone; 404 for the rest.
+/// Answers any unknown path. The status is 400 for paths that OpenAI serves and this server does not, because clients
+/// take a 404 to mean that a model is gone. It is 404 for all other paths.
 pub(crate) async fn elsewhere(request: HttpRequest) -> Result<HttpResponse, ApiError> {
     let path: String = request.path().chars().take(100).collect();
     if let Some(instead) = unserved::instead(&path) {
@@ -108,7 +109,7 @@ pub(crate) async fn elsewhere(request: HttpRequest) -> Result<HttpResponse, ApiE
     Err(ApiError::new(StatusCode::NOT_FOUND, message).code("unknown_url"))
 }
 
-/// A known path with another method.
+/// Answers a known path with a wrong method: 405, with the allowed methods in the header `Allow`.
 pub(crate) async fn wrong_method(request: HttpRequest, allowed: &'static str) -> HttpResponse {
     let message = format!("{} takes {allowed}, not {}", request.path(), request.method());
     let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).code("method_not_allowed");

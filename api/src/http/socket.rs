@@ -1,13 +1,14 @@
-//! The socket under a connection: bounds what a client may send, and how long it may keep a connection
-//! without sending or reading.
+//! The socket of a connection. It limits what a client may send, and how long a client may keep the connection without
+//! sending or reading.
 //!
-//! actix has timers of its own, with gaps: for the head of a connection's first request but of no later
-//! one, none for an answer that nobody reads, and none for a body that is no longer wanted. These here
-//! have none: it is either the server's turn or the client's, and the client's turn ends.
+//! actix's own timers have gaps. actix has a timer for the head of a connection's first request but not for later
+//! heads, none for an answer that the client does not read, and none for a body that is no longer wanted. The timers of
+//! this socket have no gaps: at any time either the server or the client is to act, and the client's time to act is
+//! limited.
 //!
-//! actix also reads ahead while a handler runs, and that is how it notices a client that leaves. But it
-//! stops when 128 KiB of further requests wait in its buffer, and then spins without noticing anything.
-//! So a client that sends much behind a running request is hung up on before that.
+//! actix also reads ahead while a handler runs, and so notices a client that leaves. But actix stops reading when 128
+//! KiB of further requests wait in its buffer, and then spins without noticing anything. So this socket closes the
+//! connection of a client that sends much behind a running request before that.
 
 use crate::http::ApiError;
 use crate::http::exchange::Exchange;
@@ -20,54 +21,57 @@ use tiercel_device::Clock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Most bytes that may arrive while a request is being answered.
+/// Most bytes that may arrive while a request is being answered, bytes. A client that sends more is disconnected.
 const AHEAD_BYTES_MAX: usize = 32 * 1024;
-/// Most bytes handed on before other work gets its turn; a request that has arrived is then begun
-/// before more is read.
+/// Most bytes that the socket gives to actix before other tasks run, bytes. A request that has arrived is thus begun
+/// before more bytes are read.
 const TURN_BYTES: usize = 16 * 1024;
 
-/// How long a client may take, us.
+/// Limits of the time that a client may take to send or to read, us.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
-    /// From the first byte of a request's head to its last; for the first request, from the connection.
+    /// Longest time from the first byte of a request's head to its last byte, us. For a connection's first request the
+    /// time begins with the connection.
     pub(crate) head_us: u64,
-    /// From the end of an answer to the next request's first byte.
+    /// Longest time from the end of an answer to the first byte of the next request, us.
     pub(crate) idle_us: u64,
-    /// Without taking a byte of what is being written.
+    /// Longest time without the client taking a byte of the answer that is being written, us.
     pub(crate) stall_us: u64,
 }
 
-/// A client's socket.
+/// Socket of a client's connection, with timers and limits.
 pub(crate) struct Socket {
     stream: TcpStream,
     exchange: Rc<Exchange>,
     clock: Clock,
     patience: Patience,
-    /// Bytes handed on in this turn.
+    /// Bytes given to actix since other tasks could last run.
     turn: usize,
-    /// How many answers had ended when last looked.
+    /// Number of answers that had ended at the last check of the timers.
     answered: u64,
-    /// What the client is to do; `None` while it is the server's turn, or just begun.
+    /// Next action that is due from the client, with its timer. `None` while the server is to act, or when the client's
+    /// time has just begun.
     due: Option<Due>,
-    /// Runs while the client takes nothing.
+    /// Timer that runs while the client takes no bytes of the answer.
     stall: Option<Timer>,
-    /// Bytes that have arrived since the client did not take all it was given; `None` when it has.
+    /// Bytes that have arrived since the client stopped taking all bytes of the answer; `None` when the client has
+    /// taken all bytes.
     behind: Option<usize>,
 }
 
 type Timer = Pin<Box<dyn Future<Output = ()>>>;
 
 enum Due {
-    /// To begin a request.
+    /// The client is to begin a request.
     Request(Timer),
-    /// To end the head it has begun.
+    /// The client is to complete the head of a request that it has begun.
     Head(Timer),
 }
 
 impl Socket {
     pub(crate) fn new(stream: TcpStream, clock: Clock, patience: Patience) -> Socket {
-        // A token must not wait for the acknowledgement of the one before. If the socket refuses, it
-        // is broken, and reading from it will tell.
+        // Nagle's algorithm is turned off: a token must not wait for the acknowledgement of the token before it. If
+        // this fails, the socket is broken, and reading from it will report that.
         let _ = stream.set_nodelay(true);
         let due = Some(Due::Head(timer(&clock, patience.head_us)));
         Socket {
@@ -83,20 +87,20 @@ impl Socket {
         }
     }
 
-    /// Shared with the requests that arrive here.
+    /// Returns the connection's state, which the socket shares with the requests that arrive on it.
     pub(crate) fn exchange(&self) -> Rc<Exchange> {
         self.exchange.clone()
     }
 
-    /// Fails if the client's turn has lasted too long; otherwise sees to it that this is looked at again.
-    /// actix flushes after whatever it did, so this is always called after an answer.
+    /// Fails if the client has taken too long to act. Otherwise registers a timer, so that the check is repeated in
+    /// time. actix flushes after each answer, so this check always runs after an answer.
     fn check_due(&mut self, cx: &mut Context<'_>) -> Result<()> {
         let answered = self.exchange.answered();
         if self.exchange.is_answering() || answered != self.answered {
             self.answered = answered;
             self.due = None;
         }
-        // A client that takes nothing of an answer has a timer of its own.
+        // A client that takes no bytes of an answer has a timer of its own, the stall timer.
         if self.exchange.is_answering() || self.stall.is_some() {
             return Ok(());
         }
@@ -107,7 +111,8 @@ impl Socket {
         if late { Err(Error::from(ErrorKind::TimedOut)) } else { Ok(()) }
     }
 
-    /// Bytes have arrived.
+    /// Counts bytes that have arrived. Fails if the client has sent too much ahead, and starts the timer of a new
+    /// request's head.
     fn received(&mut self, bytes: usize) -> Result<()> {
         self.turn += bytes;
         self.behind = self.behind.map(|behind| behind + bytes);
@@ -122,8 +127,8 @@ impl Socket {
     }
 }
 
-/// The status line, if these bytes begin with a refusal that has no body: what no handler sends, but
-/// actix's parser does before it hangs up on what is no HTTP.
+/// Returns the status line if `bytes` begin with an HTTP refusal that has no body. No handler sends such a refusal, but
+/// actix's parser does before it closes a connection whose input is not HTTP.
 fn refusal_without_body(bytes: &[u8]) -> Option<&str> {
     if !bytes.starts_with(b"HTTP/1.1 4") {
         return None;
@@ -133,7 +138,7 @@ fn refusal_without_body(bytes: &[u8]) -> Option<&str> {
     bare.then(|| std::str::from_utf8(&bytes[..end]).ok()).flatten()
 }
 
-/// That refusal as OpenAI's clients read it.
+/// Returns a refusal with the given status line and with an error as JSON body, as OpenAI's clients read it.
 fn envelope(status_line: &str) -> Vec<u8> {
     let message =
         "this is not an HTTP/1.1 request that can be read; send one with a small, valid head";
@@ -190,17 +195,17 @@ impl AsyncWrite for Socket {
             ready!(stall.as_mut().poll(cx));
             return Poll::Ready(Err(Error::from(ErrorKind::TimedOut)));
         }
-        // It takes what it is given: whatever it is to do next has time again.
+        // The client takes bytes, so its timers begin anew.
         (self.stall, self.due) = (None, None);
         match (refusal, ready!(written)?) {
             (None, taken) => Poll::Ready(Ok(taken)),
             (Some(refusal), taken) if taken == refusal.len() => Poll::Ready(Ok(bytes.len())),
-            // The connection ends with it, so half of one is as good as none.
+            // The connection ends after a refusal, so a partly written refusal is given up.
             (Some(_), _) => Poll::Ready(Err(Error::from(ErrorKind::ConnectionAborted))),
         }
     }
 
-    /// actix calls this when it has nothing left to write.
+    /// Flushes the connection. actix calls this when it has nothing left to write.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
         self.behind = None;
         self.check_due(cx)?;

@@ -1,15 +1,16 @@
-//! Who asks: checks API keys and names the tenant whose prefix cache a request may share.
+//! Tenants: checks API keys and finds the tenant of a request, whose prefix cache the request may share.
 
 use crate::http::ApiError;
 use actix_web::HttpRequest;
 use actix_web::http::{StatusCode, header};
 use tiercel_policy::blocks::Salt;
 
-/// Tenants are told apart by their bearer token; requests without one share one anonymous tenant.
+/// The tenants of this server. A request's bearer token decides its tenant; all requests without a token belong to one
+/// anonymous tenant.
 pub(crate) struct Tenants {
-    /// Random per process, so that nobody can compute another tenant's salt.
+    /// Hash key, random per process, so that no client can compute another tenant's salt.
     key: [u8; 32],
-    /// Hashes of the accepted keys; empty accepts everyone. Comparing hashes takes constant time.
+    /// Hashes of the accepted API keys; an empty list accepts every client. Comparing hashes takes constant time.
     accepted: Vec<blake3::Hash>,
 }
 
@@ -20,17 +21,17 @@ impl Tenants {
         Tenants { accepted: api_keys.iter().map(hash).collect(), key }
     }
 
-    /// Says in the log under which label each key's tenant is in the metrics: keys themselves are no labels.
+    /// Logs the label that the tenant of each API key has in the metrics, since the keys themselves must not be labels.
     pub(crate) fn log_labels(&self) {
         for (index, hash) in self.accepted.iter().enumerate() {
             tracing::info!(key = index + 1, tenant = salt_of(hash).label(), "of http.api_keys");
         }
     }
 
-    /// The request's tenant.
+    /// Returns the salt of the request's tenant.
     ///
     /// # Errors
-    /// 401 if this server wants a key and the request has none of its keys.
+    /// 401 if this server requires an API key and the request has none of the accepted keys.
     pub(crate) fn salt(&self, request: &HttpRequest) -> Result<Salt, ApiError> {
         let token = request
             .headers()
@@ -56,7 +57,7 @@ fn salt_of(hash: &blake3::Hash) -> Salt {
     Salt(salt)
 }
 
-/// The token of `Bearer TOKEN`; the scheme's case does not matter.
+/// Returns the token of the header value `Bearer TOKEN`; upper and lower case of `Bearer` do not matter.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())

@@ -1,4 +1,4 @@
-//! Routes that are known and not served here, and likely slips in those that are.
+//! Known API paths that this server does not serve, and likely mistakes in the paths that it serves.
 
 const TEXT_ONLY: &str = "this server generates text only";
 const OTHER_MODEL: &str = "this server generates text; ask a server of a model that is made for it";
@@ -8,7 +8,8 @@ const NOW: &str = "send the requests themselves to POST /v1/chat/completions; `\
                    for work that can wait";
 const NO_TRAINING: &str = "this server trains nothing; give a model that is trained to --model";
 
-/// The first part of the path after `/v1/`, and what to do instead.
+/// Paths of OpenAI's API that are not served here: the first part of the path after `/v1/`, and advice on what to do
+/// instead.
 const UNSERVED: [(&str, &str); 29] = [
     ("assistants", CHAT),
     ("audio", TEXT_ONLY),
@@ -40,14 +41,14 @@ const UNSERVED: [(&str, &str); 29] = [
     ("chatkit", CHAT),
     ("answers", CHAT),
 ];
-/// Below this, OpenAI keeps answers that were given before.
+/// Path below which OpenAI serves stored answers; this server stores none.
 const STORED_ANSWERS: &str = "/v1/chat/completions/";
 
-/// Routes without the prefix of the API.
+/// Paths of this server without the prefix `/v1`.
 const SERVED: [&str; 3] = ["/chat/completions", "/completions", "/models"];
 
-/// What to do instead of asking for that path, if it is one of OpenAI's (or of those that other servers add to
-/// it) and not served here.
+/// Returns advice on what to do instead of asking for `path`, if OpenAI's API, or an extension of it by other servers,
+/// has the path and this server does not serve it.
 pub(super) fn instead(path: &str) -> Option<&'static str> {
     if path.starts_with(STORED_ANSWERS) {
         return Some(NOTHING_STORED);
@@ -57,7 +58,7 @@ pub(super) fn instead(path: &str) -> Option<&'static str> {
     UNSERVED.iter().find(|(name, _)| *name == first).map(|(_, instead)| *instead)
 }
 
-/// What a path that nobody knows most likely meant.
+/// Returns a hint at what an unknown path most likely meant.
 pub(super) fn meant(path: &str) -> Option<String> {
     let path = path.trim_end_matches('/');
     if path.is_empty() || path == "/v1" {

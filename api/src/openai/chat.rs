@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions`.
+//! The endpoint `POST /v1/chat/completions`, which answers conversations.
 
 use crate::boot::App;
 use crate::http::{Answering, ApiError, Record, body};
@@ -15,7 +15,7 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde_json::Value;
 use tiercel_model::template::ChatMessage;
 
-/// Answers a conversation.
+/// Answers a conversation that a client sends to `/v1/chat/completions`.
 pub(crate) async fn chat(
     app: Data<App>,
     request: HttpRequest,
@@ -62,7 +62,7 @@ impl ChatRequest {
     }
 }
 
-/// Fields that would change the answer, if they did anything, are refused rather than ignored.
+/// Refuses fields that would change the answer if this server supported them, instead of ignoring them.
 fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ApiError> {
     if let Some(format) = fields.object("response_format")? {
         match format.string("type")? {

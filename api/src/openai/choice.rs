@@ -1,4 +1,4 @@
-//! One choice under generation: tokens in; text, log-probabilities and an end out.
+//! One choice of an answer under generation: tokens go in; text, log-probabilities and an end come out.
 
 use crate::http::{ApiError, Record};
 use crate::text::{StreamDecoder, Text};
@@ -10,51 +10,53 @@ use tiercel_actors::{FinishReason, StreamEvent, TokenStream};
 use tiercel_device::{Tier, TokenId, TokenLogprobs};
 use tiercel_model::tokenizer::StopMatcher;
 
-/// What happened to a choice.
+/// Event of a choice under generation.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// More text, never empty.
+    /// The choice has more text; the text is never empty.
     Delta(Delta),
-    /// It is complete.
+    /// The choice is complete.
     Finished(Finish),
-    /// It ended without a complete output.
+    /// The choice ended without a complete output.
     Failed(ApiError),
 }
 
-/// Text and the log-probabilities that belong to it.
+/// A piece of a choice's text and the log-probabilities that belong to it.
 #[derive(Debug, Default)]
 pub(crate) struct Delta {
     pub(crate) text: String,
     pub(crate) logprobs: Vec<Logprobs>,
 }
 
-/// The log-probabilities of one token and its place in the text.
+/// Log-probabilities of one token and the token's position in the text.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Logprobs {
     pub(crate) token: TokenId,
-    /// Characters of the output before the one that this token begins or continues.
+    /// Number of characters of the output before the character that this token begins or continues.
     pub(crate) offset: usize,
     pub(crate) chosen: f32,
-    /// The best tokens, most likely first.
+    /// The likeliest tokens with their log-probabilities, most likely first.
     pub(crate) top: Vec<(TokenId, f32)>,
 }
 
-/// The end of a choice.
+/// End of a choice: the rest of its text, its finish reason and its token counts.
 #[derive(Debug)]
 pub(crate) struct Finish {
-    /// What was held back until the end.
+    /// Text that was held back until the end of the choice.
     pub(crate) delta: Delta,
-    /// OpenAI's word: `stop` or `length`.
+    /// OpenAI's finish reason: `stop` or `length`.
     pub(crate) reason: &'static str,
     pub(crate) completion_tokens: u32,
-    /// Prompt tokens found in the prefix cache; 0 if unknown, and but for the first choice of a prompt.
+    /// Number of prompt tokens found in the prefix cache. 0 if the number is unknown, and for every choice of a prompt
+    /// but the first.
     pub(crate) cached_tokens: u32,
 }
 
-/// A choice. Dropping it cancels its sequence.
+/// A choice under generation. Dropping the choice cancels its sequence.
 pub(crate) struct Choice {
     index: u32,
-    /// Whether it is the first of its prompt: a prompt's tokens count once, however often it is used.
+    /// Whether this is the first choice of its prompt. A prompt's tokens are counted once, however many choices the
+    /// prompt has.
     first: bool,
     tokens: TokenStream,
     text: Arc<Text>,
@@ -62,14 +64,14 @@ pub(crate) struct Choice {
     stops: StopMatcher,
     pending: Delta,
     generated: u32,
-    /// Characters decoded, those held back included.
+    /// Number of characters decoded, including characters that are held back.
     decoded: usize,
     record: Rc<Record>,
 }
 
 enum Step {
     Event(Event),
-    /// A stop string is complete.
+    /// A stop string is complete in the choice's text.
     Stopped,
 }
 
@@ -95,12 +97,12 @@ impl Choice {
         }
     }
 
-    /// The tier it really runs in.
+    /// Returns the tier that the choice's sequence is really served in.
     pub(crate) fn tier(&self) -> Tier {
         self.tokens.tier()
     }
 
-    /// Its events with its index; the last one is `Finished` or `Failed`.
+    /// Returns the events of the choice, each with the choice's index; the last event is `Finished` or `Failed`.
     pub(crate) fn into_events(self) -> LocalBoxStream<'static, (u32, Event)> {
         stream::unfold(Some(self), |choice| async move {
             let mut choice = choice?;
@@ -149,7 +151,7 @@ impl Choice {
         }
     }
 
-    /// Takes a token; true if it completes a stop string.
+    /// Adds a token to the choice; returns true if the token completes a stop string.
     fn token(&mut self, token: TokenId, logprobs: Option<Box<TokenLogprobs>>) -> bool {
         self.generated += 1;
         self.record.token();
@@ -158,7 +160,8 @@ impl Choice {
         self.decoded += text.chars().count();
         if let Some(logprobs) = logprobs {
             let TokenLogprobs { chosen, top } = *logprobs;
-            // Before a token that is whole, the replacement of a broken character may have come out.
+            // A token of whole characters may first bring out the replacement of a broken character before it. Such a
+            // token's offset is therefore counted back from the end of the text.
             let bytes = self.text.token_bytes(token);
             let whole = std::str::from_utf8(&bytes).ok().filter(|whole| text.ends_with(whole));
             let offset = whole.map_or(before, |whole| self.decoded - whole.chars().count());
@@ -167,7 +170,8 @@ impl Choice {
         self.push(&text)
     }
 
-    /// Ends the sequence at its stop string. The output is complete, whatever becomes of the sequence.
+    /// Ends the sequence of a choice at a stop string. The choice's output is complete, whatever becomes of the
+    /// sequence.
     async fn stopped(mut self) -> Event {
         let mut finish = self.finish(FinishReason::Stop, 0);
         if let Some(usage) = self.tokens.stop().await
@@ -179,7 +183,7 @@ impl Choice {
         Event::Finished(finish)
     }
 
-    /// Takes decoded text; true if it completes a stop string.
+    /// Adds decoded text to the choice; returns true if the text completes a stop string.
     fn push(&mut self, text: &str) -> bool {
         let outcome = self.stops.push(text);
         self.pending.text.push_str(&outcome.text);

@@ -1,12 +1,12 @@
-//! Reads fields of a JSON object one by one, so that every error names its field by path. `null` equals
-//! absent; fields nobody asks for are ignored.
+//! Reads fields of a JSON object one by one, so that every error names its field by the field's path. A `null` counts
+//! as an absent field; fields that the caller does not ask for are ignored.
 
 use crate::http::ApiError;
 use actix_web::http::StatusCode;
 use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
 
-/// A JSON object and where it is in the body.
+/// A JSON object and its path in the body of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Fields<'a> {
     map: &'a Map<String, Value>,
@@ -14,7 +14,7 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The body itself.
+    /// Takes the body of a request as the root object; fails if the body is not an object.
     pub(crate) fn root(body: &'a Value) -> Result<Fields<'a>, ApiError> {
         match body {
             Value::Object(map) => Ok(Fields { map, path: String::new() }),
@@ -26,7 +26,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// An object inside the body, at `path`.
+    /// Takes a value inside the body, at `path`, as an object; fails if the value is not an object.
     pub(crate) fn at(value: &'a Value, path: String) -> Result<Fields<'a>, ApiError> {
         match value {
             Value::Object(map) => Ok(Fields { map, path }),
@@ -34,12 +34,12 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The full path of one of its fields.
+    /// Returns the full path of a field of this object.
     pub(crate) fn path(&self, name: &str) -> String {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
-    /// The value, if present and not null.
+    /// Returns the value of a field, if the field is present and not null.
     pub(crate) fn get(&self, name: &str) -> Option<&'a Value> {
         self.map.get(name).filter(|value| !value.is_null())
     }
@@ -68,7 +68,7 @@ impl<'a> Fields<'a> {
         self.get(name).map(|value| integer(value, &self.path(name), range)).transpose()
     }
 
-    /// Like [`Fields::integer`], for ranges within `u32`.
+    /// Reads a field like [`Fields::integer`], for ranges within `u32`.
     pub(crate) fn count(
         &self,
         name: &str,
@@ -97,7 +97,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A whole number within `range`; `5.0` is one.
+/// Reads a whole number within `range`; `5.0` counts as a whole number.
 pub(crate) fn integer(
     value: &Value,
     path: &str,
@@ -111,7 +111,7 @@ pub(crate) fn integer(
     })
 }
 
-/// A finite number within `range`.
+/// Reads a finite number within `range`.
 pub(crate) fn number(
     value: &Value,
     path: &str,
@@ -123,7 +123,7 @@ pub(crate) fn number(
     })
 }
 
-/// The error for a value that is not what `path` takes.
+/// Makes the error for a value that the field at `path` does not accept.
 pub(crate) fn wrong(path: &str, expected: &str, value: &Value) -> ApiError {
     let error =
         ApiError::param(path, format!("'{path}' must be {expected}, not {}", describe(value)));
@@ -133,7 +133,7 @@ pub(crate) fn wrong(path: &str, expected: &str, value: &Value) -> ApiError {
     }
 }
 
-/// A value for people: short whatever its size.
+/// Describes a JSON value in an error message; short whatever the size of the value.
 fn describe(value: &Value) -> String {
     match value {
         Value::Null => "null".into(),

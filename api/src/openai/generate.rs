@@ -1,4 +1,4 @@
-//! From a checked request to a response: submit every choice, then stream or collect.
+//! Turns a checked request into a response: submits every choice to the engine, then streams or collects the output.
 
 use crate::boot::{App, Serving};
 use crate::http::{Answering, ApiError, Record};
@@ -15,26 +15,28 @@ use tiercel_actors::Request;
 use tiercel_device::{Clock, SamplingParams, TokenId};
 use tiercel_policy::blocks::Salt;
 
-/// A request ready to run.
+/// A checked request that is ready to run.
 pub(crate) struct Job {
     pub(crate) style: Style,
     /// Name of the model in the answer.
     pub(crate) model: String,
     pub(crate) common: Common,
     pub(crate) prompts: Vec<Arc<[TokenId]>>,
-    /// The field that held the prompts, for errors.
+    /// Name of the field that held the prompts, for error messages.
     pub(crate) prompt_param: &'static str,
-    /// Tokens to generate if the request does not say; `None` is as many as fit.
+    /// Tokens to generate if the request states no limit; `None` is as many tokens as fit into the context.
     pub(crate) default_max_tokens: Option<u32>,
     pub(crate) salt: Salt,
-    /// Whether the client says it was turned away before.
+    /// Whether the client says that the request is a retry after a refusal.
     pub(crate) returning: bool,
 }
 
-/// Runs the job. The response begins after the engine has accepted every choice and begun with one.
+/// Runs a checked request. The response begins after the engine has accepted every choice. A streamed response also
+/// waits until the first choice has begun, but at most `http.head_wait_ms`.
 ///
 /// # Errors
-/// [`ApiError`] for a job that cannot run, that was refused, or that failed before its head was sent.
+/// [`ApiError`] for a request that cannot run, that was refused, or that failed before the head of its response was
+/// sent.
 pub(crate) async fn run(
     app: &App,
     serving: &Serving,
@@ -61,7 +63,7 @@ pub(crate) async fn run(
     Ok(HttpResponse::Ok()
         .content_type("text/event-stream; charset=utf-8")
         .insert_header((header::CACHE_CONTROL, "no-cache"))
-        // Proxies such as nginx would otherwise hold the events back.
+        // This header keeps proxies such as nginx from holding the events back.
         .insert_header(("x-accel-buffering", "no"))
         .streaming(body))
 }
@@ -71,7 +73,7 @@ async fn submit(
     job: &Job,
     record: &Rc<Record>,
 ) -> Result<Vec<Choice>, ApiError> {
-    // All prompts are checked before the first is submitted.
+    // All prompts are checked before the first prompt is submitted.
     let limits = job
         .prompts
         .iter()
@@ -100,7 +102,9 @@ async fn submit(
                 returning: job.returning,
             };
             let tokens = serving.engine.submit(request).await.inspect_err(|refusal| {
-                // They are refused together, and come back together; those that came back were told the first time.
+                // Admission knows only of the choice that the engine refused. All other choices of the request are
+                // refused with it and come back with it, so they are reported to admission too. A request that came
+                // back was reported at its first refusal.
                 if !job.returning {
                     let others = job.prompts.len() * job.common.n as usize - 1;
                     serving.engine.told(job.common.tier, job.salt, refusal, others);
@@ -120,7 +124,7 @@ async fn submit(
     Ok(choices)
 }
 
-/// Most tokens to generate after a prompt of that length.
+/// Returns the most tokens to generate after a prompt of `prompt_len` tokens.
 fn max_tokens(serving: &Serving, job: &Job, prompt_len: usize) -> Result<u32, ApiError> {
     let context = serving.context_tokens;
     let prompt = u32::try_from(prompt_len).unwrap_or(u32::MAX);

@@ -1,4 +1,4 @@
-//! Chat messages: roles and text.
+//! Reads chat messages: roles and text.
 
 use crate::http::ApiError;
 use crate::openai::fields::{Fields, wrong};
@@ -9,7 +9,7 @@ use tiercel_model::template::ChatMessage;
 const MAX_MESSAGES: usize = 4096;
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
-/// The field `messages`. `developer` is read as `system`; the parts of a text are joined.
+/// Reads the field `messages`. The role `developer` becomes `system`; the parts of a text are joined.
 pub(crate) fn read(body: &Fields<'_>) -> Result<Vec<ChatMessage>, ApiError> {
     let messages = body
         .array("messages")?
@@ -36,7 +36,7 @@ fn message(value: &Value, index: usize) -> Result<ChatMessage, ApiError> {
     }
     let content = match fields.get("content") {
         Some(content) => text(content, &fields.path("content"))?,
-        // The assistant's own tool calls come without content.
+        // A message in which the assistant calls tools may have no content.
         None if role == "assistant" => String::new(),
         None => {
             let path = fields.path("content");

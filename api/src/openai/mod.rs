@@ -1,10 +1,11 @@
-//! OpenAI's API: what requests say, what responses look like, and what happens in between.
+//! OpenAI's API: reads requests, generates their output and writes responses.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `chat.rs`, `completions.rs`, `tokens.rs` | one endpoint each |
 //! | `fields.rs` | reads JSON fields, with errors that name their path |
-//! | `request.rs`, `messages.rs`, `slo.rs` | the fields and their ranges |
+//! | `request.rs`, `messages.rs` | the fields of requests and their ranges |
+//! | `slo.rs`, `patience.rs`, `returning.rs` | targets, patience and retries that clients state |
 //! | `generate.rs` | submits every choice, then streams or collects |
 //! | `choice.rs` | one choice: tokens in, text out |
 //! | `response.rs`, `sse.rs` | bodies, chunks, events |

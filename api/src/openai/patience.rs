@@ -1,4 +1,4 @@
-//! How long a request says that it would wait for its first token.
+//! Patience that a request states: the longest wait for its first token.
 
 use crate::http::ApiError;
 use crate::openai::fields::Fields;
@@ -6,17 +6,17 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::HeaderMap;
 use std::ops::RangeInclusive;
 
-/// Patience that can be stated, ms.
+/// Allowed range of the patience that a request states, ms.
 const RANGE_MS: RangeInclusive<u32> = 1..=86_400_000;
 const FIELD: &str = "max_wait_ms";
 const HEADER: &str = "x-tiercel-max-wait-ms";
 
-/// The patience in the body, ms.
+/// Reads the patience that a request's body states, ms.
 pub(crate) fn of_body(body: &Fields<'_>) -> Result<Option<u64>, ApiError> {
     Ok(body.count(FIELD, RANGE_MS)?.map(u64::from))
 }
 
-/// The patience of the body, or of the header where the body states none, ms.
+/// Returns the patience that a request's body states, or the patience in its header if the body states none, ms.
 pub(crate) fn or_of_headers(
     body_ms: Option<u64>,
     headers: &HeaderMap,

@@ -1,4 +1,4 @@
-//! The fields that chat and text completions share, checked.
+//! Reads and checks the fields that chat and text completions share.
 
 use crate::http::ApiError;
 use crate::openai::fields::{Fields, integer, number, wrong};
@@ -8,55 +8,56 @@ use std::ops::RangeInclusive;
 use tiercel_config::SloTargets;
 use tiercel_device::{SamplingParams, Tier, TokenId};
 
-/// Most choices of one request: prompts times `n`.
+/// Most choices of one request; the number of choices is prompts times `n`.
 pub(crate) const MAX_CHOICES: usize = 128;
-/// Most stop strings and stop tokens of one request.
+/// Most stop strings, and most stop tokens, of one request.
 const MAX_STOPS: usize = 16;
-/// Longest stop string, bytes; the decoder holds back that much text.
+/// Longest stop string, bytes. The server holds back that much text while a stop string may begin in the text.
 const MAX_STOP_BYTES: usize = 1024;
-/// Most entries of a logit bias.
+/// Most entries of the field `logit_bias`.
 const MAX_BIASES: usize = 1024;
-/// Logits are divided by it: far below 1 they leave what a number can hold.
+/// Allowed range of the repetition penalty. Logits are divided by the penalty; with a penalty far below 1 the results
+/// exceed the range of a float.
 const REPETITION_PENALTY: RangeInclusive<f64> = 0.01..=10.0;
-/// Most alternatives per token.
+/// Most alternatives with log-probabilities that a request may ask for per output token.
 const MAX_TOP_LOGPROBS: u32 = 20;
 
-/// What requests are read against.
+/// Facts of a model that requests are read with: the size of the vocabulary and the default sampling parameters.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ModelFacts {
     pub(crate) vocab_size: u32,
-    /// What a request that leaves them out is sampled with.
+    /// Values of the sampling parameters that a request leaves out.
     pub(crate) sampling: SamplingParams,
 }
 
-/// What every generation request says beside its prompt.
+/// Fields of a generation request, chat or text, apart from its prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Common {
-    /// The model asked for.
+    /// Name of the model that the request asks for.
     pub(crate) model: Option<String>,
     pub(crate) stream: bool,
-    /// Whether a stream ends with a usage chunk.
+    /// Whether a response stream ends with a usage chunk (token counts).
     pub(crate) include_usage: bool,
     pub(crate) n: u32,
-    /// Most tokens to generate and the field that said so.
+    /// Most tokens to generate, and the name of the field that states the limit.
     pub(crate) max_tokens: Option<(u32, &'static str)>,
     pub(crate) sampling: SamplingParams,
-    /// The client's seed; `sampling.seed` is set per choice.
+    /// Seed that the client states; `sampling.seed` is set for each choice.
     pub(crate) seed: Option<u64>,
     pub(crate) stop: Vec<String>,
     pub(crate) stop_token_ids: Vec<TokenId>,
     pub(crate) ignore_eos: bool,
     pub(crate) tier: Tier,
-    /// Order within the tier.
+    /// Priority within the tier; a lower number is served first.
     pub(crate) priority: i32,
-    /// Latency targets it asks for.
+    /// Latency targets that the request states.
     pub(crate) targets: SloTargets,
     /// Patience that the request states, ms: the longest wait for its first token.
     pub(crate) max_wait_ms: Option<u64>,
 }
 
 impl Common {
-    /// Reads everything but the prompt and `logprobs`, whose form differs between the two endpoints.
+    /// Reads all fields but the prompt and `logprobs`, whose form differs between chat and text completions.
     pub(crate) fn read(body: &Fields<'_>, model: &ModelFacts) -> Result<Common, ApiError> {
         let stream = body.boolean("stream")?;
         let (tier, priority) = tier(body)?;
@@ -80,7 +81,8 @@ impl Common {
     }
 }
 
-/// `top_logprobs` and `logprobs` of chat: a flag and a count.
+/// Reads `logprobs`, a flag, and `top_logprobs`, a count, of a chat request. Returns the number of alternatives per
+/// token.
 pub(crate) fn chat_logprobs(body: &Fields<'_>) -> Result<Option<u8>, ApiError> {
     let wanted = body.boolean("logprobs")?;
     let top = body.count("top_logprobs", 0..=MAX_TOP_LOGPROBS)?;
@@ -93,7 +95,7 @@ pub(crate) fn chat_logprobs(body: &Fields<'_>) -> Result<Option<u8>, ApiError> {
     }
 }
 
-/// `logprobs` of text completions: a count.
+/// Reads `logprobs` of a text completion: the number of alternatives per token.
 pub(crate) fn text_logprobs(body: &Fields<'_>) -> Result<Option<u8>, ApiError> {
     Ok(body.count("logprobs", 0..=MAX_TOP_LOGPROBS)?.map(|top| top as u8))
 }
@@ -111,7 +113,7 @@ fn include_usage(body: &Fields<'_>, stream: bool) -> Result<bool, ApiError> {
 
 fn max_tokens(body: &Fields<'_>) -> Result<Option<(u32, &'static str)>, ApiError> {
     let read = |name| body.count(name, 1..=u32::MAX).map(|count| count.map(|count| (count, name)));
-    // Both are checked, though the newer field wins.
+    // Both fields are checked, though the newer field, `max_completion_tokens`, wins.
     let (newer, older) = (read("max_completion_tokens")?, read("max_tokens")?);
     Ok(newer.or(older))
 }
@@ -123,7 +125,8 @@ fn sampling(body: &Fields<'_>, model: &ModelFacts) -> Result<SamplingParams, Api
     Ok(SamplingParams {
         temperature: body.number("temperature", 0.0..=2.0)?.unwrap_or(defaults.temperature),
         top_k: top_k.map_or(defaults.top_k, |k| k.max(0) as u32),
-        // The smallest set that reaches probability 0 is the best token alone.
+        // `top_p` 0 means the most likely token alone. Raise it to the smallest positive number, which selects the same
+        // set.
         top_p: body.number("top_p", 0.0..=1.0)?.unwrap_or(defaults.top_p).max(f32::MIN_POSITIVE),
         min_p: body.number("min_p", 0.0..=1.0)?.unwrap_or(defaults.min_p),
         repetition_penalty: repetition_penalty.unwrap_or(defaults.repetition_penalty),
@@ -198,7 +201,7 @@ fn stop_token_ids(body: &Fields<'_>, vocab_size: u32) -> Result<Vec<TokenId>, Ap
     token_ids(values, "stop_token_ids", vocab_size)
 }
 
-/// Token ids of the vocabulary.
+/// Reads token ids; fails if an id is not in the vocabulary.
 pub(crate) fn token_ids(
     values: &[Value],
     path: &str,
@@ -208,7 +211,8 @@ pub(crate) fn token_ids(
     values.iter().map(|value| integer(value, path, 0..=last).map(|id| id as TokenId)).collect()
 }
 
-/// Tier and order within it. `service_tier` names the tier; without it the sign of `priority` does.
+/// Reads the tier and the priority within it. `service_tier` names the tier. Without `service_tier` the sign of
+/// `priority` decides: negative is premium, 0 is standard, positive is background.
 fn tier(body: &Fields<'_>) -> Result<(Tier, i32), ApiError> {
     let priority = body.integer("priority", i64::MIN..=i64::MAX)?.unwrap_or(0);
     let tier = match body.string("service_tier")? {
@@ -230,7 +234,7 @@ fn tier(body: &Fields<'_>) -> Result<(Tier, i32), ApiError> {
     Ok((tier, priority.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32))
 }
 
-/// OpenAI's name of a tier.
+/// Returns OpenAI's name of a tier.
 pub(crate) fn service_tier(tier: Tier) -> &'static str {
     match tier {
         Tier::Premium => "priority",

@@ -1,4 +1,4 @@
-//! Bodies and stream chunks as OpenAI's clients read them.
+//! Bodies of responses and chunks of response streams, as OpenAI's clients read them.
 
 use crate::openai::choice::Delta;
 use crate::openai::request::service_tier;
@@ -7,16 +7,16 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use tiercel_device::{Tier, TokenId};
 
-/// Which endpoint's form.
+/// Endpoint whose form a response has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
-    /// `/v1/chat/completions`.
+    /// Form of `/v1/chat/completions`.
     Chat,
-    /// `/v1/completions`.
+    /// Form of `/v1/completions`.
     Text,
 }
 
-/// Tokens a request took.
+/// Token counts of a request: prompt, output, and prompt tokens found in the prefix cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Totals {
     pub(crate) prompt_tokens: u32,
@@ -24,7 +24,7 @@ pub(crate) struct Totals {
     pub(crate) cached_tokens: u32,
 }
 
-/// A complete choice.
+/// A complete choice of a response that is not streamed.
 #[derive(Debug)]
 pub(crate) struct Collected {
     pub(crate) index: u32,
@@ -32,22 +32,22 @@ pub(crate) struct Collected {
     pub(crate) reason: &'static str,
 }
 
-/// What all chunks of one response share.
+/// Fields that all chunks of one response share.
 pub(crate) struct Envelope {
     pub(crate) style: Style,
     pub(crate) id: String,
     pub(crate) created: u64,
     pub(crate) model: String,
     pub(crate) tier: Tier,
-    /// Whether the stream ends with a usage chunk; all others then hold `"usage": null`.
+    /// Whether the response stream ends with a usage chunk; all other chunks then hold `"usage": null`.
     pub(crate) include_usage: bool,
-    /// Whether log-probabilities were asked for.
+    /// Whether the request asks for log-probabilities.
     pub(crate) logprobs: bool,
     pub(crate) text: Arc<Text>,
 }
 
 impl Envelope {
-    /// The complete response.
+    /// Returns the complete body of a response that is not streamed.
     pub(crate) fn full(&self, choices: &[Collected], totals: Totals) -> Value {
         let choices = choices.iter().map(|choice| {
             let mut out = json!({
@@ -74,7 +74,7 @@ impl Envelope {
         Value::Object(body)
     }
 
-    /// The first chunk of a chat choice: who speaks. Text completions have none.
+    /// Returns the first chunk of a chat choice, which names the role `assistant`. A text completion has no such chunk.
     pub(crate) fn opening(&self, index: u32) -> Option<Value> {
         let delta = json!({"role": "assistant", "content": "", "refusal": null});
         (self.style == Style::Chat).then(|| {
@@ -84,7 +84,7 @@ impl Envelope {
         })
     }
 
-    /// More text of a choice.
+    /// Returns a chunk with more text of a choice.
     pub(crate) fn delta(&self, index: u32, delta: &Delta) -> Value {
         let logprobs = self.logprobs(delta);
         self.chunk(match self.style {
@@ -98,7 +98,7 @@ impl Envelope {
         })
     }
 
-    /// The last chunk of a choice.
+    /// Returns the last chunk of a choice, with the finish reason.
     pub(crate) fn closing(&self, index: u32, reason: &str) -> Value {
         self.chunk(match self.style {
             Style::Chat => json!({
@@ -110,7 +110,7 @@ impl Envelope {
         })
     }
 
-    /// The usage chunk: no choices.
+    /// Returns the usage chunk of a response stream: token counts, and no choices.
     pub(crate) fn usage(&self, totals: Totals) -> Value {
         let mut chunk = self.head(self.chunk_object());
         chunk.insert("choices".into(), json!([]));
@@ -177,7 +177,7 @@ impl Envelope {
         let top = delta.logprobs.iter().map(|token| {
             let best = token.top.iter().map(|(id, logprob)| (name(*id), finite(*logprob).into()));
             let mut map: Map<String, Value> = best.collect();
-            // The token taken is always there, also if others are likelier than it.
+            // The chosen token is always listed, even if other tokens are likelier.
             map.insert(name(token.token), finite(token.chosen).into());
             map
         });
@@ -190,7 +190,7 @@ impl Envelope {
     }
 }
 
-/// JSON has no infinity; clients compare with -9999.
+/// Replaces an infinite log-probability by -9999, because JSON has no infinity. Clients compare with -9999.
 fn finite(logprob: f32) -> f32 {
     if logprob.is_finite() { logprob } else { -9999.0 }
 }

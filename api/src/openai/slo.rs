@@ -7,14 +7,14 @@ use actix_web::http::header::HeaderMap;
 use std::ops::RangeInclusive;
 use tiercel_config::SloTargets;
 
-/// Targets that can be asked for, ms.
+/// Allowed range of a latency target that a request states, ms.
 const RANGE_MS: RangeInclusive<f64> = 0.001..=86_400_000.0;
-/// As routers of the llm-d project send them.
+/// Header with the TTFT target, ms, as routers of the llm-d project send it.
 const TTFT_HEADER: &str = "x-llm-d-slo-ttft-ms";
-/// See `TTFT_HEADER`.
+/// Header with the TPOT target, ms, as routers of the llm-d project send it.
 const TPOT_HEADER: &str = "x-llm-d-slo-tpot-ms";
 
-/// The targets in the body.
+/// Reads the latency targets that a request's body states.
 pub(crate) fn of_body(body: &Fields<'_>) -> Result<SloTargets, ApiError> {
     let read = |name| body.number(name, RANGE_MS).map(|ms| ms.map(f64::from));
     Ok(SloTargets {
@@ -25,7 +25,7 @@ pub(crate) fn of_body(body: &Fields<'_>) -> Result<SloTargets, ApiError> {
     })
 }
 
-/// The targets of the body, and those of the headers where it states none.
+/// Returns the latency targets that a request's body states, and the targets of its headers where the body states none.
 pub(crate) fn or_of_headers(body: SloTargets, headers: &HeaderMap) -> Result<SloTargets, ApiError> {
     Ok(SloTargets {
         ttft_ms: body.ttft_ms.or(of_header(headers, TTFT_HEADER)?),

@@ -1,4 +1,4 @@
-//! A response as a stream of server-sent events.
+//! Sends a response as a stream of server-sent events.
 
 use crate::http::{ApiError, Record};
 use crate::openai::choice::{Choice, Event};
@@ -11,12 +11,12 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use tiercel_device::Clock;
 
-/// Sent when there has been nothing to say for a while, so that clients and proxies do not give up.
-/// Readers of event streams skip lines that begin with a colon.
+/// Comment that a response stream sends when it has had no event for a while, so that clients and proxies do not give
+/// up. Readers of event streams skip lines that begin with a colon.
 const COMMENT: &[u8] = b": waiting\n\n";
 
-/// The events of a response. Pulled by the connection, so a client that reads slowly slows the
-/// choices' own bounded buffers, nothing else.
+/// Server-sent events of one response. The connection pulls the events. So a client that reads slowly slows only the
+/// bounded buffers of its own choices.
 struct EventStream {
     envelope: Envelope,
     events: SelectAll<LocalBoxStream<'static, (u32, Event)>>,
@@ -28,12 +28,11 @@ struct EventStream {
     record: Rc<Record>,
 }
 
-/// The body of a streamed response. `totals` holds the prompt's tokens. It is there when the first choice has
-/// begun, or after `head_wait_us`: until then a request that is turned away after all can be told so by its
-/// status.
+/// Returns the body of a streamed response; `totals` holds the prompt's tokens. Returns when the first choice has
+/// begun, or after `head_wait_us`. Until then a request that is turned away can still be answered with an error status.
 ///
 /// # Errors
-/// [`ApiError`] if the first that happens is that a choice ends without a complete output.
+/// [`ApiError`] if the first event is that a choice ends without a complete output.
 pub(crate) async fn open(
     envelope: Envelope,
     choices: Vec<Choice>,
@@ -95,7 +94,8 @@ impl EventStream {
                 self.totals.cached_tokens += finish.cached_tokens;
                 self.ready.push_back(data(&self.envelope.closing(index, finish.reason)));
             }
-            // The head is sent: an error can only be told inside the stream, which then ends.
+            // The head of the response is already sent, so the error is sent as an event of the response stream, which
+            // then ends.
             Event::Failed(error) => {
                 self.record.failed(&error);
                 self.ready.push_back(data(&error.body()));

@@ -1,4 +1,4 @@
-//! `POST /tokenize` and `POST /detokenize`, in vLLM's form.
+//! The endpoints `POST /tokenize` and `POST /detokenize`, in vLLM's form.
 
 use crate::boot::App;
 use crate::http::{ApiError, body};
@@ -10,7 +10,8 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde_json::json;
 use tiercel_device::Tier;
 
-/// `{"prompt"}` or `{"messages"}` to tokens. Nobody's generation waits for it, so it counts as background.
+/// Returns the tokens of `{"prompt"}` or `{"messages"}`. No generation waits for the tokens, so the work counts as
+/// background.
 pub(crate) async fn tokenize(
     app: Data<App>,
     request: HttpRequest,
@@ -45,7 +46,7 @@ pub(crate) async fn tokenize(
     Ok(HttpResponse::Ok().json(out))
 }
 
-/// `{"tokens"}` to text.
+/// Returns the text of `{"tokens"}`.
 pub(crate) async fn detokenize(
     app: Data<App>,
     request: HttpRequest,

@@ -1,14 +1,14 @@
-//! A vocabulary without a model: tokens 0 to 255 are bytes, 256 and 257 begin and end a message, the
-//! rest have made-up names.
+//! Vocabulary of the mock device, which has no model: tokens 0 to 255 are bytes, tokens 256 and 257 begin and end a
+//! message, all other tokens have made-up names.
 
 use std::borrow::Cow;
 use tiercel_device::TokenId;
 
 const BEGIN: TokenId = 256;
-/// Ends a message; the end token of the mock.
+/// Token that ends a message; the end token of the mock device.
 pub(crate) const END: TokenId = 257;
 
-/// Bytes of a token.
+/// Returns the bytes that a token of the mock device stands for.
 pub(crate) fn token_bytes(token: TokenId) -> Cow<'static, [u8]> {
     match token {
         0..256 => vec![token as u8].into(),
@@ -17,12 +17,13 @@ pub(crate) fn token_bytes(token: TokenId) -> Cow<'static, [u8]> {
     }
 }
 
-/// A text as tokens: its bytes.
+/// Returns the tokens of a text in the mock device's vocabulary: one token per byte.
 pub(crate) fn encode(text: &str) -> Vec<TokenId> {
     text.bytes().map(TokenId::from).collect()
 }
 
-/// A conversation as tokens; `open` begins the assistant's answer.
+/// Returns the tokens of a conversation in the mock device's vocabulary; `open` appends the beginning of the
+/// assistant's answer.
 pub(crate) fn encode_chat<'a>(
     messages: impl Iterator<Item = (&'a str, &'a str)>,
     open: bool,

@@ -1,4 +1,4 @@
-//! Tokens to text and back, for a model or for the mock's vocabulary of bytes.
+//! Converts tokens to text and back, with a model's tokenizer or the mock device's vocabulary of bytes.
 
 mod bytes;
 mod utf8;
@@ -10,18 +10,18 @@ use tiercel_model::template::{ChatMessage, ChatTemplate, TemplateError};
 use tiercel_model::tokenizer::{self, TEXT_BYTES_MAX, Tokenizer, TokenizerError};
 use utf8::Utf8Buffer;
 
-/// A vocabulary, a chat template, and the tokens that end an answer.
+/// A vocabulary with its chat template and the tokens that end an answer.
 pub(crate) struct Text {
     kind: Kind,
     end_tokens: Vec<TokenId>,
 }
 
-/// Why a text has no tokens.
+/// Reason why a text cannot be tokenized.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum TextError {
-    /// It is longer than any context can hold.
+    /// The text is longer than any context can hold.
     TooLong,
-    /// Tokenizer or template refuse it.
+    /// The tokenizer or the chat template refuses the text; holds the reason.
     Unreadable(String),
 }
 
@@ -50,23 +50,25 @@ enum Kind {
 
 struct Model {
     tokenizer: Tokenizer,
-    /// Or why conversations cannot be rendered.
+    /// Chat template, or the reason why conversations cannot be rendered.
     template: Result<ChatTemplate, String>,
 }
 
 impl Text {
-    /// Longest text that is tokenized, bytes. Around it there is room for a template's markup.
+    /// Longest text that is tokenized, bytes. The limit is 1/32 below the tokenizer's own, which leaves room for a chat
+    /// template's markup around the text.
     pub(crate) const BYTES_MAX: usize = TEXT_BYTES_MAX - TEXT_BYTES_MAX / 32;
 
-    /// The mock's vocabulary.
+    /// Returns the vocabulary of the mock device.
     pub(crate) fn of_bytes() -> Text {
         Text { kind: Kind::Bytes, end_tokens: vec![bytes::END] }
     }
 
-    /// A model's. A chat template that cannot be used is no error: texts can be completed all the same.
+    /// Opens a model's tokenizer and chat template. A chat template that cannot be used is no error, because texts can
+    /// still be completed.
     ///
     /// # Errors
-    /// Its tokenizer cannot be read.
+    /// If the model's tokenizer cannot be read.
     pub(crate) fn of_model(files: &ModelFiles) -> Result<Text, String> {
         let tokenizer = Tokenizer::from_files(files).map_err(|error| error.to_string())?;
         let template =
@@ -78,7 +80,7 @@ impl Text {
         Ok(Text { kind: Kind::Model(Box::new(Model { tokenizer, template })), end_tokens })
     }
 
-    /// Whether conversations can be rendered.
+    /// Whether conversations can be rendered as prompts.
     pub(crate) fn has_chat(&self) -> bool {
         match &self.kind {
             Kind::Bytes => true,
@@ -86,13 +88,13 @@ impl Text {
         }
     }
 
-    /// Tokens that end an answer, unless the request ignores them.
+    /// Returns the tokens that end an answer, unless a request ignores end tokens.
     pub(crate) fn end_tokens(&self) -> &[TokenId] {
         &self.end_tokens
     }
 
-    /// A text as tokens; with `special`, inside the tokens that the model wants around a text.
-    /// Markup in the text, such as `<|im_end|>`, becomes its token.
+    /// Tokenizes a text; `special` adds the tokens that the model wants around a text. Markup in the text, such as
+    /// `<|im_end|>`, becomes its token.
     pub(crate) fn encode(&self, text: &str, special: bool) -> Result<Vec<TokenId>, TextError> {
         match &self.kind {
             Kind::Bytes => Ok(bytes::encode(text)),
@@ -100,7 +102,8 @@ impl Text {
         }
     }
 
-    /// A conversation as tokens; `open` begins the assistant's answer. Markup in a message stays text.
+    /// Tokenizes a conversation; `open` appends the beginning of the assistant's answer. Markup in a message stays
+    /// text.
     pub(crate) fn encode_chat(
         &self,
         messages: &[ChatMessage],
@@ -119,7 +122,7 @@ impl Text {
         }
     }
 
-    /// Bytes of a token; they need not be whole characters.
+    /// Returns the bytes of a token, which need not be whole UTF-8 characters.
     pub(crate) fn token_bytes(&self, token: TokenId) -> Cow<'_, [u8]> {
         match &self.kind {
             Kind::Bytes => bytes::token_bytes(token),
@@ -127,8 +130,8 @@ impl Text {
         }
     }
 
-    /// What a token is called where it stands alone: its text, or its bytes where they are no whole
-    /// characters, written as OpenAI does. Different tokens keep different names.
+    /// Returns the name of a single token as OpenAI writes it: the token's text, or `bytes:\xNN...` if its bytes are
+    /// not whole UTF-8 characters. Tokens with different bytes keep different names.
     pub(crate) fn token_name(&self, token: TokenId) -> String {
         let bytes = self.token_bytes(token);
         match std::str::from_utf8(&bytes) {
@@ -140,7 +143,7 @@ impl Text {
         }
     }
 
-    /// Most bytes of a text that one token stands for.
+    /// Returns the largest number of bytes of an input text that one token can stand for.
     pub(crate) fn longest_token_bytes(&self) -> usize {
         match &self.kind {
             Kind::Bytes => 1,
@@ -151,7 +154,7 @@ impl Text {
         }
     }
 
-    /// Tokens as text, markup included; broken characters are replaced.
+    /// Returns the text of tokens, markup included; broken characters are replaced.
     pub(crate) fn decode(&self, tokens: &[TokenId]) -> String {
         match &self.kind {
             Kind::Bytes => {
@@ -163,7 +166,7 @@ impl Text {
         }
     }
 
-    /// Decodes what is generated after a prompt; markup is left out.
+    /// Returns a decoder for the tokens that are generated after a prompt; the decoder leaves out markup.
     pub(crate) fn decoder(&self) -> StreamDecoder {
         match &self.kind {
             Kind::Bytes => StreamDecoder::Bytes(Utf8Buffer::default()),
@@ -172,7 +175,7 @@ impl Text {
     }
 }
 
-/// Decodes tokens one by one; never emits part of a character.
+/// Decoder of tokens one by one; it never returns part of a character.
 pub(crate) enum StreamDecoder {
     Bytes(Utf8Buffer),
     Model(tokenizer::StreamDecoder),

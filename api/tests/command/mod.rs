@@ -1,4 +1,4 @@
-//! Runs the binary.
+//! Runs the `tiercel` binary for tests.
 
 use std::process::{Command, Output, Stdio};
 
@@ -17,7 +17,7 @@ pub(crate) fn run(args: &[&str]) -> Output {
     tiercel(args).output().unwrap()
 }
 
-/// Runs what must fail and returns the exit code and the one line that says why.
+/// Runs a command that must fail, and returns its exit code and the one line on stderr that says why.
 pub(crate) fn failure(args: &[&str]) -> (i32, String) {
     let output = run(args);
     let stderr = String::from_utf8(output.stderr).unwrap();

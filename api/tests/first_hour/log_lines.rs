@@ -62,7 +62,8 @@ fn refusals_have_lines_without_an_access_log_and_a_storm_is_counted() {
     let counted: usize = lines.iter().filter_map(left_out).sum();
     assert_eq!(told.len() + counted, storm, "{lines:?}");
     assert!(!told.is_empty() && counted > 0, "{lines:?}");
-    // Nothing else: the request that was served has no line.
+    // Besides lines about refusals, the log has only the line about the shutdown: the request that was served has no
+    // line.
     let others = lines.len() - told.len() - lines.iter().filter_map(left_out).count();
     assert_eq!(others, 1, "{lines:?}");
 }

@@ -1,5 +1,6 @@
-//! The first hour with the server: what it says when it starts, when it is started wrongly, when it is asked
-//! for what it does not have, and when it refuses. Word for word: people and programs act on these texts.
+//! Tests of the server's texts in an operator's first hour: when the server starts, when it is started wrongly, when a
+//! client asks for something that the server does not have, and when the server refuses a request. The texts are
+//! compared word for word, because people and programs act on them.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 #[path = "../command/mod.rs"]

@@ -1,4 +1,4 @@
-//! A served mock device: its address, its answers and its log.
+//! A server process with a mock device for tests: its address, its answers and its log.
 
 use crate::command::tiercel;
 use serde_json::{Value, json};
@@ -6,12 +6,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, ChildStderr, Stdio};
 
-/// A served mock device, and what it has logged.
+/// A server process with a mock device, and the lines that it has logged.
 pub(crate) struct Served {
     pub(crate) process: Child,
     pub(crate) log: BufReader<ChildStderr>,
     pub(crate) address: String,
-    /// The lines of the start, without the time; the address is written ADDRESS.
+    /// Log lines of the server's start, without the time; the server's address is replaced by ADDRESS.
     pub(crate) start: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ impl Served {
         }
     }
 
-    /// The next line of the log, without the time.
+    /// Reads the next line of the server's log, and returns it without the time.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         assert!(self.log.read_line(&mut line).unwrap() > 0, "it ended: {:?}", self.start);
@@ -59,7 +59,7 @@ impl Served {
         (head.to_owned(), body.to_owned())
     }
 
-    /// Status, code and message of the error that a request is answered with.
+    /// Sends a request that is answered with an error. Returns the error's status, code and message.
     pub(crate) fn error(&self, method: &str, path: &str, body: &Value) -> (u16, String, String) {
         let (head, body) = self.ask(method, path, &body.to_string());
         let error: Value = serde_json::from_str(&body).unwrap();
@@ -84,7 +84,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // It has ended, unless the test failed before.
+        // The server process has already ended, unless the test failed before.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -100,7 +100,7 @@ pub(crate) fn completion(extra: Value) -> Value {
     body
 }
 
-/// Times and ids are written N.
+/// Replaces times and ids in a log line by N.
 pub(crate) fn without_figures(line: &str) -> String {
     let mut line = line.to_owned();
     for mark in ["ttft_ms=", "total_ms=", "id=cmpl-", "retry in "] {

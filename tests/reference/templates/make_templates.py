@@ -1,8 +1,8 @@
-"""Renders the templates beside this file with Jinja2, set up as transformers sets it up: expected.json.
+"""Renders the chat templates beside this file with Jinja2, set up as in transformers, and writes expected.json.
 
     python3 -m pip install jinja2==3.1.6 && python3 make_templates.py
 
-The templates are in the style of the model families they are named after. The beginning- and end-of-text
+Each template is in the style of the model family that it is named after. The beginning- and end-of-text
 tokens are those of ../tokenizer/hf_byte_level.
 """
 

@@ -1,13 +1,14 @@
-"""Makes the vectors beside this file: small vocabularies and what other tokenizers make of texts.py.
+"""Makes the test vectors beside this file: small vocabularies, and the token ids that other tokenizers give for the
+texts of texts.py.
 
     python3 -m venv venv && venv/bin/pip install -r requirements.txt
     venv/bin/python make_tokenizer.py SmolLM2-135M-Instruct.Q4_1.gguf
 
-byte_level.json      a byte-level vocabulary; per pre-tokenizer the ids by Hugging Face tokenizers, built the
-                     way the family's own tokenizer.json is, checked against llama.cpp
+byte_level.json      a byte-level vocabulary; for each pre-tokenizer the ids by a Hugging Face tokenizer, built as
+                     in the tokenizer.json of the model family, and checked against llama.cpp
 sentence_piece.json  a SentencePiece vocabulary with scores; ids by llama.cpp, checked against SentencePiece
 hf_*/                the same vocabularies as Hugging Face directories; ids and texts by HF tokenizers
-smollm2.json         ids by both, with the default model's vocabulary
+smollm2.json         ids by HF tokenizers, checked against llama.cpp, with the default model's vocabulary
 """
 
 import ctypes
@@ -49,19 +50,20 @@ def gpt2():
     return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 
 
-# GGUF's name -> (pre-tokenizer of the family's tokenizer.json, normalizer, ignore_merges)
+# GGUF's name of a pre-tokenizer -> (pre-tokenizer of the model family's tokenizer.json, normalizer, ignore_merges)
 FAMILIES = {
     "gpt-2": (gpt2(), None, False),
     "smollm": (pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), gpt2()]), None, False),
     "llama-bpe": (split(WORDS + r"\p{N}{1,3}|" + REST), None, True),
     "qwen2": (split(WORDS + r"\p{N}|" + REST), normalizers.NFC(), False),
     "tekken": (split(TEKKEN), None, True),
-    # Only llama.cpp defines it.
+    # Only llama.cpp defines the pre-tokenizer `default`, so its token ids come from llama.cpp.
     "default": None,
 }
 
 
-# Where llama.cpp is not the model: it does not normalise, and Tekken's letter classes are ASCII there.
+# Texts for which llama.cpp may give other token ids than the model's own tokenizer: llama.cpp does not normalise, and
+# its letter classes for Tekken are ASCII.
 EXCUSES = {
     "qwen2": lambda text: unicodedata.normalize("NFC", text) != text,
     "tekken": lambda text: not text.isascii(),
@@ -69,11 +71,12 @@ EXCUSES = {
 
 
 class LlamaCpp:
-    """A GGUF vocabulary in llama.cpp, without weights."""
+    """The vocabulary of a GGUF file, loaded by llama.cpp without weights."""
 
     def __init__(self, lib, path):
         params = lib.llama_model_default_params()
-        # `vocab_only` is the first of the flags; only `use_extra_bufts` among them is on by default.
+        # `vocab_only` is the first flag in llama.cpp's model parameters; of these flags only `use_extra_bufts` is on by
+        # default.
         assert bytes(params.bytes[72:77]) == bytes([0, 0, 1, 0, 0]), "another llama.cpp than expected"
         params.bytes[72] = 1
         self.lib = lib
@@ -166,7 +169,7 @@ def make_byte_level(lib):
 
 
 def save_hf(folder, tokenizer, bos, eos):
-    """A Hugging Face directory that begins texts with `bos`, and what its tokenizer makes of the texts."""
+    """Writes a HF directory of a tokenizer that begins texts with `bos`, and its ids and decoded texts of TEXTS."""
     bos_id = tokenizer.token_to_id(bos)
     tokenizer.post_processor = processors.TemplateProcessing(f"{bos} $A", special_tokens=[(bos, bos_id)])
     folder = HERE / folder
@@ -204,7 +207,7 @@ def kind_of(processor, i):
 
 
 def merges_by_score(tokens, scores, types):
-    """Every way to join two tokens to a third, best score first: how HF reads SentencePiece models."""
+    """Returns every way to join two tokens to a third, best score first, as HF converts SentencePiece models."""
     ids = {token: i for i, token in enumerate(tokens) if types[i] in (NORMAL, USER_DEFINED)}
     pairs = [
         (token[:cut], token[cut:], scores[i])
@@ -244,7 +247,8 @@ def make_sentence_piece(lib):
         model = LlamaCpp(lib, path)
         expected = [model.encode(text) for text in TEXTS]
     by_sentencepiece = [processor.encode(text) for text in TEXTS]
-    # SentencePiece never reads control tokens in a text, cuts at NUL and maps its own space back.
+    # SentencePiece never reads control tokens in a text, cuts the text at NUL and maps its own space back. So texts
+    # with control tokens, NUL or that space may get other token ids than from llama.cpp.
     odd = ["<s>", "</s>", "<unk>", "<think>", "\0", "▁"]
     compare("sentencepiece", expected, by_sentencepiece, lambda t: any(o in t for o in odd))
     save_hf("hf_sentence_piece", hf_sentence_piece(tokens, types, scores), "<s>", "</s>")
