@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Turns each mechanism of the default policy off and halves and doubles its constants: writes the tables of docs/ablation.md.
+"""Ablation: turns off each mechanism of the default policy, halves and doubles each constant, and writes
+docs/ablation.md.
 
     nice python3 benches/ablation.py build
     nice python3 benches/ablation.py run TRACES [--jobs 2]
     python3 benches/ablation.py write
 
-Needs Python 3 and cargo. TRACES is the folder of the recorded traffic (`conv-067-loose.toml` and so on). `build` makes a
-program whose constants are read from the environment. `run` keeps each run's figures in target/ablation/runs.jsonl and does
-not repeat a run that is there. Every variant runs with two seeds first; a mechanism then with four more where that changed
-anything. `write` makes the tables of the figures that are there."""
+Needs Python 3 and cargo. TRACES is the folder of the recorded traffic (`conv-067-loose.toml` and so on). `build` builds
+a program that reads its constants from the environment. `run` appends the figures of each run to
+target/ablation/runs.jsonl and skips runs that are already there. Every variant first runs with two seeds; if a
+mechanism then changed anything, it runs with four more. `write` makes the tables from the stored figures."""
 
 import concurrent.futures
 import json
@@ -35,12 +36,13 @@ def seeds(workload, first, end):
 
 
 def duration(workload):
-    # The overload of conv-100-loose is at its end.
+    # The overload part of the workload conv-100-loose comes at its end, so the run must be long.
     return {"conv-100-loose": 1740, "tenants": 120}.get(workload, 900 if workload in TRACES else 600)
 
 
 def figures_of(run):
-    """What is compared: shares in target, %, by tier, and of the modest tenant; tok/s; preemptions a minute."""
+    """Returns the figures of a run that are compared: share in target by tier and of the modest tenant, %; tok/s;
+    preemptions per minute."""
     values = {t["tier"]: compliant(t["tier"])(run) for t in run["tiers"] if t["compliance"] and t["requests"]}
     if list(values) == ["standard"]:
         met = of_class(0, "compliance")(run)
@@ -49,7 +51,7 @@ def figures_of(run):
 
 
 def simulate(job):
-    """Runs one workload under one variant with some seeds and keeps the figures."""
+    """Simulates one workload under one variant with some seeds and appends the figures to the store."""
     traces, workload, changes, first, end = job
     path = pathlib.Path(traces) if workload in TRACES else ROOT / "benches/workloads"
     arguments, environment = [], {}
@@ -72,7 +74,7 @@ def simulate(job):
 
 
 def play(traces, jobs, wanted):
-    """Runs what is wanted, (workload, changes, first seed, end), and not there yet."""
+    """Runs the wanted jobs, each (workload, changes, first seed, end seed), whose figures are not in the store yet."""
     known = Figures(STORE)
     missing = [(traces, *job) for job in wanted if len(known.seeds(job[0], job[1])) < job[3]]
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:

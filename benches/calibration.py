@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Calibrates the simulator on the real server and compares what clients saw with what is simulated.
+"""Calibrates the simulator on the real server and compares the latencies that clients measured with the simulated ones.
 
     cargo build --release && python3 benches/calibration.py [--policy P] [--seconds N] [--runs N] [--out DIR] [STEP...]
 
-Steps, all of them in this order unless some are named: `calibrate` measures a server and writes DIR/P.toml, `LOAD` (a
-workload of benches/workloads) runs it as often as --runs says against a fresh server each time, `compare` simulates the
-same loads with that profile and prints a table. Wants the machine for itself; needs nothing beyond Python 3."""
+Without STEP, all steps run in this order: `calibrate` measures a server and writes the profile DIR/P.toml; `LOAD` (a
+workload of benches/workloads) runs --runs times, each time against a fresh server; `compare` simulates the same loads
+with that profile and prints a table. Nothing else should run on the machine meanwhile. Needs nothing beyond Python
+3."""
 
 import argparse
 import json
@@ -49,7 +50,7 @@ def with_server(policy, *words):
 
 
 def workload(arguments, load):
-    """The workload's file, with the length asked for."""
+    """Writes a copy of the workload file, with the duration that --seconds asks for, and returns its path."""
     text = (ROOT / f"benches/workloads/{load}.toml").read_text()
     if arguments.seconds:
         text = re.sub(r"duration_s = \d+", f"duration_s = {arguments.seconds}", text)
@@ -59,7 +60,8 @@ def workload(arguments, load):
 
 
 def simulated(arguments, load):
-    """The outcome of the load on the calibrated device: the same requests, which the workload's seed decides."""
+    """Simulates the load on the calibrated device and returns the outcome. The workload's seed makes the same
+    requests."""
     out = arguments.out / f"{load}-{arguments.policy}-simulated.json"
     words = ["simulate", "--workload", workload(arguments, load), "--profile", arguments.out / f"{arguments.policy}.toml"]
     words += ["--policy", arguments.policy, *SETTINGS, "--json", out]
@@ -72,7 +74,8 @@ def tiers(report):
 
 
 def row(load, name, what, real, made):
-    """Real runs beside the simulated one: means, their difference, and how far the real ones are apart."""
+    """Returns a table row that compares real runs with the simulated one: means, difference, and spread of the real
+    runs."""
     real = [value for value in real if value is not None]
     if not real or made is None:
         return None

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Compares the default policy with `--policy fcfs` on the real CPU server under closed loops of plain users, and writes
-docs/performance.md anew.
+"""Compares the default policy with `--policy fcfs` on the real CPU server, with users in closed loops, and writes the
+table into docs/performance.md.
 
     cargo build --release && python3 benches/closed_loop.py [--runs N] [USERS...]
 
-Every user is of the standard tier and sends 128 tokens, asks for 128 and sends the next request when the answer is
-complete. Runs of the two policies alternate, each against a fresh server with no setting but its policy; a second series
-of `fcfs` shows how far equal servers differ. Five runs of each take an hour and want the machine for themselves. Needs
-nothing beyond Python 3."""
+Every user is of the standard tier, sends a prompt of 128 tokens, asks for 128 tokens, and sends the next request when
+the answer is complete. Runs of the two policies alternate, each against a fresh server with no setting but its policy.
+A second series of `fcfs` shows how far equal servers differ. Five runs of each series take an hour; nothing else should
+run on the machine meanwhile. Needs nothing beyond Python 3."""
 
 import json
 import pathlib
@@ -19,7 +19,8 @@ import tempfile
 from overload import PAGE, TIERCEL, URL, wait_until_ready
 
 USERS = [1, 4, 16, 64, 200]
-# For this long users send requests; the last ones are waited for. With 64 places, 200 users' first requests take a minute.
+# Seconds for which the users send requests, by number of users; requests still running then are waited for. With 64
+# slots, the first requests of 200 users take a minute.
 SECONDS = {1: 15, 4: 15, 16: 20, 64: 30, 200: 60}
 SERIES = ["tiercel", "fcfs", "fcfs again"]
 FIGURES = [(metric, q) for metric in ("ttft_ms", "e2e_ms") for q in ("p50", "p90", "p99")]
@@ -40,7 +41,7 @@ ignore_eos = true
 
 
 def run(series, users, seed):
-    """What `tiercel bench` reports of one load against a fresh server."""
+    """Runs one load against a fresh server and returns the totals that `tiercel bench` reports."""
     print(f"{users} users, {series}, run {seed}", file=sys.stderr)
     policy = [] if series == "tiercel" else ["--policy", "fcfs"]
     words = ["serve", "--listen", URL.removeprefix("http://"), *policy]
@@ -60,13 +61,14 @@ def run(series, users, seed):
 
 
 def figures(totals):
-    """Means over runs: tok/s, then the percentiles."""
+    """Returns the figures of a series, each the mean over its runs: tok/s, then the percentiles of TTFT and E2E."""
     rate = statistics.mean(total["output_tokens_per_s"] for total in totals)
     return [rate] + [statistics.mean(total[metric][q] for total in totals) for metric, q in FIGURES]
 
 
 def worse(ours, theirs):
-    """By which share each figure of `ours` is worse than that of `theirs`; less than 0 where it is better."""
+    """Returns for each figure how much worse `ours` is than `theirs`, as a share of `theirs`; negative where it is
+    better."""
     rate = theirs[0] / ours[0] - 1
     return [rate] + [mine / other - 1 for mine, other in zip(ours[1:], theirs[1:])]
 

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Overloads the real CPU server for ten minutes at a time and writes what its clients saw into docs/performance.md.
+"""Overloads the real CPU server for ten minutes per run and writes the latencies of its clients into
+docs/performance.md.
 
     cargo build --release && python3 benches/overload.py [--seconds N] [--keep DIR] [LOAD...]
 
-One server with the default policy, then one with `--policy fcfs`, under the same arrivals, load by load; before them
-premium requests alone, for comparison. Takes about 50 minutes and wants the machine for itself. With names of loads
-only these are measured anew, and the rows of the others stay. `--seconds` shortens every run, to try the script: what
-is written then is no result. `--keep` leaves each report in DIR, where `benches/calibration.py --out DIR ... compare` finds
-it. Needs nothing beyond Python 3."""
+For each load, a server with the default policy and then one with `--policy fcfs` get the same arrivals. Before that,
+premium requests run alone, for comparison. Takes about 50 minutes; nothing else should run on the machine meanwhile. If
+loads are named, only these are measured, and the table rows of the other loads stay. `--seconds` shortens every run, to
+try the script: the table is then no result. `--keep` stores each report in DIR, where the step `compare` of
+`benches/calibration.py --out DIR` finds it. Needs nothing beyond Python 3."""
 
 import argparse
 import json
@@ -24,7 +25,8 @@ PAGE = ROOT / "docs/performance.md"
 TIERCEL = ROOT / "target/release/tiercel"
 URL = "http://127.0.0.1:8089"
 ALONE = "premium-unloaded"
-# A median needs fewer requests than a p99.
+# Length of the run of premium requests alone, seconds. The limit is computed from its median TTFT, and a median needs
+# fewer requests than a p99.
 ALONE_SECONDS = 180
 LOADS = ["cpu-overload-600", "cpu-overload-x2-600"]
 POLICIES = ["tiercel", "fcfs"]
@@ -44,7 +46,7 @@ def wait_until_ready(server):
 
 
 def run(workload, policy, arguments):
-    """The report of `tiercel bench` for a workload against a fresh server."""
+    """Runs a workload against a fresh server and returns the report of `tiercel bench`."""
     print(f"{workload} under {policy}", file=sys.stderr)
     words = ["serve", "--listen", URL.removeprefix("http://"), "--policy", policy]
     server = subprocess.Popen([TIERCEL, *words, "--set", "prefix_cache.enabled=false"], stderr=subprocess.DEVNULL)
@@ -89,7 +91,7 @@ def row(load, policy, tier):
 
 
 def measured(load, arguments):
-    """The rows of a load under each policy, and premium's p99 TTFT, ms."""
+    """Runs a load under each policy. Returns its table rows and, by policy, the p99 TTFT of premium requests, ms."""
     rows, p99_ms = [], {}
     for policy in POLICIES:
         report = run(load, policy, arguments)
@@ -134,7 +136,7 @@ def main():
         lines += rows
         verdicts += [verdict(load, policy, p99_ms[policy], limit_ms) for policy in POLICIES]
     table = "\n".join([*lines, "", *verdicts])
-    # Somebody may have written on the page meanwhile.
+    # Read the page again: another program may have changed it during the runs.
     head, rest = PAGE.read_text().split(begin)
     PAGE.write_text(head + begin + table + "\n" + end + rest.split(end)[1])
 

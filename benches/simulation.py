@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Runs every simulation that docs/simulation.md reports and writes its tables anew.
+"""Runs every simulation that docs/simulation.md reports and rewrites the tables of that page.
 
     cargo build --release && python3 benches/simulation.py [--quick] [SECTION...]
 
-Needs nothing beyond Python 3. Sections are those of the page, such as `overload`; without any, all are written. `--quick`
-runs three minutes of everything, to try the script: what it writes is no result. Runs are spread over the cores; equal
-programs write equal tables, whatever the machine."""
+Needs nothing beyond Python 3. SECTION is the name of a section of the page, such as `overload`; without any, all
+sections are written. `--quick` simulates only three minutes per run, to try the script: the tables are then no results.
+Runs are spread over the CPU cores. The same version of the program writes the same tables on every machine."""
 
 import concurrent.futures
 import os
@@ -24,9 +24,9 @@ def main():
         sys.exit(f"{unknown} is no section; there are {', '.join(SECTIONS)}")
     everything = [runs for name in names for runs in SECTIONS[name][0]]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        # The longest first, so that none is left to run alone.
+        # Start the longest runs first, so that no long run is left to run alone at the end.
         list(pool.map(Runs.run, sorted(everything, key=lambda runs: -runs.work())))
-    # Only now: it takes a while, and somebody may have written on the page meanwhile.
+    # Read the page only after the runs: they take a while, and another program may change the page meanwhile.
     page = PAGE.read_text()
     for name in names:
         section = SECTIONS[name][1]

@@ -1,4 +1,4 @@
-//! One HTTP/1.1 exchange per connection, over plain TCP.
+//! HTTP/1.1 client over plain TCP: one request and its response per connection.
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -6,10 +6,10 @@ use hyper::{Request, Response, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-/// Most bytes read of an answer that isn't a stream.
+/// Maximum size of a response body that is not an event stream, bytes.
 const MAX_ANSWER_BYTES: usize = 4 << 20;
 
-/// A server's address and how to identify oneself to it.
+/// Address of a server, and the `Authorization` header that requests to the server carry.
 #[derive(Debug, Clone)]
 pub(crate) struct Endpoint {
     host: String,
@@ -18,7 +18,7 @@ pub(crate) struct Endpoint {
     authorization: Option<String>,
 }
 
-/// Why an exchange failed.
+/// Reason why an HTTP request got no usable response.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HttpError {
     #[error("cannot connect: {0}")]
@@ -32,7 +32,7 @@ pub(crate) enum HttpError {
 }
 
 impl Endpoint {
-    /// Reads `http://HOST[:PORT][/PATH]`; a final `/v1` is optional.
+    /// Parses a URL of the form `http://HOST[:PORT][/PATH]`; a final `/v1` is optional.
     pub(crate) fn parse(url: &str, api_key: Option<&str>) -> Result<Endpoint, String> {
         let uri: Uri = url.parse().map_err(|error| format!("{error}"))?;
         if uri.scheme_str() != Some("http") {
@@ -48,8 +48,8 @@ impl Endpoint {
         })
     }
 
-    /// Sends a request with a JSON body (or none) and returns the answer's head and body stream. Dropping
-    /// the body closes the connection.
+    /// Sends a request with a JSON body (POST) or without a body (GET). Returns the response's head and body stream.
+    /// Dropping the body closes the connection.
     pub(crate) async fn send(
         &self,
         path: &str,
@@ -60,7 +60,8 @@ impl Endpoint {
         stream.set_nodelay(true).map_err(HttpError::Connect)?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        // Ends when `sender` and the body are dropped; its error reaches the caller through them.
+        // The connection task ends when `sender` and the response body are dropped. An error of the connection reaches
+        // the caller through `sender` or the body.
         tokio::spawn(connection);
         let method = if body.is_some() { "POST" } else { "GET" };
         let mut request = Request::builder()
@@ -83,7 +84,7 @@ impl Endpoint {
         }
     }
 
-    /// Sends a request and reads the whole answer: its status and body.
+    /// Sends a request and reads the whole response. Returns the status, the `Server` header and the body.
     pub(crate) async fn exchange(
         &self,
         path: &str,
@@ -96,13 +97,13 @@ impl Endpoint {
     }
 }
 
-/// Reads a bounded body to its end.
+/// Reads a response body to its end; fails if the body exceeds `MAX_ANSWER_BYTES`.
 pub(crate) async fn read_all(answer: Response<Incoming>) -> Result<Bytes, HttpError> {
     let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
     Ok(body.map_err(|error| HttpError::Answer(error.to_string()))?.to_bytes())
 }
 
-/// A header as text, if it is there and is text.
+/// Returns a response header as text, or `None` if the header is missing or is not text.
 pub(crate) fn header_text(answer: &Response<Incoming>, name: header::HeaderName) -> Option<String> {
     answer.headers().get(name)?.to_str().ok().map(str::to_owned)
 }

@@ -1,8 +1,8 @@
-//! The load client.
+//! The load client: sends a workload to a server and measures the server's latencies and throughput.
 //!
 //! [`run`] sends the requests of a [`Workload`](tiercel_workload::Workload) to a server that speaks OpenAI's
-//! completions API and measures, per tier, what a client sees: TTFT, TPOT, end-to-end time, the largest gap
-//! between tokens, refusals and throughput. The result is a [`Report`]: a table for people, JSON for machines.
+//! completions API. It measures per tier, from the client's side: TTFT, TPOT, end-to-end time, the largest gap between
+//! tokens, refusals and throughput. The result is a [`Report`]: a table for people, JSON for machines.
 //!
 //! ```text
 //! workload file -> Workload -> schedule (pure) -> run -> request (one HTTP exchange) -> Report

@@ -1,27 +1,28 @@
-//! Prompts of an exact length whose content, but for texts they share, no prefix cache has seen.
+//! Prompts of an exact length. No prefix cache has seen their content before, except for the texts that prompts of one
+//! run share.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tiercel_workload::Planned;
 use tiercel_workload::Random;
 
-/// How prompts are sent.
+/// Form in which prompts are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PromptForm {
-    /// As arrays of token ids: lengths are exact.
+    /// Prompts are arrays of token ids, so lengths are exact.
     TokenIds,
-    /// As text, one common word per token: lengths are approximate. For servers that don't offer
-    /// `/tokenize`.
+    /// Prompts are text with one common word per token, so lengths are approximate. For servers without the `/tokenize`
+    /// endpoint.
     Words,
 }
 
-/// What prompts are made of.
+/// Set of tokens or words that prompts are drawn from.
 #[derive(Debug, Clone)]
 pub(crate) enum Vocabulary {
-    /// Ids of ordinary words, learned from the server.
+    /// Token ids of ordinary words, as the server's `/tokenize` endpoint returned them.
     Ids(Vec<u32>),
-    /// [`WORDS`].
+    /// The English words of [`WORDS`].
     Words,
 }
 
@@ -33,8 +34,8 @@ impl Vocabulary {
         }
     }
 
-    /// The prompt of a request, as JSON for `/v1/completions`. The `salt` makes it differ from the same
-    /// request of an earlier run from its first token on.
+    /// Returns the prompt of a request as JSON for `/v1/completions`. A different `salt` makes the prompt differ from
+    /// the first token on, so that two runs share no cached prefix.
     pub(crate) fn prompt(&self, seed: u64, salt: u64, planned: &Planned) -> Value {
         let length = planned.prompt_tokens as usize;
         let mut draws = Vec::with_capacity(length);
@@ -62,7 +63,7 @@ fn pick<T: Copy>(from: &[T], draw: u64) -> T {
     from[(draw % from.len() as u64) as usize]
 }
 
-/// Common words that are one token each (with the space before) in most vocabularies.
+/// Common English words. Each word, with the space before it, is a single token in most vocabularies.
 pub(crate) const WORDS: &str = "\
 the and that have with this from they would there their what about which when make like time just \
 know take people into year good some could them other than then look only come over think also back \

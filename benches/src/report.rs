@@ -1,89 +1,94 @@
-//! What a run measured.
+//! Results of a run of the load client.
 
 use crate::prompt::PromptForm;
 use serde::{Deserialize, Serialize};
 use tiercel_workload::{Compliance, Summary, Workload};
 
-/// The result of a run. Counted are the requests due in the workload's measured window; throughput is what came within that window, whoever asked for it.
+/// Result of a run of the load client. Latencies and counts cover the requests that were due in the workload's measured
+/// window. Throughput covers all tokens that arrived within that window, also tokens of requests due outside of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Version of this client.
+    /// Version of the load client.
     pub client_version: String,
-    /// What the server calls itself (its `Server` header), if it does.
+    /// `Server` header of the server's responses, if there is one.
     pub server: Option<String>,
-    /// Where it was.
+    /// Base URL of the server.
     pub url: String,
-    /// The model asked for.
+    /// Name of the model that requests asked for.
     pub model: String,
-    /// How prompts were sent.
+    /// Form in which prompts were sent.
     pub prompt_form: PromptForm,
-    /// When the run started, seconds since the Unix epoch.
+    /// Start of the run, seconds since the Unix epoch.
     pub started_unix_s: u64,
-    /// Makes the prompts of this run unlike those of others; lengths and times don't depend on it.
+    /// Number that makes the prompts of this run differ from the prompts of other runs. Lengths and arrival times do
+    /// not depend on the salt.
     pub salt: u64,
     /// Length of the measured window, s.
     pub window_s: f64,
-    /// From the start to the end of the last request, s.
+    /// Time from the start of the run to the end of the last request, s.
     pub elapsed_s: f64,
-    /// The run stopped sending early because it reached [`tiercel_workload::MAX_REQUESTS`].
+    /// Whether the run stopped sending early because it reached [`tiercel_workload::MAX_REQUESTS`].
     pub truncated: bool,
-    /// Tiers of the workload, best first.
+    /// Results per tier of the workload, the highest tier first.
     pub tiers: Vec<TierReport>,
-    /// All of them together.
+    /// Results of all tiers together.
     pub total: TierReport,
-    /// Why requests failed: the first few different reasons, all others under `other reasons`.
+    /// Failure reasons with their counts. The first few different reasons are listed; later ones are summed up as
+    /// `other reasons`.
     pub failures: Vec<FailureCount>,
-    /// What was sent.
+    /// Workload that was sent.
     pub workload: Workload,
 }
 
-/// What the requests of one tier saw.
+/// Counts and latencies of the requests of one tier.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TierReport {
     /// Name of the tier, or `total`.
     pub tier: String,
-    /// Requests sent: the sum of the next four.
+    /// Number of requests sent: `completed + refused + failed + unfinished`.
     pub sent: u64,
-    /// Ended with `[DONE]`.
+    /// Number of requests whose stream ended with `[DONE]`.
     pub completed: u64,
-    /// Answered 429 or 503.
+    /// Number of requests that the server answered with 429 or 503.
     pub refused: u64,
-    /// Ended in any other way.
+    /// Number of requests that ended in any way other than completion or refusal, timeouts included.
     pub failed: u64,
-    /// Those of the failed that got nothing from the server for the idle timeout.
+    /// Number of failed requests that received nothing from the server for the idle timeout; a part of `failed`.
     #[serde(default)]
     pub timed_out: u64,
-    /// Still running when the run ended.
+    /// Number of requests that were still running when the run ended.
     pub unfinished: u64,
-    /// Due, but the client had too many in flight; not part of `sent`.
+    /// Number of requests that were due but not sent because the client had too many in flight; not part of `sent`.
     pub not_sent: u64,
-    /// Served in another tier than asked for, by the server's word.
+    /// Number of requests that the server reported to have served in a tier other than the requested one.
     pub other_tier: u64,
-    /// Time to first token, from when the request was due. In this and the next three, unfinished and
-    /// timed-out requests count with the time they had waited when they were given up, a lower bound.
+    /// Time to first token, counted from the time at which the request was due. For an unfinished or timed-out request,
+    /// each latency of this report (TTFT, TPOT, E2E, largest gap) is the time waited until the client gave up: a lower
+    /// bound.
     pub ttft_ms: Option<Summary>,
-    /// (last - first token) / (tokens - 1), completed requests of two tokens or more; (end - first token) /
-    /// tokens of those cut short.
+    /// TPOT. For a completed request of at least two tokens: (last - first token time) / (tokens - 1). For a request
+    /// cut short after its first token: (end - first token time) / tokens.
     pub tpot_ms: Option<Summary>,
-    /// Whole requests, from when they were due.
+    /// End-to-end time of whole requests, counted from the time at which a request was due.
     pub e2e_ms: Option<Summary>,
-    /// Largest gap between two pieces of text of a request; of those cut short, also since the last one.
+    /// Largest gap between two pieces of text of a request. For a request cut short, the gap from the last piece to the
+    /// end counts too.
     pub max_gap_ms: Option<Summary>,
-    /// How late requests were sent: when this is large, the client was too slow.
+    /// Delay between a request's due time and the time it was sent. A large delay means that the client was too slow.
     pub send_lag_ms: Option<Summary>,
-    /// Prompt tokens of requests whose first token came in the window, per second.
+    /// Prompt tokens per second, counting requests whose first token arrived in the measured window.
     pub prompt_tokens_per_s: f64,
-    /// Output tokens that came in the window, per second.
+    /// Output tokens per second that arrived in the measured window.
     pub output_tokens_per_s: f64,
-    /// Present if the workload has targets for the tier.
+    /// Number of requests in target. Present if the workload states targets for the tier.
     pub compliance: Option<Compliance>,
 }
 
-/// Failed requests with one reason.
+/// Number of requests that failed for one reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureCount {
-    /// The reason.
+    /// Text of the failure reason.
     pub reason: String,
-    /// How many.
+    /// Number of requests that failed for the reason.
     pub count: u64,
 }

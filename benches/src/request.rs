@@ -1,4 +1,4 @@
-//! One request: sent, streamed and measured.
+//! One request of the load client: sends it, follows its response stream and measures its latencies.
 
 use crate::http::{HttpError, header_text, read_all};
 use crate::run::Context;
@@ -15,49 +15,51 @@ use tiercel_device::{Tier, Timestamp};
 use tiercel_workload::Planned;
 use tokio::sync::watch;
 
-/// Longest reason kept of a failure, characters.
+/// Maximum length of a recorded failure reason, characters; longer reasons are cut.
 const MAX_REASON_CHARS: usize = 160;
-/// How long a server may take to close a stream after `[DONE]`, us.
+/// Timeout for the server to close a response stream after `[DONE]`, us.
 const CLOSE_US: u64 = 1_000_000;
 
-/// How a request ended.
+/// How a request of the load client ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// With `[DONE]`.
+    /// The response stream ended with `[DONE]`.
     Completed,
-    /// 429 or 503: the server has no room. Holds the wait it asks for, s.
+    /// The server answered 429 or 503 because it has no room. Holds the server's `Retry-After` time, s.
     Refused(Option<u64>),
-    /// Any other way.
+    /// The request ended in an error; holds the reason.
     Failed(String),
-    /// The server said nothing for longer than the idle timeout; holds what it was waited for.
+    /// The server sent nothing for longer than the idle timeout. Holds a text that says what the client was waiting
+    /// for.
     TimedOut(&'static str),
-    /// The run ended first.
+    /// The run ended before the request did.
     Unfinished,
-    /// The client had too many requests in flight to send it.
+    /// The client did not send the request because too many of its requests were in flight.
     NotSent,
 }
 
-/// What was seen of a request.
+/// Measurements of one request.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub(crate) planned: Planned,
     pub(crate) outcome: Outcome,
-    /// When it was to be sent: latencies count from here, so that a late client can't hide a wait.
+    /// Time at which the request was due. Latencies count from the due time, so that a client that sends late cannot
+    /// hide a wait.
     pub(crate) due: Timestamp,
     pub(crate) sent: Timestamp,
     pub(crate) first: Option<Timestamp>,
     pub(crate) last: Timestamp,
     pub(crate) ended: Timestamp,
     pub(crate) max_gap_us: u64,
-    /// Pieces of text, and those that came within the measured window.
+    /// Number of pieces of text that arrived; `chunks_in_window` counts the pieces that arrived in the measured window.
     pub(crate) chunks: u64,
     pub(crate) chunks_in_window: u64,
     pub(crate) usage: Option<Usage>,
-    /// The server says that it served another tier than the one asked for.
+    /// Whether the server reported that it served the request in a tier other than the requested one.
     pub(crate) other_tier: bool,
 }
 
-/// Token counts as the server reports them.
+/// Token counts of a request, as the server reports them.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(crate) struct Usage {
     pub(crate) prompt_tokens: u32,
@@ -100,7 +102,7 @@ impl Record {
         }
     }
 
-    /// Takes one event of the stream; returns whether to go on.
+    /// Processes one event of the response stream. Returns whether the stream goes on, is done or failed.
     fn on_event(&mut self, data: &[u8], now: Timestamp, context: &Context) -> Progress {
         if data == b"[DONE]" {
             self.ended = now;
@@ -144,7 +146,7 @@ enum Progress {
     Failed(String),
 }
 
-/// The value of `service_tier` that asks for a tier.
+/// Returns the value of the request field `service_tier` that asks for a tier.
 pub(crate) fn service_tier(tier: Tier) -> &'static str {
     match tier {
         Tier::System | Tier::Premium => "priority",
@@ -153,7 +155,7 @@ pub(crate) fn service_tier(tier: Tier) -> &'static str {
     }
 }
 
-/// Sends a request and follows it to its end or to the end of the run.
+/// Sends a request and follows its stream to the end of the request or of the run. Returns the measurements.
 pub(crate) async fn perform(
     context: &Context,
     planned: Planned,
@@ -213,7 +215,7 @@ fn body(context: &Context, planned: &Planned) -> Vec<u8> {
     body.to_string().into_bytes()
 }
 
-/// What an answer that isn't a stream means.
+/// Turns an error response (one that is not an event stream) into an outcome: refused or failed.
 async fn refusal(answer: Response<Incoming>) -> Outcome {
     let status = answer.status();
     if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
@@ -230,7 +232,7 @@ async fn refusal(answer: Response<Incoming>) -> Outcome {
     failed(format!("HTTP {}: {said}", status.as_u16()))
 }
 
-/// Reads the event stream to `[DONE]`.
+/// Reads the event stream of a response up to `[DONE]` and records the arrival of each piece of text.
 async fn follow(context: &Context, record: &mut Record, answer: Response<Incoming>) -> Outcome {
     let mut body = answer.into_body();
     let mut reader = SseReader::default();
@@ -252,7 +254,8 @@ async fn follow(context: &Context, record: &mut Record, answer: Response<Incomin
             Progress::More => {}
             Progress::Failed(reason) => return failed(reason),
             Progress::Done => {
-                // Let the server end the stream: leaving first would look to it like a lost client.
+                // Let the server close the stream first: to the server, a client that closes first looks like a lost
+                // client.
                 let _ = context.clock.timeout_us(CLOSE_US, body.frame()).await;
                 return Outcome::Completed;
             }
@@ -274,7 +277,7 @@ fn error_message(error: &Value) -> String {
     error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned)
 }
 
-/// A failure; its reason is one line of bounded length.
+/// Returns a failed outcome with the reason cut to one line of bounded length.
 fn failed(reason: String) -> Outcome {
     let line = reason.chars().map(|c| if c.is_control() { ' ' } else { c });
     Outcome::Failed(line.take(MAX_REASON_CHARS).collect())

@@ -1,4 +1,4 @@
-//! Sends a workload to a server and collects what its requests saw.
+//! Sends a workload to a server and collects the measurements of its requests.
 
 use crate::http::Endpoint;
 use crate::prompt::Vocabulary;
@@ -14,31 +14,31 @@ use tiercel_device::{Clock, Tier, Timestamp};
 use tiercel_workload::{Arrival, MAX_REQUESTS, Workload, arrivals, closed_request, seconds};
 use tokio::sync::{Semaphore, mpsc, watch};
 
-/// Finished requests that wait to be added up.
+/// Capacity of the channel from request tasks to the collector, finished requests.
 const RECORDS_WAITING: usize = 1024;
-/// Different reasons of failure that are told apart.
+/// Maximum number of distinct failure reasons that a report lists; further reasons count as `other reasons`.
 const MAX_REASONS: usize = 16;
 const SECOND_US: u64 = 1_000_000;
 
-/// Where to send a workload.
+/// Server that a workload is sent to, and how to reach it.
 #[derive(Debug, Clone, Default)]
 pub struct Target {
     /// Base URL, such as `http://127.0.0.1:8080`.
     pub url: String,
-    /// Sent as a bearer token if given.
+    /// API key, sent as a bearer token if given.
     pub api_key: Option<String>,
-    /// Model to ask for; the server's first if not given.
+    /// Model that requests ask for; without it, the first model that the server lists.
     pub model: Option<String>,
-    /// Bounds of the client.
+    /// Limits of the client's resources.
     pub limits: Limits,
 }
 
-/// Bounds of the client.
+/// Limits of the client's resources.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Open-loop requests in flight at once; one due beyond that is counted as not sent.
+    /// Maximum number of open-loop requests in flight. A request that is due beyond this limit is counted as not sent.
     pub max_in_flight: usize,
-    /// A request that gets nothing from the server for this long has failed.
+    /// Idle timeout, ms: a request that receives nothing from the server for this long has failed.
     pub idle_timeout_ms: u64,
 }
 
@@ -48,49 +48,49 @@ impl Default for Limits {
     }
 }
 
-/// How a run is doing, told once a second.
+/// Progress of a run, reported once a second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Progress {
-    /// Since the start, s.
+    /// Time since the start of the run, s.
     pub elapsed_s: f64,
-    /// Requests sent so far, warm-up included.
+    /// Requests that came due so far, warm-up included.
     pub sent: u64,
-    /// Of those, still running.
+    /// Requests that are still running, of those that came due.
     pub in_flight: u64,
-    /// Of those, ended without `[DONE]`: refused, failed or not sent.
+    /// Requests that ended without `[DONE]`: refused, failed or not sent.
     pub unsuccessful: u64,
 }
 
-/// Why a run could not start.
+/// Reason why a run could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// A workload that was not loaded from a file and is not valid.
+    /// The workload is invalid. Possible for a workload that was built in code instead of loaded from a file.
     #[error("the workload can't be run: {field} {problem}")]
     Workload {
-        /// Which field.
+        /// Name of the invalid workload field.
         field: String,
-        /// What is wrong.
+        /// What is wrong with the workload field.
         problem: String,
     },
-    /// The URL can't be used.
+    /// The server's URL cannot be used.
     #[error("the URL {url} can't be used: {problem}")]
     Url {
-        /// The URL.
+        /// The unusable URL.
         url: String,
-        /// What is wrong.
+        /// What is wrong with the URL.
         problem: String,
     },
-    /// The server did not say what model it serves.
+    /// The server did not report which model it serves.
     #[error("no usable server at {url}: {problem}; is it running and ready?")]
     Server {
-        /// Where.
+        /// Base URL of the server.
         url: String,
-        /// What went wrong.
+        /// What went wrong when asking the server for its model.
         problem: String,
     },
 }
 
-/// What every task of a run shares.
+/// State that all tasks of a run share.
 pub(crate) struct Context {
     pub(crate) workload: Workload,
     pub(crate) endpoint: Endpoint,
@@ -108,23 +108,23 @@ impl Context {
         self.start + seconds(s)
     }
 
-    /// Whether a moment lies in the measured window.
+    /// Whether a time lies in the measured window of the workload.
     pub(crate) fn in_window(&self, at: Timestamp) -> bool {
         let window = self.workload.window_s();
         (self.at(window.start)..self.at(window.end)).contains(&at)
     }
 
-    /// Counts a request about to be sent; false if no more may be.
+    /// Counts a request that is about to be sent. Returns false if the run has reached `MAX_REQUESTS`.
     fn begin(&self) -> bool {
         self.begun.fetch_add(1, Ordering::Relaxed) < MAX_REQUESTS
     }
 }
 
-/// Runs a workload against a server to its end; tells `progress` about it once a second. Needs a tokio
-/// runtime with I/O and time. Dropping the future ends all its requests.
+/// Runs a workload against a server to its end and calls `progress` once a second. Needs a tokio runtime with I/O and
+/// time. Dropping the future ends all requests of the run.
 ///
 /// # Errors
-/// [`BenchError`] if it can't start. Once it runs, what goes wrong is part of the report.
+/// [`BenchError`] if the run cannot start. Errors after the start are counted in the report instead.
 pub async fn run(
     workload: &Workload,
     target: &Target,
@@ -164,11 +164,11 @@ pub async fn run(
     Ok(collected.report(&context, found.server, url, started_unix_s))
 }
 
-/// Starts a task per open class and per closed stream.
+/// Starts one task per open-loop class and one per stream of a closed-loop class. Returns the channel of their results.
 fn start(context: &Arc<Context>, stop: &watch::Receiver<bool>) -> mpsc::Receiver<Record> {
     let (sender, records) = mpsc::channel(RECORDS_WAITING);
     let slots = Arc::new(Semaphore::new(context.limits.max_in_flight));
-    // Lives as long as open-loop work does; closed streams keep the load up until then.
+    // Shared by the tasks of open-loop requests. Closed streams keep up the load while any open-loop request runs.
     let open_work = Arc::new(());
     for (class, spec) in context.workload.classes.iter().enumerate() {
         let task = Task { context: context.clone(), stop: stop.clone(), records: sender.clone() };
@@ -195,7 +195,7 @@ struct Task {
 }
 
 impl Task {
-    /// Sends the requests of an open class when they are due, whatever became of the others.
+    /// Sends each request of an open-loop class when it is due, without waiting for earlier requests.
     async fn open_class(mut self, class: usize, slots: Arc<Semaphore>, open_work: Arc<()>) {
         let context = self.context.clone();
         for planned in arrivals(&context.workload, class) {
@@ -217,7 +217,8 @@ impl Task {
         }
     }
 
-    /// Sends one request after the other until the time is up and no open-loop request is left.
+    /// Sends the requests of one closed stream, each after the previous one has ended. Stops once the workload's
+    /// duration is over and no open-loop request runs any more.
     async fn closed_stream(mut self, class: usize, stream: u32, open_work: Weak<()>) {
         let context = self.context.clone();
         let end = context.at(context.workload.duration_s);
@@ -239,7 +240,7 @@ impl Task {
         }
     }
 
-    /// Waits until a moment; true if the run was stopped before it.
+    /// Waits until the given time. Returns true if the run was stopped before that time.
     async fn stopped_before(&mut self, at: Timestamp) -> bool {
         if self.stop.has_changed().is_err() || *self.stop.borrow() {
             return true;
@@ -250,8 +251,8 @@ impl Task {
     }
 }
 
-/// How long a closed stream waits before its next request: as the server asked, within reason, so that
-/// a server in trouble isn't hammered.
+/// Returns the pause before the next request of a closed stream, us. After a refusal, the pause is the server's retry
+/// time, limited to 0.1 to 5 s. After a failure it is 1 s, so that a server in trouble gets no flood of requests.
 fn pause_us(outcome: &Outcome) -> u64 {
     match outcome {
         Outcome::Completed => 0,
@@ -266,7 +267,8 @@ fn pause_us(outcome: &Outcome) -> u64 {
     }
 }
 
-/// Adds up records until every task has ended; stops those that outlast the drain time.
+/// Adds up the measurements of finished requests until every task has ended. Stops requests that still run when the
+/// drain time is over.
 async fn collect(
     context: &Context,
     mut records: mpsc::Receiver<Record>,
@@ -301,7 +303,7 @@ async fn collect(
     }
 }
 
-/// Everything seen so far.
+/// Measurements of all requests that have ended so far.
 #[derive(Default)]
 struct Collected {
     tiers: [Tally; Tier::ALL.len()],

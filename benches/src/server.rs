@@ -1,4 +1,4 @@
-//! What has to be learned from the server before a run: its model and a vocabulary for prompts.
+//! Discovery of the server before a run: its model and a vocabulary for prompts.
 
 use crate::http::{Endpoint, HttpError};
 use crate::prompt::{Vocabulary, WORDS};
@@ -6,10 +6,10 @@ use hyper::body::Bytes;
 use serde::Deserialize;
 use serde_json::json;
 
-/// Fewer different token ids than this make poor prompts.
+/// Minimum number of distinct token ids for prompts; with fewer, prompts are sent as words.
 const MIN_IDS: usize = 64;
 
-/// What the server said.
+/// Model, `Server` header and vocabulary that the server reported.
 #[derive(Debug)]
 pub(crate) struct Discovered {
     pub(crate) model: String,
@@ -32,7 +32,7 @@ struct Tokens {
     tokens: Vec<u32>,
 }
 
-/// Asks the server for its model (unless one is given) and for the ids of common words.
+/// Asks the server for its model (unless a model is given) and for the token ids of common words.
 pub(crate) async fn discover(
     endpoint: &Endpoint,
     model: Option<&str>,
@@ -50,9 +50,9 @@ pub(crate) async fn discover(
     Ok(Discovered { model, server, vocabulary })
 }
 
-/// Ids of ordinary words, or `None` if the server doesn't tokenize.
+/// Returns the token ids of ordinary words, or `None` if the server cannot tokenize or returns too few distinct ids.
 async fn tokenize(endpoint: &Endpoint, model: &str) -> Result<Option<Vec<u32>>, HttpError> {
-    // The space before makes the first word like the others.
+    // Begin with a space, so that the first word is tokenized like the words after it.
     let text = format!(" {WORDS}");
     let body = json!({"model": model, "prompt": text, "add_special_tokens": false}).to_string();
     let (status, _, answer) = endpoint.exchange("/tokenize", Some(body.into_bytes())).await?;

@@ -1,9 +1,10 @@
-//! Server-sent events, read from whatever pieces the network delivers.
+//! Parser of server-sent events that accepts the byte stream in pieces of any size.
 
-/// Longest event a server may send, bytes.
+/// Maximum size of a server-sent event, bytes.
 pub(crate) const MAX_EVENT_BYTES: usize = 256 << 10;
 
-/// Splits a byte stream into the `data` of its events. Comments and other fields are skipped.
+/// Incremental parser that splits a byte stream into the `data` of its server-sent events. Comments and other fields
+/// are skipped.
 #[derive(Debug, Default)]
 pub(crate) struct SseReader {
     line: Vec<u8>,
@@ -12,21 +13,21 @@ pub(crate) struct SseReader {
     after_cr: bool,
 }
 
-/// An event or line is longer than [`MAX_EVENT_BYTES`].
+/// Error: a server-sent event or a line of it is longer than [`MAX_EVENT_BYTES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the server sent an event of more than {MAX_EVENT_BYTES} bytes")]
 pub(crate) struct EventTooLong;
 
 impl SseReader {
-    /// Takes the next bytes and calls `on_event` with the data of each event they complete; it returns
-    /// whether to go on with the rest.
+    /// Parses the next bytes and calls `on_event` with the data of each event that is complete. `on_event` returns
+    /// whether to parse the remaining bytes.
     pub(crate) fn push(
         &mut self,
         bytes: &[u8],
         mut on_event: impl FnMut(&[u8]) -> bool,
     ) -> Result<(), EventTooLong> {
         for &byte in bytes {
-            // Lines end with LF, CR or CR LF; the two bytes of the last may come in two pieces.
+            // Lines end with LF, CR or CR LF. The CR and the LF of one line end may arrive in different pieces.
             if std::mem::take(&mut self.after_cr) && byte == b'\n' {
                 continue;
             }

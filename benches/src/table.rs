@@ -1,4 +1,4 @@
-//! The report as a table for people.
+//! Prints the report of a run as a table for people.
 
 use crate::report::{Report, TierReport};
 use std::fmt::Write;
@@ -9,8 +9,8 @@ const RED: &str = "\x1b[31m";
 const PLAIN: &str = "\x1b[0m";
 
 impl Report {
-    /// The report as aligned text. `colour`: use terminal colours (a caller should only where the output
-    /// is a terminal).
+    /// Returns the report as aligned text. `colour` adds terminal colours; set it only if the output goes to a
+    /// terminal.
     pub fn table(&self, colour: bool) -> String {
         let paint = Paint { colour };
         let mut rows: Vec<&TierReport> = self.tiers.iter().collect();

@@ -1,10 +1,11 @@
-//! Adds up what requests saw, per tier.
+//! Adds up the measurements of requests per tier.
 
 use crate::report::TierReport;
 use crate::request::{Outcome, Record};
 use tiercel_workload::{Compliance, Latencies, Summary, Targets};
 
-/// Counts and samples of one tier. Bounded by [`tiercel_workload::MAX_REQUESTS`] samples of each kind.
+/// Counts and latency samples of the requests of one tier. Each kind has at most [`tiercel_workload::MAX_REQUESTS`]
+/// samples.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally {
     sent: u64,
@@ -26,8 +27,9 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Adds a request. `counted`: it was due in the measured window; the tokens of others still count
-    /// towards throughput where they came within the window. `first_in_window`: its first token did.
+    /// Adds a request. `counted`: the request was due in the measured window. Of a request that is not counted, only
+    /// the tokens that arrived in the window are added, for the throughput. `first_in_window`: the first token arrived
+    /// in the window.
     pub(crate) fn add(
         &mut self,
         record: &Record,
@@ -73,13 +75,13 @@ impl Tally {
             self.prompt_tokens += f64::from(prompt);
         }
         if record.chunks > 0 {
-            // A piece of text may hold several tokens: spread the server's count over the pieces.
+            // A piece of text may hold several tokens. Spread the server's token count evenly over the pieces.
             let share = record.chunks_in_window as f64 / record.chunks as f64;
             self.output_tokens += share * output_tokens(record);
         }
     }
 
-    /// Takes in everything another tally holds.
+    /// Adds the counts and samples of another tally.
     pub(crate) fn merge(&mut self, other: Tally) {
         self.sent += other.sent;
         self.completed += other.completed;
@@ -101,7 +103,7 @@ impl Tally {
         }
     }
 
-    /// Summarizes; `window_s` is the length of the measured window.
+    /// Turns the counts and samples into a report of the tier. `window_s` is the length of the measured window, s.
     pub(crate) fn report(self, tier: &str, window_s: f64) -> TierReport {
         TierReport {
             tier: tier.to_owned(),
@@ -129,7 +131,7 @@ fn output_tokens(record: &Record) -> f64 {
     record.usage.map_or(record.chunks as f64, |usage| f64::from(usage.completion_tokens))
 }
 
-/// The latencies a request gives.
+/// Latencies of one request.
 #[derive(Debug, Default)]
 struct Latency {
     with_targets: Latencies,
@@ -137,8 +139,9 @@ struct Latency {
 }
 
 impl Latency {
-    /// Leaving out requests that the server never finished would make overload look good: what they had
-    /// waited when they were given up is a lower bound of every latency, and counts as it.
+    /// Computes the latencies of a request. A request that the server never finished counts with the time waited until
+    /// the client gave up, a lower bound of each latency. Leaving such requests out would make an overloaded server
+    /// look good.
     fn of(record: &Record) -> Latency {
         let completed = record.outcome == Outcome::Completed;
         let cut_short = matches!(record.outcome, Outcome::Unfinished | Outcome::TimedOut(_));
@@ -151,7 +154,7 @@ impl Latency {
         };
         let tokens = output_tokens(record);
         let tpot_ms = if cut_short {
-            // The next token comes no earlier than now.
+            // The next token would have come at the end of the request at the earliest.
             Some(record.ended.since_ms(first) / tokens.max(1.0))
         } else {
             let decode_ms = record.last.since_ms(first);
@@ -219,7 +222,7 @@ mod tests {
         assert_eq!(only(report.e2e_ms), Some((1, 310.0, 310.0)));
         assert_eq!(only(report.max_gap_ms), Some((1, 40.0, 40.0)));
         assert_eq!(only(report.send_lag_ms), Some((1, 0.5, 0.5)));
-        // Half of the pieces came in the window of 2 s.
+        // Half of the pieces came in the measured window, which is 2 s long.
         assert_eq!((report.prompt_tokens_per_s, report.output_tokens_per_s), (6.0, 5.25));
         assert_eq!(report.compliance, None);
     }

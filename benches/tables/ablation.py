@@ -1,13 +1,14 @@
-"""What came of an ablation: paired differences, their confidence intervals, and the tables."""
+"""Results of an ablation: paired differences to the default, their confidence intervals, and the tables of them."""
 
 import json
 import math
 
-# A change that means nothing: what it moves is noise.
+# A change without practical effect (AIM 0.9801 instead of 0.98). The differences that it causes measure the noise.
 NOTHING = ["scheduler/pace AIM=0.9801"]
-# Quantiles of Student's t, two-sided 95 %, by degrees of freedom.
+# Quantiles of Student's t distribution, two-sided 95 %, by degrees of freedom.
 T95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571}
-# Less is of no account, whatever its interval: points in target, share of tok/s, preemptions a minute.
+# Smallest differences that count, whatever their confidence interval: a share of tok/s, preemptions per minute, and
+# LEAST_POINTS in percentage points for the other figures.
 LEAST = {"tok/s": 0.002, "preemptions": 0.5}
 LEAST_POINTS = 0.1
 ORDER = ["premium", "standard", "background", "modest tenant", "tok/s", "preemptions"]
@@ -15,7 +16,7 @@ BETTER_IF_LESS = {"preemptions"}
 
 
 class Figures:
-    """The figures of all runs, by workload and changes, and there by seed."""
+    """Figures of all runs, by (workload, changes) and then by seed."""
 
     def __init__(self, store):
         self.runs = {}
@@ -27,7 +28,7 @@ class Figures:
         return self.runs.setdefault((workload, tuple(changes)), {})
 
     def differ(self, workload, changes):
-        """Whether the changes moved anything."""
+        """Whether the changes moved any figure of the workload, in any seed."""
         default = self.seeds(workload, [])
         return any(values != default[seed] for seed, values in self.seeds(workload, changes).items())
 
@@ -43,7 +44,7 @@ class Figures:
         return sum(values) / len(values)
 
     def counts(self, workload, value, moved):
-        """Whether so much is of any account."""
+        """Whether a difference of this size is large enough to count."""
         return abs(moved) >= LEAST_POINTS if value not in LEAST else \
             abs(moved) >= LEAST[value] * (self.mean(workload, value) if value == "tok/s" else 1.0)
 
@@ -54,7 +55,7 @@ def spread(differences):
 
 
 def interval(differences):
-    """Mean and half of its 95 % confidence interval."""
+    """Returns the mean of the differences and half the width of its 95 % confidence interval."""
     mean, count = sum(differences) / len(differences), len(differences)
     return mean, T95[count - 1] * spread(differences) / math.sqrt(count)
 
@@ -66,7 +67,8 @@ def number(value, moved):
 
 
 def mechanisms_table(known, mechanisms):
-    """A row for each mechanism and workload where something moved beyond noise, and one for a mechanism without such."""
+    """Makes a row for each mechanism and workload where a figure moved beyond noise, and one row for a mechanism's
+    other workloads."""
     lines = ["| off (or on) | workload (seeds) | " + " | ".join(ORDER) + " |", "|---" * (len(ORDER) + 2) + "|"]
     for name, (changes, workloads) in mechanisms.items():
         rows, noise, open_, same = [], [], [], []
@@ -101,7 +103,8 @@ def mechanisms_table(known, mechanisms):
 
 
 def constants_table(known, constants, workloads, count):
-    """What each constant moved at half and at twice its value, in `count` seeds, where that is beyond the noise."""
+    """Makes a row for each constant: figures that moved beyond noise at half and at twice its value, in `count`
+    seeds."""
     lines = ["| constant | unit | value | first value: moves | second value: moves |", "|---|---|---|---|---|"]
     for name, unit, value, changes in constants:
         cells = [f"{change.split('=')[1]}: {moves(known, [change], workloads, count)}" for change in changes]
@@ -127,7 +130,7 @@ def moves(known, changes, workloads, count):
 
 
 def noise(known, workload, value, count):
-    """Half of the 95 % interval of the mean of so many differences that mean nothing."""
+    """Returns half the width of the 95 % confidence interval of a mean of `count` differences that are pure noise."""
     return T95[5] * spread(known.differences(workload, NOTHING, value)) / math.sqrt(count)
 
 

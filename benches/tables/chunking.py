@@ -1,10 +1,10 @@
-"""Tables on chunks and batches that the source documents have and the workloads page has not."""
+"""Tables on chunks and batches that the source documents have but the workloads page lacks."""
 
 import subprocess
 
 from tables.runs import POLICIES, ROOT, Runs, of_class, of_run, tier, tokens_per_s
 
-# More users than places, so that an empty place is the batching's doing.
+# Slots of a batch. The workload has more users than slots, so that an empty slot is the effect of the batching.
 PLACES = 32
 SLOTS = Runs("w4-chunking", ["static", "request-level", "orca", "sarathi"], "--profile", "llama70b-h100",
              "--set", "scheduler.allocation=on-demand", "--set", f"scheduler.max_num_seqs={PLACES}", seeds="21..22", duration=600)
@@ -14,7 +14,7 @@ FRONTIER = Runs("one-long-prompt", [f"{POLICIES}/budget-{n}.toml" for n in BUDGE
 
 
 def example():
-    """The lines of the example's two tables."""
+    """Runs the example chunk_times and returns its command and the rows of its two tables."""
     words = ["cargo", "run", "--quiet", "--release", "-p", "tiercel-simulation", "--example", "chunk_times"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()

@@ -1,20 +1,21 @@
-"""The tables whose rows stand beside floors: what is promised, and whether it is kept."""
+"""Tables that compare measured figures with floors: the values that are promised."""
 
 from tables.runs import SWAP, Runs, compliant, met, of_class, of_run, refused, share, tier, tokens_per_s
 
-# What is promised is shown with six seeds of half an hour.
+# Promises are checked with six seeds of half an hour of simulated time.
 SIX, HALF_HOUR = "21..27", 1800
 FLOORS = {name: Runs(name, ["tiercel"], "--noise", "0.1", seeds=SIX, duration=HALF_HOUR)
           for name in ("w2-memory-tight", "surge", "w2b-bursts", "long-prompts")}
-# The columns of the first source document's table, and ours.
+# Policies that are the columns of the first source document's table; `tiercel` is ours.
 COLUMNS = ["fcfs", "priority", "priority+preempt", "priority+preempt+slo", "tiercel"]
 W1 = Runs("w1-mixed", COLUMNS, "--noise", "0.1", seeds=SIX, duration=HALF_HOUR)
-# What a policy that turns nobody away and preempts nobody for a tier makes of memory that is short.
+# Reference for tok/s where memory is tight: a policy that turns no request away and preempts none for a higher tier.
 W2_PLAIN = Runs("w2-memory-tight", [SWAP], "--noise", "0.1", seeds=SIX, duration=HALF_HOUR)
 LOADS = [0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4]
 OVERLOAD = {load: Runs("w1-mixed", ["tiercel"], "--noise", "0.1", "--load", str(load), seeds=SIX, duration=HALF_HOUR)
             for load in LOADS}
-# The most that is possible if the mean step is not longer than premium's target: share of standard requests, tok/s.
+# Upper bounds if the mean step is not longer than premium's TPOT target, by load: share of standard requests in target,
+# and tok/s.
 FLUID = {1.25: (1.0, 4593), 1.5: (1.0, 4400), 2: (1.0, 4013), 3: (0.69, 3595), 4: (0.43, 3349)}
 AFTER_BURST = Runs("overload-burst", ["tiercel"], "--noise", "0.1", seeds=SIX, duration=1500)
 WITHIN_BURST = Runs("overload-burst", ["tiercel"], "--noise", "0.1", seeds=SIX, duration=1200,
@@ -23,11 +24,12 @@ IN_DRIFT = Runs("w1-mixed", ["tiercel"], "--noise", "0.1", "--drift=300..360", s
                 changes={r"warmup_s = 60": "warmup_s = 300"})
 AFTER_DRIFT = Runs("w1-mixed", ["tiercel"], "--noise", "0.1", "--drift=300..360", seeds=SIX, duration=900,
                    changes={r"warmup_s = 60": "warmup_s = 480"})
-# Two tenants: the greedy one sends as much as the modest one, or ten times that.
+# Runs with two tenants. The greedy tenant sends as much as the modest tenant (EVEN) or ten times as much.
 EVEN = Runs("tenants", ["tiercel"], "--noise", "0.1", seeds=SIX, duration=900, changes={r"rate_per_s = 100.0": "rate_per_s = 10.0"})
 GREEDY = Runs("tenants", ["tiercel"], "--noise", "0.1", seeds=SIX, duration=900)
 UNFAIR = Runs("tenants", ["tiercel"], "--noise", "0.1", "--set", "scheduler.fair_tenants=false", seeds=SIX, duration=900)
-# Premium and standard alone are 0.95 of what the fluid bound leaves room for (1.0 of it is 2.31 times w1-mixed).
+# At this load, premium and standard alone use 0.95 of the fluid bound. A load of 2.31 times w1-mixed would use 1.0 of
+# it.
 NEARLY_FULL = Runs("w1-mixed", ["tiercel"], "--noise", "0.1", "--load", "2.195", seeds=SIX, duration=HALF_HOUR)
 RETURNING = Runs("background-only", ["tiercel"], "--noise", "0.1", "--returning", "1", seeds=SIX, duration=HALF_HOUR)
 ALL_RETURNING = Runs("background-only", ["tiercel"], "--noise", "0.1", "--returning", "100", seeds=SIX, duration=HALF_HOUR)
@@ -47,7 +49,7 @@ VARIED = {(name, workload): Runs(workload, ["tiercel"], "--noise", "0.1", *optio
 
 
 def floors(rows):
-    """Rows of (what, measured, floor, digits, higher is better) with a verdict."""
+    """Makes a table with a verdict from rows of (what, measured, floor, digits, higher is better)."""
     lines = ["| | measured | floor | met |", "|---|---|---|---|"]
     for what, measured, floor, digits, higher in rows:
         met = measured >= floor if higher else measured <= floor
@@ -83,7 +85,7 @@ def promises_section():
 
 
 def five_columns():
-    """The first source document's table, its last column beside our run of each policy."""
+    """Makes the first source document's table: our run of each policy, beside the last column of the document."""
     rows = [("premium p99 TTFT, ms", tier("premium", "ttft_ms", "p99"), 185, 0, False),
             ("standard p99 TTFT, ms", tier("standard", "ttft_ms", "p99"), 480, 0, False),
             ("background p99 TTFT, ms", tier("background", "ttft_ms", "p99"), 18000, 0, False),

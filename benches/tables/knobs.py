@@ -1,4 +1,4 @@
-"""A copy of the program whose constants are read from the environment: `ABLATE_<FILE>_<NAME>`, once at the first use."""
+"""Builds a copy of the program that reads its constants once from the environment, as `ABLATE_<FILE>_<NAME>`."""
 
 import os
 import re
@@ -26,12 +26,13 @@ macro_rules! knob {
 
 
 def variable(file, name):
-    """Name of the environment variable of a constant."""
+    """Returns the name of the environment variable of a constant."""
     return f"ABLATE_{file.rsplit('/', 1)[-1]}_{name}".upper()
 
 
 def rewrite_constant(text, file, name):
-    """A constant becomes a function; an array of numbers is multiplied with the value read, which is 1 by default."""
+    """Turns a constant into a function that reads the environment. An array is multiplied by the value read, 1 by
+    default."""
     pattern = rf"^((?:pub\(crate\) )?)const {name}: ([^=]+) = (.+?);"
     found = re.search(pattern, text, re.M)
     if not found:
@@ -52,7 +53,7 @@ def call_everywhere(text, name):
 
 
 def rewrite_text(text, file, name, old, new):
-    """Replaces `old`; in `new`, {value} is the value read, by default the number behind its colon: {value:1.5}."""
+    """Replaces `old` by `new`, in which {value:1.5} stands for the value from the environment, 1.5 by default."""
     if text.count(old) != 1:
         sys.exit(f"{POLICY}/{file}.rs has not once `{old}`: mend benches/tables/variants.py")
     read = lambda found: f'knob!("{variable(file, name)}", {found.group(1)})'
@@ -60,7 +61,7 @@ def rewrite_text(text, file, name, old, new):
 
 
 def value_of(file, name):
-    """The value of a constant as it stands; 1 of an array, which is multiplied."""
+    """Returns the value of a constant in the source; 1 for an array, because an array is multiplied by the value."""
     text = (ROOT / POLICY / f"{file}.rs").read_text()
     found = re.search(rf"const {name}: ([^=]+) = (.+?);", text)
     if not found:
@@ -73,7 +74,8 @@ def value_of(file, name):
 
 
 def copy_tree():
-    """Copies the files that git knows; times of equal files stay, so that little is built anew."""
+    """Copies the files that git tracks. Equal files keep their modification times, so that cargo rebuilds little.
+    Returns the names of the policy's files, which are not copied here."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
     for name in filter(None, listed.stdout.split("\0")):
         source, target = ROOT / name, COPY / name
@@ -86,7 +88,7 @@ def copy_tree():
 
 
 def build(constants, places):
-    """Builds the program; `constants` are (file, name), `places` (file, name, old, new). Returns its path."""
+    """Builds the program and returns its path. `constants` are (file, name), `places` are (file, name, old, new)."""
     texts = {name: (ROOT / name).read_text() for name in copy_tree()}
     for file, name in constants:
         path = f"{POLICY}/{file}.rs"

@@ -1,4 +1,4 @@
-"""The tables whose rows stand beside figures of the workloads page."""
+"""Tables that compare measured figures with the reference figures of the workloads page."""
 
 import pathlib
 import subprocess
@@ -12,20 +12,21 @@ W1_OURS = Runs("w1-mixed", ["fcfs", "tiercel"], "--noise", "0.1")
 BY_SWAP = f"{POLICIES}/preempt-swap.toml"
 W2 = Runs("w2-memory-tight", [SWAP, "priority", BY_SWAP, "vllm-v0", "vllm-v1", "tiercel", "throughput", "latency", "fairness"], "--noise", "0.1")
 W4_POLICIES = ["static", "request-level", "orca", "sarathi", f"{POLICIES}/sarathi-256.toml", f"{POLICIES}/sarathi-128.toml", "adaptive"]
-# Memory is not what W4 is about, and the reference allocates on demand.
+# Memory does not matter for workload W4, and the reference allocates blocks on demand.
 W4 = Runs("w4-chunking", W4_POLICIES, "--profile", "llama70b-h100", "--set", "scheduler.allocation=on-demand", seeds="21..22", duration=600)
 BUDGETS = [128, 256, 512, 1024, 2048, 4096]
 BUDGET = Runs("w4-chunking", [f"{POLICIES}/budget-{n}.toml" for n in BUDGETS], "--profile", "llama70b-h100", seeds="21..22", duration=600)
 STATIC = Runs("static-four", [f"{POLICIES}/static-by-token.toml"], "--set", "scheduler.max_num_batched_tokens=4", seeds=None, duration=60)
 PREFIX = Runs("prefix", [SWAP, "vllm-v1", "tiercel"], "--noise", "0.1", seeds="21..23")
 CACHE_BLIND = f"{POLICIES}/tiercel-cache-blind.toml"
-# What is compared there is what becomes of those who are let in, so everybody is.
+# Settings under which no request is refused or turned away. The runs compare preemptions of accepted requests, so every
+# request is accepted.
 NOBODY_REFUSED = ["--set", "shedding.late=wait", "--set", "patience.standard_s=0", "--set", "patience.background_s=0"]
 PREFIX_TIGHT = Runs("prefix-tight", [CACHE_BLIND, f"{POLICIES}/tiercel-by-rank.toml", "tiercel", f"{POLICIES}/tiercel-as-needed.toml"],
                     "--noise", "0.1", *NOBODY_REFUSED, seeds="21..26")
 SIZES = [0.3, 0.5, 0.7, 1.0, 1.5, 3.0]
 MODES = [f"{POLICIES}/preempt-swap.toml", f"{POLICIES}/preempt-recompute.toml", "tiercel"]
-# Blocks in use under `fcfs` without a limit, means of a run: the working sets.
+# Working set of each workload: mean number of blocks in use under `fcfs` without a limit of memory.
 WORKING_SETS = {"w1-mixed": 3740, "long-prompts": 4500}
 SWEEPS = {(mix, size): Runs(mix, MODES, *NOBODY_REFUSED, seeds="21..22", duration=300,
                             changes={r"device_blocks = \d+": f"device_blocks = {int(size * blocks)}"})
@@ -40,7 +41,7 @@ def verdict(measured, reference):
 
 
 def comparison(rows):
-    """Rows of (what, measured, reference, digits) as a table with a verdict."""
+    """Makes a table with a verdict from rows of (what, measured, reference, digits)."""
     lines = ["| | measured | reference | within 15 % |", "|---|---|---|---|"]
     for what, measured, reference, digits in rows:
         lines.append(f"| {what} | {measured:.{digits}f} | {reference:.{digits}f} | {verdict(measured, reference)} |")

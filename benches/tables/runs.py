@@ -1,4 +1,4 @@
-"""Runs of `tiercel simulate`: the command, what came of it, and the values the tables are made of."""
+"""Runs of `tiercel simulate`: their commands, their results, and the values that tables are made of."""
 
 import json
 import pathlib
@@ -11,9 +11,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TIERCEL = ROOT / "target/release/tiercel"
 QUICK = "--quick" in sys.argv
 POLICIES = "benches/policies"
-# Seeds that nothing was tuned on.
+# Seeds that were not used for tuning.
 SEEDS = "21..22" if QUICK else "21..24"
-# A policy without preemption for a tier whose victims are swapped: what others are compared with where memory is short.
+# A policy that preempts no request for a higher tier and swaps its victims: the reference where memory is tight.
 SWAP = f"{POLICIES}/fcfs-swap.toml"
 
 
@@ -22,7 +22,7 @@ def share(part, whole):
 
 
 class Runs:
-    """Runs of one workload under several policies: the command, and what came of it."""
+    """Runs of one workload under several policies: the command and the results."""
 
     def __init__(self, workload, policies, *options, seeds=SEEDS, duration=900, changes=None):
         self.workload, self.policies, self.changes = workload, policies, changes or {}
@@ -63,7 +63,7 @@ class Runs:
         return sum(values) / len(values)
 
     def work(self):
-        """About how long it takes, to begin with the longest."""
+        """Returns a rough measure of how long the runs take. The longest runs are started first."""
         return len(self.policies) * float(self.options[1]) * (float(self.options[self.options.index("--load") + 1]) if "--load" in self.options else 1)
 
     def worst(self, policy, value):

@@ -1,15 +1,16 @@
-"""What an ablation changes: mechanisms by their settings or constants, and constants by half and twice."""
+"""Variants of an ablation: mechanisms turned off by settings or constants, and constants halved and doubled."""
 
 from tables.knobs import value_of, variable
 
-# Where requests give way for want of blocks; where the device's time is short; both.
+# Workloads in which KV memory is short, so that requests are preempted (MEMORY), and workloads in which device time is
+# short (TIME). ALL has both kinds.
 MEMORY = ["w2-memory-tight", "w2b-bursts", "prefix-tight"]
 TIME = ["conv-067-tight", "conv-100-loose", "code-050-loose", "long-prompts", "w2b-bursts"]
 ALL = [*TIME, "w2-memory-tight", "surge", "prefix-tight"]
 NO_PREEMPTION = ["conv-067-loose", "conv-067-tight", "conv-100-loose", "code-050-loose", "long-prompts", "tenants"]
 
-# Mechanism: how it is turned off (or on, where the default has it off), and on which workloads. Words with a `.` are
-# settings, others constants and switches.
+# By name of a mechanism: the changes that turn it off (or on, where it is off by default), and the workloads to run. In
+# a change, a name with a `.` is a setting; any other name is a constant or a switch.
 MECHANISMS = {
     "steps by slack": (["scheduler.budget=fixed"], TIME),
     "reserve of premium streams": (["scheduler/reserve LAG_US_MAX=0"], TIME),
@@ -42,7 +43,7 @@ MECHANISMS = {
                                "preemption.max_per_request=1000000", "preemption.mode=swap"], NO_PREEMPTION),
 }
 
-# Constants: file, name, unit, values (none: half and twice), meaning.
+# Constants: file, name, unit, values to try (None: half and twice the value).
 CONSTANTS = [
     ("scheduler/pace", "AIM", "share of the TPOT target", (0.96, 1.0)),
     ("scheduler/pace", "FIRST_TOKEN_MARGIN", "mean errors of a step", None),
@@ -73,7 +74,7 @@ CONSTANTS = [
     ("scheduler/batch", "HIT_SMOOTHING", "weight of a prompt", None),
 ]
 
-# Settings with a number, beside the constants: name, unit, value, half and twice.
+# Settings that are numbers and are varied like constants: name, unit, value, values to try.
 SETTINGS = [
     ("scheduler.watermark_percent", "% of the blocks", 3.0, (1.5, 6.0)),
     ("scheduler.background_watermark_percent", "% of the blocks", 5.0, (2.5, 10.0)),
@@ -81,7 +82,7 @@ SETTINGS = [
     ("preemption.max_per_request", "preemptions", 8, (4, 16)),
 ]
 
-# Numbers in expressions: file, name, unit, value, the text and how it reads the value.
+# Numbers inside expressions: file, name, unit, value, the text to replace, and a replacement that reads the value.
 NUMBERS = [
     ("scheduler/pace", "OUTPUT_GUESS", "predicted outputs", 3.0, "(3.0 * stream.pred", "({value:3.0} * stream.pred"),
     ("scheduler/pace", "STEP_GUESS", "steps", 1.5, "still * 1.5 * step_us", "still * {value:1.5} * step_us"),
@@ -89,7 +90,8 @@ NUMBERS = [
     ("scheduler/deadlines", "STEPS_PER_TOKEN", "steps", 2.0, "return 2.0 * self.time", "return {value:2.0} * self.time"),
 ]
 
-# Parts of the policy that no setting turns off: file, name, the text and how it reads the switch.
+# Parts of the policy that no setting turns off: file, name, the text to replace, and a replacement that reads the
+# switch.
 SWITCHES = [
     ("scheduler/prompts", "PAUSE_STANDARD", "if over_us <= 0.0 {", "if over_us <= 0.0 || {value:1.0} == 0.0 {"),
     ("scheduler/placing", "SHORTEST", "tiered && sequence.late", "tiered && sequence.late && {value:1.0} > 0.0"),
@@ -99,7 +101,7 @@ SWITCHES = [
 
 
 def words(change):
-    """Arguments and environment of one change."""
+    """Returns the command-line arguments and the environment variables of one change."""
     if "." in change.split("=")[0]:
         return ["--set", change], {}
     place, value = change.split("=")
@@ -107,7 +109,8 @@ def words(change):
 
 
 def of_constants():
-    """Constants and numbers: name, unit, value, and the changes to half and to twice of it, or to what is said instead."""
+    """Returns (name, unit, value, changes) for constants, numbers and settings. The changes set half and twice the
+    value, or the values that the list states."""
     rows = [(file, name, unit, value_of(file, name), values) for file, name, unit, values in CONSTANTS]
     rows += [(file, name, unit, value, None) for file, name, unit, value, *_ in NUMBERS]
     named = [(f"`{name}` ({file.split('/')[-1]})", unit, value, [f"{file} {name}={x:g}" for x in values or (value / 2, value * 2)])

@@ -1,15 +1,15 @@
-//! What a step takes by its token budget, and what it costs to cut a prompt into chunks, in the states of two tables of
-//! the literature, on the modelled device: `cargo run --release -p tiercel-simulation --example chunk_times`.
+//! Prints the times of steps by token budget, and the cost of cutting a prompt into chunks, for the cases of two tables
+//! of the literature on the modelled device: `cargo run --release -p tiercel-simulation --example chunk_times`.
 
 use tiercel_device::{DeviceInfo, MockProfile};
 use tiercel_policy::scheduler::{CostModel, StepWork};
 
-/// Streams that decode in every step, and what each has behind it, tokens.
+/// Number of streams that decode in every step, and context of each stream, tokens.
 const STREAMS: u32 = 32;
 const CONTEXT: u32 = 1024;
-/// Prompt tokens beside them.
+/// Numbers of prompt tokens in a step beside the streams.
 const PREFILLS: [u32; 5] = [0, 128, 256, 512, 1024];
-/// The prompt that is cut, and the chunks, tokens.
+/// Length of the prompt that is cut, and lengths of the chunks, tokens.
 const PROMPT: u32 = 2048;
 const CHUNKS: [u32; 6] = [2048, 1024, 512, 256, 128, 64];
 
@@ -19,7 +19,8 @@ struct Device {
 }
 
 impl Device {
-    /// A step of the streams and so many tokens of a prompt after the first `computed`, ms.
+    /// Returns the time of a step with all streams and `prefill` prompt tokens after the first `computed` tokens of the
+    /// prompt, ms.
     fn step_ms(&self, prefill: u32, computed: u32) -> f64 {
         let mut work = StepWork::default();
         (0..STREAMS).for_each(|_| work.add_decode(CONTEXT));

@@ -1,14 +1,14 @@
-//! What it costs to preempt a request, in the states of a table of the literature, from the cost model that
-//! the scheduler decides by: `cargo run --release -p tiercel-simulation --example preemption_costs`.
+//! Prints the cost of preempting a request, for the cases of a table of the literature, as predicted by the scheduler's
+//! cost model: `cargo run --release -p tiercel-simulation --example preemption_costs`.
 
 use tiercel_device::{Clock, MockDevice, MockOptions, MockProfile};
 use tiercel_policy::scheduler::{CostModel, StepWork};
 use tiercel_simulation::simulate;
 
-/// (prompt, output so far), tokens.
+/// Victims: (prompt tokens, output tokens so far).
 const STATES: [(u32, u32); 6] =
     [(512, 10), (512, 100), (2048, 50), (8192, 200), (512, 500), (32_768, 100)];
-/// Streams in the step that a dropped request's outputs are made again in.
+/// Number of streams in each step in which a dropped request computes its output again.
 const STREAMS: u32 = 128;
 
 fn main() {
@@ -22,7 +22,7 @@ fn main() {
             let blocks = computed / device.info.block_size;
             let swap_ms = 2.0 * cost.copy_us(blocks) / 1000.0;
             let recompute_ms = cost.recompute_us(computed) / 1000.0;
-            // Sent again, it computes its prompt and then its outputs, a step each.
+            // A dropped request that is sent again computes its prompt, and then its output with one step per token.
             let streams = StepWork {
                 decode_tokens: STREAMS,
                 kv_tokens: u64::from(STREAMS * 512),

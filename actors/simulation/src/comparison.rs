@@ -1,4 +1,4 @@
-//! Policies side by side, over several seeds.
+//! Comparison of policies on one workload, each run with several seeds.
 
 use crate::outcome::{Outcome, TierOutcome};
 use crate::sizes::Sizes;
@@ -8,52 +8,52 @@ use tiercel_config::EngineSettings;
 use tiercel_device::{MockFaults, Tier};
 use tiercel_workload::Workload;
 
-/// Runs of one workload on one device.
+/// Result of a comparison: runs of one workload on one device under several policies.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// Version of the program.
+    /// Version of the program that made the comparison.
     pub version: String,
-    /// The workload, `load` included; each run has its own seed.
+    /// Workload after its rates were multiplied by `load`. Each run replaces the workload's seed by its own.
     pub workload: Workload,
-    /// What the rates of its open classes, traces included, were multiplied by.
+    /// Factor that multiplied the rates of the open-loop classes, traces included.
     pub load: f64,
-    /// The device.
+    /// Name of the device profile.
     pub profile: String,
-    /// Sigma of the noise on step times.
+    /// Noise of step times: sigma of their log-normal factor.
     pub noise_sigma: f64,
-    /// Whether the device's speed changed every minute.
+    /// Whether the simulated device was slower than its profile at some times (`--drift`).
     #[serde(default)]
     pub drift: bool,
-    /// What the device broke.
+    /// Faults that the simulated device injected.
     #[serde(default)]
     pub faults: MockFaults,
-    /// How many of those refused come back once, percent.
+    /// Share of the refused requests that come back once, percent.
     #[serde(default)]
     pub returning_percent: f64,
-    /// The policies, in the order asked for.
+    /// Runs of each policy, in the order in which the policies were given.
     pub policies: Vec<PolicyRuns>,
 }
 
-/// The runs of one policy, one for each seed.
+/// Runs of one policy, one run for each seed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PolicyRuns {
-    /// Its name.
+    /// Name of the policy.
     pub policy: String,
-    /// Settings of the engine under it, targets excepted: those are the workload's.
+    /// Engine settings under the policy, except for the targets, which come from the workload.
     pub settings: EngineSettings,
-    /// Sizes that were in force under it.
+    /// Sizes of the engine under the policy.
     pub sizes: Sizes,
-    /// The runs.
+    /// Outcomes of the runs, one for each seed.
     pub runs: Vec<Outcome>,
 }
 
 impl Comparison {
-    /// Simulated time of each run, seconds.
+    /// Returns the simulated time of each run, seconds.
     pub fn simulated_s(&self) -> f64 {
         self.workload.duration_s + self.workload.drain_s
     }
 
-    /// The sizes that were in force, a line for all policies or, where they differ, for each.
+    /// Describes the engine's sizes: one line if all policies have the same sizes, else one line per policy.
     pub(crate) fn sizes(&self) -> Vec<String> {
         let Some(first) = self.policies.first() else { return Vec::new() };
         if self.policies.iter().all(|policy| policy.sizes == first.sizes) {
@@ -63,9 +63,9 @@ impl Comparison {
     }
 }
 
-/// Columns of the table.
+/// Number of columns of the result table.
 pub(crate) const COLUMNS: usize = 11;
-/// Their heads.
+/// Headings of the columns of the result table.
 pub(crate) const HEADS: [&str; COLUMNS] = [
     "policy",
     "tier",
@@ -80,14 +80,15 @@ pub(crate) const HEADS: [&str; COLUMNS] = [
     "recomputed %",
 ];
 
-/// The mean of some numbers, and the worst if there are several.
+/// Mean of some numbers, and the worst number if there are several.
 struct MeanAndWorst {
     mean: f64,
     worst: Option<f64>,
 }
 
 impl MeanAndWorst {
-    /// `None` without numbers. `high_is_bad`: which end is the worst.
+    /// Computes mean and worst number; `None` without numbers. `high_is_bad` says whether the highest or the lowest
+    /// number is the worst.
     fn of(values: impl Iterator<Item = f64>, high_is_bad: bool) -> Option<MeanAndWorst> {
         let values: Vec<f64> = values.collect();
         let count = values.len();
@@ -111,9 +112,9 @@ fn cell(values: impl Iterator<Item = f64>, high_is_bad: bool, decimals: usize) -
 }
 
 impl PolicyRuns {
-    /// A row of the table for each tier, then one for all.
+    /// Returns the table rows of the policy: one for each tier, then one for all tiers together.
     pub(crate) fn rows(&self) -> Vec<[String; COLUMNS]> {
-        // A tier may have had no request in the window of one seed.
+        // In the run of one seed, a tier may have no request in the measured window.
         let seen = |tier: &Tier| {
             self.runs.iter().any(|run| run.tiers.iter().any(|found| found.tier == tier.name()))
         };
@@ -155,7 +156,7 @@ impl PolicyRuns {
 }
 
 impl fmt::Display for Comparison {
-    /// A table: means over the seeds, and in brackets the worst.
+    /// Prints a table of means over the seeds, with the worst seed's value in brackets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Comparison { workload, load, profile, noise_sigma, drift, faults, .. } = self;
         let drift = if *drift { ", drift" } else { "" };
@@ -299,7 +300,7 @@ mod tests {
         shaken.faults.copy_fails = 0.1;
         let header = shaken.to_string();
         assert!(header.contains(" s, noise 0.1, drift, faults, seeds 3 4\n"), "{header}");
-        // A tier that one seed did not see is its own row, not part of another's.
+        // A tier that had requests under one seed only keeps its own row.
         let text = without.to_string();
         let of = |tier: &str| text.lines().find(|line| line.contains(tier)).map(str::to_owned);
         assert!(of("premium").expect("a row").trim_end().ends_with(" 100"), "{text}");

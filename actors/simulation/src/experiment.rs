@@ -1,4 +1,4 @@
-//! One workload on one device under one policy.
+//! Experiment: one workload on one simulated device under one policy.
 
 use crate::laboratory::{Laboratory, simulate};
 use crate::outcome::{Outcome, Totals};
@@ -11,78 +11,79 @@ use tiercel_config::{EngineSettings, SettingsError, SloSettings, TierSlo};
 use tiercel_device::{Clock, MockDrift, MockFaults, MockOptions, MockProfile, Tier, Timestamp};
 use tiercel_workload::{MAX_REQUESTS, Targets, Workload, seconds};
 
-/// How often progress is reported, simulated us.
+/// Interval of progress reports, us of simulated time.
 const PROGRESS_US: u64 = 5_000_000;
 
-/// What to run.
+/// Description of a simulation run.
 #[derive(Debug, Clone)]
 pub struct Experiment {
-    /// The traffic; its seed is that of everything random in the run.
+    /// Traffic of the run. The seed of the workload is the seed of everything random in the run.
     pub workload: Workload,
-    /// The device.
+    /// Profile of the simulated device.
     pub profile: MockProfile,
-    /// The engine, policy included. The workload's targets, where it has any, take the place of its own.
+    /// Engine settings, policy included. Targets that the workload states replace the targets of the settings.
     pub settings: EngineSettings,
-    /// Spread of step times: sigma of a log-normal factor of mean 1; 0 for none.
+    /// Noise of step times: sigma of a log-normal factor with mean 1; 0 for no noise.
     pub noise_sigma: f64,
-    /// When the device is slower than it says, if ever.
+    /// Times at which the device is slower than its profile says; `None` for never.
     pub drift: Option<MockDrift>,
-    /// What the device breaks.
+    /// Faults that the simulated device injects.
     pub faults: MockFaults,
-    /// Share of the requests that are refused which come back once, when they were told to.
+    /// Share of the refused requests, 0 to 1, that come back once, after their retry time.
     pub returning: f64,
 }
 
-/// Why an experiment could not be run, or is worth nothing.
+/// Reason why an experiment could not be run or has no valid result.
 #[derive(Debug, thiserror::Error)]
 pub enum ExperimentError {
-    /// The engine would not start with such settings.
+    /// The engine refused to start with the settings.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// Outputs are longer than the number of tokens there are, and a prompt's last token says how long.
+    /// The vocabulary is too small for the longest output: the last token of a prompt states the output's length, so
+    /// that length must be a valid token.
     #[error(
         "outputs of {longest} tokens need a vocabulary larger than that; the profile has {vocab_size}"
     )]
     Vocabulary {
-        /// The longest output.
+        /// Longest output of the workload, tokens.
         longest: u32,
-        /// Tokens of the device.
+        /// Size of the device's vocabulary, tokens.
         vocab_size: u32,
     },
-    /// More requests came up than may be sent.
+    /// More requests came due than one run may send.
     #[error("more than {MAX_REQUESTS} requests were due; shorten the run or slow the traffic")]
     TooMany,
-    /// The engine died.
+    /// The engine died during the run.
     #[error("the engine died at {at_s:.3} s: {cause}")]
     Died {
-        /// Simulated time.
+        /// Simulated time of the engine's death, s.
         at_s: f64,
-        /// What it died of.
+        /// Cause of the engine's death.
         cause: String,
     },
-    /// The device found KV memory that did not hold what a step read, or a malformed step.
+    /// The device found errors of the engine: a step read KV memory with wrong content, or a step was malformed.
     #[error("the engine did something wrong {count} times; first: {first}")]
     Wrong {
-        /// How often.
+        /// Number of errors of the engine.
         count: u64,
-        /// The first time.
+        /// Description of the first error.
         first: String,
     },
 }
 
 impl Experiment {
-    /// Runs to the workload's end. `progress` is told the simulated seconds that have passed.
+    /// Runs the experiment to the workload's end. `progress` is called with the simulated seconds that have passed.
     ///
     /// # Errors
-    /// [`ExperimentError`]: a run with any wrong step is not a result.
+    /// [`ExperimentError`]; a run with any wrong step gives no result.
     pub fn run(&self, progress: impl Fn(f64) + 'static) -> Result<Outcome, ExperimentError> {
         self.run_recorded(progress, &[])
     }
 
-    /// As [`Experiment::run`], and hands every event up to the workload's end to the recorders.
+    /// Runs the experiment like [`Experiment::run`] and passes every event up to the workload's end to the recorders.
     ///
     /// # Errors
-    /// As [`Experiment::run`].
+    /// The same errors as [`Experiment::run`].
     pub fn run_recorded(
         &self,
         progress: impl Fn(f64) + 'static,
@@ -92,7 +93,7 @@ impl Experiment {
         Ok(Outcome::of(&self.workload, &seen, &totals, self.end()))
     }
 
-    /// What a trace says of this run before its events.
+    /// Returns the header of this run for a trace file.
     pub fn section(&self, policy: &str) -> Section {
         let sizes = self.sizes();
         Section {
@@ -107,12 +108,12 @@ impl Experiment {
         }
     }
 
-    /// The sizes it runs with.
+    /// Returns the sizes that the engine runs with.
     pub fn sizes(&self) -> Sizes {
         Sizes::of(&self.settings, &self.workload.simulation, &self.profile)
     }
 
-    /// When the run ends.
+    /// Returns the time at which the run ends.
     fn end(&self) -> Timestamp {
         Timestamp(seconds(self.workload.duration_s + self.workload.drain_s))
     }
@@ -286,7 +287,8 @@ mod tests {
     #[test]
     fn blocks_of_one_name_are_found_in_the_prefix_cache_whatever_the_tier() {
         let folder = tempfile::tempdir().expect("a folder");
-        // Turns of one conversation, long after one another; then the same lengths without a common block.
+        // First trace: turns of one conversation, 5 s apart, that share two blocks. Second trace: the same lengths
+        // without shared blocks.
         let turn = |at_ms: u32, ids: [u32; 3]| {
             format!(
                 "{{\"timestamp\":{at_ms},\"input_length\":1536,\"output_length\":20,\"hash_ids\":{ids:?}}}\n"
@@ -312,7 +314,7 @@ mod tests {
             assert!(seen.records.iter().all(|record| record.ending == Ending::Completed));
             totals.counters.prefix_hit_tokens
         });
-        // Seven turns find the two blocks of 512 tokens that all have.
+        // Seven of the eight turns find the two shared blocks of 512 tokens in the prefix cache.
         assert_eq!(hits, [7 * 1024, 0]);
     }
 
@@ -346,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_device_that_drifts_is_slower_every_other_minute_and_one_with_faults_fails_steps() {
-        // The workload is short: all of it is within the slow minute.
+        // The whole workload lies within the slow minute.
         let mut experiment = experiment("premium-unloaded.toml", 30.0);
         experiment.noise_sigma = 0.0;
         let tpot_ms = |experiment: &Experiment| {

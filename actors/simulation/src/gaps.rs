@@ -1,31 +1,31 @@
-//! The times between tokens, of which there are too many to keep.
+//! Histogram of the times between two tokens. There are too many of these times to keep each.
 
 use serde::{Deserialize, Serialize};
 
-/// Smallest time told apart, us.
+/// Smallest distinguishable time, us; shorter times count as this time.
 const LEAST_US: f64 = 10.0;
-/// Ratio of neighbouring buckets: quantiles are right to half a percent.
+/// Ratio of the limits of neighbouring buckets. Quantiles are exact to half a percent.
 const RATIO: f64 = 1.01;
-/// Its logarithm, counted once and not for every token.
+/// Natural logarithm of `RATIO`, as a constant so that it is not computed for every token.
 const LN_RATIO: f64 = 0.009_950_330_853_168_083;
-/// Up to a quarter of an hour.
+/// Number of buckets; they reach up to 15 minutes.
 const BUCKETS: usize = 1840;
 
-/// Counts times in buckets of equal ratio.
+/// Histogram of times in buckets whose limits have a constant ratio.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Gaps {
     counts: Vec<u32>,
     total: u64,
 }
 
-/// Quantiles of the times between tokens of all requests, ms, right to one percent.
+/// Quantiles of the times between two tokens, over all requests, ms; exact to one percent.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct GapSummary {
-    /// How many times were counted.
+    /// Number of times between two tokens.
     pub count: u64,
-    /// Median.
+    /// Median of the times, ms.
     pub p50: f64,
-    /// 99th percentile.
+    /// 99th percentile of the times, ms.
     pub p99: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Makes engines for experiments and reads their streams.
+//! Builds engines for experiments and collects the events of their streams.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use tiercel_config::{EngineSettings, SloTargets};
 use tiercel_device::{Clock, MockDevice, MockOptions, MockProfile, SamplingParams, Tier, TokenId};
 use tiercel_policy::blocks::Salt;
 
-/// Runs `experiment` under simulated time: whenever nothing is left to do, time jumps to the next
-/// timer. Everything it starts must stay on this thread.
+/// Runs `experiment` under simulated time: whenever no task can run, time jumps to the next timer. Tasks that the
+/// experiment starts must stay on this thread.
 ///
 /// # Panics
-/// If no runtime can be made.
+/// If the async runtime cannot be created.
 pub fn simulate<T>(experiment: impl AsyncFnOnce(Clock) -> T) -> T {
     let system = actix_rt::System::with_tokio_rt(|| {
         tokio::runtime::Builder::new_current_thread()
@@ -24,20 +24,20 @@ pub fn simulate<T>(experiment: impl AsyncFnOnce(Clock) -> T) -> T {
     system.block_on(async { experiment(Clock::simulated()).await })
 }
 
-/// Everything an engine is made of, to be changed before it starts.
+/// Parts of an engine, which may be changed before the engine starts.
 #[derive(Debug, Clone)]
 pub struct Laboratory {
-    /// The engine's settings.
+    /// Settings of the engine.
     pub settings: EngineSettings,
-    /// The device.
+    /// Options of the mock device.
     pub device: MockOptions,
 }
 
 impl Laboratory {
-    /// A small fast device with default settings.
+    /// Makes a laboratory with a small fast device and default settings.
     ///
     /// # Panics
-    /// If the built-in profile is broken.
+    /// If the built-in profile `tiny` does not parse.
     pub fn tiny(clock: Clock) -> Laboratory {
         let profile = MockProfile::named("tiny").expect("a built-in profile");
         Laboratory { settings: EngineSettings::default(), device: MockOptions::new(profile, clock) }
@@ -48,13 +48,13 @@ impl Laboratory {
         self.engine().start_here()
     }
 
-    /// Starts the engine on this thread and takes down what it does.
+    /// Starts the engine on this thread and passes its events to the recorder.
     pub fn start_recorded(&self, recorder: Option<Rc<dyn Record>>) -> EngineHandle {
         self.engine().start_recorded_here(recorder)
     }
 
-    /// Starts the engine on this thread; it checks all its invariants after every event, also in a release
-    /// build.
+    /// Starts the engine on this thread with invariant checks: the actors check all their invariants after every event,
+    /// also in a release build.
     pub fn start_checked(&self) -> EngineHandle {
         self.engine().start_here_checked()
     }
@@ -66,7 +66,7 @@ impl Laboratory {
     }
 }
 
-/// A standard-tier greedy request that only its length ends.
+/// Makes a standard-tier request with greedy sampling and without stop tokens, so that only `max_tokens` ends it.
 pub fn request(prompt: &[TokenId], max_tokens: u32) -> Request {
     Request {
         tier: Tier::Standard,
@@ -82,16 +82,16 @@ pub fn request(prompt: &[TokenId], max_tokens: u32) -> Request {
     }
 }
 
-/// All that came on a stream.
+/// Events that came on a stream.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Collected {
-    /// The tokens.
+    /// Tokens of the stream, in order.
     pub tokens: Vec<TokenId>,
-    /// The event that ended it; `None` if it just closed.
+    /// Last event of the stream; `None` if the stream closed without one.
     pub end: Option<StreamEvent>,
 }
 
-/// Reads a stream to its end.
+/// Reads a stream to its end and returns its tokens and its last event.
 pub async fn collect(mut stream: TokenStream) -> Collected {
     let mut collected = Collected::default();
     while let Some(event) = stream.next().await {

@@ -1,5 +1,5 @@
-//! An engine on the mock device under simulated time: the production actors and messages on one
-//! arbiter whose clock is paused, so that hours of traffic run in seconds and a seed replays exactly.
+//! Simulation of an engine with the mock device under simulated time. The production actors and messages run on one
+//! arbiter (thread) whose clock is paused. Hours of traffic run in seconds, and a seed replays exactly.
 //!
 //! ```
 //! use tiercel_simulation::{Laboratory, simulate};

@@ -1,4 +1,4 @@
-//! What a run came to, tier by tier.
+//! Computes the outcome of a run, tier by tier.
 
 use crate::gaps::GapSummary;
 use crate::record::{Ending, Record};
@@ -9,84 +9,85 @@ use tiercel_actors::{CostError, Counters, PredictionError};
 use tiercel_device::{Tier, Timestamp};
 use tiercel_workload::{Compliance, Summary, Workload, seconds};
 
-/// The result of a run. Counted are the requests due in the workload's measured window.
+/// Outcome of a run. Latencies and request counts cover the requests that are due in the workload's measured window.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Seed of the traffic, the noise and the tokens.
     pub seed: u64,
-    /// Tiers that had requests, best first.
+    /// Outcomes of the tiers that had requests, the highest tier first.
     pub tiers: Vec<TierOutcome>,
-    /// All tiers together.
+    /// Outcome of all tiers together.
     pub total: TierOutcome,
-    /// The workload's classes, in its order; `tier` is the class's.
+    /// Outcomes of the workload's classes, in the workload's order. The field `tier` holds the tier of the class.
     pub classes: Vec<TierOutcome>,
-    /// Steps of the whole run.
+    /// Number of steps in the whole run.
     pub steps: u64,
-    /// Preemptions a minute, whole run.
+    /// Preemptions per minute, over the whole run.
     pub preemptions_per_min: f64,
-    /// Of these, those that saved blocks in the host tier.
+    /// Preemptions per minute that saved blocks in the host pool.
     pub swaps_per_min: f64,
-    /// Tokens computed again after a preemption, in percent of all tokens that had to be computed
-    /// (prompts and outputs of the whole run).
+    /// Tokens that were computed again after a preemption, in percent of all tokens that had to be computed: prompts
+    /// and outputs of the whole run.
     pub recomputed_percent: f64,
-    /// Tokens copied between the tiers, both ways, in percent of all tokens that had to be computed.
+    /// Tokens that were copied between the device pool and the host pool, both ways, in percent of all tokens that had
+    /// to be computed.
     pub copied_percent: f64,
-    /// Prompt tokens found in the prefix cache, in percent of those looked up.
+    /// Prompt tokens found in the prefix cache, in percent of the prompt tokens that were looked up.
     pub prefix_hit_percent: f64,
-    /// Sequences in a step, in percent of the most that a step may hold, mean of all steps.
+    /// Sequences in a step, in percent of `scheduler.max_num_seqs`, mean over all steps.
     pub slots_used_percent: f64,
-    /// Times between tokens within the window.
+    /// Times between two tokens within the measured window.
     pub gaps_ms: Option<GapSummary>,
-    /// Jain's index over the tenants' mean rates (a request's output tokens a second, waiting included): 1 if
-    /// all tenants are served alike. Classes are the tenants.
+    /// Jain's fairness index over the tenants' mean rates; the classes are the tenants. The rate of a request is its
+    /// output tokens divided by its E2E time. 1 means that all tenants are served alike.
     pub fairness: f64,
-    /// Requests that were refused and came back when they were told to.
+    /// Number of refused requests that came back after their retry time.
     pub returned: u64,
-    /// Of these, those that were let in.
+    /// Number of returned requests that were accepted and not turned away again.
     pub readmitted: u64,
-    /// Mean error of predicted output lengths, in percent of the mean length.
+    /// Mean error of predicted output lengths, in percent of the mean output length.
     pub prediction_error_percent: f64,
     /// Mean error of predicted step times at the end of the run, percent.
     pub step_cost_error_percent: f64,
-    /// The same of copy times.
+    /// Mean error of predicted copy times at the end of the run, percent.
     pub copy_cost_error_percent: f64,
 }
 
-/// One tier's requests.
+/// Counts and latencies of the requests of one tier or class.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TierOutcome {
-    /// Its name.
+    /// Name of the tier.
     pub tier: String,
-    /// Requests.
+    /// Number of requests due in the measured window.
     pub requests: u64,
-    /// Requests whose output is complete.
+    /// Number of requests whose output is complete.
     pub completed: u64,
-    /// Requests turned away.
+    /// Number of requests that were refused on arrival or turned away later.
     pub refused: u64,
-    /// Of these, those that had been let in first.
+    /// Number of requests that were accepted first and then turned away; a part of `refused`.
     pub turned_away: u64,
-    /// Requests that ended with an error.
+    /// Number of requests that ended with an error.
     pub failed: u64,
-    /// Requests that the run left unfinished. Their latencies count with what they had waited at its end: a
-    /// lower bound, of the time per token an estimate.
+    /// Number of requests that were still running at the end of the run. Each of their latencies counts as the time
+    /// waited until the end of the run: a lower bound. Their TPOT is an estimate.
     pub unfinished: u64,
-    /// Completed requests that were preempted at least once.
+    /// Number of completed requests that were preempted at least once.
     pub preempted: u64,
-    /// Time to first token.
+    /// Time to first token, ms.
     pub ttft_ms: Option<Summary>,
-    /// Mean time per token after the first.
+    /// TPOT: mean time per token after the first, ms.
     pub tpot_ms: Option<Summary>,
-    /// Whole requests.
+    /// End-to-end time of whole requests, ms.
     pub e2e_ms: Option<Summary>,
-    /// Largest gap between two tokens of a request.
+    /// Largest gap between two tokens of a request, ms.
     pub max_gap_ms: Option<Summary>,
-    /// Output tokens that came within the window, per second.
+    /// Output tokens per second that came within the measured window.
     pub output_tokens_per_s: f64,
-    /// Present if the workload has targets for the tier.
+    /// Number of requests in target. Present if the workload states targets for the tier.
     pub compliance: Option<Compliance>,
 }
 
-/// What the engine counted in a run, and what it is counted against.
+/// Totals that the engine counted in a run, and the sizes that they are compared with.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Totals {
     pub(crate) counters: Counters,
@@ -97,7 +98,7 @@ pub(crate) struct Totals {
 }
 
 impl TierOutcome {
-    /// Requests that met all their targets, percent.
+    /// Returns the share of requests that met all their targets, percent.
     pub fn compliant_percent(&self) -> Option<f64> {
         let compliance = self.compliance?;
         Some(percent(compliance.all_met as f64, compliance.requests as f64))
@@ -162,7 +163,7 @@ impl Outcome {
     }
 }
 
-/// What became of each class of the workload.
+/// Computes the outcome of each class of the workload.
 fn classes(
     workload: &Workload,
     seen: &Seen,
@@ -182,13 +183,13 @@ fn classes(
     outcomes.collect()
 }
 
-/// Tokens that had to be computed: prompts and outputs of requests that had a first token.
+/// Counts the tokens that had to be computed: prompts and outputs of the requests that got a first token.
 fn computed_tokens(records: &[Record]) -> u64 {
     let started = records.iter().filter(|record| record.first.is_some());
     started.map(|r| u64::from(r.planned.prompt_tokens) + u64::from(r.tokens)).sum()
 }
 
-/// Jain's index over the classes' mean rates.
+/// Computes Jain's fairness index over the mean rates of the classes.
 fn fairness(
     workload: &Workload,
     records: &[Record],
@@ -214,7 +215,7 @@ fn percent(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { 100.0 * part / whole } else { 0.0 }
 }
 
-/// Adds up one tier.
+/// Sums of the requests of one tier.
 #[derive(Debug, Clone, Default)]
 struct Tally {
     requests: u64,
@@ -362,18 +363,18 @@ mod tests {
         let [premium] = &outcome.tiers[..] else { panic!("one tier: {outcome:?}") };
         let counts = [premium.completed, premium.refused, premium.failed, premium.unfinished];
         assert_eq!((premium.requests, counts, premium.turned_away), (6, [2, 1, 1, 2], 1));
-        // 150, 250, 100 ms, and 20.5 s of waiting for a first token that did not come.
+        // TTFTs: 150, 250 and 100 ms, and 20.5 s of waiting for a first token that did not come.
         let ttft = premium.ttft_ms.expect("samples");
         assert_eq!((ttft.count, ttft.p50, ttft.max), (4, 150.0, 20_500.0));
-        // (190 - 150) / 2, (270 - 250) / 2, and at least 20.9 s for the second token.
+        // TPOTs: (190 - 150) / 2 and (270 - 250) / 2 ms, and at least 20.9 s for a second token that did not come.
         let tpot = premium.tpot_ms.expect("samples");
         assert_eq!((tpot.count, tpot.p50, tpot.max), (3, 20.0, 20_900.0));
         assert_eq!(premium.e2e_ms.expect("samples").max, 21_000.0);
-        // The unfinished one waits for its second token.
+        // The unfinished request waits 20.9 s for its second token until the run ends.
         assert_eq!(premium.max_gap_ms.expect("samples").max, 20_900.0);
         assert_eq!(premium.compliant_percent(), Some(100.0 / 6.0));
         assert_eq!(outcome.total.output_tokens_per_s, 10.0);
-        // Five requests got a first token: 50 prompt tokens and 11 of output.
+        // Five requests got a first token. They have 50 prompt tokens and 11 output tokens.
         assert!((outcome.recomputed_percent - 100.0 * 8.0 / 61.0).abs() < 1e-9);
     }
 }

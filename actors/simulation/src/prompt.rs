@@ -1,11 +1,11 @@
-//! What the prompts of a simulation say.
+//! Makes the tokens of prompts in a simulation.
 
 use std::sync::Arc;
 use tiercel_device::TokenId;
 use tiercel_workload::{Planned, Random};
 
-/// Random tokens of 1 to `last_token`, shared texts the same in every prompt. The last one tells the device
-/// how long the output is.
+/// Makes the prompt of a request from random tokens of 1 to `last_token`. A shared text has the same tokens in every
+/// prompt. The last token tells the mock device the length of the output.
 pub(crate) fn prompt(seed: u64, last_token: TokenId, planned: &Planned) -> Arc<[TokenId]> {
     let tokens = u64::from(last_token);
     let length = planned.prompt_tokens as usize;
@@ -57,7 +57,7 @@ mod tests {
         assert_ne!(first[..512], another_seed[..512]);
     }
 
-    // Written down once: what a seed says must not change.
+    // The tokens were recorded once. A seed must always give the same prompts.
     #[test]
     fn prefixes_and_own_text_are_what_they_were() {
         let shared = Some(SharedPrefix { number: 3, tokens: 2 });

@@ -1,43 +1,43 @@
-//! What happened to each request.
+//! Records the fate of each request of a run.
 
 use tiercel_device::{Tier, Timestamp};
 use tiercel_workload::{Latencies, Planned};
 
-/// How a request ended.
+/// How a request of a simulation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// Its output is complete.
+    /// The output is complete.
     Completed,
-    /// It was turned away when it came.
+    /// The request was refused on arrival.
     Refused,
-    /// It was let in and turned away before it had started.
+    /// The request was accepted and then turned away before it started.
     TurnedAway,
-    /// It was accepted and then ended with an error.
+    /// The request was accepted and then ended with an error.
     Failed,
-    /// The run was over first.
+    /// The run ended before the request did.
     Unfinished,
 }
 
-/// One request.
+/// Measurements of one request of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Record {
-    /// What it was to be.
+    /// Class, lengths and due time of the request, as the workload plans them.
     pub(crate) planned: Planned,
-    /// Its tier.
+    /// Tier of the request.
     pub(crate) tier: Tier,
-    /// When it was due; that is also when it was sent.
+    /// Time at which the request was due and was sent.
     pub(crate) due: Timestamp,
-    /// When its first token came.
+    /// Time of the first token.
     pub(crate) first: Option<Timestamp>,
-    /// When its last token so far came, or `due`.
+    /// Time of the last token so far; `due` if there is none.
     pub(crate) last: Timestamp,
-    /// Its tokens so far, the one that ended it included.
+    /// Number of tokens so far, a final stop token included.
     pub(crate) tokens: u32,
-    /// Longest time between two tokens, us.
+    /// Longest gap between two tokens, us.
     pub(crate) max_gap_us: u64,
-    /// How often it was preempted, known at its end.
+    /// Number of preemptions; known when the request ends.
     pub(crate) preemptions: u32,
-    /// How it ended.
+    /// How the request ended; `Unfinished` until then.
     pub(crate) ending: Ending,
 }
 
@@ -56,7 +56,7 @@ impl Record {
         }
     }
 
-    /// A token came; says how long after the last one, us, if there was one.
+    /// Records a token. Returns the gap since the last token, us, or `None` for the first token.
     pub(crate) fn token(&mut self, now: Timestamp) -> Option<u64> {
         let gap_us = self.first.is_some().then(|| now.since_us(self.last));
         self.first.get_or_insert(now);
@@ -66,16 +66,16 @@ impl Record {
         gap_us
     }
 
-    /// Largest gap between two tokens; for one that the run left unfinished also from its last token to the
-    /// `end`. `None` without two of these.
+    /// Returns the largest gap between two tokens, ms. If the request is unfinished, the time from its last token to
+    /// the `end` of the run counts as a gap too. `None` if there is no gap.
     pub(crate) fn max_gap_ms(&self, end: Timestamp) -> Option<f64> {
         let open = self.ending == Ending::Unfinished && self.tokens > 0;
         let waits_us = if open { end.since_us(self.last) } else { 0 };
         (open || self.tokens > 1).then(|| self.max_gap_us.max(waits_us) as f64 / 1000.0)
     }
 
-    /// Its latencies. Those of a request that the run left unfinished are what it had waited at the
-    /// `end`: a lower bound, of the time per token an estimate. A refused or failed one has none.
+    /// Returns the latencies of the request. For an unfinished request, each latency is the time waited until the `end`
+    /// of the run: a lower bound; its TPOT is an estimate. A refused or failed request has no latencies.
     pub(crate) fn latencies(&self, end: Timestamp) -> Latencies {
         let (until, cut_short) = match self.ending {
             Ending::Completed => (self.last, false),

@@ -1,4 +1,4 @@
-//! The sizes a simulated engine runs with, and where each comes from.
+//! Sizes that a simulated engine runs with, from the workload, the device profile or the server's defaults.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -6,29 +6,29 @@ use tiercel_config::EngineSettings;
 use tiercel_device::{MockProfile, ServerSizes};
 use tiercel_workload::Pool;
 
-/// Sizes that were in force in a run.
+/// Sizes of the engine in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sizes {
-    /// Most tokens in one step.
+    /// Maximum number of tokens in one step.
     pub max_num_batched_tokens: u32,
-    /// Most sequences that run at once.
+    /// Maximum number of sequences that run at once.
     pub max_num_seqs: u32,
-    /// Most requests in the engine.
+    /// Maximum number of requests in the engine.
     pub max_requests: u32,
-    /// Most requests of a tier that wait for their first token.
+    /// Maximum number of requests of a tier that wait for their first token.
     pub max_queued_requests_per_tier: u32,
-    /// Most prompt tokens of a tier that wait for their first token.
+    /// Maximum number of prompt tokens of a tier that wait for their first token.
     pub max_queued_tokens_per_tier: u64,
-    /// Device blocks of KV memory.
+    /// Size of the device pool, KV blocks.
     pub device_blocks: u32,
-    /// Host blocks of KV memory; 0 means there is no host tier.
+    /// Size of the host pool, KV blocks; 0 means that there is no host pool.
     pub host_blocks: u32,
-    /// Tokens of a block.
+    /// Size of a block, tokens.
     pub block_size: u32,
 }
 
 impl Sizes {
-    /// Sizes of an engine with these settings on that device.
+    /// Collects the sizes of an engine with these settings on the device of `profile`.
     pub fn of(settings: &EngineSettings, pool: &Pool, profile: &MockProfile) -> Sizes {
         let EngineSettings { scheduler, admission, .. } = settings;
         Sizes {
@@ -43,8 +43,8 @@ impl Sizes {
         }
     }
 
-    /// Puts what the workload says of the engine's sizes, or else the device's profile, in the place of a server's
-    /// defaults.
+    /// Writes the sizes that the workload states into the settings. A size that the workload omits is taken from the
+    /// device profile; if the profile omits it too, the server's default stays.
     pub fn apply(settings: &mut EngineSettings, pool: &Pool, profile: &MockProfile) {
         let ServerSizes {
             max_num_seqs,
@@ -122,7 +122,7 @@ mod tests {
     fn a_large_gpu_runs_with_steps_of_512_tokens_and_queues_as_long_as_the_traffic() {
         let profile = MockProfile::named("llama70b-tp8-a100").expect("built in");
         let mut settings = EngineSettings::default();
-        // As workloads that state no more than this expect.
+        // A workload that states only this size relies on the other sizes of the profile.
         let pool = Pool { max_num_seqs: Some(256), ..Pool::default() };
         Sizes::apply(&mut settings, &pool, &profile);
         let sizes = Sizes::of(&settings, &pool, &profile);

@@ -1,4 +1,4 @@
-//! Sends a workload to an engine, each request a task that reads its stream.
+//! Sends a workload to an engine. Each request is a task that reads its stream.
 
 use crate::gaps::Gaps;
 use crate::prompt::prompt;
@@ -15,42 +15,42 @@ use tiercel_workload::{
     Arrival, Class, MAX_REQUESTS, Planned, Random, Workload, arrivals, closed_request, seconds,
 };
 
-/// Ends the outputs of classes that don't ignore it.
+/// Stop token that ends the outputs of classes without `ignore_eos`.
 pub(crate) const END_TOKEN: TokenId = 0;
 
-/// What the tasks of a run share.
+/// State that the tasks of a run share.
 pub(crate) struct Traffic {
     engine: EngineHandle,
     workload: Workload,
-    /// Classes are one tenant: tenants cannot share prefixes.
+    /// Whether all classes are one tenant. Needed if classes share text, because tenants cannot share prefixes.
     one_tenant: bool,
     /// Largest token of the vocabulary.
     last_token: TokenId,
     greedy: Arc<SamplingParams>,
-    /// Share of those refused that come back once.
+    /// Share of the refused requests, 0 to 1, that come back once.
     returning: f64,
-    /// What requests wait for outside the engine.
+    /// Times that requests spend outside the engine.
     host: HostCosts,
-    /// Tokens that come within it count toward throughput.
+    /// Measured window. Tokens that come within the window count toward throughput.
     window: Range<Timestamp>,
     seen: RefCell<Seen>,
 }
 
-/// What was seen so far.
+/// Records and counts of a run so far.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) records: Vec<Record>,
-    /// Tokens within the window, by tier.
+    /// Number of tokens that came within the measured window, by tier.
     pub(crate) tokens_in_window: [u64; 4],
-    /// The same by class of the workload.
+    /// Number of tokens that came within the measured window, by class of the workload.
     pub(crate) class_tokens_in_window: Vec<u64>,
-    /// Times between tokens that came within the window.
+    /// Gaps between tokens that came within the measured window.
     pub(crate) gaps: Gaps,
-    /// Requests that came back within the window when they were told to.
+    /// Number of refused requests that came back within the measured window, after their retry time.
     pub(crate) returned: u64,
-    /// Of these, those that were let in.
+    /// Number of returned requests that were accepted and not turned away again.
     pub(crate) readmitted: u64,
-    /// Whether more requests were due than may be sent.
+    /// Whether more requests came due than one run may send.
     pub(crate) too_many: bool,
 }
 
@@ -78,7 +78,7 @@ impl Traffic {
         })
     }
 
-    /// Starts a task for each source of requests; they go on until the workload's end.
+    /// Starts a task for each open-loop class and for each closed stream. The tasks end with the workload.
     pub(crate) fn start(self: &Rc<Self>) {
         for (index, class) in self.workload.classes.iter().enumerate() {
             let streams = match &class.arrival {
@@ -94,12 +94,12 @@ impl Traffic {
         }
     }
 
-    /// Whether more requests were due than may be sent.
+    /// Whether more requests came due than one run may send.
     pub(crate) fn too_many(&self) -> bool {
         self.seen.borrow().too_many
     }
 
-    /// What was seen until now; what happens later is not recorded.
+    /// Takes the records and counts of the run. Later events are not recorded.
     pub(crate) fn take(&self) -> Seen {
         self.seen.take()
     }
@@ -122,7 +122,7 @@ impl Traffic {
             let planned = closed_request(&self.workload, class, stream, number);
             let ending = Rc::clone(&self).send(planned).await;
             if ending != Ending::Completed {
-                // Whoever is refused comes back, but not at the same moment for ever.
+                // Wait before the next request, so that a refused stream does not retry at the same moment for ever.
                 clock.sleep_us(1_000_000).await;
             }
         }
@@ -155,7 +155,7 @@ impl Traffic {
                     Some(StreamEvent::Token { .. }) => self.token(record, class.tier),
                     Some(StreamEvent::Finished { reason, usage }) => {
                         if reason == FinishReason::Stop {
-                            // The token that ended it is computed like any other.
+                            // The stop token that ended the output is computed like any other token.
                             self.token(record, class.tier);
                         }
                         self.with(record, |record| record.preemptions = usage.preemptions);
@@ -179,13 +179,14 @@ impl Traffic {
         ending
     }
 
-    /// Whether a request that is refused comes back.
+    /// Whether the request comes back after a refusal; drawn from the seed.
     fn comes_back(&self, planned: &Planned) -> bool {
         let path = [planned.class as u64, u64::from(planned.stream), planned.number, 2];
         self.returning > 0.0 && Random::stream(self.workload.seed, &path).unit() < self.returning
     }
 
-    /// Sends a request that was refused once more when it was told to come back. It counts only as that.
+    /// Sends a refused request once more after its retry time. The second attempt counts only in `returned` and
+    /// `readmitted`.
     async fn come_back(self: Rc<Self>, planned: Planned, after_ms: u64) {
         self.engine.clock().sleep_us(after_ms * 1000).await;
         let class = &self.workload.classes[planned.class];
@@ -195,7 +196,7 @@ impl Traffic {
             self.seen.borrow_mut().returned += 1;
         }
         let Ok(mut stream) = self.engine.submit(request).await else { return };
-        // Whoever is let in and turned away later is not let in.
+        // A request that is accepted and then turned away does not count as readmitted.
         let served = !matches!(stream.next().await, Some(StreamEvent::Failed(_)) | None);
         if in_window && served {
             self.seen.borrow_mut().readmitted += 1;
@@ -219,7 +220,7 @@ impl Traffic {
         }
     }
 
-    /// Changes a record, unless the run is over and the records are gone.
+    /// Changes a record, unless the run is over and the records have been taken.
     fn with(&self, record: usize, change: impl FnOnce(&mut Record)) {
         self.seen.borrow_mut().records.get_mut(record).map(change);
     }
@@ -244,7 +245,7 @@ impl Traffic {
         }
     }
 
-    /// Each class is a tenant of its own, unless classes share text.
+    /// Returns the salt of a class. Each class is a tenant of its own, unless classes share text.
     fn tenant(&self, class: usize) -> Salt {
         Salt([if self.one_tenant { 0 } else { class as u8 }; 16])
     }

@@ -1,11 +1,11 @@
-//! A slice of the fuzzing campaign, always the same seeds. `tiercel simulate --fuzz` plays as many as you like.
+//! Fixed part of the fuzzing campaign, always with the same seeds. `tiercel simulate --fuzz` plays any number of seeds.
 
 use tiercel_simulation::fuzz::{Campaign, Scenario, Tally};
 
-/// Scenarios of each test below: together about two minutes on two slow cores.
+/// Number of scenarios of each test of this file; all four tests together take about two minutes on two slow cores.
 const SCENARIOS: u64 = 750;
 
-/// Plays the scenarios of one slice; tests run beside each other, so there are several.
+/// Plays the scenarios of one slice of the seeds. There are several slices because tests run in parallel.
 fn play(slice: u64) -> Tally {
     let seeds = slice * SCENARIOS..(slice + 1) * SCENARIOS;
     let tally = Campaign { seeds }.run(|_| {});

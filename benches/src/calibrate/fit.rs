@@ -1,14 +1,14 @@
-//! Fits what steps and requests cost to what was observed: least squares without negative costs.
+//! Fits the cost coefficients of steps and requests to observed times: least squares without negative coefficients.
 
-/// Rounds of weighting by what the last round predicts.
+/// Rounds of the fit. Each round weights a row by the inverse of the prediction from the round before.
 const ROUNDS: usize = 8;
-/// Predictions below this share of the mean count as that: weights stay finite.
+/// Lower limit of a prediction that serves as a weight, as a share of the mean observation. Keeps the weights finite.
 const LEAST_SHARE: f64 = 0.01;
 
-/// Coefficients of the columns, none negative, by which `rows` best explain their observations: each row holds a value
-/// for every column and what was observed. Squared errors count relative to what is predicted: long steps, which spread
-/// more, do not drown the short ones, and all rows together were predicted to take as long as they took. `None` without as
-/// many rows as columns.
+/// Returns the non-negative coefficients of the columns with which `rows` best predict their observations. A row holds
+/// a value per column and the observation. Squared errors are divided by the predicted value, so that long steps, whose
+/// times spread more, do not outweigh short ones. With these weights, the predictions of all rows add up to the sum of
+/// the observations. Returns `None` if there are fewer rows than columns.
 pub(crate) fn fit<const N: usize>(rows: &[([f64; N], f64)]) -> Option<[f64; N]> {
     if rows.len() < N {
         return None;
@@ -23,12 +23,13 @@ pub(crate) fn fit<const N: usize>(rows: &[([f64; N], f64)]) -> Option<[f64; N]> 
     Some(found)
 }
 
-/// What the coefficients make of a row.
+/// Returns the prediction for a row: the sum of coefficient times column value.
 pub(crate) fn predicted<const N: usize>(coefficients: &[f64; N], columns: &[f64; N]) -> f64 {
     coefficients.iter().zip(columns).map(|(cost, value)| cost * value).sum()
 }
 
-/// Weighted least squares. A column whose coefficient would be negative is left out, the most negative first.
+/// Solves weighted least squares. If coefficients would be negative, leaves out the column with the most negative one
+/// and solves again.
 fn weighted<const N: usize>(
     rows: &[([f64; N], f64)],
     weight: impl Fn(&[f64; N]) -> f64,
@@ -44,7 +45,7 @@ fn weighted<const N: usize>(
             }
         }
     }
-    // A column of zeros says nothing.
+    // Skip columns that are zero in all rows: their coefficients cannot be determined.
     let mut used: Vec<usize> = (0..N).filter(|&i| products[i][i] > 0.0).collect();
     loop {
         let solved = solve(&products, &targets, &used)?;
@@ -60,14 +61,16 @@ fn weighted<const N: usize>(
     }
 }
 
-/// Gauss's elimination on the rows and columns in use, with pivots. A column that others explain gets 0.
+/// Solves the linear system of the columns in use by Gaussian elimination with pivoting. A column that is a linear
+/// combination of others gets coefficient 0.
 fn solve<const N: usize>(
     products: &[[f64; N]; N],
     targets: &[f64; N],
     used: &[usize],
 ) -> Option<Vec<f64>> {
     let size = used.len();
-    // Columns differ by many orders of magnitude: scaled by their own lengths they do not.
+    // The columns differ by many orders of magnitude. Scale each column by its length, so that the elimination is
+    // numerically stable.
     let scale: Vec<f64> = used.iter().map(|&i| products[i][i].sqrt()).collect();
     let mut matrix: Vec<Vec<f64>> = (0..size)
         .map(|i| {

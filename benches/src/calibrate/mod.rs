@@ -1,11 +1,11 @@
-//! Runs a short load on a real server and makes a device profile of what its steps and requests took, so that the
-//! simulator's device behaves as the server does beside its clients.
+//! Calibration: runs a short load on a real server and fits a device profile to the times of its steps and requests.
+//! With the profile, the simulator's mock device imitates the server as its clients see it.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `observed.rs` | asks the server for its steps and its own latencies |
+//! | `observed.rs` | asks the server for the records of its steps and for its TTFT counts |
 //! | `fit.rs` | least squares without negative costs |
-//! | `spread.rs` | the noise around the fitted costs |
+//! | `spread.rs` | estimates the noise around the fitted costs |
 
 mod fit;
 mod observed;
@@ -23,10 +23,11 @@ use std::pin::pin;
 use tiercel_device::{Clock, HostCosts, MockProfile, ServerSizes, StepRecord};
 use tiercel_workload::Workload;
 
-/// The load unless another is given.
+/// Default workload of a calibration.
 const WORKLOAD: &str = include_str!("../../workloads/calibrate.toml");
-/// What goes before it, to an idle server: short requests of two lengths, each a tier of its own, so that what their
-/// clients saw can be set against what the server counted of the very same requests.
+/// Workload that is sent to the idle server before the main load: short requests of two lengths, each length in its own
+/// tier. Comparing the client's TTFT with the server's TTFT of the same tier gives the time that requests spend outside
+/// the engine.
 const PROBE: &str = r#"
 name = "probe"
 seed = 2
@@ -45,61 +46,64 @@ prompt_tokens = { fixed = 256 }
 output_tokens = { fixed = 4 }
 ignore_eos = true
 "#;
-/// Between two looks at the server's steps, us; it remembers a few thousand.
+/// Interval between two requests for the server's step records, us. The server keeps only the last few thousand
+/// records.
 const LOOK_US: u64 = 1_000_000;
-/// Fewer steps are too few to fit.
+/// Minimum number of step records for a fit.
 const LEAST_STEPS: usize = 200;
-/// Columns of a step's time on the device: the fixed cost, then as `MockProfile` has them.
+/// Number of columns that explain the device time of a step: the fixed cost, then the costs in the order of
+/// `MockProfile`.
 const COSTS: usize = 6;
 
-/// What a server was measured to be.
+/// Result of a calibration.
 #[derive(Debug, Clone)]
 pub struct Calibration {
-    /// The device as the simulator is to play it.
+    /// Device profile for the simulator.
     pub profile: MockProfile,
-    /// The engine's settings, as the server told them.
+    /// Engine settings, as the server reported them.
     pub settings: Value,
-    /// The standard tier's target for the time per token, stated or derived, ms.
+    /// TPOT target of the standard tier, stated or derived, ms.
     pub standard_tpot_ms: Option<f64>,
-    /// Steps that were fitted.
+    /// Number of steps that the profile was fitted to.
     pub steps: usize,
-    /// Mean of |observed / predicted - 1| of their times on the device, percent.
+    /// Mean of |observed / predicted - 1| over the device times of the steps, percent.
     pub error_percent: f64,
-    /// What the clients saw.
+    /// Client-side results of the load.
     pub report: Report,
 }
 
-/// Why a server could not be calibrated.
+/// Reason why a server could not be calibrated.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
-    /// The load could not be run.
+    /// The load could not be run against the server.
     #[error(transparent)]
     Bench(#[from] BenchError),
-    /// The server does not tell its steps.
+    /// The server does not report its steps.
     #[error("{url} does not tell how long its steps take ({problem}); only Tiercel servers do")]
     Steps {
-        /// Where.
+        /// Base URL of the server.
         url: String,
-        /// What went wrong.
+        /// What went wrong when asking the server for its steps.
         problem: String,
     },
-    /// The load made too few steps.
+    /// The load caused too few steps for a fit.
     #[error("only {0} steps were seen, at least {LEAST_STEPS} are needed; use a longer load")]
     TooFew(usize),
 }
 
-/// The load that is sent unless another is given.
+/// Returns the default workload of a calibration.
 ///
 /// # Panics
-/// If the built-in workload is broken.
+/// If the built-in workload does not parse.
 pub fn calibration_workload() -> Workload {
     toml::from_str(WORKLOAD).expect("the built-in workload is read in a test")
 }
 
-/// Runs the load and fits a profile to it. Needs a tokio runtime with I/O and time.
+/// Runs the load on a server and fits a device profile to the observed step times. Needs a tokio runtime with I/O and
+/// time.
 ///
 /// # Errors
-/// [`CalibrateError`].
+/// [`CalibrateError`] if the load cannot be run, the server does not report its steps, or there are too few steps.
 pub async fn calibrate(
     workload: &Workload,
     target: &Target,
@@ -133,7 +137,8 @@ pub async fn calibrate(
     Ok(conclude(page, outside, report))
 }
 
-/// Collects the server's steps until enough are kept. A look that fails is made up for by the next.
+/// Collects the server's step records once a second until `MAX_STEPS` are kept. After a failed attempt, the next one
+/// fetches the missed records too.
 async fn look(endpoint: &Endpoint, first: u64, steps: &mut Vec<StepRecord>) {
     let clock = Clock::wall();
     while steps.len() < MAX_STEPS {
@@ -145,7 +150,8 @@ async fn look(endpoint: &Endpoint, first: u64, steps: &mut Vec<StepRecord>) {
     }
 }
 
-/// What requests waited for outside the engine: their clients' time to the first token less the engine's, by tier.
+/// Computes the time that requests wait outside the engine, from each tier's mean TTFT at the client minus its mean
+/// TTFT in the engine. A fit splits that time into a fixed part and a part per prompt token.
 fn outside(
     report: &Report,
     before: &BTreeMap<String, TierCounts>,
@@ -172,7 +178,7 @@ fn outside(
     HostCosts { request_us, prompt_token_us, ..HostCosts::default() }
 }
 
-/// The columns of a step's time on the device.
+/// Returns the columns that explain the device time of a step.
 fn work(step: &StepRecord) -> [f64; COSTS] {
     [
         1.0,
@@ -210,7 +216,7 @@ fn conclude(page: StepsPage, outside: HostCosts, report: Report) -> Calibration 
         kv_token_us,
         prefill_context_us,
         prefill_step_us,
-        // Without a host tier the link is any number.
+        // Without a host pool there are no copies, so the link speed may be any positive number.
         link_bytes_per_s: if measured.link_bytes_per_s > 0.0 {
             measured.link_bytes_per_s
         } else {
@@ -234,7 +240,8 @@ fn conclude(page: StepsPage, outside: HostCosts, report: Report) -> Calibration 
     Calibration { profile, settings, standard_tpot_ms, steps, error_percent, report }
 }
 
-/// What the host takes between two steps: in all and for each sequence that decodes in the second, us.
+/// Fits the host time between two steps, us: a fixed part, and a part for each sequence that decodes in the second
+/// step.
 fn between_steps(steps: &[StepRecord]) -> [f64; 2] {
     let row = |step: &StepRecord| {
         let around = step.elapsed_us.saturating_sub(step.device_us) + step.host_us?;
@@ -244,7 +251,7 @@ fn between_steps(steps: &[StepRecord]) -> [f64; 2] {
     fit(&rows).unwrap_or_default()
 }
 
-/// The sizes among the engine's settings.
+/// Reads the sizes of the server, such as `max_num_seqs`, from the engine settings.
 fn sizes(settings: &Value) -> ServerSizes {
     let number = |pointer: &str| settings.pointer(pointer).and_then(Value::as_u64);
     let count = |pointer: &str| number(pointer).and_then(|number| u32::try_from(number).ok());

@@ -1,28 +1,28 @@
-//! What a server says of itself while a load runs: its steps and its own times to the first token.
+//! Fetches measurements that a server makes of itself while a load runs: step records and TTFT counts.
 
 use crate::http::{Endpoint, HttpError};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use tiercel_device::{DeviceInfo, DeviceProfile, StepRecord};
 
-/// Steps that are kept of a load, at most.
+/// Maximum number of step records kept of a load.
 pub(crate) const MAX_STEPS: usize = 200_000;
 
-/// An answer of `/debug/steps`.
+/// Response of the server's endpoint `/debug/steps`.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct StepsPage {
     pub(crate) device: DeviceInfo,
-    /// What the device measured of its speed when it was opened.
+    /// Speeds that the device measured when it was opened.
     pub(crate) measured: DeviceProfile,
-    /// The engine's settings, as it serializes them.
+    /// Engine settings, as the server serializes them.
     pub(crate) settings: serde_json::Value,
-    /// The standard tier's target for the time per token, stated or derived.
+    /// TPOT target of the standard tier, stated or derived, ms.
     pub(crate) standard_tpot_ms: Option<f64>,
     pub(crate) steps: Vec<StepRecord>,
 }
 
 impl StepsPage {
-    /// Asks for the steps after this one.
+    /// Fetches the records of the steps whose number is above `after`.
     pub(crate) async fn fetch(endpoint: &Endpoint, after: u64) -> Result<StepsPage, HttpError> {
         let path = format!("/debug/steps?after={after}");
         let (status, _, body) = endpoint.exchange(&path, None).await?;
@@ -34,18 +34,19 @@ impl StepsPage {
     }
 }
 
-/// What a server counted of one tier's requests until now.
+/// Counts that a server has accumulated over the requests of one tier.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct TierCounts {
-    /// Requests that had a first token, and the sum of their times to it, s.
+    /// Number of requests that got a first token. `ttft_s` is the sum of their TTFTs, s.
     pub(crate) started: f64,
     pub(crate) ttft_s: f64,
-    /// Requests that ended well, and prompt tokens of those that ended.
+    /// Number of requests that ended with outcome `stop` or `length`. `prompt_tokens` counts the prompt tokens of ended
+    /// requests.
     pub(crate) completed: f64,
     pub(crate) prompt_tokens: f64,
 }
 
-/// The server's counts by tier.
+/// Fetches the server's request counts by tier from `/metrics`.
 pub(crate) async fn counts(endpoint: &Endpoint) -> Result<BTreeMap<String, TierCounts>, HttpError> {
     let (status, _, body) = endpoint.exchange("/metrics", None).await?;
     if !status.is_success() {

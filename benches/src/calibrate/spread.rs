@@ -1,19 +1,21 @@
-//! How observed step times spread around what the fitted costs predict.
+//! Estimates the noise of observed step times around the times that the fitted costs predict.
 
 use std::f64::consts::FRAC_PI_2;
 use tiercel_device::StepNoise;
 
-/// Steps are compared within windows of this length, s: shorter than a machine stays slow, longer than many steps.
+/// Length of the windows in which steps are compared, s. Shorter than the time for which a machine stays slow, longer
+/// than many steps.
 const WINDOW_S: f64 = 1.0;
-/// Fewer steps in a window say nothing of the machine's speed in it.
+/// Minimum number of steps in a window for an estimate of the machine's speed, and of steps in the tail for an estimate
+/// of the tail.
 const LEAST_STEPS: usize = 5;
-/// Deviations beyond which a step belongs to the tail.
+/// Limit between the body and the tail of the step times, in standard deviations of the logarithm.
 const TAIL_FROM: f64 = 2.5;
 
-/// A step: when it ended, s, and what it took over what was predicted.
+/// End time of a step, s, and its observed time divided by its predicted time.
 pub(crate) type Ratio = (f64, f64);
 
-/// The noise that explains the ratios, which are in order of time.
+/// Estimates the step noise from the ratios of observed to predicted times, which are sorted by time.
 pub(crate) fn spread(ratios: &[Ratio]) -> StepNoise {
     let windows = windows(ratios);
     let speeds: Vec<f64> = windows.iter().map(|window| middle(window)).collect();
@@ -27,21 +29,21 @@ pub(crate) fn spread(ratios: &[Ratio]) -> StepNoise {
     StepNoise { sigma, tail_share, tail_mean, slow_sigma, slow_s }
 }
 
-/// The windows with steps enough.
+/// Splits the ratios into windows of `WINDOW_S` and drops windows with fewer than `LEAST_STEPS` steps.
 fn windows(ratios: &[Ratio]) -> Vec<&[Ratio]> {
     let number = |ratio: &Ratio| (ratio.0 / WINDOW_S).floor();
     let chunks = ratios.chunk_by(|a, b| number(a) == number(b));
     chunks.filter(|chunk| chunk.len() >= LEAST_STEPS).collect()
 }
 
-/// The median: what the tail takes is not the machine's speed.
+/// Returns the median ratio of a window as the machine's speed. Unlike a mean, the median is not affected by the tail.
 fn middle(window: &[Ratio]) -> f64 {
     let mut sorted: Vec<f64> = window.iter().map(|(_, ratio)| *ratio).collect();
     sorted.sort_by(f64::total_cmp);
     quantile(&sorted, 0.5).unwrap_or(1.0).max(f64::MIN_POSITIVE)
 }
 
-/// Sigma of the log-normal with the same middle two thirds.
+/// Returns the sigma of the log-normal distribution with the same 15.87 % and 84.13 % quantiles.
 fn middle_sigma(fast: &[f64]) -> f64 {
     let mut sorted = fast.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -51,11 +53,12 @@ fn middle_sigma(fast: &[f64]) -> f64 {
     }
 }
 
-/// Share and mean of an exponential that has as much beyond the body as was seen.
+/// Fits an exponential tail: returns the share of steps in the tail and the mean of the tail. The excess of steps
+/// beyond the body's limit determines both.
 fn tail(fast: &[f64], sigma: f64) -> (f64, f64) {
     let from = (TAIL_FROM * sigma).exp();
     let beyond: Vec<f64> = fast.iter().filter(|ratio| **ratio > from).map(|r| r - from).collect();
-    // A log-normal body has this share beyond by itself.
+    // Share of a log-normal body that lies beyond 2.5 standard deviations: 0.62 %.
     let own = 0.0062 * fast.len() as f64;
     let tailed = beyond.len() as f64 - own;
     if tailed < LEAST_STEPS as f64 {
@@ -63,17 +66,18 @@ fn tail(fast: &[f64], sigma: f64) -> (f64, f64) {
     }
     let mean = beyond.iter().sum::<f64>() / tailed;
     let share = tailed / fast.len() as f64;
-    // The part of an exponential that is not beyond is within the body.
+    // Count also the part of the exponential tail that lies within the body's limit.
     ((share * ((from - 1.0) / mean).exp()).min(0.2), mean)
 }
 
-/// Sigma of the windows' speeds beyond what single steps explain, and how long a speed lasts, s.
+/// Estimates the slow changes of the machine's speed. Returns their sigma, without the part that single steps explain,
+/// and the time for which a speed lasts, s.
 fn slow(windows: &[&[Ratio]], speeds: &[f64], sigma: f64) -> (f64, f64) {
     if speeds.len() < 2 * LEAST_STEPS {
         return (0.0, 0.0);
     }
     let speeds: Vec<f64> = speeds.iter().map(|speed| speed.ln()).collect();
-    // The variance of a median is this much of a single one's.
+    // The variance of a median of n values is pi/2 times the variance of one value, divided by n.
     let by_steps = mean(windows.iter().map(|w| FRAC_PI_2 * sigma * sigma / w.len() as f64));
     let total = variance(&speeds);
     let own = total - by_steps;
@@ -114,7 +118,7 @@ mod tests {
         let mut slow = 0.0_f64;
         let step = |i: u32| {
             if i.is_multiple_of(200) {
-                // A new speed every four seconds.
+                // The machine's speed changes every 200 steps, which is every four seconds.
                 slow = noise.slow_sigma * normal(&mut random);
             }
             let hit = random.random::<f64>() < noise.tail_share;

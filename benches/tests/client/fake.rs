@@ -1,4 +1,4 @@
-//! A server that does exactly what a test says, byte for byte.
+//! A fake server whose responses a test states byte for byte.
 
 use serde_json::Value;
 use std::future::Future;
@@ -7,26 +7,26 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What to do with one request.
+/// Response to one request, as a test states it.
 pub(crate) struct Reply {
-    /// Written one after the other, each flushed on its own.
+    /// Pieces of the response, written one after the other, each flushed on its own.
     pub(crate) pieces: Vec<Vec<u8>>,
     pub(crate) then: Then,
 }
 
-/// What follows the last piece.
+/// What the fake server does with the connection after the last piece of a response.
 pub(crate) enum Then {
-    /// End the connection in order.
+    /// Closes the connection in order.
     Close,
-    /// Reset it.
+    /// Resets the connection.
     Reset,
-    /// Keep it open and silent until the client leaves.
+    /// Keeps the connection open and sends nothing until the client closes it.
     Hang,
 }
 
 type Answering = Pin<Box<dyn Future<Output = Reply> + Send>>;
 
-/// The completions requests a fake server got, in order of arrival.
+/// Bodies of the completion requests that a fake server received, in order of arrival.
 pub(crate) type Seen = Arc<Mutex<Vec<Value>>>;
 
 /// A running fake server. It ends with the test's runtime.
@@ -35,7 +35,8 @@ pub(crate) struct Fake {
     pub(crate) seen: Seen,
 }
 
-/// Starts a server whose completions are answered by `answer`, and which tokenizes if `tokenizes`.
+/// Starts a fake server. `answer` makes the responses to completion requests; `tokenizes` says whether the server
+/// offers `/tokenize`.
 pub(crate) async fn start<F, A>(tokenizes: bool, answer: F) -> Fake
 where
     F: Fn(usize, Value) -> A + Send + Sync + 'static,
@@ -121,13 +122,13 @@ async fn read_request(stream: &mut TcpStream) -> (String, Vec<u8>) {
     }
 }
 
-/// A whole answer with a length.
+/// Returns a complete response with a `Content-Length`.
 pub(crate) fn whole(status: u16, headers: &str, body: &str) -> Reply {
     let head = format!("HTTP/1.1 {status} X\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
     Reply { pieces: vec![head.into_bytes(), body.into()], then: Then::Close }
 }
 
-/// The events of a completion: `texts` as pieces of text, a finish reason, usage and `[DONE]`.
+/// Returns the events of a completion: a piece of text for each of `texts`, a finish reason, the usage and `[DONE]`.
 pub(crate) fn completion(texts: &[&str], usage: (u32, u32)) -> String {
     let mut stream = String::from(": waiting\n\n");
     for text in texts {
@@ -143,7 +144,7 @@ pub(crate) fn completion(texts: &[&str], usage: (u32, u32)) -> String {
     stream + "data: [DONE]\n\n"
 }
 
-/// An event stream in chunked encoding: HTTP chunks of `chunk` bytes, written `piece` bytes at a time.
+/// Returns an event stream in HTTP chunked encoding: chunks of `chunk` bytes, written in pieces of `piece` bytes.
 pub(crate) fn streamed(events: &str, chunk: usize, piece: usize) -> Reply {
     let mut bytes = stream_head();
     for part in events.as_bytes().chunks(chunk) {
@@ -155,7 +156,7 @@ pub(crate) fn streamed(events: &str, chunk: usize, piece: usize) -> Reply {
     Reply { pieces: bytes.chunks(piece).map(<[u8]>::to_vec).collect(), then: Then::Close }
 }
 
-/// The beginning of an event stream: its head and these events in one HTTP chunk.
+/// Returns the beginning of an event stream: the response head, and `events` in one HTTP chunk.
 pub(crate) fn begun(events: &str, then: Then) -> Reply {
     let mut bytes = stream_head();
     if !events.is_empty() {

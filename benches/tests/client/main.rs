@@ -1,4 +1,4 @@
-//! The load client against a server that misbehaves on purpose.
+//! Tests of the load client against a server that misbehaves on purpose.
 #![allow(clippy::unwrap_used, reason = "a test that unwraps fails where it should")]
 
 mod fake;
@@ -13,7 +13,7 @@ use tiercel_workload::{
 };
 use tokio::sync::Notify;
 
-/// Requests of one tier, all due at once.
+/// Class of `requests` requests that are all due at the start.
 fn burst(tier: Tier, requests: usize) -> Class {
     let entry = TraceEntry { line: 1, at_s: 0.0, prompt_tokens: 9, output_tokens: 4, blocks: None };
     Class {
@@ -52,7 +52,7 @@ fn workload(classes: Vec<Class>) -> Workload {
     }
 }
 
-/// A workload that is over soon whatever the server does.
+/// Workload that ends after 0.3 s, whatever the server does.
 fn brief(classes: Vec<Class>) -> Workload {
     Workload { duration_s: 0.3, drain_s: 0.0, ..workload(classes) }
 }
@@ -278,7 +278,8 @@ async fn closed_streams_keep_the_load_up_until_open_requests_are_done() {
         let late = late.clone();
         async move {
             if body["service_tier"] == "priority" {
-                // Answered only once a background request came after the end of the run.
+                // Answer the premium request only after a background request that was sent after the end of the
+                // workload's duration.
                 Clock::wall().sleep_us(600_000).await;
                 late.notified().await;
             } else {

@@ -1,4 +1,4 @@
-//! Cost of drawing a workload's plan: it must stay negligible beside the traffic it describes.
+//! Benchmark of computing the requests of a workload. The cost must stay negligible beside the traffic itself.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;

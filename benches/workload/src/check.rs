@@ -1,4 +1,4 @@
-//! What makes a workload unusable: every bound, with the field and what is allowed.
+//! Checks of a workload's values against their bounds. An error names the field and the allowed values.
 
 use crate::file::{
     Arrival, Bursts, Class, Closed, MAX_CLASSES, MAX_DURATION_S, MAX_PREFIXES, MAX_REQUESTS,
@@ -7,11 +7,11 @@ use crate::file::{
 use crate::length::{Length, Uniform};
 use tiercel_device::Tier;
 
-/// Most device blocks that a simulated engine is given.
+/// Maximum number of device blocks, and of host blocks, of a simulated engine.
 const MAX_POOL_BLOCKS: u32 = 10_000_000;
 
 impl Workload {
-    /// What makes the workload unusable, if anything: the field and the problem.
+    /// Returns the first invalid field of the workload and what is wrong with it, or `None` if the workload is usable.
     pub fn problem(&self) -> Option<(String, String)> {
         let top = |field: &str, problem: String| Some((field.to_owned(), problem));
         if self.name.is_empty() || self.name.len() > 100 {
@@ -55,13 +55,14 @@ impl Workload {
         None
     }
 
-    /// How many requests a class may send, at most or nearly so.
+    /// Returns the number of requests that a class is expected to send, rounded up for bursts; 0 for a closed-loop
+    /// class.
     fn expected_arrivals(&self, class: usize) -> f64 {
         let Class { arrival, start_s, .. } = &self.classes[class];
         let recorded = self.trace_of(class).map_or(0.0, |trace| trace.entries.len() as f64);
         match arrival {
             Arrival::Poisson(poisson) => {
-                // At most: as if all of it were one burst.
+                // Upper bound: as if the whole time were one burst.
                 let factor = poisson.bursts.map_or(1.0, |bursts| bursts.factor.max(1.0));
                 poisson.rate_per_s * factor * (self.duration_s - start_s)
             }
@@ -114,7 +115,7 @@ impl Poisson {
 }
 
 impl Class {
-    /// Whether its requests are recorded ones.
+    /// Whether the requests of the class come from recorded traffic.
     fn is_recorded(&self) -> bool {
         matches!(self.arrival, Arrival::Trace(_) | Arrival::Share(_))
     }

@@ -1,5 +1,5 @@
-//! Workload files: what traffic to send. TOML, read strictly: an unknown or missing field is an error
-//! that names the file, the field and what is allowed.
+//! Workload files, which say what traffic to send. A file is TOML and is read strictly: an unknown or missing field is
+//! an error that names the file, the field and the allowed values.
 
 use crate::length::Length;
 use crate::trace::Trace;
@@ -8,47 +8,46 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use tiercel_device::Tier;
 
-/// Most requests one run may send.
+/// Maximum number of requests of one run.
 pub const MAX_REQUESTS: u64 = 1_000_000;
-/// Most traffic classes in one workload.
+/// Maximum number of traffic classes in one workload.
 pub const MAX_CLASSES: usize = 16;
-/// Most closed-loop streams over all classes.
+/// Maximum number of closed-loop streams, all classes of a workload together.
 pub const MAX_STREAMS: u32 = 1024;
-/// Longest run, seconds.
+/// Maximum length of a run, seconds.
 pub const MAX_DURATION_S: f64 = 86_400.0;
-/// Most shared prefixes of a class.
+/// Maximum number of shared prefixes of a class.
 pub const MAX_PREFIXES: u32 = 10_000;
-/// Largest workload file, bytes.
+/// Maximum size of a workload file, bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// A workload: classes of traffic that run side by side.
+/// A workload: classes of traffic that are sent side by side.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
-    /// What reports call it.
+    /// Name of the workload in reports.
     pub name: String,
-    /// Arrival times and lengths are a function of this.
+    /// Seed of the random arrival times and lengths.
     pub seed: u64,
-    /// Requests start within this time, seconds.
+    /// Duration of the workload: requests start within this time, seconds.
     pub duration_s: f64,
-    /// Requests that start earlier are sent but not counted, seconds.
+    /// Warm-up at the start of the run, seconds. Requests that start in the warm-up are sent but not counted.
     #[serde(default)]
     pub warmup_s: f64,
-    /// Requests that start in the last so many seconds are sent but not counted: they keep up the load
-    /// for those before them.
+    /// Cool-down at the end of the duration, seconds. Requests that start in the cool-down keep up the load for earlier
+    /// requests; they are sent but not counted.
     #[serde(default)]
     pub cooldown_s: f64,
-    /// How long after `duration_s` running requests may take to finish before they count as
-    /// unfinished, seconds.
+    /// Time after `duration_s` in which running requests may finish before they count as unfinished, seconds.
     #[serde(default = "default_drain_s")]
     pub drain_s: f64,
-    /// Limits under which the simulator runs it.
+    /// Sizes of the engine that the simulator runs the workload on.
     #[serde(default)]
     pub simulation: Pool,
     /// Recorded traffic that classes with [`Arrival::Share`] divide among themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,
-    /// The traffic.
+    /// Traffic classes of the workload.
     #[serde(rename = "class")]
     pub classes: Vec<Class>,
 }
@@ -57,50 +56,51 @@ fn default_drain_s() -> f64 {
     60.0
 }
 
-/// Traffic of one kind.
+/// Class of traffic: requests of one tier with their own arrivals and lengths.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Class {
     /// Tier the requests ask for: premium, standard or background.
     pub tier: Tier,
-    /// When requests start.
+    /// Arrival process of the requests.
     pub arrival: Arrival,
-    /// The class is silent until then, seconds.
+    /// Time before which the class sends nothing, seconds.
     #[serde(default)]
     pub start_s: f64,
-    /// Shared beginnings of prompts; none by default.
+    /// Shared prefixes of prompts; none by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<Prefix>,
-    /// Prompt length; required unless a trace states it.
+    /// Distribution of the prompt length; required unless a trace states the lengths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_tokens: Option<Length>,
-    /// Output length; required unless a trace states it. Sent as `max_tokens`; the simulator, which can end
-    /// an output by a token, sends the longest possible instead unless `ignore_eos`.
+    /// Distribution of the output length; required unless a trace states the lengths. A server is sent the length as
+    /// `max_tokens`. The simulator can end an output by a stop token; without `ignore_eos` it does that at this length
+    /// and sends the longest possible `max_tokens`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<Length>,
-    /// Whether outputs go on to their full length.
+    /// Whether outputs ignore stop tokens and reach their full length.
     #[serde(default)]
     pub ignore_eos: bool,
-    /// How tokens are chosen.
+    /// Sampling parameters of the requests.
     #[serde(default)]
     pub sampling: Sampling,
-    /// What counts as compliant; without it, compliance is not reported.
+    /// Latency targets of the requests. Without targets, no share of requests in target is reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub targets: Option<Targets>,
 }
 
-/// When the requests of a class start.
+/// Arrival process of a class of requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Arrival {
-    /// Independently of the server, at random.
+    /// Requests arrive at random (a Poisson process), whatever the server does.
     Poisson(Poisson),
-    /// Each stream sends its next request when the last one ended.
+    /// A fixed number of streams. Each stream sends its next request when its last one has ended.
     Closed(Closed),
-    /// As written down in a file.
+    /// Requests arrive at the times of a trace file.
     Trace(Trace),
-    /// This share, above 0 to 1, of the requests of the workload's trace. The seed draws which class a request
-    /// belongs to.
+    /// The class sends this share, above 0 and at most 1, of the requests of the workload's trace. The seed draws which
+    /// class sends a request.
     Share(f64),
 }
 
@@ -108,39 +108,39 @@ pub enum Arrival {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Poisson {
-    /// Mean requests per second.
+    /// Mean arrival rate, requests per second.
     pub rate_per_s: f64,
-    /// Times of a higher rate; none by default.
+    /// Bursts, in which the rate is multiplied; none by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bursts: Option<Bursts>,
 }
 
-/// Regular bursts: the rate is multiplied at the end of every period.
+/// Regular bursts: at the end of every period, the arrival rate is multiplied by a factor.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bursts {
-    /// What the rate is multiplied by.
+    /// Factor that multiplies the arrival rate in a burst.
     pub factor: f64,
     /// Length of a burst, seconds.
     pub length_s: f64,
-    /// From one burst's end to the next one's, seconds.
+    /// Time from the end of one burst to the end of the next, seconds.
     pub period_s: f64,
 }
 
-/// Shared beginnings of prompts, as system prompts are. They come before the drawn prompt, and classes with
-/// equal fields draw from the same ones.
+/// Shared prefixes of prompts, like system prompts. A prefix comes before the drawn part of the prompt. Classes with
+/// equal fields draw from the same prefixes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prefix {
-    /// Share of the requests that have one, 0 to 1.
+    /// Share of the requests whose prompt begins with a shared prefix, 0 to 1.
     pub share: f64,
-    /// How many there are.
+    /// Number of different prefixes.
     pub count: u32,
-    /// Exponent of their popularity: the n-th is asked for in proportion to `n^-zipf`.
+    /// Zipf exponent of the popularity of prefixes: the n-th prefix is drawn with weight `n^-zipf`.
     pub zipf: f64,
-    /// Length of the shortest, tokens.
+    /// Length of the shortest prefix, tokens.
     pub min: u32,
-    /// Length of the longest, tokens.
+    /// Length of the longest prefix, tokens.
     pub max: u32,
 }
 
@@ -148,49 +148,49 @@ pub struct Prefix {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Closed {
-    /// Number of streams.
+    /// Number of streams that send requests at the same time.
     pub streams: u32,
 }
 
-/// Sampling fields of the requests.
+/// Sampling parameters of the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sampling {
-    /// 0 is greedy.
+    /// Sampling temperature; 0 means greedy decoding.
     #[serde(default)]
     pub temperature: f64,
-    /// Sent if given.
+    /// Nucleus sampling parameter `top_p` of the requests; not sent if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_p: Option<f64>,
-    /// Sent if given.
+    /// Sampling parameter `top_k` of the requests; not sent if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_k: Option<u32>,
 }
 
-/// Latency targets of a class; a request is compliant if it meets every one given, and a request that
-/// was refused, failed or did not finish meets none.
+/// Latency targets of a class. A request is in target if it completed and met every target that is given. A request
+/// that was refused, failed or did not finish meets no target.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Targets {
-    /// Time to first token.
+    /// Target for the time to first token, ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_ms: Option<f64>,
-    /// Added to `ttft_ms` for every prompt token beyond `ttft_prompt_tokens`.
+    /// Time added to the target `ttft_ms` for every prompt token beyond `ttft_prompt_tokens`, ms.
     #[serde(default)]
     pub ttft_ms_per_token: f64,
-    /// See `ttft_ms_per_token`.
+    /// Prompt length up to which the target `ttft_ms` holds unchanged, tokens.
     #[serde(default)]
     pub ttft_prompt_tokens: u32,
-    /// Mean time per output token after the first.
+    /// Target for the TPOT: mean time per output token after the first, ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpot_ms: Option<f64>,
-    /// Whole request.
+    /// Target for the end-to-end time of a request, ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub e2e_ms: Option<f64>,
 }
 
 impl Targets {
-    /// The targets of a request with a prompt of this length.
+    /// Returns the targets of a request whose prompt has this length.
     #[must_use]
     pub fn of_prompt(&self, prompt_tokens: u32) -> Targets {
         let beyond = prompt_tokens.saturating_sub(self.ttft_prompt_tokens);
@@ -199,70 +199,71 @@ impl Targets {
     }
 }
 
-/// Sizes that the simulator gives the engine for this traffic; a server is configured by itself. What is left out
-/// is as the device profile says, and where that says nothing either as a server has it by default.
+/// Sizes that the simulator gives the engine for a workload; a real server uses its own configuration instead. A size
+/// that is left out comes from the device profile, or, if the profile states none, from the server's defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pool {
-    /// Device blocks of KV memory.
+    /// Size of the device pool, KV blocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_blocks: Option<u32>,
-    /// Host blocks of KV memory; 0 for none.
+    /// Size of the host pool, KV blocks; 0 for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_blocks: Option<u32>,
-    /// Most sequences that run at once: `scheduler.max_num_seqs`.
+    /// Maximum number of sequences that run at once: `scheduler.max_num_seqs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_num_seqs: Option<u32>,
-    /// Most tokens in one step: `scheduler.max_num_batched_tokens`.
+    /// Maximum number of tokens in one step: `scheduler.max_num_batched_tokens`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_num_batched_tokens: Option<u32>,
-    /// Most requests in the engine: `admission.max_requests`.
+    /// Maximum number of requests in the engine: `admission.max_requests`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_requests: Option<u32>,
-    /// Most requests of a tier that wait for their first token: `admission.max_queued_requests_per_tier`.
+    /// Maximum number of requests of a tier that wait for their first token: `admission.max_queued_requests_per_tier`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_queued_requests_per_tier: Option<u32>,
-    /// Most prompt tokens of a tier that wait for their first token: `admission.max_queued_tokens_per_tier`.
+    /// Maximum number of prompt tokens of a tier that wait for their first token:
+    /// `admission.max_queued_tokens_per_tier`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_queued_tokens_per_tier: Option<u64>,
 }
 
-/// Why a workload can't be used.
+/// Reason why a workload cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkloadError {
-    /// The file, or the trace it names, can't be read.
+    /// The workload file, or a trace file that it names, cannot be read.
     #[error("cannot read {path}: {source}")]
     Read {
-        /// Which file.
+        /// Path of the unreadable file.
         path: PathBuf,
-        /// Why.
+        /// Cause of the failed read.
         source: std::io::Error,
     },
-    /// Not TOML, a missing or unknown field, or a value of the wrong type.
+    /// The file is not a workload: it is not TOML, lacks a field, or has an unknown field or a value of the wrong type.
     #[error("{path} is not a workload file: {problem}")]
     Parse {
-        /// Which file.
+        /// Path of the workload file.
         path: PathBuf,
-        /// Where and what, as the TOML reader says it.
+        /// Place and description of the problem, as the TOML parser reports them.
         problem: String,
     },
-    /// A value that can't be used.
+    /// A value of the file is out of its bounds.
     #[error("{path}: {field} {problem}")]
     Invalid {
-        /// Which file.
+        /// Path of the file with the invalid value.
         path: PathBuf,
-        /// Which field, such as `class[1].arrival.poisson.rate_per_s`.
+        /// Name of the invalid field, such as `class[1].arrival.poisson.rate_per_s`.
         field: String,
-        /// What is wrong and what is allowed.
+        /// Description of the problem and of the allowed values.
         problem: String,
     },
 }
 
 impl Workload {
-    /// Reads and checks a workload file and the traces it names.
+    /// Reads and checks a workload file and the trace files that it names.
     ///
     /// # Errors
-    /// [`WorkloadError`], one line that says what to change.
+    /// [`WorkloadError`], a single line that says what to change.
     pub fn load(path: &Path) -> Result<Workload, WorkloadError> {
         let text = read_limited(path, MAX_FILE_BYTES)?;
         let mut workload: Workload = toml::from_str(&text).map_err(|error| {
@@ -271,7 +272,7 @@ impl Workload {
         let invalid = |(field, problem)| {
             Err(WorkloadError::Invalid { path: path.to_owned(), field, problem })
         };
-        // A window that makes no sense is told before its file is read.
+        // Check the windows of the traces before reading the trace files.
         if let Some(wrong) = workload.trace_problem() {
             return invalid(wrong);
         }
@@ -281,12 +282,13 @@ impl Workload {
         workload.problem().map_or(Ok(workload), invalid)
     }
 
-    /// Requests due within this time are counted, seconds.
+    /// Returns the measured window, seconds. Only requests that are due within it are counted.
     pub fn window_s(&self) -> Range<f64> {
         self.warmup_s..self.duration_s - self.cooldown_s
     }
 
-    /// The same traffic with the rates of its Poisson classes and traces multiplied.
+    /// Returns the workload with the rates of its Poisson classes and traces multiplied by `factor`. Closed streams do
+    /// not change.
     #[must_use]
     pub fn at_load(mut self, factor: f64) -> Workload {
         for class in &mut self.classes {
@@ -301,7 +303,7 @@ impl Workload {
     }
 }
 
-/// Reads a text file that may not be larger than `limit` bytes.
+/// Reads a text file; fails if the file is larger than `limit` bytes.
 fn read_limited(path: &Path, limit: u64) -> Result<String, WorkloadError> {
     use std::io::Read;
     let failed = |source| WorkloadError::Read { path: path.to_owned(), source };

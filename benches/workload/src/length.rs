@@ -1,22 +1,22 @@
-//! How long prompts and outputs are.
+//! Distributions of prompt and output lengths.
 
 use crate::random::Random;
 use serde::{Deserialize, Serialize};
 
-/// Longest prompt or output a workload may ask for, in tokens.
+/// Maximum length of a prompt or an output in a workload, tokens.
 pub const MAX_TOKENS: u32 = 1_000_000;
 
-/// Distribution of a length in tokens.
+/// Distribution of a prompt or output length, tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Length {
-    /// Always this many.
+    /// Every length is this number of tokens.
     Fixed(u32),
     /// Every length from `min` to `max`, both included, equally likely.
     Uniform(Uniform),
-    /// Log-normal, then limited to `min ..= cap`.
+    /// Log-normal distribution whose draws are limited to `min ..= cap`.
     LogNormal(LogNormal),
-    /// Some from one log-normal distribution, the others from another.
+    /// Mixture of two log-normal distributions.
     Mixture(Mixture),
 }
 
@@ -24,11 +24,11 @@ pub enum Length {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mixture {
-    /// Share of `some`, 0 to 1.
+    /// Share of the lengths that are drawn from the distribution `some`, 0 to 1.
     pub share: f64,
-    /// Where that share comes from.
+    /// Distribution of that `share` of the lengths.
     pub some: LogNormal,
-    /// Where the rest comes from.
+    /// Distribution of the other lengths, a share of `1 - share`.
     pub others: LogNormal,
 }
 
@@ -36,29 +36,29 @@ pub struct Mixture {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Uniform {
-    /// Shortest.
+    /// Shortest length, tokens.
     pub min: u32,
-    /// Longest.
+    /// Longest length, tokens.
     pub max: u32,
 }
 
-/// Parameters of [`Length::LogNormal`]. Exactly one of `mean` and `p50` is given; both describe the
-/// distribution before it is limited.
+/// Parameters of [`Length::LogNormal`]. Exactly one of `mean` and `p50` is given; both describe the distribution before
+/// the limits `min` and `cap` apply.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogNormal {
-    /// Mean, tokens.
+    /// Mean of the distribution, tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean: Option<f64>,
-    /// Median, tokens.
+    /// Median of the distribution, tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p50: Option<f64>,
-    /// Standard deviation of the logarithm.
+    /// Standard deviation of the logarithm of the length.
     pub sigma: f64,
-    /// Shorter draws become this.
+    /// Lower limit, tokens; shorter draws become this length.
     #[serde(default = "one")]
     pub min: u32,
-    /// Longer draws become this.
+    /// Upper limit, tokens; longer draws become this length.
     pub cap: u32,
 }
 
@@ -67,7 +67,7 @@ fn one() -> u32 {
 }
 
 impl Length {
-    /// What is wrong with the parameters, if anything: the field below this one and the problem.
+    /// Returns the first invalid parameter of the distribution and what is wrong with it, or `None`.
     pub(crate) fn problem(&self) -> Option<(&'static str, String)> {
         match *self {
             Length::Fixed(n) => tokens("fixed", n),
@@ -87,7 +87,7 @@ impl Length {
         }
     }
 
-    /// The longest it can draw, tokens.
+    /// Returns the longest length that the distribution can draw, tokens.
     pub fn longest(&self) -> u32 {
         match *self {
             Length::Fixed(n) => n,
@@ -97,7 +97,7 @@ impl Length {
         }
     }
 
-    /// Draws one length, tokens; 1 or more.
+    /// Draws a length of at least 1 token.
     pub(crate) fn draw(&self, random: &mut Random) -> u32 {
         match *self {
             Length::Fixed(n) => n,
@@ -145,7 +145,7 @@ impl LogNormal {
     }
 }
 
-/// What is wrong with a number of tokens.
+/// Returns the problem of a number of tokens that is out of bounds, or `None`.
 fn tokens(name: &'static str, n: u32) -> Option<(&'static str, String)> {
     (n == 0 || n > MAX_TOKENS).then(|| (name, format!("is {n}; allowed: 1 to {MAX_TOKENS}")))
 }

@@ -1,8 +1,8 @@
-//! Workload files: what traffic to send, and when.
+//! Workload files: which requests to send, and when.
 //!
-//! A [`Workload`] is classes of requests, each with a tier, an arrival process and length distributions.
-//! [`arrivals`] and [`closed_request`] turn it into requests, purely from its seed: the load client sends
-//! them to a server, the simulator to an engine under simulated time.
+//! A [`Workload`] consists of classes of requests, each with a tier, an arrival process and length distributions.
+//! [`arrivals`] and [`closed_request`] compute the requests from the workload's seed alone. The load client sends these
+//! requests to a server, the simulator to an engine under simulated time.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that unwraps fails where it should"))]
 
 mod check;

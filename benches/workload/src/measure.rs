@@ -1,41 +1,42 @@
-//! How results are counted, for the load client and the simulator alike.
+//! Latencies, requests in target and percentiles, computed alike by the load client and the simulator.
 
 use crate::file::Targets;
 use serde::{Deserialize, Serialize};
 
-/// The latencies that have targets, of one request. `None`: it has none of that kind.
+/// Latencies of one request that can have targets. `None` means that the request has no such latency.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Latencies {
-    /// Time to first token.
+    /// Time to first token, ms.
     pub ttft_ms: Option<f64>,
-    /// (last - first token) / (tokens - 1).
+    /// TPOT, ms: (time of the last token - time of the first) / (tokens - 1).
     pub tpot_ms: Option<f64>,
-    /// Whole request.
+    /// End-to-end time of the request, ms.
     pub e2e_ms: Option<f64>,
 }
 
-/// How many requests met their targets, of all that were due: what was refused, failed, did not finish
-/// or could not be sent met none.
+/// Number of requests that met their targets. A request that was refused, failed, did not finish or could not be sent
+/// met none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compliance {
-    /// Requests with targets.
+    /// Number of requests that had targets.
     pub requests: u64,
-    /// Met TTFT.
+    /// Number of requests that met the TTFT target.
     pub ttft_met: u64,
-    /// Met TPOT.
+    /// Number of requests that met the TPOT target.
     pub tpot_met: u64,
-    /// Met end-to-end time.
+    /// Number of requests that met the target for the end-to-end time.
     pub e2e_met: u64,
-    /// Met all of them.
+    /// Number of requests that met all of their targets.
     pub all_met: u64,
 }
 
 impl Compliance {
-    /// Adds a request; one that did not complete met nothing.
+    /// Adds a request and checks its latencies against the targets. A request that did not complete met no target.
     pub fn add(&mut self, completed: bool, latencies: &Latencies, targets: &Targets) {
         let met = |value: Option<f64>, target: Option<f64>| match (value, target) {
             (Some(value), Some(target)) => completed && value <= target,
-            // One token has no time per output token: nothing to miss.
+            // A completed request without the latency or without the target has met it: for example, an output of one
+            // token has no TPOT.
             (None, _) | (_, None) => completed,
         };
         let ttft = met(latencies.ttft_ms, targets.ttft_ms);
@@ -48,7 +49,7 @@ impl Compliance {
         self.all_met += u64::from(ttft && tpot && e2e);
     }
 
-    /// Adds the requests of another.
+    /// Adds the counts of another `Compliance`.
     pub fn merge(&mut self, other: Compliance) {
         self.requests += other.requests;
         self.ttft_met += other.ttft_met;
@@ -58,21 +59,21 @@ impl Compliance {
     }
 }
 
-/// Distribution of a latency, ms. A percentile is the smallest sample that at least this share of the
-/// samples does not exceed.
+/// Summary of latency samples, ms. The p-th percentile is the smallest sample that is at least as large as p % of the
+/// samples.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Samples.
+    /// Number of samples.
     pub count: u64,
-    /// Mean.
+    /// Mean of the samples.
     pub mean: f64,
-    /// Median.
+    /// Median of the samples.
     pub p50: f64,
-    /// 90th percentile.
+    /// 90th percentile of the samples.
     pub p90: f64,
-    /// 99th percentile.
+    /// 99th percentile of the samples.
     pub p99: f64,
-    /// Largest.
+    /// Largest sample.
     pub max: f64,
 }
 

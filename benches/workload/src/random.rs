@@ -1,17 +1,17 @@
-//! A small generator whose output is fixed for ever: a workload's seed gives the same traffic whatever
-//! the versions of our dependencies. `SplitMix64` (Steele, Lea, Flood 2014).
+//! Random number generator whose output never changes: a workload's seed gives the same traffic under any version of
+//! any dependency. The algorithm is `SplitMix64` (Steele, Lea, Flood 2014).
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Deterministic random numbers. Not for secrets.
+/// Deterministic random number generator. Not cryptographically secure.
 #[derive(Debug, Clone)]
 pub struct Random {
     state: u64,
 }
 
 impl Random {
-    /// The generator of one purpose: equal `(seed, path)` gives equal numbers, different paths give
-    /// independent ones.
+    /// Returns the generator of one random stream. Equal `(seed, path)` gives equal numbers; different paths give
+    /// independent numbers.
     pub fn stream(seed: u64, path: &[u64]) -> Random {
         let start = Random { state: seed }.next_u64();
         let state = path.iter().fold(start, |state, part| {
@@ -20,7 +20,7 @@ impl Random {
         Random { state }
     }
 
-    /// 64 random bits.
+    /// Draws 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(GOLDEN);
         let z = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -28,22 +28,22 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Uniform in `[0, 1)`.
+    /// Draws a number uniformly from `[0, 1)`.
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Uniform in `0..n`; `n` is not 0.
+    /// Draws an integer uniformly from `0..n`; `n` must not be 0.
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
     }
 
-    /// Exponential with mean `1 / rate`.
+    /// Draws a number from the exponential distribution with mean `1 / rate`.
     pub fn exponential(&mut self, rate: f64) -> f64 {
         -(1.0 - self.unit()).ln() / rate
     }
 
-    /// Standard normal (Box-Muller).
+    /// Draws a number from the standard normal distribution (Box-Muller).
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit()).cos()

@@ -1,19 +1,20 @@
-//! Text that prompts share.
+//! Pieces of text that several prompts of a run begin with.
 
 use crate::schedule::{Planned, SharedPrefix};
 use crate::trace::BLOCK_TOKENS;
 
-/// A piece of text: equal names are equal text, within a run.
+/// Name of a piece of text. Within a run, equal names mean equal text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Text {
-    /// A shared beginning, by its number.
+    /// A shared prefix, by its number.
     Prefix(u32),
     /// A block of a recorded prompt, identified by its `hash_ids` entry in the trace.
     Block(u64),
 }
 
 impl Text {
-    /// What a generator of its tokens is made from ([`Random::stream`](crate::Random::stream)).
+    /// Returns the path of the random stream ([`Random::stream`](crate::Random::stream)) that draws the tokens of the
+    /// text.
     pub fn path(self) -> [u64; 2] {
         match self {
             Text::Prefix(number) => [u64::MAX, u64::from(number)],
@@ -23,8 +24,8 @@ impl Text {
 }
 
 impl Planned {
-    /// The texts that its prompt begins with and may share with others, each with its length in tokens. What
-    /// follows them is its own.
+    /// Returns the pieces of text that the prompt begins with and may share with other prompts, each with its length in
+    /// tokens. The rest of the prompt is unique to the request.
     pub fn shared_texts(&self) -> impl Iterator<Item = (Text, u32)> + '_ {
         let prefix =
             self.prefix.map(|SharedPrefix { number, tokens }| (Text::Prefix(number), tokens));

@@ -1,13 +1,14 @@
-//! What a workload does with its traces.
+//! Use of recorded traffic (traces) by a workload.
 
 use crate::file::{Arrival, Workload};
 use crate::trace::{Part, ROUNDING, Trace, TraceEntry, shares_before};
 
-/// A trace of a set pace or window that lasts for less than this of the measured window is worth a note.
+/// A note is printed if the last request of a trace comes before this share of the time to the end of the measured
+/// window. Applies only to a trace with a set pace or window.
 const NEARLY_ALL: f64 = 0.95;
 
 impl Workload {
-    /// The trace that a class sends, or a share of it.
+    /// Returns the trace whose requests a class sends, in whole or as a share.
     pub(crate) fn trace_of(&self, class: usize) -> Option<&Trace> {
         match &self.classes[class].arrival {
             Arrival::Trace(trace) => Some(trace),
@@ -16,7 +17,7 @@ impl Workload {
         }
     }
 
-    /// Every trace, once.
+    /// Returns every trace of the workload, each one once.
     fn traces(&self) -> impl Iterator<Item = &Trace> {
         let own = self.classes.iter().filter_map(|class| match &class.arrival {
             Arrival::Trace(trace) => Some(trace),
@@ -33,7 +34,7 @@ impl Workload {
         self.trace.iter_mut().chain(own)
     }
 
-    /// What is wrong with the traces and the shares, whatever the files hold: the field and the problem.
+    /// Returns the first invalid field of the traces and shares and its problem, without reading the trace files.
     pub(crate) fn trace_problem(&self) -> Option<(String, String)> {
         let within = |field: String, trace: &Trace| {
             trace.problem().map(|(name, problem)| (format!("{field}.{name}"), problem))
@@ -77,7 +78,7 @@ impl Workload {
             .then(|| format!("makes the sum of the shares {sum}; allowed: at most 1"))
     }
 
-    /// The recorded requests of a class, each with its time, seconds after the class starts.
+    /// Returns the recorded requests of a class, each with its time in seconds after the class starts.
     pub(crate) fn recorded(&self, class: usize) -> impl Iterator<Item = (&TraceEntry, f64)> {
         let part = match self.classes[class].arrival {
             Arrival::Share(share) => Some(Part::of(self, class, share)),
@@ -91,7 +92,7 @@ impl Workload {
         })
     }
 
-    /// The longest output that a request may have, tokens; 0 if there is none.
+    /// Returns the longest output that a request of the workload may have, tokens; 0 if there is no request.
     pub fn longest_output(&self) -> u32 {
         let drawn = self.classes.iter().filter_map(|class| class.output_tokens);
         let recorded = self.traces().flat_map(|trace| trace.entries.iter());
@@ -105,7 +106,7 @@ impl Workload {
         self.classes.iter().any(|class| class.prefix.is_some()) || self.traces().any(named)
     }
 
-    /// What a reader of the results should know of the traces, a line each.
+    /// Returns notes about the traces for readers of the results, one line per note.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         for trace in self.traces().filter(|trace| trace.skipped > 0) {

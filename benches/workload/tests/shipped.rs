@@ -1,4 +1,5 @@
-//! The shipped workloads say what they should, and wrong files are refused by name.
+//! Tests that the shipped workloads have the expected content, and that invalid files are refused with a helpful
+//! message.
 #![allow(clippy::unwrap_used, reason = "a test that unwraps fails where it should")]
 
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ fn every_shipped_workload_is_valid_and_named_like_its_file() {
     for entry in std::fs::read_dir(folder).unwrap() {
         let entry = entry.unwrap();
         if entry.file_type().unwrap().is_dir() {
-            // Traces that workloads name.
+            // Skip the folder of the traces that workloads name.
             continue;
         }
         let file = entry.file_name().into_string().unwrap();
@@ -29,7 +30,7 @@ fn every_shipped_workload_is_valid_and_named_like_its_file() {
     assert!(count >= 8, "{count} workloads");
 }
 
-/// (tier, rate or streams, start, prompt, output) of every class.
+/// Returns (tier, rate or streams, start, prompt length, output length) of every class.
 fn facts(workload: &Workload) -> Vec<(Tier, f64, f64, Length, Length)> {
     let fact = |class: &tiercel_workload::Class| {
         let amount = match &class.arrival {
@@ -99,7 +100,7 @@ fn load(text: &str) -> Result<Workload, WorkloadError> {
 #[test]
 fn a_wrong_file_is_refused_with_its_field_and_what_is_allowed() {
     load(GOOD).unwrap();
-    // (replace, by, what the message says)
+    // (text to replace, replacement, text that the error message contains)
     let cases = [
         ("seed = 1\n", "", "seed"),
         ("seed = 1", "sead = 1", "sead"),

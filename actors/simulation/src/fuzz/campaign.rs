@@ -1,46 +1,46 @@
-//! Many seeds, and the fewest requests of one that fails.
+//! Fuzzing campaign: plays the scenarios of many seeds and reduces the number of requests of a failing scenario.
 
 use super::run::{Failure, Summary};
 use super::scenario::Scenario;
 use std::fmt;
 use std::ops::Range;
 
-/// A campaign ends with this many findings: more would say the same.
+/// Number of findings after which a campaign stops, because more findings would show the same bugs.
 const MAX_FINDINGS: usize = 5;
 
-/// Scenarios of consecutive seeds.
+/// Campaign that plays the scenarios of consecutive seeds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Campaign {
-    /// The seeds.
+    /// Seeds of the scenarios.
     pub seeds: Range<u64>,
 }
 
-/// What a campaign came to so far.
+/// Results of a campaign so far.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tally {
-    /// Scenarios played.
+    /// Number of scenarios played.
     pub scenarios: u64,
-    /// Totals of those in which everything held.
+    /// Totals of the scenarios in which every check held.
     pub summary: Summary,
-    /// The others.
+    /// Scenarios in which a check failed.
     pub findings: Vec<Finding>,
 }
 
-/// A scenario in which something did not hold.
+/// Scenario in which a check failed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finding {
-    /// Its seed.
+    /// Seed of the scenario.
     pub seed: u64,
-    /// What did not hold.
+    /// Check that failed.
     pub failure: Failure,
-    /// With how few of its requests, the first ones, something still does not hold.
+    /// Smallest number of the scenario's first requests with which a check still fails, as found by bisection.
     pub fewest: usize,
-    /// Its description.
+    /// Description of the scenario.
     pub scenario: String,
 }
 
 impl Campaign {
-    /// Plays all, or until enough is found. `progress` is told after each.
+    /// Plays the scenarios of all seeds, or until there are enough findings. `progress` is called after each scenario.
     pub fn run(&self, mut progress: impl FnMut(&Tally)) -> Tally {
         let mut tally = Tally::default();
         for seed in self.seeds.clone() {
@@ -66,8 +66,8 @@ impl Finding {
     }
 }
 
-/// Halves the way between what fails and what does not; a scenario that fails again only with more is possible,
-/// and then this is not the least.
+/// Searches by bisection for the smallest number of first requests with which the scenario fails. The result may be too
+/// large if the scenario fails with few requests, holds with more, and fails again with still more.
 fn fewest_requests(scenario: &Scenario) -> usize {
     let (mut holds, mut fails) = (0, scenario.clients.len());
     while fails - holds > 1 {

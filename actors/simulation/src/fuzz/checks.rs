@@ -1,4 +1,4 @@
-//! What must hold of each request and of the totals.
+//! Checks of a scenario: conditions that each request and the engine's totals must meet.
 
 use super::client::{Ending, Seen};
 use super::run::{Failure, Summary};
@@ -9,13 +9,13 @@ use tiercel_config::{AtLimit, Budget, PreemptionMode, SheddingForm};
 use tiercel_device::{MockOracle, Tier, Timestamp, TokenId};
 use tiercel_policy::scheduler::Kept;
 
-/// The whole answer to a request, and why it ends.
+/// Complete answer to a request and the reason why it ends.
 struct Answer {
     tokens: Vec<TokenId>,
     reason: FinishReason,
 }
 
-/// Checks what clients saw against the oracle, and the engine's totals against both.
+/// Checks the results of clients against the oracle, and the engine's totals against both.
 pub(super) fn check(
     scenario: &Scenario,
     seen: &[Seen],
@@ -47,7 +47,8 @@ fn answer(scenario: &Scenario, oracle: &MockOracle, client: &Client) -> Answer {
     Answer { tokens, reason }
 }
 
-/// No token is lost, doubled or another than that of an engine that preempts nobody.
+/// Checks that the tokens read are a prefix of the answer of an engine that never preempts: no token is lost, doubled
+/// or changed.
 fn check_tokens(client: &Client, seen: &Seen, answer: &Answer) -> Result<(), String> {
     if !answer.tokens.starts_with(&seen.tokens) {
         let same = answer.tokens.iter().zip(&seen.tokens).take_while(|(a, b)| a == b).count();
@@ -89,15 +90,15 @@ fn check_ending(
         }
         Ending::Stopped(None) if may_break_off(scenario) => Ok(()),
         Ending::Stopped(None) => Err("it had enough and was told of no usage".to_owned()),
-        // What was on its way to it counts.
+        // Tokens that were on their way to the client when it stopped count as output.
         Ending::Stopped(Some(usage)) => {
             check_usage(client, usage, (seen.tokens.len(), answer.tokens.len()), cacheable)
         }
     }
 }
 
-/// Most of a request's prompt that the prefix cache may hold: full blocks, before the last token, of what another
-/// request of the same tenant said or was told.
+/// Returns the maximum number of prompt tokens that the prefix cache may hold: full blocks, without the prompt's last
+/// token, of the prompt or answer of another request with the same salt.
 fn cacheable(scenario: &Scenario, answers: &[Answer], request: usize) -> u32 {
     if !scenario.settings.prefix_cache.enabled {
         return 0;
@@ -114,7 +115,7 @@ fn cacheable(scenario: &Scenario, answers: &[Answer], request: usize) -> u32 {
     most - most % scenario.profile.block_size
 }
 
-/// Whether it can run when it is alone.
+/// Whether the request fits into the device pool when it runs alone.
 fn fits(scenario: &Scenario, client: &Client) -> bool {
     let profile = &scenario.profile;
     let prompt = client.request.prompt.len() as u32;
@@ -124,7 +125,7 @@ fn fits(scenario: &Scenario, client: &Client) -> bool {
     prompt < profile.max_model_len && longest <= blocks * profile.block_size
 }
 
-/// Times that clients are told to come back after, ms.
+/// Allowed retry times, ms.
 const RETRY_MS: RangeInclusive<u64> = 1_000..=180_001;
 
 fn drained_amid(scenario: &Scenario) -> bool {
@@ -137,7 +138,8 @@ fn may_refuse(scenario: &Scenario, why: &Refusal, fits: bool) -> bool {
     let tokens: usize = scenario.clients.iter().map(|client| client.request.prompt.len()).sum();
     match why {
         Refusal::NeverFits(_) => !fits,
-        // Only where steps follow targets is it known what would be late; by how much is not known here.
+        // Lateness is predicted only where the step budget follows targets. The predicted time is not checked beyond
+        // the limit.
         Refusal::Late { expected_ms, limit_ms, retry_after_ms, .. } => {
             let knows = scenario.settings.scheduler.budget == Budget::Slack;
             (knows || changes_policy(scenario))
@@ -151,7 +153,7 @@ fn may_refuse(scenario: &Scenario, why: &Refusal, fits: bool) -> bool {
                 && had_percent >= due_percent
                 && RETRY_MS.contains(retry_after_ms)
         }
-        // Nothing takes minutes in a scenario: only those refuse to wait who said so.
+        // No wait takes minutes in a scenario, so only a patience that the request states can be too short.
         Refusal::OutOfPatience { stated, expected_ms, patience_ms, .. } => {
             *stated && expected_ms >= patience_ms
         }
@@ -169,7 +171,8 @@ fn may_fail(scenario: &Scenario, client: &Client, why: &RequestFault) -> bool {
     let stall_us = scenario.settings.stream.stall_timeout_ms * 1000;
     match why {
         RequestFault::Dropped => may_drop(scenario),
-        // Nothing takes so long in a scenario, or else it is stuck; but a better one may need the place.
+        // No request of a scenario waits so long that it is turned away, unless the engine is stuck. But a request of a
+        // higher tier may need the permit of a waiting one.
         RequestFault::TurnedAway { .. } => {
             scenario.clients.len() as u32 > scenario.settings.admission.max_requests / 2
         }
@@ -183,18 +186,18 @@ fn may_fail(scenario: &Scenario, client: &Client, why: &RequestFault) -> bool {
     }
 }
 
-/// Whether preemptions may end requests. No policy by name does that, only settings do.
+/// Whether preemptions may end requests. No preset does that; only settings do.
 fn may_drop(scenario: &Scenario) -> bool {
     let preemption = &scenario.settings.preemption;
     preemption.mode == PreemptionMode::Drop || preemption.at_limit == AtLimit::Drop
 }
 
-/// Whether the operator changes the policy, and with it what becomes of victims' blocks.
+/// Whether the operator changes the policy, which changes how victims are preempted.
 fn changes_policy(scenario: &Scenario) -> bool {
     scenario.orders.iter().any(|order| matches!(order.act, Act::SetPolicy(_)))
 }
 
-/// Whether a request may end with a fault that its client did nothing for.
+/// Whether a request may end with a fault that its client did not cause.
 fn may_break_off(scenario: &Scenario) -> bool {
     may_drop(scenario)
         || scenario.faults.step_fails > 0.0
@@ -253,7 +256,7 @@ fn check_counters(scenario: &Scenario, seen: &[Seen], counters: &Counters) -> Re
     }
 }
 
-/// Adds up a run in which everything held.
+/// Adds up the results of a run in which every check held.
 pub(super) fn summary(seen: &[Seen], counters: Option<Counters>, end: Timestamp) -> Summary {
     let mut summary = Summary {
         requests: seen.len() as u64,

@@ -1,4 +1,4 @@
-//! One client, from its request to its last event.
+//! Plays one client of a scenario, from its request to the last event of its stream.
 
 use super::run::Stage;
 use super::scenario::{Client, Habit};
@@ -6,16 +6,16 @@ use std::rc::Rc;
 use tiercel_actors::{FinishReason, Refusal, RequestFault, StreamEvent, TokenStream, Usage};
 use tiercel_device::TokenId;
 
-/// What a client saw.
+/// Results that a client of a scenario saw.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Seen {
     pub(super) tokens: Vec<TokenId>,
-    /// Tokens that came with log-probabilities.
+    /// Number of tokens that came with log-probabilities.
     pub(super) with_logprobs: usize,
     pub(super) ending: Ending,
 }
 
-/// How it ended for a client.
+/// How a request ended from the client's point of view.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Ending {
     Refused(Refusal),
@@ -24,17 +24,17 @@ pub(super) enum Ending {
         usage: Usage,
     },
     Failed(RequestFault),
-    /// It went away.
+    /// The client closed the stream early.
     Left,
-    /// It said that it had enough.
+    /// The client stopped the output because it had enough; holds the usage that it was told.
     Stopped(Option<Usage>),
     /// The stream closed without a last event.
     Cut,
-    /// More came than it asked for, or something after the last event.
+    /// The stream had more tokens than requested, or an event after its last one.
     TooMuch,
 }
 
-/// Plays a client.
+/// Plays a client to the end of its request and returns the results.
 pub(super) async fn visit(stage: Rc<Stage>, number: usize, client: Client) -> Seen {
     let clock = stage.engine.clock().clone();
     clock.sleep_until(client.at).await;

@@ -1,4 +1,4 @@
-//! Draws the people of a scenario: clients, the operator, and who ends it.
+//! Draws the clients of a scenario, the operator's commands and the drain.
 
 use super::dice::Dice;
 use super::scenario::{Act, Client, DrainPlan, Habit, Order, Scenario};
@@ -8,7 +8,7 @@ use tiercel_config::{Policy, SloTargets};
 use tiercel_device::{MockOracle, MockProfile, SamplingParams, Tier, Timestamp, TokenId};
 use tiercel_policy::blocks::Salt;
 
-/// Fills a scenario with clients, orders and an end.
+/// Adds clients, operator commands and the drain plan to a scenario.
 pub(super) fn gather(scenario: &mut Scenario) {
     let mut dice = Dice::new(scenario.seed, 2);
     let requests = requests(&mut dice, &scenario.profile, &scenario.oracle());
@@ -19,7 +19,7 @@ pub(super) fn gather(scenario: &mut Scenario) {
         let habit = habit(&mut dice, request.max_tokens);
         scenario.clients.push(Client { at, request, habit });
     }
-    // Most of what happens comes after the last arrival.
+    // Twice the time of arrivals, because most of the work happens after the last arrival.
     let end_us = 2 * at.0 + 50_000;
     for _ in 0..dice.pick(&[0, 0, 2, 6]) {
         let at = Timestamp(dice.below_us(end_us));
@@ -70,8 +70,8 @@ fn tokens(dice: &mut Dice, profile: &MockProfile, len: u32) -> Vec<TokenId> {
     (0..len).map(|_| dice.between(0..=profile.vocab_size - 1)).collect()
 }
 
-/// A new prompt, one that starts as others do, one that was sent before, or one that goes on after an earlier
-/// answer.
+/// Draws a prompt: new, with the same beginning as other prompts, equal to an earlier prompt, or an earlier prompt with
+/// its answer, continued.
 fn prompt(
     dice: &mut Dice,
     profile: &MockProfile,
@@ -96,7 +96,7 @@ fn prompt(
     prompt
 }
 
-/// Lengths at the edges of blocks and of what fits, and now and then one too long.
+/// Draws a prompt length, often at the edge of a block or of the longest sequence, and now and then one token too long.
 fn prompt_len(dice: &mut Dice, profile: &MockProfile) -> u32 {
     let MockProfile { block_size, max_model_len, .. } = *profile;
     let any = dice.between(1..=max_model_len);

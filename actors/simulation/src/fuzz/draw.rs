@@ -1,4 +1,4 @@
-//! Draws the machine of a scenario: the device and the settings.
+//! Draws the device and the settings of a scenario.
 
 use super::crowd;
 use super::dice::Dice;
@@ -8,7 +8,7 @@ use tiercel_config::{EngineSettings, PreemptionMode, SloSettings, Target};
 use tiercel_device::{HostCosts, MockFaults, MockProfile, ServerSizes, StepId, StepNoise};
 
 impl Scenario {
-    /// The scenario of a seed.
+    /// Draws the scenario of a seed.
     pub fn draw(seed: u64) -> Scenario {
         let mut dice = Dice::new(seed, 1);
         let profile = profile(&mut dice);
@@ -27,16 +27,16 @@ impl Scenario {
     }
 }
 
-/// A device where little more than the longest sequence fits.
+/// Draws a device whose pool holds little more than the longest sequence.
 fn profile(dice: &mut Dice) -> MockProfile {
     let block_size = dice.pick(&[1, 2, 3, 4, 4, 8, 16]);
     let longest = dice.between(2..=24);
     let max_model_len = (longest * block_size - dice.between(0..=block_size - 1)).max(3);
     let spare = dice.pick(&[0, 1, 2, longest / 2, longest / 2, longest, longest, 2 * longest]);
     let device_blocks = max_model_len.div_ceil(block_size) + spare;
-    // Now and then not even the longest sequence fits: such requests are to be refused.
+    // Sometimes the longest sequence does not fit into the pool. Requests of that length must be refused.
     let lacking = u32::from(spare == 0 && dice.chance(0.3));
-    // The smallest setting lets one block of the largest size be in transit.
+    // The largest block fits into the smallest limit of blocks in transit, 1 MiB.
     let block_bytes: u64 = dice.pick(&[4 << 10, 256 << 10, 1 << 20]);
     let copy_us = dice.pick(&[1.0, 60.0, 1_000.0, 8_000.0]);
     MockProfile {
@@ -73,7 +73,7 @@ fn settings(dice: &mut Dice, block_size: u32) -> EngineSettings {
     } else {
         dice.pick(&[PreemptionMode::Auto, swap, swap, recompute])
     };
-    // Assigned one by one: settings that are new keep their defaults.
+    // Assign single fields, so that settings added later keep their defaults.
     let mut settings = EngineSettings::default();
     let scheduler = &mut settings.scheduler;
     scheduler.max_num_seqs = max_num_seqs;
@@ -91,7 +91,7 @@ fn settings(dice: &mut Dice, block_size: u32) -> EngineSettings {
     settings
 }
 
-/// Targets that are derived from the device, just within reach of the fastest one, beyond it, or absent.
+/// Draws targets: derived from the device, just within reach of the fastest device, out of reach, or none.
 fn targets(dice: &mut Dice, slo: &mut SloSettings) {
     let factor = dice.pick(&[None, Some(0.02), Some(0.001)]);
     let SloSettings { premium, standard, background, .. } = slo;

@@ -1,5 +1,5 @@
-//! Draws a policy: one by name, and in every other scenario some of its choices anew, so that combinations
-//! come up that no name stands for.
+//! Draws the policy of a scenario: a preset, and in every other scenario some of its choices drawn anew, so that
+//! combinations occur that no preset has.
 
 use super::dice::Dice;
 use tiercel_config::{
@@ -8,7 +8,7 @@ use tiercel_config::{
     SchedulerSettings, SheddingForm, StepMix, ToStart, VictimGives, VictimRule,
 };
 
-/// Sets a policy, and perhaps more; sizes are left as they are.
+/// Sets a preset and possibly further choices; keeps the sizes `max_num_seqs` and `max_num_batched_tokens`.
 pub(super) fn policy(dice: &mut Dice, settings: &mut EngineSettings, block_size: u32) {
     let policies: Vec<Policy> = Policy::ALL.iter().map(|(policy, _)| *policy).collect();
     let SchedulerSettings { max_num_seqs, max_num_batched_tokens, .. } = settings.scheduler;
@@ -28,7 +28,7 @@ pub(super) fn policy(dice: &mut Dice, settings: &mut EngineSettings, block_size:
     }
 }
 
-/// A new value for one choice in three.
+/// Draws a new value for each listed choice with probability 1/3.
 macro_rules! redraw {
     ($dice:ident, $($field:expr => [$($value:expr),+ $(,)?];)+) => {
         $(if $dice.chance(0.33) { $field = $dice.pick(&[$($value),+]); })+

@@ -1,18 +1,19 @@
-//! Hostile scenarios from seeds, run against the production actors, and what must hold in each.
+//! Fuzzing: random hostile scenarios, played against the production actors, and checks of each run.
 //!
-//! A [`Scenario`] is a function of one number: a device with hardly any memory, settings at their limits, clients
-//! who leave, stop and read slowly, an operator who interferes, faults, a drain. [`Scenario::run`] plays it under
-//! simulated time and says what did not hold; the same number always plays the same.
+//! A [`Scenario`] is a function of its seed: a device with hardly any memory, settings at their limits, clients that
+//! leave, stop or read slowly, an operator who interferes, faults and a drain. [`Scenario::run`] plays the scenario
+//! under simulated time and returns the first check that failed. Equal seeds give equal runs.
 //!
 //! | file | one job |
 //! |---|---|
-//! | `scenario` | what a scenario is made of |
-//! | `dice`, `draw`, `crowd` | drawing one: choices, the machine, the people |
+//! | `scenario` | the parts of a scenario |
+//! | `dice`, `draw`, `knobs`, `crowd` | drawing a scenario: choices, device and settings, policy, clients and operator
+//! |
 //! | `client` | one client, from its request to its last event |
 //! | `run` | plays a scenario to its end |
-//! | `checks` | what must hold of each request and of the totals |
-//! | `panics` | what a panic said |
-//! | `campaign` | many seeds, and the fewest requests of one that fails |
+//! | `checks` | checks of each request and of the totals |
+//! | `panics` | catches panics and keeps their messages |
+//! | `campaign` | plays many seeds and reduces failing scenarios |
 
 mod campaign;
 mod checks;

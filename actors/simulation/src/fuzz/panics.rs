@@ -1,4 +1,4 @@
-//! What a panic said: an actor that dies of one leaves only its name.
+//! Catches panics and keeps their messages. Without this, an actor that dies of a panic leaves only its name.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
@@ -9,11 +9,11 @@ thread_local! {
     static FIRST: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Does `work`.
+/// Runs `work` and listens for panics on this thread.
 ///
 /// # Errors
-/// What the first panic on this thread said meanwhile, also if something caught it. Such panics are not printed;
-/// those of other threads are as before.
+/// Returns the message of the first panic on this thread during `work`, even if `work` caught the panic. These panics
+/// are not printed; panics of other threads are printed as usual.
 pub(super) fn listen<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

@@ -1,4 +1,4 @@
-//! Plays a scenario to its end.
+//! Plays a fuzzing scenario to its end.
 
 use super::checks;
 use super::client::{Seen, visit};
@@ -11,84 +11,84 @@ use tiercel_actors::{Control, Counters, EngineHandle, EngineStatus};
 use tiercel_device::{Clock, MockFaultLog, SeqId};
 use tokio::task::JoinHandle;
 
-/// A client whose engine does nothing for anybody for this long waits for ever, us. Fair waits are far shorter:
-/// the slowest prompt takes about two seconds.
+/// Time without any event for any client after which a waiting client counts as stuck, us. Regular waits are far
+/// shorter: the slowest prompt takes about two seconds.
 const PATIENCE_US: u64 = 20_000_000;
-/// Longest that copies and releases may go on when nobody is left, us.
+/// Maximum time for copies and releases to end after the last client is gone, us.
 const SETTLING_US: u64 = 20_000_000;
-/// Time between two looks at an engine that settles, us.
+/// Interval between two status requests to an engine that settles, us.
 const LOOK_US: u64 = 5_000;
-/// Time to finish for a drain with nothing left to do, ms.
+/// Time limit of a drain of an idle engine, ms.
 const LAST_DRAIN_MS: u64 = 1_000;
 
-/// What did not hold.
+/// Check of a scenario that failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Failure {
-    /// Something panicked: an invariant, most likely.
+    /// Some code panicked, most likely an invariant check.
     #[error("panicked: {0}")]
     Panicked(String),
-    /// The engine died.
+    /// The engine died during the scenario.
     #[error("the engine died: {0}")]
     Died(String),
-    /// The device found KV memory that did not hold what a step read, or a malformed step.
+    /// The device found errors of the engine: a step read KV memory with wrong content, or a step was malformed.
     #[error("the device found {count} wrong steps; first: {first}")]
     Wrong {
-        /// How many.
+        /// Number of errors of the engine.
         count: u64,
-        /// The first.
+        /// Description of the first error.
         first: String,
     },
-    /// Nothing happens any more although somebody waits.
+    /// No event happens any more although a client or the operator waits.
     #[error("{who} waits for ever: {status}")]
     Stuck {
-        /// Who waits.
+        /// Name of the waiting client or task.
         who: String,
-        /// What the engine says of itself.
+        /// Status of the engine.
         status: String,
     },
-    /// Everybody is gone and something is still held.
+    /// Blocks, sequences or permits are still held after all clients are gone.
     #[error("not everything came back: {0}")]
     Left(String),
-    /// A request got something that it should not have.
+    /// A request got a wrong result.
     #[error("request {request}: {what}")]
     Request {
-        /// Its place among the clients.
+        /// Index of the request in the scenario's list of clients.
         request: usize,
-        /// What.
+        /// Description of the wrong result.
         what: String,
     },
-    /// The engine's totals contradict what clients saw.
+    /// The engine's totals contradict the results of clients.
     #[error("the counters are off: {0}")]
     Counters(String),
 }
 
-/// What a scenario came to. Equal for equal seeds.
+/// Totals of a played scenario. Equal seeds give equal totals.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Summary {
-    /// Requests sent.
+    /// Number of requests sent.
     pub requests: u64,
-    /// Requests turned away.
+    /// Number of requests that were refused.
     pub refused: u64,
-    /// Requests whose output is complete.
+    /// Number of requests whose output is complete.
     pub finished: u64,
-    /// Requests that ended with an error.
+    /// Number of requests that ended with an error.
     pub failed: u64,
-    /// Requests whose client went away or had enough.
+    /// Number of requests whose client closed or stopped its stream.
     pub left: u64,
-    /// Tokens read.
+    /// Number of tokens that clients read.
     pub tokens: u64,
-    /// Simulated time, us.
+    /// Simulated time of the scenario, us.
     pub simulated_us: u64,
-    /// The engine's totals; none where a drain came first.
+    /// Counters of the engine; all zero if the engine was drained in the middle of the scenario.
     pub counters: Counters,
 }
 
-/// What the tasks of a run share.
+/// State that the tasks of a scenario share.
 pub(super) struct Stage {
     pub(super) engine: EngineHandle,
-    /// Sequences of the clients that were accepted.
+    /// Sequence of each client; `None` until the client's request is accepted.
     seqs: RefCell<Vec<Option<SeqId>>>,
-    /// Counts whatever clients see happen.
+    /// Number of events that clients have seen; used to detect a stuck engine.
     progress: Cell<u64>,
 }
 
@@ -112,10 +112,10 @@ impl Stage {
 }
 
 impl Scenario {
-    /// Plays it.
+    /// Plays the scenario and checks the results.
     ///
     /// # Errors
-    /// The first thing that did not hold.
+    /// The first check that failed.
     pub fn run(&self) -> Result<Summary, Failure> {
         panics::listen(|| simulate(async |clock| self.play(clock).await))
             .map_err(Failure::Panicked)?
@@ -135,7 +135,7 @@ impl Scenario {
             cause = engine.died(), if !self.loses_device() => Err(Failure::Died(cause)),
             played = self.play_to_the_end(&stage) => played,
         };
-        // A wrong step is the cause of whatever came of it.
+        // Report a wrong step first, because a wrong step causes later failures.
         found_wrong(&log)?;
         let (seen, counters) = played?;
         match engine.cause_of_death() {
@@ -192,7 +192,7 @@ fn found_wrong(log: &MockFaultLog) -> Result<(), Failure> {
     }
 }
 
-/// What a task came to, unless nothing happens any more.
+/// Waits for the result of a task. Fails if no event happens any more.
 async fn outcome<T>(
     stage: &Stage,
     mut task: JoinHandle<T>,
@@ -213,7 +213,7 @@ async fn give(stage: Rc<Stage>, order: Order) {
     let clock = stage.engine.clock();
     clock.sleep_until(order.at).await;
     let seq_of = |client: usize| stage.seqs.borrow().get(client).copied().flatten();
-    // An engine that was drained meanwhile takes no orders; that is no fault.
+    // An engine that was drained refuses commands; that is not an error.
     let command = async |control| drop(stage.engine.control(control).await);
     match order.act {
         Act::SetPolicy(policy) => command(Control::SetPolicy(policy)).await,
@@ -239,7 +239,7 @@ async fn drain_amid(engine: EngineHandle, plan: DrainPlan) {
     }
 }
 
-/// Waits until nothing is held any more.
+/// Waits until no sequence, permit or block is held any more, and returns the engine's status.
 async fn settled(stage: &Stage) -> Result<EngineStatus, Failure> {
     let mut last = String::new();
     for _ in 0..SETTLING_US / LOOK_US {

@@ -1,4 +1,4 @@
-//! What a scenario is made of.
+//! Parts of a fuzzing scenario.
 
 use std::fmt;
 use tiercel_actors::Request;
@@ -7,136 +7,136 @@ use tiercel_device::{
     Clock, Fingerprints, MockFaults, MockOptions, MockOracle, MockProfile, Tier, Timestamp,
 };
 
-/// Everything that happens to one engine, drawn from a seed.
+/// Fuzzing scenario: an engine, and the clients, commands and faults that it faces. Drawn from a seed.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// The seed; also that of the device's tokens, noise and faults.
+    /// Seed of the scenario, and of the device's tokens, noise and faults.
     pub seed: u64,
-    /// The engine.
+    /// Settings of the engine.
     pub settings: EngineSettings,
-    /// The device's speed and sizes.
+    /// Speed and sizes of the device.
     pub profile: MockProfile,
-    /// Spread of step times.
+    /// Noise of step times: sigma of a log-normal factor.
     pub noise_sigma: f64,
-    /// What the device breaks.
+    /// Faults that the device injects.
     pub faults: MockFaults,
-    /// Who sends requests.
+    /// Clients that send requests.
     pub clients: Vec<Client>,
-    /// What an operator does meanwhile.
+    /// Commands that the operator gives during the scenario.
     pub orders: Vec<Order>,
-    /// How it ends.
+    /// Time at which the engine is drained.
     pub drain: DrainPlan,
 }
 
-/// One client with one request.
+/// Client of a scenario, with one request.
 #[derive(Debug, Clone)]
 pub struct Client {
-    /// When it comes.
+    /// Time at which the client sends its request.
     pub at: Timestamp,
-    /// What it asks for.
+    /// Request of the client.
     pub request: Request,
-    /// How it behaves.
+    /// Behaviour of the client as a reader.
     pub habit: Habit,
 }
 
-/// How a client treats its stream.
+/// Behaviour of a client that reads its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Habit {
-    /// Reads at once to the end.
+    /// Reads every event at once, to the end.
     Reads,
-    /// Takes this long for every event, us.
+    /// Waits this long before each event, us.
     ReadsSlowly(u64),
-    /// Reads nothing for this long, us, and then the rest.
+    /// Waits this long before the first event, us, and then reads every event at once.
     ReadsLate(u64),
-    /// Goes away this long after it came, us, whatever it got.
+    /// Closes the stream this long after the request was accepted, us, whatever was read.
     LeavesAfter(u64),
-    /// Goes away when it has this many tokens.
+    /// Closes the stream after this number of tokens.
     LeavesAt(u32),
-    /// Has seen enough when it has this many tokens, as after a stop string.
+    /// Stops the output after this number of tokens, as after a stop string.
     StopsAt(u32),
 }
 
-/// Something an operator does.
+/// Command of the operator at a given time.
 #[derive(Debug, Clone, Copy)]
 pub struct Order {
-    /// When.
+    /// Time of the command.
     pub at: Timestamp,
-    /// What.
+    /// Command to give.
     pub act: Act,
 }
 
-/// What an operator can do. Clients are named by their place in [`Scenario::clients`]; nothing happens to one
-/// that has no sequence yet.
+/// Command of an operator. A client is named by its index in [`Scenario::clients`]; a command for a client that has no
+/// sequence yet does nothing.
 #[derive(Debug, Clone, Copy)]
 pub enum Act {
-    /// Change a request's tier and priority.
+    /// Changes the tier and priority of a request.
     Reprioritize {
-        /// Whose.
+        /// Index of the request's client.
         client: usize,
-        /// The new tier.
+        /// New tier of the request.
         tier: Tier,
-        /// The new priority.
+        /// New priority of the request.
         priority: i32,
     },
-    /// Pause a request for a while.
+    /// Pauses a request and resumes it later.
     Pause {
-        /// Whose.
+        /// Index of the request's client.
         client: usize,
-        /// How long, us.
+        /// Length of the pause, us.
         for_us: u64,
     },
-    /// Switch the policy.
+    /// Switches the engine to another policy.
     SetPolicy(Policy),
 }
 
-/// How a scenario ends.
+/// When the engine is drained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DrainPlan {
-    /// When every client is done and everything has come back.
+    /// After every client is done and all blocks are free.
     AtTheEnd,
-    /// In the middle, whoever is there.
+    /// In the middle of the scenario, whether or not clients are still active.
     Amid {
-        /// When.
+        /// Time at which the drain begins.
         at: Timestamp,
-        /// Time to finish, ms.
+        /// Time limit for running requests to finish, ms.
         grace_ms: u64,
     },
 }
 
 impl Scenario {
-    /// The device, which keeps a fingerprint of every slot.
+    /// Returns the options of the mock device, which keeps a fingerprint of every token's slot in memory.
     pub(super) fn device(&self, clock: Clock) -> MockOptions {
         MockOptions {
             seed: self.seed,
             noise_sigma: self.noise_sigma,
             faults: self.faults.clone(),
             fingerprints: Fingerprints::PerSlot,
-            // Two steps are in flight as often as can be.
+            // A host this slow makes the engine keep two steps in flight whenever possible.
             host_us: 10_000,
             ..MockOptions::new(self.profile.clone(), clock)
         }
     }
 
-    /// Knows every output of the device.
+    /// Returns the oracle, which knows every output of the device.
     pub(super) fn oracle(&self) -> MockOracle {
         MockOracle::new(self.seed, self.profile.vocab_size, &[])
     }
 
-    /// The same without all but the first clients.
+    /// Returns the scenario with only the first `clients` clients.
     pub(super) fn with_first(&self, clients: usize) -> Scenario {
         let mut fewer = self.clone();
         fewer.clients.truncate(clients);
         fewer
     }
 
-    /// Whether the device is to be lost.
+    /// Whether the device is lost at some step.
     pub(super) fn loses_device(&self) -> bool {
         self.faults.lost_at_step.is_some()
     }
 }
 
 impl fmt::Display for Scenario {
-    /// One line: what is special about it.
+    /// Prints a one-line description of the scenario.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Scenario { settings, profile, faults, clients, orders, drain, .. } = self;
         let scheduler = &settings.scheduler;

@@ -1,24 +1,25 @@
-//! How long first tokens took, in buckets that grow with the time, so that any number of requests fits.
+//! Histogram of TTFTs in buckets of growing width, so that its size does not depend on the number of requests.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
 use tiercel_device::Tier;
 
-/// A bucket is 1/100 of a decade: 2.3 %.
+/// Number of buckets per decade (factor 10) of time; each bucket is 2.3 % wide.
 pub(super) const BUCKETS_A_DECADE: u32 = 100;
-/// The lower edge of the first bucket, us.
+/// Lower limit of the first bucket, us.
 const LEAST_US: f64 = 100.0;
 
-/// Times to the first token by tier.
+/// Histograms of TTFTs, one for each tier.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Curve {
-    /// Requests, whether they got a token or not.
+    /// Number of requests by tier, including requests that got no token.
     requests: [u64; 4],
-    /// Those that did, by bucket.
+    /// Number of requests that got a first token, by tier and bucket.
     counts: [BTreeMap<u32, u64>; 4],
 }
 
-/// One curve: requests, and for each bucket in use its number and how many were answered up to its upper edge.
+/// Curve of one tier: its number of requests and, for each bucket in use, the bucket's number and the number of
+/// requests that got their first token up to the bucket's upper limit.
 #[derive(Debug, Serialize)]
 pub(super) struct Line {
     tier: usize,
@@ -26,7 +27,7 @@ pub(super) struct Line {
     points: Vec<(u32, u64)>,
 }
 
-/// The curves of the tiers that had requests.
+/// Curves of the tiers that had requests.
 pub(super) type Points = Vec<Line>;
 
 impl Curve {

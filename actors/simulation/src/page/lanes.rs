@@ -1,4 +1,4 @@
-//! Requests one by one: what each was doing, when, within a window.
+//! Lanes of single requests: the states of each request over time, within a window.
 
 use crate::trace::Ending;
 use serde::Serialize;
@@ -6,36 +6,36 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Most requests on a page, per policy.
+/// Maximum number of requests on a page, per policy.
 pub(super) const MAX_LANES: usize = 500;
-/// Most spans of all requests together, beside those under way then.
+/// Maximum number of spans of all lanes together. Spans that are open when the limit is reached are still added.
 pub(super) const MAX_SPANS: usize = 30_000;
-/// Number of states.
+/// Number of states of a request on the page.
 pub(super) const STATES: usize = 7;
 /// Names of [`State`]s, in order.
 pub(super) const STATE_NAMES: [&str; STATES] =
     ["waiting", "prefill", "decode", "not in the step", "copying out", "preempted", "copying in"];
 
-/// What a request is doing.
+/// State of a request on the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// Never started.
+    /// The request has not started yet.
     Waiting,
-    /// A step computes known tokens of it.
+    /// A step computes known tokens of the request.
     Prefill,
-    /// A step computes its next token.
+    /// A step computes the next token of the request.
     Decode,
-    /// It holds blocks, but is in no step.
+    /// The request holds blocks, but is in no step.
     Idle,
-    /// Its blocks are copied out.
+    /// The blocks of the request are copied to the host pool.
     CopyingOut,
-    /// It lost its blocks and waits to resume.
+    /// The request was preempted and waits to resume.
     Preempted,
-    /// Its blocks are copied in.
+    /// The blocks of the request are copied back to the device pool.
     CopyingIn,
 }
 
-/// One request as the page shows it; times in us.
+/// Lane of one request as the page shows it; times in us.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Lane {
     seq: u64,
@@ -48,7 +48,7 @@ pub(super) struct Lane {
     ending: Option<&'static str>,
     tokens: Option<u32>,
     preemptions: u32,
-    /// State, begin and end, again and again.
+    /// Spans of the lane: state, begin and end of each, one after the other.
     spans: Vec<u64>,
     #[serde(skip)]
     state: State,
@@ -56,14 +56,14 @@ pub(super) struct Lane {
     since: Timestamp,
 }
 
-/// The requests of a window.
+/// Lanes of the requests of a window.
 pub(super) struct Lanes {
     window: Range<Timestamp>,
     lanes: BTreeMap<SeqId, Lane>,
     spans: usize,
-    /// Live requests that came when the page was full.
+    /// Number of live requests that arrived when the page was full.
     left_out: u64,
-    /// When spans ran out, if they did: nothing later is shown.
+    /// Time at which the limit of spans was reached, if it was; later states are not shown.
     cut: Option<Timestamp>,
 }
 
@@ -98,7 +98,7 @@ impl Lanes {
         self.lanes.insert(seq, lane);
     }
 
-    /// Whether it is shown.
+    /// Whether the request has a lane.
     pub(super) fn has(&self, seq: SeqId) -> bool {
         self.lanes.contains_key(&seq)
     }
@@ -124,7 +124,7 @@ impl Lanes {
         }
     }
 
-    /// It ended. Whoever ended before the window is forgotten and makes room.
+    /// Records the end of a request. A request that ended before the window loses its lane and makes room for another.
     pub(super) fn ended(&mut self, seq: SeqId, ending: Ending, tokens: u32, at: Timestamp) {
         let last = self.last();
         let Some(lane) = self.lanes.get_mut(&seq) else {
@@ -144,7 +144,8 @@ impl Lanes {
         lane.tokens = Some(tokens);
     }
 
-    /// The lanes, oldest first, those still open until `end`; how many are missing; and where spans ran out.
+    /// Returns the lanes, oldest request first, with open spans closed at `end`; the number of requests without a lane;
+    /// and the time at which the limit of spans was reached.
     pub(super) fn finish(mut self, end: Timestamp) -> (Vec<Lane>, u64, Option<u64>) {
         let last = self.last().min(end);
         for lane in self.lanes.values_mut() {
@@ -153,14 +154,14 @@ impl Lanes {
         (self.lanes.into_values().collect(), self.left_out, self.cut.map(|at| at.0))
     }
 
-    /// Nothing from here on is shown.
+    /// Returns the time from which on nothing is shown.
     fn last(&self) -> Timestamp {
         self.cut.map_or(self.window.end, |cut| cut.min(self.window.end))
     }
 }
 
 impl Lane {
-    /// Ends the span under way at `at`; whether a new one was added.
+    /// Ends the open span at the time `at`. Returns whether a new span was added to the lane.
     fn close(&mut self, window: &Range<Timestamp>, at: Timestamp) -> bool {
         let (begin, end) = (self.since.max(window.start), at.min(window.end));
         if begin >= end {

@@ -1,14 +1,15 @@
-//! One page for a simulation: what each request did, how full memory was, how long first tokens took.
+//! HTML page of a simulation: states of single requests, use of KV memory, and TTFT curves.
 //!
 //! | file | one job |
 //! |---|---|
-//! | `story` | a run's events into what the page shows of it |
-//! | `lanes` | requests, and what each was doing when |
-//! | `pressure` | how full memory was, and preemptions |
-//! | `curve` | times to the first token |
-//! | `template.html`, `page.css`, `page.js`, `charts.js` | the page; it loads nothing |
+//! | `story` | turns the events of a run into the content of the page |
+//! | `lanes` | lanes of requests: the states of each over time |
+//! | `pressure` | use of KV memory over time, and preemptions |
+//! | `curve` | TTFT curves |
+//! | `template.html`, `page.css`, `page.js`, `charts.js` | the page, which loads nothing from elsewhere |
 //!
-//! A page has a bound whatever the run: requests and spans of one window, and sums of the rest.
+//! The size of a page is bounded, however long the run: it holds the requests and spans of one window, and sums of the
+//! rest.
 
 mod curve;
 mod lanes;
@@ -27,9 +28,9 @@ use story::{Story, Told};
 use tiercel_device::{Tier, Timestamp};
 use tiercel_workload::{Workload, seconds};
 
-/// Most policies side by side on a page.
+/// Maximum number of policies that a page compares.
 pub const MAX_PAGE_POLICIES: usize = 8;
-/// Length of the window whose requests are shown one by one, unless another is asked for, seconds.
+/// Default length of the window whose requests the page shows one by one, seconds.
 const DEFAULT_WINDOW_S: f64 = 20.0;
 
 const TEMPLATE: &str = include_str!("template.html");
@@ -37,25 +38,25 @@ const STYLE: &str = include_str!("page.css");
 const CHARTS: &str = include_str!("charts.js");
 const SCRIPT: &str = include_str!("page.js");
 
-/// A page being made while its runs go on.
+/// Page under construction while its runs go on.
 pub struct Page {
-    /// Whose requests are shown one by one.
+    /// Window whose requests the page shows one by one.
     window: Range<Timestamp>,
-    /// Requests that arrive within it count, as in the table.
+    /// Measured window of the workload: requests that arrive within it count in the curves.
     counted: Range<Timestamp>,
     policies: Vec<Shown>,
 }
 
-/// A policy's runs: the first is told in full, all count toward the curves.
+/// Runs of a policy. The page shows the first run in full; all runs count toward the curves.
 struct Shown {
     section: Section,
     first: Rc<Story>,
     all: Curve,
-    /// The run under way, if it is not the first.
+    /// Current run, if it is not the policy's first run.
     other: Option<Rc<Story>>,
 }
 
-/// What the script reads.
+/// Data that the script of the page reads.
 #[derive(Serialize)]
 struct Data<'a> {
     workload: &'a str,
@@ -64,7 +65,7 @@ struct Data<'a> {
     noise: f64,
     sizes: Vec<String>,
     seeds: Vec<u64>,
-    /// Of the workload's traces, a sentence each.
+    /// Notes on the workload's traces, one sentence each.
     notes: Vec<String>,
     end_us: u64,
     window_us: [u64; 2],
@@ -72,7 +73,7 @@ struct Data<'a> {
     states: [&'static str; lanes::STATES],
     heads: &'a [&'static str],
     rows: Vec<[String; crate::comparison::COLUMNS]>,
-    /// Buckets of a curve are this many to a decade, from 0.1 ms.
+    /// Number of curve buckets per decade; the first bucket begins at 0.1 ms.
     curve_buckets: u32,
     policies: Vec<Policy>,
 }
@@ -87,7 +88,8 @@ struct Policy {
 }
 
 impl Page {
-    /// A page of runs of this workload, `window` in seconds.
+    /// Makes an empty page for runs of this workload. `window` is the range whose requests are shown one by one,
+    /// seconds.
     pub fn new(workload: &Workload, window: Option<&Range<f64>>) -> Page {
         let counted = workload.window_s();
         let range = |s: &Range<f64>| Timestamp(seconds(s.start))..Timestamp(seconds(s.end));
@@ -99,7 +101,7 @@ impl Page {
         }
     }
 
-    /// Begins a run: the events it hands to the recorder are shown. Runs of one policy follow one another.
+    /// Begins a run and returns the recorder for its events. Runs of one policy must follow one another.
     pub fn run(&mut self, section: &Section) -> Rc<dyn Record> {
         self.close_run();
         let known = self.policies.last_mut().filter(|last| last.section.policy == section.policy);
@@ -123,7 +125,7 @@ impl Page {
         }
     }
 
-    /// Adds up the last policy's run, which is over.
+    /// Adds the ended run of the last policy to the policy's curves.
     fn close_run(&mut self) {
         let Some(last) = self.policies.last_mut() else { return };
         if let Some(other) = last.other.take() {
@@ -131,10 +133,10 @@ impl Page {
         }
     }
 
-    /// The page, complete in itself.
+    /// Returns the complete page, which needs no other files.
     ///
     /// # Errors
-    /// [`serde_json::Error`]: never for what simulations hold.
+    /// [`serde_json::Error`] if the data cannot be serialized; simulations contain no such data.
     pub fn html(mut self, comparison: &Comparison) -> Result<String, serde_json::Error> {
         self.close_run();
         let end_us = self.policies.first().map_or(0, |shown| shown.section.end_us);
@@ -172,8 +174,8 @@ impl Shown {
     }
 }
 
-/// Puts the parts into the template, each at its mark. What comes from files is in the data only, and cannot
-/// end the element that holds it.
+/// Puts the parts into the template, each in the place of its mark. Text from files is only in the data, where it is
+/// escaped so that it cannot end the HTML element around it.
 fn assemble(data: &str) -> String {
     let data = data.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026");
     let parts =

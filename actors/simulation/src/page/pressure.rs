@@ -1,22 +1,22 @@
-//! How full memory was over a stretch of time, and where preemptions fell.
+//! Use of KV memory over a range of time, and the times of preemptions.
 
 use serde::Serialize;
 use std::ops::Range;
 use tiercel_device::Timestamp;
 
-/// Buckets of a stretch.
+/// Number of buckets that a range of time is divided into.
 const BUCKETS: usize = 500;
 
-/// One stretch of time.
+/// Use of KV memory and preemptions in a range of time.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Pressure {
     from_us: u64,
     to_us: u64,
-    /// Most device blocks in use within each bucket; `None` while nothing was planned.
+    /// Maximum number of device blocks in use, by bucket; `None` where no step was planned.
     device: Vec<Option<u32>>,
-    /// Most host blocks in use.
+    /// Maximum number of host blocks in use, by bucket; `None` where no step was planned.
     host: Vec<Option<u32>>,
-    /// Preemptions within each bucket.
+    /// Number of preemptions, by bucket.
     preempted: Vec<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! A run's events into what the page shows of it.
+//! Turns the events of a run into the content of the page.
 
 use super::curve::Curve;
 use super::lanes::{Lane, Lanes, State};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Watches one run.
+/// Recorder that watches one run for the page.
 pub(super) struct Story {
     state: RefCell<Watch>,
 }
@@ -20,37 +20,37 @@ struct Watch {
     device_blocks: u32,
     host_blocks: u32,
     counted: Range<Timestamp>,
-    /// Requests that count and have no token yet; at most the live ones.
+    /// Requests in the measured window that have no first token yet, with tier and arrival time. Live requests only.
     unanswered: BTreeMap<SeqId, (Tier, Timestamp)>,
     curve: Curve,
-    /// `None`: only the curve is wanted.
+    /// Lanes and memory of the run; `None` if only the TTFT curve is wanted.
     detail: Option<Detail>,
 }
 
 struct Detail {
     lanes: Lanes,
-    /// Those shown that are in the step under way.
+    /// Requests with a lane that are in the current step.
     in_step: BTreeSet<SeqId>,
     whole: Pressure,
     window: Pressure,
 }
 
-/// What is told of a run in full.
+/// Content of the page that comes from a run shown in full.
 #[derive(Serialize)]
 pub(super) struct Told {
     device_blocks: u32,
     host_blocks: u32,
     lanes: Vec<Lane>,
-    /// Requests of the window that have no lane.
+    /// Number of requests of the window that have no lane.
     left_out: u64,
-    /// From here on lanes show nothing, us.
+    /// Time from which on lanes show nothing, us.
     cut_us: Option<u64>,
-    /// Of the run, and of the window.
+    /// Use of memory over the whole run, and over the window.
     pressure: Vec<Pressure>,
 }
 
 impl Story {
-    /// `full`: with lanes and memory, not just the curve.
+    /// Makes a recorder. `full` adds lanes and memory to the TTFT curve.
     pub(super) fn new(
         section: &Section,
         window: &Range<Timestamp>,
@@ -77,12 +77,12 @@ impl Story {
         Story { state }
     }
 
-    /// The times to the first token so far.
+    /// Returns the TTFT curve so far.
     pub(super) fn curve(&self) -> Curve {
         self.state.borrow().curve.clone()
     }
 
-    /// What happened; afterwards nothing is left of it.
+    /// Takes the lanes and the memory of the run, as the page shows them.
     pub(super) fn told(&self) -> Told {
         let mut state = self.state.borrow_mut();
         let Watch { end, device_blocks, host_blocks, .. } = *state;
@@ -157,7 +157,8 @@ impl Detail {
         }
     }
 
-    /// Whoever was in the step before and is in this one no more holds its blocks idly.
+    /// Updates the states of the requests in a step. A request that was in the last step but is not in this one becomes
+    /// idle.
     fn step(&mut self, at: Timestamp, slices: &[Slice]) {
         let shown = slices.iter().filter(|slice| self.lanes.has(slice.seq));
         let now: BTreeMap<SeqId, State> = shown

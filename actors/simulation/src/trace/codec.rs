@@ -1,13 +1,13 @@
-//! The bytes of a trace file, and the only place that uses bincode.
+//! Binary format of a trace file. No other module uses bincode.
 //!
 //! | bytes | |
 //! |---|---|
 //! | 8 | magic |
 //! | 2 | version, little endian |
-//! | 4 + n, repeated | a frame: its length, little endian, and as many bytes of bincode |
+//! | 4 + n, repeated | a frame: its length n, little endian, and n bytes of bincode |
 //!
-//! The first frame is a section and the last one the end mark, so that a file that was cut between two frames
-//! is told from a whole one.
+//! The first frame is a section and the last frame is the end mark. Thus a file that was cut off between two frames is
+//! recognized as incomplete.
 
 use super::{Event, Section, TraceError};
 use serde::{Deserialize, Serialize};
@@ -15,23 +15,24 @@ use std::borrow::Cow;
 use tiercel_device::Timestamp;
 
 pub(super) const MAGIC: [u8; 8] = *b"TIERCELT";
-/// Raised whenever events or frames change: bincode does not describe itself.
+/// Version of the format. Must be raised whenever events or frames change, because bincode does not describe its
+/// content.
 pub(super) const VERSION: u16 = 2;
-/// Largest frame, bytes: ten times a step of as many sequences as there can be.
+/// Maximum size of a frame, bytes: ten times a step with the largest possible number of sequences.
 pub(super) const MAX_FRAME_BYTES: usize = 1 << 20;
 
-/// What stands in a file.
+/// Frame of a trace file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Frame<'a> {
-    /// A run begins.
+    /// Header of a run, before the events of the run.
     Section(Cow<'a, Section>),
-    /// Something happened in it.
+    /// Event of the run and its time.
     Event(Timestamp, Cow<'a, Event>),
-    /// The file is complete and has so many frames before this one.
+    /// End mark of a complete file; holds the number of frames before this frame.
     End(u64),
 }
 
-/// Appends a frame with its length.
+/// Appends a frame, preceded by its length.
 pub(super) fn encode(frame: &Frame<'_>, into: &mut Vec<u8>) -> Result<(), TraceError> {
     let begin = into.len();
     into.extend_from_slice(&[0; 4]);
@@ -46,7 +47,7 @@ pub(super) fn encode(frame: &Frame<'_>, into: &mut Vec<u8>) -> Result<(), TraceE
     Ok(())
 }
 
-/// Reads a frame's bytes, all of them; `None` if they are none.
+/// Decodes a frame from all of its bytes; `None` if they are not exactly one frame.
 pub(super) fn decode(bytes: &[u8]) -> Option<Frame<'static>> {
     let limited = bincode::config::standard().with_limit::<MAX_FRAME_BYTES>();
     let (frame, read) = bincode::serde::decode_from_slice(bytes, limited).ok()?;

@@ -1,52 +1,52 @@
-//! Where two traces part.
+//! Finds the first difference of two traces.
 
 use super::{Item, TraceError, TraceReader};
 use std::collections::VecDeque;
 use std::io::Read;
 
-/// How many records before a difference are kept.
+/// Number of equal records that are kept to show before a difference.
 const CONTEXT: usize = 6;
 
-/// The first difference of two traces.
+/// First difference of two traces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// Which record it is, counted from 1.
+    /// Number of the first record that differs, counted from 1.
     pub number: u64,
-    /// The records before it, the same in both.
+    /// Last records before the difference, equal in both traces.
     pub before: Vec<Item>,
-    /// The record of the first trace; `None` if it ends here.
+    /// Differing record of the first trace; `None` if the first trace ends here.
     pub first: Option<Item>,
-    /// The record of the second one.
+    /// Differing record of the second trace; `None` if the second trace ends here.
     pub second: Option<Item>,
 }
 
-/// What a comparison came to.
+/// Result of comparing two traces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
-    /// Both hold the same.
+    /// Both traces hold the same records.
     Equal {
-        /// Runs in each.
+        /// Number of runs in each trace.
         runs: u64,
-        /// Events in each.
+        /// Number of events in each trace.
         events: u64,
     },
-    /// They part here.
+    /// The traces differ; holds the first difference.
     Different(Box<Difference>),
 }
 
-/// A trace that could not be read, while comparing.
+/// Error of a comparison: one of the traces could not be read.
 #[derive(Debug)]
 pub struct Unreadable {
-    /// Whether it is the second one.
+    /// Whether the second trace, not the first, could not be read.
     pub second: bool,
-    /// Why.
+    /// Reason why the trace could not be read.
     pub error: TraceError,
 }
 
-/// Reads two traces as far as they are the same.
+/// Compares two traces record by record up to the first difference.
 ///
 /// # Errors
-/// [`Unreadable`]: which of them could not be read, and why.
+/// [`Unreadable`] says which of the two traces could not be read, and why.
 pub fn diff<A: Read, B: Read>(
     first: &mut TraceReader<A>,
     second: &mut TraceReader<B>,

@@ -1,19 +1,19 @@
-//! Passes a run's events on.
+//! Passes the events of a run to recorders.
 
 use super::{Event, Record};
 use std::cell::Cell;
 use std::rc::Rc;
 use tiercel_device::Timestamp;
 
-/// Hands events to recorders until it is closed: what an engine does after a run's end, while it is put away,
-/// is no part of the run.
+/// Passes events to recorders until the gate is closed. Events after the end of a run, while the engine shuts down, are
+/// not part of the run.
 pub(crate) struct Gate {
     recorders: Vec<Rc<dyn Record>>,
     open: Cell<bool>,
 }
 
 impl Gate {
-    /// `None` if nobody wants events.
+    /// Makes an open gate; `None` without recorders.
     pub(crate) fn open(recorders: &[Rc<dyn Record>]) -> Option<Rc<Gate>> {
         let gate = Gate { recorders: recorders.to_vec(), open: Cell::new(true) };
         (!recorders.is_empty()).then(|| Rc::new(gate))

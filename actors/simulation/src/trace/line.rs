@@ -1,14 +1,14 @@
-//! Events as lines: the time in seconds, the kind, then what has a name.
+//! Formats events as lines of text: the time in seconds, the kind of event, then named values.
 
 use super::{Entry, Event, Section, Slice};
 use std::fmt::Write;
 use tiercel_device::SeqId;
 
-/// A run's line, before those of its events.
+/// Formats the header line of a run, which stands before the lines of its events.
 pub fn section_line(section: &Section) -> String {
     let Section { policy, seed, workload, profile, .. } = section;
     let Section { block_size, device_blocks, host_blocks, end_us, .. } = section;
-    // Names come from files and must not break the line, or the terminal.
+    // Names come from files. Escape them, so that they break neither the line nor the terminal.
     format!(
         "# run policy={} seed={seed} workload={} device={} block_size={block_size} \
          device_blocks={device_blocks} host_blocks={host_blocks} end={}",
@@ -19,13 +19,13 @@ pub fn section_line(section: &Section) -> String {
     )
 }
 
-/// An event's line. With `only`, a step shows no other sequence's slice.
+/// Formats an event as a line. With `only`, a step's line shows no slices of other sequences.
 pub fn entry_line(entry: &Entry, only: Option<SeqId>) -> String {
     let Entry { at, event } = entry;
     format!("{:>13} {:<17} {}", time(at.0), event.kind(), details(event, only))
 }
 
-/// Seconds, exact to the microsecond.
+/// Formats a time as seconds with six decimals.
 fn time(us: u64) -> String {
     format!("{}.{:06}", us / 1_000_000, us % 1_000_000)
 }
@@ -78,7 +78,8 @@ fn details(event: &Event, only: Option<SeqId>) -> String {
     }
 }
 
-/// `seq3:prefill@0+512`, with `>0` behind it if it samples output token 0; `seq3:decode@512>1`.
+/// Appends a slice. Examples: `seq3:prefill@0+512` is a chunk of 512 tokens from position 0; `seq3:prefill@0+512>0`
+/// also samples output token 0; `seq3:decode@512>1` decodes output token 1.
 fn push_slice(line: &mut String, slice: &Slice) {
     let Slice { seq, first_pos, tokens, sample } = slice;
     let written = match (slice.is_decode(), sample) {

@@ -1,12 +1,13 @@
-//! What engines decided and when, in a file: written while they run, shown and compared later.
+//! Trace files: decisions of engines and their times. A trace is written while engines run and is shown or compared
+//! later.
 //!
 //! | file | one job |
 //! |---|---|
 //! | `codec` | the bytes of a trace file |
-//! | `gate` | passes a run's events to everybody who wants them, until the run's end |
-//! | `writer`, `reader` | streams of records, in bounded memory |
+//! | `gate` | passes a run's events to the recorders, until the run's end |
+//! | `writer`, `reader` | write and read the records of a trace, in bounded memory |
 //! | `line` | an event as one line of text |
-//! | `diff` | where two traces part |
+//! | `diff` | the first difference of two traces |
 
 #[cfg(test)]
 mod agreement;
@@ -28,60 +29,60 @@ pub use writer::TraceWriter;
 
 use serde::{Deserialize, Serialize};
 
-/// Largest trace file, bytes: about two days of a busy device.
+/// Maximum size of a trace file, bytes: about two days of a busy device.
 pub const MAX_TRACE_BYTES: u64 = 8 << 30;
 
-/// One run; its events follow.
+/// Header of one run in a trace; the events of the run follow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Section {
-    /// The policy.
+    /// Name of the policy.
     pub policy: String,
     /// Seed of the traffic, the noise and the tokens.
     pub seed: u64,
     /// Name of the workload.
     pub workload: String,
-    /// Name of the device.
+    /// Name of the device profile.
     pub profile: String,
-    /// Tokens per block.
+    /// Size of a block, tokens.
     pub block_size: u32,
-    /// Blocks of the device tier.
+    /// Size of the device pool, blocks.
     pub device_blocks: u32,
-    /// Blocks of the host tier.
+    /// Size of the host pool, blocks.
     pub host_blocks: u32,
-    /// When the run ends, us.
+    /// Simulated time at which the run ends, us.
     pub end_us: u64,
 }
 
-/// Why a trace could not be written or read.
+/// Reason why a trace could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// The file system said no.
+    /// The file could not be read or written.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// It does not begin as a trace does.
+    /// The file does not begin like a trace.
     #[error("not a trace file")]
     NotATrace,
-    /// Another version of the program wrote it.
+    /// The trace has another version of the format than this program.
     #[error("a trace of version {found}; this program reads version {known}", known = codec::VERSION)]
     Version {
-        /// Its version.
+        /// Version of the trace.
         found: u16,
     },
-    /// It ends too early.
+    /// The file ends before the end mark of the trace.
     #[error("the trace is cut off after {at} bytes")]
     Truncated {
-        /// Where it ends.
+        /// Offset at which the file ends, bytes.
         at: u64,
     },
-    /// Bytes that no trace has.
+    /// The file holds bytes that no trace can have.
     #[error("the trace is damaged at byte {at}: {problem}")]
     Damaged {
-        /// Where the damaged record begins.
+        /// Offset at which the damaged record begins, bytes.
         at: u64,
-        /// What is wrong with it.
+        /// What is wrong with the damaged record.
         problem: &'static str,
     },
-    /// It is or would become too large.
+    /// The trace exceeds the maximum size, or would exceed it.
     #[error("a trace may have at most {} GiB; shorten the run or trace fewer", MAX_TRACE_BYTES >> 30)]
     TooLarge,
 }

@@ -1,34 +1,34 @@
-//! Reads a trace, one record at a time; the file may be anything.
+//! Reads a trace record by record. The file is not trusted: any content gives a record or an error.
 
 use super::codec::{Frame, MAGIC, MAX_FRAME_BYTES, VERSION, decode};
 use super::{Entry, MAX_TRACE_BYTES, Section, TraceError};
 use std::io::{BufReader, ErrorKind, Read};
 
-/// What a trace holds, in order.
+/// Record of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Item {
-    /// A run begins.
+    /// Header of a run; the events of the run follow.
     Section(Section),
-    /// An event of the run.
+    /// Event of the current run.
     Entry(Entry),
 }
 
-/// A trace being read. It holds at most one frame of it.
+/// Reader of a trace. Holds at most one frame in memory.
 #[derive(Debug)]
 pub struct TraceReader<R: Read> {
     input: BufReader<R>,
     frame: Vec<u8>,
-    /// Bytes read.
+    /// Number of bytes read so far.
     at: u64,
     frames: u64,
     ended: bool,
 }
 
 impl<R: Read> TraceReader<R> {
-    /// Reads the header.
+    /// Opens a trace and reads its header.
     ///
     /// # Errors
-    /// [`TraceError`]: it is no trace, or not one that this program reads.
+    /// [`TraceError`] if the input is no trace or a trace of another version.
     pub fn new(input: R) -> Result<TraceReader<R>, TraceError> {
         let mut reader = TraceReader {
             input: BufReader::new(input),
@@ -51,10 +51,10 @@ impl<R: Read> TraceReader<R> {
         }
     }
 
-    /// The next record; `None` at the end of a complete trace.
+    /// Returns the next record; `None` at the end of a complete trace.
     ///
     /// # Errors
-    /// [`TraceError`]; nothing can be read after it.
+    /// [`TraceError`]; after an error, no more records can be read.
     pub fn next_item(&mut self) -> Result<Option<Item>, TraceError> {
         if self.ended {
             return Ok(None);

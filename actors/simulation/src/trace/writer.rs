@@ -1,4 +1,4 @@
-//! Writes a trace while engines run.
+//! Writes a trace file while engines run.
 
 use super::codec::{Frame, MAGIC, VERSION, encode};
 use super::{Event, MAX_TRACE_BYTES, Record, Section, TraceError};
@@ -7,10 +7,10 @@ use std::cell::RefCell;
 use std::io::Write;
 use tiercel_device::Timestamp;
 
-/// Bytes collected before they are written.
+/// Size of the write buffer, bytes.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// A trace that is being written. It holds at most a buffer and a frame of it.
+/// Writer of a trace. Holds at most one buffer and one frame in memory.
 pub struct TraceWriter<W: Write> {
     state: RefCell<State<W>>,
 }
@@ -21,14 +21,14 @@ struct State<W: Write> {
     frames: u64,
     bytes: u64,
     most_bytes: u64,
-    /// Set by the first thing that goes wrong; nothing is written after it.
+    /// Whether an error has stopped the writer; nothing is written after the first error.
     stopped: bool,
-    /// What went wrong, until it is told.
+    /// First error, until `section` or `finish` returns it.
     failed: Option<TraceError>,
 }
 
 impl<W: Write> TraceWriter<W> {
-    /// Begins a trace.
+    /// Begins a trace that is written to `out`.
     pub fn new(out: W) -> TraceWriter<W> {
         TraceWriter::limited(out, MAX_TRACE_BYTES)
     }
@@ -42,20 +42,20 @@ impl<W: Write> TraceWriter<W> {
         TraceWriter { state: RefCell::new(state) }
     }
 
-    /// Begins a run: events from now on are its.
+    /// Begins a run: later events belong to it.
     ///
     /// # Errors
-    /// [`TraceError`]: what went wrong since the trace began.
+    /// [`TraceError`] if writing has failed since the trace began.
     pub fn section(&self, section: &Section) -> Result<(), TraceError> {
         let mut state = self.state.borrow_mut();
         state.push(&Frame::Section(Cow::Borrowed(section)));
         state.failed.take().map_or(Ok(()), Err)
     }
 
-    /// Ends the trace and writes what is left of it.
+    /// Ends the trace and writes the rest of the buffer.
     ///
     /// # Errors
-    /// [`TraceError`]: what went wrong since the trace began.
+    /// [`TraceError`] if writing has failed since the trace began.
     pub fn finish(&self) -> Result<(), TraceError> {
         let mut state = self.state.borrow_mut();
         let frames = state.frames;
@@ -102,7 +102,7 @@ impl<W: Write> State<W> {
 }
 
 impl<W: Write> Record for TraceWriter<W> {
-    /// Errors are kept for [`TraceWriter::section`] and [`TraceWriter::finish`].
+    /// Appends an event. An error is kept until [`TraceWriter::section`] or [`TraceWriter::finish`] returns it.
     fn record(&self, at: Timestamp, event: &Event) {
         self.state.borrow_mut().push(&Frame::Event(at, Cow::Borrowed(event)));
     }

@@ -1,11 +1,11 @@
-//! How an engine ends: drained, or dead and loud about it.
+//! Tests of the end of an engine: by a drain, or by a death that is announced.
 
 use tiercel_actors::{Engine, Refusal, RequestFault, StreamEvent};
 use tiercel_config::EngineSettings;
 use tiercel_device::{MockDevice, StepBatch, StepDone, StepRunner, SubmitError};
 use tiercel_simulation::{Laboratory, collect, request, simulate};
 
-/// A device whose driver is broken.
+/// Step runner whose driver panics at every step.
 struct Panics;
 
 impl StepRunner for Panics {
@@ -18,7 +18,7 @@ impl StepRunner for Panics {
     }
 }
 
-/// Takes steps and never ends them.
+/// Step runner that accepts steps and never ends them.
 struct Hangs;
 
 impl StepRunner for Hangs {

@@ -1,4 +1,4 @@
-//! The production actors on a mock device that checks every block it reads.
+//! Tests of the production actors on a mock device that checks the content of every block it reads.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod ending;
@@ -19,7 +19,7 @@ use tiercel_config::PreemptionMode;
 use tiercel_device::{Clock, Fingerprints, MockFaults, Tier, TokenId};
 use tiercel_simulation::{Collected, Laboratory, collect, request};
 
-/// Waits until the engine is idle and says what it looks like.
+/// Waits until the engine is idle and all blocks are free, and returns its status.
 async fn settled(engine: &EngineHandle) -> EngineStatus {
     for _ in 0..10_000 {
         engine.clock().sleep_us(10_000).await;
@@ -43,7 +43,7 @@ fn tiers(rng: &mut SmallRng) -> Tier {
     [Tier::Premium, Tier::Standard, Tier::Background][rng.random_range(0..3)]
 }
 
-/// A laboratory where memory is short: about four long sequences fit.
+/// Makes a laboratory with little KV memory: about four long sequences fit.
 fn tight(clock: Clock, mode: PreemptionMode) -> Laboratory {
     let mut laboratory = Laboratory::tiny(clock);
     laboratory.device.device_blocks = 40;
@@ -57,8 +57,8 @@ fn tight(clock: Clock, mode: PreemptionMode) -> Laboratory {
     laboratory
 }
 
-/// Random traffic with cancels and operator commands; every finished stream is compared with the
-/// oracle, and nothing may be left over.
+/// Sends random traffic with cancels and operator commands. Compares every finished stream with the oracle and checks
+/// that all blocks and sequences are released.
 async fn storm(
     laboratory: Laboratory,
     seed: u64,

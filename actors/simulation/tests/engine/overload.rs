@@ -1,4 +1,5 @@
-//! More requests than there is time for: who is told so, when, and what becomes of those let in.
+//! Tests of an engine with more requests than it has time for: refusals, their times, and the service of accepted
+//! requests.
 
 use super::settled;
 use tiercel_actors::{Refusal, Request, RequestFault, StreamEvent};
@@ -8,7 +9,8 @@ use tiercel_simulation::{Laboratory, collect, request, simulate};
 
 const PROMPT: usize = 200;
 
-/// A device on which a prompt takes four steps, and a promise that a few of them can be kept at once.
+/// Makes an engine whose device needs four steps for a prompt, and whose TTFT target only a few prompts at once can
+/// meet.
 fn busy(clock: Clock, late: Late) -> Laboratory {
     let mut laboratory = Laboratory::tiny(clock);
     let settings = &mut laboratory.settings;
@@ -28,7 +30,7 @@ fn prompt(number: u32) -> Vec<TokenId> {
 fn who_would_be_late_is_told_at_once_and_let_in_when_told_to_come_back() {
     simulate(async |clock| {
         let engine = busy(clock.clone(), Late::Refuse).start();
-        // What a step takes is known from the first on.
+        // The engine learns the time of a step from the first request.
         collect(engine.submit(request(&prompt(0), 1)).await.unwrap()).await;
         let mut readers = Vec::new();
         let came = clock.now();
@@ -50,7 +52,8 @@ fn who_would_be_late_is_told_at_once_and_let_in_when_told_to_come_back() {
         );
         assert!(readers.len() > 1, "the first fits beside one that waits");
         assert!((limit_ms..=4 * limit_ms).contains(&expected_ms), "{expected_ms} of {limit_ms}");
-        // Better and worse tiers are not concerned: one goes before them, the other promises no first token.
+        // The refusal concerns only the standard tier: premium requests are served first, and background has no TTFT
+        // target.
         for tier in [Tier::Premium, Tier::Background] {
             let other = Request { tier, ..request(&prompt(200 + tier as u32), 1) };
             readers.push(actix_rt::spawn(collect(engine.submit(other).await.unwrap())));
@@ -65,7 +68,8 @@ fn who_would_be_late_is_told_at_once_and_let_in_when_told_to_come_back() {
     });
 }
 
-/// When the first tokens come of sixteen requests at once, which take 75 ms, and one that comes after them, us.
+/// Sends sixteen requests at once, which take 75 ms together, and one more 25 ms later. Returns the time of each first
+/// token, us after the start.
 async fn first_tokens(clock: &Clock, late: Late) -> Vec<u64> {
     let engine = busy(clock.clone(), late).start();
     let came = clock.now();
@@ -142,8 +146,9 @@ fn who_cannot_start_for_too_long_is_turned_away_and_premium_never() {
     });
 }
 
-/// A queue that stands still while better tiers are served drains faster later than it drained lately. So admission
-/// compares the predicted wait with a patience that the request states, and not with its tier's.
+/// A predicted wait assumes that a queue drains as fast as it did lately. A queue that stands still while higher tiers
+/// are served drains faster later. So admission compares the predicted wait only with a patience that the request
+/// states, not with the patience of its tier.
 #[test]
 fn on_arrival_a_stated_patience_refuses_and_that_of_a_tier_does_not() {
     simulate(async |clock| {
@@ -152,7 +157,7 @@ fn on_arrival_a_stated_patience_refuses_and_that_of_a_tier_does_not() {
         laboratory.settings.patience.standard_s = 0.5;
         laboratory.device.profile.step_base_us = 1000.0;
         let engine = laboratory.start();
-        // Each takes about 10 ms, one after the other.
+        // Each request takes about 10 ms; the requests run one after the other.
         let send = async |count: usize| {
             let mut sent = Vec::new();
             for _ in 0..count {
@@ -165,7 +170,7 @@ fn on_arrival_a_stated_patience_refuses_and_that_of_a_tier_does_not() {
             learned.await.unwrap();
         }
         let mut waiting = send(70).await;
-        // Admission is told of the queue with the steps.
+        // Admission learns the length of the queue from the steps.
         clock.sleep_us(30_000).await;
         waiting.extend(send(10).await);
         let stated = Request { max_wait_ms: Some(500), ..request(&[6, 7], 8) };

@@ -1,4 +1,4 @@
-//! How near the engine says it is to its limits.
+//! Tests of the pressure levels that the engine reports for its resources.
 
 use super::{settled, tight};
 use tiercel_actors::{EngineHandle, Level, Resource};
@@ -8,7 +8,7 @@ use tiercel_simulation::{collect, request, simulate};
 
 const CALM: [Level; Resource::ALL.len()] = [Level::None; Resource::ALL.len()];
 
-/// The highest level of each resource within `ms`.
+/// Returns the highest level of each resource within `ms` milliseconds.
 async fn worst_within(engine: &EngineHandle, ms: u64) -> [Level; Resource::ALL.len()] {
     let mut worst = CALM;
     for _ in 0..ms {
@@ -32,7 +32,7 @@ fn a_full_engine_says_of_what_there_is_no_more_and_is_calm_when_it_is_over() {
         laboratory.settings.scheduler.max_num_seqs = 4;
         laboratory.device.device_blocks = 48;
         laboratory.device.host_blocks = 12;
-        // A block takes 20 ms, and as many may be in transit as fill a MiB.
+        // A copy of a block takes 20 ms. At most 1 MiB of blocks may be in transit.
         let block_bytes = laboratory.device.block_bytes();
         laboratory.device.profile.link_bytes_per_s = block_bytes as f64 * 50.0;
         laboratory.settings.preemption.max_in_transit_mib = 1;
@@ -46,7 +46,7 @@ fn a_full_engine_says_of_what_there_is_no_more_and_is_calm_when_it_is_over() {
         }
         let [blocks, slots, host, copies, outputs] = worst_within(&engine, 3_000).await;
         assert_eq!([blocks, slots, host], [Level::Critical; 3]);
-        // A MiB is more than all of these blocks; and everybody reads.
+        // All blocks in transit together have less than 1 MiB, and every client reads its stream.
         assert_eq!([copies, outputs], [Level::None; 2]);
         for reader in readers {
             reader.await.unwrap();

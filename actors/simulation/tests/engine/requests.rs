@@ -1,4 +1,4 @@
-//! Single requests: who gives way, who waits, what is shared, what ends an output.
+//! Tests with few requests: preemption, pausing, sharing of blocks, and ends of outputs.
 
 use super::{prompt, settled, tight};
 use rand::SeedableRng;
@@ -107,7 +107,7 @@ fn a_slow_reader_is_held_and_one_that_reads_nothing_ends() {
         assert_eq!(tokens, oracle.output(&[1, 2], 100));
         let end = collect(dead).await;
         assert_eq!(end.end, Some(StreamEvent::Failed(RequestFault::Stalled)));
-        // One more may have been under way when it was held.
+        // One more token may have been on its way when the stream was held.
         assert!(end.tokens.len() <= 17, "{} tokens were buffered", end.tokens.len());
         drop(slow);
         settled(&engine).await;

@@ -1,4 +1,4 @@
-//! Blocks and places that are kept for premium, while background has all it can get.
+//! Tests of blocks and slots that are reserved for premium while background requests take all they can get.
 
 use super::{settled, tight};
 use tiercel_actors::{EngineHandle, Refusal, Request};
@@ -6,14 +6,14 @@ use tiercel_config::{PreemptionMode, Reservation};
 use tiercel_device::{Clock, Tier, TokenId};
 use tiercel_simulation::{collect, request, simulate};
 
-/// Half of the 40 blocks and of the 16 places are premium's.
+/// Blocks that are reserved for premium: half of the 40 blocks. Half of the 16 slots are reserved too.
 const KEPT: u32 = 20;
 
 fn prompt(number: u32) -> Vec<TokenId> {
     (0..24).map(|at| (7 * number + at) % 200).collect()
 }
 
-/// What was seen while premium was away and when it came.
+/// Measurements from before and after a premium request arrives.
 #[derive(Debug)]
 struct Seen {
     least_free: u32,
@@ -60,7 +60,7 @@ async fn seen(clock: Clock, kind: Option<Reservation>, mirror_percent: u32) -> S
 fn what_is_kept_hard_nobody_else_has_be_it_blocks_or_places() {
     simulate(async |clock| {
         let hard = seen(clock, Some(Reservation::Hard), 0).await;
-        // A stream grows by a block that its victim still copies out.
+        // A stream may have grown by one block that a victim is still copying out.
         assert!(hard.least_free + 1 >= KEPT, "{hard:?}");
         assert!((1..=8).contains(&hard.most_running), "{hard:?}");
     });

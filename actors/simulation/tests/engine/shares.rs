@@ -1,4 +1,4 @@
-//! Shedding by shares of the device's time.
+//! Tests of shedding by the tiers' shares of the device's time.
 
 use super::settled;
 use tiercel_actors::{Refusal, Request};
@@ -6,7 +6,7 @@ use tiercel_config::SheddingForm;
 use tiercel_device::{Clock, Tier};
 use tiercel_simulation::{Laboratory, collect, request, simulate};
 
-/// Eight places, and refusing from half of them on.
+/// Makes an engine with eight slots that sheds requests from 50 % load on.
 fn shedding(clock: Clock) -> Laboratory {
     let mut laboratory = Laboratory::tiny(clock);
     let settings = &mut laboratory.settings;
@@ -22,7 +22,8 @@ fn of(tier: Tier, output: u32) -> Request {
     Request { tier, ..request(&[1, 2, 3, 4], output) }
 }
 
-/// How many of two hundred requests of a tier, one a millisecond, are refused for its share.
+/// Sends two hundred requests of a tier, one per millisecond, and returns how many are refused because the tier is over
+/// its share.
 async fn refused(engine: &tiercel_actors::EngineHandle, clock: &Clock, tier: Tier) -> usize {
     let mut refused = 0;
     let mut readers = Vec::new();
@@ -49,7 +50,7 @@ fn under_load_a_tier_over_its_share_is_refused_in_part_and_when_it_is_over_nobod
     simulate(async |clock| {
         let engine = shedding(clock.clone()).start();
         assert_eq!(refused(&engine, &clock, Tier::Background).await, 0, "there is no load");
-        // Seven background streams hold the places, and a premium one.
+        // One premium and six background streams take seven of the eight slots.
         let mut streams = Vec::new();
         for tier in [Tier::Premium].into_iter().chain([Tier::Background; 6]) {
             streams.push(engine.submit(of(tier, 1500)).await.expect("nobody has much yet"));

@@ -1,4 +1,4 @@
-//! Random traffic where memory is short: texts, blocks and progress.
+//! Tests of random traffic with too little memory: texts, blocks and progress.
 
 use super::{storm, tight};
 use tiercel_actors::Request;
@@ -56,8 +56,8 @@ fn failed_steps_cost_at_most_requests_that_were_in_them() {
             .iter()
             .filter(|got| matches!(got.end, Some(StreamEvent::Finished { .. })))
             .count();
-        // A member of a failed step ends only if it fails again alone, one in fifty: of some ten failed steps
-        // with half a dozen members each, about one.
+        // A member of a failed step ends only if it fails again when it runs alone, with probability 1/50. Of some ten
+        // failed steps with half a dozen members each, about one member ends.
         assert!(finished + 4 >= collected.len(), "{finished} of {}", collected.len());
     });
 }
@@ -80,7 +80,8 @@ fn a_seed_replays_exactly() {
     assert_eq!(first, second);
 }
 
-/// Sequences that may not be preempted again fill the pool; whoever is best must still get on.
+/// Even if the pool is full of sequences that may not be preempted again, the highest-ranked sequence must make
+/// progress.
 #[test]
 fn sparing_those_preempted_often_never_stops_everybody() {
     for most in [0, 1, 2] {
@@ -94,8 +95,8 @@ fn sparing_those_preempted_often_never_stops_everybody() {
     }
 }
 
-/// As many waiting premium requests as a step has places, none of which fits beside the background
-/// requests that hold the memory and have been preempted too often to be taken.
+/// As many premium requests wait as a step has slots. None of them fits beside the background requests that hold the
+/// memory and may not be preempted again.
 #[test]
 fn waiting_requests_never_take_every_place_from_those_who_hold_the_memory() {
     simulate(async |clock| {
@@ -124,19 +125,19 @@ fn waiting_requests_never_take_every_place_from_those_who_hold_the_memory() {
     });
 }
 
-/// Small requests that keep coming must not keep a large one out.
+/// Small requests that keep arriving must not keep a large request waiting for ever.
 #[test]
 fn a_large_request_is_not_overtaken_for_ever_by_small_ones() {
     simulate(async |clock| {
         let mut laboratory = tight(clock, PreemptionMode::Recompute);
         laboratory.settings.scheduler.max_num_batched_tokens = 512;
-        // All can be in time: who is late goes after those who are not.
+        // A long TTFT target keeps all requests in time, because late requests would wait behind requests in time.
         laboratory.settings.slo.standard.ttft_ms = Target::Ms(500.0);
         let engine = laboratory.start();
         let mut small = Vec::new();
         let mut large = None;
         for round in 0..200 {
-            // Of all lengths, so that they never end together.
+            // The output lengths differ, so that the small requests never end together.
             let stream = engine.submit(request(&[round; 30], 10 + round * 7 % 23)).await.unwrap();
             small.push(actix_rt::spawn(collect(stream)));
             if round == 20 {
@@ -151,8 +152,8 @@ fn a_large_request_is_not_overtaken_for_ever_by_small_ones() {
     });
 }
 
-/// Preemptions while premium requests come one by one into a pool that background requests fill: all, and the most of
-/// one request.
+/// Sends premium requests one by one into a pool full of background requests. Returns the number of preemptions, in all
+/// and of the request with the most.
 fn preemptions_by_intruders(change: fn(&mut EngineSettings)) -> (u64, u32) {
     simulate(async |clock| {
         let mut laboratory = tight(clock, PreemptionMode::Recompute);
@@ -182,9 +183,9 @@ fn preemptions_by_intruders(change: fn(&mut EngineSettings)) -> (u64, u32) {
     })
 }
 
-/// A request that resumes into the last blocks is out again with the next better one that comes. What keeps two
-/// from taking turns for ever is the room that must stay free when a background request resumes; and a request that
-/// was taken as often as allowed is spared.
+/// A background request that resumes into the last free blocks would be preempted again by the next premium request.
+/// The watermark for background requests prevents such a cycle. A request that was preempted as often as allowed is
+/// spared.
 #[test]
 fn requests_do_not_take_each_others_places_over_and_over() {
     let (without, without_limit) = preemptions_by_intruders(|_| ());

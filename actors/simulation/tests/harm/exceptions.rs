@@ -1,25 +1,26 @@
-//! Where the default policy is known to break a rule, why, and by how much at most.
+//! Known cases in which the default policy breaks a rule: the reason and the largest allowed excess of each.
 
 use crate::report;
 use crate::rules::Check;
 use crate::workloads::{self, Length};
 
-/// A rule that is broken in one place.
+/// Known exception to a rule.
 struct Known {
     length: Length,
     rule: char,
     workload: &'static str,
     tier: &'static str,
     figure: &'static str,
-    /// By how much the figure may be worse, percent.
+    /// Largest share by which the figure may be worse, percent.
     percent_max: f64,
     reason: &'static str,
 }
 
-/// Nearly all of these premium requests meet their targets under either policy.
+/// Reason of exceptions for premium alone. Under either policy, nearly all of these premium requests meet their
+/// targets.
 const PACE: &str = "prompts are cut so that the premium streams beside them keep 30 ms a token";
-/// Over 300 s of `streams-32` (two seeds) both policies make 521 tok/s, and p50 TTFT is 415 ms under the default and
-/// 461 ms under `fcfs`.
+/// Reason of exceptions for `streams-32`. In longer runs, 300 s with two seeds, both policies make 521 tok/s, and the
+/// p50 TTFT is 415 ms under the default and 461 ms under `fcfs`.
 const WAVES: &str = "32 streams that start together run in waves, and the window ends within one";
 
 const KNOWN: &[Known] = &[
@@ -53,7 +54,7 @@ const fn premium_alone(workload: &'static str, figure: &'static str, percent_max
     Known { length, rule: 'c', workload, tier, figure, percent_max, reason: PACE }
 }
 
-/// Prints the comparisons of a rule and fails if the rule is broken where that is not known, or if an exception is
+/// Prints the comparisons of a rule. Fails if the rule is broken without a known exception, or if an exception is
 /// exceeded or no longer needed.
 pub(crate) fn judge(rule: char, length: Length, checks: &[Check]) {
     let of = |check: &Check| {

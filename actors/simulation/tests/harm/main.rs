@@ -1,20 +1,22 @@
-//! Do no harm: the default policy against `fcfs` and the other presets, on every workload of the repository.
+//! "Do no harm" tests: the default policy against `fcfs` and the other presets, on every workload of the repository.
 //!
-//! (a) Where `fcfs` completes every request, the default completes at least 99.9 % of premium and standard ones, and all
-//! background ones unless better tiers need the time for targets that they then meet; with loose targets all.
-//! (b) Its tokens per second are at least 98 % of the best other preset's, unless premium would miss targets that it meets.
-//! (c) A tier that is alone has TTFT, E2E (p50, p90, p99) and tok/s at most 3 % worse than under `fcfs`, unless more of its
-//! requests meet their targets. Where users outnumber the places (`many_users.rs`), more requests in target excuse nothing,
-//! and the default refuses nobody.
+//! (a) Where `fcfs` completes every request, the default policy completes at least 99.9 % of the premium and of the
+//! standard requests. It also completes all background requests, unless higher tiers use the time to meet more of their
+//! targets than under `fcfs`. With loose targets this exception does not apply.
+//! (b) Tokens per second under the default policy are at least 98 % of those under the best other preset, unless that
+//! preset makes premium requests miss targets that they meet under the default policy.
+//! (c) A tier that is alone has TTFT and E2E (p50, p90, p99) and tok/s at most 3 % worse than under `fcfs`, unless more
+//! of its requests meet their targets. Where there are more users than slots (`many_users.rs`), more requests in target
+//! are no excuse, and the default policy refuses no request.
 //!
-//! Figures that are worse and are known to be are in `exceptions.rs`, with their reasons and bounds; a test fails if one
-//! gets worse, and if an exception is no longer needed. `cargo test` runs the first 45 seconds of each workload with one
-//! seed and, for rule (b), the presets that make the most tokens. `TIERCEL_HARM=full` runs whole workloads under all presets
-//! with three seeds, and the traces of `../shared/workloads/traces` where that folder is (hours on two cores):
+//! Known exceptions are in `exceptions.rs`, with their reasons and bounds. A test fails if an exception is exceeded or
+//! no longer needed. `cargo test` runs the first 45 seconds of each workload with one seed and, for rule (b), only the
+//! presets that make the most tokens. `TIERCEL_HARM=full` runs whole workloads under all presets with three seeds, and
+//! also the traces of `../shared/workloads/traces` if that folder exists (hours on two cores):
 //!
 //!     TIERCEL_HARM=full cargo test --release -p tiercel-simulation --test harm -- --nocapture
 //!
-//! `TIERCEL_HARM_ONLY=w1-mixed,surge` and `TIERCEL_HARM_SEEDS=101` make that shorter.
+//! `TIERCEL_HARM_ONLY=w1-mixed,surge` and `TIERCEL_HARM_SEEDS=101` shorten a full run.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 mod exceptions;
@@ -31,10 +33,10 @@ use tiercel_config::{EngineSettings, Policy};
 use tiercel_device::Tier;
 use workloads::{Case, Length};
 
-/// Policies that make the most tokens in the short runs.
+/// Presets that make the most tokens in the short runs; the default policy is compared with these.
 const QUICK_RIVALS: [Policy; 2] = [Policy::VllmV0, Policy::Throughput];
 
-/// A case and what came of it under each policy.
+/// Case and its figures under each policy.
 struct Played {
     case: Case,
     figures: Vec<(Policy, Figures)>,
@@ -47,7 +49,7 @@ impl Played {
     }
 }
 
-/// Plays all cases under all policies.
+/// Runs all cases under all policies.
 fn play(cases: Vec<Case>, policies: &[Policy], length: Length) -> Vec<Played> {
     let seeds = length.seeds();
     let job = |case: &Case, policy: &Policy| Job {
@@ -64,7 +66,7 @@ fn play(cases: Vec<Case>, policies: &[Policy], length: Length) -> Vec<Played> {
     cases.into_iter().map(of_case).collect()
 }
 
-/// All tiers together, under all policies that are compared.
+/// Runs every case with all its tiers under all policies that are compared, once per test program.
 fn together(length: Length) -> &'static [Played] {
     static PLAYED: OnceLock<Vec<Played>> = OnceLock::new();
     let mut policies = vec![Policy::default(), Policy::Fcfs];
@@ -106,7 +108,7 @@ fn rule_c(length: Length) -> Vec<Check> {
     let checks = |played: &Played| -> Vec<Check> {
         let tier = played.case.tiers().first().map_or("", |tier: &Tier| tier.name());
         let policies = [Policy::default(), Policy::Fcfs];
-        // A recorded trace may have none of a tier within the run.
+        // Within a short run, a recorded trace may have no request of a tier.
         let [Some(default), Some(fcfs)] = policies.map(|policy| played.under(policy).tier(tier))
         else {
             return Vec::new();
@@ -134,7 +136,7 @@ fn a_tier_alone_is_served_as_under_fcfs() {
     exceptions::judge('c', length, &rule_c(length));
 }
 
-/// Figures of `w1-mixed` under `fcfs`, and under the default with its settings changed for the worse.
+/// Returns the figures of `w1-mixed` under the default policy with harmful settings, and under unchanged `fcfs`.
 fn harmed(only: Option<Tier>, change: fn(&mut EngineSettings)) -> (Figures, Figures) {
     let mut cases = workloads::all(Length::Quick).into_iter();
     let case = cases.find(|case| case.workload.name == "w1-mixed").unwrap();

@@ -1,5 +1,5 @@
-//! Closed loops of more users than places: each user sends the next request when the last one has ended. Some requests are
-//! late at any time, while others can be in time.
+//! Closed loops with more users than slots: each user sends the next request when the last one has ended. At any time
+//! some requests are late while others can be in time.
 
 use crate::rules;
 use crate::runs::{self, Figures, Job, TierFigures};
@@ -7,23 +7,23 @@ use crate::workloads::{self, Case, Length};
 use tiercel_config::{EngineSettings, Policy};
 use tiercel_workload::{Arrival, Closed};
 
-/// A closed loop of `streams` users on the CPU server with 64 places, `duration_s` long.
+/// Makes a closed loop of `streams` users on the CPU server with 64 slots, `duration_s` seconds long.
 fn users(streams: u32, duration_s: f64) -> Case {
     let mut cases = workloads::all(Length::Quick).into_iter();
     let mut case = cases.find(|case| case.workload.name == "streams-32").unwrap();
     let workload = &mut case.workload;
     workload.name = format!("{streams} users");
     workload.classes[0].arrival = Arrival::Closed(Closed { streams });
-    // All users send their first request at once, and users served first ask again before a late request starves: in
-    // this first wave p99 is 8 % worse than under fcfs.
+    // The warm-up excludes the first wave, in which all users send at once and users that are served first ask again
+    // before a late request starves. In the first wave, p99 is 8 % worse than under `fcfs`.
     (workload.duration_s, workload.warmup_s) = (duration_s, 100.0);
     (workload.cooldown_s, workload.drain_s) = (0.0, duration_s);
     case
 }
 
-/// Figures under the default and under `fcfs`, which are printed.
+/// Runs the case under the default policy and under `fcfs`, prints the figures and returns them.
 fn played(case: &Case) -> [Figures; 2] {
-    // Every user finds a place in the queue.
+    // Make the queue long enough for every user.
     let change = |settings: &mut EngineSettings| {
         settings.admission.max_queued_requests_per_tier = 1_000;
     };
@@ -48,8 +48,8 @@ fn nobody_of_two_hundred_users_waits_for_longer_than_under_fcfs() {
     let case = users(200, 400.0);
     let [default, fcfs] = played(&case);
     let checks = rules::serves_alone(&case.workload.name, &default.tiers[0], &fcfs.tiers[0]);
-    // Every percentile counts, p99 of a few hundred requests too: it shows requests that starve. A few more requests in
-    // target do not excuse the wait of all others.
+    // Compare every percentile, also the p99 of a few hundred requests, because it shows requests that starve. A few
+    // more requests in target are no excuse for longer waits of all others.
     let worse: Vec<_> = checks.iter().filter(|check| check.worse > check.allowed).collect();
     assert!(worse.is_empty(), "{worse:?}");
 }

@@ -1,9 +1,9 @@
-//! The comparisons as a table: both figures of each.
+//! Formats comparisons as a table with both figures of each.
 
 use crate::rules::Check;
 use std::fmt;
 
-/// One row for each comparison; `known` says why a broken rule is known.
+/// Makes a table with one row per comparison. `known` returns the reason of a known exception.
 pub(crate) fn table<'a>(checks: &[Check], known: impl Fn(&Check) -> Option<&'a str>) -> String {
     let mut rows = String::from(
         "| rule | workload | tier | figure | `tiercel` | other | its figure | worse by, % | |\n\

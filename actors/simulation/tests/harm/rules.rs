@@ -1,48 +1,49 @@
-//! The three rules, as comparisons of figures.
+//! The three rules of the "do no harm" tests, as comparisons of figures.
 
 use crate::runs::{Figures, Percentiles, TierFigures};
 
-/// Completed requests of better tiers that may be missing where `fcfs` completes all.
+/// Largest share of a premium or standard tier's requests that may be incomplete where `fcfs` completes all.
 const MISSING_MAX: f64 = 0.001;
-/// Tokens per second that may be missing to the best other preset's.
+/// Largest share by which tokens per second may be below the best other preset.
 const SLOWER_MAX: f64 = 0.02;
 /// Largest share by which a figure of a tier that is sent alone may be worse than under `fcfs`.
 const WORSE_MAX: f64 = 0.03;
-/// Points of requests in target that are no more than noise.
+/// Differences in the share of requests in target up to this size count as noise, percentage points.
 const NOISE_POINTS: f64 = 0.5;
-/// Requests that must be at or beyond a percentile for it to be compared; with fewer it is the accident of one or two.
+/// Minimum number of requests at or beyond a percentile for the percentile to be compared. With fewer requests, the
+/// percentile depends on chance.
 const BEYOND_MIN: f64 = 10.0;
 
-/// One comparison.
+/// Comparison of one figure under the default policy with the same figure under another policy.
 #[derive(Debug, Clone)]
 pub(crate) struct Check {
     pub(crate) rule: char,
     pub(crate) workload: String,
     pub(crate) tier: String,
     pub(crate) figure: String,
-    /// Under the default policy.
+    /// Figure under the default policy.
     pub(crate) default: f64,
-    /// Under the policy that it is compared with, and that policy's name.
+    /// Figure under the other policy, whose name is `policy`.
     pub(crate) other: f64,
     pub(crate) policy: String,
-    /// By how much the default is worse, as a share; negative if it is better.
+    /// Share by which the default policy is worse; negative if it is better.
     pub(crate) worse: f64,
-    /// How much is allowed.
+    /// Largest allowed value of `worse`.
     pub(crate) allowed: f64,
-    /// Why more is allowed here, if the rule says so.
+    /// Reason for which the rule allows more here, if any.
     pub(crate) excuse: Option<String>,
-    /// Whether there are too few requests for the figure to say anything.
+    /// Whether there are too few requests for the figure to be meaningful.
     pub(crate) few: bool,
 }
 
 impl Check {
-    /// Whether the rule is broken, known exceptions aside.
+    /// Whether the rule is broken; known exceptions are not considered.
     pub(crate) fn broken(&self) -> bool {
         self.worse > self.allowed + 1e-9 && self.excuse.is_none() && !self.few
     }
 }
 
-/// Rule (a): what `fcfs` completes is completed.
+/// Rule (a): where `fcfs` completes every request, the default policy completes them too.
 pub(crate) fn completes(
     workload: &str,
     loose: bool,
@@ -55,7 +56,8 @@ pub(crate) fn completes(
     let check = |other: &TierFigures| {
         let own = default.tier(&other.tier).cloned().unwrap_or_default();
         let background = other.tier == "background";
-        // The users of a closed loop send as many requests as they can: what counts is what became of these.
+        // In a closed loop the number of requests differs between policies, so compare with the requests sent under the
+        // default policy.
         let missing = 1.0 - own.completed as f64 / own.requests.max(1) as f64;
         Check {
             rule: 'a',
@@ -74,7 +76,8 @@ pub(crate) fn completes(
     fcfs.tiers.iter().map(check).collect()
 }
 
-/// Says which better tier than background meets targets under the default that it misses under `fcfs`.
+/// Returns a text that names a tier above background that meets more targets under the default policy than under
+/// `fcfs`, if there is one.
 fn needed_by_better(default: &Figures, fcfs: &Figures) -> Option<String> {
     let better = fcfs.tiers.iter().filter(|tier| tier.tier != "background");
     let mut gains = better.filter_map(|other| {
@@ -107,7 +110,8 @@ pub(crate) fn makes_tokens(
     let (first, figures) = best(&|_| true).expect("there are other presets");
     let fair = best(&|figures: &Figures| !costs_premium(figures));
     let fair_worse = fair.map_or(f64::NEG_INFINITY, |(_, figures)| worse(figures));
-    // The rule is held against the best that does not cost premium; if others make more, they are told as the excuse.
+    // Compare with the best preset that does not cost premium anything. If only other presets make more tokens, report
+    // the best of them with the excuse.
     let excused = worse(figures) > SLOWER_MAX && fair_worse <= SLOWER_MAX;
     let (policy, shown) = match fair {
         Some((name, rival)) if !excused => (*name, rival),

@@ -1,4 +1,4 @@
-//! Runs of a case under a policy, and the figures that the rules compare.
+//! Runs cases under policies and collects the figures that the rules compare.
 
 use crate::workloads::Case;
 use std::sync::Mutex;
@@ -8,27 +8,27 @@ use tiercel_device::MockFaults;
 use tiercel_simulation::{Experiment, Outcome, Sizes, TierOutcome};
 use tiercel_workload::{Summary, Workload};
 
-/// Spread of step times.
+/// Noise of step times: sigma of a log-normal factor.
 const NOISE: f64 = 0.1;
 
-/// A case, the policy to run it under and the seeds.
+/// Case to run, with the policy and the seeds.
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
     pub(crate) case: Case,
     pub(crate) policy: Policy,
     pub(crate) seeds: Vec<u64>,
-    /// Changes the settings of the policy before the run.
+    /// Function that changes the settings of the policy before the run.
     pub(crate) change: fn(&mut EngineSettings),
 }
 
-/// What the runs of a job came to: requests of all seeds together, means of everything else.
+/// Figures of a job: sums over the seeds for counts of requests, means over the seeds for all other figures.
 #[derive(Debug, Clone)]
 pub(crate) struct Figures {
     pub(crate) tiers: Vec<TierFigures>,
     pub(crate) tokens_per_s: f64,
 }
 
-/// One tier's.
+/// Figures of one tier.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TierFigures {
     pub(crate) tier: String,
@@ -40,7 +40,7 @@ pub(crate) struct TierFigures {
     pub(crate) tokens_per_s: f64,
 }
 
-/// p50, p90 and p99.
+/// The percentiles p50, p90 and p99 of a latency, ms.
 pub(crate) type Percentiles = [f64; 3];
 
 impl TierFigures {
@@ -85,7 +85,7 @@ fn add(sum: &mut TierFigures, tier: &TierOutcome, weight: f64) {
     weigh(&mut sum.e2e_ms, &tier.e2e_ms);
 }
 
-/// Runs all jobs, on as many threads as there are cores; figures in the order of the jobs.
+/// Runs all jobs on all cores. Returns the figures in the order of the jobs.
 pub(crate) fn run(jobs: &[Job]) -> Vec<Figures> {
     let each = |(at, job): (usize, &Job)| job.seeds.iter().map(move |seed| (at, *seed)).collect();
     let runs: Vec<(usize, u64)> =
@@ -104,7 +104,7 @@ pub(crate) fn run(jobs: &[Job]) -> Vec<Figures> {
         }
     });
     let mut outcomes = outcomes.into_inner().unwrap();
-    // Sums of floating-point numbers are to be the same in every run.
+    // Sort the outcomes, so that sums of floating-point numbers are equal in every run.
     outcomes.iter_mut().for_each(|runs| runs.sort_by_key(|outcome| outcome.seed));
     outcomes.iter().map(|runs| Figures::of(runs)).collect()
 }

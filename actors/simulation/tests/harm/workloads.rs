@@ -1,4 +1,5 @@
-//! The workloads that the rules are checked on: every file of the repository, and recorded traces where they are.
+//! Workloads on which the rules are checked: all workload files of the repository, and recorded traces if they are
+//! present.
 
 use std::path::{Path, PathBuf};
 use tiercel_config::{EngineSettings, SloTargets};
@@ -6,13 +7,13 @@ use tiercel_device::{DeviceInfo, MockProfile, Tier};
 use tiercel_policy::slo;
 use tiercel_workload::{Arrival, Class, Targets, Workload};
 
-/// Tiers of requests, best first.
+/// Tiers of requests, the highest tier first.
 pub(crate) const TIERS: [Tier; 3] = [Tier::Premium, Tier::Standard, Tier::Background];
-/// The device of workloads that name no other.
+/// Device profile for workloads that are not made for the CPU server.
 const LARGE_GPU: &str = "llama70b-tp8-a100";
-/// A server with two CPU cores, as measured.
+/// Measured profile of a server with two CPU cores.
 const CPU: &str = "benches/profiles/cpu-smollm2-2-cores-calibrated.toml";
-/// Workloads made for that server.
+/// Workloads made for the CPU server.
 const MADE_FOR_CPU: [&str; 10] = [
     "calibrate",
     "cpu-overload",
@@ -25,22 +26,22 @@ const MADE_FOR_CPU: [&str; 10] = [
     "streams-16",
     "streams-32",
 ];
-/// Workloads whose first 45 seconds are those of another one: left out of the short runs.
+/// Workloads whose first 45 seconds equal those of another workload; left out of the short runs.
 const DOUBLES_WHEN_SHORT: [&str; 2] = ["cpu-overload-600", "cpu-overload-x2-600"];
-/// KV blocks of the server that `cpu-overload-kv-short` is made for; its file says so in a comment.
+/// Size of the KV pool that the file of `cpu-overload-kv-short` asks for in its comment, blocks.
 const SHORT_BLOCKS: u32 = 384;
 
-/// How long a run is.
+/// Length of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Length {
-    /// The first 45 seconds, for CI.
+    /// The first 45 seconds of a workload, for CI.
     Quick,
-    /// The whole workload.
+    /// The whole duration of a workload.
     Full,
 }
 
 impl Length {
-    /// The length that the environment asks for.
+    /// Returns the length that the environment variable `TIERCEL_HARM` asks for.
     pub(crate) fn chosen() -> Length {
         match std::env::var("TIERCEL_HARM").as_deref() {
             Err(_) => Length::Quick,
@@ -49,7 +50,7 @@ impl Length {
         }
     }
 
-    /// The seeds of its runs.
+    /// Returns the seeds of the runs of this length.
     pub(crate) fn seeds(self) -> Vec<u64> {
         let chosen = std::env::var("TIERCEL_HARM_SEEDS").unwrap_or_default();
         match self {
@@ -60,7 +61,7 @@ impl Length {
     }
 }
 
-/// A workload and the device that it is made for.
+/// Workload and the profile of the device that it is made for.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     pub(crate) workload: Workload,
@@ -68,7 +69,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// The targets leave room: a tier that must give way to another one can still meet its own.
+    /// Whether the targets leave slack: a tier that waits for a higher tier can still meet its own targets.
     pub(crate) fn has_loose_targets(&self) -> bool {
         let at_least = |target: Option<f64>, ms: f64| target.is_none_or(|target| target >= ms);
         self.workload.classes.iter().all(|class| {
@@ -81,13 +82,13 @@ impl Case {
         })
     }
 
-    /// The tiers that have a class, best first.
+    /// Returns the tiers that have a class, the highest tier first.
     pub(crate) fn tiers(&self) -> Vec<Tier> {
         let has = |tier: &Tier| self.workload.classes.iter().any(|class| class.tier == *tier);
         TIERS.into_iter().filter(has).collect()
     }
 
-    /// The same with the classes of one tier only. Other classes' requests are not sent.
+    /// Returns the case with the classes of one tier only; requests of other classes are not sent.
     pub(crate) fn of_tier(&self, tier: Tier) -> Case {
         let mut case = self.clone();
         case.workload.classes.retain(|class| class.tier == tier);
@@ -95,7 +96,7 @@ impl Case {
     }
 }
 
-/// All cases, or those that the environment chooses, by name.
+/// Returns all cases, or only the cases whose names the environment variable `TIERCEL_HARM_ONLY` lists.
 pub(crate) fn cases(length: Length) -> Vec<Case> {
     let only = std::env::var("TIERCEL_HARM_ONLY").unwrap_or_default();
     let chosen =
@@ -103,7 +104,7 @@ pub(crate) fn cases(length: Length) -> Vec<Case> {
     all(length).into_iter().filter(chosen).collect()
 }
 
-/// All cases, by name.
+/// Returns all cases, sorted by name.
 pub(crate) fn all(length: Length) -> Vec<Case> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut files = toml_files(&root.join("benches/workloads"));
@@ -147,7 +148,7 @@ fn case(root: &Path, path: &Path, length: Length) -> Case {
     Case { workload, profile }
 }
 
-/// The targets that a server of this device derives when it is told nothing.
+/// Returns the targets that a server of this device derives by default.
 fn derived(profile: &MockProfile) -> slo::Targets {
     let info = DeviceInfo {
         name: profile.name.clone(),
@@ -166,7 +167,7 @@ fn derived(profile: &MockProfile) -> slo::Targets {
     slo::ServerTimes::new(&profile.device_profile(), &info, seqs, tokens).targets(&default.slo).0
 }
 
-/// A class without targets is promised, and so counted by, the targets of a server that is told nothing.
+/// Gives a class without targets the targets that a server derives by default; its requests are judged by them.
 fn promise(class: &mut Class, derived: &slo::Targets) {
     let SloTargets { ttft_ms, tpot_ms, e2e_ms, ttft_ms_per_token, ttft_prompt_tokens } =
         derived.of(class.tier);
@@ -174,8 +175,8 @@ fn promise(class: &mut Class, derived: &slo::Targets) {
     class.targets.get_or_insert(targets);
 }
 
-/// Cuts a workload for CI. Bursts that would not come any more come sooner and are shorter by as much; what is under way
-/// at the end is given time to end.
+/// Shortens a workload for CI. Bursts with a period longer than the run get a shorter period and length in the same
+/// ratio. Requests that run at the end get time to finish.
 fn shorten(workload: &mut Workload) {
     const DURATION_S: f64 = 45.0;
     const WARMUP_S: f64 = 10.0;
@@ -193,7 +194,8 @@ fn shorten(workload: &mut Workload) {
             bursts.period_s *= share;
         }
     }
-    // A window that begins late begins as late for what came before it.
+    // If the warm-up is more than a quarter of the workload, shorten it in the same ratio as the workload, so that the
+    // measured window still begins after the same events.
     let late = workload.warmup_s > 0.25 * workload.duration_s;
     let warmup_s = if late { workload.warmup_s * share } else { workload.warmup_s.min(WARMUP_S) };
     workload.duration_s = DURATION_S;

@@ -1,5 +1,6 @@
-//! Azure Public Dataset, LLM inference trace. Times of 2023 are like `2023-11-16 18:15:46.6805900`, without a zone;
-//! those of 2024 like `2024-05-10 00:00:00.009930+00:00`, on whole seconds `2024-05-12 00:00:00+00:00`.
+//! Parser of the Azure Public Dataset's LLM inference traces. Times of 2023 look like `2023-11-16 18:15:46.6805900`,
+//! without a time zone.
+//! Times of 2024 look like `2024-05-10 00:00:00.009930+00:00`, or on whole seconds `2024-05-12 00:00:00+00:00`.
 
 use super::format::{Row, fields, tokens};
 use jiff::Timestamp;
@@ -24,7 +25,7 @@ pub(super) fn row(line: &str) -> Result<Row, String> {
     })
 }
 
-/// A moment; without a zone it is taken for UTC, for only differences count.
+/// Parses a time. A time without a zone is taken as UTC; any zone would do, because only differences of times are used.
 fn timestamp(text: &str) -> Option<Timestamp> {
     if let Ok(at) = text.parse() {
         return Some(at);

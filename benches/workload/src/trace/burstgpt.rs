@@ -1,5 +1,5 @@
-//! `BurstGPT`. Its third file has two columns more, a conversation's name and how long the answer took. Requests
-//! that failed have no response tokens.
+//! Parser of `BurstGPT` traces. File 3 of the data set has two more columns: the name of the conversation and the time
+//! that the answer took. Failed requests have 0 response tokens.
 
 use super::format::{Row, fields, seconds_ns, tokens};
 
@@ -7,15 +7,15 @@ pub(super) const HEADER: &str =
     "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type";
 const HEADER_3: &str =
     "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type";
-/// Latest time, seconds; the published files end at 29 million.
+/// Latest time in a trace, seconds; the published files end at 29 million.
 const MAX_TIME_S: f64 = 1e9;
 
-/// Which columns a file has.
+/// Set of columns of a `BurstGPT` file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Columns {
-    /// Those of files 1 and 2.
+    /// The six columns of files 1 and 2 of the data set.
     Six,
-    /// Those of file 3.
+    /// The eight columns of file 3 of the data set.
     Eight,
 }
 

@@ -1,26 +1,26 @@
-//! Which format a file has, and a line of it into a row.
+//! Detects the format of a trace file and parses its lines into rows.
 
 use super::{azure, burstgpt, mooncake, native};
 use crate::length::MAX_TOKENS;
 use std::sync::Arc;
 
-/// What files of recorded traffic look like.
+/// File format of recorded traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
-    /// `at_s,prompt_tokens,output_tokens`.
+    /// Tiercel's own CSV with the columns `at_s,prompt_tokens,output_tokens`.
     Native,
-    /// Azure Public Dataset, LLM inference trace of 2023 or 2024.
+    /// CSV of the Azure Public Dataset's LLM inference trace of 2023 or 2024.
     Azure,
-    /// `BurstGPT`.
+    /// CSV of the `BurstGPT` data set.
     BurstGpt(burstgpt::Columns),
-    /// Mooncake: an object a line, without a header.
+    /// Mooncake's format: a JSON object per line, without a header.
     Mooncake,
 }
 
-/// A line of a file.
+/// One request of a trace file, parsed from a line.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Row {
-    /// Nanoseconds since a moment that is the same for all lines of the file.
+    /// Arrival time, ns since a moment that is the same for all lines of the file.
     pub(super) at_ns: i128,
     pub(super) prompt_tokens: u32,
     pub(super) output_tokens: u32,
@@ -28,7 +28,7 @@ pub(super) struct Row {
 }
 
 impl Format {
-    /// The format whose files begin with this line, or what a first line may be.
+    /// Returns the format of a file that begins with this line, or an error that lists the allowed first lines.
     pub(super) fn of(first_line: &str) -> Result<Format, String> {
         let line = first_line.trim();
         let found = match line {
@@ -47,17 +47,18 @@ impl Format {
         })
     }
 
-    /// Whether the first line is a header.
+    /// Whether the first line of a file in this format is a header.
     pub(super) fn has_header(self) -> bool {
         self != Format::Mooncake
     }
 
-    /// Whether the trace begins at 0 whenever its first row comes.
+    /// Whether time 0 is the beginning of the trace. In the other formats the trace begins at the time of its first
+    /// row.
     pub(super) fn begins_at_zero(self) -> bool {
         self == Format::Native
     }
 
-    /// A line's row, or what is wrong with the line.
+    /// Parses a line into a row. The error says what is wrong with the line.
     pub(super) fn row(self, line: &str) -> Result<Row, String> {
         match self {
             Format::Native => native::row(line),
@@ -68,7 +69,7 @@ impl Format {
     }
 }
 
-/// The fields of a CSV line. No public trace quotes a field, so a quote is part of one.
+/// Splits a CSV line into its fields. No public trace quotes a field, so a quote is treated as an ordinary character.
 pub(super) fn fields<'a, const N: usize>(
     line: &'a str,
     header: &str,
@@ -78,13 +79,13 @@ pub(super) fn fields<'a, const N: usize>(
     fields.try_into().map_err(|_| format!("has {count} fields; allowed: the {N} of {header}"))
 }
 
-/// A number of tokens; 0 is for the reader of the rows to judge.
+/// Parses a number of tokens. Accepts 0; the reader of the rows decides whether a row with 0 tokens is an error.
 pub(super) fn tokens(name: &str, field: &str) -> Result<u32, String> {
     let tokens = field.parse().ok().filter(|tokens| *tokens <= MAX_TOKENS);
     tokens.ok_or_else(|| format!("has the {name} {field:?}; allowed: 1 to {MAX_TOKENS}"))
 }
 
-/// Seconds from 0 to `most`, as nanoseconds.
+/// Parses a time from 0 to `most` seconds into nanoseconds.
 pub(super) fn seconds_ns(name: &str, field: &str, most: f64) -> Result<i128, String> {
     let at_s = field.parse::<f64>().ok().filter(|at_s| (0.0..=most).contains(at_s));
     let at_s = at_s.ok_or_else(|| format!("has the {name} {field:?}; allowed: 0 to {most} s"))?;

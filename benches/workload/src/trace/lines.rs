@@ -1,31 +1,31 @@
-//! A file, line by line.
+//! Reads a trace file line by line.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-/// Largest trace file, bytes. A week of Azure's trace of 2024 has 1.1 GB.
+/// Maximum size of a trace file, bytes. A week of Azure's trace of 2024 has 1.1 GB.
 pub(super) const MAX_TRACE_BYTES: u64 = 2 << 30;
-/// Longest line, bytes: the block names of a prompt of the most tokens have room.
+/// Maximum length of a line, bytes. Enough for the block names of the longest possible prompt.
 const MAX_LINE_BYTES: u64 = 64 << 10;
 
-/// The lines of a file, without their ends (LF or CR LF).
+/// Reader of the lines of a file, without their line ends (LF or CR LF).
 pub(super) struct Lines<R> {
     reader: BufReader<R>,
     bytes: Vec<u8>,
     number: u32,
 }
 
-/// Why there is no next line.
+/// Reason why the next line of a file cannot be returned.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The file can't be read.
+    /// The trace file cannot be read.
     Read(io::Error),
-    /// This line can't be used.
+    /// The line with this number cannot be used; the text says why.
     Line(u32, String),
 }
 
-/// A trace file's lines.
+/// Opens a trace file for reading line by line.
 pub(super) fn open(path: &Path) -> io::Result<Lines<File>> {
     let file = File::open(path)?;
     let about = file.metadata()?;
@@ -44,7 +44,7 @@ impl<R: Read> Lines<R> {
         Lines { reader: BufReader::new(reader), bytes: Vec::new(), number: 0 }
     }
 
-    /// The next line and its number, from 1.
+    /// Returns the next line and its number, counted from 1; `None` at the end of the file.
     pub(super) fn next(&mut self) -> Result<Option<(u32, &str)>, Fault> {
         self.bytes.clear();
         let mut limited = self.reader.by_ref().take(MAX_LINE_BYTES + 1);
@@ -58,7 +58,7 @@ impl<R: Read> Lines<R> {
         }
         let text = std::str::from_utf8(&self.bytes)
             .map_err(|_| Fault::Line(self.number, "is not UTF-8 text".into()))?;
-        // Spreadsheets put a byte order mark before the first line.
+        // Skip the byte order mark that spreadsheets put before the first line.
         let text = if self.number == 1 { text.trim_start_matches('\u{feff}') } else { text };
         Ok(Some((self.number, text.trim_end_matches(['\r', '\n']))))
     }

@@ -1,14 +1,14 @@
-//! Recorded traffic: requests as a file has them.
+//! Recorded traffic: requests with the arrival times and lengths of a trace file.
 //!
 //! | file | one job |
 //! |---|---|
-//! | `lines` | a file, line by line, each of bounded length |
-//! | `format` | which format a file has, and a line of it into a row |
+//! | `lines` | reads a file line by line, each line of bounded length |
+//! | `format` | detects the format of a file and parses its lines into rows |
 //! | `native`, `azure`, `burstgpt`, `mooncake` | one format each |
-//! | `window` | the rows that a workload wants of a file |
-//! | `share` | rows divided among classes |
+//! | `window` | the rows of a file that lie in the workload's window |
+//! | `share` | division of a trace among classes |
 //!
-//! Everything is bounded: the file, a line of it, the rows kept and their blocks.
+//! The size of the file, the length of a line, the number of rows kept and the number of their blocks are bounded.
 
 mod azure;
 mod burstgpt;
@@ -27,35 +27,36 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Slowest and fastest replay, `--load` included.
+/// Allowed range of `time_factor`, including the change that `--load` makes to it.
 const TIME_FACTORS: std::ops::RangeInclusive<f64> = 1e-6..=1e6;
-/// Latest second of a trace that a window may name: three years.
+/// Latest time of a trace that a window may name, seconds: about three years.
 const MAX_TRACE_S: f64 = 1e8;
 
-/// Parameters of [`Arrival::Trace`](crate::Arrival::Trace), and of the trace that a workload's classes share.
+/// Parameters of a trace: of [`Arrival::Trace`](crate::Arrival::Trace), or of the trace that a workload's classes
+/// share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trace {
-    /// A file beside the workload file. Its first line says which format it has: `at_s,prompt_tokens,output_tokens`,
-    /// Azure's CSV of 2023 or 2024, `BurstGPT`'s CSV, Mooncake's JSONL.
+    /// Path of the trace file, relative to the workload file. The first line of the file shows the format:
+    /// `at_s,prompt_tokens,output_tokens`, Azure's CSV of 2023 or 2024, `BurstGPT`'s CSV, or Mooncake's JSONL.
     pub file: PathBuf,
-    /// The trace's times are multiplied by this: 2 halves the rate.
+    /// Factor that multiplies the trace's times: 2 halves the rate.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub time_factor: f64,
-    /// The window begins so long after the trace does, seconds of the trace. The first row is a trace's
-    /// beginning; with `at_s` it is 0.
+    /// Beginning of the window, seconds after the beginning of the trace. A trace begins at its first row; in the
+    /// format with `at_s`, it begins at 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub from_s: f64,
-    /// Length of the window, seconds of the trace; to the trace's end by default.
+    /// Length of the window, seconds of the trace. By default the window reaches to the end of the trace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length_s: Option<f64>,
-    /// Whether rows without prompt or output tokens are left out, and counted. They are errors otherwise.
+    /// Whether rows without prompt or output tokens are skipped and counted. By default such rows are errors.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skip_empty: bool,
-    /// The window's rows, read by [`Workload::load`](crate::Workload::load).
+    /// Rows of the window, filled in by [`Workload::load`](crate::Workload::load).
     #[serde(skip)]
     pub entries: Arc<[TraceEntry]>,
-    /// Rows of the window that were left out because of `skip_empty`.
+    /// Number of rows of the window that were skipped because of `skip_empty`.
     #[serde(skip)]
     pub skipped: u64,
 }
@@ -65,14 +66,14 @@ pub struct Trace {
 pub struct TraceEntry {
     /// Number of the row's line in the file, from 1.
     pub line: u32,
-    /// When, seconds of the trace after the window's beginning.
+    /// Arrival time, seconds of the trace after the beginning of the window.
     pub at_s: f64,
-    /// Length of its prompt.
+    /// Length of the prompt, tokens.
     pub prompt_tokens: u32,
-    /// Length of its output.
+    /// Length of the output, tokens.
     pub output_tokens: u32,
-    /// Names of its prompt's blocks of [`BLOCK_TOKENS`] tokens, the last of which may be shorter: equal names
-    /// are equal text. `None` if the trace doesn't tell.
+    /// Names of the prompt's blocks of [`BLOCK_TOKENS`] tokens; the last block may be shorter. Equal names mean equal
+    /// text. `None` if the trace has no block names.
     pub blocks: Option<Arc<[u64]>>,
 }
 
@@ -89,7 +90,7 @@ fn is_zero(value: &f64) -> bool {
 }
 
 impl Trace {
-    /// These requests, at their own pace.
+    /// Makes a trace of these requests, at their own pace.
     pub fn of(entries: Vec<TraceEntry>) -> Trace {
         Trace {
             file: PathBuf::new(),
@@ -102,7 +103,7 @@ impl Trace {
         }
     }
 
-    /// What is wrong with the parameters, if anything: the field and the problem.
+    /// Returns the first invalid parameter of the trace and what is wrong with it, or `None`.
     pub(crate) fn problem(&self) -> Option<(&'static str, String)> {
         let wrong = |name, value: f64, allowed: &str| {
             Some((name, format!("is {value}; allowed: {allowed}")))
@@ -121,7 +122,7 @@ impl Trace {
         }
     }
 
-    /// Reads the rows of the window from the file, which is beside `workload`.
+    /// Reads the rows of the window from the trace file, whose path is relative to the folder of the file `workload`.
     pub(crate) fn read(&mut self, workload: &Path) -> Result<(), WorkloadError> {
         let path = workload.parent().unwrap_or(Path::new("")).join(&self.file);
         let window::Rows { entries, skipped } = window::read(self, &path)?;
@@ -129,12 +130,12 @@ impl Trace {
         Ok(())
     }
 
-    /// Whether it is replayed otherwise than as it stands in the file.
+    /// Whether the replay differs from the file in pace or range, because a time factor or a window is set.
     pub(crate) fn is_adjusted(&self) -> bool {
         self.time_factor != 1.0 || self.from_s != 0.0 || self.length_s.is_some()
     }
 
-    /// When the last request comes, seconds after the beginning of its class.
+    /// Returns the time of the last request, seconds after the start of its class.
     pub(crate) fn last_s(&self) -> f64 {
         self.entries.last().map_or(0.0, |entry| entry.at_s * self.time_factor)
     }

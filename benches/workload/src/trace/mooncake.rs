@@ -1,13 +1,13 @@
-//! Mooncake: a JSON object a line, with times in milliseconds and names of the prompt's blocks.
+//! Parser of Mooncake traces: a JSON object per line, with a time in milliseconds and the names of the prompt's blocks.
 
 use super::format::Row;
 use crate::length::MAX_TOKENS;
 use serde::Deserialize;
 use std::sync::Arc;
 
-/// Tokens of a named block of a prompt.
+/// Size of a block of a prompt in Mooncake's traces, tokens. Blocks with equal names have equal text.
 pub const BLOCK_TOKENS: u32 = 512;
-/// Latest time, ms: three years.
+/// Latest time in a trace, ms: about three years.
 const MAX_TIME_MS: u64 = 100_000_000_000;
 
 #[derive(Deserialize)]

@@ -1,4 +1,4 @@
-//! Tiercel's own: times in seconds from the beginning of the class.
+//! Parser of Tiercel's own trace format: CSV with times in seconds after the start of the class.
 
 use super::format::{Row, fields, seconds_ns, tokens};
 use crate::file::MAX_DURATION_S;

@@ -1,4 +1,4 @@
-//! The rows that a workload wants of a file.
+//! Reads the rows of a trace file that lie in the workload's window.
 
 use super::format::{Format, Row};
 use super::lines::{self, Fault, Lines};
@@ -9,18 +9,18 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Most block names that the rows of a window have, all together.
+/// Maximum number of block names in a window, all rows together.
 const MAX_BLOCKS: usize = 16 << 20;
 
-/// What a window holds.
+/// Rows of a trace that lie in the window.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Rows {
     pub(super) entries: Arc<[TraceEntry]>,
-    /// Rows left out because they had no prompt or output tokens.
+    /// Number of rows skipped because they had no prompt or no output tokens.
     pub(super) skipped: u64,
 }
 
-/// Reads a file to the end of the window; what comes after it is not looked at.
+/// Reads a trace file up to the end of the window; later lines are not read.
 pub(super) fn read(trace: &Trace, path: &Path) -> Result<Rows, WorkloadError> {
     let failed = |source: io::Error| WorkloadError::Read { path: path.to_owned(), source };
     let lines = lines::open(path).map_err(failed)?;
@@ -32,12 +32,12 @@ pub(super) fn read(trace: &Trace, path: &Path) -> Result<Rows, WorkloadError> {
     })
 }
 
-/// The rows so far, and what the next ones are judged by.
+/// State while reading a trace: the rows so far, and the limits for the next ones.
 struct Window {
     from_ns: i128,
     length_ns: Option<i128>,
     skip_empty: bool,
-    /// When the trace begins and when its last row so far came; `None` before the first.
+    /// Time at which the trace begins and time of the last row read, ns; `None` before the first row.
     seen_ns: Option<(i128, i128)>,
     entries: Vec<TraceEntry>,
     blocks: usize,
@@ -89,7 +89,8 @@ impl Window {
         Ok(Rows { entries: self.entries.into(), skipped: self.skipped })
     }
 
-    /// Takes a row; says whether it came after the window, so that no later one is wanted.
+    /// Adds a row if it lies in the window. Returns true if the row comes after the window, so that no later row is
+    /// needed.
     fn is_over(&mut self, format: Format, line: u32, row: Row) -> Result<bool, String> {
         let Row { at_ns, prompt_tokens, output_tokens, blocks } = row;
         let zero_ns = if format.begins_at_zero() { 0 } else { at_ns };
@@ -127,7 +128,7 @@ impl Window {
         Ok(false)
     }
 
-    /// Why there is no row in the window.
+    /// Returns the error text for a window without rows.
     fn nothing(&self, seen_ns: Option<(i128, i128)>) -> String {
         match seen_ns {
             None => "is followed by no row".into(),
