@@ -1,4 +1,4 @@
-//! Admission: queue limits by tier, and who is told to come back later.
+//! Admission: the actor that accepts or refuses requests, and tells refused clients when to come back.
 
 use crate::lifeline::Lifeline;
 use crate::messages::{
@@ -21,24 +21,24 @@ use tiercel_policy::blocks::Salt;
 use tiercel_policy::scheduler::{Kept, NewSequence};
 use tiercel_policy::slo::Targets;
 
-/// A request is not late because of others as long as it takes no longer than so many times what it takes with no
+/// A request is never refused for lateness if its predicted TTFT is at most this many times its TTFT without another
 /// prompt before it.
 const ALONE_TIMES: f64 = 2.0;
-/// How much longer those may wait who come back when they were told to: the others, who come for the first time, leave
-/// that much room for them.
+/// Factor by which a request may be later if its client comes back when it was told to. Newcomers must meet the limit
+/// without the factor, which leaves room for returning clients.
 const RETURN_TIMES: f64 = 1.5;
 
-/// A request without a first token.
+/// An accepted request without a first token.
 #[derive(Debug, Clone, Copy)]
 struct Queued {
     tier: Tier,
     tenant: Salt,
     prompt: u32,
-    /// When its first token is due, if that could be met.
+    /// Deadline of the first token; `None` if even an idle server could not meet the target.
     due: Option<Timestamp>,
 }
 
-/// Decides at once: accepted with an id, or refused with a reason and a time to come back.
+/// Decides on each request at once: accepts it with a sequence id, or refuses it with a reason and a retry time.
 pub(crate) struct Admission {
     settings: AdmissionSettings,
     patience: PatienceSettings,
@@ -55,9 +55,10 @@ pub(crate) struct Admission {
     promises: Promises,
     forecast: Forecast,
     lots: Lots,
-    /// Requests decided on so far.
+    /// Number of requests that were decided on so far.
     decided: u64,
-    /// How far standard forecasts are trusted.
+    /// Share of its target up to which a standard request counts as in time when it arrives, learned from how exact
+    /// forecasts were.
     margin: Margin,
     /// Accepted sequences without a first token.
     queued: BTreeMap<SeqId, Queued>,
@@ -104,7 +105,8 @@ impl Admission {
             .asked(&request.targets, self.slo.requests_may_tighten)
     }
 
-    /// The tier whose prompts the request's goes before: what is promised nothing goes last where tiers share.
+    /// Returns the tier whose prompts the request's prompt is queued with. A best-effort request is queued with
+    /// background if tiers share the device by `shares.*`.
     fn served_as(&self, request: &Request) -> Tier {
         let targets = self.targets(request);
         let nothing = targets.ttft_ms.is_none() && targets.tpot_ms.is_none();
@@ -115,9 +117,10 @@ impl Admission {
         }
     }
 
-    /// Whether the request would have its first token within the patience that it states, as fast as its queue drained
-    /// lately. A tier's patience refuses nobody on arrival: a queue that stands still for minutes while better tiers are
-    /// busy drains faster afterwards than it did lately, and refusing on that estimate refused work that is served in time.
+    /// Checks that the request would get its first token within the patience that it states, if its queue drains as
+    /// fast as lately. A tier's patience refuses no request on arrival: a queue that stands still for minutes while
+    /// higher tiers are busy drains faster afterwards, and refusing on that estimate refused work that would have been
+    /// served in time.
     fn within_patience(&self, request: &Request) -> Result<(), Refusal> {
         let tier = request.tier;
         let patience = Patience::of(&self.patience, tier, request.max_wait_ms);
@@ -138,7 +141,7 @@ impl Admission {
         })
     }
 
-    /// Share of what waits in its tier that goes before the request.
+    /// Returns the share of the work waiting in the request's tier that is served before the request.
     fn ahead(&self, request: &Request) -> f64 {
         match self.forecast.fair_tenants() {
             true => self.tenants.ahead(request.tier, request.salt, request.prompt.len() as u32),
@@ -146,12 +149,13 @@ impl Admission {
         }
     }
 
-    /// When to come back after a wait of that length, ms.
+    /// Returns the retry time of a request whose expected wait is `wait_us`, ms.
     fn retry_after_ms(&self, wait_us: Option<f64>) -> u64 {
         retry_after_ms(wait_us, self.decided)
     }
 
-    /// Whether the request would come too late, if late requests are refused.
+    /// Checks that shedding does not refuse the request, either because its first token would be too late, or at random
+    /// with `shedding.form = share`.
     fn in_time(&self, request: &Request, now: Timestamp) -> Result<(), Refusal> {
         let Some(shedding) = self.forecast.shedding() else { return Ok(()) };
         if shedding.form == SheddingForm::Share {
@@ -163,7 +167,7 @@ impl Admission {
         let behind = latest_us(tier, &targets, &shedding).and_then(|limit_us| {
             let expected_us = self.forecast.first_token_us(tier, prompt, ahead, now);
             let trusted = if tier == Tier::Standard { self.margin.share() } else { 1.0 };
-            // What takes that long with nobody before it gets no better by coming back.
+            // A request that takes that long with no other prompt before it would be no faster if it came back later.
             let alone_us = ALONE_TIMES * self.forecast.alone_us(prompt);
             let limit_us = (limit_us * trusted).max(alone_us);
             let limit_us =
@@ -179,7 +183,8 @@ impl Admission {
         })
     }
 
-    /// Whether its tier has more than its share and the lot falls on the request.
+    /// Checks that shedding by shares does not refuse the request. It refuses at random requests of a tier that has
+    /// more than its share of the device's time.
     fn by_lot(&self, request: &Request, now: Timestamp) -> Result<(), Refusal> {
         let tier = request.tier;
         let refused = self.lots.refuses(tier, self.decided);
@@ -195,12 +200,12 @@ impl Admission {
         })
     }
 
-    /// Whether the request is back when it was told to be.
+    /// Whether the request comes from a client that was told to come back, and its retry time has come.
     fn returns(&self, request: &Request, now: Timestamp) -> bool {
         request.returning && self.promises.is_due(request.tier, request.salt, now)
     }
 
-    /// The limits of its tier's queue as they are for the request.
+    /// Returns the limits of its tier's queue as they apply to the request.
     fn limits(&self, request: &Request) -> AdmissionSettings {
         if self.forecast.fair_tenants() {
             self.tenants.limits(request.tier, request.salt, &self.settings)
@@ -209,7 +214,7 @@ impl Admission {
         }
     }
 
-    /// Whether the request may enter, and if it may the queue of its tier with it in it.
+    /// Checks whether the request may be accepted. Returns its tier's queue with the request in it, or the refusal.
     fn consider(&self, request: &Request, now: Timestamp) -> Result<Queue, Refusal> {
         if !self.open {
             return Err(Refusal::ShuttingDown);
@@ -223,7 +228,7 @@ impl Admission {
         let mut queue = self.queues[tier.index()];
         if let Err(limit) = queue.enter(prompt, &self.limits(request)) {
             let retry_after_ms = self.retry_after_ms(self.forecast.queue_us(tier));
-            // A tier that misses its targets is not worth a quick retry.
+            // A tier that misses its targets shall not be retried in less than 5 s.
             let late = self.headroom[tier.index()] < 0.0;
             let retry_after_ms = if late { retry_after_ms.max(5_000) } else { retry_after_ms };
             return Err(Refusal::QueueFull { tier, limit, retry_after_ms });
@@ -247,9 +252,11 @@ impl Admission {
     }
 }
 
-/// Longest time to a first token with which a request is still let in where late ones are refused, us; `None` for any.
+/// Returns the longest predicted TTFT with which a request is accepted while late requests are refused, us; `None` for
+/// no limit.
 fn latest_us(tier: Tier, targets: &SloTargets, shedding: &SheddingSettings) -> Option<f64> {
-    // Late is better than never: worse tiers give way to premium.
+    // Premium requests are never refused for lateness: late is better than never, and lower tiers are preempted for
+    // them.
     let refuses = tier > Tier::Premium && shedding.late == Late::Refuse;
     targets.ttft_ms.filter(|_| refuses).map(|ms| ms * 1000.0)
 }
@@ -301,7 +308,8 @@ impl Handler<Consider> for Admission {
 
     fn handle(&mut self, Consider(request): Consider, _: &mut Self::Context) -> Self::Result {
         let considered = self.consider(&request, self.clock.now()).map(drop);
-        // Whoever is let in has the same lot when it submits.
+        // A request that would be accepted shall draw the same random number when it is submitted, so only a refusal
+        // advances the counter.
         self.decided += u64::from(considered.is_err());
         considered
     }

@@ -1,4 +1,4 @@
-//! BlockManager: owns the block store; translates messages.
+//! BlockManager: the actor that owns the block store and translates messages into calls of it.
 
 use crate::checks::Checks;
 use crate::lifeline::Lifeline;
@@ -18,15 +18,15 @@ use tiercel_policy::blocks::BlockStore;
 use tiercel_policy::pressure::{Resource, percent};
 use tiercel_policy::{GrantOutcome, StepGrant};
 
-/// Both tiers' block tables, names, reference counts and pins.
+/// Owns the block tables, block names, reference counts and pins of the device pool and the host pool.
 pub(crate) struct BlockManager {
     store: BlockStore,
     scheduler: Addr<SchedulerActor>,
     swap: Addr<SwapManager>,
     monitor: Addr<SloMonitor>,
-    /// Sizes of batches under way, blocks.
+    /// Number of blocks in each batch of copies that is under way.
     batches: BTreeMap<CopyId, u32>,
-    /// Events handled.
+    /// Number of events handled so far.
     events: u64,
     checks: Checks,
     trace: Tracer,
@@ -56,7 +56,7 @@ impl BlockManager {
         }
     }
 
-    /// Hands out copies that may start, and checks every invariant where that is due.
+    /// Hands out the copies that may start, and checks every invariant if a check is due.
     fn settle(&mut self) {
         for batch in self.store.take_copies() {
             let blocks = batch.pairs.len() as u32;
@@ -88,7 +88,7 @@ impl BlockManager {
         }
     }
 
-    /// Tells the monitor what is in use.
+    /// Tells the SloMonitor how much of the device pool, of the host pool and of the limit on copies is in use.
     fn report(&self, usage: &BlockUsage) {
         let in_transit: u32 = self.batches.values().sum();
         let config = self.store.config();

@@ -1,21 +1,22 @@
-//! When the actors check the invariants of their state.
+//! How often the actors check the invariants of their state.
 
-/// How often an actor checks the invariants of what it owns. A violation is a bug: the actor dies of it.
+/// How often an actor checks the invariants of its state. A violated invariant is a bug, and the actor panics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Checks {
-    /// In debug builds, after every event while the state is small, now and then when looking at all of it
-    /// takes long.
+    /// In debug builds, after every event while the state is small, and after every n-th event while checking all of
+    /// the state takes long.
     InDebugBuilds,
-    /// After every event, whatever the build and the size; and the clock's beat wakes nobody who should have
-    /// been woken by an event.
+    /// After every event, in every build and for every size of the state. The scheduler then does not plan on clock
+    /// ticks, so that an event that fails to trigger a plan is noticed.
     Always,
 }
 
-/// Things that a check may look at after every event.
+/// Size of a state, in objects such as blocks, below which the invariants are checked after every event.
 const SMALL: u64 = 1024;
 
 impl Checks {
-    /// Whether to check after event number `event` of a state of `size` things.
+    /// Whether the invariants are due for a check after event number `event`, for a state of `size` objects such as
+    /// blocks.
     pub(crate) fn are_due(self, event: u64, size: u64) -> bool {
         match self {
             Checks::Always => true,
@@ -25,8 +26,8 @@ impl Checks {
         }
     }
 
-    /// Whether the scheduler plans on every beat of the clock. It should never need to, which is why that
-    /// would hide an event that is not followed by a plan.
+    /// Whether the scheduler plans on every clock tick. Such a plan should never be needed, because every event that
+    /// makes a step possible is followed by a plan. Planning on ticks hides an event that is not.
     pub(crate) fn plan_on_beat(self) -> bool {
         self == Checks::InDebugBuilds
     }

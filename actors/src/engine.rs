@@ -1,4 +1,4 @@
-//! Wiring: makes the six actors of an engine and lets them find each other.
+//! Creates the six actors of an engine and connects them.
 
 use crate::admission::Admission;
 use crate::block_manager::BlockManager;
@@ -22,29 +22,29 @@ use tiercel_policy::scheduler::{Kept, Scheduler};
 use tiercel_policy::slo::{ServerTimes, Targets, Unreachable};
 use tokio::sync::{oneshot, watch};
 
-/// Time between two beats of the scheduler, us: how late a stalled or vanished client is noticed.
+/// Interval between two clock ticks of the scheduler, us. A stalled or vanished client is noticed at most this late.
 const BEAT_US: u64 = 50_000;
-/// Time between two evaluations of the latency windows, us.
+/// Interval between two evaluations of the latency windows, us.
 const SLO_BEAT_US: u64 = 1_000_000;
-/// A batch of copies takes at most about this much of the link, us.
+/// Longest time that one batch of copies takes on the link, approximately, us.
 const COPY_BATCH_US: f64 = 5_000.0;
 
-/// An engine about to run.
+/// An engine that is about to be started.
 pub struct Engine {
-    /// Settings, already checked.
+    /// Settings of the engine, already validated.
     pub settings: EngineSettings,
-    /// The device it drives.
+    /// Device that the engine drives.
     pub device: Device,
-    /// The time it lives in.
+    /// Clock that gives the engine its time.
     pub clock: Clock,
 }
 
-/// What stays as it was when the engine started.
+/// Facts about an engine that do not change after its start.
 pub(crate) struct Facts {
     pub(crate) info: DeviceInfo,
-    /// What the device measured of itself.
+    /// Speeds that the device measured of itself.
     pub(crate) profile: DeviceProfile,
-    /// The latency targets in effect at first.
+    /// Latency targets that are in effect at the start of the engine.
     pub(crate) targets: Targets,
     pub(crate) settings: EngineSettings,
     pub(crate) clock: Clock,
@@ -62,18 +62,18 @@ pub(crate) struct Actors {
 }
 
 impl Engine {
-    /// Starts all actors on the current arbiter (the simulator and tests).
+    /// Starts all actors on the current arbiter, as the simulator and the tests do.
     pub fn start_here(self) -> EngineHandle {
         self.start_with(Checks::InDebugBuilds, None)
     }
 
-    /// As [`Engine::start_here`], and hands every event to a recorder.
+    /// Starts all actors like [`Engine::start_here`], and passes every event to `recorder`.
     pub fn start_recorded_here(self, recorder: Option<Rc<dyn Record>>) -> EngineHandle {
         self.start_with(Checks::InDebugBuilds, recorder)
     }
 
-    /// As [`Engine::start_here`], but the actors check all their invariants after every event, also in a
-    /// release build.
+    /// Starts all actors like [`Engine::start_here`], but lets them check all their invariants after every event, also
+    /// in a release build.
     pub fn start_here_checked(self) -> EngineHandle {
         self.start_with(Checks::Always, None)
     }
@@ -85,17 +85,17 @@ impl Engine {
         EngineHandle::new(actors, facts, obituary)
     }
 
-    /// Starts all actors on an arbiter of their own: the control thread of a server.
+    /// Starts all actors on `arbiter`, which is the control thread of a server.
     ///
     /// # Errors
-    /// The arbiter has stopped.
+    /// If the arbiter has stopped.
     pub async fn start_on(self, arbiter: &Arbiter) -> Result<EngineHandle, EngineStartError> {
         let obituary = watch::Sender::new(None);
         let facts = self.facts();
         let (made, actors) = oneshot::channel();
         let deaths = obituary.clone();
         arbiter.spawn_fn(move || {
-            // If nobody waits for the actors any more, dropping them stops them.
+            // If the caller no longer waits for the actors, the channel returns them, and dropping them stops them.
             let steps = Some(StepLog::default());
             let _ = made.send(self.spawn(&deaths, Checks::InDebugBuilds, None, steps));
         });
@@ -103,7 +103,8 @@ impl Engine {
         Ok(EngineHandle::new(actors, facts, obituary))
     }
 
-    /// The latency targets that settings and device make, and the stated ones that the device cannot meet.
+    /// Returns the latency targets that follow from the settings and the device, and the stated targets that the device
+    /// cannot meet.
     fn targets(&self) -> (Targets, Vec<Unreachable>) {
         let SchedulerSettings { max_num_seqs, max_num_batched_tokens, .. } =
             self.settings.scheduler;
@@ -134,7 +135,7 @@ impl Engine {
         telemetry::device(&info);
         let life = |name| Lifeline::new(name, obituary);
         let tracer = Tracer::new(recorder, clock.clone());
-        // The actors know each other in a ring: first every mailbox, then the actors.
+        // The actors refer to each other in a cycle, so every mailbox is created before the first actor.
         let admission = Context::<Admission>::new();
         let scheduler = Context::<SchedulerActor>::new();
         let block_manager = Context::<BlockManager>::new();
@@ -209,8 +210,8 @@ impl Engine {
     }
 }
 
-/// Sends the clock's beat until the actor stops. It waits for each answer, so that a busy actor misses
-/// beats instead of collecting them.
+/// Sends clock ticks to `actor` every `every_us` until the actor stops. Waits for the answer to each tick, so that a
+/// busy actor misses ticks instead of collecting them.
 fn beat(clock: &Clock, every_us: u64, actor: Recipient<Tick>) {
     let clock = clock.clone();
     actix::spawn(async move {
@@ -240,7 +241,7 @@ fn store_config(
     }
 }
 
-/// The control thread is gone.
+/// Error of starting an engine: the control thread has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the control thread stopped before the engine could start")]
 pub struct EngineStartError;

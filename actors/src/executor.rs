@@ -1,4 +1,4 @@
-//! Executor: owns the compute side of the device.
+//! Executor: the actor that owns the compute side of the device.
 
 use crate::lifeline::Lifeline;
 use crate::messages::{ExecuteStep, Shutdown, StepEnded};
@@ -6,8 +6,8 @@ use crate::scheduler::SchedulerActor;
 use actix::{Actor, ActorContext, Addr, Context, Handler};
 use tiercel_device::{StepDone, StepError, StepRunner};
 
-/// Submits steps; the device answers the scheduler directly from its own thread, one hop less on the
-/// path of every token.
+/// Submits steps to the device. The device reports the end of a step to the scheduler directly, from its own thread,
+/// which saves one hop on the path of every token.
 pub(crate) struct Executor {
     runner: Box<dyn StepRunner>,
     scheduler: Addr<SchedulerActor>,
@@ -36,7 +36,7 @@ impl Handler<ExecuteStep> for Executor {
         let scheduler = self.scheduler.clone();
         let done = Box::new(move |done: StepDone| scheduler.do_send(StepEnded(done)));
         if let Err(why) = self.runner.submit(batch, done) {
-            // The scheduler never has more steps out than the device takes, so this device is gone.
+            // The scheduler never submits more steps than the device takes, so a device that refuses one is lost.
             let result = Err(StepError::DeviceLost(why.to_string()));
             self.scheduler.do_send(StepEnded(StepDone { id, result }));
         }

@@ -18,10 +18,10 @@ use tiercel_policy::blocks::Salt;
 use tiercel_policy::slo::Targets;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-/// Longest that a step under way is waited for once the time to drain is over.
+/// Longest wait for a step in flight once the grace period of a drain is over, ms.
 const LAST_STEP_MS: u64 = 30_000;
 
-/// Address of a running engine; cheap to clone and to send to HTTP workers.
+/// Handle of a running engine; cheap to clone and to send to HTTP workers.
 #[derive(Clone)]
 pub struct EngineHandle {
     shared: Arc<Shared>,
@@ -37,7 +37,7 @@ struct Shared {
     obituary: Obituary,
 }
 
-/// An accepted sequence. Dropping it cancels the sequence, in whatever state it is.
+/// Response stream of an accepted sequence. Dropping it cancels the sequence, in whatever state the sequence is.
 pub struct TokenStream {
     seq: SeqId,
     tier: Tier,
@@ -46,18 +46,18 @@ pub struct TokenStream {
 }
 
 impl TokenStream {
-    /// The sequence.
+    /// Returns the id of the sequence.
     pub fn seq(&self) -> SeqId {
         self.seq
     }
 
-    /// The tier it really runs in.
+    /// Returns the tier that the sequence was accepted in.
     pub fn tier(&self) -> Tier {
         self.tier
     }
 
-    /// Ends the sequence as complete, for a reason the engine does not know of, such as a stop string.
-    /// Tokens not read are dropped, though counted in the usage; `None` if it failed before.
+    /// Ends the sequence as complete, for a reason that the engine does not know of, such as a stop string. Unread
+    /// tokens are dropped, but the returned usage counts them. Returns `None` if the sequence failed before.
     pub async fn stop(mut self) -> Option<Usage> {
         self.scheduler.do_send(Stop(self.seq));
         loop {
@@ -69,7 +69,7 @@ impl TokenStream {
         }
     }
 
-    /// The next event; `None` after the last one, or if the engine stopped.
+    /// Returns the next event of the sequence; `None` after the last event, or if the engine stopped.
     pub async fn next(&mut self) -> Option<StreamEvent> {
         self.events.recv().await
     }
@@ -77,7 +77,7 @@ impl TokenStream {
 
 impl Drop for TokenStream {
     fn drop(&mut self) {
-        // Idempotent: a sequence that has ended is unknown to the scheduler, which then does nothing.
+        // Cancelling is idempotent: a sequence that has ended is unknown to the scheduler, which then does nothing.
         self.scheduler.do_send(Cancel(self.seq));
     }
 }
@@ -97,35 +97,36 @@ impl EngineHandle {
         }
     }
 
-    /// Facts of the device, for checks before submitting.
+    /// Returns the facts of the device, for checks before a request is submitted.
     pub fn info(&self) -> &DeviceInfo {
         &self.shared.facts.info
     }
 
-    /// What the device measured of its speed when it was opened.
+    /// Returns the speeds that the device measured of itself when it was opened.
     pub fn profile(&self) -> &DeviceProfile {
         &self.shared.facts.profile
     }
 
-    /// The latency targets that were in effect when it started. Derived ones change with the device's speed.
+    /// Returns the latency targets that were in effect when the engine started. Derived targets change later with the
+    /// speed of the device.
     pub fn targets(&self) -> &Targets {
         &self.shared.facts.targets
     }
 
-    /// The settings it was started with.
+    /// Returns the settings that the engine was started with.
     pub fn settings(&self) -> &EngineSettings {
         &self.shared.facts.settings
     }
 
-    /// The engine's clock.
+    /// Returns the engine's clock.
     pub fn clock(&self) -> &Clock {
         &self.shared.facts.clock
     }
 
-    /// Asks admission for a place.
+    /// Takes a permit and submits the request to admission.
     ///
     /// # Errors
-    /// [`Refusal`] if the request can never run, a queue is full or the engine is stopping.
+    /// Returns a [`Refusal`], for example if the request can never run, a queue is full or the engine is stopping.
     pub async fn submit(&self, request: Request) -> Result<TokenStream, Refusal> {
         let (tier, tenant) = (request.tier, request.salt);
         let permit = match self.permit(tier) {
@@ -144,7 +145,8 @@ impl EngineHandle {
         Ok(TokenStream { seq, tier, events, scheduler })
     }
 
-    /// So many requests of a tenant were refused beside one that admission knows of, for the same reason.
+    /// Tells admission about requests of a tenant that were refused without its decision, so that it recognizes their
+    /// clients when they come back.
     pub fn told(&self, tier: Tier, tenant: Salt, why: &Refusal, requests: usize) {
         if let Some(retry_after_ms) = why.retry_after_ms() {
             let told = Told { tier, tenant, retry_after_ms, requests };
@@ -152,12 +154,12 @@ impl EngineHandle {
         }
     }
 
-    /// Counts a request that was turned away for lack of room before it came here.
+    /// Counts a request that was refused for lack of room before it reached the engine.
     pub fn count_refused(&self, tier: Tier) {
         telemetry::turned_away(tier, "refused");
     }
 
-    /// Places that are kept for better tiers.
+    /// Returns the number of permits that are reserved for tiers above `tier`.
     fn kept(&self, tier: Tier) -> u32 {
         match tier {
             Tier::System | Tier::Premium => 0,
@@ -166,7 +168,8 @@ impl EngineHandle {
         }
     }
 
-    /// A place in the engine. Some are kept for better tiers, or the worst could fill them all.
+    /// Takes a permit for a request. Some permits are reserved for higher tiers, because otherwise the lowest tier
+    /// could take them all.
     fn permit(&self, tier: Tier) -> Result<OwnedSemaphorePermit, Refusal> {
         let (max, kept) = (self.shared.max_requests, self.kept(tier));
         let permits = Arc::clone(&self.shared.permits);
@@ -177,14 +180,15 @@ impl EngineHandle {
         permits.try_acquire_owned().map_err(|_| full)
     }
 
-    /// A place that somebody worse gives up who has not started; `full` if there is nobody.
+    /// Has a request of a lower tier turned away that has not started, and takes its permit. Returns the refusal `full`
+    /// if there is no such request.
     async fn permit_of_another(
         &self,
         request: &Request,
         full: Refusal,
     ) -> Result<OwnedSemaphorePermit, Refusal> {
         let Actors { admission, scheduler, .. } = &self.shared.actors;
-        // Nobody is turned away for somebody who would not be let in, or could not have the place.
+        // No request is turned away for a request that would be refused anyway, or that could not take the permit.
         let considered = admission.send(Consider(request.clone())).await;
         considered.map_err(|_| Refusal::EngineStopped)??;
         let tier = request.tier;
@@ -192,26 +196,26 @@ impl EngineHandle {
             return Err(full);
         }
         match scheduler.send(Displace(tier)).await {
-            // Whoever comes first may take the place that came free; then this one is told that all is full.
+            // Another request may take the free permit first. Then this request is refused because the server is full.
             Ok(true) => self.permit(tier).map_err(|_| full),
             Ok(false) => Err(full),
             Err(_) => Err(Refusal::EngineStopped),
         }
     }
 
-    /// Sends an operator command; answers whether it named something that exists.
+    /// Sends an operator command. Returns whether the command named something that exists.
     ///
     /// # Errors
-    /// [`Refusal::EngineStopped`].
+    /// [`Refusal::EngineStopped`] if the engine has stopped.
     pub async fn control(&self, control: Control) -> Result<bool, Refusal> {
         let answer = self.shared.actors.scheduler.send(Command(control)).await;
         answer.map_err(|_| Refusal::EngineStopped)
     }
 
-    /// A snapshot.
+    /// Returns a snapshot of the engine.
     ///
     /// # Errors
-    /// [`Refusal::EngineStopped`].
+    /// [`Refusal::EngineStopped`] if the engine has stopped.
     pub async fn status(&self) -> Result<EngineStatus, Refusal> {
         let Actors { admission, scheduler, monitor, .. } = &self.shared.actors;
         let status = scheduler.send(GetStatus).await.map_err(|_| Refusal::EngineStopped)?;
@@ -222,42 +226,42 @@ impl EngineHandle {
         Ok(EngineStatus { places: self.places(), queued, pressure, ..status })
     }
 
-    /// What the last steps after this one held and took, oldest first; a few thousand are remembered, by a server's engine
-    /// only.
+    /// Returns the recorded steps after step number `after`, oldest first, with their work and durations. Only the
+    /// engine of a server records steps: the last few thousand.
     ///
     /// # Errors
-    /// [`Refusal::EngineStopped`].
+    /// [`Refusal::EngineStopped`] if the engine has stopped.
     pub async fn steps(&self, after: u64) -> Result<Vec<StepRecord>, Refusal> {
         let answer = self.shared.actors.scheduler.send(GetSteps { after }).await;
         answer.map(|Steps(steps)| steps).map_err(|_| Refusal::EngineStopped)
     }
 
-    /// Requests that hold a place in the engine, waiting or running; known also when it has stopped.
+    /// Returns the number of requests that hold a permit, waiting or running. Works also after the engine has stopped.
     pub fn places(&self) -> u32 {
         let free = u32::try_from(self.shared.permits.available_permits()).unwrap_or(u32::MAX);
         self.shared.max_requests.saturating_sub(free)
     }
 
-    /// Waits until the engine is dead and says of what. An engine that is drained never is.
+    /// Waits until the engine is dead and returns the cause. An engine that is drained never dies.
     pub async fn died(&self) -> String {
         let mut deaths = self.shared.obituary.subscribe();
         let cause = deaths.wait_for(Option::is_some).await;
         cause.ok().and_then(|cause| cause.clone()).unwrap_or_else(|| "unknown".into())
     }
 
-    /// Of what the engine died, if it did.
+    /// Returns the cause of the engine's death, if the engine is dead.
     pub fn cause_of_death(&self) -> Option<String> {
         self.shared.obituary.borrow().clone()
     }
 
-    /// Stops accepting, lets what runs finish for at most `grace_ms`, ends the rest with a clear
-    /// status, and stops the actors when nothing is left.
+    /// Drains the engine: refuses new requests, lets live ones finish for at most `grace_ms`, ends the rest with a
+    /// clear status, and stops the actors when nothing is left.
     pub async fn drain(&self, grace_ms: u64) {
         let Actors { admission, scheduler, block_manager, swap, executor, monitor } =
             &self.shared.actors;
         let deadline = self.clock().now() + grace_ms * 1000;
         let (done, drained) = oneshot::channel();
-        // A dead actor is not worth waiting for: each send fails at once.
+        // Waiting for a dead actor is not needed: each send to it fails at once.
         let _ = admission.send(CloseDoor).await;
         if scheduler.send(Drain { deadline, done }).await.is_ok() {
             let last = (grace_ms + LAST_STEP_MS) * 1000;

@@ -1,4 +1,4 @@
-//! Messages, the six actors and the wiring of an engine.
+//! The engine: its six actors, the messages between them, and the code that creates and connects the actors.
 
 mod admission;
 mod block_manager;

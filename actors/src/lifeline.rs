@@ -1,14 +1,15 @@
-//! Supervision: an engine with a dead actor must stop loudly.
+//! Supervision of the actors: an engine with a dead actor must stop loudly.
 //!
-//! actix closes the mailbox of an actor whose handler panics, and restarts nothing. Each actor holds a
-//! [`Lifeline`]; when it is dropped without having been told to stop, the engine is declared dead.
+//! actix closes the mailbox of an actor whose handler panics, and does not restart the actor. Each actor holds a
+//! [`Lifeline`]. If a lifeline is dropped before it was released, the engine is declared dead.
 
 use tokio::sync::watch;
 
-/// Where a death is announced; the first cause is kept.
+/// Where the death of an engine is announced. Only the first cause is kept.
 pub(crate) type Obituary = watch::Sender<Option<String>>;
 
-/// Announces the death of its owner when dropped.
+/// Guard that each actor owns. Dropping the guard announces the death of the actor, unless the guard was released
+/// before.
 pub(crate) struct Lifeline {
     name: &'static str,
     obituary: Obituary,
@@ -20,12 +21,12 @@ impl Lifeline {
         Lifeline { name, obituary: obituary.clone(), armed: true }
     }
 
-    /// Announces a fault that the owner survives but the engine does not.
+    /// Announces a fault after which the engine cannot go on, although the actor survives it.
     pub(crate) fn fatal(&self, why: &str) {
         announce(&self.obituary, format!("{}: {why}", self.name));
     }
 
-    /// An orderly end is not a death.
+    /// Disarms the guard, because the actor is about to stop in an orderly way, which is not a death.
     pub(crate) fn release(&mut self) {
         self.armed = false;
     }

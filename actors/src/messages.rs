@@ -1,4 +1,4 @@
-//! The messages of the engine. A step is a handful of them, whatever the batch size.
+//! The messages between the actors of the engine. A step takes a handful of messages, whatever its batch size.
 
 use crate::request::{Control, EngineStatus, Refusal, Request, StreamEvent};
 use actix::Message;
@@ -13,15 +13,16 @@ use tiercel_policy::slo::{Observation, Targets};
 use tiercel_policy::{StepGrant, StepRequest, StoreEvent};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
-/// Where a sequence's events go, and the permit that bounds how many there are.
+/// Channel that takes a sequence's events to its client, and the permit that the sequence holds.
 #[derive(Debug)]
 pub(crate) struct Outlet {
     pub(crate) events: mpsc::Sender<StreamEvent>,
-    /// Returned when the sequence ends: this is the engine's back-pressure. Mailboxes have none.
+    /// Permit that is returned when the sequence ends. The number of permits is limited, and this limit is the engine's
+    /// only back-pressure: the mailboxes of actors have none.
     pub(crate) permit: OwnedSemaphorePermit,
 }
 
-/// api -> Admission. Accepted with a sequence id, or refused with a reason.
+/// api -> Admission: submits a request. The answer is the id of the accepted sequence, or the reason of the refusal.
 #[derive(Debug, Message)]
 #[rtype(result = "Result<SeqId, Refusal>")]
 pub(crate) struct Submit {
@@ -29,7 +30,7 @@ pub(crate) struct Submit {
     pub(crate) outlet: Outlet,
 }
 
-/// Admission -> Scheduler.
+/// Admission -> Scheduler: hands over an accepted sequence and the channel to its client.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct Enqueue {
@@ -37,7 +38,8 @@ pub(crate) struct Enqueue {
     pub(crate) outlet: Outlet,
 }
 
-/// Scheduler -> Admission: a sequence left the queue, by its first token or by its end.
+/// Scheduler -> Admission: a sequence left the queue of requests without a first token, by getting its first token or
+/// by ending.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub(crate) struct LeftQueue {
@@ -45,7 +47,8 @@ pub(crate) struct LeftQueue {
     pub(crate) how: Left,
 }
 
-/// api -> Admission: so many for whom there was no place were told to come back after so long.
+/// api -> Admission: requests of a tenant were refused without a decision of admission, and their clients were told to
+/// come back after `retry_after_ms`.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub(crate) struct Told {
@@ -55,100 +58,103 @@ pub(crate) struct Told {
     pub(crate) requests: usize,
 }
 
-/// How a sequence left the queue.
+/// How a sequence left the queue of requests without a first token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// It had its first token.
+    /// The sequence got its first token.
     Started,
-    /// It was turned away and told to come back after so long.
+    /// The sequence was turned away, and its client was told to come back after `retry_after_ms`.
     TurnedAway { retry_after_ms: u64 },
-    /// It ended in any other way: its client left, it failed, it had no output.
+    /// The sequence ended in another way before its first token: its client left, it failed, or it had no output.
     Ended,
 }
 
-/// Scheduler -> Admission, once a step: the time there is for prompts.
+/// Scheduler -> Admission, once a step: the device time that there is for prompts.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub(crate) struct TimeLeft(pub(crate) Capacity);
 
-/// Scheduler -> BlockManager, one per step, one outstanding.
+/// Scheduler -> BlockManager: asks for the blocks of a step. Sent once per step; at most one such message is
+/// unanswered.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct ReserveStep(pub(crate) StepRequest);
 
-/// BlockManager -> Scheduler.
+/// BlockManager -> Scheduler: the blocks that are granted for a step.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct StepReserved(pub(crate) StepGrant);
 
-/// Scheduler -> BlockManager: drop the references of a prepared victim.
+/// Scheduler -> BlockManager: commit the preemption of a prepared victim, which drops the victim's references to
+/// blocks.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub(crate) struct CommitPreempt(pub(crate) tiercel_device::Ticket);
 
-/// Scheduler -> BlockManager: restore a prepared victim exactly.
+/// Scheduler -> BlockManager: abort the preemption of a prepared victim, which restores the victim exactly.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub(crate) struct AbortPreempt(pub(crate) tiercel_device::Ticket);
 
-/// BlockManager -> Scheduler: copies ended. Sent after every batch, also when no sequence waited for
-/// it, because blocks may have come free.
+/// BlockManager -> Scheduler: a batch of copies ended. Sent after every batch, even if no sequence waited for the
+/// batch, because blocks may have come free.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct CopiesEnded {
     pub(crate) events: Vec<StoreEvent>,
-    /// Blocks of the batch and how long it took, us; for the cost model.
+    /// Number of blocks in the batch of copies, and the duration of the batch, us. Both are for the cost model.
     pub(crate) blocks: u32,
     pub(crate) duration_us: u64,
 }
 
-/// BlockManager -> SwapManager.
+/// BlockManager -> SwapManager: copy a batch of blocks.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct CopyBlocks(pub(crate) CopyBatch);
 
-/// SwapManager -> BlockManager, and copy thread -> SwapManager.
+/// Copy thread -> SwapManager -> BlockManager: a batch of copies ended.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct CopyEnded(pub(crate) CopyDone);
 
-/// Scheduler -> Executor.
+/// Scheduler -> Executor: run a step on the device.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct ExecuteStep(pub(crate) StepBatch);
 
-/// Executor -> Scheduler, sent from the device's thread.
+/// Executor -> Scheduler: a step ended. Sent from the device's thread.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct StepEnded(pub(crate) StepDone);
 
-/// api -> Scheduler: idempotent, legal in every state.
+/// api -> Scheduler: cancel a sequence. Idempotent, and legal in every state of the sequence.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub(crate) struct Cancel(pub(crate) SeqId);
 
-/// api -> Scheduler: the output is complete, as after a stop string; idempotent.
+/// api -> Scheduler: end a sequence because its output is complete, for example after a stop string. Idempotent.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub(crate) struct Stop(pub(crate) SeqId);
 
-/// api -> Admission: whether the request would be let in if there were a place for it. Changes nothing.
+/// api -> Admission: asks whether a request would be accepted if a permit were free. Does not accept the request.
 #[derive(Debug, Message)]
 #[rtype(result = "Result<(), Refusal>")]
 pub(crate) struct Consider(pub(crate) Request);
 
-/// api -> Scheduler: the engine is full and somebody of that tier has come. Answers whether somebody worse who
-/// had not started was turned away for it.
+/// api -> Scheduler: a request of this tier found no free permit. Asks the scheduler to turn away a sequence of a lower
+/// tier that has not started. The answer is whether a sequence was turned away.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "bool")]
 pub(crate) struct Displace(pub(crate) Tier);
 
-/// Operator -> Scheduler. Answers whether it named something that exists.
+/// Operator -> Scheduler: an operator's command. The answer is whether the command named something that exists.
 #[derive(Debug, Message)]
 #[rtype(result = "bool")]
 pub(crate) struct Command(pub(crate) Control);
 
-/// Scheduler -> SloMonitor: once per event, not per step.
+/// Scheduler -> SloMonitor: an event of a request that matters to its latency targets, such as its first token. Sent
+/// once per such event, not per step.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub(crate) struct Observe {
@@ -162,7 +168,8 @@ pub(crate) struct Observe {
 #[rtype(result = "()")]
 pub(crate) struct Retarget(pub(crate) Targets);
 
-/// SloMonitor -> Admission: the least headroom of a tier's targets (1: all slack left, 0: at the limit).
+/// SloMonitor -> Admission: the least headroom among the latency targets of a tier. 1 means that all of the target is
+/// left, 0 that the latency is at its target.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub(crate) struct Headroom {
@@ -170,7 +177,7 @@ pub(crate) struct Headroom {
     pub(crate) headroom: f64,
 }
 
-/// Scheduler and BlockManager -> SloMonitor: so much of a resource is in use, percent.
+/// Scheduler and BlockManager -> SloMonitor: the share of a resource that is in use, percent.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub(crate) struct InUse {
@@ -178,61 +185,63 @@ pub(crate) struct InUse {
     pub(crate) used_percent: f64,
 }
 
-/// api -> SloMonitor: the levels of pressure, for a snapshot.
+/// api -> SloMonitor: asks for the pressure levels of all resources, for a snapshot of the engine.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "PressureLevels")]
 pub(crate) struct GetPressure;
 
-/// Levels of pressure, in the order of [`Resource::ALL`].
+/// Pressure levels of the resources, in the order of [`Resource::ALL`].
 #[derive(Debug, Clone, Copy, Default, actix::MessageResponse)]
 pub(crate) struct PressureLevels(pub(crate) [Level; Resource::ALL.len()]);
 
-/// Scheduler -> BlockManager: every step up to this one has completed, told where no [`ReserveStep`] does.
+/// Scheduler -> BlockManager: every step up to this one has completed. Sent when no [`ReserveStep`] reports the
+/// completion.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub(crate) struct StepsCompleted(pub(crate) StepId);
 
-/// Timer -> Scheduler: the step in flight is about to end.
+/// Timer -> Scheduler: the step in flight is about to end, so the next step is due to be planned.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub(crate) struct PlanDue;
 
-/// The clock's beat: stalled streams, gauges, drain deadlines. Answers whether to go on.
+/// Tick of the clock: an actor does its periodic work, such as looking for stalled streams, updating gauges and
+/// checking the deadline of a drain. The answer is always `true`; it only shows that the actor has handled the tick.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "bool")]
 pub(crate) struct Tick;
 
-/// api -> Scheduler: a snapshot.
+/// api -> Scheduler: asks for a snapshot of the engine.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "EngineStatus")]
 pub(crate) struct GetStatus;
 
-/// api -> Scheduler: the steps it remembers that came after this one.
+/// api -> Scheduler: asks for the recorded steps whose number is greater than `after`.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "Steps")]
 pub(crate) struct GetSteps {
     pub(crate) after: u64,
 }
 
-/// Scheduler -> api, oldest first.
+/// Scheduler -> api: recorded steps, oldest first.
 #[derive(Debug, actix::MessageResponse)]
 pub(crate) struct Steps(pub(crate) Vec<StepRecord>);
 
-/// api -> Admission: places taken in its queues, by tier, for a snapshot.
+/// api -> Admission: asks for the numbers of requests in the queues of admission, for a snapshot of the engine.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "QueuedPlaces")]
 pub(crate) struct GetQueued;
 
-/// Places taken in the queues of admission, by tier.
+/// Numbers of requests in the queues of admission, by tier.
 #[derive(Debug, Clone, Copy, actix::MessageResponse)]
 pub(crate) struct QueuedPlaces(pub(crate) [u32; 4]);
 
-/// Scheduler -> BlockManager: block usage for a snapshot.
+/// Scheduler -> BlockManager: asks for the usage of both block pools, for a snapshot of the engine and for metrics.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "BlockUsage")]
 pub(crate) struct GetUsage;
 
-/// Free and total blocks of both tiers.
+/// Total and free blocks of the device pool and of the host pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, actix::MessageResponse)]
 pub(crate) struct BlockUsage {
     pub(crate) device_total: u32,
@@ -241,12 +250,13 @@ pub(crate) struct BlockUsage {
     pub(crate) host_free: u32,
 }
 
-/// main -> Admission: refuse everything from now on.
+/// main -> Admission: refuse every request from now on.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub(crate) struct CloseDoor;
 
-/// main -> Scheduler: finish what runs until the deadline, then end the rest; answer when nothing is left.
+/// main -> Scheduler: drain the engine. Live sequences may finish until the deadline, then the rest is ended. The
+/// scheduler answers through `done` when nothing is left.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct Drain {
@@ -254,7 +264,7 @@ pub(crate) struct Drain {
     pub(crate) done: oneshot::Sender<()>,
 }
 
-/// main -> every actor, after the drain: stop without it being taken for a death.
+/// main -> every actor, after the drain: stop. The stop is orderly and does not count as the death of the actor.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub(crate) struct Shutdown;

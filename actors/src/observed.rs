@@ -1,12 +1,12 @@
-//! What admission and the SloMonitor are told of the end of a request.
+//! Reports to admission and to the SloMonitor about the end of a request.
 
 use crate::messages::Left;
 use tiercel_device::Timestamp;
 use tiercel_policy::scheduler::{EndReport, RequestFault};
 use tiercel_policy::slo::Observation;
 
-/// What the end of a request is for its targets. A client that left or did not read, and a server that was told to stop,
-/// break no promise that was not broken before.
+/// Returns what the end of a request means for its latency targets. If the client left or did not read, or the server
+/// was told to stop, the end misses no target that was not missed before.
 pub(crate) fn ending(report: &EndReport, now: Timestamp) -> Observation {
     match &report.outcome {
         Some(Ok(_)) => {}
@@ -24,7 +24,7 @@ pub(crate) fn ending(report: &EndReport, now: Timestamp) -> Observation {
     Observation::Finished { tpot_ms, e2e_ms: now.since_ms(report.arrival) }
 }
 
-/// How a request that had no first token left the queue by its end.
+/// Returns how a request without a first token left the queue when it ended.
 pub(crate) fn left(report: &EndReport) -> Left {
     match &report.outcome {
         Some(Err(

@@ -1,4 +1,4 @@
-//! What a client's request is to the engine, and what comes back on its stream.
+//! Types of a request, of the events on its response stream, of its refusal and of the engine's status.
 
 use std::sync::Arc;
 use tiercel_config::{Policy, SloTargets};
@@ -9,87 +9,89 @@ pub use tiercel_policy::scheduler::{
     CostError, Counters, FinishReason, PredictionError, RequestFault, Usage,
 };
 
-/// One sequence to generate. A request with `n = 2` is two of these.
+/// One sequence to generate. An HTTP request with `n = 2` becomes two values of this type.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Importance.
+    /// Tier of the request: its importance.
     pub tier: Tier,
-    /// Order within the tier: lower first; equal values by arrival.
+    /// Priority within the tier: the lower value is served first. Equal values are ordered by the rest of the rank,
+    /// such as the arrival.
     pub priority: i32,
-    /// Namespace of the prefix cache, one per tenant.
+    /// Salt of the request's tenant: namespace of the prefix cache.
     pub salt: Salt,
     /// Prompt tokens; not empty.
     pub prompt: Arc<[TokenId]>,
-    /// Most tokens to generate; at least 1.
+    /// Limit of the output, tokens; at least 1.
     pub max_tokens: u32,
-    /// Tokens that end the output (they are not part of it). Empty with `ignore_eos`.
+    /// Tokens that end the output and are not part of it. Empty with `ignore_eos`.
     pub stop_tokens: Arc<[TokenId]>,
-    /// How tokens are chosen.
+    /// Sampling parameters: how output tokens are chosen.
     pub sampling: Arc<SamplingParams>,
-    /// Latency targets instead of its tier's, where it states any.
+    /// Latency targets that the request states instead of its tier's.
     pub targets: SloTargets,
-    /// Patience that the request states, ms: the longest wait for its first token; `None` for its tier's patience.
+    /// Patience that the request states, ms: the longest wait for its first token. `None` stands for the patience of
+    /// its tier.
     pub max_wait_ms: Option<u64>,
-    /// Whether its client says that it was turned away before. It is believed as far as somebody of its tenant was told
-    /// to come back by now.
+    /// Whether the client says that it was refused or turned away before. The claim is believed only as far as clients
+    /// of the same tenant were told to come back by now.
     pub returning: bool,
 }
 
-/// What arrives on a request's stream, in order. Exactly one of `Finished` and `Failed` comes last,
-/// unless the client cancels first.
+/// Event on the response stream of a request. Exactly one of `Finished` and `Failed` comes last, unless the client
+/// cancels first.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StreamEvent {
     /// One output token.
     Token {
-        /// The token.
+        /// Id of the token.
         token: TokenId,
-        /// Present if asked for.
+        /// Log probabilities of the token, if the request asked for them.
         logprobs: Option<Box<TokenLogprobs>>,
     },
     /// The output is complete.
     Finished {
-        /// Why it ended.
+        /// Why the output ended.
         reason: FinishReason,
-        /// What it took.
+        /// Numbers of tokens and preemptions of the request.
         usage: Usage,
     },
     /// The request ended without a complete output.
     Failed(RequestFault),
 }
 
-/// A request that was not accepted.
+/// Reason for which a request was not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It can never run here: a client error.
+    /// The request can never run on this server: an error of the client.
     #[error("{0}")]
     NeverFits(String),
-    /// A queue is full: try again later.
+    /// The queue of the tier is full. The client may try again later.
     #[error("the {tier} queue is full ({limit}); retry in {} s", retry_after_ms.div_ceil(1000))]
     QueueFull {
-        /// The tier.
+        /// Tier of the full queue.
         tier: Tier,
-        /// Which limit was reached, for people.
+        /// The limit that was reached, as text for people.
         limit: String,
-        /// Estimated time until there is room, ms.
+        /// Estimated time until the queue has room, ms.
         retry_after_ms: u64,
     },
-    /// It would come too late to be of use: try again later.
+    /// The first token would come too late to be of use. The client may try again later.
     #[error(
         "overloaded: a {tier} request that comes now would have its first token after {expected_ms} ms, \
          more than {limit_ms} ms; retry in {} s",
         retry_after_ms.div_ceil(1000)
     )]
     Late {
-        /// The tier.
+        /// Tier of the request.
         tier: Tier,
-        /// Estimated time to its first token, ms.
+        /// Predicted TTFT of the request, ms.
         expected_ms: u64,
-        /// The longest with which it would be let in, ms.
+        /// Longest predicted TTFT with which the request would be accepted, ms.
         limit_ms: u64,
-        /// Estimated time until it would be let in, ms.
+        /// Estimated time until the request would be accepted, ms.
         retry_after_ms: u64,
     },
-    /// It would wait longer for its first token than its patience: try again later.
+    /// The request would wait longer for its first token than its patience. The client may try again later.
     #[error(
         "overloaded: a {tier} request that comes now would wait about {} s for its first token, longer than {}",
         expected_ms.div_ceil(1000),
@@ -104,59 +106,60 @@ pub enum Refusal {
         }
     )]
     OutOfPatience {
-        /// The tier.
+        /// Tier of the request.
         tier: Tier,
-        /// Estimated time to its first token, ms.
+        /// Predicted TTFT of the request, ms.
         expected_ms: u64,
-        /// How long it would wait, ms.
+        /// Patience of the request, ms.
         patience_ms: u64,
-        /// Whether the request said so itself.
+        /// Whether the request stated the patience itself, instead of using that of its tier.
         stated: bool,
-        /// When to come back, ms.
+        /// Time after which the client shall come back, ms.
         retry_after_ms: u64,
     },
-    /// Its tier has more of the device's time than it is due, and the lot fell on it: try again later.
+    /// The tier of the request has more of the device's time than its share, and the random draw refused the request.
+    /// The client may try again later.
     #[error(
         "overloaded: the {tier} tier has {had_percent} % of the device's time and is due {due_percent} %; \
          retry in {} s",
         retry_after_ms.div_ceil(1000)
     )]
     OverShare {
-        /// The tier.
+        /// Tier of the request.
         tier: Tier,
-        /// What it had lately, percent.
+        /// Share of the device's time that the tier had lately, percent.
         had_percent: u32,
-        /// What it is due beside the others that had any, percent.
+        /// Share of the device's time that the tier is due among the tiers that had any lately, percent.
         due_percent: u32,
-        /// When to come back, ms.
+        /// Time after which the client shall come back, ms.
         retry_after_ms: u64,
     },
-    /// The whole server is full: try again later.
+    /// The server has no free permit for the request. The client may try again later.
     #[error(
         "the server holds its {limit} requests ({kept} places are kept for tiers above {tier}); \
          retry in {} s",
         retry_after_ms.div_ceil(1000)
     )]
     ServerFull {
-        /// Most requests in the server.
+        /// Most requests that the server may hold.
         limit: u32,
-        /// The tier that asked.
+        /// Tier of the request.
         tier: Tier,
-        /// Places it may not have.
+        /// Permits that are reserved for higher tiers than the request's.
         kept: u32,
-        /// Estimated time until there is room, ms.
+        /// Estimated time until a permit is free, ms.
         retry_after_ms: u64,
     },
-    /// The server is draining.
+    /// The server is draining, so it accepts no request.
     #[error("the server is shutting down")]
     ShuttingDown,
-    /// The engine has stopped.
+    /// The engine has stopped, so it accepts no request.
     #[error("the engine has stopped")]
     EngineStopped,
 }
 
 impl Refusal {
-    /// The time told to come back after, ms; `None` if coming back does not help.
+    /// Returns the retry time that the client is told, ms; `None` if coming back does not help.
     pub fn retry_after_ms(&self) -> Option<u64> {
         match self {
             Refusal::QueueFull { retry_after_ms, .. }
@@ -170,53 +173,53 @@ impl Refusal {
     }
 }
 
-/// Operator commands on a running sequence or the engine; they take effect by the next step planned.
+/// Operator commands on a live sequence or on the engine. A command takes effect by the next step that is planned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Control {
-    /// Change tier and in-tier priority.
+    /// Change the tier of a sequence and its priority within the tier.
     Reprioritize {
-        /// The sequence.
+        /// Sequence to change.
         seq: SeqId,
-        /// New tier.
+        /// New tier of the sequence.
         tier: Tier,
-        /// New priority within the tier.
+        /// New priority of the sequence within its tier.
         priority: i32,
     },
-    /// Stop scheduling it; it keeps its blocks until they are needed.
+    /// Stop scheduling the sequence. It keeps its blocks until they are needed.
     Pause(SeqId),
-    /// Schedule it again.
+    /// Schedule a paused sequence again.
     Resume(SeqId),
-    /// Switch the policy.
+    /// Switch the engine to another policy.
     SetPolicy(Policy),
 }
 
 /// A snapshot of the engine for `/health`, tests and operators.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct EngineStatus {
-    /// Sequences by tier that wait for their first start.
+    /// Sequences that wait for their first start, by tier.
     pub waiting: [u32; 4],
-    /// Sequences in the running set (holding blocks).
+    /// Sequences that hold blocks and may be in a step.
     pub running: u32,
-    /// Preempted sequences, copies under way included.
+    /// Preempted sequences, including those whose blocks are being copied.
     pub preempted: u32,
-    /// Requests that hold a place in the engine: its back-pressure counts them.
+    /// Requests that hold a permit. The engine's back-pressure counts them.
     pub places: u32,
-    /// Places taken in the queues of admission, by tier.
+    /// Requests in the queues of admission, by tier.
     pub queued: [u32; 4],
-    /// Device blocks: total and not referenced by any sequence.
+    /// Number of blocks in the device pool.
     pub device_blocks: u32,
-    /// See `device_blocks`.
+    /// Device blocks that no sequence references.
     pub device_blocks_free: u32,
-    /// Host blocks: total and not in use.
+    /// Number of blocks in the host pool.
     pub host_blocks: u32,
-    /// See `host_blocks`.
+    /// Host blocks that are not in use.
     pub host_blocks_free: u32,
-    /// How near resources are to their limits, in the order of [`Resource::ALL`].
+    /// Pressure levels, which tell how near resources are to their limits, in the order of [`Resource::ALL`].
     pub pressure: [Level; Resource::ALL.len()],
-    /// Totals since the start.
+    /// Totals since the start of the engine.
     pub counters: Counters,
-    /// How far predicted output lengths were off.
+    /// Error of the predicted output lengths.
     pub prediction_error: PredictionError,
-    /// How far predicted step and copy times are off.
+    /// Error of the predicted times of steps and copies.
     pub cost_error: CostError,
 }

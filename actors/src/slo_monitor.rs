@@ -1,4 +1,5 @@
-//! SloMonitor: windows of TTFT, TPOT and E2E against the targets, and how near resources are to their limits.
+//! SloMonitor: the actor that compares TTFT, TPOT and E2E in sliding windows with their targets, and tracks how near
+//! resources are to their limits.
 
 use crate::admission::Admission;
 use crate::lifeline::Lifeline;
@@ -10,7 +11,7 @@ use tiercel_device::Clock;
 use tiercel_policy::pressure::Pressure;
 use tiercel_policy::slo::Watch;
 
-/// Told of every event once; evaluates on the clock's beat.
+/// Receives each latency event once, and evaluates the windows on every clock tick.
 pub(crate) struct SloMonitor {
     watch: Watch,
     pressure: Pressure,

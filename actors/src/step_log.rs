@@ -1,26 +1,27 @@
-//! The last steps of a server, for whoever asks how long they took.
+//! Log of a server's last steps: their work, and how long they took.
 
 use crate::trace::Slice;
 use std::collections::VecDeque;
 use tiercel_device::{StepBatch, StepDone, StepId, StepRecord, Timestamp};
 
-/// Steps that are kept; older ones are forgotten.
+/// Number of steps that the log keeps; older steps are dropped.
 pub(crate) const STEPS_KEPT: usize = 4096;
-/// Steps under way that are remembered: more than any device takes.
+/// Number of steps in flight that the log tracks; no device takes as many.
 const UNDER_WAY: usize = 4;
 
-/// Keeps the contents and the durations of the last [`STEPS_KEPT`] steps.
+/// Keeps the work and the durations of the last [`STEPS_KEPT`] steps.
 #[derive(Debug, Default)]
 pub(crate) struct StepLog {
     kept: VecDeque<StepRecord>,
-    /// Submitted, oldest first; `device_us` and the times of their ends are not known yet.
+    /// Submitted steps, oldest first, each with its time of submission. Their durations and end times are not known
+    /// yet.
     under_way: VecDeque<(StepId, Timestamp, StepRecord)>,
-    /// When the last step ended, if the engine has had something to do ever since.
+    /// When the last step ended; `None` if the engine has been idle since.
     last_end: Option<Timestamp>,
 }
 
 impl StepLog {
-    /// A step goes to the device.
+    /// Records that a step was submitted to the device.
     pub(crate) fn submitted(&mut self, batch: &StepBatch, now: Timestamp) {
         let alone = self.under_way.is_empty();
         let host_us = self.last_end.filter(|_| alone).map(|end| now.since_us(end));
@@ -43,7 +44,7 @@ impl StepLog {
         self.under_way.push_back((batch.id, now, record));
     }
 
-    /// A step came back; `idle`: nothing is left to do after it. Failed steps are no measurement.
+    /// Records that a step ended. A failed step is not kept, because its duration is no measurement.
     pub(crate) fn ended(&mut self, done: &StepDone, now: Timestamp) {
         let before = self.last_end.replace(now);
         let Some(at) = self.under_way.iter().position(|(step, ..)| *step == done.id) else {
@@ -60,12 +61,12 @@ impl StepLog {
         self.kept.push_back(record);
     }
 
-    /// The engine has nothing to do: until the next step nobody waits for the host.
+    /// Records that the engine is idle, so that the time until the next step does not count as time of the host.
     pub(crate) fn idle(&mut self) {
         self.last_end = None;
     }
 
-    /// The kept steps after `step`, oldest first.
+    /// Returns the kept steps with a number greater than `step`, oldest first.
     pub(crate) fn after(&self, step: u64) -> Vec<StepRecord> {
         self.kept.iter().filter(|record| record.step > step).copied().collect()
     }

@@ -1,4 +1,4 @@
-//! The clients' streams: fixed buffers between the engine and readers that may be slow.
+//! Response streams of the clients: buffers of fixed size between the engine and readers that may be slow.
 
 use crate::messages::Outlet;
 use crate::request::StreamEvent;
@@ -6,10 +6,11 @@ use tiercel_device::{BySeq, SeqId, Timestamp};
 use tiercel_policy::pressure::percent;
 use tokio::sync::mpsc::error::TrySendError;
 
-/// Places kept free in every buffer: one for the token of a step already submitted, one for the end.
+/// Free entries that every buffer reserves: one for the token of a step that is already submitted, one for the final
+/// event.
 pub(crate) const RESERVED_EVENTS: usize = 2;
 
-/// The open streams, by sequence.
+/// The open response streams, by sequence.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     open: BySeq<Stream>,
@@ -18,31 +19,31 @@ pub(crate) struct Streams {
 #[derive(Debug)]
 struct Stream {
     outlet: Outlet,
-    /// Since when the buffer is too full to go on and its reader took nothing.
+    /// Since when the buffer is nearly full and its reader has taken nothing.
     full_since: Option<Timestamp>,
-    /// Free places when that was last looked at.
+    /// Free entries of the buffer at the last look at a nearly full buffer.
     free: usize,
 }
 
-/// What delivering a token showed about its reader.
+/// What the delivery of a token showed about the reader of a response stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Delivered {
-    /// There is room for more.
+    /// The buffer has room for more tokens.
     Room,
     /// The buffer is nearly full: hold the sequence until the reader has caught up.
     NearlyFull,
-    /// The reader is gone.
+    /// The reader of the response stream is gone.
     Gone,
 }
 
-/// What the clock's beat found on the streams.
+/// Result of a look at all response streams on a clock tick.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct StreamCheck {
-    /// Readers that are gone.
+    /// Sequences whose readers are gone.
     pub(crate) gone: Vec<SeqId>,
-    /// Readers that have caught up.
+    /// Sequences whose readers have caught up.
     pub(crate) caught_up: Vec<SeqId>,
-    /// Readers that read nothing for too long.
+    /// Sequences whose readers read nothing for too long.
     pub(crate) stalled: Vec<SeqId>,
 }
 
@@ -64,10 +65,11 @@ impl Streams {
         }
     }
 
-    /// Sends the last event, if any, and closes the stream; its permit returns.
+    /// Sends the last event, if any, closes the response stream and returns the permit.
     pub(crate) fn close(&mut self, seq: SeqId, last: Option<StreamEvent>) {
         if let Some(Stream { outlet: Outlet { events, permit }, .. }) = self.open.remove(&seq) {
-            // A reader that is gone needs no last word; a full buffer cannot be: a place is reserved.
+            // A reader that is gone needs no last event. The buffer cannot be full, because an entry is reserved for
+            // this event.
             if let Some(last) = last {
                 let _ = events.try_send(last);
             }
@@ -75,7 +77,7 @@ impl Streams {
         }
     }
 
-    /// Share of the buffers of all open streams that their readers have not taken yet, percent.
+    /// Returns the share of the buffers of all open response streams that holds unread events, percent.
     pub(crate) fn buffered_percent(&self) -> f64 {
         let (mut used, mut total) = (0, 0);
         for stream in self.open.values() {
@@ -86,7 +88,7 @@ impl Streams {
         percent(used as u64, total as u64)
     }
 
-    /// Looks at every stream once; what it finds is in order of sequences.
+    /// Looks at every response stream once. The sequences found are in ascending order.
     pub(crate) fn check(&mut self, now: Timestamp, stall_timeout_ms: u64) -> StreamCheck {
         let mut check = StreamCheck::default();
         for (seq, stream) in &mut self.open {
@@ -99,7 +101,7 @@ impl Streams {
                     stream.full_since = None;
                     check.caught_up.push(*seq);
                 } else if free > stream.free {
-                    // Slow, but reading.
+                    // The reader is slow, but it reads.
                     stream.full_since = Some(now);
                     stream.free = free;
                 } else if now.since_us(since) >= stall_timeout_ms * 1000 {
@@ -107,7 +109,7 @@ impl Streams {
                 }
             }
         }
-        // The map has no order of its own.
+        // Iterating over the map of streams yields no order.
         for found in [&mut check.gone, &mut check.caught_up, &mut check.stalled] {
             found.sort_unstable();
         }

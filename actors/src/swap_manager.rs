@@ -1,4 +1,4 @@
-//! SwapManager: owns the copy side of the device and the queue in front of it.
+//! SwapManager: the actor that owns the copy engine of the device, and the queue of batches in front of it.
 
 use crate::block_manager::BlockManager;
 use crate::lifeline::Lifeline;
@@ -8,11 +8,12 @@ use actix::{Actor, ActorContext, Addr, AsyncContext, Context, Handler};
 use std::collections::VecDeque;
 use tiercel_device::{CopyBatch, CopyDone, CopyEngine, CopyError, SubmitError};
 
-/// Batches at the copy engine at once: one runs while the next is ready, so that the link never waits
+/// Batches that are at the copy engine at once. One batch runs while the next is ready, so that the link never waits
 /// for the control thread.
 const BATCHES_AT_ENGINE: usize = 2;
 
-/// Feeds the copy engine. The queue is bounded by the store, which limits blocks in transit.
+/// Feeds batches of copies to the copy engine. The block store limits the blocks in transit, which also bounds the
+/// queue of batches.
 pub(crate) struct SwapManager {
     copier: Box<dyn CopyEngine>,
     block_manager: Addr<BlockManager>,

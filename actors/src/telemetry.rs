@@ -1,5 +1,5 @@
-//! Metrics of the engine, by the `metrics` facade. `vllm:` names are those that routers scrape; parked
-//! and swapped requests count as waiting there.
+//! Metrics of the engine, through the `metrics` facade. Names that begin with `vllm:` are those that routers scrape. In
+//! these metrics, preempted requests count as waiting.
 
 use crate::messages::BlockUsage;
 use crate::request::Refusal;
@@ -13,7 +13,7 @@ use tiercel_policy::pressure::{Resource, Transition};
 use tiercel_policy::scheduler::{Census, CostError, Counters, EndReport};
 use tiercel_policy::slo::{GroupReport, Observation, Targets, Unreachable};
 
-/// Says what each metric means; call it once the recorder is installed.
+/// Registers the description of each metric. Call it once the metrics recorder is installed.
 pub fn describe() {
     describe_counter!("tiercel_requests_total", "Requests that ended or were refused");
     describe_counter!("tiercel_generated_tokens_total", "Output tokens");
@@ -70,7 +70,8 @@ pub fn describe() {
     describe_histogram!("tiercel_step_tokens", "Tokens per step");
 }
 
-/// Facts that never change, and zeros for series that should exist before their first event.
+/// Sets the metrics for facts about the device, which never change, and zeros for series that should exist before their
+/// first event.
 pub(crate) fn device(info: &DeviceInfo) {
     gauge!("vllm:cache_config_info",
         "block_size" => info.block_size.to_string(),
@@ -87,7 +88,8 @@ pub(crate) fn device(info: &DeviceInfo) {
     }
 }
 
-/// Tokens that went to the clients, by tier. Counted a step at a time: finding a counter costs more than a token.
+/// Counts the tokens that went to the clients in one step, by tier. Counting per step is cheaper, because looking up a
+/// counter costs more than counting a token.
 pub(crate) fn tokens(by_tier: [u64; Tier::ALL.len()]) {
     for (tier, count) in Tier::ALL.into_iter().zip(by_tier).filter(|(_, count)| *count > 0) {
         counter!("tiercel_generated_tokens_total", "tier" => tier.name()).increment(count);
@@ -174,7 +176,7 @@ fn ratio(part: u32, whole: u32) -> f64 {
     if whole == 0 { 0.0 } else { f64::from(part) / f64::from(whole) }
 }
 
-/// A resource came nearer to its limit or left it: the metric, and one event for people.
+/// Reports that a resource changed its pressure level: sets the metric, and logs one event for people.
 pub(crate) fn pressure(transition: &Transition) {
     let Transition { resource, from, to, used_percent } = *transition;
     gauge!("tiercel_pressure_level", "resource" => resource.name()).set(f64::from(to as u8));
@@ -215,7 +217,7 @@ pub(crate) fn gauges(census: &Census, counters: &Counters) {
     counter!("tiercel_failed_steps_total").absolute(counters.failed_steps);
 }
 
-/// The latency targets in effect.
+/// Sets the metrics of the latency targets in effect.
 pub(crate) fn targets(targets: &Targets) {
     for tier in [Tier::Premium, Tier::Standard, Tier::Background] {
         let SloTargets { ttft_ms, tpot_ms, e2e_ms, .. } = targets.of(tier);
@@ -228,7 +230,7 @@ pub(crate) fn targets(targets: &Targets) {
     }
 }
 
-/// Step times moved while nobody was served: other targets are in effect.
+/// Reports new derived targets: step times changed while no request was served, so other latency targets are in effect.
 pub(crate) fn retargeted(changed: &Targets) {
     targets(changed);
     for tier in [Tier::Premium, Tier::Standard, Tier::Background] {
@@ -243,7 +245,7 @@ pub(crate) fn retargeted(changed: &Targets) {
     }
 }
 
-/// A stated target that the device misses with nothing else to do.
+/// Warns of a stated target that the device misses even for a request alone.
 pub(crate) fn unreachable(target: &Unreachable) {
     let Unreachable { setting, stated_ms, alone_ms, effective_ms } = target;
     tracing::warn!(
@@ -252,7 +254,7 @@ pub(crate) fn unreachable(target: &Unreachable) {
     );
 }
 
-/// What the windows of a tier say, or of a tenant's requests in one.
+/// Sets the metrics of the latency windows of a tier, or of a tenant's requests in a tier.
 pub(crate) fn slo(report: &GroupReport) {
     let (tier, tenant) = (report.tier.name(), report.tenant.map(|salt| salt.label()));
     for (metric, window) in [("ttft", report.ttft), ("tpot", report.tpot), ("e2e", report.e2e)] {

@@ -1,5 +1,5 @@
-//! How long the whole round of planning a step takes: the scheduler's plan, the store's answer, the batch.
-//! Requests come and go, so that there are always as many running and waiting.
+//! Measures the whole round of planning a step: the scheduler's plan, the block store's answer, and the batch. Requests
+//! come and go, so that the numbers of running and of waiting sequences stay the same.
 //!
 //! `cargo bench -p tiercel-policy --bench planning` also prints the median and the 99th percentile.
 
@@ -20,7 +20,7 @@ use tiercel_policy::scheduler::{Effect, NewSequence, PreemptDecision, Scheduler}
 const BLOCK: u32 = 16;
 const PROMPT: u32 = 128;
 
-/// An engine without actors or a device: every step succeeds at once.
+/// An engine without actors and without a device: every step succeeds at once.
 struct Rounds {
     scheduler: Scheduler,
     store: BlockStore,
@@ -29,8 +29,8 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Runs until `running` sequences run, or as many as there are blocks for, and `waiting` wait. There are
-    /// `blocks_each` times as many blocks as sequences that may run.
+    /// Returns an engine in which `running` sequences run, or as many as there are blocks for, and `waiting` sequences
+    /// wait. The pool has `blocks_each` blocks for each sequence that may run.
     fn new(running: u32, waiting: u32, blocks_each: u32) -> Rounds {
         let mut settings = EngineSettings::default();
         settings.scheduler.max_num_seqs = running;
@@ -66,7 +66,7 @@ impl Rounds {
         for _ in 0..running + waiting {
             rounds.arrive();
         }
-        // Until all have started, and those that started together have gone their own ways.
+        // Run until all sequences have started, and those that started together have drifted apart.
         for _ in 0..600 {
             rounds.round(&Clock::wall());
         }
@@ -92,7 +92,7 @@ impl Rounds {
         });
     }
 
-    /// One step; the time its planning took.
+    /// Runs one step. Returns the time that its planning took.
     fn round(&mut self, clock: &Clock) -> Duration {
         self.now_us += 25_000;
         let began = clock.now();
@@ -129,8 +129,8 @@ fn done(batch: &StepBatch) -> StepDone {
     StepDone { id: batch.id, result: Ok(StepOutput { sampled: sampled.collect(), timing }) }
 }
 
-/// Blocks for each sequence: more than any needs, and about what they need in the mean, so that the pool is full
-/// and every plan names whom it may preempt.
+/// Blocks per sequence. The first value is more than any sequence needs. The second is about the mean need, so that the
+/// pool is full and every plan names possible victims.
 const AMPLE: u32 = 64;
 const FULL: u32 = 20;
 

@@ -1,14 +1,14 @@
-//! A map from sequences to what is known of them, for the hundreds that hold blocks: looked up several times
-//! in every step, changed seldom.
+//! Map from sequences to data about them, for the hundreds of sequences that hold blocks. The map is read several times
+//! in every step and changed seldom.
 
 use tiercel_device::{BySeq, SeqId};
 
-/// Items in places of their own, an index by id, and the ids in order: a look-up is one multiplication and one or
-/// two cache lines, and iteration is in order.
+/// Map of an array of items, an index from ids to array positions, and a sorted list of the ids. A look-up costs one
+/// multiplication and one or two cache lines, and iteration is in the order of the ids.
 #[derive(Debug)]
 pub(crate) struct ById<T> {
     places: BySeq<u32>,
-    /// Boxed, so that many places cost little.
+    /// Items are boxed, so that many unused array entries cost little memory.
     items: Vec<Option<Box<T>>>,
     free: Vec<u32>,
     ids: Vec<SeqId>,
@@ -21,12 +21,12 @@ impl<T> Default for ById<T> {
 }
 
 impl<T> ById<T> {
-    /// Where an item is; it stays there until it is removed.
+    /// Returns the array position of the item with this id. The position stays the same until the item is removed.
     pub(crate) fn place_of(&self, id: SeqId) -> Option<u32> {
         self.places.get(&id).copied()
     }
 
-    /// The item at a place.
+    /// Returns the item at an array position.
     pub(crate) fn at(&self, place: u32) -> Option<&T> {
         self.items.get(place as usize)?.as_deref()
     }
@@ -40,7 +40,7 @@ impl<T> ById<T> {
         self.items[place as usize].as_deref_mut()
     }
 
-    /// Puts an item in the place of the one before it, if there was one; says where it is.
+    /// Inserts an item, in place of the earlier item with the same id if there is one. Returns its array position.
     pub(crate) fn insert(&mut self, id: SeqId, item: T) -> u32 {
         if let Some(place) = self.place_of(id) {
             self.items[place as usize] = Some(Box::new(item));
@@ -70,22 +70,22 @@ impl<T> ById<T> {
         self.ids.is_empty()
     }
 
-    /// Items in order of id.
+    /// Iterates over the items in the order of their ids.
     pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
         self.iter().map(|(_, item)| item)
     }
 
-    /// Items to be changed, in no order.
+    /// Iterates over the items for changes, in no particular order.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.items.iter_mut().flatten().map(Box::as_mut)
     }
 
-    /// Ids with their items, in order.
+    /// Iterates over the ids with their items, in the order of the ids.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SeqId, &T)> {
         self.ids.iter().filter_map(|id| Some((*id, self.get(*id)?)))
     }
 
-    /// Takes everything out, in order of id.
+    /// Removes all items and returns them in the order of their ids.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> + use<T> {
         let ids = std::mem::take(&mut self.ids);
         let all: Vec<T> = ids.into_iter().filter_map(|id| self.remove(id)).collect();

@@ -1,27 +1,29 @@
-//! How near the engine is to its limits, resource by resource.
+//! Pressure: how near each resource of the engine is to its limit.
 
 use tiercel_config::PressureSettings;
 use tiercel_device::Timestamp;
 
-/// How far below its threshold a level is left, percent of what there is: a load that hovers there must not flap.
+/// How far usage must fall below the threshold of a pressure level before the level is left, percent of the resource's
+/// total. It keeps a load near the threshold from flapping between levels.
 const HYSTERESIS_PERCENT: f64 = 5.0;
-/// How long a resource must have been below for that, us: a busy engine that fills up again at once is not calm.
+/// How long usage must stay below a pressure level before the level is left, us. A busy engine that fills up again at
+/// once is not calm.
 const CALM_US: u64 = 5_000_000;
 
-/// How near a resource is to its limit.
+/// Pressure level: how near a resource is to its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Level {
-    /// Room enough.
+    /// Enough of the resource is left.
     #[default]
     None,
-    /// Little is left.
+    /// Little of the resource is left.
     Warning,
-    /// As good as nothing is left.
+    /// Almost nothing of the resource is left.
     Critical,
 }
 
 impl Level {
-    /// Its name.
+    /// Returns the name of the pressure level.
     pub fn name(self) -> &'static str {
         match self {
             Level::None => "none",
@@ -31,27 +33,27 @@ impl Level {
     }
 }
 
-/// What can run out.
+/// A resource of the engine that can run out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Resource {
-    /// KV blocks of the device.
+    /// KV blocks of the device pool.
     Blocks,
-    /// Places in a step.
+    /// Slots of a step.
     Slots,
-    /// KV blocks of the host tier.
+    /// KV blocks of the host pool.
     Host,
-    /// Blocks that may be in transit between the two.
+    /// Blocks that may be in transit between the device pool and the host pool.
     Copies,
     /// Tokens that may be buffered for the clients.
     Outputs,
 }
 
 impl Resource {
-    /// All of them.
+    /// All resources.
     pub const ALL: [Resource; 5] =
         [Resource::Blocks, Resource::Slots, Resource::Host, Resource::Copies, Resource::Outputs];
 
-    /// Its name.
+    /// Returns the name of the resource.
     pub fn name(self) -> &'static str {
         match self {
             Resource::Blocks => "blocks",
@@ -63,40 +65,41 @@ impl Resource {
     }
 }
 
-/// A resource came nearer to its limit, or left it.
+/// Change of a resource's pressure level.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Transition {
-    /// Which.
+    /// Resource whose level changed.
     pub resource: Resource,
-    /// What it was.
+    /// Level before the change.
     pub from: Level,
-    /// What it is.
+    /// Level after the change.
     pub to: Level,
-    /// Share in use, percent.
+    /// Share of the resource that is in use, percent.
     pub used_percent: f64,
 }
 
-/// The levels of all resources.
+/// Pressure levels of all resources, with what is needed to update them.
 #[derive(Debug, Clone)]
 pub struct Pressure {
     settings: PressureSettings,
     levels: [Level; Resource::ALL.len()],
-    /// Since when each is below its level, and the highest since.
+    /// For each resource that is below its level: since when it is below, and the highest level seen since.
     below: [Option<(Timestamp, Level)>; Resource::ALL.len()],
 }
 
 impl Pressure {
-    /// No pressure yet.
+    /// Returns a state without pressure on any resource.
     pub fn new(settings: PressureSettings) -> Pressure {
         Pressure { settings, levels: Default::default(), below: Default::default() }
     }
 
-    /// The levels, in the order of [`Resource::ALL`].
+    /// Returns the pressure levels, in the order of [`Resource::ALL`].
     pub fn levels(&self) -> [Level; Resource::ALL.len()] {
         self.levels
     }
 
-    /// So much of a resource is in use now, percent: the transition that this is, if it is one.
+    /// Records that `used_percent` of a resource is in use at time `now`. Returns the change of its pressure level, if
+    /// there is one.
     pub fn observe(
         &mut self,
         resource: Resource,
@@ -139,7 +142,7 @@ impl Pressure {
     }
 }
 
-/// `used` of `total`, percent; 0 where there is nothing to use.
+/// Returns `used` as a share of `total`, percent; 0 if `total` is 0.
 pub fn percent(used: u64, total: u64) -> f64 {
     if total == 0 { 0.0 } else { 100.0 * used as f64 / total as f64 }
 }
@@ -149,13 +152,14 @@ mod tests {
     use super::*;
     use Level::{Critical, None as Calm, Warning};
 
-    /// The level after each of these, which must be told if and only if it is another than before.
+    /// Returns the pressure level after each usage in `used`. Asserts that a transition is reported if and only if the
+    /// level changed.
     fn levels(resource: Resource, used: &[f64]) -> Vec<Level> {
         let mut pressure = Pressure::new(PressureSettings::default());
         let mut before = Calm;
         let mut now = Timestamp(0);
         let seen = used.iter().map(|used| {
-            // Long enough for a level to be left: it is seen below twice.
+            // Each usage is observed twice, 5 s apart: long enough for a level to be left.
             let first = pressure.observe(resource, *used, now);
             now = now + CALM_US;
             let transition = first.or_else(|| pressure.observe(resource, *used, now));

@@ -1,141 +1,147 @@
-//! What the scheduler and the block store say to each other. One [`StepRequest`] and one
-//! [`StepGrant`] per step, whatever the batch size; completions of copies come as [`StoreEvent`]s.
+//! Messages between the scheduler and the block store. Each step takes one [`StepRequest`] and one [`StepGrant`],
+//! whatever its batch size. Ends of copies are reported as [`StoreEvent`]s.
 
 use crate::blocks::BlockHash;
 use std::ops::Range;
 use std::sync::Arc;
 use tiercel_device::{BlockId, SeqId, StepId, Ticket};
 
-/// Scheduler -> block store: everything one step needs, in one message. Applied in the order of the
-/// fields.
+/// Scheduler -> block store: everything that one step needs, in one message. The block store applies the fields in
+/// their order.
 #[derive(Debug, Clone, Default)]
 pub struct StepRequest {
-    /// The step being planned; larger than every earlier one.
+    /// The step that is planned; its number is larger than that of every earlier step.
     pub step: StepId,
-    /// Every step up to this one has completed: copies fenced behind them may start.
+    /// Every step up to this one has completed, so copies that are fenced behind these steps may start.
     pub completed_step: StepId,
-    /// What completed steps made valid. Hashes are registered here and nowhere else.
+    /// KV that completed steps made valid. New block names enter the store through this field and nowhere else.
     pub progress: Vec<Progress>,
-    /// Sequences that ended (finished, cancelled, dropped): their references are dropped.
+    /// Sequences that ended (finished, cancelled, dropped). The store drops their references.
     pub released: Vec<SeqId>,
-    /// What the step would like to run, best-ranked first.
+    /// Wants of the step, in order of rank, the lowest rank first.
     pub wants: Vec<Want>,
-    /// Who may be preempted for it, first to go first. A sequence appears at most once.
+    /// Sequences that may be preempted for the wants, in the order in which they are taken. A sequence appears at most
+    /// once.
     pub victims: Vec<Victim>,
-    /// What it costs to have a block again.
+    /// Costs of having a block again, by copying it or by computing it.
     pub costs: ResumeCosts,
-    /// Within a group of victims take those first that cost least to resume for each block that comes
-    /// free, instead of the first.
+    /// Whether, within a group of victims, those that cost the least to resume per freed block are taken first, instead
+    /// of the first in the list.
     pub victims_by_cost: bool,
-    /// Compute what the host tier has, instead of copying it in, where that is done sooner.
+    /// Whether blocks that the host pool has are computed instead of copied in, where computing them is done sooner.
     pub resumes_by_cost: bool,
-    /// How much of its table a victim gives up.
+    /// Part of its block table that a victim gives up.
     pub gives: Gives,
-    /// Most full blocks of victims to copy to the host ahead of need.
+    /// Most full blocks of victims that are queued for a copy to the host ahead of need (mirroring).
     pub mirror: u32,
-    /// Whether blocks kept for other tiers may be used as far as as many of the victims' could be dropped at once.
+    /// Whether blocks that are reserved for other tiers may be used, at most as many as the victims have that could be
+    /// dropped at once.
     pub lends: bool,
 }
 
-/// How much of its table a victim gives up. What it does not give up it keeps on the device while it waits, and
-/// may be asked for as a victim again.
+/// Part of its block table that a victim gives up. The victim retains the rest on the device while it waits, and may be
+/// asked for the rest as a victim again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Gives {
-    /// All of it.
+    /// The whole block table.
     #[default]
     All,
-    /// All but the blocks at its front that others hold too, and that would not come free anyway.
+    /// All blocks except those at the front of the table that other sequences hold too. These would not come free
+    /// anyway.
     Unshared,
-    /// Its tail, as far as it is needed, in multiples of `unit` blocks.
+    /// The tail of the block table, as much of it as is needed, in multiples of `unit` blocks.
     Needed {
-        /// Blocks, at least 1.
+        /// Blocks per unit; at least 1.
         unit: u32,
     },
 }
 
-/// KV of a sequence that became valid.
+/// Report that KV of a sequence became valid.
 #[derive(Debug, Clone)]
 pub struct Progress {
-    /// The sequence.
+    /// Sequence that the report is about.
     pub seq: SeqId,
-    /// Tokens whose KV is valid now (`num_computed_tokens`).
+    /// Tokens of the sequence whose KV is valid now (`num_computed_tokens`).
     pub computed: u32,
-    /// Names of the blocks that became full, continuing where the last report of this sequence ended.
+    /// Names of the blocks that became full since the last report of this sequence.
     pub hashes: Vec<BlockHash>,
 }
 
-/// A sequence that would like to run in the step.
+/// Request of one sequence for the blocks that it needs to run in the step.
 #[derive(Debug, Clone)]
 pub struct Want {
-    /// The sequence and its epoch.
+    /// Sequence that wants blocks, and its epoch.
     pub ticket: Ticket,
-    /// Tokens known so far (prompt + output), and those that steps in flight sample: the most the table may have to
-    /// cover.
+    /// Most tokens that the block table may have to cover: the known tokens (prompt and output), and the tokens that
+    /// steps in flight sample.
     pub len: u32,
-    /// Most tokens to compute beyond those that are valid, in this step and in those in flight; at least 1.
+    /// Most tokens to compute beyond the valid ones, in this step and in the steps in flight together; at least 1.
     pub new_tokens: u32,
-    /// Positions the table shall cover from this step on, beyond what the step needs; 0 for no more than
-    /// that.
+    /// Positions that the block table shall cover from this step on, even if the step needs fewer; 0 for no more than
+    /// the step needs.
     pub reserve: u32,
-    /// Blocks kept for other tiers that these do not use: so many must be free, or on their way, after this grant.
+    /// Blocks that are reserved for other tiers and not used by them. So many blocks must be free, or about to come
+    /// free, after this grant.
     pub kept_for_others: u32,
-    /// What it holds.
+    /// Whether the sequence grows the block table that it holds, or opens without one.
     pub kind: WantKind,
-    /// How many of [`StepRequest::victims`], from the front, it may preempt. Victims that are better
-    /// ranked than the want are never among them; its own sequence may be, and is passed over.
+    /// Number of victims, from the front of [`StepRequest::victims`], that the want may preempt. No victim among them
+    /// ranks before the want. The sequence itself may be among them; then it is skipped.
     pub max_victims: u32,
 }
 
-/// What a wanting sequence already holds.
+/// Kind of a want, by what its sequence already holds.
 #[derive(Debug, Clone)]
 pub enum WantKind {
-    /// It has a table and needs room to grow.
+    /// The sequence has a block table that needs room to grow.
     Grow,
-    /// It has no table: new, or preempted and committed.
+    /// The sequence has no block table: it is new, or its preemption was committed.
     Open {
-        /// Names of its full blocks in order, at most `(len - 1) / block_size`, so that the last token
-        /// is always computed. The store takes the longest prefix it still has: device hits are
-        /// referenced, host hits copied in.
+        /// Names of the sequence's full blocks in order, at most `(len - 1) / block_size` of them, so that the last
+        /// token is always computed. The store takes the longest prefix that it still has: it references device hits
+        /// and copies host hits in.
         hashes: Arc<[BlockHash]>,
         /// Blocks that must stay free after this grant (watermark).
         keep_free: u32,
-        /// The grant is denied unless free blocks (and those its victims free) suffice for this many
-        /// tokens, although only the step's part is allocated: the full-sequence check.
+        /// Full-sequence check: the want is denied unless free blocks, and blocks that its victims free, suffice for
+        /// this many tokens. Only the blocks for the step are allocated.
         must_fit: u32,
-        /// For one that was preempted: whether only what was kept or copied out for it counts, and not what the
-        /// two tiers happen to have under the same names.
+        /// Whether a preempted sequence finds only blocks that were retained or copied out for it, and not other blocks
+        /// of the two pools with the same names.
         own_only: bool,
     },
 }
 
-/// A sequence that may be preempted, or was and kept blocks that it may have to give up too.
+/// A sequence that may be preempted, or a preempted sequence that may have to give up its retained blocks too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Victim {
-    /// The sequence and the epoch that the preemption carries.
+    /// Sequence of the victim, and the epoch that the preemption gives it.
     pub ticket: Ticket,
-    /// Copy its full blocks to the host tier first (as far as there is room), or just drop them.
+    /// Whether to copy the victim's full blocks to the host pool first, as far as there is room, instead of just
+    /// dropping them.
     pub swap: bool,
-    /// Victims of one group follow each other; which of them goes first may be left to the store
-    /// ([`StepRequest::victims_by_cost`]).
+    /// Group of the victim. Victims of one group follow each other. With [`StepRequest::victims_by_cost`] the store
+    /// decides which of a group goes first.
     pub group: u16,
 }
 
-/// What it costs to resume a sequence, us of device or link time.
+/// Costs of resuming a sequence, us of device or link time.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ResumeCosts {
-    /// To copy one block one way.
+    /// Time to copy one block in one direction, us.
     pub copy_us: f64,
-    /// To compute the first block of a sequence again.
+    /// Time to compute the first block of a sequence again, us.
     pub first_block_us: f64,
-    /// What each block before it adds to that of a later block, whose tokens attend to all of them.
+    /// Time that each earlier block adds to computing a later block, us, because the tokens of the later block attend
+    /// to the earlier one.
     pub block_before_us: f64,
 }
 
 impl ResumeCosts {
-    /// To compute the blocks at these depths again, us. The first block of a sequence has depth 0.
+    /// Returns the time to compute the blocks at `depths` again, us. The first block of a sequence has depth 0.
     pub fn recompute_us(&self, depths: Range<usize>) -> f64 {
         let blocks = depths.len() as f64;
-        // The sum of the depths.
+        // Sum of the depths of the blocks.
         let before = (depths.start + depths.end).saturating_sub(1) as f64 * blocks / 2.0;
         blocks * self.first_block_us + before * self.block_before_us
     }
@@ -144,13 +150,13 @@ impl ResumeCosts {
 /// Block store -> scheduler: the answer to a [`StepRequest`].
 #[derive(Debug, Clone, Default)]
 pub struct StepGrant {
-    /// The step it answers.
+    /// The step that this grant answers.
     pub step: StepId,
-    /// One entry per want that is not itself in `preempted`, in the order of the wants.
+    /// One answer per want, in the order of the wants. A want whose sequence is in `preempted` gets no answer.
     pub grants: Vec<Grant>,
-    /// Victims taken.
+    /// Victims that were preempted.
     pub preempted: Vec<Preempted>,
-    /// Device blocks that nothing references (cached content included), after the step's grants.
+    /// Device blocks without a reference after the grants of the step, cached content included.
     pub free_blocks: u32,
 }
 
@@ -159,90 +165,92 @@ pub struct StepGrant {
 pub struct Grant {
     /// The ticket of the want.
     pub ticket: Ticket,
-    /// What it got.
+    /// What the want got.
     pub outcome: GrantOutcome,
 }
 
-/// The answer to one want.
+/// What a want got: permission to run, copies that must end first, or a denial.
 #[derive(Debug, Clone)]
 pub enum GrantOutcome {
-    /// It may run.
+    /// The sequence may run in the step.
     Run {
-        /// Valid tokens: for `Open` the prefix found; for `Grow` as last reported, whatever steps in flight add.
+        /// Valid tokens. For `Open` the prefix that was found; for `Grow` the number that was last reported, whatever
+        /// steps in flight add to it.
         computed: u32,
-        /// Positions the table covers for this step: `min(len, computed + new_tokens)`.
+        /// Positions that the block table covers for this step: `min(len, computed + new_tokens)`.
         cover: u32,
-        /// The block table, if it changed since the last grant.
+        /// The block table, if it changed since the sequence's last grant.
         table: Option<Arc<[BlockId]>>,
     },
-    /// `Open` only: host hits are being copied in; a [`StoreEvent::Resumed`] follows. It holds its
+    /// Only for `Open`: host hits are being copied in, and a [`StoreEvent::Resumed`] follows. The sequence holds its
     /// blocks meanwhile.
     Copying {
-        /// Blocks to copy.
+        /// Blocks to copy to the device pool.
         blocks: u32,
     },
-    /// Not now: nothing was allocated, what it held it keeps. It may succeed when `pending_blocks`
-    /// more blocks come free from copies under way.
+    /// The want is denied for now. Nothing was allocated, and the sequence keeps the blocks that it had. The want may
+    /// succeed when `pending_blocks` more blocks have come free from copies under way.
     Denied {
-        /// Blocks that copies under way will free.
+        /// Blocks that must come free from copies under way before the want may succeed; 0 if such copies are not
+        /// enough.
         pending_blocks: u32,
     },
 }
 
-/// A victim taken.
+/// A victim that was preempted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preempted {
     /// The ticket of the victim.
     pub ticket: Ticket,
-    /// What happened.
+    /// State of the preemption.
     pub outcome: PreemptOutcome,
 }
 
-/// How far a preemption is.
+/// How far a preemption is after the block store's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PreemptOutcome {
-    /// Committed: its references are dropped, the sequence must open again. For one that had been preempted
-    /// before and gives up more, copies of that may go on.
+    /// Committed: the references of the sequence are dropped, and the sequence must open again. If a preempted sequence
+    /// gave up more of its retained blocks, their copies may still be under way.
     Freed {
-        /// Blocks that came free (shared ones did not).
+        /// Device blocks that came free. Blocks that other sequences share did not.
         blocks: u32,
-        /// Blocks that are kept in the host tier for it.
+        /// Host blocks that are pinned for the sequence.
         on_host: u32,
-        /// Blocks at its front that it keeps on the device.
+        /// Blocks at the front of the table that the sequence retains on the device.
         kept: u32,
     },
-    /// Prepared: its blocks are frozen while they are copied out; a [`StoreEvent::PreemptCopied`]
+    /// Prepared: the blocks of the sequence are frozen while they are copied out. A [`StoreEvent::PreemptCopied`]
     /// follows, which the scheduler answers with commit or abort.
     Copying {
-        /// Blocks to copy.
+        /// Blocks to copy to the host pool.
         blocks: u32,
-        /// Blocks at its front that it will keep on the device.
+        /// Blocks at the front of the table that the sequence will retain on the device.
         kept: u32,
     },
 }
 
-/// Something the block store tells the scheduler unasked.
+/// Event that the block store reports to the scheduler unasked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreEvent {
-    /// All copies of a prepared preemption ended. Even if some failed it may be committed: what was
-    /// not saved is recomputed.
+    /// All copies of a prepared preemption ended. The preemption may be committed even if some copies failed, because
+    /// blocks that were not saved are recomputed.
     PreemptCopied {
-        /// The ticket of the preparation.
+        /// Ticket that the preemption was prepared with.
         ticket: Ticket,
-        /// Blocks saved.
+        /// Blocks that were saved in the host pool.
         copied: u32,
-        /// Blocks whose copy failed.
+        /// Blocks whose copy to the host pool failed.
         failed: u32,
     },
-    /// All copies of an `Open` ended; the sequence may run from `computed` on.
+    /// All copies of an `Open` ended. The sequence may run from token `computed` on.
     Resumed {
-        /// The ticket of the want.
+        /// Ticket of the want that opened the sequence.
         ticket: Ticket,
-        /// Valid tokens: the prefix that is resident.
+        /// Valid tokens: the prefix that is on the device.
         computed: u32,
-        /// Blocks copied in.
+        /// Blocks that were copied to the device pool.
         copied: u32,
-        /// Blocks whose copy failed; they are recomputed.
+        /// Blocks whose copy to the device pool failed. They are recomputed.
         failed: u32,
     },
 }

@@ -1,4 +1,4 @@
-//! What clients, admission and operators ask of the scheduler.
+//! Handlers of the scheduler for commands of clients, of the HTTP side and of operators.
 
 use super::SchedulerActor;
 use crate::messages::{Cancel, Command, Displace, Stop};

@@ -1,5 +1,5 @@
-//! SchedulerActor: every live sequence; turns messages into events of the policy and its decisions
-//! into messages.
+//! SchedulerActor: the actor that owns every live sequence. It turns messages into events of the scheduling policy, and
+//! the policy's decisions into messages.
 
 mod commands;
 mod status;
@@ -29,31 +29,31 @@ use tiercel_policy::pressure::{Resource, percent};
 use tiercel_policy::scheduler::{Effect, EndReport, Hold, PreemptDecision, Scheduler};
 use tiercel_policy::slo::Observation;
 
-/// The peers of the scheduler.
+/// Addresses of the actors that the scheduler sends messages to.
 pub(crate) struct Peers {
     pub(crate) admission: Addr<Admission>,
     pub(crate) block_manager: Addr<BlockManager>,
     pub(crate) executor: Addr<Executor>,
     pub(crate) monitor: Addr<SloMonitor>,
-    /// Itself, to be woken by.
+    /// Address of the scheduler itself, for the timers that wake it.
     pub(crate) scheduler: Addr<SchedulerActor>,
 }
 
-/// Drives the cycle plan, grant, step; delivers tokens.
+/// Drives the cycle of plan, grant and step, and delivers tokens to the clients.
 pub(crate) struct SchedulerActor {
     core: Scheduler,
     streams: Streams,
     settings: StreamSettings,
     clock: Clock,
     peers: Peers,
-    /// When planning of the step under way began.
+    /// When the latest plan was begun.
     planning_since: Timestamp,
-    /// When it is woken to plan the step after the one in flight.
+    /// When the scheduler is woken to plan the step after the one in flight.
     wakes_at: Timestamp,
     drain: Option<Drain>,
     checks: Checks,
     trace: SequenceTrace,
-    /// What the last steps took; only a server remembers them.
+    /// Records of the last steps. Only a server keeps them.
     steps: Option<StepLog>,
     lifeline: Lifeline,
 }
@@ -84,10 +84,10 @@ impl SchedulerActor {
         }
     }
 
-    /// Plans the next step if it is time for it. Called after every event that may have made one possible; by a timer
-    /// only shortly before a step in flight ends.
+    /// Plans the next step if it is time for it. Called after every event that may have made a step possible. While a
+    /// step is in flight, a timer calls it shortly before that step ends.
     fn pump(&mut self) {
-        // Its state is small, however often it changes.
+        // The scheduler's state is small, so its size counts as 0 and its invariants are checked every time.
         if self.checks.are_due(0, 0)
             && let Err(violation) = self.core.check()
         {
@@ -104,7 +104,7 @@ impl SchedulerActor {
         self.finish_drain();
     }
 
-    /// Has itself woken when the next step may be planned, if that is only a matter of time.
+    /// Sets a timer that wakes the scheduler when the next step may be planned, if only time has to pass until then.
     fn wake_to_plan(&mut self, now: Timestamp) {
         let Some(at) = self.core.next_plan().filter(|at| *at > now && *at != self.wakes_at) else {
             return;
@@ -184,7 +184,7 @@ impl SchedulerActor {
         }
     }
 
-    /// Tells the monitor what a sequence is promised from now on.
+    /// Tells the SloMonitor which latency targets a sequence is promised from now on.
     fn promise(&self, seq: SeqId) {
         if let Some(promise) = self.core.promise(seq) {
             let what = Observation::Promised(promise);
@@ -199,7 +199,7 @@ impl SchedulerActor {
         self.apply(effects);
     }
 
-    /// Tells the monitor what is in use.
+    /// Tells the SloMonitor which shares of the slots and of the output buffers are in use.
     fn report(&self, running: u32) {
         let slots = percent(u64::from(running), u64::from(self.core.max_num_seqs()));
         let outputs = self.streams.buffered_percent();
@@ -212,7 +212,7 @@ impl SchedulerActor {
         if self.core.is_drained()
             && let Some(drain) = self.drain.take()
         {
-            // Whoever asked may have given up waiting.
+            // The receiver may have stopped waiting for the end of the drain.
             let _ = drain.done.send(());
         }
     }
@@ -254,7 +254,8 @@ impl Handler<StepReserved> for SchedulerActor {
             self.peers.executor.do_send(ExecuteStep(batch));
         }
         self.apply(effects);
-        // What arrived while the store was asked has not been planned for; and a step that runs may be followed.
+        // Plan again: this plan does not cover events that came while the block store was answering, and a second step
+        // may follow a step that runs.
         if !nothing_runs || self.core.must_replan() {
             self.pump();
         }

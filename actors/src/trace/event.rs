@@ -1,183 +1,187 @@
-//! What can be taken down of an engine's run.
+//! Events of an engine's run that can be recorded.
 
 use serde::{Deserialize, Serialize};
 use tiercel_device::{CopyId, SeqId, StepId, Tier, Timestamp};
 use tiercel_policy::scheduler::{EndReport, FinishReason, RequestFault};
 
-/// An event and when it happened, in the engine's time.
+/// An event, and the engine time at which it happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// When.
+    /// When the event happened.
     pub at: Timestamp,
-    /// What.
+    /// The event.
     pub event: Event,
 }
 
-/// Something the engine decided or learned.
+/// Something that the engine decided or learned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// A request was accepted.
     Arrived {
-        /// Its sequence.
+        /// Sequence of the request.
         seq: SeqId,
-        /// The tier it runs in.
+        /// Tier that the request runs in.
         tier: Tier,
-        /// Prompt tokens.
+        /// Length of the prompt, tokens.
         prompt: u32,
-        /// Most output tokens.
+        /// Limit of the output, tokens.
         max_tokens: u32,
     },
-    /// The store answered what a planned step asked for; how short memory is.
+    /// The block store answered the wants of a planned step. The event shows how short memory is.
     Planned {
-        /// The step.
+        /// Step that was planned.
         step: StepId,
-        /// Sequences that wanted to run.
+        /// Sequences that wanted blocks for the step.
         wants: u32,
-        /// Those that got no blocks.
+        /// Sequences whose wants were denied.
         denied: u32,
-        /// Device blocks no sequence holds, after the step's grants.
+        /// Device blocks that no sequence holds after the grants of the step.
         device_free: u32,
-        /// Host blocks not in use.
+        /// Host blocks that are not in use.
         host_free: u32,
     },
-    /// A step went to the device.
+    /// A step was submitted to the device.
     StepSubmitted {
-        /// The step.
+        /// Step that was submitted.
         step: StepId,
-        /// What it computes.
+        /// Parts of sequences that the step computes.
         slices: Vec<Slice>,
     },
-    /// A step came back.
+    /// A step ended.
     StepEnded {
-        /// The step.
+        /// Step that ended.
         step: StepId,
-        /// Whether it succeeded; nothing of a failed one is believed.
+        /// Whether the step succeeded. The results of a failed step are discarded.
         ok: bool,
-        /// Time since it was submitted, or since the one before it ended, us.
+        /// Time since the step was submitted, or since the step before it ended if that was later, us.
         duration_us: u64,
     },
-    /// The first token was handed to the client.
+    /// The first output token of a sequence was handed to the client.
     FirstToken {
-        /// The sequence.
+        /// Sequence that got its first token.
         seq: SeqId,
     },
-    /// A sequence lost its blocks at once.
+    /// A sequence was preempted, and its blocks came free at once.
     PreemptFreed {
-        /// The sequence.
+        /// Sequence that was preempted.
         seq: SeqId,
         /// Device blocks that came free.
         blocks: u32,
-        /// Blocks the host tier keeps for it.
+        /// Host blocks that are pinned for the sequence.
         on_host: u32,
     },
-    /// A sequence's blocks are being copied out; it runs no more, but holds them.
+    /// The blocks of a sequence are being copied out for a swap. The sequence no longer runs but still holds the
+    /// blocks.
     PreemptCopying {
-        /// The sequence.
+        /// Sequence that is being preempted.
         seq: SeqId,
-        /// Blocks to copy.
+        /// Blocks to copy to the host pool.
         blocks: u32,
     },
-    /// Its blocks are copied out and dropped.
+    /// A swap was committed: the blocks of the sequence are copied out, and its device blocks are released.
     PreemptCommitted {
-        /// The sequence.
+        /// Sequence that was preempted.
         seq: SeqId,
-        /// Blocks saved in the host tier.
+        /// Blocks that were saved in the host pool.
         copied: u32,
-        /// Blocks whose copy failed.
+        /// Blocks whose copy to the host pool failed.
         failed: u32,
     },
-    /// Its blocks are copied out, but nobody needs them: it goes on with them.
+    /// A swap was aborted: the blocks of the sequence are copied out, but no other sequence needs them, so the sequence
+    /// goes on with them.
     PreemptAborted {
-        /// The sequence.
+        /// Sequence that goes on.
         seq: SeqId,
-        /// Blocks copied for nothing.
+        /// Blocks that were copied to the host pool in vain.
         copied: u32,
-        /// Blocks whose copy failed.
+        /// Blocks whose copy to the host pool failed.
         failed: u32,
     },
-    /// A sequence got blocks again (or for the first time), and some are being copied in.
+    /// A waiting sequence was opened, for the first time or after a preemption, and some of its blocks are being copied
+    /// in.
     ResumeCopying {
-        /// The sequence.
+        /// Sequence that is opening.
         seq: SeqId,
-        /// Blocks to copy.
+        /// Blocks to copy to the device pool.
         blocks: u32,
     },
-    /// A sequence that held no blocks may run: its first start or a resume.
+    /// A waiting sequence was opened and may run: its start, or a resume after a preemption.
     Resumed {
-        /// The sequence.
+        /// Sequence that was opened.
         seq: SeqId,
-        /// Tokens that need not be computed: found in the prefix cache or copied in.
+        /// Tokens that need not be computed, because their KV is on the device already or was copied in.
         computed: u32,
-        /// Blocks copied in.
+        /// Blocks that were copied to the device pool.
         copied: u32,
-        /// Blocks whose copy failed.
+        /// Blocks whose copy to the device pool failed.
         failed: u32,
     },
     /// A sequence ended.
     Ended {
-        /// The sequence.
+        /// Sequence that ended.
         seq: SeqId,
-        /// How.
+        /// How the sequence ended.
         ending: Ending,
-        /// Output tokens, a final stop token not counted.
+        /// Output tokens of the sequence. A final stop token is not counted.
         tokens: u32,
-        /// How often it was preempted.
+        /// How often the sequence was preempted.
         preemptions: u32,
     },
-    /// An operator's command.
+    /// An operator gave a command.
     Command {
-        /// The sequence it names, if any.
+        /// Sequence that the command names, if any.
         seq: Option<SeqId>,
-        /// The command, for people.
+        /// The command as text for people.
         text: String,
-        /// Whether it named something that exists.
+        /// Whether the command named something that exists.
         known: bool,
     },
-    /// A batch of copies was handed to the copy engine's queue.
+    /// A batch of copies was put into the queue of the copy engine.
     CopyStarted {
-        /// The batch.
+        /// Id of the batch.
         copy: CopyId,
-        /// From the device to the host tier, or back.
+        /// Whether the batch copies from the device pool to the host pool, not back.
         out: bool,
-        /// Blocks.
+        /// Number of blocks in the batch.
         blocks: u32,
     },
     /// A batch of copies ended.
     CopyEnded {
-        /// The batch.
+        /// Id of the batch.
         copy: CopyId,
-        /// Whether it succeeded.
+        /// Whether the batch succeeded.
         ok: bool,
-        /// Time on the link, us.
+        /// Time that the batch took on the link, us.
         duration_us: u64,
     },
-    /// A preempted sequence that had kept blocks gave up more of them.
+    /// A preempted sequence gave up more of its retained blocks.
     GaveMore {
-        /// The sequence.
+        /// Sequence that gave up blocks.
         seq: SeqId,
         /// Device blocks that came free at once.
         blocks: u32,
-        /// Blocks the host tier keeps for it.
+        /// Host blocks that are pinned for the sequence.
         on_host: u32,
     },
 }
 
-/// What a step computes of one sequence.
+/// Part of a sequence that one step computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slice {
-    /// The sequence.
+    /// Sequence that the part belongs to.
     pub seq: SeqId,
-    /// Position of the first token.
+    /// Position of the part's first token in the sequence.
     pub first_pos: u32,
-    /// Tokens.
+    /// Number of tokens in the part.
     pub tokens: u32,
-    /// Number of the output token it samples, from 0; `None` for a part of a prompt before its end.
+    /// Number of the output token that the step samples after the part, counted from 0; `None` if the part ends before
+    /// the end of a prompt.
     pub sample: Option<u32>,
 }
 
 impl Slice {
-    /// Whether it is one more token of an output; everything else computes known tokens, a prompt's or
-    /// those that a preemption lost.
+    /// Whether the part is one more token of an output. Any other part computes tokens that are known already: those of
+    /// a prompt, or those whose KV a preemption discarded.
     pub fn is_decode(&self) -> bool {
         self.tokens == 1 && self.sample.is_some_and(|output| output > 0)
     }
@@ -186,21 +190,21 @@ impl Slice {
 /// How a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ending {
-    /// A stop token or a stop string.
+    /// A stop token or a stop string ended the output.
     Stop,
-    /// Its longest output.
+    /// The output reached its longest length.
     Length,
-    /// The client left.
+    /// The client left before the output was complete.
     Cancelled,
-    /// Preempted under `preemption.mode = drop`.
+    /// The sequence was preempted under `preemption.mode = drop`.
     Dropped,
-    /// Turned away after it had been let in.
+    /// The request was turned away after it had been accepted.
     TurnedAway,
-    /// The model or the step failed on it.
+    /// The model or a step failed on the sequence.
     Failed,
-    /// The client stopped reading.
+    /// The client stopped reading its response stream.
     Stalled,
-    /// The engine stopped.
+    /// The engine stopped before the output was complete.
     Shutdown,
 }
 
@@ -220,7 +224,7 @@ impl Ending {
         }
     }
 
-    /// The name metrics have for it.
+    /// Returns the name that metrics use for this ending.
     pub fn name(self) -> &'static str {
         match self {
             Ending::Stop => "stop",
@@ -234,14 +238,14 @@ impl Ending {
         }
     }
 
-    /// Whether the output is complete.
+    /// Whether the sequence ended with a complete output.
     pub fn is_complete(self) -> bool {
         matches!(self, Ending::Stop | Ending::Length)
     }
 }
 
 impl Event {
-    /// All kinds, as [`Event::kind`] names them.
+    /// Names of all kinds of events, as [`Event::kind`] returns them.
     pub const KINDS: [&'static str; 16] = [
         "arrived",
         "planned",
@@ -261,7 +265,7 @@ impl Event {
         "gave-more",
     ];
 
-    /// The name of its kind.
+    /// Returns the name of the event's kind.
     pub fn kind(&self) -> &'static str {
         Self::KINDS[match self {
             Event::Arrived { .. } => 0,
@@ -283,7 +287,7 @@ impl Event {
         }]
     }
 
-    /// The one sequence it is about; `None` if it is about several or none.
+    /// Returns the one sequence that the event is about; `None` if the event is about several sequences or none.
     pub fn seq(&self) -> Option<SeqId> {
         match self {
             Event::Arrived { seq, .. }

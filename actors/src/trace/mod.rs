@@ -1,7 +1,7 @@
-//! Taking down what an engine decides and when: at the actors' edge, so that the policy stays pure.
+//! Records what an engine decides, and when. The actors record their events, so that the policy stays pure.
 //!
-//! An engine started with a [`Record`] hands it every [`Event`] as it happens. Without one, as in a server,
-//! each place costs a branch.
+//! An engine that is started with a [`Record`] passes every [`Event`] to it as the event happens. Without a recorder,
+//! as in a server, each place that could record an event costs one branch.
 
 mod event;
 mod sequences;
@@ -12,14 +12,14 @@ pub(crate) use sequences::SequenceTrace;
 use std::rc::Rc;
 use tiercel_device::{Clock, Timestamp};
 
-/// Takes events down, in order, on the engine's thread. It must not block for long and must not call the
-/// engine.
+/// Receives the events of an engine in order, on the engine's thread. An implementation must not block for long and
+/// must not call the engine.
 pub trait Record {
-    /// An event, and when it happened.
+    /// Records an event that happened at time `at`.
     fn record(&self, at: Timestamp, event: &Event);
 }
 
-/// Where an actor's events go, if anybody wants them.
+/// Passes an actor's events to the recorder, if there is one.
 #[derive(Clone)]
 pub(crate) struct Tracer {
     recorder: Option<Rc<dyn Record>>,
@@ -31,12 +31,12 @@ impl Tracer {
         Tracer { recorder, clock }
     }
 
-    /// Whether anybody wants events.
+    /// Whether there is a recorder.
     fn is_on(&self) -> bool {
         self.recorder.is_some()
     }
 
-    /// Takes an event down; it is made only if somebody wants it.
+    /// Records an event. The event is only created if there is a recorder.
     pub(crate) fn note(&self, event: impl FnOnce() -> Event) {
         if let Some(recorder) = &self.recorder {
             recorder.record(self.clock.now(), &event());

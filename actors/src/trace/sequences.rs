@@ -1,4 +1,4 @@
-//! What the scheduler's messages say about sequences and steps.
+//! Derives the trace events about sequences and steps from the scheduler's messages.
 
 use super::{Ending, Event, Slice, Tracer};
 use crate::request::Control;
@@ -7,12 +7,12 @@ use tiercel_device::{SeqId, StepBatch, StepDone, StepId, Timestamp};
 use tiercel_policy::scheduler::{EndReport, NewSequence, Phase, PreemptDecision, Scheduler};
 use tiercel_policy::{GrantOutcome, PreemptOutcome, StepGrant, StoreEvent};
 
-/// The scheduler's side of a trace. What it has to remember it remembers only while somebody wants events.
+/// The scheduler's part of a trace. Its state is only maintained while there is a recorder.
 pub(crate) struct SequenceTrace {
     tracer: Tracer,
-    /// Live sequences that have no table: their next slice is a start or a resume.
+    /// Live sequences without a block table. The next slice of such a sequence is a start or a resume.
     without_blocks: BTreeSet<SeqId>,
-    /// When the steps under way began, or were submitted.
+    /// For each step in flight, when the step was submitted, or when the step before it ended if that was later.
     began: BTreeMap<StepId, Timestamp>,
 }
 
@@ -35,8 +35,8 @@ impl SequenceTrace {
         });
     }
 
-    /// The store's answer, before the scheduler applies it: who gives way and who waits for copies. Whoever
-    /// ended meanwhile is passed over, as the scheduler does.
+    /// Records the block store's answer to a step request, before the scheduler applies it: which sequences are
+    /// preempted, and which wait for copies. A sequence that has ended meanwhile is skipped, as the scheduler skips it.
     pub(crate) fn granted(&mut self, grant: &StepGrant, core: &Scheduler) {
         if !self.tracer.is_on() {
             return;
@@ -92,7 +92,7 @@ impl SequenceTrace {
             return;
         }
         let began = self.began.remove(&done.id).unwrap_or(now);
-        // Those after it begin now.
+        // The steps behind the ended one begin now.
         self.began.values_mut().for_each(|next| *next = now);
         self.tracer.note(|| Event::StepEnded {
             step: done.id,
@@ -105,7 +105,8 @@ impl SequenceTrace {
         self.tracer.note(|| Event::FirstToken { seq });
     }
 
-    /// An event of the store, the sequence's phase before it, and what the scheduler made of it.
+    /// Records an event of the block store, from the phase that its sequence had before and the scheduler's decision
+    /// about it.
     pub(crate) fn store_event(
         &mut self,
         event: StoreEvent,

@@ -1,46 +1,48 @@
-//! How fast a queue drains, and so when to come back.
+//! How fast a queue drains, and the retry times that follow from it.
 
 use std::collections::VecDeque;
 use tiercel_device::Timestamp;
 
-/// Departures remembered to estimate a rate.
+/// Number of last departures from a queue from which its drain rate is estimated.
 const DEPARTURES: usize = 32;
-/// Told to those who come before anything is known, ms.
+/// Wait that a retry time assumes before anything is known of the queue, ms.
 const UNKNOWN_MS: f64 = 10_000.0;
-/// Clients do not wait longer, ms.
+/// Longest wait that a retry time assumes, ms: clients do not wait longer.
 const LONGEST_MS: f64 = 120_000.0;
-/// How much longer the last of many is told to wait than the first, as a share.
+/// Largest addition to a retry time, as a share of it. Additions differ, so that refused clients do not all come back
+/// at once.
 const SPREAD: f64 = 0.5;
 
-/// How fast a queue drains, from the times between its last departures. Only time counts in which somebody
-/// waited: a queue that was empty says nothing of how fast it would have drained.
+/// Drain rate of a queue, from the times between its last departures. Only time in which a request waited counts,
+/// because an empty queue does not show how fast it would have drained.
 #[derive(Debug, Clone, Default)]
 pub struct DrainRate {
     gaps_us: VecDeque<u64>,
     sum_us: u64,
     waiting: u32,
-    /// Since when somebody waits and nobody has left; `None` while nobody waits.
+    /// Since when a request waits and none has left; `None` while no request waits.
     since: Option<Timestamp>,
 }
 
 impl DrainRate {
-    /// A request entered the queue.
+    /// Records that a request entered the queue.
     pub fn entered(&mut self, now: Timestamp) {
         self.waiting += 1;
         self.since.get_or_insert(now);
     }
 
-    /// A request entered the queue that waited in another: since when says nothing of this one.
+    /// Records that a request moved in from another queue. Its wait there says nothing about the drain rate of this
+    /// queue, so no measurement starts.
     pub fn moved_in(&mut self) {
         self.waiting += 1;
     }
 
-    /// Requests in the queue.
+    /// Returns the number of requests in the queue.
     pub fn waiting(&self) -> u32 {
         self.waiting
     }
 
-    /// A request left the queue without having been served; that says nothing of the rate.
+    /// Records that a request left the queue without being served, which says nothing about the drain rate.
     pub fn gave_up(&mut self) {
         self.waiting = self.waiting.saturating_sub(1);
         if self.waiting == 0 {
@@ -48,7 +50,7 @@ impl DrainRate {
         }
     }
 
-    /// A request of the queue was served.
+    /// Records that a request of the queue was served.
     pub fn left(&mut self, now: Timestamp) {
         self.waiting = self.waiting.saturating_sub(1);
         let since = std::mem::replace(&mut self.since, (self.waiting > 0).then_some(now));
@@ -61,8 +63,8 @@ impl DrainRate {
         self.sum_us += gap_us;
     }
 
-    /// Expected wait of one that comes now, us, at the recent rate; `None` before anything was served. A longer
-    /// time than usual without that counts too.
+    /// Returns the expected wait of a request that arrives now, us, at the recent drain rate; `None` before any request
+    /// was served. If no request has left for longer than usual, that time counts too.
     pub fn wait_us(&self, now: Timestamp) -> Option<f64> {
         let left = self.gaps_us.len() as f64;
         let mean_us = (left > 0.0).then(|| self.sum_us as f64 / left)?;
@@ -72,12 +74,12 @@ impl DrainRate {
     }
 }
 
-/// Retry time of a refused request, ms, from the expected wait `wait_us`; `None` stands for an unknown wait. The retry time
-/// is the wait, clamped to 1 s to 2 min, plus a share of up to a half of it that `number` chooses: refusals with successive
-/// numbers are spread evenly, so that clients that are refused together do not retry together.
+/// Retry time of a refused request, ms, from the expected wait `wait_us`; `None` stands for an unknown wait. The retry
+/// time is the wait, clamped to 1 s to 2 min, plus a share of up to a half of it that `number` chooses: refusals with
+/// successive numbers are spread evenly, so that clients that are refused together do not retry together.
 pub fn retry_after_ms(wait_us: Option<f64>, number: u64) -> u64 {
     let wait_ms = wait_us.map_or(UNKNOWN_MS, |us| us / 1000.0).clamp(1_000.0, LONGEST_MS);
-    // Multiples of the golden ratio's fraction fall evenly, however many there are.
+    // The fractional parts of the golden ratio's multiples are evenly spread, however many there are.
     let spread = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) as f64 / u64::MAX as f64;
     (wait_ms * (1.0 + SPREAD * spread)).ceil() as u64
 }

@@ -1,8 +1,8 @@
-//! When a request that comes now would have its first token.
+//! Forecast of when a request that arrives now gets its first token.
 //!
-//! The scheduler says once a step what time there is for prompts and how much of it those that wait will take;
-//! between two such reports arrivals are added up here. Better tiers go first, those that are still to come
-//! included: what they took lately they are expected to take again.
+//! Once a step the scheduler reports how much time there is for prompts, and how much of it the waiting prompts will
+//! take. Between two reports arrivals are added up here. Higher tiers are served first, including their requests that
+//! are still to come: these are expected to take as much time as such requests took lately.
 
 use crate::admission::ShareReport;
 use tiercel_config::SheddingSettings;
@@ -10,22 +10,22 @@ use tiercel_device::{Tier, Timestamp};
 
 const TIERS: usize = Tier::ALL.len();
 
-/// Time over which the rate of arrivals is averaged, us: long enough to have seen some, short enough for a
-/// surge.
+/// Time over which the rate of arrivals is averaged, us: long enough to have seen some arrivals, short enough to follow
+/// a surge.
 const MEMORY_US: f64 = 3e6;
-/// Least share of the time that is counted on for a tier, however much better ones took lately.
+/// Least share of the time that a forecast assumes for a tier, however much higher tiers took lately.
 const LEAST_SHARE: f64 = 0.02;
 
-/// Of those that were let in as in time so many may be late.
+/// Share of the requests accepted as in time that may turn out late.
 const LATE_SHARE: f64 = 0.05;
-/// How much one that is late moves the margin.
+/// How strongly one request moves the margin: a late request lowers it by about this much.
 const MARGIN_GAIN: f64 = 0.02;
-/// Bounds of the margin.
+/// Lower and upper bound of the margin.
 const MARGINS: (f64, f64) = (0.6, 1.2);
 
-/// Share of a target up to which a request counts as in time when it comes: forecasts are not exact. It shrinks
-/// with every one that was let in and late, and grows with those in time, so that few are late and no more are
-/// turned away than must be (adaptive conformal inference, Gibbs and Candes 2021).
+/// Margin: share of its target up to which a request counts as in time when it arrives, because forecasts are not
+/// exact. The margin shrinks with every accepted request that is late, and grows with every one in time. So few
+/// requests are late, and no more are refused than must be (adaptive conformal inference, Gibbs and Candes 2021).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Margin(f64);
 
@@ -36,83 +36,84 @@ impl Default for Margin {
 }
 
 impl Margin {
-    /// The share.
+    /// Returns the margin, as a share of a target.
     pub fn share(self) -> f64 {
         self.0
     }
 
-    /// One that was let in had its first token, `late` or not.
+    /// Adjusts the margin to an accepted request that got its first token, `late` or in time.
     pub fn observe(&mut self, late: bool) {
         let change = if late { LATE_SHARE - 1.0 } else { LATE_SHARE };
         self.0 = (self.0 + MARGIN_GAIN * change).clamp(MARGINS.0, MARGINS.1);
     }
 }
 
-/// What the scheduler says of the time there is for prompts.
+/// The scheduler's report about the device time that there is for prompts.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Capacity {
-    /// Length of the steps that the streams' targets allow, us.
+    /// Length of the steps that the targets of the streams allow, us.
     pub step_us: f64,
-    /// Length of a step with nothing in it, us.
+    /// Length of a step without any work, us.
     pub idle_us: f64,
-    /// Of `step_us`, what is left for prompts while background waits, us.
+    /// Part of `step_us` that is left for prompts while background streams are paused, us.
     pub prompts_us: f64,
-    /// Time that prompts without a first token still take, by tier, us.
+    /// Device time that the prompts of requests without a first token still need, by tier, us.
     pub backlog_us: [f64; TIERS],
-    /// Expected wait in each tier's queue, us, as fast as it drained lately; `None` if nothing is known.
+    /// Expected wait in each tier's queue at its recent drain rate, us; `None` if nothing is known.
     pub queue_us: [Option<f64>; TIERS],
-    /// Whether tenants of a tier take turns.
+    /// Whether the tenants of a tier are served fairly among each other.
     pub fair_tenants: bool,
-    /// Whether tiers share what work with targets leaves.
+    /// Whether tiers share the device time that requests with targets leave.
     pub fair_tiers: bool,
-    /// Time that a token of a prompt takes, what is found cached included, us.
+    /// Mean device time of a prompt token, us. Tokens found in the prefix cache take none but count in the mean.
     pub token_us: f64,
-    /// Who has which share of the device's time.
+    /// Usage and due share of each tier.
     pub shares: ShareReport,
-    /// What to do with requests for which there is no time.
+    /// How to shed requests for which there is no time; `None` if the scheduler cannot tell how much time there is.
     pub shedding: Option<SheddingSettings>,
 }
 
-/// See the module's documentation.
+/// Forecast of TTFT, from the scheduler's last report and the arrivals since.
 #[derive(Debug, Clone, Default)]
 pub struct Forecast {
     capacity: Capacity,
-    /// Time that prompts take which came since, by tier, us.
+    /// Device time that the prompts need which arrived since the last report, by tier, us.
     arrived_us: [f64; TIERS],
-    /// Time that prompts took that came lately, by tier: a share of all time, as of `rates_at`.
+    /// Device time that recently arrived prompts need, by tier, as a share of all time, as of `rates_at`.
     rates: [f64; TIERS],
     rates_at: Timestamp,
 }
 
 impl Forecast {
-    /// The scheduler's next report.
+    /// Takes over the scheduler's next report.
     pub fn update(&mut self, capacity: Capacity) {
         self.capacity = capacity;
         self.arrived_us = [0.0; TIERS];
     }
 
-    /// What to do with requests for which there is no time, if the scheduler knows of time at all.
+    /// Returns how to shed requests for which there is no time; `None` if the scheduler cannot tell how much time there
+    /// is.
     pub fn shedding(&self) -> Option<SheddingSettings> {
         self.capacity.shedding
     }
 
-    /// Whether tenants of a tier take turns.
+    /// Whether the tenants of a tier are served fairly among each other.
     pub fn fair_tenants(&self) -> bool {
         self.capacity.fair_tenants
     }
 
-    /// Whether tiers share what work with targets leaves.
+    /// Whether tiers share the device time that requests with targets leave.
     pub fn fair_tiers(&self) -> bool {
         self.capacity.fair_tiers
     }
 
-    /// How long a request of the tier would wait as fast as its queue drained lately if all that wait in it went
-    /// first, us; `None` if nothing is known.
+    /// Returns the expected wait of a request that is served last of those in its tier's queue, at the queue's recent
+    /// drain rate, us; `None` if nothing is known.
     pub fn queue_us(&self, tier: Tier) -> Option<f64> {
         self.capacity.queue_us[tier.index()]
     }
 
-    /// A request was let in.
+    /// Records that a request was accepted.
     pub fn arrived(&mut self, tier: Tier, prompt: u32, now: Timestamp) {
         let us = self.capacity.token_us * f64::from(prompt);
         let kept = (-(now.since_us(self.rates_at) as f64) / MEMORY_US).exp();
@@ -124,20 +125,20 @@ impl Forecast {
         self.arrived_us[tier.index()] += us;
     }
 
-    /// Time until the first token of a request if no other prompt were there, us.
+    /// Returns the TTFT of a request if there were no other prompt, us.
     pub fn alone_us(&self, prompt: u32) -> f64 {
         let Capacity { step_us, prompts_us, token_us, .. } = self.capacity;
         let share = (prompts_us / step_us.max(1.0)).max(LEAST_SHARE);
         token_us * f64::from(prompt) / share + step_us
     }
 
-    /// The same if nobody at all were there, us.
+    /// Returns the TTFT of a request on an idle server, us.
     pub fn idle_us(&self, prompt: u32) -> f64 {
         self.capacity.token_us * f64::from(prompt) + self.capacity.idle_us
     }
 
-    /// Time until the first token of a request that comes now, us, if a share of `ahead` of what waits in its tier
-    /// goes first.
+    /// Returns the forecast of the TTFT of a request that arrives now, us, if the share `ahead` of the work waiting in
+    /// its tier is served first.
     pub fn first_token_us(&self, tier: Tier, prompt: u32, ahead: f64, now: Timestamp) -> f64 {
         let Capacity { step_us, prompts_us, backlog_us, token_us, .. } = self.capacity;
         let kept = (-(now.since_us(self.rates_at) as f64) / MEMORY_US).exp();
@@ -146,7 +147,7 @@ impl Forecast {
         let before =
             |us: &[f64; TIERS]| us[..tier.index()].iter().sum::<f64>() + us[tier.index()] * ahead;
         let work_us = before(&backlog_us) + before(&self.arrived_us) + token_us * f64::from(prompt);
-        // The step under way is half over on average, and the first token comes at the end of one.
+        // Adds one step: the step in flight is half over on average, and the first token comes at the end of a step.
         work_us / share + step_us
     }
 }
@@ -155,7 +156,7 @@ impl Forecast {
 mod tests {
     use super::*;
 
-    /// Steps of 30 ms, a third of it for prompts, 100 us a token.
+    /// Capacity with steps of 30 ms, a third of it for prompts, and 100 us for a prompt token.
     fn capacity() -> Capacity {
         Capacity {
             step_us: 30_000.0,
@@ -178,7 +179,7 @@ mod tests {
     fn better_and_equal_tiers_go_first() {
         let forecast = forecast([0.0, 5_000.0, 20_000.0, 40_000.0]);
         let ms = |tier| forecast.first_token_us(tier, 100, 1.0, NOW) / 1000.0;
-        // A prompt of 10 ms behind the others, at a third of the time, and the step it ends with.
+        // A prompt of 10 ms behind the waiting prompts, at a third of the time, and the step that ends it.
         assert_eq!(ms(Tier::Premium), 3.0 * (10.0 + 5.0) + 30.0);
         assert_eq!(ms(Tier::Standard), 3.0 * (10.0 + 25.0) + 30.0);
         assert_eq!(ms(Tier::Background), 3.0 * (10.0 + 65.0) + 30.0);
@@ -194,7 +195,7 @@ mod tests {
         let alone_us = forecast.first_token_us(Tier::Standard, 100, 1.0, NOW);
         forecast.arrived(Tier::Premium, 300, NOW);
         let behind_us = forecast.first_token_us(Tier::Standard, 100, 1.0, NOW);
-        // 30 ms of premium's in 3 s are a hundredth of the time.
+        // Premium prompts of 30 ms in 3 s take a hundredth of the time.
         assert!(
             (behind_us - (40_000.0 / (1.0 / 3.0 - 0.01) + 30_000.0)).abs() < 1.0,
             "{behind_us}"
@@ -226,7 +227,7 @@ mod tests {
     fn the_margin_settles_where_as_many_are_late_as_may_be() {
         let mut margin = Margin::default();
         for number in 0..20_000 {
-            // Whoever is let in with less than 0.8 of the target is in time, of the others every second is late.
+            // A request accepted with a margin of at most 0.8 is in time; of the others every second is late.
             margin.observe(margin.share() > 0.8 && number % 2 == 0);
         }
         assert!((0.78..0.83).contains(&margin.share()), "{}", margin.share());

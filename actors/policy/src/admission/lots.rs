@@ -1,33 +1,35 @@
-//! Refusing at random by shares: the first source document's form of shedding, as it was meant.
+//! Shedding by shares (`shedding.form = share`): requests are refused at random. This is the form of shedding of the
+//! project's first source document, as it was meant.
 //!
-//! Under load a tier that has more of the device's time than it is due is refused with a probability that grows with the
-//! excess. What was meant and not said there: shares are of those tiers that had any time lately, so that nobody is refused
-//! for time that nobody else wants; refusing begins and ends at different loads; and nothing is remembered that would make
-//! it last.
+//! Under load, the probability of a refusal grows with the excess of a tier's usage over its share of the device's
+//! time. Three rules were meant but not stated in that document. Shares are computed among the tiers that had any
+//! device time lately, so that no request is refused for time that no other tier wants. Refusing begins and ends at
+//! different loads. Nothing is remembered that would make the refusing last.
 
 use tiercel_device::Tier;
 
 const TIERS: usize = Tier::ALL.len();
-/// What the probability grows by with the excess, and the most it becomes: the document's.
+/// Factor from the excess of a tier's usage to its probability of refusal, and the greatest probability. Both are from
+/// the source document.
 const STEEPNESS: f64 = 5.0;
 const MOST: f64 = 0.8;
-/// A tier with less of the time was not there, or is forgotten, as a share of all.
+/// Share of the device's time below which a tier counts as inactive, because it has no requests or had them long ago.
 const ACTIVE: f64 = 0.01;
-/// Refusing ends so far below the load it begins at, as a share of all.
+/// Refusing ends at a load that is this much below the load at which it begins, as a share of the capacity.
 const HYSTERESIS: f64 = 0.1;
 
-/// Who has how much, and who is due how much.
+/// The server's load, and the usage and the due share of each tier.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ShareReport {
-    /// Places or blocks in use, whichever is more, as a share.
+    /// Share of the slots or of the blocks that are in use, whichever is greater, from 0 to 1.
     pub load: f64,
-    /// Shares of the device's time lately, by tier.
+    /// Shares of the device's time that the tiers had lately.
     pub had: [f64; TIERS],
-    /// Shares that they are due.
+    /// Shares of the device's time that the tiers are due.
     pub due: [f64; TIERS],
 }
 
-/// See the module's documentation.
+/// Refuses requests at random if the load is high and their tier has had more than its share of the device's time.
 #[derive(Debug, Clone, Default)]
 pub struct Lots {
     report: ShareReport,
@@ -35,7 +37,7 @@ pub struct Lots {
 }
 
 impl Lots {
-    /// The scheduler's next report; refusing begins at the load `from`.
+    /// Takes over the scheduler's next report. Refusing begins at the load `from`.
     pub fn update(&mut self, report: ShareReport, from: f64) {
         self.refusing = match self.refusing {
             true => report.load > from - HYSTERESIS,
@@ -44,8 +46,8 @@ impl Lots {
         self.report = report;
     }
 
-    /// What the tier has and what it is due, if that is a reason to refuse this request: `number` is the number of the
-    /// request, from which its lot is drawn.
+    /// Returns the share that the tier had and the share that it is due if request number `number` is refused. The
+    /// number determines the random draw.
     pub fn refuses(&self, tier: Tier, number: u64) -> Option<(f64, f64)> {
         let (had, due) = (self.report.had[tier.index()], self.due(tier));
         let probability = self.probability(tier);
@@ -60,7 +62,7 @@ impl Lots {
         (STEEPNESS * excess).clamp(0.0, MOST)
     }
 
-    /// The share a tier is due of those that had any time lately.
+    /// Returns the share that a tier is due among the tiers that had any device time lately.
     fn due(&self, tier: Tier) -> f64 {
         let ShareReport { had, due, .. } = &self.report;
         let active = had.iter().zip(due).filter(|(had, _)| **had >= ACTIVE);
@@ -69,8 +71,8 @@ impl Lots {
     }
 }
 
-/// A number from 0 to 1 that looks random (the finalizer of SplitMix64, Steele, Lea, Flood 2014): equal runs draw equal
-/// lots.
+/// Returns a number from 0 to 1 that looks random (the finalizer of SplitMix64, Steele, Lea, Flood 2014). Equal request
+/// numbers draw equal numbers, so runs can be repeated.
 fn lot(number: u64) -> f64 {
     let mut bits = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -97,7 +99,7 @@ mod tests {
     #[test]
     fn who_has_more_than_is_due_is_refused_in_proportion_and_never_altogether() {
         let lots = lots(0.9, [0.0, 0.3, 0.4, 0.3]);
-        // 0.05 and 0.15 too much.
+        // Standard has 0.05 more than its share, background 0.15 more.
         assert!((200..300).contains(&refused(&lots, Tier::Standard)));
         assert!((700..800).contains(&refused(&lots, Tier::Background)));
         let lots = self::lots(0.9, [0.0, 0.1, 0.9, 0.0]);

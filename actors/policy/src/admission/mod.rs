@@ -1,4 +1,5 @@
-//! Admission: what can never fit, when a queue is full, what would come too late, and when to come back.
+//! Admission rules: which requests can never fit, when a queue is full, which requests would be too late, and retry
+//! times.
 
 mod drain;
 mod forecast;
@@ -17,11 +18,11 @@ pub use tenants::Tenants;
 use tiercel_config::AdmissionSettings;
 use tiercel_device::DeviceInfo;
 
-/// Whether a request can ever run on a device: within the context, and within the pool, but for `kept` blocks of other
-/// tiers, when it is alone.
+/// Checks that a request can run on a device when it is alone: it must fit into the context, and into the device pool
+/// less `kept` blocks that are reserved for other tiers.
 ///
 /// # Errors
-/// Says which limit it exceeds and what would fit.
+/// Returns a text that says which limit the request exceeds and what would fit.
 pub fn fits(prompt: u32, max_tokens: u32, info: &DeviceInfo, kept: u32) -> Result<(), String> {
     if prompt >= info.max_model_len {
         return Err(format!(
@@ -43,20 +44,20 @@ pub fn fits(prompt: u32, max_tokens: u32, info: &DeviceInfo, kept: u32) -> Resul
     Ok(())
 }
 
-/// The requests of one tier that wait for their first token.
+/// Queue of the requests of one tier that wait for their first token.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Queue {
-    /// How many.
+    /// Number of requests in the queue.
     pub requests: u32,
-    /// Their prompt tokens.
+    /// Prompt tokens of all requests in the queue.
     pub tokens: u64,
 }
 
 impl Queue {
-    /// Takes a place for a prompt of `tokens`. One request always fits an empty queue.
+    /// Adds a request with a prompt of `tokens` tokens to the queue. An empty queue accepts any request.
     ///
     /// # Errors
-    /// The limit that is reached, in words.
+    /// Returns the limit that is reached, in words.
     pub fn enter(&mut self, tokens: u32, limits: &AdmissionSettings) -> Result<(), String> {
         if self.requests >= limits.max_queued_requests_per_tier {
             return Err(format!("{} requests waiting", self.requests));
@@ -69,13 +70,13 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes a place without asking.
+    /// Adds a request with a prompt of `tokens` tokens to the queue, whatever the limits.
     pub(crate) fn add(&mut self, tokens: u32) {
         self.requests += 1;
         self.tokens += u64::from(tokens);
     }
 
-    /// Returns the place of a prompt of `tokens`.
+    /// Removes a request with a prompt of `tokens` tokens from the queue.
     pub fn leave(&mut self, tokens: u32) {
         self.requests = self.requests.saturating_sub(1);
         self.tokens = self.tokens.saturating_sub(u64::from(tokens));

@@ -1,19 +1,19 @@
-//! How long a request waits for its first token rather than be turned away.
+//! Patience: how long a request waits for its first token before it is turned away.
 
 use tiercel_config::PatienceSettings;
 use tiercel_device::Tier;
 
-/// The patience of one request. Without any it waits for ever.
+/// Patience of one request. A request without a limit waits for ever.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Patience {
-    /// From its arrival to its first token at most, us; `None`: for ever.
+    /// Longest time from the arrival of the request to its first token, us; `None` for no limit.
     pub us: Option<u64>,
-    /// Whether the request stated it, and not its tier's setting.
+    /// Whether the request stated the patience itself. Otherwise it is the setting of the request's tier.
     pub stated: bool,
 }
 
 impl Patience {
-    /// The patience that a request states, ms, or its tier's.
+    /// Returns the patience that a request states, given in ms, or else that of its tier.
     pub fn of(settings: &PatienceSettings, tier: Tier, stated_ms: Option<u64>) -> Patience {
         if let Some(ms) = stated_ms {
             return Patience { us: Some(ms.saturating_mul(1000)), stated: true };
@@ -22,7 +22,7 @@ impl Patience {
         Patience { us: (s > 0.0).then_some((s * 1e6) as u64), stated: false }
     }
 
-    /// The patience, if a wait of so long is longer, us.
+    /// Returns the patience in us if a wait of `wait_us` is longer than the patience.
     pub fn exceeded_by(&self, wait_us: f64) -> Option<u64> {
         self.us.filter(|us| wait_us > *us as f64)
     }

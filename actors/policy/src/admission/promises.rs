@@ -1,32 +1,34 @@
-//! Who was told to come back, and when: whoever then does is let in before those who come for the first time.
+//! Retry credits: remembers when refused clients were told to come back. A client that comes back then is accepted
+//! before newcomers.
 //!
-//! Without that nobody could be told a time in a lasting overload: whoever comes back would find the same queue, and as
-//! little room as all others.
+//! Without retry credits a retry time would be an empty promise in a lasting overload: a client that comes back would
+//! find the same queue, and as little room as every newcomer.
 
 use crate::blocks::Salt;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tiercel_device::{Tier, Timestamp};
 
-/// Promises remembered, of all tenants: of more nothing is remembered, they are kept as far as there is room.
+/// Most retry times that are remembered, over all tenants. Clients beyond that number are accepted as far as there is
+/// room.
 const MOST: usize = 16_384;
-/// Of one tenant and tier.
+/// Most retry times that are remembered for one tenant in one tier.
 const MOST_OF_TENANT: usize = 1024;
-/// Whoever comes later than so long after the time told counts as new, us.
+/// A client that comes back later than this after its retry time counts as a newcomer, us.
 const KEPT_US: u64 = 120_000_000;
 
-/// See the module's documentation.
+/// Retry times that refused clients were told, by tier and tenant.
 #[derive(Debug, Clone, Default)]
 pub struct Promises {
-    /// The times told, earliest first; no tenant without one.
+    /// Retry times of each tenant in each tier, earliest first. There is no entry without a retry time.
     due: BTreeMap<(Tier, Salt), VecDeque<Timestamp>>,
-    /// The earliest time told to each tenant, in order of time: to forget those that did not come costs what is
-    /// forgotten, and not what is remembered.
+    /// Earliest retry time of each tenant in each tier, in order of time. With it, forgetting expired retry times costs
+    /// time for what is forgotten, not for what is remembered.
     earliest: BTreeSet<(Timestamp, Tier, Salt)>,
     count: usize,
 }
 
 impl Promises {
-    /// Somebody was told to come back at `due`.
+    /// Records that a client of the tenant was told to come back at time `due`.
     pub fn make(&mut self, tier: Tier, tenant: Salt, due: Timestamp, now: Timestamp) {
         if self.count >= MOST {
             self.forget(now);
@@ -39,13 +41,14 @@ impl Promises {
         }
     }
 
-    /// Whether somebody of the tenant may come back now.
+    /// Whether the retry time of a client of the tenant has come and has not expired.
     pub fn is_due(&self, tier: Tier, tenant: Salt, now: Timestamp) -> bool {
         let times = self.due.get(&(tier, tenant)).into_iter().flatten();
         times.take_while(|time| **time <= now).any(|time| !expired(*time, now))
     }
 
-    /// Somebody came back: the promise is kept, or another one is made.
+    /// Uses up a retry time of the tenant, because a client came back. If the client is refused again, the caller
+    /// records a new one.
     pub fn redeem(&mut self, tier: Tier, tenant: Salt, now: Timestamp) {
         self.change(tier, tenant, |times| {
             forget_expired(times, now);
@@ -55,7 +58,7 @@ impl Promises {
         });
     }
 
-    /// Forgets those who did not come.
+    /// Forgets the retry times of clients that did not come back.
     fn forget(&mut self, now: Timestamp) {
         while let Some((earliest, tier, tenant)) = self.earliest.first().copied() {
             if !expired(earliest, now) {
@@ -65,7 +68,7 @@ impl Promises {
         }
     }
 
-    /// Changes the times told to a tenant.
+    /// Changes the retry times of a tenant in a tier, and updates what depends on them.
     fn change(&mut self, tier: Tier, tenant: Salt, change: impl FnOnce(&mut VecDeque<Timestamp>)) {
         let mut times = self.due.remove(&(tier, tenant)).unwrap_or_default();
         if let Some(earliest) = times.front() {
@@ -81,7 +84,7 @@ impl Promises {
     }
 }
 
-/// Times are in order: those that have expired come first.
+/// Removes expired retry times. The times are in order, so expired ones come first.
 fn forget_expired(times: &mut VecDeque<Timestamp>, now: Timestamp) {
     while times.front().is_some_and(|time| expired(*time, now)) {
         times.pop_front();

@@ -1,4 +1,4 @@
-//! Which tenants wait in the queues of their tiers, and with how much.
+//! Which tenants have requests in the queues of their tiers, and how many.
 
 use crate::admission::Queue;
 use crate::blocks::Salt;
@@ -6,20 +6,21 @@ use std::collections::BTreeMap;
 use tiercel_config::AdmissionSettings;
 use tiercel_device::Tier;
 
-/// The last such part of a queue is kept for tenants that hold no more than such a part of it themselves.
+/// The last eighth of a queue is reserved for tenants that hold at most an eighth of the queue.
 const KEPT_PART: u32 = 8;
 
-/// What each tenant has in the queues. As large as the queues at most: a tenant without a request in one is not in it.
+/// Requests of each tenant in the queue of each tier. A tenant without a request there has no entry, so the map is no
+/// larger than the queues.
 #[derive(Debug, Clone, Default)]
 pub struct Tenants(BTreeMap<(Tier, Salt), Queue>);
 
 impl Tenants {
-    /// A request was let in.
+    /// Records that a request of a tenant was accepted.
     pub fn enter(&mut self, tier: Tier, tenant: Salt, prompt: u32) {
         self.0.entry((tier, tenant)).or_default().add(prompt);
     }
 
-    /// A request of a tenant had its first token, or is gone.
+    /// Records that a request of a tenant got its first token or ended.
     pub fn leave(&mut self, tier: Tier, tenant: Salt, prompt: u32) {
         if let Some(queue) = self.0.get_mut(&(tier, tenant)) {
             queue.leave(prompt);
@@ -29,8 +30,9 @@ impl Tenants {
         }
     }
 
-    /// Share of what waits in a tier that goes before a new request of the tenant if tenants take turns: all of
-    /// its own, and of every other's no more than that and the new one.
+    /// Returns the share of the prompt tokens waiting in a tier that is served before a new request of the tenant, if
+    /// tenants are served fairly. This is all that the tenant has waiting, and of every other tenant at most as much as
+    /// the tenant has with the new request.
     pub fn ahead(&self, tier: Tier, tenant: Salt, prompt: u32) -> f64 {
         let own = self.of(tier, tenant).tokens;
         let turn = own + u64::from(prompt);
@@ -42,7 +44,8 @@ impl Tenants {
         if all == 0 { 1.0 } else { before as f64 / all as f64 }
     }
 
-    /// The limits of a tier's queue as they are for a tenant: whoever holds much of it leaves some for others.
+    /// Returns the limits of a tier's queue as they apply to a tenant. A tenant that holds much of the queue must leave
+    /// some of it for others.
     pub fn limits(
         &self,
         tier: Tier,
@@ -92,7 +95,7 @@ mod tests {
         assert_eq!(tenants.ahead(Tier::Standard, GREEDY, 100), 1.0);
         assert_eq!(tenants.ahead(Tier::Standard, MODEST, 100), 100.0 / 900.0);
         tenants.enter(Tier::Standard, MODEST, 100);
-        // One of its own and two of the other's.
+        // Ahead of the request: one prompt of its tenant, two of the other tenant.
         assert_eq!(tenants.ahead(Tier::Standard, MODEST, 100), 0.3);
         assert_eq!(tenants.ahead(Tier::Standard, GREEDY, 100), 1.0);
         tenants.leave(Tier::Standard, MODEST, 100);

@@ -1,4 +1,4 @@
-//! Copies starting and ending.
+//! Starts and ends of copies between the device pool and the host pool.
 
 use super::BlockStore;
 use super::sequence::Phase;
@@ -7,17 +7,17 @@ use crate::StoreEvent;
 use tiercel_device::{CopyBatch, CopyDirection, CopyId, SeqId};
 
 impl BlockStore {
-    /// Copies that may start now: every step that names their blocks has completed, and the bound on
-    /// blocks in transit allows them. In order per direction; the directions take turns. Copies ahead of need go one
-    /// batch at a time, while nobody waits for any.
+    /// Hands out the copies that may start now: every step that names their blocks has completed, and the bound on
+    /// blocks in transit allows them. Copies start in order per direction, and the directions alternate. Copies ahead
+    /// of need (mirroring) go one batch at a time, while no sequence waits for a copy.
     pub fn take_copies(&mut self) -> Vec<CopyBatch> {
         let room = self.config.max_copy_blocks_in_transit.max(1);
         let largest_batch = self.config.max_copy_blocks_per_batch.max(1);
         self.transfers.take(self.completed, room, largest_batch)
     }
 
-    /// A batch taken by [`BlockStore::take_copies`] ended. Returns what became complete with it, in
-    /// order. Unknown ids do nothing.
+    /// Ends a batch that [`BlockStore::take_copies`] handed out. Returns an event for each preemption and each opening
+    /// that this completes, in order. An unknown id does nothing.
     pub fn copy_done(&mut self, copy: CopyId, ok: bool) -> Vec<StoreEvent> {
         let mut events = Vec::new();
         for (id, transfer) in self.transfers.end_batch(copy) {
@@ -44,7 +44,7 @@ impl BlockStore {
         ok: bool,
     ) -> Option<StoreEvent> {
         let mut sequence = self.sequences.remove(seq)?;
-        // Copies mostly end in the order they were queued: it is the first.
+        // Copies mostly end in the order in which they were queued, so the ended copy is usually the first entry.
         if let Some(at) = sequence.waits.iter().position(|wait| *wait == id) {
             sequence.waits.remove(at);
         }

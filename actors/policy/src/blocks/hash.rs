@@ -1,10 +1,10 @@
-//! Names of full blocks.
+//! Block names: hashes of full blocks.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use tiercel_device::{SeqId, TokenId};
 
-/// Name of a full block: the hash of all tokens up to its end, chained and salted, 128 bits.
+/// Name of a full block: a salted 128-bit hash of all tokens up to the block's end, chained from block to block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlockHash(pub [u8; 16]);
 
@@ -15,10 +15,11 @@ impl Hash for BlockHash {
     }
 }
 
-/// Something for each of some names. Only looked up, never iterated.
+/// Map from block names to values. It is only looked up, never iterated.
 pub(super) type ByName<T> = HashMap<BlockHash, T, BuildHasherDefault<NameHasher>>;
 
-/// Names are hashes already, which nobody outside can choose: their first half will do.
+/// Hasher for block names. Names are hashes already, and no client can choose them, so the first half of a name serves
+/// as its hash value.
 #[derive(Debug, Default)]
 pub(super) struct NameHasher(u64);
 
@@ -38,27 +39,27 @@ impl Hasher for NameHasher {
     }
 }
 
-/// Separates the names of different tenants (or, with prefix caching off, of every sequence), so that
-/// nobody can probe what others have cached.
+/// Salt: separates the block names of different tenants (or, with prefix caching off, of different sequences), so that
+/// no tenant can probe what others have cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Salt(pub [u8; 16]);
 
 impl Salt {
-    /// A salt that no other sequence of the engine has.
+    /// Returns a salt that no other sequence of the engine has.
     pub fn of_sequence(seq: SeqId) -> Salt {
         let mut salt = [0; 16];
         salt[..8].copy_from_slice(&seq.0.to_le_bytes());
         Salt(salt)
     }
 
-    /// Its first digits, for people.
+    /// Returns the first digits of the salt in hexadecimal, for people.
     pub fn label(self) -> String {
         self.0[..4].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
-/// Name of the block holding `tokens`, which follows the block named `parent` (`None`: it is the
-/// first). BLAKE3, so that a client cannot construct two prompts with one name.
+/// Returns the name of the block that holds `tokens` and follows the block named `parent`; `None` if the block is the
+/// first. Uses BLAKE3, so that a client cannot construct two prompts with the same name.
 pub fn hash_block(salt: Salt, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash {
     let mut hasher = blake3::Hasher::new();
     match parent {
@@ -66,7 +67,7 @@ pub fn hash_block(salt: Salt, parent: Option<BlockHash>, tokens: &[TokenId]) -> 
         None => hasher.update(&salt.0),
     };
     hasher.update(&[u8::from(parent.is_some())]);
-    // In one piece, as far as it goes: most of the time is spent between pieces.
+    // Hash up to 64 tokens per call, because most of the time is spent between calls.
     for tokens in tokens.chunks(64) {
         let mut bytes = [0; 256];
         for (token, bytes) in tokens.iter().zip(bytes.chunks_exact_mut(4)) {

@@ -1,4 +1,4 @@
-//! What must always hold, recomputed from scratch: tests, the simulator and debug builds call it.
+//! Invariants of the block store, recomputed from scratch. Tests, the simulator and debug builds check them.
 
 use super::hash::ByName;
 use super::pool::Pool;
@@ -15,7 +15,7 @@ macro_rules! hold {
     };
 }
 
-/// Holders of one block, counted from the sequences and copies.
+/// Numbers of holders of one block, counted from the sequences and the copies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Holders {
     staying: u32,
@@ -24,10 +24,10 @@ struct Holders {
 }
 
 impl BlockStore {
-    /// Checks every invariant.
+    /// Checks every invariant of the store.
     ///
     /// # Errors
-    /// The first invariant that does not hold.
+    /// Returns the first invariant that does not hold.
     pub fn check(&self) -> Result<(), Violation> {
         let (device, host) = self.count_holders();
         check_pool("device", &self.device, &device)?;
@@ -116,14 +116,15 @@ impl BlockStore {
         Ok(())
     }
 
-    /// Each pin holds the block it is for, or will: `arriving` names what copies touch.
+    /// Checks that each pin holds the content it is for, or will hold it. `arriving` tells the content that copies
+    /// bring to host blocks.
     fn check_pins(
         &self,
         seq: SeqId,
         sequence: &Sequence,
         arriving: &HashMap<u32, BlockHash>,
     ) -> Result<(), Violation> {
-        // An opening sequence keeps its pins whatever its new prefix is.
+        // A sequence that opens keeps its pins, whatever its new prefix is.
         if matches!(sequence.phase, Phase::Opening { .. }) {
             return Ok(());
         }
@@ -139,7 +140,7 @@ impl BlockStore {
         Ok(())
     }
 
-    /// A block in two tables is the same full block of both.
+    /// Checks that a block in two tables is the same full block of both sequences.
     fn check_shared_entries(&self) -> Result<(), Violation> {
         let mut owners: Vec<Option<(SeqId, usize)>> = vec![None; self.device.slots.len()];
         for (seq, sequence) in self.sequences.iter() {

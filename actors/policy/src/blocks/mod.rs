@@ -1,30 +1,31 @@
-//! The block store: two tiers of KV blocks, content-addressed.
+//! The block store: the device pool and the host pool of KV blocks, whose full blocks are found by their content.
 //!
-//! [`BlockStore`] is the owner of every block of both tiers. A full block is named by the chained
-//! [hash](hash_block) of the tokens up to its end; sequences share named blocks and own the rest.
+//! [`BlockStore`] owns every block of both pools. A full block is named by the chained [hash](hash_block) of the tokens
+//! up to its end. Sequences share named blocks; every other block belongs to one sequence.
 //!
 //! | file | one job |
 //! |---|---|
 //! | `hash` | names of full blocks |
-//! | `pool`, `cached` | one tier: holders, names, order of reuse |
+//! | `pool`, `cached` | one pool: holders, names, order of reuse |
 //! | `sequence` | one sequence: phase, table, pins |
 //! | `transfers` | copies queued and under way |
 //! | `store` | the state, progress, release |
-//! | `reserve`, `open`, `victims` | a step request: growing, opening, who gives way |
+//! | `reserve`, `open`, `victims` | a step request: growing, opening, choosing victims |
 //! | `preempt` | prepare, commit, abort |
 //! | `mirror` | copies ahead of need |
 //! | `copies` | copies starting and ending |
-//! | `invariants` | what must always hold |
-//! | `snapshot` | sizes in, usage out |
+//! | `invariants` | invariants of the store |
+//! | `snapshot` | configuration and usage of the store |
 //!
-//! Phases of a sequence, and what each call does to it (a dash: nothing, or refused):
+//! Phases of a sequence in the store, and its phase after each call. A dash means that the call does nothing or is
+//! refused. A sequence is parked after its preemption, as long as it has pins, copies or retained blocks:
 //!
 //! | phase | Grow | Open | prepare | commit | abort | copies end | release |
 //! |---|---|---|---|---|---|---|---|
 //! | unknown | - | Running or Opening | - | - | - | - | - |
 //! | Running | Running | - | Preempting or Parked | - | - | - | unknown |
 //! | Preempting | - | - | - | Parked | Running | Preempting, event | unknown |
-//! | Parked | - | Running or Opening | - (a step request may take what it keeps) | - | - | Parked | unknown |
+//! | Parked | - | Running or Opening | - (a step request may take retained blocks) | - | - | Parked | unknown |
 //! | Opening | - | - | - | - | - | Running, event | unknown |
 
 mod cached;

@@ -1,4 +1,4 @@
-//! Opening a sequence, new or parked: the longest prefix that still exists, then room for the step.
+//! Opens a sequence, new or preempted: finds the longest prefix whose blocks still exist, then makes room for the step.
 
 use super::pool::Name;
 use super::reserve::Round;
@@ -10,20 +10,20 @@ use crate::{GrantOutcome, ResumeCosts, Victim, Want, WantKind};
 use std::sync::Arc;
 use tiercel_device::{BlockId, CopyDirection, SeqId, StepId};
 
-/// Where one block of the prefix was found.
+/// Where one block of a sequence's prefix was found.
 #[derive(Debug, Clone, Copy)]
 enum Hit {
-    /// On the device.
+    /// In this block of the device pool.
     Device(u32),
-    /// A copy to this device block is queued or under way.
+    /// In a copy to this device block that is queued or under way, with the id of the copy.
     Incoming(u32, u64),
-    /// In the host tier only.
+    /// In this block of the host pool only.
     Host(u32),
 }
 
 impl BlockStore {
-    /// Opens a sequence that has no table; any other is denied without hope. A denied one leaves no
-    /// trace, not even in the order of reuse.
+    /// Opens a sequence that has no block table. Any other sequence is denied with 0 pending blocks. A denied sequence
+    /// leaves no trace, not even in the order in which blocks are reused.
     pub(super) fn open(
         &mut self,
         want: &Want,
@@ -73,7 +73,7 @@ impl BlockStore {
         }
     }
 
-    /// Opens a sequence whose whole prefix is on the device, with room for `cover` positions; its table.
+    /// Opens a sequence whose whole prefix is on the device, with room for `cover` positions. Returns its block table.
     fn open_at_once(
         &mut self,
         want: &Want,
@@ -93,8 +93,8 @@ impl BlockStore {
         table
     }
 
-    /// Holds the longest prefix of `hashes` that is on the device, on its way there, or in the host tier; with
-    /// `own_only` what was kept or copied out for the sequence.
+    /// Holds the blocks of the longest prefix of `hashes` that is on the device, on its way there, or in the host pool.
+    /// With `own_only` the prefix consists of blocks that were retained or copied out for the sequence.
     fn hold_prefix(&mut self, seq: SeqId, hashes: &[BlockHash], own_only: bool) -> Vec<Hit> {
         let (kept, pins) = match self.sequences.get(seq) {
             Some(parked) => (Arc::clone(&parked.table), parked.pins.clone()),
@@ -102,7 +102,7 @@ impl BlockStore {
         };
         let mut hits = Vec::new();
         for (depth, hash) in hashes.iter().enumerate() {
-            // Its own may have lost the name to another's block.
+            // A retained block may have lost its name to a block of another sequence, so it is found by its position.
             let hit =
                 kept.get(depth).map(|block| Hit::Device(block.0)).or_else(|| match own_only {
                     true => self.pinned(&pins, depth, hash),
@@ -118,8 +118,9 @@ impl BlockStore {
         hits
     }
 
-    /// Lets go of what the host has, and of what lies beyond, if computing it would be done before the link has
-    /// copied it: copies in go one after the other, and others may be waiting for theirs.
+    /// Lets go of the host hits, and of all hits after the first of them, if computing these blocks is done before the
+    /// link has copied them in. Copies to the device run one after the other, and other sequences may be waiting for
+    /// theirs.
     fn drop_if_computed_sooner(&mut self, hits: &mut Vec<Hit>, costs: ResumeCosts) {
         let is_host = |hit: &Hit| matches!(hit, Hit::Host(_));
         let Some(first) = hits.iter().position(is_host) else { return };
@@ -139,9 +140,9 @@ impl BlockStore {
 
     fn pinned(&self, pins: &[Pin], depth: usize, hash: &BlockHash) -> Option<Hit> {
         let at = pins.binary_search_by_key(&(depth as u32), |pin| pin.depth).ok()?;
-        // Its copy may not have ended yet.
+        // The copy out to the pinned host block may not have ended yet.
         self.host.slot(pins[at].host).name.as_ref()?;
-        // Only one copy of a content is under way at a time.
+        // At most one copy of a content is under way at a time, so a copy to the device that is under way is used.
         let incoming = self.incoming(hash).map(|(device, job)| Hit::Incoming(device, job));
         incoming.or(Some(Hit::Host(pins[at].host)))
     }
@@ -161,8 +162,8 @@ impl BlockStore {
         }
     }
 
-    /// Allocates destinations for the host hits and queues their copies; room for the step is
-    /// allocated when the sequence grows.
+    /// Allocates device blocks for the host hits and queues their copies. Room for the step is allocated when the
+    /// sequence grows.
     fn open_copying(
         &mut self,
         want: &Want,
@@ -196,7 +197,7 @@ impl BlockStore {
     fn push_in(&mut self, device: u32, host: u32, hashes: &[BlockHash], depth: usize) -> u64 {
         self.device.begin_transit(device);
         self.host.begin_transit(host);
-        // The copy holds its source from here on.
+        // From here on the copy holds its source block.
         self.host.drop_hold(host);
         self.transfers.push(Transfer {
             direction: CopyDirection::In,
@@ -210,8 +211,8 @@ impl BlockStore {
         })
     }
 
-    /// The sequence with its prefix and `more` blocks in its table. It keeps its pins and gives up
-    /// waiting for copies of its last preemption.
+    /// Returns the opened sequence with its prefix and the blocks `more` in its table. The sequence keeps its pins, and
+    /// no longer waits for copies of its last preemption.
     fn opened(
         &mut self,
         seq: SeqId,
@@ -228,7 +229,7 @@ impl BlockStore {
         let mut sequence = Sequence::opened(phase, table, hashes[..hits.len()].to_vec());
         if let Some(mut parked) = self.sequences.remove(seq) {
             self.leave_transfers(seq, &mut parked);
-            // The hits hold what of it is used again.
+            // The hits hold those retained blocks that are used again.
             sequence.pins = std::mem::take(&mut parked.pins);
             self.drop_table(&mut parked);
         }

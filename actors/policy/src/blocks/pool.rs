@@ -1,9 +1,10 @@
-//! One tier's blocks: who holds them, what they are called, and in which order they are reused.
+//! A pool of blocks, on the device or on the host: the holders and names of its blocks, and the order in which blocks
+//! are reused.
 //!
-//! A block is *free* when nothing holds it. A free block that still has a name is *cached*: a prefix hit
-//! can take it back until its space is needed. A holder either *stays* (the table of a sequence that
-//! runs, a pin) or is on its way out (the table of a sequence being preempted, a copy): a block that
-//! only leaving holders hold is *pending*, because it comes free without anyone else being preempted.
+//! A block is *free* when nothing holds it. A free block that still has a name is *cached*: a prefix hit can take it
+//! back until its space is needed. A holder either *stays* (the table of a sequence that runs, a pin) or *leaves* (the
+//! table of a sequence that is being preempted, a copy). A block that only leaving holders hold is *pending*, because
+//! it comes free without a further preemption.
 
 use super::BlockHash;
 use super::cached::Cached;
@@ -14,16 +15,16 @@ use tiercel_device::StepId;
 /// Name of a full block and its place in the chain of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Name {
-    /// The name.
+    /// Name of the block.
     pub(super) hash: BlockHash,
-    /// Name of the block before it; `None` for the first.
+    /// Name of the block before this one; `None` for the first block of a sequence.
     pub(super) parent: Option<BlockHash>,
-    /// Position in the sequence, in blocks.
+    /// Position of the block in its sequence, in blocks.
     pub(super) depth: u32,
 }
 
 impl Name {
-    /// The name of block `depth` in a chain of names.
+    /// Returns the name of block `depth` in a chain of names.
     pub(super) fn in_chain(chain: &[BlockHash], depth: usize) -> Name {
         Name {
             hash: chain[depth],
@@ -33,20 +34,20 @@ impl Name {
     }
 }
 
-/// One block.
+/// State of one block in a pool.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Slot {
-    /// Holders of all kinds.
+    /// Number of holders of all kinds: tables, pins and copies.
     pub(super) refs: u32,
-    /// The holders that stay.
+    /// Number of holders that stay: tables of running sequences, and pins.
     pub(super) staying: u32,
-    /// Source or destination of a copy that is queued or under way.
+    /// Whether the block is the source or destination of a copy that is queued or under way.
     pub(super) in_transit: bool,
-    /// Present if the index points here.
+    /// Name of the block, if the pool's index of names points to this block.
     pub(super) name: Option<Name>,
-    /// Last step that may name the block on behalf of a holder that dropped it.
+    /// Last step that may name the block on behalf of a holder that has dropped the block.
     pub(super) fence: StepId,
-    /// When its last holder let go, for the order of reuse.
+    /// When the last holder let go of the block, for the order of reuse.
     pub(super) idle_since: u64,
 }
 
@@ -56,17 +57,18 @@ impl Slot {
     }
 }
 
-/// One tier.
+/// A pool of blocks, on the device or on the host.
 #[derive(Debug)]
 pub(super) struct Pool {
     pub(super) slots: Vec<Slot>,
-    /// Free and unnamed, longest free first: those are the least likely to wait for a step.
+    /// Free blocks without a name, longest free first, because a new use of these is the least likely to wait for a
+    /// step that still names them.
     pub(super) empty: VecDeque<u32>,
-    /// Free and named.
+    /// Free blocks with a name.
     pub(super) cached: Cached,
-    /// Name to block.
+    /// Block that has each name.
     pub(super) index: ByName<u32>,
-    /// Named blocks of this tier per parent name, whether or not the parent is here.
+    /// Number of named blocks in this pool per name of their parent, whether or not the parent is in the pool.
     pub(super) children: ByName<u32>,
     pending: u32,
     in_transit: u32,
@@ -74,7 +76,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// `total` empty blocks.
+    /// Returns a pool of `total` empty blocks.
     pub(super) fn new(total: u32) -> Pool {
         Pool {
             slots: vec![Slot::default(); total as usize],
@@ -88,37 +90,38 @@ impl Pool {
         }
     }
 
-    /// Size of the tier.
+    /// Returns the number of blocks in the pool.
     pub(super) fn total(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    /// Blocks nothing holds, cached ones included.
+    /// Returns the number of blocks that nothing holds, cached ones included.
     pub(super) fn free(&self) -> u32 {
         (self.empty.len() + self.cached.len()) as u32
     }
 
-    /// Blocks that come free when the holders on their way out have gone.
+    /// Returns the number of pending blocks: blocks that come free when their leaving holders have gone.
     pub(super) fn pending(&self) -> u32 {
         self.pending
     }
 
-    /// Blocks that copies touch.
+    /// Returns the number of blocks that copies touch.
     pub(super) fn in_transit(&self) -> u32 {
         self.in_transit
     }
 
-    /// One block.
+    /// Returns the state of one block.
     pub(super) fn slot(&self, id: u32) -> &Slot {
         &self.slots[id as usize]
     }
 
-    /// The block with this name.
+    /// Returns the block with this name.
     pub(super) fn find(&self, hash: &BlockHash) -> Option<u32> {
         self.index.get(hash).copied()
     }
 
-    /// A free block for a staying holder; cached content makes room, leaves first.
+    /// Takes a free block for a holder that stays. If no block is empty, a cached block is evicted, one without
+    /// children first.
     pub(super) fn allocate(&mut self) -> Option<u32> {
         let id = self.empty.pop_front().or_else(|| self.evict())?;
         let slot = &mut self.slots[id as usize];
@@ -127,17 +130,17 @@ impl Pool {
         Some(id)
     }
 
-    /// A staying holder more.
+    /// Adds a staying holder to the block.
     pub(super) fn hold(&mut self, id: u32) {
         self.adjust(id, 1, 1);
     }
 
-    /// A staying holder less; says whether the block came free.
+    /// Removes a staying holder from the block. Returns whether the block came free.
     pub(super) fn drop_hold(&mut self, id: u32) -> bool {
         self.adjust(id, -1, -1)
     }
 
-    /// Takes a [`Pool::hold`] back as if it had never been: the order of reuse is as before.
+    /// Takes a [`Pool::hold`] back as if it had never happened: the order of reuse is as before.
     pub(super) fn undo_hold(&mut self, id: u32) {
         let since = self.slot(id).idle_since;
         if self.drop_hold(id) {
@@ -147,45 +150,45 @@ impl Pool {
         }
     }
 
-    /// A staying holder is on its way out; says whether the block became pending.
+    /// Turns a staying holder of the block into a leaving one. Returns whether the block is pending now.
     pub(super) fn leave(&mut self, id: u32) -> bool {
         self.adjust(id, 0, -1);
         self.slot(id).is_pending()
     }
 
-    /// A leaving holder stays after all; says whether the block was pending.
+    /// Turns a leaving holder of the block back into a staying one. Returns whether the block was pending before.
     pub(super) fn stay(&mut self, id: u32) -> bool {
         let was = self.slot(id).is_pending();
         self.adjust(id, 0, 1);
         was
     }
 
-    /// A leaving holder has gone; says whether the block came free.
+    /// Removes a leaving holder from the block. Returns whether the block came free.
     pub(super) fn drop_left(&mut self, id: u32) -> bool {
         self.adjust(id, -1, 0)
     }
 
-    /// A copy holds the block from now on.
+    /// Makes a copy hold the block from now on.
     pub(super) fn begin_transit(&mut self, id: u32) {
         self.adjust(id, 1, 0);
         self.slots[id as usize].in_transit = true;
         self.in_transit += 1;
     }
 
-    /// The copy has ended.
+    /// Ends the copy that holds the block.
     pub(super) fn end_transit(&mut self, id: u32) {
         self.slots[id as usize].in_transit = false;
         self.in_transit -= 1;
         self.adjust(id, -1, 0);
     }
 
-    /// Steps up to `step` may name the block although its holder has gone.
+    /// Records that steps up to `step` may name the block although its holder has gone.
     pub(super) fn fence(&mut self, id: u32, step: StepId) {
         let slot = &mut self.slots[id as usize];
         slot.fence = slot.fence.max(step);
     }
 
-    /// Names a held block. The first block with a name keeps it; later ones stay private.
+    /// Names a held block. The first block with a name keeps the name; later blocks with equal content stay private.
     pub(super) fn name(&mut self, id: u32, name: Name) {
         debug_assert!(self.slot(id).refs > 0, "only held blocks are named");
         if self.slot(id).name.is_some() || self.index.contains_key(&name.hash) {
@@ -202,7 +205,7 @@ impl Pool {
         }
     }
 
-    /// Frees a cached block for new content.
+    /// Evicts a cached block, so that it can take new content.
     fn evict(&mut self) -> Option<u32> {
         let id = self.cached.pop()?;
         let name = self.slots[id as usize].name.take().expect("cached blocks have a name");
@@ -219,7 +222,8 @@ impl Pool {
         Some(id)
     }
 
-    /// Changes a block's holders and keeps the lists and counters in step; says whether it came free.
+    /// Changes the numbers of a block's holders, and updates the lists and counters. Returns whether the block came
+    /// free.
     fn adjust(&mut self, id: u32, refs: i32, staying: i32) -> bool {
         let slot = &mut self.slots[id as usize];
         let (was_free, was_pending) = (slot.refs == 0, slot.is_pending());
@@ -250,14 +254,15 @@ impl Pool {
         }
     }
 
-    /// Only cached blocks are taken back by a holder; empty ones leave through `allocate`.
+    /// Removes a cached block from the order of reuse, because a holder takes it back. Empty blocks are taken by
+    /// `allocate` only.
     fn unlist(&mut self, id: u32) {
         let slot = &self.slots[id as usize];
         let name = slot.name.as_ref().expect("a free block without a name is never held directly");
         self.cached.remove(id, slot.idle_since, name.depth);
     }
 
-    /// The block named `hash` gained its first child here or lost its last.
+    /// Updates the order of reuse after the block named `hash` gained its first child in this pool or lost its last.
     fn relist(&mut self, hash: BlockHash) {
         if let Some(id) = self.find(&hash)
             && self.slot(id).refs == 0
@@ -284,7 +289,8 @@ mod tests {
         pool.name(ids[0], name(0, 1, None));
         pool.name(ids[1], name(1, 2, Some(1)));
         pool.name(ids[2], name(0, 9, None));
-        // The head is idle longest, and yet its child goes first, then what was idle before it.
+        // The head is idle longest, but it is reused after its child, and the child after a block that was idle before
+        // it.
         for id in [ids[0], ids[2], ids[1], ids[3]] {
             assert!(pool.drop_hold(id));
         }
@@ -302,7 +308,7 @@ mod tests {
         pool.name(child, name(1, 2, Some(1)));
         pool.drop_hold(head);
         assert_eq!(pool.allocate(), Some(head));
-        // The name comes back with its child still here: it is no leaf.
+        // The head gets its name back while its child is still in the pool, so the head is no leaf.
         pool.name(head, name(0, 1, None));
         pool.drop_hold(head);
         pool.drop_hold(child);

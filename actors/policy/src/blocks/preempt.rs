@@ -1,4 +1,4 @@
-//! Preemption: prepare, then commit or abort.
+//! Preemption of a sequence: prepare, then commit or abort.
 
 use super::BlockStore;
 use super::pool::Name;
@@ -9,8 +9,8 @@ use std::sync::Arc;
 use tiercel_device::{BlockId, CopyDirection, SeqId, Ticket};
 
 impl BlockStore {
-    /// Prepares the preemption of one sequence outside of a step request, whether or not that frees
-    /// anything. `None` if the sequence has no table or is already being preempted or resumed.
+    /// Prepares the preemption of one sequence outside of a step request, whether or not that frees any block. Returns
+    /// `None` if the sequence has no table, or is already being preempted or resumed.
     pub fn prepare_preempt(&mut self, victim: Victim) -> Option<PreemptOutcome> {
         let sequence = self.sequences.get(victim.ticket.seq)?;
         if sequence.phase != Phase::Running {
@@ -22,9 +22,10 @@ impl BlockStore {
         Some(self.carry_out(victim, 0))
     }
 
-    /// Drops the references of a prepared sequence: it must open again. It may be committed before
-    /// its copies have ended; they go on, and no [`StoreEvent::PreemptCopied`](crate::StoreEvent)
-    /// follows. Stale and repeated tickets do nothing and return `false`.
+    /// Commits a preemption: drops the references of a prepared sequence, which must then open again. A preemption may
+    /// be committed before its copies have ended. The copies go on, and no
+    /// [`StoreEvent::PreemptCopied`](crate::StoreEvent) follows. A stale or repeated ticket does nothing and returns
+    /// `false`.
     pub fn commit_preempt(&mut self, ticket: Ticket) -> bool {
         let Some(mut sequence) = self.take_prepared(ticket) else { return false };
         self.park(&mut sequence);
@@ -32,9 +33,9 @@ impl BlockStore {
         true
     }
 
-    /// Takes a preparation back: the sequence keeps its table and may run. Copies that have not started
-    /// are cancelled; finished ones stay as unpinned cached content. Stale and repeated tickets do
-    /// nothing and return `false`.
+    /// Aborts a preemption: the prepared sequence keeps its table and may run. Copies that have not started are
+    /// cancelled. Finished copies stay in the host pool as cached content without a pin. A stale or repeated ticket
+    /// does nothing and returns `false`.
     pub fn abort_preempt(&mut self, ticket: Ticket) -> bool {
         let Some(mut sequence) = self.take_prepared(ticket) else { return false };
         for block in sequence.table.iter().skip(sequence.phase.stays()) {
@@ -47,9 +48,9 @@ impl BlockStore {
         true
     }
 
-    /// Preempts a running sequence, or takes more from a parked one: its table beyond its first `kept` blocks
-    /// has been marked as leaving. A parked one does not run, so that its blocks need not be frozen until
-    /// they are copied: each comes free when its own copy has ended.
+    /// Preempts a running sequence, or takes more blocks from a parked (already preempted) one. The caller has marked
+    /// the table beyond its first `kept` blocks as leaving. A parked sequence does not run, so its blocks need not be
+    /// frozen until all are copied: each block comes free when its own copy has ended.
     pub(super) fn carry_out(&mut self, victim: Victim, kept: u32) -> PreemptOutcome {
         let seq = victim.ticket.seq;
         let mut sequence = self.sequences.remove(seq).expect("victims are chosen among sequences");
@@ -59,7 +60,7 @@ impl BlockStore {
         if victim.swap {
             self.save_to_host(seq, &mut sequence, kept);
         } else {
-            // Beyond what is lost nothing can be used before that is computed again.
+            // Host copies of blocks behind a lost block are useless until the lost block is computed again.
             self.leave_transfers(seq, &mut sequence);
             self.unpin(&mut sequence, kept);
         }
@@ -74,11 +75,12 @@ impl BlockStore {
         PreemptOutcome::Freed { blocks, on_host, kept }
     }
 
-    /// Pins the host copies of the named blocks in a sequence's table from `kept` on, and queues copies of those
-    /// that have none, as far as the host tier has room.
+    /// Pins the host copies of the named blocks in a sequence's table from `kept` on. Queues copies of blocks that have
+    /// none, as far as the host pool has room.
     fn save_to_host(&mut self, seq: SeqId, sequence: &mut Sequence, kept: u32) {
         let named = sequence.names.len().min(sequence.table.len());
-        // Pin what is there first, or making room for the head could evict the tail.
+        // Pin the existing host copies first. Otherwise making room for copies of the table's head could evict copies
+        // of its tail.
         let given = sequence.names.iter().take(named).skip(kept as usize);
         let there: Vec<Option<(u32, Option<u64>)>> =
             given.map(|hash| self.host_copy(hash)).collect();
@@ -111,7 +113,7 @@ impl BlockStore {
         sequence.pins = pins;
     }
 
-    /// The host block that holds this content or will when a copy has ended.
+    /// Returns the host block that holds this content, or that will hold it when the returned copy has ended.
     fn host_copy(&self, hash: &super::BlockHash) -> Option<(u32, Option<u64>)> {
         if let Some(host) = self.host.find(hash) {
             return Some((host, None));
@@ -126,7 +128,7 @@ impl BlockStore {
         self.start_transit(transfer)
     }
 
-    /// The copy of a full block of `sequence` to the host.
+    /// Returns a copy of a full block of `sequence` to the host.
     pub(super) fn out_of(&self, sequence: &Sequence, name: Name, host: u32) -> Transfer {
         let BlockId(device) = sequence.table[name.depth as usize];
         Transfer {
@@ -141,14 +143,14 @@ impl BlockStore {
         }
     }
 
-    /// Queues a copy, which holds both its blocks from here on.
+    /// Queues a copy, which from here on holds its source block and its destination block.
     pub(super) fn start_transit(&mut self, transfer: Transfer) -> u64 {
         self.device.begin_transit(transfer.device);
         self.host.begin_transit(transfer.host);
         self.transfers.push(transfer)
     }
 
-    /// Drops the table of a prepared sequence but for what it keeps; says how many blocks came free.
+    /// Parks a prepared sequence: drops its table except for its retained blocks. Returns how many blocks came free.
     fn park(&mut self, sequence: &mut Sequence) -> u32 {
         let freed = self.truncate_table(sequence, sequence.phase.stays());
         sequence.phase = Phase::Parked;
@@ -156,7 +158,7 @@ impl BlockStore {
         freed
     }
 
-    /// A parked sequence is remembered only for its pins and what it keeps.
+    /// Remembers a sequence, unless it is parked and has no pins, copies or retained blocks.
     pub(super) fn keep_if_useful(&mut self, seq: SeqId, sequence: Sequence) {
         let forgotten = sequence.phase == Phase::Parked
             && sequence.pins.is_empty()

@@ -1,4 +1,4 @@
-//! One step request: progress, releases, then the wants in order of rank.
+//! Answers one step request: progress, releases, then the wants in order of rank.
 
 use super::BlockStore;
 use super::sequence::Phase;
@@ -9,22 +9,24 @@ use crate::{
 };
 use tiercel_device::StepId;
 
-/// What has been decided so far in one request.
+/// State of the decisions on one step request.
 #[derive(Debug, Default)]
 pub(super) struct Round {
     pub(super) step: StepId,
     pub(super) ledger: Ledger,
     pub(super) preempted: Vec<Preempted>,
-    /// For victims, and for opening, where they are chosen by cost.
+    /// Costs for choosing victims, and costs for opening; `None` where the choice does not depend on costs.
     pub(super) victim_costs: Option<ResumeCosts>,
     pub(super) resume_costs: Option<ResumeCosts>,
     pub(super) gives: Gives,
-    /// Blocks of victims that could be dropped at once, and so may be used although they are kept for others.
+    /// Blocks of victims that could be dropped at once. As many blocks may be used although they are reserved for other
+    /// tiers.
     pub(super) lent: u32,
 }
 
 impl BlockStore {
-    /// Answers one step's request: progress, releases, then wants with the victims they may take.
+    /// Answers the request of one step: applies progress and releases, then answers the wants with the victims they may
+    /// take.
     pub fn reserve(&mut self, request: &StepRequest) -> StepGrant {
         self.completed(request.completed_step);
         for progress in &request.progress {
@@ -51,7 +53,7 @@ impl BlockStore {
             grants.push(Grant { ticket: want.ticket, outcome });
         }
         self.mirror(&request.victims, request.mirror);
-        // A want that was denied and then taken as a victim of a later one is answered only once.
+        // The sequence of a denied want may have become a victim of a later want. Then only its preemption is reported.
         if !round.preempted.is_empty() {
             grants.retain(|grant| {
                 round.preempted.iter().all(|taken| taken.ticket.seq != grant.ticket.seq)
@@ -65,7 +67,8 @@ impl BlockStore {
         }
     }
 
-    /// Blocks of victims that the host has too: at most these, as far as they are nobody else's.
+    /// Returns how many blocks of victims the host pool has too. At most so many come free at once, because other
+    /// sequences may hold some of these blocks.
     fn droppable(&self, request: &StepRequest) -> u32 {
         if request.wants.iter().all(|want| want.kept_for_others == 0) {
             return 0;
@@ -82,7 +85,7 @@ impl BlockStore {
         }
     }
 
-    /// Grows the table of a running sequence; any other is denied without hope.
+    /// Grows the block table of a running sequence. Any other sequence is denied with 0 pending blocks.
     fn grow(&mut self, want: &Want, victims: &[Victim], round: &mut Round) -> GrantOutcome {
         let seq = want.ticket.seq;
         let Some(sequence) = self.sequences.get_mut(seq).filter(|s| s.phase == Phase::Running)
@@ -118,7 +121,7 @@ impl BlockStore {
         GrantOutcome::Run { computed, cover, table: sequence.tell_table() }
     }
 
-    /// Takes blocks that [`BlockStore::settle`] found to be free.
+    /// Allocates blocks that [`BlockStore::settle`] found to be free.
     pub(super) fn allocate(&mut self, blocks: u32) -> Vec<u32> {
         (0..blocks)
             .map(|_| self.device.allocate().expect("the need was met from free blocks"))

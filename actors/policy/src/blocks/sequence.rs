@@ -1,70 +1,70 @@
-//! What the store knows of one sequence.
+//! State of one sequence in the block store.
 
 use super::BlockHash;
 use std::sync::Arc;
 use tiercel_device::{BlockId, StepId, Ticket};
 
-/// A sequence that holds a table or pins.
+/// A sequence that holds a block table or pins.
 #[derive(Debug)]
 pub(super) struct Sequence {
-    /// Where it is between running and parked.
+    /// Phase of the sequence in the block store.
     pub(super) phase: Phase,
-    /// Its block table; while parked, what it keeps.
+    /// Block table of the sequence; while the sequence is parked, its retained blocks.
     pub(super) table: Arc<[BlockId]>,
-    /// Whether the scheduler has yet to be told of `table`.
+    /// Whether the scheduler has not been told of the current `table` yet.
     pub(super) table_is_news: bool,
-    /// Tokens whose KV is valid.
+    /// Tokens of the sequence whose KV is valid.
     pub(super) computed: u32,
-    /// Names of its full blocks, from the first.
+    /// Names of the sequence's full blocks, from the first on.
     pub(super) names: Vec<BlockHash>,
-    /// Last step that names its table.
+    /// Last step that names the sequence's block table.
     pub(super) last_step: StepId,
-    /// Host blocks kept for it, in the order of its blocks.
+    /// Host blocks that are pinned for the sequence, in the order of the sequence's blocks.
     pub(super) pins: Vec<Pin>,
-    /// Full blocks from the first that the host has, or had when they were looked at.
+    /// Number of full blocks, from the first on, that the host pool has, or had when they were looked at.
     pub(super) mirrored: usize,
-    /// Copies it waits for.
+    /// Copies that the sequence waits for.
     pub(super) waits: Vec<u64>,
 }
 
-/// A host block kept for a sequence.
+/// Pin: a host block that is kept for a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pin {
-    /// Which block of the sequence it holds.
+    /// Position in the sequence of the block whose content is pinned, in blocks.
     pub(super) depth: u32,
-    /// Where.
+    /// Host block that holds the content.
     pub(super) host: u32,
 }
 
-/// Phases of a sequence in the store.
+/// Phase of a sequence in the block store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// It holds a table and may run.
+    /// The sequence holds a block table and may run.
     Running,
-    /// Prepared: it holds its table, which leaves unless the preparation is aborted.
+    /// The preemption is prepared: the sequence holds its block table, which leaves unless the preemption is aborted.
     Preempting {
-        /// The preparation.
+        /// Ticket of the prepared preemption.
         ticket: Ticket,
-        /// Blocks at the front of its table that stay.
+        /// Blocks at the front of the table that the sequence retains.
         kept: u32,
-        /// Copies that ended well and badly.
+        /// Numbers of ended copies, by success.
         tally: Tally,
     },
-    /// Committed: it holds pins, and the blocks it keeps.
+    /// The preemption is committed: the sequence holds pins and its retained blocks.
     Parked,
-    /// It holds the table of its prefix, part of which is being copied in.
+    /// The sequence holds the block table of its prefix, part of which is being copied in.
     Opening {
-        /// The want.
+        /// Ticket of the want that opens the sequence.
         ticket: Ticket,
-        /// Copies that ended well and badly.
+        /// Numbers of ended copies, by success.
         tally: Tally,
-        /// Blocks before the first whose copy failed.
+        /// Blocks of the prefix before the first block whose copy failed.
         valid_blocks: u32,
     },
 }
 
 impl Phase {
-    /// How many blocks at the front of its table are not on their way out.
+    /// Returns how many blocks at the front of the sequence's table are not about to leave.
     pub(super) fn stays(self) -> usize {
         match self {
             Phase::Preempting { kept, .. } => kept as usize,
@@ -72,23 +72,23 @@ impl Phase {
         }
     }
 
-    /// Whether a step may be computing it, so that reports of progress make sense.
+    /// Whether a step may be computing the sequence, so that reports of its progress make sense.
     pub(super) fn computes(self) -> bool {
         matches!(self, Phase::Running | Phase::Preempting { .. })
     }
 }
 
-/// Copies of one preparation or opening that have ended.
+/// Numbers of copies of one preparation or opening that have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Tally {
-    /// Well.
+    /// Copies that succeeded.
     pub(super) copied: u32,
-    /// Badly.
+    /// Copies that failed.
     pub(super) failed: u32,
 }
 
 impl Tally {
-    /// Counts one more.
+    /// Counts one more ended copy.
     pub(super) fn add(&mut self, ok: bool) {
         if ok {
             self.copied += 1;
@@ -99,7 +99,7 @@ impl Tally {
 }
 
 impl Sequence {
-    /// A sequence that opens with the named prefix `names` in `table`.
+    /// Returns a sequence that opens with the blocks in `table`, which begins with a prefix named `names`.
     pub(super) fn opened(phase: Phase, table: Arc<[BlockId]>, names: Vec<BlockHash>) -> Sequence {
         Sequence {
             phase,
@@ -114,12 +114,12 @@ impl Sequence {
         }
     }
 
-    /// The table, if the scheduler does not know it yet.
+    /// Returns the block table if the scheduler has not been told of it yet.
     pub(super) fn tell_table(&mut self) -> Option<Arc<[BlockId]>> {
         std::mem::take(&mut self.table_is_news).then(|| Arc::clone(&self.table))
     }
 
-    /// Adds blocks at the end of the table.
+    /// Adds blocks at the end of the block table.
     pub(super) fn extend_table(&mut self, more: &[u32]) {
         let more = more.iter().map(|&id| BlockId(id));
         self.table = self.table.iter().copied().chain(more).collect();

@@ -1,4 +1,4 @@
-//! What a store looks like from outside: sizes going in, usage coming out.
+//! Configuration and usage of a block store, as seen from outside.
 
 use tiercel_device::SeqId;
 
@@ -7,50 +7,50 @@ use tiercel_device::SeqId;
 pub struct StoreConfig {
     /// Tokens per block; at least 1.
     pub block_size: u32,
-    /// Blocks of the device tier.
+    /// Number of blocks in the device pool.
     pub device_blocks: u32,
-    /// Blocks of the host tier; 0 means there is none.
+    /// Number of blocks in the host pool; 0 means that there is no host pool.
     pub host_blocks: u32,
-    /// Most blocks in batches handed out by `take_copies` and not yet done, both directions
-    /// together; at least 1 is assumed.
+    /// Most blocks in batches that `take_copies` handed out and that are not done yet, of both directions together. A
+    /// value below 1 counts as 1.
     pub max_copy_blocks_in_transit: u32,
-    /// Most blocks in one batch; at least 1 is assumed.
+    /// Most blocks in one batch of copies. A value below 1 counts as 1.
     pub max_copy_blocks_per_batch: u32,
 }
 
-/// Usage of one tier, in blocks. `free + used + in_transit == total`.
+/// Usage of one pool, in blocks. `free + used + in_transit == total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TierUsage {
-    /// Referenced by nothing: can be handed out (cached content included).
+    /// Blocks that nothing references and that can be handed out, cached content included.
     pub free: u32,
-    /// The part of `free` that still holds named content.
+    /// Free blocks that still hold named content.
     pub cached: u32,
-    /// Held by sequences (device) or pinned to them (host) and not by any copy.
+    /// Blocks that sequences hold (device pool) or that are pinned for them (host pool), and that no copy touches.
     pub used: u32,
-    /// Source or destination of a copy that is queued or under way.
+    /// Blocks that are the source or destination of a copy that is queued or under way.
     pub in_transit: u32,
-    /// Size of the tier.
+    /// Size of the pool.
     pub total: u32,
 }
 
 /// Usage of a block store at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoreSnapshot {
-    /// The device tier.
+    /// Usage of the device pool.
     pub device: TierUsage,
-    /// The host tier.
+    /// Usage of the host pool.
     pub host: TierUsage,
-    /// Host blocks pinned to at least one sequence.
+    /// Host blocks that are pinned for at least one sequence.
     pub pinned: u32,
-    /// Blocks in batches that were taken and are not done yet.
+    /// Blocks in batches of copies that were handed out and are not done yet.
     pub copying: u32,
     /// Blocks of copies that wait for their fence or for room in transit.
     pub queued: u32,
-    /// Every sequence with a table, in order, and the table's length in blocks.
+    /// Every sequence with a block table, in ascending order, and the length of the table in blocks.
     pub tables: Vec<(SeqId, u32)>,
 }
 
-/// An invariant of the store that does not hold: a bug in the store.
+/// An invariant of the block store that does not hold, which is a bug of the store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("block store invariant broken: {0}")]
 pub struct Violation(pub String);

@@ -1,6 +1,5 @@
-//! The block store itself: its state and the parts of its interface that are a few lines long. What
-//! happens in a step request is in `reserve`, `open` and `victims`; preemption in `preempt`; copies in
-//! `copies`; what must always hold in `invariants`.
+//! State of the block store, and the short parts of its interface. The modules `reserve`, `open` and `victims` handle
+//! step requests, `preempt` handles preemption, `copies` handles copies, and `invariants` checks what must always hold.
 
 use super::pool::Pool;
 use super::sequence::Sequence;
@@ -10,10 +9,10 @@ use crate::Progress;
 use crate::by_id::ById;
 use tiercel_device::{SeqId, StepId};
 
-/// Two tiers of KV blocks with their owners, names, pins and copies.
+/// The device pool and the host pool of KV blocks, with the owners, names, pins and copies of the blocks.
 ///
-/// It is a pure state machine: the same calls give the same answers. It never fails; calls that make
-/// no sense for a sequence's state are refused or ignored, as each method says.
+/// The store is a pure state machine: the same calls give the same answers. No call fails. A call that makes no sense
+/// in the state of a sequence is refused or ignored, as its method says.
 #[derive(Debug)]
 pub struct BlockStore {
     pub(super) config: StoreConfig,
@@ -25,7 +24,7 @@ pub struct BlockStore {
 }
 
 impl BlockStore {
-    /// An empty store.
+    /// Returns an empty store.
     ///
     /// # Panics
     /// If `block_size` is 0.
@@ -41,20 +40,20 @@ impl BlockStore {
         }
     }
 
-    /// The sizes and bounds it was made with.
+    /// Returns the sizes and bounds that the store was made with.
     pub fn config(&self) -> &StoreConfig {
         &self.config
     }
 
-    /// Every step up to this one has completed: copies fenced behind them may start. The same as
-    /// `StepRequest::completed_step`.
+    /// Records that every step up to `step` has completed, so that copies fenced behind these steps may start. Has the
+    /// effect of `StepRequest::completed_step`.
     pub fn completed(&mut self, step: StepId) {
         self.completed = self.completed.max(step);
     }
 
-    /// A sequence ended: drops its references and pins and cancels copies that only it waited for and
-    /// that have not started. Legal in every state, idempotent; the same as `StepRequest::released`.
-    /// Blocks that a copy under way touches come free when it ends.
+    /// Ends a sequence: drops its references and pins, and cancels copies that only this sequence waited for and that
+    /// have not started. Legal in every state and idempotent. Has the effect of `StepRequest::released`. Blocks that a
+    /// copy under way touches come free when the copy ends.
     pub fn release(&mut self, seq: SeqId) {
         if let Some(mut sequence) = self.sequences.remove(seq) {
             self.leave_transfers(seq, &mut sequence);
@@ -63,7 +62,7 @@ impl BlockStore {
         }
     }
 
-    /// Usage, for metrics and tests.
+    /// Returns the usage of the store, for metrics and tests.
     pub fn snapshot(&self) -> StoreSnapshot {
         let holders = self.sequences.iter().filter(|(_, sequence)| !sequence.table.is_empty());
         StoreSnapshot {
@@ -76,20 +75,20 @@ impl BlockStore {
         }
     }
 
-    /// Blocks that nothing holds, device and host; cached ones included. Unlike [`BlockStore::snapshot`] it
-    /// looks at no block.
+    /// Returns the numbers of free device blocks and of free host blocks, cached ones included. Unlike
+    /// [`BlockStore::snapshot`] it looks at no single block.
     pub fn free_blocks(&self) -> (u32, u32) {
         (self.device.free(), self.host.free())
     }
 
-    /// Blocks that cover `tokens` positions.
+    /// Returns the number of blocks that cover `tokens` positions.
     pub(super) fn blocks_for(&self, tokens: u32) -> u32 {
         tokens.div_ceil(self.config.block_size)
     }
 
-    /// Registers what completed steps made valid. The last of the names belongs to the last full block
-    /// of `computed` tokens; names the store has already are skipped, names that would leave a gap are
-    /// ignored. Reports for a sequence without a table are late and ignored: its blocks are gone.
+    /// Registers KV that completed steps made valid. The last name in the report belongs to the last full block of the
+    /// `computed` tokens. Names that the store has already are skipped, and names that would leave a gap are ignored. A
+    /// report for a sequence without a table is late and is ignored, because the sequence's blocks are gone.
     pub(super) fn advance(&mut self, progress: &Progress) {
         let Some(sequence) = self.sequences.get_mut(progress.seq) else { return };
         let block_size = self.config.block_size;
@@ -116,12 +115,12 @@ impl BlockStore {
         }
     }
 
-    /// Drops the references of a table, last block first; says how many blocks came free.
+    /// Drops all references of a sequence's block table, last block first. Returns how many blocks came free.
     pub(super) fn drop_table(&mut self, sequence: &mut Sequence) -> u32 {
         self.truncate_table(sequence, 0)
     }
 
-    /// Drops the references of a table beyond its first `keep` blocks; says how many blocks came free.
+    /// Drops the references of a block table beyond its first `keep` blocks. Returns how many blocks came free.
     pub(super) fn truncate_table(&mut self, sequence: &mut Sequence, keep: usize) -> u32 {
         let stays = sequence.phase.stays();
         let mut freed = 0;
@@ -140,7 +139,7 @@ impl BlockStore {
         freed
     }
 
-    /// Releases a sequence's pins of its blocks from `depth` on, last first.
+    /// Releases the pins of a sequence's blocks from `depth` on, last first.
     pub(super) fn unpin(&mut self, sequence: &mut Sequence, depth: u32) {
         let keep = sequence.pins.partition_point(|pin| pin.depth < depth);
         for pin in sequence.pins.drain(keep..).rev() {
@@ -148,7 +147,8 @@ impl BlockStore {
         }
     }
 
-    /// The sequence no longer waits for copies; those that nobody waits for are cancelled.
+    /// Makes a sequence stop waiting for copies. Copies that no sequence waits for any more are cancelled unless they
+    /// have started.
     pub(super) fn leave_transfers(&mut self, seq: SeqId, sequence: &mut Sequence) {
         let waits = std::mem::take(&mut sequence.waits);
         for cancelled in self.transfers.leave(seq, &waits) {

@@ -1,6 +1,7 @@
-//! Copies between the tiers: queued in order per direction, started when their fence has passed and
-//! there is room in transit, shared by all sequences that wait for the same content. Copies ahead of need
-//! have a queue of their own and yield: one batch of them at a time, and only while nobody waits for a copy.
+//! Copies between the device pool and the host pool. They are queued in order per direction, start when their fence has
+//! passed and there is room in transit, and are shared by all sequences that wait for the same content. Copies ahead of
+//! need (mirroring) have a queue of their own and yield: they go one batch at a time, and only while no sequence waits
+//! for a copy.
 
 use super::BlockHash;
 use super::hash::ByName;
@@ -10,28 +11,28 @@ use tiercel_device::{
     BlockId, CopyBatch, CopyDirection, CopyId, CopyPair, HostBlockId, SeqId, StepId,
 };
 
-/// The copy of one block. It holds both its blocks until it ends.
+/// Copy of one block. It holds its source block and its destination block until it ends.
 #[derive(Debug, Clone)]
 pub(super) struct Transfer {
-    /// Which way.
+    /// Direction of the copy.
     pub(super) direction: CopyDirection,
-    /// The device side.
+    /// Device block of the copy.
     pub(super) device: u32,
-    /// The host side.
+    /// Host block of the copy.
     pub(super) host: u32,
-    /// What is copied.
+    /// Name of the content that is copied.
     pub(super) name: Name,
-    /// It may start when this step has completed.
+    /// Fence: step that must have completed before the copy may start.
     pub(super) fence: StepId,
-    /// Who waits for it; empty once they have lost interest.
+    /// Sequences that wait for the copy; empty once none waits any more.
     pub(super) waiters: Vec<SeqId>,
-    /// Whether it goes on although nobody waits for it.
+    /// Whether the copy goes on although no sequence waits for it (mirroring).
     pub(super) ahead_of_need: bool,
-    /// Whether it is in a batch that was handed out.
+    /// Whether the copy is in a batch that was handed out.
     pub(super) started: bool,
 }
 
-/// All copies that have not ended. At most one per name, hence at most one per block.
+/// All copies that have not ended. There is at most one copy per name, hence at most one per block.
 #[derive(Debug)]
 pub(super) struct Transfers {
     pub(super) jobs: BTreeMap<u64, Transfer>,
@@ -41,11 +42,11 @@ pub(super) struct Transfers {
     started: u32,
     next_job: u64,
     next_batch: u64,
-    /// Whose turn it is, so that neither direction starves the other of room in transit.
+    /// Direction of the next batch. The directions alternate, so that neither starves the other of room in transit.
     turn: CopyDirection,
 }
 
-/// The queue of copies ahead of need.
+/// Index of the queue of copies ahead of need.
 const AHEAD: usize = 2;
 
 fn queue_of(direction: CopyDirection) -> usize {
@@ -63,7 +64,7 @@ fn other(direction: CopyDirection) -> CopyDirection {
 }
 
 impl Transfers {
-    /// No copies.
+    /// Returns an empty set of copies.
     pub(super) fn new() -> Transfers {
         Transfers {
             jobs: BTreeMap::new(),
@@ -77,27 +78,27 @@ impl Transfers {
         }
     }
 
-    /// Blocks in batches that were handed out.
+    /// Returns the number of blocks in batches that were handed out and have not ended.
     pub(super) fn started(&self) -> u32 {
         self.started
     }
 
-    /// Blocks waiting to be handed out.
+    /// Returns the number of blocks whose copies wait to be handed out.
     pub(super) fn queued(&self) -> u32 {
         self.jobs.len() as u32 - self.started
     }
 
-    /// Copies to the device that have not ended.
+    /// Returns the number of copies to the device that have not ended.
     pub(super) fn coming_in(&self) -> usize {
         self.jobs.values().filter(|job| job.direction == CopyDirection::In).count()
     }
 
-    /// The copy of this content, if one is queued or under way.
+    /// Returns the copy of this content, if one is queued or under way.
     pub(super) fn find(&self, hash: &BlockHash) -> Option<u64> {
         self.by_name.get(hash).copied()
     }
 
-    /// Queues a copy.
+    /// Queues a copy and returns its id.
     pub(super) fn push(&mut self, transfer: Transfer) -> u64 {
         self.next_job += 1;
         let id = self.next_job;
@@ -108,7 +109,7 @@ impl Transfers {
         id
     }
 
-    /// `seq` waits for a copy, which may have been ahead of need until now.
+    /// Makes `seq` wait for a copy. A copy that was ahead of need until now moves to the queue of its direction.
     pub(super) fn wait_for(&mut self, id: u64, seq: SeqId) {
         let job = self.jobs.get_mut(&id).expect("it was found or queued just now");
         job.waiters.push(seq);
@@ -119,7 +120,8 @@ impl Transfers {
         }
     }
 
-    /// Gives up those copies ahead of need that have not started and are not needed; the caller lets go of their blocks.
+    /// Cancels the copies ahead of need that have not started and that `is_needless` selects. Returns them; the caller
+    /// lets go of their blocks.
     pub(super) fn cancel_ahead(
         &mut self,
         is_needless: impl Fn(&Transfer) -> bool,
@@ -131,8 +133,8 @@ impl Transfers {
         given_up.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
-    /// `seq` no longer waits for these copies. Returns those that nobody waits for and that had not
-    /// started: they are cancelled, and the caller lets go of their blocks.
+    /// Makes `seq` stop waiting for these copies. Cancels and returns the copies that no sequence waits for and that
+    /// had not started; the caller lets go of their blocks.
     pub(super) fn leave(&mut self, seq: SeqId, ids: &[u64]) -> Vec<Transfer> {
         let mut cancelled = Vec::new();
         for id in ids {
@@ -206,7 +208,7 @@ impl Transfers {
         Some(CopyBatch { id, direction, pairs })
     }
 
-    /// A batch ended: its copies, in order. Empty if it is not known.
+    /// Ends a batch and returns its copies, in order; nothing if the batch is unknown.
     pub(super) fn end_batch(&mut self, batch: CopyId) -> Vec<(u64, Transfer)> {
         let ids = self.batches.remove(&batch).unwrap_or_default();
         self.started -= ids.len() as u32;
@@ -219,7 +221,7 @@ impl Transfers {
         Some(job)
     }
 
-    /// Whether the queues hold exactly the copies that have not started, each where it belongs.
+    /// Whether the queues hold exactly the copies that have not started, each in the queue where it belongs.
     pub(super) fn queues_agree(&self) -> bool {
         let queued = self.queues.iter().flatten().collect::<BTreeSet<_>>();
         let waiting = self.jobs.iter().filter(|(_, job)| !job.started).map(|(id, _)| id);

@@ -1,4 +1,4 @@
-//! Who must give way for a want, and how blocks that are on their way are promised.
+//! Chooses the victims of a want, and promises pending blocks to wants that wait for them.
 
 use super::BlockStore;
 use super::sequence::{Phase, Sequence};
@@ -6,55 +6,55 @@ use crate::{Gives, Preempted, ResumeCosts, Victim};
 use std::sync::Arc;
 use tiercel_device::{BlockId, SeqId, StepId};
 
-/// What denied wants of a request wait for, so that worse-ranked ones do not eat it.
+/// Blocks that the denied wants of a step request wait for, so that wants of later rank do not take them.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    /// Blocks of wants that will be satisfied when copies under way have ended. Reserved against every
-    /// later want.
+    /// Blocks of wants that will be satisfied when copies under way have ended. They are reserved against every later
+    /// want.
     promised: u64,
-    /// Blocks of wants that even the blocks on their way and all their victims would not satisfy, while
-    /// others hold blocks that they will give back. Reserved against wants that open: those would only be
-    /// preempted again, or a stream of small ones would keep a large one out for ever. Wants that
-    /// grow go on, or nothing might ever end.
+    /// Blocks of wants that would not be satisfied even by the pending blocks and all their victims, while other
+    /// sequences hold blocks that they will give back. They are reserved against later wants that open: such a sequence
+    /// would only be preempted again, or a stream of small ones would keep a large one out for ever. They are not
+    /// reserved against wants that grow, because otherwise no sequence might ever end.
     hoped: u64,
 }
 
-/// What a want needs.
+/// What a want needs: blocks, and rules for taking them from victims.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Need {
-    /// Whose want it is; never a victim of its own.
+    /// Sequence of the want; never a victim of its own want.
     pub(super) seq: SeqId,
-    /// The step.
+    /// Step that the want is for.
     pub(super) step: StepId,
-    /// Blocks to allocate, or that must at least be there.
+    /// Blocks to allocate, or blocks that must at least be available.
     pub(super) blocks: u64,
-    /// Blocks that must stay free beyond them.
+    /// Blocks that must stay free beyond `blocks`.
     pub(super) keep_free: u64,
-    /// Free or pending blocks that it holds already for the time of the decision.
+    /// Free or pending blocks that the want already holds during the decision.
     pub(super) held: u64,
-    /// Whether it opens.
+    /// Whether the want opens a sequence.
     pub(super) opens: bool,
-    /// How to choose among victims of one group, if not in their order.
+    /// Costs by which victims of one group are chosen; `None` if they are taken in their order.
     pub(super) by_cost: Option<ResumeCosts>,
-    /// How much of its table a victim gives up.
+    /// Part of its block table that a victim gives up.
     pub(super) gives: Gives,
 }
 
-/// Whether a need is met.
+/// Whether the need of a want is met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The blocks are free.
+    /// The needed blocks are free.
     Met,
-    /// They will be when this many more blocks have come free, 0 if nothing says when.
+    /// The need will be met when `pending_blocks` more blocks have come free; 0 if nothing says when.
     Unmet {
-        /// Blocks that copies under way will free.
+        /// Blocks that must come free from copies under way.
         pending_blocks: u32,
     },
 }
 
 impl BlockStore {
-    /// Decides about one want: free blocks first, then blocks already on their way, then as many of the
-    /// victims, in order, as are needed; nobody is preempted if that is not enough.
+    /// Decides about one want. Uses free blocks first, then pending blocks, then as many of the victims, in order, as
+    /// are needed. No sequence is preempted if all of this is not enough.
     pub(super) fn settle(
         &mut self,
         need: Need,
@@ -96,16 +96,16 @@ impl BlockStore {
         Verdict::Unmet { pending_blocks: u32::try_from(missing).unwrap_or(u32::MAX) }
     }
 
-    /// A want that opens needs everything to be free now. One that grows needs its own blocks free and
-    /// must leave better wants enough of what is free or on its way.
+    /// Whether a need is met now. A want that opens needs all `total` blocks to be free. A want that grows needs its
+    /// own blocks to be free, and must leave earlier wants enough free or pending blocks.
     fn is_met(&self, need: Need, total: u64) -> bool {
         let free = u64::from(self.device.free());
         let pending = u64::from(self.device.pending());
         if need.opens { free >= total } else { free >= need.blocks && free + pending >= total }
     }
 
-    /// Chooses victims, in order, until `shortage` blocks would come free, and marks their tables as
-    /// leaving. A victim that frees nothing is passed over, unless another one does only with it.
+    /// Chooses victims, in order, until `shortage` blocks would come free, and marks their tables as leaving. A victim
+    /// that frees no block is skipped, unless another victim frees blocks only together with it.
     fn choose_victims(
         &mut self,
         need: Need,
@@ -113,7 +113,8 @@ impl BlockStore {
         victims: &[Victim],
         preempted: &[Preempted],
     ) -> Choice {
-        // The scheduler hears of each once: who has given way in this round gives more in the next.
+        // The scheduler hears of each victim once per request. A victim of this request can give more in the next
+        // request.
         let again = |victim: &&Victim| preempted.iter().any(|p| p.ticket.seq == victim.ticket.seq);
         let mut candidates: Vec<Candidate> = victims
             .iter()
@@ -144,8 +145,8 @@ impl BlockStore {
         self.give_no_more_than_needed(chosen, gained, shortage, need.gives)
     }
 
-    /// Of victims whose marked tables give `gained` blocks, spares those that are not needed for `shortage`, and
-    /// lets the others keep what they may.
+    /// Spares the chosen victims that are not needed for `shortage` blocks, and lets the other victims retain what they
+    /// may. The marked tables of the chosen victims give `gained` blocks.
     fn give_no_more_than_needed(
         &mut self,
         chosen: Vec<Candidate>,
@@ -156,7 +157,7 @@ impl BlockStore {
         let mut needed = Vec::new();
         for (victim, table) in chosen.into_iter().rev() {
             let own = self.mark_staying(&table);
-            // One that waits need not give what others give anyway.
+            // A parked victim need not give blocks if the other victims give enough.
             let spared = self.is_parked(victim.ticket.seq) && gained - own >= shortage;
             if own == 0 || spared {
                 gained -= own;
@@ -172,7 +173,7 @@ impl BlockStore {
             if given.iter().any(|block| self.device.slot(block.0).staying == 0) {
                 giving.push((victim, kept));
             } else {
-                // What it would give another victim keeps.
+                // Another victim retains the blocks that this victim would give.
                 self.mark_staying(given);
             }
         }
@@ -180,8 +181,8 @@ impl BlockStore {
         Choice::Enough(giving)
     }
 
-    /// Marks what a victim need not give up, from the front of its table, as staying; says how many blocks that
-    /// are. `spare` is what all victims together give beyond what is needed.
+    /// Marks the blocks at the front of a victim's table that the victim need not give up as staying. Returns the
+    /// number of these blocks. `spare` counts the blocks that all victims together give beyond the need.
     fn keep_front(&mut self, seq: SeqId, table: &[BlockId], gives: Gives, spare: &mut u64) -> u32 {
         let mut free_to_keep = match gives {
             Gives::All => return 0,
@@ -196,7 +197,7 @@ impl BlockStore {
         let named = self.sequences.get(seq).map_or(0, |sequence| sequence.names.len());
         let mut kept = 0;
         for block in table.iter().take(named) {
-            // What others hold costs nothing to keep.
+            // Retaining a block that other sequences hold costs nothing.
             if self.device.slot(block.0).staying == 0 {
                 if free_to_keep == 0 {
                     break;
@@ -214,8 +215,8 @@ impl BlockStore {
         self.sequences.get(seq).is_some_and(|sequence| sequence.phase == Phase::Parked)
     }
 
-    /// The table of a victim that may be taken: one that runs or is parked, holds blocks, is not the requester and
-    /// has not been granted this very step.
+    /// Returns the block table of a victim that may be taken: it runs or is parked, holds blocks, is not the sequence
+    /// of the want, and has not been granted this very step.
     fn table_of_candidate(&self, need: Need, victim: &Victim) -> Option<Arc<[BlockId]>> {
         let sequence = self.sequences.get(victim.ticket.seq)?;
         let may_go = matches!(sequence.phase, Phase::Running | Phase::Parked)
@@ -225,7 +226,7 @@ impl BlockStore {
         may_go.then(|| Arc::clone(&sequence.table))
     }
 
-    /// The candidates with those of one group in the order of what it costs to bring them back.
+    /// Orders the candidates of each group by the cost of resuming them, the cheapest first.
     fn cheapest_first(
         &self,
         candidates: Vec<Candidate>,
@@ -244,8 +245,9 @@ impl BlockStore {
         priced.into_iter().map(|(_, candidate)| candidate).collect()
     }
 
-    /// What it costs to bring a victim back, us for each block that comes free and is needed; infinite if
-    /// none does. Blocks that others hold stay where they are, and what the host has is not copied out.
+    /// Returns the cost of resuming a victim, us for each block that comes free and is needed; infinite if no block
+    /// comes free. Blocks that other sequences hold stay where they are, and blocks that the host pool has are not
+    /// copied out.
     fn cost_to_resume(
         &self,
         victim: &Victim,
@@ -291,12 +293,13 @@ impl BlockStore {
     }
 }
 
-/// A victim that may be taken, and its table.
+/// A victim that may be taken, and its block table.
 type Candidate = (Victim, Arc<[BlockId]>);
 
 enum Choice {
-    /// These suffice; their tables are marked, but for so many blocks at the front that each keeps.
+    /// These victims suffice. Each retains the given number of blocks at the front of its table; the rest is marked as
+    /// leaving.
     Enough(Vec<(Victim, u32)>),
-    /// All together do not suffice; nothing is marked.
+    /// All victims together do not suffice. No table is marked.
     TooFew,
 }

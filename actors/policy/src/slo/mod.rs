@@ -1,5 +1,5 @@
-//! Latency targets: those in effect, sliding windows of what requests saw against them, and those that are late
-//! although they have not seen it yet.
+//! Latency targets: the targets in effect, sliding windows of the requests' latencies against the targets, and
+//! unfinished requests that have missed a target already.
 
 mod targets;
 mod watch;

@@ -1,46 +1,48 @@
-//! The targets in effect: those that are stated, and those derived from the device's speed.
+//! The latency targets in effect: stated ones, and ones derived from the device's speed.
 //!
-//! A target that suits one device is out of reach on another or promises next to nothing there. A derived target is
-//! the time that the device takes while half of its places are in use, times a slack that is larger for worse tiers:
+//! A target that suits one device is out of reach on another device, or promises next to nothing there. A derived
+//! target is the time that the device takes while half of its slots are in use, times a factor that is larger for lower
+//! tiers. These times are:
 //!
-//! - a token: one step that decodes for [`PLACES_SHARE`] of the places (`scheduler.max_num_seqs`), each with
-//!   [`CONTEXT_TOKENS`] of context;
-//! - a first token: [`FIRST_TOKEN_STEPS`] full steps, the rest of the one under way, on average half of it, and one that
-//!   holds the prompt beside that batch; a prompt longer than a step holds (`scheduler.max_num_batched_tokens` less one token for each of these places) has as much more time as its
-//!   other tokens take there;
-//! - a whole answer: its first token, then [`ANSWER_TOKENS`] tokens.
+//! - TPOT: one step that decodes one token for [`PLACES_SHARE`] of the slots (`scheduler.max_num_seqs`), each with
+//!   [`CONTEXT_TOKENS`] of context.
+//! - TTFT: [`FIRST_TOKEN_STEPS`] full steps: the rest of the step in flight, on average half of it, and one step that
+//!   holds the prompt beside the batch. If the prompt is longer than a step holds (`scheduler.max_num_batched_tokens`
+//!   less one token for each used slot), the time grows by as much as the remaining tokens take in such steps.
+//! - E2E: the TTFT, then [`ANSWER_TOKENS`] tokens.
 
 use tiercel_config::{SloSettings, SloTargets, Target, TierSlo};
 use tiercel_device::{DeviceInfo, DeviceProfile, Tier};
 
-/// Share of the places that the batch holds.
+/// Share of the slots that the batch of a busy server takes.
 const PLACES_SHARE: f64 = 0.5;
-/// Steps until a first token.
+/// Full steps until a first token.
 const FIRST_TOKEN_STEPS: f64 = 1.5;
-/// Context length of each sequence in the batch, tokens; less if the KV memory cannot hold so much for all of them.
+/// Context length of each sequence in the batch, tokens; less if the KV memory is too small for them.
 const CONTEXT_TOKENS: u32 = 1024;
-/// Answer that a derived target for the whole covers.
+/// Length of the answer that a derived E2E target covers, tokens.
 const ANSWER_TOKENS: f64 = 160.0;
-/// Slack of the premium, the standard and the background tier: multiples of the time that a busy server takes.
+/// Factors of derived targets for the premium, the standard and the background tier: multiples of the time that a busy
+/// server takes.
 const SLACK: [f64; 3] = [1.7, 4.5, 18.0];
-/// A derived target is no less than this, ms.
+/// Lower bound of a derived target, ms.
 const LEAST_MS: f64 = 0.01;
 
-/// The targets of all tiers, in effect.
+/// Latency targets in effect, for all tiers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Targets {
-    /// Of the premium tier.
+    /// Targets of the premium tier.
     pub premium: SloTargets,
-    /// Of the standard tier.
+    /// Targets of the standard tier.
     pub standard: SloTargets,
-    /// Of the background tier.
+    /// Targets of the background tier.
     pub background: SloTargets,
-    /// Whether requests may ask for more than their tier promises.
+    /// Whether requests may state tighter targets than those of their tier.
     pub requests_may_tighten: bool,
 }
 
 impl Targets {
-    /// The targets of a tier; the system's own requests have none.
+    /// Returns the targets of a tier; the system tier has none.
     pub fn of(&self, tier: Tier) -> SloTargets {
         match tier {
             Tier::System => SloTargets::default(),
@@ -51,38 +53,38 @@ impl Targets {
     }
 }
 
-/// A stated target that the device misses with nothing else to do. The derived target is in effect instead.
+/// A stated target that the device misses even for a request alone. The derived target is in effect instead.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Unreachable {
-    /// The setting.
+    /// Name of the setting that states the target.
     pub setting: &'static str,
-    /// What it states, ms.
+    /// The stated target, ms.
     pub stated_ms: f64,
-    /// What the device takes for one short request alone, ms.
+    /// Time that the device takes for one short request alone, ms.
     pub alone_ms: f64,
     /// The target in effect, ms.
     pub effective_ms: f64,
 }
 
-/// Times of a busy and of an idle server of one device, from which targets are derived.
+/// Times of a busy and of an idle server on one device, from which targets are derived.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ServerTimes {
-    /// A step that decodes for one sequence, ms.
+    /// Time of a step that decodes for one sequence, ms.
     decode_alone_ms: f64,
-    /// A step that computes a prompt of one token, ms.
+    /// Time of a step that computes a prompt of one token, ms.
     prompt_alone_ms: f64,
-    /// A step that decodes for the batch, ms.
+    /// Time of a step that decodes for the batch of a busy server, ms.
     batch_ms: f64,
-    /// [`FIRST_TOKEN_STEPS`] steps of that batch and `prompt_tokens` of a prompt, ms.
+    /// Time of [`FIRST_TOKEN_STEPS`] steps that hold the batch of a busy server and `prompt_tokens` of a prompt, ms.
     first_token_ms: f64,
-    /// Time that a further token of the prompt adds to `first_token_ms`, ms.
+    /// Time that each token of the prompt beyond `prompt_tokens` adds to `first_token_ms`, ms.
     prompt_token_ms: f64,
-    /// See `first_token_ms`.
+    /// Prompt tokens that a step holds beside the batch of a busy server; `first_token_ms` covers them.
     prompt_tokens: u32,
 }
 
 impl ServerTimes {
-    /// The times of a device of this speed whose steps hold `seqs` sequences and `tokens` tokens.
+    /// Returns the times of a device with this speed, if its steps hold `seqs` sequences and `tokens` tokens.
     pub fn new(speed: &DeviceProfile, info: &DeviceInfo, seqs: u32, tokens: u32) -> ServerTimes {
         let seqs = ((f64::from(seqs) * PLACES_SHARE).ceil() as u32).max(1);
         let capacity = u64::from(info.device_blocks) * u64::from(info.block_size);
@@ -94,7 +96,7 @@ impl ServerTimes {
             speed.prefill_token_us * tokens + speed.prefill_context_us * pairs
         };
         let batch_us = speed.step_base_us + f64::from(seqs) * decode_us(context);
-        // As much of a prompt as a step holds beside the batch.
+        // Prompt tokens that a step holds beside the batch.
         let prompt_tokens =
             tokens.saturating_sub(seqs).min(info.max_model_len.saturating_sub(1)).max(1);
         let full_step_us = batch_us + prompt_us(f64::from(prompt_tokens));
@@ -108,7 +110,8 @@ impl ServerTimes {
         }
     }
 
-    /// The targets that settings and device make, and the stated ones that the device cannot meet.
+    /// Returns the targets that `settings` and the device's times make, and the stated targets that the device cannot
+    /// meet.
     pub fn targets(&self, settings: &SloSettings) -> (Targets, Vec<Unreachable>) {
         let mut unreachable = Vec::new();
         let mut of = |names: [&'static str; 3], tier: &TierSlo, slack| {
@@ -166,13 +169,13 @@ impl ServerTimes {
     }
 }
 
-/// To three digits: more would pretend to a precision that no measurement has.
+/// Rounds a target to three digits. More digits would pretend to a precision that no measurement has.
 fn rounded(ms: f64) -> f64 {
     if ms <= 0.0 {
         return 0.0;
     }
     let digits = 2 - ms.log10().floor() as i32;
-    // A power of ten from 1 up is exact, and so the quotient is the nearest to the decimal.
+    // A power of ten from 1 up is exact as `f64`, so the quotient is the `f64` nearest to the decimal number.
     let power = 10f64.powi(digits.abs());
     if digits >= 0 { (ms * power).round() / power } else { (ms / power).round() * power }
 }
@@ -194,7 +197,7 @@ mod tests {
         }
     }
 
-    /// A 70B model on eight A100.
+    /// Speeds of a 70B model on eight A100.
     fn a100() -> DeviceProfile {
         DeviceProfile {
             step_base_us: 16_000.0,
@@ -206,7 +209,7 @@ mod tests {
         }
     }
 
-    /// SmolLM2-135M on two cores.
+    /// Speeds of SmolLM2-135M on two CPU cores.
     fn cpu() -> DeviceProfile {
         DeviceProfile {
             step_base_us: 2_500.0,
@@ -247,7 +250,7 @@ mod tests {
                     + 32.0 * (speed.decode_token_us + 1024.0 * speed.kv_token_us));
             assert!(targets.premium.tpot_ms.expect("a target") > batch_ms);
             let of_long = targets.premium.of_prompt(4096).ttft_ms.expect("a target");
-            // 224 tokens of the prompt in each step beside the batch.
+            // Each step holds 224 tokens of the prompt beside the batch.
             let long_ms = 20.0 * batch_ms + 4.096 * speed.prefill_token_us;
             assert!(of_long > long_ms, "{of_long} {long_ms}");
         }

@@ -1,4 +1,4 @@
-//! What requests were promised and what they got, by tier and, where asked, by tenant.
+//! Latencies of requests against the targets they were promised, by tier and, if configured, by tenant.
 
 use crate::blocks::Salt;
 use crate::slo::window::{Unfinished, Window, WindowReport};
@@ -6,79 +6,81 @@ use std::collections::{BTreeMap, BTreeSet};
 use tiercel_config::SloTargets;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// What a request is promised, and whose it is.
+/// Targets that a request is promised, with its tier and tenant.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Promise {
-    /// Its tier.
+    /// Tier of the request.
     pub tier: Tier,
-    /// Whom it counts for.
+    /// Tenant whose latencies the request counts for.
     pub tenant: Salt,
-    /// When it arrived.
+    /// When the request arrived.
     pub arrival: Timestamp,
-    /// Its targets.
+    /// Latency targets of the request.
     pub targets: SloTargets,
 }
 
-/// An event in a request's life that matters to its targets.
+/// Event of a request that matters to its targets.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Observation {
-    /// It arrived, or is promised something else from now on.
+    /// The request arrived, or is promised other targets from now on.
     Promised(Promise),
-    /// Time to first token.
+    /// The request got its first token.
     FirstToken {
-        /// ms.
+        /// Time to first token, ms.
         ttft_ms: f64,
     },
-    /// A complete output.
+    /// The request ended with a complete output.
     Finished {
         /// Mean time per output token after the first, ms; `None` for a single token.
         tpot_ms: Option<f64>,
-        /// Arrival to end, ms.
+        /// Time from the arrival to the end of the request, ms.
         e2e_ms: f64,
     },
-    /// It ended before its output was complete.
+    /// The request ended before its output was complete.
     Gone {
-        /// Whether the server is to blame: what it had not got yet counts as missed.
+        /// Whether the server is to blame. If so, every target that the request was still waiting for counts as missed.
         broken: bool,
     },
 }
 
-/// The windows of all requests of a tier, or of a tenant's in a tier.
+/// Latency windows of all requests of a tier, or of one tenant's requests in a tier.
 #[derive(Clone)]
 struct Group {
     ttft: Window,
     tpot: Window,
     e2e: Window,
-    /// Requests that have not ended.
+    /// Number of requests that have not ended.
     live: usize,
-    /// When those without a first token must have it, and when those that are not complete must be.
+    /// Deadlines of the first tokens of requests without one, and deadlines of the ends of requests that have not
+    /// ended.
     ttft_due: BTreeSet<(Timestamp, SeqId)>,
     e2e_due: BTreeSet<(Timestamp, SeqId)>,
 }
 
-/// What the windows of a group say.
+/// Evaluation of the latency windows of a tier, or of one tenant in a tier.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupReport {
-    /// The tier.
+    /// Tier of the requests.
     pub tier: Tier,
-    /// The tenant, if it is about one.
+    /// Tenant of the requests; `None` if the report is about the whole tier.
     pub tenant: Option<Salt>,
-    /// Time to first token.
+    /// Evaluation of the window of TTFT.
     pub ttft: WindowReport,
-    /// Mean time per output token.
+    /// Evaluation of the window of TPOT, the mean time per output token.
     pub tpot: WindowReport,
-    /// End to end.
+    /// Evaluation of the window of E2E, the time from arrival to end.
     pub e2e: WindowReport,
 }
 
 impl GroupReport {
-    /// The least of the headrooms.
+    /// Returns the least of the headrooms of TTFT, TPOT and E2E.
     pub fn headroom(&self) -> f64 {
         self.ttft.headroom.min(self.tpot.headroom).min(self.e2e.headroom)
     }
 }
 
-/// All windows. As many requests are known as the engine lets in.
+/// Latency windows of all tiers and of some tenants. The engine bounds the number of requests that are known here,
+/// because it accepts no more.
 pub struct Watch {
     length_s: u64,
     max_tenants: usize,
@@ -90,9 +92,10 @@ pub struct Watch {
 #[derive(Debug, Clone, Copy)]
 struct Live {
     promise: Promise,
-    /// Whether it had its first token.
+    /// Whether the request had its first token.
     started: bool,
-    /// Whether there was room to watch its tenant when it was promised this.
+    /// Whether the request counts for a group of its tenant: there was room for such a group when the targets were
+    /// promised.
     watched: bool,
 }
 
@@ -119,7 +122,8 @@ impl Group {
         }
     }
 
-    /// Forgets a request; when what it waited for was due: its first token, and its end.
+    /// Forgets a request. Returns the deadlines that the request was still waiting for: of its first token, and of its
+    /// end.
     fn withdrawn(&mut self, seq: SeqId, promise: &Promise) -> [Option<Timestamp>; 2] {
         self.live = self.live.saturating_sub(1);
         let targets = &promise.targets;
@@ -141,7 +145,8 @@ impl Group {
             }
             Observation::Finished { tpot_ms, e2e_ms } => {
                 let [first_due, _] = self.withdrawn(seq, promise);
-                // Its first token ended it, and was none.
+                // The request ended without a first token, because its only token was a stop token. That misses the
+                // TTFT target if the deadline has passed.
                 if first_due.is_some_and(|due| due < at) {
                     self.ttft.add_missed(at, unfinished(promise, targets.ttft_ms, at));
                 }
@@ -154,7 +159,7 @@ impl Group {
                 let waited = self.withdrawn(seq, promise);
                 let waits = [(&mut self.ttft, targets.ttft_ms), (&mut self.e2e, targets.e2e_ms)];
                 for ((window, target_ms), due) in waits.into_iter().zip(waited) {
-                    // Who leaves because it is late was late all the same.
+                    // A client that leaves because its request is late was served late all the same.
                     if due.is_some_and(|due| broken || due < at) {
                         window.add_missed(at, unfinished(promise, target_ms, at));
                     }
@@ -190,12 +195,13 @@ fn due(promise: &Promise, target_ms: Option<f64>) -> Option<Timestamp> {
     Some(Timestamp(promise.arrival.0.saturating_add(after_us)))
 }
 
-/// What a request with such a target has taken so far.
+/// Returns how long a request with the target `target_ms` has taken so far; `None` without a target.
 fn unfinished(promise: &Promise, target_ms: Option<f64>, now: Timestamp) -> Option<Unfinished> {
     Some(Unfinished { so_far_ms: now.since_ms(promise.arrival), target_ms: target_ms? })
 }
 
-/// Those whose time has passed. One that is about to be in time is not late: `now` itself does not count.
+/// Iterates over the unfinished requests whose deadline has passed. A deadline of exactly `now` has not passed: the
+/// request may be about to meet it.
 fn overdue<'a>(
     dues: &'a BTreeSet<(Timestamp, SeqId)>,
     live: &'a BTreeMap<SeqId, Live>,
@@ -209,7 +215,7 @@ fn overdue<'a>(
 }
 
 impl Watch {
-    /// Windows of `length_s` seconds of each tier and of at most `max_tenants` pairs of tenant and tier.
+    /// Returns windows of `length_s` seconds for each tier and for at most `max_tenants` pairs of tenant and tier.
     pub fn new(length_s: u64, max_tenants: usize) -> Watch {
         Watch {
             length_s,
@@ -220,7 +226,7 @@ impl Watch {
         }
     }
 
-    /// Something happened to a request; its tier. `None` for one that nothing was promised.
+    /// Records an event of a request. Returns the request's tier; `None` if the request was promised nothing.
     pub fn observe(&mut self, seq: SeqId, what: Observation, at: Timestamp) -> Option<Tier> {
         if let Observation::Promised(promise) = what {
             self.promised(seq, promise);
@@ -239,8 +245,8 @@ impl Watch {
         Some(promise.tier)
     }
 
-    /// What all windows say: of tiers, then of tenants that are active or were lately. Of those that are not any more the
-    /// last report is one of empty windows.
+    /// Evaluates all windows: those of the tiers, then those of tenants that are or were lately active. The last report
+    /// of a tenant that is no longer active is one of empty windows.
     pub fn report(&mut self, now: Timestamp) -> Vec<GroupReport> {
         let live = &self.live;
         let tiers = Tier::ALL.into_iter().zip(&mut self.tiers);
@@ -269,7 +275,7 @@ impl Watch {
         }
     }
 
-    /// Adds the group of a tenant if it is not there and there is room for it.
+    /// Adds a group for the tenant if it has none and there is room for one.
     fn make_room(&mut self, promise: &Promise) {
         let key = (promise.tier, promise.tenant);
         if self.tenants.len() < self.max_tenants && !self.tenants.contains_key(&key) {
@@ -310,7 +316,7 @@ mod tests {
         let finished = Observation::Finished { tpot_ms: None, e2e_ms: 400.0 };
         let ends = [
             (vec![first, finished], 1, 0.0, 1.0),
-            // The only token it had was one that ends it.
+            // The only token of the output is a stop token.
             (vec![finished], 0, 0.0, 1.0),
             (vec![Observation::Gone { broken: true }], 0, 0.0, 0.0),
             (vec![Observation::Gone { broken: false }], 0, 0.0, 1.0),
@@ -360,7 +366,7 @@ mod tests {
         };
         assert_eq!(tenants(&mut watch, Timestamp(0)), [A], "there is room for one");
         assert_eq!(of(&mut watch, Tier::Standard, None, Timestamp(S)).ttft.overdue, 2);
-        // One that came when there was no room is not of a group that is made later.
+        // A request that came when there was no room does not belong to a group that is made later.
         let mut later = Watch::new(60, 1);
         later.observe(SeqId(1), promise(Tier::Standard, A), Timestamp(0));
         later.observe(SeqId(2), promise(Tier::Standard, B), Timestamp(0));

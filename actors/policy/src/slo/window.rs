@@ -1,23 +1,24 @@
-//! A sliding window of latencies: bounded sketches instead of samples.
+//! A sliding window of latencies, as sketches of bounded size instead of samples.
 
 use sketches_ddsketch::{Config, DDSketch};
 use std::collections::VecDeque;
 use tiercel_device::Timestamp;
 
-/// A window is made of so many slices, and its oldest is dropped as a whole: it reaches back five sixths of its length at
-/// least.
+/// Slices of a window. The oldest slice is dropped as a whole, so a window reaches back at least five sixths of its
+/// length.
 const SLICES: usize = 6;
-/// Samples of a slice: a busier window reaches back less far.
+/// Most samples of a slice. A busier window reaches back less far.
 const SLICE_SAMPLES: u64 = 2048;
 /// Relative error of a percentile (DDSketch, Masson, Rim, Lee 2019).
 const ACCURACY: f64 = 0.01;
-/// What is less counts as nothing, and what is more as this much: nearly three hours.
+/// Least and greatest value that a sketch tells apart, for latencies in ms. A smaller value counts as 0, a larger one
+/// as the greatest value: nearly three hours.
 const LEAST: f64 = 1e-2;
 const MOST: f64 = 1e7;
-/// Bins of a sketch: from the least to the most takes 1037 at this accuracy.
+/// Most bins of a sketch. At this accuracy, 1037 bins reach from the least value to the greatest.
 const MAX_BINS: u32 = 1152;
 
-/// Latencies of the last seconds. Expires by time as well as by count, so that an old burst never speaks for the
+/// Latencies of the last seconds. Samples expire by time and by count, so that an old burst never speaks for the
 /// present.
 #[derive(Clone)]
 pub struct Window {
@@ -32,37 +33,38 @@ struct Slice {
     /// Latencies as a share of their targets.
     used: DDSketch,
     samples: u64,
-    /// Samples that had a target, and those of them that met it.
+    /// Samples that had a target, and the number of them that met it.
     judged: u64,
     met: u64,
 }
 
-/// What a request that has not got there yet has taken so far, and its target, ms.
+/// Time that an unfinished request has taken so far, and its target, ms.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Unfinished {
-    /// Time since it arrived, ms.
+    /// Time since the request arrived, ms.
     pub so_far_ms: f64,
-    /// The target, ms.
+    /// Target of the request, ms.
     pub target_ms: f64,
 }
 
-/// What a window says.
+/// Evaluation of a window of latencies.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WindowReport {
     /// Samples in the window.
     pub samples: u64,
-    /// Requests that are late and have not got there yet.
+    /// Unfinished requests that have missed their target already.
     pub overdue: u64,
-    /// Median, ms; 0 without samples.
+    /// Median latency, ms; 0 without samples.
     pub p50_ms: f64,
-    /// 90th percentile, ms.
+    /// 90th percentile of the latencies, ms.
     pub p90_ms: f64,
-    /// 99th percentile, ms.
+    /// 99th percentile of the latencies, ms.
     pub p99_ms: f64,
-    /// Share of the samples that have a target, and of those overdue, that met it; 1 if there are none.
+    /// Share of the samples with a target, and of the overdue requests, that met the target; 1 if there are none.
     pub compliance: f64,
-    /// 1 - the 99th percentile of `latency / target`: 1 is all slack left, 0 at the limit, below 0 violating. Those overdue
-    /// count with what they took so far. 1 if nothing has a target.
+    /// Headroom: 1 - the 99th percentile of `latency / target`. It is 1 if all of the target is left, 0 at the target,
+    /// and negative above it. Overdue requests count with the time that they have taken so far. 1 if no request has a
+    /// target.
     pub headroom: f64,
 }
 
@@ -74,12 +76,12 @@ impl Slice {
 }
 
 impl Window {
-    /// An empty window of the last `length_s` seconds.
+    /// Returns an empty window of the last `length_s` seconds.
     pub fn new(length_s: u64) -> Window {
         Window { length_us: length_s * 1_000_000, slices: VecDeque::new() }
     }
 
-    /// Adds a sample.
+    /// Adds the latency of a request to the window.
     pub fn add(&mut self, at: Timestamp, latency_ms: f64, target_ms: Option<f64>) {
         let slice = self.slice_at(at);
         slice.samples += 1;
@@ -91,7 +93,8 @@ impl Window {
         }
     }
 
-    /// Adds a request that had a target and ended before it got there: what it took until then.
+    /// Adds a request that had a target and ended before the latency could be measured. `taken` is the time that it
+    /// took until it ended.
     pub fn add_missed(&mut self, at: Timestamp, taken: Option<Unfinished>) {
         let slice = self.slice_at(at);
         slice.judged += 1;
@@ -114,7 +117,7 @@ impl Window {
         self.slices.back_mut().expect("one was added if there was none")
     }
 
-    /// Whether nothing of the last seconds is in it.
+    /// Whether the window holds no sample of the last seconds.
     pub fn is_empty(&mut self, now: Timestamp) -> bool {
         self.expire(now);
         self.slices.is_empty()
@@ -127,7 +130,7 @@ impl Window {
         }
     }
 
-    /// Evaluates the window at `now`, and with it those that are `overdue`.
+    /// Evaluates the window at time `now`. The unfinished requests in `overdue` count too.
     pub fn report(
         &mut self,
         now: Timestamp,
@@ -175,11 +178,11 @@ fn share_used(latency_ms: f64, target_ms: f64) -> f64 {
     (latency_ms / target_ms.max(LEAST)).min(MOST)
 }
 
-/// The nearest-rank percentile, to the accuracy; 0 of nothing.
+/// Returns the nearest-rank percentile, to the accuracy of the sketch; 0 for an empty sketch.
 fn percentile(sketch: &DDSketch, q: f64) -> f64 {
     let last = sketch.count().saturating_sub(1);
     let rank = ((sketch.count() as f64 * q).ceil() as usize).clamp(1, last + 1) - 1;
-    // The sketch takes the sample of rank `floor(q * last)`.
+    // The sketch returns the sample of rank `floor(q * last)`.
     let q = if rank == last { 1.0 } else { (rank as f64 + 0.5) / last as f64 };
     sketch.quantile(q).expect("a quantile between 0 and 1").unwrap_or(0.0)
 }
@@ -198,7 +201,7 @@ mod tests {
     #[test]
     fn percentiles_compliance_and_headroom() {
         let mut window = Window::new(60);
-        // In no order, over all slices.
+        // Samples in no order, spread over all slices.
         for i in 0..1000 {
             window.add(Timestamp(i * 59_000), ((i * 617) % 1000 + 1) as f64, Some(2000.0));
         }

@@ -1,6 +1,6 @@
-//! What KV memory really holds: a fingerprint of the token prefix per slot, in both tiers.
+//! Content of the KV memory in tests: a fingerprint of the token prefix for each token position, in both pools.
 
-/// Mixes 64 bits.
+/// Mixes the bits of a 64-bit value.
 pub(crate) fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -8,7 +8,7 @@ pub(crate) fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Small decisions of one event.
+/// Random draws that decide the details of one event.
 pub(crate) struct Draws(pub(crate) u64);
 
 impl Draws {
@@ -27,7 +27,7 @@ impl Draws {
     }
 }
 
-/// Slots of one tier; 0 is garbage.
+/// Contents of the token positions of one pool's blocks; 0 is garbage.
 pub(crate) struct Tier {
     block_size: usize,
     slots: Vec<u64>,

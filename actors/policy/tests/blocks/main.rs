@@ -1,4 +1,4 @@
-//! The block store under random traffic: accounting, ownership and content after every event.
+//! The block store under random traffic: accounting, ownership and content are checked after every event.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod content;
@@ -19,7 +19,7 @@ use tiercel_policy::Victim;
 use tiercel_policy::blocks::StoreConfig;
 use world::{Phase, World};
 
-/// One event: what happens, and the seed of its details.
+/// An event of the random traffic, with the seed of its details.
 #[derive(Debug, Clone, Copy)]
 enum Event {
     Arrive(u64),
@@ -102,7 +102,7 @@ fn phases(world: &World, wanted: impl Fn(Phase) -> bool) -> Vec<SeqId> {
     world.seqs.values().filter(|seq| wanted(seq.phase)).map(|seq| seq.id).collect()
 }
 
-/// Mostly once the copies have ended, sometimes before.
+/// Commits a random prepared preemption, mostly after its copies have ended, sometimes before.
 fn commit(world: &mut World, seed: u64) {
     let mut draws = Draws(seed);
     let early = draws.percent(15);
@@ -134,7 +134,7 @@ fn prepare(world: &mut World, seed: u64) {
     }
 }
 
-/// Tickets of other epochs and of sequences long gone change nothing.
+/// Checks that tickets of other epochs, and of sequences that are long gone, change nothing.
 fn stale_tickets(world: &mut World, seed: u64) {
     let before = world.store.snapshot();
     let seq = SeqId(Draws(seed).below(world.next_seq + 2));
@@ -154,7 +154,7 @@ fn stale_tickets(world: &mut World, seed: u64) {
     assert_eq!(before, world.store.snapshot());
 }
 
-/// What must hold after every event.
+/// Checks what must hold after every event.
 fn judge(world: &World) {
     world.store.check().unwrap();
     let now = world.store.snapshot();
@@ -179,7 +179,7 @@ fn judge(world: &World) {
     }
 }
 
-/// Everything ends; nothing may stay behind.
+/// Ends every sequence, step and copy, and checks that no block stays in use.
 fn wind_down(world: &mut World) {
     for id in world.seqs.keys().copied().collect::<Vec<_>>() {
         world.cancel(id, true);
@@ -196,7 +196,7 @@ fn wind_down(world: &mut World) {
         for id in world.copies.keys().copied().collect::<Vec<_>>() {
             world.end_copy(id, true);
         }
-        // Copies ahead of need that had no room in transit before.
+        // Starts copies ahead of need that had no room in transit before.
         world.take_copies();
     }
     let end = world.store.snapshot();

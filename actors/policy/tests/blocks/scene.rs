@@ -13,7 +13,7 @@ pub(crate) struct Scene {
     pub(crate) step: u64,
 }
 
-/// `n` names of the blocks of one text.
+/// Returns the names of the first `n` blocks of a text.
 pub(crate) fn names(text: u8, n: u8) -> Arc<[BlockHash]> {
     (0..n).map(|i| BlockHash([text, i, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])).collect()
 }
@@ -26,7 +26,7 @@ pub(crate) fn victim(seq: u64, swap: bool) -> Victim {
     Victim { ticket: ticket(seq, 1), swap, group: 0 }
 }
 
-/// Wants room for `tokens` in all, and may preempt `max_victims`.
+/// Returns a want for room for `tokens` tokens in all, which may preempt `max_victims` victims.
 pub(crate) fn grow(seq: u64, tokens: u32, max_victims: u32) -> Want {
     Want {
         ticket: ticket(seq, 0),
@@ -75,7 +75,7 @@ impl Scene {
         Scene { store, step: 0 }
     }
 
-    /// One request; steps before it have completed.
+    /// Sends one step request to the store. All earlier steps have completed.
     pub(crate) fn ask(&mut self, wants: Vec<Want>, victims: Vec<Victim>) -> StepGrant {
         self.request(StepRequest { wants, victims, ..StepRequest::default() })
     }
@@ -88,12 +88,12 @@ impl Scene {
         grant
     }
 
-    /// A sequence that has computed `blocks` full blocks of a text, without hits.
+    /// Starts a sequence that has computed `blocks` full blocks of a text, without hits. Returns its block table.
     pub(crate) fn running(&mut self, seq: u64, text: u8, blocks: u8) -> Arc<[BlockId]> {
         self.running_on(seq, &names(text, blocks), 0)
     }
 
-    /// A sequence that has computed these blocks, of which the first `hits` it finds.
+    /// Starts a sequence that has computed these blocks, of which it finds the first `hits`. Returns its block table.
     pub(crate) fn running_on(
         &mut self,
         seq: u64,
@@ -115,7 +115,7 @@ impl Scene {
         Progress { seq: SeqId(seq), computed, hashes: hashes.to_vec() }
     }
 
-    /// Preempts by swap and lets all copies end well, then commits.
+    /// Preempts a sequence by swap: lets all copies succeed, then commits.
     pub(crate) fn swap_out(&mut self, seq: u64) -> PreemptOutcome {
         let outcome = self.store.prepare_preempt(victim(seq, true)).unwrap();
         if let PreemptOutcome::Copying { .. } = outcome {
@@ -126,7 +126,7 @@ impl Scene {
         outcome
     }
 
-    /// Starts what may start, in the eyes of a step that has completed.
+    /// Returns the copies that may start once all steps so far have completed.
     pub(crate) fn take(&mut self) -> Vec<CopyBatch> {
         self.ask(vec![], vec![]);
         let batches = self.store.take_copies();
@@ -148,7 +148,7 @@ impl Scene {
         }
     }
 
-    /// Takes all free blocks, so that cached content is gone, and gives them back.
+    /// Takes all free blocks, so that cached content is evicted, and gives them back.
     pub(crate) fn flush_device(&mut self) {
         let free = self.store.snapshot().device.free;
         self.ask(vec![open(999, free * 4, &[], 0)], vec![]);
@@ -158,7 +158,7 @@ impl Scene {
     }
 }
 
-/// The only answer.
+/// Returns the only answer of a grant.
 pub(crate) fn only(grant: &StepGrant) -> GrantOutcome {
     let [Grant { outcome, .. }] = grant.grants.as_slice() else {
         panic!("one answer expected: {grant:?}");
@@ -166,7 +166,7 @@ pub(crate) fn only(grant: &StepGrant) -> GrantOutcome {
     outcome.clone()
 }
 
-/// Per answer: tokens covered, or `None` if denied.
+/// Returns the tokens that each answer covers, or `None` if the sequence may not run.
 pub(crate) fn covers(grant: &StepGrant) -> Vec<Option<u32>> {
     grant
         .grants
@@ -178,12 +178,12 @@ pub(crate) fn covers(grant: &StepGrant) -> Vec<Option<u32>> {
         .collect()
 }
 
-/// Who was preempted.
+/// Returns the sequences that were preempted.
 pub(crate) fn preempted(grant: &StepGrant) -> Vec<u64> {
     grant.preempted.iter().map(|taken| taken.ticket.seq.0).collect()
 }
 
-/// What a denied want waits for.
+/// Returns the number of blocks that a denied want waits for.
 pub(crate) fn pending(outcome: &GrantOutcome) -> u32 {
     match outcome {
         GrantOutcome::Denied { pending_blocks } => *pending_blocks,

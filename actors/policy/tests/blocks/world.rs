@@ -1,5 +1,5 @@
-//! A small engine around the block store: sequences, steps in flight and copies, with the content of
-//! every slot, so that each block the store hands out can be judged by what it really holds.
+//! A small engine around the block store, with sequences, steps in flight, copies, and the content of every token
+//! position. With it, each block that the store hands out can be judged by what the block really holds.
 
 use crate::content::{Draws, Tier, mix};
 use std::collections::{BTreeMap, VecDeque};
@@ -16,23 +16,23 @@ pub(crate) enum Phase {
     Opening,
 }
 
-/// One sequence as a scheduler sees it.
+/// A sequence as a scheduler sees it.
 pub(crate) struct Seq {
     pub(crate) id: SeqId,
     pub(crate) phase: Phase,
     pub(crate) epoch: u32,
-    /// Tokens known so far, and at the end of its life.
+    /// Tokens that are known so far, and tokens that are known at the end of the sequence's life.
     pub(crate) known: u32,
     pub(crate) last: u32,
-    /// Tokens valid after completed steps, and after those in flight.
+    /// Tokens that are valid after the completed steps, and after the steps in flight.
     pub(crate) computed: u32,
     pub(crate) planned: u32,
     pub(crate) table: Arc<[BlockId]>,
-    /// While it waits: blocks it kept.
+    /// Blocks that the sequence retains while it waits.
     pub(crate) kept: u32,
-    /// Counts openings and failures: slices of an older life are void.
+    /// Counts the openings and failures of the sequence. Slices of an older life are void.
     pub(crate) life: u32,
-    /// Fingerprint of the prefix that ends with each position.
+    /// For each position, a fingerprint of the prefix that ends there.
     pub(crate) prints: Vec<u64>,
     pub(crate) hashes: Arc<[BlockHash]>,
 }
@@ -43,7 +43,7 @@ impl Seq {
     }
 }
 
-/// Tokens `first..end` of a sequence in a step.
+/// Part of a sequence in a step: its tokens `first..end`.
 pub(crate) struct Slice {
     pub(crate) seq: SeqId,
     pub(crate) life: u32,
@@ -70,7 +70,7 @@ pub(crate) struct World {
     pub(crate) device: Tier,
     pub(crate) host: Tier,
     pub(crate) copies: BTreeMap<CopyId, (CopyBatch, Vec<Vec<u64>>)>,
-    /// How often what happened, so that the traffic is known to reach it.
+    /// How often each kind of event happened, to see that the random traffic reaches every kind.
     pub(crate) seen: BTreeMap<&'static str, u32>,
 }
 
@@ -97,7 +97,7 @@ impl World {
         *self.seen.entry(what).or_insert(0) += 1;
     }
 
-    /// A new sequence; most share a prefix with others of their family.
+    /// Adds a new sequence. Most sequences share a prefix with others of their family.
     pub(crate) fn arrive(&mut self, draws: &mut Draws) {
         if self.seqs.len() >= 6 {
             return;
@@ -135,8 +135,8 @@ impl World {
         self.seqs.insert(id, seq);
     }
 
-    /// The oldest step in flight runs: all its slices write, in place, what they were asked to; those
-    /// of a failed step or of a life that is over write garbage.
+    /// Completes the oldest step in flight: all its slices write their tokens in place. Slices of a failed step, or of
+    /// a life that is over, write garbage.
     pub(crate) fn complete_step(&mut self, ok: bool) {
         let Some(step) = self.in_flight.pop_front() else { return };
         self.completed = step.id.0;
@@ -173,7 +173,7 @@ impl World {
             return;
         }
         let parked = seq.phase == Phase::Waiting;
-        // If it was preempted at once while the step ran, its token counts and its blocks are gone.
+        // If the sequence was preempted at once while the step ran, its token counts and its blocks are gone.
         if !parked {
             seq.computed = slice.end;
         }
@@ -189,7 +189,7 @@ impl World {
         }
     }
 
-    /// Starts what may start and remembers what it reads.
+    /// Starts the copies that may start, and remembers the content that they read.
     pub(crate) fn take_copies(&mut self) {
         for batch in self.store.take_copies() {
             let largest = self.config.max_copy_blocks_per_batch.max(1) as usize;
@@ -215,7 +215,7 @@ impl World {
         assert!(in_transit <= room, "{in_transit} blocks in transit");
     }
 
-    /// No step in flight may name the destination of a copy, or write its source.
+    /// Asserts that no step in flight names the destination of a copy or writes its source.
     fn assert_fence(&self, direction: CopyDirection, block: BlockId) {
         for slice in self.in_flight.iter().flat_map(|step| &step.slices) {
             let first = match direction {
@@ -277,7 +277,7 @@ impl World {
         }
     }
 
-    /// It waits, with the first `kept` blocks of its table, as far as that is known.
+    /// Makes a sequence wait with the first `kept` blocks of its table, as far as the table is known.
     pub(crate) fn park(&mut self, id: SeqId, kept: u32) {
         let seq = self.seqs.get_mut(&id).expect("it lives");
         seq.phase = Phase::Waiting;
@@ -302,7 +302,7 @@ impl World {
         }
     }
 
-    /// The first `valid` positions of a table hold the prefix of the sequence.
+    /// Asserts that the first `valid` positions of a table hold the prefix of the sequence.
     pub(crate) fn assert_prefix(&self, id: SeqId, valid: u32, table: &[BlockId], who: &str) {
         let block_size = self.config.block_size as usize;
         let prints = &self.seqs[&id].prints[..valid as usize];
@@ -313,7 +313,7 @@ impl World {
     }
 }
 
-/// Names a block by the fingerprint of its end.
+/// Returns the name of a block, made from the fingerprint at the block's end.
 fn name(print: u64) -> BlockHash {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&print.to_le_bytes());
