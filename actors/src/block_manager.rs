@@ -165,7 +165,10 @@ impl Handler<CopyEnded> for BlockManager {
         match &done.result {
             Ok(()) => {}
             Err(CopyError::Failed(why)) => {
-                tracing::warn!(copy = %done.id, blocks, %why, "what was not copied is recomputed");
+                tracing::warn!(
+                    copy = %done.id, blocks, %why,
+                    "a copy failed; KV that was not copied is computed again"
+                );
             }
             Err(CopyError::DeviceLost(why)) => self.lifeline.fatal(&format!("device lost: {why}")),
         }

@@ -268,7 +268,7 @@ impl EngineHandle {
             tokio::select! {
                 _ = drained => {}
                 () = self.clock().sleep_us(last) => {
-                    tracing::error!("a step did not end; stopping without it");
+                    tracing::error!("a step in flight did not end in time; stopping without its result");
                 }
             }
         }

@@ -45,7 +45,7 @@ fn announce(obituary: &Obituary, cause: String) {
         if first.is_some() {
             return false;
         }
-        tracing::error!(%cause, "the engine is dead");
+        tracing::error!(%cause, "the engine has died and serves no more requests");
         *first = Some(cause);
         true
     });

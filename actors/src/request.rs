@@ -78,7 +78,7 @@ pub enum Refusal {
     /// The first token would come too late to be of use. The client may try again later.
     #[error(
         "overloaded: a {tier} request that comes now would have its first token after {expected_ms} ms, \
-         more than {limit_ms} ms; retry in {} s",
+         later than the limit of {limit_ms} ms; retry in {} s",
         retry_after_ms.div_ceil(1000)
     )]
     Late {
@@ -96,7 +96,7 @@ pub enum Refusal {
         "overloaded: a {tier} request that comes now would wait about {} s for its first token, longer than {}",
         expected_ms.div_ceil(1000),
         if *stated {
-            format!("the {patience_ms} ms that this one would (max_wait_ms)")
+            format!("the {patience_ms} ms that this request allows (max_wait_ms)")
         } else {
             format!(
                 "patience.{tier}_s ({} s); retry in {} s",
@@ -120,7 +120,7 @@ pub enum Refusal {
     /// The tier of the request has more of the device's time than its share, and the random draw refused the request.
     /// The client may try again later.
     #[error(
-        "overloaded: the {tier} tier has {had_percent} % of the device's time and is due {due_percent} %; \
+        "overloaded: the {tier} tier had {had_percent} % of the device's time, its share is {due_percent} %; \
          retry in {} s",
         retry_after_ms.div_ceil(1000)
     )]
@@ -136,7 +136,7 @@ pub enum Refusal {
     },
     /// The server has no free permit for the request. The client may try again later.
     #[error(
-        "the server holds its {limit} requests ({kept} places are kept for tiers above {tier}); \
+        "the server holds as many requests as it may ({limit}, {kept} of them reserved for tiers above {tier}); \
          retry in {} s",
         retry_after_ms.div_ceil(1000)
     )]

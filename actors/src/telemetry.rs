@@ -15,59 +15,107 @@ use tiercel_policy::slo::{GroupReport, Observation, Targets, Unreachable};
 
 /// Registers the description of each metric. Call it once the metrics recorder is installed.
 pub fn describe() {
-    describe_counter!("tiercel_requests_total", "Requests that ended or were refused");
-    describe_counter!("tiercel_generated_tokens_total", "Output tokens");
-    describe_counter!("tiercel_prompt_tokens_total", "Prompt tokens of requests that ended");
-    describe_counter!("tiercel_preemptions_total", "Preemptions by strategy and tier");
-    describe_counter!("tiercel_swapped_bytes_total", "Bytes copied between the tiers of KV memory");
-    describe_counter!("tiercel_recomputed_tokens_total", "Tokens computed again after preemption");
+    describe_counter!(
+        "tiercel_requests_total",
+        "Requests that ended or were refused, by tier and outcome"
+    );
+    describe_counter!("tiercel_generated_tokens_total", "Output tokens sent to clients, by tier");
+    describe_counter!(
+        "tiercel_prompt_tokens_total",
+        "Prompt tokens of requests that ended, by tier"
+    );
+    describe_counter!(
+        "tiercel_preemptions_total",
+        "Preemptions, by tier and strategy (swap, recompute, drop)"
+    );
+    describe_counter!(
+        "tiercel_swapped_bytes_total",
+        "Bytes of KV blocks copied from the device pool to the host pool (out) and back (in)"
+    );
+    describe_counter!(
+        "tiercel_recomputed_tokens_total",
+        "Tokens whose KV was computed again after a preemption"
+    );
     describe_counter!(
         "tiercel_prefix_query_tokens_total",
-        "Prompt tokens looked up in the prefix cache"
+        "Prompt tokens whose KV was looked up in the prefix cache"
     );
-    describe_counter!("tiercel_prefix_hit_tokens_total", "Prompt tokens found in the prefix cache");
-    describe_counter!("tiercel_steps_total", "Steps completed");
-    describe_counter!("tiercel_failed_steps_total", "Steps failed");
-    describe_gauge!("tiercel_queue_depth", "Requests waiting for their first start");
-    describe_gauge!("tiercel_running", "Sequences that hold blocks and may be in a step");
-    describe_gauge!("tiercel_waiting", "Sequences waiting for their first start, all tiers");
-    describe_gauge!("tiercel_preempted", "Sequences preempted, copies under way included");
-    describe_gauge!("tiercel_kv_usage_ratio", "Share of KV blocks in use by memory tier");
+    describe_counter!(
+        "tiercel_prefix_hit_tokens_total",
+        "Prompt tokens whose KV was found in the prefix cache"
+    );
+    describe_counter!("tiercel_steps_total", "Steps of the model that completed");
+    describe_counter!("tiercel_failed_steps_total", "Steps of the model that failed");
+    describe_gauge!("tiercel_queue_depth", "Sequences waiting for their first start, by tier");
+    describe_gauge!("tiercel_running", "Sequences that hold KV blocks and may be in a step");
+    describe_gauge!("tiercel_waiting", "Sequences waiting for their first start, of all tiers");
+    describe_gauge!(
+        "tiercel_preempted",
+        "Sequences that are preempted, including those whose blocks are being copied"
+    );
+    describe_gauge!(
+        "tiercel_kv_usage_ratio",
+        "Share of the KV blocks of the device pool and of the host pool in use, 0 to 1"
+    );
     describe_gauge!(
         "tiercel_slo_compliance_ratio",
-        "Share of samples within target, sliding window"
+        "Share of the latencies in the sliding window (slo.window_s) that met their target, 0 to 1"
     );
     describe_gauge!(
         "tiercel_cost_error_ratio",
-        "Mean of |predicted / observed - 1| of step and copy times, lately"
+        "Error of predicted step and copy times: recent mean of |predicted / observed - 1|"
     );
     describe_gauge!(
         "tiercel_pressure_level",
-        "How near a resource is to its limit: 0 not, 1 warning, 2 critical"
+        "How near a resource is to its limit: 0 none, 1 warning, 2 critical (pressure.*)"
     );
     describe_gauge!(
         "tiercel_slo_target_seconds",
-        "Latency targets in effect, stated or derived from the device (auto)"
+        "Latency target in effect, stated or derived from the device (auto), by tier and metric"
     );
-    describe_gauge!("tiercel_slo_headroom_ratio", "1 - p99 of latency / target, sliding window");
-    describe_gauge!("tiercel_slo_overdue", "Requests that are late and have not got there yet");
-    describe_gauge!("tiercel_slo_window_seconds", "Percentiles of latencies, sliding window");
+    describe_gauge!(
+        "tiercel_slo_headroom_ratio",
+        "1 - (99th percentile of latency / target) in the sliding window; negative above the target"
+    );
+    describe_gauge!(
+        "tiercel_slo_overdue",
+        "Requests past their target whose latency is not known yet, by tier and metric"
+    );
+    describe_gauge!(
+        "tiercel_slo_window_seconds",
+        "Quantiles of the latencies in the sliding window (slo.window_s), by tier and metric"
+    );
     describe_gauge!(
         "tiercel_tenant_slo_compliance_ratio",
-        "Share of a tenant's samples within target, sliding window; see slo.max_tenants"
+        "Share of a tenant's latencies in the sliding window that met their target, 0 to 1; see slo.max_tenants"
     );
-    describe_gauge!("tiercel_tenant_slo_p99_seconds", "99th percentile of a tenant's latencies");
+    describe_gauge!(
+        "tiercel_tenant_slo_p99_seconds",
+        "99th percentile of a tenant's latencies in the sliding window; see slo.max_tenants"
+    );
     let s = Unit::Seconds;
-    describe_histogram!("tiercel_ttft_seconds", s, "Arrival to first token");
-    describe_histogram!("tiercel_tpot_seconds", s, "Mean time per output token after the first");
-    describe_histogram!("tiercel_e2e_seconds", s, "Arrival to end");
-    describe_histogram!("tiercel_step_seconds", s, "Step time on the device");
+    describe_histogram!(
+        "tiercel_ttft_seconds",
+        s,
+        "Time to first token: from arrival to first output token"
+    );
+    describe_histogram!(
+        "tiercel_tpot_seconds",
+        s,
+        "Mean time per output token of a request, after the first"
+    );
+    describe_histogram!(
+        "tiercel_e2e_seconds",
+        s,
+        "End-to-end time: from arrival to last output token"
+    );
+    describe_histogram!("tiercel_step_seconds", s, "Duration of a step on the device");
     describe_histogram!(
         "tiercel_step_part_seconds",
         s,
-        "Parts of a step: planning, device, sampling"
+        "Duration of a part of a step: planning, device or sampling"
     );
-    describe_histogram!("tiercel_step_tokens", "Tokens per step");
+    describe_histogram!("tiercel_step_tokens", "Tokens computed in a step, decode and prefill");
 }
 
 /// Sets the metrics for facts about the device, which never change, and zeros for series that should exist before their
@@ -181,7 +229,7 @@ pub(crate) fn pressure(transition: &Transition) {
     let Transition { resource, from, to, used_percent } = *transition;
     gauge!("tiercel_pressure_level", "resource" => resource.name()).set(f64::from(to as u8));
     let (resource, from, to) = (resource.name(), from.name(), to.name());
-    tracing::info!(resource, from, to, used_percent, "pressure");
+    tracing::info!(resource, from, to, used_percent, "pressure level changed");
 }
 
 pub(crate) fn cost_error(error: CostError) {
@@ -240,7 +288,7 @@ pub(crate) fn retargeted(changed: &Targets) {
             ttft_ms,
             tpot_ms,
             e2e_ms,
-            "step times moved: new targets"
+            "step times changed, so new latency targets are in effect"
         );
     }
 }
@@ -249,8 +297,8 @@ pub(crate) fn retargeted(changed: &Targets) {
 pub(crate) fn unreachable(target: &Unreachable) {
     let Unreachable { setting, stated_ms, alone_ms, effective_ms } = target;
     tracing::warn!(
-        "{setting} = {stated_ms} ms cannot be met: this device takes {alone_ms:.1} ms for a request alone; its requests \
-         are served as well as they can be, toward {effective_ms} ms (the value of auto)"
+        "{setting} = {stated_ms} ms cannot be met: this device takes {alone_ms:.1} ms even for a request that is alone; the \
+         target in effect is {effective_ms} ms (the value of auto)"
     );
 }
 

@@ -29,7 +29,7 @@ fn what_cannot_be_simulated_is_named() {
         ("--duration", "100", "cooldown_s is 90; allowed: 0 to less than duration_s - warmup_s"),
         ("--set", "scheduler.max_num_seq=3", "scheduler.max_num_seqs"),
         ("--set", "scheduler.policy=fcfs", "give --policy instead"),
-        ("--set", "slo.premium.ttft_ms=3", "targets are the workload's"),
+        ("--set", "slo.premium.ttft_ms=3", "latency targets come from the workload"),
         ("--set", "http.listen=[::]:1", "no setting of the engine"),
         ("--json", "/nonexistent/r.json", "cannot write /nonexistent/r.json"),
         ("--faults", "/nonexistent/f.toml", "cannot read the faults file /nonexistent/f.toml"),

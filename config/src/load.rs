@@ -122,7 +122,9 @@ impl Loader {
         let unreadable = |why: String| LoadError::Unreadable { path: path.to_owned(), why };
         let size = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
         if size > MAX_FILE_BYTES {
-            return Err(unreadable(format!("{size} bytes, more than {MAX_FILE_BYTES}")));
+            return Err(unreadable(format!(
+                "it has {size} bytes, more than the limit of {MAX_FILE_BYTES}"
+            )));
         }
         let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
         self.text(path, &text)
@@ -178,7 +180,9 @@ impl Loader {
             }
             match FIELDS.iter().find(|field| field.env() == name) {
                 Some(field) => self.set_text(field, &value, Origin::Env(name))?,
-                None => self.warnings.push(format!("{name} names no setting and is ignored")),
+                None => self.warnings.push(format!(
+                    "the environment variable {name} is ignored: it names no setting"
+                )),
             }
         }
         Ok(())

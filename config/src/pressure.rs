@@ -41,7 +41,7 @@ impl PressureSettings {
         range("pressure.critical_percent", self.critical_percent, 10.0, 100.0)?;
         let conflict = |field| SettingsError::Conflict {
             field,
-            why: "must not be below the warning, or nobody would ever be warned",
+            why: "must not be below the threshold of the warning level, or that level is never reached",
         };
         if self.blocks_critical_percent < self.blocks_warning_percent {
             return Err(conflict("pressure.blocks_critical_percent"));

@@ -68,7 +68,7 @@ impl ReservationSettings {
         range("reservation.standard_slots_percent", self.standard_slots_percent, 0.0, most)?;
         let conflict = |field| SettingsError::Conflict {
             field,
-            why: "must leave, with what is kept for premium, at least a tenth for the others",
+            why: "must, with the reservation for premium, leave at least 10 percent for other tiers",
         };
         if self.premium_blocks_percent + self.standard_blocks_percent > most {
             return Err(conflict("reservation.standard_blocks_percent"));

@@ -133,7 +133,7 @@ impl TryFrom<String> for DeviceKind {
                     .or_else(|| profile.map(|profile| DeviceKind::Mock(profile.to_owned())))
                     .ok_or_else(|| {
                         format!(
-                            "\"{other}\" is no device: allowed is auto, cpu, cuda, cuda:N or mock:PROFILE"
+                            "\"{other}\" is not a device: allowed is auto, cpu, cuda, cuda:N or mock:PROFILE"
                         )
                     })
             }
@@ -275,7 +275,7 @@ impl ServerSettings {
         if self.engine.slo.max_tenants > 0 && self.http.api_keys.is_empty() {
             return Err(SettingsError::Conflict {
                 field: "slo.max_tenants",
-                why: "must be 0 without http.api_keys: these are the tenants that can be watched",
+                why: "must be 0 without http.api_keys, because tenants are told apart by their API keys",
             });
         }
         Ok(())

@@ -42,7 +42,7 @@ impl SharesSettings {
         if (sum - 100.0).abs() > 1e-6 {
             return Err(SettingsError::Conflict {
                 field: "shares.premium_percent",
-                why: "and shares.standard_percent and shares.background_percent must be 100 together",
+                why: "must be 100 together with shares.standard_percent and shares.background_percent",
             });
         }
         Ok(())

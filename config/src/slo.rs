@@ -143,7 +143,7 @@ impl SloSettings {
             if tier.ttft_ms == Target::Auto && tier.ttft_ms_per_token > 0.0 {
                 return Err(SettingsError::Conflict {
                     field,
-                    why: "needs a stated ttft_ms of the same tier: auto derives both from the device",
+                    why: "needs a stated ttft_ms of the same tier, because auto derives both from the device",
                 });
             }
         }

@@ -354,8 +354,8 @@ pub enum OpError {
     },
     /// A weight or a scale is too large for a quantized form, whose scales are f16.
     #[error(
-        "a [{n}, {k}] matrix in {encoding:?} holds weights too large for a quantized form; choose the \
-         weight format f32, or download the model again if it should not"
+        "a [{n}, {k}] matrix in {encoding:?} holds weights too large for a quantized form; set \
+         model.weights to f32, or download the model again if it should hold none"
     )]
     Scale {
         /// Number of rows of the matrix.
@@ -367,7 +367,7 @@ pub enum OpError {
     },
     /// Too little memory for a packed matrix, a vector or a tensor.
     #[error(
-        "{bytes} bytes of weights do not fit in memory ({why}); choose a smaller weight format"
+        "{bytes} bytes of weights do not fit in memory ({why}); choose a smaller model.weights"
     )]
     Memory {
         /// Size of the allocation that failed, bytes.

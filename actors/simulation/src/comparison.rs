@@ -285,7 +285,7 @@ mod tests {
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
             .collect();
         assert!(text.starts_with("w at 1 on p, 60 s, noise 0.1, seeds 3 4\n"), "{text}");
-        assert!(lines[1].starts_with("256 tokens a step, 64 places, "), "{text}");
+        assert!(lines[1].starts_with("256 tokens a step, 64 slots, "), "{text}");
         assert_eq!(lines[4], "fcfs premium 20 - - - - - 90 (80)");
         assert_eq!(lines[5], "total 20 - - - - - 90 (80) 2.0 (3.0) 0.00 (0.00)");
         let mut uneven = comparison.clone();

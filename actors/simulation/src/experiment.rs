@@ -42,7 +42,7 @@ pub enum ExperimentError {
     /// The vocabulary is too small for the longest output: the last token of a prompt states the output's length, so
     /// that length must be a valid token.
     #[error(
-        "outputs of {longest} tokens need a vocabulary larger than that; the profile has {vocab_size}"
+        "outputs of {longest} tokens need a vocabulary of more tokens; the profile's has {vocab_size}"
     )]
     Vocabulary {
         /// Longest output of the workload, tokens.
@@ -51,7 +51,9 @@ pub enum ExperimentError {
         vocab_size: u32,
     },
     /// More requests came due than one run may send.
-    #[error("more than {MAX_REQUESTS} requests were due; shorten the run or slow the traffic")]
+    #[error(
+        "more than {MAX_REQUESTS} requests were due; shorten the run (duration_s) or lower the request rate"
+    )]
     TooMany,
     /// The engine died during the run.
     #[error("the engine died at {at_s:.3} s: {cause}")]
@@ -62,7 +64,7 @@ pub enum ExperimentError {
         cause: String,
     },
     /// The device found errors of the engine: a step read KV memory with wrong content, or a step was malformed.
-    #[error("the engine did something wrong {count} times; first: {first}")]
+    #[error("the device found {count} errors of the engine; first: {first}")]
     Wrong {
         /// Number of errors of the engine.
         count: u64,

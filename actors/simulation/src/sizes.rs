@@ -82,7 +82,7 @@ impl fmt::Display for Sizes {
         let Sizes { device_blocks, host_blocks, block_size, .. } = self;
         write!(
             f,
-            "{max_num_batched_tokens} tokens a step, {max_num_seqs} places, {max_requests} requests, queues of \
+            "{max_num_batched_tokens} tokens a step, {max_num_seqs} slots, {max_requests} requests, queues of \
              {max_queued_requests_per_tier} requests and {max_queued_tokens_per_tier} tokens a tier, \
              {device_blocks} device and {host_blocks} host blocks of {block_size} tokens"
         )
@@ -112,9 +112,7 @@ mod tests {
         let sizes = Sizes::of(&settings, &pool, &profile);
         assert_eq!((sizes.max_num_batched_tokens, sizes.max_queued_tokens_per_tier), (128, 7));
         assert!(
-            sizes
-                .to_string()
-                .contains("128 tokens a step, 64 places, 1024 requests, queues of 256")
+            sizes.to_string().contains("128 tokens a step, 64 slots, 1024 requests, queues of 256")
         );
     }
 

@@ -54,7 +54,7 @@ impl Handler<Command> for SchedulerActor {
                 true
             }
         };
-        tracing::info!(?control, known, "operator command");
+        tracing::info!(?control, known, "received an operator command");
         self.trace.command(&control, known);
         self.pump();
         known

@@ -232,7 +232,9 @@ impl Serving {
         match tokens.iter().find(|token| **token >= self.vocab_size()) {
             Some(token) => Err(ApiError::param(
                 param,
-                format!("the text holds markup (token {token}) that this model does not know"),
+                format!(
+                    "the text holds markup (token {token}) that this model does not know; leave it out"
+                ),
             )),
             None => Ok(tokens.into()),
         }

@@ -35,6 +35,6 @@ pub enum BootError {
     #[error("the engine stopped: {0}; restart the server, and please report this")]
     EngineDied(String),
     /// The HTTP server ended on its own.
-    #[error("the HTTP server stopped on its own")]
+    #[error("the HTTP server stopped unexpectedly; restart the server")]
     HttpStopped,
 }

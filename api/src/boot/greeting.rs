@@ -29,15 +29,16 @@ fn of_tier(targets: &SloTargets) -> String {
     let first = targets.ttft_ms.map(|first_ms| {
         let growth = match (targets.ttft_ms_per_token, targets.ttft_prompt_tokens) {
             (0.0, _) => String::new(),
-            (more_ms, 0) => format!(" and {more_ms} ms a prompt token"),
+            (more_ms, 0) => format!(" plus {more_ms} ms per prompt token"),
             (more_ms, covered) => {
-                format!(" and {more_ms} ms a prompt token beyond {covered}")
+                format!(" plus {more_ms} ms per prompt token beyond {covered}")
             }
         };
         format!("first token within {} ms{growth}", rounded(first_ms))
     });
-    let pace = targets.tpot_ms.map(|pace_ms| format!("{} ms a token", rounded(pace_ms)));
-    let whole = targets.e2e_ms.map(|whole_ms| format!("all within {} ms", rounded(whole_ms)));
+    let pace = targets.tpot_ms.map(|pace_ms| format!("{} ms per output token", rounded(pace_ms)));
+    let whole =
+        targets.e2e_ms.map(|whole_ms| format!("last token within {} ms", rounded(whole_ms)));
     let parts: Vec<String> = [first, pace, whole].into_iter().flatten().collect();
     if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
 }
@@ -57,7 +58,7 @@ pub(super) fn example(url: &str, context_tokens: u32, chat: bool, keys: bool) ->
     };
     let (said, key) = if keys {
         (
-            " with one of its keys in TIERCEL_API_KEY",
+            " with one of the server's API keys in TIERCEL_API_KEY",
             " -H \"Authorization: Bearer $TIERCEL_API_KEY\"",
         )
     } else {
@@ -110,9 +111,10 @@ mod tests {
         assert_eq!(
             targets(&slo),
             [
-                "targets of premium: first token within 611.3 ms and 0.5 ms a prompt token beyond \
-                 100, 30 ms a token",
-                "targets of standard: first token within 500 ms, 80 ms a token, all within 15000 ms",
+                "targets of premium: first token within 611.3 ms plus 0.5 ms per prompt token beyond \
+                 100, 30 ms per output token",
+                "targets of standard: first token within 500 ms, 80 ms per output token, last token \
+                 within 15000 ms",
                 "targets of background: none",
             ]
         );

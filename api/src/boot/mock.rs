@@ -15,7 +15,7 @@ pub(crate) fn open(
 ) -> Result<Loaded, BootError> {
     if let Some(model) = &settings.model.source {
         return Err(BootError::Device(format!(
-            "mock:{profile} computes nothing and cannot run the model {model}; leave out --model"
+            "the mock device mock:{profile} cannot run a model, such as {model}; leave out --model"
         )));
     }
     let profile =
@@ -23,8 +23,8 @@ pub(crate) fn open(
     let block_size = settings.kv.block_size;
     if block_size != profile.block_size && block_size != KvSettings::default().block_size {
         return Err(BootError::Device(format!(
-            "mock:{} has blocks of {} tokens; leave out --block-size {block_size}, or set block_size \
-             in a profile of your own",
+            "the mock device mock:{} has blocks of {} tokens; leave out --block-size {block_size}, or set \
+             block_size in a profile of your own",
             profile.name, profile.block_size
         )));
     }
@@ -42,7 +42,7 @@ pub(crate) fn open(
     if settings.model.max_model_len > 0 {
         options.max_model_len = options.max_model_len.min(settings.model.max_model_len);
     }
-    tracing::warn!(device = name, "serving a mock: its text is noise");
+    tracing::warn!(device = name, "serving a mock device, which returns made-up text");
     let text = Text::of_bytes();
     let sampling = SamplingParams::default();
     Ok(Loaded { device: MockDevice::open(options), text, name, sampling })

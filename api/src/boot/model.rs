@@ -37,7 +37,9 @@ pub(crate) async fn beside<T: Send + 'static>(
         // The receiver is gone if the program was told to stop meanwhile; the result is not needed then.
         .spawn(move || _ = done.send(work()))
         .map_err(|source| BootError::System { what: "the loading thread", source })?;
-    result.await.map_err(|_| BootError::Model("loading the model panicked; see above".into()))?
+    result
+        .await
+        .map_err(|_| BootError::Model("loading the model panicked; see the message above".into()))?
 }
 
 /// Tells a fetch to stop and waits a while for its end, so that no half-written file stays.
@@ -47,13 +49,15 @@ pub(crate) async fn stopped<T>(
 ) -> Result<T, BootError> {
     stop.stop();
     let ended = Clock::wall().timeout_us(STOP_FETCHING_US, fetch).await;
-    ended.unwrap_or_else(|| Err(BootError::Model("stopped before it was loaded".into())))
+    ended.unwrap_or_else(|| {
+        Err(BootError::Model("the program was stopped before the model was fetched".into()))
+    })
 }
 
 /// Finds the model, fetches missing files, and opens the model on its device. Blocks.
 pub(crate) fn load(settings: &ServerSettings, stop: Stop) -> Result<Loaded, BootError> {
     let ResolvedModel { files, name } = resolve(settings.model.source.as_deref(), stop)?;
-    tracing::info!(model = name, path = %files.path().display(), "loading");
+    tracing::info!(model = name, path = %files.path().display(), "loading the model");
     let failed = |error: &dyn std::fmt::Display| {
         BootError::Model(format!("{}: {error}", files.path().display()))
     };
@@ -68,7 +72,7 @@ pub(crate) fn load(settings: &ServerSettings, stop: Stop) -> Result<Loaded, Boot
         let tenths = progress.done * 10 / progress.total.max(1);
         if tenths > tenths_told {
             tenths_told = tenths;
-            tracing::debug!(percent = tenths * 10, "packing weights");
+            tracing::debug!(percent = tenths * 10, "packing the weights");
         }
     };
     let options = options(settings);
@@ -77,7 +81,7 @@ pub(crate) fn load(settings: &ServerSettings, stop: Stop) -> Result<Loaded, Boot
     let loaded = match loaded {
         // The user did not ask for the GPU (the device setting is `auto`), so the CPU may take its place.
         Err(error) if chosen && error.is_of_device() => {
-            tracing::warn!("there is a GPU, but the CPU computes: {error}");
+            tracing::warn!("the GPU cannot be used, so the CPU computes: {error}");
             let options = LoadOptions { device: DeviceChoice::Cpu, ..options };
             load::load(&files, &options, &mut |_| {})
         }
@@ -106,7 +110,7 @@ fn recommended(files: &ModelFiles) -> Result<SamplingParams, TokenizerError> {
             %top_p,
             %min_p,
             %repetition_penalty,
-            "requests that say nothing else are sampled as the checkpoint recommends"
+            "default sampling parameters are taken from the checkpoint"
         );
     }
     Ok(sampling)
@@ -134,7 +138,7 @@ fn device(settings: &ServerSettings) -> DeviceChoice {
         DeviceKind::Auto if cuda::gpu_present() => match cuda::Context::open(0) {
             Ok(_) => 0,
             Err(error) => {
-                tracing::warn!("there is a GPU, but the CPU computes: {error}");
+                tracing::warn!("the GPU cannot be used, so the CPU computes: {error}");
                 return DeviceChoice::Cpu;
             }
         },

@@ -72,7 +72,7 @@ impl Bound {
         served?;
         stop_http(&handle, http).await;
         app.access.tell_left_out();
-        tracing::info!("stopped");
+        tracing::info!("the server has stopped");
         Ok(())
     }
 }

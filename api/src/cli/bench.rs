@@ -9,38 +9,38 @@ use std::path::PathBuf;
 use tiercel_benches::{Limits, Progress, Target, run};
 use tiercel_workload::Workload;
 
-/// Send a workload to a server and report what its clients saw, by tier; or measure the server.
+/// Send a workload to a server and report the latencies that clients see, by tier; or calibrate the server.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The server may be any that speaks OpenAI's completions API. Workloads are TOML files; benches/workloads
-has some.
+Any server with OpenAI's completions API can be measured. Workloads are TOML files; benches/workloads
+has examples.
 
---calibrate measures a Tiercel server under a load of its own (100 s; nothing else should run) and
-writes a device profile for `tiercel simulate --profile FILE`: what steps and requests take and how that spreads. It
-also suggests a step size for the server, from simulated runs of the same load.
+--calibrate measures a Tiercel server under a built-in load (100 s; nothing else should run on its machine)
+and writes a device profile for `tiercel simulate --profile FILE`: the times of steps and requests, and
+their spread. It also suggests a step size for the server, from simulated runs of the same load.
 
 Examples:
   tiercel bench --url http://127.0.0.1:8080 --workload benches/workloads/single-stream.toml --json r.json
   tiercel bench --url http://127.0.0.1:8080 --calibrate here.toml")]
 pub(crate) struct Bench {
-    /// Base URL of the server
+    /// Base URL of the server, such as http://127.0.0.1:8080
     #[arg(long, value_name = "URL")]
     url: String,
-    /// Workload file (TOML)
+    /// Workload file (TOML): which requests are sent, and when
     #[arg(long, value_name = "FILE", required_unless_present = "calibrate")]
     workload: Option<PathBuf>,
-    /// Measure the server and write a device profile here (TOML)
+    /// Measure the server and write its device profile to this file (TOML)
     #[arg(long, value_name = "FILE")]
     calibrate: Option<PathBuf>,
     #[command(flatten)]
     calibration: CalibrateArgs,
-    /// Write the full report here; a file of that name is replaced when the run is over
+    /// Write the full report to this file (JSON); an existing file is replaced when the run is over
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Model to ask for; by default the server's first
+    /// Model that requests name; by default the first that the server lists
     #[arg(long)]
     model: Option<String>,
-    /// Sent as a bearer token
+    /// API key, sent as a bearer token
     #[arg(long, env = "TIERCEL_API_KEY", hide_env_values = true, value_name = "KEY")]
     api_key: Option<String>,
 }

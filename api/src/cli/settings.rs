@@ -109,7 +109,7 @@ fn value_name(field: &Field) -> &'static str {
         ("http.listen", _) => "HOST:PORT",
         ("model.source", _) => "MODEL",
         ("model.served_name", _) => "NAME",
-        ("device.kind", _) => "auto|cpu|mock:PROFILE",
+        ("device.kind", _) => "auto|cpu|cuda|cuda:N|mock:PROFILE",
         (_, Kind::Integer { .. }) => "N",
         _ => "VALUE",
     }
@@ -118,8 +118,8 @@ fn value_name(field: &Field) -> &'static str {
 /// Returns hidden flags that other servers have. Using one of them is an error that names what to use instead.
 fn of_other_servers() -> [Arg; 4] {
     let suggest = UnknownArgumentValueParser::suggest_arg;
-    let listen = "--listen takes both, such as --listen 0.0.0.0:8080";
-    let keys = "keys are a setting: TIERCEL_HTTP_API_KEYS=KEY in the environment, or api_keys = \
+    let listen = "--listen takes host and port, such as --listen 0.0.0.0:8080";
+    let keys = "API keys are a setting: TIERCEL_HTTP_API_KEYS=KEY in the environment, or api_keys = \
                 [\"KEY\"] under [http] in a file for --config";
     [
         ("host", suggest("--listen").and_suggest(listen)),

@@ -21,64 +21,64 @@ const MAX_SEEDS: u64 = 1000;
 /// Run a workload through the engine on a mock device in simulated time, policy by policy.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The actors and messages are those of the server; only the device and the clock are not real. Equal seeds
-give equal results. benches/workloads has workloads.
+The engine is that of the server; only the device and the clock are simulated. Equal seeds give equal
+results. Workloads are TOML files; benches/workloads has examples.
 
-The engine has the server's default sizes (tokens in a step, places, queues) unless the device's profile, the
-workload or --set says otherwise, later ones going first; those in force are printed above the table.
+The sizes of the engine (tokens in a step, slots, queues) are the server's defaults, overridden by the
+device's profile, then by the workload, then by --set. The table is printed below the sizes in effect.
 
-With --fuzz there is no workload: each seed draws a device with hardly any memory, hostile settings, clients
-who leave and dawdle, and faults, and everything that must hold is checked.
+With --fuzz there is no workload. Each seed draws a hostile scenario: a device with hardly any memory,
+extreme settings, clients that leave or read slowly, and faults. All invariants of the engine are checked.
 
 Examples:
   tiercel simulate --workload benches/workloads/w2-memory-tight.toml --policy fcfs,tiercel --seeds 1..7 \\
       --noise 0.1 --json result.json
-  tiercel simulate --fuzz 10000                 and if one fails, --fuzz 1 --seed N plays it again")]
+  tiercel simulate --fuzz 10000      if a scenario fails, --fuzz 1 --seed N plays it again")]
 pub(crate) struct Simulate {
-    /// Workload file (TOML)
+    /// Workload file (TOML): which requests are sent, and when
     #[arg(long, value_name = "FILE", required_unless_present = "fuzz")]
     workload: Option<PathBuf>,
-    /// Device: the name of a built-in profile, or a .toml file
+    /// Profile of the device: the name of a built-in profile, or a .toml file
     #[arg(long, value_name = "NAME", default_value = "llama70b-tp8-a100")]
     profile: String,
     /// Policies to compare: names (`tiercel policy list`) or .toml files of settings
     #[arg(long, value_name = "A,B,...", value_delimiter = ',', default_value = "fcfs,tiercel")]
     policy: Vec<String>,
-    /// Seed, instead of the workload's own; with --fuzz the first one [default there: 0]
+    /// Seed of the run, instead of the workload's own; with --fuzz the first seed [default with --fuzz: 0]
     #[arg(long, value_name = "N", conflicts_with = "seeds")]
     seed: Option<u64>,
-    /// Seeds A to B, B not included
+    /// Seeds of the runs: A to B, B not included
     #[arg(long, value_name = "A..B", value_parser = seeds)]
     seeds: Option<Range<u64>>,
-    /// Simulated time, instead of the workload's own, seconds
+    /// Duration of the simulated run, instead of the workload's own, seconds
     #[arg(long, value_name = "S")]
     duration: Option<f64>,
-    /// Multiply the rates of the workload's Poisson classes and traces
+    /// Factor on the request rates of the workload's Poisson classes and traces
     #[arg(long, value_name = "K", default_value_t = 1.0)]
     load: f64,
-    /// Spread of step times: sigma of a log-normal factor of mean 1
+    /// Spread of step times: sigma of a log-normal factor with mean 1; 0 to 2
     #[arg(long, value_name = "SIGMA", default_value_t = 0.0)]
     noise: f64,
-    /// Steps cost more (a fifth of their fixed cost) from second A to second B; without A..B for a minute, then a
-    /// minute what the profile says, and so on
+    /// Slow steps down by a fifth of their fixed cost from second A to second B; without A..B, in every other
+    /// minute, the first included
     #[arg(long, value_name = "A..B", value_parser = slow_time, num_args = 0..=1, require_equals = true,
           default_missing_value = EVERY_OTHER_MINUTE)]
     drift: Option<MockDrift>,
-    /// Faults that the device injects (TOML); benches/faults has an example
+    /// File of faults that the device injects (TOML); benches/faults has an example
     #[arg(long, value_name = "FILE")]
     faults: Option<PathBuf>,
-    /// So many percent of the requests that are refused come back once, when they were told to
+    /// Share of the refused requests that come back once, when they were told to, percent
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
     returning: f64,
-    /// Play so many hostile scenarios, from consecutive seeds, and check everything
+    /// Number of hostile scenarios to play, from consecutive seeds, instead of a workload
     #[arg(long, value_name = "N", conflicts_with_all = ["workload", "profile", "policy", "seeds",
           "duration", "load", "noise", "drift", "faults", "returning", "settings", "json"])]
     fuzz: Option<u64>,
-    /// A setting of the engine by its name, such as preemption.mode=swap; may be repeated. Targets are the
-    /// workload's
+    /// Set a setting of the engine by its name, such as preemption.mode=swap; may be repeated. Latency targets
+    /// come from the workload
     #[arg(long = "set", value_name = "NAME=VALUE")]
     settings: Vec<String>,
-    /// Write all results here; a file of that name is replaced when the runs are over
+    /// Write all results to this file (JSON); an existing file is replaced when the runs are over
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     #[command(flatten)]
@@ -148,7 +148,7 @@ impl Simulate {
         printed.map_err(|error| Failure::new(format!("cannot print the table: {error}")))?;
         let runs = comparison.policies.iter().map(|policy| policy.runs.len()).sum::<usize>() as f64;
         let speed = comparison.simulated_s() * runs / clock.now().since_ms(began) * 1000.0;
-        eprintln!("{speed:.0} simulated seconds a second");
+        eprintln!("{speed:.0} simulated seconds per second");
         Ok(())
     }
 
@@ -162,7 +162,7 @@ impl Simulate {
         let open = |class: &Class| !matches!(class.arrival, Arrival::Closed(_));
         if self.load != 1.0 && !workload.classes.iter().any(open) {
             return Err(Failure::usage(
-                "--load needs a class with Poisson arrivals or a trace; there is none",
+                "--load needs a class with Poisson arrivals or a trace; the workload has none",
             ));
         }
         if let Some(duration_s) = self.duration {
@@ -181,10 +181,12 @@ impl Simulate {
             let name = assignment.split('=').next().unwrap_or_default();
             let problem = match name.split('.').next().unwrap_or_default() {
                 "scheduler" if name == "scheduler.policy" => "give --policy instead",
-                "slo" if name != "slo.premium.assurance" => "targets are the workload's",
+                "slo" if name != "slo.premium.assurance" => {
+                    "latency targets come from the workload"
+                }
                 "scheduler" | "preemption" | "prefix_cache" | "shedding" | "patience"
                 | "shares" | "admission" | "slo" | "reservation" | "pressure" | "stream" => "",
-                _ => "it is no setting of the engine",
+                _ => "it is no setting of the engine, so a simulation does not use it",
             };
             if !problem.is_empty() {
                 return Err(Failure::usage(format!("--set {name}: {problem}")));

@@ -11,7 +11,7 @@ use tiercel_simulation::trace::{
 };
 use tiercel_workload::{MAX_DURATION_S, seconds};
 
-/// Look into the traces that `tiercel simulate --trace` writes.
+/// Print or compare traces that `tiercel simulate --trace` has written.
 #[derive(Debug, Args)]
 pub(crate) struct Trace {
     #[command(subcommand)]
@@ -27,35 +27,36 @@ enum TraceCommand {
 /// Print a trace, a line for each event.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A line is the time in seconds, the kind, then what has a name. A step names the slice of each sequence: what it
-computes, from which position, how many tokens, and after > the number of the output token it gives.
+A line holds the time of the event in seconds, its kind, and its values. The line of a step names the slice of
+each sequence, such as seq3:prefill@0+512>0: it computes 512 prompt tokens from position 0 on and samples
+output token 0.
 
 Example:
   tiercel trace show run.trace --request 17 --from 30 --to 40
   tiercel trace show run.trace --kind preempt,resume,ended | grep -w seq17")]
 pub(crate) struct Show {
-    /// The trace
+    /// Trace file
     file: PathBuf,
-    /// Only events of this request
+    /// Print only events of the request with this number
     #[arg(long, value_name = "N")]
     request: Option<u64>,
-    /// Only events from then on, seconds
+    /// Print only events from this time on, seconds
     #[arg(long, value_name = "S", value_parser = moment)]
     from: Option<Timestamp>,
-    /// Only events before then, seconds
+    /// Print only events before this time, seconds
     #[arg(long, value_name = "S", value_parser = moment)]
     to: Option<Timestamp>,
-    /// Only these kinds; what stands before a hyphen names several
+    /// Print only events of these kinds; `step` stands for step-submitted and step-ended, and so on
     #[arg(long, value_name = "KIND,...", value_delimiter = ',', value_parser = kind)]
     kind: Vec<String>,
 }
 
-/// Say whether two traces are equal, or where they part (exit code 1).
+/// Compare two traces: print that they are equal, or their first difference (exit code 1).
 #[derive(Debug, Args)]
 pub(crate) struct Diff {
-    /// One trace
+    /// First trace file
     first: PathBuf,
-    /// The other
+    /// Second trace file
     second: PathBuf,
 }
 
@@ -71,7 +72,9 @@ impl Trace {
             Ok(Some(failure)) | Err(Stop::Failed(failure)) => Err(failure),
             // The reader of the output has closed the pipe, as `head` does; that is no error.
             Err(Stop::Print(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-            Err(Stop::Print(error)) => Err(Failure::new(format!("cannot print: {error}"))),
+            Err(Stop::Print(error)) => {
+                Err(Failure::new(format!("cannot print the trace: {error}")))
+            }
         }
     }
 }
@@ -137,7 +140,7 @@ impl Diff {
                 show_difference(&difference, out)?;
                 let files = (self.first.display(), self.second.display());
                 let at = difference.number;
-                let what = format!("{} and {} part at record {at}", files.0, files.1);
+                let what = format!("{} and {} differ from record {at} on", files.0, files.1);
                 Ok(Some(Failure::new(what)))
             }
         }
@@ -155,7 +158,7 @@ fn show_difference(difference: &Difference, out: &mut impl Write) -> std::io::Re
 
 fn line(item: Option<&Item>) -> String {
     match item {
-        None => "(it ends here)".to_owned(),
+        None => "(the trace ends here)".to_owned(),
         Some(Item::Section(section)) => section_line(section),
         Some(Item::Entry(entry)) => entry_line(entry, None),
     }
@@ -185,6 +188,6 @@ fn kind(text: &str) -> Result<String, String> {
 
 fn moment(text: &str) -> Result<Timestamp, String> {
     let parsed = text.parse().ok().filter(|s| (0.0..=MAX_DURATION_S).contains(s));
-    let wrong = || format!("expected seconds, 0 to {MAX_DURATION_S}");
+    let wrong = || format!("expected a time in seconds, 0 to {MAX_DURATION_S}");
     parsed.map(|s| Timestamp(seconds(s))).ok_or_else(wrong)
 }

@@ -24,7 +24,11 @@ impl Tenants {
     /// Logs the label that the tenant of each API key has in the metrics, since the keys themselves must not be labels.
     pub(crate) fn log_labels(&self) {
         for (index, hash) in self.accepted.iter().enumerate() {
-            tracing::info!(key = index + 1, tenant = salt_of(hash).label(), "of http.api_keys");
+            tracing::info!(
+                key = index + 1,
+                tenant = salt_of(hash).label(),
+                "tenant of an API key (http.api_keys)"
+            );
         }
     }
 

@@ -1,12 +1,14 @@
 //! Known API paths that this server does not serve, and likely mistakes in the paths that it serves.
 
 const TEXT_ONLY: &str = "this server generates text only";
-const OTHER_MODEL: &str = "this server generates text; ask a server of a model that is made for it";
+const OTHER_MODEL: &str =
+    "this server only generates text; use a server whose model is made for this task";
 const CHAT: &str = "use POST /v1/chat/completions with the whole conversation in `messages`";
 const NOTHING_STORED: &str = "this server stores nothing";
 const NOW: &str = "send the requests themselves to POST /v1/chat/completions; `\"service_tier\": \"flex\"` is \
                    for work that can wait";
-const NO_TRAINING: &str = "this server trains nothing; give a model that is trained to --model";
+const NO_TRAINING: &str =
+    "this server does not train models; start it with a trained model (--model)";
 
 /// Paths of OpenAI's API that are not served here: the first part of the path after `/v1/`, and advice on what to do
 /// instead.

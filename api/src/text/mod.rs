@@ -74,7 +74,7 @@ impl Text {
         let template =
             ChatTemplate::from_files(files, &tokenizer).map_err(|error| error.to_string());
         if let Err(why) = &template {
-            tracing::warn!("no chat: {why}");
+            tracing::warn!("chat completions are not available: {why}");
         }
         let end_tokens = tokenizer.special().ends.clone();
         Ok(Text { kind: Kind::Model(Box::new(Model { tokenizer, template })), end_tokens })

@@ -72,8 +72,8 @@ fn what_is_answered_to_requests_that_cannot_be_served() {
             json!({"model": "a", "input": "x"}),
             400,
             "unsupported",
-            "/v1/embeddings is not supported: this server generates text; ask a server of a model that \
-             is made for it",
+            "/v1/embeddings is not supported: this server only generates text; use a server whose model \
+             is made for this task",
         ),
         (
             "POST",

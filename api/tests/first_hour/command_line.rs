@@ -57,13 +57,13 @@ fn what_is_said_about_a_wrong_command_line() {
         assert_eq!(failure(args), (2, expected.to_owned()), "{args:?}");
     }
     let listen = "error: unexpected argument '--NAME' found\n\n  tip: a similar argument exists: \
-                  '--listen'\n  tip: --listen takes both, such as --listen 0.0.0.0:8080\n\n";
+                  '--listen'\n  tip: --listen takes host and port, such as --listen 0.0.0.0:8080\n\n";
     let several = [
         (&["serve", "--host", "0.0.0.0"][..], listen.replace("NAME", "host <host>")),
         (&["serve", "--port", "8080"], listen.replace("NAME", "port <port>")),
         (
             &["serve", "--api-key", "secret"],
-            "error: unexpected argument '--api-key <api-key>' found\n\n  tip: keys are a setting: \
+            "error: unexpected argument '--api-key <api-key>' found\n\n  tip: API keys are a setting: \
              TIERCEL_HTTP_API_KEYS=KEY in the environment, or api_keys = [\"KEY\"] under [http] in a \
              file for --config\n\n"
                 .to_owned(),
@@ -91,9 +91,9 @@ fn the_start_ends_with_url_targets_and_a_command() {
         served.start[ready..],
         [
             "INFO ready model=\"mock-tiny\" url=\"http://ADDRESS\"",
-            "INFO targets of premium: first token within 1.3 ms and 0.00375 ms a prompt token beyond 224, 0.5 ms a token, all within 74.2 ms",
-            "INFO targets of standard: first token within 3.3 ms and 0.00994 ms a prompt token beyond 224, 1.2 ms a token, all within 196 ms",
-            "INFO targets of background: all within 785 ms",
+            "INFO targets of premium: first token within 1.3 ms plus 0.00375 ms per prompt token beyond 224, 0.5 ms per output token, last token within 74.2 ms",
+            "INFO targets of standard: first token within 3.3 ms plus 0.00994 ms per prompt token beyond 224, 1.2 ms per output token, last token within 196 ms",
+            "INFO targets of background: last token within 785 ms",
             "INFO try it:",
             "curl -N http://ADDRESS/v1/chat/completions -H 'Content-Type: application/json' -d \
              '{\"stream\": true, \"temperature\": 0, \"max_tokens\": 256, \"messages\": [{\"role\": \

@@ -34,8 +34,8 @@ fn with_an_access_log_every_request_has_a_line() {
              output=0 total_ms=N",
             "INFO POST /v1/completions status=400 outcome=invalid_value total_ms=N",
             "INFO POST /v1/embeddings status=400 outcome=unsupported total_ms=N",
-            "INFO refused POST /v1/completions: the server holds its 4 requests (0 places are kept for \
-             tiers above standard); retry in N s tier=standard status=429 outcome=queue_full prompt=1",
+            "INFO refused POST /v1/completions: the server holds as many requests as it may (4, 0 of \
+             them reserved for tiers above standard); retry in N s tier=standard status=429 outcome=queue_full prompt=1",
         ]
     );
 }

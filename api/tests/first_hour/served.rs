@@ -74,7 +74,7 @@ impl Served {
         let mut lines = Vec::new();
         loop {
             let line = self.line();
-            if line == "INFO stopped" {
+            if line == "INFO the server has stopped" {
                 return lines;
             }
             lines.push(line);

@@ -83,7 +83,8 @@ impl Policy {
             | Policy::TrtllmMaxUtilization => self.engine(),
             Policy::Fcfs => PLAIN,
             Policy::Sjf => Preset {
-                about: "The shortest predicted output first; lengths are learned from requests that finish.",
+                about: "The request with the shortest predicted output first; lengths are predicted from \
+                        finished requests.",
                 scheduler: SchedulerSettings { order: Order::Shortest, ..PLAIN.scheduler },
                 ..PLAIN
             },
@@ -106,19 +107,19 @@ impl Policy {
         let base = Preset { max_num_batched_tokens: WHOLE_PROMPTS, ..PLAIN };
         match self {
             Policy::Static => Preset {
-                about: "Batches: 32 requests start together, the next ones when all have finished.",
+                about: "Static batching: 32 requests start together, the next 32 when all of these have finished.",
                 scheduler: SchedulerSettings { batching: Batching::Static, ..up_front },
                 max_num_seqs: Some(32),
                 ..base
             },
             Policy::RequestLevel => Preset {
-                about: "A request starts when another has ended: its whole prompt alone in a step, memory \
-                        for its longest output.",
+                about: "Request-level scheduling: a request starts when another has ended, its whole prompt alone \
+                        in a step, with memory for its longest output.",
                 scheduler: SchedulerSettings { mix: StepMix::PromptsAlone, ..up_front },
                 ..base
             },
             _ => Preset {
-                about: "Orca: decisions at every step, whole prompts beside decodes, memory for the \
+                about: "Orca: scheduling at every step, whole prompts beside decodes, memory for each request's \
                         longest output.",
                 scheduler: up_front,
                 ..base
@@ -136,19 +137,20 @@ impl Policy {
         let room_for_decodes = Some(768);
         match self {
             Policy::Sarathi => Preset {
-                about: "Sarathi-Serve: decodes, and beside them at most 512 tokens of one prompt at a time.",
+                about: "Sarathi-Serve: a step holds decodes, then at most 512 prompt tokens, and leaves at most one \
+                        prompt partly computed.",
                 scheduler: SchedulerSettings { max_prefill_tokens: 512, ..scheduler },
                 max_num_batched_tokens: room_for_decodes,
                 ..sized
             },
             Policy::Splitfuse => Preset {
-                about: "DeepSpeed-FastGen: steps of 512 tokens, filled with any number of prompts.",
+                about: "DeepSpeed-FastGen: steps of 512 tokens: decodes, then chunks of any number of prompts.",
                 scheduler: SchedulerSettings { max_partial_prefills: 0, ..scheduler },
                 ..sized
             },
             _ => Preset {
-                about: "Sarathi with the step sized by the tightest TPOT slack, the shortest rest of a \
-                        prompt first.",
+                about: "As sarathi, with steps sized by the tightest TPOT slack of a stream, and the prompt with the \
+                        fewest tokens left first.",
                 scheduler: SchedulerSettings {
                     budget: Budget::Slack,
                     prefill_order: PrefillOrder::Shortest,
@@ -166,8 +168,8 @@ impl Policy {
             SchedulerSettings { order: Order::Tier, watermark_percent: 1.0, ..PLAIN.scheduler };
         match self {
             Policy::VllmV0 => Preset {
-                about: "vLLM's first scheduler: prompts before decodes, swap, the last to start gives way \
-                        and resumes first.",
+                about: "vLLM's first scheduler: prompts before decodes; the last request to start is preempted \
+                        first, by swap, and resumes before new requests start.",
                 scheduler: SchedulerSettings {
                     mix: StepMix::PromptsAlone,
                     chunked_prefill: false,
@@ -186,8 +188,9 @@ impl Policy {
                 ..PLAIN
             },
             Policy::VllmV1 => Preset {
-                about: "vLLM's present scheduler under its priority policy: one token budget, recompute, \
-                        lowest priority then latest arrival gives way and resumes first.",
+                about: "vLLM's present scheduler under its priority policy: one token budget for decodes and \
+                        prompts; the lowest priority, then the latest arrival, is preempted first, by recompute, and \
+                        resumes before new requests start.",
                 scheduler: SchedulerSettings {
                     long_prefill_percent: 4.0,
                     max_partial_prefills: 0,
@@ -197,8 +200,8 @@ impl Policy {
                 ..PLAIN
             },
             Policy::Sglang => Preset {
-                about: "SGLang: prefix cache, chunked prompts before decodes, those with the least output \
-                        are retracted.",
+                about: "SGLang: prefix cache, chunked prompts before decodes; the request with the least output is \
+                        preempted first (retracted), by recompute.",
                 scheduler: SchedulerSettings {
                     order: Order::Arrival,
                     mix: StepMix::PromptsAlone,
@@ -210,8 +213,8 @@ impl Policy {
                 ..PLAIN
             },
             Policy::TrtllmNoEvict => Preset {
-                about: "TensorRT-LLM, GUARANTEED_NO_EVICT: by priority, memory for the longest output, \
-                        nobody gives way.",
+                about: "TensorRT-LLM's GUARANTEED_NO_EVICT: requests in the order of tier and priority, memory for \
+                        each one's longest output, no preemption.",
                 scheduler: SchedulerSettings {
                     allocation: Allocation::UpFront,
                     watermark_percent: 0.0,
@@ -220,8 +223,8 @@ impl Policy {
                 ..PLAIN
             },
             _ => Preset {
-                about: "TensorRT-LLM, MAX_UTILIZATION: by priority, memory on demand, the last to start \
-                        is paused and computed again.",
+                about: "TensorRT-LLM's MAX_UTILIZATION: requests in the order of tier and priority, memory on \
+                        demand; the last request to start is preempted first, by recompute.",
                 scheduler: SchedulerSettings { watermark_percent: 0.0, ..by_tier },
                 preemption: PreemptionSettings { victim: VictimRule::ReverseFifo, ..RECOMPUTE },
                 ..PLAIN
@@ -234,26 +237,26 @@ impl Policy {
         let preemption = PreemptionSettings { to_start: ToStart::LowerTier, ..PLAIN.preemption };
         match self {
             Policy::Priority => Preset {
-                about: "Better tiers start first; nobody is preempted for a better tier.",
+                about: "Higher tiers start first; no request is preempted so that one of a higher tier starts.",
                 scheduler,
                 ..PLAIN
             },
             Policy::PriorityPreempt => Preset {
-                about: "Better tiers start first and preempt lower ones when blocks or places run out.",
+                about: "Higher tiers start first and preempt lower ones when KV blocks or slots run out.",
                 scheduler,
                 preemption,
                 ..PLAIN
             },
             Policy::PriorityPreemptSlo => Preset {
-                about: "As priority+preempt, with steps sized by the streams' TPOT targets and waiting \
-                        requests ageing.",
+                about: "As priority+preempt, with steps sized by the streams' TPOT targets, and ageing: a waiting \
+                        request gains a tier.",
                 scheduler: SchedulerSettings { budget: Budget::Slack, ageing_s: 30.0, ..scheduler },
                 preemption: PreemptionSettings { victim: VictimRule::LeastProgress, ..preemption },
                 ..PLAIN
             },
             _ => Preset {
-                about: "The default: tiers, preemption, steps sized by the streams' TPOT targets, \
-                        background prompts paced.",
+                about: "The default: higher tiers first, preemption, steps sized by the streams' TPOT targets, \
+                        background prompts limited to a part of each step.",
                 scheduler: SchedulerSettings {
                     budget: Budget::Slack,
                     background_prefill_percent: 25,
@@ -275,8 +278,8 @@ impl Policy {
         let tiercel = Policy::Tiercel.preset();
         match self {
             Policy::Throughput => Preset {
-                about: "Most tokens a second: steps of up to 2048 tokens, whatever that does to the streams in \
-                        them.",
+                about: "Most tokens per second: steps of up to 2048 tokens, whatever their length does to the pace \
+                        of streams.",
                 scheduler: SchedulerSettings { order: Order::Tier, ..PLAIN.scheduler },
                 max_num_batched_tokens: Some(2048),
                 preemption: PreemptionSettings {
@@ -288,8 +291,8 @@ impl Policy {
                 ..PLAIN
             },
             Policy::Latency => Preset {
-                about: "The shortest wait of premium requests: they start in the next step, whatever that \
-                        does to the streams in it.",
+                about: "Shortest wait of premium requests: they start in the next step, whatever that does to the \
+                        pace of its streams.",
                 scheduler: SchedulerSettings {
                     budget: Budget::Fixed,
                     background_prefill_percent: 5,
@@ -299,7 +302,7 @@ impl Policy {
                 ..tiercel
             },
             _ => Preset {
-                about: "Equal service to all tenants, whatever their tiers.",
+                about: "Equal service to all tenants, whatever the tiers of their requests.",
                 scheduler: SchedulerSettings { order: Order::Fair, ..PLAIN.scheduler },
                 ..PLAIN
             },

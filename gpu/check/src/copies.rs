@@ -79,7 +79,7 @@ fn round_trip<D: Driver>(mut driver: D, report: &mut Report) -> Result<(), Check
         .iter()
         .all(|(from, to)| block(&content, *from) == block(&found, *to));
     let others = [0, 1, 4].iter().all(|other| block(&found, *other).iter().all(|byte| *byte == 0));
-    report.holds("blocks come back from the host tier to other places", moved && others);
+    report.holds("blocks come back from the host pool to other device blocks", moved && others);
     Ok(())
 }
 

@@ -12,7 +12,7 @@ pub(crate) fn map(bytes: usize, promised: usize) -> Result<MmapRaw, String> {
     if let Some(available) = available_bytes() {
         let left = available.saturating_sub(promised as u64);
         if bytes as u64 > left {
-            return Err(format!("{bytes} bytes wanted, {left} available"));
+            return Err(format!("{bytes} bytes needed, {left} available"));
         }
     }
     let memory = MmapMut::map_anon(bytes).map_err(|error| error.to_string())?;
@@ -30,7 +30,7 @@ mod tests {
     #[test]
     fn more_than_there_is_is_refused_with_both_numbers() {
         let why = map(1 << 52, 0).expect_err("four petabytes");
-        assert!(why.contains("4503599627370496 bytes wanted"), "{why}");
+        assert!(why.contains("4503599627370496 bytes needed"), "{why}");
         assert!(map(4096, 0).is_ok());
         #[cfg(target_os = "linux")]
         assert!(map(4096, usize::MAX).is_err());

@@ -52,8 +52,8 @@ pub enum CpuError {
     Options(String),
     /// Too little memory for the KV blocks of a pool.
     #[error(
-        "{blocks} KV blocks of {block_bytes} bytes ({tier} tier) do not fit in memory ({why}); \
-         choose fewer blocks, or a smaller KV type"
+        "{blocks} KV blocks of {block_bytes} bytes ({tier} pool) do not fit in memory ({why}); \
+         choose fewer blocks (kv.cache_mib, kv.host_mib), or a smaller kv.type"
     )]
     Memory {
         /// Pool that the blocks are for: `"device"` or `"host"`.
@@ -66,9 +66,7 @@ pub enum CpuError {
         why: String,
     },
     /// The operating system could not start a compute thread.
-    #[error(
-        "could not start compute thread {index} of {threads}: {source}; lower the thread count"
-    )]
+    #[error("could not start compute thread {index} of {threads}: {source}; lower device.threads")]
     Thread {
         /// Number of the compute thread that could not be started.
         index: usize,

@@ -200,7 +200,7 @@ pub enum CudaError {
     Shape(String),
     /// Device memory or pinned host memory is exhausted.
     #[error(
-        "{bytes} bytes of {what} memory could not be allocated ({why}); choose fewer KV blocks"
+        "{bytes} bytes of {what} memory could not be allocated ({why}); lower kv.cache_mib or kv.host_mib"
     )]
     Memory {
         /// Size of the allocation that failed, bytes.

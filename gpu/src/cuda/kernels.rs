@@ -72,7 +72,8 @@ impl KernelShape {
     pub fn check(self) -> Result<(), CudaError> {
         let KernelShape { head_dim, queries } = self;
         if head_dim == 0 || !head_dim.is_multiple_of(8) || head_dim > 256 {
-            let why = format!("heads of {head_dim}, where a multiple of 8 up to 256 is needed");
+            let why =
+                format!("heads of {head_dim} elements, where a multiple of 8 up to 256 is needed");
             return Err(CudaError::Shape(why));
         }
         if queries == 0 || queries > 64 {

@@ -80,7 +80,7 @@ impl Repeats {
 
     /// Logs the error and disables graphs for all later steps.
     fn give_up(&mut self, error: &CudaError) {
-        tracing::warn!(%error, "decode steps are launched from now on, and not replayed as graphs");
+        tracing::warn!(%error, "decode steps no longer run as CUDA graphs, but kernel by kernel");
         self.scratch = None;
     }
 

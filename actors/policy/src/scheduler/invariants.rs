@@ -20,7 +20,7 @@ impl Scheduler {
         }
         let in_flight = self.pipeline.in_flight();
         if in_flight.len() > self.pipeline.depth() {
-            return Err(format!("{} steps are in flight", in_flight.len()));
+            return Err(format!("{} steps are in flight, more than allowed", in_flight.len()));
         }
         for step in in_flight {
             self.check_step(step)?;
@@ -46,12 +46,12 @@ impl Scheduler {
         for seq in &step.slices {
             // Its blocks may be taken for a step that follows this one, and it may open again only after it.
             if self.phase(*seq) == Some(Phase::Opening) {
-                return Err(format!("{seq} is in {} and opens", step.step));
+                return Err(format!("{seq} is in {}, but opens", step.step));
             }
         }
         let tokens = step.work.decode_tokens + step.work.prefill_tokens;
         if tokens > self.settings.max_num_batched_tokens {
-            return Err(format!("a step of {tokens} tokens exceeds the budget"));
+            return Err(format!("a step of {tokens} tokens exceeds max_num_batched_tokens"));
         }
         Ok(())
     }

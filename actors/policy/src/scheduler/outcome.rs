@@ -43,9 +43,12 @@ pub enum RequestFault {
     #[error(
         "overloaded: this request had no first token within {patience_ms} ms, {}",
         if *stated {
-            "as long as it would wait (max_wait_ms)".to_owned()
+            "the longest wait that it allows (max_wait_ms)".to_owned()
         } else {
-            format!("its tier's patience (patience.*); retry in {} s", retry_after_ms.div_ceil(1000))
+            format!(
+                "the longest wait of its tier (patience.*); retry in {} s",
+                retry_after_ms.div_ceil(1000)
+            )
         }
     )]
     OutOfPatience {

@@ -191,10 +191,10 @@ impl Roster {
     pub(crate) fn violation(&self) -> Option<String> {
         let misplaced = |sequence: &&Sequence| sequence.phase == Phase::Waiting;
         if let Some(sequence) = self.active.values().find(misplaced) {
-            return Some(format!("{} waits among those that hold blocks", sequence.id));
+            return Some(format!("{} waits, but is listed as holding blocks", sequence.id));
         }
         if let Some(sequence) = self.waiting.values().find(|s| !misplaced(s)) {
-            return Some(format!("{} holds blocks among those that wait", sequence.id));
+            return Some(format!("{} holds blocks, but is listed as waiting", sequence.id));
         }
         let waiting = self.waiting.values().filter(|sequence| !sequence.held());
         let queue: BTreeSet<Rank> = waiting.map(|s| Rank::of(s, self.resume)).collect();
@@ -204,7 +204,7 @@ impl Roster {
         let keeping = self.waiting.values().filter(|sequence| sequence.kept > 0);
         let keeping: BTreeSet<Rank> = keeping.map(|s| Rank::of(s, self.resume)).collect();
         if keeping != self.keeping {
-            return Some("who waits and kept blocks is not known".into());
+            return Some("the list of waiting sequences with retained blocks is wrong".into());
         }
         let place = |sequence: &Sequence| self.active.place_of(sequence.id);
         let active =
@@ -212,19 +212,19 @@ impl Roster {
         let mut order: Vec<(Rank, u32)> = active.collect();
         order.sort_unstable();
         if order != self.order {
-            return Some("those that hold blocks are not in order of rank".into());
+            return Some("sequences that hold blocks are not in order of rank".into());
         }
         let mut tokens = [0; Tier::ALL.len()];
         for sequence in self.waiting.values() {
             tokens[sequence.served_as().index()] += unstarted(sequence);
         }
         if tokens != self.unstarted_tokens {
-            return Some("the tokens of those that wait are not known".into());
+            return Some("the number of tokens that wait is wrong".into());
         }
         let timers = self.waiting.values().filter_map(|s| Some((s.timer()?, s.id)));
         let timers: BTreeSet<(Timestamp, SeqId)> = timers.collect();
         (timers != self.timers)
-            .then(|| "who gains a tier by waiting, or is late, is not known".into())
+            .then(|| "the times at which sequences age or become late are wrong".into())
     }
 }
 

@@ -373,13 +373,18 @@ impl Sequence {
     /// Why its own numbers cannot be right, if so.
     pub(crate) fn violation(&self, block_size: u32) -> Option<String> {
         if self.computed > self.len() {
-            return Some(format!("{}: {} computed of {}", self.id, self.computed, self.len()));
+            return Some(format!(
+                "{}: {} tokens computed of {}",
+                self.id,
+                self.computed,
+                self.len()
+            ));
         }
         if self.planned_computed() > self.planned_len() {
-            return Some(format!("{}: more is being computed than there is", self.id));
+            return Some(format!("{}: more tokens are being computed than it has", self.id));
         }
         if self.registered as u32 * block_size > self.computed {
-            return Some(format!("{}: names registered beyond what is computed", self.id));
+            return Some(format!("{}: blocks are named beyond the computed tokens", self.id));
         }
         if self.phase == Phase::Waiting && (self.computed > 0 || !self.table.is_empty()) {
             return Some(format!("{}: waiting, but holds blocks", self.id));
@@ -387,7 +392,10 @@ impl Sequence {
         let covered = self.table.len() as u32 * block_size;
         // After copies in the table comes with the next grant.
         if self.phase == Phase::Running && covered > 0 && covered < self.computed {
-            return Some(format!("{}: {} computed, {covered} covered", self.id, self.computed));
+            return Some(format!(
+                "{}: {} tokens computed, its blocks cover {covered}",
+                self.id, self.computed
+            ));
         }
         None
     }

@@ -109,6 +109,6 @@ impl fmt::Display for Finding {
         let Finding { seed, failure, fewest, scenario } = self;
         writeln!(f, "seed {seed}: {failure}")?;
         writeln!(f, "  {scenario}; fails with the first {fewest} requests")?;
-        write!(f, "  again: tiercel simulate --fuzz 1 --seed {seed}")
+        write!(f, "  play it again: tiercel simulate --fuzz 1 --seed {seed}")
     }
 }

@@ -53,11 +53,16 @@ fn check_tokens(client: &Client, seen: &Seen, answer: &Answer) -> Result<(), Str
     if !answer.tokens.starts_with(&seen.tokens) {
         let same = answer.tokens.iter().zip(&seen.tokens).take_while(|(a, b)| a == b).count();
         let (got, whole) = (seen.tokens.len(), answer.tokens.len());
-        return Err(format!("token {same} of {got} read is not that of the answer of {whole}"));
+        return Err(format!(
+            "token {same} of {got} read differs from the expected answer of {whole}"
+        ));
     }
     let wanted = if client.request.sampling.logprobs.is_some() { seen.tokens.len() } else { 0 };
     if seen.with_logprobs != wanted {
-        return Err(format!("{} tokens with log-probabilities, not {wanted}", seen.with_logprobs));
+        return Err(format!(
+            "{} tokens had log-probabilities, expected {wanted}",
+            seen.with_logprobs
+        ));
     }
     Ok(())
 }
@@ -71,25 +76,27 @@ fn check_ending(
 ) -> Result<(), String> {
     let fits = fits(scenario, client);
     if !fits && !matches!(seen.ending, Ending::Refused(_)) {
-        return Err("it never fits and was accepted".to_owned());
+        return Err("a request that can never fit was accepted".to_owned());
     }
     match &seen.ending {
         Ending::Left => Ok(()),
-        Ending::Cut => Err("its stream closed without a last event".to_owned()),
-        Ending::TooMuch => Err("its stream went on after its end".to_owned()),
+        Ending::Cut => Err("the stream closed without a last event".to_owned()),
+        Ending::TooMuch => Err("the stream went on after its last event".to_owned()),
         Ending::Refused(why) if may_refuse(scenario, why, fits) => Ok(()),
-        Ending::Refused(why) => Err(format!("refused without reason: {why}")),
+        Ending::Refused(why) => Err(format!("refused without a valid reason: {why}")),
         Ending::Failed(why) if may_fail(scenario, client, why) => Ok(()),
-        Ending::Failed(why) => Err(format!("failed without reason: {why}")),
+        Ending::Failed(why) => Err(format!("failed without a valid reason: {why}")),
         Ending::Finished { reason, usage } => {
             if seen.tokens != answer.tokens || *reason != answer.reason {
                 let (got, whole) = (seen.tokens.len(), answer.tokens.len());
-                return Err(format!("{reason:?} after {got} of {whole} tokens"));
+                return Err(format!(
+                    "ended with {reason:?} after {got} of {whole} expected tokens"
+                ));
             }
             check_usage(client, usage, (seen.tokens.len(), seen.tokens.len()), cacheable)
         }
         Ending::Stopped(None) if may_break_off(scenario) => Ok(()),
-        Ending::Stopped(None) => Err("it had enough and was told of no usage".to_owned()),
+        Ending::Stopped(None) => Err("the client stopped reading and was sent no usage".to_owned()),
         // Tokens that were on their way to the client when it stopped count as output.
         Ending::Stopped(Some(usage)) => {
             check_usage(client, usage, (seen.tokens.len(), answer.tokens.len()), cacheable)
@@ -215,8 +222,9 @@ fn check_usage(
     let right = usage.prompt_tokens == prompt
         && (least..=most).contains(&(usage.completion_tokens as usize))
         && usage.cached_tokens <= cacheable;
-    let should =
-        format!("{prompt} of prompt, {least} to {most} of output, at most {cacheable} cached");
+    let should = format!(
+        "{prompt} prompt tokens, {least} to {most} output tokens, at most {cacheable} cached"
+    );
     if right { Ok(()) } else { Err(format!("{usage:?} should be {should}")) }
 }
 

@@ -47,7 +47,7 @@ pub enum Failure {
         status: String,
     },
     /// Blocks, sequences or permits are still held after all clients are gone.
-    #[error("not everything came back: {0}")]
+    #[error("not everything was released at the end: {0}")]
     Left(String),
     /// A request got a wrong result.
     #[error("request {request}: {what}")]
@@ -58,7 +58,7 @@ pub enum Failure {
         what: String,
     },
     /// The engine's totals contradict the results of clients.
-    #[error("the counters are off: {0}")]
+    #[error("the engine's counters contradict the clients' results: {0}")]
     Counters(String),
 }
 
@@ -169,7 +169,7 @@ impl Scenario {
         for order in orders {
             outcome(stage, order, || "the operator".to_owned()).await?;
         }
-        outcome(stage, draining, || "whoever drains".to_owned()).await?;
+        outcome(stage, draining, || "the drain of the engine".to_owned()).await?;
         let counters = match self.drain {
             DrainPlan::AtTheEnd => {
                 let status = settled(stage).await?;
@@ -180,7 +180,7 @@ impl Scenario {
         };
         match stage.engine.places() {
             0 => Ok((seen, counters)),
-            places => Err(Failure::Left(format!("{places} places in the engine"))),
+            places => Err(Failure::Left(format!("{places} permits are still held"))),
         }
     }
 }

@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(unknown) => {
             eprintln!(
-                "gpu-check: cannot use {unknown}; what there is: [GPU] [--quick] [--reference DIR]"
+                "gpu-check: unknown argument {unknown}; usage: gpu-check [GPU] [--quick] [--reference DIR]"
             );
             return ExitCode::FAILURE;
         }

@@ -96,7 +96,7 @@ impl ServerSizes {
 #[derive(Debug, thiserror::Error)]
 pub enum MockProfileError {
     /// No built-in profile has the name that was asked for.
-    #[error("there is no mock device \"{0}\": built in are {names}; a path to a .toml file also works", names = names())]
+    #[error("there is no mock device \"{0}\": built in are {names}; the path of a .toml profile also works", names = names())]
     Unknown(String),
     /// The file of the profile could not be read.
     #[error("cannot read the mock device profile {path}: {source}")]

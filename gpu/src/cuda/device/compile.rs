@@ -114,7 +114,7 @@ impl KernelCache {
             return Ok((code, true));
         }
         let compiled = compile(unit, options, arch)?;
-        tracing::debug!(unit = unit.name, arch, log = compiled.log, "compiled");
+        tracing::debug!(unit = unit.name, arch, log = compiled.log, "compiled CUDA kernels");
         if let Some(path) = path {
             keep(&path, &compiled.code);
         }
@@ -160,7 +160,7 @@ fn keep(path: &std::path::Path, code: &[u8]) {
         .and_then(|()| fs::rename(&part, path));
     if let Err(error) = kept {
         let _ = fs::remove_file(&part);
-        tracing::warn!(path = %path.display(), %error, "compiled kernels could not be kept");
+        tracing::warn!(path = %path.display(), %error, "compiled kernels could not be cached");
     }
 }
 

@@ -118,7 +118,7 @@ impl Drop for Held {
         // gone.
         let released = unsafe { primary_ctx::release(self.device) };
         if let Err(error) = released {
-            tracing::warn!("the GPU was not given back: {}", words(error));
+            tracing::warn!("the GPU's context could not be released: {}", words(error));
         }
     }
 }
@@ -177,7 +177,7 @@ fn driver_version() -> Result<i32, CudaError> {
     let mut version = 0;
     // SAFETY: the driver writes one number to the address it is given.
     let result = unsafe { sys::cuDriverGetVersion(&raw mut version) }.result();
-    result.map_err(|error| unavailable("the driver does not tell its version", error))?;
+    result.map_err(|error| unavailable("the driver's version could not be read", error))?;
     if version < OLDEST_DRIVER {
         let (major, minor) = (version / 1000, version % 1000 / 10);
         let why = format!(

@@ -117,7 +117,10 @@ impl Driver for CudaDriver {
             match self.load_unit(&code, unit.kernels) {
                 // Cached code may come from an older driver or be damaged, so compile the source once more.
                 Err(error) if kept => {
-                    tracing::warn!(unit = unit.name, %error, "kept kernels were refused; compiling");
+                    tracing::warn!(
+                        unit = unit.name, %error,
+                        "the driver refused cached kernels; compiling them again"
+                    );
                     self.cache.forget(&unit, &options, &arch);
                     let (code, _) = self.cache.get(&unit, &options, &arch)?;
                     self.load_unit(&code, unit.kernels)?;
