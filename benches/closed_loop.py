@@ -116,7 +116,7 @@ def main():
         print("\n".join([*table, verdict]), file=sys.stderr)
     begin, end = "<!-- closed loop -->\n", "<!-- end of closed loop -->"
     head, rest = PAGE.read_text().split(begin)
-    table = "\n".join([*lines, "", f"{runs} runs of each; means over runs.", "", *verdicts])
+    table = "\n".join([*lines, "", f"{runs} runs of each series; counts are sums over the runs, other figures are means.", "", *verdicts])
     PAGE.write_text(head + begin + table + "\n" + end + rest.split(end)[1])
 
 

@@ -58,7 +58,9 @@ impl Report {
             notes.push(format!("the client sent up to {:.0} ms late", lag.max));
         }
         if self.truncated {
-            notes.push("stopped early: the most requests one run may send were sent".to_owned());
+            notes.push(
+                "stopped early: the run sent as many requests as one run may send".to_owned(),
+            );
         }
         for note in notes {
             let _ = writeln!(out, "{} {note}", paint.with(RED, "!"));

@@ -96,7 +96,7 @@ def mechanisms_table(known, mechanisms):
         lines += [f"| {name} | {workload} | " + " | ".join(cells) + " |" for workload, cells in rows]
         names = lambda found: ", ".join(workload for workload, _ in found)
         within = ([f"within noise: {names(noise)}"] if noise else []) + ([f"left open: {names(open_)}"] if open_ else [])
-        within += ["the same everywhere" if len(same) == len(workloads) else f"the same: {', '.join(same)}"] if same else []
+        within += ["no effect anywhere" if len(same) == len(workloads) else f"no effect: {', '.join(same)}"] if same else []
         if within:
             lines.append(f"| {name} | {'; '.join(within)} |" + " |" * len(ORDER))
     return "\n".join(lines) + "\n"
@@ -126,7 +126,7 @@ def moves(known, changes, workloads, count):
             if abs(mean) > noise(known, workload, value, len(differences)) and known.counts(workload, value, mean):
                 moved.append(f"{value} {number(value, mean)}")
         found += [f"{workload}: {', '.join(moved)}"] if moved else []
-    return "; ".join(found) or ("nothing beyond noise" if seen else "the same")
+    return "; ".join(found) or ("nothing beyond noise" if seen else "no effect")
 
 
 def noise(known, workload, value, count):

@@ -25,7 +25,7 @@ def example():
 def iteration_section():
     command, rows, _ = example()
     source_ms = [21, 72, 126, 237, 460]
-    lines = ["| tokens in the step | streams | prompt tokens | step, ms | the source's, ms |", "|---|---|---|---|---|"]
+    lines = ["| tokens in the step | streams | prompt tokens | step, ms | article, ms |", "|---|---|---|---|---|"]
     lines += [f"| {budget} | 32 | {prefill} | {ms} | {source} |" for (budget, prefill, ms), source in zip(rows, source_ms)]
     return command + "\n".join(lines) + "\n"
 
@@ -39,7 +39,7 @@ def chunks_section():
 
 def slots_section():
     source = {"static": "-", "request-level": "60-75", "orca": "90-98", "sarathi": "90-98"}
-    lines = ["| | batch changes with every | places used, % | the source's | tok/s | TBT p99, ms | TTFT p50, s |", "|---|---|---|---|---|---|---|"]
+    lines = ["| | batch changes with every | slots used, % | article, % | tok/s | TBT p99, ms | TTFT p50, s |", "|---|---|---|---|---|---|---|"]
     kinds = {"static": "batch", "request-level": "request", "orca": "iteration", "sarathi": "iteration, in chunks"}
     for policy, kind in kinds.items():
         used, tokens = SLOTS.mean(policy, of_run("slots_used_percent")), SLOTS.mean(policy, tokens_per_s)

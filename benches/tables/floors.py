@@ -41,8 +41,8 @@ VARIANTS = {
     "at most 2 preemptions, then promoted": [*LIMIT, "preemption.at_limit=promote"],
     "at most 2 preemptions, then dropped": [*LIMIT, "preemption.at_limit=drop"],
     "mirroring, 20 % of the link": MIRROR,
-    "30 % kept for premium, hard": [*KEPT, "reservation.kind=hard"],
-    "30 % kept for premium, lent, mirroring": [*KEPT, "reservation.kind=lent", *MIRROR],
+    "30 % reserved for premium, hard": [*KEPT, "reservation.kind=hard"],
+    "30 % reserved for premium, lent, mirroring": [*KEPT, "reservation.kind=lent", *MIRROR],
 }
 VARIED = {(name, workload): Runs(workload, ["tiercel"], "--noise", "0.1", *options, seeds=SIX, duration=900)
           for name, options in VARIANTS.items() for workload in ("w2-memory-tight", "w2b-bursts")}
@@ -50,7 +50,7 @@ VARIED = {(name, workload): Runs(workload, ["tiercel"], "--noise", "0.1", *optio
 
 def floors(rows):
     """Makes a table with a verdict from rows of (what, measured, floor, digits, higher is better)."""
-    lines = ["| | measured | floor | met |", "|---|---|---|---|"]
+    lines = ["| | simulated | floor | met |", "|---|---|---|---|"]
     for what, measured, floor, digits, higher in rows:
         met = measured >= floor if higher else measured <= floor
         sign = "at least" if higher else "at most"
@@ -68,7 +68,7 @@ def promises_section():
         ("w1-mixed: premium p99 TTFT, ms", ours(w1, tier("premium", "ttft_ms", "p99")), 165, 0, False),
         ("w1-mixed: standard in target, %", ours(w1, compliant("standard")), 99.9, 2, True),
         ("w1-mixed: background p99 TTFT, ms", ours(w1, tier("background", "ttft_ms", "p99")), 5000, 0, False),
-        ("w1-mixed: background done, %", all_done, 100, 2, True),
+        ("w1-mixed: background completed, %", all_done, 100, 2, True),
         ("w1-mixed: tok/s, % of `fcfs`", tokens(w1, w1, "fcfs"), 99.5, 2, True),
         ("w2-memory-tight: premium in target, %", ours(w2, compliant("premium")), 99.95, 2, True),
         ("w2-memory-tight: premium p99 TTFT, ms", ours(w2, tier("premium", "ttft_ms", "p99")), 165, 0, False),
@@ -93,7 +93,7 @@ def five_columns():
             ("standard in target, %", compliant("standard"), 97.2, 2, True),
             ("tok/s", tokens_per_s, 3900, 0, True)]
     names = " | ".join(f"`{policy}`" for policy in COLUMNS)
-    lines = [f"| | {names} | the document's last column | `tiercel` better |", "|---" * (len(COLUMNS) + 3) + "|"]
+    lines = [f"| | {names} | article | `tiercel` better |", "|---" * (len(COLUMNS) + 3) + "|"]
     for what, value, document, digits, higher in rows:
         figures = [W1.mean(policy, value) for policy in COLUMNS]
         better = figures[-1] > document if higher else figures[-1] < document
@@ -103,7 +103,7 @@ def five_columns():
 
 
 def overload_section():
-    lines = ["| load | premium in target, % | worst seed | standard in target, % | worst seed | of the fluid bound, % | premium p99 TTFT, ms | standard refused, % | of these let in first, % | background refused, % | tok/s | of the fluid bound, % |",
+    lines = ["| load | premium in target, % | worst seed | standard in target, % | worst seed | of the fluid bound, % | premium p99 TTFT, ms | standard refused, % | of these accepted first, % | background refused, % | tok/s | of the fluid bound, % |",
              "|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for load, runs in OVERLOAD.items():
         mean = lambda value: runs.mean("tiercel", value)
@@ -117,11 +117,11 @@ def overload_section():
                  f"{mean(refused('background')):.1f}", f"{tokens:.0f}", f"{share(tokens, bound[1]):.1f}" if bound else "-"]
         lines.append(f"| {load} | " + " | ".join(cells) + " |")
     at = lambda load, value: OVERLOAD[load].mean("tiercel", value)
-    rows = [("premium at 2, %", at(2, compliant("premium")), 99.9, 2, True), ("premium at 4, %", at(4, compliant("premium")), 99.5, 2, True),
-            ("standard at 1.5, %", at(1.5, compliant("standard")), 98.5, 2, True), ("standard at 2, %", at(2, compliant("standard")), 93, 2, True),
-            ("standard at 3, % of the fluid bound", at(3, compliant("standard")) / 0.69, 80, 1, True),
-            ("standard at 4, % of the fluid bound", at(4, compliant("standard")) / 0.43, 75, 1, True)]
-    rows += [(f"tok/s at {load}, % of the fluid bound", share(at(load, tokens_per_s), FLUID[load][1]), 95, 1, True) for load in (1.25, 1.5, 2)]
+    rows = [("premium in target at load 2, %", at(2, compliant("premium")), 99.9, 2, True), ("premium in target at load 4, %", at(4, compliant("premium")), 99.5, 2, True),
+            ("standard in target at load 1.5, %", at(1.5, compliant("standard")), 98.5, 2, True), ("standard in target at load 2, %", at(2, compliant("standard")), 93, 2, True),
+            ("standard in target at load 3, % of the fluid bound", at(3, compliant("standard")) / 0.69, 80, 1, True),
+            ("standard in target at load 4, % of the fluid bound", at(4, compliant("standard")) / 0.43, 75, 1, True)]
+    rows += [(f"tok/s at load {load}, % of the fluid bound", share(at(load, tokens_per_s), FLUID[load][1]), 95, 1, True) for load in (1.25, 1.5, 2)]
     return f"    {OVERLOAD[4].command()}\n\n" + "\n".join(lines) + "\n\n" + floors(rows)
 
 
@@ -129,21 +129,21 @@ def recovery_section():
     ours = lambda runs, value: runs.mean("tiercel", value)
     left = sum(tier("total", "unfinished")(run) for run in WITHIN_BURST.runs("tiercel"))
     rows = [("a minute after the burst: premium in target, %", ours(AFTER_BURST, compliant("premium")), 99.95, 2, True),
-            ("the same: premium p99 TTFT, ms", ours(AFTER_BURST, tier("premium", "ttft_ms", "p99")), 165, 0, False),
-            ("the same: standard in target, %", ours(AFTER_BURST, compliant("standard")), 99.9, 2, True),
-            ("requests of the burst neither served nor refused 300 s after it", left, 0, 0, False),
+            ("a minute after the burst: premium p99 TTFT, ms", ours(AFTER_BURST, tier("premium", "ttft_ms", "p99")), 165, 0, False),
+            ("a minute after the burst: standard in target, %", ours(AFTER_BURST, compliant("standard")), 99.9, 2, True),
+            ("requests of the burst neither completed nor refused 300 s after the burst", left, 0, 0, False),
             ("during the drift: premium in target, %", ours(IN_DRIFT, compliant("premium")), 99, 2, True),
-            ("from 120 s after it: premium in target, %", ours(AFTER_DRIFT, compliant("premium")), 99.95, 2, True),
-            ("the same: premium p99 TTFT, ms", ours(AFTER_DRIFT, tier("premium", "ttft_ms", "p99")), 165, 0, False),
-            ("the same: standard in target, %", ours(AFTER_DRIFT, compliant("standard")), 99.9, 2, True)]
+            ("120 s after the drift: premium in target, %", ours(AFTER_DRIFT, compliant("premium")), 99.95, 2, True),
+            ("120 s after the drift: premium p99 TTFT, ms", ours(AFTER_DRIFT, tier("premium", "ttft_ms", "p99")), 165, 0, False),
+            ("120 s after the drift: standard in target, %", ours(AFTER_DRIFT, compliant("standard")), 99.9, 2, True)]
     return "\n".join([floors(rows)] + [runs.table() for runs in (AFTER_BURST, WITHIN_BURST, IN_DRIFT, AFTER_DRIFT)])
 
 
 def fairness_section():
     modest = lambda runs, *path: runs.mean("tiercel", of_class(0, *path))
-    lines = ["| greedy tenant sends | turns | modest: TTFT p50, ms | p99 | refused, % | tok/s | greedy: TTFT p50, ms | p99 | refused, % | tok/s |",
+    lines = ["| greedy tenant sends | fair queue | modest: TTFT p50, ms | p99 | refused, % | tok/s | greedy: TTFT p50, ms | p99 | refused, % | tok/s |",
              "|---|---|---|---|---|---|---|---|---|---|"]
-    for what, turns, runs in (("the same", "yes", EVEN), ("ten times as much", "yes", GREEDY), ("ten times as much", "no", UNFAIR)):
+    for what, turns, runs in (("as much", "yes", EVEN), ("ten times as much", "yes", GREEDY), ("ten times as much", "no", UNFAIR)):
         cells = []
         for index in (0, 1):
             of = lambda *path: runs.mean("tiercel", of_class(index, *path))
@@ -153,9 +153,9 @@ def fairness_section():
     against = lambda q: share(modest(GREEDY, "ttft_ms", q), modest(EVEN, "ttft_ms", q)) - 100.0
     started = NEARLY_FULL.runs("tiercel")
     longest_s = max(tier("background", "ttft_ms", "max")(run) for run in started) / 1000.0
-    rows = [("modest tenant's p50 TTFT, % more than if the other sends its share", against("p50"), 10, 1, False),
-            ("the same of its p99", against("p99"), 10, 1, False),
-            ("longest wait for a start of a background request that was let in, s (premium and standard at 0.95)", longest_s, 120, 0, False)]
+    rows = [("modest tenant's TTFT p50, % longer if the greedy tenant sends ten times as much", against("p50"), 10, 1, False),
+            ("modest tenant's TTFT p99, % longer if the greedy tenant sends ten times as much", against("p99"), 10, 1, False),
+            ("longest TTFT of a background request, s (premium and standard at 0.95 of the fluid bound)", longest_s, 120, 0, False)]
     commands = "\n".join(f"    {runs.command()}" for runs in (GREEDY, UNFAIR, NEARLY_FULL))
     return f"{commands}\n\n" + "\n".join(lines) + "\n\n" + floors(rows) + "\n" + NEARLY_FULL.table()
 
@@ -166,13 +166,13 @@ def refusals_section():
     away = RETURNING.mean("tiercel", refused("background"))
     every = ALL_RETURNING.runs("tiercel")
     kept = share(sum(run["readmitted"] for run in every), sum(run["returned"] for run in every))
-    rows = [("of those who came back served, %", share(readmitted, returned), 95, 1, True)]
-    return (f"    {RETURNING.command()}\n    {ALL_RETURNING.command()}\n\n{away:.1f} % were refused; {returned} of them came back. "
-            f"If all of them come back, {kept:.1f} % are served.\n\n" + floors(rows))
+    rows = [("returning requests that are served, %", share(readmitted, returned), 95, 1, True)]
+    return (f"    {RETURNING.command()}\n    {ALL_RETURNING.command()}\n\n{away:.1f} % of the requests were refused; {returned} refused requests came back. "
+            f"If all refused requests come back, {kept:.1f} % of the returning requests are served.\n\n" + floors(rows))
 
 
 def limits_section():
-    lines = ["| workload | variant | premium in target, % | p99 TTFT, ms | standard in target, % | background p99 E2E, s | background not done, % | tok/s | preemptions a minute | recomputed, % | copied, % |",
+    lines = ["| workload | variant | premium in target, % | p99 TTFT, ms | standard in target, % | background p99 E2E, s | background not completed, % | tok/s | preemptions a minute | recomputed, % | copied, % |",
              "|---|---|---|---|---|---|---|---|---|---|---|"]
     for (name, workload), runs in sorted(VARIED.items(), key=lambda item: item[0][1]):
         mean = lambda value: runs.mean("tiercel", value)
@@ -182,7 +182,7 @@ def limits_section():
                  f"{mean(tokens_per_s):.0f}", f"{mean(of_run('preemptions_per_min')):.1f}",
                  f"{mean(of_run('recomputed_percent')):.2f}", f"{mean(of_run('copied_percent')):.2f}"]
         lines.append(f"| {workload} | {name} | " + " | ".join(cells) + " |")
-    return f"    {VARIED['30 % kept for premium, hard', 'w2b-bursts'].command()}\n\n" + "\n".join(lines) + "\n"
+    return f"    {VARIED['30 % reserved for premium, hard', 'w2b-bursts'].command()}\n\n" + "\n".join(lines) + "\n"
 
 
 SECTIONS = {

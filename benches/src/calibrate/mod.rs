@@ -79,7 +79,7 @@ pub enum CalibrateError {
     #[error(transparent)]
     Bench(#[from] BenchError),
     /// The server does not report its steps.
-    #[error("{url} does not tell how long its steps take ({problem}); only Tiercel servers do")]
+    #[error("{url} does not report the times of its steps ({problem}); only Tiercel servers do")]
     Steps {
         /// Base URL of the server.
         url: String,
