@@ -18,7 +18,7 @@ use tiercel_policy::admission::{
     Forecast, Lots, Margin, Patience, Promises, Queue, Tenants, fits, retry_after_ms,
 };
 use tiercel_policy::blocks::Salt;
-use tiercel_policy::scheduler::{Kept, NewSequence};
+use tiercel_policy::scheduler::{Reservations, NewSequence};
 use tiercel_policy::slo::Targets;
 
 /// A request is never refused for lateness if its predicted TTFT is at most this many times its TTFT without another
@@ -45,7 +45,7 @@ pub(crate) struct Admission {
     /// Latency targets in effect.
     slo: Targets,
     info: DeviceInfo,
-    kept: Kept,
+    kept: Reservations,
     clock: Clock,
     scheduler: Addr<SchedulerActor>,
     next: u64,
@@ -70,7 +70,7 @@ impl Admission {
     pub(crate) fn new(
         (settings, patience): (AdmissionSettings, PatienceSettings),
         slo: Targets,
-        (info, kept): (DeviceInfo, Kept),
+        (info, kept): (DeviceInfo, Reservations),
         clock: Clock,
         scheduler: Addr<SchedulerActor>,
         lifeline: Lifeline,

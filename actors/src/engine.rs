@@ -18,7 +18,7 @@ use std::rc::Rc;
 use tiercel_config::{EngineSettings, SchedulerSettings};
 use tiercel_device::{Clock, Device, DeviceInfo, DeviceProfile};
 use tiercel_policy::blocks::{BlockStore, StoreConfig};
-use tiercel_policy::scheduler::{Kept, Scheduler};
+use tiercel_policy::scheduler::{Reservations, Scheduler};
 use tiercel_policy::slo::{ServerTimes, Targets, Unreachable};
 use tokio::sync::{oneshot, watch};
 
@@ -171,7 +171,7 @@ impl Engine {
             life("BlockManager"),
         );
         let steps = Executor::new(runner, to_scheduler.clone(), life("Executor"));
-        let kept = Kept::new(&settings.reservation, info.device_blocks);
+        let kept = Reservations::new(&settings.reservation, info.device_blocks);
         let windows = SloMonitor::new(
             &settings.slo,
             settings.pressure,

@@ -160,6 +160,11 @@ impl CostModel {
         self.prefill_us(tokens, 0)
     }
 
+    /// Time that a request adds to steps, us: `computed` tokens of its prompt of `prompt` tokens, and `output` tokens.
+    pub(crate) fn request_us(&self, computed: u32, output: f64, prompt: u32) -> f64 {
+        self.prefill_us(computed, 0) + output * self.decode_us(prompt)
+    }
+
     /// What the store needs to weigh copying against computing, and one victim against another.
     pub(crate) fn resume_costs(&self) -> ResumeCosts {
         let first_block_us = self.prefill_us(self.block_size, 0);

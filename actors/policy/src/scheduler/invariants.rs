@@ -1,21 +1,21 @@
-//! What must always hold of the scheduler's state.
+//! Invariants of the scheduler's state.
 
 use crate::scheduler::pipeline::InFlight;
 use crate::scheduler::sequence::Phase;
 use crate::scheduler::state::Scheduler;
 
 impl Scheduler {
-    /// Checks the scheduler's own state.
+    /// Checks the scheduler's invariants.
     ///
     /// # Errors
-    /// Says what does not hold.
+    /// The invariant that does not hold, in words.
     pub fn check(&self) -> Result<(), String> {
-        for sequence in self.sequences.iter() {
-            if let Some(violation) = sequence.violation(self.limits.block_size) {
+        for sequence in self.queue.table.iter() {
+            if let Some(violation) = sequence.violation(self.basis.rules.limits.block_size) {
                 return Err(violation);
             }
         }
-        if let Some(violation) = self.sequences.violation() {
+        if let Some(violation) = self.queue.table.violation() {
             return Err(violation);
         }
         let in_flight = self.pipeline.in_flight();
@@ -25,14 +25,14 @@ impl Scheduler {
         for step in in_flight {
             self.check_step(step)?;
         }
-        for sequence in self.sequences.iter() {
+        for sequence in self.queue.table.iter() {
             let steps = in_flight.iter().map(|step| step.step);
-            if let Some(violation) = sequence.ahead.violation(steps) {
+            if let Some(violation) = sequence.kv.in_flight.violation(steps) {
                 return Err(format!("{}: {violation}", sequence.id));
             }
         }
-        for seq in &self.released {
-            if self.sequences.contains(*seq) {
+        for seq in &self.outbox.released {
+            if self.queue.table.contains(*seq) {
                 return Err(format!("{seq} is released and live"));
             }
         }
@@ -44,13 +44,13 @@ impl Scheduler {
             return Err("an empty step is in flight".into());
         }
         for seq in &step.slices {
-            // Its blocks may be taken for a step that follows this one, and it may open again only after it.
+            // The sequence's blocks may be taken for a later step, but the sequence opens again only after this step.
             if self.phase(*seq) == Some(Phase::Opening) {
                 return Err(format!("{seq} is in {}, but opens", step.step));
             }
         }
         let tokens = step.work.decode_tokens + step.work.prefill_tokens;
-        if tokens > self.settings.max_num_batched_tokens {
+        if tokens > self.basis.rules.scheduling.max_num_batched_tokens {
             return Err(format!("a step of {tokens} tokens exceeds max_num_batched_tokens"));
         }
         Ok(())

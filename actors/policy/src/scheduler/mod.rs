@@ -1,58 +1,51 @@
 //! The scheduler: every live sequence's state, the step plan and the choice of victims.
 //!
-//! One cycle: [`Scheduler::plan`] says what the next step would like; the block store answers with
-//! grants; [`Scheduler::granted`] turns them into a [`StepBatch`](tiercel_device::StepBatch); the device
-//! runs it; [`Scheduler::step_done`] believes its results. Between cycles arrive requests, cancels,
-//! operator commands and completions of copies. What each event does in each phase of a sequence is the
-//! table in `docs/phases.md`.
+//! One cycle: [`Scheduler::plan`] asks the block store for the blocks of the next step; the block store answers with grants;
+//! [`Scheduler::granted`] turns the grants into a [`StepBatch`](tiercel_device::StepBatch); the device runs the batch;
+//! [`Scheduler::step_done`] applies its results. Between cycles come requests, cancellations, operators' commands and
+//! completed copies. The table in `docs/phases.md` says what each event does in each phase of a sequence.
+//!
+//! | folder | holds |
+//! |---|---|
+//! | [`sequence`] | one sequence: text, KV, service, phase |
+//! | [`queue`] | all sequences in the order of service, fair queues, ageing |
+//! | [`budget`] | how long the next step may be: slack, reserve, prefill demand, derived targets |
+//! | [`lateness`] | deadlines of first tokens, late and starving requests |
+//! | [`memory`] | victims, reservations, mirroring |
+//! | [`plan`] | the plan of a step, from candidates to wants |
+//! | [`pipeline`] | steps in flight |
+//!
+//! Nothing in these folders names [`Scheduler`]. The files beside them do: `state` owns the parts, and `events`, `planning`,
+//! `grants` and `completion` hand each event to the parts that it concerns.
 
-mod ahead;
-mod batch;
-mod capacity;
+mod basis;
+mod budget;
+mod candidate;
+mod completion;
 mod cost;
-mod deadlines;
-mod derivation;
+mod counters;
 mod events;
+mod grants;
 mod invariants;
-#[cfg(test)]
-mod keeping_tests;
-#[cfg(test)]
-mod knob_tests;
-mod order;
+mod lateness;
+mod memory;
+mod outbox;
 mod outcome;
-mod pace;
-#[cfg(test)]
-mod pace_tests;
-#[cfg(test)]
-mod phase_table;
 mod pipeline;
-#[cfg(test)]
-mod pipeline_tests;
-mod placing;
 mod plan;
-mod prompts;
-mod rank;
-mod reservation;
-mod reserve;
-mod roster;
+mod planning;
+mod queue;
+mod rules;
 mod sequence;
-#[cfg(test)]
-mod share_tests;
-mod shares;
-#[cfg(test)]
-mod shortage_tests;
-mod starvation;
 mod state;
+mod suspects;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod turn_tests;
-mod turns;
-mod victims;
 
 pub use cost::{CostError, CostModel, StepWork};
-pub use order::PredictionError;
+pub use counters::{Census, Counters};
+pub use memory::reservation::Reservations;
 pub use outcome::{Effect, EndReport, FinishReason, PreemptDecision, RequestFault, Usage};
-pub use reservation::Kept;
+pub use queue::length_predictor::PredictionError;
 pub use sequence::{Hold, NewSequence, Phase};
-pub use state::{Census, Counters, Scheduler};
+pub use state::Scheduler;

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use tiercel_actors::{Counters, FinishReason, Refusal, RequestFault, Usage};
 use tiercel_config::{AtLimit, Budget, PreemptionMode, SheddingForm};
 use tiercel_device::{MockOracle, Tier, Timestamp, TokenId};
-use tiercel_policy::scheduler::Kept;
+use tiercel_policy::scheduler::Reservations;
 
 /// Complete answer to a request and the reason why it ends.
 struct Answer {
@@ -127,7 +127,7 @@ fn fits(scenario: &Scenario, client: &Client) -> bool {
     let profile = &scenario.profile;
     let prompt = client.request.prompt.len() as u32;
     let longest = (prompt + client.request.max_tokens).min(profile.max_model_len);
-    let kept = Kept::new(&scenario.settings.reservation, profile.device_blocks);
+    let kept = Reservations::new(&scenario.settings.reservation, profile.device_blocks);
     let blocks = profile.device_blocks - kept.never_of(client.request.tier);
     prompt < profile.max_model_len && longest <= blocks * profile.block_size
 }

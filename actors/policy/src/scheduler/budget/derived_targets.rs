@@ -1,0 +1,79 @@
+//! Derived targets: computed from the speed of the device at start, and again when its steps have become faster or slower.
+
+use crate::scheduler::basis::Basis;
+use crate::scheduler::cost::CostModel;
+use crate::slo::{ServerTimes, Targets};
+use tiercel_config::{SchedulerSettings, SloSettings};
+use tiercel_device::DeviceInfo;
+
+/// Change of step times, as a share, after which targets are derived again.
+const MOVED: f64 = 0.1;
+
+/// Settings and sizes that targets are derived from, beside the cost model.
+#[derive(Debug, Clone)]
+pub(crate) struct DerivedTargets {
+    slo: SloSettings,
+    info: DeviceInfo,
+    /// Correction of step times (see [`CostModel::step_correction`]) that the targets in effect were derived with.
+    correction: f64,
+}
+
+impl DerivedTargets {
+    pub(crate) fn new(slo: &SloSettings, info: &DeviceInfo) -> DerivedTargets {
+        DerivedTargets { slo: slo.clone(), info: info.clone(), correction: 1.0 }
+    }
+
+    /// The targets on a device of this cost: stated ones as they are, the others derived.
+    pub(crate) fn targets(&self, cost: &CostModel, sizes: &SchedulerSettings) -> Targets {
+        let (seqs, tokens) = (sizes.max_num_seqs, sizes.max_num_batched_tokens);
+        ServerTimes::new(&cost.speed(), &self.info, seqs, tokens).targets(&self.slo).0
+    }
+}
+
+impl DerivedTargets {
+    /// The targets that a device has whose steps have changed since they were derived; `None` if step times moved by less
+    /// than a tenth.
+    pub(crate) fn again(&mut self, basis: &Basis) -> Option<Targets> {
+        let correction = basis.basis.cost.step_correction();
+        if (correction / self.correction - 1.0).abs() < MOVED {
+            return None;
+        }
+        self.correction = correction;
+        Some(self.targets(&basis.cost, &basis.rules.scheduling))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::StepWork;
+    use crate::scheduler::tests::{scheduler, sequence};
+    use tiercel_config::{Target, TierSlo};
+    use tiercel_device::Tier;
+
+    #[test]
+    fn a_device_that_slows_down_has_longer_targets_once_it_is_idle() {
+        let mut s = scheduler(|settings| {
+            settings.slo = SloSettings::default();
+            settings.slo.standard = TierSlo { ttft_ms: Target::Ms(700.0), ..TierSlo::default() };
+        });
+        let before = s.targets();
+        assert_eq!(s.derive_targets_anew(), None, "nothing moved");
+        let mut work = StepWork::default();
+        work.add_decode(100);
+        for _ in 0..200 {
+            let slower_us = 2.0 * CostModel::new(s.basis.cost.speed(), &s.derived.info).step_us(&work)
+                / s.basis.cost.step_correction();
+            s.basis.cost.observe_step(&work, slower_us as u64);
+        }
+        s.enqueue(sequence(1, Tier::Premium, 10));
+        assert_eq!(s.derive_targets_anew(), None, "somebody is served");
+        s.cancel(tiercel_device::SeqId(1));
+        let after = s.derive_targets_anew().expect("twice as slow");
+        let ttft_ms = |targets: Targets| targets.premium.ttft_ms.expect("premium has a target");
+        let ratio = ttft_ms(after) / ttft_ms(before);
+        assert!((1.9..2.1).contains(&ratio), "{ratio}");
+        assert_eq!(after.standard, before.standard, "a stated target stays");
+        assert_eq!((s.targets(), s.derive_targets_anew()), (after, None));
+    }
+}

@@ -1,0 +1,8 @@
+//! The step budget: how long the next step may be, and what of it prompts may use.
+
+pub(crate) mod derived_targets;
+pub(crate) mod prefill_demand;
+pub(crate) mod prefill_time;
+pub(crate) mod slack;
+pub(crate) mod slack_reserve;
+pub(crate) mod step_budget;

@@ -1,0 +1,69 @@
+//! Slack: how far streams are ahead of their targets, and when first tokens must come.
+
+use crate::scheduler::sequence::Sequence;
+use tiercel_device::Timestamp;
+
+/// Share of a TPOT target that is aimed at: steps are not as long as predicted.
+pub(crate) const AIM: f64 = 0.98;
+/// Largest lag of a stream that still limits the step budget, in multiples of its TPOT target. A stream that is further
+/// behind was held up by something that shorter steps do not cure: its reader, an operator, a preemption. The limit is
+/// large, because where long steps put every stream behind, a plan that ignores the streams makes steps longer still.
+const MAX_BEHIND: f64 = 64.0;
+
+/// What a stream allows the next step, us.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Allowance {
+    /// The aimed pace.
+    pub(crate) aim_us: f64,
+    /// Slack of the stream; negative if it is behind.
+    pub(crate) slack_us: f64,
+}
+
+/// When the first token of a sequence should come; never, without a TTFT target.
+pub(crate) fn first_token_due(sequence: &Sequence) -> Timestamp {
+    let after_us = sequence.service.targets.ttft_ms.map_or(u64::MAX, |ms| (ms * 1000.0) as u64);
+    Timestamp(sequence.arrival.0.saturating_add(after_us))
+}
+
+/// When the first token of a stream came. A first token that is being sampled comes when the step planned for `now` begins.
+fn first_token(stream: &Sequence, now: Timestamp) -> Option<Timestamp> {
+    stream.first_token_at.or_else(|| (stream.planned_output() > 0).then_some(now))
+}
+
+/// A number that is larger for a stream with less slack, for comparison; 0 for a stream without a TPOT target.
+pub(crate) fn urgency(stream: &Sequence, now: Timestamp) -> u64 {
+    let tpot_ms = stream.service.targets.tpot_ms;
+    let (Some(target_ms), Some(first)) = (tpot_ms, first_token(stream, now)) else {
+        return 0;
+    };
+    let due_us = target_ms * 1000.0 * (f64::from(stream.planned_output()) - 1.0);
+    let slack_us = due_us - now.since_us(first) as f64;
+    // The cast saturates: no stream has a slack of half of all time.
+    (u64::MAX as f64 / 2.0 - slack_us).max(1.0) as u64
+}
+
+/// Slack of a stream by the tightest of its targets, us, if it exceeds two steps of `step_us`; `None` otherwise.
+pub(crate) fn ample_slack_us(stream: &Sequence, step_us: f64, now: Timestamp) -> Option<f64> {
+    let first = first_token(stream, now)?;
+    let targets = &stream.service.targets;
+    let by_pace = targets.tpot_ms.map_or(f64::INFINITY, |ms| {
+        ms * 1000.0 * f64::from(stream.planned_output()) - now.since_us(first) as f64
+    });
+    let by_end = targets.e2e_ms.map_or(f64::INFINITY, |ms| {
+        let predicted = 3.0 * stream.service.predicted_tokens;
+        let still = (predicted - f64::from(stream.planned_output()))
+            .clamp(1.0, f64::from(stream.output_left()).max(1.0));
+        ms * 1000.0 - now.since_us(stream.arrival) as f64 - still * 1.5 * step_us
+    });
+    Some(by_pace.min(by_end)).filter(|us| *us > 2.0 * step_us)
+}
+
+/// What a stream allows the next step; `None` without a TPOT target that the stream can still meet in steps of `bare_us`.
+pub(crate) fn allowance(stream: &Sequence, bare_us: f64, now: Timestamp) -> Option<Allowance> {
+    let aim_us = stream.service.targets.tpot_ms? * 1000.0 * AIM;
+    let elapsed_us = now.since_us(first_token(stream, now)?) as f64;
+    let slack_us = aim_us * (f64::from(stream.planned_output()) - 1.0) - elapsed_us;
+    let can_gain_us = f64::from(stream.output_left()) * (aim_us - bare_us);
+    let lost = slack_us + can_gain_us < 0.0 || slack_us < -MAX_BEHIND * aim_us;
+    (!lost).then_some(Allowance { aim_us, slack_us })
+}

@@ -1,0 +1,193 @@
+//! The slack reserve: slack that premium streams shall have before steps may spend it on lower tiers' work.
+//!
+//! A premium prompt takes time from every stream in its steps, and no step can be made so short that the streams beside the
+//! prompt keep their pace. A stream with slack can afford the prompt. The slack that is enough is measured: the lag of a
+//! hypothetical premium stream that is always running, if steps held only premium work, is a queue that is served at the
+//! aimed pace (Lindley's recursion). The reserve is a quantile of that lag over the last ten minutes of steps. The operator
+//! chooses the quantile with `slo.premium.assurance`: at 0.9 one step in ten finds a lag above the reserve; at 0.9999 almost
+//! none does, and lower tiers pay for lags that come once in hours.
+
+use tiercel_device::Timestamp;
+
+/// Largest lag that counts, us. A stream with a larger lag needs more slack than streams can save.
+const LAG_US_MAX: f64 = 1e6;
+/// Smallest lag that is distinguished from no lag, us.
+const LAG_US_MIN: f64 = 1e3;
+/// Upper bound of a bucket of the lag histogram, divided by its lower bound.
+const BUCKET_RATIO: f64 = 1.05;
+/// Buckets of the lag histogram: one for no lag, the others up to the largest lag.
+const BUCKETS: usize = 143;
+/// Duration of the steps whose lags count, us.
+const MEMORY_US: f64 = 600e6;
+/// Largest part of a step that a stream saves for the reserve, for each nine of the assurance (0.9 has one, 0.999 has
+/// three), as a share of the aimed pace.
+const SAVED_PER_NINE: f64 = 0.05;
+/// Number of steps between two computations of the quantile.
+const STEPS_PER_LOOK: u32 = 64;
+
+/// See the module's documentation.
+#[derive(Debug, Clone)]
+pub(crate) struct SlackReserve {
+    /// Share of the steps in which the reserve covers the lag, 0 to 1.
+    assurance: f64,
+    /// Lag of the hypothetical stream, us.
+    lag_us: f64,
+    /// Histogram of the lag: duration of the steps that ended with a lag in each bucket, us.
+    buckets: [f64; BUCKETS],
+    /// Sum of the buckets, us.
+    seen_us: f64,
+    steps: u32,
+    /// When the last step ended.
+    stepped_at: Timestamp,
+    reserve_us: f64,
+}
+
+impl SlackReserve {
+    /// A reserve of 0, until lags were seen.
+    pub(crate) fn new(assurance: f64) -> SlackReserve {
+        SlackReserve {
+            assurance,
+            lag_us: 0.0,
+            buckets: [0.0; BUCKETS],
+            seen_us: 0.0,
+            steps: 0,
+            stepped_at: Timestamp(0),
+            reserve_us: 0.0,
+        }
+    }
+
+    /// A reserve of `reserve_us`, whatever lags were seen.
+    #[cfg(test)]
+    pub(crate) fn of_us(reserve_us: f64) -> SlackReserve {
+        SlackReserve { reserve_us, ..SlackReserve::new(0.999) }
+    }
+
+    /// The reserve, us.
+    pub(crate) fn us(&self) -> f64 {
+        self.reserve_us
+    }
+
+    /// Largest part of a step that a stream saves for the reserve, as a share of the aimed pace. A higher assurance
+    /// builds the reserve up sooner.
+    pub(crate) fn saving_max(&self) -> f64 {
+        SAVED_PER_NINE * -(1.0 - self.assurance).log10()
+    }
+
+    /// Adds a step of `step_us` that ended at `now`. Its premium work alone takes `premium_us`; the aimed pace is `aim_us`.
+    pub(crate) fn stepped(&mut self, premium_us: f64, aim_us: f64, step_us: f64, now: Timestamp) {
+        // The hypothetical stream catches up while the device is idle. A gap below the aimed pace is no idle time: there is
+        // a short gap between any two steps.
+        let idle_us = now.since_us(self.stepped_at) as f64 - step_us;
+        if idle_us > aim_us {
+            self.lag_us = (self.lag_us - idle_us).max(0.0);
+        }
+        self.stepped_at = now;
+        self.lag_us = (self.lag_us + premium_us - aim_us).clamp(0.0, LAG_US_MAX);
+        self.buckets[bucket_of(self.lag_us)] += step_us;
+        self.seen_us += step_us;
+        self.steps += 1;
+        if self.steps == STEPS_PER_LOOK {
+            self.steps = 0;
+            self.look();
+        }
+    }
+
+    /// Scales the histogram down to the duration that counts, and computes the quantile.
+    fn look(&mut self) {
+        let kept = (MEMORY_US / self.seen_us.max(1.0)).min(1.0);
+        self.buckets.iter_mut().for_each(|us| *us *= kept);
+        self.seen_us *= kept;
+        let most_us = self.seen_us * (1.0 - self.assurance);
+        let mut above_us = 0.0;
+        let at = self.buckets.iter().rposition(|us| {
+            above_us += us;
+            above_us > most_us
+        });
+        self.reserve_us = upper_us(at.unwrap_or(0));
+    }
+}
+
+fn bucket_of(lag_us: f64) -> usize {
+    if lag_us < LAG_US_MIN {
+        return 0;
+    }
+    let at = (lag_us / LAG_US_MIN).ln() / BUCKET_RATIO.ln();
+    (at as usize + 1).min(BUCKETS - 1)
+}
+
+/// Upper bound of a bucket, us; 0 for the bucket of no lag.
+fn upper_us(bucket: usize) -> f64 {
+    match bucket {
+        0 => 0.0,
+        at => (LAG_US_MIN * BUCKET_RATIO.powi(at as i32)).min(LAG_US_MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AIM_US: f64 = 30_000.0;
+
+    /// Steps of the pace aimed at; every `period`-th holds so much premium work, the others none.
+    fn after(assurance: f64, period: u64, premium_us: f64, steps: u64) -> SlackReserve {
+        let mut reserve = SlackReserve::new(assurance);
+        for step in 1..=steps {
+            let premium_us = if step % period == 0 { premium_us } else { 0.0 };
+            reserve.stepped(premium_us, AIM_US, AIM_US, Timestamp(step * 30_000));
+        }
+        reserve
+    }
+
+    #[test]
+    fn the_reserve_covers_the_lag_in_as_many_steps_as_are_assured() {
+        // A prompt of 180 ms leaves lags of 150, 120, 90, 60 and 30 ms; 5 steps of 100 have one.
+        for (assurance, least_us, most_us) in
+            [(0.9, 0.0, 0.0), (0.955, 28e3, 33e3), (0.985, 110e3, 130e3), (0.999, 145e3, 165e3)]
+        {
+            let us = after(assurance, 100, 180_000.0, 10_000).us();
+            assert!((least_us..=most_us).contains(&us), "{assurance}: {us}");
+        }
+    }
+
+    #[test]
+    fn each_nine_of_assurance_lets_a_stream_save_five_percent_of_a_step() {
+        for (assurance, share) in [(0.9, 0.05), (0.99, 0.10), (0.999, 0.15), (0.9999, 0.20)] {
+            let saved = SlackReserve::new(assurance).saving_max();
+            assert!((saved - share).abs() < 1e-9, "{assurance}: {saved}");
+        }
+    }
+
+    #[test]
+    fn work_within_the_pace_needs_no_reserve() {
+        assert_eq!(after(0.9999, 1, 29_000.0, 10_000).us(), 0.0);
+    }
+
+    #[test]
+    fn the_reserve_is_bounded_and_forgotten() {
+        let mut reserve = after(0.999, 1, 60_000.0, 10_000);
+        assert_eq!(reserve.us(), LAG_US_MAX);
+        for step in 10_000..300_000 {
+            reserve.stepped(0.0, AIM_US, AIM_US, Timestamp(step * 30_000));
+        }
+        assert_eq!(reserve.us(), 0.0);
+    }
+
+    #[test]
+    fn idle_time_catches_up() {
+        let mut reserve = SlackReserve::new(0.9);
+        for step in 1..=1_000 {
+            reserve.stepped(180_000.0, AIM_US, AIM_US, Timestamp(step * 1_000_000));
+        }
+        assert!(reserve.lag_us < 151_000.0, "{}", reserve.lag_us);
+    }
+
+    #[test]
+    fn a_lag_is_in_the_bucket_with_its_bounds() {
+        for lag_us in [1_000.0, 1_049.0, 33_000.0, 999_999.0] {
+            let upper = upper_us(bucket_of(lag_us));
+            assert!(lag_us <= upper && upper < lag_us * 1.06, "{lag_us} {upper}");
+        }
+        assert_eq!(upper_us(bucket_of(LAG_US_MAX)), LAG_US_MAX);
+    }
+}

@@ -1,0 +1,182 @@
+//! The step budget: the length that the next step may have, so that the streams in it keep their targets.
+//!
+//! Every sequence of a step gets its token when the step ends, so each stream pays for every prompt token in the step. A
+//! stream with a TPOT target may take the target per token on average: time that its steps so far took less is its slack,
+//! and the next step may take the target plus the slack. The stream that allows least limits the step, and prompts fill the
+//! step up to there.
+//!
+//! Streams that cannot meet their target any more limit nothing. Prompts whose first tokens are due go before the streams of
+//! their own tier and of lower tiers: see [`StepBudget::prefill_us`].
+//!
+//! Slack and prefill demand are those of the reference scheduler on the project's workloads page.
+
+use crate::scheduler::basis::Basis;
+use crate::scheduler::budget::prefill_demand::PrefillDemand;
+use crate::scheduler::budget::slack::{Allowance, allowance};
+use crate::scheduler::budget::slack_reserve::SlackReserve;
+use crate::scheduler::candidate::{Candidate, streams_in};
+use crate::scheduler::cost::StepWork;
+use crate::scheduler::queue::arrivals::Traffic;
+use tiercel_device::{Tier, Timestamp};
+
+const TIERS: usize = Tier::ALL.len();
+/// Length of a step without urgent work, as a share of the tightest TTFT target: a request that comes meanwhile waits for
+/// the end of the step. A smaller share makes lower tiers' steps short, and so costly, where no higher request ever comes.
+const BLOCKING: f64 = 0.2;
+/// Least length of a step without urgent work, in multiples of an empty step. On a slow device a shorter step would consist
+/// mostly of its fixed cost.
+const LEAST_BLOCKING: f64 = 2.0;
+/// Number of tokens over which a premium stream saves the reserve. Fewer tokens cost lower tiers more; a short stream does
+/// not have many.
+const SAVING_TOKENS: f64 = 30.0;
+
+/// How long the next step may be, and how much of it prompts need.
+#[derive(Debug)]
+pub(crate) struct StepBudget {
+    /// Length of the step that the streams of each tier allow, us; infinite without a stream with a target that it can
+    /// still meet.
+    allowed_us: [f64; TIERS],
+    /// Length of a step that holds nothing urgent, us.
+    blocking_us: f64,
+    /// Prefill demand of each tier's prompts, us.
+    prefill_demand_us: [f64; TIERS],
+    /// Length of the step that premium streams allow lower tiers, us: they keep the reserve.
+    reserved_us: f64,
+}
+
+impl StepBudget {
+    /// The budget of a step with these candidates that begins at `now`; `None` if steps have a fixed size.
+    pub(crate) fn new(
+        candidates: &[Candidate<'_>],
+        basis: &Basis,
+        (traffic, reserve): (Traffic, &SlackReserve),
+        now: Timestamp,
+    ) -> Option<StepBudget> {
+        if !basis.rules.budget_by_slack() {
+            return None;
+        }
+        // Background streams that may be paused do not keep a higher stream from catching up.
+        let counts = |candidate: &&Candidate<'_>| {
+            let paused = basis.rules.scheduling.pause_background;
+            !paused || candidate.sequence.tier < Tier::Background
+        };
+        let bare_us = basis.cost.step_us(&streams_in(candidates.iter().filter(counts)));
+        // The reserve is kept from lower tiers: with one tier there is nothing to keep it from.
+        let reserve_us = if traffic.one_tier { 0.0 } else { reserve.us() };
+        let reserve = (reserve_us, reserve.saving_max());
+        let (allowed_us, reserved_us) = allowed_us(candidates, reserve, bare_us, now);
+        let mut budget = StepBudget {
+            allowed_us,
+            blocking_us: blocking_us(basis, traffic),
+            prefill_demand_us: [0.0; TIERS],
+            reserved_us,
+        };
+        let (limiting, tightest_us) =
+            budget.tightest().unwrap_or((Tier::Background, f64::INFINITY));
+        let step_us = tightest_us.min(budget.blocking_us);
+        if step_us.is_finite() {
+            let lengths_us = (step_us.max(bare_us), bare_us);
+            budget.add_demand(candidates, basis, lengths_us, limiting, now);
+        }
+        Some(budget)
+    }
+
+    /// Adds the prefill demand on a step of `step_us`, which without prompts takes `bare_us` and is limited by streams of
+    /// tier `limiting`.
+    fn add_demand(
+        &mut self,
+        candidates: &[Candidate<'_>],
+        basis: &Basis,
+        (step_us, bare_us): (f64, f64),
+        limiting: Tier,
+        now: Timestamp,
+    ) {
+        for tier in Tier::ALL {
+            let prompts = candidates.iter().filter(|candidate| !candidate.decoding);
+            let prompts = prompts.map(|prompt| prompt.sequence).filter(|s| s.tier == tier);
+            let mut demand = PrefillDemand::default();
+            for prompt in prompts {
+                demand.add(prompt, &basis.cost, (step_us, tier < limiting), now);
+            }
+            self.prefill_demand_us[tier.index()] = demand.in_step_us(step_us, bare_us);
+        }
+    }
+
+    /// Length of the step that streams of tiers above `tier` allow, us.
+    fn above(&self, tier: Tier) -> f64 {
+        let least = self.allowed_us[..tier.index()].iter().copied().fold(f64::INFINITY, f64::min);
+        if tier > Tier::Premium { least.min(self.reserved_us) } else { least }
+    }
+
+    /// The tier whose streams allow least, and the length that they allow, us.
+    fn tightest(&self) -> Option<(Tier, f64)> {
+        let all = Tier::ALL.into_iter().zip(self.allowed_us);
+        all.min_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, us)| us.is_finite())
+    }
+
+    /// Time that higher streams and prompts leave to background streams, us. A step of the higher streams alone takes
+    /// `bare_us`.
+    pub(crate) fn left_to_background(&self, bare_us: f64) -> f64 {
+        self.above(Tier::Background).min(self.blocking_us)
+            - bare_us
+            - self.prefill_demand_us.iter().sum::<f64>()
+    }
+
+    /// Time by which a step of the higher streams, which alone takes `bare_us`, is too long for premium streams if it meets
+    /// the prefill demand of premium prompts, us.
+    pub(crate) fn over_premium(&self, bare_us: f64) -> f64 {
+        let demand_us: f64 = self.prefill_demand_us[..Tier::Standard.index()].iter().sum();
+        bare_us + demand_us - self.above(Tier::Standard)
+    }
+
+    /// Time for prompts in a step that without them takes `bare_us`, us: as much as all streams allow. Where first tokens
+    /// would be late otherwise it is more, as far as streams of higher tiers than those prompts' allow it.
+    pub(crate) fn prefill_us(&self, bare_us: f64) -> f64 {
+        let tightest_us = self.tightest().map_or(f64::INFINITY, |(_, us)| us);
+        let mut budget_us = tightest_us.min(self.reserved_us).min(self.blocking_us) - bare_us;
+        let mut demand_us = 0.0;
+        for tier in Tier::ALL {
+            demand_us += self.prefill_demand_us[tier.index()];
+            budget_us = budget_us.max(demand_us.min(self.above(tier) - bare_us));
+        }
+        budget_us.max(0.0)
+    }
+}
+
+/// Length of the step that the streams of each tier allow, and that premium streams allow lower tiers, us. Premium streams
+/// keep, or save for, a reserve of `reserve_us`, at most the share `saving_max` of the aimed pace in a step.
+fn allowed_us(
+    candidates: &[Candidate<'_>],
+    (reserve_us, saving_max): (f64, f64),
+    bare_us: f64,
+    now: Timestamp,
+) -> ([f64; TIERS], f64) {
+    let mut allowed_us = [f64::INFINITY; TIERS];
+    let mut reserved_us = f64::INFINITY;
+    for stream in candidates.iter().filter(|candidate| candidate.decoding) {
+        let tier = stream.sequence.tier;
+        if let Some(Allowance { aim_us, slack_us }) = allowance(stream.sequence, bare_us, now) {
+            let step_us = aim_us + slack_us;
+            let least = &mut allowed_us[tier.index()];
+            *least = least.min(step_us);
+            if tier <= Tier::Premium {
+                let saving_us = (reserve_us / SAVING_TOKENS).min(saving_max * aim_us);
+                let until_saved_us = step_us.min(aim_us - saving_us);
+                reserved_us = reserved_us.min(until_saved_us.max(step_us - reserve_us));
+            }
+        }
+    }
+    (allowed_us, reserved_us)
+}
+
+/// Length of a step that holds nothing urgent, us. It is infinite if no tier with a TTFT target had requests lately, or if
+/// all requests are of one tier: then a shorter step makes as many requests wait for longer.
+pub(crate) fn blocking_us(basis: &Basis, traffic: Traffic) -> f64 {
+    if traffic.one_tier {
+        return f64::INFINITY;
+    }
+    let present = Tier::ALL.into_iter().filter(|tier| traffic.came(*tier));
+    let ttft_ms = present.filter_map(|tier| basis.targets.of(tier).ttft_ms);
+    let target_us = ttft_ms.fold(f64::INFINITY, f64::min) * 1000.0;
+    (BLOCKING * target_us).max(LEAST_BLOCKING * basis.cost.step_us(&StepWork::default()))
+}

@@ -1,0 +1,201 @@
+//! Completions: steps that have ended at the device, and copies that have ended at the block store.
+
+use crate::protocol::StoreEvent;
+use crate::scheduler::budget::slack::AIM;
+use crate::scheduler::cost::StepWork;
+use crate::scheduler::outcome::{Effect, FinishReason, PreemptDecision, RequestFault};
+use crate::scheduler::pipeline::InFlight;
+use crate::scheduler::rules::Limits;
+use crate::scheduler::sequence::{Phase, Sequence};
+use crate::scheduler::state::Scheduler;
+use tiercel_device::{
+    Sampled, SeqFault, SeqId, StepDone, StepError, StepId, StepOutput, Ticket, Tier, Timestamp,
+};
+
+impl Scheduler {
+    /// Planning a step took `us` microseconds, from when it was due until the step went to the device.
+    pub fn planned_in(&mut self, us: u64) {
+        self.pipeline.planned_in(us);
+    }
+
+    /// Copying `blocks` blocks took `duration_us`.
+    pub fn copied(&mut self, blocks: u32, duration_us: u64) {
+        self.basis.cost.observe_copy(blocks, duration_us);
+        self.counters.copied_blocks += u64::from(blocks);
+    }
+
+    /// Applies the result of a step. Nothing that a step computes counts before this.
+    pub fn step_done(&mut self, done: StepDone, now: Timestamp) -> Vec<Effect> {
+        let Some(ended) = self.pipeline.ended(done.id, now) else { return Vec::new() };
+        match done.result {
+            Ok(output) => self.step_succeeded(&ended, output, now),
+            Err(StepError::Failed(why)) => self.step_failed(&ended, &why),
+            Err(StepError::DeviceLost(why)) => {
+                let live: Vec<SeqId> = self.live().collect();
+                let fault = RequestFault::Step(why);
+                live.into_iter().filter_map(|seq| self.fail(seq, fault.clone())).collect()
+            }
+        }
+    }
+
+    fn step_succeeded(
+        &mut self,
+        ended: &InFlight,
+        output: StepOutput,
+        now: Timestamp,
+    ) -> Vec<Effect> {
+        self.counters.steps += 1;
+        self.counters.slices += ended.slices.len() as u64;
+        self.learn_from_step(ended, &output, now);
+        for seq in &ended.slices {
+            self.advance(*seq, ended.step);
+        }
+        let mut effects = Vec::with_capacity(output.sampled.len());
+        for (seq, result) in output.sampled {
+            self.accept(seq, ended.step, result, now, &mut effects);
+        }
+        let block_size = self.basis.rules.limits.block_size;
+        for seq in &ended.slices {
+            self.queue.table.update(*seq, |sequence| sequence.kv.in_flight.ended(ended.step));
+            if let Some(sequence) = self.queue.table.active_mut(*seq) {
+                self.outbox.progress.push(sequence.progress(block_size));
+            }
+        }
+        effects
+    }
+
+    /// Corrects the cost model, the lead, the reserve and the usage of tiers by a step.
+    fn learn_from_step(&mut self, ended: &InFlight, output: &StepOutput, now: Timestamp) {
+        let device_us = output.timing.forward_us + output.timing.sampling_us;
+        self.basis.cost.observe_step(&ended.work, device_us);
+        self.pipeline.starts_in(output.timing.host_us);
+        self.pipeline.learn_lead(ended);
+        if let Some(target_ms) = self.basis.targets.of(Tier::Premium).tpot_ms {
+            let own_us: f64 = ended.time_us[..=Tier::Premium.index()].iter().sum();
+            let premium_us = self.basis.cost.step_us(&StepWork::default()) + own_us;
+            let aim_us = target_ms * 1000.0 * AIM;
+            self.reserve.stepped(premium_us, aim_us, device_us as f64, now);
+        }
+        if self.basis.rules.counts_usage() {
+            self.usage.add(ended.time_us, now);
+        }
+    }
+
+    /// The tokens that a step computed of a sequence are valid.
+    fn advance(&mut self, seq: SeqId, step: StepId) {
+        let part = self.queue.table.get(seq).and_then(|sequence| sequence.kv.in_flight.part(step));
+        let Some(part) = part else { return };
+        self.suspects.remove(seq);
+        let sequence = self.queue.table.active_mut(seq);
+        if let (Some(computed), Some(sequence)) = (part.computed, sequence) {
+            sequence.kv.computed = computed;
+        }
+    }
+
+    /// Adds a sampled token to its sequence, which may end with it.
+    fn accept(
+        &mut self,
+        seq: SeqId,
+        step: StepId,
+        result: Result<Sampled, SeqFault>,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        // A token is discarded if its sequence was cancelled during the step, or if the step was invalidated for the
+        // sequence. A token of a sequence that lost its blocks during the step counts.
+        let in_step = self.queue.table.get(seq).filter(|s| s.kv.in_flight.part(step).is_some());
+        let Some(sequence) = in_step else { return };
+        let sampled = match result {
+            Ok(sampled) => sampled,
+            Err(fault) => {
+                effects.extend(self.fail(seq, RequestFault::Model(fault.to_string())));
+                return;
+            }
+        };
+        if sequence.stops_at(sampled.token) {
+            effects.extend(self.end(seq, Some(Ok(FinishReason::Stop))).map(Effect::Ended));
+            return;
+        }
+        let first = sequence.first_token_at.is_none();
+        if sequence.in_line() {
+            self.queue.drain[sequence.tier.index()].left(now);
+        }
+        if first {
+            self.queue.tenants.start(sequence);
+            self.queue.token_queue.left(sequence.service.tenant);
+            self.deadlines.leave(sequence);
+        }
+        effects.push(Effect::Token {
+            seq,
+            tier: sequence.tier,
+            token: sampled.token,
+            logprobs: sampled.logprobs,
+            ttft_us: first.then(|| now.since_us(sequence.arrival)),
+        });
+        let Limits { block_size, max_model_len, .. } = self.basis.rules.limits;
+        let at_limit = self.queue.table.update(seq, |sequence| {
+            sequence.push(sampled.token, now, block_size);
+            sequence.at_limit(max_model_len)
+        });
+        if at_limit == Some(true) {
+            effects.extend(self.end(seq, Some(Ok(FinishReason::Length))).map(Effect::Ended));
+        }
+    }
+
+    /// Discards the results of a failed step, and of the steps in flight after it for its members, because the step does not
+    /// say which sequence is at fault. The members become suspects, so that the fault costs only its own request.
+    fn step_failed(&mut self, ended: &InFlight, why: &str) -> Vec<Effect> {
+        self.counters.failed_steps += 1;
+        self.pipeline.invalidate();
+        for seq in &ended.slices {
+            self.queue.table.update(*seq, Sequence::invalidate_in_flight);
+        }
+        // A step that follows a failed one may have failed because of that.
+        if ended.invalidated {
+            return Vec::new();
+        }
+        if let [alone] = ended.slices[..]
+            && self.suspects.remove(alone)
+        {
+            return self.fail(alone, RequestFault::Step(why.to_owned())).into_iter().collect();
+        }
+        let table = &self.queue.table;
+        let live = ended.slices.iter().copied().filter(|seq| table.contains(*seq));
+        self.suspects.extend(live);
+        Vec::new()
+    }
+
+    /// Applies an event of the block store. For a prepared preemption, returns what to tell the block store.
+    pub fn store_event(&mut self, event: StoreEvent) -> PreemptDecision {
+        self.retry.noticed();
+        match event {
+            StoreEvent::PreemptCopied { ticket, copied, .. } => self.copied_out(ticket, copied),
+            StoreEvent::Resumed { ticket, computed, .. } => {
+                let opening = self.current(ticket).is_some_and(|s| s.phase == Phase::Opening);
+                if opening {
+                    self.open(ticket.seq, computed);
+                }
+                PreemptDecision::Stale
+            }
+        }
+    }
+
+    /// Decides on a preemption whose copies have ended.
+    fn copied_out(&mut self, ticket: Ticket, copied: u32) -> PreemptDecision {
+        if !self.current(ticket).is_some_and(|s| s.phase == Phase::Preempting) {
+            return PreemptDecision::Stale;
+        }
+        // No sequence waits for blocks any more: the victim goes on where it was.
+        if !self.memory.shortage && !self.queue.table.has_queue() {
+            self.queue.table.change(ticket.seq, |sequence| {
+                sequence.phase = Phase::Running;
+                sequence.kv.retained = 0;
+            });
+            return PreemptDecision::Abort;
+        }
+        let retained = self.current(ticket).map_or(0, |sequence| sequence.kv.retained);
+        let tier = self.close(ticket.seq, copied > 0, retained);
+        self.counters.count_preemption(tier, copied > 0);
+        PreemptDecision::Commit
+    }
+}

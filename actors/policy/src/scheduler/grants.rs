@@ -1,0 +1,262 @@
+//! Grants: from the block store's answer to a batch for the device.
+
+use crate::protocol::{Grant, GrantOutcome, PreemptOutcome, Preempted, StepGrant};
+use crate::scheduler::cost::StepWork;
+use crate::scheduler::outcome::{Effect, RequestFault};
+use crate::scheduler::pipeline::InFlight;
+use crate::scheduler::pipeline::progress::Part;
+use crate::scheduler::sequence::{Opened, Phase, Sequence};
+use crate::scheduler::state::Scheduler;
+use std::sync::Arc;
+use tiercel_device::{BlockId, SeqId, SeqSlice, SliceInput, StepBatch, Ticket, Tier, Tokens};
+
+/// Weight of a prompt in the mean share of prompts that the prefix cache holds.
+const HIT_SMOOTHING: f64 = 0.05;
+
+/// Tokens of a sequence that a step computes.
+struct Slice {
+    slice: SeqSlice,
+    decode: bool,
+    /// Whether the device sees the sequence for the first time.
+    sequence_start: bool,
+}
+
+impl Scheduler {
+    /// Applies the block store's answer. Returns the batch to submit, if anything may run, and the ends of victims that are
+    /// dropped.
+    pub fn granted(&mut self, grant: StepGrant) -> (Option<StepBatch>, Vec<Effect>) {
+        let Some(reserved) = self.pipeline.reserved(grant.step) else {
+            return (None, Vec::new());
+        };
+        let mut effects = Vec::new();
+        for preempted in &grant.preempted {
+            effects.extend(self.preempted(*preempted));
+        }
+        let most = grant.grants.len();
+        let mut batch = StepBatch {
+            id: grant.step,
+            starts: Vec::new(),
+            ends: Vec::new(),
+            slices: Vec::with_capacity(most),
+        };
+        let mut in_flight = InFlight {
+            step: grant.step,
+            slices: Vec::with_capacity(most),
+            work: StepWork::default(),
+            time_us: [0.0; Tier::ALL.len()],
+            begins: reserved.begins,
+            expected_us: 0.0,
+            invalidated: reserved.invalidated,
+        };
+        self.memory.shortage = false;
+        self.memory.free_blocks = grant.free_blocks;
+        self.apply_grants(grant.grants, &mut batch, &mut in_flight);
+        if reserved.invalidated {
+            self.retry.again = true;
+            return (None, effects);
+        }
+        // Sequences of a step in flight may hold the blocks that are short.
+        if self.pipeline.is_dry() || !batch.slices.is_empty() {
+            let reserved = self.memory.reservations.any_blocks();
+            self.retry.planned(batch.slices.is_empty(), reserved);
+        }
+        if batch.slices.is_empty() {
+            return (None, effects);
+        }
+        batch.ends = std::mem::take(&mut self.outbox.device_ends);
+        in_flight.expected_us = self.basis.cost.step_us(&in_flight.work);
+        self.pipeline.submit(in_flight);
+        (Some(batch), effects)
+    }
+
+    /// Applies the answers to the wants.
+    fn apply_grants(
+        &mut self,
+        grants: Vec<Grant>,
+        batch: &mut StepBatch,
+        in_flight: &mut InFlight,
+    ) {
+        let (mut opened, mut open_denied) = (0, 0);
+        for Grant { ticket, outcome } in grants {
+            let waits = self.current(ticket).is_some_and(|s| s.phase == Phase::Waiting);
+            match outcome {
+                GrantOutcome::Denied { .. } => open_denied += usize::from(waits),
+                _ => opened += usize::from(waits),
+            }
+            match outcome {
+                GrantOutcome::Run { computed, cover, table } => {
+                    if waits {
+                        self.open(ticket.seq, computed);
+                    }
+                    self.add_slice(ticket, cover, table, batch, in_flight);
+                }
+                GrantOutcome::Copying { .. } => self.set_phase(ticket, Phase::Opening),
+                GrantOutcome::Denied { pending_blocks } => self.denied(ticket, pending_blocks > 0),
+            }
+        }
+        self.retry.limit_opens(opened, open_denied);
+    }
+
+    /// A want was denied. `promised`: victims are being copied out for it.
+    fn denied(&mut self, ticket: Ticket, promised: bool) {
+        self.memory.shortage = true;
+        if let Some(sequence) = self.queue.table.active_mut(ticket.seq) {
+            sequence.kv.denied = true;
+            sequence.kv.promised = promised;
+        }
+        if self.suspects.contains(ticket.seq) {
+            self.suspects.deny();
+            self.retry.again = true;
+        }
+    }
+
+    /// Adds a sequence's part to the batch: tokens up to position `cover`.
+    fn add_slice(
+        &mut self,
+        ticket: Ticket,
+        cover: u32,
+        table: Option<Arc<[BlockId]>>,
+        batch: &mut StepBatch,
+        in_flight: &mut InFlight,
+    ) {
+        let sequence = self.queue.table.active_mut(ticket.seq);
+        // A sequence that was cancelled while the block store was asked is gone; its release goes with the next request.
+        let Some(sequence) = sequence.filter(|s| s.kv.epoch == ticket.epoch) else { return };
+        (sequence.kv.denied, sequence.kv.promised) = (false, false);
+        if let Some(table) = table {
+            sequence.kv.table = table;
+        }
+        if in_flight.invalidated {
+            return;
+        }
+        let (computed, len) = (sequence.planned_computed(), sequence.planned_len());
+        let slice = slice_of(sequence, computed, cover);
+        if slice.sequence_start {
+            batch.starts.push(sequence.start());
+            sequence.on_device = true;
+        }
+        let tokens = slice.slice.input.len() as u32;
+        in_flight.slices.push(ticket.seq);
+        if slice.decode {
+            in_flight.work.add_decode(len);
+        } else {
+            in_flight.work.add_prefill(tokens, computed);
+        }
+        in_flight.time_us[sequence.tier.index()] += match slice.decode {
+            true => self.basis.cost.decode_us(len),
+            false => self.basis.cost.prefill_us(tokens, computed),
+        };
+        let samples = slice.slice.sample.is_some();
+        sequence.kv.in_flight.submit(Part { step: batch.id, computed: Some(cover), samples });
+        batch.slices.push(slice.slice);
+    }
+
+    /// Lets a sequence run that waited, or whose copies have come in. Its first `computed` tokens are valid.
+    pub(crate) fn open(&mut self, seq: SeqId, computed: u32) {
+        self.opened += 1;
+        let (number, block_size) = (self.opened, self.basis.rules.limits.block_size);
+        let tiers = &mut self.queue.tiers;
+        let opened = self.queue.table.change(seq, |sequence| {
+            tiers.open(sequence);
+            sequence.phase = Phase::Running;
+            sequence.kv.opened_number = number;
+            (sequence.opened(computed, block_size), sequence.service.token_tag)
+        });
+        let Some((opened, token_tag)) = opened else { return };
+        self.queue.token_queue.start(token_tag);
+        self.count_opened(opened);
+    }
+
+    /// Applies one preemption. Returns the end of the request if the victim is dropped.
+    pub fn preempted(&mut self, preempted: Preempted) -> Vec<Effect> {
+        let Preempted { ticket, outcome } = preempted;
+        let block_size = self.basis.rules.limits.block_size;
+        let (saved, retained) = match outcome {
+            PreemptOutcome::Freed { on_host, kept, .. } => (on_host > 0, kept * block_size),
+            PreemptOutcome::Copying { kept, .. } => {
+                // The preemption is counted when it is committed.
+                self.set_phase(ticket, Phase::Preempting);
+                let retain = |sequence: &mut Sequence| sequence.kv.retained = kept * block_size;
+                self.queue.table.change(ticket.seq, retain);
+                return Vec::new();
+            }
+        };
+        let Some((phase, preemptions)) = self.current(ticket).map(|s| (s.phase, s.preemptions))
+        else {
+            return Vec::new();
+        };
+        if phase == Phase::Waiting {
+            // The sequence was preempted and counted before, and gives up retained blocks now.
+            self.queue.table.change(ticket.seq, |sequence| {
+                sequence.kv.saved = saved;
+                sequence.kv.retained = retained;
+            });
+            return Vec::new();
+        }
+        if self.basis.rules.drops(preemptions) {
+            let tier = self.close(ticket.seq, false, 0);
+            self.counters.drops[tier] += 1;
+            return self.fail(ticket.seq, RequestFault::Dropped).into_iter().collect();
+        }
+        let tier = self.close(ticket.seq, saved, retained);
+        self.counters.count_preemption(tier, saved);
+        Vec::new()
+    }
+
+    /// A sequence lost its blocks, except those of its first `retained` tokens. Returns the index of its tier.
+    pub(crate) fn close(&mut self, seq: SeqId, saved: bool, retained: u32) -> usize {
+        let Some(mut sequence) = self.queue.table.remove(seq) else { return 0 };
+        let tier = sequence.tier.index();
+        sequence.closed(saved, retained);
+        self.queue.place_again(&mut sequence, &self.basis);
+        self.queue.table.insert(sequence);
+        tier
+    }
+
+    /// Counts what an open found in the prefix cache.
+    fn count_opened(&mut self, opened: Opened) {
+        match opened {
+            Opened::First { prompt, hit } => {
+                self.counters.prefix_query_tokens += u64::from(prompt);
+                self.counters.prefix_hit_tokens += u64::from(hit);
+                let found = f64::from(hit) / f64::from(prompt.max(1));
+                self.hit_share += HIT_SMOOTHING * (found - self.hit_share);
+            }
+            Opened::Again { recompute } => {
+                self.counters.recomputed_tokens += u64::from(recompute);
+            }
+        }
+    }
+
+    fn set_phase(&mut self, ticket: Ticket, phase: Phase) {
+        if self.current(ticket).is_some() {
+            self.queue.table.change(ticket.seq, |sequence| sequence.phase = phase);
+        }
+    }
+}
+
+/// The part of a sequence that a step computes: from the end of the steps in flight up to position `cover`.
+fn slice_of(sequence: &Sequence, computed: u32, cover: u32) -> Slice {
+    // A token that is being sampled is the last one: steps in flight compute all tokens before it.
+    let input = match sequence.kv.in_flight.last_sampling() {
+        Some(step) if computed >= sequence.len() => SliceInput::SampledBy(step),
+        _ => {
+            let known = &sequence.text.tokens[computed as usize..cover as usize];
+            SliceInput::Known(Tokens::from_slice(known))
+        }
+    };
+    // A step that computes the last token samples the next one from its logits.
+    let samples = cover == sequence.planned_len();
+    let output = sequence.planned_output();
+    Slice {
+        decode: input.len() == 1 && samples && output > 0,
+        sequence_start: !sequence.on_device,
+        slice: SeqSlice {
+            seq: sequence.id,
+            first_pos: computed,
+            input,
+            table: Arc::clone(&sequence.kv.table),
+            sample: samples.then_some(output),
+        },
+    }
+}

@@ -1,0 +1,409 @@
+//! Deadlines of first tokens: which requests can still be in time, and which are late.
+//!
+//! As many waiting prompts as possible shall be in time, and the others are late. The rule is Moore and Hodgson's (Moore,
+//! Management Science 15, 1968): take prompts in the order of their deadlines, and whenever the work of the prompts taken so
+//! far does not fit before a deadline, give up the longest of these prompts. The work of higher tiers' prompts counts as done
+//! first. If several tenants have prompts, the longest prompt of the tenant with the most work is given up.
+//!
+//! A late request waits behind all requests of its tier that can be in time, and before lower tiers. Until the deadline has
+//! passed, lateness is judged again before each step, so that a wrong estimate costs little. A late request that starves goes
+//! first after all (see [`crate::scheduler::lateness::starvation`]).
+
+use crate::blocks::Salt;
+use crate::scheduler::basis::Basis;
+use crate::scheduler::budget::prefill_time::PrefillTime;
+use crate::scheduler::budget::slack::first_token_due;
+use crate::scheduler::cost::StepWork;
+use crate::scheduler::lateness::starvation::LateRequests;
+use crate::scheduler::queue::Queue;
+use crate::scheduler::queue::arrivals::Traffic;
+use crate::scheduler::sequence::Sequence;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use tiercel_device::{SeqId, Tier, Timestamp};
+
+const TIERS: usize = Tier::ALL.len();
+/// Most requests of a tier that are judged before a step: those with the earliest deadlines.
+const JUDGED_MAX: usize = 256;
+/// Least share of the device's time that a tier's prompts are expected to have.
+const SHARE_MIN: f64 = 0.02;
+/// Largest share of the device's time that prompts are expected to take from streams.
+const PROMPTS_SHARE_MAX: f64 = 0.7;
+/// Factor of the share of the time that a tier's prompts are expected to have, by tier. Streams with slack let a prompt with
+/// a deadline have more than their pace allows; background prompts also make room for requests that come later.
+const OPTIMISM: [f64; TIERS] = [1.25, 1.25, 1.25, 0.7];
+/// Time over which the work of higher tiers' prompts is averaged, by tier, us: about as long as a tier's requests wait.
+const MEMORY_US: [f64; TIERS] = [3e6, 3e6, 3e6, 60e6];
+
+/// Tier, deadline and id of a request without a first token.
+type Entry = (Tier, Timestamp, SeqId);
+
+/// See the module's documentation.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Deadlines {
+    /// Requests whose deadlines had not passed when they were judged last, in order.
+    entries: BTreeSet<Entry>,
+    /// Late requests.
+    pub(crate) late: LateRequests,
+    /// Share of the device's time that the prompts take which arrived lately: `arriving[a][b]` is the share of tier b,
+    /// averaged over the time that counts for tier a.
+    arriving: [[f64; TIERS]; TIERS],
+    /// When `arriving` was updated last.
+    at: Timestamp,
+}
+
+impl Deadlines {
+    /// Adds a prompt that arrives and takes `work_us`.
+    fn arrives(&mut self, tier: Tier, work_us: f64, now: Timestamp) {
+        for (shares, memory_us) in self.arriving.iter_mut().zip(MEMORY_US) {
+            let left = (-(now.since_us(self.at) as f64) / memory_us).exp();
+            shares.iter_mut().for_each(|share| *share *= left);
+            shares[tier.index()] += work_us / memory_us;
+        }
+        self.at = now;
+    }
+
+    /// Share of the device's time that prompts of `tiers` take, averaged over the time that counts for `tier`.
+    fn taken_by(&self, tiers: &[Tier], tier: Tier, now: Timestamp) -> f64 {
+        let left = (-(now.since_us(self.at) as f64) / MEMORY_US[tier.index()]).exp();
+        let arriving = &self.arriving[tier.index()];
+        tiers.iter().map(|tier| arriving[tier.index()]).sum::<f64>() * left
+    }
+
+    /// Enters a request's deadline, and whether the request is late.
+    fn insert(&mut self, sequence: &Sequence) {
+        if let Some(deadline) = sequence.service.deadline {
+            self.entries.insert((sequence.tier, deadline, sequence.id));
+        }
+        self.late.update(sequence);
+    }
+
+    /// Removes a request that has its first token, or needs none any more.
+    pub(crate) fn leave(&mut self, sequence: &Sequence) {
+        self.forget(sequence);
+        self.late.leave(sequence);
+    }
+
+    /// Removes the deadline of a request.
+    pub(crate) fn forget(&mut self, sequence: &Sequence) {
+        if let Some(deadline) = sequence.service.deadline {
+            self.entries.remove(&(sequence.tier, deadline, sequence.id));
+        }
+    }
+
+    /// Requests of a tier that are judged, earliest deadline first.
+    fn of(&self, tier: Tier) -> impl Iterator<Item = Entry> + '_ {
+        let all = (tier, Timestamp(0), SeqId(0))..=(tier, Timestamp(u64::MAX), SeqId(u64::MAX));
+        self.entries.range(all).take(JUDGED_MAX).copied()
+    }
+}
+
+/// A waiting prompt with a deadline.
+#[derive(Debug, Clone, Copy)]
+struct Prompt {
+    seq: SeqId,
+    tenant: Salt,
+    /// Time until the deadline, us; negative if it has passed.
+    due_us: f64,
+    work_us: f64,
+}
+
+/// Prompts in time, by tenant: the sum of their work, and the work of each prompt, longest first.
+#[derive(Debug, Default)]
+struct InTime(BTreeMap<Salt, (u64, BinaryHeap<(u64, SeqId)>)>);
+
+impl InTime {
+    fn take(&mut self, prompt: Prompt) {
+        let work_us = prompt.work_us as u64;
+        let (all_us, prompts) = self.0.entry(prompt.tenant).or_default();
+        *all_us += work_us;
+        prompts.push((work_us, prompt.seq));
+    }
+
+    /// Gives up the longest prompt of the tenant with the most work.
+    fn give_up(&mut self) -> Option<(u64, SeqId)> {
+        let (all_us, prompts) = self.0.values_mut().max_by_key(|(all_us, _)| *all_us)?;
+        let longest = prompts.pop()?;
+        *all_us -= longest.0;
+        Some(longest)
+    }
+}
+
+/// The prompts that are late, and the work of the others, us. `prompts` come earliest deadline first; they have `share` of
+/// the device's time, after `before_us` of other work.
+fn late(
+    prompts: impl Iterator<Item = Prompt>,
+    before_us: f64,
+    share: f64,
+) -> (BTreeSet<SeqId>, f64) {
+    let (mut in_time, mut late) = (InTime::default(), BTreeSet::new());
+    let mut work_us = 0.0;
+    for prompt in prompts {
+        in_time.take(prompt);
+        work_us += prompt.work_us;
+        while (before_us + work_us) / share > prompt.due_us {
+            let Some((longest_us, longest)) = in_time.give_up() else { break };
+            work_us -= longest_us as f64;
+            late.insert(longest);
+        }
+    }
+    (late, work_us.max(0.0))
+}
+
+impl Deadlines {
+    /// Enters the deadline of a request without a first token that arrives now.
+    pub(crate) fn enter(
+        &mut self,
+        sequence: &mut Sequence,
+        (queue, basis): (&Queue, &Basis),
+        now: Timestamp,
+    ) {
+        let work_us = basis.cost.prefill_us(sequence.prompt_len(), 0);
+        self.arrives(sequence.tier, work_us, now);
+        sequence.service.deadline = self.deadline(sequence, (queue, basis), now);
+        self.insert(sequence);
+    }
+
+    /// Enters the deadline of a request whose tier has changed.
+    pub(crate) fn renew(&mut self, sequence: &mut Sequence, (queue, basis): (&Queue, &Basis)) {
+        let deadline = self.deadline(sequence, (queue, basis), sequence.arrival);
+        sequence.service.deadline = deadline.filter(|_| sequence.first_token_at.is_none());
+        self.insert(sequence);
+    }
+
+    /// The time by which a request's first token must come: by its TTFT target, or, without one, early enough for the whole
+    /// output to meet its E2E target.
+    fn deadline(
+        &self,
+        sequence: &Sequence,
+        (queue, basis): (&Queue, &Basis),
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let targets = sequence.service.targets;
+        if targets.ttft_ms.is_some() {
+            return Some(first_token_due(sequence));
+        }
+        let e2e_us = targets.e2e_ms? * 1000.0;
+        let target_us = targets.tpot_ms.map(|ms| ms * 1000.0);
+        let pace_us = target_us
+            .unwrap_or_else(|| self.untargeted_pace_us(sequence.tier, (queue, basis), now));
+        let us = e2e_us - sequence.service.predicted_tokens * pace_us;
+        Some(sequence.arrival + us.max(0.0) as u64)
+    }
+
+    /// Expected time per token of a stream without a TPOT target, us. While requests of higher tiers come, the stream is
+    /// paused for about every other step. Otherwise it is in every step, which all streams share with the prompts that come.
+    fn untargeted_pace_us(
+        &self,
+        tier: Tier,
+        (queue, basis): (&Queue, &Basis),
+        now: Timestamp,
+    ) -> f64 {
+        let traffic = queue.traffic(now);
+        if traffic.higher_came(tier) {
+            return 2.0 * PrefillTime::now(queue, basis, traffic).step_us;
+        }
+        let mut streams = StepWork::default();
+        for (_, stream) in queue.table.active().filter(|(_, stream)| stream.decoding()) {
+            streams.add_decode(stream.planned_len());
+        }
+        let prompts = self.taken_by(&Tier::ALL, tier, now).min(PROMPTS_SHARE_MAX);
+        basis.cost.step_us(&streams) / (1.0 - prompts)
+    }
+
+    /// Finds out which requests are late before a step that begins at `now`, and puts them behind the others of their tier.
+    pub(crate) fn judge(&mut self, queue: &mut Queue, basis: &Basis, now: Timestamp) {
+        if !basis.rules.judges_deadlines() {
+            return;
+        }
+        let traffic = queue.traffic(now);
+        self.advance_starving(queue, basis, traffic, now);
+        if self.entries.is_empty() {
+            return;
+        }
+        let time = PrefillTime::now(queue, basis, traffic);
+        let mut before_us = 0.0;
+        for tier in Tier::ALL {
+            let taken = self.taken_by(&Tier::ALL[..tier.index()], tier, now);
+            let share = (time.share() * OPTIMISM[tier.index()] - taken).max(SHARE_MIN);
+            let entries: Vec<Entry> = self.of(tier).collect();
+            let prompts = entries.iter().filter_map(|(_, deadline, seq)| {
+                let due_us = deadline.0 as f64 - now.0 as f64 - time.step_us;
+                prompt(queue.table.get(*seq)?, due_us, basis)
+            });
+            let (late, work_us) = late(prompts, before_us, share);
+            before_us += work_us;
+            for (tier, deadline, seq) in entries {
+                self.set_late(seq, late.contains(&seq), queue, basis);
+                if deadline <= now {
+                    self.entries.remove(&(tier, deadline, seq));
+                }
+            }
+        }
+    }
+
+    /// Lets late requests that starve go first of their tiers.
+    fn advance_starving(
+        &mut self,
+        queue: &mut Queue,
+        basis: &Basis,
+        traffic: Traffic,
+        now: Timestamp,
+    ) {
+        for tier in Tier::ALL {
+            let drain_us = queue.drain[tier.index()].wait_us(now);
+            for seq in self.late.take_starving(tier, drain_us, traffic, now) {
+                if let Some(sequence) = queue.table.get(seq) {
+                    self.forget(sequence);
+                }
+                self.set_late(seq, false, queue, basis);
+            }
+        }
+    }
+
+    /// Puts a request behind the requests in time of its tier, or among them again.
+    fn set_late(&mut self, seq: SeqId, late: bool, queue: &mut Queue, basis: &Basis) {
+        if queue.table.get(seq).is_none_or(|sequence| sequence.service.late == late) {
+            return;
+        }
+        queue.set_late(seq, late, basis);
+        if let Some(sequence) = queue.table.get(seq) {
+            self.late.update(sequence);
+        }
+    }
+}
+
+/// A sequence as a prompt that waits, with the time until its deadline. `None` if the sequence is on hold, or if its first
+/// token is being sampled: then no work is left.
+fn prompt(sequence: &Sequence, due_us: f64, basis: &Basis) -> Option<Prompt> {
+    let waits = !sequence.held() && sequence.planned_output() == 0;
+    let left = sequence.left_to_compute();
+    let work_us = basis.cost.prefill_us(left, sequence.planned_len() - left);
+    let tenant = sequence.service.tenant;
+    waits.then_some(Prompt { seq: sequence.id, tenant, due_us, work_us })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::Scheduler;
+    use crate::scheduler::tests::{grant_all, scheduler, sequence};
+    use proptest::prelude::*;
+    use tiercel_config::Policy;
+
+    fn waiting(id: u64, tenant: u8, due_us: f64, work_us: f64) -> Prompt {
+        Prompt { seq: SeqId(id), tenant: Salt([tenant; 16]), due_us, work_us }
+    }
+
+    fn ids(late: &BTreeSet<SeqId>) -> Vec<u64> {
+        late.iter().map(|seq| seq.0).collect()
+    }
+
+    #[test]
+    fn the_longest_prompt_is_given_up_for_the_others() {
+        let prompts = [(1, 100.0, 50.0), (2, 200.0, 140.0), (3, 300.0, 90.0), (4, 400.0, 130.0)];
+        let prompts = prompts.map(|(id, due, work)| waiting(id, 1, due, work));
+        let (late_ones, work_us) = late(prompts.into_iter(), 0.0, 1.0);
+        assert_eq!((ids(&late_ones), work_us), (vec![2], 270.0));
+        // With half of the time only the two shortest fit.
+        let (late_ones, _) = late(prompts.into_iter(), 0.0, 0.5);
+        assert_eq!(ids(&late_ones), [2, 4]);
+        let (late_ones, _) = late(prompts.into_iter(), 1_000.0, 1.0);
+        assert_eq!(ids(&late_ones), [1, 2, 3, 4], "better tiers leave no time");
+    }
+
+    #[test]
+    fn whoever_asks_for_most_gives_up_first() {
+        let modest = waiting(1, 1, 1000.0, 300.0);
+        let greedy = (2..=9).map(|id| waiting(id, 2, 1000.0, 150.0));
+        let (late_ones, _) = late(std::iter::once(modest).chain(greedy), 0.0, 1.0);
+        assert_eq!(late_ones.len(), 4);
+        assert!(!late_ones.contains(&SeqId(1)), "{late_ones:?}");
+    }
+
+    #[test]
+    fn background_alone_is_not_expected_to_sit_out_steps() {
+        let time_for_output_us = |better_came| {
+            let mut s =
+                scheduler(|e| e.slo.background.e2e_ms = tiercel_config::Target::Ms(1_000.0));
+            s.queue.arrivals.set(Tier::Premium, better_came);
+            s.enqueue(sequence(1, Tier::Background, 20));
+            let sequence = s.queue.table.get(SeqId(1)).expect("it waits");
+            let deadline = sequence.service.deadline.expect("it has a target");
+            1e6 - deadline.since_us(sequence.arrival) as f64
+        };
+        let [alone, beside_better] = [None, Some(Timestamp(0))].map(time_for_output_us);
+        // An empty step takes 100 us, one full of prompts 420.
+        let ratio = beside_better / alone;
+        assert!((8.0..8.5).contains(&ratio), "{ratio}");
+    }
+
+    proptest! {
+        /// No other choice has fewer late ones.
+        #[test]
+        fn as_few_are_late_as_can_be(
+            mut drawn in proptest::collection::vec((1u32..100, 1u32..300), 1..10),
+        ) {
+            drawn.sort_by_key(|(_, due)| *due);
+            let prompts: Vec<Prompt> = (1..).zip(&drawn)
+                .map(|(id, (work, due))| waiting(id, 1, f64::from(*due), f64::from(*work)))
+                .collect();
+            let (late_ones, _) = late(prompts.iter().copied(), 0.0, 1.0);
+            let in_time = |chosen: u32| {
+                let mut sum_us = 0.0;
+                (0..).zip(&prompts).filter(|(at, _)| chosen & (1 << at) != 0).all(|(_, prompt)| {
+                    sum_us += prompt.work_us;
+                    sum_us <= prompt.due_us
+                })
+            };
+            let best = (0..1u32 << prompts.len()).filter(|chosen| in_time(*chosen));
+            let best = best.map(u32::count_ones).max().unwrap_or(0) as usize;
+            prop_assert_eq!(prompts.len() - late_ones.len(), best);
+        }
+    }
+
+    trait Judge {
+        fn judge(&mut self, now: Timestamp);
+    }
+
+    impl Judge for Scheduler {
+        fn judge(&mut self, now: Timestamp) {
+            self.deadlines.judge(&mut self.queue, &self.basis, now);
+        }
+    }
+
+    fn late_of(s: &Scheduler, id: u64) -> bool {
+        s.queue.table.get(SeqId(id)).expect("it waits").service.late
+    }
+
+    #[test]
+    fn a_late_request_goes_behind_those_in_time_and_before_worse_tiers() {
+        let mut s = scheduler(|settings| settings.use_policy(Policy::Tiercel));
+        s.basis.targets.standard.ttft_ms = Some(5.0);
+        s.enqueue(sequence(1, Tier::Standard, 900));
+        s.enqueue(sequence(2, Tier::Background, 20));
+        s.enqueue(sequence(3, Tier::Standard, 20));
+        let _ = s.plan(Timestamp(0)).map(|request| s.granted(grant_all(&request)));
+        assert!(late_of(&s, 1) && !late_of(&s, 3));
+        let order: Vec<u64> = s.queue.table.active().map(|(_, sequence)| sequence.id.0).collect();
+        let waiting = s.queue.table.queue().map(|(_, sequence)| sequence.id.0);
+        let order: Vec<u64> = order.into_iter().chain(waiting).collect();
+        assert_eq!(order, [3, 1, 2]);
+    }
+
+    #[test]
+    fn whoever_could_be_in_time_after_all_is() {
+        let mut s = scheduler(|settings| settings.use_policy(Policy::Tiercel));
+        s.basis.targets.standard.ttft_ms = Some(12.0);
+        for id in 1..=2 {
+            s.enqueue(sequence(id, Tier::Standard, 900));
+        }
+        s.judge(Timestamp(0));
+        assert!(late_of(&s, 1) != late_of(&s, 2));
+        let other = if late_of(&s, 1) { 2 } else { 1 };
+        s.cancel(SeqId(other));
+        s.judge(Timestamp(0));
+        assert!(!late_of(&s, 3 - other));
+        s.judge(Timestamp(20_000));
+        assert!(late_of(&s, 3 - other) && s.deadlines.entries.is_empty());
+    }
+}

@@ -1,0 +1,110 @@
+//! Candidates of a step: running sequences and waiting ones that may open, in order of service.
+
+use crate::scheduler::candidate::Candidate;
+use crate::scheduler::plan::retry::{OPENS_MAX, RetryScope};
+use crate::scheduler::plan::view::View;
+use crate::scheduler::sequence::Sequence;
+use tiercel_config::{StepMix, ToStart};
+
+/// Sequences that the step may include, in order of service, as many as it has slots. While a failed step is investigated,
+/// only a suspect; or, if the suspect was denied blocks, all others once (`others_first`), so that they make room.
+pub(crate) fn eligible<'a>(
+    view: &View<'a>,
+    scope: RetryScope,
+    others_first: bool,
+) -> Vec<Candidate<'a>> {
+    let suspected = |sequence: &Sequence| view.suspects.contains(&sequence.id);
+    let candidate = |(rank, sequence)| Candidate::new(rank, sequence);
+    let running = view.queue.table.active();
+    let running = running.filter(|(_, s)| view.may_step(s)).map(candidate);
+    let open_limit = view.retry.open_limit;
+    // While no sequence is suspected, the rest of the queue need not be looked at.
+    let looked_at = if view.suspects.is_empty() { open_limit } else { usize::MAX };
+    // A sequence opens again only after the steps in flight have sampled its tokens.
+    let may_open = |s: &Sequence| {
+        scope == RetryScope::All
+            && (view.may_start || s.was_open())
+            && s.kv.in_flight.is_empty()
+    };
+    // After an empty plan rank alone decides: only the first sequence by rank can reach every block.
+    let fair = view.basis.rules.tiers_are_fair() && view.retry.empty_plans == 0;
+    let by_tier = if fair { view.queue.in_fair_order(looked_at, may_open) } else { Vec::new() };
+    let by_rank = (!fair).then(|| view.queue.table.queue());
+    let by_rank = by_rank.into_iter().flatten().filter(|(_, s)| may_open(s));
+    let mut opens = 0;
+    let waiting = by_rank.chain(by_tier).take(looked_at).filter(|(_, sequence)| {
+        opens += usize::from(!suspected(sequence));
+        opens <= open_limit || suspected(sequence)
+    });
+    let most = view.basis.rules.scheduling.max_num_seqs as usize;
+    if view.suspects.is_empty() {
+        return in_slots(view, running, waiting.map(candidate), most);
+    }
+    let mut candidates = in_slots(view, running, waiting.map(candidate), usize::MAX);
+    if let Some(suspect) = candidates.iter().find(|c| suspected(c.sequence)).copied() {
+        candidates.retain(|candidate| others_first && !suspected(candidate.sequence));
+        if candidates.is_empty() && scope == RetryScope::All {
+            candidates.push(suspect);
+        }
+    }
+    candidates.truncate(most);
+    candidates
+}
+
+/// The first `most` of the running and the waiting candidates, each in order of rank. Within a level running ones go before
+/// waiting ones, so that opening a sequence never pushes an equal out of the step; without preemption that holds across
+/// levels.
+fn in_slots<'a>(
+    view: &View<'_>,
+    running: impl Iterator<Item = Candidate<'a>>,
+    waiting: impl Iterator<Item = Candidate<'a>>,
+    most: usize,
+) -> Vec<Candidate<'a>> {
+    let rules = &view.basis.rules;
+    let (mut running, mut waiting) = (running.peekable(), waiting.peekable());
+    let mut slots = view.memory.reservations.slots_of(most, rules.scheduling.max_num_seqs);
+    let capacity = most.min(view.queue.table.active_len() + OPENS_MAX);
+    let mut candidates = Vec::with_capacity(capacity);
+    while candidates.len() < most {
+        let waits = match (running.peek(), waiting.peek()) {
+            (Some(runs), Some(waits)) => {
+                rules.preemption.to_start == ToStart::LowerTier
+                    && waits.rank.outranks_by_level(&runs.rank)
+            }
+            (None, _) => true,
+            (Some(_), None) => false,
+        };
+        let next = if waits { waiting.next() } else { running.next() };
+        let Some(next) = next else { break };
+        if slots.take(next.sequence.tier) {
+            candidates.push(next);
+        }
+    }
+    candidates
+}
+
+/// Keeps the candidates of a narrow scope, and separates prompts from decodes where a step may not mix them: then prompts go
+/// first. Returns whether there are prompts.
+pub(crate) fn separate(
+    candidates: &mut Vec<Candidate<'_>>,
+    scope: RetryScope,
+    mix: StepMix,
+) -> bool {
+    if scope == RetryScope::Decodes {
+        candidates.retain(|candidate| candidate.decoding);
+    }
+    let prompts = candidates.iter().any(|candidate| !candidate.decoding);
+    if mix == StepMix::PromptsAlone && prompts {
+        // Decodes go first if victims are being copied out for one of them: a prompt could take the victims' blocks before
+        // the decode has them, again and again.
+        let promised = candidates.iter().any(|c| c.decoding && c.sequence.kv.promised);
+        candidates.retain(|candidate| candidate.decoding == promised);
+    }
+    prompts
+}
+
+/// Whether the plan skips a running sequence that a step may include.
+pub(crate) fn skip_running(candidates: &[Candidate<'_>], view: &View<'_>) -> bool {
+    let planned = candidates.iter().filter(|candidate| !candidate.waits).count();
+    planned < view.queue.table.active().filter(|(_, s)| view.may_step(s)).count()
+}

@@ -1,0 +1,82 @@
+//! Pausing: streams that are left out of a step so that streams of higher tiers keep their pace.
+
+use crate::scheduler::budget::slack::ample_slack_us;
+use crate::scheduler::budget::step_budget::StepBudget;
+use crate::scheduler::candidate::{Candidate, streams_in};
+use crate::scheduler::cost::CostModel;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use tiercel_device::{SeqId, Tier, Timestamp};
+
+/// Longest time that background streams are paused, us. One stream that was paused for longer takes part in each step, so
+/// that all of them get on however long higher tiers leave no time.
+const PAUSED_US_MAX: u64 = 2_000_000;
+
+/// Takes streams out of the step. Background and best-effort streams go, highest rank first, until the higher streams and
+/// the first tokens that are due can afford the rest; but not the stream that was paused for too long. Then standard streams
+/// go until premium can afford the step.
+pub(crate) fn pause(
+    candidates: &mut Vec<Candidate<'_>>,
+    budget: &StepBudget,
+    cost: &CostModel,
+    now: Timestamp,
+) {
+    let high = |candidate: &&Candidate<'_>| {
+        let sequence = candidate.sequence;
+        sequence.tier < Tier::Background && !sequence.service.best_effort
+    };
+    let bare_us = cost.step_us(&streams_in(candidates.iter().filter(high)));
+    let left_us = budget.left_to_background(bare_us);
+    let low = |candidate: &Candidate<'_>| candidate.decoding && !high(&candidate);
+    let overdue = paused_too_long(candidates.iter().filter(|candidate| low(candidate)), now);
+    let streams = candidates.iter().filter(|candidate| low(candidate));
+    let mut needed_us: f64 = streams.map(|stream| cost.decode_us(stream.len)).sum();
+    // One candidate stays in any case: a target may be shorter than a step of one stream.
+    while needed_us > left_us && candidates.len() > 1 {
+        let pausable = |c: &Candidate<'_>| low(c) && Some(c.sequence.id) != overdue;
+        let Some(at) = candidates.iter().rposition(pausable) else { break };
+        needed_us -= cost.decode_us(candidates.remove(at).len);
+    }
+    pause_standard(candidates, budget.over_premium(bare_us), (cost, bare_us), now);
+}
+
+/// Takes standard streams out of a step that is too long for premium by `over_us`: the streams with the most slack first, and
+/// none without ample slack.
+fn pause_standard(
+    candidates: &mut Vec<Candidate<'_>>,
+    mut over_us: f64,
+    (cost, bare_us): (&CostModel, f64),
+    now: Timestamp,
+) {
+    if over_us <= 0.0 {
+        return;
+    }
+    let standard = |c: &&Candidate<'_>| c.decoding && c.sequence.tier == Tier::Standard;
+    let with_slack = candidates.iter().filter(standard).filter_map(|candidate| {
+        let us = ample_slack_us(candidate.sequence, bare_us, now)?;
+        Some((Reverse(us as u64), candidate.sequence.id, cost.decode_us(candidate.len)))
+    });
+    let mut with_slack: Vec<(Reverse<u64>, SeqId, f64)> = with_slack.collect();
+    with_slack.sort_unstable_by_key(|(us, seq, _)| (*us, *seq));
+    let needed = with_slack.iter().take_while(|(.., decode_us)| {
+        let needed = over_us > 0.0;
+        over_us -= decode_us;
+        needed
+    });
+    let paused: BTreeSet<SeqId> = needed.map(|(_, seq, _)| *seq).collect();
+    candidates.retain(|candidate| !paused.contains(&candidate.sequence.id));
+}
+
+/// The stream whose last token is the oldest, if that was too long ago. A stream without blocks to go on with does not count:
+/// it would only keep the others from their turn.
+fn paused_too_long<'a, 'b: 'a>(
+    streams: impl Iterator<Item = &'a Candidate<'b>>,
+    now: Timestamp,
+) -> Option<SeqId> {
+    let streams = streams.filter(|stream| !stream.sequence.kv.denied);
+    let since = streams.filter_map(|stream| {
+        let sequence = stream.sequence;
+        Some((sequence.last_token_at?, sequence.id))
+    });
+    since.min().filter(|(at, _)| now.since_us(*at) > PAUSED_US_MAX).map(|(_, seq)| seq)
+}

@@ -1,0 +1,205 @@
+//! Prefill: the tokens that a step computes of each prompt.
+
+use crate::scheduler::basis::Basis;
+use crate::scheduler::budget::slack::first_token_due;
+use crate::scheduler::budget::step_budget::StepBudget;
+use crate::scheduler::candidate::{Candidate, streams_in};
+use crate::scheduler::queue::arrivals::Traffic;
+use crate::scheduler::rules::Rules;
+use crate::scheduler::sequence::{Phase, Sequence};
+use tiercel_config::PrefillOrder;
+use tiercel_device::Tier;
+
+const TIERS: usize = Tier::ALL.len();
+/// Prompt tokens that every step may hold, however little time the streams leave: some first token must come nearer.
+const MIN_TOKENS: u32 = 16;
+/// Largest share of the streams' part of the step that these tokens take. Where prompts are costly, as on a CPU, streams with
+/// a lag would never catch up otherwise.
+const MIN_SHARE: f64 = 0.15;
+
+/// Order of prompts in a step: level, whether blocks were not denied, lateness, and what `scheduler.prefill_order` counts.
+type PrefillKey = (u8, bool, bool, u64);
+
+/// Gives each candidate its tokens. Decodes get theirs first, so that a long prompt never stalls a stream; prompts share what
+/// is left. `by_rank` says that only rank decides on prompts.
+pub(crate) fn give_tokens(
+    candidates: &mut [Candidate<'_>],
+    budget: Option<&StepBudget>,
+    (basis, traffic): (&Basis, Traffic),
+    (prompts, by_rank): (bool, bool),
+) {
+    for candidate in candidates.iter_mut().filter(|candidate| candidate.decoding) {
+        candidate.tokens = 1;
+    }
+    if !prompts {
+        return;
+    }
+    let bare = streams_in(candidates.iter());
+    let bare_us = basis.cost.step_us(&bare);
+    let least = basis.cost.prefill_tokens_in(bare_us * MIN_SHARE, 0).clamp(1, MIN_TOKENS);
+    let room = basis.rules.prefill_room(bare.decode_tokens);
+    let mut left = Left {
+        us: budget.map_or(f64::INFINITY, |budget| budget.prefill_us(bare_us)),
+        used_us: 0.0,
+        room,
+        background_room: room.min(background_tokens(&basis.rules, traffic)),
+        least,
+        used: 0,
+        partial: 0,
+    };
+    let tiers_share = several_tiers_share(candidates);
+    for at in in_order(candidates, (&basis.rules, by_rank), tiers_share) {
+        let sequence = candidates[at].sequence;
+        let shares = tiers_share && sequence.service.key.best_effort_tier > 0;
+        match left.chunk(sequence, shares, basis) {
+            Chunk::Tokens(tokens) => candidates[at].tokens = tokens,
+            Chunk::Skip => continue,
+            Chunk::StepIsFull => break,
+        }
+    }
+}
+
+/// What of the step is left for prompts.
+struct Left {
+    /// Time for all prompts of the step, us.
+    us: f64,
+    used_us: f64,
+    /// Tokens for all prompts of the step.
+    room: u32,
+    /// Tokens up to which background prompts fill the step.
+    background_room: u32,
+    /// Tokens that prompts get even without time.
+    least: u32,
+    used: u32,
+    /// Prompts of which the step computes only a part.
+    partial: u32,
+}
+
+/// The part of a prompt that the step computes.
+enum Chunk {
+    Tokens(u32),
+    /// No part, but the step may have a part of the next prompt.
+    Skip,
+    /// No part, and none of the prompts after it.
+    StepIsFull,
+}
+
+impl Left {
+    /// Takes the chunk of a prompt. `shares` says that the prompt is one that tiers share time for.
+    fn chunk(&mut self, sequence: &Sequence, shares: bool, basis: &Basis) -> Chunk {
+        let settings = &basis.rules.scheduling;
+        // Best-effort prompts get time by the tiers' fair queue, and not by the background limit as well.
+        let limited = sequence.tier == Tier::Background && settings.chunked_prefill && !shares;
+        let most = if limited { self.background_room } else { self.room };
+        let left = sequence.left_to_compute();
+        let computed = sequence.planned_len() - left;
+        let affordable = basis.cost.prefill_tokens_in(self.us - self.used_us, computed);
+        let least = self.least.saturating_sub(self.used);
+        let tokens = match most.saturating_sub(self.used).min(affordable.max(least)) {
+            free if settings.chunked_prefill => chunk(left, free, self.used == 0, &basis.rules),
+            free if left <= free => left,
+            _ if self.used == 0 => left.min(self.room),
+            // The prompt waits for the next step. A prompt that overtook it now could make it wait for the one after.
+            _ => return Chunk::StepIsFull,
+        };
+        let leaves_partial = tokens < left;
+        let full = settings.max_partial_prefills;
+        if leaves_partial && full > 0 && self.partial >= full {
+            return Chunk::Skip;
+        }
+        self.partial += u32::from(leaves_partial && tokens > 0);
+        self.used += tokens;
+        self.used_us += basis.cost.prefill_us(tokens, computed);
+        Chunk::Tokens(tokens)
+    }
+}
+
+/// Positions of the prompts among the candidates, in the order in which they get tokens.
+fn in_order(
+    candidates: &[Candidate<'_>],
+    (rules, by_rank): (&Rules, bool),
+    tiers_share: bool,
+) -> Vec<usize> {
+    let mut prompts: Vec<usize> =
+        (0..candidates.len()).filter(|at| !candidates[*at].decoding).collect();
+    if rules.scheduling.prefill_order != PrefillOrder::Rank && !by_rank {
+        let sequences = prompts.iter().map(|at| candidates[*at].sequence);
+        let fair = levels_with_several_tenants(sequences, rules);
+        // The sort is stable: equals stay in order of rank.
+        prompts.sort_by_key(|at| match candidates[*at].sequence {
+            sequence if tiers_share && sequence.service.key.best_effort_tier > 0 => {
+                opening_key(sequence)
+            }
+            sequence => prefill_key(sequence, fair, rules.scheduling.prefill_order),
+        });
+    }
+    prompts
+}
+
+/// Whether prompts of several tiers are best effort, so that tiers share time for them.
+fn several_tiers_share(candidates: &[Candidate<'_>]) -> bool {
+    let prompts = candidates.iter().filter(|candidate| !candidate.decoding);
+    let tiers = prompts.map(|prompt| prompt.sequence.service.key.best_effort_tier);
+    let mut tiers = tiers.filter(|tier| *tier > 0);
+    let first = tiers.next();
+    tiers.any(|tier| Some(tier) != first)
+}
+
+/// The levels at which several tenants have prompts, which then go by start tags.
+fn levels_with_several_tenants<'a>(
+    prompts: impl Iterator<Item = &'a Sequence>,
+    rules: &Rules,
+) -> [bool; TIERS] {
+    let mut several = [false; TIERS];
+    let mut first = [None; TIERS];
+    for prompt in prompts.filter(|_| rules.tenants_are_fair()) {
+        let level = usize::from(prompt.service.key.level);
+        let tenant = prompt.service.tenant;
+        several[level] |= *first[level].get_or_insert(tenant) != tenant;
+    }
+    several
+}
+
+/// Order of a prompt. A prompt that was denied blocks to grow goes first: victims were preempted for it, and their blocks may
+/// have come free only now.
+fn prefill_key(sequence: &Sequence, fair: [bool; TIERS], order: PrefillOrder) -> PrefillKey {
+    let key = &sequence.service.key;
+    let number = match order {
+        PrefillOrder::Rank => 0,
+        _ if fair[usize::from(key.level)] => sequence.service.tenant_tag.start as u64,
+        PrefillOrder::Deadline if sequence.service.late => u64::from(sequence.left_to_compute()),
+        PrefillOrder::Deadline => first_token_due(sequence).0,
+        PrefillOrder::Shortest => u64::from(sequence.left_to_compute()),
+    };
+    (key.level, !sequence.kv.denied, key.late, number)
+}
+
+/// Order of a best-effort prompt where tiers share time: the order in which the tiers' fair queue let it open.
+fn opening_key(sequence: &Sequence) -> PrefillKey {
+    let waits = sequence.phase == Phase::Waiting;
+    let number = if waits { u64::MAX } else { sequence.kv.opened_number };
+    (sequence.service.key.level, !sequence.kv.denied, false, number)
+}
+
+/// Tokens of a prompt with `left` tokens to compute in a step that has `room` for it; `first` says that it is the first prompt
+/// of the step.
+fn chunk(left: u32, room: u32, first: bool, rules: &Rules) -> u32 {
+    let chunk = left.min(room).min(rules.longest_chunk());
+    let unit = rules.scheduling.chunk_alignment.max(1);
+    let aligned = chunk - chunk % unit;
+    // The end of a prompt need not be aligned; and where no whole unit fits, the first prompt goes on all the same.
+    if chunk == left || (aligned == 0 && first) { chunk } else { aligned }
+}
+
+/// Prompt tokens up to which background prompts fill a step while requests of higher tiers come; at least one, so that they
+/// go on.
+fn background_tokens(rules: &Rules, traffic: Traffic) -> u32 {
+    match rules.scheduling.background_prefill_percent {
+        _ if !traffic.higher_came(Tier::Background) => u32::MAX,
+        100.. => u32::MAX,
+        percent => {
+            let most = u64::from(rules.scheduling.max_num_batched_tokens);
+            ((most * u64::from(percent) / 100) as u32).max(1)
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! A fair queue of tenants.
+//!
+//! Start-time fair queueing (Goyal, Vin, Cheng 1997): the start tag of a request is the later of the virtual time and the
+//! finish tag of its tenant's last request. Requests are served in the order of start tags, and the virtual time is the start
+//! tag of the request that started last. Service is counted in tokens or in us of device time; the service of an output is
+//! predicted until the output ends.
+
+use crate::blocks::Salt;
+use std::collections::BTreeMap;
+
+/// Tenants whose service is remembered. Of more tenants, those with the least service are forgotten, which costs them
+/// nothing.
+const MAX_TENANTS: usize = 4096;
+
+/// A request's tag in the fair queue of the tenants of one tier.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct FairTag {
+    /// Index of the tier whose fair queue the request is in.
+    pub(crate) queue: u8,
+    /// Start tag, us of device time.
+    pub(crate) start: f64,
+    /// Service that the tenant was charged for the request, us; 0 before it was.
+    pub(crate) charged_us: f64,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FairQueue {
+    now: f64,
+    accounts: BTreeMap<Salt, Account>,
+}
+
+/// Account of one tenant.
+#[derive(Debug, Clone, Copy)]
+struct Account {
+    /// Start tag of the tenant's last request.
+    start: f64,
+    /// Finish tag of the tenant's last request: earliest start tag of its next one.
+    finish: f64,
+    /// Service that was given back and is not deducted from `finish` yet, because the tenant's waiting requests keep
+    /// their order.
+    credit: f64,
+    /// Requests of the tenant that have not started.
+    waiting: u32,
+}
+
+impl Account {
+    fn correct(&mut self, by: f64) {
+        let finish = self.finish + by - self.credit;
+        let least = if self.waiting > 0 { self.start } else { f64::NEG_INFINITY };
+        self.finish = finish.max(least);
+        self.credit = self.finish - finish;
+        self.start = self.start.min(self.finish);
+    }
+}
+
+impl FairQueue {
+    /// Adds a request that will take `service`, and returns its start tag.
+    pub(crate) fn arrive(&mut self, tenant: Salt, service: f64) -> f64 {
+        if self.accounts.len() >= MAX_TENANTS && !self.accounts.contains_key(&tenant) {
+            self.forget_least();
+        }
+        let fresh = Account { start: self.now, finish: self.now, credit: 0.0, waiting: 0 };
+        let account = self.accounts.entry(tenant).or_insert(fresh);
+        account.start = account.finish.max(self.now);
+        account.waiting += 1;
+        account.finish = account.start + service;
+        account.start
+    }
+
+    /// Whether requests of another tenant wait.
+    pub(crate) fn others_wait(&self, tenant: Salt) -> bool {
+        self.accounts.iter().any(|(other, account)| *other != tenant && account.waiting > 0)
+    }
+
+    /// Removes a waiting request of a tenant, served or not.
+    pub(crate) fn left(&mut self, tenant: Salt) {
+        if let Some(account) = self.accounts.get_mut(&tenant) {
+            account.waiting = account.waiting.saturating_sub(1);
+            account.correct(0.0);
+        }
+    }
+
+    /// A request with this tag starts: advances the virtual time.
+    pub(crate) fn start(&mut self, tag: f64) {
+        self.now = self.now.max(tag);
+    }
+
+    /// Charges a tenant `service` more than predicted for a request, or less if negative. The tenant's requests keep their
+    /// order among each other.
+    pub(crate) fn correct(&mut self, tenant: Salt, service: f64) {
+        if let Some(account) = self.accounts.get_mut(&tenant) {
+            account.correct(service);
+        }
+    }
+
+    /// Removes the account with the least service, of the tenants without waiting requests if there are any.
+    fn forget_least(&mut self) {
+        let least = self.accounts.iter().min_by(|(_, a), (_, b)| {
+            (a.waiting > 0).cmp(&(b.waiting > 0)).then(a.finish.total_cmp(&b.finish))
+        });
+        if let Some(tenant) = least.map(|(tenant, _)| *tenant) {
+            self.accounts.remove(&tenant);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_that_had_less_comes_first() {
+        let mut queue = FairQueue::default();
+        let (greedy, modest) = (Salt([1; 16]), Salt([2; 16]));
+        let tags: Vec<f64> = (0..3).map(|_| queue.arrive(greedy, 100.0)).collect();
+        assert_eq!(tags, [0.0, 100.0, 200.0]);
+        queue.start(100.0);
+        assert_eq!(queue.arrive(modest, 100.0), 100.0, "no credit for having been away");
+        queue.correct(modest, -60.0);
+        assert_eq!(queue.arrive(modest, 10.0), 140.0, "what was not used is given back");
+        queue.correct(modest, -90.0);
+        assert_eq!(
+            queue.arrive(modest, 10.0),
+            140.0,
+            "nobody overtakes an older request of its own"
+        );
+    }
+
+    #[test]
+    fn what_a_tenant_did_not_get_is_given_back_when_nothing_of_it_waits() {
+        let mut queue = FairQueue::default();
+        let (fickle, other) = (Salt([1; 16]), Salt([2; 16]));
+        for _ in 0..100 {
+            queue.arrive(fickle, 10.0);
+        }
+        assert!(!queue.others_wait(fickle) && queue.others_wait(other));
+        // All of them leave without having been served.
+        for _ in 0..100 {
+            queue.left(fickle);
+            queue.correct(fickle, -10.0);
+        }
+        assert!(!queue.others_wait(other));
+        assert_eq!(queue.arrive(fickle, 10.0), 0.0, "it owes nothing");
+    }
+
+    #[test]
+    fn tenants_are_bounded() {
+        let mut queue = FairQueue::default();
+        for tenant in 0..2 * MAX_TENANTS as u32 {
+            let mut salt = [0; 16];
+            salt[..4].copy_from_slice(&tenant.to_le_bytes());
+            queue.arrive(Salt(salt), 1.0);
+        }
+        assert_eq!(queue.accounts.len(), MAX_TENANTS);
+    }
+}

@@ -1,0 +1,89 @@
+//! Predicted output lengths.
+
+use tiercel_device::Tier;
+
+/// Classes of prompt lengths, by powers of two.
+const LENGTH_CLASSES: usize = 24;
+/// Weight of a newly finished request in the mean of its class.
+const SMOOTHING: f64 = 0.05;
+
+/// Predicts output lengths: an exponentially weighted mean of the requests that finished, by tier and class of prompt
+/// length. The true length of a request is not known to it before the request ends.
+#[derive(Debug, Clone)]
+pub(crate) struct LengthPredictor {
+    mean: [[Option<f64>; LENGTH_CLASSES]; Tier::ALL.len()],
+    by_tier: [Option<f64>; Tier::ALL.len()],
+    error: PredictionError,
+}
+
+/// Errors of predicted output lengths.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct PredictionError {
+    /// Requests that finished.
+    pub requests: u64,
+    /// Sum of |predicted - true|, tokens.
+    pub absolute_tokens: f64,
+    /// Sum of true lengths, tokens.
+    pub tokens: u64,
+}
+
+impl LengthPredictor {
+    pub(crate) fn new() -> LengthPredictor {
+        LengthPredictor {
+            mean: [[None; LENGTH_CLASSES]; Tier::ALL.len()],
+            by_tier: [None; Tier::ALL.len()],
+            error: PredictionError::default(),
+        }
+    }
+
+    /// Expected output, tokens; half of `max_tokens` before any request of the tier has finished.
+    pub(crate) fn predict(&self, tier: Tier, prompt: u32, max_tokens: u32) -> f64 {
+        let known = self.mean[tier.index()][class_of(prompt)].or(self.by_tier[tier.index()]);
+        known.unwrap_or(f64::from(max_tokens) / 2.0).min(f64::from(max_tokens))
+    }
+
+    /// Learns from a request that finished.
+    pub(crate) fn observe(&mut self, tier: Tier, prompt: u32, predicted: f64, output: u32) {
+        let output_tokens = f64::from(output);
+        self.error.requests += 1;
+        self.error.absolute_tokens += (predicted - output_tokens).abs();
+        self.error.tokens += u64::from(output);
+        for mean in
+            [&mut self.mean[tier.index()][class_of(prompt)], &mut self.by_tier[tier.index()]]
+        {
+            *mean = Some(mean.map_or(output_tokens, |old| old + SMOOTHING * (output_tokens - old)));
+        }
+    }
+
+    pub(crate) fn error(&self) -> PredictionError {
+        self.error
+    }
+}
+
+fn class_of(prompt: u32) -> usize {
+    (prompt.max(1).ilog2() as usize).min(LENGTH_CLASSES - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_learned_per_tier_and_prompt_length() {
+        let mut predictor = LengthPredictor::new();
+        assert_eq!(predictor.predict(Tier::Standard, 100, 400), 200.0, "nothing is known");
+        for _ in 0..200 {
+            predictor.observe(Tier::Standard, 100, 0.0, 40);
+            predictor.observe(Tier::Standard, 1000, 0.0, 300);
+        }
+        assert!((predictor.predict(Tier::Standard, 120, 400) - 40.0).abs() < 1.0);
+        assert!((predictor.predict(Tier::Standard, 900, 400) - 300.0).abs() < 1.0);
+        assert_eq!(predictor.predict(Tier::Standard, 900, 100), 100.0, "never more than allowed");
+        let unseen = predictor.predict(Tier::Standard, 5, 400);
+        assert!((40.0..300.0).contains(&unseen), "the tier's mean: {unseen}");
+        assert_eq!(predictor.predict(Tier::Premium, 100, 60), 30.0);
+        let error = predictor.error();
+        assert_eq!((error.requests, error.tokens), (400, 200 * 340));
+        assert_eq!(error.absolute_tokens, 200.0 * 340.0);
+    }
+}

@@ -1,0 +1,107 @@
+//! The queue: all live sequences in the order of service, and what that order is made of.
+
+pub(crate) mod arrivals;
+pub(crate) mod fair_queue;
+pub(crate) mod length_predictor;
+mod ordering;
+pub(crate) mod priority_key;
+pub(crate) mod sequence_table;
+pub(crate) mod tenant_fair_queues;
+pub(crate) mod tier_fair_queue;
+pub(crate) mod tier_usage;
+
+use crate::admission::DrainRate;
+use crate::scheduler::queue::arrivals::{Arrivals, Traffic};
+use crate::scheduler::queue::fair_queue::FairQueue;
+use crate::scheduler::queue::length_predictor::LengthPredictor;
+use crate::scheduler::queue::priority_key::Rank;
+use crate::scheduler::queue::sequence_table::SequenceTable;
+use crate::scheduler::queue::tenant_fair_queues::TenantFairQueues;
+use crate::scheduler::queue::tier_fair_queue::TierFairQueue;
+use crate::scheduler::rules::Rules;
+use crate::scheduler::sequence::Sequence;
+use tiercel_device::{Tier, Timestamp};
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) table: SequenceTable,
+    pub(crate) arrivals: Arrivals,
+    /// Rate at which the requests of each tier get their first tokens.
+    pub(crate) drain: [DrainRate; Tier::ALL.len()],
+    pub(crate) predictor: LengthPredictor,
+    /// Fair queue of all tenants over tokens, for `scheduler.order = fair`.
+    pub(crate) token_queue: FairQueue,
+    pub(crate) tenants: TenantFairQueues,
+    pub(crate) tiers: TierFairQueue,
+}
+
+impl Queue {
+    /// An empty queue.
+    pub(crate) fn new(rules: &Rules) -> Queue {
+        Queue {
+            table: SequenceTable::new(rules.preemption.resume),
+            arrivals: Arrivals::default(),
+            drain: Default::default(),
+            predictor: LengthPredictor::new(),
+            token_queue: FairQueue::default(),
+            tenants: TenantFairQueues::default(),
+            tiers: TierFairQueue::new(&rules.shares),
+        }
+    }
+
+    /// Which tiers ask for service at a time.
+    pub(crate) fn traffic(&self, now: Timestamp) -> Traffic {
+        self.arrivals.traffic(self.table.unstarted_tokens(), now)
+    }
+
+    /// Takes note of the tiers whose best-effort requests wait.
+    pub(crate) fn note_waiting_tiers(&mut self) {
+        let waits = Tier::ALL.map(|tier| self.table.best_effort_queue(tier).next().is_some());
+        self.tiers.set_waiting(waits);
+    }
+
+    /// The first `most` waiting sequences that may open, where tiers share the time that is left: first the sequences with
+    /// targets by rank, then the best-effort ones in the order of the tiers' fair queue.
+    pub(crate) fn in_fair_order(
+        &self,
+        most: usize,
+        may_open: impl Fn(&Sequence) -> bool + Copy,
+    ) -> Vec<(Rank, &Sequence)> {
+        let before = self.table.queue().take_while(|(rank, _)| rank.best_effort_tier() == 0);
+        let before = before.filter(|(_, sequence)| may_open(sequence));
+        let mut first: Vec<(Rank, &Sequence)> = before.take(most).collect();
+        let mut lines = Tier::ALL.map(|tier| {
+            let line = self.table.best_effort_queue(tier);
+            line.filter(|(_, sequence)| may_open(sequence)).peekable()
+        });
+        let mut tiers = self.tiers;
+        while first.len() < most {
+            let waits = lines.each_mut().map(|line| line.peek().is_some());
+            let Some(tier) = tiers.next(waits) else { break };
+            let Some((rank, sequence)) = lines[tier.index()].next() else { break };
+            // The tier was charged for a sequence that has started.
+            if !sequence.was_open() {
+                tiers.start(tier, sequence.service.tenant_tag.charged_us);
+            }
+            first.push((rank, sequence));
+        }
+        first
+    }
+
+    /// A sequence has ended that used `used_us` of the device's time: corrects what its tenant and its tier were charged,
+    /// and learns its output length if it is `complete`.
+    pub(crate) fn ended(&mut self, sequence: &Sequence, used_us: f64, complete: bool) {
+        let tenant = sequence.service.tenant;
+        let (predicted, output) = (sequence.service.predicted_tokens, sequence.output_len());
+        self.token_queue.correct(tenant, f64::from(output) - predicted);
+        if sequence.first_token_at.is_none() {
+            self.token_queue.left(tenant);
+        }
+        self.tenants.end(sequence, used_us);
+        self.tiers.end(sequence, used_us);
+        if complete {
+            self.predictor.observe(sequence.tier, sequence.prompt_len(), predicted, output);
+        }
+    }
+}

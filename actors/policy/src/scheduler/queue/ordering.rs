@@ -1,0 +1,128 @@
+//! Ordering: the priority key of each sequence, and how ageing changes it.
+
+use crate::scheduler::basis::Basis;
+use crate::scheduler::queue::Queue;
+use crate::scheduler::queue::sequence_table::SequenceTable;
+use crate::scheduler::rules::Rules;
+use crate::scheduler::sequence::Sequence;
+use crate::scheduler::queue::priority_key::PriorityKey;
+use tiercel_config::{AgeingCap, AtLimit, Order};
+use tiercel_device::{SeqId, Tier, Timestamp};
+
+impl Queue {
+    /// Gives a new sequence its predicted length, its tags and its priority key.
+    pub(crate) fn place_new(&mut self, sequence: &mut Sequence, basis: &Basis) {
+        let (tier, prompt) = (sequence.tier, sequence.prompt_len());
+        let predicted = self.predictor.predict(tier, prompt, sequence.text.max_tokens);
+        sequence.service.predicted_tokens = predicted;
+        // The tags are given whatever the order is, so that an operator can change the order.
+        let tokens = f64::from(prompt) + predicted;
+        sequence.service.token_tag = self.token_queue.arrive(sequence.service.tenant, tokens);
+        self.tenants.enter(sequence, tier, &basis.cost);
+        self.place(sequence, basis);
+    }
+
+    /// Enters a sequence that waits again, or changed its tier, into the fair queue of its tier and gives it a new
+    /// priority key.
+    pub(crate) fn place_again(&mut self, sequence: &mut Sequence, basis: &Basis) {
+        let tier = fair_queue_of(sequence, &basis.rules);
+        self.tenants.enter(sequence, tier, &basis.cost);
+        self.place(sequence, basis);
+    }
+
+    /// Gives a sequence the priority key that its tier, its priority and its tags make, and the targets in effect.
+    pub(crate) fn place(&self, sequence: &mut Sequence, basis: &Basis) {
+        let rules = &basis.rules;
+        let of_tier = basis.targets.of(sequence.tier).of_prompt(sequence.prompt_len());
+        sequence.service.targets =
+            of_tier.asked(&sequence.service.asked, basis.targets.requests_may_tighten);
+        sequence.service.best_effort = is_best_effort(sequence, rules);
+        sequence.service.key = self.key(sequence, rules);
+        sequence.service.ages_at = ages_at(sequence, 1, rules);
+    }
+
+    fn key(&self, sequence: &Sequence, rules: &Rules) -> PriorityKey {
+        let (order, tiered) = (rules.scheduling.order, rules.by_tier());
+        let key = match order {
+            Order::Tier if rules.scheduling.fair_tenants => sequence.service.tenant_tag.start,
+            Order::Arrival | Order::Tier => 0.0,
+            Order::Shortest => sequence.service.predicted_tokens,
+            Order::Fair => sequence.service.token_tag,
+        };
+        let level = if tiered { sequence.effective_tier().index() as u8 } else { 0 };
+        let shares = rules.tiers_are_fair() && level == Tier::Background.index() as u8;
+        // The shortest late requests go first, so that as many as possible are served soon.
+        let tenants_share = || rules.scheduling.fair_tenants && self.tenants.others_wait(sequence);
+        let shortest = tiered && sequence.service.late && !tenants_share();
+        let often = rules.at_preemption_limit(sequence.preemptions);
+        PriorityKey {
+            level,
+            priority: if tiered { sequence.service.priority } else { 0 },
+            late: sequence.service.late,
+            key: if shortest { u64::from(sequence.prompt_len()) } else { key as u64 },
+            promoted: often && rules.preemption.at_limit == AtLimit::Promote,
+            best_effort_tier: if shares { sequence.tier.index() as u8 } else { 0 },
+        }
+    }
+
+    /// Gives all sequences new priority keys.
+    pub(crate) fn place_all(&mut self, basis: &Basis) {
+        let empty = SequenceTable::new(basis.rules.preemption.resume);
+        let mut all = std::mem::replace(&mut self.table, empty);
+        for mut sequence in all.drain() {
+            self.place(&mut sequence, basis);
+            self.table.insert(sequence);
+        }
+    }
+
+    /// Puts a request behind the requests in time of its tier, or among them again.
+    pub(crate) fn set_late(&mut self, seq: SeqId, late: bool, basis: &Basis) {
+        let Some(mut sequence) = self.table.remove(seq) else { return };
+        sequence.service.late = late;
+        self.place(&mut sequence, basis);
+        self.table.insert(sequence);
+    }
+
+    /// Sequences that have waited long enough gain a tier.
+    pub(crate) fn age(&mut self, now: Timestamp, basis: &Basis) {
+        while let Some(seq) = self.table.aged(now) {
+            let Some(mut sequence) = self.table.remove(seq) else { return };
+            sequence.service.key.level -= 1;
+            sequence.service.key.best_effort_tier = 0;
+            let level = sequence.service.key.level;
+            self.tenants.enter(&mut sequence, Tier::ALL[usize::from(level)], &basis.cost);
+            if basis.rules.scheduling.fair_tenants {
+                sequence.service.key.key = sequence.service.tenant_tag.start as u64;
+            }
+            let gained = sequence.effective_tier().index() as u64 - u64::from(level);
+            sequence.service.ages_at = ages_at(&sequence, gained + 1, &basis.rules);
+            self.table.insert(sequence);
+        }
+    }
+}
+
+/// Whether a sequence is best effort, where tiers share the time that is left to best-effort requests.
+fn is_best_effort(sequence: &Sequence, rules: &Rules) -> bool {
+    let targets = &sequence.service.targets;
+    rules.tiers_are_fair()
+        && sequence.tier > Tier::System
+        && targets.ttft_ms.is_none()
+        && targets.tpot_ms.is_none()
+}
+
+/// The tier whose tenants a sequence is queued with.
+fn fair_queue_of(sequence: &Sequence, rules: &Rules) -> Tier {
+    if rules.tiers_are_fair() { sequence.tier } else { sequence.effective_tier() }
+}
+
+/// When a sequence that waits gains a tier for the `times`-th time; `None` if ageing cannot lift it any higher.
+fn ages_at(sequence: &Sequence, times: u64, rules: &Rules) -> Option<Timestamp> {
+    let span_us = (rules.scheduling.ageing_s * 1e6) as u64;
+    let highest = match rules.scheduling.ageing_cap {
+        AgeingCap::Standard => Tier::Standard,
+        AgeingCap::Premium => Tier::Premium,
+    };
+    let gains =
+        rules.by_tier() && span_us > 0 && usize::from(sequence.service.key.level) > highest.index();
+    gains.then(|| Timestamp(sequence.arrival.0.saturating_add(span_us.saturating_mul(times))))
+}

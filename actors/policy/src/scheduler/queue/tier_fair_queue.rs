@@ -1,0 +1,148 @@
+//! A fair queue of the tiers, over the device's time that is left to best-effort requests.
+//!
+//! Best-effort requests come after all requests with a TTFT or TPOT target. Among best-effort requests the higher tier does
+//! not get everything: tiers start their requests by start-time fair queueing over the device's time (Goyal, Vin, Cheng
+//! 1997), weighted by the shares that `shares.*` states. So among tiers that all have such requests waiting, usage divided by
+//! share differs by at most the costliest request of each of two tiers, as far as there are blocks for the requests. Time that
+//! a tier does not ask for goes to the others. The order within a tier stays as it is.
+
+use crate::scheduler::sequence::Sequence;
+use tiercel_config::SharesSettings;
+use tiercel_device::Tier;
+
+const TIERS: usize = Tier::ALL.len();
+/// Largest credit of a tier that waited while others started, for want of blocks or because its requests took less than
+/// predicted: us of the device's time divided by the tier's share. A tier with more credit would shut out the others for as
+/// long.
+const CREDIT_US_MAX: f64 = 60e6;
+
+/// See the module's documentation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TierFairQueue {
+    /// Share of each tier, 0 to 1.
+    weights: [f64; TIERS],
+    /// Start tag of the request that started last.
+    now: f64,
+    /// Start tag of the next request of each tier, us of the device's time divided by the tier's share.
+    finish: [f64; TIERS],
+    /// Tiers that had a request waiting before the last plan.
+    waited: [bool; TIERS],
+}
+
+impl TierFairQueue {
+    pub(crate) fn new(shares: &SharesSettings) -> TierFairQueue {
+        // A share of 0 would never be served. System requests are never best effort.
+        let weights = shares.percent().map(|percent| (percent / 100.0).max(0.01));
+        TierFairQueue { weights, now: 0.0, finish: [0.0; TIERS], waited: [false; TIERS] }
+    }
+
+    /// Takes note of the tiers that have requests waiting. A tier that had none starts at the virtual time; a tier that had
+    /// some keeps its tag, and so the service that it was given back.
+    pub(crate) fn set_waiting(&mut self, waits: [bool; TIERS]) {
+        for (at, waits) in waits.into_iter().enumerate() {
+            let least = if self.waited[at] { self.now - CREDIT_US_MAX } else { self.now };
+            if waits {
+                self.finish[at] = self.finish[at].max(least);
+            }
+        }
+        self.waited = waits;
+    }
+
+    /// The tier with the lowest start tag among those that have requests waiting.
+    pub(crate) fn next(&self, waits: [bool; TIERS]) -> Option<Tier> {
+        let waiting = Tier::ALL.into_iter().filter(|tier| waits[tier.index()]);
+        waiting.min_by(|a, b| self.finish[a.index()].total_cmp(&self.finish[b.index()]))
+    }
+
+    /// A request of the tier starts that will take about `us`.
+    pub(crate) fn start(&mut self, tier: Tier, us: f64) {
+        let finish = &mut self.finish[tier.index()];
+        self.now = self.now.max(*finish);
+        *finish += us / self.weights[tier.index()];
+    }
+
+    /// A sequence is about to open. Its tier is charged at its start.
+    pub(crate) fn open(&mut self, sequence: &mut Sequence) {
+        if sequence.service.key.best_effort_tier > 0 && !sequence.was_open() {
+            let charged_us = sequence.service.tenant_tag.charged_us;
+            sequence.service.charged = Some((sequence.tier, charged_us));
+            self.start(sequence.tier, charged_us);
+        }
+    }
+
+    /// A sequence has ended that used `used_us`: its tier is charged what the sequence really used.
+    pub(crate) fn end(&mut self, sequence: &Sequence, used_us: f64) {
+        if let Some((tier, charged_us)) = sequence.service.charged {
+            self.correct(tier, used_us - charged_us);
+        }
+    }
+
+    /// Charges a tier `us` more than predicted, or less if negative.
+    fn correct(&mut self, tier: Tier, us: f64) {
+        self.finish[tier.index()] += us / self.weights[tier.index()];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tier_that_was_away_has_no_credit_and_one_that_is_alone_no_debt_for_long() {
+        let mut turns = TierFairQueue::new(&SharesSettings::default());
+        let [premium, background] = [Tier::Premium, Tier::Background];
+        let waits = |tiers: &[Tier]| Tier::ALL.map(|tier| tiers.contains(&tier));
+        for _ in 0..100 {
+            turns.set_waiting(waits(&[background]));
+            assert_eq!(turns.next(waits(&[background])), Some(background));
+            turns.start(background, 15.0);
+        }
+        let mut started = [0; TIERS];
+        for _ in 0..65 {
+            turns.set_waiting(waits(&[premium, background]));
+            let tier = turns.next(waits(&[premium, background])).expect("both wait");
+            started[tier.index()] += 1;
+            turns.start(tier, if tier == premium { 10.0 } else { 3.0 });
+        }
+        // 50 to 15 of the time, at 10 to 3 each, after the last of the others' that had started.
+        assert_eq!(started, [0, 35, 0, 30]);
+        assert_eq!(turns.next(waits(&[])), None);
+    }
+
+    #[test]
+    fn what_a_tier_did_not_use_it_has_yet_while_it_waits() {
+        let mut turns = TierFairQueue::new(&SharesSettings::default());
+        let both = Tier::ALL.map(|tier| tier == Tier::Premium || tier == Tier::Standard);
+        let mut had = [0.0; TIERS];
+        for _ in 0..1000 {
+            turns.set_waiting(both);
+            let tier = turns.next(both).expect("both wait");
+            // Standard ones take a third of what was thought.
+            turns.start(tier, 30.0);
+            let used = if tier == Tier::Standard { 10.0 } else { 30.0 };
+            turns.correct(tier, used - 30.0);
+            had[tier.index()] += used;
+        }
+        let share = had[Tier::Premium.index()] / had.iter().sum::<f64>();
+        assert!((share - 50.0 / 85.0).abs() < 0.01, "{had:?}");
+    }
+
+    #[test]
+    fn arrears_are_bounded() {
+        let mut turns = TierFairQueue::new(&SharesSettings::default());
+        let both = Tier::ALL.map(|tier| tier == Tier::Premium || tier == Tier::Background);
+        turns.set_waiting(both);
+        // Background is denied blocks for an hour of the device's time.
+        for _ in 0..3600 {
+            turns.set_waiting(both);
+            turns.start(Tier::Premium, 1e6);
+        }
+        let mut alone = 0;
+        while turns.next(both) == Some(Tier::Background) {
+            turns.set_waiting(both);
+            turns.start(Tier::Background, 0.15e6);
+            alone += 1;
+        }
+        assert!((60..=63).contains(&alone), "{alone} s over its share");
+    }
+}

@@ -1,0 +1,163 @@
+//! Rules: the settings of the policy and the sizes of the device. Every decision reads them; only an operator's change of
+//! policy writes them.
+
+use crate::protocol::Gives;
+use tiercel_config::{
+    Allocation, AtLimit, Batching, Budget, EngineSettings, Late, Order, Policy, PreemptionMode,
+    PreemptionSettings, SchedulerSettings, SharesSettings, SheddingForm, SheddingSettings,
+    VictimGives,
+};
+use tiercel_device::{DeviceInfo, Tier};
+
+/// See the module's documentation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules {
+    /// Order of service, step budget and limits of a step.
+    pub(crate) scheduling: SchedulerSettings,
+    /// Choice of victims, and the fate of their blocks.
+    pub(crate) preemption: PreemptionSettings,
+    /// Treatment of requests that cannot meet their targets.
+    pub(crate) shedding: SheddingSettings,
+    /// Share of the device's time that each tier is due.
+    pub(crate) shares: SharesSettings,
+    /// Whether sequences of one tenant find each other's blocks.
+    pub(crate) share_prefixes: bool,
+    /// Sizes of the device.
+    pub(crate) limits: Limits,
+}
+
+/// Sizes of the device that planning needs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Tokens in a block.
+    pub(crate) block_size: u32,
+    /// Blocks of the device pool.
+    pub(crate) device_blocks: u32,
+    /// Longest sequence, tokens.
+    pub(crate) max_model_len: u32,
+}
+
+impl Rules {
+    pub(crate) fn new(settings: &EngineSettings, info: &DeviceInfo) -> Rules {
+        Rules {
+            scheduling: settings.scheduler,
+            preemption: settings.preemption,
+            shedding: settings.shedding,
+            shares: settings.shares,
+            share_prefixes: settings.prefix_cache.enabled,
+            limits: Limits {
+                block_size: info.block_size,
+                device_blocks: info.device_blocks,
+                max_model_len: info.max_model_len,
+            },
+        }
+    }
+
+    /// Switches to a named policy. The sizes of a step, the steps in flight, the memory in transit and the prefix cache
+    /// stay as they are.
+    pub(crate) fn follow(&mut self, policy: Policy) {
+        let preset = policy.preset();
+        let SchedulerSettings { max_num_seqs, max_num_batched_tokens, steps_in_flight, .. } =
+            self.scheduling;
+        self.scheduling = SchedulerSettings {
+            max_num_seqs,
+            max_num_batched_tokens,
+            steps_in_flight,
+            ..preset.scheduler
+        };
+        let max_in_transit_mib = self.preemption.max_in_transit_mib;
+        self.preemption = PreemptionSettings { max_in_transit_mib, ..preset.preemption };
+        self.shedding = preset.shedding;
+    }
+
+    /// Whether higher tiers are served first.
+    pub(crate) fn by_tier(&self) -> bool {
+        self.scheduling.order == Order::Tier
+    }
+
+    /// Whether tiers share the time that is left to best-effort requests.
+    pub(crate) fn tiers_are_fair(&self) -> bool {
+        self.scheduling.fair_tiers && self.by_tier()
+    }
+
+    /// Whether tenants of one tier share the tier's time.
+    pub(crate) fn tenants_are_fair(&self) -> bool {
+        self.scheduling.fair_tenants && self.by_tier()
+    }
+
+    /// Whether steps are as long as the slack of the streams allows, instead of having a fixed size.
+    pub(crate) fn budget_by_slack(&self) -> bool {
+        self.scheduling.budget == Budget::Slack
+    }
+
+    /// Whether late requests wait behind requests in time.
+    pub(crate) fn judges_deadlines(&self) -> bool {
+        self.by_tier() && self.budget_by_slack() && self.shedding.late != Late::Wait
+    }
+
+    /// Whether admission needs to know how much of the device's time each tier uses.
+    pub(crate) fn counts_usage(&self) -> bool {
+        self.shedding.form == SheddingForm::Share
+    }
+
+    /// Whether sequences that never ran may start while others run. Static batching takes sequences until the first of
+    /// the batch has ended, which closes the batch.
+    pub(crate) fn may_start(&self, batch_closed: bool) -> bool {
+        self.scheduling.batching == Batching::Continuous || !batch_closed
+    }
+
+    /// Prompt tokens that a step with so many decodes has room for.
+    pub(crate) fn prefill_room(&self, decodes: u32) -> u32 {
+        let SchedulerSettings { max_num_batched_tokens, max_prefill_tokens, .. } = self.scheduling;
+        let most = if max_prefill_tokens == 0 { u32::MAX } else { max_prefill_tokens };
+        max_num_batched_tokens.saturating_sub(decodes).min(most)
+    }
+
+    /// Largest chunk of one prompt, tokens.
+    pub(crate) fn longest_chunk(&self) -> u32 {
+        let share = self.scheduling.long_prefill_percent / 100.0;
+        let by_share = (f64::from(self.limits.max_model_len) * share) as u32;
+        let set = |tokens: u32| if tokens == 0 { u32::MAX } else { tokens };
+        set(self.scheduling.long_prefill_token_threshold).min(set(by_share))
+    }
+
+    /// Tokens that the block table of a sequence must cover from its start on, beyond the needs of a step. The sequence
+    /// can become `longest` tokens long.
+    pub(crate) fn allocated_up_front(&self, longest: u32) -> u32 {
+        match self.scheduling.allocation {
+            Allocation::OnDemand => 0,
+            Allocation::UpFront => longest.min(self.limits.max_model_len),
+        }
+    }
+
+    /// Blocks that must stay free after a sequence of the tier is opened.
+    pub(crate) fn watermark_blocks(&self, tier: Tier) -> u32 {
+        let SchedulerSettings { watermark_percent, background_watermark_percent, .. } =
+            self.scheduling;
+        let percent = match tier {
+            Tier::Background => watermark_percent.max(background_watermark_percent),
+            _ => watermark_percent,
+        };
+        (f64::from(self.limits.device_blocks) * percent / 100.0) as u32
+    }
+
+    /// How much of its block table a victim releases.
+    pub(crate) fn release(&self) -> Gives {
+        match self.preemption.victim_gives {
+            VictimGives::All => Gives::All,
+            VictimGives::Unshared => Gives::Unshared,
+            VictimGives::Needed => Gives::Needed { unit: self.preemption.victim_gives_blocks },
+        }
+    }
+
+    /// Whether a sequence has been preempted as often as allowed.
+    pub(crate) fn at_preemption_limit(&self, preemptions: u32) -> bool {
+        preemptions >= self.preemption.max_per_request
+    }
+
+    /// Whether the next preemption of a sequence ends its request.
+    pub(crate) fn drops(&self, preemptions: u32) -> bool {
+        self.preemption.mode == PreemptionMode::Drop
+            || self.preemption.at_limit == AtLimit::Drop && self.at_preemption_limit(preemptions)
+    }
+}

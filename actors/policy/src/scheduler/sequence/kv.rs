@@ -1,0 +1,68 @@
+//! The KV of a sequence: valid tokens, blocks, and what preemptions took.
+
+use crate::scheduler::pipeline::progress::InFlightProgress;
+use std::sync::Arc;
+use tiercel_device::{BlockId, Epoch};
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Kv {
+    /// Number of preemptions that were committed.
+    pub(crate) epoch: Epoch,
+    /// Tokens whose KV is valid; at most the known tokens.
+    pub(crate) computed: u32,
+    /// What steps in flight add.
+    pub(crate) in_flight: InFlightProgress,
+    /// Block table as of the last grant; empty while the sequence holds no blocks.
+    pub(crate) table: Arc<[BlockId]>,
+    /// Tokens that were valid when the blocks were taken; 0 if they never were.
+    pub(crate) lost: u32,
+    /// Whether blocks were saved in the host pool when they were taken.
+    pub(crate) saved: bool,
+    /// Tokens in retained blocks.
+    pub(crate) retained: u32,
+    /// Number of opens, of all sequences, up to the last one of this sequence.
+    pub(crate) opened_number: u64,
+    /// Known tokens at the last open.
+    pub(crate) len_at_open: u32,
+    /// Whether the block store denied the last want to grow.
+    pub(crate) denied: bool,
+    /// Whether victims are being copied out for that want: their blocks come free later.
+    pub(crate) promised: bool,
+    /// Prompt tokens found in the prefix cache at the start; `None` before it.
+    pub(crate) cached_tokens: Option<u32>,
+}
+
+impl Default for Kv {
+    fn default() -> Kv {
+        Kv {
+            epoch: Epoch(0),
+            computed: 0,
+            in_flight: InFlightProgress::default(),
+            table: Arc::from([]),
+            lost: 0,
+            saved: false,
+            retained: 0,
+            opened_number: 0,
+            len_at_open: 0,
+            denied: false,
+            promised: false,
+            cached_tokens: None,
+        }
+    }
+}
+
+impl Kv {
+    /// The blocks are gone, `saved` in the host pool or not, except those of the first `retained` tokens. The sequence must
+    /// open again.
+    pub(crate) fn close(&mut self, saved: bool, retained: u32) {
+        self.saved = saved;
+        self.retained = retained;
+        self.promised = false;
+        self.lost = self.computed;
+        self.computed = 0;
+        self.in_flight.lose_blocks();
+        self.table = Arc::from([]);
+        self.epoch.0 += 1;
+    }
+}

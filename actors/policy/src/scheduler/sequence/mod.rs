@@ -1,0 +1,278 @@
+//! One live sequence: its text, its KV, its service and its phase.
+
+pub(crate) mod kv;
+pub(crate) mod new;
+pub(crate) mod service;
+pub(crate) mod text;
+
+use crate::protocol::Progress;
+use crate::scheduler::outcome::Usage;
+use crate::scheduler::pipeline::progress::InFlightProgress;
+use crate::scheduler::queue::fair_queue::FairTag;
+use crate::scheduler::queue::priority_key::PriorityKey;
+use crate::scheduler::sequence::kv::Kv;
+use crate::scheduler::sequence::service::Service;
+use crate::scheduler::sequence::text::Text;
+use std::sync::Arc;
+use tiercel_device::{SeqId, SeqStart, Ticket, Tier, Timestamp, TokenId};
+
+pub use crate::scheduler::sequence::new::{Hold, NewSequence, Phase};
+
+/// What opening a sequence found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opened {
+    /// A start: `hit` of the `prompt` tokens were cached.
+    First { prompt: u32, hit: u32 },
+    /// A resume: `recompute` tokens that the sequence had are computed again.
+    Again { recompute: u32 },
+}
+
+/// A live sequence.
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    pub(crate) id: SeqId,
+    pub(crate) tier: Tier,
+    pub(crate) arrival: Timestamp,
+    pub(crate) phase: Phase,
+    pub(crate) text: Text,
+    pub(crate) kv: Kv,
+    pub(crate) service: Service,
+    /// Whether an operator paused the request.
+    pub(crate) held_by_operator: bool,
+    /// Whether the client reads too slowly.
+    pub(crate) held_by_stream: bool,
+    pub(crate) preemptions: u32,
+    pub(crate) first_token_at: Option<Timestamp>,
+    pub(crate) last_token_at: Option<Timestamp>,
+    /// Whether the device keeps sampler state for the sequence.
+    pub(crate) on_device: bool,
+}
+
+impl Sequence {
+    /// A sequence that waits for its start.
+    pub(crate) fn new(new: NewSequence, block_size: u32) -> Sequence {
+        let mut text = Text {
+            tokens: new.prompt.to_vec(),
+            prompt: new.prompt,
+            max_tokens: new.max_tokens,
+            stop_tokens: new.stop_tokens,
+            sampling: new.sampling,
+            salt: new.salt,
+            hashes: Vec::new(),
+            registered: 0,
+        };
+        text.name_full_blocks(block_size);
+        Sequence {
+            id: new.seq,
+            tier: new.tier,
+            arrival: new.arrival,
+            phase: Phase::Waiting,
+            text,
+            kv: Kv::default(),
+            service: Service {
+                priority: new.priority,
+                tenant: new.salt,
+                asked: new.targets,
+                targets: new.targets,
+                patience: new.patience,
+                key: PriorityKey::default(),
+                ages_at: None,
+                deadline: None,
+                late: false,
+                best_effort: false,
+                charged: None,
+                predicted_tokens: 0.0,
+                token_tag: 0.0,
+                tenant_tag: FairTag::default(),
+            },
+            held_by_operator: false,
+            held_by_stream: false,
+            preemptions: 0,
+            first_token_at: None,
+            last_token_at: None,
+            on_device: false,
+        }
+    }
+
+    /// Known tokens.
+    pub(crate) fn len(&self) -> u32 {
+        self.text.len()
+    }
+
+    /// Prompt tokens.
+    pub(crate) fn prompt_len(&self) -> u32 {
+        self.text.prompt_len()
+    }
+
+    /// Most tokens that prompt and output can have together.
+    pub(crate) fn longest(&self) -> u32 {
+        self.text.longest()
+    }
+
+    /// Output tokens so far.
+    pub(crate) fn output_len(&self) -> u32 {
+        self.len() - self.prompt_len()
+    }
+
+    /// Known tokens, and tokens that steps in flight are sampling.
+    pub(crate) fn planned_len(&self) -> u32 {
+        self.len() + self.kv.in_flight.sampled()
+    }
+
+    /// Tokens whose KV is valid once the steps in flight have succeeded.
+    pub(crate) fn planned_computed(&self) -> u32 {
+        self.kv.in_flight.computed(self.kv.computed)
+    }
+
+    /// Output tokens so far, and those that steps in flight are sampling.
+    pub(crate) fn planned_output(&self) -> u32 {
+        self.planned_len() - self.prompt_len()
+    }
+
+    /// Output tokens that may still come.
+    pub(crate) fn output_left(&self) -> u32 {
+        self.text.max_tokens.saturating_sub(self.planned_output())
+    }
+
+    /// Tokens left to compute; tokens in saved blocks come with copies.
+    pub(crate) fn left_to_compute(&self) -> u32 {
+        let saved = if self.kv.saved { self.kv.lost } else { self.kv.retained };
+        (self.planned_len() - self.planned_computed().max(saved)).max(1)
+    }
+
+    /// Output tokens since the prompt was computed or the sequence resumed, whichever was later.
+    pub(crate) fn tokens_since_open(&self) -> u32 {
+        self.len().saturating_sub(self.kv.len_at_open)
+    }
+
+    pub(crate) fn ticket(&self) -> Ticket {
+        Ticket { seq: self.id, epoch: self.kv.epoch }
+    }
+
+    /// Whether the sequence is on hold.
+    pub(crate) fn held(&self) -> bool {
+        self.held_by_operator || self.held_by_stream
+    }
+
+    /// Whether the sequence waits for its first token and is not on hold.
+    pub(crate) fn in_line(&self) -> bool {
+        self.first_token_at.is_none() && !self.held()
+    }
+
+    /// Whether exactly the last known token is left to compute: one token in each step.
+    pub(crate) fn decoding(&self) -> bool {
+        self.planned_computed() + 1 == self.planned_len()
+    }
+
+    /// Whether a step may include the sequence as it is. It may not if a token that is being sampled is its last.
+    pub(crate) fn runnable(&self, max_model_len: u32) -> bool {
+        let ends = !self.kv.in_flight.is_empty() && self.ends_at(self.planned_len(), max_model_len);
+        self.phase == Phase::Running && !self.held() && !ends
+    }
+
+    /// The effective tier before ageing: background for a best-effort sequence, its own tier otherwise.
+    pub(crate) fn effective_tier(&self) -> Tier {
+        if self.service.best_effort { self.tier.max(Tier::Background) } else { self.tier }
+    }
+
+    /// Whether the sequence was ever opened.
+    pub(crate) fn was_open(&self) -> bool {
+        self.kv.cached_tokens.is_some()
+    }
+
+    /// Whether a sampled token ends the output instead of being part of it.
+    pub(crate) fn stops_at(&self, token: TokenId) -> bool {
+        self.text.stop_tokens.contains(&token)
+    }
+
+    /// Whether the output may not grow any more.
+    pub(crate) fn at_limit(&self, max_model_len: u32) -> bool {
+        self.ends_at(self.len(), max_model_len)
+    }
+
+    fn ends_at(&self, len: u32, max_model_len: u32) -> bool {
+        len >= self.longest() || len >= max_model_len
+    }
+
+    /// Adds an output token.
+    pub(crate) fn push(&mut self, token: TokenId, now: Timestamp, block_size: u32) {
+        self.text.push(token, block_size);
+        self.first_token_at.get_or_insert(now);
+        self.last_token_at = Some(now);
+    }
+
+    /// Report for the block store of what a step made valid: computed tokens, and names of blocks that became full.
+    pub(crate) fn progress(&mut self, block_size: u32) -> Progress {
+        let computed = self.kv.computed;
+        Progress { seq: self.id, computed, hashes: self.text.register(computed, block_size) }
+    }
+
+    /// The block store found a valid prefix of `computed` tokens. It knows the names of their blocks already.
+    pub(crate) fn opened(&mut self, computed: u32, block_size: u32) -> Opened {
+        self.kv.computed = computed;
+        self.text.registered = (computed / block_size) as usize;
+        self.kv.len_at_open = self.len();
+        self.kv.saved = false;
+        self.kv.retained = 0;
+        let lost = std::mem::take(&mut self.kv.lost);
+        if self.was_open() {
+            return Opened::Again { recompute: lost.saturating_sub(computed) };
+        }
+        self.kv.cached_tokens = Some(computed);
+        Opened::First { prompt: self.prompt_len(), hit: computed }
+    }
+
+    /// The preemption of the sequence took effect: see [`Kv::close`].
+    pub(crate) fn closed(&mut self, saved: bool, retained: u32) {
+        self.phase = Phase::Waiting;
+        self.preemptions += 1;
+        self.text.registered = 0;
+        self.kv.close(saved, retained);
+    }
+
+    /// What the device needs to know before the first step of the sequence.
+    pub(crate) fn start(&self) -> SeqStart {
+        SeqStart {
+            seq: self.id,
+            sampling: Arc::clone(&self.text.sampling),
+            prompt: Arc::clone(&self.text.prompt),
+        }
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        Usage {
+            prompt_tokens: self.prompt_len(),
+            cached_tokens: self.kv.cached_tokens.unwrap_or(0),
+            completion_tokens: self.output_len(),
+            preemptions: self.preemptions,
+        }
+    }
+
+    /// Says which of the sequence's own numbers cannot be right, if any.
+    pub(crate) fn violation(&self, block_size: u32) -> Option<String> {
+        let (computed, table) = (self.kv.computed, &self.kv.table);
+        if computed > self.len() {
+            return Some(format!("{}: {computed} computed of {}", self.id, self.len()));
+        }
+        if self.planned_computed() > self.planned_len() {
+            return Some(format!("{}: more is being computed than there is", self.id));
+        }
+        if self.text.registered as u32 * block_size > computed {
+            return Some(format!("{}: names registered beyond what is computed", self.id));
+        }
+        if self.phase == Phase::Waiting && (computed > 0 || !table.is_empty()) {
+            return Some(format!("{}: waiting, but holds blocks", self.id));
+        }
+        let covered = table.len() as u32 * block_size;
+        // After copies in, the table comes with the next grant.
+        if self.phase == Phase::Running && covered > 0 && covered < computed {
+            return Some(format!("{}: {computed} computed, {covered} covered", self.id));
+        }
+        None
+    }
+
+    /// Forgets what steps in flight would have added: a step before them failed.
+    pub(crate) fn invalidate_in_flight(&mut self) {
+        self.kv.in_flight = InFlightProgress::default();
+    }
+}

@@ -1,0 +1,41 @@
+//! How a sequence is to be served: its order, its targets and its tenant.
+
+use crate::admission::Patience;
+use crate::blocks::Salt;
+use crate::scheduler::queue::fair_queue::FairTag;
+use crate::scheduler::queue::priority_key::PriorityKey;
+use tiercel_config::SloTargets;
+use tiercel_device::{Tier, Timestamp};
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Service {
+    /// Order within the tier; the lower number is served first.
+    pub(crate) priority: i32,
+    /// Tenant that the sequence counts for. With the prefix cache off, its block names have a salt of their own.
+    pub(crate) tenant: Salt,
+    /// Targets that the request states instead of its tier's.
+    pub(crate) asked: SloTargets,
+    /// Targets in effect: those of the tier for such a prompt, or those that the request states.
+    pub(crate) targets: SloTargets,
+    /// Longest wait for the first token.
+    pub(crate) patience: Patience,
+    /// What the rank is made of.
+    pub(crate) key: PriorityKey,
+    /// When the sequence gains a tier by ageing, if it still waits then.
+    pub(crate) ages_at: Option<Timestamp>,
+    /// Time by which the first token must come; `None` without a target that needs one.
+    pub(crate) deadline: Option<Timestamp>,
+    /// Whether the first token is late.
+    pub(crate) late: bool,
+    /// Whether the request is best effort: it has neither a TTFT nor a TPOT target, and tiers share the time that is left.
+    pub(crate) best_effort: bool,
+    /// Tier whose share of the time pays for the sequence, and what that tier was charged, us; once it has started.
+    pub(crate) charged: Option<(Tier, f64)>,
+    /// Expected output, tokens.
+    pub(crate) predicted_tokens: f64,
+    /// Start tag in the fair queue of all tenants, tokens.
+    pub(crate) token_tag: f64,
+    /// Tag in the fair queue of the tier's tenants.
+    pub(crate) tenant_tag: FairTag,
+}

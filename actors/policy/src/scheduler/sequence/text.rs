@@ -1,0 +1,72 @@
+//! The tokens of a sequence and the names of its full blocks.
+
+use crate::blocks::{BlockHash, Salt, hash_block};
+use std::sync::Arc;
+use tiercel_device::{SamplingParams, TokenId};
+
+/// Prompt and output of a sequence, and how the output is sampled and ends.
+#[derive(Debug)]
+pub(crate) struct Text {
+    /// Prompt, then output.
+    pub(crate) tokens: Vec<TokenId>,
+    pub(crate) prompt: Arc<[TokenId]>,
+    /// Most output tokens.
+    pub(crate) max_tokens: u32,
+    pub(crate) stop_tokens: Arc<[TokenId]>,
+    pub(crate) sampling: Arc<SamplingParams>,
+    /// Namespace of the block names.
+    pub(crate) salt: Salt,
+    /// Names of all full blocks of `tokens`.
+    pub(crate) hashes: Vec<BlockHash>,
+    /// How many of `hashes` the block store has been told of since the sequence last opened.
+    pub(crate) registered: usize,
+}
+
+impl Text {
+    pub(crate) fn prompt_len(&self) -> u32 {
+        self.prompt.len() as u32
+    }
+
+    /// Known tokens.
+    pub(crate) fn len(&self) -> u32 {
+        self.tokens.len() as u32
+    }
+
+    /// Most tokens that prompt and output can have together.
+    pub(crate) fn longest(&self) -> u32 {
+        self.prompt_len().saturating_add(self.max_tokens)
+    }
+
+    /// Adds an output token.
+    pub(crate) fn push(&mut self, token: TokenId, block_size: u32) {
+        self.tokens.push(token);
+        self.name_full_blocks(block_size);
+    }
+
+    /// Names the blocks that became full.
+    pub(crate) fn name_full_blocks(&mut self, block_size: u32) {
+        let size = block_size as usize;
+        while (self.hashes.len() + 1) * size <= self.tokens.len() {
+            let from = self.hashes.len() * size;
+            let parent = self.hashes.last().copied();
+            let name = hash_block(self.salt, parent, &self.tokens[from..from + size]);
+            self.hashes.push(name);
+        }
+    }
+
+    /// Names of the blocks that the block store may find for an open. The block of the last token is not among them: the
+    /// last token is always computed, because its logits give the next token.
+    pub(crate) fn findable(&self, block_size: u32) -> Arc<[BlockHash]> {
+        let blocks = (self.len().saturating_sub(1) / block_size) as usize;
+        Arc::from(&self.hashes[..blocks.min(self.hashes.len())])
+    }
+
+    /// Names of the blocks that became full with the first `computed` tokens valid, and that the block store does not
+    /// know yet.
+    pub(crate) fn register(&mut self, computed: u32, block_size: u32) -> Vec<BlockHash> {
+        let valid = ((computed / block_size) as usize).min(self.hashes.len());
+        let hashes = self.hashes[self.registered..valid].to_vec();
+        self.registered = valid;
+        hashes
+    }
+}

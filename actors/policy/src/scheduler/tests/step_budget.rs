@@ -1,0 +1,322 @@
+//! How long steps are, and who sits them out.
+
+use crate::scheduler::budget::slack_reserve::SlackReserve;
+use crate::scheduler::tests::{all_sample, grant_all, scheduler, sequence, submit};
+use crate::scheduler::{NewSequence, Scheduler};
+use tiercel_config::{Late, Policy, Target};
+use tiercel_device::{SeqId, Tier, Timestamp};
+use tiercel_device::{StepBatch, StepDone, StepTiming};
+
+/// A scheduler whose steps take 100 us, 1 us more for each stream and 10 us for each prompt token,
+/// and the target of whose premium streams is 500 us a token.
+fn paced() -> Scheduler {
+    scheduler(|settings| {
+        settings.scheduler.max_num_batched_tokens = 256;
+        settings.basis.targets.premium.ttft_ms = Target::Ms(10.0);
+        settings.basis.targets.premium.tpot_ms = Target::Ms(0.5);
+    })
+}
+
+/// A step from whose duration nothing can be learned.
+fn sampled(batch: &StepBatch) -> StepDone {
+    let mut done = all_sample(batch, 1);
+    if let Ok(output) = &mut done.result {
+        output.timing = StepTiming::default();
+    }
+    done
+}
+
+/// Starts a stream that had its first token at `first_at`.
+fn stream(s: &mut Scheduler, tier: Tier, max_tokens: u32, first_at: u64) {
+    s.enqueue(NewSequence { max_tokens, ..sequence(1, tier, 4) });
+    let batch = submit(s);
+    s.step_done(sampled(&batch), Timestamp(first_at));
+}
+
+/// Plans the step at `now`, runs it, and says how many tokens of sequence `id` it had.
+fn tokens(s: &mut Scheduler, id: u64, now: u64) -> u32 {
+    let request = s.plan(Timestamp(now)).expect("a step");
+    let want = request.wants.iter().find(|want| want.ticket.seq == SeqId(id));
+    let tokens = want.map_or(0, |want| want.new_tokens);
+    let batch = s.granted(grant_all(&request)).0.expect("a batch");
+    s.step_done(sampled(&batch), Timestamp(now));
+    tokens
+}
+
+#[test]
+fn a_stream_may_spend_its_target_and_what_it_has_saved() {
+    // 490 us are aimed at: 101 us for the stream, 38 prompt tokens.
+    for (now, expected) in [(1000, 38), (1000 + 100, 28), (1000 + 490, 1)] {
+        let mut s = paced();
+        stream(&mut s, Tier::Premium, 100, 1000);
+        s.enqueue(sequence(2, Tier::Background, 200));
+        // Behind by less than it can gain: it catches up at once.
+        assert_eq!(tokens(&mut s, 2, now), expected, "at {now}");
+    }
+    let mut s = paced();
+    stream(&mut s, Tier::Premium, 100, 1000);
+    let batch = submit(&mut s);
+    s.step_done(sampled(&batch), Timestamp(1101));
+    s.enqueue(sequence(2, Tier::Standard, 200));
+    // The last step saved 389 us.
+    assert_eq!(tokens(&mut s, 2, 1101), 38 + 39);
+}
+
+#[test]
+fn nobody_waits_for_a_stream_that_is_lost_or_has_no_target_or_under_a_fixed_budget() {
+    let mut s = paced();
+    s.basis.targets.premium.ttft_ms = None;
+    stream(&mut s, Tier::Premium, 5, 1000);
+    s.enqueue(sequence(2, Tier::Standard, 200));
+    // Four more steps can save 1556 us at most.
+    assert_eq!(tokens(&mut s, 2, 1000 + 2000), 200);
+    let mut s = paced();
+    s.basis.targets.premium.ttft_ms = None;
+    stream(&mut s, Tier::Background, 100, 1000);
+    s.enqueue(sequence(2, Tier::Standard, 200));
+    assert_eq!(tokens(&mut s, 2, 1000), 200);
+    let mut s = paced();
+    s.basis.targets.premium.ttft_ms = None;
+    s.set_policy(Policy::PriorityPreempt);
+    stream(&mut s, Tier::Premium, 100, 1000);
+    s.enqueue(sequence(2, Tier::Standard, 200));
+    assert_eq!(tokens(&mut s, 2, 1000), 200);
+}
+
+#[test]
+fn a_stream_alone_goes_on_however_short_the_targets_of_others_are() {
+    let mut s = paced();
+    s.basis.rules.scheduling.pause_background = true;
+    s.basis.targets.premium.ttft_ms = Some(0.1);
+    stream(&mut s, Tier::Background, 100, 1000);
+    assert_eq!(tokens(&mut s, 1, 1000), 1);
+}
+
+#[test]
+fn admission_is_told_of_steps_as_long_as_they_will_be() {
+    let mut s = paced();
+    // 256 tokens at 10 us, and 100 us for every step.
+    assert_eq!(s.capacity(Timestamp(1000)).step_us.round(), 2_660.0);
+    s.enqueue(sequence(1, Tier::Premium, 4));
+    s.cancel(SeqId(1));
+    let step_us = |s: &Scheduler| s.capacity(Timestamp(1000)).step_us.round();
+    assert_eq!(step_us(&s), 2_660.0, "premium alone does not wait for worse tiers");
+    s.enqueue(sequence(2, Tier::Background, 4));
+    assert_eq!(step_us(&s), 2_000.0);
+    s.cancel(SeqId(2));
+    assert_eq!(step_us(&s), 2_000.0, "it came a moment ago");
+    s.queue.arrivals.set(Tier::Background, None);
+    assert_eq!(step_us(&s), 2_660.0);
+}
+
+#[test]
+fn the_reserve_is_kept_from_worse_tiers_and_not_from_premium_itself() {
+    let prompt = |worse_came| {
+        let mut s = paced();
+        s.reserve = SlackReserve::of_us(1_000.0);
+        s.queue.arrivals.set(Tier::Background, worse_came);
+        stream(&mut s, Tier::Premium, 100, 1000);
+        s.enqueue(NewSequence { arrival: Timestamp(1000), ..sequence(2, Tier::Premium, 200) });
+        tokens(&mut s, 2, 1000)
+    };
+    // 490 us are aimed at, 101 us are for the stream; 1000 / 30 us are saved for the reserve.
+    assert_eq!((prompt(None), prompt(Some(Timestamp(1000)))), (38, 35));
+}
+
+#[test]
+fn prompts_go_on_however_little_a_stream_has_to_spend() {
+    let mut s = paced();
+    stream(&mut s, Tier::Premium, 900, 1000);
+    s.enqueue(sequence(2, Tier::Standard, 200));
+    // 15 % of 101 us.
+    assert_eq!(tokens(&mut s, 2, 1000 + 4_000), 1);
+}
+
+#[test]
+fn with_nothing_urgent_in_it_a_step_is_short_enough_for_whoever_comes() {
+    for (tier, expected) in [(Tier::Background, 50), (Tier::Standard, 50), (Tier::Premium, 200)] {
+        let mut s = paced();
+        s.basis.targets.premium.ttft_ms = Some(3.0);
+        s.basis.rules.scheduling.background_prefill_percent = 100;
+        // A premium request was there a moment ago.
+        s.enqueue(NewSequence { arrival: Timestamp(900), ..sequence(1, Tier::Premium, 4) });
+        s.cancel(SeqId(1));
+        let arrival = Timestamp(if tier == Tier::Premium { 1000 } else { 0 });
+        s.enqueue(NewSequence { arrival, ..sequence(2, tier, 200) });
+        // 600 us, or for one that is due in 1 ms all that it needs.
+        assert_eq!(tokens(&mut s, 2, 3_000), expected, "{tier:?}");
+    }
+    // Where none ever comes nobody waits for one, and on a slow device steps are twice an empty one all the same.
+    let mut s = paced();
+    s.basis.targets.premium.ttft_ms = Some(0.1);
+    s.basis.rules.scheduling.background_prefill_percent = 100;
+    s.enqueue(sequence(2, Tier::Background, 200));
+    assert_eq!(tokens(&mut s, 2, 3_000), 200);
+    let mut s = paced();
+    s.basis.targets.premium.ttft_ms = Some(0.1);
+    s.basis.rules.scheduling.background_prefill_percent = 100;
+    s.enqueue(NewSequence { arrival: Timestamp(900), ..sequence(1, Tier::Premium, 4) });
+    s.cancel(SeqId(1));
+    s.enqueue(sequence(2, Tier::Background, 200));
+    assert_eq!(tokens(&mut s, 2, 3_000), 10);
+}
+
+#[test]
+fn a_first_token_that_is_due_is_not_held_up_by_a_stream_of_its_tier() {
+    let plan = |tier, arrival| {
+        let mut s = paced();
+        stream(&mut s, Tier::Premium, 100, 20_000);
+        s.enqueue(NewSequence { arrival: Timestamp(arrival), ..sequence(2, tier, 200) });
+        tokens(&mut s, 2, 20_000)
+    };
+    // 9559 us are aimed at, thirty times the least error of a step of 490 us before the target; just arrived, 12
+    // tokens a step would do and there is room for 38.
+    assert_eq!(plan(Tier::Premium, 20_000), 38);
+    // This step and 2369 us are left, of which 2000 must be the prompt's: a step with 101 us for the stream is
+    // then 648 us long.
+    assert_eq!(plan(Tier::Premium, 13_300), 54);
+    assert_eq!(plan(Tier::Premium, 12_000), 200, "this step or not as aimed at");
+    assert_eq!(plan(Tier::Premium, 10_500), 200, "this step or never");
+    assert_eq!(plan(Tier::Premium, 5_000), 38, "late already: as if it had just come");
+    assert_eq!(plan(Tier::Standard, 5_000), 38, "no business of a premium stream");
+}
+
+#[test]
+fn a_better_prompt_goes_before_the_pace_of_a_worse_stream_even_when_it_is_late() {
+    let mut s = paced();
+    s.basis.targets.standard.tpot_ms = Some(0.5);
+    stream(&mut s, Tier::Standard, 100, 20_000);
+    s.enqueue(NewSequence { arrival: Timestamp(0), ..sequence(2, Tier::Premium, 200) });
+    assert_eq!(tokens(&mut s, 2, 20_000), 200);
+}
+
+#[test]
+fn a_late_prompt_keeps_its_pace_to_the_end() {
+    let mut s = paced();
+    s.basis.targets.premium.ttft_ms = Some(4.0);
+    stream(&mut s, Tier::Premium, 1000, 20_000);
+    s.enqueue(NewSequence { arrival: Timestamp(0), ..sequence(2, Tier::Premium, 700) });
+    // 3559 us for 700 tokens are 96 in 490 us.
+    for (steps, expected) in [96, 96, 96, 96, 96, 96, 96, 28].into_iter().enumerate() {
+        assert_eq!(tokens(&mut s, 2, 20_000 + 490 * steps as u64), expected);
+    }
+}
+
+#[test]
+fn a_worse_prompt_that_is_due_does_not_break_the_pace_of_a_better_stream() {
+    let mut s = paced();
+    s.basis.rules.shedding.late = Late::Wait;
+    (s.basis.targets.standard.tpot_ms, s.basis.targets.standard.ttft_ms) = (Some(0.3), Some(10.0));
+    stream(&mut s, Tier::Premium, 100, 20_000);
+    s.enqueue(NewSequence { max_tokens: 100, ..sequence(3, Tier::Standard, 4) });
+    let batch = submit(&mut s);
+    s.step_done(sampled(&batch), Timestamp(20_490));
+    // The standard stream allows 294 us, the premium one 490: 38 and 19 tokens beside 102 us.
+    s.enqueue(NewSequence { arrival: Timestamp(12_000), ..sequence(2, Tier::Standard, 200) });
+    assert_eq!(tokens(&mut s, 2, 20_490), 38);
+}
+
+#[test]
+fn a_stream_that_was_held_for_long_sets_no_pace() {
+    let mut s = paced();
+    s.basis.targets.premium.ttft_ms = None;
+    stream(&mut s, Tier::Premium, 900, 1000);
+    s.enqueue(sequence(2, Tier::Standard, 200));
+    assert_eq!(tokens(&mut s, 2, 1000 + 31_000), 1);
+    let mut s = paced();
+    s.basis.targets.premium.ttft_ms = None;
+    stream(&mut s, Tier::Premium, 900, 1000);
+    s.enqueue(sequence(2, Tier::Standard, 200));
+    assert_eq!(tokens(&mut s, 2, 1000 + 32_000), 200);
+}
+/// Steps that both have a premium stream, whose first token came at 20 000, and four standard ones.
+fn mixed() -> Scheduler {
+    let mut s = paced();
+    s.basis.rules.scheduling.pause_background = true;
+    (s.basis.targets.standard.tpot_ms, s.basis.targets.standard.e2e_ms) = (Some(5.0), None);
+    stream(&mut s, Tier::Premium, 100, 20_000);
+    for id in 2..=5 {
+        s.enqueue(NewSequence { max_tokens: 100, ..sequence(id, Tier::Standard, 4) });
+    }
+    let batch = submit(&mut s);
+    s.step_done(sampled(&batch), Timestamp(20_490));
+    s
+}
+
+/// Decodes in the step planned at `now`, premium, standard and background.
+fn decodes(s: &mut Scheduler, now: u64) -> [usize; 3] {
+    let request = s.plan(Timestamp(now)).expect("a step");
+    let batch = s.granted(grant_all(&request)).0.expect("a batch");
+    let tiers = [Tier::Premium, Tier::Standard, Tier::Background];
+    let count = |tier| {
+        let of_tier = |seq| s.queue.table.get(seq).is_some_and(|q| q.tier == tier);
+        let decodes = batch.slices.iter().filter(|slice| slice.sample > Some(0));
+        decodes.filter(|slice| of_tier(slice.seq)).count()
+    };
+    let found = tiers.map(count);
+    s.step_done(sampled(&batch), Timestamp(now));
+    found
+}
+
+#[test]
+fn streams_of_worse_tiers_sit_out_steps_that_premium_cannot_afford() {
+    let mut s = mixed();
+    assert_eq!(decodes(&mut s, 20_490), [1, 4, 0], "nothing presses");
+    let mut s = mixed();
+    // Its whole prompt in this step or too late: 490 us and more of it.
+    let due = sequence(6, Tier::Premium, 60);
+    s.enqueue(NewSequence { arrival: Timestamp(20_490 - 9_000), ..due });
+    assert_eq!(decodes(&mut s, 20_490), [1, 0, 0], "standard is ahead by nearly 5 ms each");
+    let mut s = mixed();
+    for stream in s.basis.targets.standard.tpot_ms.iter_mut() {
+        *stream = 0.2;
+    }
+    s.place_all();
+    s.enqueue(NewSequence { arrival: Timestamp(20_490 - 9_000), ..sequence(6, Tier::Premium, 60) });
+    assert_eq!(decodes(&mut s, 20_490), [1, 4, 0], "standard is not ahead by two steps");
+}
+
+#[test]
+fn worse_tiers_leave_premium_streams_what_they_save_for_the_reserve() {
+    let budget = |reserve_us: f64, prompt: NewSequence| {
+        let mut s = paced();
+        s.basis.rules.shedding.late = Late::Wait;
+        s.basis.targets.standard.ttft_ms = Some(10.0);
+        s.reserve = SlackReserve::of_us(reserve_us);
+        stream(&mut s, Tier::Premium, 100, 20_000);
+        s.enqueue(prompt);
+        tokens(&mut s, 2, 20_000)
+    };
+    // One that fills the step, and one that is due but does not go before a premium stream.
+    let due = NewSequence { arrival: Timestamp(11_000), ..sequence(2, Tier::Standard, 200) };
+    for prompt in [sequence(2, Tier::Background, 200), due] {
+        assert_eq!(budget(0.0, prompt.clone()), 38);
+        assert_eq!(budget(1_410.0, prompt.clone()), 34, "a thirtieth less");
+        assert_eq!(budget(1e6, prompt), 31, "no more than a part of each step");
+    }
+}
+
+#[test]
+fn a_premium_stream_saves_something_before_worse_tiers_may_spend_it() {
+    let mut s = paced();
+    // A thirtieth of 1410 us of each step is left, until all of them are saved.
+    s.reserve = SlackReserve::of_us(1_410.0);
+    s.enqueue(NewSequence {
+        arrival: Timestamp(20_000),
+        max_tokens: 900,
+        ..sequence(2, Tier::Premium, 4)
+    });
+    let batch = submit(&mut s);
+    s.step_done(sampled(&batch), Timestamp(21_000));
+    s.enqueue(sequence(3, Tier::Background, 200));
+    // 490 us, less 47 and 101 for the stream.
+    assert_eq!(tokens(&mut s, 3, 21_000), 34);
+    // Each step of 101 us saves 389 more, of which nothing is to be had before 1410 us are saved.
+    for now in [21_101, 21_202, 21_303] {
+        assert_eq!(tokens(&mut s, 3, now), 34, "at {now}");
+    }
+    assert_eq!(tokens(&mut s, 3, 21_404), 53, "490 and 4 times 389 us, less 1410 and 101");
+    // Its own tier's prompts that are due have all that there is at once.
+    s.enqueue(NewSequence { arrival: Timestamp(13_000), ..sequence(4, Tier::Premium, 60) });
+    assert_eq!(tokens(&mut s, 4, 21_505), 60);
+}

@@ -1,0 +1,110 @@
+//! Tenants of a tier take turns.
+
+use crate::blocks::Salt;
+use crate::scheduler::tests::{all_sample, scheduler, sequence, submit};
+use crate::scheduler::{Effect, NewSequence, Scheduler};
+use std::collections::BTreeMap;
+use tiercel_config::{PrefillOrder, Target};
+use tiercel_device::{Tier, Timestamp};
+
+/// A prompt token costs 10 us, one of output 1 us.
+fn fair(fair_tenants: bool) -> Scheduler {
+    scheduler(|settings| {
+        settings.scheduler.max_num_batched_tokens = 64;
+        settings.scheduler.max_num_seqs = 8;
+        settings.scheduler.fair_tenants = fair_tenants;
+        settings.scheduler.prefill_order = PrefillOrder::Deadline;
+        settings.basis.targets.standard.ttft_ms = Target::Ms(1e6);
+    })
+}
+
+fn of(tenant: u8, id: u64, tier: Tier, prompt: u32) -> NewSequence {
+    NewSequence {
+        salt: Salt([tenant; 16]),
+        max_tokens: 1,
+        arrival: Timestamp(id),
+        ..sequence(id, tier, prompt)
+    }
+}
+
+/// Runs a step and says who had a first token.
+fn step(s: &mut Scheduler, now: u64) -> Vec<u64> {
+    let batch = submit(s);
+    let effects = s.step_done(all_sample(&batch, 1), Timestamp(now));
+    let first = effects.into_iter().filter_map(|effect| match effect {
+        Effect::Token { seq, ttft_us: Some(_), .. } => Some(seq.0),
+        _ => None,
+    });
+    first.collect()
+}
+
+/// In which step somebody of a modest tenant starts who comes after twenty of a greedy one.
+fn start_of_the_modest(fair_tenants: bool, modest: u8) -> usize {
+    let mut s = fair(fair_tenants);
+    for id in 1..=20 {
+        s.enqueue(of(1, id, Tier::Standard, 30));
+    }
+    assert_eq!(step(&mut s, 100), [1, 2]);
+    s.enqueue(of(modest, 21, Tier::Standard, 30));
+    (1..).find(|number| step(&mut s, 100 + number * 100).contains(&21)).expect("its turn") as usize
+}
+
+#[test]
+fn a_tenant_that_had_little_does_not_wait_for_one_that_asks_for_much() {
+    assert_eq!(start_of_the_modest(true, 2), 1);
+    assert!(start_of_the_modest(true, 1) > 8, "requests of one tenant keep their order");
+    assert!(start_of_the_modest(false, 2) > 8);
+}
+
+#[test]
+fn better_tiers_come_first_whosever_turn_it_is() {
+    let mut s = fair(true);
+    for id in 1..=9 {
+        s.enqueue(of(1, id, Tier::Premium, 30));
+    }
+    s.enqueue(of(2, 10, Tier::Standard, 30));
+    let order: Vec<u64> = (0..5).flat_map(|number| step(&mut s, 100 * number)).collect();
+    assert_eq!(order.last(), Some(&10), "{order:?}");
+}
+
+#[test]
+fn whoever_is_moved_to_another_tier_takes_its_turn_there() {
+    let mut s = fair(true);
+    for id in 1..=8 {
+        s.enqueue(of(1, id, Tier::Standard, 30));
+        s.enqueue(of(2, 10 + id, Tier::Background, 30));
+    }
+    step(&mut s, 100);
+    assert!(s.reprioritize(tiercel_device::SeqId(18), Tier::Standard, 0));
+    assert!(step(&mut s, 200).contains(&18), "its tenant had nothing in that tier yet");
+}
+
+#[test]
+fn tenants_that_all_wait_have_had_the_same_but_for_a_request_of_each_and_a_step() {
+    let mut s = fair(true);
+    let mut cost_us = BTreeMap::new();
+    // Lengths without any order to them; the greedy tenant asks four times as often, and all at once.
+    let length = |id: u64| 1 + (id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) % 60;
+    for id in 0..700 {
+        let tenant = if id % 5 == 0 { 2 } else { 1 };
+        cost_us.insert(id + 1, (tenant, length(id) * 10 + 1));
+        s.enqueue(of(tenant, id + 1, Tier::Standard, length(id) as u32));
+    }
+    let (mut had_us, mut largest_gap_us) = ([0_u64; 2], 0);
+    let mut left = 140;
+    for number in 1.. {
+        for id in step(&mut s, number * 100) {
+            let (tenant, us) = cost_us[&id];
+            had_us[usize::from(tenant) - 1] += us;
+            left -= u64::from(tenant == 2);
+        }
+        // As long as the modest one has more than may be running.
+        if left <= 8 {
+            break;
+        }
+        largest_gap_us = largest_gap_us.max(had_us[0].abs_diff(had_us[1]));
+    }
+    let (request_us, step_us) = (60 * 10 + 1, 64 * 10);
+    assert!(largest_gap_us <= 2 * request_us + step_us, "{largest_gap_us} us");
+    assert!(had_us[1] > 35_000, "{had_us:?}");
+}
