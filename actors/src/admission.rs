@@ -18,7 +18,7 @@ use tiercel_policy::admission::{
     Forecast, Lots, Margin, Patience, Promises, Queue, Tenants, fits, retry_after_ms,
 };
 use tiercel_policy::blocks::Salt;
-use tiercel_policy::scheduler::{Reservations, NewSequence};
+use tiercel_policy::scheduler::{NewSequence, Reservations};
 use tiercel_policy::slo::Targets;
 
 /// A request is never refused for lateness if its predicted TTFT is at most this many times its TTFT without another

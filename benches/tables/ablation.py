@@ -4,7 +4,7 @@ import json
 import math
 
 # A change without practical effect (AIM 0.9801 instead of 0.98). The differences that it causes measure the noise.
-NOTHING = ["scheduler/pace AIM=0.9801"]
+NOTHING = ["scheduler/budget/slack AIM=0.9801"]
 # Quantiles of Student's t distribution, two-sided 95 %, by degrees of freedom.
 T95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571}
 # Smallest differences that count, whatever their confidence interval: a share of tok/s, preemptions per minute, and

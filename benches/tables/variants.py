@@ -13,13 +13,13 @@ NO_PREEMPTION = ["conv-067-loose", "conv-067-tight", "conv-100-loose", "code-050
 # a change, a name with a `.` is a setting; any other name is a constant or a switch.
 MECHANISMS = {
     "steps by slack": (["scheduler.budget=fixed"], TIME),
-    "reserve of premium streams": (["scheduler/reserve LAG_US_MAX=0"], TIME),
-    "margin of first tokens": (["scheduler/pace FIRST_TOKEN_MARGIN=0"], TIME),
-    "blocking limit of a step": (["scheduler/pace BLOCKING=1e12"], TIME),
+    "reserve of premium streams": (["scheduler/budget/slack_reserve LAG_US_MAX=0"], TIME),
+    "margin of first tokens": (["scheduler/budget/prefill_demand FIRST_TOKEN_MARGIN=0"], TIME),
+    "blocking limit of a step": (["scheduler/budget/step_budget BLOCKING=1e12"], TIME),
     "pausing background and standard": (["scheduler.pause_background=false"], TIME),
-    "pausing standard": (["scheduler/prompts PAUSE_STANDARD=0"], TIME),
+    "pausing standard": (["scheduler/plan/pausing PAUSE_STANDARD=0"], TIME),
     "late requests last": (["shedding.late=wait"], [*TIME, "tenants"]),
-    "shortest late prompt first": (["scheduler/placing SHORTEST=0", "scheduler/prompts SHORTEST=0"], TIME),
+    "shortest late prompt first": (["scheduler/queue/ordering SHORTEST=0", "scheduler/plan/prefill SHORTEST=0"], TIME),
     "prompts by deadline": (["scheduler.prefill_order=rank"], TIME),
     "background's part of a step": (["scheduler.background_prefill_percent=100"], ALL),
     "fair queue of tenants": (["scheduler.fair_tenants=false"], ["tenants"]),
@@ -45,33 +45,33 @@ MECHANISMS = {
 
 # Constants: file, name, unit, values to try (None: half and twice the value).
 CONSTANTS = [
-    ("scheduler/pace", "AIM", "share of the TPOT target", (0.96, 1.0)),
-    ("scheduler/pace", "FIRST_TOKEN_MARGIN", "mean errors of a step", None),
-    ("scheduler/pace", "LEAST_ERROR", "share of a step", None),
-    ("scheduler/pace", "BLOCKING", "share of the TTFT target", None),
-    ("scheduler/pace", "LEAST_BLOCKING", "empty steps", None),
-    ("scheduler/pace", "LATELY_US", "us", None),
-    ("scheduler/pace", "SAVING_TOKENS", "tokens", None),
-    ("scheduler/pace", "MAX_BEHIND", "TPOT targets", None),
-    ("scheduler/reserve", "SAVED_PER_NINE", "share of the aimed pace", None),
-    ("scheduler/reserve", "LAG_US_MAX", "us", (0.25e6, 0.5e6)),
-    ("scheduler/reserve", "MEMORY_US", "us of steps", None),
-    ("scheduler/reserve", "STEPS_PER_LOOK", "steps", None),
-    ("scheduler/prompts", "MIN_TOKENS", "tokens", None),
-    ("scheduler/prompts", "MIN_SHARE", "share of the streams' time", None),
-    ("scheduler/prompts", "MOST_SAT_OUT_US", "us", None),
-    ("scheduler/deadlines", "JUDGED_MAX", "requests", None),
-    ("scheduler/deadlines", "SHARE_MIN", "share of the time", None),
-    ("scheduler/deadlines", "PROMPTS_SHARE_MAX", "share of the time", (0.35, 0.9)),
-    ("scheduler/deadlines", "OPTIMISM", "multiple of 1.25 (background: 0.7)", None),
-    ("scheduler/deadlines", "MEMORY_US", "multiple of 3 s (background: 60 s)", None),
-    ("scheduler/order", "SMOOTHING", "weight of a new request", None),
+    ("scheduler/budget/slack", "AIM", "share of the TPOT target", (0.96, 1.0)),
+    ("scheduler/budget/prefill_demand", "FIRST_TOKEN_MARGIN", "mean errors of a step", None),
+    ("scheduler/budget/prefill_demand", "LEAST_ERROR", "share of a step", None),
+    ("scheduler/budget/step_budget", "BLOCKING", "share of the TTFT target", None),
+    ("scheduler/budget/step_budget", "LEAST_BLOCKING", "empty steps", None),
+    ("scheduler/queue/arrivals", "LATELY_US", "us", None),
+    ("scheduler/budget/step_budget", "SAVING_TOKENS", "tokens", None),
+    ("scheduler/budget/slack", "MAX_BEHIND", "TPOT targets", None),
+    ("scheduler/budget/slack_reserve", "SAVED_PER_NINE", "share of the aimed pace", None),
+    ("scheduler/budget/slack_reserve", "LAG_US_MAX", "us", (0.25e6, 0.5e6)),
+    ("scheduler/budget/slack_reserve", "MEMORY_US", "us of steps", None),
+    ("scheduler/budget/slack_reserve", "STEPS_PER_LOOK", "steps", None),
+    ("scheduler/plan/prefill", "MIN_TOKENS", "tokens", None),
+    ("scheduler/plan/prefill", "MIN_SHARE", "share of the streams' time", None),
+    ("scheduler/plan/pausing", "PAUSED_US_MAX", "us", None),
+    ("scheduler/lateness/deadlines", "JUDGED_MAX", "requests", None),
+    ("scheduler/lateness/deadlines", "SHARE_MIN", "share of the time", None),
+    ("scheduler/lateness/deadlines", "PROMPTS_SHARE_MAX", "share of the time", (0.35, 0.9)),
+    ("scheduler/lateness/deadlines", "OPTIMISM", "multiple of 1.25 (background: 0.7)", None),
+    ("scheduler/lateness/deadlines", "MEMORY_US", "multiple of 3 s (background: 60 s)", None),
+    ("scheduler/queue/length_predictor", "SMOOTHING", "weight of a new request", None),
     ("scheduler/cost", "SMOOTHING", "weight of a new step", None),
     ("scheduler/cost", "PULL", "exponent for each step", None),
-    ("scheduler/shares", "MOST_ARREARS_US", "us of usage over the share", None),
-    ("scheduler/plan", "MAX_OPENS_PER_STEP", "requests", None),
-    ("scheduler/batch", "MOST_FRUITLESS", "plans", None),
-    ("scheduler/batch", "HIT_SMOOTHING", "weight of a new prompt", None),
+    ("scheduler/queue/tier_fair_queue", "CREDIT_US_MAX", "us of usage over the share", None),
+    ("scheduler/plan/retry", "OPENS_MAX", "requests", None),
+    ("scheduler/plan/retry", "EMPTY_PLANS_MAX", "plans", None),
+    ("scheduler/state", "HIT_SMOOTHING", "weight of a new prompt", None),
 ]
 
 # Settings that are numbers and are varied like constants: name, unit, value, values to try.
@@ -84,19 +84,19 @@ SETTINGS = [
 
 # Numbers inside expressions: file, name, unit, value, the text to replace, and a replacement that reads the value.
 NUMBERS = [
-    ("scheduler/pace", "OUTPUT_GUESS", "predicted outputs", 3.0, "(3.0 * stream.pred", "({value:3.0} * stream.pred"),
-    ("scheduler/pace", "STEP_GUESS", "steps", 1.5, "still * 1.5 * step_us", "still * {value:1.5} * step_us"),
-    ("scheduler/pace", "AHEAD_STEPS", "steps", 2.0, "us > 2.0 * step_us", "us > {value:2.0} * step_us"),
-    ("scheduler/deadlines", "STEPS_PER_TOKEN", "steps", 2.0, "return 2.0 * self.time", "return {value:2.0} * self.time"),
+    ("scheduler/budget/slack", "OUTPUT_GUESS", "predicted outputs", 3.0, "3.0 * stream.service.pred", "{value:3.0} * stream.service.pred"),
+    ("scheduler/budget/slack", "STEP_GUESS", "steps", 1.5, "still * 1.5 * step_us", "still * {value:1.5} * step_us"),
+    ("scheduler/budget/slack", "AMPLE_STEPS", "steps", 2.0, "us > 2.0 * step_us", "us > {value:2.0} * step_us"),
+    ("scheduler/lateness/deadlines", "STEPS_PER_TOKEN", "steps", 2.0, "return 2.0 * PrefillTime", "return {value:2.0} * PrefillTime"),
 ]
 
 # Parts of the policy that no setting turns off: file, name, the text to replace, and a replacement that reads the
 # switch.
 SWITCHES = [
-    ("scheduler/prompts", "PAUSE_STANDARD", "if over_us <= 0.0 {", "if over_us <= 0.0 || {value:1.0} == 0.0 {"),
-    ("scheduler/placing", "SHORTEST", "tiered && sequence.late", "tiered && sequence.late && {value:1.0} > 0.0"),
-    ("scheduler/prompts", "SHORTEST", "PrefillOrder::Deadline if sequence.late",
-     "PrefillOrder::Deadline if sequence.late && {value:1.0} > 0.0"),
+    ("scheduler/plan/pausing", "PAUSE_STANDARD", "if over_us <= 0.0 {", "if over_us <= 0.0 || {value:1.0} == 0.0 {"),
+    ("scheduler/queue/ordering", "SHORTEST", "tiered && sequence.service.late", "tiered && sequence.service.late && {value:1.0} > 0.0"),
+    ("scheduler/plan/prefill", "SHORTEST", "PrefillOrder::Deadline if sequence.service.late",
+     "PrefillOrder::Deadline if sequence.service.late && {value:1.0} > 0.0"),
 ]
 
 

@@ -4,6 +4,7 @@
 pub mod admission;
 pub mod blocks;
 mod by_id;
+mod ewma;
 pub mod pressure;
 mod protocol;
 pub mod scheduler;

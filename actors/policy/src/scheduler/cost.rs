@@ -1,5 +1,6 @@
 //! What preempting a sequence costs: copy its blocks out and back, or compute them again.
 
+use crate::ewma::Ewma;
 use crate::protocol::ResumeCosts;
 use tiercel_device::{DeviceInfo, DeviceProfile};
 
@@ -43,14 +44,10 @@ pub struct CostModel {
     profile: DeviceProfile,
     block_bytes: f64,
     block_size: u32,
-    /// Observed over predicted step time, smoothed.
-    step_correction: f64,
-    /// Observed over predicted copy time, smoothed.
-    copy_correction: f64,
-    error: CostError,
-    /// Steps and copies seen, for the mean of few.
-    steps: u32,
-    copies: u32,
+    /// Correction of step times.
+    steps: Correction,
+    /// Correction of copy times.
+    copies: Correction,
 }
 
 /// How far predictions are off: mean of |predicted / observed - 1| over about the last twenty
@@ -76,11 +73,8 @@ impl CostModel {
             profile,
             block_bytes: info.block_bytes as f64,
             block_size: info.block_size,
-            step_correction: 1.0,
-            copy_correction: 1.0,
-            error: CostError::default(),
-            steps: 0,
-            copies: 0,
+            steps: Correction::new(),
+            copies: Correction::new(),
         }
     }
 
@@ -92,18 +86,18 @@ impl CostModel {
             + p.kv_token_us * work.kv_tokens as f64
             + p.prefill_token_us * f64::from(work.prefill_tokens)
             + p.prefill_context_us * work.prefill_context as f64;
-        model * self.step_correction
+        model * self.steps.ratio
     }
 
     /// Observed over predicted step time, smoothed; 1 before the first step.
     pub fn step_correction(&self) -> f64 {
-        self.step_correction
+        self.steps.ratio
     }
 
     /// The speed of the device as its steps showed it.
     pub fn speed(&self) -> DeviceProfile {
         let p = &self.profile;
-        let corrected = |us: f64| us * self.step_correction;
+        let corrected = |us: f64| us * self.steps.ratio;
         DeviceProfile {
             step_base_us: corrected(p.step_base_us),
             decode_token_us: corrected(p.decode_token_us),
@@ -117,7 +111,7 @@ impl CostModel {
     /// What a decode of a sequence of `len` known tokens adds to a step, us.
     pub fn decode_us(&self, len: u32) -> f64 {
         let p = &self.profile;
-        (p.decode_token_us + p.kv_token_us * f64::from(len)) * self.step_correction
+        (p.decode_token_us + p.kv_token_us * f64::from(len)) * self.steps.ratio
     }
 
     /// What `tokens` of a prompt after the first `computed` add to a step, us.
@@ -125,13 +119,13 @@ impl CostModel {
         let p = &self.profile;
         let model = p.prefill_token_us * f64::from(tokens)
             + p.prefill_context_us * pairs(tokens, computed) as f64;
-        model * self.step_correction
+        model * self.steps.ratio
     }
 
     /// Most tokens of a prompt after the first `computed` that add no more than `us` to a step.
     pub fn prefill_tokens_in(&self, us: f64, computed: u32) -> u32 {
         let p = &self.profile;
-        let us = us / self.step_correction;
+        let us = us / self.steps.ratio;
         // The root of pair/2 * n^2 + linear * n = us; the casts saturate.
         let half = p.prefill_context_us / 2.0;
         let linear = p.prefill_token_us + p.prefill_context_us * (f64::from(computed) - 0.5);
@@ -151,7 +145,7 @@ impl CostModel {
             return f64::INFINITY;
         }
         let bytes = f64::from(blocks) * self.block_bytes;
-        bytes / self.profile.link_bytes_per_s * 1e6 * self.copy_correction
+        bytes / self.profile.link_bytes_per_s * 1e6 * self.copies.ratio
     }
 
     /// Device time to compute the first `tokens` of a sequence again, us. Prefill shares steps with
@@ -187,44 +181,55 @@ impl CostModel {
 
     /// How far its predictions are off.
     pub fn error(&self) -> CostError {
-        self.error
+        CostError { step: self.steps.error.mean(), copy: self.copies.error.mean() }
     }
 
     /// Corrects step times by an observation.
     pub fn observe_step(&mut self, work: &StepWork, observed_us: u64) {
-        let predicted = self.step_us(work);
-        count_error(&mut self.error.step, &mut self.steps, predicted, observed_us);
-        self.step_correction = corrected(self.step_correction, predicted, observed_us);
+        let predicted_us = self.step_us(work);
+        self.steps.observe(predicted_us, observed_us);
     }
 
     /// Corrects copy times by an observation.
     pub fn observe_copy(&mut self, blocks: u32, observed_us: u64) {
-        let predicted = self.copy_us(blocks);
-        if predicted.is_finite() {
-            count_error(&mut self.error.copy, &mut self.copies, predicted, observed_us);
-            self.copy_correction = corrected(self.copy_correction, predicted, observed_us);
+        let predicted_us = self.copy_us(blocks);
+        if predicted_us.is_finite() {
+            self.copies.observe(predicted_us, observed_us);
         }
     }
 }
 
-/// Takes one more into a mean: of all while they are few, then of the last.
-fn count_error(error: &mut f64, seen: &mut u32, predicted_us: f64, observed_us: u64) {
-    if observed_us > 0 {
-        *seen = seen.saturating_add(1);
-        let off = (predicted_us / observed_us as f64 - 1.0).abs();
-        *error += SMOOTHING.max(1.0 / f64::from(*seen)) * (off - *error);
-    }
+/// Correction of predicted times by observed ones, and the error of the predictions.
+#[derive(Debug, Clone)]
+struct Correction {
+    /// Observed divided by predicted time, smoothed; predictions are multiplied with it.
+    ratio: f64,
+    /// Mean of |predicted / observed - 1|: of all observations while they are few, then of about the last twenty.
+    error: Ewma,
+    /// Observations so far.
+    seen: u32,
 }
 
-/// Moves `correction` toward what would have predicted `observed_us`. One outlier moves it by at most
-/// four times the smoothing, so that a hiccup of the machine is not taken for its speed.
-fn corrected(correction: f64, predicted_us: f64, observed_us: u64) -> f64 {
-    if predicted_us <= 0.0 || observed_us == 0 {
-        return correction;
+impl Correction {
+    fn new() -> Correction {
+        Correction { ratio: 1.0, error: Ewma::starting_at(0.0, SMOOTHING), seen: 0 }
     }
-    let ratio = (observed_us as f64 / predicted_us).clamp(0.2, 5.0);
-    let learned = correction * (1.0 + SMOOTHING * (ratio - 1.0));
-    (learned * correction.powf(-PULL)).clamp(0.01, 100.0)
+
+    /// Learns from a time that was predicted and observed. One outlier moves the ratio by at most four times the smoothing,
+    /// so that a hiccup of the machine is not taken for its speed.
+    fn observe(&mut self, predicted_us: f64, observed_us: u64) {
+        if observed_us == 0 {
+            return;
+        }
+        self.seen = self.seen.saturating_add(1);
+        let off = (predicted_us / observed_us as f64 - 1.0).abs();
+        self.error.observe_as(1.0 / f64::from(self.seen), off);
+        if predicted_us > 0.0 {
+            let ratio = (observed_us as f64 / predicted_us).clamp(0.2, 5.0);
+            let learned = self.ratio * (1.0 + SMOOTHING * (ratio - 1.0));
+            self.ratio = (learned * self.ratio.powf(-PULL)).clamp(0.01, 100.0);
+        }
+    }
 }
 
 #[cfg(test)]

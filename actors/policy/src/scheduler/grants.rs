@@ -10,9 +10,6 @@ use crate::scheduler::state::Scheduler;
 use std::sync::Arc;
 use tiercel_device::{BlockId, SeqId, SeqSlice, SliceInput, StepBatch, Ticket, Tier, Tokens};
 
-/// Weight of a prompt in the mean share of prompts that the prefix cache holds.
-const HIT_SMOOTHING: f64 = 0.05;
-
 /// Tokens of a sequence that a step computes.
 struct Slice {
     slice: SeqSlice,
@@ -220,7 +217,7 @@ impl Scheduler {
                 self.counters.prefix_query_tokens += u64::from(prompt);
                 self.counters.prefix_hit_tokens += u64::from(hit);
                 let found = f64::from(hit) / f64::from(prompt.max(1));
-                self.hit_share += HIT_SMOOTHING * (found - self.hit_share);
+                self.hit_share.observe(found);
             }
             Opened::Again { recompute } => {
                 self.counters.recomputed_tokens += u64::from(recompute);

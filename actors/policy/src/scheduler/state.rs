@@ -1,6 +1,7 @@
 //! The scheduler's state, as parts that each own a concept, and what can be read of it.
 
 use crate::admission::{Capacity, ShareReport};
+use crate::ewma::Ewma;
 use crate::scheduler::basis::Basis;
 use crate::scheduler::budget::derived_targets::DerivedTargets;
 use crate::scheduler::budget::prefill_time::capacity;
@@ -22,6 +23,9 @@ use crate::scheduler::suspects::Suspects;
 use crate::slo::{Promise, Targets};
 use tiercel_config::{EngineSettings, Policy};
 use tiercel_device::{DeviceInfo, DeviceProfile, SeqId, Ticket, Timestamp};
+
+/// Weight of a prompt in the mean share of prompts that the prefix cache holds.
+const HIT_SMOOTHING: f64 = 0.05;
 
 /// Every live sequence, and the cycle of plan, grant, step. See the module's documentation.
 #[derive(Debug)]
@@ -49,7 +53,7 @@ pub struct Scheduler {
     /// Device time that each tier had lately.
     pub(crate) usage: TierUsage,
     /// Share of prompts that was found in the prefix cache lately, 0 to 1.
-    pub(crate) hit_share: f64,
+    pub(crate) hit_share: Ewma,
     /// Whether a static batch takes no more sequences, because one of it has ended.
     pub(crate) batch_closed: bool,
     /// Sequences opened so far.
@@ -78,7 +82,7 @@ impl Scheduler {
             suspects: Suspects::default(),
             outbox: Outbox::default(),
             usage: TierUsage::default(),
-            hit_share: 0.0,
+            hit_share: Ewma::starting_at(0.0, HIT_SMOOTHING),
             batch_closed: false,
             opened: 0,
             counters: Counters::default(),
@@ -134,7 +138,7 @@ impl Scheduler {
 
     /// Time for prompts and backlog of prompts, for admission.
     pub fn capacity(&self, now: Timestamp) -> Capacity {
-        capacity(&self.queue, &self.basis, (self.hit_share, self.share_report()), now)
+        capacity(&self.queue, &self.basis, (self.hit_share.mean(), self.share_report()), now)
     }
 
     /// Which tier had how much of the device's time lately, and how full the device is.

@@ -34,7 +34,7 @@ impl DerivedTargets {
     /// The targets that a device has whose steps have changed since they were derived; `None` if step times moved by less
     /// than a tenth.
     pub(crate) fn again(&mut self, basis: &Basis) -> Option<Targets> {
-        let correction = basis.basis.cost.step_correction();
+        let correction = basis.cost.step_correction();
         if (correction / self.correction - 1.0).abs() < MOVED {
             return None;
         }
@@ -62,7 +62,8 @@ mod tests {
         let mut work = StepWork::default();
         work.add_decode(100);
         for _ in 0..200 {
-            let slower_us = 2.0 * CostModel::new(s.basis.cost.speed(), &s.derived.info).step_us(&work)
+            let slower_us = 2.0
+                * CostModel::new(s.basis.cost.speed(), &s.derived.info).step_us(&work)
                 / s.basis.cost.step_correction();
             s.basis.cost.observe_step(&work, slower_us as u64);
         }

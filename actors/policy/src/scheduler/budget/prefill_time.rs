@@ -23,12 +23,7 @@ pub(crate) struct PrefillTime {
 
 impl PrefillTime {
     /// Length of steps with the streams that run, of which the tightest aims at a pace of `target_us`.
-    fn of(
-        streams: &StepWork,
-        target_us: f64,
-        basis: &Basis,
-        traffic: Traffic,
-    ) -> PrefillTime {
+    fn of(streams: &StepWork, target_us: f64, basis: &Basis, traffic: Traffic) -> PrefillTime {
         let bare_us = basis.cost.step_us(streams);
         let room = basis.rules.prefill_room(streams.decode_tokens);
         let longest_us = bare_us + basis.cost.prefill_us(room, 0);

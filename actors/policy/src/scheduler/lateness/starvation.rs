@@ -96,16 +96,19 @@ fn starving_after_us(tier: Tier, drain_us: f64, traffic: Traffic) -> Option<u64>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scheduler::queue::arrivals::Arrivals;
     use crate::scheduler::Scheduler;
+    use crate::scheduler::queue::arrivals::Arrivals;
     use crate::scheduler::tests::{scheduler, sequence};
     use tiercel_config::Policy;
 
     /// A scheduler with two requests of a tier: one that cannot be in time, and after `wait_us` one that can.
     fn with_a_late_one(tier: Tier, better_came: bool, wait_us: u64) -> Scheduler {
         let mut s = scheduler(|settings| settings.use_policy(Policy::Tiercel));
-        let targets =
-            if tier == Tier::Standard { &mut s.basis.targets.standard } else { &mut s.basis.targets.background };
+        let targets = if tier == Tier::Standard {
+            &mut s.basis.targets.standard
+        } else {
+            &mut s.basis.targets.background
+        };
         targets.ttft_ms = Some(5.0);
         s.enqueue(sequence(1, tier, 900));
         judge(&mut s, Timestamp(10_000));

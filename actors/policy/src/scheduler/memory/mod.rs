@@ -21,11 +21,6 @@ pub(crate) struct Memory {
 impl Memory {
     /// A pool of which nothing is known yet.
     pub(crate) fn new(reservations: Reservations) -> Memory {
-        Memory {
-            reservations,
-            mirroring: Mirroring::default(),
-            free_blocks: 0,
-            shortage: false,
-        }
+        Memory { reservations, mirroring: Mirroring::default(), free_blocks: 0, shortage: false }
     }
 }

@@ -10,6 +10,7 @@
 
 pub(crate) mod progress;
 
+use crate::ewma::Ewma;
 use crate::scheduler::cost::StepWork;
 use tiercel_device::{SeqId, StepId, Tier, Timestamp};
 
@@ -40,9 +41,9 @@ pub(crate) struct Pipeline {
     unreported: bool,
     lead_us: f64,
     /// Mean time in which the host plans a step, us.
-    planning_us: f64,
+    planning_us: Ewma,
     /// Mean time in which the device's host side starts a step, us.
-    starting_us: f64,
+    starting_us: Ewma,
 }
 
 /// A step that the block store was asked for.
@@ -89,8 +90,8 @@ impl Pipeline {
             unreported: false,
             // Until the lead is learned, it is as long as allowed.
             lead_us: f64::INFINITY,
-            planning_us: 0.0,
-            starting_us: 0.0,
+            planning_us: Ewma::starting_at(0.0, SMOOTHING),
+            starting_us: Ewma::starting_at(0.0, SMOOTHING),
         }
     }
 
@@ -177,17 +178,17 @@ impl Pipeline {
 
     /// Learns that the host planned a step in `us` microseconds, from when the plan was due.
     pub(crate) fn planned_in(&mut self, us: u64) {
-        self.planning_us += SMOOTHING * (us as f64 - self.planning_us);
+        self.planning_us.observe(us as f64);
     }
 
     /// Learns that the device's host side took `us` microseconds to start a step.
     pub(crate) fn starts_in(&mut self, us: u64) {
-        self.starting_us += SMOOTHING * (us as f64 - self.starting_us);
+        self.starting_us.observe(us as f64);
     }
 
     /// Time of the host from one step to the next, us.
     fn host_us(&self) -> f64 {
-        self.planning_us + self.starting_us
+        self.planning_us.mean() + self.starting_us.mean()
     }
 
     /// Adjusts the lead by a step that has ended: the next step followed at once, or came too late.

@@ -22,9 +22,7 @@ pub(crate) fn eligible<'a>(
     let looked_at = if view.suspects.is_empty() { open_limit } else { usize::MAX };
     // A sequence opens again only after the steps in flight have sampled its tokens.
     let may_open = |s: &Sequence| {
-        scope == RetryScope::All
-            && (view.may_start || s.was_open())
-            && s.kv.in_flight.is_empty()
+        scope == RetryScope::All && (view.may_start || s.was_open()) && s.kv.in_flight.is_empty()
     };
     // After an empty plan rank alone decides: only the first sequence by rank can reach every block.
     let fair = view.basis.rules.tiers_are_fair() && view.retry.empty_plans == 0;

@@ -39,7 +39,9 @@ pub(crate) fn plan_step(view: &View<'_>, scope: RetryScope, others_first: bool) 
     let prompts = candidates::separate(&mut candidates, scope, settings.mix);
     let budget = StepBudget::new(&candidates, basis, (traffic, view.reserve), begins);
     // After an empty plan no stream is paused: a paused stream may hold the blocks that others wait for.
-    if let Some(budget) = budget.as_ref().filter(|_| settings.pause_background && retry.empty_plans == 0) {
+    if let Some(budget) =
+        budget.as_ref().filter(|_| settings.pause_background && retry.empty_plans == 0)
+    {
         pausing::pause(&mut candidates, budget, &basis.cost, begins);
     }
     // In a narrow scope rank alone decides: only the first sequence by rank can reach every block.

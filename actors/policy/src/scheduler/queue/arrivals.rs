@@ -30,7 +30,8 @@ impl Arrivals {
     /// The traffic at a time, while prompts of `waiting_tokens` tokens wait in each tier.
     pub(crate) fn traffic(&self, waiting_tokens: [u64; TIERS], now: Timestamp) -> Traffic {
         let lately = self.0.map(|at| at.is_some_and(|at| now.since_us(at) <= LATELY_US));
-        let present = lately.iter().zip(waiting_tokens).filter(|(lately, tokens)| **lately || *tokens > 0);
+        let present =
+            lately.iter().zip(waiting_tokens).filter(|(lately, tokens)| **lately || *tokens > 0);
         Traffic { lately, one_tier: present.count() <= 1 }
     }
 }

@@ -1,5 +1,6 @@
 //! Predicted output lengths.
 
+use crate::ewma::Ewma;
 use tiercel_device::Tier;
 
 /// Classes of prompt lengths, by powers of two.
@@ -11,8 +12,8 @@ const SMOOTHING: f64 = 0.05;
 /// length. The true length of a request is not known to it before the request ends.
 #[derive(Debug, Clone)]
 pub(crate) struct LengthPredictor {
-    mean: [[Option<f64>; LENGTH_CLASSES]; Tier::ALL.len()],
-    by_tier: [Option<f64>; Tier::ALL.len()],
+    mean: [[Option<Ewma>; LENGTH_CLASSES]; Tier::ALL.len()],
+    by_tier: [Option<Ewma>; Tier::ALL.len()],
     error: PredictionError,
 }
 
@@ -39,7 +40,7 @@ impl LengthPredictor {
     /// Expected output, tokens; half of `max_tokens` before any request of the tier has finished.
     pub(crate) fn predict(&self, tier: Tier, prompt: u32, max_tokens: u32) -> f64 {
         let known = self.mean[tier.index()][class_of(prompt)].or(self.by_tier[tier.index()]);
-        known.unwrap_or(f64::from(max_tokens) / 2.0).min(f64::from(max_tokens))
+        known.map_or(f64::from(max_tokens) / 2.0, |mean| mean.mean()).min(f64::from(max_tokens))
     }
 
     /// Learns from a request that finished.
@@ -51,7 +52,10 @@ impl LengthPredictor {
         for mean in
             [&mut self.mean[tier.index()][class_of(prompt)], &mut self.by_tier[tier.index()]]
         {
-            *mean = Some(mean.map_or(output_tokens, |old| old + SMOOTHING * (output_tokens - old)));
+            match mean {
+                Some(mean) => mean.observe(output_tokens),
+                None => *mean = Some(Ewma::starting_at(output_tokens, SMOOTHING)),
+            }
         }
     }
 

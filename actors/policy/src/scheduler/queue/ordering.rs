@@ -2,10 +2,10 @@
 
 use crate::scheduler::basis::Basis;
 use crate::scheduler::queue::Queue;
+use crate::scheduler::queue::priority_key::PriorityKey;
 use crate::scheduler::queue::sequence_table::SequenceTable;
 use crate::scheduler::rules::Rules;
 use crate::scheduler::sequence::Sequence;
-use crate::scheduler::queue::priority_key::PriorityKey;
 use tiercel_config::{AgeingCap, AtLimit, Order};
 use tiercel_device::{SeqId, Tier, Timestamp};
 

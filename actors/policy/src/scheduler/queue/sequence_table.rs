@@ -224,8 +224,7 @@ impl SequenceTable {
         }
         let timers = self.waiting.values().filter_map(|s| Some((s.service.ages_at?, s.id)));
         let timers: BTreeSet<(Timestamp, SeqId)> = timers.collect();
-        (timers != self.timers)
-            .then(|| "the times at which sequences gain a tier are wrong".into())
+        (timers != self.timers).then(|| "the times at which sequences gain a tier are wrong".into())
     }
 }
 

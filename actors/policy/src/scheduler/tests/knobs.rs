@@ -1,12 +1,10 @@
 //! What each choice of a policy does to a plan.
 
-use super::{
-    MIRROR_PERCENT, NOW, all_sample, grant_all, scheduler, sequence, submit, ticket,
-};
-use crate::scheduler::*;
+use super::{MIRROR_PERCENT, NOW, all_sample, grant_all, scheduler, sequence, submit, ticket};
 use crate::protocol::{
     Grant, GrantOutcome, PreemptOutcome, Preempted, StepGrant, StepRequest, Want, WantKind,
 };
+use crate::scheduler::*;
 use tiercel_config::{
     AgeingCap, Allocation, AtLimit, Batching, EngineSettings, Order, Policy, PrefillOrder,
     ResumeOrder, StepMix, Target, VictimRule,

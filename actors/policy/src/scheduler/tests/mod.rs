@@ -49,8 +49,8 @@ pub(super) fn scheduler_of_depth(
     settings.scheduler.max_num_seqs = 8;
     settings.scheduler.max_num_batched_tokens = 32;
     settings.slo = SloSettings { premium: stated(200.0, 30.0, 5_000.0), ..SloSettings::default() };
-    settings.basis.targets.standard = stated(500.0, 80.0, 15_000.0);
-    settings.basis.targets.background.e2e_ms = Target::Ms(60_000.0);
+    settings.slo.standard = stated(500.0, 80.0, 15_000.0);
+    settings.slo.background.e2e_ms = Target::Ms(60_000.0);
     change(&mut settings);
     let info = DeviceInfo {
         name: "test".into(),

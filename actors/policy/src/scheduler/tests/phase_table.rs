@@ -4,10 +4,10 @@ use super::{
     MIRROR_PERCENT, NOW, all_sample, grant_all, scheduler, scheduler_of_depth, sequence, submit,
     ticket,
 };
-use crate::scheduler::*;
 use crate::protocol::{
     Grant, GrantOutcome, PreemptOutcome, Preempted, StepGrant, StepRequest, StoreEvent,
 };
+use crate::scheduler::*;
 use tiercel_device::{
     Epoch, SeqFault, SeqId, StepBatch, StepDone, StepError, StepId, StepOutput, Ticket, Tier,
     Timestamp,
@@ -185,7 +185,7 @@ fn stepped(
     match effects.first() {
         Some(Effect::Token { .. }) => "delivers".into(),
         Some(Effect::Ended(_)) => "ends".into(),
-        None if s.suspects.contains(&ID) => "runs alone".into(),
+        None if s.suspects.contains(ID) => "runs alone".into(),
         None => "nothing".into(),
     }
 }
@@ -235,7 +235,7 @@ fn table() -> String {
 
 #[test]
 fn every_event_in_every_phase_does_what_the_documentation_says() {
-    let documented = include_str!("../../../../docs/phases.md");
+    let documented = include_str!("../../../../../docs/phases.md");
     let table = table();
     assert!(documented.contains(&table), "docs/phases.md should hold this table:\n\n{table}");
 }

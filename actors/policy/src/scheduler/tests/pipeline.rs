@@ -1,9 +1,9 @@
 //! Two steps in flight.
 
-use crate::scheduler::sequence::Sequence;
 use super::{all_sample, grant_all, grant_first, scheduler_of_depth, sequence, ticket};
-use crate::scheduler::*;
 use crate::protocol::{GrantOutcome, PreemptOutcome, Preempted, StepGrant, StepRequest};
+use crate::scheduler::sequence::Sequence;
+use crate::scheduler::*;
 use tiercel_device::{
     SeqId, SliceInput, StepBatch, StepDone, StepError, StepId, Tier, Timestamp, TokenId,
 };

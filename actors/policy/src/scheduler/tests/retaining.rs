@@ -1,8 +1,8 @@
 //! Preempted sequences that keep blocks while they wait.
 
 use super::knobs::{longer, plan, run, tiered};
-use crate::scheduler::*;
 use crate::protocol::{PreemptOutcome, Preempted, StepGrant, StepRequest, StoreEvent};
+use crate::scheduler::*;
 use tiercel_config::{PreemptionMode, VictimRule};
 use tiercel_device::{SeqId, Tier};
 

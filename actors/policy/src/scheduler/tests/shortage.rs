@@ -4,8 +4,8 @@ use super::knobs::{longer, plain, plan, run, tiered};
 use super::{
     MIRROR_PERCENT, NOW, all_sample, grant_all, grant_first, scheduler, sequence, step, ticket,
 };
-use crate::scheduler::*;
 use crate::protocol::{Grant, GrantOutcome, PreemptOutcome, Preempted, StepGrant};
+use crate::scheduler::*;
 use tiercel_config::{AtLimit, EngineSettings, PreemptionMode, StepMix, VictimRule};
 use tiercel_device::{SeqId, Tier, Timestamp};
 

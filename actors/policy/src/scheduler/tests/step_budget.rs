@@ -12,8 +12,8 @@ use tiercel_device::{StepBatch, StepDone, StepTiming};
 fn paced() -> Scheduler {
     scheduler(|settings| {
         settings.scheduler.max_num_batched_tokens = 256;
-        settings.basis.targets.premium.ttft_ms = Target::Ms(10.0);
-        settings.basis.targets.premium.tpot_ms = Target::Ms(0.5);
+        settings.slo.premium.ttft_ms = Target::Ms(10.0);
+        settings.slo.premium.tpot_ms = Target::Ms(0.5);
     })
 }
 
@@ -271,7 +271,7 @@ fn streams_of_worse_tiers_sit_out_steps_that_premium_cannot_afford() {
     for stream in s.basis.targets.standard.tpot_ms.iter_mut() {
         *stream = 0.2;
     }
-    s.place_all();
+    s.queue.place_all(&s.basis);
     s.enqueue(NewSequence { arrival: Timestamp(20_490 - 9_000), ..sequence(6, Tier::Premium, 60) });
     assert_eq!(decodes(&mut s, 20_490), [1, 4, 0], "standard is not ahead by two steps");
 }

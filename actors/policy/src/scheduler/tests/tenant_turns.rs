@@ -14,7 +14,7 @@ fn fair(fair_tenants: bool) -> Scheduler {
         settings.scheduler.max_num_seqs = 8;
         settings.scheduler.fair_tenants = fair_tenants;
         settings.scheduler.prefill_order = PrefillOrder::Deadline;
-        settings.basis.targets.standard.ttft_ms = Target::Ms(1e6);
+        settings.slo.standard.ttft_ms = Target::Ms(1e6);
     })
 }
 
