@@ -2,13 +2,12 @@
 
 use crate::lifeline::Lifeline;
 use crate::messages::{
-    CloseDoor, Consider, Enqueue, GetQueued, Headroom, Left, LeftQueue, QueuedPlaces, Retarget,
-    Shutdown, Submit, TimeLeft, Told,
+    StopAdmitting, Consider, Enqueue, GetQueued, Headroom, Left, LeftQueue, QueuedPlaces, Retarget,
+    Shutdown, Submit, PrefillCapacity, RetryAdvised,
 };
 use crate::request::{Refusal, Request};
-use crate::scheduler::SchedulerActor;
 use crate::telemetry;
-use actix::{Actor, ActorContext, Addr, Context, Handler};
+use actix::{Actor, ActorContext, Context, Handler, Recipient};
 use std::collections::BTreeMap;
 use tiercel_config::{
     AdmissionSettings, Late, PatienceSettings, SheddingForm, SheddingSettings, SloTargets,
@@ -47,7 +46,7 @@ pub(crate) struct Admission {
     info: DeviceInfo,
     kept: Reservations,
     clock: Clock,
-    scheduler: Addr<SchedulerActor>,
+    scheduler: Recipient<Enqueue>,
     next: u64,
     open: bool,
     queues: [Queue; 4],
@@ -72,7 +71,7 @@ impl Admission {
         slo: Targets,
         (info, kept): (DeviceInfo, Reservations),
         clock: Clock,
-        scheduler: Addr<SchedulerActor>,
+        scheduler: Recipient<Enqueue>,
         lifeline: Lifeline,
     ) -> Admission {
         Admission {
@@ -315,10 +314,10 @@ impl Handler<Consider> for Admission {
     }
 }
 
-impl Handler<Told> for Admission {
+impl Handler<RetryAdvised> for Admission {
     type Result = ();
 
-    fn handle(&mut self, told: Told, _: &mut Self::Context) {
+    fn handle(&mut self, told: RetryAdvised, _: &mut Self::Context) {
         let now = self.clock.now();
         for _ in 0..told.requests {
             self.promises.make(told.tier, told.tenant, now + told.retry_after_ms * 1000, now);
@@ -345,10 +344,10 @@ impl Handler<LeftQueue> for Admission {
     }
 }
 
-impl Handler<TimeLeft> for Admission {
+impl Handler<PrefillCapacity> for Admission {
     type Result = ();
 
-    fn handle(&mut self, TimeLeft(capacity): TimeLeft, _: &mut Self::Context) {
+    fn handle(&mut self, PrefillCapacity(capacity): PrefillCapacity, _: &mut Self::Context) {
         if let Some(shedding) = capacity.shedding {
             self.lots.update(capacity.shares, shedding.load_percent / 100.0);
         }
@@ -380,10 +379,10 @@ impl Handler<GetQueued> for Admission {
     }
 }
 
-impl Handler<CloseDoor> for Admission {
+impl Handler<StopAdmitting> for Admission {
     type Result = ();
 
-    fn handle(&mut self, _: CloseDoor, _: &mut Self::Context) {
+    fn handle(&mut self, _: StopAdmitting, _: &mut Self::Context) {
         self.open = false;
     }
 }

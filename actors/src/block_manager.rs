@@ -6,24 +6,31 @@ use crate::messages::{
     AbortPreempt, BlockUsage, CommitPreempt, CopiesEnded, CopyBlocks, CopyEnded, GetUsage, InUse,
     ReserveStep, Shutdown, StepReserved, StepsCompleted,
 };
-use crate::scheduler::SchedulerActor;
-use crate::slo_monitor::SloMonitor;
-use crate::swap_manager::SwapManager;
 use crate::telemetry;
 use crate::trace::{Event, Tracer};
-use actix::{Actor, ActorContext, Addr, Context, Handler};
+use actix::{Actor, ActorContext, Context, Handler, Recipient};
 use std::collections::BTreeMap;
 use tiercel_device::{CopyDirection, CopyError, CopyId};
 use tiercel_policy::blocks::BlockStore;
 use tiercel_policy::pressure::{Resource, percent};
 use tiercel_policy::{GrantOutcome, StepGrant};
 
+/// Recipients of the BlockManager's messages.
+pub(crate) struct BlockPeers {
+    /// The Scheduler, for grants.
+    pub(crate) reserved: Recipient<StepReserved>,
+    /// The Scheduler, for copies that have ended.
+    pub(crate) copied: Recipient<CopiesEnded>,
+    /// The SwapManager.
+    pub(crate) copies: Recipient<CopyBlocks>,
+    /// The SloMonitor.
+    pub(crate) in_use: Recipient<InUse>,
+}
+
 /// Owns the block tables, block names, reference counts and pins of the device pool and the host pool.
 pub(crate) struct BlockManager {
     store: BlockStore,
-    scheduler: Addr<SchedulerActor>,
-    swap: Addr<SwapManager>,
-    monitor: Addr<SloMonitor>,
+    peers: BlockPeers,
     /// Number of blocks in each batch of copies that is under way.
     batches: BTreeMap<CopyId, u32>,
     /// Number of events handled so far.
@@ -36,18 +43,14 @@ pub(crate) struct BlockManager {
 impl BlockManager {
     pub(crate) fn new(
         store: BlockStore,
-        scheduler: Addr<SchedulerActor>,
-        swap: Addr<SwapManager>,
-        monitor: Addr<SloMonitor>,
+        peers: BlockPeers,
         checks: Checks,
         trace: Tracer,
         lifeline: Lifeline,
     ) -> BlockManager {
         BlockManager {
             store,
-            scheduler,
-            swap,
-            monitor,
+            peers,
             batches: BTreeMap::new(),
             events: 0,
             checks,
@@ -63,7 +66,7 @@ impl BlockManager {
             self.batches.insert(batch.id, blocks);
             let out = batch.direction == CopyDirection::Out;
             self.trace.note(|| Event::CopyStarted { copy: batch.id, out, blocks });
-            self.swap.do_send(CopyBlocks(batch));
+            self.peers.copies.do_send(CopyBlocks(batch));
         }
         self.events += 1;
         let config = self.store.config();
@@ -99,7 +102,7 @@ impl BlockManager {
         ];
         for (resource, used, total) in shares {
             let used_percent = percent(u64::from(used), u64::from(total));
-            self.monitor.do_send(InUse { resource, used_percent });
+            self.peers.in_use.do_send(InUse { resource, used_percent });
         }
     }
 
@@ -125,7 +128,7 @@ impl Handler<ReserveStep> for BlockManager {
     fn handle(&mut self, ReserveStep(request): ReserveStep, _: &mut Self::Context) {
         let grant = self.store.reserve(&request);
         self.trace.note(|| self.planned(&grant, request.wants.len()));
-        self.scheduler.do_send(StepReserved(grant));
+        self.peers.reserved.do_send(StepReserved(grant));
         self.settle();
     }
 }
@@ -175,7 +178,7 @@ impl Handler<CopyEnded> for BlockManager {
         let (copy, duration_us) = (done.id, done.duration_us);
         self.trace.note(|| Event::CopyEnded { copy, ok: done.result.is_ok(), duration_us });
         let events = self.store.copy_done(done.id, done.result.is_ok());
-        self.scheduler.do_send(CopiesEnded { events, blocks, duration_us: done.duration_us });
+        self.peers.copied.do_send(CopiesEnded { events, blocks, duration_us: done.duration_us });
         self.settle();
     }
 }

@@ -2,25 +2,24 @@
 
 use crate::lifeline::Lifeline;
 use crate::messages::{ExecuteStep, Shutdown, StepEnded};
-use crate::scheduler::SchedulerActor;
-use actix::{Actor, ActorContext, Addr, Context, Handler};
+use actix::{Actor, ActorContext, Context, Handler, Recipient};
 use tiercel_device::{StepDone, StepError, StepRunner};
 
 /// Submits steps to the device. The device reports the end of a step to the scheduler directly, from its own thread,
 /// which saves one hop on the path of every token.
 pub(crate) struct Executor {
     runner: Box<dyn StepRunner>,
-    scheduler: Addr<SchedulerActor>,
+    ended: Recipient<StepEnded>,
     lifeline: Lifeline,
 }
 
 impl Executor {
     pub(crate) fn new(
         runner: Box<dyn StepRunner>,
-        scheduler: Addr<SchedulerActor>,
+        ended: Recipient<StepEnded>,
         lifeline: Lifeline,
     ) -> Executor {
-        Executor { runner, scheduler, lifeline }
+        Executor { runner, ended, lifeline }
     }
 }
 
@@ -33,12 +32,12 @@ impl Handler<ExecuteStep> for Executor {
 
     fn handle(&mut self, ExecuteStep(batch): ExecuteStep, _: &mut Self::Context) {
         let id = batch.id;
-        let scheduler = self.scheduler.clone();
-        let done = Box::new(move |done: StepDone| scheduler.do_send(StepEnded(done)));
+        let ended = self.ended.clone();
+        let done = Box::new(move |done: StepDone| ended.do_send(StepEnded(done)));
         if let Err(why) = self.runner.submit(batch, done) {
             // The scheduler never submits more steps than the device takes, so a device that refuses one is lost.
             let result = Err(StepError::DeviceLost(why.to_string()));
-            self.scheduler.do_send(StepEnded(StepDone { id, result }));
+            self.ended.do_send(StepEnded(StepDone { id, result }));
         }
     }
 }

@@ -1,16 +1,15 @@
 //! The engine as the HTTP side sees it: submit, stream, cancel, control.
 
-use crate::engine::{Actors, Facts};
+use crate::wiring::{Actors, Facts};
 use crate::lifeline::Obituary;
 use crate::messages::{
-    Cancel, CloseDoor, Command, Consider, Displace, Drain, GetPressure, GetQueued, GetStatus,
-    GetSteps, Outlet, PressureLevels, QueuedPlaces, Shutdown, Steps, Stop, Submit, Told,
+    Cancel, StopAdmitting, Command, Consider, Displace, Drain, GetPressure, GetQueued, GetStatus,
+    GetSteps, Outlet, PressureLevels, QueuedPlaces, Shutdown, Steps, Stop, Submit, RetryAdvised,
 };
 use crate::request::{Control, EngineStatus, Refusal, Request, StreamEvent, Usage};
-use crate::scheduler::SchedulerActor;
 use crate::streams::RESERVED_EVENTS;
 use crate::telemetry;
-use actix::Addr;
+use actix::Recipient;
 use std::sync::Arc;
 use tiercel_config::EngineSettings;
 use tiercel_device::{Clock, DeviceInfo, DeviceProfile, SeqId, StepRecord, Tier};
@@ -42,7 +41,8 @@ pub struct TokenStream {
     seq: SeqId,
     tier: Tier,
     events: mpsc::Receiver<StreamEvent>,
-    scheduler: Addr<SchedulerActor>,
+    stop: Recipient<Stop>,
+    cancel: Recipient<Cancel>,
 }
 
 impl TokenStream {
@@ -59,7 +59,7 @@ impl TokenStream {
     /// Ends the sequence as complete, for a reason that the engine does not know of, such as a stop string. Unread
     /// tokens are dropped, but the returned usage counts them. Returns `None` if the sequence failed before.
     pub async fn stop(mut self) -> Option<Usage> {
-        self.scheduler.do_send(Stop(self.seq));
+        self.stop.do_send(Stop(self.seq));
         loop {
             match self.next().await? {
                 StreamEvent::Token { .. } => {}
@@ -78,7 +78,7 @@ impl TokenStream {
 impl Drop for TokenStream {
     fn drop(&mut self) {
         // Cancelling is idempotent: a sequence that has ended is unknown to the scheduler, which then does nothing.
-        self.scheduler.do_send(Cancel(self.seq));
+        self.cancel.do_send(Cancel(self.seq));
     }
 }
 
@@ -141,15 +141,16 @@ impl EngineHandle {
         let outlet = Outlet { events: sender, permit };
         let answer = self.shared.actors.admission.send(Submit { request, outlet }).await;
         let seq = answer.map_err(|_| Refusal::EngineStopped)??;
-        let scheduler = self.shared.actors.scheduler.clone();
-        Ok(TokenStream { seq, tier, events, scheduler })
+        let scheduler = &self.shared.actors.scheduler;
+        let (stop, cancel) = (scheduler.clone().recipient(), scheduler.clone().recipient());
+        Ok(TokenStream { seq, tier, events, stop, cancel })
     }
 
     /// Tells admission about requests of a tenant that were refused without its decision, so that it recognizes their
     /// clients when they come back.
     pub fn told(&self, tier: Tier, tenant: Salt, why: &Refusal, requests: usize) {
         if let Some(retry_after_ms) = why.retry_after_ms() {
-            let told = Told { tier, tenant, retry_after_ms, requests };
+            let told = RetryAdvised { tier, tenant, retry_after_ms, requests };
             self.shared.actors.admission.do_send(told);
         }
     }
@@ -262,7 +263,7 @@ impl EngineHandle {
         let deadline = self.clock().now() + grace_ms * 1000;
         let (done, drained) = oneshot::channel();
         // Waiting for a dead actor is not needed: each send to it fails at once.
-        let _ = admission.send(CloseDoor).await;
+        let _ = admission.send(StopAdmitting).await;
         if scheduler.send(Drain { deadline, done }).await.is_ok() {
             let last = (grace_ms + LAST_STEP_MS) * 1000;
             tokio::select! {

@@ -17,6 +17,7 @@ mod streams;
 mod swap_manager;
 mod telemetry;
 pub mod trace;
+mod wiring;
 
 pub use engine::{Engine, EngineStartError};
 pub use handle::{EngineHandle, TokenStream};

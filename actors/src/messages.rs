@@ -51,7 +51,7 @@ pub(crate) struct LeftQueue {
 /// come back after `retry_after_ms`.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
-pub(crate) struct Told {
+pub(crate) struct RetryAdvised {
     pub(crate) tier: Tier,
     pub(crate) tenant: Salt,
     pub(crate) retry_after_ms: u64,
@@ -72,7 +72,7 @@ pub(crate) enum Left {
 /// Scheduler -> Admission, once a step: the device time that there is for prompts.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
-pub(crate) struct TimeLeft(pub(crate) Capacity);
+pub(crate) struct PrefillCapacity(pub(crate) Capacity);
 
 /// Scheduler -> BlockManager: asks for the blocks of a step. Sent once per step; at most one such message is
 /// unanswered.
@@ -253,7 +253,7 @@ pub(crate) struct BlockUsage {
 /// main -> Admission: refuse every request from now on.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
-pub(crate) struct CloseDoor;
+pub(crate) struct StopAdmitting;
 
 /// main -> Scheduler: drain the engine. Live sequences may finish until the deadline, then the rest is ended. The
 /// scheduler answers through `done` when nothing is left.

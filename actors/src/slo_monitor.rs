@@ -1,11 +1,10 @@
 //! SloMonitor: the actor that compares TTFT, TPOT and E2E in sliding windows with their targets, and tracks how near
 //! resources are to their limits.
 
-use crate::admission::Admission;
 use crate::lifeline::Lifeline;
 use crate::messages::{GetPressure, Headroom, InUse, Observe, PressureLevels, Shutdown, Tick};
 use crate::telemetry;
-use actix::{Actor, ActorContext, Addr, Context, Handler};
+use actix::{Actor, ActorContext, Context, Handler, Recipient};
 use tiercel_config::{PressureSettings, SloSettings};
 use tiercel_device::Clock;
 use tiercel_policy::pressure::Pressure;
@@ -16,7 +15,7 @@ pub(crate) struct SloMonitor {
     watch: Watch,
     pressure: Pressure,
     clock: Clock,
-    admission: Addr<Admission>,
+    headroom: Recipient<Headroom>,
     lifeline: Lifeline,
 }
 
@@ -25,12 +24,12 @@ impl SloMonitor {
         settings: &SloSettings,
         pressure: PressureSettings,
         clock: Clock,
-        admission: Addr<Admission>,
+        headroom: Recipient<Headroom>,
         lifeline: Lifeline,
     ) -> SloMonitor {
         let watch = Watch::new(settings.window_s, settings.max_tenants as usize);
         let pressure = Pressure::new(pressure);
-        SloMonitor { watch, pressure, clock, admission, lifeline }
+        SloMonitor { watch, pressure, clock, headroom, lifeline }
     }
 }
 
@@ -74,7 +73,7 @@ impl Handler<Tick> for SloMonitor {
             telemetry::slo(&report);
             if report.tenant.is_none() {
                 let (tier, headroom) = (report.tier, report.headroom());
-                self.admission.do_send(Headroom { tier, headroom });
+                self.headroom.do_send(Headroom { tier, headroom });
             }
         }
         true

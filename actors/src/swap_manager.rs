@@ -1,10 +1,9 @@
 //! SwapManager: the actor that owns the copy engine of the device, and the queue of batches in front of it.
 
-use crate::block_manager::BlockManager;
 use crate::lifeline::Lifeline;
 use crate::messages::{CopyBlocks, CopyEnded, Shutdown};
 use crate::telemetry;
-use actix::{Actor, ActorContext, Addr, AsyncContext, Context, Handler};
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Recipient};
 use std::collections::VecDeque;
 use tiercel_device::{CopyBatch, CopyDone, CopyEngine, CopyError, SubmitError};
 
@@ -16,7 +15,7 @@ const BATCHES_AT_ENGINE: usize = 2;
 /// queue of batches.
 pub(crate) struct SwapManager {
     copier: Box<dyn CopyEngine>,
-    block_manager: Addr<BlockManager>,
+    ended: Recipient<CopyEnded>,
     block_bytes: u64,
     waiting: VecDeque<CopyBatch>,
     at_engine: usize,
@@ -26,13 +25,13 @@ pub(crate) struct SwapManager {
 impl SwapManager {
     pub(crate) fn new(
         copier: Box<dyn CopyEngine>,
-        block_manager: Addr<BlockManager>,
+        ended: Recipient<CopyEnded>,
         block_bytes: u64,
         lifeline: Lifeline,
     ) -> SwapManager {
         SwapManager {
             copier,
-            block_manager,
+            ended,
             block_bytes,
             waiting: VecDeque::new(),
             at_engine: 0,
@@ -55,7 +54,7 @@ impl SwapManager {
                 Ok(()) => self.at_engine += 1,
                 Err(why) => {
                     let result = Err(refused(why));
-                    self.block_manager.do_send(CopyEnded(CopyDone { id, duration_us: 0, result }));
+                    self.ended.do_send(CopyEnded(CopyDone { id, duration_us: 0, result }));
                 }
             }
         }
@@ -87,7 +86,7 @@ impl Handler<CopyEnded> for SwapManager {
 
     fn handle(&mut self, ended: CopyEnded, ctx: &mut Self::Context) {
         self.at_engine = self.at_engine.saturating_sub(1);
-        self.block_manager.do_send(ended);
+        self.ended.do_send(ended);
         self.feed(ctx);
     }
 }

@@ -4,24 +4,20 @@
 mod commands;
 mod status;
 
-use crate::admission::Admission;
-use crate::block_manager::BlockManager;
 use crate::checks::Checks;
-use crate::executor::Executor;
 use crate::lifeline::Lifeline;
 use crate::messages::{
     AbortPreempt, CommitPreempt, CopiesEnded, Drain, Enqueue, ExecuteStep, GetUsage, InUse, Left,
     LeftQueue, Observe, PlanDue, ReserveStep, Retarget, Shutdown, StepEnded, StepReserved,
-    StepsCompleted, Tick, TimeLeft,
+    StepsCompleted, Tick, PrefillCapacity,
 };
 use crate::observed::{ending, left};
 use crate::request::{RequestFault, StreamEvent};
-use crate::slo_monitor::SloMonitor;
 use crate::step_log::StepLog;
 use crate::streams::{Delivered, StreamCheck, Streams};
 use crate::telemetry;
 use crate::trace::SequenceTrace;
-use actix::{Actor, ActorContext, Addr, Context, Handler};
+use actix::{Actor, ActorContext, Context, Handler, Recipient};
 use tiercel_config::StreamSettings;
 use tiercel_device::{Clock, SeqId, StepError, Tier, Timestamp};
 use tiercel_policy::StoreEvent;
@@ -29,14 +25,36 @@ use tiercel_policy::pressure::{Resource, percent};
 use tiercel_policy::scheduler::{Effect, EndReport, Hold, PreemptDecision, Scheduler};
 use tiercel_policy::slo::Observation;
 
-/// Addresses of the actors that the scheduler sends messages to.
+/// Recipients of the Scheduler's messages.
 pub(crate) struct Peers {
-    pub(crate) admission: Addr<Admission>,
-    pub(crate) block_manager: Addr<BlockManager>,
-    pub(crate) executor: Addr<Executor>,
-    pub(crate) monitor: Addr<SloMonitor>,
-    /// Address of the scheduler itself, for the timers that wake it.
-    pub(crate) scheduler: Addr<SchedulerActor>,
+    pub(crate) admission: ToAdmission,
+    pub(crate) block_manager: ToBlockManager,
+    pub(crate) executor: Recipient<ExecuteStep>,
+    pub(crate) monitor: ToMonitor,
+    /// The Scheduler itself, to be woken by.
+    pub(crate) myself: Recipient<PlanDue>,
+}
+
+/// Messages that Admission receives.
+pub(crate) struct ToAdmission {
+    pub(crate) left: Recipient<LeftQueue>,
+    pub(crate) capacity: Recipient<PrefillCapacity>,
+    pub(crate) targets: Recipient<Retarget>,
+}
+
+/// Messages that the BlockManager receives.
+pub(crate) struct ToBlockManager {
+    pub(crate) reserve: Recipient<ReserveStep>,
+    pub(crate) commit: Recipient<CommitPreempt>,
+    pub(crate) abort: Recipient<AbortPreempt>,
+    pub(crate) completed: Recipient<StepsCompleted>,
+    pub(crate) usage: Recipient<GetUsage>,
+}
+
+/// Messages that the SloMonitor receives.
+pub(crate) struct ToMonitor {
+    pub(crate) observe: Recipient<Observe>,
+    pub(crate) in_use: Recipient<InUse>,
 }
 
 /// Drives the cycle of plan, grant and step, and delivers tokens to the clients.
@@ -97,8 +115,8 @@ impl SchedulerActor {
         let since = self.clock.now();
         if let Some(request) = self.core.plan(since) {
             self.planning_since = since;
-            self.peers.block_manager.do_send(ReserveStep(request));
-            self.peers.admission.do_send(TimeLeft(self.core.capacity(since)));
+            self.peers.block_manager.reserve.do_send(ReserveStep(request));
+            self.peers.admission.capacity.do_send(PrefillCapacity(self.core.capacity(since)));
         }
         self.wake_to_plan(since);
         self.finish_drain();
@@ -110,7 +128,7 @@ impl SchedulerActor {
             return;
         };
         self.wakes_at = at;
-        let (clock, me) = (self.clock.clone(), self.peers.scheduler.clone());
+        let (clock, me) = (self.clock.clone(), self.peers.myself.clone());
         actix::spawn(async move {
             clock.sleep_until(at).await;
             me.do_send(PlanDue);
@@ -126,8 +144,8 @@ impl SchedulerActor {
                     if let Some(us) = ttft_us {
                         self.trace.first_token(seq);
                         let what = Observation::FirstToken { ttft_ms: us as f64 / 1000.0 };
-                        self.peers.monitor.do_send(Observe { seq, at: now, what });
-                        self.peers.admission.do_send(LeftQueue { seq, how: Left::Started });
+                        self.peers.monitor.observe.do_send(Observe { seq, at: now, what });
+                        self.peers.admission.left.do_send(LeftQueue { seq, how: Left::Started });
                     }
                     tokens[tier.index()] += 1;
                     self.deliver(seq, StreamEvent::Token { token, logprobs }, now);
@@ -159,10 +177,10 @@ impl SchedulerActor {
         self.trace.ended(&report);
         if report.first_token_at.is_none() {
             let how = left(&report);
-            self.peers.admission.do_send(LeftQueue { seq: report.seq, how });
+            self.peers.admission.left.do_send(LeftQueue { seq: report.seq, how });
         }
         let what = ending(&report, now);
-        self.peers.monitor.do_send(Observe { seq: report.seq, at: now, what });
+        self.peers.monitor.observe.do_send(Observe { seq: report.seq, at: now, what });
         let last = report.outcome.map(|outcome| match outcome {
             Ok(reason) => StreamEvent::Finished { reason, usage: report.usage },
             Err(fault) => StreamEvent::Failed(fault),
@@ -177,8 +195,8 @@ impl SchedulerActor {
         self.trace.store_event(event, before, decision);
         if let StoreEvent::PreemptCopied { ticket, .. } = event {
             match decision {
-                PreemptDecision::Commit => self.peers.block_manager.do_send(CommitPreempt(ticket)),
-                PreemptDecision::Abort => self.peers.block_manager.do_send(AbortPreempt(ticket)),
+                PreemptDecision::Commit => self.peers.block_manager.commit.do_send(CommitPreempt(ticket)),
+                PreemptDecision::Abort => self.peers.block_manager.abort.do_send(AbortPreempt(ticket)),
                 PreemptDecision::Stale => {}
             }
         }
@@ -188,7 +206,7 @@ impl SchedulerActor {
     fn promise(&self, seq: SeqId) {
         if let Some(promise) = self.core.promise(seq) {
             let what = Observation::Promised(promise);
-            self.peers.monitor.do_send(Observe { seq, at: self.clock.now(), what });
+            self.peers.monitor.observe.do_send(Observe { seq, at: self.clock.now(), what });
         }
     }
 
@@ -204,7 +222,7 @@ impl SchedulerActor {
         let slots = percent(u64::from(running), u64::from(self.core.max_num_seqs()));
         let outputs = self.streams.buffered_percent();
         for (resource, used_percent) in [(Resource::Slots, slots), (Resource::Outputs, outputs)] {
-            self.peers.monitor.do_send(InUse { resource, used_percent });
+            self.peers.monitor.in_use.do_send(InUse { resource, used_percent });
         }
     }
 
@@ -284,7 +302,7 @@ impl Handler<StepEnded> for SchedulerActor {
             steps.idle();
         }
         if let Some(step) = self.core.take_completed() {
-            self.peers.block_manager.do_send(StepsCompleted(step));
+            self.peers.block_manager.completed.do_send(StepsCompleted(step));
         }
     }
 }
@@ -335,13 +353,13 @@ impl Handler<Tick> for SchedulerActor {
         }
         if let Some(targets) = self.core.derive_targets_anew() {
             telemetry::retargeted(&targets);
-            self.peers.admission.do_send(Retarget(targets));
+            self.peers.admission.targets.do_send(Retarget(targets));
         }
         let census = self.core.census();
         telemetry::gauges(&census, &self.core.counters());
         self.report(census.running);
         telemetry::cost_error(self.core.cost_error());
-        self.peers.block_manager.do_send(GetUsage);
+        self.peers.block_manager.usage.do_send(GetUsage);
         if found || self.checks.plan_on_beat() {
             self.pump();
         }

@@ -12,7 +12,7 @@ impl Handler<GetStatus> for SchedulerActor {
         let census = self.core.census();
         let counters = self.core.counters();
         let (prediction_error, cost_error) = (self.core.prediction_error(), self.core.cost_error());
-        let usage = self.peers.block_manager.send(GetUsage);
+        let usage = self.peers.block_manager.usage.send(GetUsage);
         Box::pin(async move {
             let usage = usage.await.unwrap_or_default();
             EngineStatus {

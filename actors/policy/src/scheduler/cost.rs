@@ -1,73 +1,79 @@
-//! What preempting a sequence costs: copy its blocks out and back, or compute them again.
+//! The cost model: predicted times of steps and copies on this device, corrected by each observation. The cost of a
+//! preemption follows from them: copying the victim's blocks out and back, or computing them again.
 
 use crate::ewma::Ewma;
 use crate::protocol::ResumeCosts;
 use tiercel_device::{DeviceInfo, DeviceProfile};
 
-/// What a step computes.
+/// Work of a step: the sizes from which the duration of the step is predicted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepWork {
-    /// Sequences that decode one token.
+    /// Number of sequences that decode one token in the step.
     pub decode_tokens: u32,
-    /// Tokens of KV that these read.
+    /// Tokens whose KV the decoding sequences read: the sum of the sequences' lengths.
     pub kv_tokens: u64,
-    /// Prompt tokens.
+    /// Prompt tokens that the step computes.
     pub prefill_tokens: u32,
-    /// Pairs of a prompt token and one before it.
+    /// Pairs of a prompt token that the step computes and an earlier token of its sequence.
     pub prefill_context: u64,
 }
 
 impl StepWork {
-    /// Adds a decode of a sequence of `len` known tokens.
+    /// Adds the decode of one token of a sequence with `len` known tokens.
     pub fn add_decode(&mut self, len: u32) {
         self.decode_tokens += 1;
         self.kv_tokens += u64::from(len);
     }
 
-    /// Adds `tokens` of a prompt after the first `computed`.
+    /// Adds a chunk of a prompt: `tokens` tokens after the first `computed`.
     pub fn add_prefill(&mut self, tokens: u32, computed: u32) {
         self.prefill_tokens += tokens;
         self.prefill_context += pairs(tokens, computed);
     }
 }
 
-/// Pairs of one of `tokens` after the first `computed` and a token before it.
+/// Returns the number of pairs of a prompt token and an earlier token of its sequence, for `tokens` prompt tokens after
+/// the first `computed`.
 fn pairs(tokens: u32, computed: u32) -> u64 {
     let tokens = u64::from(tokens);
     tokens * u64::from(computed) + tokens * tokens.saturating_sub(1) / 2
 }
 
-/// Predicts step and copy times of this device. Starts from what the device measured of itself and is
-/// corrected by every step, because neither is exact.
+/// Model that predicts the times of steps and copies on this device. The model starts from the speeds that the device
+/// measured of itself. Every observed step and copy corrects the model, because neither the measurements nor the model
+/// are exact.
 #[derive(Debug, Clone)]
 pub struct CostModel {
+    /// Speeds that the device measured of itself.
     profile: DeviceProfile,
+    /// Size of a block, bytes.
     block_bytes: f64,
+    /// Tokens in a block.
     block_size: u32,
-    /// Correction of step times.
+    /// Correction of predicted step times by observed ones.
     steps: Correction,
-    /// Correction of copy times.
+    /// Correction of predicted copy times by observed ones.
     copies: Correction,
 }
 
-/// How far predictions are off: mean of |predicted / observed - 1| over about the last twenty
-/// observations.
+/// Errors of predicted times: mean of |predicted / observed - 1| over about the last twenty observations.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CostError {
-    /// Of step times.
+    /// Mean relative error of predicted step times.
     pub step: f64,
-    /// Of copy times.
+    /// Mean relative error of predicted copy times.
     pub copy: f64,
 }
 
-/// Weight of a new observation.
+/// Weight of a new observation in the correction of predicted times and in the mean of their errors.
 const SMOOTHING: f64 = 0.05;
-/// How strongly a correction is drawn back to what the device measured of itself, for each observation: its logarithm
-/// becomes less by this share. A device twice or half as fast as it said is mistaken by less than one percent.
+/// Share by which each observation shrinks the logarithm of a correction. This draws the correction back to what the
+/// device measured of itself. The prediction for a device that is twice or half as fast as measured is thereby wrong by
+/// less than one percent.
 const PULL: f64 = SMOOTHING / 100.0;
 
 impl CostModel {
-    /// A model of a device that measured itself as `profile`.
+    /// Creates the model of a device that measured its own speeds as `profile`.
     pub fn new(profile: DeviceProfile, info: &DeviceInfo) -> CostModel {
         CostModel {
             profile,
@@ -78,7 +84,7 @@ impl CostModel {
         }
     }
 
-    /// Predicted duration of a step, us.
+    /// Returns the predicted duration of a step, us.
     pub fn step_us(&self, work: &StepWork) -> f64 {
         let p = &self.profile;
         let model = p.step_base_us
@@ -89,12 +95,13 @@ impl CostModel {
         model * self.steps.ratio
     }
 
-    /// Observed over predicted step time, smoothed; 1 before the first step.
+    /// Returns the correction of step times: observed divided by predicted step time, smoothed; 1 before the first
+    /// step.
     pub fn step_correction(&self) -> f64 {
         self.steps.ratio
     }
 
-    /// The speed of the device as its steps showed it.
+    /// Returns the profile of the device with the times of steps as observed steps corrected them.
     pub fn speed(&self) -> DeviceProfile {
         let p = &self.profile;
         let corrected = |us: f64| us * self.steps.ratio;
@@ -108,13 +115,13 @@ impl CostModel {
         }
     }
 
-    /// What a decode of a sequence of `len` known tokens adds to a step, us.
+    /// Returns the time that a decode of a sequence with `len` known tokens adds to a step, us.
     pub fn decode_us(&self, len: u32) -> f64 {
         let p = &self.profile;
         (p.decode_token_us + p.kv_token_us * f64::from(len)) * self.steps.ratio
     }
 
-    /// What `tokens` of a prompt after the first `computed` add to a step, us.
+    /// Returns the time that `tokens` prompt tokens after the first `computed` add to a step, us.
     pub fn prefill_us(&self, tokens: u32, computed: u32) -> f64 {
         let p = &self.profile;
         let model = p.prefill_token_us * f64::from(tokens)
@@ -122,11 +129,12 @@ impl CostModel {
         model * self.steps.ratio
     }
 
-    /// Most tokens of a prompt after the first `computed` that add no more than `us` to a step.
+    /// Returns the largest number of prompt tokens after the first `computed` that add at most `us` microseconds to a
+    /// step.
     pub fn prefill_tokens_in(&self, us: f64, computed: u32) -> u32 {
         let p = &self.profile;
         let us = us / self.steps.ratio;
-        // The root of pair/2 * n^2 + linear * n = us; the casts saturate.
+        // Solves half * n^2 + linear * n = us for the number of tokens n. The cast to `u32` saturates.
         let half = p.prefill_context_us / 2.0;
         let linear = p.prefill_token_us + p.prefill_context_us * (f64::from(computed) - 0.5);
         if us <= 0.0 {
@@ -139,7 +147,7 @@ impl CostModel {
         (2.0 * us / (linear + root).max(1e-6)) as u32
     }
 
-    /// Time to copy `blocks` one way, us; infinite without a host tier.
+    /// Returns the time to copy `blocks` blocks in one direction, us; infinite without a host pool.
     pub fn copy_us(&self, blocks: u32) -> f64 {
         if self.profile.link_bytes_per_s <= 0.0 {
             return f64::INFINITY;
@@ -148,18 +156,20 @@ impl CostModel {
         bytes / self.profile.link_bytes_per_s * 1e6 * self.copies.ratio
     }
 
-    /// Device time to compute the first `tokens` of a sequence again, us. Prefill shares steps with
-    /// others, so the base cost of a step is not charged.
+    /// Returns the device time to compute the first `tokens` tokens of a sequence again, us. The fixed cost of a step
+    /// is not included, because other sequences share the step.
     pub fn recompute_us(&self, tokens: u32) -> f64 {
         self.prefill_us(tokens, 0)
     }
 
-    /// Time that a request adds to steps, us: `computed` tokens of its prompt of `prompt` tokens, and `output` tokens.
+    /// Returns the time that a request adds to all its steps, us: for `computed` tokens of its prompt of `prompt`
+    /// tokens, and for `output` output tokens.
     pub(crate) fn request_us(&self, computed: u32, output: f64, prompt: u32) -> f64 {
         self.prefill_us(computed, 0) + output * self.decode_us(prompt)
     }
 
-    /// What the store needs to weigh copying against computing, and one victim against another.
+    /// Returns the costs by which the block store chooses between copying a block and computing it again, and between
+    /// victims.
     pub(crate) fn resume_costs(&self) -> ResumeCosts {
         let first_block_us = self.prefill_us(self.block_size, 0);
         ResumeCosts {
@@ -169,8 +179,8 @@ impl CostModel {
         }
     }
 
-    /// Whether copying the full blocks of a sequence of `computed` tokens out and back is cheaper than
-    /// computing them again.
+    /// Whether copying the full blocks of a sequence with `computed` valid tokens to the host pool and back takes less
+    /// time than computing the blocks again.
     pub fn swap_is_cheaper(&self, computed: u32) -> bool {
         let blocks = computed / self.block_size;
         if blocks == 0 {
@@ -179,18 +189,18 @@ impl CostModel {
         2.0 * self.copy_us(blocks) < self.recompute_us(blocks * self.block_size)
     }
 
-    /// How far its predictions are off.
+    /// Returns the errors of predicted step and copy times.
     pub fn error(&self) -> CostError {
         CostError { step: self.steps.error.mean(), copy: self.copies.error.mean() }
     }
 
-    /// Corrects step times by an observation.
+    /// Corrects predicted step times by a step that took `observed_us`.
     pub fn observe_step(&mut self, work: &StepWork, observed_us: u64) {
         let predicted_us = self.step_us(work);
         self.steps.observe(predicted_us, observed_us);
     }
 
-    /// Corrects copy times by an observation.
+    /// Corrects predicted copy times by a copy of `blocks` blocks that took `observed_us`.
     pub fn observe_copy(&mut self, blocks: u32, observed_us: u64) {
         let predicted_us = self.copy_us(blocks);
         if predicted_us.is_finite() {
@@ -199,14 +209,14 @@ impl CostModel {
     }
 }
 
-/// Correction of predicted times by observed ones, and the error of the predictions.
+/// Correction of predicted times by observed times, and the error of the predictions.
 #[derive(Debug, Clone)]
 struct Correction {
-    /// Observed divided by predicted time, smoothed; predictions are multiplied with it.
+    /// Smoothed ratio of observed to predicted time. Predictions are multiplied by this ratio.
     ratio: f64,
-    /// Mean of |predicted / observed - 1|: of all observations while they are few, then of about the last twenty.
+    /// Mean of |predicted / observed - 1|: over all observations while there are few, then over about the last twenty.
     error: Ewma,
-    /// Observations so far.
+    /// Number of observations so far.
     seen: u32,
 }
 
@@ -215,8 +225,8 @@ impl Correction {
         Correction { ratio: 1.0, error: Ewma::starting_at(0.0, SMOOTHING), seen: 0 }
     }
 
-    /// Learns from a time that was predicted and observed. One outlier moves the ratio by at most four times the smoothing,
-    /// so that a hiccup of the machine is not taken for its speed.
+    /// Updates the ratio and the error by one predicted and observed time. One outlier changes the ratio by at most
+    /// four times the smoothing (20 %), so that a hiccup of the machine does not count as its speed.
     fn observe(&mut self, predicted_us: f64, observed_us: u64) {
         if observed_us == 0 {
             return;
@@ -263,7 +273,8 @@ mod tests {
 
     #[test]
     fn on_an_a100_a_round_trip_beats_a_prefill() {
-        // 2048 tokens of 320 KiB at 25 GB/s take 27 ms each way; 10,000 tok/s of prefill 205 ms.
+        // Copying 2048 tokens of 320 KiB at 25 GB/s takes 27 ms each way; computing them at 10,000 tokens/s takes 205
+        // ms.
         let model = a100();
         let one_way_ms = model.copy_us(128) / 1000.0;
         assert!((one_way_ms - 26.8).abs() < 0.1, "{one_way_ms}");
@@ -281,7 +292,7 @@ mod tests {
             }
         }
         assert_eq!(model.prefill_tokens_in(f64::INFINITY, 7), u32::MAX);
-        // 100 us a token, and 2.6 ns for each pair.
+        // A prompt token takes 100 us, and each pair of a prompt token and an earlier token takes 2.6 ns.
         assert!((model.prefill_us(1000, 8000) - (100_000.0 + 0.0026 * 8_499_500.0)).abs() < 1e-6);
     }
 
@@ -289,7 +300,8 @@ mod tests {
     fn blocks_are_recomputed_at_the_price_of_their_depth() {
         let model = a100();
         let costs = model.resume_costs();
-        // 4,096 tokens, then all 8,192: each attends to all before it.
+        // The first 4,096 tokens, then all 8,192. Each token attends to all tokens before it, so deeper blocks cost
+        // more.
         for (depths, tokens) in [(0..256, 4096), (0..512, 8192)] {
             let priced_us = costs.recompute_us(depths);
             assert!((priced_us / model.recompute_us(tokens) - 1.0).abs() < 1e-9, "{priced_us}");
@@ -319,7 +331,7 @@ mod tests {
     #[test]
     fn the_error_is_that_of_the_predictions() {
         let mut model = a100();
-        // Every other step takes a tenth longer: predictions settle between the two.
+        // Every second step takes a tenth longer, so predictions settle between the two durations.
         for step in 0..1000 {
             model.observe_step(&StepWork::default(), if step % 2 == 0 { 16_000 } else { 17_600 });
         }

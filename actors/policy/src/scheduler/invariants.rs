@@ -1,14 +1,14 @@
-//! Invariants of the scheduler's state.
+//! Checks that the scheduler's state fulfils its invariants.
 
 use crate::scheduler::pipeline::InFlight;
 use crate::scheduler::sequence::Phase;
 use crate::scheduler::state::Scheduler;
 
 impl Scheduler {
-    /// Checks the scheduler's invariants.
+    /// Checks the invariants of the scheduler's state.
     ///
     /// # Errors
-    /// The invariant that does not hold, in words.
+    /// Returns a text that says which invariant does not hold.
     pub fn check(&self) -> Result<(), String> {
         for sequence in self.queue.table.iter() {
             if let Some(violation) = sequence.violation(self.basis.rules.limits.block_size) {
@@ -44,7 +44,8 @@ impl Scheduler {
             return Err("an empty step is in flight".into());
         }
         for seq in &step.slices {
-            // The sequence's blocks may be taken for a later step, but the sequence opens again only after this step.
+            // The blocks of a sequence in flight may be taken for a later step, but the sequence opens again only after
+            // the step in flight.
             if self.phase(*seq) == Some(Phase::Opening) {
                 return Err(format!("{seq} is in {}, but opens", step.step));
             }

@@ -1,45 +1,46 @@
-//! What the scheduler decides about a request: tokens to deliver, ends, and answers to the store.
+//! Outcomes that the scheduler reports: tokens to deliver, ends of sequences, and answers to the block store.
 
 use tiercel_device::{SeqId, Tier, Timestamp, TokenId, TokenLogprobs};
 
-/// Why an output is complete.
+/// Reason for which an output is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
-    /// A stop token was sampled.
+    /// A stop token was sampled, or the client's side found a stop string in the output.
     Stop,
-    /// `max_tokens` or the context is reached.
+    /// The output has `max_tokens` tokens, or the sequence is as long as the model's context.
     Length,
 }
 
-/// What a request took.
+/// Token counts and number of preemptions of one sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// Prompt tokens.
+    /// Tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Prompt tokens whose KV was found in the prefix cache at the first start.
+    /// Prompt tokens whose KV was found in the prefix cache at the start of the sequence.
     pub cached_tokens: u32,
-    /// Output tokens, a final stop token not counted.
+    /// Output tokens, without a final stop token.
     pub completion_tokens: u32,
-    /// How often it was preempted.
+    /// Number of times that the sequence was preempted.
     pub preemptions: u32,
 }
 
-/// A request that was accepted and then could not be completed.
+/// Reason for which an accepted request could not be completed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestFault {
-    /// Preempted under `preemption.mode = drop`.
+    /// The request was preempted, and the policy ends preempted requests: always with `preemption.mode = drop`, or
+    /// after `preemption.max_per_request` preemptions with `preemption.at_limit = drop`.
     #[error("preempted by a more important request; retry when the server is less busy")]
     Dropped,
-    /// It had not started when waiting was no use any more, or somebody better needed its place.
+    /// The request had not started when a request of a higher tier needed its permit.
     #[error(
         "overloaded: this request could not be started; retry in {} s",
         retry_after_ms.div_ceil(1000)
     )]
     TurnedAway {
-        /// Estimated time until it could be, ms.
+        /// Retry time: time after which the client shall come back, ms.
         retry_after_ms: u64,
     },
-    /// It had no first token within its patience.
+    /// The request had no first token within its patience.
     #[error(
         "overloaded: this request had no first token within {patience_ms} ms, {}",
         if *stated {
@@ -52,20 +53,20 @@ pub enum RequestFault {
         }
     )]
     OutOfPatience {
-        /// How long it waited, ms.
+        /// Patience of the request, ms.
         patience_ms: u64,
-        /// Whether the request said so itself.
+        /// Whether the request stated its patience itself (`max_wait_ms`), instead of having that of its tier.
         stated: bool,
-        /// When to come back, ms.
+        /// Retry time: time after which the client shall come back, ms.
         retry_after_ms: u64,
     },
-    /// The model's output for this request was unusable.
+    /// The sampler could not use the model's output for the request.
     #[error("the model failed on this request: {0}")]
     Model(String),
-    /// The step that held it failed.
+    /// A step of the request alone failed, or the device was lost.
     #[error("the device failed on this request's step: {0}")]
     Step(String),
-    /// The client read nothing for `stream.stall_timeout_ms`.
+    /// The client read nothing of its response stream for `stream.stall_timeout_ms`.
     #[error("the client stopped reading its stream")]
     Stalled,
     /// The server is stopping.
@@ -73,52 +74,52 @@ pub enum RequestFault {
     ShuttingDown,
 }
 
-/// Something to tell the outside about a sequence.
+/// Event of a sequence to pass on to its client: a token, or the end.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// Deliver a token.
+    /// An output token to deliver to the client.
     Token {
-        /// The sequence.
+        /// Sequence that the report is about.
         seq: SeqId,
-        /// Its tier when the token was made.
+        /// Tier of the sequence when the token was sampled.
         tier: Tier,
-        /// The token.
+        /// Output token that was sampled.
         token: TokenId,
-        /// Present if asked for.
+        /// Log probabilities of the token; `None` if the request did not ask for them.
         logprobs: Option<Box<TokenLogprobs>>,
-        /// Microseconds since arrival, if this is the first token.
+        /// Time from the arrival of the request to this token, us; `None` if the token is not the first.
         ttft_us: Option<u64>,
     },
-    /// The sequence ended; it is no longer in the scheduler.
+    /// The sequence ended and is no longer in the scheduler.
     Ended(EndReport),
 }
 
-/// The end of a sequence.
+/// Report of the end of a sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EndReport {
-    /// The sequence.
+    /// Sequence that the report is about.
     pub seq: SeqId,
-    /// Its tier at the end.
+    /// Tier of the sequence at its end.
     pub tier: Tier,
-    /// How it ended; `None` if it was cancelled.
+    /// How the sequence ended; `None` if it was cancelled.
     pub outcome: Option<Result<FinishReason, RequestFault>>,
-    /// What it took.
+    /// Token counts and number of preemptions of the sequence.
     pub usage: Usage,
-    /// When it arrived.
+    /// Time at which the sequence arrived.
     pub arrival: Timestamp,
-    /// When its first token was made.
+    /// Time at which the first token was sampled; `None` if there was none.
     pub first_token_at: Option<Timestamp>,
-    /// When its last token was made.
+    /// Time at which the last token was sampled; `None` if there was none.
     pub last_token_at: Option<Timestamp>,
 }
 
-/// The scheduler's answer when the copies of a prepared preemption have ended.
+/// Answer of the scheduler to the block store when the copies of a prepared preemption have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PreemptDecision {
-    /// Drop the references: somebody needs the blocks.
+    /// Commit the preemption: drop the victim's references, because another sequence needs the blocks.
     Commit,
-    /// Restore: nobody needs the blocks any more.
+    /// Abort the preemption: the victim goes on with its blocks, because no sequence needs them any more.
     Abort,
-    /// The ticket is stale: nothing to do.
+    /// Do nothing: the ticket is stale, or the event was no end of a prepared preemption.
     Stale,
 }

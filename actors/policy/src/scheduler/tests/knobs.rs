@@ -1,4 +1,4 @@
-//! What each choice of a policy does to a plan.
+//! Tests of the settings of a policy: the effect of each on a plan.
 
 use super::{MIRROR_PERCENT, NOW, all_sample, grant_all, scheduler, sequence, submit, ticket};
 use crate::protocol::{
@@ -11,7 +11,7 @@ use tiercel_config::{
 };
 use tiercel_device::{SeqId, StepTiming, Tier, Timestamp};
 
-/// Under `fcfs` with these changes.
+/// Creates a scheduler under the policy `fcfs`, with `change` applied to its settings.
 pub(super) fn plain(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
     scheduler(|e| {
         e.use_policy(Policy::Fcfs);
@@ -20,7 +20,7 @@ pub(super) fn plain(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
     })
 }
 
-/// Under `priority+preempt` with these changes.
+/// Creates a scheduler under the policy `priority+preempt`, with `change` applied to its settings.
 pub(super) fn tiered(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
     scheduler(|e| {
         e.use_policy(Policy::PriorityPreempt);
@@ -29,21 +29,23 @@ pub(super) fn tiered(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
     })
 }
 
-/// (sequence, tokens) of each want.
+/// Returns the sequence and the number of tokens of each want.
 fn shares(request: &StepRequest) -> Vec<(u64, u32)> {
     request.wants.iter().map(|want| (want.ticket.seq.0, want.new_tokens)).collect()
 }
 
+/// Checks the invariants and plans a step.
 pub(super) fn plan(s: &mut Scheduler) -> StepRequest {
     s.check().expect("invariants hold");
     s.plan(NOW).expect("a step")
 }
 
+/// Runs a step that ends at `at` us.
 pub(super) fn run(s: &mut Scheduler, at: u64) {
     let batch = submit(s);
     let mut done = all_sample(&batch, 1);
     if let Ok(output) = &mut done.result {
-        // Nothing can be learned from its duration.
+        // The cost model learns nothing from a step without a duration.
         output.timing = StepTiming::default();
     }
     s.step_done(done, Timestamp(at));
@@ -113,7 +115,7 @@ fn prompts_may_be_kept_to_so_many_tokens_beside_the_decodes() {
 fn a_long_prompt_may_take_a_share_of_the_context_in_one_step() {
     let mut s = plain(|e| e.scheduler.long_prefill_percent = 2.0);
     s.enqueue(sequence(1, Tier::Standard, 100));
-    // The longest sequence has 1000 tokens.
+    // 2 % of the longest sequence of 1000 tokens are 20 tokens.
     assert_eq!(shares(&plan(&mut s)), [(1, 20)]);
 }
 
@@ -180,7 +182,7 @@ fn blocks_up_front_are_asked_for_the_longest_output() {
         WantKind::Open { must_fit, .. } => (want.reserve, must_fit),
         WantKind::Grow => (want.reserve, 0),
     };
-    // A sequence ends where the context does.
+    // The context is 1000 tokens long, so no sequence needs more.
     let reserves: Vec<(u32, u32)> = request.wants.iter().map(asked).collect();
     assert_eq!(reserves, [(54, 54), (1000, 1000)]);
 }
@@ -208,17 +210,18 @@ fn background_may_be_kept_further_from_the_last_block_than_others() {
         WantKind::Open { keep_free, .. } => keep_free,
         WantKind::Grow => 0,
     };
-    // Of 100 blocks; the first in line may have the last, and who may take from others takes free ones first.
+    // The watermark is 10 % of 100 blocks. The first candidate may use the last block, and a candidate that may preempt
+    // others takes free blocks first, so neither has a watermark.
     assert_eq!(plan(&mut s).wants.iter().map(kept).collect::<Vec<_>>(), [0, 0, 10]);
 }
 
-/// Three standard sequences with outputs of 1 to 2 tokens, the third of the longest request, and whom the
-/// policy would take first to last.
+/// Returns the victims under `rule`, first to be preempted first, among three standard sequences with outputs of 1 to 2
+/// tokens. The third sequence has the longest `max_tokens`.
 fn victims(rule: VictimRule) -> Vec<u64> {
     let mut s = tiered(|e| e.preemption.victim = rule);
     s.basis.targets.standard.tpot_ms = Some(0.01);
     for (id, at) in [(2, 1_000), (1, 2_000), (3, 2_100)] {
-        // The first to start sits out the last step.
+        // Sequence 2, which started first, is on hold during the last step.
         s.set_hold(SeqId(2), Hold::Stream, id == 3);
         s.enqueue(longer(id, Tier::Standard, 4, 10 + 10 * id as u32));
         run(&mut s, at);
@@ -237,7 +240,7 @@ fn victims_go_by_the_rule() {
     assert_eq!(victims(VictimRule::ReverseFifo), [3, 1, 2], "the last to start");
     assert_eq!(victims(VictimRule::LongestRemaining), [3, 2, 1]);
     assert_eq!(victims(VictimRule::LeastRecent), [2, 3, 1]);
-    // 900, 990 and 1990 us behind 10 us a token.
+    // The lags of the sequences against a TPOT target of 10 us are 900, 990 and 1990 us.
     assert_eq!(victims(VictimRule::Slack), [3, 1, 2]);
     assert_eq!(victims(VictimRule::ResumeCost), [3, 2, 1], "the store chooses");
 }
@@ -259,7 +262,7 @@ fn rules_without_tiers_look_at_all_alike_and_the_others_at_the_worst_tier_first(
     assert_eq!(victims(VictimRule::ReverseFifo), (vec![2, 1], Some(2)), "background takes all");
 }
 
-/// A running background sequence of one token and a premium one that waits: how many it may preempt to start.
+/// Preempts sequence `id`, which must be among the victims of the plan, and returns the effects.
 fn preempt(s: &mut Scheduler, id: u64) -> Vec<Effect> {
     let request = plan(s);
     let victim = request.victims.iter().find(|victim| victim.ticket.seq == SeqId(id));
@@ -371,7 +374,7 @@ fn background_streams_sit_out_steps_that_better_ones_cannot_afford() {
         run(&mut s, 500);
         shares(&plan(&mut s)).into_iter().map(|(id, _)| id).collect::<Vec<_>>()
     };
-    // A step of one stream takes 101 us, each more 1 us.
+    // A step of one stream takes 101 us, and each further stream adds 1 us.
     assert_eq!(running(true, 0.2), [4, 1, 2, 3]);
     assert_eq!(running(true, 0.1042), [4, 1], "102.1 us are aimed at");
     assert_eq!(running(false, 0.1042), [4, 1, 2, 3]);

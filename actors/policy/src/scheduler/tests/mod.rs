@@ -1,4 +1,4 @@
-//! Behaviour of the scheduler, with the store's answers given by hand.
+//! Tests of the scheduler whose block store is played by the test: each test writes the grants by hand.
 
 mod knobs;
 mod phase_table;
@@ -23,24 +23,27 @@ use tiercel_device::{
     StepDone, StepError, StepOutput, StepTiming, Ticket, Tier, Timestamp,
 };
 
+/// Tokens in a block of the test device.
 pub(super) const BLOCK: u32 = 4;
-/// When everything is planned that does not depend on time.
+/// Time at which tests plan steps that do not depend on the time.
 pub(super) const NOW: Timestamp = Timestamp(500);
 
-/// Share of the link for copies ahead of need: plans name victims although nobody is short of blocks.
+/// Percentage of the copy link for mirroring. With mirroring, plans name victims even if no sequence is short of
+/// blocks.
 pub(super) const MIRROR_PERCENT: u32 = 1;
 
-/// Targets of a tier, ms.
+/// Returns targets of a tier, all in ms.
 pub(super) fn stated(ttft: f64, tpot: f64, e2e: f64) -> TierSlo {
     let (ttft_ms, tpot_ms, e2e_ms) = (Target::Ms(ttft), Target::Ms(tpot), Target::Ms(e2e));
     TierSlo { ttft_ms, tpot_ms, e2e_ms, ..TierSlo::default() }
 }
 
+/// Creates a scheduler for a device with one step in flight, with the test settings as `change` leaves them.
 pub(super) fn scheduler(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
     scheduler_of_depth(1, change)
 }
 
-/// A scheduler for a device that takes so many steps at once.
+/// Creates a scheduler for a device that takes `max_steps_in_flight` steps in flight.
 pub(super) fn scheduler_of_depth(
     max_steps_in_flight: u32,
     change: impl FnOnce(&mut EngineSettings),
@@ -73,6 +76,7 @@ pub(super) fn scheduler_of_depth(
     Scheduler::new(&settings, &info, profile)
 }
 
+/// Returns a new sequence of `prompt` prompt tokens that arrives at `id` us.
 pub(super) fn sequence(id: u64, tier: Tier, prompt: u32) -> NewSequence {
     NewSequence {
         seq: SeqId(id),
@@ -89,11 +93,12 @@ pub(super) fn sequence(id: u64, tier: Tier, prompt: u32) -> NewSequence {
     }
 }
 
+/// Returns the ticket of a sequence that was never preempted.
 pub(super) fn ticket(id: u64) -> Ticket {
     Ticket { seq: SeqId(id), epoch: Epoch(0) }
 }
 
-/// Grants every want in full.
+/// Grants every want of a request in full.
 pub(super) fn grant_all(request: &StepRequest) -> StepGrant {
     let grants = request.wants.iter().map(|want| {
         let computed = match want.kind {
@@ -111,7 +116,7 @@ pub(super) fn grant_all(request: &StepRequest) -> StepGrant {
     StepGrant { step: request.step, grants: grants.collect(), ..StepGrant::default() }
 }
 
-/// A step in which every sampling sequence sampled `token`.
+/// Returns the result of a step in which every sequence that samples gets `token`.
 pub(super) fn all_sample(batch: &StepBatch, token: u32) -> StepDone {
     let sampled = batch
         .slices
@@ -124,18 +129,20 @@ pub(super) fn all_sample(batch: &StepBatch, token: u32) -> StepDone {
     StepDone { id: batch.id, result: Ok(output) }
 }
 
+/// Plans a step, grants all its wants and returns the batch.
 pub(super) fn submit(scheduler: &mut Scheduler) -> StepBatch {
     let request = scheduler.plan(NOW).expect("something to run");
     scheduler.granted(grant_all(&request)).0.expect("a batch")
 }
 
-/// Grants the first want only; the others are not answered.
+/// Grants the first want of a request in full. The other wants get no answer.
 pub(super) fn grant_first(request: &StepRequest) -> StepGrant {
     let mut grant = grant_all(request);
     grant.grants.truncate(1);
     grant
 }
 
+/// Plans a step, grants all its wants, ends it with token 1 for each sequence, and returns the effects.
 pub(super) fn step(scheduler: &mut Scheduler) -> Vec<Effect> {
     let batch = submit(scheduler);
     let effects = scheduler.step_done(all_sample(&batch, 1), Timestamp(500));
@@ -143,6 +150,7 @@ pub(super) fn step(scheduler: &mut Scheduler) -> Vec<Effect> {
     effects
 }
 
+/// Ids of the sequences with wants, in the order of the wants.
 fn ids(request: &StepRequest) -> Vec<u64> {
     request.wants.iter().map(|want| want.ticket.seq.0).collect()
 }
@@ -203,7 +211,7 @@ fn background_prompts_fill_only_a_quarter_of_a_step_while_better_requests_come()
         request.wants.iter().map(tokens).collect::<Vec<_>>()
     };
     let planned = |policy, percent, standard| planned_after(Some(NOW), policy, percent, standard);
-    // Of 32 tokens.
+    // Background prompts may fill 25 % of the 32 tokens of a step, so 8 tokens.
     assert_eq!(planned(Policy::Tiercel, 25, 0), [(1, 6), (2, 2)]);
     assert_eq!(planned(Policy::Tiercel, 25, 5), [(3, 5), (1, 3)]);
     assert_eq!(planned(Policy::Tiercel, 25, 8), [(3, 8)]);
@@ -242,8 +250,8 @@ fn nobody_takes_blocks_from_a_better_one_and_starting_never_from_its_own_tier() 
     let request = s.plan(NOW).expect("a step");
     let may: Vec<(u64, u32)> =
         request.wants.iter().map(|want| (want.ticket.seq.0, want.max_victims)).collect();
-    // Victims are 3, 2, 1, each counting itself, whom the store passes over: the oldest may take both
-    // others, the newest nobody.
+    // The victims are 3, 2, 1. Each sequence counts itself too, and the block store passes over it: the oldest sequence
+    // may take the blocks of both others, and the newest of none.
     assert_eq!(may, [(1, 3), (2, 2), (3, 1), (4, 0)]);
 }
 
@@ -271,7 +279,8 @@ fn a_sequence_preempted_too_often_is_spared_by_starters_but_not_by_growth() {
     let request = s.plan(NOW).expect("a step");
     let may: Vec<(u64, u32)> =
         request.wants.iter().map(|want| (want.ticket.seq.0, want.max_victims)).collect();
-    // Only the first may start at their cost: somebody must always be able to go on.
+    // Only the first candidate may take blocks of limited sequences to start: one sequence must always be able to go
+    // on.
     assert_eq!(may, [(3, 2), (4, 0), (1, 2), (2, 1)]);
 }
 
@@ -311,7 +320,7 @@ fn a_suspect_without_blocks_lets_the_others_make_room() {
     let batch = submit(&mut s);
     let failed = Err(StepError::Failed("kernel".into()));
     s.step_done(StepDone { id: batch.id, result: failed }, Timestamp(1));
-    // The first is found innocent; the second is denied.
+    // The first suspect succeeds alone and is cleared; the second suspect is denied blocks.
     let alone = submit(&mut s);
     s.step_done(all_sample(&alone, 1), Timestamp(2));
     for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! The table of (phase x event) in `docs/phases.md`, made by doing each event in each phase.
+//! Test of the table of (phase x event) in `docs/phases.md`: does each event in each phase and compares the outcomes.
 
 use super::{
     MIRROR_PERCENT, NOW, all_sample, grant_all, scheduler, scheduler_of_depth, sequence, submit,
@@ -13,8 +13,10 @@ use tiercel_device::{
     Timestamp,
 };
 
+/// The sequence that the events happen to.
 const ID: SeqId = SeqId(1);
 
+/// Brings a sequence into a phase. The batch is of a step in flight that includes the sequence.
 type Setup = fn() -> (Scheduler, Option<StepBatch>);
 
 const PHASES: [(&str, Setup); 9] = [
@@ -29,6 +31,7 @@ const PHASES: [(&str, Setup); 9] = [
     ("Preempting", preempting),
 ];
 
+/// Lets an event happen and returns its outcome in words.
 type Event = fn(&mut Scheduler, Option<&StepBatch>) -> String;
 
 const EVENTS: [(&str, Event); 15] = [
@@ -78,7 +81,7 @@ const EVENTS: [(&str, Event); 15] = [
     ("copied in, stale", |s, _| copied_in(s, Ticket { seq: ID, epoch: Epoch(9) })),
     ("preempted, freed", |s, _| {
         let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, kept: 0 };
-        // The store only preempts what the plan offered.
+        // The block store preempts only victims that the plan named.
         let Some(request) = s.plan(NOW) else { return "is not offered".into() };
         if request.victims.iter().all(|victim| victim.ticket.seq != ID) {
             s.granted(StepGrant { step: request.step, ..StepGrant::default() });
@@ -131,7 +134,7 @@ fn stepping_twice() -> (Scheduler, Option<StepBatch>) {
     (s, Some(batch))
 }
 
-/// Its blocks were taken for a step that follows the one it is in.
+/// Creates a scheduler with a sequence in flight whose blocks were taken for the step that follows.
 fn robbed() -> (Scheduler, Option<StepBatch>) {
     let mut s = two_deep();
     let batch = submit(&mut s);
@@ -247,7 +250,7 @@ fn a_cancelled_sequence_is_gone_for_every_later_event() {
         s.cancel(ID).expect("it lives");
         if let Some(batch) = &batch {
             assert!(s.step_done(all_sample(batch, 7), Timestamp(3)).is_empty(), "{phase}");
-            // Where a second step is in flight.
+            // Ends the second step, if one is in flight.
             let next = StepDone { id: StepId(batch.id.0 + 1), result: Ok(StepOutput::default()) };
             assert!(s.step_done(next, Timestamp(4)).is_empty(), "{phase}");
         }

@@ -1,4 +1,4 @@
-//! Two steps in flight.
+//! Tests of two steps in flight.
 
 use super::{all_sample, grant_all, grant_first, scheduler_of_depth, sequence, ticket};
 use crate::protocol::{GrantOutcome, PreemptOutcome, Preempted, StepGrant, StepRequest};
@@ -8,12 +8,13 @@ use tiercel_device::{
     SeqId, SliceInput, StepBatch, StepDone, StepError, StepId, Tier, Timestamp, TokenId,
 };
 
-/// Late enough for every step before it to be about to end.
+/// Time at which every step in flight is about to end.
 const LATE: Timestamp = Timestamp(1_000_000);
 
-/// What the host takes for a step, us: longer than any step here.
+/// Time that the host takes to plan a step, us: longer than any step of these tests.
 const HOST_US: u64 = 10_000;
 
+/// Creates a scheduler with two steps in flight, whose host is so slow that two are worth while.
 fn two_deep() -> Scheduler {
     let mut s = scheduler_of_depth(2, |_| ());
     s.planned_in(HOST_US);
@@ -26,7 +27,7 @@ fn with_sequences(count: u64, prompt: u32) -> Scheduler {
     s
 }
 
-/// Grants every want in full: the store knows what the scheduler believes.
+/// Grants every want in full, with the computed tokens that the scheduler assumes.
 fn grant(s: &Scheduler, request: &StepRequest) -> StepGrant {
     let mut grant = grant_all(request);
     for (granted, want) in grant.grants.iter_mut().zip(&request.wants) {
@@ -54,6 +55,7 @@ fn done(s: &mut Scheduler, batch: &StepBatch, token: TokenId) -> Vec<Effect> {
     effects
 }
 
+/// Ends a step with a failure and returns the effects.
 fn fails(s: &mut Scheduler, batch: &StepBatch) -> Vec<Effect> {
     let result = Err(StepError::Failed("kernel".into()));
     let effects = s.step_done(StepDone { id: batch.id, result }, LATE);
@@ -75,7 +77,8 @@ fn the_second_step_is_planned_shortly_before_the_first_ends_and_takes_its_token_
     let request = s.plan(Timestamp(500)).expect("it can run");
     assert_eq!(s.next_plan(), None, "the store is asked");
     let first = s.granted(grant_all(&request)).0.expect("a batch");
-    // 100 us and 10 for each of four tokens: shorter than the shortest lead there is.
+    // The step takes 100 us and 10 us for each of its four tokens. That is shorter than the lead, so the next step may
+    // be planned at once.
     assert_eq!(s.next_plan(), Some(Timestamp(500)));
     let second = submit(&mut s);
     let slice = &second.slices[0];
@@ -138,7 +141,7 @@ fn the_lead_becomes_such_that_few_steps_are_late() {
         };
         pipeline.submit(in_flight(begins));
         let due = pipeline.next_plan().expect("a second step is allowed");
-        // It ends up to 4 ms sooner than expected.
+        // The step ends up to 4 ms sooner than expected.
         let ends = begins + step_us as u64 - number * 7919 % 4000;
         let next = (ends >= due).then(|| pipeline.reserve(due));
         if let Some(next) = next {
@@ -189,7 +192,7 @@ fn copies_wait_for_steps_that_are_in_flight() {
     let first = submit(&mut s);
     let request = s.plan(LATE).expect("a second step");
     assert_eq!(request.completed_step, StepId(first.id.0 - 1));
-    // It never goes to the device; the first is still there.
+    // The second step never goes to the device, and the first is still in flight.
     let nothing = StepGrant { step: request.step, ..StepGrant::default() };
     assert!(s.granted(nothing).0.is_none());
     let request = s.plan(LATE).expect("it wants to go on");
@@ -233,7 +236,7 @@ fn a_step_that_is_being_planned_has_not_completed() {
     assert!(s.granted(granted).0.is_some());
 }
 
-/// Two sequences whose prompts are computed, and a step of both in flight.
+/// Creates a scheduler with two sequences whose prompts are computed, and a step of both in flight.
 fn decoding() -> (Scheduler, StepBatch) {
     let mut s = with_sequences(2, 4);
     let prompts = submit(&mut s);

@@ -1,4 +1,4 @@
-//! Preempted sequences that keep blocks while they wait.
+//! Tests of preempted sequences that retain blocks while they wait.
 
 use super::knobs::{longer, plan, run, tiered};
 use crate::protocol::{PreemptOutcome, Preempted, StepGrant, StepRequest, StoreEvent};
@@ -6,7 +6,7 @@ use crate::scheduler::*;
 use tiercel_config::{PreemptionMode, VictimRule};
 use tiercel_device::{SeqId, Tier};
 
-/// Two background sequences run, the second is preempted and keeps two blocks.
+/// Creates a scheduler with two background sequences. The first runs; the second was preempted and retains two blocks.
 fn parked() -> Scheduler {
     let mut s = tiered(|_| ());
     for id in 1..=2 {
@@ -17,7 +17,7 @@ fn parked() -> Scheduler {
     s
 }
 
-/// The store takes a victim's blocks but for `kept`.
+/// Preempts a victim that retains `kept` blocks.
 fn freed(s: &mut Scheduler, id: u64, kept: u32) {
     let request = plan(s);
     let victim = request.victims.iter().find(|victim| victim.ticket.seq == SeqId(id));
@@ -32,6 +32,7 @@ fn victims(request: &StepRequest) -> Vec<u64> {
     request.victims.iter().map(|victim| victim.ticket.seq.0).collect()
 }
 
+/// Returns how many victims the want of a sequence may preempt.
 fn may_take(request: &StepRequest, id: u64) -> u32 {
     let mut wants = request.wants.iter();
     wants.find(|want| want.ticket.seq == SeqId(id)).expect("it wants").max_victims
@@ -57,7 +58,8 @@ fn anybody_may_have_what_it_kept_and_whom_they_might_take_besides() {
     assert_eq!(victims(&request), [2, 1]);
     assert_eq!([1, 3, 4].map(|id| may_take(&request, id)), [2, 1, 2]);
 
-    // A better one that waits keeps nobody from those worse than both.
+    // A waiting sequence of a higher tier that retains blocks does not protect victims of lower tiers from other
+    // sequences.
     let mut s = tiered(|_| ());
     s.enqueue(longer(1, Tier::Background, 9, 9));
     s.enqueue(longer(2, Tier::Premium, 9, 9));

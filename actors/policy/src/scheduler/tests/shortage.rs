@@ -1,4 +1,4 @@
-//! Plans when blocks are short, and when they are not.
+//! Tests of plans while blocks are short, and while they are not.
 
 use super::knobs::{longer, plain, plan, run, tiered};
 use super::{
@@ -26,9 +26,9 @@ fn nobody_is_named_a_victim_while_free_blocks_are_enough_for_all() {
         let request = plan(&mut s);
         (request.victims.len(), request.wants[0].max_victims)
     };
-    // Its fifth token needs a second block.
+    // The fifth token of the sequence needs a second block.
     assert_eq!((named(0, None), named(1, None)), ((1, 1), (0, 0)));
-    // Three blocks for the other one, and three in a hundred stay free.
+    // The arriving sequence needs three blocks, and three of the 100 blocks must stay free (watermark).
     assert_eq!((named(6, Some(12)), named(7, Some(12))), ((1, 1), (0, 0)));
     assert_eq!(named(7, Some(13)), (1, 1), "as much as it could want");
 }
@@ -62,11 +62,12 @@ fn two_that_were_preempted_too_often_do_not_take_each_others_blocks_in_turn() {
         plan(&mut s).wants.iter().map(|want| want.max_victims).collect::<Vec<_>>()
     };
     assert_eq!(may_take(AtLimit::Spare, 8), [2, 2], "whoever comes first");
-    // The second reaches no further than itself.
+    // The second sequence may take the blocks of no victim but itself.
     assert_eq!(may_take(AtLimit::Spare, 0), [2, 1]);
     assert_eq!(may_take(AtLimit::Promote, 0), [2, 1]);
 }
 
+/// Returns how many victims the second of two waiting premium sequences may preempt to start, in a plan at `at` us.
 fn taken_to_start(change: impl FnOnce(&mut EngineSettings), at: u64) -> u32 {
     let mut s = tiered(|e| {
         e.preemption.max_per_request = 9;
@@ -140,7 +141,7 @@ fn the_mode_decides_what_happens_to_the_blocks() {
     };
     assert!(swaps(PreemptionMode::Swap, 2));
     assert!(!swaps(PreemptionMode::Recompute, 30));
-    // 7 blocks of 1000 bytes cost 14 us at 1 GB/s; 28 tokens cost 280 us.
+    // Copying 7 blocks of 1000 bytes takes 14 us both ways at 1 GB/s; computing 28 tokens takes 280 us.
     assert!(swaps(PreemptionMode::Auto, 30));
     assert!(!swaps(PreemptionMode::Auto, 2), "there is no full block to copy");
 }

@@ -1,4 +1,4 @@
-//! Tenants of a tier take turns.
+//! Tests of the tenants' fair queues: tenants of one tier are served fairly among each other.
 
 use crate::blocks::Salt;
 use crate::scheduler::tests::{all_sample, scheduler, sequence, submit};
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use tiercel_config::{PrefillOrder, Target};
 use tiercel_device::{Tier, Timestamp};
 
-/// A prompt token costs 10 us, one of output 1 us.
+/// Creates a scheduler with fair tenants or without. A prompt token takes 10 us, and an output token 1 us.
 fn fair(fair_tenants: bool) -> Scheduler {
     scheduler(|settings| {
         settings.scheduler.max_num_batched_tokens = 64;
@@ -27,7 +27,7 @@ fn of(tenant: u8, id: u64, tier: Tier, prompt: u32) -> NewSequence {
     }
 }
 
-/// Runs a step and says who had a first token.
+/// Runs a step and returns the sequences that got their first token.
 fn step(s: &mut Scheduler, now: u64) -> Vec<u64> {
     let batch = submit(s);
     let effects = s.step_done(all_sample(&batch, 1), Timestamp(now));
@@ -38,7 +38,8 @@ fn step(s: &mut Scheduler, now: u64) -> Vec<u64> {
     first.collect()
 }
 
-/// In which step somebody of a modest tenant starts who comes after twenty of a greedy one.
+/// Returns the number of the step in which a request of the tenant `modest` starts, if it comes after twenty requests
+/// of tenant 1.
 fn start_of_the_modest(fair_tenants: bool, modest: u8) -> usize {
     let mut s = fair(fair_tenants);
     for id in 1..=20 {
@@ -83,7 +84,8 @@ fn whoever_is_moved_to_another_tier_takes_its_turn_there() {
 fn tenants_that_all_wait_have_had_the_same_but_for_a_request_of_each_and_a_step() {
     let mut s = fair(true);
     let mut cost_us = BTreeMap::new();
-    // Lengths without any order to them; the greedy tenant asks four times as often, and all at once.
+    // Prompt lengths that look random, 1 to 60 tokens. The greedy tenant sends four times as many requests, and all
+    // requests come at once.
     let length = |id: u64| 1 + (id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) % 60;
     for id in 0..700 {
         let tenant = if id % 5 == 0 { 2 } else { 1 };
@@ -98,7 +100,7 @@ fn tenants_that_all_wait_have_had_the_same_but_for_a_request_of_each_and_a_step(
             had_us[usize::from(tenant) - 1] += us;
             left -= u64::from(tenant == 2);
         }
-        // As long as the modest one has more than may be running.
+        // Ends when the modest tenant has no more requests left than a step has slots.
         if left <= 8 {
             break;
         }

@@ -1,13 +1,14 @@
-//! Tiers share what work with targets leaves.
+//! Tests of the tiers' fair queue: tiers share the time that requests with targets leave.
 
 use crate::scheduler::tests::{all_sample, scheduler, sequence, submit};
 use crate::scheduler::{NewSequence, Scheduler};
 use tiercel_config::{Late, TierSlo};
 use tiercel_device::{SeqId, StepTiming, Tier, Timestamp};
 
+/// Share of each tier: system, premium, standard, background.
 const SHARES: [f64; 4] = [0.0, 0.5, 0.35, 0.15];
 
-/// A prompt token costs 10 us, one of output 1 us. Nobody has targets.
+/// Creates a scheduler without targets. A prompt token takes 10 us, and an output token 1 us.
 fn without_targets(fair_tiers: bool) -> Scheduler {
     scheduler(|settings| {
         settings.scheduler.max_num_batched_tokens = 64;
@@ -25,10 +26,10 @@ fn of(id: u64, tier: Tier, prompt: u32) -> NewSequence {
     NewSequence { max_tokens: 1, arrival: Timestamp(id), ..sequence(id, tier, prompt) }
 }
 
-/// Runs a step and says who started in it.
+/// Runs a step and returns the sequences that started in it.
 fn step(s: &mut Scheduler, now: u64) -> Vec<SeqId> {
     let batch = submit(s);
-    // From whose duration nothing can be learned.
+    // The cost model learns nothing from a step without a duration.
     let mut done = all_sample(&batch, 1);
     if let Ok(output) = &mut done.result {
         output.timing = StepTiming::default();
@@ -37,7 +38,7 @@ fn step(s: &mut Scheduler, now: u64) -> Vec<SeqId> {
     batch.starts.iter().map(|start| start.seq).collect()
 }
 
-/// Lengths without any order to them.
+/// Returns a prompt length that looks random, 1 to 60 tokens.
 fn length(id: u64) -> u64 {
     1 + (id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) % 60
 }
@@ -46,7 +47,8 @@ fn tier_of(id: u64) -> Tier {
     [Tier::Premium, Tier::Standard, Tier::Background][id as usize % 3]
 }
 
-/// The device's time that those of each tier took that started, step by step, while all tiers have somebody waiting.
+/// Returns, for each step, the device time of all requests of each tier that have started until then, us. Ends when
+/// some tier has no request waiting any more.
 fn had_us(fair_tiers: bool) -> Vec<[f64; 4]> {
     let mut s = without_targets(fair_tiers);
     for id in 1..=900 {
@@ -76,7 +78,7 @@ fn tiers_that_all_wait_have_had_their_shares_but_for_a_request_of_each() {
         let over = |tier: usize| had[tier] / SHARES[tier];
         for (a, b) in [(1, 2), (1, 3), (2, 3)] {
             let bound = request_us / SHARES[a] + request_us / SHARES[b];
-            // An output is thought to be half as long as it may be until it has ended: 8 are open.
+            // Until an output has ended, half of its longest length is charged. At most 8 outputs are open.
             let bound = bound + 8.0 / SHARES[b];
             assert!((over(a) - over(b)).abs() <= bound, "{had:?}: {} and {}", over(a), over(b));
         }

@@ -1,0 +1,212 @@
+//! Wiring: creates the six actors of an engine and connects them. Only this file, and the handle by way of [`Actors`], names
+//! the types of all actors; the actors know each other as recipients of messages.
+
+use crate::admission::Admission;
+use crate::block_manager::{BlockManager, BlockPeers};
+use crate::checks::Checks;
+use crate::executor::Executor;
+use crate::lifeline::{Lifeline, Obituary};
+use crate::messages::Tick;
+use crate::scheduler::{Peers, SchedulerActor, ToAdmission, ToBlockManager, ToMonitor};
+use crate::slo_monitor::SloMonitor;
+use crate::step_log::StepLog;
+use crate::swap_manager::SwapManager;
+use crate::telemetry;
+use crate::trace::{Record, SequenceTrace, Tracer};
+use actix::{Addr, AsyncContext, Context, Recipient};
+use std::rc::Rc;
+use tiercel_config::EngineSettings;
+use tiercel_device::{Clock, Device, DeviceInfo, DeviceProfile};
+use tiercel_policy::blocks::{BlockStore, StoreConfig};
+use tiercel_policy::scheduler::{Reservations, Scheduler};
+use tiercel_policy::slo::Targets;
+
+/// Interval between two clock ticks of the scheduler, us. A stalled or vanished client is noticed at most this late.
+const BEAT_US: u64 = 50_000;
+/// Interval between two evaluations of the latency windows, us.
+const SLO_BEAT_US: u64 = 1_000_000;
+/// Longest time that one batch of copies takes on the link, approximately, us.
+const COPY_BATCH_US: f64 = 5_000.0;
+
+/// Facts about an engine that do not change after its start.
+pub(crate) struct Facts {
+    pub(crate) info: DeviceInfo,
+    /// Speeds that the device measured of itself.
+    pub(crate) profile: DeviceProfile,
+    /// Latency targets that are in effect at the start of the engine.
+    pub(crate) targets: Targets,
+    pub(crate) settings: EngineSettings,
+    pub(crate) clock: Clock,
+}
+
+/// Addresses of a running engine's actors.
+#[derive(Clone)]
+pub(crate) struct Actors {
+    pub(crate) admission: Addr<Admission>,
+    pub(crate) scheduler: Addr<SchedulerActor>,
+    pub(crate) block_manager: Addr<BlockManager>,
+    pub(crate) swap: Addr<SwapManager>,
+    pub(crate) executor: Addr<Executor>,
+    pub(crate) monitor: Addr<SloMonitor>,
+}
+
+/// How the actors are supervised, checked and recorded.
+pub(crate) struct Supervision<'a> {
+    /// Where the death of an actor is announced.
+    pub(crate) obituary: &'a Obituary,
+    pub(crate) checks: Checks,
+    pub(crate) recorder: Option<Rc<dyn Record>>,
+    /// Log of the last steps; only a server has one.
+    pub(crate) steps: Option<StepLog>,
+}
+
+/// Mailboxes of the actors. The actors refer to each other in a cycle, so every mailbox is created before the first actor.
+struct Mailboxes {
+    admission: Context<Admission>,
+    scheduler: Context<SchedulerActor>,
+    block_manager: Context<BlockManager>,
+    swap: Context<SwapManager>,
+    executor: Context<Executor>,
+    monitor: Context<SloMonitor>,
+}
+
+impl Mailboxes {
+    fn new() -> Mailboxes {
+        Mailboxes {
+            admission: Context::new(),
+            scheduler: Context::new(),
+            block_manager: Context::new(),
+            swap: Context::new(),
+            executor: Context::new(),
+            monitor: Context::new(),
+        }
+    }
+
+    fn scheduler_peers(&self) -> Peers {
+        let admission = self.admission.address();
+        let blocks = self.block_manager.address();
+        let monitor = self.monitor.address();
+        Peers {
+            admission: ToAdmission {
+                left: admission.clone().recipient(),
+                capacity: admission.clone().recipient(),
+                targets: admission.recipient(),
+            },
+            block_manager: ToBlockManager {
+                reserve: blocks.clone().recipient(),
+                commit: blocks.clone().recipient(),
+                abort: blocks.clone().recipient(),
+                completed: blocks.clone().recipient(),
+                usage: blocks.recipient(),
+            },
+            executor: self.executor.address().recipient(),
+            monitor: ToMonitor {
+                observe: monitor.clone().recipient(),
+                in_use: monitor.recipient(),
+            },
+            myself: self.scheduler.address().recipient(),
+        }
+    }
+
+    fn block_peers(&self) -> BlockPeers {
+        let scheduler = self.scheduler.address();
+        BlockPeers {
+            reserved: scheduler.clone().recipient(),
+            copied: scheduler.recipient(),
+            copies: self.swap.address().recipient(),
+            in_use: self.monitor.address().recipient(),
+        }
+    }
+}
+
+/// Starts the actors on the current arbiter.
+pub(crate) fn start(
+    settings: EngineSettings,
+    device: Device,
+    clock: Clock,
+    supervision: Supervision<'_>,
+) -> Actors {
+    let Device { info, profile, runner, copier } = device;
+    let Supervision { obituary, checks, recorder, steps } = supervision;
+    telemetry::device(&info);
+    let life = |name| Lifeline::new(name, obituary);
+    let tracer = Tracer::new(recorder, clock.clone());
+    let boxes = Mailboxes::new();
+    let (peers, block_peers) = (boxes.scheduler_peers(), boxes.block_peers());
+    let core = Scheduler::new(&settings, &info, profile);
+    let targets = core.targets();
+    telemetry::targets(&targets);
+    let store = BlockStore::new(store_config(&settings, &info, profile.link_bytes_per_s));
+    let reservations = Reservations::new(&settings.reservation, info.device_blocks);
+    let block_manager =
+        BlockManager::new(store, block_peers, checks, tracer.clone(), life("BlockManager"));
+    let copied = boxes.block_manager.address().recipient();
+    let swap = SwapManager::new(copier, copied, info.block_bytes, life("SwapManager"));
+    let stepped = boxes.scheduler.address().recipient();
+    let executor = Executor::new(runner, stepped, life("Executor"));
+    let headroom = boxes.admission.address().recipient();
+    let life_of_monitor = life("SloMonitor");
+    let monitor =
+        SloMonitor::new(&settings.slo, settings.pressure, clock.clone(), headroom, life_of_monitor);
+    let admission = Admission::new(
+        (settings.admission, settings.patience),
+        targets,
+        (info, reservations),
+        clock.clone(),
+        boxes.scheduler.address().recipient(),
+        life("Admission"),
+    );
+    let trace = (SequenceTrace::new(tracer), steps);
+    let life_of_scheduler = life("Scheduler");
+    let scheduler = SchedulerActor::new(
+        core,
+        settings.stream,
+        clock.clone(),
+        peers,
+        checks,
+        trace,
+        life_of_scheduler,
+    );
+    let actors = Actors {
+        admission: boxes.admission.run(admission),
+        scheduler: boxes.scheduler.run(scheduler),
+        block_manager: boxes.block_manager.run(block_manager),
+        swap: boxes.swap.run(swap),
+        executor: boxes.executor.run(executor),
+        monitor: boxes.monitor.run(monitor),
+    };
+    beat(&clock, BEAT_US, actors.scheduler.clone().recipient());
+    beat(&clock, SLO_BEAT_US, actors.monitor.clone().recipient());
+    actors
+}
+
+/// Sends clock ticks to `actor` every `every_us` until the actor stops. Waits for the answer to each tick, so that a
+/// busy actor misses ticks instead of collecting them.
+fn beat(clock: &Clock, every_us: u64, actor: Recipient<Tick>) {
+    let clock = clock.clone();
+    actix::spawn(async move {
+        loop {
+            clock.sleep_us(every_us).await;
+            if actor.send(Tick).await.is_err() {
+                return;
+            }
+        }
+    });
+}
+
+fn store_config(
+    settings: &EngineSettings,
+    info: &DeviceInfo,
+    link_bytes_per_s: f64,
+) -> StoreConfig {
+    let in_transit_bytes = settings.preemption.max_in_transit_mib << 20;
+    let batch_bytes = link_bytes_per_s * COPY_BATCH_US / 1e6;
+    let block_bytes = info.block_bytes.max(1);
+    StoreConfig {
+        block_size: info.block_size,
+        device_blocks: info.device_blocks,
+        host_blocks: info.host_blocks,
+        max_copy_blocks_in_transit: (in_transit_bytes / block_bytes).clamp(1, 1 << 20) as u32,
+        max_copy_blocks_per_batch: (batch_bytes / block_bytes as f64).clamp(1.0, 4096.0) as u32,
+    }
+}
