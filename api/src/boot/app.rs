@@ -36,7 +36,7 @@ pub(crate) struct App {
     pub(crate) clock: Clock,
     pub(crate) tenants: Tenants,
     pub(crate) metrics: Exporter,
-    pub(crate) access: AccessLog,
+    pub(crate) access: Arc<AccessLog>,
     serving: OnceLock<Serving>,
     draining: AtomicBool,
 }
@@ -75,7 +75,7 @@ impl App {
     pub(crate) fn new(http: HttpSettings, clock: Clock, metrics: Exporter) -> App {
         App {
             tenants: Tenants::new(&http.api_keys),
-            access: AccessLog::new(http.access_log, clock.clone()),
+            access: Arc::new(AccessLog::new(http.access_log, clock.clone())),
             http,
             clock,
             metrics,

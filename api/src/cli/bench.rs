@@ -1,6 +1,6 @@
 //! The command `tiercel bench`: measures a server from its clients' side, or calibrates it.
 
-use crate::cli::Failure;
+use crate::cli::failure::Failure;
 use crate::cli::calibrate::CalibrateArgs;
 use crate::cli::report_file::ReportFile;
 use clap::Args;

@@ -1,6 +1,6 @@
 //! `tiercel bench --calibrate`: measures a real server, writes a device profile of it and suggests a step size.
 
-use crate::cli::Failure;
+use crate::cli::failure::Failure;
 use crate::cli::report_file::ReportFile;
 use clap::Args;
 use serde::Deserialize;

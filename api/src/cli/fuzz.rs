@@ -1,6 +1,6 @@
 //! `tiercel simulate --fuzz`: plays hostile scenarios and reports those that fail.
 
-use crate::cli::Failure;
+use crate::cli::failure::Failure;
 use std::io::{IsTerminal, Write};
 use tiercel_device::Clock;
 use tiercel_simulation::fuzz::{Campaign, Scenario, Tally};

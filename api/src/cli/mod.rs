@@ -2,6 +2,7 @@
 
 mod bench;
 mod calibrate;
+mod failure;
 mod fuzz;
 mod log;
 mod policy;
@@ -13,6 +14,7 @@ mod settings;
 mod simulate;
 mod trace;
 
+use crate::cli::failure::Failure;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -69,25 +71,6 @@ pub fn main() -> ExitCode {
             eprintln!("tiercel: {line}");
             ExitCode::from(code)
         }
-    }
-}
-
-/// Reason why a command failed, with its exit code.
-#[derive(Debug)]
-struct Failure {
-    message: String,
-    code: u8,
-}
-
-impl Failure {
-    /// Makes a failure with exit code 1.
-    fn new(error: impl std::fmt::Display) -> Failure {
-        Failure { message: error.to_string(), code: 1 }
-    }
-
-    /// Makes a failure with exit code 2, for arguments that make no sense.
-    fn usage(error: impl std::fmt::Display) -> Failure {
-        Failure { message: error.to_string(), code: 2 }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The command `tiercel policy`, and policies that are named on the command line.
 
-use crate::cli::Failure;
+use crate::cli::failure::Failure;
 use clap::{Args, Subcommand};
 use std::io::Write;
 use std::path::Path;

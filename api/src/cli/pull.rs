@@ -1,7 +1,7 @@
 //! The command `tiercel pull`: fetches and checks a model without serving it.
 
 use crate::boot;
-use crate::cli::Failure;
+use crate::cli::failure::Failure;
 use clap::Args;
 
 /// Download a model and check it, without serving it.

@@ -1,6 +1,6 @@
 //! Files that a simulation writes while its runs go on: the trace and the HTML page.
 
-use crate::cli::Failure;
+use crate::cli::failure::Failure;
 use crate::cli::report_file::ReportFile;
 use clap::Args;
 use std::fs::File;

@@ -1,6 +1,6 @@
 //! Files that reports are written to.
 
-use crate::cli::Failure;
+use crate::cli::failure::Failure;
 use serde::Serialize;
 use std::fs::File;
 use std::io::Write;

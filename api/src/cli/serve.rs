@@ -1,7 +1,7 @@
 //! The command `tiercel serve`: serves a model over OpenAI's API.
 
 use crate::boot;
-use crate::cli::Failure;
+use crate::cli::failure::Failure;
 use crate::cli::settings::SettingFlags;
 use clap::Args;
 

@@ -1,6 +1,7 @@
 //! Flags of `tiercel serve`, made from the table of settings: one flag for each setting that has a flag.
 
-use crate::cli::{Failure, log};
+use crate::cli::failure::Failure;
+use crate::cli::log;
 use clap::builder::{PossibleValuesParser, UnknownArgumentValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
 use std::path::PathBuf;

@@ -3,7 +3,8 @@
 use crate::cli::policy::Chosen;
 use crate::cli::recording::{Recording, RecordingArgs};
 use crate::cli::report_file::ReportFile;
-use crate::cli::{Failure, fuzz};
+use crate::cli::failure::Failure;
+use crate::cli::fuzz;
 use clap::Args;
 use std::io::{IsTerminal, Write};
 use std::ops::Range;
@@ -92,22 +93,12 @@ impl Simulate {
         }
         let workload = self.load_workload()?;
         let profile = MockProfile::named(&self.profile).map_err(Failure::usage)?;
-        if !(0.0..=2.0).contains(&self.noise) {
-            return Err(Failure::usage(format!("--noise is {}; allowed: 0 to 2", self.noise)));
-        }
-        if !(0.0..=100.0).contains(&self.returning) {
-            let problem = format!("--returning is {}; allowed: 0 to 100", self.returning);
-            return Err(Failure::usage(problem));
-        }
+        self.check_ranges()?;
         let faults = self.faults.as_deref().map(MockFaults::from_file).transpose();
         let faults = faults.map_err(Failure::usage)?.unwrap_or_default();
         let chosen = self.chosen(&workload, &profile)?;
         let json = self.json.as_ref().map(|path| ReportFile::create(path.clone())).transpose()?;
-        let seeds: Vec<u64> = match (self.seed, &self.seeds) {
-            (Some(seed), _) => vec![seed],
-            (None, Some(range)) => range.clone().collect(),
-            (None, None) => vec![workload.seed],
-        };
+        let seeds = self.seeds_of(&workload);
         let mut recording = self.recording.begin(&workload, self.policy.len())?;
         let clock = Clock::wall();
         let began = clock.now();
@@ -150,6 +141,27 @@ impl Simulate {
         let speed = comparison.simulated_s() * runs / clock.now().since_ms(began) * 1000.0;
         eprintln!("{speed:.0} simulated seconds per second");
         Ok(())
+    }
+
+    /// Checks the flags that take a number.
+    fn check_ranges(&self) -> Result<(), Failure> {
+        if !(0.0..=2.0).contains(&self.noise) {
+            return Err(Failure::usage(format!("--noise is {}; allowed: 0 to 2", self.noise)));
+        }
+        if !(0.0..=100.0).contains(&self.returning) {
+            let problem = format!("--returning is {}; allowed: 0 to 100", self.returning);
+            return Err(Failure::usage(problem));
+        }
+        Ok(())
+    }
+
+    /// Returns the seeds to run: those of the flags, or the workload's.
+    fn seeds_of(&self, workload: &Workload) -> Vec<u64> {
+        match (self.seed, &self.seeds) {
+            (Some(seed), _) => vec![seed],
+            (None, Some(range)) => range.clone().collect(),
+            (None, None) => vec![workload.seed],
+        }
     }
 
     fn load_workload(&self) -> Result<Workload, Failure> {

@@ -1,6 +1,6 @@
 //! The command `tiercel trace`: shows and compares traces of simulations.
 
-use crate::cli::Failure;
+use crate::cli::failure::Failure;
 use clap::{Args, Subcommand};
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Write};

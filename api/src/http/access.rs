@@ -1,15 +1,13 @@
 //! Log lines about requests: a line for each request if the operator wants it, and in any case a line for each refusal,
 //! a few lines a second at most.
 
-use crate::boot::App;
 use crate::http::ApiError;
 use actix_web::dev::ServiceResponse;
 use actix_web::http::StatusCode;
-use actix_web::web::Data;
 use actix_web::{HttpMessage, HttpRequest};
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use tiercel_device::{Clock, Tier, Timestamp};
 
 /// Most log lines about refusals in one second. Refusals beyond the limit are only counted.
@@ -78,7 +76,7 @@ impl Allowance {
 /// Record of a request under way, for its log line. Each part of the server that works on the answer holds a handle to
 /// the record; the line is written when the last handle is dropped.
 pub(crate) struct Record {
-    app: Data<App>,
+    log: Arc<AccessLog>,
     began: Timestamp,
     method: String,
     path: String,
@@ -103,10 +101,10 @@ struct Facts {
 
 impl Record {
     /// Begins the record of a request and stores it in the request's extensions.
-    pub(crate) fn begin(app: &Data<App>, request: &HttpRequest) -> Rc<Record> {
+    pub(crate) fn begin(log: &Arc<AccessLog>, request: &HttpRequest) -> Rc<Record> {
         let record = Rc::new(Record {
-            app: app.clone(),
-            began: app.clock.now(),
+            log: Arc::clone(log),
+            began: log.clock.now(),
             method: request.method().to_string(),
             path: request.path().chars().take(PATH_CHARS).collect(),
             facts: RefCell::default(),
@@ -138,7 +136,7 @@ impl Record {
     pub(crate) fn token(&self) {
         let mut facts = self.facts.borrow_mut();
         facts.output_tokens = Some(facts.output_tokens.unwrap_or(0) + 1);
-        facts.first_token.get_or_insert_with(|| self.app.clock.now());
+        facts.first_token.get_or_insert_with(|| self.log.clock.now());
     }
 
     /// Records that a choice is complete. A choice that was cut short by its length decides the outcome, even if other
@@ -187,7 +185,7 @@ impl Record {
             cached = facts.cached_tokens,
             output = facts.output_tokens,
             ttft_ms = facts.first_token.map(since_ms),
-            total_ms = since_ms(self.app.clock.now()),
+            total_ms = since_ms(self.log.clock.now()),
             "{} {}",
             self.method,
             self.path,
@@ -195,7 +193,7 @@ impl Record {
     }
 
     fn write_refusal(&self, facts: &Facts, why: &str) {
-        let log = &self.app.access;
+        let log = &self.log;
         let Some(left_out) = log.allowance().take(log.clock.now()) else { return };
         tell_left_out(left_out);
         tracing::info!(
@@ -213,7 +211,7 @@ impl Record {
 impl Drop for Record {
     fn drop(&mut self) {
         let facts = self.facts.take();
-        if self.app.access.every_request && !PROBES.contains(&self.path.as_str()) {
+        if self.log.every_request && !PROBES.contains(&self.path.as_str()) {
             self.write(&facts);
         }
         if let Some(why) = &facts.refused {

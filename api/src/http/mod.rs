@@ -19,8 +19,7 @@ use crate::openai;
 use actix_http::HttpService;
 use actix_server::Server;
 use actix_service::{IntoServiceFactory, ServiceFactoryExt, fn_service, map_config};
-use actix_web::dev::{AppConfig, Service};
-use actix_web::http::header;
+use actix_web::dev::{AppConfig, Service, ServiceFactory, ServiceRequest, ServiceResponse};
 use actix_web::web::{self, Data};
 use actix_web::{App as WebApp, Resource, Route, guard};
 use socket::{Patience, Socket};
@@ -59,24 +58,7 @@ pub(crate) fn server(
             stall_us: (stall_timeout_ms + settings.request_timeout_ms) * 1_000,
         };
         let clock = app.clock.clone();
-        let routes = WebApp::new()
-            .app_data(app.clone())
-            .wrap_fn({
-                let app = app.clone();
-                move |request, service| {
-                    let answering = Answering::begin(request.request());
-                    let record = Record::begin(&app, request.request());
-                    let answer = service.call(request);
-                    async move {
-                        let answer = answer.await;
-                        drop(answering);
-                        record.answered(&answer);
-                        answer
-                    }
-                }
-            })
-            .configure(routes)
-            .into_factory();
+        let routes = web_app(app.clone()).into_factory();
         let http = HttpService::build()
             .graceful_shutdown_signal(move || {
                 let draining = draining.clone();
@@ -102,6 +84,35 @@ pub(crate) fn server(
         .and_then(http)
     })?;
     Ok(builder.run())
+}
+
+/// Makes the application of one HTTP worker: all routes, with a record of every request.
+fn web_app(
+    app: Data<App>,
+) -> WebApp<
+    impl ServiceFactory<
+        ServiceRequest,
+        Config = (),
+        Response = ServiceResponse,
+        Error = actix_web::Error,
+        InitError = (),
+    >,
+> {
+    let access = app.access.clone();
+    WebApp::new()
+        .app_data(app)
+        .wrap_fn(move |request, service| {
+            let answering = Answering::begin(request.request());
+            let record = Record::begin(&access, request.request());
+            let answer = service.call(request);
+            async move {
+                let answer = answer.await;
+                drop(answering);
+                record.answered(&answer);
+                answer
+            }
+        })
+        .configure(routes)
 }
 
 /// Returns the number of HTTP workers and the most connections of each worker. HTTP takes one core of every eight, so
@@ -138,9 +149,6 @@ fn get(path: &str) -> Resource {
 fn post(path: &str) -> Resource {
     web::resource(path).default_service(web::to(|request| pages::wrong_method(request, "POST")))
 }
-
-/// Name of the header `Allow`, which lists the methods that a path takes.
-const ALLOW: header::HeaderName = header::ALLOW;
 
 #[cfg(test)]
 mod tests {

@@ -1,8 +1,8 @@
 //! Pages about models, health, metrics and steps, and the answers to unknown paths and wrong methods.
 
 use crate::boot::{App, Serving, Stage};
-use crate::http::{ALLOW, ApiError, unserved};
-use actix_web::http::StatusCode;
+use crate::http::{ApiError, unserved};
+use actix_web::http::{StatusCode, header};
 use actix_web::web::{Data, Path, Query};
 use actix_web::{HttpRequest, HttpResponse, ResponseError};
 use serde::Deserialize;
@@ -114,7 +114,7 @@ pub(crate) async fn wrong_method(request: HttpRequest, allowed: &'static str) ->
     let message = format!("{} takes {allowed}, not {}", request.path(), request.method());
     let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).code("method_not_allowed");
     let mut response = error.error_response();
-    let value = actix_web::http::header::HeaderValue::from_static(allowed);
-    response.headers_mut().insert(ALLOW, value);
+    let value = header::HeaderValue::from_static(allowed);
+    response.headers_mut().insert(header::ALLOW, value);
     response
 }

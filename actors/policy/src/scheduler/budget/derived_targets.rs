@@ -12,7 +12,9 @@ const MOVED: f64 = 0.1;
 /// Settings and sizes that targets are derived from, beside the cost model.
 #[derive(Debug, Clone)]
 pub(crate) struct DerivedTargets {
+    /// Settings of the targets: a latency, or `auto` for a derived target.
     slo: SloSettings,
+    /// Sizes of the device.
     info: DeviceInfo,
     /// Correction of step times (see [`CostModel::step_correction`]) that the targets in effect were derived with.
     correction: f64,
@@ -23,7 +25,7 @@ impl DerivedTargets {
         DerivedTargets { slo: slo.clone(), info: info.clone(), correction: 1.0 }
     }
 
-    /// The targets on a device of this cost: stated ones as they are, the others derived.
+    /// Returns the targets on a device with this cost model: stated targets as they are, the others derived.
     pub(crate) fn targets(&self, cost: &CostModel, sizes: &SchedulerSettings) -> Targets {
         let (seqs, tokens) = (sizes.max_num_seqs, sizes.max_num_batched_tokens);
         ServerTimes::new(&cost.speed(), &self.info, seqs, tokens).targets(&self.slo).0
@@ -31,8 +33,8 @@ impl DerivedTargets {
 }
 
 impl DerivedTargets {
-    /// The targets that a device has whose steps have changed since they were derived; `None` if step times moved by less
-    /// than a tenth.
+    /// Derives the targets again; returns `None` if step times have changed by less than a tenth since the targets were
+    /// last derived.
     pub(crate) fn again(&mut self, basis: &Basis) -> Option<Targets> {
         let correction = basis.cost.step_correction();
         if (correction / self.correction - 1.0).abs() < MOVED {

@@ -1,4 +1,4 @@
-//! The step budget: how long the next step may be, and what of it prompts may use.
+//! The step budget: how long the next step may be, and which part of its time prompts may use.
 
 pub(crate) mod derived_targets;
 pub(crate) mod prefill_demand;

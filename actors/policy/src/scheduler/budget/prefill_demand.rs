@@ -10,18 +10,19 @@ const FIRST_TOKEN_MARGIN: f64 = 30.0;
 /// first.
 const LEAST_ERROR: f64 = 0.03;
 
-/// Demand of the prompts of one tier.
+/// Prefill demand of the prompts of one tier.
 #[derive(Debug, Default)]
 pub(crate) struct PrefillDemand {
-    /// Time needed in the next step, us.
+    /// Time that prompts need in the next step itself, us.
     now_us: f64,
-    /// Time needed later: time until the deadline, us, and time needed before it, us.
+    /// Prompts that need not be done in the next step: time until the deadline of each, us, and time that it needs
+    /// before the deadline, us.
     due: Vec<(f64, f64)>,
 }
 
 impl PrefillDemand {
-    /// Adds the demand of a prompt beside steps of `step_us`. A prompt that is late whatever is done gets on as fast as if
-    /// it had just come, or, if the streams that limit the step can wait for it (`streams_wait`), at once.
+    /// Adds the demand of a prompt beside steps of `step_us`. A prompt that is late in any case is served as fast as if
+    /// it had just come, or at once if the streams that limit the step can wait for it (`streams_wait`).
     pub(crate) fn add(
         &mut self,
         prompt: &Sequence,
@@ -38,7 +39,7 @@ impl PrefillDemand {
         let aim_us = target_us - FIRST_TOKEN_MARGIN * error * step_us;
         let left = prompt.left_to_compute();
         let left_us = cost.prefill_us(left, prompt.planned_len() - left);
-        // The first token comes at the end of its step.
+        // A first token comes at the end of a step, so the whole step counts as spent.
         let spent_us = now.since_us(prompt.arrival) as f64 + step_us;
         if spent_us + step_us < aim_us {
             self.due.push((aim_us - spent_us, left_us));
@@ -50,9 +51,9 @@ impl PrefillDemand {
         }
     }
 
-    /// Time that a step of at least `step_us`, which without prompts takes `bare_us`, must give the prompts, us, if the
-    /// steps after it give as much. Prompts go in the order of their deadlines, and the work that is due by each deadline
-    /// must fit before it.
+    /// Returns the time that a step of at least `step_us`, which without prompts takes `bare_us`, must give the
+    /// prompts, us, if the steps after it give as much. Prompts go in the order of their deadlines, and the work that
+    /// is due by each deadline must fit before it.
     pub(crate) fn in_step_us(mut self, step_us: f64, bare_us: f64) -> f64 {
         self.due.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         let (mut sum_us, mut share) = (0.0, 0.0_f64);
@@ -60,7 +61,7 @@ impl PrefillDemand {
             sum_us += left_us;
             share = share.max(sum_us / within_us);
         }
-        // A step in which prompts have that share of the time is at least so long.
+        // Length of a step in which prompts have that share of the time, and streams take `bare_us`.
         let longer_us = if share < 1.0 { bare_us / (1.0 - share) } else { f64::INFINITY };
         self.now_us + (share * step_us.max(longer_us)).min(sum_us)
     }

@@ -22,7 +22,8 @@ pub(crate) struct PrefillTime {
 }
 
 impl PrefillTime {
-    /// Length of steps with the streams that run, of which the tightest aims at a pace of `target_us`.
+    /// Returns the length of steps with these running streams, of which the tightest aims at a pace of `target_us`, and
+    /// the time for prompts in such a step.
     fn of(streams: &StepWork, target_us: f64, basis: &Basis, traffic: Traffic) -> PrefillTime {
         let bare_us = basis.cost.step_us(streams);
         let room = basis.rules.prefill_room(streams.decode_tokens);
@@ -34,7 +35,7 @@ impl PrefillTime {
         PrefillTime { step_us, prompts_us: step_us - bare_us }
     }
 
-    /// Time for prompts beside the streams that run now.
+    /// Returns the time for prompts beside the streams that run now.
     pub(crate) fn now(queue: &Queue, basis: &Basis, traffic: Traffic) -> PrefillTime {
         let mut streams = Streams::default();
         let active = queue.table.active().filter(|(_, sequence)| !sequence.held());
@@ -46,7 +47,7 @@ impl PrefillTime {
         PrefillTime::of(&streams.work, streams.target_us, basis, traffic)
     }
 
-    /// Share of a step's time that prompts have, 0 to 1.
+    /// Returns the share of a step's time that prompts have, 0 to 1.
     pub(crate) fn share(&self) -> f64 {
         self.prompts_us / self.step_us.max(1.0)
     }
@@ -54,7 +55,9 @@ impl PrefillTime {
 
 /// Streams of tiers above background, and the tightest pace that they aim at.
 struct Streams {
+    /// Work of one step of the streams.
     work: StepWork,
+    /// Tightest aimed pace of the streams, us; infinite if no stream has a TPOT target.
     target_us: f64,
 }
 
@@ -74,8 +77,9 @@ impl Streams {
     }
 }
 
-/// The time there is for prompts, and the backlog of prompts, for admission. `hit_share` is the share of prompts that was
-/// found in the prefix cache lately. Without a shedding form in it if steps have a fixed size: then the time is unknown.
+/// Returns the time for prompts and the backlog of prompts, for admission. `hit_share` is the share of prompts that was
+/// found in the prefix cache lately. Without `shedding` in the result if steps have a fixed size and usage is not
+/// counted: then the time is unknown.
 pub(crate) fn capacity(
     queue: &Queue,
     basis: &Basis,
@@ -93,7 +97,7 @@ pub(crate) fn capacity(
             streams.add(sequence);
         }
     }
-    // How much of the waiting prompts the prefix cache holds is unknown: lately it held `hit_share`.
+    // The share of waiting prompts that the prefix cache holds is unknown and assumed to be as lately: `hit_share`.
     let token_us = basis.cost.prefill_us(1, 0) * (1.0 - hit_share);
     for (us, tokens) in backlog_us.iter_mut().zip(queue.table.unstarted_tokens()) {
         *us += token_us * tokens as f64;

@@ -3,34 +3,37 @@
 use crate::scheduler::sequence::Sequence;
 use tiercel_device::Timestamp;
 
-/// Share of a TPOT target that is aimed at: steps are not as long as predicted.
+/// Aimed pace as a share of the TPOT target: a little below 1, because steps are not exactly as long as predicted.
 pub(crate) const AIM: f64 = 0.98;
 /// Largest lag of a stream that still limits the step budget, in multiples of its TPOT target. A stream that is further
 /// behind was held up by something that shorter steps do not cure: its reader, an operator, a preemption. The limit is
 /// large, because where long steps put every stream behind, a plan that ignores the streams makes steps longer still.
 const MAX_BEHIND: f64 = 64.0;
 
-/// What a stream allows the next step, us.
+/// Length of the next step that one stream allows: its aimed pace plus its slack.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Allowance {
-    /// The aimed pace.
+    /// Aimed pace of the stream, us for each token.
     pub(crate) aim_us: f64,
-    /// Slack of the stream; negative if it is behind.
+    /// Slack of the stream, us; negative if the stream is behind.
     pub(crate) slack_us: f64,
 }
 
-/// When the first token of a sequence should come; never, without a TTFT target.
+/// Returns the time by which the first token of a sequence must come to meet the TTFT target; without a target, the end
+/// of all time.
 pub(crate) fn first_token_due(sequence: &Sequence) -> Timestamp {
     let after_us = sequence.service.targets.ttft_ms.map_or(u64::MAX, |ms| (ms * 1000.0) as u64);
     Timestamp(sequence.arrival.0.saturating_add(after_us))
 }
 
-/// When the first token of a stream came. A first token that is being sampled comes when the step planned for `now` begins.
+/// Returns when the first token of a stream came. A first token that is being sampled counts as coming at `now`, when
+/// the planned step begins.
 fn first_token(stream: &Sequence, now: Timestamp) -> Option<Timestamp> {
     stream.first_token_at.or_else(|| (stream.planned_output() > 0).then_some(now))
 }
 
-/// A number that is larger for a stream with less slack, for comparison; 0 for a stream without a TPOT target.
+/// Returns a number that is larger for a stream with less slack, to compare streams; 0 for a stream without a TPOT
+/// target.
 pub(crate) fn urgency(stream: &Sequence, now: Timestamp) -> u64 {
     let tpot_ms = stream.service.targets.tpot_ms;
     let (Some(target_ms), Some(first)) = (tpot_ms, first_token(stream, now)) else {
@@ -42,7 +45,8 @@ pub(crate) fn urgency(stream: &Sequence, now: Timestamp) -> u64 {
     (u64::MAX as f64 / 2.0 - slack_us).max(1.0) as u64
 }
 
-/// Slack of a stream by the tightest of its targets, us, if it exceeds two steps of `step_us`; `None` otherwise.
+/// Returns the slack of a stream by the tightest of its targets, us, if it exceeds two steps of `step_us`; `None`
+/// otherwise.
 pub(crate) fn ample_slack_us(stream: &Sequence, step_us: f64, now: Timestamp) -> Option<f64> {
     let first = first_token(stream, now)?;
     let targets = &stream.service.targets;
@@ -58,7 +62,8 @@ pub(crate) fn ample_slack_us(stream: &Sequence, step_us: f64, now: Timestamp) ->
     Some(by_pace.min(by_end)).filter(|us| *us > 2.0 * step_us)
 }
 
-/// What a stream allows the next step; `None` without a TPOT target that the stream can still meet in steps of `bare_us`.
+/// Returns what a stream allows the next step; `None` without a TPOT target that the stream can still meet in steps of
+/// `bare_us`.
 pub(crate) fn allowance(stream: &Sequence, bare_us: f64, now: Timestamp) -> Option<Allowance> {
     let aim_us = stream.service.targets.tpot_ms? * 1000.0 * AIM;
     let elapsed_us = now.since_us(first_token(stream, now)?) as f64;

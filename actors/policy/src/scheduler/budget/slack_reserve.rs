@@ -25,7 +25,8 @@ const SAVED_PER_NINE: f64 = 0.05;
 /// Number of steps between two computations of the quantile.
 const STEPS_PER_LOOK: u32 = 64;
 
-/// See the module's documentation.
+/// Reserve: slack that premium streams shall have before steps may spend it on lower tiers' work, and the histogram of
+/// lags from which it is computed.
 #[derive(Debug, Clone)]
 pub(crate) struct SlackReserve {
     /// Share of the steps in which the reserve covers the lag, 0 to 1.
@@ -36,14 +37,16 @@ pub(crate) struct SlackReserve {
     buckets: [f64; BUCKETS],
     /// Sum of the buckets, us.
     seen_us: f64,
+    /// Steps since the quantile was last computed.
     steps: u32,
     /// When the last step ended.
     stepped_at: Timestamp,
+    /// The reserve, us: quantile of the lag when it was last computed.
     reserve_us: f64,
 }
 
 impl SlackReserve {
-    /// A reserve of 0, until lags were seen.
+    /// Creates a reserve that is 0 until lags are seen.
     pub(crate) fn new(assurance: f64) -> SlackReserve {
         SlackReserve {
             assurance,
@@ -56,19 +59,19 @@ impl SlackReserve {
         }
     }
 
-    /// A reserve of `reserve_us`, whatever lags were seen.
+    /// Creates a reserve of `reserve_us` for tests, without any lags.
     #[cfg(test)]
     pub(crate) fn of_us(reserve_us: f64) -> SlackReserve {
         SlackReserve { reserve_us, ..SlackReserve::new(0.999) }
     }
 
-    /// The reserve, us.
+    /// Returns the reserve, us.
     pub(crate) fn us(&self) -> f64 {
         self.reserve_us
     }
 
-    /// Largest part of a step that a stream saves for the reserve, as a share of the aimed pace. A higher assurance
-    /// builds the reserve up sooner.
+    /// Returns the largest part of a step that a stream saves for the reserve, as a share of the aimed pace. A higher
+    /// assurance builds the reserve up sooner.
     pub(crate) fn saving_max(&self) -> f64 {
         SAVED_PER_NINE * -(1.0 - self.assurance).log10()
     }
@@ -92,7 +95,7 @@ impl SlackReserve {
         }
     }
 
-    /// Scales the histogram down to the duration that counts, and computes the quantile.
+    /// Scales the histogram down to the duration that counts, and computes the quantile of the lag.
     fn look(&mut self) {
         let kept = (MEMORY_US / self.seen_us.max(1.0)).min(1.0);
         self.buckets.iter_mut().for_each(|us| *us *= kept);
@@ -115,7 +118,7 @@ fn bucket_of(lag_us: f64) -> usize {
     (at as usize + 1).min(BUCKETS - 1)
 }
 
-/// Upper bound of a bucket, us; 0 for the bucket of no lag.
+/// Returns the upper bound of a bucket of the lag histogram, us; 0 for the bucket of no lag.
 fn upper_us(bucket: usize) -> f64 {
     match bucket {
         0 => 0.0,
@@ -129,7 +132,8 @@ mod tests {
 
     const AIM_US: f64 = 30_000.0;
 
-    /// Steps of the pace aimed at; every `period`-th holds so much premium work, the others none.
+    /// Returns the reserve after `steps` steps as long as the aimed pace. Every `period`-th step holds `premium_us` of
+    /// premium work, the others none.
     fn after(assurance: f64, period: u64, premium_us: f64, steps: u64) -> SlackReserve {
         let mut reserve = SlackReserve::new(assurance);
         for step in 1..=steps {
@@ -141,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_reserve_covers_the_lag_in_as_many_steps_as_are_assured() {
-        // A prompt of 180 ms leaves lags of 150, 120, 90, 60 and 30 ms; 5 steps of 100 have one.
+        // A prompt of 180 ms leaves lags of 150, 120, 90, 60 and 30 ms; 5 of 100 steps end with a lag.
         for (assurance, least_us, most_us) in
             [(0.9, 0.0, 0.0), (0.955, 28e3, 33e3), (0.985, 110e3, 130e3), (0.999, 145e3, 165e3)]
         {

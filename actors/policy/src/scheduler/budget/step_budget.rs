@@ -8,7 +8,7 @@
 //! Streams that cannot meet their target any more limit nothing. Prompts whose first tokens are due go before the streams of
 //! their own tier and of lower tiers: see [`StepBudget::prefill_us`].
 //!
-//! Slack and prefill demand are those of the reference scheduler on the project's workloads page.
+//! Slack and prefill demand are defined as in the reference scheduler on the project's workloads page.
 
 use crate::scheduler::basis::Basis;
 use crate::scheduler::budget::prefill_demand::PrefillDemand;
@@ -30,7 +30,7 @@ const LEAST_BLOCKING: f64 = 2.0;
 /// not have many.
 const SAVING_TOKENS: f64 = 30.0;
 
-/// How long the next step may be, and how much of it prompts need.
+/// Length that the next step may have, and the time that prompts need of the step.
 #[derive(Debug)]
 pub(crate) struct StepBudget {
     /// Length of the step that the streams of each tier allow, us; infinite without a stream with a target that it can
@@ -40,12 +40,13 @@ pub(crate) struct StepBudget {
     blocking_us: f64,
     /// Prefill demand of each tier's prompts, us.
     prefill_demand_us: [f64; TIERS],
-    /// Length of the step that premium streams allow lower tiers, us: they keep the reserve.
+    /// Length of the step that premium streams allow for lower tiers' work, us: the reserve of these streams stays
+    /// unspent.
     reserved_us: f64,
 }
 
 impl StepBudget {
-    /// The budget of a step with these candidates that begins at `now`; `None` if steps have a fixed size.
+    /// Returns the budget of a step with these candidates that begins at `now`; `None` if steps have a fixed size.
     pub(crate) fn new(
         candidates: &[Candidate<'_>],
         basis: &Basis,
@@ -61,7 +62,8 @@ impl StepBudget {
             !paused || candidate.sequence.tier < Tier::Background
         };
         let bare_us = basis.cost.step_us(&streams_in(candidates.iter().filter(counts)));
-        // The reserve is kept from lower tiers: with one tier there is nothing to keep it from.
+        // The reserve is slack that lower tiers' work may not spend. If only one tier has requests, no reserve is
+        // needed.
         let reserve_us = if traffic.one_tier { 0.0 } else { reserve.us() };
         let reserve = (reserve_us, reserve.saving_max());
         let (allowed_us, reserved_us) = allowed_us(candidates, reserve, bare_us, now);
@@ -102,35 +104,37 @@ impl StepBudget {
         }
     }
 
-    /// Length of the step that streams of tiers above `tier` allow, us.
+    /// Returns the length of the step that streams of tiers above `tier` allow, us.
     fn above(&self, tier: Tier) -> f64 {
         let least = self.allowed_us[..tier.index()].iter().copied().fold(f64::INFINITY, f64::min);
         if tier > Tier::Premium { least.min(self.reserved_us) } else { least }
     }
 
-    /// The tier whose streams allow least, and the length that they allow, us.
+    /// Returns the tier whose streams allow the shortest step, and the length of that step, us; `None` if no stream
+    /// limits the step.
     fn tightest(&self) -> Option<(Tier, f64)> {
         let all = Tier::ALL.into_iter().zip(self.allowed_us);
         all.min_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, us)| us.is_finite())
     }
 
-    /// Time that higher streams and prompts leave to background streams, us. A step of the higher streams alone takes
-    /// `bare_us`.
+    /// Returns the time that higher streams and prompts leave to background streams, us. A step of the higher streams
+    /// alone takes `bare_us`.
     pub(crate) fn left_to_background(&self, bare_us: f64) -> f64 {
         self.above(Tier::Background).min(self.blocking_us)
             - bare_us
             - self.prefill_demand_us.iter().sum::<f64>()
     }
 
-    /// Time by which a step of the higher streams, which alone takes `bare_us`, is too long for premium streams if it meets
-    /// the prefill demand of premium prompts, us.
+    /// Returns the time by which a step of the higher streams, which alone takes `bare_us`, is too long for premium
+    /// streams if it meets the prefill demand of premium prompts, us.
     pub(crate) fn over_premium(&self, bare_us: f64) -> f64 {
         let demand_us: f64 = self.prefill_demand_us[..Tier::Standard.index()].iter().sum();
         bare_us + demand_us - self.above(Tier::Standard)
     }
 
-    /// Time for prompts in a step that without them takes `bare_us`, us: as much as all streams allow. Where first tokens
-    /// would be late otherwise it is more, as far as streams of higher tiers than those prompts' allow it.
+    /// Returns the time for prompts in a step that without prompts takes `bare_us`, us: as much as all streams allow.
+    /// If first tokens would be late otherwise, the time is longer, as far as streams of higher tiers than the tier of
+    /// those prompts allow it.
     pub(crate) fn prefill_us(&self, bare_us: f64) -> f64 {
         let tightest_us = self.tightest().map_or(f64::INFINITY, |(_, us)| us);
         let mut budget_us = tightest_us.min(self.reserved_us).min(self.blocking_us) - bare_us;
@@ -143,8 +147,9 @@ impl StepBudget {
     }
 }
 
-/// Length of the step that the streams of each tier allow, and that premium streams allow lower tiers, us. Premium streams
-/// keep, or save for, a reserve of `reserve_us`, at most the share `saving_max` of the aimed pace in a step.
+/// Returns the length of the step that the streams of each tier allow, and that premium streams allow for lower tiers'
+/// work, us. Premium streams keep, or save for, a reserve of `reserve_us`, at most the share `saving_max` of the aimed
+/// pace in a step.
 fn allowed_us(
     candidates: &[Candidate<'_>],
     (reserve_us, saving_max): (f64, f64),
@@ -169,8 +174,8 @@ fn allowed_us(
     (allowed_us, reserved_us)
 }
 
-/// Length of a step that holds nothing urgent, us. It is infinite if no tier with a TTFT target had requests lately, or if
-/// all requests are of one tier: then a shorter step makes as many requests wait for longer.
+/// Returns the length of a step that holds nothing urgent, us. The length is infinite if no tier with a TTFT target had
+/// requests lately, or if all requests are of one tier: then a shorter step makes as many requests wait for longer.
 pub(crate) fn blocking_us(basis: &Basis, traffic: Traffic) -> f64 {
     if traffic.one_tier {
         return f64::INFINITY;

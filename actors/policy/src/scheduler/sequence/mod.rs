@@ -252,13 +252,13 @@ impl Sequence {
     pub(crate) fn violation(&self, block_size: u32) -> Option<String> {
         let (computed, table) = (self.kv.computed, &self.kv.table);
         if computed > self.len() {
-            return Some(format!("{}: {computed} computed of {}", self.id, self.len()));
+            return Some(format!("{}: {computed} tokens computed of {}", self.id, self.len()));
         }
         if self.planned_computed() > self.planned_len() {
-            return Some(format!("{}: more is being computed than there is", self.id));
+            return Some(format!("{}: more tokens are being computed than it has", self.id));
         }
         if self.text.registered as u32 * block_size > computed {
-            return Some(format!("{}: names registered beyond what is computed", self.id));
+            return Some(format!("{}: blocks are named beyond the computed tokens", self.id));
         }
         if self.phase == Phase::Waiting && (computed > 0 || !table.is_empty()) {
             return Some(format!("{}: waiting, but holds blocks", self.id));
@@ -266,7 +266,7 @@ impl Sequence {
         let covered = table.len() as u32 * block_size;
         // After copies in, the table comes with the next grant.
         if self.phase == Phase::Running && covered > 0 && covered < computed {
-            return Some(format!("{}: {computed} computed, {covered} covered", self.id));
+            return Some(format!("{}: {computed} tokens computed, its blocks cover {covered}", self.id));
         }
         None
     }

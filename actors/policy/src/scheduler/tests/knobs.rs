@@ -210,8 +210,8 @@ fn background_may_be_kept_further_from_the_last_block_than_others() {
         WantKind::Open { keep_free, .. } => keep_free,
         WantKind::Grow => 0,
     };
-    // The watermark is 10 % of 100 blocks. The first candidate may use the last block, and a candidate that may preempt
-    // others takes free blocks first, so neither has a watermark.
+    // The watermark of background is 10 % of 100 blocks. The first candidate has none, because it may use the last
+    // block. A candidate that may preempt others has none either, because it takes free blocks first.
     assert_eq!(plan(&mut s).wants.iter().map(kept).collect::<Vec<_>>(), [0, 0, 10]);
 }
 

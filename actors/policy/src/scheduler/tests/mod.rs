@@ -1,4 +1,4 @@
-//! Tests of the scheduler whose block store is played by the test: each test writes the grants by hand.
+//! Tests of the scheduler. Each test plays the block store: it writes the grants by hand.
 
 mod knobs;
 mod phase_table;

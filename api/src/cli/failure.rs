@@ -1,0 +1,20 @@
+//! Failures of commands.
+
+/// Reason why a command failed, with its exit code.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) message: String,
+    pub(crate) code: u8,
+}
+
+impl Failure {
+    /// Makes a failure with exit code 1.
+    pub(crate) fn new(error: impl std::fmt::Display) -> Failure {
+        Failure { message: error.to_string(), code: 1 }
+    }
+
+    /// Makes a failure with exit code 2, for arguments that make no sense.
+    pub(crate) fn usage(error: impl std::fmt::Display) -> Failure {
+        Failure { message: error.to_string(), code: 2 }
+    }
+}
