@@ -15,7 +15,7 @@ use tiercel_device::{
 use tiercel_policy::StoreEvent;
 use tiercel_policy::admission::Patience;
 use tiercel_policy::blocks::{BlockStore, Salt, StoreConfig};
-use tiercel_policy::scheduler::{Effect, NewSequence, PreemptDecision, Scheduler};
+use tiercel_policy::scheduler::{Action, Effect, NewSequence, PreemptDecision, Scheduler};
 
 const BLOCK: u32 = 16;
 const PROMPT: u32 = 128;
@@ -95,10 +95,15 @@ impl Rounds {
     /// Runs one step. Returns the time that its planning took.
     fn round(&mut self, clock: &Clock) -> Duration {
         self.now_us += 25_000;
+        let now = Timestamp(self.now_us);
+        self.scheduler.wake();
         let began = clock.now();
-        let request = self.scheduler.plan(Timestamp(self.now_us)).expect("somebody runs");
+        let Some(Action::Reserve { request, .. }) = self.scheduler.next_action(now) else {
+            panic!("sequences run");
+        };
         let grant = self.store.reserve(&request);
-        let (batch, _) = self.scheduler.granted(grant);
+        self.scheduler.granted(grant);
+        let submitted = self.scheduler.next_action(now);
         let took = Duration::from_micros(clock.now().since_us(began));
         for copies in self.store.take_copies() {
             let events = self.store.copy_done(copies.id, true);
@@ -112,11 +117,15 @@ impl Rounds {
                 };
             }
         }
-        let Some(batch) = batch else { return took };
-        for effect in self.scheduler.step_done(done(&batch), Timestamp(self.now_us + 20_000)) {
-            if matches!(effect, Effect::Ended(_)) {
-                self.arrive();
-            }
+        let Some(Action::Submit(batch)) = submitted else { return took };
+        let done = done(&batch);
+        let samples = done.result.as_ref().is_ok_and(|output| !output.sampled.is_empty());
+        let ended = Timestamp(self.now_us + 20_000);
+        self.scheduler.step_done(done, ended);
+        // The next action would be the next plan if no token was sampled.
+        if samples && let Some(Action::Deliver(effects)) = self.scheduler.next_action(ended) {
+            let ends = effects.iter().filter(|effect| matches!(effect, Effect::Ended(_)));
+            (0..ends.count()).for_each(|_| self.arrive());
         }
         took
     }

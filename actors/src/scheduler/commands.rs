@@ -10,8 +10,8 @@ impl Handler<Cancel> for SchedulerActor {
     type Result = ();
 
     fn handle(&mut self, Cancel(seq): Cancel, _: &mut Self::Context) {
-        self.cancel(seq);
-        self.pump();
+        self.core.cancel(seq);
+        self.drive();
     }
 }
 
@@ -19,9 +19,8 @@ impl Handler<Stop> for SchedulerActor {
     type Result = ();
 
     fn handle(&mut self, Stop(seq): Stop, _: &mut Self::Context) {
-        let effects = self.core.stop(seq).into_iter().collect();
-        self.apply(effects);
-        self.pump();
+        self.core.stop(seq);
+        self.drive();
     }
 }
 
@@ -29,11 +28,9 @@ impl Handler<Displace> for SchedulerActor {
     type Result = bool;
 
     fn handle(&mut self, Displace(tier): Displace, _: &mut Self::Context) -> bool {
-        let turned_away = self.core.displace(tier, self.clock.now());
-        let somebody = turned_away.is_some();
-        self.apply(turned_away.into_iter().collect());
-        self.pump();
-        somebody
+        let displaced = self.core.displace(tier, self.clock.now());
+        self.drive();
+        displaced
     }
 }
 
@@ -56,7 +53,7 @@ impl Handler<Command> for SchedulerActor {
         };
         tracing::info!(?control, known, "received an operator command");
         self.trace.command(&control, known);
-        self.pump();
+        self.drive();
         known
     }
 }

@@ -14,15 +14,15 @@ use crate::messages::{
 use crate::observed::{ending, left};
 use crate::request::{RequestFault, StreamEvent};
 use crate::step_log::StepLog;
-use crate::streams::{Delivered, StreamCheck, Streams};
+use crate::streams::{Delivered, Streams};
 use crate::telemetry;
 use crate::trace::SequenceTrace;
 use actix::{Actor, ActorContext, Context, Handler, Recipient};
 use tiercel_config::StreamSettings;
-use tiercel_device::{Clock, SeqId, StepError, Tier, Timestamp};
+use tiercel_device::{Clock, SeqId, StepBatch, StepError, Tier, Timestamp};
 use tiercel_policy::StoreEvent;
 use tiercel_policy::pressure::{Resource, percent};
-use tiercel_policy::scheduler::{Effect, EndReport, Hold, PreemptDecision, Scheduler};
+use tiercel_policy::scheduler::{Action, Effect, EndReport, Hold, PreemptDecision, Scheduler};
 use tiercel_policy::slo::Observation;
 
 /// Recipients of the Scheduler's messages.
@@ -66,8 +66,6 @@ pub(crate) struct SchedulerActor {
     peers: Peers,
     /// When the latest plan was begun.
     planning_since: Timestamp,
-    /// When the scheduler is woken to plan the step after the one in flight.
-    wakes_at: Timestamp,
     drain: Option<Drain>,
     checks: Checks,
     trace: SequenceTrace,
@@ -93,7 +91,6 @@ impl SchedulerActor {
             clock,
             peers,
             planning_since: Timestamp(0),
-            wakes_at: Timestamp(0),
             drain: None,
             checks,
             trace,
@@ -102,41 +99,64 @@ impl SchedulerActor {
         }
     }
 
-    /// Plans the next step if it is time for it. Called after every event that may have made a step possible. While a
-    /// step is in flight, a timer calls it shortly before that step ends.
-    fn pump(&mut self) {
-        // The scheduler's state is small, so its size counts as 0 and its invariants are checked every time.
+    /// Carries out what the policy asks for, until it asks for nothing more before the next event.
+    fn drive(&mut self) {
+        // The scheduler's own state is small, so it may be checked however often it changes.
         if self.checks.are_due(0, 0)
             && let Err(violation) = self.core.check()
         {
             self.lifeline.fatal(&format!("scheduler invariant broken: {violation}"));
             panic!("scheduler invariant broken: {violation}");
         }
-        let since = self.clock.now();
-        if let Some(request) = self.core.plan(since) {
-            self.planning_since = since;
-            self.peers.block_manager.reserve.do_send(ReserveStep(request));
-            self.peers.admission.capacity.do_send(PrefillCapacity(self.core.capacity(since)));
+        loop {
+            let now = self.clock.now();
+            let Some(action) = self.core.next_action(now) else { break };
+            self.carry_out(action, now);
         }
-        self.wake_to_plan(since);
         self.finish_drain();
     }
 
-    /// Sets a timer that wakes the scheduler when the next step may be planned, if only time has to pass until then.
-    fn wake_to_plan(&mut self, now: Timestamp) {
-        let Some(at) = self.core.next_plan().filter(|at| *at > now && *at != self.wakes_at) else {
-            return;
-        };
-        self.wakes_at = at;
-        let (clock, me) = (self.clock.clone(), self.peers.myself.clone());
+    fn carry_out(&mut self, action: Action, now: Timestamp) {
+        match action {
+            Action::Submit(batch) => self.submit(batch, now),
+            Action::Deliver(effects) => self.apply(effects, now),
+            Action::Reserve { request, capacity } => {
+                self.planning_since = now;
+                self.peers.block_manager.reserve.do_send(ReserveStep(request));
+                self.peers.admission.capacity.do_send(PrefillCapacity(capacity));
+            }
+            Action::WakeAt(at) => self.wake_at(at),
+            Action::Completed(step) => {
+                self.peers.block_manager.completed.do_send(StepsCompleted(step));
+            }
+            Action::Retarget(targets) => {
+                telemetry::retargeted(&targets);
+                self.peers.admission.targets.do_send(Retarget(targets));
+            }
+        }
+    }
+
+    fn submit(&mut self, batch: StepBatch, now: Timestamp) {
+        let planning_us = now.since_us(self.planning_since);
+        telemetry::planned(&batch, planning_us);
+        self.core.planned_in(planning_us + self.clock.lateness_us());
+        self.trace.submitted(&batch, now);
+        if let Some(steps) = &mut self.steps {
+            steps.submitted(&batch, now);
+        }
+        self.peers.executor.do_send(ExecuteStep(batch));
+    }
+
+    /// Wakes the scheduler at a time to plan the next step.
+    fn wake_at(&self, at: Timestamp) {
+        let (clock, myself) = (self.clock.clone(), self.peers.myself.clone());
         actix::spawn(async move {
             clock.sleep_until(at).await;
-            me.do_send(PlanDue);
+            myself.do_send(PlanDue);
         });
     }
 
-    fn apply(&mut self, effects: Vec<Effect>) {
-        let now = self.clock.now();
+    fn apply(&mut self, effects: Vec<Effect>, now: Timestamp) {
         let mut tokens = [0; Tier::ALL.len()];
         for effect in effects {
             match effect {
@@ -145,7 +165,8 @@ impl SchedulerActor {
                         self.trace.first_token(seq);
                         let what = Observation::FirstToken { ttft_ms: us as f64 / 1000.0 };
                         self.peers.monitor.observe.do_send(Observe { seq, at: now, what });
-                        self.peers.admission.left.do_send(LeftQueue { seq, how: Left::Started });
+                        let how = Left::Started;
+                        self.peers.admission.left.do_send(LeftQueue { seq, how });
                     }
                     tokens[tier.index()] += 1;
                     self.deliver(seq, StreamEvent::Token { token, logprobs }, now);
@@ -162,13 +183,7 @@ impl SchedulerActor {
             Delivered::NearlyFull => {
                 self.core.set_hold(seq, Hold::Stream, true);
             }
-            Delivered::Gone => self.cancel(seq),
-        }
-    }
-
-    fn cancel(&mut self, seq: SeqId) {
-        if let Some(report) = self.core.cancel(seq) {
-            self.ended(report, self.clock.now());
+            Delivered::Gone => self.core.cancel(seq),
         }
     }
 
@@ -212,9 +227,7 @@ impl SchedulerActor {
 
     fn fail_all(&mut self, fault: &RequestFault) {
         let live: Vec<SeqId> = self.core.live().collect();
-        let effects = live.into_iter().filter_map(|seq| self.core.fail(seq, fault.clone()));
-        let effects = effects.collect();
-        self.apply(effects);
+        live.into_iter().for_each(|seq| self.core.fail(seq, fault.clone()));
     }
 
     /// Tells the SloMonitor which shares of the slots and of the output buffers are in use.
@@ -249,7 +262,7 @@ impl Handler<Enqueue> for SchedulerActor {
         self.streams.open(seq, outlet);
         self.core.enqueue(new);
         self.promise(seq);
-        self.pump();
+        self.drive();
     }
 }
 
@@ -258,26 +271,8 @@ impl Handler<StepReserved> for SchedulerActor {
 
     fn handle(&mut self, StepReserved(grant): StepReserved, _: &mut Self::Context) {
         self.trace.granted(&grant, &self.core);
-        let (batch, effects) = self.core.granted(grant);
-        let nothing_runs = batch.is_none();
-        if let Some(batch) = batch {
-            let now = self.clock.now();
-            let planning_us = now.since_us(self.planning_since);
-            telemetry::planned(&batch, planning_us);
-            self.core.planned_in(planning_us + self.clock.lateness_us());
-            self.trace.submitted(&batch, now);
-            if let Some(steps) = &mut self.steps {
-                steps.submitted(&batch, now);
-            }
-            self.peers.executor.do_send(ExecuteStep(batch));
-        }
-        self.apply(effects);
-        // Plan again: this plan does not cover events that came while the block store was answering, and a second step
-        // may follow a step that runs.
-        if !nothing_runs || self.core.must_replan() {
-            self.pump();
-        }
-        self.finish_drain();
+        self.core.granted(grant);
+        self.drive();
     }
 }
 
@@ -295,14 +290,10 @@ impl Handler<StepEnded> for SchedulerActor {
         if let Some(steps) = &mut self.steps {
             steps.ended(&done, now);
         }
-        let effects = self.core.step_done(done, now);
-        self.apply(effects);
-        self.pump();
+        self.core.step_done(done, now);
+        self.drive();
         if let Some(steps) = self.steps.as_mut().filter(|_| self.core.live().next().is_none()) {
             steps.idle();
-        }
-        if let Some(step) = self.core.take_completed() {
-            self.peers.block_manager.completed.do_send(StepsCompleted(step));
         }
     }
 }
@@ -311,7 +302,8 @@ impl Handler<PlanDue> for SchedulerActor {
     type Result = ();
 
     fn handle(&mut self, _: PlanDue, _: &mut Self::Context) {
-        self.pump();
+        self.core.wake();
+        self.drive();
     }
 }
 
@@ -323,7 +315,7 @@ impl Handler<CopiesEnded> for SchedulerActor {
         for event in ended.events {
             self.store_event(event);
         }
-        self.pump();
+        self.drive();
     }
 }
 
@@ -333,36 +325,28 @@ impl Handler<Tick> for SchedulerActor {
     fn handle(&mut self, _: Tick, _: &mut Self::Context) -> bool {
         let now = self.clock.now();
         let check = self.streams.check(now, self.settings.stall_timeout_ms);
-        let mut found = check != StreamCheck::default();
         for seq in check.gone {
-            self.cancel(seq);
+            self.core.cancel(seq);
         }
         for seq in check.caught_up {
             self.core.set_hold(seq, Hold::Stream, false);
         }
         for seq in check.stalled {
-            let effects = self.core.fail(seq, RequestFault::Stalled).into_iter().collect();
-            self.apply(effects);
+            self.core.fail(seq, RequestFault::Stalled);
         }
-        let expired = self.core.expire(now);
-        found |= !expired.is_empty();
-        self.apply(expired);
+        self.core.tick(now);
         if self.drain.as_ref().is_some_and(|drain| now >= drain.deadline) {
             self.fail_all(&RequestFault::ShuttingDown);
-            found = true;
         }
-        if let Some(targets) = self.core.derive_targets_anew() {
-            telemetry::retargeted(&targets);
-            self.peers.admission.targets.do_send(Retarget(targets));
+        if self.checks.plan_on_beat() {
+            self.core.wake();
         }
+        self.drive();
         let census = self.core.census();
         telemetry::gauges(&census, &self.core.counters());
         self.report(census.running);
         telemetry::cost_error(self.core.cost_error());
         self.peers.block_manager.usage.do_send(GetUsage);
-        if found || self.checks.plan_on_beat() {
-            self.pump();
-        }
         true
     }
 }
@@ -372,7 +356,8 @@ impl Handler<Drain> for SchedulerActor {
 
     fn handle(&mut self, drain: Drain, _: &mut Self::Context) {
         self.drain = Some(drain);
-        self.pump();
+        self.core.wake();
+        self.drive();
     }
 }
 

@@ -1,10 +1,10 @@
-//! What every estimate and decision is based on: rules, the speed of the device, and the targets in effect.
+//! Basis of every estimate and decision: rules, the speed of the device, and the targets in effect.
 
 use crate::scheduler::cost::CostModel;
 use crate::scheduler::rules::Rules;
 use crate::slo::Targets;
 
-/// See the module's documentation.
+/// Rules, cost model and targets, which every estimate and decision uses.
 #[derive(Debug, Clone)]
 pub(crate) struct Basis {
     pub(crate) rules: Rules,

@@ -4,8 +4,8 @@ use crate::scheduler::cost::StepWork;
 use crate::scheduler::queue::priority_key::Rank;
 use crate::scheduler::sequence::{Phase, Sequence};
 
-/// A sequence that a plan considers, and the tokens that the plan gives it. A plan asks the same of hundreds of candidates
-/// several times, so the answers stand beside each other here.
+/// A sequence that a plan considers, and the tokens that the plan gives it. A plan needs the same facts of hundreds of
+/// candidates several times, so these facts are stored here beside each other.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate<'a> {
     pub(crate) sequence: &'a Sequence,
@@ -21,7 +21,7 @@ pub(crate) struct Candidate<'a> {
 }
 
 impl<'a> Candidate<'a> {
-    /// A candidate without tokens yet.
+    /// Creates a candidate that has no tokens yet.
     pub(crate) fn new(rank: Rank, sequence: &'a Sequence) -> Candidate<'a> {
         Candidate {
             sequence,
@@ -34,7 +34,7 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// Work of the streams among candidates.
+/// Returns the work of the streams among candidates.
 pub(crate) fn streams_in<'a, 'b: 'a>(
     candidates: impl Iterator<Item = &'a Candidate<'b>>,
 ) -> StepWork {

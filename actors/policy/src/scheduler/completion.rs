@@ -7,25 +7,26 @@ use crate::scheduler::outcome::{Effect, FinishReason, PreemptDecision, RequestFa
 use crate::scheduler::pipeline::InFlight;
 use crate::scheduler::rules::Limits;
 use crate::scheduler::sequence::{Phase, Sequence};
-use crate::scheduler::state::Scheduler;
+use crate::scheduler::state::State;
 use tiercel_device::{
     Sampled, SeqFault, SeqId, StepDone, StepError, StepId, StepOutput, Ticket, Tier, Timestamp,
 };
 
-impl Scheduler {
-    /// Planning a step took `us` microseconds, from when it was due until the step went to the device.
-    pub fn planned_in(&mut self, us: u64) {
+impl State {
+    /// Learns that planning a step took `us` microseconds, from when the plan was due until the step went to the
+    /// device.
+    pub(crate) fn planned_in(&mut self, us: u64) {
         self.pipeline.planned_in(us);
     }
 
-    /// Copying `blocks` blocks took `duration_us`.
-    pub fn copied(&mut self, blocks: u32, duration_us: u64) {
+    /// Learns that copying `blocks` blocks took `duration_us`, and counts the blocks.
+    pub(crate) fn copied(&mut self, blocks: u32, duration_us: u64) {
         self.basis.cost.observe_copy(blocks, duration_us);
         self.counters.copied_blocks += u64::from(blocks);
     }
 
     /// Applies the result of a step. Nothing that a step computes counts before this.
-    pub fn step_done(&mut self, done: StepDone, now: Timestamp) -> Vec<Effect> {
+    pub(crate) fn step_done(&mut self, done: StepDone, now: Timestamp) -> Vec<Effect> {
         let Some(ended) = self.pipeline.ended(done.id, now) else { return Vec::new() };
         match done.result {
             Ok(output) => self.step_succeeded(&ended, output, now),
@@ -64,7 +65,7 @@ impl Scheduler {
         effects
     }
 
-    /// Corrects the cost model, the lead, the reserve and the usage of tiers by a step.
+    /// Corrects the cost model, the lead, the reserve and the usage of tiers by a step that has ended.
     fn learn_from_step(&mut self, ended: &InFlight, output: &StepOutput, now: Timestamp) {
         let device_us = output.timing.forward_us + output.timing.sampling_us;
         self.basis.cost.observe_step(&ended.work, device_us);
@@ -81,7 +82,7 @@ impl Scheduler {
         }
     }
 
-    /// The tokens that a step computed of a sequence are valid.
+    /// Marks the tokens that a step computed of a sequence as valid, and clears the sequence of suspicion.
     fn advance(&mut self, seq: SeqId, step: StepId) {
         let part = self.queue.table.get(seq).and_then(|sequence| sequence.kv.in_flight.part(step));
         let Some(part) = part else { return };
@@ -92,7 +93,7 @@ impl Scheduler {
         }
     }
 
-    /// Adds a sampled token to its sequence, which may end with it.
+    /// Adds a sampled token to its sequence, and ends the sequence if the token was its last.
     fn accept(
         &mut self,
         seq: SeqId,
@@ -150,7 +151,7 @@ impl Scheduler {
         for seq in &ended.slices {
             self.queue.table.update(*seq, Sequence::invalidate_in_flight);
         }
-        // A step that follows a failed one may have failed because of that.
+        // A step after a failed one may have failed because of that one, so its members do not become suspects.
         if ended.invalidated {
             return Vec::new();
         }
@@ -166,7 +167,7 @@ impl Scheduler {
     }
 
     /// Applies an event of the block store. For a prepared preemption, returns what to tell the block store.
-    pub fn store_event(&mut self, event: StoreEvent) -> PreemptDecision {
+    pub(crate) fn store_event(&mut self, event: StoreEvent) -> PreemptDecision {
         self.retry.noticed();
         match event {
             StoreEvent::PreemptCopied { ticket, copied, .. } => self.copied_out(ticket, copied),
@@ -185,7 +186,7 @@ impl Scheduler {
         if !self.current(ticket).is_some_and(|s| s.phase == Phase::Preempting) {
             return PreemptDecision::Stale;
         }
-        // No sequence waits for blocks any more: the victim goes on where it was.
+        // If no sequence waits for blocks any more, the victim goes on where it was.
         if !self.memory.shortage && !self.queue.table.has_queue() {
             self.queue.table.change(ticket.seq, |sequence| {
                 sequence.phase = Phase::Running;

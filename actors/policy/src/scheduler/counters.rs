@@ -17,7 +17,7 @@ pub struct Counters {
     pub recomputed_tokens: u64,
     /// Blocks copied between the device pool and the host pool, both ways.
     pub copied_blocks: u64,
-    /// Sequences in steps, counted once for each step.
+    /// Sum of the numbers of sequences in all steps.
     pub slices: u64,
     /// Prompt tokens looked up in the prefix cache at starts.
     pub prefix_query_tokens: u64,
@@ -26,19 +26,20 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Counts a preemption that took effect, with blocks saved in the host pool or not.
+    /// Counts a preemption that took effect, as a swap if blocks were saved in the host pool (`saved`), and as a
+    /// recompute otherwise.
     pub(crate) fn count_preemption(&mut self, tier: usize, saved: bool) {
         let by_strategy = if saved { &mut self.swaps } else { &mut self.recomputes };
         by_strategy[tier] += 1;
     }
 
-    /// All preemptions.
+    /// Returns the number of all preemptions: swaps, recomputes and drops.
     pub fn preemptions(&self) -> u64 {
         [self.swaps, self.recomputes, self.drops].iter().flatten().sum()
     }
 }
 
-/// Number of sequences by what they do.
+/// Number of sequences that wait, that run and that are preempted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Census {
     /// Sequences that wait for their start, or for copies of a cached prefix before it, by tier.

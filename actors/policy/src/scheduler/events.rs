@@ -1,19 +1,20 @@
-//! Arrivals, ends and commands: what happens to sequences between plans.
+//! Arrivals, ends and commands: events that change sequences between plans.
 
 use crate::admission::{Patience, retry_after_ms};
 use crate::blocks::Salt;
 use crate::scheduler::outcome::{Effect, EndReport, FinishReason, RequestFault};
 use crate::scheduler::sequence::{Hold, NewSequence, Sequence};
-use crate::scheduler::state::Scheduler;
+use crate::scheduler::state::State;
 use tiercel_config::Batching;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-impl Scheduler {
+impl State {
     /// Adds a sequence, which waits for its start.
-    pub fn enqueue(&mut self, mut new: NewSequence) {
+    pub(crate) fn enqueue(&mut self, mut new: NewSequence) {
         let tenant = new.salt;
         if !self.basis.rules.share_prefixes {
-            // A swapped sequence is found again by its block names; no other sequence has equal ones.
+            // A salt of its own gives the sequence block names that no other sequence has. After a swap its blocks are
+            // found again by these names.
             new.salt = Salt::of_sequence(new.seq);
         }
         let mut sequence = Sequence::new(new, self.basis.rules.limits.block_size);
@@ -29,23 +30,23 @@ impl Scheduler {
 
     /// Ends a sequence in whatever phase it is; `None` if it is not live. Its blocks are released with the next request,
     /// except blocks that a copy still uses, which follow.
-    pub fn cancel(&mut self, seq: SeqId) -> Option<EndReport> {
+    pub(crate) fn cancel(&mut self, seq: SeqId) -> Option<EndReport> {
         self.end(seq, None)
     }
 
     /// Ends a sequence whose output is complete for a reason that only the client's side knows, such as a stop string;
     /// `None` if it is not live.
-    pub fn stop(&mut self, seq: SeqId) -> Option<Effect> {
+    pub(crate) fn stop(&mut self, seq: SeqId) -> Option<Effect> {
         self.end(seq, Some(Ok(FinishReason::Stop))).map(Effect::Ended)
     }
 
     /// Ends a sequence with a fault; `None` if it is not live.
-    pub fn fail(&mut self, seq: SeqId, fault: RequestFault) -> Option<Effect> {
+    pub(crate) fn fail(&mut self, seq: SeqId, fault: RequestFault) -> Option<Effect> {
         self.end(seq, Some(Err(fault))).map(Effect::Ended)
     }
 
     /// Turns away requests without a first token whose patience is at an end.
-    pub fn expire(&mut self, now: Timestamp) -> Vec<Effect> {
+    pub(crate) fn expire(&mut self, now: Timestamp) -> Vec<Effect> {
         let expired = |sequence: &&Sequence| {
             let waited_us = now.since_us(sequence.arrival) as f64;
             let patience = &sequence.service.patience;
@@ -62,23 +63,23 @@ impl Scheduler {
         expired.into_iter().filter_map(end).collect()
     }
 
-    /// Turns away the highest-ranked sequence of a tier below `tier` that has not started, so that a request of that tier
-    /// can have its permit; `None` if there is none.
-    pub fn displace(&mut self, tier: Tier, now: Timestamp) -> Option<Effect> {
+    /// Turns away the sequence of a tier below `tier` that would be served last, if it has not started, so that a
+    /// request of `tier` can have its permit; `None` if there is no such sequence.
+    pub(crate) fn displace(&mut self, tier: Tier, now: Timestamp) -> Option<Effect> {
         let lower = |sequence: &&Sequence| sequence.tier > tier && !sequence.was_open();
         let last = self.queue.table.queue().rev().map(|(_, sequence)| sequence).find(lower)?.id;
         let retry_after_ms = self.retry_after_ms(last, now)?;
         self.fail(last, RequestFault::TurnedAway { retry_after_ms })
     }
 
-    /// Retry time of a request that is turned away, ms.
+    /// Returns the retry time of a request that is turned away, ms.
     fn retry_after_ms(&self, seq: SeqId, now: Timestamp) -> Option<u64> {
         let tier = self.queue.table.get(seq)?.tier;
         Some(retry_after_ms(self.queue.drain[tier.index()].wait_us(now), seq.0))
     }
 
-    /// Puts a sequence on hold or releases it; returns whether it is live.
-    pub fn set_hold(&mut self, seq: SeqId, hold: Hold, held: bool) -> bool {
+    /// Puts a sequence on hold or ends the hold; returns whether the sequence is live.
+    pub(crate) fn set_hold(&mut self, seq: SeqId, hold: Hold, held: bool) -> bool {
         let changed = self.queue.table.change(seq, |sequence| {
             let before = sequence.in_line();
             match hold {
@@ -98,8 +99,8 @@ impl Scheduler {
         true
     }
 
-    /// Changes tier and priority from the next plan on; returns whether the sequence is live.
-    pub fn reprioritize(&mut self, seq: SeqId, tier: Tier, priority: i32) -> bool {
+    /// Changes the tier and the priority of a sequence from the next plan on; returns whether the sequence is live.
+    pub(crate) fn reprioritize(&mut self, seq: SeqId, tier: Tier, priority: i32) -> bool {
         let Some(mut sequence) = self.queue.table.remove(seq) else { return false };
         if sequence.in_line() && sequence.tier != tier {
             self.queue.drain[sequence.tier.index()].gave_up();
@@ -117,7 +118,8 @@ impl Scheduler {
         true
     }
 
-    /// Ends a sequence, `None` as the outcome of one that was cancelled.
+    /// Ends a sequence with `outcome`, which is `None` if the sequence was cancelled. Returns the report of the end;
+    /// `None` if the sequence is not live.
     pub(crate) fn end(
         &mut self,
         seq: SeqId,
@@ -147,7 +149,7 @@ impl Scheduler {
         })
     }
 
-    /// Device time that a sequence used, us.
+    /// Returns the device time that a sequence used, us.
     fn used_us(&self, sequence: &Sequence) -> f64 {
         let prompt = sequence.prompt_len();
         let computed = sequence.kv.computed.min(prompt);
@@ -159,14 +161,14 @@ impl Scheduler {
 #[cfg(test)]
 mod tests {
     use crate::scheduler::tests::{NOW, grant_all, scheduler, sequence};
-    use crate::scheduler::{Hold, Scheduler};
+    use crate::scheduler::{Hold, State};
     use tiercel_device::{SeqId, Tier};
 
     #[test]
     fn whoever_is_paused_before_it_has_started_is_in_nobodys_way() {
         let mut s = scheduler(|_| ());
         s.enqueue(sequence(1, Tier::Standard, 20));
-        let seen = |s: &Scheduler| {
+        let seen = |s: &State| {
             let tier = Tier::Standard.index();
             (s.capacity(NOW).backlog_us[tier], s.queue.drain[tier].waiting())
         };

@@ -6,7 +6,7 @@ use crate::scheduler::outcome::{Effect, RequestFault};
 use crate::scheduler::pipeline::InFlight;
 use crate::scheduler::pipeline::progress::Part;
 use crate::scheduler::sequence::{Opened, Phase, Sequence};
-use crate::scheduler::state::Scheduler;
+use crate::scheduler::state::State;
 use std::sync::Arc;
 use tiercel_device::{BlockId, SeqId, SeqSlice, SliceInput, StepBatch, Ticket, Tier, Tokens};
 
@@ -18,10 +18,10 @@ struct Slice {
     sequence_start: bool,
 }
 
-impl Scheduler {
+impl State {
     /// Applies the block store's answer. Returns the batch to submit, if anything may run, and the ends of victims that are
     /// dropped.
-    pub fn granted(&mut self, grant: StepGrant) -> (Option<StepBatch>, Vec<Effect>) {
+    pub(crate) fn granted(&mut self, grant: StepGrant) -> (Option<StepBatch>, Vec<Effect>) {
         let Some(reserved) = self.pipeline.reserved(grant.step) else {
             return (None, Vec::new());
         };
@@ -52,7 +52,8 @@ impl Scheduler {
             self.retry.again = true;
             return (None, effects);
         }
-        // Sequences of a step in flight may hold the blocks that are short.
+        // While a step is in flight, an empty plan does not count as one: sequences of that step may hold the blocks
+        // that are short.
         if self.pipeline.is_dry() || !batch.slices.is_empty() {
             let reserved = self.memory.reservations.any_blocks();
             self.retry.planned(batch.slices.is_empty(), reserved);
@@ -94,7 +95,7 @@ impl Scheduler {
         self.retry.limit_opens(opened, open_denied);
     }
 
-    /// A want was denied. `promised`: victims are being copied out for it.
+    /// Records that a want was denied. `promised`: victims are being copied out for the want.
     fn denied(&mut self, ticket: Ticket, promised: bool) {
         self.memory.shortage = true;
         if let Some(sequence) = self.queue.table.active_mut(ticket.seq) {
@@ -107,7 +108,7 @@ impl Scheduler {
         }
     }
 
-    /// Adds a sequence's part to the batch: tokens up to position `cover`.
+    /// Adds a sequence's part of the step to the batch: its tokens up to position `cover`.
     fn add_slice(
         &mut self,
         ticket: Ticket,
@@ -148,7 +149,8 @@ impl Scheduler {
         batch.slices.push(slice.slice);
     }
 
-    /// Lets a sequence run that waited, or whose copies have come in. Its first `computed` tokens are valid.
+    /// Lets a sequence run that has waited, or whose blocks have been copied in. The first `computed` tokens of the
+    /// sequence are valid.
     pub(crate) fn open(&mut self, seq: SeqId, computed: u32) {
         self.opened += 1;
         let (number, block_size) = (self.opened, self.basis.rules.limits.block_size);
@@ -164,8 +166,8 @@ impl Scheduler {
         self.count_opened(opened);
     }
 
-    /// Applies one preemption. Returns the end of the request if the victim is dropped.
-    pub fn preempted(&mut self, preempted: Preempted) -> Vec<Effect> {
+    /// Applies one preemption. Returns the end of the request if the victim is dropped, and nothing otherwise.
+    pub(crate) fn preempted(&mut self, preempted: Preempted) -> Vec<Effect> {
         let Preempted { ticket, outcome } = preempted;
         let block_size = self.basis.rules.limits.block_size;
         let (saved, retained) = match outcome {
@@ -200,7 +202,8 @@ impl Scheduler {
         Vec::new()
     }
 
-    /// A sequence lost its blocks, except those of its first `retained` tokens. Returns the index of its tier.
+    /// Makes a sequence wait that lost its blocks, except the blocks of its first `retained` tokens. Returns the index
+    /// of the sequence's tier.
     pub(crate) fn close(&mut self, seq: SeqId, saved: bool, retained: u32) -> usize {
         let Some(mut sequence) = self.queue.table.remove(seq) else { return 0 };
         let tier = sequence.tier.index();
@@ -210,7 +213,7 @@ impl Scheduler {
         tier
     }
 
-    /// Counts what an open found in the prefix cache.
+    /// Counts the prompt tokens that a start found in the prefix cache, or the tokens that a resume computes again.
     fn count_opened(&mut self, opened: Opened) {
         match opened {
             Opened::First { prompt, hit } => {
@@ -232,7 +235,7 @@ impl Scheduler {
     }
 }
 
-/// The part of a sequence that a step computes: from the end of the steps in flight up to position `cover`.
+/// Returns the part of a sequence that a step computes: from the end of the steps in flight up to position `cover`.
 fn slice_of(sequence: &Sequence, computed: u32, cover: u32) -> Slice {
     // A token that is being sampled is the last one: steps in flight compute all tokens before it.
     let input = match sequence.kv.in_flight.last_sampling() {

@@ -2,14 +2,14 @@
 
 use crate::scheduler::pipeline::InFlight;
 use crate::scheduler::sequence::Phase;
-use crate::scheduler::state::Scheduler;
+use crate::scheduler::state::State;
 
-impl Scheduler {
+impl State {
     /// Checks the invariants of the scheduler's state.
     ///
     /// # Errors
     /// Returns a text that says which invariant does not hold.
-    pub fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         for sequence in self.queue.table.iter() {
             if let Some(violation) = sequence.violation(self.basis.rules.limits.block_size) {
                 return Err(violation);

@@ -1,9 +1,10 @@
 //! The scheduler: every live sequence's state, the step plan and the choice of victims.
 //!
-//! One cycle: [`Scheduler::plan`] asks the block store for the blocks of the next step; the block store answers with grants;
-//! [`Scheduler::granted`] turns the grants into a [`StepBatch`](tiercel_device::StepBatch); the device runs the batch;
-//! [`Scheduler::step_done`] applies its results. Between cycles come requests, cancellations, operators' commands and
-//! completed copies. The table in `docs/phases.md` says what each event does in each phase of a sequence.
+//! [`Scheduler`] takes events and gives out [`Action`]s. One cycle: a plan asks the block store for the blocks of the next step
+//! ([`Action::Reserve`]); the block store answers with grants ([`Scheduler::granted`]), which become a batch
+//! ([`Action::Submit`]); the device runs the batch, and [`Scheduler::step_done`] applies its results. Between cycles come
+//! requests, cancellations, operators' commands and completed copies. The table in `docs/phases.md` says what each event does
+//! in each phase of a sequence.
 //!
 //! | folder | holds |
 //! |---|---|
@@ -15,8 +16,9 @@
 //! | [`plan`] | the plan of a step, from candidates to wants |
 //! | [`pipeline`] | steps in flight |
 //!
-//! Nothing in these folders names [`Scheduler`]. The files beside them do: `state` owns the parts, and `events`, `planning`,
-//! `grants` and `completion` hand each event to the parts that it concerns.
+//! A file in these folders takes what it needs as arguments and names no state but its own. The files beside the folders put
+//! the parts together: `state` owns them, `events`, `planning`, `grants` and `completion` hand each event to the parts that it
+//! concerns, and `surface` is what the outside sees.
 
 mod basis;
 mod budget;
@@ -38,6 +40,7 @@ mod queue;
 mod rules;
 mod sequence;
 mod state;
+mod surface;
 mod suspects;
 #[cfg(test)]
 mod tests;
@@ -48,4 +51,6 @@ pub use memory::reservation::Reservations;
 pub use outcome::{Effect, EndReport, FinishReason, PreemptDecision, RequestFault, Usage};
 pub use queue::length_predictor::PredictionError;
 pub use sequence::{Hold, NewSequence, Phase};
-pub use state::Scheduler;
+#[cfg(test)]
+pub(crate) use state::State;
+pub use surface::{Action, Scheduler};

@@ -3,19 +3,20 @@
 use crate::protocol::Progress;
 use tiercel_device::SeqId;
 
-/// See the module's documentation.
+/// News that goes to the block store with the next request, and to the device with the next batch.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// Tokens that became valid, for the block store.
+    /// Reports to the block store of tokens that became valid.
     pub(crate) progress: Vec<Progress>,
-    /// Ended sequences whose blocks the block store still counts.
+    /// Ended sequences, to report to the block store, which still holds their blocks.
     pub(crate) released: Vec<SeqId>,
-    /// Ended sequences whose sampler state the device still keeps.
+    /// Ended sequences, to report to the device, which still keeps their sampler state.
     pub(crate) device_ends: Vec<SeqId>,
 }
 
 impl Outbox {
-    /// A sequence has ended. Reports about it would name blocks that it no longer has.
+    /// Adds the end of a sequence. Removes reports about the sequence, because they would name blocks that it no longer
+    /// has.
     pub(crate) fn ended(&mut self, seq: SeqId, on_device: bool) {
         self.progress.retain(|progress| progress.seq != seq);
         self.released.push(seq);

@@ -4,14 +4,14 @@ use crate::protocol::StepRequest;
 use crate::scheduler::plan::plan_step;
 use crate::scheduler::plan::retry::RetryScope;
 use crate::scheduler::plan::view::View;
-use crate::scheduler::state::Scheduler;
+use crate::scheduler::state::State;
 use tiercel_config::{PreemptionMode, VictimRule};
 use tiercel_device::{StepId, Timestamp};
 
-impl Scheduler {
-    /// The request to the block store for the next step; `None` if it is not time for it or there is nothing to say. The
-    /// answer must be given to [`Scheduler::granted`].
-    pub fn plan(&mut self, now: Timestamp) -> Option<StepRequest> {
+impl State {
+    /// Plans the next step and returns the request to the block store; `None` if it is not time to plan or there is
+    /// nothing to say. The block store's answer must be given to [`Scheduler::granted`].
+    pub(crate) fn plan(&mut self, now: Timestamp) -> Option<StepRequest> {
         if self.next_plan()? > now {
             return None;
         }
@@ -26,13 +26,13 @@ impl Scheduler {
         let view = self.view(begins);
         let mut plan = plan_step(&view, self.retry.scope, others_first);
         if plan.wants.is_empty() && self.retry.scope != RetryScope::All {
-            // The sequences of the narrow scope are gone or on hold, or have no slot. In the whole scope the suspect is
-            // first: the others were asked for before the scope was narrowed.
+            // The sequences of the narrow scope are gone or on hold, or have no slot, so all sequences are planned. A
+            // suspect goes first in this plan: the other sequences were asked for before the scope was narrowed.
             plan = plan_step(&view, RetryScope::All, false);
             plan.skips_running = false;
             self.retry.scope = RetryScope::All;
         }
-        // While a failed step is investigated most sequences are skipped on purpose.
+        // While a failed step is investigated, most sequences are skipped on purpose.
         let on_purpose = !self.suspects.is_empty() && !others_first;
         self.retry.skipped_running = plan.skips_running && !on_purpose;
         let news = !self.outbox.progress.is_empty() || !self.outbox.released.is_empty();
@@ -61,20 +61,20 @@ impl Scheduler {
         })
     }
 
-    /// When the next step may be planned; `None` if something else has to happen first.
-    pub fn next_plan(&self) -> Option<Timestamp> {
+    /// Returns when the next step may be planned; `None` if something else has to happen first.
+    pub(crate) fn next_plan(&self) -> Option<Timestamp> {
         // A suspect runs alone, with no other step in flight.
         let alone = !self.suspects.is_empty() && !self.pipeline.is_dry();
         self.pipeline.next_plan().filter(|_| !alone)
     }
 
-    /// The last step that has completed, with all before it, if the block store was not told with a request: copies wait for
-    /// it.
-    pub fn take_completed(&mut self) -> Option<StepId> {
+    /// Returns the last step that has completed together with all steps before it, if no request has told the block
+    /// store of it yet. Copies wait for this news.
+    pub(crate) fn take_completed(&mut self) -> Option<StepId> {
         self.pipeline.take_completed()
     }
 
-    /// What planning a step that begins at `begins` reads.
+    /// Returns the state that planning a step reads, for a step that begins at `begins`.
     fn view(&self, begins: Timestamp) -> View<'_> {
         View {
             basis: &self.basis,

@@ -9,14 +9,14 @@ use tiercel_config::{
 };
 use tiercel_device::{DeviceInfo, Tier};
 
-/// See the module's documentation.
+/// Settings of the policy and sizes of the device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
-    /// Order of service, step budget and limits of a step.
+    /// Settings of the order of service, the step budget and the limits of a step.
     pub(crate) scheduling: SchedulerSettings,
-    /// Choice of victims, and the fate of their blocks.
+    /// Settings of the choice of victims, and of what happens to their blocks.
     pub(crate) preemption: PreemptionSettings,
-    /// Treatment of requests that cannot meet their targets.
+    /// Settings of the treatment of requests that cannot meet their targets.
     pub(crate) shedding: SheddingSettings,
     /// Share of the device's time that each tier is due.
     pub(crate) shares: SharesSettings,
@@ -29,9 +29,9 @@ pub(crate) struct Rules {
 /// Sizes of the device that planning needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Tokens in a block.
+    /// Number of tokens in a block.
     pub(crate) block_size: u32,
-    /// Blocks of the device pool.
+    /// Number of blocks in the device pool.
     pub(crate) device_blocks: u32,
     /// Longest sequence, tokens.
     pub(crate) max_model_len: u32,
@@ -106,14 +106,14 @@ impl Rules {
         self.scheduling.batching == Batching::Continuous || !batch_closed
     }
 
-    /// Prompt tokens that a step with so many decodes has room for.
+    /// Returns the number of prompt tokens that a step with so many decodes has room for.
     pub(crate) fn prefill_room(&self, decodes: u32) -> u32 {
         let SchedulerSettings { max_num_batched_tokens, max_prefill_tokens, .. } = self.scheduling;
         let most = if max_prefill_tokens == 0 { u32::MAX } else { max_prefill_tokens };
         max_num_batched_tokens.saturating_sub(decodes).min(most)
     }
 
-    /// Largest chunk of one prompt, tokens.
+    /// Returns the largest chunk of one prompt, tokens.
     pub(crate) fn longest_chunk(&self) -> u32 {
         let share = self.scheduling.long_prefill_percent / 100.0;
         let by_share = (f64::from(self.limits.max_model_len) * share) as u32;
@@ -121,8 +121,8 @@ impl Rules {
         set(self.scheduling.long_prefill_token_threshold).min(set(by_share))
     }
 
-    /// Tokens that the block table of a sequence must cover from its start on, beyond the needs of a step. The sequence
-    /// can become `longest` tokens long.
+    /// Returns the tokens that the block table of a sequence must cover from its start on, even if a step needs fewer;
+    /// 0 if blocks are allocated on demand. The sequence can become `longest` tokens long.
     pub(crate) fn allocated_up_front(&self, longest: u32) -> u32 {
         match self.scheduling.allocation {
             Allocation::OnDemand => 0,
@@ -130,7 +130,8 @@ impl Rules {
         }
     }
 
-    /// Blocks that must stay free after a sequence of the tier is opened.
+    /// Returns the watermark of a tier: the number of blocks that must stay free after a sequence of the tier is
+    /// opened.
     pub(crate) fn watermark_blocks(&self, tier: Tier) -> u32 {
         let SchedulerSettings { watermark_percent, background_watermark_percent, .. } =
             self.scheduling;
@@ -141,7 +142,7 @@ impl Rules {
         (f64::from(self.limits.device_blocks) * percent / 100.0) as u32
     }
 
-    /// How much of its block table a victim releases.
+    /// Returns how much of its block table a victim releases.
     pub(crate) fn release(&self) -> Gives {
         match self.preemption.victim_gives {
             VictimGives::All => Gives::All,

@@ -1,4 +1,4 @@
-//! The scheduler's state, as parts that each own a concept, and what can be read of it.
+//! The scheduler's state, as parts that each own a concept, and the functions that report it.
 
 use crate::admission::{Capacity, ShareReport};
 use crate::ewma::Ewma;
@@ -24,53 +24,54 @@ use crate::slo::{Promise, Targets};
 use tiercel_config::{EngineSettings, Policy};
 use tiercel_device::{DeviceInfo, DeviceProfile, SeqId, Ticket, Timestamp};
 
-/// Weight of a prompt in the mean share of prompts that the prefix cache holds.
+/// Weight of a new prompt in the mean share of a prompt that the prefix cache holds.
 const HIT_SMOOTHING: f64 = 0.05;
 
-/// Every live sequence, and the cycle of plan, grant, step. See the module's documentation.
+/// The scheduler: every live sequence, and the cycle of plan, grant and step.
 #[derive(Debug)]
-pub struct Scheduler {
+pub(crate) struct State {
     /// Rules, cost model and targets in effect.
     pub(crate) basis: Basis,
-    /// How derived targets follow the device.
+    /// Settings from which targets are derived, again if the device's speed changes.
     pub(crate) derived: DerivedTargets,
     /// All live sequences, in order of service.
     pub(crate) queue: Queue,
-    /// Deadlines of first tokens.
+    /// Deadlines of first tokens, and late requests.
     pub(crate) deadlines: Deadlines,
-    /// Slack that premium streams shall have.
+    /// Slack that premium streams shall have before steps may spend it on lower tiers' work.
     pub(crate) reserve: SlackReserve,
-    /// The device pool.
+    /// State of the device pool: reservations, mirroring and free blocks.
     pub(crate) memory: Memory,
-    /// Steps at the device.
+    /// Steps in flight, and the step that is being planned.
     pub(crate) pipeline: Pipeline,
-    /// What the next plan considers after an empty one.
+    /// Scope and limits of the next plan, as denials and empty plans made them.
     pub(crate) retry: Retry,
-    /// Members of a failed step.
+    /// Members of a failed step, which run alone until they are cleared.
     pub(crate) suspects: Suspects,
-    /// News for the block store and the device.
+    /// News for the block store and the device that waits for the next message.
     pub(crate) outbox: Outbox,
     /// Device time that each tier had lately.
     pub(crate) usage: TierUsage,
-    /// Share of prompts that was found in the prefix cache lately, 0 to 1.
+    /// Mean share of a prompt that was found in the prefix cache lately, 0 to 1.
     pub(crate) hit_share: Ewma,
     /// Whether a static batch takes no more sequences, because one of it has ended.
     pub(crate) batch_closed: bool,
-    /// Sequences opened so far.
+    /// Number of opens so far.
     pub(crate) opened: u64,
+    /// Totals since the start.
     pub(crate) counters: Counters,
 }
 
-impl Scheduler {
-    /// An empty scheduler for a device.
-    pub fn new(settings: &EngineSettings, info: &DeviceInfo, profile: DeviceProfile) -> Scheduler {
+impl State {
+    /// Creates a scheduler without sequences for a device.
+    pub(crate) fn new(settings: &EngineSettings, info: &DeviceInfo, profile: DeviceProfile) -> State {
         let depth = info.max_steps_in_flight.min(settings.scheduler.steps_in_flight);
         let rules = Rules::new(settings, info);
         let cost = CostModel::new(profile, info);
         let derived = DerivedTargets::new(&settings.slo, info);
         let targets = derived.targets(&cost, &rules.scheduling);
         let reservations = Reservations::new(&settings.reservation, info.device_blocks);
-        Scheduler {
+        State {
             queue: Queue::new(&rules),
             basis: Basis { rules, cost, targets },
             derived,
@@ -90,21 +91,21 @@ impl Scheduler {
     }
 
     /// Switches to a named policy. Sizes and prefix cache stay as they are; the next plan follows the policy.
-    pub fn set_policy(&mut self, policy: Policy) {
+    pub(crate) fn set_policy(&mut self, policy: Policy) {
         self.basis.rules.follow(policy);
         self.queue.place_all(&self.basis);
         self.batch_closed = false;
         self.retry.noticed();
     }
 
-    /// The targets in effect.
-    pub fn targets(&self) -> Targets {
+    /// Returns the targets in effect.
+    pub(crate) fn targets(&self) -> Targets {
         self.basis.targets
     }
 
-    /// Derives the targets again if no sequence is live and step times moved; returns the targets if they changed. So the
-    /// targets that a request was promised when it came are those that it is served by.
-    pub fn derive_targets_anew(&mut self) -> Option<Targets> {
+    /// Derives the targets again if no sequence is live and step times have changed; returns the targets if they
+    /// changed. A request is therefore served by the targets that it was promised when it came.
+    pub(crate) fn derive_targets_anew(&mut self) -> Option<Targets> {
         if !self.queue.table.is_empty() {
             return None;
         }
@@ -113,35 +114,35 @@ impl Scheduler {
         (before != targets).then_some(targets)
     }
 
-    /// What a live sequence is promised.
-    pub fn promise(&self, seq: SeqId) -> Option<Promise> {
+    /// Returns the promise to a live sequence: its tier, tenant, arrival and targets.
+    pub(crate) fn promise(&self, seq: SeqId) -> Option<Promise> {
         let sequence = self.queue.table.get(seq)?;
         let (tenant, targets) = (sequence.service.tenant, sequence.service.targets);
         Some(Promise { tier: sequence.tier, tenant, arrival: sequence.arrival, targets })
     }
 
-    /// Errors of predicted output lengths.
-    pub fn prediction_error(&self) -> PredictionError {
+    /// Returns the errors of predicted output lengths.
+    pub(crate) fn prediction_error(&self) -> PredictionError {
         self.queue.predictor.error()
     }
 
-    /// Errors of predicted step and copy times.
-    pub fn cost_error(&self) -> CostError {
+    /// Returns the errors of predicted step and copy times.
+    pub(crate) fn cost_error(&self) -> CostError {
         self.basis.cost.error()
     }
 
     /// Whether something happened since the last plan was made, so that another plan may find more to do even if that plan
     /// was empty.
-    pub fn must_replan(&self) -> bool {
+    pub(crate) fn must_replan(&self) -> bool {
         self.retry.again
     }
 
-    /// Time for prompts and backlog of prompts, for admission.
-    pub fn capacity(&self, now: Timestamp) -> Capacity {
+    /// Returns the time for prompts and the backlog of prompts, for admission.
+    pub(crate) fn capacity(&self, now: Timestamp) -> Capacity {
         capacity(&self.queue, &self.basis, (self.hit_share.mean(), self.share_report()), now)
     }
 
-    /// Which tier had how much of the device's time lately, and how full the device is.
+    /// Returns the usage of each tier lately, and how full the device is.
     fn share_report(&self) -> ShareReport {
         let rules = &self.basis.rules;
         let ratio = |part: u32, whole: u32| f64::from(part) / f64::from(whole.max(1));
@@ -157,39 +158,40 @@ impl Scheduler {
         }
     }
 
-    /// Most sequences in one step.
-    pub fn max_num_seqs(&self) -> u32 {
+    /// Returns the number of slots of a step.
+    pub(crate) fn max_num_seqs(&self) -> u32 {
         self.basis.rules.scheduling.max_num_seqs
     }
 
-    /// Totals since the start.
-    pub fn counters(&self) -> Counters {
+    /// Returns the totals since the start.
+    pub(crate) fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// The phase of a live sequence.
-    pub fn phase(&self, seq: SeqId) -> Option<Phase> {
+    /// Returns the phase of a live sequence.
+    pub(crate) fn phase(&self, seq: SeqId) -> Option<Phase> {
         self.queue.table.get(seq).map(|sequence| sequence.phase)
     }
 
-    /// Ids of all live sequences: first active ones, then waiting ones, each oldest first.
-    pub fn live(&self) -> impl Iterator<Item = SeqId> + '_ {
+    /// Returns the ids of all live sequences: first active ones, then waiting ones, each oldest first.
+    pub(crate) fn live(&self) -> impl Iterator<Item = SeqId> + '_ {
         self.queue.table.iter().map(|sequence| sequence.id)
     }
 
-    /// The sequence that a ticket names, unless it ended or the ticket is of an older epoch.
+    /// Returns the sequence that a ticket names, unless it ended or the ticket is of an older epoch.
     pub(crate) fn current(&self, ticket: Ticket) -> Option<&Sequence> {
         let named = self.queue.table.get(ticket.seq);
         named.filter(|sequence| sequence.kv.epoch == ticket.epoch)
     }
 
-    /// Whether no sequence is live and nothing is outstanding.
-    pub fn is_drained(&self) -> bool {
+    /// Whether no sequence is live, no ended sequence has yet to be reported to the block store, and no step is planned
+    /// or in flight.
+    pub(crate) fn is_drained(&self) -> bool {
         self.queue.table.is_empty() && self.outbox.released.is_empty() && self.pipeline.is_idle()
     }
 
-    /// Counts sequences by what they do.
-    pub fn census(&self) -> Census {
+    /// Counts the sequences that wait for their start, that run, and that are preempted.
+    pub(crate) fn census(&self) -> Census {
         let mut census = Census::default();
         for sequence in self.queue.table.iter() {
             match sequence.phase {

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use tiercel_device::SeqId;
 
-/// See the module's documentation.
+/// Members of a failed step that have not run alone yet.
 #[derive(Debug, Default)]
 pub(crate) struct Suspects {
+    /// Suspects that have neither succeeded nor failed alone.
     members: BTreeSet<SeqId>,
     /// Whether the last plan was for a suspect alone, and the block store had no blocks for it.
     denied: bool,
@@ -24,17 +25,17 @@ impl Suspects {
         self.members.contains(&seq)
     }
 
-    /// Suspects the members of a failed step.
+    /// Makes the members of a failed step suspects.
     pub(crate) fn extend(&mut self, members: impl Iterator<Item = SeqId>) {
         self.members.extend(members);
     }
 
-    /// Clears a sequence of suspicion, because it succeeded or ended; returns whether it was suspected.
+    /// Clears a sequence of suspicion, because it succeeded or ended; returns whether it was a suspect.
     pub(crate) fn remove(&mut self, seq: SeqId) -> bool {
         self.members.remove(&seq)
     }
 
-    /// A suspect was denied blocks: the next plan is for the others, so that they make room.
+    /// Records that a suspect was denied blocks: the next plan is for the other sequences, so that they make room.
     pub(crate) fn deny(&mut self) {
         self.denied = true;
     }

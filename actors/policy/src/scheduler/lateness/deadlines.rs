@@ -285,7 +285,7 @@ fn prompt(sequence: &Sequence, due_us: f64, basis: &Basis) -> Option<Prompt> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scheduler::Scheduler;
+    use crate::scheduler::state::State;
     use crate::scheduler::tests::{grant_all, scheduler, sequence};
     use proptest::prelude::*;
     use tiercel_config::Policy;
@@ -365,13 +365,13 @@ mod tests {
         fn judge(&mut self, now: Timestamp);
     }
 
-    impl Judge for Scheduler {
+    impl Judge for State {
         fn judge(&mut self, now: Timestamp) {
             self.deadlines.judge(&mut self.queue, &self.basis, now);
         }
     }
 
-    fn late_of(s: &Scheduler, id: u64) -> bool {
+    fn late_of(s: &State, id: u64) -> bool {
         s.queue.table.get(SeqId(id)).expect("it waits").service.late
     }
 

@@ -96,13 +96,13 @@ fn starving_after_us(tier: Tier, drain_us: f64, traffic: Traffic) -> Option<u64>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scheduler::Scheduler;
+    use crate::scheduler::state::State;
     use crate::scheduler::queue::arrivals::Arrivals;
     use crate::scheduler::tests::{scheduler, sequence};
     use tiercel_config::Policy;
 
     /// A scheduler with two requests of a tier: one that cannot be in time, and after `wait_us` one that can.
-    fn with_a_late_one(tier: Tier, better_came: bool, wait_us: u64) -> Scheduler {
+    fn with_a_late_one(tier: Tier, better_came: bool, wait_us: u64) -> State {
         let mut s = scheduler(|settings| settings.use_policy(Policy::Tiercel));
         let targets = if tier == Tier::Standard {
             &mut s.basis.targets.standard
@@ -124,16 +124,16 @@ mod tests {
         s
     }
 
-    fn judge(s: &mut Scheduler, now: Timestamp) {
+    fn judge(s: &mut State, now: Timestamp) {
         s.deadlines.judge(&mut s.queue, &s.basis, now);
     }
 
-    fn starves_after_us(s: &Scheduler, now: Timestamp) -> Option<u64> {
+    fn starves_after_us(s: &State, now: Timestamp) -> Option<u64> {
         let drain_us = s.queue.drain[Tier::Standard.index()].wait_us(now).unwrap_or(0.0);
         starving_after_us(Tier::Standard, drain_us, s.queue.traffic(now))
     }
 
-    fn order(s: &Scheduler) -> Vec<u64> {
+    fn order(s: &State) -> Vec<u64> {
         s.queue.table.queue().map(|(_, sequence)| sequence.id.0).collect()
     }
 

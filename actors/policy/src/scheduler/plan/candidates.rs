@@ -6,8 +6,9 @@ use crate::scheduler::plan::view::View;
 use crate::scheduler::sequence::Sequence;
 use tiercel_config::{StepMix, ToStart};
 
-/// Sequences that the step may include, in order of service, as many as it has slots. While a failed step is investigated,
-/// only a suspect; or, if the suspect was denied blocks, all others once (`others_first`), so that they make room.
+/// Returns the sequences that the step may include, in order of service, at most as many as the step has slots. While a
+/// failed step is investigated, returns only one suspect; or, if the suspect was denied blocks, all other sequences
+/// once (`others_first`), so that they make room.
 pub(crate) fn eligible<'a>(
     view: &View<'a>,
     scope: RetryScope,
@@ -18,7 +19,7 @@ pub(crate) fn eligible<'a>(
     let running = view.queue.table.active();
     let running = running.filter(|(_, s)| view.may_step(s)).map(candidate);
     let open_limit = view.retry.open_limit;
-    // While no sequence is suspected, the rest of the queue need not be looked at.
+    // While there are no suspects, the queue beyond the limit of opens need not be looked at.
     let looked_at = if view.suspects.is_empty() { open_limit } else { usize::MAX };
     // A sequence opens again only after the steps in flight have sampled its tokens.
     let may_open = |s: &Sequence| {
@@ -49,9 +50,9 @@ pub(crate) fn eligible<'a>(
     candidates
 }
 
-/// The first `most` of the running and the waiting candidates, each in order of rank. Within a level running ones go before
-/// waiting ones, so that opening a sequence never pushes an equal out of the step; without preemption that holds across
-/// levels.
+/// Merges the running and the waiting candidates, each in order of rank, and returns the first `most`. Within an
+/// effective tier running ones go before waiting ones, so that opening a sequence never pushes an equal out of the
+/// step. Without preemption running ones go before waiting ones across tiers too.
 fn in_slots<'a>(
     view: &View<'_>,
     running: impl Iterator<Item = Candidate<'a>>,

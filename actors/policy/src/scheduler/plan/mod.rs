@@ -16,12 +16,13 @@ use crate::scheduler::memory::victims::Victims;
 use crate::scheduler::plan::retry::RetryScope;
 use crate::scheduler::plan::view::View;
 
-/// What the scheduler asks of the block store for a step.
+/// Plan of a step: what the scheduler asks of the block store.
 #[derive(Debug)]
 pub(crate) struct StepPlan {
     /// Wants of the sequences in the step, the most important first.
     pub(crate) wants: Vec<Want>,
-    /// Sequences that may be preempted for the wants or mirrored, first to go first; empty if free blocks are enough.
+    /// Sequences that may be preempted for the wants, or mirrored, in the order in which they are preempted; empty if
+    /// free blocks are enough.
     pub(crate) victims: Vec<Victim>,
     /// Whether a running sequence is not in the step.
     pub(crate) skips_running: bool,
@@ -29,8 +30,8 @@ pub(crate) struct StepPlan {
 
 /// Plans the next step.
 ///
-/// `others_first`: while a failed step is investigated, plans the sequences that are not suspected, so that they make room for
-/// a suspect.
+/// `others_first`: while a failed step is investigated, plans the sequences that are not suspects, so that these make
+/// room for a suspect.
 pub(crate) fn plan_step(view: &View<'_>, scope: RetryScope, others_first: bool) -> StepPlan {
     let View { basis, queue, retry, traffic, begins, .. } = *view;
     let settings = &basis.rules.scheduling;

@@ -12,9 +12,9 @@ use tiercel_device::{SeqId, Tier, Timestamp};
 /// that all of them get on however long higher tiers leave no time.
 const PAUSED_US_MAX: u64 = 2_000_000;
 
-/// Takes streams out of the step. Background and best-effort streams go, highest rank first, until the higher streams and
-/// the first tokens that are due can afford the rest; but not the stream that was paused for too long. Then standard streams
-/// go until premium can afford the step.
+/// Takes streams out of the step. Background and best-effort streams go, highest rank first, until the higher streams
+/// and the first tokens that are due can afford the rest. The stream that was paused for too long stays. Then standard
+/// streams go until premium can afford the step.
 pub(crate) fn pause(
     candidates: &mut Vec<Candidate<'_>>,
     budget: &StepBudget,
@@ -67,8 +67,8 @@ fn pause_standard(
     candidates.retain(|candidate| !paused.contains(&candidate.sequence.id));
 }
 
-/// The stream whose last token is the oldest, if that was too long ago. A stream without blocks to go on with does not count:
-/// it would only keep the others from their turn.
+/// Returns the stream whose last token is the oldest, if that was too long ago. A stream that was denied blocks does
+/// not count: it cannot go on, and would only keep the other streams from being included.
 fn paused_too_long<'a, 'b: 'a>(
     streams: impl Iterator<Item = &'a Candidate<'b>>,
     now: Timestamp,

@@ -11,13 +11,15 @@ use tiercel_config::PrefillOrder;
 use tiercel_device::Tier;
 
 const TIERS: usize = Tier::ALL.len();
-/// Prompt tokens that every step may hold, however little time the streams leave: some first token must come nearer.
+/// Prompt tokens that every step may hold, however little time the streams leave, so that first tokens always come
+/// nearer.
 const MIN_TOKENS: u32 = 16;
-/// Largest share of the streams' part of the step that these tokens take. Where prompts are costly, as on a CPU, streams with
-/// a lag would never catch up otherwise.
+/// Largest length of the prompt tokens that every step may hold in any case, as a share of the time that the streams
+/// take of the step. Where prompts are costly, as on a CPU, streams with a lag would never catch up otherwise.
 const MIN_SHARE: f64 = 0.15;
 
-/// Order of prompts in a step: level, whether blocks were not denied, lateness, and what `scheduler.prefill_order` counts.
+/// Order of prompts in a step: effective tier, whether blocks were not denied, lateness, and what
+/// `scheduler.prefill_order` counts.
 type PrefillKey = (u8, bool, bool, u64);
 
 /// Gives each candidate its tokens. Decodes get theirs first, so that a long prompt never stalls a stream; prompts share what
@@ -59,10 +61,11 @@ pub(crate) fn give_tokens(
     }
 }
 
-/// What of the step is left for prompts.
+/// Time and tokens that a step has for prompts, and how much of both is used.
 struct Left {
     /// Time for all prompts of the step, us.
     us: f64,
+    /// Time that prompts have used so far, us.
     used_us: f64,
     /// Tokens for all prompts of the step.
     room: u32,
@@ -70,22 +73,25 @@ struct Left {
     background_room: u32,
     /// Tokens that prompts get even without time.
     least: u32,
+    /// Tokens that prompts have used so far.
     used: u32,
-    /// Prompts of which the step computes only a part.
+    /// Number of prompts of which the step computes only a part.
     partial: u32,
 }
 
 /// The part of a prompt that the step computes.
 enum Chunk {
+    /// Part of this many tokens.
     Tokens(u32),
-    /// No part, but the step may have a part of the next prompt.
+    /// No part of this prompt. The step may still compute a part of the next prompt.
     Skip,
-    /// No part, and none of the prompts after it.
+    /// No part of this prompt, nor of any prompt after it.
     StepIsFull,
 }
 
 impl Left {
-    /// Takes the chunk of a prompt. `shares` says that the prompt is one that tiers share time for.
+    /// Chooses the chunk of a prompt, and counts its tokens and its time as used. `shares` says that the prompt is a
+    /// best-effort one for which tiers share the time.
     fn chunk(&mut self, sequence: &Sequence, shares: bool, basis: &Basis) -> Chunk {
         let settings = &basis.rules.scheduling;
         // Best-effort prompts get time by the tiers' fair queue, and not by the background limit as well.
@@ -114,7 +120,7 @@ impl Left {
     }
 }
 
-/// Positions of the prompts among the candidates, in the order in which they get tokens.
+/// Returns the positions of the prompts among the candidates, in the order in which they get tokens.
 fn in_order(
     candidates: &[Candidate<'_>],
     (rules, by_rank): (&Rules, bool),
@@ -145,7 +151,7 @@ fn several_tiers_share(candidates: &[Candidate<'_>]) -> bool {
     tiers.any(|tier| Some(tier) != first)
 }
 
-/// The levels at which several tenants have prompts, which then go by start tags.
+/// Returns, for each effective tier, whether several tenants have prompts, which then go by start tags.
 fn levels_with_several_tenants<'a>(
     prompts: impl Iterator<Item = &'a Sequence>,
     rules: &Rules,
@@ -160,8 +166,8 @@ fn levels_with_several_tenants<'a>(
     several
 }
 
-/// Order of a prompt. A prompt that was denied blocks to grow goes first: victims were preempted for it, and their blocks may
-/// have come free only now.
+/// Returns the order of a prompt. A prompt that was denied blocks to grow goes first: victims were preempted for it,
+/// and their blocks may have come free only now.
 fn prefill_key(sequence: &Sequence, fair: [bool; TIERS], order: PrefillOrder) -> PrefillKey {
     let key = &sequence.service.key;
     let number = match order {
@@ -174,15 +180,15 @@ fn prefill_key(sequence: &Sequence, fair: [bool; TIERS], order: PrefillOrder) ->
     (key.level, !sequence.kv.denied, key.late, number)
 }
 
-/// Order of a best-effort prompt where tiers share time: the order in which the tiers' fair queue let it open.
+/// Returns the order of a best-effort prompt if tiers share time: the order in which the tiers' fair queue let it open.
 fn opening_key(sequence: &Sequence) -> PrefillKey {
     let waits = sequence.phase == Phase::Waiting;
     let number = if waits { u64::MAX } else { sequence.kv.opened_number };
     (sequence.service.key.level, !sequence.kv.denied, false, number)
 }
 
-/// Tokens of a prompt with `left` tokens to compute in a step that has `room` for it; `first` says that it is the first prompt
-/// of the step.
+/// Returns the tokens of a prompt to compute in a step that has room for `room`; the prompt has `left` tokens to
+/// compute, and `first` says that it is the first prompt of the step.
 fn chunk(left: u32, room: u32, first: bool, rules: &Rules) -> u32 {
     let chunk = left.min(room).min(rules.longest_chunk());
     let unit = rules.scheduling.chunk_alignment.max(1);
@@ -191,8 +197,8 @@ fn chunk(left: u32, room: u32, first: bool, rules: &Rules) -> u32 {
     if chunk == left || (aligned == 0 && first) { chunk } else { aligned }
 }
 
-/// Prompt tokens up to which background prompts fill a step while requests of higher tiers come; at least one, so that they
-/// go on.
+/// Returns the number of prompt tokens up to which background prompts fill a step while requests of higher tiers come;
+/// at least one, so that background prompts go on.
 fn background_tokens(rules: &Rules, traffic: Traffic) -> u32 {
     match rules.scheduling.background_prefill_percent {
         _ if !traffic.higher_came(Tier::Background) => u32::MAX,

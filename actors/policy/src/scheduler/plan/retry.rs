@@ -1,4 +1,4 @@
-//! Planning again: what the next plan considers after a plan for which the block store had no blocks.
+//! Planning again: which sequences the next plan considers after a plan for which the block store had no blocks.
 //!
 //! A plan gives out the tokens of a step before the block store grants blocks, so it must guess which waiting sequences will
 //! get some. Tokens that a denied sequence was given are lost to the step. Three rules correct the guess. After a denial, a
@@ -10,7 +10,8 @@
 
 /// Most sequences that a plan asks to open. Each open costs a look-up of a whole prefix, and a step rarely has room for more.
 pub(crate) const OPENS_MAX: usize = 32;
-/// Number of empty plans, one after the other, after which the next event is waited for. There are fewer kinds of plans.
+/// Number of successive empty plans after which the next event is waited for. Plans differ in fewer ways, so another
+/// one would be empty too.
 const EMPTY_PLANS_MAX: u32 = 8;
 
 /// Sequences that a plan considers.
@@ -24,7 +25,7 @@ pub(crate) enum RetryScope {
     Decodes,
 }
 
-/// See the module's documentation.
+/// Scope and limits of the next plan, as denials and empty plans made them.
 #[derive(Debug)]
 pub(crate) struct Retry {
     /// Scope of the next plan, or of the one under way.
@@ -35,7 +36,8 @@ pub(crate) struct Retry {
     pub(crate) empty_plans: u32,
     /// Most waiting sequences that the next plan asks to open.
     pub(crate) open_limit: usize,
-    /// Whether another plan may find more to do although nothing happened since, or something did.
+    /// Whether another plan may find more to do: because something happened since the last plan, or because the next
+    /// plan considers other sequences.
     pub(crate) again: bool,
 }
 
@@ -50,7 +52,7 @@ impl Retry {
         }
     }
 
-    /// Something happened that another plan could answer.
+    /// Records that something happened to which another plan could respond.
     pub(crate) fn noticed(&mut self) {
         self.again = true;
         self.empty_plans = 0;
@@ -77,9 +79,9 @@ impl Retry {
             RetryScope::Running if skipped && empty => RetryScope::Decodes,
             _ => RetryScope::All,
         };
-        // The narrower plan does not wait for what the sequences outside of its scope wait for.
+        // A plan of a narrower scope does not wait for what the sequences outside of its scope wait for.
         self.again |= empty && self.scope != RetryScope::All;
-        // The second plan ignores unused reservations for its first sequence.
+        // The second plan in a row ignores unused reservations for its first sequence, so it may not be empty.
         self.again |= empty && self.empty_plans == 1 && reserved;
         if self.empty_plans >= EMPTY_PLANS_MAX {
             (self.again, self.scope) = (false, RetryScope::All);

@@ -1,4 +1,4 @@
-//! What planning a step reads. Nothing in it changes while a step is planned.
+//! View: the state that planning a step reads. Nothing in it changes while a step is planned.
 
 use crate::scheduler::basis::Basis;
 use crate::scheduler::budget::slack_reserve::SlackReserve;
@@ -10,7 +10,7 @@ use crate::scheduler::sequence::Sequence;
 use std::collections::BTreeSet;
 use tiercel_device::{SeqId, Timestamp};
 
-/// See the module's documentation.
+/// State that planning a step reads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
     pub(crate) basis: &'a Basis,

@@ -1,4 +1,4 @@
-//! Wants: what each candidate asks of the block store for the step.
+//! Wants: the blocks that each candidate asks of the block store for the step.
 
 use crate::protocol::{Want, WantKind};
 use crate::scheduler::candidate::Candidate;
@@ -27,7 +27,7 @@ pub(crate) fn surely_fit(candidates: &[Candidate<'_>], view: &View<'_>) -> bool 
     blocks + u64::from(watermark) + u64::from(reserved) <= free
 }
 
-/// Most blocks that a candidate may need, whatever the block store finds for it.
+/// Returns the most blocks that a candidate may need, whatever the block store finds for it in the prefix cache.
 fn blocks_asked(candidate: &Candidate<'_>, rules: &Rules) -> u32 {
     let Candidate { sequence, tokens, len, waits, .. } = *candidate;
     let covered = if waits { len } else { len.min(sequence.planned_computed() + tokens) };
@@ -36,7 +36,7 @@ fn blocks_asked(candidate: &Candidate<'_>, rules: &Rules) -> u32 {
     needed.saturating_sub(sequence.kv.table.len() as u32)
 }
 
-/// The wants of all candidates, in their order.
+/// Returns the wants of all candidates, in the order of the candidates.
 pub(crate) fn wants(candidates: &[Candidate<'_>], victims: &Victims, view: &View<'_>) -> Vec<Want> {
     let rules = &view.basis.rules;
     let reservations = &view.memory.reservations;
@@ -45,7 +45,7 @@ pub(crate) fn wants(candidates: &[Candidate<'_>], victims: &Victims, view: &View
     let mut last = None;
     for candidate in candidates {
         let claim = claim(candidate, wants.is_empty(), rules, view.begins);
-        // Neighbours mostly have the same claim.
+        // Neighbours mostly have equal claims, so the number of victims need not be counted again.
         let max_victims = match last {
             Some((before, count)) if victims.treats_alike(before, claim) => count,
             _ => victims.allowed(claim),
@@ -59,7 +59,7 @@ pub(crate) fn wants(candidates: &[Candidate<'_>], victims: &Victims, view: &View
             false => reservations.for_others(candidate.sequence, &unused, rules.limits),
         };
         wants.push(Want { max_victims, kept_for_others, ..want(candidate, claim, rules) });
-        // Candidates after this one need not leave free what it takes of its own tier's reservation.
+        // Candidates after this one need not leave free the blocks that this one takes of its own tier's reservation.
         let own = &mut unused[candidate.sequence.tier.index()];
         *own = own.saturating_sub(blocks_asked(candidate, rules));
     }
@@ -82,7 +82,7 @@ fn may_start_by_force(sequence: &Sequence, rules: &Rules, now: Timestamp) -> boo
         && waited_us >= u64::from(rules.preemption.delay_ms) * 1000
 }
 
-/// What a candidate asks of the block store, but for the victims and the reservations of other tiers.
+/// Returns the want of a candidate, without the number of its victims and the reservations of other tiers.
 fn want(candidate: &Candidate<'_>, claim: Claim, rules: &Rules) -> Want {
     let Candidate { sequence, tokens, len, .. } = *candidate;
     let reserve = rules.allocated_up_front(sequence.longest());

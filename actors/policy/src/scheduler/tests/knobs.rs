@@ -12,7 +12,7 @@ use tiercel_config::{
 use tiercel_device::{SeqId, StepTiming, Tier, Timestamp};
 
 /// Creates a scheduler under the policy `fcfs`, with `change` applied to its settings.
-pub(super) fn plain(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
+pub(super) fn plain(change: impl FnOnce(&mut EngineSettings)) -> State {
     scheduler(|e| {
         e.use_policy(Policy::Fcfs);
         e.preemption.mirror_percent = MIRROR_PERCENT;
@@ -21,7 +21,7 @@ pub(super) fn plain(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
 }
 
 /// Creates a scheduler under the policy `priority+preempt`, with `change` applied to its settings.
-pub(super) fn tiered(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
+pub(super) fn tiered(change: impl FnOnce(&mut EngineSettings)) -> State {
     scheduler(|e| {
         e.use_policy(Policy::PriorityPreempt);
         e.preemption.mirror_percent = MIRROR_PERCENT;
@@ -35,13 +35,13 @@ fn shares(request: &StepRequest) -> Vec<(u64, u32)> {
 }
 
 /// Checks the invariants and plans a step.
-pub(super) fn plan(s: &mut Scheduler) -> StepRequest {
+pub(super) fn plan(s: &mut State) -> StepRequest {
     s.check().expect("invariants hold");
     s.plan(NOW).expect("a step")
 }
 
 /// Runs a step that ends at `at` us.
-pub(super) fn run(s: &mut Scheduler, at: u64) {
+pub(super) fn run(s: &mut State, at: u64) {
     let batch = submit(s);
     let mut done = all_sample(&batch, 1);
     if let Ok(output) = &mut done.result {
@@ -263,7 +263,7 @@ fn rules_without_tiers_look_at_all_alike_and_the_others_at_the_worst_tier_first(
 }
 
 /// Preempts sequence `id`, which must be among the victims of the plan, and returns the effects.
-fn preempt(s: &mut Scheduler, id: u64) -> Vec<Effect> {
+fn preempt(s: &mut State, id: u64) -> Vec<Effect> {
     let request = plan(s);
     let victim = request.victims.iter().find(|victim| victim.ticket.seq == SeqId(id));
     let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, kept: 0 };

@@ -39,7 +39,7 @@ pub(super) fn stated(ttft: f64, tpot: f64, e2e: f64) -> TierSlo {
 }
 
 /// Creates a scheduler for a device with one step in flight, with the test settings as `change` leaves them.
-pub(super) fn scheduler(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
+pub(super) fn scheduler(change: impl FnOnce(&mut EngineSettings)) -> State {
     scheduler_of_depth(1, change)
 }
 
@@ -47,7 +47,7 @@ pub(super) fn scheduler(change: impl FnOnce(&mut EngineSettings)) -> Scheduler {
 pub(super) fn scheduler_of_depth(
     max_steps_in_flight: u32,
     change: impl FnOnce(&mut EngineSettings),
-) -> Scheduler {
+) -> State {
     let mut settings = EngineSettings::default();
     settings.scheduler.max_num_seqs = 8;
     settings.scheduler.max_num_batched_tokens = 32;
@@ -73,7 +73,7 @@ pub(super) fn scheduler_of_depth(
         prefill_context_us: 0.0,
         link_bytes_per_s: 1e9,
     };
-    Scheduler::new(&settings, &info, profile)
+    State::new(&settings, &info, profile)
 }
 
 /// Returns a new sequence of `prompt` prompt tokens that arrives at `id` us.
@@ -130,7 +130,7 @@ pub(super) fn all_sample(batch: &StepBatch, token: u32) -> StepDone {
 }
 
 /// Plans a step, grants all its wants and returns the batch.
-pub(super) fn submit(scheduler: &mut Scheduler) -> StepBatch {
+pub(super) fn submit(scheduler: &mut State) -> StepBatch {
     let request = scheduler.plan(NOW).expect("something to run");
     scheduler.granted(grant_all(&request)).0.expect("a batch")
 }
@@ -143,7 +143,7 @@ pub(super) fn grant_first(request: &StepRequest) -> StepGrant {
 }
 
 /// Plans a step, grants all its wants, ends it with token 1 for each sequence, and returns the effects.
-pub(super) fn step(scheduler: &mut Scheduler) -> Vec<Effect> {
+pub(super) fn step(scheduler: &mut State) -> Vec<Effect> {
     let batch = submit(scheduler);
     let effects = scheduler.step_done(all_sample(&batch, 1), Timestamp(500));
     scheduler.check().expect("invariants hold");

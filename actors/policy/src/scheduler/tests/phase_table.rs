@@ -17,7 +17,7 @@ use tiercel_device::{
 const ID: SeqId = SeqId(1);
 
 /// Brings a sequence into a phase. The batch is of a step in flight that includes the sequence.
-type Setup = fn() -> (Scheduler, Option<StepBatch>);
+type Setup = fn() -> (State, Option<StepBatch>);
 
 const PHASES: [(&str, Setup); 9] = [
     ("Waiting", waiting),
@@ -32,7 +32,7 @@ const PHASES: [(&str, Setup); 9] = [
 ];
 
 /// Lets an event happen and returns its outcome in words.
-type Event = fn(&mut Scheduler, Option<&StepBatch>) -> String;
+type Event = fn(&mut State, Option<&StepBatch>) -> String;
 
 const EVENTS: [(&str, Event); 15] = [
     ("cancel", |s, _| match s.cancel(ID) {
@@ -102,32 +102,32 @@ fn names(request: &StepRequest, seq: SeqId) -> bool {
     request.wants.iter().any(|want| want.ticket.seq == seq)
 }
 
-fn waiting() -> (Scheduler, Option<StepBatch>) {
+fn waiting() -> (State, Option<StepBatch>) {
     let mut s = scheduler(|e| e.preemption.mirror_percent = MIRROR_PERCENT);
     s.enqueue(sequence(1, Tier::Background, 8));
     (s, None)
 }
 
-fn stepping() -> (Scheduler, Option<StepBatch>) {
+fn stepping() -> (State, Option<StepBatch>) {
     let (mut s, _) = waiting();
     let batch = submit(&mut s);
     (s, Some(batch))
 }
 
-fn running() -> (Scheduler, Option<StepBatch>) {
+fn running() -> (State, Option<StepBatch>) {
     let (mut s, batch) = stepping();
     s.step_done(all_sample(&batch.expect("in a step"), 7), Timestamp(1));
     (s, None)
 }
 
-fn two_deep() -> Scheduler {
+fn two_deep() -> State {
     let mut s = scheduler_of_depth(2, |e| e.preemption.mirror_percent = MIRROR_PERCENT);
     s.enqueue(sequence(1, Tier::Background, 8));
     s.planned_in(10_000);
     s
 }
 
-fn stepping_twice() -> (Scheduler, Option<StepBatch>) {
+fn stepping_twice() -> (State, Option<StepBatch>) {
     let mut s = two_deep();
     let batch = submit(&mut s);
     submit(&mut s);
@@ -135,7 +135,7 @@ fn stepping_twice() -> (Scheduler, Option<StepBatch>) {
 }
 
 /// Creates a scheduler with a sequence in flight whose blocks were taken for the step that follows.
-fn robbed() -> (Scheduler, Option<StepBatch>) {
+fn robbed() -> (State, Option<StepBatch>) {
     let mut s = two_deep();
     let batch = submit(&mut s);
     let request = s.plan(NOW).expect("it wants to grow");
@@ -145,7 +145,7 @@ fn robbed() -> (Scheduler, Option<StepBatch>) {
     (s, Some(batch))
 }
 
-fn opening() -> (Scheduler, Option<StepBatch>) {
+fn opening() -> (State, Option<StepBatch>) {
     let (mut s, _) = parked();
     let request = s.plan(NOW).expect("it wants to open");
     let outcome = GrantOutcome::Copying { blocks: 1 };
@@ -154,7 +154,7 @@ fn opening() -> (Scheduler, Option<StepBatch>) {
     (s, None)
 }
 
-fn take(outcome: PreemptOutcome) -> (Scheduler, Option<StepBatch>) {
+fn take(outcome: PreemptOutcome) -> (State, Option<StepBatch>) {
     let (mut s, _) = running();
     let request = s.plan(NOW).expect("it wants to grow");
     let preempted = vec![Preempted { ticket: ticket(1), outcome }];
@@ -162,24 +162,24 @@ fn take(outcome: PreemptOutcome) -> (Scheduler, Option<StepBatch>) {
     (s, None)
 }
 
-fn parked() -> (Scheduler, Option<StepBatch>) {
+fn parked() -> (State, Option<StepBatch>) {
     take(PreemptOutcome::Freed { blocks: 2, on_host: 2, kept: 0 })
 }
 
-fn keeping() -> (Scheduler, Option<StepBatch>) {
+fn keeping() -> (State, Option<StepBatch>) {
     take(PreemptOutcome::Freed { blocks: 1, on_host: 1, kept: 1 })
 }
 
-fn preempting() -> (Scheduler, Option<StepBatch>) {
+fn preempting() -> (State, Option<StepBatch>) {
     take(PreemptOutcome::Copying { blocks: 2, kept: 0 })
 }
 
-fn current(s: &Scheduler) -> Ticket {
+fn current(s: &State) -> Ticket {
     s.queue.table.get(ID).map_or(ticket(1), |sequence| sequence.ticket())
 }
 
 fn stepped(
-    s: &mut Scheduler,
+    s: &mut State,
     batch: Option<&StepBatch>,
     done: impl Fn(&StepBatch) -> StepDone,
 ) -> String {
@@ -193,7 +193,7 @@ fn stepped(
     }
 }
 
-fn copied_out(s: &mut Scheduler, ticket: Ticket) -> String {
+fn copied_out(s: &mut State, ticket: Ticket) -> String {
     match s.store_event(StoreEvent::PreemptCopied { ticket, copied: 2, failed: 0 }) {
         PreemptDecision::Commit => "commit".into(),
         PreemptDecision::Abort => "abort".into(),
@@ -201,13 +201,13 @@ fn copied_out(s: &mut Scheduler, ticket: Ticket) -> String {
     }
 }
 
-fn copied_in(s: &mut Scheduler, ticket: Ticket) -> String {
+fn copied_in(s: &mut State, ticket: Ticket) -> String {
     let before = s.phase(ID);
     s.store_event(StoreEvent::Resumed { ticket, computed: 4, copied: 1, failed: 0 });
     if s.phase(ID) == before { "nothing".into() } else { "goes on".into() }
 }
 
-fn phase_name(s: &Scheduler) -> &'static str {
+fn phase_name(s: &State) -> &'static str {
     match s.phase(ID) {
         None => "gone",
         Some(Phase::Waiting) => "Waiting",

@@ -15,20 +15,20 @@ const LATE: Timestamp = Timestamp(1_000_000);
 const HOST_US: u64 = 10_000;
 
 /// Creates a scheduler with two steps in flight, whose host is so slow that two are worth while.
-fn two_deep() -> Scheduler {
+fn two_deep() -> State {
     let mut s = scheduler_of_depth(2, |_| ());
     s.planned_in(HOST_US);
     s
 }
 
-fn with_sequences(count: u64, prompt: u32) -> Scheduler {
+fn with_sequences(count: u64, prompt: u32) -> State {
     let mut s = two_deep();
     (1..=count).for_each(|id| s.enqueue(sequence(id, Tier::Standard, prompt)));
     s
 }
 
 /// Grants every want in full, with the computed tokens that the scheduler assumes.
-fn grant(s: &Scheduler, request: &StepRequest) -> StepGrant {
+fn grant(s: &State, request: &StepRequest) -> StepGrant {
     let mut grant = grant_all(request);
     for (granted, want) in grant.grants.iter_mut().zip(&request.wants) {
         let known = live(s, want.ticket.seq.0).kv.computed;
@@ -40,7 +40,7 @@ fn grant(s: &Scheduler, request: &StepRequest) -> StepGrant {
     grant
 }
 
-fn submit(s: &mut Scheduler) -> StepBatch {
+fn submit(s: &mut State) -> StepBatch {
     let now = s.next_plan().map_or(LATE, |due| due.max(LATE));
     let request = s.plan(now).expect("something to run");
     let granted = grant(s, &request);
@@ -49,14 +49,14 @@ fn submit(s: &mut Scheduler) -> StepBatch {
     batch
 }
 
-fn done(s: &mut Scheduler, batch: &StepBatch, token: TokenId) -> Vec<Effect> {
+fn done(s: &mut State, batch: &StepBatch, token: TokenId) -> Vec<Effect> {
     let effects = s.step_done(all_sample(batch, token), LATE);
     s.check().expect("invariants hold");
     effects
 }
 
 /// Ends a step with a failure and returns the effects.
-fn fails(s: &mut Scheduler, batch: &StepBatch) -> Vec<Effect> {
+fn fails(s: &mut State, batch: &StepBatch) -> Vec<Effect> {
     let result = Err(StepError::Failed("kernel".into()));
     let effects = s.step_done(StepDone { id: batch.id, result }, LATE);
     s.check().expect("invariants hold");
@@ -67,7 +67,7 @@ fn members(batch: &StepBatch) -> Vec<u64> {
     batch.slices.iter().map(|slice| slice.seq.0).collect()
 }
 
-fn live(s: &Scheduler, id: u64) -> &Sequence {
+fn live(s: &State, id: u64) -> &Sequence {
     s.queue.table.get(SeqId(id)).expect("it is live")
 }
 
@@ -237,7 +237,7 @@ fn a_step_that_is_being_planned_has_not_completed() {
 }
 
 /// Creates a scheduler with two sequences whose prompts are computed, and a step of both in flight.
-fn decoding() -> (Scheduler, StepBatch) {
+fn decoding() -> (State, StepBatch) {
     let mut s = with_sequences(2, 4);
     let prompts = submit(&mut s);
     done(&mut s, &prompts, 7);

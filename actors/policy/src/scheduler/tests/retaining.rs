@@ -7,7 +7,7 @@ use tiercel_config::{PreemptionMode, VictimRule};
 use tiercel_device::{SeqId, Tier};
 
 /// Creates a scheduler with two background sequences. The first runs; the second was preempted and retains two blocks.
-fn parked() -> Scheduler {
+fn parked() -> State {
     let mut s = tiered(|_| ());
     for id in 1..=2 {
         s.enqueue(longer(id, Tier::Background, 9, 9));
@@ -18,7 +18,7 @@ fn parked() -> Scheduler {
 }
 
 /// Preempts a victim that retains `kept` blocks.
-fn freed(s: &mut Scheduler, id: u64, kept: u32) {
+fn freed(s: &mut State, id: u64, kept: u32) {
     let request = plan(s);
     let victim = request.victims.iter().find(|victim| victim.ticket.seq == SeqId(id));
     let ticket = victim.expect("it is a victim").ticket;
@@ -77,7 +77,7 @@ fn it_has_given_up_what_it_kept_when_it_runs_again() {
     run(&mut s, 2);
     assert_eq!(s.phase(SeqId(2)), Some(Phase::Running));
     assert_eq!(victims(&plan(&mut s)), [2, 1], "as any that runs");
-    let group = |s: &mut Scheduler| plan(s).victims[0].group;
+    let group = |s: &mut State| plan(s).victims[0].group;
     let (mut waits, mut runs) = (parked(), parked());
     run(&mut runs, 2);
     assert_ne!(group(&mut waits), group(&mut runs));

@@ -2,14 +2,14 @@
 
 use crate::scheduler::budget::slack_reserve::SlackReserve;
 use crate::scheduler::tests::{all_sample, grant_all, scheduler, sequence, submit};
-use crate::scheduler::{NewSequence, Scheduler};
+use crate::scheduler::{NewSequence, State};
 use tiercel_config::{Late, Policy, Target};
 use tiercel_device::{SeqId, Tier, Timestamp};
 use tiercel_device::{StepBatch, StepDone, StepTiming};
 
 /// Creates a scheduler with a TPOT target of 500 us for premium. Its steps take 100 us, and 1 us for each stream and 10
 /// us for each prompt token.
-fn paced() -> Scheduler {
+fn paced() -> State {
     scheduler(|settings| {
         settings.scheduler.max_num_batched_tokens = 256;
         settings.slo.premium.ttft_ms = Target::Ms(10.0);
@@ -27,14 +27,14 @@ fn sampled(batch: &StepBatch) -> StepDone {
 }
 
 /// Starts sequence 1 as a stream that gets its first token at `first_at` us.
-fn stream(s: &mut Scheduler, tier: Tier, max_tokens: u32, first_at: u64) {
+fn stream(s: &mut State, tier: Tier, max_tokens: u32, first_at: u64) {
     s.enqueue(NewSequence { max_tokens, ..sequence(1, tier, 4) });
     let batch = submit(s);
     s.step_done(sampled(&batch), Timestamp(first_at));
 }
 
 /// Plans the step at `now`, runs it, and returns how many tokens of sequence `id` the step has.
-fn tokens(s: &mut Scheduler, id: u64, now: u64) -> u32 {
+fn tokens(s: &mut State, id: u64, now: u64) -> u32 {
     let request = s.plan(Timestamp(now)).expect("a step");
     let want = request.wants.iter().find(|want| want.ticket.seq == SeqId(id));
     let tokens = want.map_or(0, |want| want.new_tokens);
@@ -99,7 +99,7 @@ fn admission_is_told_of_steps_as_long_as_they_will_be() {
     assert_eq!(s.capacity(Timestamp(1000)).step_us.round(), 2_660.0);
     s.enqueue(sequence(1, Tier::Premium, 4));
     s.cancel(SeqId(1));
-    let step_us = |s: &Scheduler| s.capacity(Timestamp(1000)).step_us.round();
+    let step_us = |s: &State| s.capacity(Timestamp(1000)).step_us.round();
     assert_eq!(step_us(&s), 2_660.0, "premium alone does not wait for worse tiers");
     s.enqueue(sequence(2, Tier::Background, 4));
     assert_eq!(step_us(&s), 2_000.0);
@@ -235,7 +235,7 @@ fn a_stream_that_was_held_for_long_sets_no_pace() {
     assert_eq!(tokens(&mut s, 2, 1000 + 32_000), 200);
 }
 /// Creates a scheduler with a premium stream, whose first token came at 20,000 us, and four standard streams.
-fn mixed() -> Scheduler {
+fn mixed() -> State {
     let mut s = paced();
     s.basis.rules.scheduling.pause_background = true;
     (s.basis.targets.standard.tpot_ms, s.basis.targets.standard.e2e_ms) = (Some(5.0), None);
@@ -249,7 +249,7 @@ fn mixed() -> Scheduler {
 }
 
 /// Plans the step at `now`, runs it, and returns its number of premium, standard and background decodes.
-fn decodes(s: &mut Scheduler, now: u64) -> [usize; 3] {
+fn decodes(s: &mut State, now: u64) -> [usize; 3] {
     let request = s.plan(Timestamp(now)).expect("a step");
     let batch = s.granted(grant_all(&request)).0.expect("a batch");
     let tiers = [Tier::Premium, Tier::Standard, Tier::Background];

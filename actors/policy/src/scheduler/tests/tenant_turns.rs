@@ -2,13 +2,13 @@
 
 use crate::blocks::Salt;
 use crate::scheduler::tests::{all_sample, scheduler, sequence, submit};
-use crate::scheduler::{Effect, NewSequence, Scheduler};
+use crate::scheduler::{Effect, NewSequence, State};
 use std::collections::BTreeMap;
 use tiercel_config::{PrefillOrder, Target};
 use tiercel_device::{Tier, Timestamp};
 
 /// Creates a scheduler with fair tenants or without. A prompt token takes 10 us, and an output token 1 us.
-fn fair(fair_tenants: bool) -> Scheduler {
+fn fair(fair_tenants: bool) -> State {
     scheduler(|settings| {
         settings.scheduler.max_num_batched_tokens = 64;
         settings.scheduler.max_num_seqs = 8;
@@ -28,7 +28,7 @@ fn of(tenant: u8, id: u64, tier: Tier, prompt: u32) -> NewSequence {
 }
 
 /// Runs a step and returns the sequences that got their first token.
-fn step(s: &mut Scheduler, now: u64) -> Vec<u64> {
+fn step(s: &mut State, now: u64) -> Vec<u64> {
     let batch = submit(s);
     let effects = s.step_done(all_sample(&batch, 1), Timestamp(now));
     let first = effects.into_iter().filter_map(|effect| match effect {

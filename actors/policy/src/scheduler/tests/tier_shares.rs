@@ -1,7 +1,7 @@
 //! Tests of the tiers' fair queue: tiers share the time that requests with targets leave.
 
 use crate::scheduler::tests::{all_sample, scheduler, sequence, submit};
-use crate::scheduler::{NewSequence, Scheduler};
+use crate::scheduler::{NewSequence, State};
 use tiercel_config::{Late, TierSlo};
 use tiercel_device::{SeqId, StepTiming, Tier, Timestamp};
 
@@ -9,7 +9,7 @@ use tiercel_device::{SeqId, StepTiming, Tier, Timestamp};
 const SHARES: [f64; 4] = [0.0, 0.5, 0.35, 0.15];
 
 /// Creates a scheduler without targets. A prompt token takes 10 us, and an output token 1 us.
-fn without_targets(fair_tiers: bool) -> Scheduler {
+fn without_targets(fair_tiers: bool) -> State {
     scheduler(|settings| {
         settings.scheduler.max_num_batched_tokens = 64;
         settings.scheduler.max_num_seqs = 8;
@@ -27,7 +27,7 @@ fn of(id: u64, tier: Tier, prompt: u32) -> NewSequence {
 }
 
 /// Runs a step and returns the sequences that started in it.
-fn step(s: &mut Scheduler, now: u64) -> Vec<SeqId> {
+fn step(s: &mut State, now: u64) -> Vec<SeqId> {
     let batch = submit(s);
     // The cost model learns nothing from a step without a duration.
     let mut done = all_sample(&batch, 1);
