@@ -63,8 +63,8 @@ impl State {
         expired.into_iter().filter_map(end).collect()
     }
 
-    /// Turns away the sequence of a tier below `tier` that would be served last, if it has not started, so that a
-    /// request of `tier` can have its permit; `None` if there is no such sequence.
+    /// Turns away the sequence that would be served last, among the sequences of tiers below `tier` that have not
+    /// started, so that a request of `tier` can have its permit; `None` if there is no such sequence.
     pub(crate) fn displace(&mut self, tier: Tier, now: Timestamp) -> Option<Effect> {
         let lower = |sequence: &&Sequence| sequence.tier > tier && !sequence.was_open();
         let last = self.queue.table.queue().rev().map(|(_, sequence)| sequence).find(lower)?.id;

@@ -62,7 +62,8 @@ impl Deadlines {
         self.at = now;
     }
 
-    /// Share of the device's time that prompts of `tiers` take, averaged over the time that counts for `tier`.
+    /// Returns the share of the device's time that prompts of `tiers` take, averaged over the time that counts for
+    /// `tier`.
     fn taken_by(&self, tiers: &[Tier], tier: Tier, now: Timestamp) -> f64 {
         let left = (-(now.since_us(self.at) as f64) / MEMORY_US[tier.index()]).exp();
         let arriving = &self.arriving[tier.index()];
@@ -90,7 +91,7 @@ impl Deadlines {
         }
     }
 
-    /// Requests of a tier that are judged, earliest deadline first.
+    /// Returns the requests of a tier that are judged, earliest deadline first.
     fn of(&self, tier: Tier) -> impl Iterator<Item = Entry> + '_ {
         let all = (tier, Timestamp(0), SeqId(0))..=(tier, Timestamp(u64::MAX), SeqId(u64::MAX));
         self.entries.range(all).take(JUDGED_MAX).copied()
@@ -104,6 +105,7 @@ struct Prompt {
     tenant: Salt,
     /// Time until the deadline, us; negative if it has passed.
     due_us: f64,
+    /// Device time that the rest of the prompt takes, us.
     work_us: f64,
 }
 
@@ -128,8 +130,8 @@ impl InTime {
     }
 }
 
-/// The prompts that are late, and the work of the others, us. `prompts` come earliest deadline first; they have `share` of
-/// the device's time, after `before_us` of other work.
+/// Returns the prompts that are late, and the work of the prompts in time, us. `prompts` come earliest deadline first;
+/// they have `share` of the device's time, after `before_us` of other work.
 fn late(
     prompts: impl Iterator<Item = Prompt>,
     before_us: f64,
@@ -170,8 +172,8 @@ impl Deadlines {
         self.insert(sequence);
     }
 
-    /// The time by which a request's first token must come: by its TTFT target, or, without one, early enough for the whole
-    /// output to meet its E2E target.
+    /// Returns the time by which a request's first token must come: by its TTFT target, or, without one, early enough
+    /// for the whole output to meet its E2E target.
     fn deadline(
         &self,
         sequence: &Sequence,
@@ -190,8 +192,9 @@ impl Deadlines {
         Some(sequence.arrival + us.max(0.0) as u64)
     }
 
-    /// Expected time per token of a stream without a TPOT target, us. While requests of higher tiers come, the stream is
-    /// paused for about every other step. Otherwise it is in every step, which all streams share with the prompts that come.
+    /// Returns the expected time per token of a stream without a TPOT target, us. While requests of higher tiers come,
+    /// the stream is paused for about every other step. Otherwise it is in every step, which all streams share with the
+    /// prompts that come.
     fn untargeted_pace_us(
         &self,
         tier: Tier,
@@ -210,7 +213,8 @@ impl Deadlines {
         basis.cost.step_us(&streams) / (1.0 - prompts)
     }
 
-    /// Finds out which requests are late before a step that begins at `now`, and puts them behind the others of their tier.
+    /// Finds out which requests are late before a step that begins at `now`, and puts them behind the requests in time
+    /// of their tier.
     pub(crate) fn judge(&mut self, queue: &mut Queue, basis: &Basis, now: Timestamp) {
         if !basis.rules.judges_deadlines() {
             return;
@@ -272,8 +276,8 @@ impl Deadlines {
     }
 }
 
-/// A sequence as a prompt that waits, with the time until its deadline. `None` if the sequence is on hold, or if its first
-/// token is being sampled: then no work is left.
+/// Returns a sequence as a prompt that waits, with the time until its deadline. `None` if the sequence is on hold, or
+/// if its first token is being sampled: then no work is left.
 fn prompt(sequence: &Sequence, due_us: f64, basis: &Basis) -> Option<Prompt> {
     let waits = !sequence.held() && sequence.planned_output() == 0;
     let left = sequence.left_to_compute();
@@ -338,7 +342,7 @@ mod tests {
     }
 
     proptest! {
-        /// No other choice has fewer late ones.
+        /// No other choice of prompts in time leaves fewer prompts late.
         #[test]
         fn as_few_are_late_as_can_be(
             mut drawn in proptest::collection::vec((1u32..100, 1u32..300), 1..10),

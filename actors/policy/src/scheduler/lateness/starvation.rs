@@ -29,18 +29,20 @@ const ANY_US: u64 = 300_000_000;
 /// Most starving requests of a tier that go first at a time: more than start within a step.
 const STARVING_MAX: usize = 32;
 
-/// A request, its tier and when it came.
+/// Tier, time of arrival and id of a request.
 type Entry = (Tier, Timestamp, SeqId);
 
 /// Late requests, and requests that were late and starve, by tier and arrival.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LateRequests {
+    /// Late requests that do not starve.
     late: BTreeSet<Entry>,
+    /// Requests that were late and starve: they go first of their tiers.
     starving: BTreeSet<Entry>,
 }
 
 impl LateRequests {
-    /// Adds the request if it is late, and removes it if it is not.
+    /// Adds a request if it is late, and removes it if it is not.
     pub(crate) fn update(&mut self, sequence: &Sequence) {
         let entry = (sequence.tier, sequence.arrival, sequence.id);
         if sequence.service.late {
@@ -57,8 +59,8 @@ impl LateRequests {
         self.starving.remove(&entry);
     }
 
-    /// Lets late requests of a tier starve that have waited long enough, oldest first, until [`STARVING_MAX`] of the tier do.
-    /// Returns them. The queue of the tier drains in `drain_us`, if that is known.
+    /// Lets late requests of a tier starve that have waited long enough, oldest first, until [`STARVING_MAX`] of the
+    /// tier do. Returns the requests that starve now. The queue of the tier drains in `drain_us`, if that is known.
     pub(crate) fn take_starving(
         &mut self,
         tier: Tier,
@@ -82,8 +84,8 @@ impl LateRequests {
     }
 }
 
-/// Wait after which a late request of the tier starves, us, if the tier's queue drains in `drain_us`; `None` if no request
-/// starves, however long it has waited.
+/// Returns the wait after which a late request of the tier starves, us, if the tier's queue drains in `drain_us`;
+/// `None` if no request starves, however long it has waited.
 fn starving_after_us(tier: Tier, drain_us: f64, traffic: Traffic) -> Option<u64> {
     let wait_us = match tier {
         _ if traffic.one_tier => ALONE_US.max((ALONE_SHARE * drain_us) as u64),
@@ -173,7 +175,7 @@ mod tests {
     fn no_request_starves_where_a_plain_server_would_make_all_wait_for_as_long() {
         let mut s = scheduler(|settings| settings.use_policy(Policy::Tiercel));
         let queue = &mut s.queue.drain[Tier::Standard.index()];
-        // One a second is served, and ten minutes of them wait.
+        // One request is served in a second, and 600 requests wait, so the queue drains in ten minutes.
         (0..601).for_each(|_| queue.entered(Timestamp(0)));
         queue.left(Timestamp(1_000_000));
         let now = Timestamp(1_000_000);

@@ -8,14 +8,15 @@ const MIRRORED_MAX: u32 = 64;
 /// The share of the copy link that mirroring has used.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Mirroring {
-    /// When blocks were last allotted.
+    /// When blocks were last allotted for mirroring.
     at: Timestamp,
-    /// Fraction of a block that is left over.
+    /// Fraction of a block that is left over from the last allotment.
     rest: f64,
 }
 
 impl Mirroring {
-    /// Blocks that may be mirrored since the last call, at `percent` of the link, if one block takes `block_us` to copy.
+    /// Returns the number of blocks that may be mirrored for the time since the last call, at `percent` of the link, if
+    /// one block takes `block_us` to copy.
     pub(crate) fn blocks(&mut self, percent: u32, block_us: f64, now: Timestamp) -> u32 {
         let Mirroring { at, rest } = std::mem::replace(self, Mirroring { at: now, rest: 0.0 });
         let share = f64::from(percent) / 100.0;

@@ -7,7 +7,7 @@ pub(crate) mod victims;
 use crate::scheduler::memory::mirroring::Mirroring;
 use crate::scheduler::memory::reservation::Reservations;
 
-/// What the scheduler knows of the device pool.
+/// Knowledge of the scheduler about the device pool: reservations, mirroring and free blocks.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) reservations: Reservations,
@@ -19,7 +19,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// A pool of which nothing is known yet.
+    /// Creates the knowledge of a pool that has granted nothing yet.
     pub(crate) fn new(reservations: Reservations) -> Memory {
         Memory { reservations, mirroring: Mirroring::default(), free_blocks: 0, shortage: false }
     }

@@ -12,13 +12,16 @@ const TIERS: usize = Tier::ALL.len();
 /// Blocks and slots that are reserved for each tier.
 #[derive(Debug, Clone, Copy)]
 pub struct Reservations {
+    /// Blocks that are reserved for each tier.
     blocks: [u32; TIERS],
+    /// Slots that are reserved for each tier, percent of a step's slots.
     slots_percent: [f64; TIERS],
+    /// Whether other tiers may use reserved blocks as far as they can give them back at once.
     lends: bool,
 }
 
 impl Reservations {
-    /// The reservations that these settings make of a device's blocks.
+    /// Creates the reservations that these settings make of a device's blocks.
     pub fn new(settings: &ReservationSettings, device_blocks: u32) -> Reservations {
         let share = |percent: f64| (f64::from(device_blocks) * percent / 100.0) as u32;
         Reservations {
@@ -38,7 +41,7 @@ impl Reservations {
         self.lends
     }
 
-    /// Blocks that a tier can never have, because they are reserved for other tiers.
+    /// Returns the number of blocks that a tier can never have, because they are reserved for other tiers.
     pub fn never_of(&self, tier: Tier) -> u32 {
         if tier == Tier::System {
             return 0;
@@ -46,7 +49,7 @@ impl Reservations {
         self.blocks.iter().sum::<u32>() - self.blocks[tier.index()]
     }
 
-    /// Slots that are reserved for each tier.
+    /// Returns the number of slots that are reserved for each tier.
     fn slots(&self, max_num_seqs: u32) -> [u32; TIERS] {
         // A slot is free again at the end of a step, so lending it costs nothing.
         match self.lends {
@@ -56,11 +59,14 @@ impl Reservations {
     }
 }
 
-/// Slots of a step as they are taken.
+/// Slots of a step, while a plan gives them to sequences.
 #[derive(Debug)]
 pub(crate) struct Slots {
+    /// Number of slots of the step.
     most: u32,
+    /// Slots that are reserved for each tier.
     reserved: [u32; TIERS],
+    /// Slots that sequences of each tier have taken.
     taken: [u32; TIERS],
 }
 
@@ -79,13 +85,13 @@ impl Slots {
 }
 
 impl Reservations {
-    /// `most` slots of a step, of which some are reserved.
+    /// Returns `most` slots of a step, of which some are reserved for tiers.
     pub(crate) fn slots_of(&self, most: usize, max_num_seqs: u32) -> Slots {
         let most = u32::try_from(most).unwrap_or(u32::MAX);
         Slots { most, reserved: self.slots(max_num_seqs), taken: [0; TIERS] }
     }
 
-    /// Blocks that are reserved for each tier and that the tier does not use.
+    /// Returns the number of blocks that are reserved for each tier and that the tier does not use.
     pub(crate) fn unused(&self, table: &SequenceTable, limits: Limits) -> [u32; TIERS] {
         let mut unused = self.blocks;
         if unused.iter().all(|blocks| *blocks == 0) {
@@ -111,14 +117,15 @@ impl Reservations {
         unused
     }
 
-    /// Blocks of `unused` reservations that a sequence must leave free.
+    /// Returns the number of blocks of `unused` reservations that a sequence must leave free.
     pub(crate) fn for_others(
         &self,
         sequence: &Sequence,
         unused: &[u32; TIERS],
         limits: Limits,
     ) -> u32 {
-        // A sequence that an operator moved to this tier may never fit beside the reservations: it need not wait for ever.
+        // A sequence that an operator moved to this tier may be too large to fit beside the reservations. It ignores
+        // them, so that it does not wait for ever.
         let most = sequence.longest().min(limits.max_model_len);
         let fits = most.div_ceil(limits.block_size) + self.never_of(sequence.tier);
         if sequence.tier == Tier::System || fits > limits.device_blocks {
@@ -127,7 +134,7 @@ impl Reservations {
         unused.iter().sum::<u32>() - unused[sequence.tier.index()]
     }
 
-    /// The most blocks of `unused` reservations that any of these candidates must leave free.
+    /// Returns the most blocks of `unused` reservations that any of these candidates must leave free.
     pub(crate) fn most_for_others(
         &self,
         candidates: &[Candidate<'_>],

@@ -39,14 +39,14 @@ pub(crate) struct Claim {
     pub(crate) by_force: bool,
 }
 
-/// Position in the order of victims: protection, level, and what the rule counts. The lowest position is preempted first,
-/// and of equal positions the higher rank.
+/// Position in the order of victims: protection, effective tier (the lowest tier goes first), and what the rule counts.
+/// The lowest position is preempted first, and of equal positions the higher rank.
 type Position = (Protection, Reverse<u8>, u64);
 
 /// The victims of a plan, and what decides which candidates may take each of them.
 #[derive(Debug, Default)]
 pub(crate) struct Victims {
-    /// First to be preempted first.
+    /// Victims in the order in which they are preempted.
     pub(crate) victims: Vec<Victim>,
     /// Protection and rank of each victim.
     guards: Vec<(Protection, Rank)>,
@@ -57,11 +57,11 @@ pub(crate) struct Victims {
 }
 
 impl Victims {
-    /// Sequences that may be preempted in this plan.
+    /// Collects the sequences that may be preempted in this plan, in the order in which they are preempted.
     pub(crate) fn new(table: &SequenceTable, basis: &Basis, now: Timestamp) -> Victims {
         let rule = basis.rules.preemption.victim;
         let across_tiers = matches!(rule, VictimRule::LatestArrival | VictimRule::ReverseFifo);
-        // From the highest rank: where the rule adds nothing, that is nearly the order already.
+        // The list starts with the highest rank: if the rule adds nothing, that is nearly the order of victims already.
         let running = table.active().rev();
         let running = running.filter(|(_, sequence)| sequence.phase == Phase::Running);
         let mut in_order: Vec<(Position, Rank, &Sequence)> = (table.retaining().rev())
@@ -86,7 +86,7 @@ impl Victims {
         victims
     }
 
-    /// Number of victims, from the front, that a claim may preempt.
+    /// Returns the number of victims, from the front, that a claim may preempt.
     pub(crate) fn allowed(&self, claim: Claim) -> u32 {
         let mut count = 0;
         let protections =

@@ -30,15 +30,17 @@ const SMOOTHING: f64 = 0.1;
 /// Steps at the device, and the step that is being planned.
 #[derive(Debug)]
 pub(crate) struct Pipeline {
+    /// Most steps in flight at a time.
     depth: usize,
     /// The step that the block store was asked for.
     reserving: Option<Reserving>,
     /// Steps at the device, in order.
     in_flight: Vec<InFlight>,
-    /// The step that was planned last.
+    /// Number of the step that was planned last.
     last: StepId,
     /// Whether the block store has yet to be told that a step has ended: copies may wait for that.
     unreported: bool,
+    /// Learned lead: time before the end of a step in flight at which the next one is planned, us.
     lead_us: f64,
     /// Mean time in which the host plans a step, us.
     planning_us: Ewma,
@@ -52,7 +54,7 @@ pub(crate) struct Reserving {
     step: StepId,
     /// When the step is expected to begin.
     pub(crate) begins: Timestamp,
-    /// Whether a step in flight when it was planned has failed since.
+    /// Whether a step that was in flight when this one was planned has failed since.
     pub(crate) invalidated: bool,
 }
 
@@ -80,7 +82,7 @@ impl InFlight {
 }
 
 impl Pipeline {
-    /// A pipeline of at most `depth` steps in flight.
+    /// Creates a pipeline of at most `depth` steps in flight.
     pub(crate) fn new(depth: u32) -> Pipeline {
         Pipeline {
             depth: (depth as usize).clamp(1, MAX_DEPTH),
@@ -109,7 +111,7 @@ impl Pipeline {
         &self.in_flight
     }
 
-    /// The last completed step, if the block store has yet to be told of it.
+    /// Returns the last completed step, if the block store has yet to be told of it.
     pub(crate) fn take_completed(&mut self) -> Option<StepId> {
         std::mem::take(&mut self.unreported).then(|| self.completed())
     }
@@ -118,8 +120,8 @@ impl Pipeline {
         self.depth
     }
 
-    /// When the next step may be planned, if nothing else has to happen first: at once, or shortly before the step in
-    /// flight ends.
+    /// Returns when the next step may be planned, if nothing else has to happen first: at once, or shortly before the
+    /// step in flight ends.
     pub(crate) fn next_plan(&self) -> Option<Timestamp> {
         if self.reserving.is_some() || self.in_flight.len() >= self.depth {
             return None;
@@ -133,20 +135,20 @@ impl Pipeline {
         worth_while.then(|| last.ends() - self.lead_of(last.expected_us) as u64)
     }
 
-    /// The step up to which every step has completed, or never began.
+    /// Returns the step up to which every step has completed, or never began.
     pub(crate) fn completed(&self) -> StepId {
         let in_flight = self.in_flight.first().map(|first| first.step);
-        // The step that the block store is asked for may begin.
+        // The step that the block store is asked for may still begin, so it has not completed.
         let ahead = in_flight.or(self.reserving.map(|reserving| reserving.step));
         ahead.map_or(self.last, |step| StepId(step.0 - 1))
     }
 
-    /// When a step that is planned now begins, if it is planned early enough.
+    /// Returns when a step that is planned now begins, if it is planned early enough.
     pub(crate) fn begins(&self, now: Timestamp) -> Timestamp {
         self.in_flight.last().map_or(now, |last| last.ends().max(now))
     }
 
-    /// Asks the block store for the next step; returns the number of the step.
+    /// Gives the next step its number and returns it. The block store is now asked for the step.
     pub(crate) fn reserve(&mut self, now: Timestamp) -> StepId {
         let begins = self.begins(now);
         self.last = StepId(self.last.0 + 1);
@@ -155,7 +157,7 @@ impl Pipeline {
         self.last
     }
 
-    /// The block store has answered for a step; `None` if it was not asked for this one.
+    /// Takes the step that the block store has answered for; `None` if the block store was not asked for it.
     pub(crate) fn reserved(&mut self, step: StepId) -> Option<Reserving> {
         self.reserving.take_if(|reserving| reserving.step == step)
     }
@@ -186,7 +188,7 @@ impl Pipeline {
         self.starting_us.observe(us as f64);
     }
 
-    /// Time of the host from one step to the next, us.
+    /// Returns the mean time of the host from one step to the next, us.
     fn host_us(&self) -> f64 {
         self.planning_us.mean() + self.starting_us.mean()
     }

@@ -30,22 +30,23 @@ impl InFlightProgress {
         self.steps[0].is_none()
     }
 
-    /// The sequence's part of a step; `None` if the step does not include it, or was invalidated for it.
+    /// Returns the sequence's part of a step; `None` if the step does not include it, or was invalidated for it.
     pub(crate) fn part(&self, step: StepId) -> Option<Part> {
         self.parts().find(|part| part.step == step).copied()
     }
 
-    /// Tokens that will be valid, where `computed` tokens are valid now.
+    /// Returns the number of tokens that will be valid once the steps in flight have succeeded, if `computed` tokens
+    /// are valid now.
     pub(crate) fn computed(&self, computed: u32) -> u32 {
         self.parts().filter_map(|part| part.computed).next_back().unwrap_or(computed)
     }
 
-    /// Number of tokens that are being sampled.
+    /// Returns the number of tokens that steps in flight are sampling.
     pub(crate) fn sampled(&self) -> u32 {
         self.parts().filter(|part| part.samples).count() as u32
     }
 
-    /// The last step in flight that samples a token for the sequence.
+    /// Returns the last step in flight that samples a token for the sequence.
     pub(crate) fn last_sampling(&self) -> Option<StepId> {
         self.parts().rfind(|part| part.samples).map(|part| part.step)
     }
@@ -64,12 +65,12 @@ impl InFlightProgress {
         }
     }
 
-    /// The sequence lost its blocks. Tokens that are being sampled are its next tokens all the same.
+    /// Records that the sequence lost its blocks. Tokens that are being sampled are its next tokens all the same.
     pub(crate) fn lose_blocks(&mut self) {
         self.steps.iter_mut().flatten().for_each(|part| part.computed = None);
     }
 
-    /// Says which part belongs to none of `steps`, the steps in flight.
+    /// Returns, in words, a part that belongs to none of `steps`, the steps in flight; `None` if there is no such part.
     pub(crate) fn violation(&self, mut steps: impl Iterator<Item = StepId>) -> Option<String> {
         let lost = self.parts().find(|part| !steps.any(|step| step == part.step))?;
         Some(format!("waits for {}, which is not in flight", lost.step))

@@ -5,29 +5,29 @@
 use tiercel_device::{Tier, Timestamp};
 
 const TIERS: usize = Tier::ALL.len();
-/// A tier of which no request came for longer counts as absent, us.
+/// Time without requests of a tier after which the tier counts as absent, us.
 const LATELY_US: u64 = 60_000_000;
 
-/// When the last request of each tier came. The server's own requests, as that of its warm-up, are no reason to reserve
-/// anything from its clients' requests, and are not counted.
+/// Time of each tier's last request. The server's own requests, such as its warm-up, are not counted: they are no
+/// reason to reserve anything that clients' requests could have.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Arrivals([Option<Timestamp>; TIERS]);
 
 impl Arrivals {
-    /// A request of the tier came.
+    /// Records that a request of the tier came at `at`.
     pub(crate) fn came(&mut self, tier: Tier, at: Timestamp) {
         if tier > Tier::System {
             self.0[tier.index()] = Some(at);
         }
     }
 
-    /// Forgets a tier's requests, or pretends that one came at a time.
+    /// Forgets a tier's requests, or pretends that one came at a time, for tests.
     #[cfg(test)]
     pub(crate) fn set(&mut self, tier: Tier, at: Option<Timestamp>) {
         self.0[tier.index()] = at;
     }
 
-    /// The traffic at a time, while prompts of `waiting_tokens` tokens wait in each tier.
+    /// Returns the traffic at `now`, while prompts of `waiting_tokens` tokens wait in each tier.
     pub(crate) fn traffic(&self, waiting_tokens: [u64; TIERS], now: Timestamp) -> Traffic {
         let lately = self.0.map(|at| at.is_some_and(|at| now.since_us(at) <= LATELY_US));
         let present =
@@ -39,6 +39,7 @@ impl Arrivals {
 /// Which tiers ask for service at a time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Traffic {
+    /// Whether requests of each tier came lately.
     lately: [bool; TIERS],
     /// Whether all requests that came lately, and all that wait, are of one tier.
     pub(crate) one_tier: bool,

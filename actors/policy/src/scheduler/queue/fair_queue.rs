@@ -8,8 +8,8 @@
 use crate::blocks::Salt;
 use std::collections::BTreeMap;
 
-/// Tenants whose service is remembered. Of more tenants, those with the least service are forgotten, which costs them
-/// nothing.
+/// Most tenants whose service is remembered. Of more tenants, those with the least service are forgotten, which costs
+/// them nothing.
 const MAX_TENANTS: usize = 4096;
 
 /// A request's tag in the fair queue of the tenants of one tier.
@@ -23,10 +23,12 @@ pub(crate) struct FairTag {
     pub(crate) charged_us: f64,
 }
 
-/// See the module's documentation.
+/// Fair queue of tenants: the virtual time, and an account of each tenant's service.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FairQueue {
+    /// Virtual time.
     now: f64,
+    /// Account of each tenant whose service is remembered.
     accounts: BTreeMap<Salt, Account>,
 }
 
@@ -81,7 +83,7 @@ impl FairQueue {
         }
     }
 
-    /// A request with this tag starts: advances the virtual time.
+    /// Advances the virtual time to the start tag of a request that starts.
     pub(crate) fn start(&mut self, tag: f64) {
         self.now = self.now.max(tag);
     }
@@ -135,7 +137,7 @@ mod tests {
             queue.arrive(fickle, 10.0);
         }
         assert!(!queue.others_wait(fickle) && queue.others_wait(other));
-        // All of them leave without having been served.
+        // All requests leave without having been served.
         for _ in 0..100 {
             queue.left(fickle);
             queue.correct(fickle, -10.0);

@@ -3,16 +3,18 @@
 use crate::ewma::Ewma;
 use tiercel_device::Tier;
 
-/// Classes of prompt lengths, by powers of two.
+/// Number of classes of prompt lengths. Each class ends at twice the length at which it begins.
 const LENGTH_CLASSES: usize = 24;
 /// Weight of a newly finished request in the mean of its class.
 const SMOOTHING: f64 = 0.05;
 
 /// Predicts output lengths: an exponentially weighted mean of the requests that finished, by tier and class of prompt
-/// length. The true length of a request is not known to it before the request ends.
+/// length. The true length of a request is not known to the predictor before the request ends.
 #[derive(Debug, Clone)]
 pub(crate) struct LengthPredictor {
+    /// Mean output length by tier and class of prompt length, tokens.
     mean: [[Option<Ewma>; LENGTH_CLASSES]; Tier::ALL.len()],
+    /// Mean output length by tier, tokens: for classes without a finished request.
     by_tier: [Option<Ewma>; Tier::ALL.len()],
     error: PredictionError,
 }
@@ -37,13 +39,13 @@ impl LengthPredictor {
         }
     }
 
-    /// Expected output, tokens; half of `max_tokens` before any request of the tier has finished.
+    /// Returns the expected output, tokens; half of `max_tokens` before any request of the tier has finished.
     pub(crate) fn predict(&self, tier: Tier, prompt: u32, max_tokens: u32) -> f64 {
         let known = self.mean[tier.index()][class_of(prompt)].or(self.by_tier[tier.index()]);
         known.map_or(f64::from(max_tokens) / 2.0, |mean| mean.mean()).min(f64::from(max_tokens))
     }
 
-    /// Learns from a request that finished.
+    /// Learns the output length of a request that finished, and the error of its prediction.
     pub(crate) fn observe(&mut self, tier: Tier, prompt: u32, predicted: f64, output: u32) {
         let output_tokens = f64::from(output);
         self.error.requests += 1;

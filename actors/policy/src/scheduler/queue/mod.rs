@@ -1,4 +1,4 @@
-//! The queue: all live sequences in the order of service, and what that order is made of.
+//! The queue: all live sequences in the order of service, and the state from which that order is made.
 
 pub(crate) mod arrivals;
 pub(crate) mod fair_queue;
@@ -22,12 +22,12 @@ use crate::scheduler::rules::Rules;
 use crate::scheduler::sequence::Sequence;
 use tiercel_device::{Tier, Timestamp};
 
-/// See the module's documentation.
+/// All live sequences in the order of service, and the state from which that order is made.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) table: SequenceTable,
     pub(crate) arrivals: Arrivals,
-    /// Rate at which the requests of each tier get their first tokens.
+    /// Drain rate of each tier: how fast its requests get their first tokens.
     pub(crate) drain: [DrainRate; Tier::ALL.len()],
     pub(crate) predictor: LengthPredictor,
     /// Fair queue of all tenants over tokens, for `scheduler.order = fair`.
@@ -37,7 +37,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// An empty queue.
+    /// Creates an empty queue.
     pub(crate) fn new(rules: &Rules) -> Queue {
         Queue {
             table: SequenceTable::new(rules.preemption.resume),
@@ -50,7 +50,7 @@ impl Queue {
         }
     }
 
-    /// Which tiers ask for service at a time.
+    /// Returns which tiers ask for service at `now`.
     pub(crate) fn traffic(&self, now: Timestamp) -> Traffic {
         self.arrivals.traffic(self.table.unstarted_tokens(), now)
     }
@@ -61,8 +61,8 @@ impl Queue {
         self.tiers.set_waiting(waits);
     }
 
-    /// The first `most` waiting sequences that may open, where tiers share the time that is left: first the sequences with
-    /// targets by rank, then the best-effort ones in the order of the tiers' fair queue.
+    /// Returns the first `most` waiting sequences that may open, if tiers share the time that is left: first the
+    /// sequences with targets by rank, then the best-effort ones in the order of the tiers' fair queue.
     pub(crate) fn in_fair_order(
         &self,
         most: usize,
@@ -80,7 +80,7 @@ impl Queue {
             let waits = lines.each_mut().map(|line| line.peek().is_some());
             let Some(tier) = tiers.next(waits) else { break };
             let Some((rank, sequence)) = lines[tier.index()].next() else { break };
-            // The tier was charged for a sequence that has started.
+            // A sequence that has started was charged to its tier at its start, so only a new one is charged.
             if !sequence.was_open() {
                 tiers.start(tier, sequence.service.tenant_tag.charged_us);
             }
@@ -89,8 +89,8 @@ impl Queue {
         first
     }
 
-    /// A sequence has ended that used `used_us` of the device's time: corrects what its tenant and its tier were charged,
-    /// and learns its output length if it is `complete`.
+    /// Removes a sequence that has ended from the fair queues: corrects what its tenant and its tier were charged,
+    /// because the sequence used `used_us` of the device's time. Learns its output length if the output is `complete`.
     pub(crate) fn ended(&mut self, sequence: &Sequence, used_us: f64, complete: bool) {
         let tenant = sequence.service.tenant;
         let (predicted, output) = (sequence.service.predicted_tokens, sequence.output_len());

@@ -30,7 +30,8 @@ impl Queue {
         self.place(sequence, basis);
     }
 
-    /// Gives a sequence the priority key that its tier, its priority and its tags make, and the targets in effect.
+    /// Gives a sequence the priority key that follows from its tier, its priority and its tags, and the targets in
+    /// effect.
     pub(crate) fn place(&self, sequence: &mut Sequence, basis: &Basis) {
         let rules = &basis.rules;
         let of_tier = basis.targets.of(sequence.tier).of_prompt(sequence.prompt_len());
@@ -83,7 +84,7 @@ impl Queue {
         self.table.insert(sequence);
     }
 
-    /// Sequences that have waited long enough gain a tier.
+    /// Lifts sequences that have waited long enough by one effective tier.
     pub(crate) fn age(&mut self, now: Timestamp, basis: &Basis) {
         while let Some(seq) = self.table.aged(now) {
             let Some(mut sequence) = self.table.remove(seq) else { return };
@@ -110,12 +111,12 @@ fn is_best_effort(sequence: &Sequence, rules: &Rules) -> bool {
         && targets.tpot_ms.is_none()
 }
 
-/// The tier whose tenants a sequence is queued with.
+/// Returns the tier whose tenants' fair queue a sequence is in.
 fn fair_queue_of(sequence: &Sequence, rules: &Rules) -> Tier {
     if rules.tiers_are_fair() { sequence.tier } else { sequence.effective_tier() }
 }
 
-/// When a sequence that waits gains a tier for the `times`-th time; `None` if ageing cannot lift it any higher.
+/// Returns when a sequence that waits gains a tier for the `times`-th time; `None` if ageing cannot lift it any higher.
 fn ages_at(sequence: &Sequence, times: u64, rules: &Rules) -> Option<Timestamp> {
     let span_us = (rules.scheduling.ageing_s * 1e6) as u64;
     let highest = match rules.scheduling.ageing_cap {

@@ -3,25 +3,27 @@
 use tiercel_config::ResumeOrder;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Order of sequences of one level: first promoted ones, then sequences that resume and sequences that start, in the order
-/// that `preemption.resume` says.
+/// Class of promoted sequences, which go first of their effective tier. Sequences of a lower class go first.
 const PROMOTED: u8 = 0;
+/// Class of sequences that resume, if `preemption.resume` puts them before sequences that start.
 const BEFORE: u8 = 1;
+/// Class of sequences that start or run, and of sequences that resume among them.
 const USUAL: u8 = 2;
+/// Class of sequences that resume, if `preemption.resume` puts them after sequences that start.
 const AFTER: u8 = 3;
 
-/// What the rank of a sequence is made of, beside its arrival and its id.
+/// Parts that the rank of a sequence is made of, beside its arrival and its id.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct PriorityKey {
     /// Index of the effective tier; 0 for all sequences if the order of service ignores tiers.
     pub(crate) level: u8,
     /// Priority that a client or an operator gave; 0 if the order of service ignores priorities.
     pub(crate) priority: i32,
-    /// Number that the order of service goes by within a level: predicted output in tokens, or a start tag.
+    /// Number that the order of service goes by within an effective tier: predicted output in tokens, or a start tag.
     pub(crate) key: u64,
     /// Whether the first token is late: requests in time go first.
     pub(crate) late: bool,
-    /// Whether the sequence goes first of its level because it was preempted as often as allowed.
+    /// Whether the sequence goes first of its effective tier because it was preempted as often as allowed.
     pub(crate) promoted: bool,
     /// Index of the sequence's own tier if it is best effort and tiers share the time that is left, 0 otherwise.
     pub(crate) best_effort_tier: u8,
@@ -29,13 +31,14 @@ pub(crate) struct PriorityKey {
 
 /// A total order over sequences; the lower rank is served first. A rank changes only when an operator reprioritizes the
 /// sequence, when a waiting sequence ages, becomes late or starves, or when a sequence has been preempted as often as
-/// allowed. A rank rises only by an operator's order and, once and before its sequence has started, when that becomes
-/// late. So the first sequence stays first until it is done, and some sequence always finishes.
+/// allowed. A rank rises only by an operator's order and, once and before the start of its sequence, when the sequence
+/// becomes late. So the first sequence stays first until it is done, and some sequence always finishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     level: u8,
     best_effort_tier: u8,
     late: bool,
+    /// Class within the effective tier: promoted, resuming or starting.
     class: u8,
     priority: i32,
     key: u64,
@@ -44,7 +47,7 @@ pub(crate) struct Rank {
 }
 
 impl Rank {
-    /// The rank of a sequence that waits to resume (`preempted`) or does not.
+    /// Creates the rank of a sequence. `preempted` says whether the sequence waits to resume.
     pub(crate) fn new(
         key: PriorityKey,
         (preempted, resume): (bool, ResumeOrder),
@@ -81,7 +84,7 @@ impl Rank {
         self.best_effort_tier
     }
 
-    /// The lowest rank that a best-effort sequence of the tier can have.
+    /// Returns the lowest rank that a best-effort sequence of the tier can have.
     pub(crate) fn first_of_best_effort(tier: Tier) -> Rank {
         Rank {
             level: Tier::Background.index() as u8,

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tiercel_config::ResumeOrder;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// See the module's documentation.
+/// All live sequences: active ones, which hold blocks, and waiting ones, each in order of service.
 #[derive(Debug)]
 pub(crate) struct SequenceTable {
     /// Sequences in every phase but `Waiting`.
@@ -27,6 +27,7 @@ pub(crate) struct SequenceTable {
     timers: BTreeSet<(Timestamp, SeqId)>,
     /// Tokens left to compute of the waiting sequences without a first token, by effective tier before ageing.
     unstarted_tokens: [u64; Tier::ALL.len()],
+    /// Whether sequences that resume go before sequences that start, after them, or among them.
     resume: ResumeOrder,
 }
 
@@ -48,7 +49,7 @@ impl SequenceTable {
         self.active.get(seq).or_else(|| self.waiting.get(&seq))
     }
 
-    /// An active sequence, to change fields that its rank and its phase do not depend on.
+    /// Returns an active sequence, to change fields that its rank and its phase do not depend on.
     pub(crate) fn active_mut(&mut self, seq: SeqId) -> Option<&mut Sequence> {
         self.active.get_mut(seq)
     }
@@ -74,27 +75,27 @@ impl SequenceTable {
         self.active.is_empty() && self.waiting.is_empty()
     }
 
-    /// Number of active sequences.
+    /// Returns the number of active sequences.
     pub(crate) fn active_len(&self) -> usize {
         self.order.len()
     }
 
-    /// Active sequences, lowest rank first.
+    /// Returns the active sequences, lowest rank first.
     pub(crate) fn active(&self) -> impl DoubleEndedIterator<Item = (Rank, &Sequence)> {
         self.order.iter().filter_map(|(rank, place)| Some((*rank, self.active.at(*place)?)))
     }
 
-    /// Waiting sequences that retain blocks, lowest rank first.
+    /// Returns the waiting sequences that retain blocks, lowest rank first.
     pub(crate) fn retaining(&self) -> impl DoubleEndedIterator<Item = (Rank, &Sequence)> {
         self.retaining.iter().filter_map(|rank| Some((*rank, self.waiting.get(&rank.seq())?)))
     }
 
-    /// Waiting sequences that are not on hold, lowest rank first.
+    /// Returns the waiting sequences that are not on hold, lowest rank first.
     pub(crate) fn queue(&self) -> impl DoubleEndedIterator<Item = (Rank, &Sequence)> {
         self.queue.iter().filter_map(|rank| Some((*rank, self.waiting.get(&rank.seq())?)))
     }
 
-    /// Best-effort sequences of a tier in the queue, in order of service; none if tiers do not share.
+    /// Returns the waiting best-effort sequences of a tier in order of service; none if tiers do not share time.
     pub(crate) fn best_effort_queue(&self, tier: Tier) -> impl Iterator<Item = (Rank, &Sequence)> {
         let from = Rank::first_of_best_effort(tier);
         // System requests have no share.
@@ -104,7 +105,7 @@ impl SequenceTable {
         all.filter_map(|rank| Some((*rank, self.waiting.get(&rank.seq())?)))
     }
 
-    /// Tokens left to compute of the waiting sequences without a first token, by tier.
+    /// Returns the tokens left to compute of the waiting sequences without a first token, by tier.
     pub(crate) fn unstarted_tokens(&self) -> [u64; Tier::ALL.len()] {
         self.unstarted_tokens
     }
@@ -114,12 +115,12 @@ impl SequenceTable {
         !self.queue.is_empty()
     }
 
-    /// All sequences, active ones first.
+    /// Returns all sequences, active ones first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Sequence> {
         self.active.values().chain(self.waiting.values())
     }
 
-    /// Adds a sequence.
+    /// Adds a sequence where its phase, its holds and its rank put it.
     pub(crate) fn insert(&mut self, sequence: Sequence) {
         if sequence.phase == Phase::Waiting {
             let rank = rank_of(&sequence, self.resume);
@@ -161,7 +162,7 @@ impl SequenceTable {
         Some(sequence)
     }
 
-    /// Changes a sequence in any way and moves it to where it then belongs. Returns `None` if it is not live.
+    /// Changes a sequence in any way and moves it to where it then belongs. Returns `None` if the sequence is not live.
     pub(crate) fn change<T>(
         &mut self,
         seq: SeqId,
@@ -173,7 +174,7 @@ impl SequenceTable {
         Some(result)
     }
 
-    /// Removes all sequences.
+    /// Removes all sequences and returns them.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Sequence> + use<> {
         self.queue.clear();
         self.retaining.clear();
@@ -183,12 +184,12 @@ impl SequenceTable {
         self.active.drain().chain(std::mem::take(&mut self.waiting).into_values())
     }
 
-    /// The next sequence that gains a tier by ageing, at `now` or before.
+    /// Returns the next sequence that gains a tier by ageing, at `now` or before.
     pub(crate) fn aged(&self, now: Timestamp) -> Option<SeqId> {
         self.timers.first().filter(|(at, _)| *at <= now).map(|(_, seq)| *seq)
     }
 
-    /// Says what is wrong with the order of the table, if anything is.
+    /// Returns what is wrong with the order of the table, in words; `None` if nothing is.
     pub(crate) fn violation(&self) -> Option<String> {
         let misplaced = |sequence: &&Sequence| sequence.phase == Phase::Waiting;
         if let Some(sequence) = self.active.values().find(misplaced) {
@@ -228,13 +229,13 @@ impl SequenceTable {
     }
 }
 
-/// The rank of a sequence. Only a waiting sequence ranks as preempted: once it runs, it ranks as it did before.
+/// Returns the rank of a sequence. Only a waiting sequence ranks as preempted: once it runs, it ranks as it did before.
 fn rank_of(sequence: &Sequence, resume: ResumeOrder) -> Rank {
     let preempted = sequence.phase == Phase::Waiting && sequence.was_open();
     Rank::new(sequence.service.key, (preempted, resume), sequence.arrival, sequence.id)
 }
 
-/// Tokens that a sequence without a first token still has to compute; 0 for a sequence on hold.
+/// Returns the tokens that a sequence without a first token still has to compute; 0 for a sequence on hold.
 fn unstarted(sequence: &Sequence) -> u64 {
     let waits = sequence.output_len() == 0 && !sequence.held();
     if waits { u64::from(sequence.left_to_compute()) } else { 0 }

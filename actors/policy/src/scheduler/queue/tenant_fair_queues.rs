@@ -10,7 +10,7 @@ use crate::scheduler::queue::fair_queue::{FairQueue, FairTag};
 use crate::scheduler::sequence::Sequence;
 use tiercel_device::Tier;
 
-/// See the module's documentation.
+/// Fair queue of the tenants of each tier, over device time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TenantFairQueues([FairQueue; Tier::ALL.len()]);
 
@@ -36,17 +36,20 @@ impl TenantFairQueues {
         sequence.service.tenant_tag = FairTag { queue, start, charged_us };
     }
 
-    /// A sequence had its first token, and so started.
+    /// Takes a sequence that got its first token out of the waiting requests of its tenant, and advances the virtual
+    /// time.
     pub(crate) fn start(&mut self, sequence: &Sequence) {
         let queue = self.of(sequence);
         queue.left(sequence.service.tenant);
-        // A sequence that went first by its priority says nothing of the order of tags.
+        // A sequence that went first by its priority does not advance the virtual time, because it was out of the order
+        // of tags.
         if sequence.service.priority == 0 {
             queue.start(sequence.service.tenant_tag.start);
         }
     }
 
-    /// A sequence has ended that used `used_us`: its tenant is charged what the sequence really used.
+    /// Corrects the charge of a sequence that has ended: its tenant is charged the `used_us` that the sequence really
+    /// used.
     pub(crate) fn end(&mut self, sequence: &Sequence, used_us: f64) {
         let (tenant, tag) = (sequence.service.tenant, sequence.service.tenant_tag);
         let queue = self.of(sequence);

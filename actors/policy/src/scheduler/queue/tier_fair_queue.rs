@@ -16,12 +16,12 @@ const TIERS: usize = Tier::ALL.len();
 /// long.
 const CREDIT_US_MAX: f64 = 60e6;
 
-/// See the module's documentation.
+/// Fair queue of the tiers, over the device's time that is left to best-effort requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TierFairQueue {
     /// Share of each tier, 0 to 1.
     weights: [f64; TIERS],
-    /// Start tag of the request that started last.
+    /// Virtual time: start tag of the request that started last.
     now: f64,
     /// Start tag of the next request of each tier, us of the device's time divided by the tier's share.
     finish: [f64; TIERS],
@@ -48,20 +48,20 @@ impl TierFairQueue {
         self.waited = waits;
     }
 
-    /// The tier with the lowest start tag among those that have requests waiting.
+    /// Returns the tier with the lowest start tag among those that have requests waiting.
     pub(crate) fn next(&self, waits: [bool; TIERS]) -> Option<Tier> {
         let waiting = Tier::ALL.into_iter().filter(|tier| waits[tier.index()]);
         waiting.min_by(|a, b| self.finish[a.index()].total_cmp(&self.finish[b.index()]))
     }
 
-    /// A request of the tier starts that will take about `us`.
+    /// Starts a request of the tier that will take about `us`: advances the virtual time and charges the tier.
     pub(crate) fn start(&mut self, tier: Tier, us: f64) {
         let finish = &mut self.finish[tier.index()];
         self.now = self.now.max(*finish);
         *finish += us / self.weights[tier.index()];
     }
 
-    /// A sequence is about to open. Its tier is charged at its start.
+    /// Charges a sequence that is about to open to its tier, if it is best effort and opens for the first time.
     pub(crate) fn open(&mut self, sequence: &mut Sequence) {
         if sequence.service.key.best_effort_tier > 0 && !sequence.was_open() {
             let charged_us = sequence.service.tenant_tag.charged_us;
@@ -70,7 +70,8 @@ impl TierFairQueue {
         }
     }
 
-    /// A sequence has ended that used `used_us`: its tier is charged what the sequence really used.
+    /// Corrects the charge of a sequence that has ended: its tier is charged the `used_us` that the sequence really
+    /// used.
     pub(crate) fn end(&mut self, sequence: &Sequence, used_us: f64) {
         if let Some((tier, charged_us)) = sequence.service.charged {
             self.correct(tier, used_us - charged_us);
@@ -104,7 +105,8 @@ mod tests {
             started[tier.index()] += 1;
             turns.start(tier, if tier == premium { 10.0 } else { 3.0 });
         }
-        // 50 to 15 of the time, at 10 to 3 each, after the last of the others' that had started.
+        // Premium is due 50 parts of the time and background 15, at 10 us and 3 us for each request. Premium also gets
+        // the time of the last background request that started alone.
         assert_eq!(started, [0, 35, 0, 30]);
         assert_eq!(turns.next(waits(&[])), None);
     }
@@ -117,7 +119,7 @@ mod tests {
         for _ in 0..1000 {
             turns.set_waiting(both);
             let tier = turns.next(both).expect("both wait");
-            // Standard ones take a third of what was thought.
+            // Standard requests take a third of the predicted time.
             turns.start(tier, 30.0);
             let used = if tier == Tier::Standard { 10.0 } else { 30.0 };
             turns.correct(tier, used - 30.0);

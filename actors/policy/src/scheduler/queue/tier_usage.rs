@@ -1,4 +1,4 @@
-//! Usage: the device's time that each tier had lately.
+//! Usage of tiers: the device's time that each tier had lately.
 
 use tiercel_device::{Tier, Timestamp};
 
@@ -9,7 +9,9 @@ const MEMORY_US: f64 = 60e6;
 /// Usage by tier, forgotten exponentially.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TierUsage {
+    /// Usage of each tier, us.
     us: [f64; TIERS],
+    /// When usage was added last.
     at: Timestamp,
 }
 
@@ -23,7 +25,7 @@ impl TierUsage {
         }
     }
 
-    /// Share of each tier in the usage of all, 0 to 1; 0 if no tier used anything.
+    /// Returns the share of each tier in the usage of all, 0 to 1; 0 if no tier used anything.
     pub(crate) fn shares(&self) -> [f64; TIERS] {
         let all: f64 = self.us.iter().sum();
         self.us.map(|us| if all > 0.0 { us / all } else { 0.0 })

@@ -4,30 +4,30 @@ use crate::scheduler::pipeline::progress::InFlightProgress;
 use std::sync::Arc;
 use tiercel_device::{BlockId, Epoch};
 
-/// See the module's documentation.
+/// KV of a sequence: valid tokens, blocks, and what preemptions took.
 #[derive(Debug)]
 pub(crate) struct Kv {
     /// Number of preemptions that were committed.
     pub(crate) epoch: Epoch,
     /// Tokens whose KV is valid; at most the known tokens.
     pub(crate) computed: u32,
-    /// What steps in flight add.
+    /// Progress that steps in flight add to the sequence.
     pub(crate) in_flight: InFlightProgress,
     /// Block table as of the last grant; empty while the sequence holds no blocks.
     pub(crate) table: Arc<[BlockId]>,
-    /// Tokens that were valid when the blocks were taken; 0 if they never were.
+    /// Tokens that were valid when a preemption took the blocks; 0 if none did since the sequence last opened.
     pub(crate) lost: u32,
-    /// Whether blocks were saved in the host pool when they were taken.
+    /// Whether blocks were saved in the host pool when a preemption took them.
     pub(crate) saved: bool,
     /// Tokens in retained blocks.
     pub(crate) retained: u32,
-    /// Number of opens, of all sequences, up to the last one of this sequence.
+    /// Number of the sequence's last open, in the count of the opens of all sequences.
     pub(crate) opened_number: u64,
     /// Known tokens at the last open.
     pub(crate) len_at_open: u32,
     /// Whether the block store denied the last want to grow.
     pub(crate) denied: bool,
-    /// Whether victims are being copied out for that want: their blocks come free later.
+    /// Whether victims are being copied out for the denied want to grow, so that their blocks come free later.
     pub(crate) promised: bool,
     /// Prompt tokens found in the prefix cache at the start; `None` before it.
     pub(crate) cached_tokens: Option<u32>,
@@ -53,8 +53,8 @@ impl Default for Kv {
 }
 
 impl Kv {
-    /// The blocks are gone, `saved` in the host pool or not, except those of the first `retained` tokens. The sequence must
-    /// open again.
+    /// Marks the blocks as taken, `saved` in the host pool or not, except those of the first `retained` tokens. The
+    /// sequence must open again.
     pub(crate) fn close(&mut self, saved: bool, retained: u32) {
         self.saved = saved;
         self.retained = retained;

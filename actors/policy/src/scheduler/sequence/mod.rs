@@ -18,7 +18,7 @@ use tiercel_device::{SeqId, SeqStart, Ticket, Tier, Timestamp, TokenId};
 
 pub use crate::scheduler::sequence::new::{Hold, NewSequence, Phase};
 
-/// What opening a sequence found.
+/// Result of opening a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opened {
     /// A start: `hit` of the `prompt` tokens were cached.
@@ -49,7 +49,7 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// A sequence that waits for its start.
+    /// Creates a sequence that waits for its start.
     pub(crate) fn new(new: NewSequence, block_size: u32) -> Sequence {
         let mut text = Text {
             tokens: new.prompt.to_vec(),
@@ -94,53 +94,53 @@ impl Sequence {
         }
     }
 
-    /// Known tokens.
+    /// Returns the number of known tokens: prompt, and output so far.
     pub(crate) fn len(&self) -> u32 {
         self.text.len()
     }
 
-    /// Prompt tokens.
+    /// Returns the number of prompt tokens.
     pub(crate) fn prompt_len(&self) -> u32 {
         self.text.prompt_len()
     }
 
-    /// Most tokens that prompt and output can have together.
+    /// Returns the most tokens that prompt and output can have together.
     pub(crate) fn longest(&self) -> u32 {
         self.text.longest()
     }
 
-    /// Output tokens so far.
+    /// Returns the number of output tokens so far.
     pub(crate) fn output_len(&self) -> u32 {
         self.len() - self.prompt_len()
     }
 
-    /// Known tokens, and tokens that steps in flight are sampling.
+    /// Returns the number of known tokens, plus tokens that steps in flight are sampling.
     pub(crate) fn planned_len(&self) -> u32 {
         self.len() + self.kv.in_flight.sampled()
     }
 
-    /// Tokens whose KV is valid once the steps in flight have succeeded.
+    /// Returns the number of tokens whose KV is valid once the steps in flight have succeeded.
     pub(crate) fn planned_computed(&self) -> u32 {
         self.kv.in_flight.computed(self.kv.computed)
     }
 
-    /// Output tokens so far, and those that steps in flight are sampling.
+    /// Returns the number of output tokens so far, plus those that steps in flight are sampling.
     pub(crate) fn planned_output(&self) -> u32 {
         self.planned_len() - self.prompt_len()
     }
 
-    /// Output tokens that may still come.
+    /// Returns the most output tokens that may still come.
     pub(crate) fn output_left(&self) -> u32 {
         self.text.max_tokens.saturating_sub(self.planned_output())
     }
 
-    /// Tokens left to compute; tokens in saved blocks come with copies.
+    /// Returns the number of tokens left to compute. Tokens in saved blocks come with copies and are not among them.
     pub(crate) fn left_to_compute(&self) -> u32 {
         let saved = if self.kv.saved { self.kv.lost } else { self.kv.retained };
         (self.planned_len() - self.planned_computed().max(saved)).max(1)
     }
 
-    /// Output tokens since the prompt was computed or the sequence resumed, whichever was later.
+    /// Returns the number of output tokens since the prompt was computed or the sequence resumed, whichever was later.
     pub(crate) fn tokens_since_open(&self) -> u32 {
         self.len().saturating_sub(self.kv.len_at_open)
     }
@@ -170,7 +170,7 @@ impl Sequence {
         self.phase == Phase::Running && !self.held() && !ends
     }
 
-    /// The effective tier before ageing: background for a best-effort sequence, its own tier otherwise.
+    /// Returns the effective tier before ageing: background for a best-effort sequence, its own tier otherwise.
     pub(crate) fn effective_tier(&self) -> Tier {
         if self.service.best_effort { self.tier.max(Tier::Background) } else { self.tier }
     }
@@ -201,13 +201,15 @@ impl Sequence {
         self.last_token_at = Some(now);
     }
 
-    /// Report for the block store of what a step made valid: computed tokens, and names of blocks that became full.
+    /// Returns the report for the block store of what a step made valid: computed tokens, and names of blocks that
+    /// became full.
     pub(crate) fn progress(&mut self, block_size: u32) -> Progress {
         let computed = self.kv.computed;
         Progress { seq: self.id, computed, hashes: self.text.register(computed, block_size) }
     }
 
-    /// The block store found a valid prefix of `computed` tokens. It knows the names of their blocks already.
+    /// Opens the sequence with a valid prefix of `computed` tokens that the block store found. The block store knows
+    /// the names of the prefix's blocks already.
     pub(crate) fn opened(&mut self, computed: u32, block_size: u32) -> Opened {
         self.kv.computed = computed;
         self.text.registered = (computed / block_size) as usize;
@@ -222,7 +224,7 @@ impl Sequence {
         Opened::First { prompt: self.prompt_len(), hit: computed }
     }
 
-    /// The preemption of the sequence took effect: see [`Kv::close`].
+    /// Applies a preemption of the sequence that took effect: see [`Kv::close`].
     pub(crate) fn closed(&mut self, saved: bool, retained: u32) {
         self.phase = Phase::Waiting;
         self.preemptions += 1;
@@ -230,7 +232,7 @@ impl Sequence {
         self.kv.close(saved, retained);
     }
 
-    /// What the device needs to know before the first step of the sequence.
+    /// Returns what the device needs to know before the first step of the sequence.
     pub(crate) fn start(&self) -> SeqStart {
         SeqStart {
             seq: self.id,
@@ -248,7 +250,7 @@ impl Sequence {
         }
     }
 
-    /// Says which of the sequence's own numbers cannot be right, if any.
+    /// Returns which of the sequence's own numbers cannot be right, in words; `None` if all can.
     pub(crate) fn violation(&self, block_size: u32) -> Option<String> {
         let (computed, table) = (self.kv.computed, &self.kv.table);
         if computed > self.len() {
@@ -264,7 +266,7 @@ impl Sequence {
             return Some(format!("{}: waiting, but holds blocks", self.id));
         }
         let covered = table.len() as u32 * block_size;
-        // After copies in, the table comes with the next grant.
+        // After blocks were copied in, the block table comes only with the next grant.
         if self.phase == Phase::Running && covered > 0 && covered < computed {
             return Some(format!("{}: {computed} tokens computed, its blocks cover {covered}", self.id));
         }

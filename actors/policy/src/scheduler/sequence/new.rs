@@ -1,4 +1,4 @@
-//! Sequences as they enter the scheduler, and the states that the outside sees of them.
+//! Sequences as they enter the scheduler, and the phases and holds that other parts of the engine see.
 
 use crate::admission::Patience;
 use crate::blocks::Salt;

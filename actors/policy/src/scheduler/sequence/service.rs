@@ -1,4 +1,4 @@
-//! How a sequence is to be served: its order, its targets and its tenant.
+//! Service of a sequence: its order, its targets and its tenant.
 
 use crate::admission::Patience;
 use crate::blocks::Salt;
@@ -7,12 +7,13 @@ use crate::scheduler::queue::priority_key::PriorityKey;
 use tiercel_config::SloTargets;
 use tiercel_device::{Tier, Timestamp};
 
-/// See the module's documentation.
+/// How a sequence is to be served: its order, its targets and its tenant.
 #[derive(Debug)]
 pub(crate) struct Service {
-    /// Order within the tier; the lower number is served first.
+    /// Priority: order within the tier. The lower number is served first.
     pub(crate) priority: i32,
-    /// Tenant that the sequence counts for. With the prefix cache off, its block names have a salt of their own.
+    /// Tenant that the sequence counts for. With the prefix cache off, the salt of the sequence's block names is
+    /// another one.
     pub(crate) tenant: Salt,
     /// Targets that the request states instead of its tier's.
     pub(crate) asked: SloTargets,
@@ -20,7 +21,7 @@ pub(crate) struct Service {
     pub(crate) targets: SloTargets,
     /// Longest wait for the first token.
     pub(crate) patience: Patience,
-    /// What the rank is made of.
+    /// Priority key: what the rank of the sequence is made of.
     pub(crate) key: PriorityKey,
     /// When the sequence gains a tier by ageing, if it still waits then.
     pub(crate) ages_at: Option<Timestamp>,

@@ -27,12 +27,12 @@ impl Text {
         self.prompt.len() as u32
     }
 
-    /// Known tokens.
+    /// Returns the number of known tokens: prompt, and output so far.
     pub(crate) fn len(&self) -> u32 {
         self.tokens.len() as u32
     }
 
-    /// Most tokens that prompt and output can have together.
+    /// Returns the most tokens that prompt and output can have together.
     pub(crate) fn longest(&self) -> u32 {
         self.prompt_len().saturating_add(self.max_tokens)
     }
@@ -43,7 +43,7 @@ impl Text {
         self.name_full_blocks(block_size);
     }
 
-    /// Names the blocks that became full.
+    /// Computes the names of blocks that became full.
     pub(crate) fn name_full_blocks(&mut self, block_size: u32) {
         let size = block_size as usize;
         while (self.hashes.len() + 1) * size <= self.tokens.len() {
@@ -54,15 +54,15 @@ impl Text {
         }
     }
 
-    /// Names of the blocks that the block store may find for an open. The block of the last token is not among them: the
-    /// last token is always computed, because its logits give the next token.
+    /// Returns the names of the blocks that the block store may find for an open. The block of the last token is not
+    /// among them: the last token is always computed, because its logits give the next token.
     pub(crate) fn findable(&self, block_size: u32) -> Arc<[BlockHash]> {
         let blocks = (self.len().saturating_sub(1) / block_size) as usize;
         Arc::from(&self.hashes[..blocks.min(self.hashes.len())])
     }
 
-    /// Names of the blocks that became full with the first `computed` tokens valid, and that the block store does not
-    /// know yet.
+    /// Returns the names of the blocks that are full with the first `computed` tokens valid and that the block store
+    /// does not know yet, and counts them as known.
     pub(crate) fn register(&mut self, computed: u32, block_size: u32) -> Vec<BlockHash> {
         let valid = ((computed / block_size) as usize).min(self.hashes.len());
         let hashes = self.hashes[self.registered..valid].to_vec();
