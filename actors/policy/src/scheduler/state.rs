@@ -54,7 +54,7 @@ pub(crate) struct State {
     pub(crate) usage: TierUsage,
     /// Mean share of a prompt that was found in the prefix cache lately, 0 to 1.
     pub(crate) hit_share: Ewma,
-    /// Whether a static batch takes no more sequences, because one of it has ended.
+    /// Whether the static batch takes no more sequences, because one of its sequences has ended.
     pub(crate) batch_closed: bool,
     /// Number of opens so far.
     pub(crate) opened: u64,

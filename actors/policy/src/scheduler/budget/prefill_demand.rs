@@ -4,10 +4,10 @@ use crate::scheduler::cost::CostModel;
 use crate::scheduler::sequence::Sequence;
 use tiercel_device::Timestamp;
 
-/// How long before the target a first token is aimed at, in multiples of the mean error of a predicted step.
+/// Margin before its TTFT target at which a first token is aimed, in multiples of the mean error of a predicted step.
 const FIRST_TOKEN_MARGIN: f64 = 30.0;
-/// Smallest error of a predicted step that the margin counts with, as a share of the step: little is known of the error at
-/// first.
+/// Least error of a predicted step that the margin before a TTFT target assumes, as a share of the step: little is
+/// known of the error at first.
 const LEAST_ERROR: f64 = 0.03;
 
 /// Prefill demand of the prompts of one tier.

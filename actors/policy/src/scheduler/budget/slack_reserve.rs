@@ -35,7 +35,7 @@ pub(crate) struct SlackReserve {
     lag_us: f64,
     /// Histogram of the lag: duration of the steps that ended with a lag in each bucket, us.
     buckets: [f64; BUCKETS],
-    /// Sum of the buckets, us.
+    /// Sum of the buckets of the lag histogram, us.
     seen_us: f64,
     /// Steps since the quantile was last computed.
     steps: u32,

@@ -37,22 +37,22 @@ const MEMORY_US: [f64; TIERS] = [3e6, 3e6, 3e6, 60e6];
 /// Tier, deadline and id of a request without a first token.
 type Entry = (Tier, Timestamp, SeqId);
 
-/// See the module's documentation.
+/// Deadlines of requests without a first token, and which of the requests are late.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Deadlines {
-    /// Requests whose deadlines had not passed when they were judged last, in order.
+    /// Requests whose deadlines had not passed when they were judged last, in the order of tiers and deadlines.
     entries: BTreeSet<Entry>,
     /// Late requests.
     pub(crate) late: LateRequests,
     /// Share of the device's time that the prompts take which arrived lately: `arriving[a][b]` is the share of tier b,
     /// averaged over the time that counts for tier a.
     arriving: [[f64; TIERS]; TIERS],
-    /// When `arriving` was updated last.
+    /// When the shares of the prompts that arrived lately were updated last.
     at: Timestamp,
 }
 
 impl Deadlines {
-    /// Adds a prompt that arrives and takes `work_us`.
+    /// Adds a prompt that arrives and takes `work_us` to the shares of the device's time that arriving prompts take.
     fn arrives(&mut self, tier: Tier, work_us: f64, now: Timestamp) {
         for (shares, memory_us) in self.arriving.iter_mut().zip(MEMORY_US) {
             let left = (-(now.since_us(self.at) as f64) / memory_us).exp();
@@ -308,7 +308,7 @@ mod tests {
         let prompts = prompts.map(|(id, due, work)| waiting(id, 1, due, work));
         let (late_ones, work_us) = late(prompts.into_iter(), 0.0, 1.0);
         assert_eq!((ids(&late_ones), work_us), (vec![2], 270.0));
-        // With half of the time only the two shortest fit.
+        // With half of the time only the two shortest prompts fit.
         let (late_ones, _) = late(prompts.into_iter(), 0.0, 0.5);
         assert_eq!(ids(&late_ones), [2, 4]);
         let (late_ones, _) = late(prompts.into_iter(), 1_000.0, 1.0);
@@ -336,7 +336,7 @@ mod tests {
             1e6 - deadline.since_us(sequence.arrival) as f64
         };
         let [alone, beside_better] = [None, Some(Timestamp(0))].map(time_for_output_us);
-        // An empty step takes 100 us, one full of prompts 420.
+        // An empty step takes 100 us, and a step full of prompts 420 us.
         let ratio = beside_better / alone;
         assert!((8.0..8.5).contains(&ratio), "{ratio}");
     }

@@ -23,7 +23,7 @@ const ALONE_US: u64 = 10_000_000;
 /// make every request late.
 const ALONE_SHARE: f64 = 0.35;
 /// Wait after which any late request starves, us: half of the default patience. It is also the longest drain time of a
-/// queue in which requests starve. Background requests do not starve while better tiers come: the better tiers leave so
+/// queue in which requests starve. Background requests do not starve while higher tiers come: the higher tiers leave so
 /// little time that all background requests would be late.
 const ANY_US: u64 = 300_000_000;
 /// Most starving requests of a tier that go first at a time: more than start within a step.

@@ -5,7 +5,7 @@ use tiercel_device::Timestamp;
 /// Most blocks that are mirrored with one step, however long the last step took.
 const MIRRORED_MAX: u32 = 64;
 
-/// The share of the copy link that mirroring has used.
+/// Limit of mirroring to a share of the copy link.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Mirroring {
     /// When blocks were last allotted for mirroring.

@@ -17,7 +17,7 @@ enum Protection {
     /// The sequence makes no progress: it is on hold, or it was preempted and retains blocks. Any sequence may take its
     /// blocks.
     Resting,
-    /// The rank of the sequence and `preemption.victim` decide.
+    /// The rank of the sequence and the rule `preemption.victim` decide which sequences may take its blocks.
     Usual,
     /// The sequence was preempted as often as allowed. Of sequences that start, only the first of a plan may take its
     /// blocks, and of sequences that grow only those of a lower rank.
@@ -98,7 +98,7 @@ impl Victims {
             let may = if self.across_tiers {
                 part.iter().take_while(allowed).count()
             } else {
-                // Victims come highest rank first: a claim on one is a claim on all before it.
+                // Victims come highest rank first: a claim that may take a victim may take all victims before it.
                 part.partition_point(|guard| allowed(&guard))
             };
             count += may;

@@ -32,7 +32,7 @@ const SMOOTHING: f64 = 0.1;
 pub(crate) struct Pipeline {
     /// Most steps in flight at a time.
     depth: usize,
-    /// The step that the block store was asked for.
+    /// The step that the block store was asked for and has not answered yet.
     reserving: Option<Reserving>,
     /// Steps at the device, in order.
     in_flight: Vec<InFlight>,
@@ -48,7 +48,7 @@ pub(crate) struct Pipeline {
     starting_us: Ewma,
 }
 
-/// A step that the block store was asked for.
+/// A step that the block store was asked for and has not answered yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reserving {
     step: StepId,

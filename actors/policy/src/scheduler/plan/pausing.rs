@@ -8,8 +8,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Longest time that background streams are paused, us. One stream that was paused for longer takes part in each step, so
-/// that all of them get on however long higher tiers leave no time.
+/// Longest time that background streams are paused, us. One stream that was paused for longer takes part in each step,
+/// so that every background stream gets on, however long higher tiers leave no time.
 const PAUSED_US_MAX: u64 = 2_000_000;
 
 /// Takes streams out of the step. Background and best-effort streams go, highest rank first, until the higher streams

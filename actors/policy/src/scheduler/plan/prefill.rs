@@ -71,7 +71,7 @@ struct Left {
     room: u32,
     /// Tokens up to which background prompts fill the step.
     background_room: u32,
-    /// Tokens that prompts get even without time.
+    /// Tokens that the prompts of the step get even if no time is left for them.
     least: u32,
     /// Tokens that prompts have used so far.
     used: u32,
@@ -94,7 +94,8 @@ impl Left {
     /// best-effort one for which tiers share the time.
     fn chunk(&mut self, sequence: &Sequence, shares: bool, basis: &Basis) -> Chunk {
         let settings = &basis.rules.scheduling;
-        // Best-effort prompts get time by the tiers' fair queue, and not by the background limit as well.
+        // Best-effort prompts for which tiers share time are limited by the tiers' fair queue, and not by the
+        // background limit as well.
         let limited = sequence.tier == Tier::Background && settings.chunked_prefill && !shares;
         let most = if limited { self.background_room } else { self.room };
         let left = sequence.left_to_compute();
@@ -131,7 +132,7 @@ fn in_order(
     if rules.scheduling.prefill_order != PrefillOrder::Rank && !by_rank {
         let sequences = prompts.iter().map(|at| candidates[*at].sequence);
         let fair = levels_with_several_tenants(sequences, rules);
-        // The sort is stable: equals stay in order of rank.
+        // The sort is stable: prompts with equal keys stay in order of rank.
         prompts.sort_by_key(|at| match candidates[*at].sequence {
             sequence if tiers_share && sequence.service.key.best_effort_tier > 0 => {
                 opening_key(sequence)

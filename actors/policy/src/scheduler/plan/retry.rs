@@ -14,14 +14,14 @@ pub(crate) const OPENS_MAX: usize = 32;
 /// one would be empty too.
 const EMPTY_PLANS_MAX: u32 = 8;
 
-/// Sequences that a plan considers.
+/// Scope of a plan: the sequences that it considers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RetryScope {
-    /// All sequences.
+    /// The plan considers all sequences.
     All,
-    /// Sequences that hold blocks.
+    /// The plan considers only sequences that hold blocks.
     Running,
-    /// Sequences that decode.
+    /// The plan considers only sequences that decode.
     Decodes,
 }
 

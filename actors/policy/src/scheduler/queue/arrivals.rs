@@ -36,7 +36,7 @@ impl Arrivals {
     }
 }
 
-/// Which tiers ask for service at a time.
+/// Traffic: which tiers ask for service at a time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Traffic {
     /// Whether requests of each tier came lately.

@@ -5,7 +5,7 @@ use tiercel_device::Tier;
 
 /// Number of classes of prompt lengths. Each class ends at twice the length at which it begins.
 const LENGTH_CLASSES: usize = 24;
-/// Weight of a newly finished request in the mean of its class.
+/// Weight of a newly finished request in the mean output length of its class.
 const SMOOTHING: f64 = 0.05;
 
 /// Predicts output lengths: an exponentially weighted mean of the requests that finished, by tier and class of prompt
@@ -22,11 +22,11 @@ pub(crate) struct LengthPredictor {
 /// Errors of predicted output lengths.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PredictionError {
-    /// Requests that finished.
+    /// Number of requests that finished.
     pub requests: u64,
-    /// Sum of |predicted - true|, tokens.
+    /// Sum of |predicted - true| output lengths, tokens.
     pub absolute_tokens: f64,
-    /// Sum of true lengths, tokens.
+    /// Sum of true output lengths, tokens.
     pub tokens: u64,
 }
 

@@ -1,9 +1,10 @@
 //! Fair queues of the tenants, one for each tier, over device time.
 //!
-//! The service of a request is the time that its prompt and its output add to steps, predicted when the request comes and
-//! corrected when it has ended. Among tenants that all have requests waiting, the service of the requests that have started
-//! differs by at most the costliest request of each of two tenants, and the prompts of the step under way (theorem 1 of the
-//! paper that [`FairQueue`]'s module names: a tenant is ahead of another by its last start, and by the service of that).
+//! The service of a request is the time that its prompt and its output add to steps, predicted when the request comes
+//! and corrected when it has ended. Among tenants that all have requests waiting, the service of the requests that have
+//! started differs by at most the costliest request of each of two tenants, and the prompts of the step under way
+//! (theorem 1 of the paper that [`FairQueue`]'s module names: a tenant is ahead of another by its last start, and by
+//! the service of the request that started).
 
 use crate::scheduler::cost::CostModel;
 use crate::scheduler::queue::fair_queue::{FairQueue, FairTag};

@@ -105,8 +105,8 @@ mod tests {
             started[tier.index()] += 1;
             turns.start(tier, if tier == premium { 10.0 } else { 3.0 });
         }
-        // Premium is due 50 parts of the time and background 15, at 10 us and 3 us for each request. Premium also gets
-        // the time of the last background request that started alone.
+        // Premium is due 50 parts of the time and background 15, at 10 us and 3 us for each request. Premium also makes
+        // up for the last background request that started before.
         assert_eq!(started, [0, 35, 0, 30]);
         assert_eq!(turns.next(waits(&[])), None);
     }

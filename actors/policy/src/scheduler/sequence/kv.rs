@@ -29,7 +29,7 @@ pub(crate) struct Kv {
     pub(crate) denied: bool,
     /// Whether victims are being copied out for the denied want to grow, so that their blocks come free later.
     pub(crate) promised: bool,
-    /// Prompt tokens found in the prefix cache at the start; `None` before it.
+    /// Prompt tokens found in the prefix cache at the start of the sequence; `None` before the start.
     pub(crate) cached_tokens: Option<u32>,
 }
 

@@ -37,9 +37,9 @@ pub(crate) struct Sequence {
     pub(crate) text: Text,
     pub(crate) kv: Kv,
     pub(crate) service: Service,
-    /// Whether an operator paused the request.
+    /// Whether the sequence is on hold because an operator paused the request.
     pub(crate) held_by_operator: bool,
-    /// Whether the client reads too slowly.
+    /// Whether the sequence is on hold because its client reads too slowly.
     pub(crate) held_by_stream: bool,
     pub(crate) preemptions: u32,
     pub(crate) first_token_at: Option<Timestamp>,

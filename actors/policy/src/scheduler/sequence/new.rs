@@ -13,7 +13,7 @@ pub struct NewSequence {
     pub seq: SeqId,
     /// Importance of the request.
     pub tier: Tier,
-    /// Order within the tier; the lower number is served first.
+    /// Priority: order within the tier. The lower number is served first.
     pub priority: i32,
     /// Namespace of the sequence's block names.
     pub salt: Salt,
@@ -23,13 +23,13 @@ pub struct NewSequence {
     pub max_tokens: u32,
     /// Tokens that end the output.
     pub stop_tokens: Arc<[TokenId]>,
-    /// Parameters of sampling.
+    /// Parameters by which output tokens are sampled.
     pub sampling: Arc<SamplingParams>,
     /// Targets that the request states instead of its tier's.
     pub targets: SloTargets,
-    /// Longest wait for the first token.
+    /// Patience: longest wait for the first token.
     pub patience: Patience,
-    /// Time of arrival.
+    /// Time at which the request arrived.
     pub arrival: Timestamp,
 }
 

@@ -17,21 +17,22 @@ pub(crate) struct Service {
     pub(crate) tenant: Salt,
     /// Targets that the request states instead of its tier's.
     pub(crate) asked: SloTargets,
-    /// Targets in effect: those of the tier for such a prompt, or those that the request states.
+    /// Targets in effect: the tier's targets for a prompt of this length, or those that the request states.
     pub(crate) targets: SloTargets,
-    /// Longest wait for the first token.
+    /// Patience: longest wait for the first token.
     pub(crate) patience: Patience,
     /// Priority key: what the rank of the sequence is made of.
     pub(crate) key: PriorityKey,
     /// When the sequence gains a tier by ageing, if it still waits then.
     pub(crate) ages_at: Option<Timestamp>,
-    /// Time by which the first token must come; `None` without a target that needs one.
+    /// Deadline: time by which the first token must come; `None` if the targets set none.
     pub(crate) deadline: Option<Timestamp>,
-    /// Whether the first token is late.
+    /// Whether the request is late: its first token is expected after the deadline.
     pub(crate) late: bool,
     /// Whether the request is best effort: it has neither a TTFT nor a TPOT target, and tiers share the time that is left.
     pub(crate) best_effort: bool,
-    /// Tier whose share of the time pays for the sequence, and what that tier was charged, us; once it has started.
+    /// Tier whose share of the time pays for the best-effort sequence, and the charge of that tier, us; `None` before
+    /// the sequence has started.
     pub(crate) charged: Option<(Tier, f64)>,
     /// Expected output, tokens.
     pub(crate) predicted_tokens: f64,

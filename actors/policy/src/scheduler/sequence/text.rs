@@ -7,7 +7,7 @@ use tiercel_device::{SamplingParams, TokenId};
 /// Prompt and output of a sequence, and how the output is sampled and ends.
 #[derive(Debug)]
 pub(crate) struct Text {
-    /// Prompt, then output.
+    /// Tokens of the prompt, then of the output.
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) prompt: Arc<[TokenId]>,
     /// Most output tokens.
