@@ -48,15 +48,7 @@ impl BlockManager {
         trace: Tracer,
         lifeline: Lifeline,
     ) -> BlockManager {
-        BlockManager {
-            store,
-            peers,
-            batches: BTreeMap::new(),
-            events: 0,
-            checks,
-            trace,
-            lifeline,
-        }
+        BlockManager { store, peers, batches: BTreeMap::new(), events: 0, checks, trace, lifeline }
     }
 
     /// Hands out the copies that may start, and checks every invariant if a check is due.

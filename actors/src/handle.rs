@@ -1,14 +1,15 @@
 //! The engine as the HTTP side sees it: submit, stream, cancel, control.
 
-use crate::wiring::{Actors, Facts};
 use crate::lifeline::Obituary;
 use crate::messages::{
-    Cancel, StopAdmitting, Command, Consider, Displace, Drain, GetPressure, GetQueued, GetStatus,
-    GetSteps, Outlet, PressureLevels, QueuedPlaces, Shutdown, Steps, Stop, Submit, RetryAdvised,
+    Cancel, Command, Consider, Displace, Drain, GetPressure, GetQueued, GetStatus, GetSteps,
+    Outlet, PressureLevels, QueuedPlaces, RetryAdvised, Shutdown, Steps, Stop, StopAdmitting,
+    Submit,
 };
 use crate::request::{Control, EngineStatus, Refusal, Request, StreamEvent, Usage};
 use crate::streams::RESERVED_EVENTS;
 use crate::telemetry;
+use crate::wiring::{Actors, Facts};
 use actix::Recipient;
 use std::sync::Arc;
 use tiercel_config::EngineSettings;

@@ -5,7 +5,7 @@ use actix::Message;
 use tiercel_device::{
     CopyBatch, CopyDone, SeqId, StepBatch, StepDone, StepId, StepRecord, Tier, Timestamp,
 };
-use tiercel_policy::admission::Capacity;
+use tiercel_policy::admission::{Capacity, Left};
 use tiercel_policy::blocks::Salt;
 use tiercel_policy::pressure::{Level, Resource};
 use tiercel_policy::scheduler::NewSequence;
@@ -47,6 +47,14 @@ pub(crate) struct LeftQueue {
     pub(crate) how: Left,
 }
 
+/// Scheduler -> Admission: an operator changed the tier of a sequence.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub(crate) struct TierChanged {
+    pub(crate) seq: SeqId,
+    pub(crate) tier: Tier,
+}
+
 /// api -> Admission: requests of a tenant were refused without a decision of admission, and their clients were told to
 /// come back after `retry_after_ms`.
 #[derive(Debug, Clone, Copy, Message)]
@@ -56,17 +64,6 @@ pub(crate) struct RetryAdvised {
     pub(crate) tenant: Salt,
     pub(crate) retry_after_ms: u64,
     pub(crate) requests: usize,
-}
-
-/// How a sequence left the queue of requests without a first token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Left {
-    /// The sequence got its first token.
-    Started,
-    /// The sequence was turned away, and its client was told to come back after `retry_after_ms`.
-    TurnedAway { retry_after_ms: u64 },
-    /// The sequence ended in another way before its first token: its client left, it failed, or it had no output.
-    Ended,
 }
 
 /// Scheduler -> Admission, once a step: the device time that there is for prompts.

@@ -1,7 +1,7 @@
 //! Reports to admission and to the SloMonitor about the end of a request.
 
-use crate::messages::Left;
 use tiercel_device::Timestamp;
+use tiercel_policy::admission::Left;
 use tiercel_policy::scheduler::{EndReport, RequestFault};
 use tiercel_policy::slo::Observation;
 

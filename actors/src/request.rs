@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use tiercel_config::{Policy, SloTargets};
 use tiercel_device::{SamplingParams, SeqId, Tier, TokenId, TokenLogprobs};
+pub use tiercel_policy::admission::Refusal;
 use tiercel_policy::blocks::Salt;
 pub use tiercel_policy::pressure::{Level, Resource};
 pub use tiercel_policy::scheduler::{
@@ -57,120 +58,6 @@ pub enum StreamEvent {
     },
     /// The request ended without a complete output.
     Failed(RequestFault),
-}
-
-/// Reason for which a request was not accepted.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// The request can never run on this server: an error of the client.
-    #[error("{0}")]
-    NeverFits(String),
-    /// The queue of the tier is full. The client may try again later.
-    #[error("the {tier} queue is full ({limit}); retry in {} s", retry_after_ms.div_ceil(1000))]
-    QueueFull {
-        /// Tier of the full queue.
-        tier: Tier,
-        /// The limit that was reached, as text for people.
-        limit: String,
-        /// Estimated time until the queue has room, ms.
-        retry_after_ms: u64,
-    },
-    /// The first token would come too late to be of use. The client may try again later.
-    #[error(
-        "overloaded: a {tier} request that comes now would have its first token after {expected_ms} ms, \
-         later than the limit of {limit_ms} ms; retry in {} s",
-        retry_after_ms.div_ceil(1000)
-    )]
-    Late {
-        /// Tier of the request.
-        tier: Tier,
-        /// Predicted TTFT of the request, ms.
-        expected_ms: u64,
-        /// Longest predicted TTFT with which the request would be accepted, ms.
-        limit_ms: u64,
-        /// Estimated time until the request would be accepted, ms.
-        retry_after_ms: u64,
-    },
-    /// The request would wait longer for its first token than its patience. The client may try again later.
-    #[error(
-        "overloaded: a {tier} request that comes now would wait about {} s for its first token, longer than {}",
-        expected_ms.div_ceil(1000),
-        if *stated {
-            format!("the {patience_ms} ms that this request allows (max_wait_ms)")
-        } else {
-            format!(
-                "patience.{tier}_s ({} s); retry in {} s",
-                patience_ms.div_ceil(1000),
-                retry_after_ms.div_ceil(1000)
-            )
-        }
-    )]
-    OutOfPatience {
-        /// Tier of the request.
-        tier: Tier,
-        /// Predicted TTFT of the request, ms.
-        expected_ms: u64,
-        /// Patience of the request, ms.
-        patience_ms: u64,
-        /// Whether the request stated the patience itself, instead of using that of its tier.
-        stated: bool,
-        /// Time after which the client shall come back, ms.
-        retry_after_ms: u64,
-    },
-    /// The tier of the request has more of the device's time than its share, and the random draw refused the request.
-    /// The client may try again later.
-    #[error(
-        "overloaded: the {tier} tier had {had_percent} % of the device's time, its share is {due_percent} %; \
-         retry in {} s",
-        retry_after_ms.div_ceil(1000)
-    )]
-    OverShare {
-        /// Tier of the request.
-        tier: Tier,
-        /// Share of the device's time that the tier had lately, percent.
-        had_percent: u32,
-        /// Share of the device's time that the tier is due among the tiers that had any lately, percent.
-        due_percent: u32,
-        /// Time after which the client shall come back, ms.
-        retry_after_ms: u64,
-    },
-    /// The server has no free permit for the request. The client may try again later.
-    #[error(
-        "the server holds as many requests as it may ({limit}, {kept} of them reserved for tiers above {tier}); \
-         retry in {} s",
-        retry_after_ms.div_ceil(1000)
-    )]
-    ServerFull {
-        /// Most requests that the server may hold.
-        limit: u32,
-        /// Tier of the request.
-        tier: Tier,
-        /// Permits that are reserved for higher tiers than the request's.
-        kept: u32,
-        /// Estimated time until a permit is free, ms.
-        retry_after_ms: u64,
-    },
-    /// The server is draining, so it accepts no request.
-    #[error("the server is shutting down")]
-    ShuttingDown,
-    /// The engine has stopped, so it accepts no request.
-    #[error("the engine has stopped")]
-    EngineStopped,
-}
-
-impl Refusal {
-    /// Returns the retry time that the client is told, ms; `None` if coming back does not help.
-    pub fn retry_after_ms(&self) -> Option<u64> {
-        match self {
-            Refusal::QueueFull { retry_after_ms, .. }
-            | Refusal::Late { retry_after_ms, .. }
-            | Refusal::OverShare { retry_after_ms, .. }
-            | Refusal::OutOfPatience { retry_after_ms, stated: false, .. }
-            | Refusal::ServerFull { retry_after_ms, .. } => Some(*retry_after_ms),
-            Refusal::OutOfPatience { stated: true, .. } => None,
-            Refusal::NeverFits(_) | Refusal::ShuttingDown | Refusal::EngineStopped => None,
-        }
-    }
 }
 
 /// Operator commands on a live sequence or on the engine. A command takes effect by the next step that is planned.

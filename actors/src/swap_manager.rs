@@ -29,14 +29,7 @@ impl SwapManager {
         block_bytes: u64,
         lifeline: Lifeline,
     ) -> SwapManager {
-        SwapManager {
-            copier,
-            ended,
-            block_bytes,
-            waiting: VecDeque::new(),
-            at_engine: 0,
-            lifeline,
-        }
+        SwapManager { copier, ended, block_bytes, waiting: VecDeque::new(), at_engine: 0, lifeline }
     }
 
     fn feed(&mut self, ctx: &mut Context<Self>) {

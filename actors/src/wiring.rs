@@ -17,6 +17,7 @@ use actix::{Addr, AsyncContext, Context, Recipient};
 use std::rc::Rc;
 use tiercel_config::EngineSettings;
 use tiercel_device::{Clock, Device, DeviceInfo, DeviceProfile};
+use tiercel_policy::admission::Gate;
 use tiercel_policy::blocks::{BlockStore, StoreConfig};
 use tiercel_policy::scheduler::{Reservations, Scheduler};
 use tiercel_policy::slo::Targets;
@@ -90,7 +91,8 @@ impl Mailboxes {
             admission: ToAdmission {
                 left: admission.clone().recipient(),
                 capacity: admission.clone().recipient(),
-                targets: admission.recipient(),
+                targets: admission.clone().recipient(),
+                tier: admission.recipient(),
             },
             block_manager: ToBlockManager {
                 reserve: blocks.clone().recipient(),
@@ -148,14 +150,10 @@ pub(crate) fn start(
     let life_of_monitor = life("SloMonitor");
     let monitor =
         SloMonitor::new(&settings.slo, settings.pressure, clock.clone(), headroom, life_of_monitor);
-    let admission = Admission::new(
-        (settings.admission, settings.patience),
-        targets,
-        (info, reservations),
-        clock.clone(),
-        boxes.scheduler.address().recipient(),
-        life("Admission"),
-    );
+    let limits = (settings.admission, settings.patience);
+    let gate = Gate::new(limits, targets, (info, reservations));
+    let enqueue = boxes.scheduler.address().recipient();
+    let admission = Admission::new(gate, clock.clone(), enqueue, life("Admission"));
     let trace = (SequenceTrace::new(tracer), steps);
     let life_of_scheduler = life("Scheduler");
     let scheduler = SchedulerActor::new(

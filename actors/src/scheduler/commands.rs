@@ -1,7 +1,7 @@
 //! Handlers of the scheduler for commands of clients, of the HTTP side and of operators.
 
 use super::SchedulerActor;
-use crate::messages::{Cancel, Command, Displace, Stop};
+use crate::messages::{Cancel, Command, Displace, Stop, TierChanged};
 use crate::request::Control;
 use actix::Handler;
 use tiercel_policy::scheduler::Hold;
@@ -42,6 +42,9 @@ impl Handler<Command> for SchedulerActor {
             Control::Reprioritize { seq, tier, priority } => {
                 let known = self.core.reprioritize(seq, tier, priority);
                 self.promise(seq);
+                if known {
+                    self.peers.admission.tier.do_send(TierChanged { seq, tier });
+                }
                 known
             }
             Control::Pause(seq) => self.core.set_hold(seq, Hold::Operator, true),

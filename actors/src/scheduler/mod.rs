@@ -7,9 +7,9 @@ mod status;
 use crate::checks::Checks;
 use crate::lifeline::Lifeline;
 use crate::messages::{
-    AbortPreempt, CommitPreempt, CopiesEnded, Drain, Enqueue, ExecuteStep, GetUsage, InUse, Left,
-    LeftQueue, Observe, PlanDue, ReserveStep, Retarget, Shutdown, StepEnded, StepReserved,
-    StepsCompleted, Tick, PrefillCapacity,
+    AbortPreempt, CommitPreempt, CopiesEnded, Drain, Enqueue, ExecuteStep, GetUsage, InUse,
+    LeftQueue, Observe, PlanDue, PrefillCapacity, ReserveStep, Retarget, Shutdown, StepEnded,
+    StepReserved, StepsCompleted, Tick, TierChanged,
 };
 use crate::observed::{ending, left};
 use crate::request::{RequestFault, StreamEvent};
@@ -21,6 +21,7 @@ use actix::{Actor, ActorContext, Context, Handler, Recipient};
 use tiercel_config::StreamSettings;
 use tiercel_device::{Clock, SeqId, StepBatch, StepError, Tier, Timestamp};
 use tiercel_policy::StoreEvent;
+use tiercel_policy::admission::Left;
 use tiercel_policy::pressure::{Resource, percent};
 use tiercel_policy::scheduler::{Action, Effect, EndReport, Hold, PreemptDecision, Scheduler};
 use tiercel_policy::slo::Observation;
@@ -40,6 +41,7 @@ pub(crate) struct ToAdmission {
     pub(crate) left: Recipient<LeftQueue>,
     pub(crate) capacity: Recipient<PrefillCapacity>,
     pub(crate) targets: Recipient<Retarget>,
+    pub(crate) tier: Recipient<TierChanged>,
 }
 
 /// Messages that the BlockManager receives.
@@ -210,8 +212,12 @@ impl SchedulerActor {
         self.trace.store_event(event, before, decision);
         if let StoreEvent::PreemptCopied { ticket, .. } = event {
             match decision {
-                PreemptDecision::Commit => self.peers.block_manager.commit.do_send(CommitPreempt(ticket)),
-                PreemptDecision::Abort => self.peers.block_manager.abort.do_send(AbortPreempt(ticket)),
+                PreemptDecision::Commit => {
+                    self.peers.block_manager.commit.do_send(CommitPreempt(ticket))
+                }
+                PreemptDecision::Abort => {
+                    self.peers.block_manager.abort.do_send(AbortPreempt(ticket))
+                }
                 PreemptDecision::Stale => {}
             }
         }

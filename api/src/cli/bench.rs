@@ -1,7 +1,7 @@
 //! The command `tiercel bench`: measures a server from its clients' side, or calibrates it.
 
-use crate::cli::failure::Failure;
 use crate::cli::calibrate::CalibrateArgs;
+use crate::cli::failure::Failure;
 use crate::cli::report_file::ReportFile;
 use clap::Args;
 use std::io::IsTerminal;

@@ -1,10 +1,10 @@
 //! The command `tiercel simulate`: runs a workload through the engine on a mock device in simulated time.
 
+use crate::cli::failure::Failure;
+use crate::cli::fuzz;
 use crate::cli::policy::Chosen;
 use crate::cli::recording::{Recording, RecordingArgs};
 use crate::cli::report_file::ReportFile;
-use crate::cli::failure::Failure;
-use crate::cli::fuzz;
 use clap::Args;
 use std::io::{IsTerminal, Write};
 use std::ops::Range;

@@ -3,16 +3,20 @@
 
 mod drain;
 mod forecast;
-mod lots;
+mod gate;
 mod patience;
-mod promises;
+mod refusal;
+mod retry_credits;
+mod share_shedder;
 mod tenants;
 
 pub use drain::{DrainRate, retry_after_ms};
 pub use forecast::{Capacity, Forecast, Margin};
-pub use lots::{Lots, ShareReport};
+pub use gate::{Applicant, Gate, Left};
 pub use patience::Patience;
-pub use promises::Promises;
+pub use refusal::Refusal;
+pub use retry_credits::RetryCredits;
+pub use share_shedder::{ShareReport, ShareShedder};
 pub use tenants::Tenants;
 
 use tiercel_config::AdmissionSettings;

@@ -143,8 +143,9 @@ impl State {
         }
     }
 
-    /// Discards the results of a failed step, and of the steps in flight after it for its members, because the step does not
-    /// say which sequence is at fault. The members become suspects, so that the fault costs only its own request.
+    /// Discards the results of a failed step, and of the steps in flight after it for its members, because the step
+    /// does not say which sequence is at fault. The members become suspects, so that the fault costs only its own
+    /// request.
     fn step_failed(&mut self, ended: &InFlight, why: &str) -> Vec<Effect> {
         self.counters.failed_steps += 1;
         self.pipeline.invalidate();

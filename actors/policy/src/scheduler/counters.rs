@@ -1,6 +1,6 @@
 //! Totals since the start, and how many sequences are in which phase.
 
-/// Totals since the start.
+/// Totals of steps, preemptions, copies and tokens since the start of the scheduler.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Steps that succeeded.

@@ -28,8 +28,8 @@ impl State {
         self.queue.table.insert(sequence);
     }
 
-    /// Ends a sequence in whatever phase it is; `None` if it is not live. Its blocks are released with the next request,
-    /// except blocks that a copy still uses, which follow.
+    /// Ends a sequence in whatever phase it is; `None` if it is not live. Its blocks are released with the next
+    /// request, except blocks that a copy still uses, which follow.
     pub(crate) fn cancel(&mut self, seq: SeqId) -> Option<EndReport> {
         self.end(seq, None)
     }

@@ -19,8 +19,8 @@ struct Slice {
 }
 
 impl State {
-    /// Applies the block store's answer. Returns the batch to submit, if anything may run, and the ends of victims that are
-    /// dropped.
+    /// Applies the block store's answer. Returns the batch to submit, if anything may run, and the ends of victims that
+    /// are dropped.
     pub(crate) fn granted(&mut self, grant: StepGrant) -> (Option<StepBatch>, Vec<Effect>) {
         let Some(reserved) = self.pipeline.reserved(grant.step) else {
             return (None, Vec::new());
@@ -118,7 +118,8 @@ impl State {
         in_flight: &mut InFlight,
     ) {
         let sequence = self.queue.table.active_mut(ticket.seq);
-        // A sequence that was cancelled while the block store was asked is gone; its release goes with the next request.
+        // A sequence that was cancelled while the block store was asked is gone; its release goes with the next
+        // request.
         let Some(sequence) = sequence.filter(|s| s.kv.epoch == ticket.epoch) else { return };
         (sequence.kv.denied, sequence.kv.promised) = (false, false);
         if let Some(table) = table {
@@ -173,7 +174,7 @@ impl State {
         let (saved, retained) = match outcome {
             PreemptOutcome::Freed { on_host, kept, .. } => (on_host > 0, kept * block_size),
             PreemptOutcome::Copying { kept, .. } => {
-                // The preemption is counted when it is committed.
+                // A prepared preemption is counted only when it is committed.
                 self.set_phase(ticket, Phase::Preempting);
                 let retain = |sequence: &mut Sequence| sequence.kv.retained = kept * block_size;
                 self.queue.table.change(ticket.seq, retain);
@@ -185,7 +186,7 @@ impl State {
             return Vec::new();
         };
         if phase == Phase::Waiting {
-            // The sequence was preempted and counted before, and gives up retained blocks now.
+            // A waiting victim was preempted and counted before, and gives up retained blocks now.
             self.queue.table.change(ticket.seq, |sequence| {
                 sequence.kv.saved = saved;
                 sequence.kv.retained = retained;
@@ -237,7 +238,8 @@ impl State {
 
 /// Returns the part of a sequence that a step computes: from the end of the steps in flight up to position `cover`.
 fn slice_of(sequence: &Sequence, computed: u32, cover: u32) -> Slice {
-    // A token that is being sampled is the last one: steps in flight compute all tokens before it.
+    // A token that steps in flight are sampling is the last token of its sequence: the steps in flight compute all
+    // tokens before it.
     let input = match sequence.kv.in_flight.last_sampling() {
         Some(step) if computed >= sequence.len() => SliceInput::SampledBy(step),
         _ => {

@@ -1,10 +1,10 @@
 //! The scheduler: every live sequence's state, the step plan and the choice of victims.
 //!
-//! [`Scheduler`] takes events and gives out [`Action`]s. One cycle: a plan asks the block store for the blocks of the next step
-//! ([`Action::Reserve`]); the block store answers with grants ([`Scheduler::granted`]), which become a batch
-//! ([`Action::Submit`]); the device runs the batch, and [`Scheduler::step_done`] applies its results. Between cycles come
-//! requests, cancellations, operators' commands and completed copies. The table in `docs/phases.md` says what each event does
-//! in each phase of a sequence.
+//! [`Scheduler`] takes events and gives out [`Action`]s. One cycle: a plan asks the block store for the blocks of the
+//! next step ([`Action::Reserve`]); the block store answers with grants ([`Scheduler::granted`]), which become a batch
+//! ([`Action::Submit`]); the device runs the batch, and [`Scheduler::step_done`] applies its results. Between cycles
+//! come requests, cancellations, operators' commands and completed copies. The table in `docs/phases.md` says what each
+//! event does in each phase of a sequence.
 //!
 //! | folder | holds |
 //! |---|---|
@@ -16,9 +16,9 @@
 //! | [`plan`] | the plan of a step, from candidates to wants |
 //! | [`pipeline`] | steps in flight |
 //!
-//! A file in these folders takes what it needs as arguments and names no state but its own. The files beside the folders put
-//! the parts together: `state` owns them, `events`, `planning`, `grants` and `completion` hand each event to the parts that it
-//! concerns, and `surface` is what the outside sees.
+//! A file in these folders takes what it needs as arguments and names no state but its own. The files beside the
+//! folders put the parts together: `state` owns the parts, `events`, `planning`, `grants` and `completion` hand each
+//! event to the parts that it concerns, and `surface` is the interface for the rest of the engine.
 
 mod basis;
 mod budget;

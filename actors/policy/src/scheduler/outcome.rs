@@ -69,7 +69,7 @@ pub enum RequestFault {
     /// The client read nothing of its response stream for `stream.stall_timeout_ms`.
     #[error("the client stopped reading its stream")]
     Stalled,
-    /// The server is stopping.
+    /// The server is shutting down.
     #[error("the server is shutting down")]
     ShuttingDown,
 }

@@ -10,7 +10,7 @@ use tiercel_device::{StepId, Timestamp};
 
 impl State {
     /// Plans the next step and returns the request to the block store; `None` if it is not time to plan or there is
-    /// nothing to say. The block store's answer must be given to [`Scheduler::granted`].
+    /// nothing to say. The block store's answer must be given to `granted`.
     pub(crate) fn plan(&mut self, now: Timestamp) -> Option<StepRequest> {
         if self.next_plan()? > now {
             return None;

@@ -1,5 +1,5 @@
-//! Rules: the settings of the policy and the sizes of the device. Every decision reads them; only an operator's change of
-//! policy writes them.
+//! Rules: the settings of the policy and the sizes of the device. Every decision reads them; only an operator's change
+//! of policy writes them.
 
 use crate::protocol::Gives;
 use tiercel_config::{

@@ -27,7 +27,7 @@ use tiercel_device::{DeviceInfo, DeviceProfile, SeqId, Ticket, Timestamp};
 /// Weight of a new prompt in the mean share of a prompt that the prefix cache holds.
 const HIT_SMOOTHING: f64 = 0.05;
 
-/// The scheduler: every live sequence, and the cycle of plan, grant and step.
+/// State of the scheduler: every live sequence, and the cycle of plan, grant and step.
 #[derive(Debug)]
 pub(crate) struct State {
     /// Rules, cost model and targets in effect.
@@ -58,13 +58,17 @@ pub(crate) struct State {
     pub(crate) batch_closed: bool,
     /// Number of opens so far.
     pub(crate) opened: u64,
-    /// Totals since the start.
+    /// Totals since the start of the scheduler.
     pub(crate) counters: Counters,
 }
 
 impl State {
     /// Creates a scheduler without sequences for a device.
-    pub(crate) fn new(settings: &EngineSettings, info: &DeviceInfo, profile: DeviceProfile) -> State {
+    pub(crate) fn new(
+        settings: &EngineSettings,
+        info: &DeviceInfo,
+        profile: DeviceProfile,
+    ) -> State {
         let depth = info.max_steps_in_flight.min(settings.scheduler.steps_in_flight);
         let rules = Rules::new(settings, info);
         let cost = CostModel::new(profile, info);
@@ -131,8 +135,8 @@ impl State {
         self.basis.cost.error()
     }
 
-    /// Whether something happened since the last plan was made, so that another plan may find more to do even if that plan
-    /// was empty.
+    /// Whether something happened since the last plan was made, so that another plan may find more to do even if that
+    /// plan was empty.
     pub(crate) fn must_replan(&self) -> bool {
         self.retry.again
     }

@@ -1,7 +1,7 @@
 //! The surface of the scheduler: events in, actions out.
 //!
-//! After an event, call [`Scheduler::next_action`] until it returns `None`, and carry out each action before the next call:
-//! an action may cause events, such as a client that is found gone when its token is delivered.
+//! After an event, call [`Scheduler::next_action`] until it returns `None`, and carry out each action before the next
+//! call: an action may cause events, such as a client that is found gone when its token is delivered.
 
 use crate::admission::Capacity;
 use crate::protocol::{StepGrant, StepRequest, StoreEvent};
@@ -18,7 +18,7 @@ use tiercel_device::{
     DeviceInfo, DeviceProfile, SeqId, StepBatch, StepDone, StepId, Tier, Timestamp,
 };
 
-/// What the owner of a scheduler must do next.
+/// Action that the owner of a scheduler must carry out next.
 #[derive(Debug)]
 #[must_use]
 pub enum Action {
@@ -26,35 +26,37 @@ pub enum Action {
     Submit(StepBatch),
     /// Deliver tokens and ends of requests to the clients.
     Deliver(Vec<Effect>),
-    /// Ask the block store, and report its answer with [`Scheduler::granted`]. Tell admission the capacity.
+    /// Send a request to the block store, and report the answer with [`Scheduler::granted`]. Tell admission the
+    /// capacity.
     Reserve {
         /// The request to the block store.
         request: StepRequest,
-        /// Time for prompts, and backlog of prompts.
+        /// Time for prompts and backlog of prompts, for admission.
         capacity: Capacity,
     },
     /// Call [`Scheduler::wake`] at this time.
     WakeAt(Timestamp),
-    /// Tell the block store that every step up to this one has completed: copies wait for that.
+    /// Tell the block store that this step and every step before it have completed: copies wait for that.
     Completed(StepId),
     /// Tell admission and clients' promises of new targets.
     Retarget(Targets),
 }
 
-/// Every live sequence, and the cycle of plan, grant, step. See the module's documentation.
+/// The scheduler: every live sequence, and the actions that are due.
 #[derive(Debug)]
 pub struct Scheduler {
+    /// Sequences, queue, memory and steps, and the decisions about them.
     state: State,
     /// Actions that are due, in order.
     actions: VecDeque<Action>,
-    /// Whether an event came that a new plan could answer.
+    /// Whether an event came that a new plan could respond to.
     plan_due: bool,
     /// The last time that [`Action::WakeAt`] named.
     wakes_at: Timestamp,
 }
 
 impl Scheduler {
-    /// An empty scheduler for a device.
+    /// Creates a scheduler without sequences for a device.
     pub fn new(settings: &EngineSettings, info: &DeviceInfo, profile: DeviceProfile) -> Scheduler {
         Scheduler {
             state: State::new(settings, info, profile),
@@ -64,7 +66,7 @@ impl Scheduler {
         }
     }
 
-    /// The next action; `None` if there is none before the next event.
+    /// Returns the next action; `None` if there is none before the next event.
     pub fn next_action(&mut self, now: Timestamp) -> Option<Action> {
         if let Some(action) = self.actions.pop_front() {
             return Some(action);
@@ -110,8 +112,8 @@ impl Scheduler {
         self.deliver(ended.into_iter().collect());
     }
 
-    /// Turns away the highest-ranked sequence of a tier below `tier` that has not started, so that a request of that tier can
-    /// have its permit; returns whether there was one.
+    /// Turns away the sequence that would be served last, among the sequences of tiers below `tier` that have not
+    /// started, so that a request of `tier` can have its permit; returns whether there was such a sequence.
     pub fn displace(&mut self, tier: Tier, now: Timestamp) -> bool {
         let ended = self.state.displace(tier, now);
         let found = ended.is_some();
@@ -119,13 +121,13 @@ impl Scheduler {
         found
     }
 
-    /// Puts a sequence on hold or releases it; returns whether it is live.
+    /// Puts a sequence on hold or ends the hold; returns whether the sequence is live.
     pub fn set_hold(&mut self, seq: SeqId, hold: Hold, held: bool) -> bool {
         self.plan_due = true;
         self.state.set_hold(seq, hold, held)
     }
 
-    /// Changes tier and priority of a sequence from the next plan on; returns whether it is live.
+    /// Changes the tier and the priority of a sequence from the next plan on; returns whether the sequence is live.
     pub fn reprioritize(&mut self, seq: SeqId, tier: Tier, priority: i32) -> bool {
         self.plan_due = true;
         self.state.reprioritize(seq, tier, priority)
@@ -152,10 +154,11 @@ impl Scheduler {
         self.plan_due = true;
     }
 
-    /// The block store has answered.
+    /// Applies the block store's answer to a request.
     pub fn granted(&mut self, grant: StepGrant) {
         let (batch, effects) = self.state.granted(grant);
-        // After an empty plan another one is made only if something happened meanwhile. A step that runs may be followed.
+        // After an empty plan, another plan is made only if something happened meanwhile. A step that runs may be
+        // followed by another.
         self.plan_due |= batch.is_some() || self.state.must_replan();
         self.actions.extend(batch.map(Action::Submit));
         if !effects.is_empty() {
@@ -163,13 +166,13 @@ impl Scheduler {
         }
     }
 
-    /// A step has ended at the device.
+    /// Applies the result of a step that has ended at the device.
     pub fn step_done(&mut self, done: StepDone, now: Timestamp) {
         let effects = self.state.step_done(done, now);
         self.deliver(effects);
     }
 
-    /// Copying `blocks` blocks took `duration_us`.
+    /// Learns that copying `blocks` blocks took `duration_us`, and counts the blocks.
     pub fn copied(&mut self, blocks: u32, duration_us: u64) {
         self.state.copied(blocks, duration_us);
         self.plan_due = true;
@@ -182,7 +185,8 @@ impl Scheduler {
         self.state.store_event(event)
     }
 
-    /// Planning a step took `us` microseconds, from when it was due until the step went to the device.
+    /// Learns that planning a step took `us` microseconds, from when the plan was due until the step went to the
+    /// device.
     pub fn planned_in(&mut self, us: u64) {
         self.state.planned_in(us);
     }
@@ -194,60 +198,60 @@ impl Scheduler {
         }
     }
 
-    /// Checks the scheduler's invariants.
+    /// Checks the invariants of the scheduler's state.
     ///
     /// # Errors
-    /// The invariant that does not hold, in words.
+    /// Returns a text that says which invariant does not hold.
     pub fn check(&self) -> Result<(), String> {
         self.state.check()
     }
 
-    /// The targets in effect.
+    /// Returns the targets in effect.
     pub fn targets(&self) -> Targets {
         self.state.targets()
     }
 
-    /// What a live sequence is promised.
+    /// Returns the promise to a live sequence: its tier, tenant, arrival and targets.
     pub fn promise(&self, seq: SeqId) -> Option<Promise> {
         self.state.promise(seq)
     }
 
-    /// The phase of a live sequence.
+    /// Returns the phase of a live sequence.
     pub fn phase(&self, seq: SeqId) -> Option<Phase> {
         self.state.phase(seq)
     }
 
-    /// Ids of all live sequences: first active ones, then waiting ones, each oldest first.
+    /// Returns the ids of all live sequences: first active ones, then waiting ones, each oldest first.
     pub fn live(&self) -> impl Iterator<Item = SeqId> + '_ {
         self.state.live()
     }
 
-    /// Whether no sequence is live and nothing is outstanding.
+    /// Whether no sequence is live, no action is due, and the state has nothing left to report or to wait for.
     pub fn is_drained(&self) -> bool {
         self.actions.is_empty() && self.state.is_drained()
     }
 
-    /// Counts sequences by what they do.
+    /// Counts the sequences that wait for their start, that run, and that are preempted.
     pub fn census(&self) -> Census {
         self.state.census()
     }
 
-    /// Totals since the start.
+    /// Returns the totals since the start.
     pub fn counters(&self) -> Counters {
         self.state.counters()
     }
 
-    /// Most sequences in one step.
+    /// Returns the number of slots of a step.
     pub fn max_num_seqs(&self) -> u32 {
         self.state.max_num_seqs()
     }
 
-    /// Errors of predicted output lengths.
+    /// Returns the errors of predicted output lengths.
     pub fn prediction_error(&self) -> PredictionError {
         self.state.prediction_error()
     }
 
-    /// Errors of predicted step and copy times.
+    /// Returns the errors of predicted step and copy times.
     pub fn cost_error(&self) -> CostError {
         self.state.cost_error()
     }
@@ -258,7 +262,7 @@ mod tests {
     use super::*;
     use crate::scheduler::tests::{all_sample, grant_all, scheduler, sequence};
 
-    /// A scheduler without sequences, and its actions until it has none left, by name.
+    /// Creates a scheduler without sequences and without actions.
     fn surface() -> Scheduler {
         Scheduler {
             state: scheduler(|_| ()),

@@ -1,4 +1,5 @@
-//! Derived targets: computed from the speed of the device at start, and again when its steps have become faster or slower.
+//! Derived targets: computed from the speed of the device at start, and again when its steps have become faster or
+//! slower.
 
 use crate::scheduler::basis::Basis;
 use crate::scheduler::cost::CostModel;

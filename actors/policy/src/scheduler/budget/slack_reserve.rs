@@ -1,11 +1,11 @@
 //! The slack reserve: slack that premium streams shall have before steps may spend it on lower tiers' work.
 //!
-//! A premium prompt takes time from every stream in its steps, and no step can be made so short that the streams beside the
-//! prompt keep their pace. A stream with slack can afford the prompt. The slack that is enough is measured: the lag of a
-//! hypothetical premium stream that is always running, if steps held only premium work, is a queue that is served at the
-//! aimed pace (Lindley's recursion). The reserve is a quantile of that lag over the last ten minutes of steps. The operator
-//! chooses the quantile with `slo.premium.assurance`: at 0.9 one step in ten finds a lag above the reserve; at 0.9999 almost
-//! none does, and lower tiers pay for lags that come once in hours.
+//! A premium prompt takes time from every stream in its steps, and no step can be made so short that the streams beside
+//! the prompt keep their pace. A stream with slack can afford the prompt. The slack that is enough is measured: the lag
+//! of a hypothetical premium stream that is always running, if steps held only premium work, is a queue that is served
+//! at the aimed pace (Lindley's recursion). The reserve is a quantile of that lag over the last ten minutes of steps.
+//! The operator chooses the quantile with `slo.premium.assurance`: at 0.9 one step in ten finds a lag above the
+//! reserve; at 0.9999 almost none does, and lower tiers pay for lags that come once in hours.
 
 use tiercel_device::Timestamp;
 
@@ -76,10 +76,11 @@ impl SlackReserve {
         SAVED_PER_NINE * -(1.0 - self.assurance).log10()
     }
 
-    /// Adds a step of `step_us` that ended at `now`. Its premium work alone takes `premium_us`; the aimed pace is `aim_us`.
+    /// Adds a step of `step_us` that ended at `now`. Its premium work alone takes `premium_us`; the aimed pace is
+    /// `aim_us`.
     pub(crate) fn stepped(&mut self, premium_us: f64, aim_us: f64, step_us: f64, now: Timestamp) {
-        // The hypothetical stream catches up while the device is idle. A gap below the aimed pace is no idle time: there is
-        // a short gap between any two steps.
+        // The hypothetical stream catches up while the device is idle. A gap below the aimed pace is no idle time:
+        // there is a short gap between any two steps.
         let idle_us = now.since_us(self.stepped_at) as f64 - step_us;
         if idle_us > aim_us {
             self.lag_us = (self.lag_us - idle_us).max(0.0);

@@ -1,12 +1,12 @@
 //! The step budget: the length that the next step may have, so that the streams in it keep their targets.
 //!
-//! Every sequence of a step gets its token when the step ends, so each stream pays for every prompt token in the step. A
-//! stream with a TPOT target may take the target per token on average: time that its steps so far took less is its slack,
-//! and the next step may take the target plus the slack. The stream that allows least limits the step, and prompts fill the
-//! step up to there.
+//! Every sequence of a step gets its token when the step ends, so each stream pays for every prompt token in the step.
+//! A stream with a TPOT target may take the target per token on average: time that its steps so far took less is its
+//! slack, and the next step may take the target plus the slack. The stream that allows least limits the step, and
+//! prompts fill the step up to there.
 //!
-//! Streams that cannot meet their target any more limit nothing. Prompts whose first tokens are due go before the streams of
-//! their own tier and of lower tiers: see [`StepBudget::prefill_us`].
+//! Streams that cannot meet their target any more limit nothing. Prompts whose first tokens are due go before the
+//! streams of their own tier and of lower tiers: see [`StepBudget::prefill_us`].
 //!
 //! Slack and prefill demand are defined as in the reference scheduler on the project's workloads page.
 
@@ -20,14 +20,15 @@ use crate::scheduler::queue::arrivals::Traffic;
 use tiercel_device::{Tier, Timestamp};
 
 const TIERS: usize = Tier::ALL.len();
-/// Length of a step without urgent work, as a share of the tightest TTFT target: a request that comes meanwhile waits for
-/// the end of the step. A smaller share makes lower tiers' steps short, and so costly, where no higher request ever comes.
+/// Length of a step without urgent work, as a share of the tightest TTFT target: a request that comes meanwhile waits
+/// for the end of the step. A smaller share makes lower tiers' steps short, and so costly, where no higher request ever
+/// comes.
 const BLOCKING: f64 = 0.2;
-/// Least length of a step without urgent work, in multiples of an empty step. On a slow device a shorter step would consist
-/// mostly of its fixed cost.
+/// Least length of a step without urgent work, in multiples of an empty step. On a slow device a shorter step would
+/// consist mostly of its fixed cost.
 const LEAST_BLOCKING: f64 = 2.0;
-/// Number of tokens over which a premium stream saves the reserve. Fewer tokens cost lower tiers more; a short stream does
-/// not have many.
+/// Number of tokens over which a premium stream saves the reserve. Fewer tokens cost lower tiers more; a short stream
+/// does not have many.
 const SAVING_TOKENS: f64 = 30.0;
 
 /// Length that the next step may have, and the time that prompts need of the step.
@@ -83,8 +84,8 @@ impl StepBudget {
         Some(budget)
     }
 
-    /// Adds the prefill demand on a step of `step_us`, which without prompts takes `bare_us` and is limited by streams of
-    /// tier `limiting`.
+    /// Adds the prefill demand on a step of `step_us`, which without prompts takes `bare_us` and is limited by streams
+    /// of tier `limiting`.
     fn add_demand(
         &mut self,
         candidates: &[Candidate<'_>],

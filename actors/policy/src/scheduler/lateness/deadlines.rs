@@ -1,13 +1,14 @@
 //! Deadlines of first tokens: which requests can still be in time, and which are late.
 //!
-//! As many waiting prompts as possible shall be in time, and the others are late. The rule is Moore and Hodgson's (Moore,
-//! Management Science 15, 1968): take prompts in the order of their deadlines, and whenever the work of the prompts taken so
-//! far does not fit before a deadline, give up the longest of these prompts. The work of higher tiers' prompts counts as done
-//! first. If several tenants have prompts, the longest prompt of the tenant with the most work is given up.
+//! As many waiting prompts as possible shall be in time, and the others are late. The rule is Moore and Hodgson's
+//! (Moore, Management Science 15, 1968): take prompts in the order of their deadlines, and whenever the work of the
+//! prompts taken so far does not fit before a deadline, give up the longest of these prompts. The work of higher tiers'
+//! prompts counts as done first. If several tenants have prompts, the longest prompt of the tenant with the most work
+//! is given up.
 //!
-//! A late request waits behind all requests of its tier that can be in time, and before lower tiers. Until the deadline has
-//! passed, lateness is judged again before each step, so that a wrong estimate costs little. A late request that starves goes
-//! first after all (see [`crate::scheduler::lateness::starvation`]).
+//! A late request waits behind all requests of its tier that can be in time, and before lower tiers. Until the deadline
+//! has passed, lateness is judged again before each step, so that a wrong estimate costs little. A late request that
+//! starves goes first after all (see [`crate::scheduler::lateness::starvation`]).
 
 use crate::blocks::Salt;
 use crate::scheduler::basis::Basis;
@@ -28,8 +29,8 @@ const JUDGED_MAX: usize = 256;
 const SHARE_MIN: f64 = 0.02;
 /// Largest share of the device's time that prompts are expected to take from streams.
 const PROMPTS_SHARE_MAX: f64 = 0.7;
-/// Factor of the share of the time that a tier's prompts are expected to have, by tier. Streams with slack let a prompt with
-/// a deadline have more than their pace allows; background prompts also make room for requests that come later.
+/// Factor of the share of the time that a tier's prompts are expected to have, by tier. Streams with slack let a prompt
+/// with a deadline have more than their pace allows; background prompts also make room for requests that come later.
 const OPTIMISM: [f64; TIERS] = [1.25, 1.25, 1.25, 0.7];
 /// Time over which the work of higher tiers' prompts is averaged, by tier, us: about as long as a tier's requests wait.
 const MEMORY_US: [f64; TIERS] = [3e6, 3e6, 3e6, 60e6];

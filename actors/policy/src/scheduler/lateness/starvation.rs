@@ -1,26 +1,26 @@
 //! Starvation: a late request that has waited too long goes first of its tier.
 //!
-//! Late requests wait behind all requests of their tier that can be in time (see [`crate::scheduler::lateness::deadlines`]). Clients
-//! that send the next request as soon as they have an answer always have a request that can be in time, so a late request
-//! would wait until its patience ends. A starving request therefore counts as in time and goes first of its tier, in the
-//! order of arrival. If requests of one tier come alone, and a few more of them than can be in time, the tier is thereby
-//! served as by a plain server.
+//! Late requests wait behind all requests of their tier that can be in time (see
+//! [`crate::scheduler::lateness::deadlines`]). Clients that send the next request as soon as they have an answer always
+//! have a request that can be in time, so a late request would wait until its patience ends. A starving request
+//! therefore counts as in time and goes first of its tier, in the order of arrival. If requests of one tier come alone,
+//! and a few more of them than can be in time, the tier is thereby served as by a plain server.
 //!
-//! No request starves while the tier's queue is so long that in the order of arrival every request of the tier would wait
-//! for minutes: that order would only make all of them late. The time in which a queue drains follows from its length and
-//! from the rate at which requests leave it (Little's law).
+//! No request starves while the tier's queue is so long that in the order of arrival every request of the tier would
+//! wait for minutes: that order would only make all of them late. The time in which a queue drains follows from its
+//! length and from the rate at which requests leave it (Little's law).
 
 use crate::scheduler::queue::arrivals::Traffic;
 use crate::scheduler::sequence::Sequence;
 use std::collections::BTreeSet;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Least wait after which a late request starves, if requests of one tier come alone, us: a person's attention lasts for
-/// about 10 s (Nielsen, Usability Engineering, 1993, chapter 5).
+/// Least wait after which a late request starves, if requests of one tier come alone, us: a person's attention lasts
+/// for about 10 s (Nielsen, Usability Engineering, 1993, chapter 5).
 const ALONE_US: u64 = 10_000_000;
-/// Least wait of a late request that starves, as a share of the time in which the tier's queue drains, if requests of one
-/// tier come alone. Where the queue grows faster than requests age, the tier is overloaded, and the order of arrival would
-/// make every request late.
+/// Least wait of a late request that starves, as a share of the time in which the tier's queue drains, if requests of
+/// one tier come alone. Where the queue grows faster than requests age, the tier is overloaded, and the order of
+/// arrival would make every request late.
 const ALONE_SHARE: f64 = 0.35;
 /// Wait after which any late request starves, us: half of the default patience. It is also the longest drain time of a
 /// queue in which requests starve. Background requests do not starve while higher tiers come: the higher tiers leave so
@@ -98,8 +98,8 @@ fn starving_after_us(tier: Tier, drain_us: f64, traffic: Traffic) -> Option<u64>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scheduler::state::State;
     use crate::scheduler::queue::arrivals::Arrivals;
+    use crate::scheduler::state::State;
     use crate::scheduler::tests::{scheduler, sequence};
     use tiercel_config::Policy;
 

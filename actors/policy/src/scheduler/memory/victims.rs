@@ -22,8 +22,8 @@ enum Protection {
     /// The sequence was preempted as often as allowed. Of sequences that start, only the first of a plan may take its
     /// blocks, and of sequences that grow only those of a lower rank.
     Limited,
-    /// The sequence has only just begun, or is premium and premium does not yield. Only the first sequence of a plan may
-    /// take its blocks.
+    /// The sequence has only just begun, or is premium and premium does not yield. Only the first sequence of a plan
+    /// may take its blocks.
     Spared,
 }
 
@@ -125,12 +125,12 @@ impl Victims {
             Protection::Resting => true,
             _ if !by_force && (opening || !first) => false,
             Protection::Spared if !first => false,
-            // The first of a plan may take blocks of all higher ranks. Otherwise sequences that were preempted too often
-            // could keep all others from running and never run themselves.
+            // The first of a plan may take blocks of all higher ranks. Otherwise sequences that were preempted too
+            // often could keep all others from running and never run themselves.
             Protection::Limited if opening && !first => false,
             _ if opening => rank.outranks_by_level(&victim),
-            // Rules other than `rank` let two sequences take each other's blocks by turns; the limit of preemptions ends
-            // that.
+            // Rules other than `rank` let two sequences take each other's blocks by turns; the limit of preemptions
+            // ends that.
             Protection::Limited | Protection::Spared => rank <= victim,
             // The candidate itself may be in the list: the block store passes it over.
             _ if self.by_rank => rank <= victim,

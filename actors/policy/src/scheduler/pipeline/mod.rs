@@ -1,12 +1,12 @@
 //! The pipeline: steps in flight, and when the next step may be planned.
 //!
-//! A device that takes two steps need not wait for the host between them: the second step is at the device when the first
-//! ends. The second step is planned a lead before the first ends, and not as early as possible, because a request that comes
-//! after that plan waits for the end of the second step. The lead is learned: it grows with each step that was planned too
-//! late and shrinks with each that was not, by amounts that leave one step in [`IN_TIME`] too late (stochastic approximation
-//! of a quantile: Robbins and Monro, 1951). The lead is never much longer than the host's time for a step, because that time
-//! is all that can be gained. Where steps are not as long as predicted, a longer lead would make more steps follow at once,
-//! but all requests that come wait longer.
+//! A device that takes two steps need not wait for the host between them: the second step is at the device when the
+//! first ends. The second step is planned a lead before the first ends, and not as early as possible, because a request
+//! that comes after that plan waits for the end of the second step. The lead is learned: it grows with each step that
+//! was planned too late and shrinks with each that was not, by amounts that leave one step in [`IN_TIME`] too late
+//! (stochastic approximation of a quantile: Robbins and Monro, 1951). The lead is never much longer than the host's
+//! time for a step, because that time is all that can be gained. Where steps are not as long as predicted, a longer
+//! lead would make more steps follow at once, but all requests that come wait longer.
 
 pub(crate) mod progress;
 

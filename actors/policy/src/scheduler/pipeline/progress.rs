@@ -1,5 +1,5 @@
-//! Progress in flight: what steps in flight will have made of a sequence, if they succeed. The next step is planned on this
-//! progress; it counts only when its step is done.
+//! Progress in flight: what steps in flight will have made of a sequence, if they succeed. The next step is planned on
+//! this progress; it counts only when its step is done.
 
 use crate::scheduler::pipeline::MAX_DEPTH;
 use tiercel_device::StepId;

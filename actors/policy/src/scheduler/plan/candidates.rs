@@ -82,8 +82,8 @@ fn in_slots<'a>(
     candidates
 }
 
-/// Keeps the candidates of a narrow scope, and separates prompts from decodes where a step may not mix them: then prompts go
-/// first. Returns whether there are prompts.
+/// Keeps the candidates of a narrow scope, and separates prompts from decodes where a step may not mix them: then
+/// prompts go first. Returns whether there are prompts.
 pub(crate) fn separate(
     candidates: &mut Vec<Candidate<'_>>,
     scope: RetryScope,
@@ -94,8 +94,8 @@ pub(crate) fn separate(
     }
     let prompts = candidates.iter().any(|candidate| !candidate.decoding);
     if mix == StepMix::PromptsAlone && prompts {
-        // Decodes go first if victims are being copied out for one of them: a prompt could take the victims' blocks before
-        // the decode has them, again and again.
+        // Decodes go first if victims are being copied out for one of them: a prompt could take the victims' blocks
+        // before the decode has them, again and again.
         let promised = candidates.iter().any(|c| c.decoding && c.sequence.kv.promised);
         candidates.retain(|candidate| candidate.decoding == promised);
     }

@@ -1,7 +1,7 @@
 //! The plan of a step: which sequences run, with how many tokens, and which others may be preempted for them.
 //!
-//! Objective: as many requests as possible meet their targets, those of higher tiers first; then as many tokens as possible
-//! are made. A plan is a wish: the block store answers with grants.
+//! Objective: as many requests as possible meet their targets, those of higher tiers first; then as many tokens as
+//! possible are made. A plan is a wish: the block store answers with grants.
 
 mod candidates;
 mod pausing;

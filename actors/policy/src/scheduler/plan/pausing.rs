@@ -40,8 +40,8 @@ pub(crate) fn pause(
     pause_standard(candidates, budget.over_premium(bare_us), (cost, bare_us), now);
 }
 
-/// Takes standard streams out of a step that is too long for premium by `over_us`: the streams with the most slack first, and
-/// none without ample slack.
+/// Takes standard streams out of a step that is too long for premium by `over_us`: the streams with the most slack
+/// first, and none without ample slack.
 fn pause_standard(
     candidates: &mut Vec<Candidate<'_>>,
     mut over_us: f64,

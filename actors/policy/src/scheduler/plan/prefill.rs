@@ -22,8 +22,8 @@ const MIN_SHARE: f64 = 0.15;
 /// `scheduler.prefill_order` counts.
 type PrefillKey = (u8, bool, bool, u64);
 
-/// Gives each candidate its tokens. Decodes get theirs first, so that a long prompt never stalls a stream; prompts share what
-/// is left. `by_rank` says that only rank decides on prompts.
+/// Gives each candidate its tokens. Decodes get theirs first, so that a long prompt never stalls a stream; prompts
+/// share what is left. `by_rank` says that only rank decides on prompts.
 pub(crate) fn give_tokens(
     candidates: &mut [Candidate<'_>],
     budget: Option<&StepBudget>,

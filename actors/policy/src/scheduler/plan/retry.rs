@@ -1,14 +1,15 @@
 //! Planning again: which sequences the next plan considers after a plan for which the block store had no blocks.
 //!
-//! A plan gives out the tokens of a step before the block store grants blocks, so it must guess which waiting sequences will
-//! get some. Tokens that a denied sequence was given are lost to the step. Three rules correct the guess. After a denial, a
-//! plan asks for no more opens than the last one got ([`Retry::open_limit`]). After an empty plan that skipped running
-//! sequences, which may hold the very blocks that are short, the next plan considers a narrower scope: only sequences that
-//! hold blocks, then only those that decode ([`RetryScope`]). And after any empty plan nothing but rank decides, so that the
-//! sequence that can reach every block comes first ([`Retry::empty_plans`]). When nothing helps, planning waits for the next
-//! event.
+//! A plan gives out the tokens of a step before the block store grants blocks, so it must guess which waiting sequences
+//! will get some. Tokens that a denied sequence was given are lost to the step. Three rules correct the guess. After a
+//! denial, a plan asks for no more opens than the last one got ([`Retry::open_limit`]). After an empty plan that
+//! skipped running sequences, which may hold the very blocks that are short, the next plan considers a narrower scope:
+//! only sequences that hold blocks, then only those that decode ([`RetryScope`]). And after any empty plan nothing but
+//! rank decides, so that the sequence that can reach every block comes first ([`Retry::empty_plans`]). When nothing
+//! helps, planning waits for the next event.
 
-/// Most sequences that a plan asks to open. Each open costs a look-up of a whole prefix, and a step rarely has room for more.
+/// Most sequences that a plan asks to open. Each open costs a look-up of a whole prefix, and a step rarely has room for
+/// more.
 pub(crate) const OPENS_MAX: usize = 32;
 /// Number of successive empty plans after which the next event is waited for. Plans differ in fewer ways, so another
 /// one would be empty too.
@@ -58,8 +59,8 @@ impl Retry {
         self.empty_plans = 0;
     }
 
-    /// Adjusts the number of opens of the next plan to the `opened` and `denied` opens of this one. A denied sequence takes
-    /// a slot of the step that a running sequence could use.
+    /// Adjusts the number of opens of the next plan to the `opened` and `denied` opens of this one. A denied sequence
+    /// takes a slot of the step that a running sequence could use.
     pub(crate) fn limit_opens(&mut self, opened: usize, denied: usize) {
         if self.scope == RetryScope::All {
             self.open_limit = match denied {
@@ -69,8 +70,8 @@ impl Retry {
         }
     }
 
-    /// Chooses the scope of the next plan after one that was `empty` or not. `reserved` says whether blocks are reserved for
-    /// a tier.
+    /// Chooses the scope of the next plan after one that was `empty` or not. `reserved` says whether blocks are
+    /// reserved for a tier.
     pub(crate) fn planned(&mut self, empty: bool, reserved: bool) {
         let skipped = std::mem::take(&mut self.skipped_running);
         self.empty_plans = if empty { self.empty_plans + 1 } else { 0 };

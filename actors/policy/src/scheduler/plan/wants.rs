@@ -9,8 +9,8 @@ use crate::scheduler::sequence::Sequence;
 use tiercel_config::{ResumeFrom, ToStart};
 use tiercel_device::{Tier, Timestamp};
 
-/// Whether the blocks that were free after the last grant are enough for all candidates, whatever the block store finds for
-/// them in the prefix cache. Since that grant, blocks have only come free.
+/// Whether the blocks that were free after the last grant are enough for all candidates, whatever the block store finds
+/// for them in the prefix cache. Since that grant, blocks have only come free.
 pub(crate) fn surely_fit(candidates: &[Candidate<'_>], view: &View<'_>) -> bool {
     let rules = &view.basis.rules;
     let (mut blocks, mut watermark) = (0, 0);
@@ -51,8 +51,8 @@ pub(crate) fn wants(candidates: &[Candidate<'_>], victims: &Victims, view: &View
             _ => victims.allowed(claim),
         };
         last = Some((claim, max_victims));
-        // After an empty plan the first candidate ignores unused reservations, so that the next plan cannot be empty for
-        // the same reason.
+        // After an empty plan the first candidate ignores unused reservations, so that the next plan cannot be empty
+        // for the same reason.
         let ignores = wants.is_empty() && view.retry.empty_plans > 0;
         let kept_for_others = match ignores {
             true => 0,

@@ -1,9 +1,9 @@
 //! A fair queue of tenants.
 //!
-//! Start-time fair queueing (Goyal, Vin, Cheng 1997): the start tag of a request is the later of the virtual time and the
-//! finish tag of its tenant's last request. Requests are served in the order of start tags, and the virtual time is the start
-//! tag of the request that started last. Service is counted in tokens or in us of device time; the service of an output is
-//! predicted until the output ends.
+//! Start-time fair queueing (Goyal, Vin, Cheng 1997): the start tag of a request is the later of the virtual time and
+//! the finish tag of its tenant's last request. Requests are served in the order of start tags, and the virtual time is
+//! the start tag of the request that started last. Service is counted in tokens or in us of device time; the service of
+//! an output is predicted until the output ends.
 
 use crate::blocks::Salt;
 use std::collections::BTreeMap;
@@ -88,8 +88,8 @@ impl FairQueue {
         self.now = self.now.max(tag);
     }
 
-    /// Charges a tenant `service` more than predicted for a request, or less if negative. The tenant's requests keep their
-    /// order among each other.
+    /// Charges a tenant `service` more than predicted for a request, or less if negative. The tenant's requests keep
+    /// their order among each other.
     pub(crate) fn correct(&mut self, tenant: Salt, service: f64) {
         if let Some(account) = self.accounts.get_mut(&tenant) {
             account.correct(service);

@@ -16,7 +16,8 @@ use tiercel_device::Tier;
 pub(crate) struct TenantFairQueues([FairQueue; Tier::ALL.len()]);
 
 impl TenantFairQueues {
-    /// Enters a sequence into the fair queue of a tier. A sequence that has started, or is in that queue, keeps its tag.
+    /// Enters a sequence into the fair queue of a tier. A sequence that has started, or is in that queue, keeps its
+    /// tag.
     pub(crate) fn enter(&mut self, sequence: &mut Sequence, tier: Tier, cost: &CostModel) {
         let FairTag { queue: before, charged_us, .. } = sequence.service.tenant_tag;
         let (queue, known) = (tier.index() as u8, charged_us > 0.0);

@@ -1,10 +1,10 @@
 //! A fair queue of the tiers, over the device's time that is left to best-effort requests.
 //!
-//! Best-effort requests come after all requests with a TTFT or TPOT target. Among best-effort requests the higher tier does
-//! not get everything: tiers start their requests by start-time fair queueing over the device's time (Goyal, Vin, Cheng
-//! 1997), weighted by the shares that `shares.*` states. So among tiers that all have such requests waiting, usage divided by
-//! share differs by at most the costliest request of each of two tiers, as far as there are blocks for the requests. Time that
-//! a tier does not ask for goes to the others. The order within a tier stays as it is.
+//! Best-effort requests come after all requests with a TTFT or TPOT target. Among best-effort requests the higher tier
+//! does not get everything: tiers start their requests by start-time fair queueing over the device's time (Goyal, Vin,
+//! Cheng 1997), weighted by the shares that `shares.*` states. So among tiers that all have such requests waiting,
+//! usage divided by share differs by at most the costliest request of each of two tiers, as far as there are blocks for
+//! the requests. Time that a tier does not ask for goes to the others. The order within a tier stays as it is.
 
 use crate::scheduler::sequence::Sequence;
 use tiercel_config::SharesSettings;
@@ -12,8 +12,8 @@ use tiercel_device::Tier;
 
 const TIERS: usize = Tier::ALL.len();
 /// Largest credit of a tier that waited while others started, for want of blocks or because its requests took less than
-/// predicted: us of the device's time divided by the tier's share. A tier with more credit would shut out the others for as
-/// long.
+/// predicted: us of the device's time divided by the tier's share. A tier with more credit would shut out the others
+/// for as long.
 const CREDIT_US_MAX: f64 = 60e6;
 
 /// Fair queue of the tiers, over the device's time that is left to best-effort requests.
@@ -36,8 +36,8 @@ impl TierFairQueue {
         TierFairQueue { weights, now: 0.0, finish: [0.0; TIERS], waited: [false; TIERS] }
     }
 
-    /// Takes note of the tiers that have requests waiting. A tier that had none starts at the virtual time; a tier that had
-    /// some keeps its tag, and so the service that it was given back.
+    /// Takes note of the tiers that have requests waiting. A tier that had none starts at the virtual time; a tier that
+    /// had some keeps its tag, and so the service that it was given back.
     pub(crate) fn set_waiting(&mut self, waits: [bool; TIERS]) {
         for (at, waits) in waits.into_iter().enumerate() {
             let least = if self.waited[at] { self.now - CREDIT_US_MAX } else { self.now };

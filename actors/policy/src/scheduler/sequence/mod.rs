@@ -268,7 +268,10 @@ impl Sequence {
         let covered = table.len() as u32 * block_size;
         // After blocks were copied in, the block table comes only with the next grant.
         if self.phase == Phase::Running && covered > 0 && covered < computed {
-            return Some(format!("{}: {computed} tokens computed, its blocks cover {covered}", self.id));
+            return Some(format!(
+                "{}: {computed} tokens computed, its blocks cover {covered}",
+                self.id
+            ));
         }
         None
     }

@@ -29,7 +29,8 @@ pub(crate) struct Service {
     pub(crate) deadline: Option<Timestamp>,
     /// Whether the request is late: its first token is expected after the deadline.
     pub(crate) late: bool,
-    /// Whether the request is best effort: it has neither a TTFT nor a TPOT target, and tiers share the time that is left.
+    /// Whether the request is best effort: it has neither a TTFT nor a TPOT target, and tiers share the time that is
+    /// left.
     pub(crate) best_effort: bool,
     /// Tier whose share of the time pays for the best-effort sequence, and the charge of that tier, us; `None` before
     /// the sequence has started.

@@ -54,8 +54,8 @@ impl Text {
         }
     }
 
-    /// Returns the names of the blocks that the block store may find for an open. The block of the last token is not
-    /// among them: the last token is always computed, because its logits give the next token.
+    /// Returns the names of the blocks that the block store may find for an open, without the last token's block: the
+    /// last token is always computed, because its logits give the next token.
     pub(crate) fn findable(&self, block_size: u32) -> Arc<[BlockHash]> {
         let blocks = (self.len().saturating_sub(1) / block_size) as usize;
         Arc::from(&self.hashes[..blocks.min(self.hashes.len())])

@@ -279,8 +279,8 @@ fn a_sequence_preempted_too_often_is_spared_by_starters_but_not_by_growth() {
     let request = s.plan(NOW).expect("a step");
     let may: Vec<(u64, u32)> =
         request.wants.iter().map(|want| (want.ticket.seq.0, want.max_victims)).collect();
-    // Only the first candidate may take blocks of limited sequences to start: one sequence must always be able to go
-    // on.
+    // Sequences 1 and 2 were preempted as often as allowed, which is never. Of the sequences that start, only the first
+    // may take their blocks: one sequence must always be able to go on.
     assert_eq!(may, [(3, 2), (4, 0), (1, 2), (2, 1)]);
 }
 

@@ -31,12 +31,12 @@ pub struct ShareReport {
 
 /// Refuses requests at random if the load is high and their tier has had more than its share of the device's time.
 #[derive(Debug, Clone, Default)]
-pub struct Lots {
+pub struct ShareShedder {
     report: ShareReport,
     refusing: bool,
 }
 
-impl Lots {
+impl ShareShedder {
     /// Takes over the scheduler's next report. Refusing begins at the load `from`.
     pub fn update(&mut self, report: ShareReport, from: f64) {
         self.refusing = match self.refusing {
@@ -86,13 +86,13 @@ mod tests {
 
     const DUE: [f64; TIERS] = [0.0, 0.5, 0.35, 0.15];
 
-    fn refused(lots: &Lots, tier: Tier) -> usize {
-        (0..1000).filter(|number| lots.refuses(tier, *number).is_some()).count()
+    fn refused(lots: &ShareShedder, tier: Tier) -> usize {
+        (0..1000).filter(|number| shedder.refuses(tier, *number).is_some()).count()
     }
 
-    fn lots(load: f64, had: [f64; TIERS]) -> Lots {
-        let mut lots = Lots::default();
-        lots.update(ShareReport { load, had, due: DUE }, 0.8);
+    fn lots(load: f64, had: [f64; TIERS]) -> ShareShedder {
+        let mut shedder = ShareShedder::default();
+        shedder.update(ShareReport { load, had, due: DUE }, 0.8);
         lots
     }
 
@@ -116,14 +116,14 @@ mod tests {
         assert_eq!(refused(&lots, Tier::Standard), 0, "what it is due beside background alone");
         let lots = self::lots(1.0, [0.0, 0.001, 0.0, 0.999]);
         assert_eq!(refused(&lots, Tier::Background), 0, "premium was there long ago");
-        assert_eq!(refused(&Lots::default(), Tier::Background), 0, "nothing is known");
+        assert_eq!(refused(&ShareShedder::default(), Tier::Background), 0, "nothing is known");
     }
 
     #[test]
     fn refusing_ends_some_way_below_where_it_begins() {
-        let mut lots = lots(0.79, [0.0, 0.2, 0.0, 0.8]);
+        let mut shedder = lots(0.79, [0.0, 0.2, 0.0, 0.8]);
         let mut at = |load| {
-            lots.update(ShareReport { load, had: [0.0, 0.2, 0.0, 0.8], due: DUE }, 0.8);
+            shedder.update(ShareReport { load, had: [0.0, 0.2, 0.0, 0.8], due: DUE }, 0.8);
             refused(&lots, Tier::Background) > 0
         };
         assert_eq!([0.79, 0.8, 0.75, 0.71].map(&mut at), [false, true, true, true]);

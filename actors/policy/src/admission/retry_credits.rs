@@ -18,7 +18,7 @@ const KEPT_US: u64 = 120_000_000;
 
 /// Retry times that refused clients were told, by tier and tenant.
 #[derive(Debug, Clone, Default)]
-pub struct Promises {
+pub struct RetryCredits {
     /// Retry times of each tenant in each tier, earliest first. There is no entry without a retry time.
     due: BTreeMap<(Tier, Salt), VecDeque<Timestamp>>,
     /// Earliest retry time of each tenant in each tier, in order of time. With it, forgetting expired retry times costs
@@ -27,7 +27,7 @@ pub struct Promises {
     count: usize,
 }
 
-impl Promises {
+impl RetryCredits {
     /// Records that a client of the tenant was told to come back at time `due`.
     pub fn make(&mut self, tier: Tier, tenant: Salt, due: Timestamp, now: Timestamp) {
         if self.count >= MOST {
@@ -108,31 +108,31 @@ mod tests {
 
     #[test]
     fn a_promise_is_kept_once_from_its_time_on_and_not_for_ever() {
-        let mut promises = Promises::default();
-        promises.make(Tier::Standard, TENANT, at(20), at(0));
-        promises.make(Tier::Standard, TENANT, at(10), at(0));
-        let due = |promises: &Promises, s| promises.is_due(Tier::Standard, TENANT, at(s));
+        let mut credits = RetryCredits::default();
+        credits.make(Tier::Standard, TENANT, at(20), at(0));
+        credits.make(Tier::Standard, TENANT, at(10), at(0));
+        let due = |promises: &RetryCredits, s| credits.is_due(Tier::Standard, TENANT, at(s));
         assert!(!due(&promises, 9) && due(&promises, 10));
-        assert!(!promises.is_due(Tier::Background, TENANT, at(10)), "another tier");
-        assert!(!promises.is_due(Tier::Standard, Salt([2; 16]), at(10)), "another tenant");
-        promises.redeem(Tier::Standard, TENANT, at(10));
+        assert!(!credits.is_due(Tier::Background, TENANT, at(10)), "another tier");
+        assert!(!credits.is_due(Tier::Standard, Salt([2; 16]), at(10)), "another tenant");
+        credits.redeem(Tier::Standard, TENANT, at(10));
         assert!(!due(&promises, 19) && due(&promises, 140) && !due(&promises, 141));
-        promises.redeem(Tier::Standard, TENANT, at(15));
+        credits.redeem(Tier::Standard, TENANT, at(15));
         assert!(due(&promises, 20), "whoever came too early used up nothing");
-        promises.redeem(Tier::Standard, TENANT, at(20));
-        assert_eq!((promises.count, promises.due.len(), promises.earliest.len()), (0, 0, 0));
+        credits.redeem(Tier::Standard, TENANT, at(20));
+        assert_eq!((credits.count, credits.due.len(), credits.earliest.len()), (0, 0, 0));
     }
 
     #[test]
     fn promises_are_bounded_and_those_that_nobody_came_for_make_room() {
-        let mut promises = Promises::default();
+        let mut credits = RetryCredits::default();
         for tenant in 0..40 {
             for _ in 0..2 * MOST_OF_TENANT {
-                promises.make(Tier::Standard, Salt([tenant; 16]), at(10), at(0));
+                credits.make(Tier::Standard, Salt([tenant; 16]), at(10), at(0));
             }
         }
-        assert_eq!((promises.count, promises.due.len()), (MOST, MOST / MOST_OF_TENANT));
-        promises.make(Tier::Background, TENANT, at(300), at(200));
-        assert_eq!((promises.count, promises.due.len(), promises.earliest.len()), (1, 1, 1));
+        assert_eq!((credits.count, credits.due.len()), (MOST, MOST / MOST_OF_TENANT));
+        credits.make(Tier::Background, TENANT, at(300), at(200));
+        assert_eq!((credits.count, credits.due.len(), credits.earliest.len()), (1, 1, 1));
     }
 }

@@ -1,0 +1,448 @@
+//! The gate: accepts or refuses each request at once.
+
+use crate::admission::forecast::{Capacity, Forecast, Margin};
+use crate::admission::{
+    Patience, Queue, Refusal, RetryCredits, ShareShedder, Tenants, fits, retry_after_ms,
+};
+use crate::blocks::Salt;
+use crate::scheduler::Reservations;
+use crate::slo::Targets;
+use std::collections::BTreeMap;
+use tiercel_config::{
+    AdmissionSettings, Late, PatienceSettings, SheddingForm, SheddingSettings, SloTargets,
+};
+use tiercel_device::{DeviceInfo, SeqId, Tier, Timestamp};
+
+/// A request is never refused for lateness if its predicted TTFT is at most this many times its TTFT without another
+/// prompt before it.
+const ALONE_TIMES: f64 = 2.0;
+/// Factor by which a request may be later if its client comes back when it was told to. Newcomers must meet the limit
+/// without the factor, which leaves room for returning clients.
+const RETURN_TIMES: f64 = 1.5;
+
+/// What the gate needs to know of a request.
+#[derive(Debug, Clone, Copy)]
+pub struct Applicant {
+    /// Importance of the request.
+    pub tier: Tier,
+    /// Tenant of the request.
+    pub tenant: Salt,
+    /// Length of the prompt, tokens.
+    pub prompt: u32,
+    /// Most output tokens.
+    pub max_tokens: u32,
+    /// Latency targets that the request states instead of its tier's.
+    pub targets: SloTargets,
+    /// Patience that the request states, ms; `None` stands for the patience of its tier.
+    pub max_wait_ms: Option<u64>,
+    /// Whether the client says that it was refused or turned away before.
+    pub returning: bool,
+}
+
+/// How a sequence left the queue of requests without a first token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// The sequence got its first token.
+    Started,
+    /// The sequence was turned away, and its client was told to come back after `retry_after_ms`.
+    TurnedAway {
+        /// Retry time that the client was told, ms.
+        retry_after_ms: u64,
+    },
+    /// The sequence ended in another way before its first token: its client left, it failed, or it had no output.
+    Ended,
+}
+
+/// An accepted request without a first token.
+#[derive(Debug, Clone, Copy)]
+struct Queued {
+    tier: Tier,
+    tenant: Salt,
+    prompt: u32,
+    /// Deadline of the first token; `None` if even an idle server could not meet the target.
+    due: Option<Timestamp>,
+}
+
+/// Decides on each request at once: accepts it with a sequence id, or refuses it with a reason and a retry time.
+#[derive(Debug)]
+pub struct Gate {
+    settings: AdmissionSettings,
+    patience: PatienceSettings,
+    /// Latency targets in effect.
+    targets: Targets,
+    info: DeviceInfo,
+    reservations: Reservations,
+    /// Id of the next sequence.
+    next: u64,
+    /// Whether requests are accepted at all.
+    open: bool,
+    /// Requests without a first token, by tier.
+    queues: [Queue; 4],
+    tenants: Tenants,
+    credits: RetryCredits,
+    forecast: Forecast,
+    shedder: ShareShedder,
+    /// Number of requests that were decided on so far.
+    decided: u64,
+    /// Share of its target up to which a standard request counts as in time when it arrives, learned from how exact
+    /// forecasts were.
+    margin: Margin,
+    /// Accepted sequences without a first token.
+    queued: BTreeMap<SeqId, Queued>,
+    /// Least headroom of each tier.
+    headroom: [f64; 4],
+}
+
+impl Gate {
+    /// Makes a gate for an engine with these settings, targets, device and reservations.
+    pub fn new(
+        (settings, patience): (AdmissionSettings, PatienceSettings),
+        targets: Targets,
+        (info, reservations): (DeviceInfo, Reservations),
+    ) -> Gate {
+        Gate {
+            settings,
+            patience,
+            targets,
+            info,
+            reservations,
+            next: 1,
+            open: true,
+            queues: Default::default(),
+            tenants: Tenants::default(),
+            credits: RetryCredits::default(),
+            forecast: Forecast::default(),
+            shedder: ShareShedder::default(),
+            decided: 0,
+            margin: Margin::default(),
+            queued: BTreeMap::new(),
+            headroom: [1.0; 4],
+        }
+    }
+
+    /// Accepts a request into its tier's queue, and returns the id of its sequence.
+    ///
+    /// # Errors
+    /// Returns the reason of the refusal. If the refusal has a retry time, the tenant has a retry credit for it.
+    pub fn submit(&mut self, request: &Applicant, now: Timestamp) -> Result<SeqId, Refusal> {
+        let admitted = self.admit(request, now);
+        self.decided += 1;
+        if request.returning {
+            self.credits.redeem(request.tier, request.tenant, now);
+        }
+        admitted.inspect_err(|why| {
+            if let Some(ms) = why.retry_after_ms() {
+                self.advised(request.tier, request.tenant, ms, now);
+            }
+        })
+    }
+
+    /// Checks whether a request would be accepted, without accepting it.
+    ///
+    /// # Errors
+    /// Returns the reason for which the request would be refused.
+    pub fn would_accept(&mut self, request: &Applicant, now: Timestamp) -> Result<(), Refusal> {
+        let considered = self.consider(request, now).map(drop);
+        // A request that would be accepted shall draw the same random number when it is submitted, so only a refusal
+        // advances the counter.
+        self.decided += u64::from(considered.is_err());
+        considered
+    }
+
+    /// Returns the patience of a request: the one that it states, or that of its tier.
+    pub fn patience_of(&self, request: &Applicant) -> Patience {
+        Patience::of(&self.patience, request.tier, request.max_wait_ms)
+    }
+
+    /// Records that a client of the tenant was told to come back after `retry_after_ms`.
+    pub fn advised(&mut self, tier: Tier, tenant: Salt, retry_after_ms: u64, now: Timestamp) {
+        self.credits.make(tier, tenant, now + retry_after_ms * 1000, now);
+    }
+
+    /// Records that an accepted sequence got its first token, or ended before it.
+    pub fn left(&mut self, seq: SeqId, how: Left, now: Timestamp) {
+        let Some(Queued { tier, tenant, prompt, due }) = self.queued.remove(&seq) else { return };
+        let judged = tier == Tier::Standard && how == Left::Started;
+        if let Some(due) = due.filter(|_| judged) {
+            self.margin.observe(now > due);
+        }
+        if let Left::TurnedAway { retry_after_ms } = how {
+            self.advised(tier, tenant, retry_after_ms, now);
+        }
+        self.queues[tier.index()].leave(prompt);
+        self.tenants.leave(tier, tenant, prompt);
+    }
+
+    /// Moves a sequence without a first token to the queue of another tier, because an operator changed its tier. The
+    /// queue takes it whether it is full or not. Its first token says nothing of the margin any more.
+    pub fn tier_changed(&mut self, seq: SeqId, tier: Tier) {
+        let Some(queued) = self.queued.get_mut(&seq).filter(|queued| queued.tier != tier) else {
+            return;
+        };
+        let Queued { tier: before, tenant, prompt, .. } = *queued;
+        (queued.tier, queued.due) = (tier, None);
+        self.queues[before.index()].leave(prompt);
+        self.tenants.leave(before, tenant, prompt);
+        self.queues[tier.index()].add(prompt);
+        self.tenants.enter(tier, tenant, prompt);
+    }
+
+    /// Takes over the scheduler's next report of the time for prompts.
+    pub fn update(&mut self, capacity: Capacity) {
+        if let Some(shedding) = capacity.shedding {
+            self.shedder.update(capacity.shares, shedding.load_percent / 100.0);
+        }
+        self.forecast.update(capacity);
+    }
+
+    /// Replaces the latency targets in effect.
+    pub fn retarget(&mut self, targets: Targets) {
+        self.targets = targets;
+    }
+
+    /// Takes over the least headroom of a tier.
+    pub fn set_headroom(&mut self, tier: Tier, headroom: f64) {
+        self.headroom[tier.index()] = headroom;
+    }
+
+    /// Returns the number of accepted requests without a first token, by tier.
+    pub fn queued(&self) -> [u32; 4] {
+        self.queues.map(|queue| queue.requests)
+    }
+
+    /// Refuses every request from now on.
+    pub fn close(&mut self) {
+        self.open = false;
+    }
+
+    fn admit(&mut self, request: &Applicant, now: Timestamp) -> Result<SeqId, Refusal> {
+        let (tier, prompt) = (request.tier, request.prompt);
+        self.queues[tier.index()] = self.consider(request, now)?;
+        self.tenants.enter(tier, request.tenant, prompt);
+        self.forecast.arrived(self.effective_tier(request), prompt, now);
+        let seq = SeqId(self.next);
+        self.next += 1;
+        let targets = self.targets_of(request);
+        let target_us = targets.ttft_ms.map(|ms| ms * 1000.0);
+        let idle_us = self.forecast.idle_us(prompt);
+        let due = target_us.filter(|us| idle_us <= *us).map(|us| now + us as u64);
+        self.queued.insert(seq, Queued { tier, tenant: request.tenant, prompt, due });
+        Ok(seq)
+    }
+
+    /// Returns the latency targets of a request: those of its tier for such a prompt, or those that it states.
+    fn targets_of(&self, request: &Applicant) -> SloTargets {
+        let of_tier = self.targets.of(request.tier);
+        of_tier.of_prompt(request.prompt).asked(&request.targets, self.targets.requests_may_tighten)
+    }
+
+    /// Returns the tier whose prompts the request's prompt is queued with. A best-effort request is queued with
+    /// background if tiers share the device by `shares.*`.
+    fn effective_tier(&self, request: &Applicant) -> Tier {
+        let targets = self.targets_of(request);
+        let nothing = targets.ttft_ms.is_none() && targets.tpot_ms.is_none();
+        match request.tier {
+            Tier::System => Tier::System,
+            _ if nothing && self.forecast.fair_tiers() => Tier::Background,
+            tier => tier,
+        }
+    }
+
+    /// Checks that the request would get its first token within the patience that it states, if its queue drains as
+    /// fast as lately. A tier's patience refuses no request on arrival: a queue that stands still for minutes while
+    /// higher tiers are busy drains faster afterwards, and refusing on that estimate refused work that would have been
+    /// served in time.
+    fn within_patience(&self, request: &Applicant) -> Result<(), Refusal> {
+        let tier = request.tier;
+        let patience = Patience::of(&self.patience, tier, request.max_wait_ms);
+        if !patience.stated {
+            return Ok(());
+        }
+        let ahead = self.ahead(request);
+        let Some(wait_us) = self.forecast.queue_us(tier).map(|us| us * ahead) else {
+            return Ok(());
+        };
+        let Some(patience_us) = patience.exceeded_by(wait_us) else { return Ok(()) };
+        Err(Refusal::OutOfPatience {
+            tier,
+            expected_ms: (wait_us / 1000.0) as u64,
+            patience_ms: patience_us / 1000,
+            stated: patience.stated,
+            retry_after_ms: self.retry_after_ms(Some(wait_us - patience_us as f64)),
+        })
+    }
+
+    /// Returns the share of the work waiting in the request's tier that is served before the request.
+    fn ahead(&self, request: &Applicant) -> f64 {
+        match self.forecast.fair_tenants() {
+            true => self.tenants.ahead(request.tier, request.tenant, request.prompt),
+            false => 1.0,
+        }
+    }
+
+    /// Returns the retry time of a request whose expected wait is `wait_us`, ms.
+    fn retry_after_ms(&self, wait_us: Option<f64>) -> u64 {
+        retry_after_ms(wait_us, self.decided)
+    }
+
+    /// Checks that shedding does not refuse the request, either because its first token would be too late, or at random
+    /// with `shedding.form = share`.
+    fn in_time(&self, request: &Applicant, now: Timestamp) -> Result<(), Refusal> {
+        let Some(shedding) = self.forecast.shedding() else { return Ok(()) };
+        if shedding.form == SheddingForm::Share {
+            return self.within_share(request, now);
+        }
+        let (tier, prompt) = (request.tier, request.prompt);
+        let targets = self.targets_of(request);
+        let ahead = self.ahead(request);
+        let behind = latest_us(tier, &targets, &shedding).and_then(|limit_us| {
+            let expected_us = self.forecast.first_token_us(tier, prompt, ahead, now);
+            let trusted = if tier == Tier::Standard { self.margin.share() } else { 1.0 };
+            // A request that takes that long with no other prompt before it would be no faster if it came back later.
+            let alone_us = ALONE_TIMES * self.forecast.alone_us(prompt);
+            let limit_us = (limit_us * trusted).max(alone_us);
+            let limit_us =
+                if self.returns(request, now) { limit_us * RETURN_TIMES } else { limit_us };
+            (expected_us > limit_us).then_some((expected_us, limit_us))
+        });
+        let Some((expected_us, limit_us)) = behind else { return Ok(()) };
+        Err(Refusal::Late {
+            tier,
+            expected_ms: (expected_us / 1000.0) as u64,
+            limit_ms: (limit_us / 1000.0) as u64,
+            retry_after_ms: self.retry_after_ms(Some(expected_us - limit_us)),
+        })
+    }
+
+    /// Checks that shedding by shares does not refuse the request. It refuses at random requests of a tier that has
+    /// more than its share of the device's time.
+    fn within_share(&self, request: &Applicant, now: Timestamp) -> Result<(), Refusal> {
+        let tier = request.tier;
+        let refused = self.shedder.refuses(tier, self.decided);
+        let Some((had, due)) = refused.filter(|_| !self.returns(request, now)) else {
+            return Ok(());
+        };
+        let percent = |share: f64| (share * 100.0).round() as u32;
+        Err(Refusal::OverShare {
+            tier,
+            had_percent: percent(had),
+            due_percent: percent(due),
+            retry_after_ms: self.retry_after_ms(self.forecast.queue_us(tier)),
+        })
+    }
+
+    /// Whether the request comes from a client that was told to come back, and its retry time has come.
+    fn returns(&self, request: &Applicant, now: Timestamp) -> bool {
+        request.returning && self.credits.is_due(request.tier, request.tenant, now)
+    }
+
+    /// Returns the limits of its tier's queue as they apply to the request.
+    fn limits(&self, request: &Applicant) -> AdmissionSettings {
+        if self.forecast.fair_tenants() {
+            self.tenants.limits(request.tier, request.tenant, &self.settings)
+        } else {
+            self.settings.clone()
+        }
+    }
+
+    /// Checks whether the request may be accepted. Returns its tier's queue with the request in it, or the refusal.
+    fn consider(&self, request: &Applicant, now: Timestamp) -> Result<Queue, Refusal> {
+        if !self.open {
+            return Err(Refusal::ShuttingDown);
+        }
+        let prompt = request.prompt;
+        let kept = self.reservations.never_of(request.tier);
+        fits(prompt, request.max_tokens, &self.info, kept).map_err(Refusal::NeverFits)?;
+        let tier = request.tier;
+        self.within_patience(request)?;
+        self.in_time(request, now)?;
+        let mut queue = self.queues[tier.index()];
+        if let Err(limit) = queue.enter(prompt, &self.limits(request)) {
+            let retry_after_ms = self.retry_after_ms(self.forecast.queue_us(tier));
+            // A tier that misses its targets shall not be retried in less than 5 s.
+            let late = self.headroom[tier.index()] < 0.0;
+            let retry_after_ms = if late { retry_after_ms.max(5_000) } else { retry_after_ms };
+            return Err(Refusal::QueueFull { tier, limit, retry_after_ms });
+        }
+        Ok(queue)
+    }
+}
+
+/// Returns the longest predicted TTFT with which a request is accepted while late requests are refused, us; `None` for
+/// no limit.
+fn latest_us(tier: Tier, targets: &SloTargets, shedding: &SheddingSettings) -> Option<f64> {
+    // Premium requests are never refused for lateness: late is better than never, and lower tiers are preempted for
+    // them.
+    let refuses = tier > Tier::Premium && shedding.late == Late::Refuse;
+    targets.ttft_ms.filter(|_| refuses).map(|ms| ms * 1000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tiercel_config::EngineSettings;
+
+    fn gate(change: impl FnOnce(&mut EngineSettings)) -> Gate {
+        let mut settings = EngineSettings::default();
+        change(&mut settings);
+        let info = DeviceInfo {
+            name: "test".into(),
+            block_size: 16,
+            device_blocks: 100,
+            host_blocks: 0,
+            block_bytes: 1,
+            max_steps_in_flight: 1,
+            max_model_len: 1000,
+            vocab_size: 10,
+        };
+        let none = SloTargets::default();
+        let targets = Targets {
+            premium: none,
+            standard: none,
+            background: none,
+            requests_may_tighten: false,
+        };
+        let reservations = Reservations::new(&settings.reservation, info.device_blocks);
+        Gate::new((settings.admission, settings.patience), targets, (info, reservations))
+    }
+
+    fn of(tier: Tier) -> Applicant {
+        Applicant {
+            tier,
+            tenant: Salt([1; 16]),
+            prompt: 10,
+            max_tokens: 10,
+            targets: SloTargets::default(),
+            max_wait_ms: None,
+            returning: false,
+        }
+    }
+
+    const NOW: Timestamp = Timestamp(1_000);
+
+    #[test]
+    fn a_request_that_changes_its_tier_takes_its_place_along() {
+        let mut gate = gate(|settings| settings.admission.max_queued_requests_per_tier = 1);
+        let seq = gate.submit(&of(Tier::Standard), NOW).expect("the queue is empty");
+        assert!(gate.submit(&of(Tier::Standard), NOW).is_err(), "the queue is full");
+        gate.tier_changed(seq, Tier::Premium);
+        assert_eq!(gate.queued(), [0, 1, 0, 0]);
+        assert!(gate.submit(&of(Tier::Premium), NOW).is_err(), "the premium queue is full now");
+        gate.submit(&of(Tier::Standard), NOW).expect("the standard queue is empty again");
+        gate.tier_changed(seq, Tier::Premium);
+        gate.left(seq, Left::Started, NOW);
+        assert_eq!(gate.queued(), [0, 0, 1, 0]);
+        gate.tier_changed(seq, Tier::Background);
+        assert_eq!(gate.queued(), [0, 0, 1, 0], "the sequence has left");
+    }
+
+    #[test]
+    fn a_closed_gate_refuses_everything_and_a_check_accepts_nothing() {
+        let mut gate = gate(|_| ());
+        assert_eq!(gate.would_accept(&of(Tier::Premium), NOW), Ok(()));
+        assert_eq!(gate.queued(), [0; 4]);
+        gate.close();
+        assert_eq!(gate.submit(&of(Tier::Premium), NOW), Err(Refusal::ShuttingDown));
+        assert_eq!(gate.would_accept(&of(Tier::Premium), NOW), Err(Refusal::ShuttingDown));
+    }
+}
