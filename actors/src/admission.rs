@@ -13,7 +13,7 @@ use tiercel_policy::admission::{Applicant, Gate};
 use tiercel_policy::scheduler::NewSequence;
 
 /// Translates messages into questions to the gate, and hands accepted sequences to the scheduler.
-pub(crate) struct Admission {
+pub struct Admission {
     gate: Gate,
     clock: Clock,
     scheduler: Recipient<Enqueue>,
@@ -21,7 +21,8 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    pub(crate) fn new(
+    /// Makes an admission actor. Accepted sequences go to `scheduler`.
+    pub fn new(
         gate: Gate,
         clock: Clock,
         scheduler: Recipient<Enqueue>,

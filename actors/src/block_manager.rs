@@ -16,19 +16,19 @@ use tiercel_policy::pressure::{Resource, percent};
 use tiercel_policy::{GrantOutcome, StepGrant};
 
 /// Recipients of the BlockManager's messages.
-pub(crate) struct BlockPeers {
+pub struct BlockPeers {
     /// The Scheduler, for grants.
-    pub(crate) reserved: Recipient<StepReserved>,
+    pub reserved: Recipient<StepReserved>,
     /// The Scheduler, for copies that have ended.
-    pub(crate) copied: Recipient<CopiesEnded>,
+    pub copied: Recipient<CopiesEnded>,
     /// The SwapManager.
-    pub(crate) copies: Recipient<CopyBlocks>,
+    pub copies: Recipient<CopyBlocks>,
     /// The SloMonitor.
-    pub(crate) in_use: Recipient<InUse>,
+    pub in_use: Recipient<InUse>,
 }
 
 /// Owns the block tables, block names, reference counts and pins of the device pool and the host pool.
-pub(crate) struct BlockManager {
+pub struct BlockManager {
     store: BlockStore,
     peers: BlockPeers,
     /// Number of blocks in each batch of copies that is under way.
@@ -41,7 +41,8 @@ pub(crate) struct BlockManager {
 }
 
 impl BlockManager {
-    pub(crate) fn new(
+    /// Makes a block manager of a store. It tells `trace` what it decides.
+    pub fn new(
         store: BlockStore,
         peers: BlockPeers,
         checks: Checks,

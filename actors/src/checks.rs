@@ -2,7 +2,7 @@
 
 /// How often an actor checks the invariants of its state. A violated invariant is a bug, and the actor panics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Checks {
+pub enum Checks {
     /// In debug builds, after every event while the state is small, and after every n-th event while checking all of
     /// the state takes long.
     InDebugBuilds,

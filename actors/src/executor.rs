@@ -7,14 +7,15 @@ use tiercel_device::{StepDone, StepError, StepRunner};
 
 /// Submits steps to the device. The device reports the end of a step to the scheduler directly, from its own thread,
 /// which saves one hop on the path of every token.
-pub(crate) struct Executor {
+pub struct Executor {
     runner: Box<dyn StepRunner>,
     ended: Recipient<StepEnded>,
     lifeline: Lifeline,
 }
 
 impl Executor {
-    pub(crate) fn new(
+    /// Makes an executor of the device's compute side. The ends of steps go to `ended`.
+    pub fn new(
         runner: Box<dyn StepRunner>,
         ended: Recipient<StepEnded>,
         lifeline: Lifeline,

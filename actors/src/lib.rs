@@ -6,8 +6,9 @@ mod checks;
 mod engine;
 mod executor;
 mod handle;
+pub mod kit;
 mod lifeline;
-mod messages;
+pub mod messages;
 mod observed;
 mod request;
 mod scheduler;
@@ -19,10 +20,19 @@ mod telemetry;
 pub mod trace;
 mod wiring;
 
+pub use admission::Admission;
+pub use block_manager::{BlockManager, BlockPeers};
+pub use checks::Checks;
 pub use engine::{Engine, EngineStartError};
+pub use executor::Executor;
 pub use handle::{EngineHandle, TokenStream};
+pub use lifeline::{Lifeline, Obituary};
 pub use request::{
     Control, CostError, Counters, EngineStatus, FinishReason, Level, PredictionError, Refusal,
     Request, RequestFault, Resource, StreamEvent, Usage,
 };
+pub use scheduler::{Peers, SchedulerActor, ToAdmission, ToBlockManager, ToMonitor};
+pub use slo_monitor::SloMonitor;
+pub use step_log::StepLog;
+pub use swap_manager::SwapManager;
 pub use telemetry::describe as describe_metrics;

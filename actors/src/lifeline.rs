@@ -6,18 +6,19 @@
 use tokio::sync::watch;
 
 /// Where the death of an engine is announced. Only the first cause is kept.
-pub(crate) type Obituary = watch::Sender<Option<String>>;
+pub type Obituary = watch::Sender<Option<String>>;
 
 /// Guard that each actor owns. Dropping the guard announces the death of the actor, unless the guard was released
 /// before.
-pub(crate) struct Lifeline {
+pub struct Lifeline {
     name: &'static str,
     obituary: Obituary,
     armed: bool,
 }
 
 impl Lifeline {
-    pub(crate) fn new(name: &'static str, obituary: &Obituary) -> Lifeline {
+    /// Makes a lifeline for the actor of this name.
+    pub fn new(name: &'static str, obituary: &Obituary) -> Lifeline {
         Lifeline { name, obituary: obituary.clone(), armed: true }
     }
 

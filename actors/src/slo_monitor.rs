@@ -11,7 +11,7 @@ use tiercel_policy::pressure::Pressure;
 use tiercel_policy::slo::Watch;
 
 /// Receives each latency event once, and evaluates the windows on every clock tick.
-pub(crate) struct SloMonitor {
+pub struct SloMonitor {
     watch: Watch,
     pressure: Pressure,
     clock: Clock,
@@ -20,7 +20,8 @@ pub(crate) struct SloMonitor {
 }
 
 impl SloMonitor {
-    pub(crate) fn new(
+    /// Makes a monitor. The least headroom of each tier goes to `headroom`.
+    pub fn new(
         settings: &SloSettings,
         pressure: PressureSettings,
         clock: Clock,

@@ -11,7 +11,7 @@ const UNDER_WAY: usize = 4;
 
 /// Keeps the work and the durations of the last [`STEPS_KEPT`] steps.
 #[derive(Debug, Default)]
-pub(crate) struct StepLog {
+pub struct StepLog {
     kept: VecDeque<StepRecord>,
     /// Submitted steps, oldest first, each with its time of submission. Their durations and end times are not known
     /// yet.

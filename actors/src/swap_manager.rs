@@ -13,7 +13,7 @@ const BATCHES_AT_ENGINE: usize = 2;
 
 /// Feeds batches of copies to the copy engine. The block store limits the blocks in transit, which also bounds the
 /// queue of batches.
-pub(crate) struct SwapManager {
+pub struct SwapManager {
     copier: Box<dyn CopyEngine>,
     ended: Recipient<CopyEnded>,
     block_bytes: u64,
@@ -23,7 +23,8 @@ pub(crate) struct SwapManager {
 }
 
 impl SwapManager {
-    pub(crate) fn new(
+    /// Makes a manager of a copy engine that copies blocks of `block_bytes`. The ends of batches go to `ended`.
+    pub fn new(
         copier: Box<dyn CopyEngine>,
         ended: Recipient<CopyEnded>,
         block_bytes: u64,

@@ -27,40 +27,55 @@ use tiercel_policy::scheduler::{Action, Effect, EndReport, Hold, PreemptDecision
 use tiercel_policy::slo::Observation;
 
 /// Recipients of the Scheduler's messages.
-pub(crate) struct Peers {
-    pub(crate) admission: ToAdmission,
-    pub(crate) block_manager: ToBlockManager,
-    pub(crate) executor: Recipient<ExecuteStep>,
-    pub(crate) monitor: ToMonitor,
+pub struct Peers {
+    /// Messages to Admission.
+    pub admission: ToAdmission,
+    /// Messages to the BlockManager.
+    pub block_manager: ToBlockManager,
+    /// Steps, to the Executor.
+    pub executor: Recipient<ExecuteStep>,
+    /// Messages to the SloMonitor.
+    pub monitor: ToMonitor,
     /// The Scheduler itself, to be woken by.
-    pub(crate) myself: Recipient<PlanDue>,
+    pub myself: Recipient<PlanDue>,
 }
 
 /// Messages that Admission receives.
-pub(crate) struct ToAdmission {
-    pub(crate) left: Recipient<LeftQueue>,
-    pub(crate) capacity: Recipient<PrefillCapacity>,
-    pub(crate) targets: Recipient<Retarget>,
-    pub(crate) tier: Recipient<TierChanged>,
+pub struct ToAdmission {
+    /// Sequences that got their first token or ended.
+    pub left: Recipient<LeftQueue>,
+    /// Time for prompts, once a step.
+    pub capacity: Recipient<PrefillCapacity>,
+    /// Targets in effect, when they change.
+    pub targets: Recipient<Retarget>,
+    /// Sequences whose tier an operator changed.
+    pub tier: Recipient<TierChanged>,
 }
 
 /// Messages that the BlockManager receives.
-pub(crate) struct ToBlockManager {
-    pub(crate) reserve: Recipient<ReserveStep>,
-    pub(crate) commit: Recipient<CommitPreempt>,
-    pub(crate) abort: Recipient<AbortPreempt>,
-    pub(crate) completed: Recipient<StepsCompleted>,
-    pub(crate) usage: Recipient<GetUsage>,
+pub struct ToBlockManager {
+    /// Requests for the blocks of a step.
+    pub reserve: Recipient<ReserveStep>,
+    /// Preemptions to commit.
+    pub commit: Recipient<CommitPreempt>,
+    /// Preemptions to abort.
+    pub abort: Recipient<AbortPreempt>,
+    /// Completed steps.
+    pub completed: Recipient<StepsCompleted>,
+    /// Questions for the usage of the pools.
+    pub usage: Recipient<GetUsage>,
 }
 
 /// Messages that the SloMonitor receives.
-pub(crate) struct ToMonitor {
-    pub(crate) observe: Recipient<Observe>,
-    pub(crate) in_use: Recipient<InUse>,
+pub struct ToMonitor {
+    /// Events of requests.
+    pub observe: Recipient<Observe>,
+    /// Resources in use.
+    pub in_use: Recipient<InUse>,
 }
 
 /// Drives the cycle of plan, grant and step, and delivers tokens to the clients.
-pub(crate) struct SchedulerActor {
+pub struct SchedulerActor {
     core: Scheduler,
     streams: Streams,
     settings: StreamSettings,
@@ -77,7 +92,8 @@ pub(crate) struct SchedulerActor {
 }
 
 impl SchedulerActor {
-    pub(crate) fn new(
+    /// Makes a scheduler actor around the policy `core`. A server gives it a log of steps.
+    pub fn new(
         core: Scheduler,
         settings: StreamSettings,
         clock: Clock,

@@ -7,7 +7,7 @@ mod event;
 mod sequences;
 
 pub use event::{Ending, Entry, Event, Slice};
-pub(crate) use sequences::SequenceTrace;
+pub use sequences::SequenceTrace;
 
 use std::rc::Rc;
 use tiercel_device::{Clock, Timestamp};
@@ -21,13 +21,14 @@ pub trait Record {
 
 /// Passes an actor's events to the recorder, if there is one.
 #[derive(Clone)]
-pub(crate) struct Tracer {
+pub struct Tracer {
     recorder: Option<Rc<dyn Record>>,
     clock: Clock,
 }
 
 impl Tracer {
-    pub(crate) fn new(recorder: Option<Rc<dyn Record>>, clock: Clock) -> Tracer {
+    /// Makes a tracer. Without a recorder it does nothing.
+    pub fn new(recorder: Option<Rc<dyn Record>>, clock: Clock) -> Tracer {
         Tracer { recorder, clock }
     }
 

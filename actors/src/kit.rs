@@ -1,0 +1,87 @@
+//! A kit for testing one actor alone: stand-ins for its neighbours.
+//!
+//! An actor knows its neighbours as recipients of messages. A test gives the actor recorders instead, sends it messages, lets
+//! all mailboxes drain, and looks at the messages that the recorders got. Time comes from
+//! [`Clock::simulated`](tiercel_device::Clock::simulated), and the device from [`tiercel_device::MockProfile`].
+
+use crate::lifeline::{Lifeline, Obituary};
+use actix::dev::MessageResult;
+use actix::{Actor, Context, Handler, Message, Recipient};
+use std::cell::RefCell;
+use std::rc::Rc;
+use tokio::sync::watch;
+
+/// Turns of the event loop that [`settle`] waits: more than any chain of messages between actors has links.
+const TURNS: usize = 64;
+
+/// Messages that a recorder received and that were not taken yet, in order.
+#[derive(Debug)]
+pub struct Received<M>(Rc<RefCell<Vec<M>>>);
+
+impl<M> Received<M> {
+    /// Removes and returns the messages received so far, in order.
+    pub fn take(&self) -> Vec<M> {
+        std::mem::take(&mut *self.0.borrow_mut())
+    }
+}
+
+/// An actor that keeps every message and answers it.
+struct Recorder<M: Message> {
+    received: Rc<RefCell<Vec<M>>>,
+    answer: Box<dyn FnMut(&M) -> M::Result>,
+}
+
+impl<M: Message + Unpin + 'static> Actor for Recorder<M>
+where
+    M::Result: Send,
+{
+    type Context = Context<Self>;
+}
+
+impl<M> Handler<M> for Recorder<M>
+where
+    M: Message + Unpin + Send + 'static,
+    M::Result: Send + 'static,
+{
+    type Result = MessageResult<M>;
+
+    fn handle(&mut self, message: M, _: &mut Self::Context) -> MessageResult<M> {
+        let answer = (self.answer)(&message);
+        self.received.borrow_mut().push(message);
+        MessageResult(answer)
+    }
+}
+
+/// Starts a stand-in for a neighbour that keeps every message and answers it with `answer`.
+pub fn answering<M>(
+    answer: impl FnMut(&M) -> M::Result + 'static,
+) -> (Recipient<M>, Received<M>)
+where
+    M: Message + Unpin + Send + 'static,
+    M::Result: Send + 'static,
+{
+    let received = Rc::new(RefCell::new(Vec::new()));
+    let recorder = Recorder { received: Rc::clone(&received), answer: Box::new(answer) };
+    (recorder.start().recipient(), Received(received))
+}
+
+/// Starts a stand-in for a neighbour that keeps every message.
+pub fn recorder<M>() -> (Recipient<M>, Received<M>)
+where
+    M: Message<Result = ()> + Unpin + Send + 'static,
+{
+    answering(|_| ())
+}
+
+/// Returns a lifeline for an actor under test, and the channel on which its death is announced.
+pub fn lifeline(name: &'static str) -> (Lifeline, Obituary) {
+    let obituary = watch::Sender::new(None);
+    (Lifeline::new(name, &obituary), obituary)
+}
+
+/// Waits until all actors on this thread have handled the messages that they have.
+pub async fn settle() {
+    for _ in 0..TURNS {
+        tokio::task::yield_now().await;
+    }
+}

@@ -1,0 +1,95 @@
+//! Admission alone: it answers at once, and hands accepted sequences to the scheduler.
+
+use crate::run;
+use actix::{Actor, Addr};
+use std::sync::Arc;
+use tiercel_actors::kit::{Received, lifeline, recorder, settle};
+use tiercel_actors::messages::{
+    Consider, Enqueue, GetQueued, LeftQueue, Outlet, StopAdmitting, Submit, TierChanged,
+};
+use tiercel_actors::{Admission, Refusal, Request};
+use tiercel_config::{EngineSettings, SloTargets};
+use tiercel_device::{Clock, MockProfile, SamplingParams, SeqId, Tier};
+use tiercel_policy::admission::{Gate, Left};
+use tiercel_policy::blocks::Salt;
+use tiercel_policy::scheduler::{Reservations, Scheduler};
+use tokio::sync::{Semaphore, mpsc};
+
+fn started(change: impl FnOnce(&mut EngineSettings)) -> (Addr<Admission>, Received<Enqueue>) {
+    let mut settings = EngineSettings::default();
+    change(&mut settings);
+    let profile = MockProfile::named("tiny").unwrap();
+    let info = profile.info();
+    let targets = Scheduler::new(&settings, &info, profile.device_profile()).targets();
+    let reservations = Reservations::new(&settings.reservation, info.device_blocks);
+    let gate = Gate::new((settings.admission, settings.patience), targets, (info, reservations));
+    let (enqueue, enqueued) = recorder();
+    let (life, _) = lifeline("Admission");
+    (Admission::new(gate, Clock::simulated(), enqueue, life).start(), enqueued)
+}
+
+fn request(tier: Tier) -> Request {
+    Request {
+        tier,
+        priority: 0,
+        salt: Salt([1; 16]),
+        prompt: Arc::from([1, 2, 3]),
+        max_tokens: 4,
+        stop_tokens: Arc::from([]),
+        sampling: Arc::new(SamplingParams::greedy()),
+        targets: SloTargets::default(),
+        max_wait_ms: None,
+        returning: false,
+    }
+}
+
+async fn submit(admission: &Addr<Admission>, tier: Tier) -> Result<SeqId, Refusal> {
+    let permit = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
+    let outlet = Outlet { events: mpsc::channel(1).0, permit };
+    admission.send(Submit { request: request(tier), outlet }).await.unwrap()
+}
+
+#[test]
+fn accepted_sequences_reach_the_scheduler_in_order_and_refused_ones_do_not() {
+    run(async {
+        let (admission, enqueued) = started(|settings| {
+            settings.admission.max_queued_requests_per_tier = 2;
+        });
+        let first = submit(&admission, Tier::Standard).await.unwrap();
+        let second = submit(&admission, Tier::Standard).await.unwrap();
+        let third = submit(&admission, Tier::Standard).await;
+        assert!(matches!(third, Err(Refusal::QueueFull { .. })), "{third:?}");
+        settle().await;
+        let ids: Vec<SeqId> = enqueued.take().iter().map(|enqueue| enqueue.new.seq).collect();
+        assert_eq!(ids, [first, second]);
+        let (seq, how) = (first, Left::Started);
+        // A duplicate changes nothing.
+        for _ in 0..2 {
+            admission.send(LeftQueue { seq, how }).await.unwrap();
+        }
+        assert_eq!(admission.send(GetQueued).await.unwrap().0, [0, 0, 1, 0]);
+    });
+}
+
+#[test]
+fn a_changed_tier_moves_the_request_to_another_queue() {
+    run(async {
+        let (admission, _enqueued) = started(|_| ());
+        let seq = submit(&admission, Tier::Standard).await.unwrap();
+        admission.send(TierChanged { seq, tier: Tier::Premium }).await.unwrap();
+        assert_eq!(admission.send(GetQueued).await.unwrap().0, [0, 1, 0, 0]);
+    });
+}
+
+#[test]
+fn a_server_that_shuts_down_accepts_nothing() {
+    run(async {
+        let (admission, enqueued) = started(|_| ());
+        admission.send(StopAdmitting).await.unwrap();
+        let refused = admission.send(Consider(request(Tier::Premium))).await.unwrap();
+        assert_eq!(refused, Err(Refusal::ShuttingDown));
+        assert_eq!(submit(&admission, Tier::Premium).await, Err(Refusal::ShuttingDown));
+        settle().await;
+        assert!(enqueued.take().is_empty());
+    });
+}

@@ -1,0 +1,29 @@
+//! The SloMonitor alone: it reports pressure levels of resources that are in use.
+
+use crate::run;
+use actix::Actor;
+use tiercel_actors::kit::{lifeline, recorder, settle};
+use tiercel_actors::messages::{GetPressure, Headroom, InUse, Tick};
+use tiercel_actors::{Level, Resource, SloMonitor};
+use tiercel_config::EngineSettings;
+use tiercel_device::Clock;
+
+#[test]
+fn a_full_resource_is_under_pressure_and_a_tick_without_requests_reports_no_headroom() {
+    run(async {
+        let settings = EngineSettings::default();
+        let (headroom, reports) = recorder::<Headroom>();
+        let (life, _obituary) = lifeline("SloMonitor");
+        let clock = Clock::simulated();
+        let monitor =
+            SloMonitor::new(&settings.slo, settings.pressure, clock, headroom, life).start();
+        let levels = monitor.send(GetPressure).await.unwrap().0;
+        assert!(levels.iter().all(|level| *level == Level::default()));
+        monitor.send(InUse { resource: Resource::Blocks, used_percent: 100.0 }).await.unwrap();
+        let levels = monitor.send(GetPressure).await.unwrap().0;
+        assert!(levels.iter().any(|level| *level != Level::default()), "{levels:?}");
+        assert!(monitor.send(Tick).await.unwrap());
+        settle().await;
+        assert_eq!(reports.take().len(), 0);
+    });
+}

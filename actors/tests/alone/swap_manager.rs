@@ -1,0 +1,73 @@
+//! The SwapManager alone: batches of copies go to the copy engine, at most two at a time, and their ends come back.
+
+use crate::run;
+use actix::Actor;
+use std::sync::{Arc, Mutex};
+use tiercel_actors::SwapManager;
+use tiercel_actors::kit::{lifeline, recorder, settle};
+use tiercel_actors::messages::{CopyBlocks, CopyEnded};
+use tiercel_device::{
+    CopyBatch, CopyDirection, CopyDone, CopyEngine, CopyError, CopyId, SubmitError,
+};
+
+type Done = Box<dyn FnOnce(CopyDone) + Send>;
+
+/// A copy engine that keeps its batches until the test ends them, and refuses batch 9.
+#[derive(Clone, Default)]
+struct Held(Arc<Mutex<Vec<(CopyId, Done)>>>);
+
+impl CopyEngine for Held {
+    fn submit(&mut self, batch: CopyBatch, done: Done) -> Result<(), SubmitError> {
+        if batch.id.0 == 9 {
+            return Err(SubmitError::Full);
+        }
+        self.0.lock().unwrap().push((batch.id, done));
+        Ok(())
+    }
+}
+
+impl Held {
+    fn ids(&self) -> Vec<u64> {
+        self.0.lock().unwrap().iter().map(|(id, _)| id.0).collect()
+    }
+
+    fn end_first(&self) {
+        let (id, done) = self.0.lock().unwrap().remove(0);
+        done(CopyDone { id, duration_us: 5, result: Ok(()) });
+    }
+}
+
+fn copy(id: u64) -> CopyBlocks {
+    CopyBlocks(CopyBatch { id: CopyId(id), direction: CopyDirection::Out, pairs: Vec::new() })
+}
+
+#[test]
+fn two_batches_are_at_the_copy_engine_and_the_next_follows_when_one_ends() {
+    run(async {
+        let engine = Held::default();
+        let (ended, ends) = recorder::<CopyEnded>();
+        let (life, _obituary) = lifeline("SwapManager");
+        let swap = SwapManager::new(Box::new(engine.clone()), ended, 1, life).start();
+        for id in 1..=3 {
+            swap.send(copy(id)).await.unwrap();
+        }
+        assert_eq!(engine.ids(), [1, 2]);
+        engine.end_first();
+        settle().await;
+        assert_eq!(engine.ids(), [2, 3]);
+        assert_eq!(ends.take().iter().map(|end| end.0.id.0).collect::<Vec<_>>(), [1]);
+    });
+}
+
+#[test]
+fn a_batch_that_the_copy_engine_refuses_has_failed() {
+    run(async {
+        let (ended, ends) = recorder::<CopyEnded>();
+        let (life, _obituary) = lifeline("SwapManager");
+        let swap = SwapManager::new(Box::new(Held::default()), ended, 1, life).start();
+        swap.send(copy(9)).await.unwrap();
+        settle().await;
+        let ends = ends.take();
+        assert!(matches!(&ends[..], [end] if matches!(end.0.result, Err(CopyError::Failed(_)))));
+    });
+}
