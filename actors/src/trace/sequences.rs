@@ -8,7 +8,7 @@ use tiercel_policy::scheduler::{EndReport, NewSequence, Phase, PreemptDecision, 
 use tiercel_policy::{GrantOutcome, PreemptOutcome, StepGrant, StoreEvent};
 
 /// The scheduler's part of a trace. Its state is only maintained while there is a recorder.
-pub(crate) struct SequenceTrace {
+pub struct SequenceTrace {
     tracer: Tracer,
     /// Live sequences without a block table. The next slice of such a sequence is a start or a resume.
     without_blocks: BTreeSet<SeqId>,
@@ -17,7 +17,8 @@ pub(crate) struct SequenceTrace {
 }
 
 impl SequenceTrace {
-    pub(crate) fn new(tracer: Tracer) -> SequenceTrace {
+    /// Makes the scheduler's part of a trace.
+    pub fn new(tracer: Tracer) -> SequenceTrace {
         SequenceTrace { tracer, without_blocks: BTreeSet::new(), began: BTreeMap::new() }
     }
 

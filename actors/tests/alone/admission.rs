@@ -9,7 +9,7 @@ use tiercel_actors::messages::{
 };
 use tiercel_actors::{Admission, Refusal, Request};
 use tiercel_config::{EngineSettings, SloTargets};
-use tiercel_device::{Clock, MockProfile, SamplingParams, SeqId, Tier};
+use tiercel_device::{Clock, DeviceInfo, MockProfile, SamplingParams, SeqId, Tier};
 use tiercel_policy::admission::{Gate, Left};
 use tiercel_policy::blocks::Salt;
 use tiercel_policy::scheduler::{Reservations, Scheduler};
@@ -19,7 +19,16 @@ fn started(change: impl FnOnce(&mut EngineSettings)) -> (Addr<Admission>, Receiv
     let mut settings = EngineSettings::default();
     change(&mut settings);
     let profile = MockProfile::named("tiny").unwrap();
-    let info = profile.info();
+    let info = DeviceInfo {
+        name: profile.name.clone(),
+        block_size: profile.block_size,
+        device_blocks: profile.device_blocks,
+        host_blocks: profile.host_blocks,
+        block_bytes: 1,
+        max_steps_in_flight: 1,
+        max_model_len: profile.max_model_len,
+        vocab_size: profile.vocab_size,
+    };
     let targets = Scheduler::new(&settings, &info, profile.device_profile()).targets();
     let reservations = Reservations::new(&settings.reservation, info.device_blocks);
     let gate = Gate::new((settings.admission, settings.patience), targets, (info, reservations));
