@@ -25,10 +25,13 @@ impl<M> Received<M> {
     }
 }
 
+/// Computes the answer to a message.
+type Answer<M> = Box<dyn FnMut(&M) -> <M as Message>::Result>;
+
 /// An actor that keeps every message and answers it.
 struct Recorder<M: Message> {
     received: Rc<RefCell<Vec<M>>>,
-    answer: Box<dyn FnMut(&M) -> M::Result>,
+    answer: Answer<M>,
 }
 
 impl<M: Message + Unpin + 'static> Actor for Recorder<M>
@@ -53,9 +56,7 @@ where
 }
 
 /// Starts a stand-in for a neighbour that keeps every message and answers it with `answer`.
-pub fn answering<M>(
-    answer: impl FnMut(&M) -> M::Result + 'static,
-) -> (Recipient<M>, Received<M>)
+pub fn answering<M>(answer: impl FnMut(&M) -> M::Result + 'static) -> (Recipient<M>, Received<M>)
 where
     M: Message + Unpin + Send + 'static,
     M::Result: Send + 'static,

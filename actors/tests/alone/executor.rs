@@ -44,6 +44,9 @@ fn a_step_that_the_device_refuses_ends_as_a_lost_device() {
         assert!(matches!(ends[1].0.result, Err(StepError::DeviceLost(_))));
         executor.send(Shutdown).await.unwrap();
         settle().await;
-        assert!(!executor.connected() && obituary.borrow().is_none(), "an orderly stop is no death");
+        assert!(
+            !executor.connected() && obituary.borrow().is_none(),
+            "an orderly stop is no death"
+        );
     });
 }

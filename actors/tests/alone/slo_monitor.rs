@@ -1,4 +1,4 @@
-//! The SloMonitor alone: it reports pressure levels of resources that are in use.
+//! The SloMonitor alone: it reports pressure levels of resources, and the headroom of tiers.
 
 use crate::run;
 use actix::Actor;
@@ -6,10 +6,10 @@ use tiercel_actors::kit::{lifeline, recorder, settle};
 use tiercel_actors::messages::{GetPressure, Headroom, InUse, Tick};
 use tiercel_actors::{Level, Resource, SloMonitor};
 use tiercel_config::EngineSettings;
-use tiercel_device::Clock;
+use tiercel_device::{Clock, Tier};
 
 #[test]
-fn a_full_resource_is_under_pressure_and_a_tick_without_requests_reports_no_headroom() {
+fn a_full_resource_is_under_pressure_and_a_tick_reports_the_headroom_of_each_tier() {
     run(async {
         let settings = EngineSettings::default();
         let (headroom, reports) = recorder::<Headroom>();
@@ -24,6 +24,7 @@ fn a_full_resource_is_under_pressure_and_a_tick_without_requests_reports_no_head
         assert!(levels.iter().any(|level| *level != Level::default()), "{levels:?}");
         assert!(monitor.send(Tick).await.unwrap());
         settle().await;
-        assert_eq!(reports.take().len(), 0);
+        let tiers: Vec<Tier> = reports.take().iter().map(|report| report.tier).collect();
+        assert_eq!(tiers, Tier::ALL);
     });
 }

@@ -111,14 +111,14 @@ mod tests {
         let mut credits = RetryCredits::default();
         credits.make(Tier::Standard, TENANT, at(20), at(0));
         credits.make(Tier::Standard, TENANT, at(10), at(0));
-        let due = |promises: &RetryCredits, s| credits.is_due(Tier::Standard, TENANT, at(s));
-        assert!(!due(&promises, 9) && due(&promises, 10));
+        let due = |credits: &RetryCredits, s| credits.is_due(Tier::Standard, TENANT, at(s));
+        assert!(!due(&credits, 9) && due(&credits, 10));
         assert!(!credits.is_due(Tier::Background, TENANT, at(10)), "another tier");
         assert!(!credits.is_due(Tier::Standard, Salt([2; 16]), at(10)), "another tenant");
         credits.redeem(Tier::Standard, TENANT, at(10));
-        assert!(!due(&promises, 19) && due(&promises, 140) && !due(&promises, 141));
+        assert!(!due(&credits, 19) && due(&credits, 140) && !due(&credits, 141));
         credits.redeem(Tier::Standard, TENANT, at(15));
-        assert!(due(&promises, 20), "whoever came too early used up nothing");
+        assert!(due(&credits, 20), "whoever came too early used up nothing");
         credits.redeem(Tier::Standard, TENANT, at(20));
         assert_eq!((credits.count, credits.due.len(), credits.earliest.len()), (0, 0, 0));
     }

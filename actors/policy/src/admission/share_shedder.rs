@@ -86,45 +86,45 @@ mod tests {
 
     const DUE: [f64; TIERS] = [0.0, 0.5, 0.35, 0.15];
 
-    fn refused(lots: &ShareShedder, tier: Tier) -> usize {
+    fn refused(shedder: &ShareShedder, tier: Tier) -> usize {
         (0..1000).filter(|number| shedder.refuses(tier, *number).is_some()).count()
     }
 
-    fn lots(load: f64, had: [f64; TIERS]) -> ShareShedder {
+    fn shedder(load: f64, had: [f64; TIERS]) -> ShareShedder {
         let mut shedder = ShareShedder::default();
         shedder.update(ShareReport { load, had, due: DUE }, 0.8);
-        lots
+        shedder
     }
 
     #[test]
     fn who_has_more_than_is_due_is_refused_in_proportion_and_never_altogether() {
-        let lots = lots(0.9, [0.0, 0.3, 0.4, 0.3]);
+        let shedder = shedder(0.9, [0.0, 0.3, 0.4, 0.3]);
         // Standard has 0.05 more than its share, background 0.15 more.
-        assert!((200..300).contains(&refused(&lots, Tier::Standard)));
-        assert!((700..800).contains(&refused(&lots, Tier::Background)));
-        let lots = self::lots(0.9, [0.0, 0.1, 0.9, 0.0]);
-        assert!((760..840).contains(&refused(&lots, Tier::Standard)), "no more than 0.8");
-        assert_eq!(refused(&lots, Tier::Background), 0, "it had nothing");
-        assert_eq!(refused(&self::lots(1.0, [0.0, 1.0, 0.0, 0.0]), Tier::Premium), 0);
+        assert!((200..300).contains(&refused(&shedder, Tier::Standard)));
+        assert!((700..800).contains(&refused(&shedder, Tier::Background)));
+        let shedder = self::shedder(0.9, [0.0, 0.1, 0.9, 0.0]);
+        assert!((760..840).contains(&refused(&shedder, Tier::Standard)), "no more than 0.8");
+        assert_eq!(refused(&shedder, Tier::Background), 0, "it had nothing");
+        assert_eq!(refused(&self::shedder(1.0, [0.0, 1.0, 0.0, 0.0]), Tier::Premium), 0);
     }
 
     #[test]
     fn nobody_is_refused_for_time_that_nobody_else_wants() {
-        let lots = lots(1.0, [0.0, 0.0, 0.0, 1.0]);
-        assert_eq!(refused(&lots, Tier::Background), 0);
-        let lots = self::lots(1.0, [0.0, 0.0, 0.7, 0.3]);
-        assert_eq!(refused(&lots, Tier::Standard), 0, "what it is due beside background alone");
-        let lots = self::lots(1.0, [0.0, 0.001, 0.0, 0.999]);
-        assert_eq!(refused(&lots, Tier::Background), 0, "premium was there long ago");
+        let shedder = shedder(1.0, [0.0, 0.0, 0.0, 1.0]);
+        assert_eq!(refused(&shedder, Tier::Background), 0);
+        let shedder = self::shedder(1.0, [0.0, 0.0, 0.7, 0.3]);
+        assert_eq!(refused(&shedder, Tier::Standard), 0, "what it is due beside background alone");
+        let shedder = self::shedder(1.0, [0.0, 0.001, 0.0, 0.999]);
+        assert_eq!(refused(&shedder, Tier::Background), 0, "premium was there long ago");
         assert_eq!(refused(&ShareShedder::default(), Tier::Background), 0, "nothing is known");
     }
 
     #[test]
     fn refusing_ends_some_way_below_where_it_begins() {
-        let mut shedder = lots(0.79, [0.0, 0.2, 0.0, 0.8]);
+        let mut shedder = shedder(0.79, [0.0, 0.2, 0.0, 0.8]);
         let mut at = |load| {
             shedder.update(ShareReport { load, had: [0.0, 0.2, 0.0, 0.8], due: DUE }, 0.8);
-            refused(&lots, Tier::Background) > 0
+            refused(&shedder, Tier::Background) > 0
         };
         assert_eq!([0.79, 0.8, 0.75, 0.71].map(&mut at), [false, true, true, true]);
         assert_eq!([0.69, 0.79, 0.81].map(&mut at), [false, false, true]);
