@@ -9,7 +9,7 @@ pub(crate) const STEPS_KEPT: usize = 4096;
 /// Number of steps in flight that the log tracks; no device takes as many.
 const UNDER_WAY: usize = 4;
 
-/// Keeps the work and the durations of the last [`STEPS_KEPT`] steps.
+/// Keeps the work and the durations of the last 4096 steps.
 #[derive(Debug, Default)]
 pub struct StepLog {
     kept: VecDeque<StepRecord>,

@@ -34,3 +34,8 @@ pub use laboratory::{Collected, Laboratory, collect, request, simulate};
 pub use outcome::{Outcome, TierOutcome};
 pub use page::{MAX_PAGE_POLICIES, Page};
 pub use sizes::Sizes;
+
+/// The examples of the developers' page, run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/developer.md")]
+pub struct DeveloperPage;

@@ -8,13 +8,13 @@
 //!
 //! | folder | holds |
 //! |---|---|
-//! | [`sequence`] | one sequence: text, KV, service, phase |
-//! | [`queue`] | all sequences in the order of service, fair queues, ageing |
-//! | [`budget`] | how long the next step may be: slack, reserve, prefill demand, derived targets |
-//! | [`lateness`] | deadlines of first tokens, late and starving requests |
-//! | [`memory`] | victims, reservations, mirroring |
-//! | [`plan`] | the plan of a step, from candidates to wants |
-//! | [`pipeline`] | steps in flight |
+//! | `sequence` | one sequence: text, KV, service, phase |
+//! | `queue` | all sequences in the order of service, fair queues, ageing |
+//! | `budget` | how long the next step may be: slack, reserve, prefill demand, derived targets |
+//! | `lateness` | deadlines of first tokens, late and starving requests |
+//! | `memory` | victims, reservations, mirroring |
+//! | `plan` | the plan of a step, from candidates to wants |
+//! | `pipeline` | steps in flight |
 //!
 //! A file in these folders takes what it needs as arguments and names no state but its own. The files beside the
 //! folders put the parts together: `state` owns the parts, `events`, `planning`, `grants` and `completion` hand each
