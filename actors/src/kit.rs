@@ -6,7 +6,7 @@
 
 use crate::lifeline::{Lifeline, Obituary};
 use actix::dev::MessageResult;
-use actix::{Actor, Context, Handler, Message, Recipient};
+use actix::{Actor, AsyncContext, Context, Handler, Message, Recipient};
 use std::cell::RefCell;
 use std::rc::Rc;
 use tokio::sync::watch;
@@ -72,6 +72,17 @@ where
     M: Message<Result = ()> + Unpin + Send + 'static,
 {
     answering(|_| ())
+}
+
+/// Returns a recipient whose actor has died.
+pub fn dead<M>() -> Recipient<M>
+where
+    M: Message + Unpin + Send + 'static,
+    M::Result: Send + 'static,
+{
+    // A mailbox without an actor behind it is closed.
+    let mailbox = Context::<Recorder<M>>::new();
+    mailbox.address().recipient()
 }
 
 /// Returns a lifeline for an actor under test, and the channel on which its death is announced.

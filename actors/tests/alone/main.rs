@@ -4,6 +4,7 @@
 mod admission;
 mod block_manager;
 mod executor;
+mod scheduler;
 mod slo_monitor;
 mod swap_manager;
 
