@@ -1,7 +1,7 @@
 //! Random number generator whose output never changes: a workload's seed gives the same traffic under any version of
 //! any dependency. The algorithm is `SplitMix64` (Steele, Lea, Flood 2014).
 
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+use tiercel_device::mix::{GOLDEN, finalize};
 
 /// Deterministic random number generator. Not cryptographically secure.
 #[derive(Debug, Clone)]
@@ -23,9 +23,7 @@ impl Random {
     /// Draws 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(GOLDEN);
-        let z = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        finalize(self.state)
     }
 
     /// Draws a number uniformly from `[0, 1)`.

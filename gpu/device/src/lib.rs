@@ -9,6 +9,7 @@ mod by_seq;
 mod clock;
 mod copy;
 mod ids;
+pub mod mix;
 mod mock;
 mod sampling;
 mod step;

@@ -2,21 +2,14 @@
 
 use super::numeric::CHUNK;
 use tiercel_device::TokenId;
+use tiercel_device::mix::{GOLDEN, finalize, mix};
 
 /// Returns a number in `[0, 1)`, uniformly distributed: a hash of seed and output index. So there is no generator state
 /// to lose or to replay.
 pub(super) fn uniform(seed: u64, output_index: u32) -> f64 {
-    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
     let counter = u64::from(output_index).wrapping_add(1).wrapping_mul(GOLDEN);
-    let bits = mix(mix(seed.wrapping_add(GOLDEN)).wrapping_add(counter));
+    let bits = finalize(mix(seed).wrapping_add(counter));
     (bits >> 11) as f64 / (1u64 << 53) as f64
-}
-
-/// Mixes the bits of a number with the finalizer of SplitMix64.
-fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 /// Returns the token at which the running sum of the weights passes the fraction `at` (in `[0, 1)`) of their total.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use tiercel_device::Timestamp;
+use tiercel_device::mix::GOLDEN;
 
 /// Number of last departures from a queue from which its drain rate is estimated.
 const DEPARTURES: usize = 32;
@@ -80,7 +81,7 @@ impl DrainRate {
 pub fn retry_after_ms(wait_us: Option<f64>, number: u64) -> u64 {
     let wait_ms = wait_us.map_or(UNKNOWN_MS, |us| us / 1000.0).clamp(1_000.0, LONGEST_MS);
     // The fractional parts of the golden ratio's multiples are evenly spread, however many there are.
-    let spread = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) as f64 / u64::MAX as f64;
+    let spread = number.wrapping_mul(GOLDEN) as f64 / u64::MAX as f64;
     (wait_ms * (1.0 + SPREAD * spread)).ceil() as u64
 }
 

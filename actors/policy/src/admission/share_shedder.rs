@@ -7,6 +7,7 @@
 //! different loads. Nothing is remembered that would make the refusing last.
 
 use tiercel_device::Tier;
+use tiercel_device::mix::mix;
 
 const TIERS: usize = Tier::ALL.len();
 /// Factor from the excess of a tier's usage to its probability of refusal, and the greatest probability. Both are from
@@ -51,7 +52,7 @@ impl ShareShedder {
     pub fn refuses(&self, tier: Tier, number: u64) -> Option<(f64, f64)> {
         let (had, due) = (self.report.had[tier.index()], self.due(tier));
         let probability = self.probability(tier);
-        (probability > 0.0 && lot(number) < probability).then_some((had, due))
+        (probability > 0.0 && draw(number) < probability).then_some((had, due))
     }
 
     fn probability(&self, tier: Tier) -> f64 {
@@ -71,13 +72,9 @@ impl ShareShedder {
     }
 }
 
-/// Returns a number from 0 to 1 that looks random (the finalizer of SplitMix64, Steele, Lea, Flood 2014). Equal request
-/// numbers draw equal numbers, so runs can be repeated.
-fn lot(number: u64) -> f64 {
-    let mut bits = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    (bits ^ (bits >> 31)) as f64 / u64::MAX as f64
+/// Returns a number from 0 to 1 that looks random. Equal request numbers draw equal numbers, so runs can be repeated.
+fn draw(number: u64) -> f64 {
+    mix(number) as f64 / u64::MAX as f64
 }
 
 #[cfg(test)]

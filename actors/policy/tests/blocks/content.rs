@@ -1,12 +1,6 @@
 //! Content of the KV memory in tests: a fingerprint of the token prefix for each token position, in both pools.
 
-/// Mixes the bits of a 64-bit value.
-pub(crate) fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
+pub(crate) use tiercel_device::mix::mix;
 
 /// Random draws that decide the details of one event.
 pub(crate) struct Draws(pub(crate) u64);

@@ -1,6 +1,6 @@
 //! Faults that the mock device injects by seed, and the log of the engine's mistakes that it finds.
 
-use super::oracle::mix;
+use crate::mix::mix;
 use crate::{BlockId, SeqId, StepId};
 use serde::{Deserialize, Serialize};
 use std::fmt;

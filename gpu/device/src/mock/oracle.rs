@@ -2,15 +2,8 @@
 //! checked without a second run.
 
 use crate::TokenId;
+use crate::mix::mix;
 use std::sync::Arc;
-
-/// Mixes 64 bits with the finalizer of SplitMix64.
-pub(super) fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
 
 /// Returns the fingerprint of a prefix, computed from the fingerprint of all its tokens but the last (`prefix`) and the
 /// last token. Never 0, which stands for memory that holds nothing.
