@@ -13,108 +13,95 @@ use tiercel_policy::pressure::{Resource, Transition};
 use tiercel_policy::scheduler::{Census, CostError, Counters, EndReport};
 use tiercel_policy::slo::{GroupReport, Observation, Targets, Unreachable};
 
+/// Names and descriptions of the counters.
+const COUNTERS: [(&str, &str); 10] = [
+    ("tiercel_requests_total", "Requests that ended or were refused, by tier and outcome"),
+    ("tiercel_generated_tokens_total", "Output tokens sent to clients, by tier"),
+    ("tiercel_prompt_tokens_total", "Prompt tokens of requests that ended, by tier"),
+    ("tiercel_preemptions_total", "Preemptions, by tier and strategy (swap, recompute, drop)"),
+    (
+        "tiercel_swapped_bytes_total",
+        "Bytes of KV blocks copied from the device pool to the host pool (out) and back (in)",
+    ),
+    ("tiercel_recomputed_tokens_total", "Tokens whose KV was computed again after a preemption"),
+    (
+        "tiercel_prefix_query_tokens_total",
+        "Prompt tokens whose KV was looked up in the prefix cache",
+    ),
+    ("tiercel_prefix_hit_tokens_total", "Prompt tokens whose KV was found in the prefix cache"),
+    ("tiercel_steps_total", "Steps of the model that completed"),
+    ("tiercel_failed_steps_total", "Steps of the model that failed"),
+];
+/// Names and descriptions of the gauges.
+const GAUGES: [(&str, &str); 14] = [
+    ("tiercel_queue_depth", "Sequences waiting for their first start, by tier"),
+    ("tiercel_running", "Sequences that hold KV blocks and may be in a step"),
+    ("tiercel_waiting", "Sequences waiting for their first start, of all tiers"),
+    (
+        "tiercel_preempted",
+        "Sequences that are preempted, including those whose blocks are being copied",
+    ),
+    (
+        "tiercel_kv_usage_ratio",
+        "Share of the KV blocks of the device pool and of the host pool in use, 0 to 1",
+    ),
+    (
+        "tiercel_slo_compliance_ratio",
+        "Share of the latencies in the sliding window (slo.window_s) that met their target, 0 to 1",
+    ),
+    (
+        "tiercel_cost_error_ratio",
+        "Error of predicted step and copy times: recent mean of |predicted / observed - 1|",
+    ),
+    (
+        "tiercel_pressure_level",
+        "How near a resource is to its limit: 0 none, 1 warning, 2 critical (pressure.*)",
+    ),
+    (
+        "tiercel_slo_target_seconds",
+        "Latency target in effect, stated or derived from the device (auto), by tier and metric",
+    ),
+    (
+        "tiercel_slo_headroom_ratio",
+        "1 - (99th percentile of latency / target) in the sliding window; negative above the target",
+    ),
+    (
+        "tiercel_slo_overdue",
+        "Requests past their target whose latency is not known yet, by tier and metric",
+    ),
+    (
+        "tiercel_slo_window_seconds",
+        "Quantiles of the latencies in the sliding window (slo.window_s), by tier and metric",
+    ),
+    (
+        "tiercel_tenant_slo_compliance_ratio",
+        "Share of a tenant's latencies in the sliding window that met their target, 0 to 1; see slo.max_tenants",
+    ),
+    (
+        "tiercel_tenant_slo_p99_seconds",
+        "99th percentile of a tenant's latencies in the sliding window; see slo.max_tenants",
+    ),
+];
+/// Names and descriptions of the histograms of durations, in seconds.
+const DURATIONS: [(&str, &str); 5] = [
+    ("tiercel_ttft_seconds", "Time to first token: from arrival to first output token"),
+    ("tiercel_tpot_seconds", "Mean time per output token of a request, after the first"),
+    ("tiercel_e2e_seconds", "End-to-end time: from arrival to last output token"),
+    ("tiercel_step_seconds", "Duration of a step on the device"),
+    ("tiercel_step_part_seconds", "Duration of a part of a step: planning, device or sampling"),
+];
+
 /// Registers the description of each metric. Call it once the metrics recorder is installed.
 pub fn describe() {
-    describe_counter!(
-        "tiercel_requests_total",
-        "Requests that ended or were refused, by tier and outcome"
-    );
-    describe_counter!("tiercel_generated_tokens_total", "Output tokens sent to clients, by tier");
-    describe_counter!(
-        "tiercel_prompt_tokens_total",
-        "Prompt tokens of requests that ended, by tier"
-    );
-    describe_counter!(
-        "tiercel_preemptions_total",
-        "Preemptions, by tier and strategy (swap, recompute, drop)"
-    );
-    describe_counter!(
-        "tiercel_swapped_bytes_total",
-        "Bytes of KV blocks copied from the device pool to the host pool (out) and back (in)"
-    );
-    describe_counter!(
-        "tiercel_recomputed_tokens_total",
-        "Tokens whose KV was computed again after a preemption"
-    );
-    describe_counter!(
-        "tiercel_prefix_query_tokens_total",
-        "Prompt tokens whose KV was looked up in the prefix cache"
-    );
-    describe_counter!(
-        "tiercel_prefix_hit_tokens_total",
-        "Prompt tokens whose KV was found in the prefix cache"
-    );
-    describe_counter!("tiercel_steps_total", "Steps of the model that completed");
-    describe_counter!("tiercel_failed_steps_total", "Steps of the model that failed");
-    describe_gauge!("tiercel_queue_depth", "Sequences waiting for their first start, by tier");
-    describe_gauge!("tiercel_running", "Sequences that hold KV blocks and may be in a step");
-    describe_gauge!("tiercel_waiting", "Sequences waiting for their first start, of all tiers");
-    describe_gauge!(
-        "tiercel_preempted",
-        "Sequences that are preempted, including those whose blocks are being copied"
-    );
-    describe_gauge!(
-        "tiercel_kv_usage_ratio",
-        "Share of the KV blocks of the device pool and of the host pool in use, 0 to 1"
-    );
-    describe_gauge!(
-        "tiercel_slo_compliance_ratio",
-        "Share of the latencies in the sliding window (slo.window_s) that met their target, 0 to 1"
-    );
-    describe_gauge!(
-        "tiercel_cost_error_ratio",
-        "Error of predicted step and copy times: recent mean of |predicted / observed - 1|"
-    );
-    describe_gauge!(
-        "tiercel_pressure_level",
-        "How near a resource is to its limit: 0 none, 1 warning, 2 critical (pressure.*)"
-    );
-    describe_gauge!(
-        "tiercel_slo_target_seconds",
-        "Latency target in effect, stated or derived from the device (auto), by tier and metric"
-    );
-    describe_gauge!(
-        "tiercel_slo_headroom_ratio",
-        "1 - (99th percentile of latency / target) in the sliding window; negative above the target"
-    );
-    describe_gauge!(
-        "tiercel_slo_overdue",
-        "Requests past their target whose latency is not known yet, by tier and metric"
-    );
-    describe_gauge!(
-        "tiercel_slo_window_seconds",
-        "Quantiles of the latencies in the sliding window (slo.window_s), by tier and metric"
-    );
-    describe_gauge!(
-        "tiercel_tenant_slo_compliance_ratio",
-        "Share of a tenant's latencies in the sliding window that met their target, 0 to 1; see slo.max_tenants"
-    );
-    describe_gauge!(
-        "tiercel_tenant_slo_p99_seconds",
-        "99th percentile of a tenant's latencies in the sliding window; see slo.max_tenants"
-    );
-    let s = Unit::Seconds;
-    describe_histogram!(
-        "tiercel_ttft_seconds",
-        s,
-        "Time to first token: from arrival to first output token"
-    );
-    describe_histogram!(
-        "tiercel_tpot_seconds",
-        s,
-        "Mean time per output token of a request, after the first"
-    );
-    describe_histogram!(
-        "tiercel_e2e_seconds",
-        s,
-        "End-to-end time: from arrival to last output token"
-    );
-    describe_histogram!("tiercel_step_seconds", s, "Duration of a step on the device");
-    describe_histogram!(
-        "tiercel_step_part_seconds",
-        s,
-        "Duration of a part of a step: planning, device or sampling"
-    );
+    for (name, text) in COUNTERS {
+        describe_counter!(name, text);
+    }
+    for (name, text) in GAUGES {
+        describe_gauge!(name, text);
+    }
+    for (name, text) in DURATIONS {
+        describe_histogram!(name, Unit::Seconds, text);
+    }
     describe_histogram!("tiercel_step_tokens", "Tokens computed in a step, decode and prefill");
 }
 
