@@ -209,7 +209,7 @@ pub struct InUse {
 #[rtype(result = "PressureLevels")]
 pub struct GetPressure;
 
-/// Pressure levels of the resources, in the order of [`Resource::ALL`].
+/// How near each resource is to its limit (none, warning, critical), in the order of [`Resource::ALL`].
 #[derive(Debug, Clone, Copy, Default, actix::MessageResponse)]
 pub struct PressureLevels(pub [Level; Resource::ALL.len()]);
 

@@ -59,7 +59,7 @@ fn what_is_shown_can_be_given_back_and_means_the_same() {
             "--policy",
             policy,
         ];
-        // The policy's name is replaced; everything else in the two tables must be equal.
+        // Apart from the policy's name, the printed settings of the two policies must be equal.
         printed(&args).replace("priority+preempt+slo", "mine").replace(' ', "")
     };
     assert_eq!(table("priority+preempt+slo"), table(file.to_str().unwrap()));

@@ -81,7 +81,7 @@ pub enum LoadError {
         origin: Origin,
         /// Name of the setting.
         path: &'static str,
-        /// Value that the user wrote.
+        /// Value of the setting as the user wrote it.
         value: String,
         /// Description of the values that the setting allows.
         allowed: String,

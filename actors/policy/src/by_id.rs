@@ -8,7 +8,7 @@ use tiercel_device::{BySeq, SeqId};
 #[derive(Debug)]
 pub(crate) struct ById<T> {
     places: BySeq<u32>,
-    /// Items are boxed, so that many unused array entries cost little memory.
+    /// The values of the map are boxed, so that unused entries of the array cost little memory.
     items: Vec<Option<Box<T>>>,
     free: Vec<u32>,
     ids: Vec<SeqId>,

@@ -63,7 +63,7 @@ pub struct Progress {
     pub seq: SeqId,
     /// Tokens of the sequence whose KV is valid now (`num_computed_tokens`).
     pub computed: u32,
-    /// Names of the blocks that became full since the last report of this sequence.
+    /// Names (hashes) of the KV blocks of this sequence that became full since its last progress report.
     pub hashes: Vec<BlockHash>,
 }
 

@@ -32,7 +32,7 @@ impl Tracer {
         Tracer { recorder, clock }
     }
 
-    /// Whether there is a recorder.
+    /// Whether the engine's events are recorded.
     fn is_on(&self) -> bool {
         self.recorder.is_some()
     }

@@ -13,7 +13,7 @@ use tiercel_device::{Clock, Epoch, SeqId, StepId, Ticket};
 use tiercel_policy::blocks::{BlockStore, StoreConfig};
 use tiercel_policy::{GrantOutcome, StepRequest, Want, WantKind};
 
-/// The messages of a BlockManager to its neighbours.
+/// Messages that a BlockManager sent to the other actors.
 struct Told {
     reserved: Received<StepReserved>,
     copied: Received<CopiesEnded>,

@@ -91,7 +91,7 @@ pub struct SeqSlice {
 /// step are decodes of one token.
 pub type Tokens = SmallVec<[TokenId; 4]>;
 
-/// Input tokens of a slice.
+/// Input tokens of one sequence's part of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SliceInput {
     /// Input tokens that the engine knows.

@@ -79,7 +79,7 @@ pub struct Product {
     pub n: usize,
     /// Input features: columns of `w` and of `x`.
     pub k: usize,
-    /// Whether the result stays f32; otherwise it is rounded to bf16.
+    /// Whether the result of the matrix product stays f32; otherwise it is rounded to bf16.
     pub wide: bool,
 }
 

@@ -12,7 +12,7 @@ const TILE_KEYS: usize = 64;
 /// A source file of kernels, compiled separately.
 #[derive(Debug, Clone, Copy)]
 pub struct Unit {
-    /// Name of the source file, for messages.
+    /// Name of the kernel's source file, for compile errors.
     pub name: &'static str,
     /// Full text of the source, with the shared header in front.
     pub source: &'static str,

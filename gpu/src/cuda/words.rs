@@ -19,7 +19,7 @@ pub(super) struct Words {
 }
 
 impl Words {
-    /// Device memory that [`Words::new`] allocates, bytes.
+    /// Device memory that [`Words::new`] allocates for the 32-bit numbers of a step (positions, block numbers), bytes.
     pub(super) const BYTES_AT_FIRST: usize = AT_FIRST * 4;
 
     pub(super) fn new<D: Driver>(driver: &mut D) -> Result<Words, CudaError> {

@@ -38,7 +38,7 @@ pub enum ConfigError {
     Range {
         /// Name of the faulty field.
         field: String,
-        /// Value of the faulty field.
+        /// Value of the configuration field that is wrong.
         value: f64,
         /// Smallest accepted value.
         min: f64,

@@ -153,7 +153,7 @@ struct Pair {
     score: f32,
     left: usize,
     right: usize,
-    /// Bytes of both runs when the pair was found; a run may have grown since.
+    /// Bytes of the two neighbouring pieces of text when their merge was found; either piece may have grown since.
     len: usize,
 }
 

@@ -78,7 +78,7 @@ impl Transfers {
         }
     }
 
-    /// Returns the number of blocks in batches that were handed out and have not ended.
+    /// Returns the number of blocks in copies that were given to the copy engine and have not ended.
     pub(super) fn started(&self) -> u32 {
         self.started
     }

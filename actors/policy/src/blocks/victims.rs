@@ -40,7 +40,7 @@ pub(super) struct Need {
     pub(super) gives: Gives,
 }
 
-/// Whether the need of a want is met.
+/// Whether enough blocks are free, or on their way, for a sequence's request for blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The needed blocks are free.

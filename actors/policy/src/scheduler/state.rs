@@ -162,7 +162,7 @@ impl State {
         }
     }
 
-    /// Returns the number of slots of a step.
+    /// Returns the most sequences that a step can hold.
     pub(crate) fn max_num_seqs(&self) -> u32 {
         self.basis.rules.scheduling.max_num_seqs
     }

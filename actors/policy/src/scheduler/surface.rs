@@ -241,7 +241,7 @@ impl Scheduler {
         self.state.counters()
     }
 
-    /// Returns the number of slots of a step.
+    /// Returns the most sequences that a step can hold.
     pub fn max_num_seqs(&self) -> u32 {
         self.state.max_num_seqs()
     }

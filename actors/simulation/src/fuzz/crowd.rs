@@ -8,7 +8,7 @@ use tiercel_config::{Policy, SloTargets};
 use tiercel_device::{MockOracle, MockProfile, SamplingParams, Tier, Timestamp, TokenId};
 use tiercel_policy::blocks::Salt;
 
-/// Adds clients, operator commands and the drain plan to a scenario.
+/// Adds clients, operator commands and the time of the server's shutdown to a fuzz scenario.
 pub(super) fn gather(scenario: &mut Scenario) {
     let mut dice = Dice::new(scenario.seed, 2);
     let requests = requests(&mut dice, &scenario.profile, &scenario.oracle());

@@ -82,7 +82,7 @@ pub enum TraceError {
         /// What is wrong with the damaged record.
         problem: &'static str,
     },
-    /// The trace exceeds the maximum size, or would exceed it.
+    /// The file of an engine's events exceeds its maximum size, or would exceed it.
     #[error("a trace may have at most {} GiB; shorten the run or trace fewer", MAX_TRACE_BYTES >> 30)]
     TooLarge,
 }

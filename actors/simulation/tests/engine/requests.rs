@@ -107,7 +107,7 @@ fn a_slow_reader_is_held_and_one_that_reads_nothing_ends() {
         assert_eq!(tokens, oracle.output(&[1, 2], 100));
         let end = collect(dead).await;
         assert_eq!(end.end, Some(StreamEvent::Failed(RequestFault::Stalled)));
-        // One more token may have been on its way when the stream was held.
+        // A token may have been on its way to the client when the sequence was put on hold for slow reading.
         assert!(end.tokens.len() <= 17, "{} tokens were buffered", end.tokens.len());
         drop(slow);
         settled(&engine).await;

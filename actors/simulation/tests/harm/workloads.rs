@@ -41,7 +41,7 @@ pub(crate) enum Length {
 }
 
 impl Length {
-    /// Returns the length that the environment variable `TIERCEL_HARM` asks for.
+    /// Returns whether workloads run for 45 s or whole, as the environment variable `TIERCEL_HARM` says.
     pub(crate) fn chosen() -> Length {
         match std::env::var("TIERCEL_HARM").as_deref() {
             Err(_) => Length::Quick,

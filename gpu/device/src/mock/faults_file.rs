@@ -14,7 +14,7 @@ pub enum MockFaultsError {
     /// The faults file could not be read.
     #[error("cannot read the faults file {path}: {source}")]
     Read {
-        /// Path of the faults file.
+        /// Path of the file with faults to inject.
         path: PathBuf,
         /// Error of reading the faults file.
         source: std::io::Error,

@@ -29,7 +29,7 @@ pub(super) struct SpanScratch {
     places: Places<'static, u8>,
 }
 
-/// Slices of the keys and slices of the values of the blocks of a span.
+/// Keys and values of each KV block in a range of 256 positions.
 type Places<'a, E> = (Vec<&'a [E]>, Vec<&'a [E]>);
 
 /// Calls `work` with the scratch memory of the calling thread. Panics if `work` calls this function again.

@@ -41,7 +41,7 @@ pub(crate) fn urgency(stream: &Sequence, now: Timestamp) -> u64 {
     };
     let due_us = target_ms * 1000.0 * (f64::from(stream.planned_output()) - 1.0);
     let slack_us = due_us - now.since_us(first) as f64;
-    // The cast saturates: no stream has a slack of half of all time.
+    // The cast saturates at the ends of u64, which a slack in us never reaches.
     (u64::MAX as f64 / 2.0 - slack_us).max(1.0) as u64
 }
 

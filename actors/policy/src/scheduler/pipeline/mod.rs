@@ -24,7 +24,7 @@ const LEARNING: f64 = 0.02;
 const LEAD_MAX: f64 = 2.0;
 /// Host time, as a share of a step's duration, from which on two steps in flight are worth while.
 const WORTH_WHILE: f64 = 0.005;
-/// Weight of a new observation in the mean of the host's times.
+/// Weight of a new observation in the mean times that the host takes to plan and to start a step.
 const SMOOTHING: f64 = 0.1;
 
 /// Steps at the device, and the step that is being planned.
