@@ -100,9 +100,8 @@ words! {
         LongestRemaining = "longest-remaining",
         /// The victim is the sequence that is furthest ahead of its TPOT target.
         Slack = "slack",
-        /// The victim is the sequence that costs least to resume for each block that comes free. Preempting a sequence
-        /// does not free blocks that it shares with others; blocks that are in the host pool already need not be copied
-        /// out.
+        /// The victim is the sequence with the lowest resume cost per freed block. Blocks shared with other sequences
+        /// are not freed. Blocks with a copy in the host pool need no copy out.
         ResumeCost = "resume-cost",
     }
 }

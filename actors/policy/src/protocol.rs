@@ -32,7 +32,7 @@ pub struct StepRequest {
     pub resumes_by_cost: bool,
     /// Part of its block table that a victim gives up.
     pub gives: Gives,
-    /// Most full blocks of victims that are queued for a copy to the host ahead of need (mirroring).
+    /// Largest number of full blocks of possible victims to mirror with this step.
     pub mirror: u32,
     /// Whether blocks that are reserved for other tiers may be used, at most as many as the victims have that could be
     /// dropped at once.

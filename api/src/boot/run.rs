@@ -151,8 +151,8 @@ async fn launch(
     let engine = Engine { settings: settings.engine.clone(), device, clock: app.clock.clone() };
     let engine =
         engine.start_on(control).await.map_err(|error| BootError::EngineDied(error.to_string()))?;
-    // Wait for the engine's death too: an actor that dies in its first step leaves the stream of tokens open and
-    // silent.
+    // Wait for the warm-up request or for the engine's death: if an actor dies in its first step, the response stream
+    // of the warm-up request stays open without events.
     let warm = {
         let (warm_up, died) = (pin!(warm_up(&engine)), pin!(engine.died()));
         match select(warm_up, died).await {

@@ -28,8 +28,8 @@ impl Exchange {
         self.answered.get()
     }
 
-    /// Counts bytes that arrived on this connection. Returns how many bytes have arrived after the request that is
-    /// being answered.
+    /// Adds received bytes to this connection's count. Returns the number of bytes received after the end of the
+    /// request in progress.
     pub(crate) fn arrived(&self, bytes: usize) -> usize {
         let ahead = self.ahead.get().map(|ahead| ahead + bytes);
         self.ahead.set(ahead);

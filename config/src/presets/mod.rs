@@ -79,9 +79,9 @@ pub struct Preset {
     pub about: &'static str,
     /// Settings of batching and of the order of service. The sizes in them are the engine's defaults.
     pub scheduler: SchedulerSettings,
-    /// Most sequences of a step, if the policy is known by such a size; `None` leaves the setting as it is.
+    /// Largest number of sequences in a step, if the preset defines one; `None` keeps the current setting.
     pub max_num_seqs: Option<u32>,
-    /// Most tokens of a step, if the policy is known by such a size; `None` leaves the setting as it is.
+    /// Largest number of tokens in a step, if the preset defines one; `None` keeps the current setting.
     pub max_num_batched_tokens: Option<u32>,
     /// Whether equal prefixes are shared, if the policy is known by that; `None` leaves the setting as it is.
     pub prefix_cache: Option<bool>,

@@ -1,4 +1,4 @@
-//! Runs all GPU checks on the emulator. This tests the kernels as far as a host can, and the checks themselves.
+//! Runs all GPU checks on the emulator: tests the results of the kernels, but not their speed, and tests the checks.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use std::cell::Cell;

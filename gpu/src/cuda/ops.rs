@@ -19,8 +19,8 @@ use crate::{
 use std::ops::Range;
 use tiercel_device::{BlockId, StepError};
 
-/// Flag of an input word: the other bits are the number of a sampled row of the step before, whose drawn token is the
-/// input, instead of a token.
+/// Flag bit of an input word. With the flag, the other bits are the index of a sampled row of the previous step, and the
+/// input is the token sampled for this row. Without the flag, the other bits are the input token.
 const DRAWN: u32 = 1 << 31;
 
 /// Description of a batch in device memory.

@@ -104,12 +104,12 @@ impl ModelConfig {
         }
     }
 
-    /// Returns the number of columns of all query heads together.
+    /// Returns the total width of the query projection: query heads times head dimension.
     pub fn q_cols(&self) -> usize {
         self.heads * self.head_dim
     }
 
-    /// Returns the number of columns of all key heads together, and likewise of all value heads.
+    /// Returns the width of the key projection, and of the value projection: KV heads times head dimension.
     pub fn kv_cols(&self) -> usize {
         self.kv_heads * self.head_dim
     }

@@ -52,7 +52,7 @@ pub struct LoadOptions {
     pub threads: usize,
     /// Tokens per KV block.
     pub block_size: usize,
-    /// Size of the device pool of KV blocks.
+    /// Memory for KV blocks on the device (device pool).
     pub kv_capacity: KvCapacity,
     /// Memory of the host pool, bytes; 0 for no host pool.
     pub host_bytes: u64,

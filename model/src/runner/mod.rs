@@ -57,7 +57,7 @@ struct Begun {
     /// Outputs of the step, in the order of its slices.
     awaited: Vec<(SeqId, Awaited)>,
     host_us: u64,
-    /// Time that the host took to sample, us.
+    /// Time spent on sampling on the host, us.
     sampling_us: u64,
 }
 

@@ -106,7 +106,7 @@ pub enum SourceError {
     NotAModel {
         /// Path that `--model` names.
         path: PathBuf,
-        /// Reason why the path is not a model.
+        /// Missing or invalid file that keeps the path from being loaded as a model.
         reason: String,
     },
     /// The text after `hf:` does not name a repository.
