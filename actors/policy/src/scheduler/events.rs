@@ -52,7 +52,7 @@ impl State {
             let patience = &sequence.service.patience;
             sequence.first_token_at.is_none() && patience.exceeded_by(waited_us).is_some()
         };
-        let live = self.queue.table.iter().filter(expired);
+        let live = self.queue.table.impatient(now).filter(expired);
         let expired: Vec<(SeqId, Patience)> = live.map(|s| (s.id, s.service.patience)).collect();
         let end = |(seq, patience): (SeqId, Patience)| {
             let retry_after_ms = self.retry_after_ms(seq, now)?;

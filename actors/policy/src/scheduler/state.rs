@@ -196,11 +196,13 @@ impl State {
 
     /// Counts the sequences that wait for their start, that run, and that are preempted.
     pub(crate) fn census(&self) -> Census {
-        let mut census = Census::default();
-        for sequence in self.queue.table.iter() {
+        let (waiting, never_open) = self.queue.table.waiting_count();
+        let preempted = waiting as u32 - never_open.iter().sum::<u32>();
+        let mut census = Census { waiting: never_open, running: 0, preempted };
+        for (_, sequence) in self.queue.table.active() {
             match sequence.phase {
                 Phase::Running => census.running += 1,
-                Phase::Waiting | Phase::Opening if !sequence.was_open() => {
+                Phase::Opening if !sequence.was_open() => {
                     census.waiting[sequence.tier.index()] += 1;
                 }
                 Phase::Waiting | Phase::Opening | Phase::Preempting => census.preempted += 1,

@@ -91,7 +91,7 @@ pub(crate) fn capacity(
     for (_, sequence) in queue.table.active().filter(|(_, sequence)| !sequence.held()) {
         let left = sequence.left_to_compute();
         if sequence.planned_output() == 0 {
-            backlog_us[sequence.effective_tier().index()] +=
+            backlog_us[sequence.tier_before_ageing().index()] +=
                 basis.cost.prefill_us(left, sequence.planned_len() - left);
         } else if sequence.decoding() {
             streams.add(sequence);

@@ -41,7 +41,7 @@ pub(crate) struct Claim {
 
 /// Position in the order of victims: protection, effective tier (the lowest tier goes first), and what the rule counts.
 /// The lowest position is preempted first, and of equal positions the higher rank.
-type Position = (Protection, Reverse<u8>, u64);
+type Position = (Protection, Reverse<Tier>, u64);
 
 /// The victims of a plan, and what decides which candidates may take each of them.
 #[derive(Debug, Default)]
@@ -75,11 +75,11 @@ impl Victims {
             by_rank: rule == VictimRule::Rank,
             across_tiers,
         };
-        for ((protection, Reverse(level), _), rank, sequence) in in_order {
+        for ((protection, Reverse(tier), _), rank, sequence) in in_order {
             victims.victims.push(Victim {
                 ticket: sequence.ticket(),
                 swap: swaps(sequence, basis),
-                group: u16::from(level) | (protection as u16) << 8,
+                group: tier.index() as u16 | (protection as u16) << 8,
             });
             victims.guards.push((protection, rank));
         }
@@ -114,7 +114,7 @@ impl Victims {
         let some_protected = self.guards.last().is_some_and(|(p, _)| *p > Protection::Usual);
         let ranks = match (self.by_rank && !self.guards.is_empty()) || some_protected {
             true => a.rank == b.rank,
-            false => a.rank.level() == b.rank.level(),
+            false => a.rank.tier() == b.rank.tier(),
         };
         ranks && (a.opening, a.first, a.by_force) == (b.opening, b.first, b.by_force)
     }
@@ -128,37 +128,35 @@ impl Victims {
             // The first of a plan may take blocks of all higher ranks. Otherwise sequences that were preempted too
             // often could keep all others from running and never run themselves.
             Protection::Limited if opening && !first => false,
-            _ if opening => rank.outranks_by_level(&victim),
+            _ if opening => rank.outranks_by_tier(&victim),
             // Rules other than `rank` let two sequences take each other's blocks by turns; the limit of preemptions
             // ends that.
             Protection::Limited | Protection::Spared => rank <= victim,
             // The candidate itself may be in the list: the block store passes it over.
             _ if self.by_rank => rank <= victim,
-            _ => first || self.across_tiers || rank.level() <= victim.level(),
+            _ => first || self.across_tiers || rank.tier() <= victim.tier(),
         }
     }
 }
 
 fn position(sequence: &Sequence, rank: Rank, rules: &Rules, now: Timestamp) -> Position {
     let protection = protection(sequence, rules);
-    let (level, key) = match rules.preemption.victim {
-        _ if protection != Protection::Usual => (rank.level(), 0),
-        VictimRule::Rank | VictimRule::ResumeCost => (rank.level(), 0),
-        VictimRule::LatestArrival => (0, u64::MAX - sequence.arrival.0),
-        VictimRule::ReverseFifo => (0, u64::MAX - sequence.kv.opened_number),
+    let (tier, key) = match rules.preemption.victim {
+        _ if protection != Protection::Usual => (rank.tier(), 0),
+        VictimRule::Rank | VictimRule::ResumeCost => (rank.tier(), 0),
+        VictimRule::LatestArrival => (Tier::System, u64::MAX - sequence.arrival.0),
+        VictimRule::ReverseFifo => (Tier::System, u64::MAX - sequence.kv.opened_number),
         VictimRule::LeastProgress => {
             let progress = u64::from(sequence.output_len()) << 32;
-            (rank.level(), progress | u64::from(sequence.preemptions))
+            (rank.tier(), progress | u64::from(sequence.preemptions))
         }
         VictimRule::LeastRecent => {
-            (rank.level(), sequence.last_token_at.unwrap_or(sequence.arrival).0)
+            (rank.tier(), sequence.last_token_at.unwrap_or(sequence.arrival).0)
         }
-        VictimRule::LongestRemaining => {
-            (rank.level(), u64::from(u32::MAX - sequence.output_left()))
-        }
-        VictimRule::Slack => (rank.level(), urgency(sequence, now)),
+        VictimRule::LongestRemaining => (rank.tier(), u64::from(u32::MAX - sequence.output_left())),
+        VictimRule::Slack => (rank.tier(), urgency(sequence, now)),
     };
-    (protection, Reverse(level), key)
+    (protection, Reverse(tier), key)
 }
 
 fn protection(sequence: &Sequence, rules: &Rules) -> Protection {

@@ -68,7 +68,7 @@ fn in_slots<'a>(
         let waits = match (running.peek(), waiting.peek()) {
             (Some(runs), Some(waits)) => {
                 rules.preemption.to_start == ToStart::LowerTier
-                    && waits.rank.outranks_by_level(&runs.rank)
+                    && waits.rank.outranks_by_tier(&runs.rank)
             }
             (None, _) => true,
             (Some(_), None) => false,

@@ -21,10 +21,8 @@ pub(crate) fn pause(
     cost: &CostModel,
     now: Timestamp,
 ) {
-    let high = |candidate: &&Candidate<'_>| {
-        let sequence = candidate.sequence;
-        sequence.tier < Tier::Background && !sequence.service.best_effort
-    };
+    let high =
+        |candidate: &&Candidate<'_>| candidate.sequence.tier_before_ageing() < Tier::Background;
     let bare_us = cost.step_us(&streams_in(candidates.iter().filter(high)));
     let left_us = budget.left_to_background(bare_us);
     let low = |candidate: &Candidate<'_>| candidate.decoding && !high(&candidate);

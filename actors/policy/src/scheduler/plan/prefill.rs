@@ -20,7 +20,7 @@ const MIN_SHARE: f64 = 0.15;
 
 /// Order of prompts in a step: effective tier, whether blocks were not denied, lateness, and what
 /// `scheduler.prefill_order` counts.
-type PrefillKey = (u8, bool, bool, u64);
+type PrefillKey = (Tier, bool, bool, u64);
 
 /// Gives each candidate its tokens. Decodes get theirs first, so that a long prompt never stalls a stream; prompts
 /// share what is left. `by_rank` says that only rank decides on prompts.
@@ -52,7 +52,7 @@ pub(crate) fn give_tokens(
     let tiers_share = several_tiers_share(candidates);
     for at in in_order(candidates, (&basis.rules, by_rank), tiers_share) {
         let sequence = candidates[at].sequence;
-        let shares = tiers_share && sequence.service.key.best_effort_tier > 0;
+        let shares = tiers_share && sequence.service.key.class.payer().is_some();
         match left.chunk(sequence, shares, basis) {
             Chunk::Tokens(tokens) => candidates[at].tokens = tokens,
             Chunk::Skip => continue,
@@ -131,10 +131,10 @@ fn in_order(
         (0..candidates.len()).filter(|at| !candidates[*at].decoding).collect();
     if rules.scheduling.prefill_order != PrefillOrder::Rank && !by_rank {
         let sequences = prompts.iter().map(|at| candidates[*at].sequence);
-        let fair = levels_with_several_tenants(sequences, rules);
+        let fair = tiers_with_several_tenants(sequences, rules);
         // The sort is stable: prompts with equal keys stay in order of rank.
         prompts.sort_by_key(|at| match candidates[*at].sequence {
-            sequence if tiers_share && sequence.service.key.best_effort_tier > 0 => {
+            sequence if tiers_share && sequence.service.key.class.payer().is_some() => {
                 opening_key(sequence)
             }
             sequence => prefill_key(sequence, fair, rules.scheduling.prefill_order),
@@ -146,23 +146,22 @@ fn in_order(
 /// Whether prompts of several tiers are best effort, so that tiers share time for them.
 fn several_tiers_share(candidates: &[Candidate<'_>]) -> bool {
     let prompts = candidates.iter().filter(|candidate| !candidate.decoding);
-    let tiers = prompts.map(|prompt| prompt.sequence.service.key.best_effort_tier);
-    let mut tiers = tiers.filter(|tier| *tier > 0);
-    let first = tiers.next();
-    tiers.any(|tier| Some(tier) != first)
+    let mut payers = prompts.filter_map(|prompt| prompt.sequence.service.key.class.payer());
+    let first = payers.next();
+    payers.any(|payer| Some(payer) != first)
 }
 
 /// Returns, for each effective tier, whether several tenants have prompts, which then go by start tags.
-fn levels_with_several_tenants<'a>(
+fn tiers_with_several_tenants<'a>(
     prompts: impl Iterator<Item = &'a Sequence>,
     rules: &Rules,
 ) -> [bool; TIERS] {
     let mut several = [false; TIERS];
     let mut first = [None; TIERS];
     for prompt in prompts.filter(|_| rules.tenants_are_fair()) {
-        let level = usize::from(prompt.service.key.level);
+        let tier = prompt.service.key.class.tier().index();
         let tenant = prompt.service.tenant;
-        several[level] |= *first[level].get_or_insert(tenant) != tenant;
+        several[tier] |= *first[tier].get_or_insert(tenant) != tenant;
     }
     several
 }
@@ -173,19 +172,19 @@ fn prefill_key(sequence: &Sequence, fair: [bool; TIERS], order: PrefillOrder) ->
     let key = &sequence.service.key;
     let number = match order {
         PrefillOrder::Rank => 0,
-        _ if fair[usize::from(key.level)] => sequence.service.tenant_tag.start as u64,
+        _ if fair[key.class.tier().index()] => sequence.service.tenant_tag.start as u64,
         PrefillOrder::Deadline if sequence.service.late => u64::from(sequence.left_to_compute()),
         PrefillOrder::Deadline => first_token_due(sequence).0,
         PrefillOrder::Shortest => u64::from(sequence.left_to_compute()),
     };
-    (key.level, !sequence.kv.denied, key.late, number)
+    (key.class.tier(), !sequence.kv.denied, key.late, number)
 }
 
 /// Returns the order of a best-effort prompt if tiers share time: the order in which the tiers' fair queue let it open.
 fn opening_key(sequence: &Sequence) -> PrefillKey {
     let waits = sequence.phase == Phase::Waiting;
     let number = if waits { u64::MAX } else { sequence.kv.opened_number };
-    (sequence.service.key.level, !sequence.kv.denied, false, number)
+    (sequence.service.key.class.tier(), !sequence.kv.denied, false, number)
 }
 
 /// Returns the tokens of a prompt to compute in a step that has room for `room`; the prompt has `left` tokens to

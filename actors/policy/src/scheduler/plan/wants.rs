@@ -89,7 +89,7 @@ fn want(candidate: &Candidate<'_>, claim: Claim, rules: &Rules) -> Want {
     let kind = if claim.opening {
         // The first candidate may use the last block: otherwise a request as large as the pool would wait for ever. A
         // candidate that may preempt others shall take free blocks first.
-        let high = sequence.tier < Tier::Background && !sequence.service.best_effort;
+        let high = sequence.tier_before_ageing() < Tier::Background;
         let may_take_all = claim.first || (claim.by_force && high);
         let keep_free = if may_take_all { 0 } else { rules.watermark_blocks(sequence.tier) };
         let checked = if rules.scheduling.full_sequence_check { len } else { 0 };

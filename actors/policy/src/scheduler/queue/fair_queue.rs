@@ -7,6 +7,7 @@
 
 use crate::blocks::Salt;
 use std::collections::BTreeMap;
+use tiercel_device::Tier;
 
 /// Most tenants whose service is remembered. Of more tenants, those with the least service are forgotten, which costs
 /// them nothing.
@@ -15,8 +16,8 @@ const MAX_TENANTS: usize = 4096;
 /// A request's tag in the fair queue of the tenants of one tier.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct FairTag {
-    /// Index of the tier whose fair queue the request is in.
-    pub(crate) queue: u8,
+    /// Tier whose fair queue the request is in.
+    pub(crate) queue: Tier,
     /// Start tag, us of device time.
     pub(crate) start: f64,
     /// Service that the tenant was charged for the request, us; 0 before it was.

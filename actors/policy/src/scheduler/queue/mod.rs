@@ -6,9 +6,11 @@ pub(crate) mod length_predictor;
 mod ordering;
 pub(crate) mod priority_key;
 pub(crate) mod sequence_table;
+pub(crate) mod service_class;
 pub(crate) mod tenant_fair_queues;
 pub(crate) mod tier_fair_queue;
 pub(crate) mod tier_usage;
+mod waiting;
 
 use crate::admission::DrainRate;
 use crate::scheduler::queue::arrivals::{Arrivals, Traffic};
@@ -68,7 +70,7 @@ impl Queue {
         most: usize,
         may_open: impl Fn(&Sequence) -> bool + Copy,
     ) -> Vec<(Rank, &Sequence)> {
-        let before = self.table.queue().take_while(|(rank, _)| rank.best_effort_tier() == 0);
+        let before = self.table.queue().take_while(|(rank, _)| rank.class().payer().is_none());
         let before = before.filter(|(_, sequence)| may_open(sequence));
         let mut first: Vec<(Rank, &Sequence)> = before.take(most).collect();
         let mut lines = Tier::ALL.map(|tier| {

@@ -4,6 +4,7 @@ use crate::scheduler::basis::Basis;
 use crate::scheduler::queue::Queue;
 use crate::scheduler::queue::priority_key::PriorityKey;
 use crate::scheduler::queue::sequence_table::SequenceTable;
+use crate::scheduler::queue::service_class::ServiceClass;
 use crate::scheduler::rules::Rules;
 use crate::scheduler::sequence::Sequence;
 use tiercel_config::{AgeingCap, AtLimit, Order};
@@ -25,7 +26,7 @@ impl Queue {
     /// Enters a sequence that waits again, or changed its tier, into the fair queue of its tier and gives it a new
     /// priority key.
     pub(crate) fn place_again(&mut self, sequence: &mut Sequence, basis: &Basis) {
-        let tier = fair_queue_of(sequence, &basis.rules);
+        let tier = sequence.tier;
         self.tenants.enter(sequence, tier, &basis.cost);
         self.place(sequence, basis);
     }
@@ -50,19 +51,21 @@ impl Queue {
             Order::Shortest => sequence.service.predicted_tokens,
             Order::Fair => sequence.service.token_tag,
         };
-        let level = if tiered { sequence.effective_tier().index() as u8 } else { 0 };
-        let shares = rules.tiers_are_fair() && level == Tier::Background.index() as u8;
+        let served_as = sequence.tier_before_ageing();
+        let class = match tiered {
+            true => ServiceClass::new(sequence.tier, served_as, rules.tiers_are_fair()),
+            false => ServiceClass::UNTIERED,
+        };
         // The shortest late requests go first, so that as many as possible are served soon.
         let tenants_share = || rules.scheduling.fair_tenants && self.tenants.others_wait(sequence);
         let shortest = tiered && sequence.service.late && !tenants_share();
         let often = rules.at_preemption_limit(sequence.preemptions);
         PriorityKey {
-            level,
+            class,
             priority: if tiered { sequence.service.priority } else { 0 },
             late: sequence.service.late,
             key: if shortest { u64::from(sequence.prompt_len()) } else { key as u64 },
             promoted: often && rules.preemption.at_limit == AtLimit::Promote,
-            best_effort_tier: if shares { sequence.tier.index() as u8 } else { 0 },
         }
     }
 
@@ -88,15 +91,14 @@ impl Queue {
     pub(crate) fn age(&mut self, now: Timestamp, basis: &Basis) {
         while let Some(seq) = self.table.aged(now) {
             let Some(mut sequence) = self.table.remove(seq) else { return };
-            sequence.service.key.level -= 1;
-            sequence.service.key.best_effort_tier = 0;
-            let level = sequence.service.key.level;
-            self.tenants.enter(&mut sequence, Tier::ALL[usize::from(level)], &basis.cost);
+            let class = sequence.service.key.class.aged();
+            sequence.service.key.class = class;
+            self.tenants.enter(&mut sequence, class.tier(), &basis.cost);
             if basis.rules.scheduling.fair_tenants {
                 sequence.service.key.key = sequence.service.tenant_tag.start as u64;
             }
-            let gained = sequence.effective_tier().index() as u64 - u64::from(level);
-            sequence.service.ages_at = ages_at(&sequence, gained + 1, &basis.rules);
+            let gained = sequence.tier_before_ageing().index() - class.tier().index();
+            sequence.service.ages_at = ages_at(&sequence, gained as u64 + 1, &basis.rules);
             self.table.insert(sequence);
         }
     }
@@ -111,11 +113,6 @@ fn is_best_effort(sequence: &Sequence, rules: &Rules) -> bool {
         && targets.tpot_ms.is_none()
 }
 
-/// Returns the tier whose tenants' fair queue a sequence is in.
-fn fair_queue_of(sequence: &Sequence, rules: &Rules) -> Tier {
-    if rules.tiers_are_fair() { sequence.tier } else { sequence.effective_tier() }
-}
-
 /// Returns when a sequence that waits gains a tier for the `times`-th time; `None` if ageing cannot lift it any higher.
 fn ages_at(sequence: &Sequence, times: u64, rules: &Rules) -> Option<Timestamp> {
     let span_us = (rules.scheduling.ageing_s * 1e6) as u64;
@@ -123,7 +120,6 @@ fn ages_at(sequence: &Sequence, times: u64, rules: &Rules) -> Option<Timestamp> 
         AgeingCap::Standard => Tier::Standard,
         AgeingCap::Premium => Tier::Premium,
     };
-    let gains =
-        rules.by_tier() && span_us > 0 && usize::from(sequence.service.key.level) > highest.index();
+    let gains = rules.by_tier() && span_us > 0 && sequence.service.key.class.tier() > highest;
     gains.then(|| Timestamp(sequence.arrival.0.saturating_add(span_us.saturating_mul(times))))
 }

@@ -1,32 +1,31 @@
 //! Priority keys and ranks: the order of service.
 
+use crate::scheduler::queue::service_class::ServiceClass;
 use tiercel_config::ResumeOrder;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Class of promoted sequences, which go first of their effective tier. Sequences of a lower class go first.
+/// Section of promoted sequences, which go first of their class. Sequences of a lower section go first.
 const PROMOTED: u8 = 0;
-/// Class of sequences that resume, if `preemption.resume` puts them before sequences that start.
+/// Section of sequences that resume, if `preemption.resume` puts them before sequences that start.
 const BEFORE: u8 = 1;
-/// Class of sequences that start or run, and of sequences that resume among them.
+/// Section of sequences that start or run, and of sequences that resume among them.
 const USUAL: u8 = 2;
-/// Class of sequences that resume, if `preemption.resume` puts them after sequences that start.
+/// Section of sequences that resume, if `preemption.resume` puts them after sequences that start.
 const AFTER: u8 = 3;
 
 /// Parts that the rank of a sequence is made of, beside its arrival and its id.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct PriorityKey {
-    /// Index of the effective tier; 0 for all sequences if the order of service ignores tiers.
-    pub(crate) level: u8,
+    /// Class that the sequence is served in.
+    pub(crate) class: ServiceClass,
     /// Priority that a client or an operator gave; 0 if the order of service ignores priorities.
     pub(crate) priority: i32,
-    /// Number that the order of service goes by within an effective tier: predicted output in tokens, or a start tag.
+    /// Number that the order of service goes by within a class: predicted output in tokens, or a start tag.
     pub(crate) key: u64,
     /// Whether the first token is late: requests in time go first.
     pub(crate) late: bool,
-    /// Whether the sequence goes first of its effective tier because it was preempted as often as allowed.
+    /// Whether the sequence goes first of its class because it was preempted as often as allowed.
     pub(crate) promoted: bool,
-    /// Index of the sequence's own tier if it is best effort and tiers share the time that is left, 0 otherwise.
-    pub(crate) best_effort_tier: u8,
 }
 
 /// A total order over sequences; the lower rank is served first. A rank changes only when an operator reprioritizes the
@@ -35,15 +34,25 @@ pub(crate) struct PriorityKey {
 /// becomes late. So the first sequence stays first until it is done, and some sequence always finishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
-    level: u8,
-    best_effort_tier: u8,
+    class: ServiceClass,
     late: bool,
-    /// Class within the effective tier: promoted, resuming or starting.
-    class: u8,
+    /// Section within the class: promoted, resuming or starting.
+    section: u8,
     priority: i32,
     key: u64,
     arrival: Timestamp,
     seq: SeqId,
+}
+
+impl PriorityKey {
+    /// Key of a sequence that has no place in the order of service yet.
+    pub(crate) const UNPLACED: PriorityKey = PriorityKey {
+        class: ServiceClass::UNTIERED,
+        priority: 0,
+        key: 0,
+        late: false,
+        promoted: false,
+    };
 }
 
 impl Rank {
@@ -54,17 +63,16 @@ impl Rank {
         arrival: Timestamp,
         seq: SeqId,
     ) -> Rank {
-        let class = match resume {
+        let section = match resume {
             _ if key.promoted => PROMOTED,
             ResumeOrder::First if preempted => BEFORE,
             ResumeOrder::Last if preempted => AFTER,
             _ => USUAL,
         };
         Rank {
-            level: key.level,
-            best_effort_tier: key.best_effort_tier,
+            class: key.class,
             late: key.late,
-            class,
+            section,
             priority: key.priority,
             key: key.key,
             arrival,
@@ -76,21 +84,21 @@ impl Rank {
         self.seq
     }
 
-    pub(crate) fn level(&self) -> u8 {
-        self.level
+    pub(crate) fn class(&self) -> ServiceClass {
+        self.class
     }
 
-    pub(crate) fn best_effort_tier(&self) -> u8 {
-        self.best_effort_tier
+    /// Returns the effective tier of the sequence.
+    pub(crate) fn tier(&self) -> Tier {
+        self.class.tier()
     }
 
-    /// Returns the lowest rank that a best-effort sequence of the tier can have.
-    pub(crate) fn first_of_best_effort(tier: Tier) -> Rank {
+    /// Returns the lowest rank that a sequence can have whose tier pays for it.
+    pub(crate) fn first_paid_by(tier: Tier) -> Rank {
         Rank {
-            level: Tier::Background.index() as u8,
-            best_effort_tier: tier.index() as u8,
+            class: ServiceClass::new(tier, Tier::Background, true),
             late: false,
-            class: PROMOTED,
+            section: PROMOTED,
             priority: i32::MIN,
             key: 0,
             arrival: Timestamp(0),
@@ -99,7 +107,7 @@ impl Rank {
     }
 
     /// Whether a sequence of this rank may preempt one of rank `other` in order to start.
-    pub(crate) fn outranks_by_level(&self, other: &Rank) -> bool {
-        self.level < other.level
+    pub(crate) fn outranks_by_tier(&self, other: &Rank) -> bool {
+        self.tier() < other.tier()
     }
 }

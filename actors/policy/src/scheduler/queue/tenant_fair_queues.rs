@@ -20,13 +20,13 @@ impl TenantFairQueues {
     /// tag.
     pub(crate) fn enter(&mut self, sequence: &mut Sequence, tier: Tier, cost: &CostModel) {
         let FairTag { queue: before, charged_us, .. } = sequence.service.tenant_tag;
-        let (queue, known) = (tier.index() as u8, charged_us > 0.0);
-        if sequence.first_token_at.is_some() || (known && before == queue) {
+        let known = charged_us > 0.0;
+        if sequence.first_token_at.is_some() || (known && before == tier) {
             return;
         }
         let tenant = sequence.service.tenant;
         if known {
-            let left = &mut self.0[usize::from(before)];
+            let left = &mut self.0[before.index()];
             left.left(tenant);
             left.correct(tenant, -charged_us);
         }
@@ -35,7 +35,7 @@ impl TenantFairQueues {
         // At least 1 us: a charge of 0 stands for a sequence without a tag.
         let charged_us = cost.request_us(prompt, predicted, prompt).max(1.0);
         let start = self.0[tier.index()].arrive(tenant, charged_us);
-        sequence.service.tenant_tag = FairTag { queue, start, charged_us };
+        sequence.service.tenant_tag = FairTag { queue: tier, start, charged_us };
     }
 
     /// Takes a sequence that got its first token out of the waiting requests of its tenant, and advances the virtual
@@ -64,10 +64,10 @@ impl TenantFairQueues {
     /// Whether requests of other tenants wait in the fair queue of a sequence.
     pub(crate) fn others_wait(&self, sequence: &Sequence) -> bool {
         let tag = sequence.service.tenant_tag;
-        self.0[usize::from(tag.queue)].others_wait(sequence.service.tenant)
+        self.0[tag.queue.index()].others_wait(sequence.service.tenant)
     }
 
     fn of(&mut self, sequence: &Sequence) -> &mut FairQueue {
-        &mut self.0[usize::from(sequence.service.tenant_tag.queue)]
+        &mut self.0[sequence.service.tenant_tag.queue.index()]
     }
 }

@@ -63,7 +63,7 @@ impl TierFairQueue {
 
     /// Charges a sequence that is about to open to its tier, if it is best effort and opens for the first time.
     pub(crate) fn open(&mut self, sequence: &mut Sequence) {
-        if sequence.service.key.best_effort_tier > 0 && !sequence.was_open() {
+        if sequence.service.key.class.payer().is_some() && !sequence.was_open() {
             let charged_us = sequence.service.tenant_tag.charged_us;
             sequence.service.charged = Some((sequence.tier, charged_us));
             self.start(sequence.tier, charged_us);

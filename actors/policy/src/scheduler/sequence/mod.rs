@@ -75,7 +75,7 @@ impl Sequence {
                 asked: new.targets,
                 targets: new.targets,
                 patience: new.patience,
-                key: PriorityKey::default(),
+                key: PriorityKey::UNPLACED,
                 ages_at: None,
                 deadline: None,
                 late: false,
@@ -171,7 +171,7 @@ impl Sequence {
     }
 
     /// Returns the effective tier before ageing: background for a best-effort sequence, its own tier otherwise.
-    pub(crate) fn effective_tier(&self) -> Tier {
+    pub(crate) fn tier_before_ageing(&self) -> Tier {
         if self.service.best_effort { self.tier.max(Tier::Background) } else { self.tier }
     }
 
