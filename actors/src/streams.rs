@@ -4,6 +4,7 @@ use crate::messages::Outlet;
 use crate::request::StreamEvent;
 use tiercel_device::{BySeq, SeqId, Timestamp};
 use tiercel_policy::pressure::percent;
+use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
 /// Free entries that every buffer reserves: one for the token of a step that is already submitted, one for the final
@@ -14,11 +15,15 @@ pub(crate) const RESERVED_EVENTS: usize = 2;
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     open: BySeq<Stream>,
+    /// Events that the buffers of all open streams can hold beside the reserved entries.
+    capacity: usize,
 }
 
 #[derive(Debug)]
 struct Stream {
     outlet: Outlet,
+    /// Whether the stream ever had an event.
+    begun: bool,
     /// Since when the buffer is nearly full and its reader has taken nothing.
     full_since: Option<Timestamp>,
     /// Free entries of the buffer at the last look at a nearly full buffer.
@@ -49,11 +54,13 @@ pub(crate) struct StreamCheck {
 
 impl Streams {
     pub(crate) fn open(&mut self, seq: SeqId, outlet: Outlet) {
-        self.open.insert(seq, Stream { outlet, full_since: None, free: 0 });
+        self.capacity += room_of(&outlet.events);
+        self.open.insert(seq, Stream { outlet, begun: false, full_since: None, free: 0 });
     }
 
     pub(crate) fn token(&mut self, seq: SeqId, event: StreamEvent, now: Timestamp) -> Delivered {
         let Some(stream) = self.open.get_mut(&seq) else { return Delivered::Gone };
+        stream.begun = true;
         match stream.outlet.events.try_send(event) {
             Ok(()) if stream.outlet.events.capacity() > RESERVED_EVENTS => Delivered::Room,
             Ok(()) => {
@@ -68,6 +75,7 @@ impl Streams {
     /// Sends the last event, if any, closes the response stream and returns the permit.
     pub(crate) fn close(&mut self, seq: SeqId, last: Option<StreamEvent>) {
         if let Some(Stream { outlet: Outlet { events, permit }, .. }) = self.open.remove(&seq) {
+            self.capacity -= room_of(&events);
             // A reader that is gone needs no last event. The buffer cannot be full, because an entry is reserved for
             // this event.
             if let Some(last) = last {
@@ -79,13 +87,13 @@ impl Streams {
 
     /// Returns the share of the buffers of all open response streams that holds unread events, percent.
     pub(crate) fn buffered_percent(&self) -> f64 {
-        let (mut used, mut total) = (0, 0);
-        for stream in self.open.values() {
+        // Most streams wait for their first token, and their buffers are empty.
+        let begun = self.open.values().filter(|stream| stream.begun);
+        let used = begun.map(|stream| {
             let events = &stream.outlet.events;
-            used += events.max_capacity() - events.capacity();
-            total += events.max_capacity() - RESERVED_EVENTS;
-        }
-        percent(used as u64, total as u64)
+            events.max_capacity() - events.capacity()
+        });
+        percent(used.sum::<usize>() as u64, self.capacity as u64)
     }
 
     /// Looks at every response stream once. The sequences found are in ascending order.
@@ -115,6 +123,11 @@ impl Streams {
         }
         check
     }
+}
+
+/// Returns the events that a buffer can hold beside the reserved entries.
+fn room_of(events: &Sender<StreamEvent>) -> usize {
+    events.max_capacity().saturating_sub(RESERVED_EVENTS)
 }
 
 #[cfg(test)]
