@@ -6,7 +6,7 @@ use hyper::{Request, Response, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-/// Maximum size of a response body that is not an event stream, bytes.
+/// Maximum size of an HTTP response body that the load client reads whole (any but an event stream), bytes.
 const MAX_ANSWER_BYTES: usize = 4 << 20;
 
 /// Address of a server, and the `Authorization` header that requests to the server carry.
@@ -32,7 +32,7 @@ pub(crate) enum HttpError {
 }
 
 impl Endpoint {
-    /// Parses a URL of the form `http://HOST[:PORT][/PATH]`; a final `/v1` is optional.
+    /// Parses a server's URL of the form `http://HOST[:PORT][/PATH]`; a final `/v1` is optional.
     pub(crate) fn parse(url: &str, api_key: Option<&str>) -> Result<Endpoint, String> {
         let uri: Uri = url.parse().map_err(|error| format!("{error}"))?;
         if uri.scheme_str() != Some("http") {
@@ -48,8 +48,8 @@ impl Endpoint {
         })
     }
 
-    /// Sends a request with a JSON body (POST) or without a body (GET). Returns the response's head and body stream.
-    /// Dropping the body closes the connection.
+    /// Sends an HTTP request: POST with a JSON body, or GET without a body. Returns as soon as the response's status
+    /// and headers have come; the caller reads the body. Dropping the body closes the connection.
     pub(crate) async fn send(
         &self,
         path: &str,
@@ -60,8 +60,8 @@ impl Endpoint {
         stream.set_nodelay(true).map_err(HttpError::Connect)?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        // The connection task ends when `sender` and the response body are dropped. An error of the connection reaches
-        // the caller through `sender` or the body.
+        // The spawned task that drives the connection ends when `sender` and the response body are dropped. A
+        // connection error reaches the caller through `sender` or the body.
         tokio::spawn(connection);
         let method = if body.is_some() { "POST" } else { "GET" };
         let mut request = Request::builder()
@@ -84,7 +84,7 @@ impl Endpoint {
         }
     }
 
-    /// Sends a request and reads the whole response. Returns the status, the `Server` header and the body.
+    /// Sends an HTTP request and reads the whole response. Returns the status, the `Server` header and the body.
     pub(crate) async fn exchange(
         &self,
         path: &str,

@@ -1,19 +1,19 @@
-//! Prompts of an exact length. No prefix cache has seen their content before, except for the texts that prompts of one
-//! run share.
+//! Prompts of an exact length for the load client. Their text is new to the server's prefix cache, except where prompts
+//! of one run share a prefix on purpose.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tiercel_workload::Planned;
 use tiercel_workload::Random;
 
-/// Form in which prompts are sent.
+/// Form in which the load client sends prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PromptForm {
     /// Prompts are arrays of token ids, so lengths are exact.
     TokenIds,
-    /// Prompts are text with one common word per token, so lengths are approximate. For servers without the `/tokenize`
-    /// endpoint.
+    /// Prompts are text with one common word per token, so lengths are approximate. Used for servers without the
+    /// `/tokenize` endpoint.
     Words,
 }
 
@@ -22,7 +22,7 @@ pub enum PromptForm {
 pub(crate) enum Vocabulary {
     /// Token ids of ordinary words, as the server's `/tokenize` endpoint returned them.
     Ids(Vec<u32>),
-    /// The English words of [`WORDS`].
+    /// English words of [`WORDS`], for servers that cannot tokenize.
     Words,
 }
 
@@ -34,8 +34,8 @@ impl Vocabulary {
         }
     }
 
-    /// Returns the prompt of a request as JSON for `/v1/completions`. A different `salt` makes the prompt differ from
-    /// the first token on, so that two runs share no cached prefix.
+    /// Returns the prompt of a request as JSON for `/v1/completions`. Prompts made with different values of `salt`
+    /// differ from the first token on, so that two runs share no cached prefix.
     pub(crate) fn prompt(&self, seed: u64, salt: u64, planned: &Planned) -> Value {
         let length = planned.prompt_tokens as usize;
         let mut draws = Vec::with_capacity(length);

@@ -5,10 +5,11 @@ use serde::{Deserialize, Serialize};
 use tiercel_workload::{Compliance, Summary, Workload};
 
 /// Result of a run of the load client. Latencies and counts cover the requests that were due in the workload's measured
-/// window. Throughput covers all tokens that arrived within that window, also tokens of requests due outside of it.
+/// window (the time between warm-up and cool-down). Throughput covers all tokens that arrived within that window, also
+/// tokens of requests due outside of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Version of the load client.
+    /// Version of the load client that made the report.
     pub client_version: String,
     /// `Server` header of the server's responses, if there is one.
     pub server: Option<String>,
@@ -16,25 +17,26 @@ pub struct Report {
     pub url: String,
     /// Name of the model that requests asked for.
     pub model: String,
-    /// Form in which prompts were sent.
+    /// Form in which prompts were sent: token ids or words.
     pub prompt_form: PromptForm,
-    /// Start of the run, seconds since the Unix epoch.
+    /// Start time of the run, seconds since the Unix epoch.
     pub started_unix_s: u64,
     /// Number that makes the prompts of this run differ from the prompts of other runs. Lengths and arrival times do
     /// not depend on the salt.
     pub salt: u64,
-    /// Length of the measured window, s.
+    /// Length of the measured window (the run without warm-up and cool-down), s.
     pub window_s: f64,
     /// Time from the start of the run to the end of the last request, s.
     pub elapsed_s: f64,
-    /// Whether the run stopped sending early because it reached [`tiercel_workload::MAX_REQUESTS`].
+    /// Whether the client stopped sending before the end of the workload because it reached
+    /// [`tiercel_workload::MAX_REQUESTS`].
     pub truncated: bool,
     /// Results per tier of the workload, the highest tier first.
     pub tiers: Vec<TierReport>,
     /// Results of all tiers together.
     pub total: TierReport,
-    /// Failure reasons with their counts. The first few different reasons are listed; later ones are summed up as
-    /// `other reasons`.
+    /// Reasons for which requests failed, with counts. Only the first few distinct reasons are listed; the others are
+    /// summed up as `other reasons`.
     pub failures: Vec<FailureCount>,
     /// Workload that was sent.
     pub workload: Workload,
@@ -47,44 +49,46 @@ pub struct TierReport {
     pub tier: String,
     /// Number of requests sent: `completed + refused + failed + unfinished`.
     pub sent: u64,
-    /// Number of requests whose stream ended with `[DONE]`.
+    /// Number of completed requests: those whose response stream ended with `[DONE]`.
     pub completed: u64,
-    /// Number of requests that the server answered with 429 or 503.
+    /// Number of refused requests: those that the server answered with 429 or 503.
     pub refused: u64,
-    /// Number of requests that ended in any way other than completion or refusal, timeouts included.
+    /// Number of failed requests: those that ended with an error or a timeout, neither completed nor refused.
     pub failed: u64,
     /// Number of failed requests that received nothing from the server for the idle timeout; a part of `failed`.
     #[serde(default)]
     pub timed_out: u64,
-    /// Number of requests that were still running when the run ended.
+    /// Number of unfinished requests: those still running when the run ended.
     pub unfinished: u64,
     /// Number of requests that were due but not sent because the client had too many in flight; not part of `sent`.
     pub not_sent: u64,
-    /// Number of requests that the server reported to have served in a tier other than the requested one.
+    /// Number of requests that, according to the server, were served in another tier than the one they asked for.
     pub other_tier: u64,
-    /// Time to first token, counted from the time at which the request was due. For an unfinished or timed-out request,
-    /// each latency of this report (TTFT, TPOT, E2E, largest gap) is the time waited until the client gave up: a lower
+    /// TTFT summary, counted from the time at which a request was due. For an unfinished or timed-out request, each
+    /// latency of this report (TTFT, TPOT, E2E, largest gap) is the time waited until the client gave up: a lower
     /// bound.
     pub ttft_ms: Option<Summary>,
-    /// TPOT. For a completed request of at least two tokens: (last - first token time) / (tokens - 1). For a request
-    /// cut short after its first token: (end - first token time) / tokens.
+    /// TPOT summary. For a completed request of at least two tokens: (last - first token time) / (tokens - 1). For a
+    /// request cut short after its first token: (end - first token time) / tokens.
     pub tpot_ms: Option<Summary>,
-    /// End-to-end time of whole requests, counted from the time at which a request was due.
+    /// Summary of end-to-end times of whole requests, counted from the time at which a request was due.
     pub e2e_ms: Option<Summary>,
-    /// Largest gap between two pieces of text of a request. For a request cut short, the gap from the last piece to the
-    /// end counts too.
+    /// Summary of the largest gap between two arrivals of text in a request's stream. For a request cut short, the time
+    /// from the last text to the end also counts as a gap.
     pub max_gap_ms: Option<Summary>,
-    /// Delay between a request's due time and the time it was sent. A large delay means that the client was too slow.
+    /// Summary of the delay between the time at which a request was due and the time it was sent. A large delay means
+    /// that the load client, not the server, was too slow.
     pub send_lag_ms: Option<Summary>,
-    /// Prompt tokens per second, counting requests whose first token arrived in the measured window.
+    /// Prefill throughput, tokens per second: prompt tokens of requests whose first token arrived in the measured
+    /// window, divided by the window's length.
     pub prompt_tokens_per_s: f64,
-    /// Output tokens per second that arrived in the measured window.
+    /// Decode throughput: output tokens per second that arrived in the measured window.
     pub output_tokens_per_s: f64,
-    /// Number of requests in target. Present if the workload states targets for the tier.
+    /// Number of requests that met their latency targets. Present if the workload states targets for the tier.
     pub compliance: Option<Compliance>,
 }
 
-/// Number of requests that failed for one reason.
+/// A failure reason and the number of requests that failed for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureCount {
     /// Text of the failure reason.

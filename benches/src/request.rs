@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 /// Maximum length of a recorded failure reason, characters; longer reasons are cut.
 const MAX_REASON_CHARS: usize = 160;
-/// Timeout for the server to close a response stream after `[DONE]`, us.
+/// Time that the client waits after `[DONE]` for the server to close the connection, us.
 const CLOSE_US: u64 = 1_000_000;
 
 /// How a request of the load client ended.
@@ -25,20 +25,20 @@ const CLOSE_US: u64 = 1_000_000;
 pub(crate) enum Outcome {
     /// The response stream ended with `[DONE]`.
     Completed,
-    /// The server answered 429 or 503 because it has no room. Holds the server's `Retry-After` time, s.
+    /// The server refused the request with 429 or 503 because it has no room. Holds the server's `Retry-After` time, s.
     Refused(Option<u64>),
-    /// The request ended in an error; holds the reason.
+    /// The request ended in an error; holds the failure reason.
     Failed(String),
-    /// The server sent nothing for longer than the idle timeout. Holds a text that says what the client was waiting
-    /// for.
+    /// The request timed out: the server sent nothing for longer than the idle timeout. Holds a text that says what the
+    /// client was waiting for.
     TimedOut(&'static str),
-    /// The run ended before the request did.
+    /// The run ended while the request was still running.
     Unfinished,
     /// The client did not send the request because too many of its requests were in flight.
     NotSent,
 }
 
-/// Measurements of one request.
+/// Outcome and time measurements of one request of the load client.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub(crate) planned: Planned,
@@ -51,7 +51,8 @@ pub(crate) struct Record {
     pub(crate) last: Timestamp,
     pub(crate) ended: Timestamp,
     pub(crate) max_gap_us: u64,
-    /// Number of pieces of text that arrived; `chunks_in_window` counts the pieces that arrived in the measured window.
+    /// Number of response events with text that arrived; `chunks_in_window` counts those that arrived in the measured
+    /// window.
     pub(crate) chunks: u64,
     pub(crate) chunks_in_window: u64,
     pub(crate) usage: Option<Usage>,
@@ -102,7 +103,7 @@ impl Record {
         }
     }
 
-    /// Processes one event of the response stream. Returns whether the stream goes on, is done or failed.
+    /// Processes one server-sent event of the response stream. Returns whether the stream goes on, is done or failed.
     fn on_event(&mut self, data: &[u8], now: Timestamp, context: &Context) -> Progress {
         if data == b"[DONE]" {
             self.ended = now;
@@ -146,7 +147,7 @@ enum Progress {
     Failed(String),
 }
 
-/// Returns the value of the request field `service_tier` that asks for a tier.
+/// Returns the value of the request field `service_tier` that asks for a tier, such as `priority` for premium.
 pub(crate) fn service_tier(tier: Tier) -> &'static str {
     match tier {
         Tier::System | Tier::Premium => "priority",
@@ -155,7 +156,8 @@ pub(crate) fn service_tier(tier: Tier) -> &'static str {
     }
 }
 
-/// Sends a request and follows its stream to the end of the request or of the run. Returns the measurements.
+/// Sends a request and reads its response stream until the request or the run ends. Returns the measurements of the
+/// request.
 pub(crate) async fn perform(
     context: &Context,
     planned: Planned,
@@ -215,7 +217,8 @@ fn body(context: &Context, planned: &Planned) -> Vec<u8> {
     body.to_string().into_bytes()
 }
 
-/// Turns an error response (one that is not an event stream) into an outcome: refused or failed.
+/// Turns an HTTP error response (one that is not an event stream) into the outcome of the request: refused (429 or 503)
+/// or failed.
 async fn refusal(answer: Response<Incoming>) -> Outcome {
     let status = answer.status();
     if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
@@ -232,7 +235,7 @@ async fn refusal(answer: Response<Incoming>) -> Outcome {
     failed(format!("HTTP {}: {said}", status.as_u16()))
 }
 
-/// Reads the event stream of a response up to `[DONE]` and records the arrival of each piece of text.
+/// Reads the event stream of a response up to `[DONE]` and records when text arrives.
 async fn follow(context: &Context, record: &mut Record, answer: Response<Incoming>) -> Outcome {
     let mut body = answer.into_body();
     let mut reader = SseReader::default();
@@ -254,8 +257,8 @@ async fn follow(context: &Context, record: &mut Record, answer: Response<Incomin
             Progress::More => {}
             Progress::Failed(reason) => return failed(reason),
             Progress::Done => {
-                // Let the server close the stream first: to the server, a client that closes first looks like a lost
-                // client.
+                // After `[DONE]`, let the server close the connection first: a server takes a client that closes first
+                // for a client that went away.
                 let _ = context.clock.timeout_us(CLOSE_US, body.frame()).await;
                 return Outcome::Completed;
             }
@@ -277,7 +280,7 @@ fn error_message(error: &Value) -> String {
     error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned)
 }
 
-/// Returns a failed outcome with the reason cut to one line of bounded length.
+/// Returns the outcome "failed", with the reason cut to one line of bounded length.
 fn failed(reason: String) -> Outcome {
     let line = reason.chars().map(|c| if c.is_control() { ' ' } else { c });
     Outcome::Failed(line.take(MAX_REASON_CHARS).collect())

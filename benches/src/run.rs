@@ -14,26 +14,27 @@ use tiercel_device::{Clock, Tier, Timestamp};
 use tiercel_workload::{Arrival, MAX_REQUESTS, Workload, arrivals, closed_request, seconds};
 use tokio::sync::{Semaphore, mpsc, watch};
 
-/// Capacity of the channel from request tasks to the collector, finished requests.
+/// Capacity, in finished requests, of the channel from the tasks that send requests to the task that adds up their
+/// measurements.
 const RECORDS_WAITING: usize = 1024;
 /// Maximum number of distinct failure reasons that a report lists; further reasons count as `other reasons`.
 const MAX_REASONS: usize = 16;
 const SECOND_US: u64 = 1_000_000;
 
-/// Server that a workload is sent to, and how to reach it.
+/// Server that the load client sends a workload to, and how to reach it.
 #[derive(Debug, Clone, Default)]
 pub struct Target {
-    /// Base URL, such as `http://127.0.0.1:8080`.
+    /// Base URL of the server, such as `http://127.0.0.1:8080`.
     pub url: String,
-    /// API key, sent as a bearer token if given.
+    /// API key of the server, sent as a bearer token if given.
     pub api_key: Option<String>,
     /// Model that requests ask for; without it, the first model that the server lists.
     pub model: Option<String>,
-    /// Limits of the client's resources.
+    /// Limits that the load client sets itself: requests in flight and idle timeout.
     pub limits: Limits,
 }
 
-/// Limits of the client's resources.
+/// Limits that the load client sets itself, whatever the workload asks for.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Maximum number of open-loop requests in flight. A request that is due beyond this limit is counted as not sent.
@@ -48,20 +49,20 @@ impl Default for Limits {
     }
 }
 
-/// Progress of a run, reported once a second.
+/// Progress of a load client's run, reported once a second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Progress {
     /// Time since the start of the run, s.
     pub elapsed_s: f64,
-    /// Requests that came due so far, warm-up included.
+    /// Number of requests that came due so far, warm-up included.
     pub sent: u64,
-    /// Requests that are still running, of those that came due.
+    /// Number of requests that are still running.
     pub in_flight: u64,
-    /// Requests that ended without `[DONE]`: refused, failed or not sent.
+    /// Number of requests that ended without `[DONE]`: refused, failed or not sent.
     pub unsuccessful: u64,
 }
 
-/// Reason why a run could not start.
+/// Reason why a run of the load client could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The workload is invalid. Possible for a workload that was built in code instead of loaded from a file.
@@ -77,7 +78,7 @@ pub enum BenchError {
     Url {
         /// The unusable URL.
         url: String,
-        /// What is wrong with the URL.
+        /// Why the URL cannot be used.
         problem: String,
     },
     /// The server did not report which model it serves.
@@ -85,12 +86,12 @@ pub enum BenchError {
     Server {
         /// Base URL of the server.
         url: String,
-        /// What went wrong when asking the server for its model.
+        /// What went wrong when the client asked the server for its model.
         problem: String,
     },
 }
 
-/// State that all tasks of a run share.
+/// State that all tasks of one run of the load client share.
 pub(crate) struct Context {
     pub(crate) workload: Workload,
     pub(crate) endpoint: Endpoint,
@@ -108,13 +109,14 @@ impl Context {
         self.start + seconds(s)
     }
 
-    /// Whether a time lies in the measured window of the workload.
+    /// Whether a point in time lies in the measured window of the workload, between warm-up and cool-down.
     pub(crate) fn in_window(&self, at: Timestamp) -> bool {
         let window = self.workload.window_s();
         (self.at(window.start)..self.at(window.end)).contains(&at)
     }
 
-    /// Counts a request that is about to be sent. Returns false if the run has reached `MAX_REQUESTS`.
+    /// Counts a request that is about to be sent. Returns false, so that it is not sent, if the run has reached
+    /// `MAX_REQUESTS`.
     fn begin(&self) -> bool {
         self.begun.fetch_add(1, Ordering::Relaxed) < MAX_REQUESTS
     }
@@ -164,11 +166,13 @@ pub async fn run(
     Ok(collected.report(&context, found.server, url, started_unix_s))
 }
 
-/// Starts one task per open-loop class and one per stream of a closed-loop class. Returns the channel of their results.
+/// Starts the tasks that send the requests: one task per open-loop class and one per stream of a closed-loop class.
+/// Returns the channel on which the measurements of ended requests come.
 fn start(context: &Arc<Context>, stop: &watch::Receiver<bool>) -> mpsc::Receiver<Record> {
     let (sender, records) = mpsc::channel(RECORDS_WAITING);
     let slots = Arc::new(Semaphore::new(context.limits.max_in_flight));
-    // Shared by the tasks of open-loop requests. Closed streams keep up the load while any open-loop request runs.
+    // Held by every task that sends open-loop requests. As long as one of them holds it, closed-loop streams keep up
+    // the load.
     let open_work = Arc::new(());
     for (class, spec) in context.workload.classes.iter().enumerate() {
         let task = Task { context: context.clone(), stop: stop.clone(), records: sender.clone() };
@@ -217,8 +221,8 @@ impl Task {
         }
     }
 
-    /// Sends the requests of one closed stream, each after the previous one has ended. Stops once the workload's
-    /// duration is over and no open-loop request runs any more.
+    /// Sends the requests of one stream of a closed-loop class, each after the previous one has ended. Stops once the
+    /// workload's duration is over and no open-loop request runs any more.
     async fn closed_stream(mut self, class: usize, stream: u32, open_work: Weak<()>) {
         let context = self.context.clone();
         let end = context.at(context.workload.duration_s);
@@ -251,8 +255,8 @@ impl Task {
     }
 }
 
-/// Returns the pause before the next request of a closed stream, us. After a refusal, the pause is the server's retry
-/// time, limited to 0.1 to 5 s. After a failure it is 1 s, so that a server in trouble gets no flood of requests.
+/// Returns the pause of a closed-loop stream before its next request, us. After a refusal it is the server's retry
+/// time, limited to 0.1 to 5 s; after a failure it is 1 s, so that a server in trouble is not flooded.
 fn pause_us(outcome: &Outcome) -> u64 {
     match outcome {
         Outcome::Completed => 0,
@@ -267,8 +271,8 @@ fn pause_us(outcome: &Outcome) -> u64 {
     }
 }
 
-/// Adds up the measurements of finished requests until every task has ended. Stops requests that still run when the
-/// drain time is over.
+/// Adds up the measurements of ended requests until every sending task has ended. Cancels requests that still run when
+/// the workload's drain time is over.
 async fn collect(
     context: &Context,
     mut records: mpsc::Receiver<Record>,

@@ -1,4 +1,5 @@
-//! Discovery of the server before a run: its model and a vocabulary for prompts.
+//! Questions that the load client asks a server before a run: which model it serves, and which token ids common words
+//! have.
 
 use crate::http::{Endpoint, HttpError};
 use crate::prompt::{Vocabulary, WORDS};
@@ -6,10 +7,11 @@ use hyper::body::Bytes;
 use serde::Deserialize;
 use serde_json::json;
 
-/// Minimum number of distinct token ids for prompts; with fewer, prompts are sent as words.
+/// Minimum number of distinct token ids to draw prompts from. If the server's tokenizer returns fewer, prompts are sent
+/// as words.
 const MIN_IDS: usize = 64;
 
-/// Model, `Server` header and vocabulary that the server reported.
+/// What a server told the load client before a run: model, `Server` header, and vocabulary for prompts.
 #[derive(Debug)]
 pub(crate) struct Discovered {
     pub(crate) model: String,
@@ -32,7 +34,7 @@ struct Tokens {
     tokens: Vec<u32>,
 }
 
-/// Asks the server for its model (unless a model is given) and for the token ids of common words.
+/// Asks the server for the model it serves (unless a model is given) and for the token ids of common words.
 pub(crate) async fn discover(
     endpoint: &Endpoint,
     model: Option<&str>,
@@ -50,9 +52,10 @@ pub(crate) async fn discover(
     Ok(Discovered { model, server, vocabulary })
 }
 
-/// Returns the token ids of ordinary words, or `None` if the server cannot tokenize or returns too few distinct ids.
+/// Returns the token ids of common English words, or `None` if the server cannot tokenize or returns too few distinct
+/// ids.
 async fn tokenize(endpoint: &Endpoint, model: &str) -> Result<Option<Vec<u32>>, HttpError> {
-    // Begin with a space, so that the first word is tokenized like the words after it.
+    // Begin the text with a space, so that its first word becomes the same kind of token as the words after it.
     let text = format!(" {WORDS}");
     let body = json!({"model": model, "prompt": text, "add_special_tokens": false}).to_string();
     let (status, _, answer) = endpoint.exchange("/tokenize", Some(body.into_bytes())).await?;

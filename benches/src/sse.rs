@@ -19,15 +19,16 @@ pub(crate) struct SseReader {
 pub(crate) struct EventTooLong;
 
 impl SseReader {
-    /// Parses the next bytes and calls `on_event` with the data of each event that is complete. `on_event` returns
-    /// whether to parse the remaining bytes.
+    /// Parses the next bytes of a stream and calls `on_event` with the data of each server-sent event that is complete.
+    /// `on_event` returns whether to parse the remaining bytes.
     pub(crate) fn push(
         &mut self,
         bytes: &[u8],
         mut on_event: impl FnMut(&[u8]) -> bool,
     ) -> Result<(), EventTooLong> {
         for &byte in bytes {
-            // Lines end with LF, CR or CR LF. The CR and the LF of one line end may arrive in different pieces.
+            // Lines of a server-sent event end with LF, CR or CR LF. The CR and the LF of one line end may arrive in
+            // different pieces, so an LF right after a CR is skipped.
             if std::mem::take(&mut self.after_cr) && byte == b'\n' {
                 continue;
             }

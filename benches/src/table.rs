@@ -1,4 +1,4 @@
-//! Prints the report of a run as a table for people.
+//! Formats the report of a load client's run as a table for people.
 
 use crate::report::{Report, TierReport};
 use std::fmt::Write;
@@ -9,7 +9,7 @@ const RED: &str = "\x1b[31m";
 const PLAIN: &str = "\x1b[0m";
 
 impl Report {
-    /// Returns the report as aligned text. `colour` adds terminal colours; set it only if the output goes to a
+    /// Returns the report of a run as a text table. `colour` adds terminal colours; set it only if the output goes to a
     /// terminal.
     pub fn table(&self, colour: bool) -> String {
         let paint = Paint { colour };

@@ -1,10 +1,10 @@
-//! Adds up the measurements of requests per tier.
+//! Adds up the measurements of the load client's requests per tier.
 
 use crate::report::TierReport;
 use crate::request::{Outcome, Record};
 use tiercel_workload::{Compliance, Latencies, Summary, Targets};
 
-/// Counts and latency samples of the requests of one tier. Each kind has at most [`tiercel_workload::MAX_REQUESTS`]
+/// Counts and latency samples of the requests of one tier. Each latency has at most [`tiercel_workload::MAX_REQUESTS`]
 /// samples.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally {
@@ -27,9 +27,9 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Adds a request. `counted`: the request was due in the measured window. Of a request that is not counted, only
-    /// the tokens that arrived in the window are added, for the throughput. `first_in_window`: the first token arrived
-    /// in the window.
+    /// Adds the measurements of an ended request. `counted` says that the request was due in the measured window; of
+    /// other requests, only the tokens that arrived in the window are added, for the throughput. `first_in_window` says
+    /// that the first token arrived in the window.
     pub(crate) fn add(
         &mut self,
         record: &Record,
@@ -75,13 +75,14 @@ impl Tally {
             self.prompt_tokens += f64::from(prompt);
         }
         if record.chunks > 0 {
-            // A piece of text may hold several tokens. Spread the server's token count evenly over the pieces.
+            // An event of the response stream may hold several tokens. Assume that the output tokens are spread evenly
+            // over the events, to estimate how many arrived in the measured window.
             let share = record.chunks_in_window as f64 / record.chunks as f64;
             self.output_tokens += share * output_tokens(record);
         }
     }
 
-    /// Adds the counts and samples of another tally.
+    /// Adds the counts and latency samples of another tier's tally, to get the total of all tiers.
     pub(crate) fn merge(&mut self, other: Tally) {
         self.sent += other.sent;
         self.completed += other.completed;
@@ -103,7 +104,8 @@ impl Tally {
         }
     }
 
-    /// Turns the counts and samples into a report of the tier. `window_s` is the length of the measured window, s.
+    /// Turns the counts and latency samples into the report of a tier. `window_s` is the length of the measured window,
+    /// s.
     pub(crate) fn report(self, tier: &str, window_s: f64) -> TierReport {
         TierReport {
             tier: tier.to_owned(),
@@ -131,7 +133,7 @@ fn output_tokens(record: &Record) -> f64 {
     record.usage.map_or(record.chunks as f64, |usage| f64::from(usage.completion_tokens))
 }
 
-/// Latencies of one request.
+/// Latencies of one request, as seen by the client.
 #[derive(Debug, Default)]
 struct Latency {
     with_targets: Latencies,
@@ -139,9 +141,8 @@ struct Latency {
 }
 
 impl Latency {
-    /// Computes the latencies of a request. A request that the server never finished counts with the time waited until
-    /// the client gave up, a lower bound of each latency. Leaving such requests out would make an overloaded server
-    /// look good.
+    /// Computes the latencies of a request. A request that was cut short counts with the time waited until the client
+    /// gave up, a lower bound of each latency. Leaving such requests out would make an overloaded server look good.
     fn of(record: &Record) -> Latency {
         let completed = record.outcome == Outcome::Completed;
         let cut_short = matches!(record.outcome, Outcome::Unfinished | Outcome::TimedOut(_));
@@ -154,7 +155,8 @@ impl Latency {
         };
         let tokens = output_tokens(record);
         let tpot_ms = if cut_short {
-            // The next token would have come at the end of the request at the earliest.
+            // TPOT of a request that was cut short: its next token would have come when the client gave up, at the
+            // earliest.
             Some(record.ended.since_ms(first) / tokens.max(1.0))
         } else {
             let decode_ms = record.last.since_ms(first);
@@ -222,7 +224,7 @@ mod tests {
         assert_eq!(only(report.e2e_ms), Some((1, 310.0, 310.0)));
         assert_eq!(only(report.max_gap_ms), Some((1, 40.0, 40.0)));
         assert_eq!(only(report.send_lag_ms), Some((1, 0.5, 0.5)));
-        // Half of the pieces came in the measured window, which is 2 s long.
+        // Throughput counts half of the output tokens, because half of the text arrived in the measured window of 2 s.
         assert_eq!((report.prompt_tokens_per_s, report.output_tokens_per_s), (6.0, 5.25));
         assert_eq!(report.compliance, None);
     }

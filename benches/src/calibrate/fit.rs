@@ -1,14 +1,16 @@
 //! Fits the cost coefficients of steps and requests to observed times: least squares without negative coefficients.
 
-/// Rounds of the fit. Each round weights a row by the inverse of the prediction from the round before.
+/// Number of rounds of the weighted least-squares fit. Each round weights a row by the inverse of the step time that
+/// the round before predicts for it.
 const ROUNDS: usize = 8;
-/// Lower limit of a prediction that serves as a weight, as a share of the mean observation. Keeps the weights finite.
+/// Lower limit of the predicted time whose inverse weights a row of the fit, as a share of the mean observed time.
+/// Without it, a prediction near 0 would give an infinite weight.
 const LEAST_SHARE: f64 = 0.01;
 
-/// Returns the non-negative coefficients of the columns with which `rows` best predict their observations. A row holds
-/// a value per column and the observation. Squared errors are divided by the predicted value, so that long steps, whose
-/// times spread more, do not outweigh short ones. With these weights, the predictions of all rows add up to the sum of
-/// the observations. Returns `None` if there are fewer rows than columns.
+/// Returns the non-negative cost coefficients with which a weighted sum of the columns best predicts the observed
+/// times. A row of `rows` holds one value per column and the observed time. Squared errors are divided by the predicted
+/// time, so that long steps, whose times spread more, do not outweigh short ones. With these weights, the predictions
+/// of all rows add up to the sum of the observations. Returns `None` if there are fewer rows than columns.
 pub(crate) fn fit<const N: usize>(rows: &[([f64; N], f64)]) -> Option<[f64; N]> {
     if rows.len() < N {
         return None;
@@ -23,13 +25,13 @@ pub(crate) fn fit<const N: usize>(rows: &[([f64; N], f64)]) -> Option<[f64; N]> 
     Some(found)
 }
 
-/// Returns the prediction for a row: the sum of coefficient times column value.
+/// Returns the time that fitted coefficients predict for a row: the sum of coefficient times column value.
 pub(crate) fn predicted<const N: usize>(coefficients: &[f64; N], columns: &[f64; N]) -> f64 {
     coefficients.iter().zip(columns).map(|(cost, value)| cost * value).sum()
 }
 
-/// Solves weighted least squares. If coefficients would be negative, leaves out the column with the most negative one
-/// and solves again.
+/// Solves weighted least squares with non-negative coefficients: while a coefficient comes out negative, leaves out the
+/// column with the most negative one (its coefficient becomes 0) and solves again.
 fn weighted<const N: usize>(
     rows: &[([f64; N], f64)],
     weight: impl Fn(&[f64; N]) -> f64,
@@ -61,16 +63,16 @@ fn weighted<const N: usize>(
     }
 }
 
-/// Solves the linear system of the columns in use by Gaussian elimination with pivoting. A column that is a linear
-/// combination of others gets coefficient 0.
+/// Solves the linear equations for the coefficients of the columns in use, by Gaussian elimination with pivoting. A
+/// column that is a linear combination of others gets coefficient 0.
 fn solve<const N: usize>(
     products: &[[f64; N]; N],
     targets: &[f64; N],
     used: &[usize],
 ) -> Option<Vec<f64>> {
     let size = used.len();
-    // The columns differ by many orders of magnitude. Scale each column by its length, so that the elimination is
-    // numerically stable.
+    // The columns of the fit differ by many orders of magnitude. Divide each by its Euclidean norm, so that the
+    // elimination is numerically stable.
     let scale: Vec<f64> = used.iter().map(|&i| products[i][i].sqrt()).collect();
     let mut matrix: Vec<Vec<f64>> = (0..size)
         .map(|i| {

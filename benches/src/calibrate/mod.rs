@@ -46,47 +46,49 @@ prompt_tokens = { fixed = 256 }
 output_tokens = { fixed = 4 }
 ignore_eos = true
 "#;
-/// Interval between two requests for the server's step records, us. The server keeps only the last few thousand
-/// records.
+/// Interval at which a calibration polls the server for its step records, us. The server keeps only the last few
+/// thousand records.
 const LOOK_US: u64 = 1_000_000;
-/// Minimum number of step records for a fit.
+/// Minimum number of step records that a calibration needs to fit a device profile.
 const LEAST_STEPS: usize = 200;
-/// Number of columns that explain the device time of a step: the fixed cost, then the costs in the order of
-/// `MockProfile`.
+/// Number of cost columns in the linear model of a step's device time: the fixed cost per step, then the costs in the
+/// order of `MockProfile`'s fields.
 const COSTS: usize = 6;
 
 /// Result of a calibration.
 #[derive(Debug, Clone)]
 pub struct Calibration {
-    /// Device profile for the simulator.
+    /// Device profile that was fitted to the server, for the simulator's mock device.
     pub profile: MockProfile,
-    /// Engine settings, as the server reported them.
+    /// Engine settings of the calibrated server, as the server reported them.
     pub settings: Value,
-    /// TPOT target of the standard tier, stated or derived, ms.
+    /// TPOT target of the standard tier on the server, ms: either set in its configuration or derived from the speed of
+    /// its device.
     pub standard_tpot_ms: Option<f64>,
-    /// Number of steps that the profile was fitted to.
+    /// Number of observed steps that the device profile was fitted to.
     pub steps: usize,
-    /// Mean of |observed / predicted - 1| over the device times of the steps, percent.
+    /// Mean relative error of the fitted step costs, percent: the mean of |observed / predicted - 1| over the device
+    /// times of the steps.
     pub error_percent: f64,
-    /// Client-side results of the load.
+    /// Latencies and throughput that the load client measured while it sent the calibration load.
     pub report: Report,
 }
 
 /// Reason why a server could not be calibrated.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
-    /// The load could not be run against the server.
+    /// The load client could not run the calibration load against the server.
     #[error(transparent)]
     Bench(#[from] BenchError),
-    /// The server does not report its steps.
+    /// The server does not report the times of its steps; only Tiercel servers do.
     #[error("{url} does not report the times of its steps ({problem}); only Tiercel servers do")]
     Steps {
         /// Base URL of the server.
         url: String,
-        /// What went wrong when asking the server for its steps.
+        /// What went wrong when the client asked the server for its step records.
         problem: String,
     },
-    /// The load caused too few steps for a fit.
+    /// The server ran too few steps under the calibration load to fit a device profile.
     #[error("only {0} steps were seen, at least {LEAST_STEPS} are needed; use a longer load")]
     TooFew(usize),
 }
@@ -99,7 +101,7 @@ pub fn calibration_workload() -> Workload {
     toml::from_str(WORKLOAD).expect("the built-in workload is read in a test")
 }
 
-/// Runs the load on a server and fits a device profile to the observed step times. Needs a tokio runtime with I/O and
+/// Sends the load to a server and fits a device profile to the observed step times. Needs a tokio runtime with I/O and
 /// time.
 ///
 /// # Errors
@@ -137,8 +139,8 @@ pub async fn calibrate(
     Ok(conclude(page, outside, report))
 }
 
-/// Collects the server's step records once a second until `MAX_STEPS` are kept. After a failed attempt, the next one
-/// fetches the missed records too.
+/// Fetches the server's new step records once a second until `MAX_STEPS` are kept. If a fetch fails, the next fetch
+/// also returns the records that were missed.
 async fn look(endpoint: &Endpoint, first: u64, steps: &mut Vec<StepRecord>) {
     let clock = Clock::wall();
     while steps.len() < MAX_STEPS {
@@ -150,8 +152,8 @@ async fn look(endpoint: &Endpoint, first: u64, steps: &mut Vec<StepRecord>) {
     }
 }
 
-/// Computes the time that requests wait outside the engine, from each tier's mean TTFT at the client minus its mean
-/// TTFT in the engine. A fit splits that time into a fixed part and a part per prompt token.
+/// Computes the time that requests wait outside the engine: for each tier, mean TTFT at the client minus mean TTFT in
+/// the engine. A fit splits that time into a fixed part per request and a part per prompt token.
 fn outside(
     report: &Report,
     before: &BTreeMap<String, TierCounts>,
@@ -178,7 +180,8 @@ fn outside(
     HostCosts { request_us, prompt_token_us, ..HostCosts::default() }
 }
 
-/// Returns the columns that explain the device time of a step.
+/// Returns the amounts of work in a step that its device time is fitted to, such as decode tokens, prefill tokens and
+/// KV tokens read; one column per cost.
 fn work(step: &StepRecord) -> [f64; COSTS] {
     [
         1.0,
@@ -216,7 +219,7 @@ fn conclude(page: StepsPage, outside: HostCosts, report: Report) -> Calibration 
         kv_token_us,
         prefill_context_us,
         prefill_step_us,
-        // Without a host pool there are no copies, so the link speed may be any positive number.
+        // A server without a host pool copies no blocks, so the link speed of its profile may be any positive number.
         link_bytes_per_s: if measured.link_bytes_per_s > 0.0 {
             measured.link_bytes_per_s
         } else {
@@ -240,8 +243,8 @@ fn conclude(page: StepsPage, outside: HostCosts, report: Report) -> Calibration 
     Calibration { profile, settings, standard_tpot_ms, steps, error_percent, report }
 }
 
-/// Fits the host time between two steps, us: a fixed part, and a part for each sequence that decodes in the second
-/// step.
+/// Fits the time that the host needs between the end of a step and the start of the next, us: a fixed part, and a part
+/// for each sequence that decodes in the next step.
 fn between_steps(steps: &[StepRecord]) -> [f64; 2] {
     let row = |step: &StepRecord| {
         let around = step.elapsed_us.saturating_sub(step.device_us) + step.host_us?;
@@ -251,7 +254,8 @@ fn between_steps(steps: &[StepRecord]) -> [f64; 2] {
     fit(&rows).unwrap_or_default()
 }
 
-/// Reads the sizes of the server, such as `max_num_seqs`, from the engine settings.
+/// Reads the server's limits that the simulator shall copy, such as `max_num_seqs`, from the engine settings; `None`
+/// for a setting that is missing.
 fn sizes(settings: &Value) -> ServerSizes {
     let number = |pointer: &str| settings.pointer(pointer).and_then(Value::as_u64);
     let count = |pointer: &str| number(pointer).and_then(|number| u32::try_from(number).ok());

@@ -1,28 +1,29 @@
-//! Fetches measurements that a server makes of itself while a load runs: step records and TTFT counts.
+//! Fetches what a server measures of itself while a load runs: the time of each step, and TTFT sums by tier.
 
 use crate::http::{Endpoint, HttpError};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use tiercel_device::{DeviceInfo, DeviceProfile, StepRecord};
 
-/// Maximum number of step records kept of a load.
+/// Maximum number of step records that a calibration keeps.
 pub(crate) const MAX_STEPS: usize = 200_000;
 
 /// Response of the server's endpoint `/debug/steps`.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct StepsPage {
     pub(crate) device: DeviceInfo,
-    /// Speeds that the device measured when it was opened.
+    /// Speeds that the server measured of its device at startup.
     pub(crate) measured: DeviceProfile,
-    /// Engine settings, as the server serializes them.
+    /// Engine settings of the server, as it serializes them.
     pub(crate) settings: serde_json::Value,
-    /// TPOT target of the standard tier, stated or derived, ms.
+    /// TPOT target of the standard tier, ms: either set in the server's configuration or derived from the speed of its
+    /// device.
     pub(crate) standard_tpot_ms: Option<f64>,
     pub(crate) steps: Vec<StepRecord>,
 }
 
 impl StepsPage {
-    /// Fetches the records of the steps whose number is above `after`.
+    /// Fetches from `/debug/steps` the records of the steps whose step number is above `after`.
     pub(crate) async fn fetch(endpoint: &Endpoint, after: u64) -> Result<StepsPage, HttpError> {
         let path = format!("/debug/steps?after={after}");
         let (status, _, body) = endpoint.exchange(&path, None).await?;
@@ -34,7 +35,7 @@ impl StepsPage {
     }
 }
 
-/// Counts that a server has accumulated over the requests of one tier.
+/// Prometheus counters of a server for the requests of one tier, summed since the server's start.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct TierCounts {
     /// Number of requests that got a first token. `ttft_s` is the sum of their TTFTs, s.

@@ -1,21 +1,22 @@
-//! Estimates the noise of observed step times around the times that the fitted costs predict.
+//! Estimates the noise of step times: how observed times spread around the times that the fitted costs predict.
 
 use std::f64::consts::FRAC_PI_2;
 use tiercel_device::StepNoise;
 
-/// Length of the windows in which steps are compared, s. Shorter than the time for which a machine stays slow, longer
-/// than many steps.
+/// Length of the time windows into which the observed steps are divided to estimate the machine's speed, s: shorter
+/// than the time for which a machine stays slow, and much longer than a step.
 const WINDOW_S: f64 = 1.0;
-/// Minimum number of steps in a window for an estimate of the machine's speed, and of steps in the tail for an estimate
-/// of the tail.
+/// Minimum sample sizes of the noise estimate: steps in a time window to estimate the machine's speed in it, and
+/// outlier steps to estimate the tail of the distribution.
 const LEAST_STEPS: usize = 5;
-/// Limit between the body and the tail of the step times, in standard deviations of the logarithm.
+/// Border between the log-normal body of the step times and their tail of outliers, in standard deviations of the
+/// logarithm of the time.
 const TAIL_FROM: f64 = 2.5;
 
-/// End time of a step, s, and its observed time divided by its predicted time.
+/// One observed step: its end time, s, and its observed time divided by its predicted time.
 pub(crate) type Ratio = (f64, f64);
 
-/// Estimates the step noise from the ratios of observed to predicted times, which are sorted by time.
+/// Estimates the noise of step times from the ratios of observed to predicted times, which must be in order of time.
 pub(crate) fn spread(ratios: &[Ratio]) -> StepNoise {
     let windows = windows(ratios);
     let speeds: Vec<f64> = windows.iter().map(|window| middle(window)).collect();
@@ -29,21 +30,24 @@ pub(crate) fn spread(ratios: &[Ratio]) -> StepNoise {
     StepNoise { sigma, tail_share, tail_mean, slow_sigma, slow_s }
 }
 
-/// Splits the ratios into windows of `WINDOW_S` and drops windows with fewer than `LEAST_STEPS` steps.
+/// Groups the time ratios of steps into time windows of `WINDOW_S` and drops windows with fewer than `LEAST_STEPS`
+/// steps.
 fn windows(ratios: &[Ratio]) -> Vec<&[Ratio]> {
     let number = |ratio: &Ratio| (ratio.0 / WINDOW_S).floor();
     let chunks = ratios.chunk_by(|a, b| number(a) == number(b));
     chunks.filter(|chunk| chunk.len() >= LEAST_STEPS).collect()
 }
 
-/// Returns the median ratio of a window as the machine's speed. Unlike a mean, the median is not affected by the tail.
+/// Returns the slowness of the machine in a time window: the median ratio of observed to predicted step times. Unlike a
+/// mean, the median is not affected by outliers.
 fn middle(window: &[Ratio]) -> f64 {
     let mut sorted: Vec<f64> = window.iter().map(|(_, ratio)| *ratio).collect();
     sorted.sort_by(f64::total_cmp);
     quantile(&sorted, 0.5).unwrap_or(1.0).max(f64::MIN_POSITIVE)
 }
 
-/// Returns the sigma of the log-normal distribution with the same 15.87 % and 84.13 % quantiles.
+/// Returns the sigma of the log-normal distribution that has the samples' quantiles at 15.87 % and 84.13 % (one
+/// standard deviation below and above the median).
 fn middle_sigma(fast: &[f64]) -> f64 {
     let mut sorted = fast.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -53,12 +57,13 @@ fn middle_sigma(fast: &[f64]) -> f64 {
     }
 }
 
-/// Fits an exponential tail: returns the share of steps in the tail and the mean of the tail. The excess of steps
-/// beyond the body's limit determines both.
+/// Fits an exponential tail to outlier step times: returns the share of steps in the tail and its mean. Both come from
+/// the steps beyond the body's limit that are more than a log-normal body alone would have there.
 fn tail(fast: &[f64], sigma: f64) -> (f64, f64) {
     let from = (TAIL_FROM * sigma).exp();
     let beyond: Vec<f64> = fast.iter().filter(|ratio| **ratio > from).map(|r| r - from).collect();
-    // Share of a log-normal body that lies beyond 2.5 standard deviations: 0.62 %.
+    // A log-normal distribution has 0.62 % of its samples beyond 2.5 standard deviations; these are not counted as
+    // tail.
     let own = 0.0062 * fast.len() as f64;
     let tailed = beyond.len() as f64 - own;
     if tailed < LEAST_STEPS as f64 {
@@ -66,12 +71,13 @@ fn tail(fast: &[f64], sigma: f64) -> (f64, f64) {
     }
     let mean = beyond.iter().sum::<f64>() / tailed;
     let share = tailed / fast.len() as f64;
-    // Count also the part of the exponential tail that lies within the body's limit.
+    // Extrapolate the exponential tail below the body's limit, because steps of the tail that lie there were not
+    // counted.
     ((share * ((from - 1.0) / mean).exp()).min(0.2), mean)
 }
 
-/// Estimates the slow changes of the machine's speed. Returns their sigma, without the part that single steps explain,
-/// and the time for which a speed lasts, s.
+/// Estimates how the machine's speed changes over seconds. Returns the sigma of these slow changes, without what the
+/// noise of single steps contributes, and the mean time for which a speed lasts, s.
 fn slow(windows: &[&[Ratio]], speeds: &[f64], sigma: f64) -> (f64, f64) {
     if speeds.len() < 2 * LEAST_STEPS {
         return (0.0, 0.0);
@@ -118,7 +124,7 @@ mod tests {
         let mut slow = 0.0_f64;
         let step = |i: u32| {
             if i.is_multiple_of(200) {
-                // The machine's speed changes every 200 steps, which is every four seconds.
+                // Simulate a machine whose speed changes every 200 steps, that is, every four seconds.
                 slow = noise.slow_sigma * normal(&mut random);
             }
             let hit = random.random::<f64>() < noise.tail_share;

@@ -1,4 +1,4 @@
-//! A fake server whose responses a test states byte for byte.
+//! A fake inference server whose responses each test states byte for byte.
 
 use serde_json::Value;
 use std::future::Future;
@@ -7,18 +7,18 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Response to one request, as a test states it.
+/// Response of the fake server to one request, as a test states it.
 pub(crate) struct Reply {
-    /// Pieces of the response, written one after the other, each flushed on its own.
+    /// Byte pieces of the response, written one after the other, each flushed on its own.
     pub(crate) pieces: Vec<Vec<u8>>,
     pub(crate) then: Then,
 }
 
 /// What the fake server does with the connection after the last piece of a response.
 pub(crate) enum Then {
-    /// Closes the connection in order.
+    /// Closes the connection in the regular way.
     Close,
-    /// Resets the connection.
+    /// Resets the connection (TCP RST).
     Reset,
     /// Keeps the connection open and sends nothing until the client closes it.
     Hang,
@@ -26,16 +26,16 @@ pub(crate) enum Then {
 
 type Answering = Pin<Box<dyn Future<Output = Reply> + Send>>;
 
-/// Bodies of the completion requests that a fake server received, in order of arrival.
+/// Bodies of the completion requests that a fake server has received, in order of arrival.
 pub(crate) type Seen = Arc<Mutex<Vec<Value>>>;
 
-/// A running fake server. It ends with the test's runtime.
+/// A running fake server, which stops when the test's async runtime ends.
 pub(crate) struct Fake {
     pub(crate) url: String,
     pub(crate) seen: Seen,
 }
 
-/// Starts a fake server. `answer` makes the responses to completion requests; `tokenizes` says whether the server
+/// Starts a fake server. `answer` makes the response to each completion request; `tokenizes` says whether the server
 /// offers `/tokenize`.
 pub(crate) async fn start<F, A>(tokenizes: bool, answer: F) -> Fake
 where
@@ -122,13 +122,14 @@ async fn read_request(stream: &mut TcpStream) -> (String, Vec<u8>) {
     }
 }
 
-/// Returns a complete response with a `Content-Length`.
+/// Returns a complete HTTP response with a `Content-Length`.
 pub(crate) fn whole(status: u16, headers: &str, body: &str) -> Reply {
     let head = format!("HTTP/1.1 {status} X\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
     Reply { pieces: vec![head.into_bytes(), body.into()], then: Then::Close }
 }
 
-/// Returns the events of a completion: a piece of text for each of `texts`, a finish reason, the usage and `[DONE]`.
+/// Returns the server-sent events of a completion: one text event for each of `texts`, then finish reason, usage and
+/// `[DONE]`.
 pub(crate) fn completion(texts: &[&str], usage: (u32, u32)) -> String {
     let mut stream = String::from(": waiting\n\n");
     for text in texts {
@@ -144,7 +145,8 @@ pub(crate) fn completion(texts: &[&str], usage: (u32, u32)) -> String {
     stream + "data: [DONE]\n\n"
 }
 
-/// Returns an event stream in HTTP chunked encoding: chunks of `chunk` bytes, written in pieces of `piece` bytes.
+/// Returns an event-stream response in HTTP chunked encoding: HTTP chunks of `chunk` bytes, written to the socket
+/// `piece` bytes at a time.
 pub(crate) fn streamed(events: &str, chunk: usize, piece: usize) -> Reply {
     let mut bytes = stream_head();
     for part in events.as_bytes().chunks(chunk) {
@@ -156,7 +158,8 @@ pub(crate) fn streamed(events: &str, chunk: usize, piece: usize) -> Reply {
     Reply { pieces: bytes.chunks(piece).map(<[u8]>::to_vec).collect(), then: Then::Close }
 }
 
-/// Returns the beginning of an event stream: the response head, and `events` in one HTTP chunk.
+/// Returns an event-stream response that breaks off: the response head and one HTTP chunk with `events`, without the
+/// final chunk.
 pub(crate) fn begun(events: &str, then: Then) -> Reply {
     let mut bytes = stream_head();
     if !events.is_empty() {

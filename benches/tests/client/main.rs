@@ -13,7 +13,7 @@ use tiercel_workload::{
 };
 use tokio::sync::Notify;
 
-/// Class of `requests` requests that are all due at the start.
+/// Traffic class of `requests` requests that are all due at the start of the run.
 fn burst(tier: Tier, requests: usize) -> Class {
     let entry = TraceEntry { line: 1, at_s: 0.0, prompt_tokens: 9, output_tokens: 4, blocks: None };
     Class {
@@ -52,7 +52,7 @@ fn workload(classes: Vec<Class>) -> Workload {
     }
 }
 
-/// Workload that ends after 0.3 s, whatever the server does.
+/// Workload that ends after 0.3 s, without time for running requests to finish.
 fn brief(classes: Vec<Class>) -> Workload {
     Workload { duration_s: 0.3, drain_s: 0.0, ..workload(classes) }
 }
@@ -65,7 +65,8 @@ async fn report(fake: &Fake, workload: &Workload) -> Report {
     run(workload, &target(fake), |_| {}).await.unwrap()
 }
 
-/// Sends one premium request that is answered by `reply` and returns the reason of its failure.
+/// Runs one premium request against a fake server that answers with `reply`, checks that it fails, and returns the
+/// failure reason.
 async fn failure(reply: impl Fn() -> Reply + Send + Sync + 'static) -> String {
     let fake = start(true, move |_, _| std::future::ready(reply())).await;
     let report = report(&fake, &workload(vec![burst(Tier::Premium, 1)])).await;
@@ -278,8 +279,8 @@ async fn closed_streams_keep_the_load_up_until_open_requests_are_done() {
         let late = late.clone();
         async move {
             if body["service_tier"] == "priority" {
-                // Answer the premium request only after a background request that was sent after the end of the
-                // workload's duration.
+                // Hold the premium request's answer back until a background request comes after the end of the
+                // workload's duration: closed streams must still send while an open-loop request runs.
                 Clock::wall().sleep_us(600_000).await;
                 late.notified().await;
             } else {
