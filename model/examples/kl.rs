@@ -25,14 +25,15 @@ use tiercel_model::load::{KvCapacity, LoadOptions, Parts, open};
 use tiercel_model::source::Resolver;
 use tiercel_model::weights::Checkpoint;
 
-/// Tokens of the text that one step computes.
+/// Chunk size of the measurement: number of tokens of the text that one step computes.
 const CHUNK: usize = 128;
-/// Largest accepted difference of a log-probability between this program's f32 path and transformers, nats.
+/// Tolerance, nats: the run fails if a log-probability of this program's f32 path differs by more from that of
+/// transformers.
 const F32_TOLERANCE: f64 = 1e-3;
 
-/// Values of `kl_reference.safetensors`, computed by transformers for a text of `T` tokens; see `make_smollm2.py`.
+/// Reference values for a text of `T` tokens, computed by transformers and read from `kl_reference.safetensors`.
 struct Reference {
-    /// Tokens of the text, `[T]`.
+    /// Token ids of the reference text, `[T]`.
     tokens: Vec<TokenId>,
     /// Log-probability of token `i + 1` after the tokens `0 ..= i`, `[T - 1]`.
     next_logprob: Vec<f32>,
@@ -42,7 +43,8 @@ struct Reference {
     top_logprobs: Vec<f32>,
 }
 
-/// Quality of one packed format, compared with f32.
+/// Quality of one packed weight format, compared with f32 weights: KL divergence, agreement of the best token,
+/// perplexity.
 #[derive(Debug, Clone, Deserialize)]
 struct Figures {
     mean_kl_nats: f64,
@@ -56,14 +58,14 @@ struct LlamaCpp {
     runs: BTreeMap<String, Figures>,
 }
 
-/// A loaded model that computes the text step by step from its start.
+/// A loaded model that computes the text chunk by chunk, each chunk after the KV of the chunks before.
 struct Reader {
     parts: Parts,
     table: Arc<[BlockId]>,
     done: usize,
 }
 
-/// Differences of one packed model from the f32 model, collected position by position.
+/// Differences between one packed model and the f32 model, collected position by position.
 #[derive(Default)]
 struct Tally {
     kl: Vec<f64>,
@@ -99,8 +101,8 @@ impl Reference {
         })
     }
 
-    /// Returns the largest difference between `logprobs` and the log-probabilities that the reference holds for
-    /// `position`.
+    /// Returns the largest absolute difference at `position` between `logprobs` and the reference log-probabilities of
+    /// the eight likeliest tokens and of the next token.
     fn difference(&self, position: usize, logprobs: &[f64]) -> f64 {
         let width = self.top_ids.len() / self.tokens.len();
         let top = position * width..(position + 1) * width;
@@ -131,7 +133,7 @@ impl Reader {
         Ok(Reader { parts, table: (0..blocks).map(BlockId).collect(), done: 0 })
     }
 
-    /// Runs the next tokens of the text and returns the logits after each token.
+    /// Runs the forward pass over the next tokens of the text and returns the logits after each token.
     fn read(&mut self, tokens: &[TokenId]) -> Vec<Vec<f32>> {
         let seqs = [SeqRows {
             rows: 0..tokens.len(),
@@ -163,7 +165,8 @@ impl Tally {
     fn figures(mut self) -> Figures {
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
         self.kl.sort_by(f64::total_cmp);
-        // Interpolate linearly between the two nearest values, as numpy's percentile does.
+        // Compute the 99th percentile by linear interpolation between the two nearest values, as numpy's `percentile`
+        // does.
         let at = 0.99 * (self.kl.len() - 1) as f64;
         let (low, high) = (self.kl[at.floor() as usize], self.kl[at.ceil() as usize]);
         Figures {
@@ -182,7 +185,7 @@ fn log_softmax(logits: &[f32]) -> Vec<f64> {
     logits.iter().map(|&logit| f64::from(logit) - norm).collect()
 }
 
-/// Returns the index of the largest log-probability; of equal ones, the first.
+/// Returns the token with the largest log-probability; of equally likely tokens, the lowest id.
 fn likeliest(logprobs: &[f64]) -> usize {
     let mut best = 0;
     for (index, &value) in logprobs.iter().enumerate() {
@@ -193,8 +196,8 @@ fn likeliest(logprobs: &[f64]) -> usize {
     best
 }
 
-/// Runs the text through the f32 model `exact` and all `packed` models side by side. Returns the largest difference of
-/// the f32 model from the reference, and the figures of each packed model.
+/// Runs the text through the f32 model `exact` and all `packed` models, chunk by chunk. Returns the largest difference
+/// between the log-probabilities of the f32 model and the reference, and the quality figures of each packed model.
 fn compare(
     reference: &Reference,
     exact: &mut Reader,

@@ -1,5 +1,5 @@
-//! Shows where the time of a step goes. Runs decode and prefill steps of a model through the runner, and then through
-//! the forward pass with the time of every operation measured.
+//! Shows where the time of a step goes. Times whole decode and prefill steps of a model through the runner, and then
+//! each operation of the forward pass.
 //!
 //! `cargo run --release -p tiercel-model --example step_profile [MODEL] [THREADS] [WEIGHTS] [KV_TYPE]`
 
@@ -20,7 +20,7 @@ use tiercel_model::load::{KvCapacity, LoadOptions, open};
 use tiercel_model::source::Resolver;
 use tiercel_model::weights::{Checkpoint, Weights};
 
-/// Op set that adds up the time of every operation of the op set `O`, by the operation's name.
+/// Wrapper of the op set `O` that adds up the time of each operation (matrix product, attention, norm), by its name.
 struct Timed<O> {
     inner: O,
     clock: Clock,
@@ -38,7 +38,8 @@ impl<O> Timed<O> {
     }
 }
 
-/// Returns the name of a matrix product, told by the width `n` of its output and the width `k` of its input.
+/// Guesses from the output width `n` and the input width `k` of a matrix product which one of the model it is, and
+/// returns its name.
 fn linear_name(n: usize, k: usize) -> &'static str {
     match (n, k) {
         (n, _) if n > 20_000 => "linear: output",
@@ -277,7 +278,7 @@ fn by_operation(
         };
         let seqs: Vec<SeqRows> = (0..shape.seqs).map(seq).collect();
         let sampled: Vec<usize> = seqs.iter().map(|seq| seq.rows.end - 1).collect();
-        // The fastest step counts: a disturbance of the machine can only add time.
+        // Of all repeats of a step, report the fastest: disturbances by other programs can only add time.
         let mut best = None;
         for _ in 0..REPEATS {
             ops.spent_us.clear();
@@ -298,7 +299,7 @@ fn by_operation(
     Ok(())
 }
 
-/// Time in us and number of calls of each operation, by the operation's name.
+/// Time spent in each operation, us, and number of its calls, by the operation's name.
 type Spent = BTreeMap<&'static str, (u64, u64)>;
 
 fn total_us(spent: &Spent) -> u64 {

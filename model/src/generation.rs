@@ -7,7 +7,8 @@ use crate::tokenizer::{TokenizerError, read_config};
 use std::ops::RangeInclusive;
 use tiercel_device::SamplingParams;
 
-/// A sampling parameter: its names in both formats, and the range of values that can be used.
+/// A sampling parameter that a checkpoint may recommend: its names in both file formats, and the range of usable
+/// values.
 struct Parameter {
     json: &'static str,
     gguf: &'static str,
@@ -25,7 +26,7 @@ const PARAMETERS: [Parameter; 5] = [
     Parameter {
         json: "top_k",
         gguf: "general.sampling.top_k",
-        // -1 and 0 mean that top-k is off.
+        // A recommended top-k of -1 or 0 means that top-k is off.
         range: -1.0..=u32::MAX as f64,
         set: |sampling, value| sampling.top_k = value.max(0.0) as u32,
     },
@@ -55,7 +56,7 @@ const PARAMETERS: [Parameter; 5] = [
 pub struct Recommended {
     /// Recommended parameters. A parameter that the checkpoint does not state is as in [`SamplingParams::default`].
     pub sampling: SamplingParams,
-    /// Recommendations that cannot be used, one sentence each.
+    /// Messages about recommended sampling parameters that are out of range and ignored, one sentence each.
     pub ignored: Vec<String>,
 }
 
@@ -70,7 +71,7 @@ impl Recommended {
             ModelFiles::Gguf(path) => {
                 let file = GgufFile::open(path)?;
                 let metadata = file.metadata();
-                // A value of the wrong type counts as absent.
+                // A recommended sampling parameter of the wrong type counts as absent.
                 Ok(Recommended::read(|parameter| {
                     let value = metadata.f32(parameter.gguf).ok().flatten().map(f64::from);
                     (parameter.gguf, value)

@@ -2,7 +2,8 @@
 
 use super::Family;
 
-/// A model description that cannot be used. The message names the field as the file spells it.
+/// Error for a model description (`config.json` or GGUF metadata) that cannot be used. Its message names the field as
+/// the file spells it.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ConfigError {
     /// The model's architecture is none of the supported families.
@@ -11,7 +12,7 @@ pub enum ConfigError {
         Family::ALL.map(Family::name).join(", ")
     )]
     Architecture {
-        /// Name of the architecture in the file.
+        /// Name of the unsupported architecture in the model description.
         found: String,
     },
     /// `config.json` is not JSON, or not a JSON object.
@@ -28,7 +29,7 @@ pub enum ConfigError {
     Type {
         /// Name of the faulty field.
         field: String,
-        /// Type that the field must have.
+        /// Type that the faulty field of the model description must have.
         expected: &'static str,
     },
     /// A number in the model description is outside its range.
@@ -36,21 +37,21 @@ pub enum ConfigError {
         "{field:?} in the model's configuration is {value}; it must be between {min} and {max}"
     )]
     Range {
-        /// Name of the faulty field.
+        /// Name of the field of the model description whose number is out of range.
         field: String,
-        /// Value of the configuration field that is wrong.
+        /// Number in the model description that is out of range.
         value: f64,
-        /// Smallest accepted value.
+        /// Smallest accepted value of the field.
         min: f64,
-        /// Largest accepted value.
+        /// Largest accepted value of the field.
         max: f64,
     },
-    /// A field has a value that this program does not implement.
+    /// A field of the model description has a value that this program does not implement.
     #[error("{field:?} is {value} in the model's configuration; supported: {supported}")]
     Unsupported {
-        /// Name of the faulty field.
+        /// Name of the field with the unsupported value.
         field: String,
-        /// Value of the faulty field.
+        /// Unsupported value of the field.
         value: String,
         /// Values of the field that are supported.
         supported: &'static str,

@@ -47,7 +47,8 @@ impl ModelConfig {
     }
 }
 
-/// Typed access to the metadata keys of one architecture (`llama.block_count`, ...).
+/// Typed access to the GGUF metadata keys that begin with the name of a model's architecture (`llama.block_count`,
+/// ...).
 struct Keys<'a> {
     metadata: Metadata<'a>,
     family: Family,
@@ -146,7 +147,7 @@ fn rope(keys: &Keys<'_>, file: &GgufFile) -> Result<RopeConfig, ConfigError> {
         Some(factor) => Some(factor),
         None => keys.real("rope.scale_linear", 0.0..=*limits::ROPE_FACTOR.end())?,
     };
-    // Older files have no scaling type, only a factor. Some files write a factor of 0 or 1 for no scaling.
+    // Older GGUF files have no RoPE scaling type, only a factor. Some files write a factor of 0 or 1 for no scaling.
     let factor = factor.filter(|&factor| factor > 1.0).map(|factor| factor as f32);
     let linear = factor.map_or(RopeScaling::None, |factor| RopeScaling::Linear { factor });
     let scaling = match (kind, factors(file)?) {

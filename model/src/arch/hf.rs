@@ -107,7 +107,8 @@ fn family(fields: &Fields<'_>) -> Result<Family, ConfigError> {
         "MistralForCausalLM" | "mistral" => Ok(Family::Mistral),
         "Qwen2ForCausalLM" | "qwen2" => Ok(Family::Qwen2),
         "Qwen3ForCausalLM" | "qwen3" => Ok(Family::Qwen3),
-        // Cut the name to 64 characters: it goes to a log line, which a hostile name must not fill.
+        // Cut the unknown architecture's name to 64 characters: it goes to a log line, which a hostile file must not
+        // flood.
         other => Err(ConfigError::Architecture { found: other.chars().take(64).collect() }),
     }
 }
@@ -148,7 +149,8 @@ fn default_head_dim(family: Family, hidden: usize, heads: usize) -> Result<usize
     integer("hidden_size / num_attention_heads", (hidden / heads) as u64, limits::HEAD_DIM)
 }
 
-/// Returns the longest context that the family's Hugging Face class assumes if `config.json` states none, tokens.
+/// Returns the maximum context length, tokens, that the model family's Hugging Face class assumes if `config.json`
+/// states none.
 fn default_positions(family: Family) -> usize {
     match family {
         Family::Llama => 2048,
@@ -158,7 +160,8 @@ fn default_positions(family: Family) -> usize {
 }
 
 fn rope(fields: &Fields<'_>) -> Result<RopeConfig, ConfigError> {
-    // transformers 5 keeps all rotary settings in `rope_parameters`; earlier versions split them over several fields.
+    // transformers 5 keeps all RoPE settings in the object `rope_parameters` of `config.json`; earlier versions use the
+    // fields `rope_theta` and `rope_scaling`.
     let parameters = fields.object("rope_parameters")?;
     let theta = match &parameters {
         Some(inner) => inner.real("rope_theta", limits::ROPE_THETA)?,
@@ -223,8 +226,8 @@ fn windows(
     let window = fields.int("sliding_window", limits::POSITIONS)?.map(|window| window as u32);
     let window = match family {
         Family::Llama => None,
-        // A Mistral model has no window only if `config.json` states `null`. Without the field, the default of the
-        // Hugging Face class holds.
+        // A Mistral model has no sliding window only if `config.json` states `null`. Without the field, the default of
+        // the Hugging Face class holds.
         Family::Mistral if !fields.0.contains_key("sliding_window") => Some(4096),
         Family::Mistral => window,
         Family::Qwen2 | Family::Qwen3 => {

@@ -1,4 +1,4 @@
-//! Accepted ranges of the numbers in a model description, and the checks across fields.
+//! Accepted ranges of the numbers in a model description, and checks that several fields agree with each other.
 
 use super::{ConfigError, ModelConfig, RopeScaling};
 use std::ops::RangeInclusive;
@@ -14,7 +14,8 @@ pub(super) const NORM_EPS: RangeInclusive<f64> = 1e-12..=0.1;
 pub(super) const ROPE_THETA: RangeInclusive<f64> = 1.0..=1e12;
 pub(super) const ROPE_FACTOR: RangeInclusive<f64> = 1.0..=1e4;
 
-/// Returns an integer of a file as `usize` if it lies in `range`. All ranges end far below `usize::MAX`.
+/// Returns an integer of a model description as `usize` if it lies in `range`, otherwise an error. All ranges end far
+/// below `usize::MAX`.
 pub(super) fn integer(
     field: &str,
     value: u64,
@@ -31,7 +32,7 @@ pub(super) fn integer(
     })
 }
 
-/// Returns a real number of a file if it lies in `range`. NaN lies in no range.
+/// Returns a real number of a model description if it lies in `range`, otherwise an error. NaN lies in no range.
 pub(super) fn real(
     field: &str,
     value: f64,
@@ -44,7 +45,8 @@ pub(super) fn real(
     Err(ConfigError::Range { field: field.to_owned(), value, min, max })
 }
 
-/// Checks the conditions between several fields of a configuration, which the ranges of single fields do not cover.
+/// Checks that the fields of a model configuration agree with each other, which the ranges of single fields do not
+/// cover.
 pub(super) fn check(config: ModelConfig) -> Result<ModelConfig, ConfigError> {
     let fail = |text: String| Err(ConfigError::Inconsistent(text));
     if !config.heads.is_multiple_of(config.kv_heads) {

@@ -19,21 +19,21 @@ use tiercel_gpu::AttentionShape;
 /// A family of decoder models that the forward pass supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Family {
-    /// Llama 2 and 3, SmolLM2 and every other model whose file names the architecture `llama`.
+    /// Llama 2 and 3, SmolLM2 and every other model whose file states the architecture `llama`.
     Llama,
-    /// Mistral: like Llama, with a sliding window in its first version.
+    /// Mistral: like Llama; its first version has sliding-window attention.
     Mistral,
-    /// Qwen2 and Qwen2.5: like Llama, with biases on q, k and v.
+    /// Qwen2 and Qwen2.5: like Llama, with biases on the q, k and v projections.
     Qwen2,
-    /// Qwen3: like Llama, with RMS norms on the heads of q and k.
+    /// Qwen3: like Llama, with RMS norms on the q and k heads.
     Qwen3,
 }
 
 impl Family {
-    /// All supported families, for error messages.
+    /// All supported model families, to be listed in error messages.
     pub const ALL: [Family; 4] = [Family::Llama, Family::Mistral, Family::Qwen2, Family::Qwen3];
 
-    /// Returns the name of the family in files and logs, such as `llama`.
+    /// Returns the name of the model family as files and logs spell it, such as `llama`.
     pub fn name(self) -> &'static str {
         match self {
             Family::Llama => "llama",
@@ -50,11 +50,11 @@ impl fmt::Display for Family {
     }
 }
 
-/// The configuration of a decoder. All sizes have been checked; the errors of [`ModelConfig::from_hf`] name their
+/// Configuration of a decoder model. All sizes have been checked; the errors of [`ModelConfig::from_hf`] name their
 /// ranges.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
-    /// Model family, for logs and for the order in which a GGUF file stores the rows of q and k.
+    /// Model family, used in logs and to know the order in which a GGUF file stores the rows of q and k.
     pub family: Family,
     /// Size of the vocabulary: rows of the embedding matrix.
     pub vocab_size: usize,
@@ -74,16 +74,16 @@ pub struct ModelConfig {
     pub max_positions: usize,
     /// Settings of the rotary embedding (RoPE).
     pub rope: RopeConfig,
-    /// Whether the output matrix is the embedding matrix.
+    /// Whether embeddings are tied: the output matrix is the embedding matrix.
     pub tied_embeddings: bool,
-    /// Whether q, k and v have biases.
+    /// Whether the q, k and v projections have biases.
     pub qkv_bias: bool,
     /// Whether the attention's output projection has a bias.
     pub output_bias: bool,
-    /// Whether the heads of q and k are normalised before RoPE.
+    /// Whether the q and k heads are RMS-normalised before RoPE.
     pub head_norms: bool,
-    /// Sliding window of each layer: with `Some(w)`, a position attends to the last `w` positions only, itself
-    /// included.
+    /// Sliding window of each layer's attention: with `Some(w)`, a position attends to the last `w` positions only,
+    /// itself included.
     pub windows: Vec<Option<u32>>,
 }
 
@@ -93,7 +93,7 @@ impl ModelConfig {
         self.windows.len()
     }
 
-    /// Returns the attention shape of one layer, in the form that the op set takes.
+    /// Returns the attention shape of one layer (heads, head width, sliding window) in the form that the op set takes.
     pub fn attention(&self, layer: usize) -> AttentionShape {
         AttentionShape {
             heads: self.heads,
@@ -114,7 +114,7 @@ impl ModelConfig {
         self.kv_heads * self.head_dim
     }
 
-    /// Returns the number of weights, without biases and head norms. Tied embeddings count once.
+    /// Returns the number of weights of the model, without biases and head norms. Tied embeddings count once.
     pub fn parameters(&self) -> u64 {
         let (hidden, inter) = (self.hidden_size as u64, self.intermediate_size as u64);
         let attention = hidden * (2 * self.q_cols() as u64 + 2 * self.kv_cols() as u64);

@@ -9,35 +9,36 @@ pub struct RopeConfig {
     pub scaling: RopeScaling,
 }
 
-/// Scaling of the rotary frequencies, which stretches them for long contexts.
+/// Scaling of the rotary (RoPE) frequencies, by which a model can use longer contexts.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
-    /// No scaling.
+    /// The rotary frequencies are not scaled.
     None,
-    /// All frequencies are divided by `factor`.
+    /// Linear scaling: all rotary frequencies are divided by `factor`.
     Linear {
-        /// Divisor of the frequencies, at least 1.
+        /// Divisor of all rotary frequencies, at least 1.
         factor: f32,
     },
-    /// Llama 3: low frequencies are divided by `factor`, high ones are unchanged, and those between are interpolated.
+    /// Scaling of Llama 3: low rotary frequencies are divided by `factor`, high ones are unchanged, and those between
+    /// are interpolated.
     Llama3 {
-        /// Divisor of the low frequencies, at least 1.
+        /// Divisor of the low rotary frequencies, at least 1.
         factor: f32,
-        /// Frequencies with a wavelength above `original_positions / low_freq_factor` are divided by `factor`.
+        /// Rotary frequencies with a wavelength above `original_positions / low_freq_factor` are divided by `factor`.
         low_freq_factor: f32,
-        /// Frequencies with a wavelength below `original_positions / high_freq_factor` are unchanged.
+        /// Rotary frequencies with a wavelength below `original_positions / high_freq_factor` are unchanged.
         high_freq_factor: f32,
-        /// Context that the model was first trained with, tokens.
+        /// Context length that the model was first trained with, tokens.
         original_positions: f32,
     },
-    /// Each frequency has its own divisor (`rope_freqs.weight` of a GGUF file).
+    /// Each rotary frequency has its own divisor (`rope_freqs.weight` of a GGUF file).
     Factors(Vec<f32>),
 }
 
 impl RopeConfig {
-    /// Returns the `head_dim / 2` scaled frequencies, radians per position. The arithmetic is in f32 and in the order
-    /// of the Hugging Face implementation: at position 8,000, an error of one unit in the last place of a frequency is
-    /// already visible in the logits.
+    /// Returns the `head_dim / 2` scaled rotary frequencies, radians per position. The arithmetic is in f32 and in the
+    /// order of the Hugging Face implementation: at position 8,000, an error of one unit in the last place of a
+    /// frequency is already visible in the logits.
     pub fn inv_freq(&self, head_dim: usize) -> Vec<f32> {
         (0..head_dim / 2).map(|i| self.scaled(i, self.base(i, head_dim))).collect()
     }

@@ -4,8 +4,8 @@ use super::DecoderLimits;
 use crate::arch::ModelConfig;
 use tiercel_gpu::{OpError, Ops, TensorUse};
 
-/// Fewest rows in a chunk of logits, however large the vocabulary. The output matrix is read once per chunk, so small
-/// chunks would be slow.
+/// Minimum number of rows whose logits are computed at once, however large the vocabulary. Each such chunk reads the
+/// whole output matrix, so small chunks would be slow.
 const LOGIT_ROWS_MIN: usize = 16;
 
 /// Activation tensors of the forward pass, with one row per token of the batch except where noted.
@@ -17,17 +17,18 @@ pub(super) struct Activations<O: Ops> {
     /// Output of attention, before the output projection, `[tokens, heads head_dim]`.
     pub(super) attention: O::Tensor,
     pub(super) work: Workspace<O>,
-    /// Residual stream of the rows that sample, `[sampled rows, hidden]`.
+    /// Residual stream of the sampled rows (rows whose logits are computed), `[sampled rows, hidden]`.
     pub(super) sampled_residual: O::Tensor,
-    /// Output of the last layer's attention for the rows that sample, `[sampled rows, heads head_dim]`.
+    /// Output of the last layer's attention for the sampled rows (rows whose logits are computed), `[sampled rows,
+    /// heads head_dim]`.
     pub(super) sampled_attention: O::Tensor,
-    /// Final hidden states of one chunk of logits, `[logit rows, hidden]`.
+    /// Final hidden states of the chunk of rows whose logits are computed next, `[logit rows, hidden]`.
     pub(super) chunk: O::Tensor,
-    /// Logits of one chunk, `[logit rows, vocab]`.
+    /// Logits of one chunk of rows, `[logit rows, vocab]`.
     pub(super) logits: O::Tensor,
 }
 
-/// Tensors that the halves of a layer hand on to each other.
+/// Scratch tensors that the attention half and the MLP half of a layer pass to each other.
 pub(super) struct Workspace<O: Ops> {
     /// Normalised input of a matrix product, `[tokens, hidden]`.
     pub(super) normed: O::Tensor,
@@ -39,12 +40,12 @@ pub(super) struct Workspace<O: Ops> {
     pub(super) gated: O::Tensor,
 }
 
-/// Returns the number of rows of logits that are held at once.
+/// Returns the number of rows whose logits are held in memory at once.
 pub(super) fn logit_rows<O: Ops>(config: &ModelConfig, limits: &DecoderLimits) -> usize {
     (O::LOGIT_BYTES / 4 / config.vocab_size).max(LOGIT_ROWS_MIN).min(limits.max_sampled_rows)
 }
 
-/// Returns the bytes that [`Activations::new`] allocates at most: 4 for each element.
+/// Returns an upper bound of the bytes that [`Activations::new`] allocates: 4 for each element.
 pub(super) fn bytes<O: Ops>(config: &ModelConfig, limits: &DecoderLimits) -> u64 {
     let (hidden, q) = (config.hidden_size, config.q_cols());
     let token = 3 * hidden + 2 * q + 2 * config.kv_cols() + 3 * config.intermediate_size;

@@ -1,9 +1,9 @@
 //! The forward pass: one decoder for all model families, written once against the op set.
 //!
-//! A call runs a mixed batch of decode tokens and prefill chunks, one row per token. Every matrix product covers the
-//! whole batch. Only RoPE, KV writes and attention depend on which rows belong to which sequence. In the last layer,
-//! only rows that sample continue after the KV write: a chunk that does not end its prompt stops there, and a chunk
-//! that ends its prompt continues with its last row.
+//! A forward pass computes a mixed batch of decode tokens and prefill chunks, one row per token. Every matrix product
+//! covers the whole batch. Only RoPE, KV writes and attention depend on which rows belong to which sequence. In the
+//! last layer, only sampled rows (whose logits are needed) go through attention and MLP: all rows of a chunk write
+//! their KV, but only the last row of a chunk that ends its prompt is computed further.
 
 mod activations;
 
@@ -13,29 +13,30 @@ use activations::{Activations, Workspace};
 use std::ops::Range;
 use tiercel_gpu::{AttentionShape, OpError, Ops, RowInput, SeqRows};
 
-/// Sizes that a decoder is built for.
+/// Largest batch and longest sequence that a decoder allocates its activations and rotary tables for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecoderLimits {
-    /// Most tokens in one batch.
+    /// Maximum number of tokens in one batch.
     pub max_batched_tokens: usize,
-    /// Most rows of one batch that sample.
+    /// Maximum number of rows of one batch whose logits are computed to sample a token.
     pub max_sampled_rows: usize,
-    /// Number of positions of a sequence: the positions are `0..max_positions`.
+    /// Longest sequence that a decoder can run, in positions: the positions are `0..max_positions`.
     pub max_positions: usize,
 }
 
-/// A batch of the forward pass: row `r` computes the token `inputs[r]`.
+/// Batch of the forward pass, one row per token: row `r` computes the token `inputs[r]`.
 #[derive(Debug, Clone, Copy)]
 pub struct ForwardBatch<'a> {
-    /// Input token of each row, below the vocabulary's size. At least one row, at most `max_batched_tokens`.
+    /// Input token of each row of the batch, below the vocabulary's size. At least one row, at most
+    /// `max_batched_tokens`.
     pub inputs: &'a [RowInput],
-    /// Rows of each sequence; the sequences together cover all rows.
+    /// Rows of the batch that belong to each sequence; the sequences together cover all rows.
     pub seqs: &'a [SeqRows],
-    /// Rows whose logits are wanted; at most `max_sampled_rows`.
+    /// Rows of the batch whose logits are computed; at most `max_sampled_rows`.
     pub sampled: &'a [usize],
 }
 
-/// A decoder with its weights and activations on a device.
+/// Decoder model on a device: its weights, its activations and the forward pass.
 pub struct Decoder<O: Ops> {
     config: ModelConfig,
     weights: Weights<O>,
@@ -43,12 +44,12 @@ pub struct Decoder<O: Ops> {
     shapes: Vec<AttentionShape>,
     activations: Activations<O>,
     limits: DecoderLimits,
-    /// Number of rows that the last batch sampled.
+    /// Number of rows of the last batch whose logits can be computed.
     sampled: usize,
 }
 
 impl<O: Ops> Decoder<O> {
-    /// Returns the bytes of activations that a decoder of these sizes holds at most.
+    /// Returns an upper bound of the bytes of activations that a decoder of the sizes `limits` allocates.
     pub fn activation_bytes(config: &ModelConfig, limits: &DecoderLimits) -> u64 {
         activations::bytes::<O>(config, limits)
     }
@@ -80,13 +81,13 @@ impl<O: Ops> Decoder<O> {
         &self.config
     }
 
-    /// Returns the sizes that the decoder was built for.
+    /// Returns the largest batch and the longest sequence that the decoder was built for.
     pub fn limits(&self) -> &DecoderLimits {
         &self.limits
     }
 
-    /// Runs a batch: writes the KV of every row and computes the final hidden state of the rows that sample.
-    /// [`Decoder::logits`] then returns the logits of these rows.
+    /// Runs the forward pass of a batch: writes the KV of every row and computes the final hidden states of the sampled
+    /// rows, whose logits [`Decoder::logits`] then returns.
     pub fn forward(&mut self, ops: &mut O, batch: ForwardBatch<'_>) {
         self.sampled = batch.sampled.len();
         let (last, before) = self.weights.layers.split_last().expect("a model has layers");
@@ -114,15 +115,16 @@ impl<O: Ops> Decoder<O> {
         ops.add_rms_norm(residual, Some(delta), &self.weights.final_norm, eps, normed);
     }
 
-    /// Returns ranges of the last batch's sampled rows, in order. The logits of each range fit in memory at once.
+    /// Splits the sampled rows of the last batch into consecutive ranges, each small enough that its logits fit in
+    /// memory at once.
     pub fn logit_chunks(&self) -> impl Iterator<Item = Range<usize>> + use<O> {
         let (rows, sampled) =
             (activations::logit_rows::<O>(&self.config, &self.limits), self.sampled);
         (0..sampled).step_by(rows).map(move |start| start..sampled.min(start + rows))
     }
 
-    /// Computes the logits `[rows, vocab]` of one range of [`Decoder::logit_chunks`]. The caller may overwrite the
-    /// returned tensor.
+    /// Computes the logits `[rows, vocab]` of one range of sampled rows from [`Decoder::logit_chunks`]. The caller may
+    /// overwrite the returned tensor.
     pub fn logits(&mut self, ops: &mut O, rows: Range<usize>) -> &mut O::Tensor {
         let a = &mut self.activations;
         let rows: Vec<usize> = rows.collect();
@@ -132,8 +134,8 @@ impl<O: Ops> Decoder<O> {
     }
 }
 
-/// Returns the rows that sample, grouped into sequences for attention. Adjacent rows of one sequence stay together. A
-/// row that is listed twice appears once.
+/// Returns the sampled rows of a batch, grouped by sequence for the last layer's attention. Adjacent rows of one
+/// sequence form one group, and a row that is listed twice appears once.
 fn sampled_rows(batch: &ForwardBatch<'_>) -> Vec<SeqRows> {
     let mut seqs: Vec<SeqRows> = Vec::with_capacity(batch.sampled.len());
     for &row in batch.sampled {
@@ -153,7 +155,8 @@ fn sampled_rows(batch: &ForwardBatch<'_>) -> Vec<SeqRows> {
     seqs
 }
 
-/// Runs the first half of a layer, up to the write of its KV into the blocks.
+/// Runs the first half of a layer: norm, q, k and v projections, RoPE, and the write of keys and values into the KV
+/// blocks.
 fn write_kv<O: Ops>(
     ops: &mut O,
     layer: &LayerWeights<O>,
@@ -163,7 +166,7 @@ fn write_kv<O: Ops>(
     eps: f32,
     a: &mut Activations<O>,
 ) {
-    // Before the first layer there is no output of an earlier layer to add to the embedding.
+    // The first layer's residual stream is the embedding alone: there is no MLP output of an earlier layer to add.
     let delta = (index > 0).then_some(&a.work.delta);
     ops.add_rms_norm(&mut a.residual, delta, &layer.attention_norm, eps, &mut a.work.normed);
     ops.linear(&layer.qkv, layer.qkv_bias.as_ref(), &a.work.normed, &mut a.qkv);
@@ -175,8 +178,8 @@ fn write_kv<O: Ops>(
     ops.rope_kv_write(&mut a.qkv, rope, shape, index, seqs);
 }
 
-/// Runs the second half of a layer, from the output of attention to the output of the MLP, which is left in
-/// `work.delta`.
+/// Runs the second half of a layer: output projection of attention, residual addition, norm and MLP. Leaves the MLP's
+/// output in `work.delta`, to be added to the residual stream by the next layer.
 fn finish_layer<O: Ops>(
     ops: &mut O,
     layer: &LayerWeights<O>,

@@ -10,11 +10,11 @@ pub(crate) enum Value {
     Strings(Vec<String>),
     F32s(Vec<f32>),
     I32s(Vec<i32>),
-    /// Type number and encoded bytes, for types that are too rare for a variant.
+    /// Metadata value given as type number and encoded bytes, for rare types that have no variant of their own.
     Raw(u32, Vec<u8>),
 }
 
-/// Collects the metadata entries and tensors of a GGUF file.
+/// Builder of a GGUF test file: collects its metadata entries and tensors.
 #[derive(Debug, Default)]
 pub(crate) struct Builder {
     pub(crate) entries: Vec<(String, Value)>,

@@ -1,5 +1,5 @@
-//! A bounds-checked little-endian reader of a byte slice. Every length is checked against the remaining bytes before
-//! anything of that length is allocated.
+//! A bounds-checked little-endian reader of a byte slice. A length that the file states is checked against the
+//! remaining bytes before anything of that length is allocated.
 
 use super::GgufError;
 use std::ops::Range;
@@ -22,7 +22,7 @@ impl<'a> Cursor<'a> {
         self.bytes.len() - self.pos
     }
 
-    /// Skips the next `len` bytes and returns their range in the file.
+    /// Skips the next `len` bytes of the file and returns their byte range in the file.
     pub(super) fn skip(&mut self, len: u64, what: &'static str) -> Result<Range<usize>, GgufError> {
         if len > self.remaining() as u64 {
             return Err(GgufError::Truncated { what });
@@ -45,8 +45,8 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(self.array(what)?))
     }
 
-    /// Reads a count of items that take at least `min_bytes` each. Refuses a count above `limit`, and a count whose
-    /// items do not fit in the rest of the file.
+    /// Reads a count of items (such as array elements) of at least `min_bytes` bytes each. Refuses a count above
+    /// `limit`, and a count whose items do not fit in the rest of the file.
     pub(super) fn count(
         &mut self,
         what: &'static str,

@@ -23,26 +23,26 @@ pub enum GgufError {
     /// The GGUF file was written for a big-endian machine.
     #[error("a big-endian GGUF is not supported; convert the model for a little-endian machine")]
     BigEndian,
-    /// The GGUF file ends inside the part that `what` names.
+    /// The GGUF file is truncated: it ends inside the part that `what` names.
     #[error("the GGUF file is truncated: it ends inside {what}; download it again")]
     Truncated {
-        /// Part of the file that was being read.
+        /// Part of the GGUF file that was being read when the file ended.
         what: &'static str,
     },
-    /// A count or length is too large for the size of the file, or larger than in any plausible file.
+    /// A count or length in a GGUF file is too large for the size of the file, or larger than in any plausible file.
     #[error("the GGUF file claims {count} {what}, more than the limit of {limit}")]
     TooMany {
-        /// Kind of the items that are counted.
+        /// Kind of the items whose count is too large, such as metadata keys or tensors.
         what: &'static str,
-        /// Count that the file states.
+        /// Count of items that the GGUF file states.
         count: u64,
-        /// Largest accepted count.
+        /// Largest count of such items that the GGUF reader accepts.
         limit: u64,
     },
     /// A text in the GGUF file is not UTF-8.
     #[error("the GGUF file holds text that is not UTF-8 in {what}")]
     Utf8 {
-        /// Part of the file that holds the text.
+        /// Part of the GGUF file that holds the text that is not UTF-8.
         what: &'static str,
     },
     /// A metadata value has a type number that GGUF does not define.
@@ -51,12 +51,12 @@ pub enum GgufError {
     /// Two metadata entries or two tensors have the same name.
     #[error("the GGUF file names {what} `{name}` twice")]
     Duplicate {
-        /// Kind of the items: `metadata key` or `tensor`.
+        /// Kind of the items with equal names: `metadata key` or `tensor`.
         what: &'static str,
-        /// Name that occurs twice.
+        /// Name of the metadata key or tensor that occurs twice in the GGUF file.
         name: String,
     },
-    /// `general.alignment` is not a power of two in `1..=65536`.
+    /// The alignment that a GGUF file states (`general.alignment`) is not a power of two in `1..=65536`.
     #[error("the GGUF file asks for an alignment of {0}, which is not a power of two up to 65536")]
     Alignment(u64),
     /// A tensor has an unknown encoding, so that its size is unknown too.
@@ -64,7 +64,7 @@ pub enum GgufError {
     TensorType {
         /// Name of the tensor.
         name: String,
-        /// ggml's number of the encoding.
+        /// Number that ggml gives the tensor's encoding.
         id: u32,
     },
     /// A tensor has an impossible shape: a dimension of 0, rows that are not whole quantization blocks, or a size that
@@ -93,14 +93,14 @@ pub enum GgufError {
     /// A metadata entry that the caller needs is missing.
     #[error("the GGUF file has no `{0}`; it may be incomplete, or made for another program")]
     MissingKey(String),
-    /// A metadata entry has another type than the caller needs.
+    /// A GGUF metadata entry has another type than the caller needs.
     #[error("`{key}` of the GGUF file is {found}, not {wanted}")]
     WrongType {
         /// Key of the metadata entry.
         key: String,
-        /// Type that the caller needs.
+        /// Type that the caller needs the metadata entry to have.
         wanted: &'static str,
-        /// Type of the value in the file.
+        /// Type that the metadata entry has in the GGUF file.
         found: &'static str,
     },
 }

@@ -10,7 +10,7 @@ const KEY_BYTES_MAX: u64 = 65_535;
 const STRING_BYTES_MAX: u64 = 64 << 20;
 const ARRAY_LEN_MAX: u64 = 64 << 20;
 const ARRAY_DEPTH_MAX: u32 = 4;
-/// Fewest bytes of a metadata entry: key length (8), value type (4) and a one-byte value (1).
+/// Minimum bytes of a GGUF metadata entry: key length (8), value type (4) and a one-byte value (1).
 const ENTRY_BYTES_MIN: usize = 13;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,8 @@ impl ValueType {
         }
     }
 
-    /// Returns the bytes of a value of this type; `None` for strings and arrays, which have no fixed size.
+    /// Returns the size of a metadata value of the type, bytes; `None` for strings and arrays, which have no fixed
+    /// size.
     fn bytes(self) -> Option<usize> {
         use ValueType::*;
         match self {
@@ -65,13 +66,13 @@ impl ValueType {
 #[derive(Debug, Clone)]
 struct Entry {
     kind: ValueType,
-    /// Element type and number of elements of an array; `None` for any other value.
+    /// Element type and number of elements if the metadata value is an array; `None` for any other value.
     elements: Option<(ValueType, usize)>,
-    /// Byte range of the value in the file, without a length prefix.
+    /// Byte range of a metadata value in the file, without its length prefix.
     range: Range<usize>,
 }
 
-/// Type and byte range of each metadata entry, by key.
+/// Index of a GGUF file's metadata: type and byte range of each entry, by key.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     entries: HashMap<String, Entry>,
@@ -152,12 +153,12 @@ pub struct Metadata<'a> {
 }
 
 impl<'a> Metadata<'a> {
-    /// Whether the metadata has the key.
+    /// Returns whether the GGUF metadata has an entry with the key.
     pub fn has(&self, key: &str) -> bool {
         self.index.entries.contains_key(key)
     }
 
-    /// Returns all keys, in no particular order.
+    /// Returns all keys of the GGUF metadata, in no particular order.
     pub fn keys(&self) -> impl Iterator<Item = &'a str> {
         self.index.entries.keys().map(String::as_str)
     }
@@ -174,7 +175,7 @@ impl<'a> Metadata<'a> {
         get(self, key)?.ok_or_else(|| GgufError::MissingKey(key.to_owned()))
     }
 
-    /// Returns the string at `key`.
+    /// Returns the string that the metadata has at `key`; `None` if the key is absent.
     ///
     /// # Errors
     /// [`GgufError::WrongType`].
@@ -187,7 +188,8 @@ impl<'a> Metadata<'a> {
         text.map(Some).map_err(|_| GgufError::Utf8 { what: "metadata strings" })
     }
 
-    /// Returns the integer at `key`, which must be unsigned and fit 32 bits.
+    /// Returns the integer that the metadata has at `key`, which must be unsigned and fit 32 bits; `None` if the key is
+    /// absent.
     ///
     /// # Errors
     /// [`GgufError::WrongType`].
@@ -200,7 +202,8 @@ impl<'a> Metadata<'a> {
         }
     }
 
-    /// Returns the number at `key` as a float; integers are converted.
+    /// Returns the number that the metadata has at `key` as a float; integers are converted, `None` if the key is
+    /// absent.
     ///
     /// # Errors
     /// [`GgufError::WrongType`].
@@ -212,7 +215,7 @@ impl<'a> Metadata<'a> {
         value.map(Some).ok_or_else(|| wrong(key, "a number", entry.kind.name()))
     }
 
-    /// Returns the boolean at `key`.
+    /// Returns the boolean that the metadata has at `key`; `None` if the key is absent.
     ///
     /// # Errors
     /// [`GgufError::WrongType`].
@@ -224,7 +227,7 @@ impl<'a> Metadata<'a> {
         Ok(Some(self.bytes[entry.range.start] != 0))
     }
 
-    /// Returns the array of strings at `key`.
+    /// Returns the array of strings that the metadata has at `key`; `None` if the key is absent.
     ///
     /// # Errors
     /// [`GgufError::WrongType`].
@@ -247,7 +250,7 @@ impl<'a> Metadata<'a> {
         Ok(Some(strings))
     }
 
-    /// Returns the array of floats at `key`.
+    /// Returns the array of floats that the metadata has at `key`; `None` if the key is absent.
     ///
     /// # Errors
     /// [`GgufError::WrongType`].
@@ -255,7 +258,8 @@ impl<'a> Metadata<'a> {
         self.numbers(key, "an array of floats", float)
     }
 
-    /// Returns the array of integers at `key`, each of which must fit 32 bits.
+    /// Returns the array of integers that the metadata has at `key`, each of which must fit 32 bits; `None` if the key
+    /// is absent.
     ///
     /// # Errors
     /// [`GgufError::WrongType`].

@@ -35,7 +35,7 @@ use tiercel_gpu::MappedFile;
 const TENSORS_MAX: u64 = 131_072;
 const TENSOR_NAME_BYTES_MAX: u64 = 1024;
 const DIMS_MAX: u32 = 4;
-/// Fewest bytes of a tensor description: name length (8), dimension count (4), type (4) and offset (8).
+/// Minimum bytes of a tensor description in a GGUF file: name length (8), dimension count (4), type (4) and offset (8).
 const TENSOR_BYTES_MIN: usize = 24;
 const ALIGNMENT_DEFAULT: u64 = 32;
 const ALIGNMENT_MAX: u64 = 65_536;
@@ -50,11 +50,12 @@ pub struct GgufFile {
 /// One tensor of an open GGUF file.
 #[derive(Debug, Clone, Copy)]
 pub struct TensorView<'a> {
-    /// Dimensions in ggml's order, fastest-running first: a matrix of `n` rows and `k` columns has `[k, n]`.
+    /// Dimensions of the tensor in ggml's order, fastest-running first: a matrix of `n` rows and `k` columns has `[k,
+    /// n]`.
     pub dims: &'a [u64],
     /// Encoding of the tensor's data.
     pub ggml_type: GgmlType,
-    /// Data of the tensor, exactly as many bytes as its shape and encoding imply.
+    /// Bytes of the tensor in the mapped file, exactly as many as its shape and encoding imply.
     pub bytes: &'a [u8],
 }
 
@@ -95,7 +96,7 @@ impl GgufFile {
         Some(TensorView { dims: &tensor.dims, ggml_type: tensor.ggml_type, bytes })
     }
 
-    /// Returns the names of all tensors, in no particular order.
+    /// Returns the names of all tensors of the GGUF file, in no particular order.
     pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
         self.directory.tensors.keys().map(String::as_str)
     }

@@ -4,7 +4,7 @@ use tiercel_gpu::SourceType;
 
 macro_rules! ggml_types {
     ($($name:ident = $id:literal, $label:literal, $block:literal, $bytes:literal;)*) => {
-        /// Encoding in which a GGUF file stores a tensor.
+        /// Encoding in which a GGUF file stores a tensor, such as f16 or a quantized format.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[expect(missing_docs, reason = "the names are ggml's own")]
         pub enum GgmlType { $($name,)* }
@@ -14,22 +14,23 @@ macro_rules! ggml_types {
                 match id { $($id => Some(GgmlType::$name),)* _ => None }
             }
 
-            /// Returns the number that ggml gives the encoding in files.
+            /// Returns the number that ggml gives the tensor encoding in files.
             pub fn id(self) -> u32 {
                 match self { $(GgmlType::$name => $id,)* }
             }
 
-            /// Returns ggml's name of the encoding, as in file names (`"Q4_K"`).
+            /// Returns ggml's name of the tensor encoding, as in file names (`"Q4_K"`).
             pub fn name(self) -> &'static str {
                 match self { $(GgmlType::$name => $label,)* }
             }
 
-            /// Returns the weights per quantization block; a row is a whole number of blocks.
+            /// Returns the number of weights in a quantization block of the encoding; a row of a tensor is a whole
+            /// number of blocks.
             pub fn block_weights(self) -> u64 {
                 match self { $(GgmlType::$name => $block,)* }
             }
 
-            /// Returns the bytes per quantization block.
+            /// Returns the bytes of a quantization block of the encoding.
             pub fn block_bytes(self) -> u64 {
                 match self { $(GgmlType::$name => $bytes,)* }
             }
@@ -73,7 +74,7 @@ ggml_types! {
 }
 
 impl GgmlType {
-    /// Returns the op set's name of the encoding; `None` if no device can load the encoding.
+    /// Returns the encoding as the op set names it; `None` if no device can load tensors of the encoding.
     pub fn source(self) -> Option<SourceType> {
         Some(match self {
             GgmlType::F32 => SourceType::F32,
@@ -93,8 +94,8 @@ impl GgmlType {
         })
     }
 
-    /// Returns the bytes of a tensor with the dimensions `dims` (fastest-running first); `None` if rows are not whole
-    /// quantization blocks, a dimension is 0, or a product overflows.
+    /// Returns the bytes of a tensor of the encoding with the dimensions `dims` (fastest-running first); `None` if rows
+    /// are not whole quantization blocks, a dimension is 0, or a product overflows.
     pub(super) fn tensor_bytes(self, dims: &[u64]) -> Option<u64> {
         let (&columns, outer) = dims.split_first()?;
         if columns == 0 || columns % self.block_weights() != 0 {

@@ -1,4 +1,5 @@
-//! Opens a model on a GPU. All data is in device memory; the KV cache takes the memory that all else leaves.
+//! Opens a model on a GPU. All data is in device memory; the KV cache takes what weights, activations and scratch
+//! leave.
 
 use super::options::{GpuUse, KvCapacity, LoadOptions};
 use super::{LoadError, Parts, decoder_limits};
@@ -12,8 +13,8 @@ use tiercel_gpu::{Ops, WeightFormat};
 /// long steps.
 const RESERVE_BYTES: u64 = 512 << 20;
 
-/// Memory of a GPU before the KV cache is allocated: free bytes, bytes taken by all else, and the share of the free
-/// bytes that may be used.
+/// GPU memory before the KV cache is allocated: free bytes, bytes that weights, activations and scratch will take, and
+/// the share of the free bytes that may be used.
 struct Budget {
     free: u64,
     taken: u64,
@@ -47,7 +48,7 @@ pub fn open_cuda<D: Driver>(
     let block_bytes = kv.block_bytes() as u64;
     let GpuUse { memory_share, exact, graphs } = usage;
     let budget = budget(&mut driver, memory_share, checkpoint, options, asked_len)?;
-    // With graphs there is one more block, which the padding rows of a step write.
+    // With CUDA graphs, allocate one KV block more: padding rows of a step write their KV into it.
     let filler_bytes = if graphs { block_bytes } else { 0 };
     let bytes = match options.kv_capacity {
         KvCapacity::Auto => budget.left()?.saturating_sub(filler_bytes),
@@ -62,8 +63,8 @@ pub fn open_cuda<D: Driver>(
     kv.blocks = blocks + u32::from(graphs);
     let scratch = graphs.then_some(BlockId(blocks));
     kv.at = driver.allocate(kv.blocks as usize * kv.block_bytes())?;
-    // Clear the blocks, so that no earlier content of the memory is ever read. A free block may hold any numbers, but
-    // no NaN.
+    // Clear the KV blocks, so that no earlier content of the memory is ever read. A free block may hold any numbers,
+    // but no NaN.
     driver.clear(kv.at, kv.blocks as usize * kv.block_bytes())?;
     let host_blocks = u32::try_from(options.host_bytes / block_bytes).unwrap_or(u32::MAX);
     let copies = driver.copies(host_blocks as usize * kv.block_bytes())?;
@@ -109,8 +110,8 @@ fn budget<D: Driver>(
     max_len: usize,
 ) -> Result<Budget, LoadError> {
     let config = checkpoint.config();
-    // A rotary table has one row per position of the longest sequence. How far the size of the KV cache shortens
-    // sequences is not known yet.
+    // Count the rotary table with one row per position of the longest sequence that the settings allow; a small KV
+    // cache may shorten it later, but the size of the cache is not known yet.
     let rope = (max_len * config.head_dim * 4) as u64;
     let taken = [
         checkpoint.packed_bytes(WeightFormat::Bf16)?,
@@ -124,7 +125,7 @@ fn budget<D: Driver>(
 }
 
 impl Budget {
-    /// Checks that a KV cache of `kv_bytes` bytes fits in the free memory beside all else.
+    /// Checks that a KV cache of `kv_bytes` bytes fits in the free GPU memory beside weights, activations and scratch.
     fn check(&self, kv_bytes: u64) -> Result<(), LoadError> {
         let Budget { free, taken, .. } = *self;
         match kv_bytes.saturating_add(taken) > free {
@@ -133,7 +134,8 @@ impl Budget {
         }
     }
 
-    /// Returns the bytes that may be used and are not taken.
+    /// Returns the bytes of GPU memory that are left for the KV cache: the usable share of the free memory, less
+    /// weights, activations and scratch.
     fn left(&self) -> Result<u64, LoadError> {
         let Budget { free, taken, share } = *self;
         let usable = (free as f64 * share) as u64;

@@ -22,16 +22,16 @@ pub enum LoadError {
     /// The activations do not fit on the device, or the device does not support a shape of the model.
     #[error("the model cannot run on this device: {0}")]
     Operations(#[from] tiercel_gpu::OpError),
-    /// An option is outside its range.
+    /// An option for loading a model is outside its range.
     #[error("{option} is {value}; it must be between {min} and {max}")]
     Option {
-        /// Name of the option.
+        /// Name of the option that is out of range.
         option: &'static str,
-        /// Value of the option.
+        /// Value of the option that is out of range.
         value: u64,
-        /// Smallest accepted value.
+        /// Smallest accepted value of the option.
         min: u64,
-        /// Largest accepted value.
+        /// Largest accepted value of the option.
         max: u64,
     },
     /// Weights and activations leave no GPU memory for a KV cache.
@@ -42,7 +42,7 @@ pub enum LoadError {
     GpuFull {
         /// Free bytes of GPU memory.
         free: u64,
-        /// Percent of the free bytes that may be used.
+        /// Percentage of the free bytes of GPU memory that may be used.
         share: f64,
         /// Bytes taken by all but the KV cache: weights, activations, scratch and spare memory.
         taken: u64,
@@ -60,24 +60,24 @@ pub enum LoadError {
         /// Bytes taken by all but the KV cache: weights, activations, scratch and spare memory.
         taken: u64,
     },
-    /// The memory of the KV cache is smaller than a single block.
+    /// The memory for the KV cache is smaller than a single KV block.
     #[error(
         "{bytes} bytes of KV cache hold no block of {block_bytes} bytes; raise \
          kv.cache_mib or lower kv.block_size"
     )]
     NoBlocks {
-        /// Memory of the KV cache, bytes.
+        /// Memory for the KV cache, bytes.
         bytes: u64,
         /// Bytes of one KV block.
         block_bytes: u64,
     },
-    /// The activations of a step do not fit in memory.
+    /// The activations of the largest step do not fit in memory.
     #[error(
         "a step of {tokens} tokens needs {bytes} bytes of activations but {available} are available; \
          lower scheduler.max_num_batched_tokens"
     )]
     Activations {
-        /// Most tokens of a step.
+        /// Maximum number of tokens in a step, for which the activations are allocated.
         tokens: usize,
         /// Bytes that the activations need.
         bytes: u64,
@@ -93,11 +93,11 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// Whether the error concerns the device, so that another device may be able to load the model.
+    /// Whether the loading error concerns the chosen device, so that another device may be able to load the model.
     pub fn is_of_device(&self) -> bool {
         use LoadError::*;
-        // A wrong size of the KV cache on a GPU does not count: it is a wrong setting, which running on the CPU would
-        // hide.
+        // A KV cache that does not fit on the GPU is no error of the device but a wrong setting, which falling back to
+        // the CPU would hide.
         matches!(
             self,
             Cuda(_)

@@ -26,32 +26,32 @@ use tiercel_gpu::cpu::{CpuCopier, CpuDevice, CpuOps, CpuOptions};
 use tiercel_gpu::cuda::{CudaDriver, KernelCache};
 use tiercel_gpu::{Ops, available_bytes};
 
-/// Most copy batches that may wait in the queue of the copy thread. The engine limits the bytes in transit long before.
+/// Capacity of the copy thread's queue, in batches of block copies. The engine limits the bytes in transit long before.
 const COPY_BATCHES_MAX: usize = 64;
 
 /// A loaded model that is ready to serve.
 pub struct Loaded {
-    /// Device that runs the model: its facts, its speed, its compute side and its copy side.
+    /// Device that runs the model: its properties, its measured speed, its compute side and its copy side.
     pub device: Device,
-    /// Files of the model, from which tokenizer and chat template are read.
+    /// Opened files of the model, from which tokenizer and chat template are read.
     pub checkpoint: Checkpoint,
 }
 
-/// Parts of a device whose threads are not started yet; a benchmark or a test drives them directly.
+/// Parts of an opened device whose threads are not started yet, for benchmarks and tests that call them directly.
 pub struct Parts<O: Ops = CpuOps, C = CpuCopier> {
-    /// Facts of the device, such as the number of blocks.
+    /// Properties of the device, such as its number of KV blocks.
     pub info: DeviceInfo,
     /// Op set that computes on the device.
     pub ops: O,
-    /// Forward pass of the model.
+    /// Decoder with the model's weights, which runs the forward pass.
     pub decoder: Decoder<O>,
-    /// Copies blocks between the device pool and the host pool.
+    /// Copier of KV blocks between the device pool and the host pool.
     pub copier: C,
 }
 
 impl<O: Ops, C> Parts<O, C> {
-    /// Joins the compute parts into a runner and returns it with the copier. At most `max_sequences` sequences are live
-    /// at once.
+    /// Joins the op set and the decoder into a runner of steps, and returns it with the copier of KV blocks. At most
+    /// `max_sequences` sequences have sampler state at once.
     pub fn into_runner(self, max_sequences: usize) -> (ModelRunner<O>, C) {
         let limits = RunnerLimits {
             block_size: self.info.block_size as usize,
@@ -65,8 +65,7 @@ impl<O: Ops, C> Parts<O, C> {
 /// Opens a model: maps and checks its files, allocates KV memory, packs the weights, measures a few steps, and starts
 /// the device and copy threads. Calls `progress` while weights are packed.
 ///
-/// # Errors
-/// [`LoadError`]; no thread keeps running then.
+/// # Errors [`LoadError`]. After an error, no thread keeps running.
 pub fn load(
     files: &ModelFiles,
     options: &LoadOptions,
@@ -84,7 +83,7 @@ pub fn load(
     Ok(Loaded { device, checkpoint })
 }
 
-/// Measures the speed of a device and starts its threads.
+/// Measures the speed of an opened device with a few steps and copies, and starts its step thread and its copy thread.
 ///
 /// # Errors
 /// [`LoadError`]: the first steps failed, or the operating system could not start a thread.
@@ -201,8 +200,8 @@ fn cpu_options(
     Ok(cpu)
 }
 
-/// Checks that activations of `bytes` bytes fit beside the `promised` bytes of KV cache. The system counts the KV cache
-/// as available, because its memory has not been touched yet.
+/// Checks that `bytes` bytes of activations fit in free memory beside `promised` bytes of KV blocks. The KV memory has
+/// not been touched yet, so the operating system still counts it as free.
 fn check_activations(bytes: u64, promised: u64, limits: &DecoderLimits) -> Result<(), LoadError> {
     match available_bytes().map(|available| available.saturating_sub(promised)) {
         Some(available) if bytes > available => {

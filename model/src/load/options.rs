@@ -1,35 +1,36 @@
-//! Settings of a model's device, which the composition root chooses.
+//! Options for loading a model: device, formats and sizes. The program that loads the model sets them from its
+//! settings.
 
 use super::LoadError;
 use std::num::NonZero;
 use std::path::PathBuf;
 use tiercel_gpu::{KvType, WeightFormat};
 
-/// Device that computes.
+/// Device that runs the model: the CPU or a GPU.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum DeviceChoice {
-    /// The CPU.
+    /// The CPU runs the model.
     #[default]
     Cpu,
-    /// An NVIDIA GPU.
+    /// An NVIDIA GPU runs the model.
     Cuda {
-        /// Number of the GPU.
+        /// CUDA device number of the GPU.
         ordinal: u32,
-        /// How the GPU is used.
+        /// Options for the use of the GPU: share of its memory, exactness, CUDA graphs.
         usage: GpuUse,
-        /// Directory in which compiled kernels are stored; `None` does not store them.
+        /// Cache directory for compiled GPU kernels; with `None` they are not stored.
         kernels: Option<PathBuf>,
     },
 }
 
-/// Settings for the use of a GPU.
+/// Options for the use of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GpuUse {
     /// Share of the GPU's free memory that may be taken, from 0 to 1.
     pub memory_share: f64,
-    /// Whether every row is computed as if it were the only row of its step.
+    /// Whether the results of a row are bitwise independent of the other rows of its step, as if it were alone.
     pub exact: bool,
-    /// Whether decode steps become CUDA graphs.
+    /// Whether decode steps are captured and replayed as CUDA graphs.
     pub graphs: bool,
 }
 
@@ -39,10 +40,10 @@ impl Default for GpuUse {
     }
 }
 
-/// Settings for loading a model.
+/// Options for loading a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadOptions {
-    /// Device that computes.
+    /// Device that runs the model.
     pub device: DeviceChoice,
     /// Format of the weights in memory.
     pub weights: WeightFormat,
@@ -52,31 +53,31 @@ pub struct LoadOptions {
     pub threads: usize,
     /// Tokens per KV block.
     pub block_size: usize,
-    /// Memory for KV blocks on the device (device pool).
+    /// Size of the device pool of KV blocks.
     pub kv_capacity: KvCapacity,
-    /// Memory of the host pool, bytes; 0 for no host pool.
+    /// Memory of the host pool for swapped KV blocks, bytes; 0 for no host pool.
     pub host_bytes: u64,
-    /// Most sequences that sample in one step.
+    /// Maximum number of sequences for which one step samples a token.
     pub max_num_seqs: usize,
-    /// Most tokens in one step.
+    /// Maximum number of tokens in one step.
     pub max_num_batched_tokens: usize,
-    /// Longest sequence, tokens; 0 takes the model's own limit.
+    /// Maximum length of a sequence, tokens; 0 takes the maximum context length of the model.
     pub max_model_len: usize,
-    /// Most sequences that have sampler state at once, running or preempted.
+    /// Maximum number of sequences, running or preempted, that have sampler state at once.
     pub max_sequences: usize,
-    /// Most steps in flight, if the device allows several.
+    /// Maximum number of steps in flight, if the device allows several.
     pub steps_in_flight: u32,
 }
 
 /// Size of the device pool of KV blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvCapacity {
-    /// Automatic size. On a GPU: all usable memory that weights and activations leave. On the CPU: a third of the
-    /// memory that weights and activations leave, at most as much as a full batch can use.
+    /// Automatic size of the device pool. On a GPU: all usable memory that weights and activations leave. On the CPU: a
+    /// third of the memory that weights and activations leave, at most as much as a full batch can use.
     Auto,
-    /// Size in bytes, rounded down to whole blocks.
+    /// Size of the device pool in bytes, rounded down to whole KV blocks.
     Bytes(u64),
-    /// Number of blocks.
+    /// Size of the device pool in KV blocks.
     Blocks(u32),
 }
 
@@ -100,7 +101,7 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
-    /// Checks the options whose ranges do not depend on the model.
+    /// Checks the ranges of the load options that do not depend on the model.
     pub(super) fn check(&self) -> Result<(), LoadError> {
         for (option, value, min, max) in [
             ("threads", self.threads, 0, 1024),
@@ -122,7 +123,8 @@ impl LoadOptions {
         }
     }
 
-    /// Returns the longest sequence, tokens, for a model made for `model_len` positions.
+    /// Returns the maximum length of a sequence, tokens: the option if it is set, otherwise the `model_len` positions
+    /// that the model was made for.
     pub(super) fn model_len(&self, model_len: usize) -> Result<usize, LoadError> {
         if self.max_model_len == 0 {
             return Ok(model_len);

@@ -1,4 +1,4 @@
-//! First measurement of a device's speed, with a few steps on blocks that no sequence owns yet.
+//! First measurement of a device's speed, with a few steps on KV blocks that no sequence owns yet.
 
 use std::sync::Arc;
 use tiercel_device::{
@@ -7,41 +7,43 @@ use tiercel_device::{
     SliceInput, StepBatch, StepError, StepId, TokenId,
 };
 
-/// Time after which a measurement is not repeated any more, us. The fastest repeat counts.
+/// Time budget of one measurement, us: a measured step is repeated until its repeats have taken this long. The fastest
+/// repeat counts.
 const REPEAT_US: u64 = 60_000;
 const REPEATS_MAX: usize = 8;
-/// Number of sequences in the measured decode step of several sequences.
+/// Batch size of the measured decode steps with several sequences.
 const DECODE_SEQS: u32 = 8;
-/// Context of each sequence in the measured decode step that reads KV, tokens.
+/// Context of each sequence, tokens, in the decode step that measures the cost of reading KV.
 const CONTEXT: u32 = 1024;
 const PREFILL_TOKENS: u32 = 64;
-/// Duration of a one-token step above which a model is slow, us. For a slow model, the measured prefill is shorter.
+/// Duration of a one-token step, us, above which a model counts as slow. The prefill of a slow model is measured with a
+/// shorter chunk.
 const SLOW_STEP_US: u64 = 50_000;
 const PREFILL_TOKENS_SLOW: u32 = 8;
-/// Most blocks of the measured copy.
+/// Maximum number of KV blocks in the copy that measures the bandwidth between device pool and host pool.
 const COPY_BLOCKS: u32 = 64;
 
-/// Durations and sizes of the measured steps.
+/// Durations and sizes of the steps that were measured to know a device's speed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Measured {
-    /// Step of one decode token without context, us.
+    /// Duration of a step of one decode token without context, us.
     one_us: f64,
-    /// Step of `seqs` decode tokens without context, us.
+    /// Duration of a step of `seqs` decode tokens without context, us.
     many_us: f64,
     seqs: u32,
-    /// Step of `seqs` decode tokens, each with `context` tokens of KV, us.
+    /// Duration of a step of `seqs` decode tokens, each with `context` tokens of KV, us.
     deep_us: f64,
     context: u32,
-    /// Step of one chunk of `prefill` prompt tokens without context, us.
+    /// Duration of a step of one chunk of `prefill` prompt tokens without context, us.
     prefill_us: f64,
     prefill: u32,
-    /// Step of one chunk of `prefill` prompt tokens after `prefill_context` tokens of context, us.
+    /// Duration of a step of one chunk of `prefill` prompt tokens after `prefill_context` tokens of context, us.
     prefill_deep_us: f64,
     prefill_context: u32,
 }
 
-/// Measures steps on a fresh device and returns its profile. Leaves no sequence behind; the blocks that were written
-/// hold garbage, as free blocks do.
+/// Measures the durations of a few steps on a fresh device and returns its profile. Leaves no sequence behind; the KV
+/// blocks that the steps wrote hold garbage, as free blocks may.
 pub(super) fn measure_steps(
     runner: &mut impl QueuedRunner,
     info: &DeviceInfo,
@@ -75,7 +77,7 @@ pub(super) fn measure_steps(
     Ok(fit(&measured))
 }
 
-/// Fits the costs of a device profile to the measured steps. No cost is negative.
+/// Fits the cost coefficients of a device profile to the durations of the measured steps. No coefficient is negative.
 fn fit(m: &Measured) -> DeviceProfile {
     let extra = f64::from(m.seqs.max(2) - 1);
     let decode_token_us =
@@ -120,9 +122,9 @@ impl<R: QueuedRunner> Scratch<'_, R> {
         self.run(StepBatch { ends: scratch_ids(seqs).collect(), ..empty() })
     }
 
-    /// Returns the duration of a step of `seqs` slices of `tokens` tokens each, from position `first_pos`, us: the
-    /// fastest of several runs. One run before is not measured, because the first access to its memory can take ten
-    /// times as long.
+    /// Returns the duration, us, of a step of `seqs` slices of `tokens` tokens each, from position `first_pos`: the
+    /// fastest of several repeats. A warm-up run is not counted, because the first access to memory can make it ten
+    /// times slower.
     fn time(&mut self, seqs: u32, first_pos: u32, tokens: u32) -> Result<f64, StepError> {
         self.run(self.batch(seqs, first_pos, tokens))?;
         let mut best = u64::MAX;
@@ -159,13 +161,13 @@ fn empty() -> StepBatch {
     StepBatch { id: StepId(0), starts: vec![], ends: vec![], slices: vec![] }
 }
 
-/// Returns ids for the measured sequences, from the end of the range of ids. The engine counts from the beginning, and
-/// the measured sequences have ended before the engine starts.
+/// Returns ids for the sequences of the measured steps, counted down from the largest id. The engine counts its ids up
+/// from the smallest, and the measured sequences end before the engine starts.
 fn scratch_ids(seqs: u32) -> impl Iterator<Item = SeqId> {
     (0..u64::from(seqs)).map(|number| SeqId(u64::MAX - number))
 }
 
-/// Measures the one-way bandwidth between the device pool and the host pool, bytes per second; 0 without a host pool.
+/// Measures the bandwidth of copies from the device pool to the host pool, bytes per second; 0 without a host pool.
 pub(super) fn measure_link(copier: &mut impl BlockingCopier, info: &DeviceInfo) -> f64 {
     let blocks = COPY_BLOCKS.min(info.device_blocks).min(info.host_blocks);
     if blocks == 0 {
@@ -179,7 +181,7 @@ pub(super) fn measure_link(copier: &mut impl BlockingCopier, info: &DeviceInfo) 
     };
     let clock = Clock::wall();
     let mut best_us = u64::MAX;
-    // The fastest run counts: the first run takes longer, because it touches the memory for the first time.
+    // The fastest of the repeated copies counts: the first is slower, because it touches the memory for the first time.
     for _ in 0..REPEATS_MAX {
         let start = clock.now();
         if let Err(error) = copier.copy(&batch) {
@@ -237,7 +239,7 @@ mod tests {
         assert!(profile.prefill_context_us >= 0.0);
     }
 
-    /// Runner that checks that the measurement stays within the limits of a device.
+    /// Fake runner that asserts that the steps of the speed measurement stay within the limits of the device.
     struct Checked {
         info: DeviceInfo,
         live: std::collections::HashSet<SeqId>,

@@ -1,8 +1,8 @@
-//! Errors for batches that cannot be run. Each is a bug of the engine, which is reported instead of hidden.
+//! Errors for step batches that cannot be run. Each is a bug of the engine, which is reported instead of hidden.
 
 use tiercel_device::{BlockId, SeqId, StepError};
 
-/// Reason why a batch cannot be run.
+/// Reason why the runner refuses a step batch.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BatchError {
     #[error("the step has {tokens} tokens; this device was set up for {limit}")]

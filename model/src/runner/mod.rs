@@ -26,18 +26,18 @@ use tiercel_device::{
 };
 use tiercel_gpu::Ops;
 
-/// Limits of a runner, beside those of its decoder.
+/// Limits of a runner of steps, beside the largest batch and longest sequence of its decoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunnerLimits {
     /// Tokens per KV block.
     pub block_size: usize,
-    /// Number of blocks in the device pool.
+    /// Number of KV blocks in the device pool.
     pub device_blocks: u32,
-    /// Most sequences that have sampler state at once, running or preempted.
+    /// Maximum number of sequences, running or preempted, that have sampler state at once.
     pub max_sequences: usize,
 }
 
-/// A decoder with the sampler state of its sequences, which runs the engine's steps.
+/// Runner of the engine's steps: a decoder and the sampler state of its sequences.
 pub struct ModelRunner<O: Ops> {
     ops: O,
     decoder: Decoder<O>,
@@ -50,19 +50,19 @@ pub struct ModelRunner<O: Ops> {
     clock: Clock,
 }
 
-/// A step in flight.
+/// A step in flight: begun on the device, results not taken yet.
 struct Begun {
     step: StepId,
     begins: Timestamp,
-    /// Outputs of the step, in the order of its slices.
+    /// Sampled outputs of the step in flight, in the order of its slices.
     awaited: Vec<(SeqId, Awaited)>,
     host_us: u64,
-    /// Time spent on sampling on the host, us.
+    /// Time that the host spent on sampling for the step, us.
     sampling_us: u64,
 }
 
 impl<O: Ops> ModelRunner<O> {
-    /// Creates a runner without sequences.
+    /// Creates a runner of steps that has no sequences yet.
     pub fn new(ops: O, decoder: Decoder<O>, limits: RunnerLimits) -> ModelRunner<O> {
         let vocab = decoder.config().vocab_size;
         let plan = Plan::new(PlanLimits {

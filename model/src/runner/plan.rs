@@ -1,5 +1,5 @@
-//! Lays out a [`StepBatch`] as rows of a forward pass. An accepted batch is safe to run: its sizes fit, its tokens and
-//! blocks exist, and no block is written while another sequence uses the block.
+//! Lays out a [`StepBatch`] as rows of a forward pass. An accepted batch is safe to run: its sizes are within the
+//! limits, its token ids and KV blocks exist, and no sequence writes a block that another sequence uses.
 
 use super::error::BatchError;
 use super::sequences::Sequences;
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use tiercel_device::{BlockId, SeqId, SeqSlice, SliceInput, StepBatch};
 use tiercel_gpu::{RowInput, SeqRows};
 
-/// Marks a block that no slice of the step writes.
+/// Value in the table of writers for a KV block that no slice of the step writes.
 const NOBODY: u32 = u32::MAX;
 
-/// Largest sizes that a device supports.
+/// Limits that a step batch is checked against: batch size, sequence length, vocabulary and number of KV blocks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PlanLimits {
     pub(crate) decoder: DecoderLimits,
@@ -21,25 +21,26 @@ pub(crate) struct PlanLimits {
     pub(crate) device_blocks: u32,
 }
 
-/// Rows of a step. The buffers are reused from step to step.
+/// Layout of a step as rows of the forward pass. Its buffers are reused from step to step.
 pub(super) struct Plan {
     limits: PlanLimits,
     inputs: Vec<RowInput>,
     seqs: Vec<SeqRows>,
-    /// Row of each output that has an index, in the order of `outputs`.
+    /// Row of the batch from whose logits each output is sampled, for the outputs that can be sampled, in the order of
+    /// `outputs`.
     sampled: Vec<usize>,
     outputs: Vec<Output>,
     seen: HashSet<SeqId>,
-    /// Number of the slice that writes each block, by block id.
+    /// For each KV block, by its id: the slice of the step (its number) that writes the block.
     writers: Vec<u32>,
 }
 
-/// An output of the step, which the step's answer must contain.
+/// An output token that the step must sample, or report as failed, for one sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Output {
     pub(super) seq: SeqId,
-    /// Index of the output token to sample; `None` if the device cannot sample for the sequence, because the sequence
-    /// is unknown or its last token is missing.
+    /// Position of the token to sample in the sequence's output, from 0. `None` if nothing can be sampled, because the
+    /// sequence is unknown to the device or its last token is missing.
     pub(super) index: Option<u32>,
 }
 
@@ -56,7 +57,7 @@ impl Plan {
         }
     }
 
-    /// Checks a batch and lays out its rows.
+    /// Checks a step batch against the limits and lays out its tokens as rows of the forward pass.
     pub(super) fn build(
         &mut self,
         batch: &StepBatch,
@@ -78,13 +79,15 @@ impl Plan {
         self.check_writes(batch)
     }
 
-    /// Returns the number of sequences in the step if each has one token and samples after it; otherwise `None`.
+    /// Returns the number of sequences if the step is a pure decode step (each slice is one token and samples the
+    /// next); otherwise `None`.
     pub(super) fn single_tokens(&self) -> Option<usize> {
         let rows = self.inputs.len();
         (rows > 0 && rows == self.seqs.len() && rows == self.sampled.len()).then_some(rows)
     }
 
-    /// Pads a step of single tokens up to `rows` rows. The padding rows belong to no sequence and all write `block`.
+    /// Pads a pure decode step up to `rows` rows, so that a captured CUDA graph can be replayed. The padding rows
+    /// belong to no sequence and all write the KV block `block`.
     pub(super) fn fill(&mut self, rows: usize, block: BlockId) {
         let table: Arc<[BlockId]> = Arc::from([block]);
         for row in self.inputs.len()..rows {
@@ -98,8 +101,8 @@ impl Plan {
         ForwardBatch { inputs: &self.inputs, seqs: &self.seqs, sampled: &self.sampled }
     }
 
-    /// Returns one output per slice that samples, in the order of the slices. Among the outputs with an index, output
-    /// `i` has its logits in sampled row `i`.
+    /// Returns one output per slice that samples a token, in the order of the slices. Of the outputs that can be
+    /// sampled, the `i`-th takes its logits from the `i`-th sampled row.
     pub(super) fn outputs(&self) -> &[Output] {
         &self.outputs
     }
@@ -142,8 +145,8 @@ impl Plan {
             }
             SliceInput::SampledBy(step) => match sequences.sampled_by(seq, *step) {
                 Some(Some(input)) => self.inputs.push(input),
-                // The sequence failed in that step and has no token from it. The engine could not know this when it
-                // sent the new step.
+                // Sampling for the sequence failed in the step before, so it has no input token. The engine sent the
+                // new step before it could know that.
                 Some(None) => {
                     self.outputs.extend(slice.sample.map(|_| Output { seq, index: None }));
                     return Ok(());
@@ -175,8 +178,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Checks that no block is written by one slice and read or written by another, because compute threads write
-    /// blocks without a lock.
+    /// Checks that no KV block that one slice of the step writes is read or written by another slice, because compute
+    /// threads write blocks without a lock.
     fn check_writes(&mut self, batch: &StepBatch) -> Result<(), BatchError> {
         let size = self.limits.block_size;
         let result = claim_blocks(&mut self.writers, &batch.slices, size);
@@ -189,7 +192,7 @@ impl Plan {
     }
 }
 
-/// Returns the blocks that a slice only reads, and the blocks that it writes.
+/// Returns the KV blocks that a slice only reads (earlier context), and the blocks that it writes.
 fn blocks(slice: &SeqSlice, size: usize) -> (&[BlockId], &[BlockId]) {
     let first = slice.first_pos as usize;
     let end = (first + slice.input.len()).div_ceil(size);

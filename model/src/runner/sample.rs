@@ -1,5 +1,5 @@
-//! Samples the rows of a step: on the device where possible, otherwise in parallel on the host. On the host, each row's
-//! sampler state is passed to the thread that samples the row.
+//! Samples the output tokens of a step: on the device where possible, otherwise in parallel on the host. On the host,
+//! each row's sampler state is passed to the thread that samples the row.
 
 use super::plan::Output;
 use super::sequences::{Sequence, Sequences};
@@ -8,25 +8,25 @@ use std::ops::Range;
 use tiercel_device::{Sampled, SeqFault, SeqId, StepId};
 use tiercel_gpu::{Draw, Drawn, Ops};
 
-/// An output of a step while it is being sampled, with the state of its sequence.
+/// Sampling job: an output token of a step to be sampled, with the sampler state of its sequence.
 pub(super) struct Job {
     seq: SeqId,
     index: u32,
     state: Box<Sequence>,
-    /// Result of sampling on the host; stays `None` if the device draws the token.
+    /// Token that the host sampled, or the fault; stays `None` if the device draws the token.
     result: Option<Result<Sampled, SeqFault>>,
 }
 
-/// An output of a step in flight.
+/// Output token of a step in flight: already sampled by the host, or still to be drawn by the device.
 #[derive(Debug)]
 pub(super) enum Awaited {
-    /// The host has already sampled the output.
+    /// The host has already sampled the output token.
     Known(Result<Sampled, SeqFault>),
-    /// The device draws the token from the step's sampled row of this number.
+    /// The device draws the output token from the sampled row of the step with this number.
     Row(usize),
 }
 
-/// Takes the state of the sequence of every output that has an index out of `sequences`. The returned jobs are in the
+/// Takes the sampler states of the sequences that can be sampled out of `sequences` and returns them as jobs, in the
 /// order of the sampled rows.
 pub(super) fn take_jobs(outputs: &[Output], sequences: &mut Sequences) -> Vec<Job> {
     let known = outputs.iter().filter_map(|output| Some((output.seq, output.index?)));
@@ -38,13 +38,13 @@ pub(super) fn take_jobs(outputs: &[Output], sequences: &mut Sequences) -> Vec<Jo
         .collect()
 }
 
-/// Whether the device can draw the tokens of all jobs.
+/// Returns whether the device can draw the tokens of all sampling jobs of the step, so that none needs the host.
 pub(super) fn all_are_drawn(jobs: &[Job]) -> bool {
     jobs.iter().all(|job| job.state.sampler().draw_on_device(0, job.index).is_some())
 }
 
-/// Samples all jobs whose rows are in `logits`, which holds the sampled rows `rows` of the step. Job `i` has sampled
-/// row `i`. Rows beyond the jobs are padding.
+/// Samples the jobs whose logits are in `logits`, which holds the sampled rows `rows` of the step. Job `i` belongs to
+/// sampled row `i`; rows beyond the last job are padding.
 pub(super) fn sample_rows<O: Ops>(
     ops: &mut O,
     logits: &mut O::Tensor,
@@ -58,7 +58,8 @@ pub(super) fn sample_rows<O: Ops>(
     if on_host.is_empty() {
         return;
     }
-    // Each row takes its job out of a cell, so that no two threads ever hold the same job.
+    // Put each sampling job into an atomic cell that the row's thread empties, so that no two threads ever hold the
+    // same job.
     let cells: Vec<AtomicCell<Option<&mut Job>>> =
         jobs.iter_mut().map(|job| AtomicCell::new(Some(job))).collect();
     ops.for_each_row(logits, &on_host, &|row, values| {
@@ -68,8 +69,8 @@ pub(super) fn sample_rows<O: Ops>(
     });
 }
 
-/// Lets the device draw the tokens of all jobs that need only a draw, if the device supports drawing. Returns the rows
-/// that the host must sample.
+/// Lets the device draw the tokens of all sampling jobs without penalties, biases or log-probabilities, if the device
+/// supports drawing. Returns the rows that the host must sample.
 fn draw<O: Ops>(
     ops: &mut O,
     logits: &O::Tensor,
@@ -95,8 +96,8 @@ fn draw<O: Ops>(
     left
 }
 
-/// Puts the states of the sequences back. Returns for every output, in order, its result or the row from which the
-/// device draws its token.
+/// Puts the sampler states of all jobs back into `sequences`. Returns for every output, in order, the host's result or
+/// the row from which the device draws the token.
 pub(super) fn put_back(
     outputs: &[Output],
     jobs: Vec<Job>,
@@ -116,7 +117,8 @@ pub(super) fn put_back(
     awaited
 }
 
-/// Returns the result of every output of a step that has ended. Records the tokens that the device drew.
+/// Returns the sampled token or the fault of every output of a step that has ended, and records the tokens that the
+/// device drew in the sampler states.
 pub(super) fn answer(
     step: StepId,
     awaited: Vec<(SeqId, Awaited)>,

@@ -8,7 +8,7 @@ use tiercel_gpu::RowInput;
 /// Sampler state of one sequence, which survives preemption.
 pub(super) struct Sequence {
     sampler: Sampler,
-    /// Step that last sampled for the sequence, and the sampled token; no token if sampling failed.
+    /// Step that last sampled for the sequence, and the token that it sampled; no token if sampling failed.
     last: Option<(StepId, Option<RowInput>)>,
 }
 
@@ -32,7 +32,7 @@ impl Sequence {
         &self.sampler
     }
 
-    /// Records that the device draws the next output of the sequence from sampled row `row` of `step`.
+    /// Records that the device draws the next output token of the sequence from sampled row `row` of `step`.
     pub(super) fn draws(&mut self, step: StepId, row: usize) {
         self.last = Some((step, Some(RowInput::Drawn(row))));
     }
@@ -40,7 +40,7 @@ impl Sequence {
 
 /// Sampler states of all sequences, at most `limit`.
 pub(super) struct Sequences {
-    // Boxed, because the states are taken out and put back every step.
+    // Sampler states are boxed, because each is moved out and back in every step.
     states: HashMap<SeqId, Box<Sequence>>,
     limit: usize,
     vocab: usize,
@@ -51,8 +51,8 @@ impl Sequences {
         Sequences { states: HashMap::new(), limit, vocab }
     }
 
-    /// Creates the state of a sequence, or replaces an existing one. If there are already `limit` states, creates none,
-    /// and the sequence faults when it samples.
+    /// Creates the sampler state of a sequence, or replaces an existing one. Beyond `limit` states, creates none:
+    /// sampling for the sequence then fails.
     pub(super) fn start(&mut self, start: &SeqStart) {
         if self.states.len() >= self.limit && !self.states.contains_key(&start.seq) {
             let limit = self.limit;
@@ -71,7 +71,8 @@ impl Sequences {
         self.states.contains_key(&seq)
     }
 
-    /// Whether the sequence is known and the host must sample for it.
+    /// Returns whether the sequence is known and its tokens are sampled on the host, because the device cannot apply
+    /// its sampling parameters.
     pub(super) fn is_sampled_by_host(&self, seq: SeqId) -> bool {
         self.states.get(&seq).is_some_and(|state| state.sampler.draw_on_device(0, 0).is_none())
     }
@@ -83,10 +84,11 @@ impl Sequences {
         (last == step).then_some(token)
     }
 
-    /// Records the token that the device drew for a sequence in `step`.
+    /// Records the token that the device drew for a sequence in `step`, as the input of the sequence's next step.
     pub(super) fn drew(&mut self, seq: SeqId, step: StepId, token: TokenId) {
         let last = self.states.get_mut(&seq).and_then(|state| state.last.as_mut());
-        // A later step may have been begun already; its record must stay.
+        // Keep the record of a later step that has already begun for the sequence: only a record of `step` gets the
+        // token.
         if let Some((_, input)) = last.filter(|(last, _)| *last == step) {
             *input = Some(RowInput::Token(token));
         }

@@ -52,7 +52,7 @@ fn refusal(slices: Vec<SeqSlice>) -> BatchError {
     let sequences = started(&[1, 2, 3]);
     let mut plan = Plan::new(limits());
     let error = plan.build(&batch(slices), &sequences).expect_err("an impossible batch");
-    // A refused batch leaves no state behind that would refuse a good batch.
+    // After a batch was refused, a good batch must be accepted: a refusal leaves no state behind.
     let good = batch(vec![slice(1, 0, &[1; 8], &[0, 1]), slice(2, 4, &[1], &[2, 3])]);
     plan.build(&good, &sequences).expect("a good batch");
     error
@@ -144,7 +144,8 @@ fn a_token_is_taken_from_the_step_that_sampled_it_only() {
     let mut plan = Plan::new(limits());
     plan.build(&batch(vec![next(8)]), &sequences).expect("sampled by step 8");
     assert_eq!(plan.forward().inputs, [RowInput::Token(6)]);
-    // The next token of the sequence is drawn on the device, in step 9.
+    // In step 9, the device draws the sequence's next token: until it is known, the next step's input refers to the
+    // drawn row.
     let mut state = sequences.take(SeqId(1)).expect("started");
     state.draws(StepId(9), 1);
     sequences.put_back(SeqId(1), state);
@@ -154,7 +155,8 @@ fn a_token_is_taken_from_the_step_that_sampled_it_only() {
     sequences.drew(SeqId(1), StepId(9), 4);
     plan.build(&batch(vec![next(9)]), &sequences).expect("drawn by step 9");
     assert_eq!(plan.forward().inputs, [RowInput::Token(4)]);
-    // A sequence with unusable logits loses only its own output; the rest of the batch runs.
+    // When sampling fails for a sequence (NaN logits), only its own output is lost; the other sequences of the batch
+    // run.
     let mut state = sequences.take(SeqId(1)).expect("started");
     state.sample(StepId(10), &mut [f32::NAN; VOCAB], 2).expect_err("no number");
     sequences.put_back(SeqId(1), state);

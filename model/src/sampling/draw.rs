@@ -1,19 +1,20 @@
-//! Random draws that depend only on `(seed, output index)`.
+//! Random draws of tokens that depend only on `(seed, output index)`.
 
 use super::numeric::CHUNK;
 use tiercel_device::TokenId;
 use tiercel_device::mix::{GOLDEN, finalize, mix};
 
-/// Returns a number in `[0, 1)`, uniformly distributed: a hash of seed and output index. So there is no generator state
-/// to lose or to replay.
+/// Returns a uniformly distributed random number in `[0, 1)`: a hash of the seed and the output index, so there is no
+/// generator state to lose or to replay.
 pub(super) fn uniform(seed: u64, output_index: u32) -> f64 {
     let counter = u64::from(output_index).wrapping_add(1).wrapping_mul(GOLDEN);
     let bits = finalize(mix(seed).wrapping_add(counter));
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Returns the token at which the running sum of the weights passes the fraction `at` (in `[0, 1)`) of their total.
-/// `chunk_sums` are the sums of consecutive [`CHUNK`]s. Returns `None` if no token has weight.
+/// Draws a token: returns the token at which the running sum of the weights passes the fraction `at` (in `[0, 1)`) of
+/// their total. `chunk_sums` are the sums of consecutive [`CHUNK`]s of weights. Returns `None` if no token has a
+/// positive weight.
 pub(super) fn pick(weights: &[f32], chunk_sums: &[f64], at: f64) -> Option<TokenId> {
     let total: f64 = chunk_sums.iter().sum();
     let mut left = at * total;
@@ -34,8 +35,8 @@ pub(super) fn pick(weights: &[f32], chunk_sums: &[f64], at: f64) -> Option<Token
                     return last;
                 }
             }
-            // By rounding, the sum of the chunk was slightly larger than its weights in order. Take the last token with
-            // weight.
+            // The weights of the chunk, summed one by one, fell short of the chunk's sum by a rounding error: take its
+            // last token with a positive weight.
             return last;
         }
         left -= sum;
@@ -63,7 +64,7 @@ mod tests {
             let expected = draws as f64 / BINS as f64;
             let chi2: f64 =
                 counts.iter().map(|&n| (f64::from(n) - expected).powi(2) / expected).sum();
-            // Chi-square with 63 degrees of freedom: a fair source exceeds 103.4 with probability 0.001.
+            // Chi-square test with 63 degrees of freedom: a uniform generator exceeds 103.4 with probability 0.001.
             assert!(chi2 < 103.4, "chi-square {chi2}");
         }
     }

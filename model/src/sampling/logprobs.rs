@@ -1,15 +1,16 @@
-//! Log-probabilities of the chosen token and of the best tokens.
+//! Log-probabilities of the chosen token and of the most likely tokens.
 
 use super::numeric;
 use tiercel_device::{TokenId, TokenLogprobs};
 
-/// Logits in a run. A run is skipped whole if none of its logits is among the best.
+/// Logits per run in the search for the largest. A run is skipped whole if none of its logits is among the largest so
+/// far.
 const RUN: usize = 32;
 
-/// The normaliser (log-sum-exp) and the best tokens of a row of logits, computed before sampling overwrites the row.
+/// Log-sum-exp and the most likely tokens of a row of logits, computed before sampling overwrites the row.
 pub(super) struct Best {
     log_sum_exp: f64,
-    /// Best tokens and their logits, best first; of equal logits, the lower id first.
+    /// Most likely tokens and their logits, largest first; of equal logits, the lower id first.
     top: Vec<(TokenId, f32)>,
 }
 
@@ -27,8 +28,8 @@ impl Best {
     }
 }
 
-/// Returns the `k` largest logits and their tokens, by insertion into a sorted list. After a few runs, almost no token
-/// enters the list.
+/// Returns the `k` largest logits and their tokens, by insertion into a sorted list. After the first few runs of
+/// logits, almost none is large enough to be inserted.
 fn top(row: &[f32], k: usize) -> Vec<(TokenId, f32)> {
     let mut best: Vec<(TokenId, f32)> = Vec::with_capacity(k.min(row.len()) + 1);
     if k == 0 {

@@ -1,9 +1,9 @@
 //! Chooses the next token from a row of logits.
 //!
 //! Options apply in vLLM's order: logit bias, repetition penalty, frequency and presence penalty. The log-probabilities
-//! are taken at this point. Then follows the greedy choice, or temperature, min-p, top-k, top-p and a draw. Min-p is
-//! relative to the best token. Top-p is a share of the weight that min-p and top-k left. Tokens of equal weight are
-//! ranked by id, the lower first.
+//! that a client asked for are computed after the penalties. Then follows the greedy choice, or temperature, min-p,
+//! top-k, top-p and a draw. Min-p is relative to the best token. Top-p is a share of the weight that min-p and top-k
+//! left. Tokens of equal weight are ranked by id, the lower first.
 //!
 //! A draw depends only on the logits and `(seed, output index)`. Other sequences in the batch and repeats of a step
 //! cannot change the text. An option that is off costs nothing. No option sorts the vocabulary.
@@ -24,7 +24,7 @@ use tiercel_gpu::Draw;
 /// Temperature below which sampling is greedy: dividing by a smaller temperature would overflow.
 const TEMPERATURE_MIN: f32 = 1e-5;
 
-/// The sampler of one sequence.
+/// Sampler of one sequence: its sampling parameters and the token counts for penalties.
 #[derive(Debug)]
 pub struct Sampler {
     params: Arc<SamplingParams>,
@@ -33,15 +33,15 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Creates the sampler of a sequence that starts with `prompt`. Logits beyond the first `vocab` are never chosen
-    /// (some models pad their last matrix).
+    /// Creates the sampler of a sequence that starts with `prompt`. Only the first `vocab` logits can be chosen: some
+    /// models pad their output matrix with more rows.
     pub fn new(params: Arc<SamplingParams>, prompt: &[TokenId], vocab: usize) -> Sampler {
         let penalties = Penalties::new(&params, prompt);
         Sampler { params, vocab, penalties }
     }
 
-    /// Chooses output number `output_index` (from 0). The logits are overwritten. If the index was sampled before, its
-    /// earlier output and all later outputs are forgotten.
+    /// Samples the output token number `output_index` (from 0) and overwrites the logits. If that output was sampled
+    /// before, its earlier token and all later tokens are forgotten.
     ///
     /// # Errors
     /// [`SeqFault::BadLogits`] if a logit is NaN or +inf, or none is finite.
@@ -72,14 +72,14 @@ impl Sampler {
         Ok(Sampled { token, logprobs })
     }
 
-    /// Whether `params` need only a draw: no penalties, biases or log-probabilities.
+    /// Returns whether a device can sample with `params`: no penalties, biases or log-probabilities.
     pub fn is_drawn(params: &SamplingParams) -> bool {
         let penalties = Penalties::are_on(params);
         !penalties && params.logit_bias.is_empty() && params.logprobs.is_none()
     }
 
-    /// Returns the parameters with which a device can draw output number `output_index` from row `row`; `None` if the
-    /// sampler needs penalties, biases or log-probabilities, which only the host computes.
+    /// Returns the parameters with which a device can sample output token number `output_index` from row `row` of the
+    /// logits; `None` if the sampler needs penalties, biases or log-probabilities, which only the host computes.
     pub fn draw_on_device(&self, row: usize, output_index: u32) -> Option<Draw> {
         let params = &*self.params;
         let temperature = if self.is_greedy() { 0.0 } else { params.temperature };
@@ -97,8 +97,8 @@ impl Sampler {
         self.params.temperature < TEMPERATURE_MIN || self.params.top_k == 1
     }
 
-    /// Draws a token and returns it with its logit, which is computed back from the token's weight because the row is
-    /// overwritten.
+    /// Draws a random token from the row of logits and returns it with its logit, which is computed back from the
+    /// token's weight because the weights overwrite the logits.
     fn draw(
         &self,
         row: &mut [f32],

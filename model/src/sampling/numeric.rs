@@ -1,6 +1,6 @@
-//! Passes over a row of logits, written so that the compiler vectorises them.
+//! Loops over a row of logits (maximum, exponentials, sums), written so that the compiler vectorises them.
 
-/// Weights in a chunk. Each chunk is summed, so that a draw can skip most of the vocabulary.
+/// Sampling weights in a chunk. Each chunk is summed, so that a draw can skip most of the vocabulary.
 pub(super) const CHUNK: usize = 256;
 
 const LANES: usize = 16;
@@ -26,7 +26,7 @@ pub(super) fn usable_max(logits: &[f32]) -> Option<f32> {
     (nan == [0; LANES] && max.is_finite()).then_some(max)
 }
 
-/// Returns the first position of `value` in the row.
+/// Returns the index of the first element of the row that equals `value`.
 pub(super) fn position(row: &[f32], value: f32) -> Option<usize> {
     let run =
         row.chunks(CHUNK).position(|run| run.iter().fold(false, |hit, &x| hit | (x == value)))?;
@@ -37,8 +37,8 @@ pub(super) fn position(row: &[f32], value: f32) -> Option<usize> {
 /// Returns `e^x` for `x <= 0`, within 2 units in the last place, and 0 for `x` below -87.
 #[inline(always)]
 pub(super) fn exp_neg(x: f32) -> f32 {
-    // Algorithm of Cephes' expf. Adding 1.5 * 2^23 rounds to the nearest integer and leaves the integer in the low
-    // mantissa bits.
+    // Algorithm of `expf` in the Cephes library. Adding 1.5 * 2^23 rounds to the nearest integer and leaves the integer
+    // in the low mantissa bits.
     const ROUND: f32 = 12_582_912.0;
     let clamped = if x > -87.0 { x } else { -87.0 };
     let shifted = clamped * std::f32::consts::LOG2_E + ROUND;
@@ -56,7 +56,7 @@ pub(super) fn exp_neg(x: f32) -> f32 {
     if x >= -87.0 { scaled } else { 0.0 }
 }
 
-/// Replaces logits by weights `e^((logit - max) / temperature)`; the best token has weight 1.
+/// Replaces logits by sampling weights `e^((logit - max) / temperature)`; the most likely token has weight 1.
 pub(super) fn to_weights(logits: &mut [f32], max: f32, temperature: f32) {
     let scale = 1.0 / temperature;
     for logit in logits {
@@ -70,7 +70,7 @@ pub(super) fn log_sum_exp(logits: &[f32], max: f32) -> f64 {
     f64::from(max) + sum.ln()
 }
 
-/// Returns the sum of the weights in each [`CHUNK`].
+/// Returns the sum of the sampling weights in each chunk of [`CHUNK`] tokens.
 pub(super) fn chunk_sums(weights: &[f32]) -> impl Iterator<Item = f64> {
     weights.chunks(CHUNK).map(|chunk| chunk_sum(chunk, |weight| weight))
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use tiercel_device::{SamplingParams, TokenId};
 
-/// Penalties of a sequence, with the tokens that the sequence has so far. Sampling an output index again first forgets
-/// that output and all later outputs, so a step that runs twice counts once.
+/// Penalties of one sequence, with counts of its tokens so far. When an output index is sampled again, its earlier
+/// token and all later ones are forgotten first, so that a repeated step counts its token once.
 #[derive(Debug)]
 pub(super) struct Penalties {
     repetition: f32,
@@ -21,14 +21,14 @@ struct Seen {
 }
 
 impl Penalties {
-    /// Whether any penalty of `params` is on.
+    /// Returns whether `params` turn on any of the repetition, presence and frequency penalties.
     pub(super) fn are_on(params: &SamplingParams) -> bool {
         let SamplingParams { repetition_penalty, presence_penalty, frequency_penalty, .. } =
             *params;
         repetition_penalty != 1.0 || presence_penalty != 0.0 || frequency_penalty != 0.0
     }
 
-    /// Creates the penalties of a sequence; `None` if every penalty is off, so that no tokens are tracked.
+    /// Creates the penalties of a sequence; `None` if every penalty is off, so that its tokens need not be counted.
     pub(super) fn new(params: &SamplingParams, prompt: &[TokenId]) -> Option<Penalties> {
         if !Penalties::are_on(params) {
             return None;
@@ -44,7 +44,7 @@ impl Penalties {
         Some(Penalties { repetition, presence, frequency, tokens, outputs: Vec::new() })
     }
 
-    /// Forgets the outputs from number `output_index` on.
+    /// Removes the output tokens from number `output_index` on from the counts for penalties.
     pub(super) fn rewind(&mut self, output_index: u32) {
         debug_assert!(output_index as usize <= self.outputs.len(), "an output was skipped");
         while self.outputs.len() > output_index as usize {
@@ -54,13 +54,14 @@ impl Penalties {
         }
     }
 
-    /// Records `token` as the next output.
+    /// Counts `token` as the next output token.
     pub(super) fn record(&mut self, token: TokenId) {
         self.outputs.push(token);
         self.tokens.entry(token).or_default().outputs += 1;
     }
 
-    /// Applies the penalties to the logits of the tokens in prompt and outputs. Tokens beyond the row are ignored.
+    /// Applies the penalties to the logits of all tokens that occur in prompt or output. Token ids beyond the row are
+    /// ignored.
     pub(super) fn apply(&self, logits: &mut [f32]) {
         for (&token, seen) in &self.tokens {
             let Some(logit) = logits.get_mut(token as usize) else { continue };
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Specification of the penalties: recounts all tokens for every logit.
+    /// Straightforward reference implementation of the penalties: counts all tokens anew for every logit.
     fn naive(params: &SamplingParams, prompt: &[u32], outputs: &[u32], logits: &mut [f32]) {
         for (id, logit) in logits.iter_mut().enumerate() {
             let id = id as u32;

@@ -117,7 +117,8 @@ fn logprobs_are_of_the_distribution_before_temperature_and_truncation() {
     );
 }
 
-/// Returns the probabilities of all tokens by definition: softmax in f64, full sorts, options in the documented order.
+/// Returns the exact probabilities of all tokens under `params`: softmax in f64 and full sorts, with the options in the
+/// documented order.
 fn exact_distribution(params: &SamplingParams, logits: &[f32]) -> Vec<f64> {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let temperature = f64::from(params.temperature);
@@ -170,7 +171,7 @@ fn draws_follow_the_exact_distribution() {
         for (&count, &p) in counts.iter().zip(&expected) {
             assert!(p > 0.0 || count == 0, "a token outside the kept set was drawn: {params:?}");
             let (count, mean) = (f64::from(count), p * f64::from(DRAWS));
-            // Chi-square needs several draws per cell, so rare tokens share one cell.
+            // The chi-square test needs several draws per cell, so rare tokens share one cell.
             if mean >= 10.0 {
                 add(count, mean);
             } else {
@@ -180,8 +181,8 @@ fn draws_follow_the_exact_distribution() {
         if rare.1 >= 10.0 {
             add(rare.0, rare.1);
         }
-        // Chi-square has the mean `freedom` and the variance `2 freedom`. Four standard deviations are far beyond
-        // chance with fixed seeds.
+        // A chi-square value has the mean `freedom` and the variance `2 freedom`. Draws with fixed seeds pass if it is
+        // at most four standard deviations above the mean.
         let freedom = f64::from(cells - 1);
         assert!(chi2 < freedom + 4.0 * (2.0 * freedom).sqrt(), "{chi2} of {freedom}: {params:?}");
     }
@@ -201,8 +202,8 @@ proptest! {
         let params =
             SamplingParams { temperature, top_k, top_p, min_p, seed, ..SamplingParams::default() };
         let expected = exact_distribution(&params, &logits);
-        // f32 and f64 may disagree about a token at the very edge of the kept set. A drawn token outside the set must
-        // be near the edge.
+        // Rounding in f32 may keep a token that f64 just truncates. A drawn token that f64 truncates must be nearly as
+        // likely as the least likely token that f64 keeps.
         let drawn = token(&params, &logits, 0) as usize;
         let smallest = expected.iter().copied().filter(|&p| p > 0.0).fold(1.0, f64::min);
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);

@@ -1,34 +1,35 @@
 //! Top-k, top-p and min-p on a row of weights, without sorting the vocabulary.
 //!
-//! Tokens are ranked by weight; of equal weights, the lower id comes first. Every truncation keeps a prefix of the
+//! Tokens are ranked by weight; of equal weights, the lower id comes first. Top-k and top-p keep a prefix of the
 //! ranking, which is described by a [`Cut`], the last token kept. To find the cut, tokens are counted into bins by the
-//! high bits of their weights (which order positive floats). Only the bin that holds the cut is sorted. Rejected tokens
-//! get weight 0.
+//! high bits of their weights (which order positive floats). Only the bin that holds the cut is sorted. Tokens that are
+//! not kept get weight 0.
 
-/// Last token of the ranking that a truncation keeps.
+/// Last token that top-k or top-p keeps, in the ranking of tokens by weight.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Cut {
     weight: f32,
     id: u32,
 }
 
-/// Shift that makes the number of a bin from the bits of a weight. Weights of at most 1 fall into `BINS` bins.
+/// Right shift that turns the bits of a token's weight into the number of its histogram bin. Weights of at most 1 fall
+/// into `BINS` bins.
 const BIN_SHIFT: u32 = 19;
 const BINS: usize = (0x3f80_0000 >> BIN_SHIFT) + 1;
-/// Weights in a run. A run without a weight above the floor is skipped whole.
+/// Weights per run when a row is scanned. A run without a weight above the floor is skipped whole.
 const RUN: usize = 32;
-/// Smallest weight that the first attempt considers: about e^-7 of the best, which leaves rarely more than hundreds of
-/// tokens.
+/// Smallest weight that the first attempt to find the cut of top-k or top-p considers: about e^-7 of the largest, which
+/// rarely leaves more than hundreds of tokens.
 const FLOOR: f32 = 1e-3;
 
-/// Sets weights below `min_p` times the best weight, which is 1, to 0.
+/// Min-p: sets all weights below `min_p` to 0; the largest weight is 1.
 pub(super) fn keep_min_p(weights: &mut [f32], min_p: f32) {
     for weight in weights {
         *weight = if *weight >= min_p { *weight } else { 0.0 };
     }
 }
 
-/// Keeps the `k` best tokens and sets all other weights to 0.
+/// Top-k: keeps the `k` tokens with the largest weights and sets all other weights to 0.
 pub(super) fn keep_top_k(weights: &mut [f32], k: usize) {
     let enough = |seen: Seen| seen.count >= k;
     if let Some(cut) = find_cut(weights, FLOOR, enough).or_else(|| find_cut(weights, 0.0, enough)) {
@@ -36,7 +37,8 @@ pub(super) fn keep_top_k(weights: &mut [f32], k: usize) {
     }
 }
 
-/// Keeps the shortest prefix of the ranking that holds the share `top_p` of the total weight, and at least one token.
+/// Top-p: keeps the fewest largest weights whose sum is at least the share `top_p` of the total, and at least one; sets
+/// all other weights to 0.
 pub(super) fn keep_top_p(weights: &mut [f32], top_p: f32) {
     let total: f64 = super::numeric::chunk_sums(weights).sum();
     let target = f64::from(top_p) * total;
@@ -46,14 +48,15 @@ pub(super) fn keep_top_p(weights: &mut [f32], top_p: f32) {
     }
 }
 
-/// Number and total weight of the tokens ranked so far.
+/// Number and total weight of the tokens counted so far in the ranking by weight.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     count: usize,
     mass: f64,
 }
 
-/// Returns the first token of the ranking at which `enough` holds, if only weights above `floor` are considered.
+/// Walks down the ranking of tokens by weight, without weights up to `floor`, and returns the first token at which
+/// `enough` holds.
 fn find_cut(weights: &[f32], floor: f32, enough: impl Fn(Seen) -> bool) -> Option<Cut> {
     let mut bins = [Seen::default(); BINS];
     for_each_above(weights, floor, |_, weight| {
@@ -92,7 +95,8 @@ fn cut_in_bin(
             return member;
         }
     }
-    // Summed in another order, the weights fell short by a rounding error, so the whole bin is kept.
+    // The weights of the bin, summed in sorted order, fell short of the limit by a rounding error, so the whole bin is
+    // kept.
     *members.last().expect("a bin that crosses the limit holds a token")
 }
 
@@ -128,7 +132,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Specification of a truncation: sorts all weights and keeps a prefix.
+    /// Straightforward reference implementation of top-k and top-p: sorts all weights and keeps a prefix.
     fn naive(weights: &[f32], enough: impl Fn(usize, f64) -> bool) -> Vec<f32> {
         let mut ranking: Vec<usize> = (0..weights.len()).filter(|&i| weights[i] > 0.0).collect();
         ranking.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]).then(a.cmp(&b)));
@@ -145,7 +149,7 @@ mod tests {
         kept
     }
 
-    /// Generates rows of weights with ties, zeros, a steep head and a flat tail; the best weight is 1.
+    /// Generates rows of weights for tests, with ties, zeros, large and tiny weights; the largest weight is 1.
     fn rows() -> impl Strategy<Value = Vec<f32>> {
         let weight = prop_oneof![
             3 => (0u32..40).prop_map(|n| n as f32 / 64.0),
