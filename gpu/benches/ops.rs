@@ -88,7 +88,8 @@ fn linear(c: &mut Criterion) {
     }
 }
 
-/// Measures attention of a batch. `sequences` has `(rows, positions before the rows)` for each sequence.
+/// Benchmarks attention over a batch. `sequences` has, for each sequence, its number of query rows and of KV positions
+/// before them.
 fn attend(c: &mut Criterion, name: &str, kv_type: KvType, sequences: &[(usize, usize)]) {
     let shape =
         AttentionShape { heads: 9, kv_heads: 3, head_dim: 64, scale: 0.125, sliding_window: None };
@@ -99,7 +100,7 @@ fn attend(c: &mut Criterion, name: &str, kv_type: KvType, sequences: &[(usize, u
     let mut batch = Vec::new();
     for &(rows, before) in sequences {
         let blocks = (before + rows).div_ceil(BLOCK_SIZE) as u32;
-        // The blocks of a sequence are scattered, as in the block tables of a busy server.
+        // Scatters the KV blocks of each sequence over the pool, as in the block tables of a busy server.
         let table: Arc<[BlockId]> =
             (block..block + blocks).map(|i| BlockId(i * 4099 % 8192)).collect();
         batch.push(SeqRows { rows: first..first + rows, first_pos: before as u32, table });

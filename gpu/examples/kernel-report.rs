@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use tiercel_gpu::cuda::{CudaError, KernelShape, Unit, compile};
 
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
-/// Pairs of head width and query heads per key head: those of SmolLM2, Qwen2 0.5B, a model of Phi's width, Llama 3 8B,
-/// Qwen2.5 7B, Llama 3 70B, and the widest supported head.
+/// Attention shapes to compile for: pairs of head width and query heads per key head of SmolLM2, Qwen2 0.5B, a model of
+/// Phi's width, Llama 3 8B, Qwen2.5 7B, Llama 3 70B, and the widest supported head.
 const SHAPES: [(usize, usize); 7] =
     [(64, 3), (64, 7), (80, 1), (128, 4), (128, 7), (128, 8), (256, 2)];
 
@@ -47,8 +47,8 @@ fn main() -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Prints a table row for each kernel of a unit. Returns whether ptxas reported every kernel for every architecture,
-/// and none needs stack memory.
+/// Prints a table row for each kernel of a compiled unit. Returns true if ptxas reported every kernel for every
+/// architecture and no kernel needs stack memory.
 fn rows(unit: &Unit, shape: KernelShape) -> Result<bool, CudaError> {
     let options = shape.options(unit);
     let mut by_architecture = Vec::new();
@@ -88,7 +88,8 @@ fn usage(log: &str) -> Vec<Usage> {
             all.push(Usage { kernel: name.to_owned(), ..Usage::default() });
         }
         let Some(last) = all.last_mut() else { continue };
-        // Spilled registers are on the stack, and so are arrays that are indexed at run time.
+        // Counts the stack frame of a kernel: ptxas puts spilled registers on the stack, and also arrays that are
+        // indexed at run time.
         if let Some(bytes) = number_before(line, " bytes stack frame") {
             last.stack_bytes = bytes;
         }
@@ -99,7 +100,7 @@ fn usage(log: &str) -> Vec<Usage> {
     all
 }
 
-/// Returns the number in front of `words` in a line.
+/// Returns the number that stands directly before the text `words` in a line of the ptxas log.
 fn number_before(line: &str, words: &str) -> Option<u32> {
     let before = &line[..line.find(words)?];
     before.rsplit(|c: char| !c.is_ascii_digit()).next()?.parse().ok()

@@ -8,7 +8,8 @@ pub fn available_bytes() -> Option<u64> {
     available_under(Path::new("/"))
 }
 
-/// Implements [`available_bytes`] with `/proc` and `/sys` read below the directory `root`.
+/// Implements [`available_bytes`] on the `/proc` and `/sys` below the directory `root`, so that tests can use made-up
+/// files.
 fn available_under(root: &Path) -> Option<u64> {
     let groups = read(&root.join("proc/self/cgroup")).unwrap_or_default();
     let limits = groups.lines().filter_map(|line| group_left(root, line));
@@ -21,15 +22,15 @@ fn meminfo(root: &Path) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// Names of the files that tell the memory limit and the memory usage of a control group, for one version of control
+/// Names of the files in which Linux states a control group's memory limit and memory usage, for one version of control
 /// groups.
 struct Files {
     /// Directories, relative to the root directory, where the hierarchy of control groups may be mounted.
     mounts: &'static [&'static str],
     limit: &'static str,
     used: &'static str,
-    /// Keys in `memory.stat` for the bytes of cached files. Cached files count as used, but the system frees them when
-    /// memory is needed.
+    /// Keys in `memory.stat` for the bytes of cached files. Cached files count as used memory, but the system frees
+    /// them when memory is needed.
     cached: [&'static str; 2],
 }
 
@@ -46,9 +47,10 @@ const V2: Files = Files {
     cached: ["active_file", "inactive_file"],
 };
 
-/// Returns the least number of bytes that a control group and all groups above it leave below their limits. `line` is
-/// one line `ID:CONTROLLERS:PATH` of `/proc/self/cgroup`. In a container that sees only its own part of the hierarchy,
-/// the path may not exist; then the top of the hierarchy is the container's own group.
+/// Returns the bytes that a process's control group may still use: the least that is left below the limits of the group
+/// and all groups above it. `line` is the `ID:CONTROLLERS:PATH` line of `/proc/self/cgroup` that names the group. In a
+/// container that sees only its own part of the hierarchy, the path may not exist; then the top of the hierarchy is the
+/// container's own group.
 fn group_left(root: &Path, line: &str) -> Option<u64> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (controllers, path) = (fields.next()?, fields.next()?);
@@ -88,7 +90,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// Temporary directory with made-up files of `/proc` and `/sys`.
+    /// Temporary root directory of a test, with made-up files of `/proc` and `/sys`.
     struct Root(PathBuf);
 
     impl Root {

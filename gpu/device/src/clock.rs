@@ -18,12 +18,12 @@ use std::time::Duration;
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// Returns the microseconds from `earlier` to `self`; 0 if `earlier` is later.
+    /// Returns the microseconds from the moment `earlier` to this moment; 0 if `earlier` is later.
     pub fn since_us(self, earlier: Timestamp) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Returns the milliseconds from `earlier` to `self`, with fraction; 0 if `earlier` is later.
+    /// Returns the milliseconds from the moment `earlier` to this moment, with fraction; 0 if `earlier` is later.
     pub fn since_ms(self, earlier: Timestamp) -> f64 {
         self.since_us(earlier) as f64 / 1000.0
     }
@@ -31,7 +31,7 @@ impl Timestamp {
 
 impl Add<u64> for Timestamp {
     type Output = Timestamp;
-    /// Returns the moment `us` microseconds after `self`.
+    /// Returns the moment `us` microseconds after this moment.
     fn add(self, us: u64) -> Timestamp {
         Timestamp(self.0.saturating_add(us))
     }
@@ -39,7 +39,8 @@ impl Add<u64> for Timestamp {
 
 impl Sub<u64> for Timestamp {
     type Output = Timestamp;
-    /// Returns the moment `us` microseconds before `self`, or zero if that would be before zero.
+    /// Returns the moment `us` microseconds before this moment; the start of the clock (0) if it would lie before the
+    /// start.
     fn sub(self, us: u64) -> Timestamp {
         Timestamp(self.0.saturating_sub(us))
     }
@@ -88,7 +89,7 @@ impl Clock {
         tokio::time::sleep(wait).await;
     }
 
-    /// Returns the time by which a wait may be longer than asked for, us.
+    /// Returns the most by which timers of this clock may wake late, us: 1000 in real time, 0 in simulated time.
     pub fn lateness_us(&self) -> u64 {
         match self.kind {
             Kind::Wall { .. } => 1000,
@@ -118,7 +119,8 @@ impl Clock {
         .await
     }
 
-    /// Returns the seconds since the Unix epoch, for `created` fields and cache entries; never used for scheduling.
+    /// Returns the wall-clock time as seconds since the Unix epoch, for `created` fields of API answers and cache
+    /// entries; scheduling never uses it.
     pub fn unix_s() -> u64 {
         std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)

@@ -1,22 +1,23 @@
-//! Copies of blocks between the device pool and the host pool.
+//! Copies of KV blocks between the device pool and the host pool (swap).
 
 use crate::{BlockId, CopyId, HostBlockId, SubmitError};
 
-/// Direction of a copy.
+/// Direction of a copy of KV blocks between device memory and host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CopyDirection {
-    /// From the device pool to the host pool, as in a preemption.
+    /// Copy from the device pool to the host pool, as when a victim is swapped out.
     Out,
-    /// From the host pool to the device pool, as in a resume.
+    /// Copy from the host pool to the device pool, as when a swapped sequence resumes.
     In,
 }
 
-/// One block to copy. The direction of the batch says whether the device block or the host block is the source.
+/// One KV block to copy: its numbers in the device pool and in the host pool. The direction of the batch of copies says
+/// which of the two is the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CopyPair {
-    /// Block in the device pool that the copy reads or writes.
+    /// Number of the device-pool block that the copy reads or writes.
     pub device: BlockId,
-    /// Block in the host pool that the copy reads or writes.
+    /// Number of the host-pool block that the copy reads or writes.
     pub host: HostBlockId,
 }
 
@@ -27,7 +28,7 @@ pub struct CopyBatch {
     pub id: CopyId,
     /// Direction of all copies in the batch.
     pub direction: CopyDirection,
-    /// Pairs of blocks that the batch copies.
+    /// KV blocks to copy, as pairs of a block in the device pool and a block in the host pool.
     pub pairs: Vec<CopyPair>,
 }
 
@@ -38,15 +39,15 @@ pub struct CopyDone {
     pub id: CopyId,
     /// Time that the batch of copies kept the link busy, us.
     pub duration_us: u64,
-    /// Outcome of the batch of copies.
+    /// Outcome of the batch of copies: all blocks are copied, or the error for which the batch failed.
     pub result: Result<(), CopyError>,
 }
 
 /// Failure of a batch of copies. The content of the destination blocks is undefined; the source blocks are intact.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CopyError {
-    /// The batch of copies failed, but the device is still usable. The engine recomputes the KV that the batch would
-    /// have saved.
+    /// The batch of copies failed, but the device is still usable. The engine recomputes the KV that the copies did not
+    /// bring over.
     #[error("copy failed: {0}")]
     Failed(String),
     /// The device is lost: no step or copy on it ever succeeds again.
@@ -54,9 +55,10 @@ pub enum CopyError {
     DeviceLost(String),
 }
 
-/// The copy side of a device: copies in order, concurrently with compute, without blocking the caller.
+/// Copy side of a device: copies KV blocks in order, concurrently with the steps, without blocking the caller.
 pub trait CopyEngine: Send {
-    /// Submits a batch of copies. The device calls `done` exactly once, from any thread.
+    /// Submits a batch of copies. When it has ended, the device calls the callback `done` exactly once, from any
+    /// thread.
     ///
     /// # Errors
     /// [`SubmitError`] if the batch was not accepted; `done` is then never called.

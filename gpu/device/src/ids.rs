@@ -27,7 +27,8 @@ id!(
     /// Id of one sequence; never reused. A request with `n = 2` has two sequences.
     SeqId(u64), "seq");
 id!(
-    /// Number of times that a sequence was preempted. A message with an older epoch than that of its sequence is stale.
+    /// Number of times that a sequence was preempted. Messages carry it, so that a message from before the last
+    /// preemption is recognized as stale.
     Epoch(u32), "e");
 id!(
     /// Number of a step of the engine, counted from 1 in the order of submission.
@@ -42,8 +43,8 @@ id!(
     /// Number of a block in the host pool, `0..DeviceInfo::host_blocks`.
     HostBlockId(u32), "h");
 
-/// A sequence and its epoch: names one attempt to preempt or resume the sequence, so that commit, abort and every late
-/// answer are idempotent.
+/// Ticket: a sequence and the number of its preemptions so far (epoch). It names one attempt to preempt or resume the
+/// sequence, so that commit, abort and late answers of a swap are idempotent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ticket {
     /// Sequence that the ticket is for.
@@ -65,14 +66,15 @@ impl fmt::Display for Ticket {
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Tier {
-    /// Health probes and warm-up, requests that the server itself issues.
+    /// Tier of the server's own requests: health probes and warm-up.
     System,
-    /// Requests that pay for low latency. They preempt requests of lower tiers and are not preempted for them.
+    /// Tier of requests that pay for low latency: they preempt requests of lower tiers and are not preempted for them.
     Premium,
-    /// The default tier of a request.
+    /// Middle tier of requests, and the default.
     #[default]
     Standard,
-    /// Requests that use what the higher tiers leave. By default they have neither a TTFT nor a TPOT target.
+    /// Lowest tier of requests: they use the capacity that higher tiers leave. By default they have neither a TTFT nor
+    /// a TPOT target.
     Background,
 }
 

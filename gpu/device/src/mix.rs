@@ -22,7 +22,7 @@ mod tests {
 
     #[test]
     fn the_numbers_are_those_of_splitmix64() {
-        // First outputs from state 1234567, as in the reference implementation.
+        // Expected values: first outputs from state 1234567 of the reference implementation of `SplitMix64`.
         assert_eq!(mix(1_234_567), 6_457_827_717_110_365_317);
         assert_eq!(mix(1_234_567_u64.wrapping_add(GOLDEN)), 3_203_168_211_198_807_973);
     }

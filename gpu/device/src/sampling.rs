@@ -1,4 +1,5 @@
-//! Settings that say how the next token is chosen. They are plain data; the device that samples interprets them.
+//! Settings of sampling: how the next token is chosen from the logits. They are plain data; the device that samples
+//! interprets them.
 
 use crate::TokenId;
 use serde::{Deserialize, Serialize};
@@ -21,13 +22,13 @@ pub struct SamplingParams {
     pub presence_penalty: f32,
     /// Number subtracted from a token's logit once for each occurrence of the token in the output; 0 is off.
     pub frequency_penalty: f32,
-    /// Tokens, and a number for each that is added to its logit before temperature.
+    /// Logit biases: tokens, each with a number that is added to its logit before temperature.
     pub logit_bias: Vec<(TokenId, f32)>,
     /// Seed of the random draws. The draw of output token `i` depends on `(seed, i)` alone, so other sequences in the
     /// batch cannot change the text.
     pub seed: u64,
-    /// Log-probabilities that are returned with each token: `None` for none, `Some(k)` for those of the chosen token
-    /// and of the `k` most likely tokens.
+    /// Which log-probabilities are returned with each output token: `None` for none, `Some(k)` for those of the chosen
+    /// token and of the `k` most likely tokens.
     pub logprobs: Option<u8>,
 }
 
@@ -49,7 +50,7 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// Returns settings for greedy decoding, with all other options off.
+    /// Returns sampling settings for greedy decoding, with all other options off.
     pub fn greedy() -> Self {
         SamplingParams { temperature: 0.0, ..Self::default() }
     }

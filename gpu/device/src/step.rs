@@ -4,18 +4,18 @@ use crate::{BlockId, SamplingParams, SeqId, StepId, TokenId};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Sizes and limits of a device, fixed for its life.
+/// Sizes and limits of a device that do not change while it serves.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct DeviceInfo {
     /// Name of the device in `/metrics` and logs.
     pub name: String,
     /// Tokens per KV block.
     pub block_size: u32,
-    /// Blocks in the device pool.
+    /// Number of KV blocks in the device pool.
     pub device_blocks: u32,
-    /// Blocks in the host pool; 0 means that there is no host pool.
+    /// Number of KV blocks in the host pool; 0 means that there is no host pool.
     pub host_blocks: u32,
-    /// Bytes of one block: keys and values of all layers.
+    /// Size of one KV block, bytes: keys and values of all layers.
     pub block_bytes: u64,
     /// Steps that may be in flight at once (2 on CUDA, 1 on the CPU).
     pub max_steps_in_flight: u32,
@@ -38,7 +38,7 @@ pub struct DeviceProfile {
     pub prefill_token_us: f64,
     /// Cost of reading one token of KV context, us.
     pub kv_token_us: f64,
-    /// Cost of one prefill token for each token of context before it, us.
+    /// Cost of each pair of a prefill token and a context token before it, us.
     pub prefill_context_us: f64,
     /// Bandwidth between the device pool and the host pool in one direction, bytes per second; 0 if there is no host
     /// pool.
@@ -91,10 +91,10 @@ pub struct SeqSlice {
 /// step are decodes of one token.
 pub type Tokens = SmallVec<[TokenId; 4]>;
 
-/// Input tokens of one sequence's part of a step.
+/// Input tokens of a slice, which a step runs through the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SliceInput {
-    /// Input tokens that the engine knows.
+    /// Input tokens whose ids the engine knows when it submits the step.
     Known(Tokens),
     /// One input token: the token that the named step samples for the same sequence. That step may still be in flight.
     SampledBy(StepId),
@@ -118,19 +118,20 @@ impl SliceInput {
 /// Answer of the device to one [`StepBatch`].
 #[derive(Debug)]
 pub struct StepDone {
-    /// Number of the step that is answered.
+    /// Number of the step whose outcome this answer reports.
     pub id: StepId,
-    /// Outcome of the step. On `Err` nothing that the step wrote is valid.
+    /// Outcome of the step: its output, or the error for which it failed. After an error nothing that the step wrote is
+    /// valid.
     pub result: Result<StepOutput, StepError>,
 }
 
 /// Results of a step that succeeded.
 #[derive(Debug, Default)]
 pub struct StepOutput {
-    /// Sampled token or fault of each slice that has `sample`, in the order of the slices. A fault ends only the
-    /// sequence of its slice.
+    /// For each slice of the step that samples, in the order of the slices: the sampled token, or the fault of the
+    /// sequence. A fault ends only the sequence of its slice.
     pub sampled: Vec<(SeqId, Result<Sampled, SeqFault>)>,
-    /// Duration of the step by parts.
+    /// Times of the step's parts: forward pass, sampling, and preparation by the host.
     pub timing: StepTiming,
 }
 
@@ -139,7 +140,7 @@ pub struct StepOutput {
 pub struct Sampled {
     /// Id of the sampled token.
     pub token: TokenId,
-    /// Log-probabilities of the token; present if the sequence asked for them.
+    /// Log-probabilities for the sampled token; present if the sequence asked for them.
     pub logprobs: Option<Box<TokenLogprobs>>,
 }
 
@@ -149,7 +150,7 @@ pub struct Sampled {
 pub struct TokenLogprobs {
     /// Log-probability of the token that was chosen.
     pub chosen: f32,
-    /// Most likely tokens and their log-probabilities, the most likely first.
+    /// Most likely tokens with their log-probabilities, the most likely first.
     pub top: Vec<(TokenId, f32)>,
 }
 
@@ -160,12 +161,12 @@ pub struct StepTiming {
     pub forward_us: u64,
     /// Time of sampling, us.
     pub sampling_us: u64,
-    /// Time that the host worked before the device could begin the step, us. On a device that computes while its host
-    /// works, it is no part of the step's duration.
+    /// Time that the host worked before the device could begin the step, us. If the device computes a step while the
+    /// host prepares the next one, this time does not lengthen the step.
     pub host_us: u64,
 }
 
-/// A fault of one sequence in a step. It ends that sequence; the other sequences of the step go on.
+/// A fault of one sequence in a step, which ends that sequence with an error; the other sequences of the step go on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SeqFault {
     /// The logits of the sequence held NaN or +inf, or no finite value.
@@ -176,7 +177,7 @@ pub enum SeqFault {
     UnknownSequence(SeqId),
 }
 
-/// A fault that makes a whole step fail.
+/// Error that makes a whole step fail.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StepError {
     /// The step failed, but the device is still usable. Nothing that the step wrote is valid.
@@ -193,14 +194,15 @@ pub enum SubmitError {
     /// The device already holds as many steps (`max_steps_in_flight`) or batches of copies as it can.
     #[error("too many steps in flight")]
     Full,
-    /// The thread or task that does the device's work has ended.
+    /// The thread or task that runs the device's steps or copies has ended.
     #[error("the device has stopped")]
     Stopped,
 }
 
-/// The compute side of a device: runs steps in order, one at a time, without blocking the caller.
+/// Compute side of a device: runs steps in order of submission, one at a time, without blocking the caller.
 pub trait StepRunner: Send {
-    /// Submits a step. The device calls `done` exactly once, from any thread, in the order of submission.
+    /// Submits a step. When it has ended, the device calls the callback `done` exactly once, from any thread; callbacks
+    /// come in the order of submission.
     ///
     /// # Errors
     /// [`SubmitError`] if the step was not accepted; `done` is then never called.

@@ -1,4 +1,4 @@
-//! Records of the work and the times of steps. The models of step times are fitted to these records.
+//! Records of the work and the duration of steps, to which models of step times are fitted.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Threads that run steps and copies: plain OS threads fed by bounded channels, for devices whose calls block.
+//! OS threads that run steps and copies for devices whose calls block. Bounded channels feed the threads.
 
 use crate::{
     Clock, CopyBatch, CopyDone, CopyEngine, CopyError, StepBatch, StepDone, StepError, StepId,
@@ -10,11 +10,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Runs steps in order. A device that computes independently of its thread may still run one step when the next is
-/// begun.
+/// Runner of steps for a thread of its own: begins steps and waits for their ends, in order. A device that computes
+/// while its thread does other work may still run one step when the next is begun.
 pub trait QueuedRunner: Send + 'static {
-    /// Whether beginning the step would block until all steps before it have ended. If so, the caller waits for those
-    /// steps first.
+    /// Whether the device can begin this step only when all steps before it have ended. If so, the thread waits for
+    /// those steps first.
     fn waits(&self, _batch: &StepBatch) -> bool {
         false
     }
@@ -40,9 +40,9 @@ pub trait QueuedRunner: Send + 'static {
     }
 }
 
-/// Copies blocks on the calling thread, which is blocked meanwhile.
+/// Copy side of a device that copies KV blocks on the calling thread and blocks it meanwhile.
 pub trait BlockingCopier: Send + 'static {
-    /// Copies one batch of blocks.
+    /// Copies one batch of KV blocks.
     ///
     /// # Errors
     /// [`CopyError`]; the content of the destination blocks is then undefined.
@@ -74,16 +74,16 @@ impl StepThread {
     }
 }
 
-/// Interval at which the thread polls whether the oldest step has ended, while another step may still be submitted.
-/// Mostly the next step is submitted within one interval; then no more can come, and the thread blocks until the oldest
-/// step ends.
+/// Interval at which the step thread polls for the end of the oldest step, while it could still accept another step.
+/// Mostly the next step is submitted within one interval; then no further step is accepted, and the thread blocks until
+/// the oldest step ends.
 const LOOKS: Duration = Duration::from_micros(50);
 
-/// A step that was begun and is not answered yet.
+/// A step that the thread began and has not reported the end of.
 struct Begun {
     id: StepId,
     done: Box<dyn FnOnce(StepDone) + Send>,
-    /// Error of a step that could not begin. It is reported when the steps before it are answered.
+    /// Error of a step that could not begin. It is reported in order, after the ends of the steps before it.
     error: Option<StepError>,
 }
 
@@ -96,7 +96,8 @@ struct Steps<R> {
 }
 
 impl<R: QueuedRunner> Steps<R> {
-    /// Runs steps until the submitting side is gone and every submitted step is answered.
+    /// Loop of the step thread: runs steps until no more can be submitted and the end of every submitted step is
+    /// reported.
     fn run(mut self, work: &Receiver<StepJob>) {
         loop {
             let next = match self.begun.len() {
@@ -136,7 +137,7 @@ impl<R: QueuedRunner> Steps<R> {
         failed || self.attempt(|runner| Ok(runner.has_ended())).unwrap_or(true)
     }
 
-    /// Waits for the oldest step in progress and answers it.
+    /// Waits for the oldest step in progress and reports its outcome to the callback of the step.
     fn end(&mut self) {
         let Some(Begun { id, done, error }) = self.begun.pop_front() else { return };
         let result = match error {
@@ -146,8 +147,8 @@ impl<R: QueuedRunner> Steps<R> {
         done(StepDone { id, result });
     }
 
-    /// Calls the runner, unless the device is lost. Remembers a loss of the device that the call reports; a panic
-    /// counts as a loss.
+    /// Calls the device's runner, unless the device is lost. If the call panics or reports the loss of the device, all
+    /// later calls fail with that loss.
     fn attempt<T>(
         &mut self,
         what: impl FnOnce(&mut R) -> Result<T, StepError>,
@@ -156,7 +157,8 @@ impl<R: QueuedRunner> Steps<R> {
             return Err(StepError::DeviceLost(why.clone()));
         }
         let runner = &mut self.runner;
-        // A panic in a kernel must not leave the engine waiting for an answer that never comes.
+        // Catches a panic of a kernel and turns it into a loss of the device; otherwise the engine would wait forever
+        // for the end of the step.
         let result = catch_unwind(AssertUnwindSafe(|| what(runner)))
             .unwrap_or_else(|panic| Err(StepError::DeviceLost(panic_text(panic.as_ref()))));
         if let Err(StepError::DeviceLost(why)) = &result {
@@ -239,8 +241,8 @@ fn send<T>(jobs: Option<&Sender<T>>, job: T) -> Result<(), SubmitError> {
 }
 
 fn join(thread: Option<JoinHandle<()>>) {
-    // The loop of the thread catches panics of the device, so the result of joining the thread holds nothing more to
-    // report.
+    // Joins the thread and ignores the result: the thread's loop catches panics of the device, so there is nothing more
+    // to report.
     if let Some(thread) = thread
         && thread.thread().id() != std::thread::current().id()
     {
@@ -262,8 +264,8 @@ mod tests {
     use crate::StepId;
     use std::sync::mpsc;
 
-    /// Test runner that reports each call of `begin` and `end`. Step 2 panics, step 4 cannot begin, and step 9 waits
-    /// for earlier steps. `has_ended` returns true from the `looks`-th call on.
+    /// Test runner of steps that reports each call of `begin` and `end`. Step 2 panics, step 4 cannot begin, and step 9
+    /// waits for earlier steps. `has_ended` returns true from the `looks`-th call on.
     struct Scripted {
         asked: mpsc::Sender<String>,
         begun: VecDeque<u64>,

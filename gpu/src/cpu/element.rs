@@ -1,4 +1,4 @@
-//! Element types of the KV cache.
+//! Element types in which KV blocks store keys and values.
 
 use crate::KvType;
 use half::{bf16, f16};
@@ -7,13 +7,13 @@ use std::arch::x86_64::__m256;
 
 /// Number type in which KV blocks store a component of a key or a value.
 pub(crate) trait Element: Copy + Send + Sync + 'static {
-    /// Value of the `kv.type` setting that selects this element type.
+    /// Value of the setting `kv.type` (number type of the KV cache) that selects this element type.
     const KV_TYPE: KvType;
-    /// Converts from f32, rounding to nearest.
+    /// Converts an f32 to this element type, rounding to nearest.
     fn narrow(value: f32) -> Self;
-    /// Converts to f32 exactly.
+    /// Converts a stored element to f32; the conversion is exact.
     fn widen(self) -> f32;
-    /// Loads eight elements into a vector and converts them to f32. Kernels compiled for AVX2 and F16C inline this
+    /// Loads eight stored elements and converts them to a vector of f32. Kernels compiled for AVX2 and F16C inline this
     /// function.
     #[cfg(target_arch = "x86_64")]
     fn load(from: &[Self; 8]) -> __m256;

@@ -11,13 +11,13 @@ const ROUND: f32 = 12_582_912.0;
 /// is never fused, so that the bits are the same on every instruction set.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
-    // The argument is limited by comparisons instead of `clamp`. In this form each compiles to one instruction and
+    // Limits the argument by comparisons instead of `clamp`, because each comparison compiles to one instruction and
     // keeps NaN.
     let bounded = if x < LOW { LOW } else { x };
     let bounded = if bounded > HIGH { HIGH } else { bounded };
     let shifted = bounded * std::f32::consts::LOG2_E + ROUND;
     let n = shifted - ROUND;
-    // `n * ln 2` is subtracted in two parts; the product of `n` and the first part of ln 2 is exact.
+    // Subtracts `n * ln 2` in two parts for precision; the product of `n` and the first part of ln 2 is exact.
     let r = (bounded - n * 0.693_359_4) - n * -2.121_944_4e-4;
     let mut p = 1.987_569_1e-4;
     p = p * r + 1.398_199_9e-3;

@@ -1,18 +1,18 @@
-//! Instruction set that the CPU kernels use.
+//! Detection of the instruction set whose CPU kernels are used.
 
 /// Family of CPU kernels, by instruction set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Isa {
-    /// Plain Rust: runs on any processor, and is the reference for the other kernels.
+    /// Kernels in plain Rust: they run on any processor, and are the reference for the vector kernels.
     Portable,
-    /// AVX2 with FMA and F16C. Only [`Isa::detect`] makes this value, after asking the processor, so that calling the
-    /// AVX2 kernels is sound.
+    /// Kernels with AVX2, FMA and F16C. Only [`Isa::detect`] makes this value, after asking the processor, so that
+    /// calling the AVX2 kernels is sound.
     #[cfg(target_arch = "x86_64")]
     Avx2,
 }
 
 impl Isa {
-    /// Returns the best instruction set that this processor has.
+    /// Returns the best instruction set with kernels that this processor has.
     pub(crate) fn detect() -> Isa {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2")

@@ -3,7 +3,7 @@
 //!
 //! A block is one contiguous run of bytes in the order `[layer][k|v][kv_head]`. The keys of a head are transposed,
 //! `[head_dim][slot]`, so that a vector register holds the same component of neighbouring keys. The values of a head
-//! are plain, `[slot][head_dim]`. A slot is the place of one token in a block.
+//! are plain, `[slot][head_dim]`. A slot holds one token's keys or values in a block.
 //!
 //! Sharing rule: no step writes a block that a running copy names, and no copy writes a block that a running step
 //! names. The engine guarantees this rule, and every unsafe access in this file relies on it.
@@ -17,7 +17,7 @@ use memmap2::MmapRaw;
 use std::sync::Arc;
 use tiercel_device::{BlockId, BlockingCopier, CopyBatch, CopyDirection, CopyError, HostBlockId};
 
-/// Dimensions and element type of the KV cache.
+/// Dimensions and element type of KV blocks on the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KvLayout {
     pub(crate) layers: usize,
@@ -28,7 +28,7 @@ pub(crate) struct KvLayout {
 }
 
 impl KvLayout {
-    /// Returns the size of a block, bytes, rounded up to a multiple of 64 (a cache line).
+    /// Returns the size of a KV block, bytes, rounded up to a multiple of 64 (a cache line).
     pub(crate) fn block_bytes(&self) -> usize {
         [2, self.layers, self.kv_heads, self.block_size, self.head_dim, self.kv_type.bytes()]
             .iter()
@@ -37,7 +37,7 @@ impl KvLayout {
             .unwrap_or(usize::MAX)
     }
 
-    /// Returns the size, bytes, of the keys (or of the values) of one head in one layer of a block.
+    /// Returns the size that the keys (or the values) of one head in one layer take in a KV block, bytes.
     fn head_bytes(&self) -> usize {
         self.block_size * self.head_dim * self.kv_type.bytes()
     }
@@ -53,7 +53,7 @@ impl KvLayout {
 }
 
 struct Slab {
-    /// Memory of the pool's blocks; `None` for a pool without blocks.
+    /// Memory of all KV blocks of the pool; `None` for a pool without blocks.
     memory: Option<MmapRaw>,
     blocks: u32,
     block_bytes: usize,
@@ -120,7 +120,7 @@ impl KvMemory {
         self.device.block(block.0).wrapping_add(self.layout.value_offset(layer, head))
     }
 
-    /// Returns the keys (or values) of `heads` neighbouring heads of a block. `place` is the address that
+    /// Returns the keys (or values) of `heads` neighbouring heads in a KV block. `place` is the address that
     /// [`KvMemory::keys`] (or `values`) returned for the first of these heads.
     ///
     /// # Safety
@@ -130,8 +130,8 @@ impl KvMemory {
     pub(crate) unsafe fn elements<E: Element>(&self, place: *mut u8, heads: usize) -> &[E] {
         debug_assert_eq!(self.layout.kv_type, E::KV_TYPE);
         let len = heads * self.layout.block_size * self.layout.head_dim;
-        // SAFETY: `place` is inside a slab that `self` owns and is followed by the elements of all `heads` heads. Every
-        // bit pattern is a valid element. Slabs start zeroed, so all elements are initialised.
+        // SAFETY: `place` is inside a memory slab that `self` owns and is followed by the elements of all `heads`
+        // heads. Every bit pattern is a valid element. Slabs start zeroed, so all elements are initialised.
         unsafe { std::slice::from_raw_parts(place.cast::<E>(), len) }
     }
 
@@ -169,8 +169,8 @@ impl BlockingCopier for CpuCopier {
                 CopyDirection::Out => (device, host),
                 CopyDirection::In => (host, device),
             };
-            // SAFETY: source and destination are whole blocks of different mappings. Until this copy is answered, the
-            // engine lets nothing write the source or touch the destination (the sharing rule).
+            // SAFETY: source and destination are whole KV blocks of different mappings. Until this copy is answered,
+            // the engine lets nothing write the source or touch the destination (the sharing rule).
             unsafe { std::ptr::copy_nonoverlapping(from, to, self.memory.device.block_bytes) };
         }
         Ok(())

@@ -7,8 +7,8 @@ use crate::KvType;
 use half::{bf16, f16};
 use tiercel_device::BlockId;
 
-/// Writes the keys and values of one token in one layer to a slot of a block. `keys_values` holds the keys of all kv
-/// heads, then the values of all kv heads.
+/// Writes the keys and values of one token in one layer to a token slot of a KV block. `keys_values` holds the keys of
+/// all kv heads, then the values of all kv heads.
 pub(super) fn write_kv(
     kv: &KvMemory,
     layer: usize,

@@ -3,7 +3,7 @@
 use crate::available_bytes;
 use memmap2::{MmapMut, MmapRaw};
 
-/// Maps `bytes` (more than 0) of zeroed memory. `promised` bytes count as used although they are not touched yet.
+/// Maps `bytes` (more than 0) of zeroed memory. `promised` bytes, promised to later allocations, count as used.
 ///
 /// # Errors
 /// Returns the reason, as text for an error message, if the memory is not available. The function first asks how much
@@ -16,8 +16,8 @@ pub(crate) fn map(bytes: usize, promised: usize) -> Result<MmapRaw, String> {
         }
     }
     let memory = MmapMut::map_anon(bytes).map_err(|error| error.to_string())?;
-    // Streaming weights from pages of 2 MiB instead of 4 KiB is about 1.4 times as fast. Large pages are optional, so
-    // an error is ignored.
+    // Asks for pages of 2 MiB instead of 4 KiB, from which weights stream about 1.4 times as fast. Large pages are
+    // optional, so an error is ignored.
     #[cfg(target_os = "linux")]
     let _ = memory.advise(memmap2::Advice::HugePage);
     Ok(MmapRaw::from(memory))

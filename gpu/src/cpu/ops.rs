@@ -57,8 +57,8 @@ impl CpuOps {
         self.isa != Isa::Portable && !is_vectorised(self.isa, layout.block_size, layout.head_dim)
     }
 
-    /// Reserves `bytes` of memory for activations, which are allocated after the weights: packing weights leaves these
-    /// bytes free.
+    /// Promises `bytes` of memory to the activations, which are allocated after the weights: packing weights leaves
+    /// these bytes free.
     pub fn promise(&mut self, bytes: u64) {
         self.arena.promise(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
@@ -261,8 +261,8 @@ impl Ops for CpuOps {
     }
 
     fn finish(&mut self) -> Result<Vec<Drawn>, StepError> {
-        // CPU operations have ended when they return, and they fail only by a panic, so there is nothing to wait for or
-        // to report.
+        // CPU operations have ended when they return, and they fail only by a panic, so there is no work to wait for
+        // and no fault to report.
         Ok(Vec::new())
     }
 }

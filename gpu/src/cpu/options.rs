@@ -47,7 +47,7 @@ impl CpuOptions {
 /// Error of opening a CPU device.
 #[derive(Debug, thiserror::Error)]
 pub enum CpuError {
-    /// A setting that must be positive is 0.
+    /// An option of the CPU device that must be positive is 0; the text names it.
     #[error("a CPU device cannot have {0}")]
     Options(String),
     /// Too little memory for the KV blocks of a pool.
@@ -56,13 +56,13 @@ pub enum CpuError {
          choose fewer blocks (kv.cache_mib, kv.host_mib), or a smaller kv.type"
     )]
     Memory {
-        /// Pool that the blocks are for: `"device"` or `"host"`.
+        /// Pool whose KV blocks do not fit in memory: `"device"` or `"host"`.
         tier: &'static str,
-        /// Number of blocks asked for.
+        /// Number of KV blocks that the settings ask for.
         blocks: u32,
-        /// Size of one block, bytes.
+        /// Size of one KV block, bytes.
         block_bytes: usize,
-        /// Reason that the allocation failed, as text for the error message.
+        /// Reason for which the KV blocks could not be allocated, as text for the error message.
         why: String,
     },
     /// The operating system could not start a compute thread.
@@ -70,9 +70,9 @@ pub enum CpuError {
     Thread {
         /// Number of the compute thread that could not be started.
         index: usize,
-        /// Number of compute threads asked for.
+        /// Number of compute threads that the settings ask for.
         threads: usize,
-        /// Error that the operating system returned.
+        /// Error of the operating system when the thread was started.
         source: std::io::Error,
     },
 }

@@ -1,5 +1,5 @@
-//! The copy side of the mock device: one queue for each direction, served in order at the speed of the link. Both
-//! directions run at once.
+//! Copy side of the mock device: one queue of copies for each direction, served in order at the bandwidth of the link.
+//! Copies in the two directions run at once.
 
 use super::faults::Draws;
 use super::{MockOptions, Shared};
@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 type Job = (CopyBatch, Box<dyn FnOnce(CopyDone) + Send>);
 
-/// Most batches of copies that may wait in one direction. The engine has far fewer copies in transit.
+/// Most batches of copies that may wait in one direction of the mock device; the engine never comes near this limit.
 const MOST_WAITING: usize = 1024;
 
 /// Copy side of the mock device; passes batches to the tasks that copy them.

@@ -1,4 +1,4 @@
-//! Drift: the speed of a device changes after it was measured.
+//! Drift of a mock device: its steps become slower than the engine measured at the start.
 
 use crate::Timestamp;
 use std::ops::Range;
@@ -8,15 +8,15 @@ use std::ops::Range;
 pub struct MockDrift {
     /// Factor on the fixed cost of a step while the device is slow.
     pub base_factor: f64,
-    /// Engine time in which the device is slow, us. `None`: every other minute, the first included.
+    /// Engine time in which the drifting device is slow, us. `None`: every other minute, from the first one on.
     pub slow_us: Option<Range<u64>>,
 }
 
-/// Half of the cycle in which the device is slow and then normal, us.
+/// One minute, us. By default a drifting device is slow for a minute and normal for the next.
 const MINUTE_US: u64 = 60_000_000;
 
 impl Default for MockDrift {
-    /// Returns a drift that adds a fifth to the fixed cost of steps for a minute, nothing for the next minute, and so
+    /// Returns the default drift: the fixed cost of a step is a fifth larger in every other minute, from the first one
     /// on.
     fn default() -> Self {
         MockDrift { base_factor: 1.2, slow_us: None }
@@ -24,7 +24,7 @@ impl Default for MockDrift {
 }
 
 impl MockDrift {
-    /// Returns the factor on the fixed cost of a step that starts `now`.
+    /// Returns the factor by which drift lengthens the fixed cost of a step that starts at `now`.
     pub(super) fn factor(&self, now: Timestamp) -> f64 {
         let slow = match &self.slow_us {
             Some(slow_us) => slow_us.contains(&now.0),

@@ -1,4 +1,5 @@
-//! Faults that the mock device injects by seed, and the log of the engine's mistakes that it finds.
+//! Faults that the mock device injects at random from a seed, and the log of the engine's mistakes that the device
+//! finds.
 
 use crate::mix::mix;
 use crate::{BlockId, SeqId, StepId};
@@ -6,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Faults to inject. Probabilities are per batch of copies and per step; the seed of the device decides which are hit.
+/// Faults that the mock device injects into steps and copies. Each probability applies to every step or batch of copies
+/// by itself; the seed of the device decides which are hit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MockFaults {
@@ -20,7 +22,8 @@ pub struct MockFaults {
     pub step_slow: f64,
     /// Factor on the duration of a slow batch of copies or a slow step.
     pub slow_factor: f64,
-    /// Number of the step at which the device is lost for good; `None` for never.
+    /// Number of the step at which the mock device is lost for good, so that all later steps and copies fail; `None`
+    /// for never.
     pub lost_at_step: Option<StepId>,
 }
 
@@ -37,15 +40,15 @@ impl Default for MockFaults {
     }
 }
 
-/// A deterministic stream of random numbers.
+/// Deterministic random numbers of the mock device, from a seed.
 #[derive(Debug)]
 pub(super) struct Draws {
     state: u64,
 }
 
 impl Draws {
-    /// Returns a stream of random numbers for one `purpose`. Different purposes have streams of their own, so that
-    /// draws for one do not change the draws for another.
+    /// Returns random numbers for one `purpose` (faults of steps, faults of copies, noise). Each purpose has a sequence
+    /// of numbers of its own, so that draws for one do not change the draws for another.
     pub(super) fn new(seed: u64, purpose: u64) -> Draws {
         Draws { state: mix(seed ^ mix(purpose)) }
     }
@@ -56,8 +59,7 @@ impl Draws {
         (mix(self.state) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Returns true with probability `p`. Always draws a number, so that the stream of random numbers does not depend
-    /// on `p`.
+    /// Returns true with probability `p`. Always draws a number, so that later draws do not depend on `p`.
     pub(super) fn chance(&mut self, p: f64) -> bool {
         self.unit() < p
     }
@@ -68,7 +70,7 @@ impl Draws {
         (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos()
     }
 
-    /// Draws a number from the log-normal distribution with mean 1.
+    /// Draws a random factor of mean 1 from the log-normal distribution with this sigma.
     pub(super) fn noise(&mut self, sigma: f64) -> f64 {
         (sigma * self.normal() - sigma * sigma / 2.0).exp()
     }
@@ -77,33 +79,33 @@ impl Draws {
 /// Mistake of the engine that the mock device found: a slice that the engine should not have submitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MockFault {
-    /// Step that holds the faulty slice.
+    /// Number of the step that holds the faulty slice.
     pub step: StepId,
-    /// Sequence of the faulty slice.
+    /// Sequence that the faulty slice belongs to.
     pub seq: SeqId,
-    /// Kind of the mistake.
+    /// Kind of the engine's mistake.
     pub kind: MockFaultKind,
 }
 
-/// Kinds of [`MockFault`].
+/// Kinds of mistakes of the engine that the mock device finds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MockFaultKind {
     /// A block that the slice reads does not hold the sequence's prefix: it is stale, lost, wrongly
     /// shared or half-copied.
     WrongContent {
-        /// Block that the mistake concerns.
+        /// Number of the KV block whose content is wrong for the sequence.
         block: BlockId,
-        /// Index of the block in the sequence's block table.
+        /// Index of the block with the wrong content in the sequence's block table.
         entry: u32,
     },
-    /// Two slices of one step write the same block.
+    /// Two slices of one step write the same KV block.
     SharedWrite {
-        /// Block that the mistake concerns.
+        /// Number of the KV block that two slices write.
         block: BlockId,
     },
-    /// A slice contradicts itself or its sequence; the text says how.
+    /// A slice is malformed or does not fit the state of its sequence; the text says how.
     BadSlice(&'static str),
-    /// The device has no state for the sequence of a slice.
+    /// A step has a slice of a sequence that was never started on the device, or has ended.
     UnknownSequence,
 }
 
@@ -136,16 +138,17 @@ struct Log {
     total: u64,
 }
 
-/// Most faults that the log stores; further faults are only counted.
+/// Most mistakes of the engine that the log stores; further ones are only counted.
 const MOST_KEPT: usize = 64;
 
 impl MockFaultLog {
-    /// Returns the first faults that were found, at most 64.
+    /// Returns the first mistakes of the engine that the mock device found, at most 64.
     pub fn first(&self) -> Vec<MockFault> {
         self.lock().first.clone()
     }
 
-    /// Returns the number of all faults that were found, also of faults that the log did not store.
+    /// Returns the number of all mistakes of the engine that the mock device found, also of those that the log did not
+    /// store.
     pub fn total(&self) -> u64 {
         self.lock().total
     }

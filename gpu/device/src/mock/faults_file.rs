@@ -1,48 +1,49 @@
-//! Reads the faults that a mock device injects from a TOML file.
+//! Reads from a TOML file which faults a mock device injects.
 
 use super::MockFaults;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Most bytes that are read of a faults file.
+/// Largest size of a TOML file with injected faults, bytes.
 const MAX_FILE_BYTES: u64 = 64 << 10;
 
-/// Reason for which a faults file could not be loaded. The message is one line that says what to change.
+/// Reason for which a file of injected faults could not be loaded. The message is one line that says what to change.
 #[derive(Debug, thiserror::Error)]
 pub enum MockFaultsError {
-    /// The faults file could not be read.
+    /// The file of injected faults could not be read.
     #[error("cannot read the faults file {path}: {source}")]
     Read {
         /// Path of the file with faults to inject.
         path: PathBuf,
-        /// Error of reading the faults file.
+        /// I/O error from reading the file of injected faults.
         source: std::io::Error,
     },
-    /// The faults file is not TOML, or has an unknown field or a value of the wrong type.
+    /// The file of injected faults is not TOML, or has an unknown field or a value of the wrong type.
     #[error("{path} is not a faults file: {problem}")]
     Parse {
-        /// Path of the faults file.
+        /// Path of the file of injected faults.
         path: PathBuf,
         /// Message of the TOML parser: where the problem is and what it is.
         problem: String,
     },
-    /// A field of the faults file has an unusable value.
+    /// A field of the file of injected faults has a value that is not allowed.
     #[error("{path}: {field} is {value}; allowed: {allowed}")]
     Value {
-        /// Path of the faults file.
+        /// Path of the file of injected faults.
         path: PathBuf,
-        /// Name of the field in the faults file.
+        /// Name of the field with the wrong value in the file of injected faults.
         field: &'static str,
-        /// Value of the field in the faults file.
+        /// Value of the field that is not allowed.
         value: String,
-        /// Values that the field of the faults file may have.
+        /// Values that are allowed for the field of injected faults.
         allowed: &'static str,
     },
 }
 
 impl MockFaults {
-    /// Reads faults from a file that names fields of this type. A field that the file leaves out injects nothing.
+    /// Reads the faults to inject from a TOML file with the fields of this type. A fault whose field the file leaves
+    /// out is not injected.
     ///
     /// # Errors
     /// [`MockFaultsError`] if the file cannot be read or used.
@@ -52,7 +53,7 @@ impl MockFaults {
         let file = File::open(path).map_err(failed)?;
         file.take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(failed)?;
         let faults: MockFaults = toml::from_str(&text).map_err(|error| {
-            // The message of the parser, joined to one line.
+            // Joins the message of the TOML parser, which has several lines, to one line.
             let problem = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
             MockFaultsError::Parse { path: path.to_owned(), problem }
         })?;

@@ -1,23 +1,26 @@
-//! Time that a real server adds outside its device, and the random spread of its step times. `tiercel bench
-//! --calibrate` measures both.
+//! Time that a real server spends on requests and steps outside its device, and random spread of step times. `tiercel
+//! bench --calibrate` measures both, so that the mock device can imitate them.
 
 use super::faults::Draws;
 use crate::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Time that requests and steps take outside the device. By default all fields are zero: they take none.
+/// Time that the simulated server spends on requests and steps outside the device. By default all fields are zero: it
+/// spends none.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HostCosts {
     /// Time from the end of a step until the device begins the next step, if the next step was not submitted yet at
     /// that end, us. The time goes into handing out tokens, planning and waking threads.
     pub step_us: f64,
-    /// Time in addition to `step_us` for each sequence that decodes in the next step, us.
+    /// Time that the host takes before a step for each decoding sequence of the step, us; added to the fixed time per
+    /// step (`step_us`).
     pub sequence_us: f64,
-    /// Sum of two times, us: from the sending of a request until the engine has it, and from a token until its client
-    /// has it.
+    /// Fixed time that a request spends outside the engine, us: from its sending until the engine has it, plus from a
+    /// token until its client has it.
     pub request_us: f64,
-    /// Time in addition to `request_us` for each token of the prompt, us.
+    /// Time that a request spends outside the engine for each token of its prompt, us; added to the fixed time per
+    /// request (`request_us`).
     pub prompt_token_us: f64,
 }
 
@@ -37,20 +40,23 @@ impl HostCosts {
     }
 }
 
-/// Random spread of step times around their modelled values: three factors, each of mean 1. By default all fields are
-/// zero: step times do not spread.
+/// Random spread of step times around their modelled values: the product of three random factors of mean 1. By default
+/// all fields are zero: step times do not spread.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StepNoise {
-    /// Sigma of a log-normal factor, drawn for each step.
+    /// Sigma of a log-normal factor on the step time, drawn for each step.
     pub sigma: f64,
-    /// Share of the steps that take longer by an exponentially distributed amount, from 0 to 1.
+    /// Share of the steps that take longer by an exponentially distributed amount of time, from 0 to 1 (the tail).
     pub tail_share: f64,
-    /// Mean of the exponential amount by which some steps take longer, in times of the step's duration.
+    /// Mean of the exponentially distributed time by which some steps take longer, as a multiple of the step's
+    /// duration.
     pub tail_mean: f64,
-    /// Sigma of a log-normal factor that changes slowly, because a machine is faster at one time than at another.
+    /// Sigma of a log-normal factor on step times that changes slowly, as a real machine is faster at one time than at
+    /// another.
     pub slow_sigma: f64,
-    /// Time constant of the slowly changing factor, s: for about so long the machine stays as fast as it is.
+    /// Time constant of the slow factor on step times, s: after this time its correlation with its old value has fallen
+    /// to 1/e.
     pub slow_s: f64,
 }
 
@@ -59,7 +65,8 @@ impl StepNoise {
         *self == StepNoise::default()
     }
 
-    /// Returns the first field with an unusable value and what is allowed, if there is such a field.
+    /// Checks the settings of the noise. Returns the name of the first field with an unusable value and what is
+    /// allowed, or `None`.
     pub(super) fn problem(&self) -> Option<(&'static str, &'static str)> {
         for (field, value, most) in [
             ("noise.sigma", self.sigma, 2.0),
@@ -105,7 +112,7 @@ impl NoiseSource {
         fast * tail / (1.0 + tail_share * tail_mean) * self.slow_factor(now)
     }
 
-    /// Returns the slowly changing factor: the exponential of an Ornstein-Uhlenbeck process.
+    /// Returns the slowly changing factor on step times: the exponential of an Ornstein-Uhlenbeck process.
     fn slow_factor(&mut self, now: Timestamp) -> f64 {
         let StepNoise { slow_sigma, slow_s, .. } = self.noise;
         if slow_sigma <= 0.0 {

@@ -4,18 +4,19 @@
 use crate::{BlockId, CopyDirection, StepId};
 use std::ops::Range;
 
-/// Granularity at which the mock device remembers the content of blocks.
+/// How finely the mock device remembers the content of KV blocks: by block or by token slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fingerprints {
-    /// One fingerprint and the number of filled slots per block: takes little memory, for long runs.
+    /// One fingerprint and the number of filled token slots per block: takes little memory, for long runs.
     #[default]
     PerBlock,
-    /// One fingerprint per slot: finds more faults, for fuzzing.
+    /// One fingerprint per token slot of a block: finds more mistakes of the engine, for fuzzing.
     PerSlot,
 }
 
-/// Content of the device pool and the host pool. The content of a block is a run of words: either `[fingerprint of the
-/// last valid slot, valid slots]`, or one fingerprint per slot. 0 is garbage.
+/// Content of the device pool and the host pool of a mock device. The content of a block is a run of u64 numbers:
+/// either `[fingerprint of the last valid token slot, number of valid token slots]`, or one fingerprint per token slot.
+/// 0 is garbage.
 #[derive(Debug)]
 pub(super) struct Memory {
     kind: Fingerprints,
@@ -23,12 +24,12 @@ pub(super) struct Memory {
     words: usize,
     device: Vec<u64>,
     host: Vec<u64>,
-    /// For each device block, the last step that writes the block.
+    /// For each device block, the last step that writes it; finds two slices of one step that write the same block.
     writers: Vec<Option<StepId>>,
-    /// For each device block, the number of sequences that rely on its content, so that they do not check the block
-    /// again.
+    /// For each device block, the number of sequences that checked its content and do not check it again.
     relied_on: Vec<u32>,
-    /// Number of changes of device blocks on whose content a sequence relied.
+    /// Number of changes of device blocks that some sequence had checked and does not check again. If the number grows,
+    /// sequences check their blocks again.
     pub(super) breaches: u64,
     /// Number of writes to the device pool by copies. If the number has grown during a step, the step checks its blocks
     /// again.
@@ -36,7 +37,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Returns memory whose blocks all hold garbage.
+    /// Returns the memory of a mock device whose blocks all hold garbage.
     pub(super) fn new(kind: Fingerprints, block_size: u32, device: u32, host: u32) -> Memory {
         let words = match kind {
             Fingerprints::PerBlock => 2,
@@ -75,8 +76,9 @@ impl Memory {
         (block.0 as usize) < self.device_blocks()
     }
 
-    /// Whether the first `valid` slots of a block hold the content of a sequence; never for a block that does not
-    /// exist. `expected` are the sequence's fingerprints from the first slot of the block on, at least `valid` of them.
+    /// Whether the first `valid` token slots of a block hold the content of a sequence; false for a block that does not
+    /// exist. `expected` are the sequence's fingerprints from the first token slot of the block on, at least `valid` of
+    /// them.
     pub(super) fn holds(&self, block: u32, valid: usize, expected: &[u64]) -> bool {
         let Some(words) = self.device.get(self.run(block)) else { return false };
         match self.kind {
@@ -88,8 +90,8 @@ impl Memory {
         }
     }
 
-    /// Whether a block is full and its last slot has this fingerprint. Always false if memory has a fingerprint per
-    /// slot, because then every slot must be compared.
+    /// Whether a block is full and its last token slot has this fingerprint. Always false if memory has a fingerprint
+    /// per token slot, because then every slot must be compared.
     pub(super) fn is_full_with(&self, block: BlockId, print: u64) -> bool {
         let start = block.0 as usize * self.words;
         self.kind == Fingerprints::PerBlock
@@ -97,43 +99,47 @@ impl Memory {
             && self.device.get(start + 1) == Some(&(self.block_size as u64))
     }
 
-    /// Records that a sequence relies on a full block, which it has checked: it does not check the block again unless
-    /// [`Memory::breaches`] changes.
+    /// Records that a sequence has checked a full block and relies on its content from now on: it checks the block
+    /// again only if [`Memory::breaches`] changes.
     pub(super) fn rely_on(&mut self, block: BlockId) {
         self.relied_on[block.0 as usize] += 1;
     }
 
-    /// Records that a sequence no longer relies on these blocks.
+    /// Records that a sequence no longer relies on the content of these blocks.
     pub(super) fn forget(&mut self, blocks: &[BlockId]) {
         for block in blocks {
             self.relied_on[block.0 as usize] -= 1;
         }
     }
 
-    /// Records that the content of a device block changes; counts a breach if a sequence relies on the block.
+    /// Records that the content of a device block changes; counts a breach if a sequence checked the block before and
+    /// relies on its content.
     fn touch(&mut self, block: u32) {
         self.breaches += u64::from(self.relied_on[block as usize] > 0);
     }
 
-    /// Records that a step will write a block. Returns whether the same step had been recorded for the block before.
+    /// Records that a step will write a block. Returns whether another slice of the same step writes the block too,
+    /// which is a mistake of the engine.
     pub(super) fn claimed_before(&mut self, block: BlockId, step: StepId) -> bool {
         self.writers[block.0 as usize].replace(step) == Some(step)
     }
 
-    /// Makes `slots` of a block garbage, because a step starts to write them.
+    /// Makes the token slots `slots` of a block garbage, because a step that will write them starts.
     pub(super) fn spoil(&mut self, block: u32, slots: Range<usize>) {
         self.touch(block);
         let run = self.run(block);
         let words = &mut self.device[run];
         match self.kind {
             Fingerprints::PerSlot => words[slots].fill(0),
-            // Slots of the block before `slots` stay valid. If `slots` begin the block, the whole block holds garbage.
+            // With one fingerprint per block, token slots before `slots` must stay valid, so only a write from the
+            // first slot on makes the block garbage.
             Fingerprints::PerBlock if slots.start == 0 => words.fill(0),
             Fingerprints::PerBlock => {}
         }
     }
 
-    /// Stores `slots` of a block that a step wrote. `expected` is as in [`Memory::holds`].
+    /// Stores the fingerprints of the token slots `slots` of a block when the step that wrote them has ended.
+    /// `expected` are the sequence's fingerprints from the first token slot of the block on.
     pub(super) fn write(&mut self, block: u32, slots: Range<usize>, expected: &[u64]) {
         self.touch(block);
         let run = self.run(block);
@@ -147,7 +153,8 @@ impl Memory {
         }
     }
 
-    /// Begins the copy of a block: makes the destination garbage and returns the present content of the source.
+    /// Begins the copy of a block between the pools: makes the destination garbage and returns the present content of
+    /// the source.
     pub(super) fn begin_copy(&mut self, way: CopyDirection, device: u32, host: u32) -> Vec<u64> {
         let (on_device, on_host) = (self.run(device), self.run(host));
         match way {
@@ -164,8 +171,8 @@ impl Memory {
         }
     }
 
-    /// Ends a successful copy of a block: stores the content in the destination. If the source has changed meanwhile,
-    /// the destination becomes garbage, as after a torn copy.
+    /// Ends a successful copy of a block between the pools: stores the content in the destination. If the source has
+    /// changed since the copy began, the destination becomes garbage, as after a torn copy.
     pub(super) fn end_copy(&mut self, way: CopyDirection, device: u32, host: u32, began: &[u64]) {
         let (on_device, on_host) = (self.run(device), self.run(host));
         if way == CopyDirection::In {

@@ -37,13 +37,13 @@ use std::rc::Rc;
 /// Options with which a mock device is opened.
 #[derive(Debug, Clone)]
 pub struct MockOptions {
-    /// Speed of the device. The sizes in the profile are overridden by the sizes in the options.
+    /// Speed of the mock device. The sizes of the profile (blocks, vocabulary) are overridden by those of the options.
     pub profile: MockProfile,
     /// The engine's clock.
     pub clock: Clock,
     /// Seed of the device's tokens, noise and faults.
     pub seed: u64,
-    /// Spread of step times: sigma of a log-normal factor with mean 1; 0 for none.
+    /// Random spread of step times: sigma of a log-normal factor with mean 1; 0 for none.
     pub noise_sigma: f64,
     /// Change of the device's speed over time, if any.
     pub drift: Option<MockDrift>,
@@ -60,21 +60,22 @@ pub struct MockOptions {
     pub vocab_size: u32,
     /// Longest sequence, tokens.
     pub max_model_len: u32,
-    /// Tokens that are never sampled, so that no stream ends early.
+    /// Tokens that the mock device never samples (end tokens for example), so that no output ends early.
     pub reserved_tokens: Vec<TokenId>,
     /// Token that ends an output. If set, the id of a prompt's last token is the length of the output, tokens, and the
     /// end token is the last of them; it is sampled nowhere else. `None`: the device does not end outputs.
     pub end_token: Option<TokenId>,
-    /// Granularity at which the content of KV memory is checked.
+    /// How finely the content of KV memory is checked: by block or by token slot.
     pub fingerprints: Fingerprints,
-    /// Faults to inject.
+    /// Faults to inject into steps and copies.
     pub faults: MockFaults,
     /// Log of the engine's mistakes that the device finds. Keep a clone of the log to read it.
     pub log: MockFaultLog,
 }
 
 impl MockOptions {
-    /// Returns options for a device as its profile says, without further noise and without faults.
+    /// Returns options for a mock device with the speed and sizes of its profile, without further noise and without
+    /// injected faults.
     pub fn new(profile: MockProfile, clock: Clock) -> MockOptions {
         MockOptions {
             clock,
@@ -96,7 +97,7 @@ impl MockOptions {
         }
     }
 
-    /// Returns an oracle that knows the tokens that the device will sample.
+    /// Returns an oracle that knows the tokens that a mock device with these options will sample.
     ///
     /// # Panics
     /// If every token is reserved.
@@ -106,7 +107,7 @@ impl MockOptions {
         MockOracle::new(self.seed, self.vocab_size, &reserved)
     }
 
-    /// Returns the bytes of one block.
+    /// Returns the size of one KV block, bytes.
     pub fn block_bytes(&self) -> u64 {
         self.profile.kv_bytes_per_token * u64::from(self.block_size)
     }
@@ -119,7 +120,7 @@ pub struct MockDevice;
 /// State that the compute side and the copy side of a mock device share; both run on one thread.
 struct Shared {
     memory: Memory,
-    /// Reason for which the device is lost; `None` while it works.
+    /// Reason for which the mock device is lost (all steps and copies fail); `None` while it works.
     lost: Option<String>,
 }
 

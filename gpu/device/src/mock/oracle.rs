@@ -47,7 +47,8 @@ impl MockOracle {
 
     /// Returns the token that is sampled after a prefix with this fingerprint.
     pub(super) fn after(&self, prefix: u64) -> TokenId {
-        // Draw a number among the unreserved tokens. Then skip each reserved token that is not above it.
+        // Draws a number among the tokens that are not reserved, then skips each reserved token at or below it, so that
+        // every unreserved token is equally likely.
         let choices = u64::from(self.vocab_size) - self.reserved.len() as u64;
         let mut token = (mix(prefix ^ mix(self.seed)) % choices) as TokenId;
         for reserved in self.reserved.iter() {

@@ -1,4 +1,4 @@
-//! Profiles: speed and size of a mock device, as TOML.
+//! Profiles of the mock device: its speed and sizes, read from TOML.
 
 use super::host::{HostCosts, StepNoise};
 use crate::DeviceProfile;
@@ -45,21 +45,21 @@ pub struct MockProfile {
     pub max_model_len: u32,
     /// Most steps in flight at once.
     pub max_steps_in_flight: u32,
-    /// Time that the engine takes to plan a step, us. Required in the file, but used nowhere.
+    /// Time that the engine takes to plan a step, us. The file must have this field, but nothing uses it.
     pub plan_us: u64,
-    /// Time before the predicted end of a step at which the next step is submitted, us. Required in the file, but used
-    /// nowhere.
+    /// Time before the predicted end of a step at which the next step is submitted, us. The file must have this field,
+    /// but nothing uses it.
     pub lead_us: u64,
-    /// Sizes of a server with this device, where they differ from a server's defaults.
+    /// Settings of a server with this device (batch size, queue limits), where they differ from the defaults.
     #[serde(default, skip_serializing_if = "ServerSizes::is_default")]
     pub server: ServerSizes,
-    /// Speed that the device reports to the engine, if it differs from the real speed.
+    /// Speed that the mock device reports to the engine at the start, if it differs from its real speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<DeviceProfile>,
-    /// Time that a server takes outside the device.
+    /// Time that a server with this device spends on requests and steps outside the device.
     #[serde(default, skip_serializing_if = "HostCosts::is_default")]
     pub host: HostCosts,
-    /// Random spread of step times.
+    /// Random spread of the step times of the device.
     #[serde(default, skip_serializing_if = "StepNoise::is_default")]
     pub noise: StepNoise,
 }
@@ -95,7 +95,7 @@ impl ServerSizes {
 /// Reason for which a profile could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum MockProfileError {
-    /// No built-in profile has the name that was asked for.
+    /// There is no built-in device profile of the name that was asked for.
     #[error("there is no mock device \"{0}\": built in are {names}; the path of a .toml profile also works", names = names())]
     Unknown(String),
     /// The file of the profile could not be read.
@@ -106,10 +106,10 @@ pub enum MockProfileError {
         /// Error of reading the profile's file.
         source: std::io::Error,
     },
-    /// The text is not TOML, or not a profile.
+    /// The text of the device profile is not TOML, or its fields do not fit.
     #[error("the mock device profile is malformed: {0}")]
     Parse(#[from] toml::de::Error),
-    /// A field of the profile has an unusable value.
+    /// A field of the device profile has an unusable value.
     #[error("the mock device profile is unusable: {field} must be {must}")]
     Value {
         /// Name of the field in the profile.
@@ -171,7 +171,7 @@ impl MockProfile {
         Ok(profile)
     }
 
-    /// Returns the text of the profile, as in its file.
+    /// Returns the profile as TOML text, which can be parsed again.
     ///
     /// # Panics
     /// Never: plain numbers and tables always serialize.
@@ -222,8 +222,9 @@ impl MockProfile {
         Ok(())
     }
 
-    /// Returns the speed that the engine is told. If the profile does not state one, it is a first estimate that lacks
-    /// the additional cost of prefill in a step (`prefill_step_us`).
+    /// Returns the speed that the device reports to the engine. If the profile does not state one, it is the real
+    /// speed, except that the extra cost of a step with prefill (`prefill_step_us`) is missing, as in the first
+    /// estimate of a real server.
     pub fn device_profile(&self) -> DeviceProfile {
         self.told.unwrap_or(DeviceProfile {
             step_base_us: self.step_base_us,

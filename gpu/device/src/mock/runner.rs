@@ -82,7 +82,7 @@ struct Engine {
     shared: Rc<RefCell<Shared>>,
     oracle: MockOracle,
     noise: Draws,
-    /// Source of the noise that the profile states.
+    /// Source of the random spread of step times that the device's profile states.
     own_noise: NoiseSource,
     faults: Draws,
     sequences: Sequences,
@@ -90,7 +90,7 @@ struct Engine {
     failed: Option<Failed>,
 }
 
-/// A step that failed while later steps were in flight. Slices of those later steps that continue a sequence of the
+/// A step that failed while later steps were in flight. In those later steps, slices that continue a sequence of the
 /// failed step compute from garbage, which is no mistake of the engine.
 struct Failed {
     members: BTreeSet<SeqId>,
@@ -99,7 +99,8 @@ struct Failed {
 }
 
 impl Engine {
-    /// Runs a step. `waited`: the device was idle when the step was submitted, so the step also waited for the host.
+    /// Runs a step on the mock device. `waited`: the device was idle when the step was submitted, so the host's time
+    /// before the step counts too.
     async fn step(&mut self, batch: &StepBatch, waited: bool) -> Result<StepOutput, StepError> {
         self.lose_device_at(batch.id);
         if let Some(why) = &self.shared.borrow().lost {
@@ -139,9 +140,9 @@ impl Engine {
         }
     }
 
-    /// Returns the step without the slices that continue a sequence of a step that failed while this step was in
-    /// flight. As on a real device, those slices are computed from garbage: what they write stays garbage, and the
-    /// token that they sample is invalid.
+    /// Returns a step without its slices of sequences whose earlier step failed while this step was in flight. As on a
+    /// real device, those slices are computed from garbage: what they write stays garbage, and the token that they
+    /// sample is invalid.
     fn sound_part(&self, batch: &StepBatch) -> StepBatch {
         let is_sound = |slice: &&SeqSlice| !self.is_in_vain(slice);
         let slices = batch.slices.iter().filter(is_sound).cloned().collect();
@@ -152,8 +153,8 @@ impl Engine {
         self.failed.as_ref().is_some_and(|failed| failed.members.contains(&slice.seq))
     }
 
-    /// Checks the slices of a step and the KV that they read. Returns the number of writes by copies to the device pool
-    /// so far.
+    /// Checks the slices of a step and the KV that they read. Returns the number of writes to the device pool by copies
+    /// so far, so that the end of the step can see whether there were more.
     fn begin(&mut self, batch: &StepBatch) -> Result<u64, MockFault> {
         for stranger in slices::unknown(batch, &self.sequences) {
             self.options.log.push(stranger);
@@ -165,8 +166,8 @@ impl Engine {
     }
 
     /// Checks at the end of a step that the KV that it read has not changed since its beginning. With a fingerprint per
-    /// slot, this also finds slices that read what another slice of the step writes. Otherwise blocks are checked only
-    /// if a copy has written to the device pool meanwhile.
+    /// token slot, this also finds slices that read what another slice of the step writes. With a fingerprint per
+    /// block, blocks are checked only if a copy has written to the device pool meanwhile.
     fn check_again(&mut self, batch: &StepBatch, copies_before: u64) -> Result<(), MockFault> {
         let memory = &mut self.shared.borrow_mut().memory;
         let per_slot = self.options.fingerprints == super::Fingerprints::PerSlot;
@@ -182,8 +183,8 @@ impl Engine {
         error
     }
 
-    /// Returns the time that the host takes before the device can begin, and the time that the device takes for the
-    /// step, us.
+    /// Returns two durations of a step, us: the time that the host takes before the device can begin, and the time of
+    /// the device itself.
     fn durations_us(&mut self, batch: &StepBatch, waited: bool) -> (u64, u64) {
         let faults = &self.options.faults;
         let slow = if self.faults.chance(faults.step_slow) { faults.slow_factor } else { 1.0 };
@@ -219,8 +220,8 @@ impl Engine {
         Ok(Sampled { token, logprobs })
     }
 
-    /// Takes note of a step that has ended while `queued` other steps are in flight. A failed step is remembered until
-    /// those other steps have ended.
+    /// Takes note that a step has ended while `queued` other steps are in flight. If the step failed, it is remembered
+    /// until those other steps have ended, because their results from the same sequences are garbage.
     fn remember(&mut self, batch: &StepBatch, failed: bool, queued: usize) {
         if let Some(before) = &mut self.failed {
             before.followers -= 1;

@@ -4,11 +4,12 @@ use super::oracle::{MockOracle, extend};
 use crate::{BlockId, BySeq, SeqStart, SliceInput, StepId, TokenId};
 use std::sync::Arc;
 
-/// State of one sequence, from `StepBatch::starts` to `StepBatch::ends`.
+/// State of one sequence on the mock device, from the step that starts the sequence (`StepBatch::starts`) to the step
+/// that ends it (`StepBatch::ends`).
 #[derive(Debug, Default)]
 pub(super) struct SequenceState {
     prompt_len: usize,
-    /// Position and id of the token that ends the output; `None` if the device does not end outputs.
+    /// Position and id of the end token of the sequence's output; `None` if the device does not end outputs.
     end: Option<(usize, TokenId)>,
     /// Prompt tokens and sampled tokens of the sequence.
     tokens: Vec<TokenId>,
@@ -17,11 +18,12 @@ pub(super) struct SequenceState {
     /// Fingerprints of the prefixes that end with a full block of the sequence.
     pub(super) block_prints: Vec<u64>,
     block_size: usize,
-    /// Block table that the sequence was last computed with, and the number of full blocks at its front (`relies_on`)
-    /// that were checked and are not checked again unless something changes.
+    /// Block table of the sequence in its last step. The first `relies_on` blocks of the table are full and were
+    /// checked; they are not checked again unless the content of some checked block changes.
     pub(super) table: Arc<[BlockId]>,
     pub(super) relies_on: usize,
-    /// Value of [`Memory::breaches`](super::memory::Memory) when the blocks of the sequence were last checked.
+    /// Value of [`Memory::breaches`](super::memory::Memory) (changes of checked blocks) when the blocks of the sequence
+    /// were last checked; if it differs now, they are checked again.
     pub(super) breaches: u64,
     /// Last step that had a slice of the sequence.
     pub(super) last_step: Option<StepId>,
@@ -36,8 +38,8 @@ pub(super) struct SequenceState {
 pub(super) type Sequences = BySeq<SequenceState>;
 
 impl SequenceState {
-    /// Returns the state of a sequence that starts. The end token is explained at
-    /// [`MockOptions::end_token`](super::MockOptions).
+    /// Returns the state of a sequence that starts on the mock device. [`MockOptions::end_token`](super::MockOptions)
+    /// explains how the prompt determines the end of the output.
     pub(super) fn start(
         start: &SeqStart,
         end_token: Option<TokenId>,
@@ -68,13 +70,14 @@ impl SequenceState {
         }
     }
 
-    /// Whether a slice of `len` tokens from `first_pos` on is a decode, rather than a part of the prompt or the
-    /// recomputation of lost tokens.
+    /// Whether a slice of `len` tokens from position `first_pos` on decodes a token, rather than computing a part of
+    /// the prompt or recomputing lost tokens.
     pub(super) fn decodes(&self, first_pos: usize, len: usize) -> bool {
         len == 1 && first_pos >= self.prompt_len
     }
 
-    /// Whether the input of a slice equals the tokens that the sequence holds from `first_pos` on.
+    /// Whether the input tokens of a slice equal the tokens that the sequence holds from position `first_pos` on; if
+    /// not, the engine made a mistake.
     pub(super) fn input_is_right(&self, first_pos: usize, input: &SliceInput) -> bool {
         match input {
             SliceInput::Known(tokens) => {
@@ -87,12 +90,12 @@ impl SequenceState {
         }
     }
 
-    /// Whether a slice that ends before position `end` samples output token number `i`.
+    /// Whether a slice that ends before position `end` is the one from which output token number `i` is sampled.
     pub(super) fn samples(&self, end: usize, i: u32) -> bool {
         end == self.prompt_len + i as usize
     }
 
-    /// Samples the token of the sequence at position `end`.
+    /// Samples the token of the sequence at position `end` and adds it to the sequence.
     pub(super) fn sample(&mut self, end: usize, step: StepId, oracle: &MockOracle) -> TokenId {
         let token = match self.end {
             Some((position, token)) if position == end => token,

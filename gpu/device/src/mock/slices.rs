@@ -1,4 +1,5 @@
-//! Checks the slices of a step against KV memory and the states of the sequences, and writes the results of the step.
+//! Checks the slices of a step of the mock device against KV memory and the states of the sequences, and writes the
+//! results of the step.
 
 use super::faults::{MockFault, MockFaultKind};
 use super::memory::Memory;
@@ -7,7 +8,7 @@ use crate::{BlockId, SeqSlice, StepBatch, StepId};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Amount of work in a step, from which its duration is modelled.
+/// Amount of work in a step, from which the mock device models the step's duration.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Work {
     /// Decode tokens of the step.
@@ -53,7 +54,7 @@ fn written(
 }
 
 /// Checks that every slice of a step fits its sequence and its block table, that no sequence has two slices, and that
-/// no block is written twice.
+/// no KV block is written twice.
 pub(super) fn check_shape(
     batch: &StepBatch,
     sequences: &mut Sequences,
@@ -102,8 +103,8 @@ fn slice_is_wrong(
     }
 }
 
-/// Checks that every position that a step reads holds the prefix of its sequence. Full blocks that were checked before
-/// and have not been touched since are not checked again.
+/// Checks that every KV position that a step reads holds the right prefix of its sequence. Full blocks that were
+/// checked before and have not changed since are not checked again.
 pub(super) fn check_reads(
     batch: &StepBatch,
     sequences: &mut Sequences,
@@ -136,8 +137,8 @@ pub(super) fn check_reads(
     Ok(())
 }
 
-/// Reduces the number of blocks that need not be checked again: to the blocks up to the first difference between the
-/// old and the new block table, or to none if any block that a sequence relied on was touched.
+/// Reduces the number of blocks at the front of a sequence's block table that need not be checked again: to the part
+/// that the new table shares with the old one, or to none if the content of any checked block has changed.
 fn doubt_what_changed(state: &mut SequenceState, slice: &SeqSlice, memory: &mut Memory) {
     let relied_on = &state.table[..state.relies_on];
     let keeps = if state.breaches != memory.breaches {
@@ -153,7 +154,7 @@ fn doubt_what_changed(state: &mut SequenceState, slice: &SeqSlice, memory: &mut 
     state.table = Arc::clone(&slice.table);
 }
 
-/// Makes the slots that a starting step will write garbage until the step ends.
+/// Makes the KV that a starting step will write garbage until the step ends, so that early readers are found.
 pub(super) fn spoil(batch: &StepBatch, sequences: &Sequences, memory: &mut Memory) {
     for slice in batch.slices.iter().filter(|slice| sequences.contains_key(&slice.seq)) {
         for (block, _, slots) in written(slice, memory.block_size()) {
@@ -162,7 +163,7 @@ pub(super) fn spoil(batch: &StepBatch, sequences: &Sequences, memory: &mut Memor
     }
 }
 
-/// Stores the results of a step that succeeded.
+/// Stores the KV fingerprints and the tokens of a step that succeeded.
 pub(super) fn write(batch: &StepBatch, sequences: &Sequences, memory: &mut Memory) {
     let block_size = memory.block_size();
     for slice in &batch.slices {
@@ -175,7 +176,7 @@ pub(super) fn write(batch: &StepBatch, sequences: &Sequences, memory: &mut Memor
     }
 }
 
-/// Returns a fault for each slice of a sequence that the device does not know.
+/// Returns a mistake of the engine (`UnknownSequence`) for each slice of a sequence that the device does not know.
 pub(super) fn unknown<'a>(
     batch: &'a StepBatch,
     sequences: &'a Sequences,

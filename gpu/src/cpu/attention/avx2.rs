@@ -17,7 +17,7 @@ use std::ops::Range;
 /// Number of f32 lanes of a vector register.
 const LANES: usize = 8;
 
-/// Proof that the processor has AVX2, FMA and F16C.
+/// Proof that the processor has AVX2, FMA and F16C: only a check of the processor makes a value of this type.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Avx2(());
 
@@ -132,18 +132,19 @@ fn span_scores<E: Element>(
     }
 }
 
-/// Addresses to prefetch while the keys of one head are multiplied. Blocks lie anywhere in memory, so a hardware
-/// prefetcher cannot predict them.
+/// Addresses to prefetch while the keys of one head in a KV block are multiplied. Blocks lie anywhere in memory, so a
+/// hardware prefetcher cannot predict them.
 #[derive(Clone, Copy)]
 struct Ahead<E> {
-    /// Keys of the same head in the next block.
+    /// Address of the head's keys in the next KV block.
     keys: *const E,
-    /// Values of the same head in this block; they are needed when the scores of the span are done.
+    /// Address of the head's values in the KV block whose keys are being multiplied; the values are read when the
+    /// scores of the span are done.
     values: *const E,
 }
 
-/// Computes the scores of the queries of one kv head against the head's keys in the `slots` of a block. The block has
-/// `size` slots, and its first slot is at position `start` of the span.
+/// Computes the attention scores of the queries of one kv head against the head's keys in the token slots `slots` of a
+/// KV block. The block has `size` token slots, and its first slot is at position `start` of the span.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn head_scores<E: Element>(
@@ -171,19 +172,20 @@ fn head_scores<E: Element>(
     }
 }
 
-/// Returns the indices of the blocks that hold a range of positions.
+/// Returns the indices of the KV blocks that hold a range of positions.
 fn blocks_of(range: &Range<usize>, size: usize) -> Range<usize> {
     range.start / size..range.end.div_ceil(size)
 }
 
-/// Returns the position of a block's first slot, and the slots of the block that `range` covers.
+/// Returns the position of a KV block's first token slot, and the token slots of the block that lie in the position
+/// range `range`.
 fn slots_of(range: &Range<usize>, size: usize, block: usize) -> (usize, Range<usize>) {
     let start = block * size;
     (start, range.start.max(start) - start..range.end.min(start + size) - start)
 }
 
-/// Computes the scores of `R` queries against `8 * V` neighbouring keys. Component `i` of the keys starts at
-/// `keys[i * size]`.
+/// Computes the attention scores of `R` queries against `8 * V` keys of neighbouring positions. Component `i` of the
+/// keys starts at `keys[i * size]`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn tile_scores<E: Element, const R: usize, const V: usize>(
@@ -197,7 +199,7 @@ fn tile_scores<E: Element, const R: usize, const V: usize>(
     let mut dots = [[_mm256_setzero_ps(); V]; R];
     for pair in (0..queries[0].len()).step_by(2) {
         for i in [pair, pair + 1] {
-            // Each cache line is prefetched once: two components of the keys share a line, unless one component fills a
+            // Prefetches each cache line once: two components of the keys share a line, unless one component fills a
             // line.
             if i == pair || size * size_of::<E>() >= 64 {
                 let at = i * size;
@@ -224,7 +226,7 @@ fn tile_scores<E: Element, const R: usize, const V: usize>(
     for (scores, dots) in scores.iter_mut().zip(dots) {
         let scores = &mut scores[position..position + V * LANES];
         for (scores, dot) in scores.chunks_exact_mut(LANES).zip(dots) {
-            // SAFETY: each chunk of the scores has eight floats, one vector.
+            // SAFETY: each chunk of the attention scores has eight floats, one vector.
             unsafe { _mm256_storeu_ps(scores.as_mut_ptr(), _mm256_mul_ps(dot, scale)) };
         }
     }
@@ -256,7 +258,7 @@ fn span_weigh<E: Element>(
     }
 }
 
-/// Adds the weighted values of neighbouring positions to the output rows of one kv head.
+/// Adds the values of neighbouring positions, times their attention weights, to the output rows of one kv head.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn head_weigh<E: Element>(
@@ -280,8 +282,8 @@ fn head_weigh<E: Element>(
     });
 }
 
-/// Adds the weighted values of neighbouring positions to `R` output rows, for the `8 * V` components that start at
-/// `column`.
+/// Adds the values of neighbouring positions, times their attention weights, to `R` output rows, for the `8 * V`
+/// components that start at `column`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn tile_weigh<E: Element, const R: usize, const V: usize>(
@@ -298,13 +300,13 @@ fn tile_weigh<E: Element, const R: usize, const V: usize>(
     let mut sums = [[_mm256_setzero_ps(); V]; R];
     for (row, sums) in sums.iter_mut().enumerate() {
         for (v, sum) in sums.iter_mut().enumerate() {
-            // SAFETY: as asserted above, the eight floats from each place are inside `out`.
+            // SAFETY: the function asserts the length of `out`, so the eight floats from each `place` are inside `out`.
             *sum = unsafe { _mm256_loadu_ps(out.as_ptr().add(place(row, v))) };
         }
     }
     for slot in 0..slots {
-        // SAFETY: as asserted above, there are `slots` weights per row and `slots * dim` values, and the columns are
-        // inside a value.
+        // SAFETY: the function asserts that each row has `slots` weights, that there are `slots * dim` values, and that
+        // the columns are inside a value.
         let (values, weight) = unsafe {
             let values: [__m256; V] =
                 std::array::from_fn(|v| load(values.as_ptr().add(slot * dim + column + v * LANES)));
@@ -319,7 +321,7 @@ fn tile_weigh<E: Element, const R: usize, const V: usize>(
     }
     for (row, sums) in sums.iter().enumerate() {
         for (v, sum) in sums.iter().enumerate() {
-            // SAFETY: as asserted at the start of the function, the eight floats from each place are inside `out`.
+            // SAFETY: the function asserts the length of `out`, so the eight floats from each `place` are inside `out`.
             unsafe { _mm256_storeu_ps(out.as_mut_ptr().add(place(row, v)), *sum) };
         }
     }

@@ -17,8 +17,8 @@ pub(super) struct Scratch {
     pub(super) merged: Merged,
 }
 
-/// Scratch memory for computing a span. The lists of references are empty between work items; only their allocations
-/// are kept.
+/// Scratch memory for computing attention over one span of positions. The lists of references are empty between work
+/// items; only their allocations are kept.
 #[derive(Default)]
 pub(super) struct SpanScratch {
     queries: Vec<&'static [f32]>,
@@ -29,10 +29,10 @@ pub(super) struct SpanScratch {
     places: Places<'static, u8>,
 }
 
-/// Keys and values of each KV block in a range of 256 positions.
+/// Keys and values of the KV blocks that hold a span (256 positions), each as a list with one slice per block.
 type Places<'a, E> = (Vec<&'a [E]>, Vec<&'a [E]>);
 
-/// Calls `work` with the scratch memory of the calling thread. Panics if `work` calls this function again.
+/// Calls `work` with the attention scratch memory of the calling thread. Panics if `work` calls this function again.
 pub(super) fn with_scratch(work: impl FnOnce(&mut Scratch)) {
     thread_local!(static SCRATCH: RefCell<Scratch> = RefCell::default());
     SCRATCH.with_borrow_mut(work);
@@ -46,8 +46,9 @@ fn emptied<'a, A, B>(mut list: Vec<&[A]>) -> Vec<&'a [B]> {
 }
 
 impl<'a> Attention<'a> {
-    /// Computes the spans of `item`, a work item of `tile`, in order. Calls `each(span, row, softmax, values)` for
-    /// every row that sees at least one position of the span.
+    /// Computes attention for the spans (256 positions each) of the work item `item`, in order; `tile` has the item's
+    /// query rows. Calls `each(span, row, softmax, values)` with the partial result of every row that attends to a
+    /// position of the span.
     pub(super) fn spans<E: Element, K: Kernel<E>>(
         &'a self,
         kernel: K,
@@ -102,8 +103,8 @@ impl<'a> Attention<'a> {
         weigh(kernel, blocks, ranges, scores, &mut sums.values);
     }
 
-    /// Returns the keys and values of the blocks that hold a span. Only the positions `all` of the span are read:
-    /// blocks before them are empty slices, and blocks after them are left out.
+    /// Returns the keys and values of the KV blocks that hold a span, for the attention kernels. Only the positions
+    /// `all` of the span are read, so blocks before them are empty slices, and blocks after them are left out.
     fn blocks<'b, E: Element>(
         &'a self,
         tile: &Tile,
@@ -146,16 +147,16 @@ fn hull(ranges: &[Range<usize>]) -> Range<usize> {
     start..seen.map(|range| range.end).max().unwrap_or(start)
 }
 
-/// Returns the positions of a span, counted from the start of the span, that a row sees.
+/// Returns the positions of a span that a query row attends to, counted from the start of the span.
 fn within(visible: &Range<usize>, span: usize) -> Range<usize> {
     let clamp = |position: usize| position.saturating_sub(span * SPAN).min(SPAN);
     clamp(visible.start)..clamp(visible.end)
 }
 
-/// Adds the weighted values of one span to the output rows. Positions that all rows see are weighed for all rows
-/// together, other positions row by row; every row takes its positions in order. A row never reads a position that it
-/// does not see, so that a NaN there cannot reach the row. If a tile has several kv heads, all its rows are of one
-/// token and see the same positions.
+/// Adds the values of one span, times their attention weights, to the output rows. Positions that all rows attend to
+/// are added for all rows together, other positions row by row; for every row, in order of position. A row never reads
+/// a position that it does not attend to, so that a NaN there cannot reach the row. If a tile has several kv heads, all
+/// its rows are of one token and attend to the same positions.
 fn weigh<E: Element, K: Kernel<E>>(
     kernel: K,
     blocks: SpanBlocks<'_, E>,
@@ -183,7 +184,7 @@ fn weigh<E: Element, K: Kernel<E>>(
     alone(&|range| range.start.max(end)..range.end, out);
 }
 
-/// Attention results of a tile's rows, merged over the spans added so far, in order of position.
+/// Attention results of a tile's query rows, merged over the spans that are done so far, in order of position.
 #[derive(Default)]
 pub(super) struct Merged {
     pub(super) sums: RowSums,
@@ -192,7 +193,7 @@ pub(super) struct Merged {
 }
 
 impl Merged {
-    /// Discards all results and makes room for `rows` rows.
+    /// Discards all merged attention results and makes room for `rows` query rows.
     pub(super) fn clear(&mut self, rows: usize, head_dim: usize) {
         self.head_dim = head_dim;
         self.sums.resize(rows, head_dim);

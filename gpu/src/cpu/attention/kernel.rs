@@ -1,42 +1,43 @@
-//! Interface of the attention kernels, which each instruction set implements.
+//! Interface of the CPU's attention kernels, implemented once for each instruction set.
 
 use super::partial::Softmax;
 use super::plan::SPAN;
 use crate::cpu::element::Element;
 use std::ops::Range;
 
-/// Scores of one query row over one span, by position. The softmax replaces the scores by its numerators.
+/// Attention scores of one query row over the positions of one span. The softmax replaces each score by its numerator
+/// `exp(score - max)`.
 pub(super) type Scores = [f32; SPAN];
 
-/// KV blocks that hold a span, in order. Position `p` of the span is slot `(p + skip) % block_size` of block
-/// `(p + skip) / block_size`. Blocks before the positions that the tile sees are empty slices; blocks after them are
-/// left out.
+/// KV blocks that hold a span of 256 positions, in order. Position `p` of the span is in token slot `(p + skip) %
+/// block_size` of block `(p + skip) / block_size`. Blocks before the positions that the tile attends to are empty
+/// slices; blocks after them are left out.
 #[derive(Clone, Copy)]
 pub(super) struct SpanBlocks<'a, E> {
-    /// For each block, the keys of the tile's kv heads, one head after the other.
+    /// Keys of the tile's kv heads, one slice for each KV block of the span; in a slice one head after the other.
     pub(super) keys: &'a [&'a [E]],
-    /// For each block, the values of the tile's kv heads, one head after the other.
+    /// Values of the tile's kv heads, one slice for each KV block of the span; in a slice one head after the other.
     pub(super) values: &'a [&'a [E]],
     pub(super) kv_heads: usize,
     pub(super) block_size: usize,
     pub(super) head_dim: usize,
-    /// Number of positions of the first block that lie before the span; 0 unless blocks straddle spans.
+    /// Number of positions of the first KV block that lie before the span; 0 unless blocks straddle spans.
     pub(super) skip: usize,
 }
 
 impl<E> SpanBlocks<'_, E> {
-    /// Returns the number of key elements (or value elements) of one head in a block.
+    /// Returns the number of elements that the keys (or the values) of one head take in a KV block.
     pub(super) fn head_len(&self) -> usize {
         self.block_size * self.head_dim
     }
 }
 
-/// The three inner loops of attention, for one instruction set. Each output element must be one chain of operations in
-/// a fixed order, whatever other rows and positions are in the call. The rows of a call belong to the kv heads of the
-/// blocks, in order and the same number to each head.
+/// The three inner loops of attention (scores, softmax, weighted sum of values), for one instruction set. Each output
+/// element must be one chain of operations in a fixed order, whatever other rows and positions are in the call. The
+/// query rows of a call belong to the kv heads of the blocks, in order and the same number to each head.
 pub(super) trait Kernel<E: Element>: Copy + Sync {
-    /// Computes `scores[row][p] = scale * queries[row] · key[p]` for at least the positions in `range`. An
-    /// implementation may compute whole blocks, because scores outside a row's own range are never read.
+    /// Computes attention scores: `scores[row][p] = scale * queries[row] · key[p]` for at least the positions `p` in
+    /// `range`. An implementation may compute whole blocks, because scores outside a row's own range are never read.
     fn scores(
         self,
         blocks: SpanBlocks<'_, E>,
@@ -46,11 +47,12 @@ pub(super) trait Kernel<E: Element>: Copy + Sync {
         scores: &mut [Scores],
     );
 
-    /// Replaces the scores of one row in `range` by their softmax numerators. Returns the maximum and the sum.
+    /// Replaces the attention scores of one row in `range` by their softmax numerators `exp(score - max)`. Returns the
+    /// maximum of the scores and the sum of the numerators.
     fn softmax(self, scores: &mut Scores, range: Range<usize>) -> Softmax;
 
-    /// Adds weighted values to the output rows: `out[row] += Σ weights[row][p] * value[p]` for `p` in `range`, in
-    /// order.
+    /// Adds values times attention weights to the output rows: `out[row] += Σ weights[row][p] * value[p]` for the
+    /// positions `p` in `range`, in order.
     fn weigh(
         self,
         blocks: SpanBlocks<'_, E>,

@@ -38,14 +38,15 @@ pub(super) struct Attention<'a> {
     pub(super) batch: &'a [SeqRows],
 }
 
-/// State kept from attention call to attention call: plans, and memory for the partial results of split tiles.
+/// State that is kept between attention calls: plans, and memory for the partial results of split tiles.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     plans: Plans,
     partials: RowSums,
 }
 
-/// Computes attention for the rows of every sequence in the batch. Other rows of `out` stay unchanged.
+/// Computes attention for the rows of every sequence in the batch. Other rows of the output tensor `out` stay
+/// unchanged.
 pub(super) fn attention(pool: &Pool, call: &Attention<'_>, memory: &mut Memory, out: &mut Tensor) {
     match call.kv.layout().kv_type {
         KvType::F32 => with_elements::<f32>(pool, call, memory, out),
@@ -69,19 +70,21 @@ fn with_elements<E: Element>(
     run::<E, _>(pool, call, portable::Portable, memory, out);
 }
 
-/// Whether the instruction set has vector kernels for this block size and head width.
+/// Whether the instruction set has vector kernels of attention for this block size and head width.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn is_vectorised(isa: Isa, block_size: usize, head_dim: usize) -> bool {
     avx2::Avx2::new(isa, block_size, head_dim).is_some()
 }
 
-/// Whether the instruction set has vector kernels for this block size and head width.
+/// Whether the instruction set has vector kernels of attention for this block size and head width; false on this
+/// architecture.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) fn is_vectorised(_: Isa, _: usize, _: usize) -> bool {
     false
 }
 
-/// Memory that the compute threads write in disjoint parts: the output tensor, and the partial results of split tiles.
+/// Memory that the compute threads write in disjoint parts during attention: the output tensor, and the partial results
+/// of split tiles.
 struct Outputs<'a> {
     out: SharedMut<'a, f32>,
     cols: usize,
@@ -154,7 +157,7 @@ impl Attention<'_> {
         });
     }
 
-    /// Merges the partial results of a tile whose spans are split over several work items.
+    /// Merges the partial attention results of a tile whose spans are split over several work items.
     fn merge_tile(&self, tile: &Tile, outputs: &Outputs<'_>) {
         let (rows, dim) = (tile.rows(), self.shape.head_dim);
         let first = tile.partial.expect("only split tiles are merged");

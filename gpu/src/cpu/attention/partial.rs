@@ -2,7 +2,7 @@
 
 use crate::cpu::exp::exp;
 
-/// Largest score of a row in a span, and the sum of `exp(score - max)` over the span.
+/// Softmax of one query row over one span of positions: its largest score `max`, and the sum of `exp(score - max)`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Softmax {
     pub(super) max: f32,
@@ -13,24 +13,24 @@ impl Softmax {
     pub(super) const EMPTY: Softmax = Softmax { max: f32::NEG_INFINITY, sum: 0.0 };
 }
 
-/// Unnormalised outputs of query rows, `Σ exp(score - max) * value`, and the maximum and sum of each row that are
-/// needed to merge the outputs.
+/// Unnormalised attention outputs of query rows, `Σ exp(score - max) * value`, and the maximum and sum of each row that
+/// are needed to merge the outputs of several spans.
 #[derive(Debug, Default)]
 pub(super) struct RowSums {
     pub(super) softmax: Vec<Softmax>,
-    /// Unnormalised outputs, `[row][head_dim]`.
+    /// Unnormalised attention outputs, `[row][head_dim]`.
     pub(super) values: Vec<f32>,
 }
 
 impl RowSums {
-    /// Makes room for `rows` rows. Their content is arbitrary until it is written.
+    /// Makes room for the unnormalised outputs of `rows` query rows. Their content is arbitrary until it is written.
     pub(super) fn resize(&mut self, rows: usize, head_dim: usize) {
         self.softmax.resize(rows, Softmax::EMPTY);
         self.values.resize(rows * head_dim, 0.0);
     }
 }
 
-/// Merges the result of the next span of a row into the result of the row's earlier spans.
+/// Merges the partial attention result of a row's next span into the merged result of the row's earlier spans.
 pub(super) fn merge(into: (&mut Softmax, &mut [f32]), next: (&Softmax, &[f32])) {
     let (total, values) = into;
     let (next, next_values) = next;
@@ -42,7 +42,7 @@ pub(super) fn merge(into: (&mut Softmax, &mut [f32]), next: (&Softmax, &[f32])) 
     }
 }
 
-/// Writes the output of a row whose spans are all merged: `out = values / softmax.sum`.
+/// Writes the attention output of a row whose spans are all merged: `out = values / softmax.sum`.
 pub(super) fn finish(softmax: &Softmax, values: &[f32], out: &mut [f32]) {
     let inverse = 1.0 / softmax.sum;
     out.iter_mut().zip(values).for_each(|(out, value)| *out = value * inverse);

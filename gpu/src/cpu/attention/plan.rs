@@ -7,18 +7,20 @@ use std::ops::Range;
 /// Number of positions in a span. The softmax of a row runs over one span of keys at a time. Spans start at multiples
 /// of this number, so that the sums are the same in a decode step and however a prompt is cut.
 pub(super) const SPAN: usize = 256;
-/// Most query rows (tokens x query heads) of a tile. The rows of a tile share one pass over keys and values.
+/// Most query rows (tokens x query heads) of an attention tile. The rows of a tile share one pass over keys and values.
 pub(super) const MAX_ROWS: usize = 24;
-/// Most components (kv heads x head width) of a tile that has several kv heads. Keys and values of a span this wide are
-/// 256 KiB in 16 bits. The values should still be in the L2 cache when they are read, after the scores are computed.
+/// Most components (kv heads x head width) of an attention tile that has several kv heads. At this width, keys and
+/// values of a span of 256 positions are 256 KiB in 16 bits, so the values are still in the L2 cache when they are read
+/// after the scores are computed.
 const MAX_COMPONENTS: usize = 256;
-/// Number of work items per thread that a plan aims at. A tile that is larger than its share of the work is split by
-/// spans. Tiles may have several kv heads only if the batch has this many sequences per thread, or there is one thread.
+/// Number of work items per thread that an attention plan aims at. A tile that is larger than its share of the work is
+/// split by spans. Tiles may have several kv heads only if the batch has this many sequences per thread, or there is
+/// one thread.
 const ITEMS_PER_THREAD: usize = 4;
 
-/// Query rows that are computed together. A tile is consecutive tokens of a sequence times consecutive query heads of
-/// one kv head. For a single token, a tile may also have all query heads of several kv heads, whose keys lie side by
-/// side in a block and are read together.
+/// Tile of attention: query rows that are computed together. A tile is consecutive tokens of a sequence times
+/// consecutive query heads of one kv head. For a single token, a tile may also have all query heads of several kv
+/// heads, whose keys lie side by side in a block and are read together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Tile {
     /// Index of the tile's sequence in the batch.
@@ -26,11 +28,11 @@ pub(super) struct Tile {
     /// Rows of the batch tensors that hold the tile's tokens.
     pub(super) tokens: Range<usize>,
     pub(super) kv_heads: Range<usize>,
-    /// Query heads of the tile. With several kv heads, these are all query heads of each kv head.
+    /// Query heads of the attention tile. If the tile has several kv heads, these are all query heads of each of them.
     pub(super) heads: Range<usize>,
-    /// Spans (256 positions each) that at least one row of the tile sees.
+    /// Spans (256 positions each) that at least one query row of the tile attends to.
     pub(super) spans: Range<usize>,
-    /// Index of the tile's first partial result, if the tile's spans are split over several work items.
+    /// Index of the tile's first partial attention result, if the tile's spans are split over several work items.
     pub(super) partial: Option<usize>,
 }
 
@@ -40,7 +42,7 @@ impl Tile {
     }
 }
 
-/// Work item: some spans of a tile, computed by one thread.
+/// Work item of attention: some spans of a tile, computed by one thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Item {
     /// Index of the tile in the plan's list of tiles.
@@ -52,9 +54,9 @@ pub(super) struct Item {
 pub(super) struct Plan {
     pub(super) tiles: Vec<Tile>,
     pub(super) items: Vec<Item>,
-    /// Indices of the tiles whose spans are split over several work items.
+    /// Indices of the attention tiles whose spans are split over several work items.
     pub(super) split: Vec<usize>,
-    /// Number of partial results (one row over one span each) of all split tiles.
+    /// Number of partial attention results (one query row over one span each) of all split tiles.
     pub(super) partial_rows: usize,
 }
 
@@ -70,13 +72,14 @@ pub(super) struct Plans(Vec<Kept>);
 struct Kept {
     shape: AttentionShape,
     threads: usize,
-    /// Rows and first position of every sequence of the batch. The plan depends on nothing else in the batch.
+    /// Rows in the batch tensors and first position of every sequence of the batch: all of the batch that an attention
+    /// plan depends on.
     rows: Vec<(Range<usize>, u32)>,
     plan: Plan,
 }
 
 impl Plans {
-    /// Returns the attention plan for a call. Makes a new plan if no kept plan has the same shape, threads and rows.
+    /// Returns the attention plan for a call: a kept plan with the same shape, threads and rows, or a new one.
     pub(super) fn get(
         &mut self,
         shape: &AttentionShape,
@@ -137,10 +140,11 @@ fn plan(shape: &AttentionShape, batch: &[SeqRows], threads: usize) -> Plan {
 }
 
 impl Plan {
-    /// Makes the work items of all tiles. Splits a tile by spans if the tile costs more than an item's fair share.
+    /// Makes the work items of all attention tiles. Splits a tile by spans if it costs more than an item's fair share
+    /// of the work.
     fn split(&mut self, threads: usize) {
-        // Reading the keys and values of one kv head in a span costs about as much as the arithmetic of two query rows
-        // on them.
+        // Cost of an attention tile in units of one query row over one span: reading the keys and values of one kv head
+        // in a span costs about as much as the arithmetic of two query rows.
         let cost = |tile: &Tile| (tile.rows() + 2 * tile.kv_heads.len()) * tile.spans.len();
         let total: usize = self.tiles.iter().map(cost).sum();
         let share =
@@ -164,12 +168,12 @@ fn group(shape: &AttentionShape) -> usize {
     shape.heads / shape.kv_heads
 }
 
-/// Returns the number of kv heads that a tile of one token may cover.
+/// Returns the number of kv heads that an attention tile of a single token may cover.
 fn kv_heads_together(shape: &AttentionShape) -> usize {
     (MAX_ROWS / group(shape)).min(MAX_COMPONENTS / shape.head_dim).max(1)
 }
 
-/// Cuts a range into pieces of at most `length`.
+/// Cuts a range into consecutive pieces of at most `length`.
 fn pieces(range: Range<usize>, length: usize) -> impl Iterator<Item = Range<usize>> {
     let end = range.end;
     range.step_by(length).map(move |start| start..end.min(start + length))

@@ -1,4 +1,4 @@
-//! Attention kernels in plain Rust, for any shape: the reference of the vector kernels.
+//! Attention kernels in plain Rust, for any shape: the reference that the vector kernels are compared with.
 
 use super::kernel::{Kernel, Scores, SpanBlocks};
 use super::partial::Softmax;

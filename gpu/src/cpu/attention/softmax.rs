@@ -1,4 +1,4 @@
-//! Softmax numerators of one row of scores.
+//! Softmax numerators of one query row's attention scores.
 
 use super::partial::Softmax;
 use super::plan::SPAN;
@@ -7,8 +7,9 @@ use std::ops::Range;
 
 const LANES: usize = 8;
 
-/// Replaces the scores in `range` by `exp(score - max)`. Scores outside `range` that share a group of eight positions
-/// with it become 0. The sum is accumulated in eight lanes by position, then pairwise over the lanes.
+/// Replaces the attention scores in `range` by `exp(score - max)` and returns the maximum and the sum. Scores outside
+/// `range` that share a group of eight positions with it become 0. The sum is accumulated in eight lanes by position,
+/// then pairwise over the lanes.
 #[inline(always)]
 pub(super) fn softmax(scores: &mut [f32; SPAN], range: Range<usize>) -> Softmax {
     let first = range.start / LANES * LANES;

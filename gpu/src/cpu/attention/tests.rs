@@ -1,4 +1,5 @@
-//! Tests of attention: against a f64 reference, and that the result of a row depends on that row's inputs alone.
+//! Tests of the CPU's attention: against a f64 reference, and that the result of a row depends on that row's inputs
+//! alone.
 
 use super::*;
 use crate::cpu::kv::KvLayout;
@@ -10,7 +11,7 @@ use rand::{Rng, SeedableRng};
 use std::sync::Arc;
 use tiercel_device::BlockId;
 
-/// Test sequence: fused q, k, v of every position.
+/// Sequence of an attention test: queries, keys and values of every position in one tensor.
 struct Sequence {
     qkv: Vec<Vec<f32>>,
 }
@@ -42,8 +43,8 @@ fn layout(kv_heads: usize, head_dim: usize, block_size: usize, kv_type: KvType) 
 }
 
 impl Setup {
-    /// Writes the KV of all sequences into blocks in random order and returns the memory and the block tables. Slots
-    /// that belong to no position are NaN.
+    /// Writes the KV of all test sequences into blocks in random order and returns the KV memory and the block tables.
+    /// Token slots of blocks that belong to no position are NaN.
     fn write(&self, seed: u64) -> (KvMemory, Vec<Arc<[BlockId]>>) {
         let size = self.layout.block_size;
         let counts: Vec<usize> =
@@ -113,7 +114,8 @@ impl Setup {
         (0..rows).map(|row| out.row(row).to_vec()).collect()
     }
 
-    /// Computes the output of one head at one position in f64, from keys and values as the KV blocks store them.
+    /// Computes the reference attention output of one head at one position in f64, from keys and values as the KV
+    /// blocks store them.
     fn reference(&self, seq: usize, position: usize, head: usize) -> Vec<f64> {
         let shape = &self.shape;
         let (dim, kv_head) = (shape.head_dim, head / (shape.heads / shape.kv_heads));
@@ -206,8 +208,8 @@ fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
     rows.iter().map(|row| row.iter().map(|value| value.to_bits()).collect()).collect()
 }
 
-/// Checks that output rows have the same bits however they are computed: whole sequences alone, or chunks of several
-/// sequences with other block tables and thread counts.
+/// Checks that attention output rows have the same bits whether sequences are computed alone and whole, or as chunks of
+/// several sequences with other block tables and thread counts.
 fn check_identity(setup: &Setup, isa: Isa) {
     let memory = setup.write(1);
     let lengths: Vec<usize> = setup.sequences.iter().map(|seq| seq.qkv.len()).collect();
@@ -216,7 +218,7 @@ fn check_identity(setup: &Setup, isa: Isa) {
         .enumerate()
         .map(|(seq, len)| bits(&setup.attend(&memory, &[(seq, 0..*len)], 1, isa)))
         .collect();
-    // Chunked prefill, with other block tables and thread counts.
+    // Computes the prompts again in chunks, with other block tables and thread counts, to compare the output bits.
     for (chunk, threads, seed) in [(1, 1, 2), (7, 2, 3), (16, 3, 4), (100, 2, 5), (257, 2, 6)] {
         let other = setup.write(seed);
         let mut at = 0;

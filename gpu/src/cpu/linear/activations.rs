@@ -11,7 +11,8 @@ use std::ops::Range;
 #[repr(C)]
 pub(crate) struct ActBlock {
     pub(crate) scale: f32,
-    /// `Σ scale * values[i]`. In products, the minimum of a block of 4-bit weights is multiplied by this sum.
+    /// Sum of the block's dequantized activations, `Σ scale * values[i]`. Products multiply it by the minimum of a
+    /// block of 4-bit weights.
     pub(crate) sum: f32,
     pub(crate) values: [i8; QUANT_LEN],
 }
@@ -20,7 +21,7 @@ impl ActBlock {
     pub(crate) const ZERO: ActBlock = ActBlock { scale: 0.0, sum: 0.0, values: [0; QUANT_LEN] };
 }
 
-/// Quantized rows of a tensor. The memory is reused from call to call.
+/// Rows of activations, quantized to 8 bits. The memory is reused from one matrix product to the next.
 #[derive(Debug, Default)]
 pub(crate) struct ActRows {
     blocks: Vec<ActBlock>,
@@ -28,7 +29,8 @@ pub(crate) struct ActRows {
 }
 
 impl ActRows {
-    /// Quantizes all rows of `x`. A quantized value depends on the 32 activations of its block alone.
+    /// Quantizes all rows of the activations `x` to 8 bits. A quantized value depends on the 32 activations of its
+    /// block alone.
     pub(crate) fn quantize(&mut self, pool: &Pool, isa: Isa, x: &Tensor) {
         self.row_blocks = x.cols().div_ceil(QUANT_LEN);
         self.blocks.resize(x.rows() * self.row_blocks, ActBlock::ZERO);
@@ -37,7 +39,7 @@ impl ActRows {
         });
     }
 
-    /// Returns the blocks of consecutive rows, one row after the other.
+    /// Returns the quantized blocks of consecutive activation rows, one row after the other.
     pub(crate) fn rows(&self, rows: Range<usize>) -> &[ActBlock] {
         &self.blocks[rows.start * self.row_blocks..rows.end * self.row_blocks]
     }
@@ -78,11 +80,13 @@ fn quantize_row_body(row: &[f32], blocks: &mut [ActBlock]) {
 
 #[inline(always)]
 fn quantize_block(values: &[f32; QUANT_LEN]) -> ActBlock {
-    // The bits of |x| as integers have the order of |x|, with infinity and NaN above all numbers.
+    // Finds the largest |x| by comparing bits as integers: they have the order of |x|, with infinity and NaN above all
+    // numbers.
     let max = values.iter().fold(0, |max, x| max.max(x.to_bits() & 0x7fff_ffff));
     let max = f32::from_bits(max);
     if !max.is_finite() {
-        // NaN and infinity must stay visible in the result, where sampling reports them.
+        // Quantizes a block that holds NaN or infinity to NaN, so that it reaches the logits, where sampling reports
+        // it.
         return ActBlock { scale: f32::NAN, sum: f32::NAN, values: [0; QUANT_LEN] };
     }
     if max < f32::MIN_POSITIVE * 256.0 {
@@ -92,7 +96,7 @@ fn quantize_block(values: &[f32; QUANT_LEN]) -> ActBlock {
     let mut block = ActBlock { scale: max / 127.0, ..ActBlock::ZERO };
     let mut sum = 0;
     for (q, x) in block.values.iter_mut().zip(values) {
-        // Adding 1.5 * 2^23 rounds to an integer, ties to even, and leaves the integer in the low bits.
+        // Rounds to an integer, ties to even, by adding 1.5 * 2^23, which leaves the integer in the low bits.
         let rounded = (x * inverse + 12_582_912.0).to_bits() as i8;
         *q = rounded;
         sum += i32::from(rounded);

@@ -40,8 +40,8 @@ impl Column for Bf16Column {
     }
 }
 
-/// Multiplies `R` activation rows with `P` neighbouring panels. Few rows need several panels at once: eight
-/// accumulators hide the latency of a multiply-add.
+/// Multiplies `R` activation rows with `P` neighbouring panels of weights. With few rows, several panels at once give
+/// the eight accumulators that hide the latency of a multiply-add.
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn tile<const R: usize, const P: usize>(
     panels: &[impl Column],
@@ -52,10 +52,10 @@ pub(super) fn tile<const R: usize, const P: usize>(
     let mut sums = [[[_mm256_setzero_ps(); 2]; P]; R];
     for i in 0..k {
         for panel in 0..P {
-            // SAFETY: `panels` holds `P` panels of `k` columns each.
+            // SAFETY: `panels` holds `P` panels of `k` weight columns each.
             let [low, high] = unsafe { panels.get_unchecked(panel * k + i) }.load();
             for (sums, row) in sums.iter_mut().zip(rows) {
-                // SAFETY: as asserted above, every row has `k` values.
+                // SAFETY: the function asserts that every activation row has `k` values.
                 let x = _mm256_broadcast_ss(unsafe { row.get_unchecked(i) });
                 let sum = &mut sums[panel];
                 sum[0] = _mm256_fmadd_ps(x, low, sum[0]);

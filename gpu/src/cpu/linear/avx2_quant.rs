@@ -15,10 +15,11 @@ use std::arch::x86_64::{
     _mm256_srli_epi16, _mm256_store_ps, _mm256_storeu_ps,
 };
 
-/// Distance, bytes, between the weights in use and the weights that are prefetched.
+/// Distance between the weights in use and the weights that a matrix product prefetches, bytes.
 const AHEAD_BYTES: usize = 3072;
 
-/// Sums of one activation row and one panel (eight output rows), aligned so that they never cross a cache line.
+/// Sums of products of one activation row and one weight panel (eight output rows), aligned so that they never cross a
+/// cache line.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(32))]
 pub(super) struct Sums(pub(super) [f32; QUANT_ROWS]);
@@ -27,7 +28,7 @@ impl Sums {
     pub(super) const ZERO: Sums = Sums([0.0; QUANT_ROWS]);
 }
 
-/// Broadcasts four neighbouring activations (group number `group` of a block) to every lane.
+/// Broadcasts four neighbouring activations of a quantized block (its group number `group`) to every lane of a vector.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn four(act: &ActBlock, group: usize) -> __m256i {
@@ -39,7 +40,7 @@ fn four(act: &ActBlock, group: usize) -> __m256i {
 #[inline]
 #[target_feature(enable = "avx,f16c")]
 fn halves(values: &[half::f16; QUANT_ROWS]) -> __m256 {
-    // SAFETY: `values` is 16 bytes, aligned to 16 by the layout of the weight blocks.
+    // SAFETY: `values` is eight f16 numbers (16 bytes), aligned to 16 by the layout of the weight blocks.
     _mm256_cvtph_ps(unsafe { _mm_load_si128(values.as_ptr().cast()) })
 }
 
@@ -47,7 +48,7 @@ fn halves(values: &[half::f16; QUANT_ROWS]) -> __m256 {
 #[target_feature(enable = "avx2")]
 fn bytes<T>(values: &[T; 32]) -> __m256i {
     const { assert!(size_of::<T>() == 1) };
-    // SAFETY: `values` is 32 bytes.
+    // SAFETY: `values` is 32 elements of one byte each.
     unsafe { _mm256_loadu_si256(values.as_ptr().cast()) }
 }
 
@@ -63,7 +64,7 @@ fn store<const R: usize>(sums: [__m256; R]) -> [[f32; QUANT_ROWS]; R] {
 }
 
 /// Prefetches the weights that lie `AHEAD_BYTES` after `block`. With few activation rows there is too little arithmetic
-/// to hide the latency of memory, and the hardware prefetcher stops at every page.
+/// to hide the latency of memory, and the hardware prefetcher stops at every page boundary.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn prefetch<B>(block: &B) {
@@ -75,8 +76,9 @@ fn prefetch<B>(block: &B) {
 
 /// Block of 4-bit weights decoded into registers, to be used for any number of activation rows.
 struct Q4Lanes {
-    /// Two vectors for each pair of neighbouring groups of four columns. Even lanes hold the first group and odd lanes
-    /// the second. The first vector has the output rows in order, the second has neighbouring output rows swapped.
+    /// Weights as two vectors for each pair of neighbouring groups of four columns. Even lanes hold the first group and
+    /// odd lanes the second. The first vector has the output rows in order, the second has neighbouring output rows
+    /// swapped.
     weights: [[__m256i; 2]; 4],
     scales: __m256,
     mins: __m256,
@@ -108,7 +110,7 @@ fn q4_lanes(block: &Q4Block) -> Q4Lanes {
 unsafe fn q4_add(block: &Q4Lanes, act: *const ActBlock, sums: __m256) -> __m256 {
     // SAFETY: the caller promises that `act` points to an activation block.
     let (act_sum, act_scale) = unsafe { (&(*act).sum, &(*act).scale) };
-    // Minimums are added first, so that after the integer arithmetic the sums wait for one addition, not two.
+    // Adds the blocks' minimums first, so that after the integer arithmetic the sums wait for one addition, not two.
     let sums = _mm256_fmadd_ps(block.mins, _mm256_broadcast_ss(act_sum), sums);
     let scales = _mm256_mul_ps(block.scales, _mm256_broadcast_ss(act_scale));
     let (mut ordered, mut swapped) = (_mm256_setzero_si256(), _mm256_setzero_si256());
@@ -146,7 +148,7 @@ fn q4_tile<const R: usize>(panel: &[Q4Block], acts: &[ActBlock]) -> [Sums; R] {
         prefetch(block);
         let lanes = q4_lanes(block);
         for (row, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: as asserted above, `acts` holds `R` rows of the panel's length.
+            // SAFETY: the function asserts that `acts` holds `R` rows of the panel's length.
             *sums = unsafe { q4_add(&lanes, acts.as_ptr().add(row * panel.len() + index), *sums) };
         }
     }
@@ -154,7 +156,7 @@ fn q4_tile<const R: usize>(panel: &[Q4Block], acts: &[ActBlock]) -> [Sums; R] {
 }
 
 /// Multiplies consecutive activation rows with a panel of 4-bit weights. Each weight block is decoded once for all rows
-/// and stays in registers, so the sums go through memory instead.
+/// and stays in registers, while the sums of the rows are loaded and stored for every block.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn q4_rows(panel: &[Q4Block], acts: &[ActBlock], sums: &mut [Sums]) {
     assert_eq!(acts.len(), panel.len() * sums.len(), "rows of the panel's width");
@@ -164,8 +166,8 @@ fn q4_rows(panel: &[Q4Block], acts: &[ActBlock], sums: &mut [Sums]) {
         let lanes = q4_lanes(block);
         let mut act = acts.as_ptr().wrapping_add(index);
         for sums in &mut *sums {
-            // SAFETY: `act` is in the row of these sums: as asserted above, `acts` holds as many rows of the panel's
-            // length as there are sums. The sums are eight floats, aligned by their type.
+            // SAFETY: `act` is in the activation row of these sums: the function asserts that `acts` holds as many rows
+            // of the panel's length as there are sums. The sums are eight floats, aligned by their type.
             unsafe {
                 let sum = q4_add(&lanes, act, _mm256_load_ps(sums.0.as_ptr()));
                 _mm256_store_ps(sums.0.as_mut_ptr(), sum);
@@ -185,7 +187,7 @@ pub(super) fn q8_tile<const R: usize>(
     let ones = _mm256_set1_epi16(1);
     let mut sums = [_mm256_setzero_ps(); R];
     for (index, block) in panel.iter().enumerate() {
-        // SAFETY: as asserted above, every row has as many blocks as the panel.
+        // SAFETY: the function asserts that every activation row has as many blocks as the panel.
         let act = |row: usize| unsafe { rows[row].get_unchecked(index) };
         if R <= 2 {
             prefetch(block);

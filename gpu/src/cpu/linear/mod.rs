@@ -1,7 +1,6 @@
-//! Products of activations and packed weights.
-//!
-//! Work is cut into (block of activation rows) x (range of weight panels). Neither the cut nor the height of the
-//! register tile that computes a row changes how an output element is summed: always over `k` in order.
+//! Products of activations and packed weights. Work is cut into (block of activation rows) x (range of weight panels).
+//! Neither the cut nor the height of the register tile that computes a row changes how an output element is summed:
+//! always over the input features `k` in order.
 #![expect(
     unsafe_code,
     reason = "kernels compiled for AVX2; threads write disjoint parts of the output"
@@ -26,27 +25,27 @@ pub(crate) use activations::ActRows;
 use avx2_quant::Sums;
 use std::ops::Range;
 
-/// Most bytes of the activations of a block of rows, counted as 2 bytes per activation. The activations should stay in
-/// the L2 cache beside the weight panels that stream past.
+/// Largest size of the activations of a block of rows in a matrix product, bytes (counted as 2 per activation). The
+/// activations should stay in the L2 cache beside the weight panels that stream past.
 const ROW_BLOCK_BYTES: usize = 192 << 10;
-/// Most bytes of quantized activations in one pass over a range of 8-bit panels. The activations stay in the L1 cache
-/// while the panels stream from the L2 cache.
+/// Largest size of the quantized activations in one pass over a range of 8-bit weight panels, bytes. The activations
+/// stay in the L1 cache while the panels stream from the L2 cache.
 const Q8_PASS_BYTES: usize = 16 << 10;
-/// Most bytes of quantized activations in one pass over a range of 4-bit panels. The activations stay in the L1 cache
-/// beside one panel.
+/// Largest size of the quantized activations in one pass over a range of 4-bit weight panels, bytes. The activations
+/// stay in the L1 cache beside one panel.
 const Q4_PASS_BYTES: usize = 24 << 10;
-/// Most bytes of quantized panels in a range that several passes read. The panels should stay in the L2 cache from one
-/// pass to the next.
+/// Largest size of a range of quantized weight panels that several passes read, bytes. The panels should stay in the L2
+/// cache from one pass to the next.
 const PASSED_BYTES: usize = 128 << 10;
-/// Most activation rows in one pass over 4-bit panels, so that the sums of the rows also stay in the L1 cache.
+/// Most activation rows in one pass over 4-bit weight panels, so that the sums of the rows also stay in the L1 cache.
 const Q4_PASS_ROWS: usize = 24;
-/// Number of multiply-adds that is worth handing to another thread: about 1 us of work.
+/// Least number of multiply-adds of a matrix product that is worth handing to another thread: about 1 us of work.
 const CHUNK_MACS: usize = 48 << 10;
-/// Most chunks per thread that the panels of a matrix are cut into. With several chunks per thread, a thread that is
-/// late does not delay the other threads for long.
+/// Most chunks of work per thread that the panels of a weight matrix are cut into. With several chunks per thread, a
+/// thread that is late does not delay the other threads for long.
 const CHUNKS_PER_THREAD: usize = 6;
 
-/// Arguments of a product that all its work items share.
+/// Arguments of a matrix product that all its work items share.
 struct Product<'a> {
     isa: Isa,
     x: &'a Tensor,
@@ -57,7 +56,7 @@ struct Product<'a> {
     k: usize,
 }
 
-/// Computes `out = x · wᵀ + bias`; `acts` is scratch memory for quantized activations.
+/// Computes the matrix product `out = x · wᵀ + bias`; `acts` is scratch memory for quantized activations.
 pub(crate) fn linear(
     (pool, isa): (&Pool, Isa),
     acts: &mut ActRows,
@@ -86,7 +85,7 @@ pub(crate) fn linear(
     });
 }
 
-/// Cuts the panels of a matrix into ranges of about equal work.
+/// Cuts the panels of a weight matrix into ranges of about equal work for the threads.
 fn panel_spans(w: &Matrix, rows: usize, threads: usize) -> Vec<(&Segment, Range<usize>)> {
     let macs = w.n * w.k * rows;
     let wanted = (macs / CHUNK_MACS).clamp(1, threads * CHUNKS_PER_THREAD);
@@ -102,7 +101,7 @@ fn panel_spans(w: &Matrix, rows: usize, threads: usize) -> Vec<(&Segment, Range<
     spans
 }
 
-/// Cuts a range of panels into ranges that stay in the L2 cache while several passes read them.
+/// Cuts a range of weight panels into ranges that stay in the L2 cache while several passes read them.
 #[cfg(target_arch = "x86_64")]
 fn cached<B>(panels: Range<usize>, panel_blocks: usize) -> impl Iterator<Item = Range<usize>> {
     let step = (PASSED_BYTES / (panel_blocks * size_of::<B>())).max(1);
@@ -110,8 +109,8 @@ fn cached<B>(panels: Range<usize>, panel_blocks: usize) -> impl Iterator<Item = 
     panels.step_by(step).map(move |first| first..end.min(first + step))
 }
 
-/// Cuts the row numbers `$rows` into tiles of the given heights, highest first, and runs `$tile` with the row numbers
-/// of each tile.
+/// Cuts the activation rows `$rows` into tiles of the given heights, highest first, and runs `$tile` with the row
+/// numbers of each tile.
 #[cfg(target_arch = "x86_64")]
 macro_rules! tiles {
     ($rows:expr, [$($height:literal),*], |$tile_rows:ident| $tile:expr) => {{
@@ -240,7 +239,7 @@ impl Product<'_> {
     ) {
         let blocks = self.k.div_ceil(QUANT_LEN);
         let most = (Q4_PASS_BYTES / (blocks * size_of::<ActBlock>())).clamp(8, Q4_PASS_ROWS);
-        // All passes over the panels have about the same number of activation rows.
+        // Spreads the activation rows evenly over the passes over the weight panels.
         let pass = rows.len().div_ceil(rows.len().div_ceil(most));
         let mut sums = [Sums::ZERO; Q4_PASS_ROWS];
         for panels in cached::<Q4Block>(panels, blocks) {
@@ -261,17 +260,18 @@ impl Product<'_> {
         }
     }
 
-    /// Stores the outputs of one activation row and one panel, and adds the bias. Outputs beyond the part's `n` are
-    /// dropped.
+    /// Stores the outputs of one activation row and one weight panel, and adds the bias. Outputs beyond the `n` of the
+    /// weight segment are dropped, because the last panel is padded.
     #[inline]
     fn emit<const N: usize>(&self, segment: &Segment, panel: usize, row: usize, sums: &[f32; N]) {
         let first = panel * N;
         let len = N.min(segment.n - first);
         let col = segment.first + first;
-        // SAFETY: two work items differ in their rows or in their panels, so no two write the same output.
+        // SAFETY: two work items of a product differ in their rows or in their panels, so no two write the same output.
         let out = unsafe { self.out.slice(row * self.out_cols + col, len) };
         match out.first_chunk_mut::<N>() {
-            // The length of a full panel is known to the compiler, which emits a vector store instead of a call.
+            // Copies a full panel's outputs as an array of known length, for which the compiler emits a vector store
+            // instead of a call.
             Some(whole) => *whole = *sums,
             None => out.copy_from_slice(&sums[..len]),
         }

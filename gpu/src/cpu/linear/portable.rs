@@ -1,4 +1,4 @@
-//! Products of one activation row and one panel in plain Rust: the reference of the vector kernels.
+//! Products of one activation row and one weight panel in plain Rust: the reference of the vector kernels.
 
 use super::activations::ActBlock;
 use crate::cpu::weights::{

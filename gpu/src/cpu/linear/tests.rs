@@ -1,4 +1,5 @@
-//! Tests of products: against a f64 reference, and that a result depends bit for bit on its own inputs alone.
+//! Tests of matrix products on the CPU: against a f64 reference, and that a result depends bit for bit on its own
+//! inputs alone.
 
 use super::*;
 use crate::{MatrixPart, SourceType, WeightFormat};
@@ -22,7 +23,7 @@ fn isas() -> Vec<Isa> {
     isas
 }
 
-/// Returns valid random bytes of a `[n, k]` matrix with scales around 0.01.
+/// Returns random bytes that are a valid `[n, k]` weight matrix of the source type, with scales around 0.01.
 fn random_bytes(rng: &mut SmallRng, source: SourceType, n: usize, k: usize) -> Vec<u8> {
     if source == SourceType::F32 {
         return (0..n * k).flat_map(|_| rng.random_range(-0.1_f32..0.1).to_le_bytes()).collect();
@@ -56,8 +57,8 @@ fn product(pool: &Pool, isa: Isa, w: &Matrix, bias: Option<&Vector>, x: &Tensor)
     out
 }
 
-/// Computes one output element in f64 from the decoded weights, and from quantized activations if the matrix is
-/// quantized. Returns the element and the sum of the absolute values of its terms.
+/// Computes the reference of one output element of a matrix product in f64 from the decoded weights, and from quantized
+/// activations if the matrix is quantized. Returns the element and the sum of the absolute values of its terms.
 fn reference(w: &Matrix, bias: Option<&Vector>, x: &Tensor, row: usize, col: usize) -> (f64, f64) {
     let mut weights = vec![0.0; w.k];
     w.row(col, &mut weights);

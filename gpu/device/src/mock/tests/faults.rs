@@ -1,4 +1,4 @@
-//! Tests of faults that the mock device injects, and of the engine's mistakes that it must find.
+//! Tests of the mock device's faults: of those that it injects, and of the engine's mistakes that it must find.
 
 use super::*;
 

@@ -44,7 +44,7 @@ impl Bench {
         Bench { device: MockDevice::open(options), clock, log, oracle, next: 1 }
     }
 
-    /// Submits a step. Sequences listed in `starts` begin with the prompt [`PROMPT`].
+    /// Submits a step to the mock device under test. The sequences in `starts` begin with the prompt [`PROMPT`].
     fn submit(
         &mut self,
         starts: &[u64],
@@ -72,7 +72,7 @@ impl Bench {
         self.submit(starts, slices).expect("room").await.expect("an answer")
     }
 
-    /// Runs a step that must succeed and returns the tokens that it sampled.
+    /// Runs a step on the mock device that must succeed, and returns the tokens that it sampled.
     async fn sampled(&mut self, starts: &[u64], slices: Vec<SeqSlice>) -> Vec<TokenId> {
         tokens(self.step(starts, slices).await)
     }
@@ -175,13 +175,14 @@ fn a_step_takes_its_modelled_time() {
         let mut bench = Bench::open(|options| options.profile.prefill_step_us = 7.0);
         let before = bench.clock.now();
         bench.sampled(&[1], vec![known(1, 0, &PROMPT, &[0, 1], Some(0))]).await;
-        // In us: 200 for the step + 6 * 1 for prefill + (0 + 1 + ... + 5) * 0.0001 for its context + 7 for having
-        // prefill.
+        // Expected duration of the prefill step, us: 200 for the step + 6 * 1 for 6 prefill tokens + (0 + 1 + ... + 5)
+        // * 0.0001 for their context + 7 for any prefill.
         assert_eq!(bench.clock.now().since_us(before), 213);
         let token = bench.oracle.output(&PROMPT, 1);
         let before = bench.clock.now();
         bench.sampled(&[], vec![known(1, 6, &token, &[0, 1], Some(1))]).await;
-        // In us: 200 for the step + 2 for one decode + 7 * 0.001 for reading the KV of 7 tokens.
+        // Expected duration of the decode step, us: 200 for the step + 2 for one decode token + 7 * 0.001 for reading
+        // the KV of 7 tokens.
         assert_eq!(bench.clock.now().since_us(before), 202);
     });
 }
@@ -248,7 +249,7 @@ fn swapped_blocks_read_right_and_half_copied_ones_do_not() {
         let mut bench = Bench::open(|_| {});
         let token = bench.sampled(&[1], vec![known(1, 0, &PROMPT, &[0, 1], Some(0))]).await;
         let done = bench.copy(CopyDirection::Out, &[(0, 3), (1, 2)]).await.expect("an answer");
-        // Two blocks of 4 * 4000 bytes each, at 1 GB/s: 32 us.
+        // Expected duration of copying two blocks of 4 tokens * 4000 bytes at 1 GB/s: 32 us.
         assert_eq!((done.duration_us, done.result), (32, Ok(())));
         let copy = bench.copy(CopyDirection::In, &[(4, 3), (5, 2)]);
         let early = bench.submit(&[], vec![known(1, 6, &token, &[4, 5], Some(1))]).expect("room");
@@ -266,7 +267,7 @@ fn a_copy_into_a_block_that_a_step_reads_is_noticed_when_the_step_ends() {
         let mut bench = Bench::open(|options| options.fingerprints = Fingerprints::PerBlock);
         let token = bench.sampled(&[1], vec![known(1, 0, &PROMPT, &[0, 1], Some(0))]).await;
         let step = bench.submit(&[], vec![known(1, 6, &token, &[0, 1], Some(1))]).expect("room");
-        // Wait until the step runs before the copy begins.
+        // Waits until the step is running, so that the copy overwrites a block that the step has already read.
         bench.clock.sleep_us(50).await;
         assert!(bench.copy(CopyDirection::In, &[(0, 0)]).await.expect("an answer").result.is_ok());
         let result = step.await.expect("an answer").result;

@@ -1,11 +1,11 @@
-//! Tests that a block that was checked before is not checked again, unless a block that a sequence relies on has
-//! changed.
+//! Tests that the mock device does not check a block twice, unless the content of a checked block has changed.
 
 use super::{Bench, PROMPT, known, local};
 use crate::CopyDirection;
 use crate::mock::Fingerprints;
 
-/// Decodes sequence 1 with three blocks until the first two are full and checked. Returns its output tokens.
+/// Decodes sequence 1 on three blocks until the first two are full and checked by the mock device. Returns its output
+/// tokens.
 async fn decoded(bench: &mut Bench) -> Vec<u32> {
     let mut output = bench.sampled(&[1], vec![known(1, 0, &PROMPT, &[0, 1, 2], Some(0))]).await;
     for i in 1..4 {
