@@ -1,4 +1,5 @@
-//! Benchmark of computing the requests of a workload. The cost must stay negligible beside the traffic itself.
+//! Benchmark of computing which requests a workload sends and when. The load client computes this while it sends, so
+//! the cost must be negligible beside that of sending.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;

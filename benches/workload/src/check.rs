@@ -7,11 +7,12 @@ use crate::file::{
 use crate::length::{Length, Uniform};
 use tiercel_device::Tier;
 
-/// Maximum number of device blocks, and of host blocks, of a simulated engine.
+/// Maximum number of KV blocks in the device pool, and in the host pool, of a simulated engine.
 const MAX_POOL_BLOCKS: u32 = 10_000_000;
 
 impl Workload {
-    /// Returns the first invalid field of the workload and what is wrong with it, or `None` if the workload is usable.
+    /// Returns the name of the workload's first invalid field and what is wrong with its value, or `None` if the
+    /// workload is usable.
     pub fn problem(&self) -> Option<(String, String)> {
         let top = |field: &str, problem: String| Some((field.to_owned(), problem));
         if self.name.is_empty() || self.name.len() > 100 {
@@ -55,14 +56,14 @@ impl Workload {
         None
     }
 
-    /// Returns the number of requests that a class is expected to send, rounded up for bursts; 0 for a closed-loop
-    /// class.
+    /// Returns the number of requests that a traffic class is expected to send, an upper bound if its rate has bursts;
+    /// 0 for a closed-loop class.
     fn expected_arrivals(&self, class: usize) -> f64 {
         let Class { arrival, start_s, .. } = &self.classes[class];
         let recorded = self.trace_of(class).map_or(0.0, |trace| trace.entries.len() as f64);
         match arrival {
             Arrival::Poisson(poisson) => {
-                // Upper bound: as if the whole time were one burst.
+                // Upper bound of the expected requests of a Poisson class: as if the whole time were one burst.
                 let factor = poisson.bursts.map_or(1.0, |bursts| bursts.factor.max(1.0));
                 poisson.rate_per_s * factor * (self.duration_s - start_s)
             }
@@ -115,7 +116,7 @@ impl Poisson {
 }
 
 impl Class {
-    /// Whether the requests of the class come from recorded traffic.
+    /// Whether the requests of the traffic class are replayed from recorded traffic.
     fn is_recorded(&self) -> bool {
         matches!(self.arrival, Arrival::Trace(_) | Arrival::Share(_))
     }

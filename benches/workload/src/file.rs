@@ -8,20 +8,20 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use tiercel_device::Tier;
 
-/// Maximum number of requests of one run.
+/// Maximum number of requests in one run of a workload.
 pub const MAX_REQUESTS: u64 = 1_000_000;
 /// Maximum number of traffic classes in one workload.
 pub const MAX_CLASSES: usize = 16;
-/// Maximum number of closed-loop streams, all classes of a workload together.
+/// Maximum number of closed-loop streams (simulated users), all classes of a workload together.
 pub const MAX_STREAMS: u32 = 1024;
-/// Maximum length of a run, seconds.
+/// Maximum duration of a workload, seconds.
 pub const MAX_DURATION_S: f64 = 86_400.0;
-/// Maximum number of shared prefixes of a class.
+/// Maximum number of different shared prompt prefixes of a traffic class.
 pub const MAX_PREFIXES: u32 = 10_000;
 /// Maximum size of a workload file, bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// A workload: classes of traffic that are sent side by side.
+/// A workload: classes of traffic that are sent to the server at the same time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
@@ -44,7 +44,7 @@ pub struct Workload {
     /// Sizes of the engine that the simulator runs the workload on.
     #[serde(default)]
     pub simulation: Pool,
-    /// Recorded traffic that classes with [`Arrival::Share`] divide among themselves.
+    /// Recorded traffic (a trace file) whose requests the classes with [`Arrival::Share`] divide among themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,
     /// Traffic classes of the workload.
@@ -56,66 +56,69 @@ fn default_drain_s() -> f64 {
     60.0
 }
 
-/// Class of traffic: requests of one tier with their own arrivals and lengths.
+/// Traffic class: requests of one tier with their own arrival process and length distributions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Class {
     /// Tier the requests ask for: premium, standard or background.
     pub tier: Tier,
-    /// Arrival process of the requests.
+    /// Arrival process of the class: at random, recorded, or in a closed loop.
     pub arrival: Arrival,
-    /// Time before which the class sends nothing, seconds.
+    /// Start time of the class, seconds after the start of the run; before it, the class sends nothing.
     #[serde(default)]
     pub start_s: f64,
-    /// Shared prefixes of prompts; none by default.
+    /// Prefixes that prompts of the class share with each other; none by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<Prefix>,
-    /// Distribution of the prompt length; required unless a trace states the lengths.
+    /// Distribution of the prompt length; required unless the requests come from recorded traffic, which states the
+    /// lengths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_tokens: Option<Length>,
-    /// Distribution of the output length; required unless a trace states the lengths. A server is sent the length as
-    /// `max_tokens`. The simulator can end an output by a stop token; without `ignore_eos` it does that at this length
-    /// and sends the longest possible `max_tokens`.
+    /// Distribution of the output length; required unless the requests come from recorded traffic, which states the
+    /// lengths. A server is sent the length as `max_tokens`. The simulator can end an output by a stop token; without
+    /// `ignore_eos` it does that at this length and sends the longest possible `max_tokens`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<Length>,
-    /// Whether outputs ignore stop tokens and reach their full length.
+    /// Whether the requests ask the server to ignore stop tokens (`ignore_eos`), so that each output has its full
+    /// length.
     #[serde(default)]
     pub ignore_eos: bool,
-    /// Sampling parameters of the requests.
+    /// Sampling parameters of the class's requests.
     #[serde(default)]
     pub sampling: Sampling,
-    /// Latency targets of the requests. Without targets, no share of requests in target is reported.
+    /// Latency targets of the class. Without targets, the report does not say how many requests were in target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub targets: Option<Targets>,
 }
 
-/// Arrival process of a class of requests.
+/// Arrival process of a traffic class: when its requests are sent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Arrival {
-    /// Requests arrive at random (a Poisson process), whatever the server does.
+    /// Open loop: requests arrive at random (a Poisson process), whatever the server does.
     Poisson(Poisson),
-    /// A fixed number of streams. Each stream sends its next request when its last one has ended.
+    /// Closed loop: a fixed number of streams (simulated users), each of which sends its next request when its last one
+    /// has ended.
     Closed(Closed),
-    /// Requests arrive at the times of a trace file.
+    /// Replay: requests arrive at the times of a file of recorded traffic.
     Trace(Trace),
-    /// The class sends this share, above 0 and at most 1, of the requests of the workload's trace. The seed draws which
-    /// class sends a request.
+    /// Replay of a part of the workload's recorded traffic: this share of its requests, above 0 and at most 1. Which
+    /// class sends a request is drawn at random from the seed.
     Share(f64),
 }
 
-/// Parameters of [`Arrival::Poisson`].
+/// Parameters of a Poisson arrival process ([`Arrival::Poisson`]).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Poisson {
-    /// Mean arrival rate, requests per second.
+    /// Mean arrival rate outside of bursts, requests per second.
     pub rate_per_s: f64,
-    /// Bursts, in which the rate is multiplied; none by default.
+    /// Regular bursts in which the arrival rate is multiplied; none by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bursts: Option<Bursts>,
 }
 
-/// Regular bursts: at the end of every period, the arrival rate is multiplied by a factor.
+/// Regular bursts of a Poisson class: at the end of every period, the arrival rate is multiplied by a factor.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bursts {
@@ -127,32 +130,32 @@ pub struct Bursts {
     pub period_s: f64,
 }
 
-/// Shared prefixes of prompts, like system prompts. A prefix comes before the drawn part of the prompt. Classes with
-/// equal fields draw from the same prefixes.
+/// Shared prefixes of prompts, like system prompts: a prompt begins with the prefix, and its own text follows. Classes
+/// with equal fields draw from the same prefixes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prefix {
     /// Share of the requests whose prompt begins with a shared prefix, 0 to 1.
     pub share: f64,
-    /// Number of different prefixes.
+    /// Number of different shared prefixes.
     pub count: u32,
-    /// Zipf exponent of the popularity of prefixes: the n-th prefix is drawn with weight `n^-zipf`.
+    /// Zipf exponent of the popularity of shared prefixes: the n-th prefix is drawn with weight `n^-zipf`.
     pub zipf: f64,
-    /// Length of the shortest prefix, tokens.
+    /// Length of the shortest shared prefix, tokens.
     pub min: u32,
-    /// Length of the longest prefix, tokens.
+    /// Length of the longest shared prefix, tokens.
     pub max: u32,
 }
 
-/// Parameters of [`Arrival::Closed`].
+/// Parameters of a closed loop ([`Arrival::Closed`]).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Closed {
-    /// Number of streams that send requests at the same time.
+    /// Number of closed-loop streams (simulated users) that send requests at the same time.
     pub streams: u32,
 }
 
-/// Sampling parameters of the requests.
+/// Sampling parameters of a class's requests.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sampling {
@@ -175,10 +178,10 @@ pub struct Targets {
     /// Target for the time to first token, ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_ms: Option<f64>,
-    /// Time added to the target `ttft_ms` for every prompt token beyond `ttft_prompt_tokens`, ms.
+    /// Time that the TTFT target grows by for every prompt token beyond `ttft_prompt_tokens`, ms.
     #[serde(default)]
     pub ttft_ms_per_token: f64,
-    /// Prompt length up to which the target `ttft_ms` holds unchanged, tokens.
+    /// Prompt length up to which the TTFT target is `ttft_ms`, tokens; longer prompts get more time.
     #[serde(default)]
     pub ttft_prompt_tokens: u32,
     /// Target for the TPOT: mean time per output token after the first, ms.
@@ -190,7 +193,8 @@ pub struct Targets {
 }
 
 impl Targets {
-    /// Returns the targets of a request whose prompt has this length.
+    /// Returns the latency targets of a request whose prompt has the given length: the TTFT target depends on the
+    /// length.
     #[must_use]
     pub fn of_prompt(&self, prompt_tokens: u32) -> Targets {
         let beyond = prompt_tokens.saturating_sub(self.ttft_prompt_tokens);
@@ -199,8 +203,8 @@ impl Targets {
     }
 }
 
-/// Sizes that the simulator gives the engine for a workload; a real server uses its own configuration instead. A size
-/// that is left out comes from the device profile, or, if the profile states none, from the server's defaults.
+/// Engine sizes that the simulator uses for a workload; a real server uses its own configuration instead. A size that
+/// is left out comes from the device profile, or, if the profile states none, from the server's defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pool {
@@ -244,17 +248,17 @@ pub enum WorkloadError {
     Parse {
         /// Path of the workload file.
         path: PathBuf,
-        /// Place and description of the problem, as the TOML parser reports them.
+        /// Position in the file and description of the problem, as the TOML parser reports them.
         problem: String,
     },
-    /// A value of the file is out of its bounds.
+    /// A value of the workload file, or of a trace file that it names, is out of its bounds.
     #[error("{path}: {field} {problem}")]
     Invalid {
         /// Path of the file with the invalid value.
         path: PathBuf,
         /// Name of the invalid field, such as `class[1].arrival.poisson.rate_per_s`.
         field: String,
-        /// Description of the problem and of the allowed values.
+        /// Description of what is wrong with the value and which values are allowed.
         problem: String,
     },
 }
@@ -263,7 +267,7 @@ impl Workload {
     /// Reads and checks a workload file and the trace files that it names.
     ///
     /// # Errors
-    /// [`WorkloadError`], a single line that says what to change.
+    /// [`WorkloadError`], which says in a single line what to change in the file.
     pub fn load(path: &Path) -> Result<Workload, WorkloadError> {
         let text = read_limited(path, MAX_FILE_BYTES)?;
         let mut workload: Workload = toml::from_str(&text).map_err(|error| {
@@ -272,7 +276,7 @@ impl Workload {
         let invalid = |(field, problem)| {
             Err(WorkloadError::Invalid { path: path.to_owned(), field, problem })
         };
-        // Check the windows of the traces before reading the trace files.
+        // Check the parameters of the recorded traffic before reading its files, which may be large.
         if let Some(wrong) = workload.trace_problem() {
             return invalid(wrong);
         }
@@ -282,13 +286,14 @@ impl Workload {
         workload.problem().map_or(Ok(workload), invalid)
     }
 
-    /// Returns the measured window, seconds. Only requests that are due within it are counted.
+    /// Returns the measured window: the time between warm-up and cool-down, seconds after the start. Only requests that
+    /// are due within it are counted.
     pub fn window_s(&self) -> Range<f64> {
         self.warmup_s..self.duration_s - self.cooldown_s
     }
 
-    /// Returns the workload with the rates of its Poisson classes and traces multiplied by `factor`. Closed streams do
-    /// not change.
+    /// Returns the workload with the request rates of its Poisson classes and recorded traffic multiplied by `factor`.
+    /// Closed-loop streams do not change.
     #[must_use]
     pub fn at_load(mut self, factor: f64) -> Workload {
         for class in &mut self.classes {

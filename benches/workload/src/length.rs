@@ -1,4 +1,4 @@
-//! Distributions of prompt and output lengths.
+//! Probability distributions of prompt and output lengths.
 
 use crate::random::Random;
 use serde::{Deserialize, Serialize};
@@ -6,33 +6,33 @@ use serde::{Deserialize, Serialize};
 /// Maximum length of a prompt or an output in a workload, tokens.
 pub const MAX_TOKENS: u32 = 1_000_000;
 
-/// Distribution of a prompt or output length, tokens.
+/// Probability distribution of a prompt or output length, tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Length {
-    /// Every length is this number of tokens.
+    /// Constant length: every prompt or output has this number of tokens.
     Fixed(u32),
-    /// Every length from `min` to `max`, both included, equally likely.
+    /// Uniform distribution: every length from `min` to `max`, both included, is equally likely.
     Uniform(Uniform),
-    /// Log-normal distribution whose draws are limited to `min ..= cap`.
+    /// Log-normal distribution whose drawn lengths are clamped to `min ..= cap`.
     LogNormal(LogNormal),
-    /// Mixture of two log-normal distributions.
+    /// Mixture of two log-normal distributions, for example of short and long prompts.
     Mixture(Mixture),
 }
 
-/// Parameters of [`Length::Mixture`].
+/// Parameters of a mixture of two length distributions ([`Length::Mixture`]).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mixture {
-    /// Share of the lengths that are drawn from the distribution `some`, 0 to 1.
+    /// Probability with which a length is drawn from the distribution `some` instead of `others`, 0 to 1.
     pub share: f64,
-    /// Distribution of that `share` of the lengths.
+    /// Length distribution that is used with probability `share`.
     pub some: LogNormal,
-    /// Distribution of the other lengths, a share of `1 - share`.
+    /// Length distribution that is used with probability `1 - share`.
     pub others: LogNormal,
 }
 
-/// Bounds of [`Length::Uniform`].
+/// Bounds of a uniform length distribution ([`Length::Uniform`]).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Uniform {
@@ -42,23 +42,23 @@ pub struct Uniform {
     pub max: u32,
 }
 
-/// Parameters of [`Length::LogNormal`]. Exactly one of `mean` and `p50` is given; both describe the distribution before
-/// the limits `min` and `cap` apply.
+/// Parameters of a log-normal length distribution ([`Length::LogNormal`]). Exactly one of `mean` and `p50` is given;
+/// both describe the distribution before the limits `min` and `cap` apply.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogNormal {
-    /// Mean of the distribution, tokens.
+    /// Mean of the log-normal length distribution, tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean: Option<f64>,
-    /// Median of the distribution, tokens.
+    /// Median of the log-normal length distribution, tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p50: Option<f64>,
     /// Standard deviation of the logarithm of the length.
     pub sigma: f64,
-    /// Lower limit, tokens; shorter draws become this length.
+    /// Lower limit of the drawn lengths, tokens; shorter draws are raised to it.
     #[serde(default = "one")]
     pub min: u32,
-    /// Upper limit, tokens; longer draws become this length.
+    /// Upper limit of the drawn lengths, tokens; longer draws are cut to it.
     pub cap: u32,
 }
 
@@ -67,7 +67,7 @@ fn one() -> u32 {
 }
 
 impl Length {
-    /// Returns the first invalid parameter of the distribution and what is wrong with it, or `None`.
+    /// Returns the name of the length distribution's first invalid parameter and what is wrong with it, or `None`.
     pub(crate) fn problem(&self) -> Option<(&'static str, String)> {
         match *self {
             Length::Fixed(n) => tokens("fixed", n),
@@ -87,7 +87,7 @@ impl Length {
         }
     }
 
-    /// Returns the longest length that the distribution can draw, tokens.
+    /// Returns the greatest length that the distribution can draw, tokens.
     pub fn longest(&self) -> u32 {
         match *self {
             Length::Fixed(n) => n,
@@ -97,7 +97,7 @@ impl Length {
         }
     }
 
-    /// Draws a length of at least 1 token.
+    /// Draws a prompt or output length of at least 1 token from the distribution.
     pub(crate) fn draw(&self, random: &mut Random) -> u32 {
         match *self {
             Length::Fixed(n) => n,
@@ -145,7 +145,7 @@ impl LogNormal {
     }
 }
 
-/// Returns the problem of a number of tokens that is out of bounds, or `None`.
+/// Checks that a number of tokens lies in `1 ..= MAX_TOKENS`. Returns the field's name and the problem if it does not.
 fn tokens(name: &'static str, n: u32) -> Option<(&'static str, String)> {
     (n == 0 || n > MAX_TOKENS).then(|| (name, format!("is {n}; allowed: 1 to {MAX_TOKENS}")))
 }

@@ -1,4 +1,4 @@
-//! Workload files: which requests to send, and when.
+//! Workload files: which requests to send to a server, and when.
 //!
 //! A [`Workload`] consists of classes of requests, each with a tier, an arrival process and length distributions.
 //! [`arrivals`] and [`closed_request`] compute the requests from the workload's seed alone. The load client sends these

@@ -1,9 +1,11 @@
-//! Latencies, requests in target and percentiles, computed alike by the load client and the simulator.
+//! Computes latencies, latency percentiles and the number of requests in target, in the same way for the load client
+//! and the simulator.
 
 use crate::file::Targets;
 use serde::{Deserialize, Serialize};
 
-/// Latencies of one request that can have targets. `None` means that the request has no such latency.
+/// Latencies of one request that can have a target. `None` means that the request has no such latency, as an output of
+/// one token has no TPOT.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Latencies {
     /// Time to first token, ms.
@@ -14,11 +16,11 @@ pub struct Latencies {
     pub e2e_ms: Option<f64>,
 }
 
-/// Number of requests that met their targets. A request that was refused, failed, did not finish or could not be sent
-/// met none.
+/// Number of requests that met their latency targets. A request that was refused, failed, did not finish or could not
+/// be sent met none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compliance {
-    /// Number of requests that had targets.
+    /// Number of requests that had latency targets.
     pub requests: u64,
     /// Number of requests that met the TTFT target.
     pub ttft_met: u64,
@@ -26,17 +28,17 @@ pub struct Compliance {
     pub tpot_met: u64,
     /// Number of requests that met the target for the end-to-end time.
     pub e2e_met: u64,
-    /// Number of requests that met all of their targets.
+    /// Number of requests that met all of their latency targets.
     pub all_met: u64,
 }
 
 impl Compliance {
-    /// Adds a request and checks its latencies against the targets. A request that did not complete met no target.
+    /// Counts a request and checks its latencies against its targets. A request that did not complete met no target.
     pub fn add(&mut self, completed: bool, latencies: &Latencies, targets: &Targets) {
         let met = |value: Option<f64>, target: Option<f64>| match (value, target) {
             (Some(value), Some(target)) => completed && value <= target,
-            // A completed request without the latency or without the target has met it: for example, an output of one
-            // token has no TPOT.
+            // A completed request without a latency, or without a target for it, counts as in target: for example, an
+            // output of one token has no TPOT.
             (None, _) | (_, None) => completed,
         };
         let ttft = met(latencies.ttft_ms, targets.ttft_ms);
@@ -49,7 +51,7 @@ impl Compliance {
         self.all_met += u64::from(ttft && tpot && e2e);
     }
 
-    /// Adds the counts of another `Compliance`.
+    /// Adds the counts of requests in target of another tier or run.
     pub fn merge(&mut self, other: Compliance) {
         self.requests += other.requests;
         self.ttft_met += other.ttft_met;
@@ -63,22 +65,22 @@ impl Compliance {
 /// samples.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Number of samples.
+    /// Number of latency samples.
     pub count: u64,
-    /// Mean of the samples.
+    /// Mean of the latency samples, ms.
     pub mean: f64,
-    /// Median of the samples.
+    /// Median of the latency samples, ms.
     pub p50: f64,
-    /// 90th percentile of the samples.
+    /// 90th percentile of the latency samples, ms.
     pub p90: f64,
-    /// 99th percentile of the samples.
+    /// 99th percentile of the latency samples, ms.
     pub p99: f64,
-    /// Largest sample.
+    /// Largest latency sample, ms.
     pub max: f64,
 }
 
 impl Summary {
-    /// Summarizes samples; `None` if there are none.
+    /// Summarizes latency samples, ms; `None` if there are none.
     pub fn of(mut samples: Vec<f64>) -> Option<Summary> {
         samples.sort_unstable_by(f64::total_cmp);
         let max = *samples.last()?;

@@ -10,8 +10,8 @@ pub struct Random {
 }
 
 impl Random {
-    /// Returns the generator of one random stream. Equal `(seed, path)` gives equal numbers; different paths give
-    /// independent numbers.
+    /// Returns the random number generator for one purpose, which `path` names. Equal `(seed, path)` gives equal
+    /// numbers; different paths give independent numbers.
     pub fn stream(seed: u64, path: &[u64]) -> Random {
         let start = Random { state: seed }.next_u64();
         let state = path.iter().fold(start, |state, part| {
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn the_sequence_is_the_published_one() {
-        // First outputs of SplitMix64 from state 1234567.
+        // First numbers that the published SplitMix64 algorithm gives from state 1234567.
         let mut random = Random { state: 1_234_567 };
         assert_eq!(random.next_u64(), 6_457_827_717_110_365_317);
         assert_eq!(random.next_u64(), 3_203_168_211_198_807_973);

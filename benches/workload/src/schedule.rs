@@ -1,26 +1,27 @@
-//! Computes the requests of a workload and their due times, as a pure function of the workload. Two runs of one file
-//! send the same requests, whatever the server does. A closed stream sends the same sequence of requests, at a pace
-//! that depends on the server.
+//! Computes the requests of a workload and their due times, as a pure function of the workload. Two runs of one
+//! workload file send the same requests, whatever the server does. In a closed loop, each stream (simulated user) sends
+//! the same sequence of requests, at a pace that depends on the server.
 
 use crate::file::{Arrival, Bursts, Class, Poisson, Prefix, Workload};
 use crate::random::Random;
 use crate::trace::TraceEntry;
 use std::sync::Arc;
 
-/// One request that a workload sends.
+/// One request that a workload sends, computed ahead of the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
-    /// Index of the request's class in the workload.
+    /// Index of the request's traffic class in the workload.
     pub class: usize,
-    /// Number of the stream in a closed-loop class; 0 in other classes.
+    /// Number of the closed-loop stream (simulated user) that sends the request; 0 in other classes.
     pub stream: u32,
-    /// Number of the request within its class and stream, from 0.
+    /// Number of the request within its traffic class and closed-loop stream, from 0.
     pub number: u64,
-    /// Due time, us after the start of the run. In a closed stream only the first request has a due time.
+    /// Time at which the request is due, us after the start of the run. For a closed-loop stream it is the start of the
+    /// class: later requests are due when the one before has ended.
     pub at_us: u64,
     /// Shared prefix that the prompt begins with, if any.
     pub prefix: Option<SharedPrefix>,
-    /// Names of the blocks of the prompt, if the request comes from a trace with block names ([`TraceEntry::blocks`]).
+    /// Content hashes of the prompt's blocks, if recorded traffic names them ([`TraceEntry::blocks`]).
     pub blocks: Option<Arc<[u64]>>,
     /// Length of the prompt, shared prefix included, tokens.
     pub prompt_tokens: u32,
@@ -28,17 +29,17 @@ pub struct Planned {
     pub output_tokens: u32,
 }
 
-/// Shared prefix of prompts, like a system prompt.
+/// Shared prefix of several prompts, like a system prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedPrefix {
-    /// Number of the prefix, from 0; prefix 0 is the most popular.
+    /// Number of the shared prefix, from 0; prefix 0 is the most popular.
     pub number: u32,
-    /// Length of the prefix, tokens.
+    /// Length of the shared prefix, tokens.
     pub tokens: u32,
 }
 
-/// Returns the requests of an open-loop class (Poisson, trace or a share of a trace) in order of time. Empty for a
-/// closed-loop class.
+/// Returns the requests of an open-loop class (Poisson or recorded traffic) in order of time. Empty for a closed-loop
+/// class.
 pub fn arrivals(workload: &Workload, class: usize) -> impl Iterator<Item = Planned> + '_ {
     let spec = &workload.classes[class];
     let mut gaps = Random::stream(workload.seed, &[class as u64, u64::MAX]);
@@ -63,9 +64,9 @@ pub fn arrivals(workload: &Workload, class: usize) -> impl Iterator<Item = Plann
         .take_while(|planned| planned.at_us < seconds(workload.duration_s))
 }
 
-/// Returns the time of the next request of a Poisson class, seconds. `wait` is the number of requests expected until
-/// then, an exponential draw with mean 1; it is used up at the current rate. Once the time reaches `end_s`, any time
-/// from `end_s` on may be returned.
+/// Returns the arrival time of the next request of a Poisson class, seconds. `wait` is the integral of the arrival rate
+/// up to that request, an exponential draw with mean 1; each stretch of time uses up its rate times its length. Once
+/// the time reaches `end_s`, any time from `end_s` on may be returned.
 fn next_arrival(mut at_s: f64, poisson: &Poisson, mut wait: f64, end_s: f64) -> f64 {
     let Poisson { rate_per_s, bursts } = *poisson;
     let Some(Bursts { factor, length_s, period_s }) = bursts else {
@@ -83,13 +84,14 @@ fn next_arrival(mut at_s: f64, poisson: &Poisson, mut wait: f64, end_s: f64) -> 
             return at_s + wait / rate_per_s;
         }
         wait -= rate_per_s * left_s;
-        // Advance by at least 1 ns: otherwise rounding could leave the loop at the same end of a burst for ever.
+        // Advance by at least 1 ns to the next border of a burst: otherwise rounding could keep the loop at one border
+        // for ever.
         at_s += left_s.max(1e-9);
     }
     at_s
 }
 
-/// Returns request `number` of one stream of a closed-loop class.
+/// Returns request `number` of one closed-loop stream (simulated user) of a class.
 pub fn closed_request(workload: &Workload, class: usize, stream: u32, number: u64) -> Planned {
     let spec = &workload.classes[class];
     let drawn = draw(workload.seed, spec, class, stream, number);
@@ -101,7 +103,7 @@ pub fn seconds(s: f64) -> u64 {
     (s * 1e6).round() as u64
 }
 
-/// Values drawn for a request: shared prefix, prompt length without the prefix, output length.
+/// Random values drawn for a request: shared prefix, prompt length without the prefix, output length, both in tokens.
 type Drawn = (Option<SharedPrefix>, u32, u32);
 
 fn planned(
@@ -126,14 +128,15 @@ fn planned(
 
 fn draw(seed: u64, spec: &Class, class: usize, stream: u32, number: u64) -> Drawn {
     let mut random = Random::stream(seed, &[class as u64, u64::from(stream), number]);
-    // A class without a trace has both lengths (`Workload::problem` checks it). The default of 1 only avoids a panic.
+    // A class without recorded traffic has distributions of both lengths (`Workload::problem` checks it). The default
+    // length of 1 only avoids a panic.
     let mut length = |length: Option<crate::Length>| length.map_or(1, |l| l.draw(&mut random));
     let (prompt, output) = (length(spec.prompt_tokens), length(spec.output_tokens));
     (spec.prefix.and_then(|prefix| shared(seed, &prefix, &mut random)), prompt, output)
 }
 
-/// Draws the shared prefix of a request, if it has one. The length of a prefix depends only on the seed, the prefix's
-/// number and the limits.
+/// Draws the shared prefix of a request, or `None` for a request without one. The length of prefix n depends only on
+/// the seed, n and the limits, so that it is the same in all requests.
 fn shared(seed: u64, prefix: &Prefix, random: &mut Random) -> Option<SharedPrefix> {
     if random.unit() >= prefix.share {
         return None;
@@ -144,7 +147,7 @@ fn shared(seed: u64, prefix: &Prefix, random: &mut Random) -> Option<SharedPrefi
         left -= weight(*number);
         left < 0.0
     });
-    // Because of rounding, `left` may not fall below 0. Take the last prefix then.
+    // Because of rounding, the remaining weight `left` may stay above 0 after all prefixes. Take the last prefix then.
     let number = number.unwrap_or(prefix.count - 1);
     let mut lengths = Random::stream(seed, &[u64::MAX, u64::from(number)]);
     let Prefix { min, max, .. } = *prefix;
@@ -199,19 +202,20 @@ mod tests {
         assert_eq!((first.at_us, first.prompt_tokens, first.output_tokens), FIRST_OF_SEED_7);
     }
 
-    // Recorded once. If this test fails, the generator has changed, and with it every workload.
+    // First request that seed 7 gives, recorded once. If the test fails, the random generator has changed, and with it
+    // the traffic of every workload.
     const FIRST_OF_SEED_7: (u64, u32, u32) = (100_050_418, 146, 55);
 
     #[test]
     fn poisson_arrivals_have_the_rate_start_and_end_of_the_class() {
         let workload = poisson(3);
         let plan: Vec<Planned> = arrivals(&workload, 0).collect();
-        // Expected are 900 s * 14.4/s = 12,960 arrivals, with a standard deviation of 114.
+        // Expected Poisson arrivals: 900 s * 14.4/s = 12,960, with a standard deviation of 114.
         assert!((plan.len() as f64 - 12_960.0).abs() < 4.0 * 114.0, "{}", plan.len());
         assert!(plan.is_sorted_by_key(|planned| planned.at_us));
         assert!(plan[0].at_us >= 100_000_000);
         assert!(plan.last().unwrap().at_us < 1_000_000_000);
-        // In a Poisson process, the standard deviation of the gaps equals their mean.
+        // In a Poisson process, the standard deviation of the gaps between arrivals equals their mean.
         let gaps: Vec<f64> =
             plan.windows(2).map(|pair| (pair[1].at_us - pair[0].at_us) as f64).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
@@ -256,7 +260,8 @@ mod tests {
             let in_burst = planned.at_us % 33_000_000 >= 30_000_000;
             *(if in_burst { &mut inside } else { &mut outside }) += 1.0;
         }
-        // Expected are 300 s * 50/s in bursts and 3000 s * 10/s outside; the standard deviations are 122 and 173.
+        // Expected arrivals: 300 s * 50/s in bursts and 3000 s * 10/s outside of bursts, with standard deviations of
+        // 122 and 173.
         assert!((inside - 15_000.0_f64).abs() < 4.0 * 122.0, "{inside}");
         assert!((outside - 30_000.0_f64).abs() < 4.0 * 173.0, "{outside}");
     }
@@ -282,8 +287,8 @@ mod tests {
         }
         assert_eq!(lengths.len(), 20);
         assert!(shares.iter().all(|share| (share - 0.6).abs() < 0.02), "{shares:?}");
-        // The most popular of 20 prefixes is drawn with probability 1 / (sum of n^-1.1) = 31 %, out of some 15,500
-        // draws.
+        // The most popular of 20 shared prefixes has the Zipf probability 1 / (sum of n^-1.1) = 31 %: about 4,850 of
+        // some 15,500 draws.
         assert!((first - 4_850.0).abs() < 350.0, "{first}");
     }
 }

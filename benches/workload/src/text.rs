@@ -1,20 +1,20 @@
-//! Pieces of text that several prompts of a run begin with.
+//! Pieces of text that several prompts of a run begin with, so that a prefix cache can reuse their KV.
 
 use crate::schedule::{Planned, SharedPrefix};
 use crate::trace::BLOCK_TOKENS;
 
-/// Name of a piece of text. Within a run, equal names mean equal text.
+/// Name of a piece of prompt text that several requests may share. Within a run, equal names mean equal text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Text {
-    /// A shared prefix, by its number.
+    /// Shared prefix of a workload, by its number.
     Prefix(u32),
-    /// A block of a recorded prompt, identified by its `hash_ids` entry in the trace.
+    /// Block of a prompt in Mooncake's recorded traffic, by its entry in the field `hash_ids`.
     Block(u64),
 }
 
 impl Text {
-    /// Returns the path of the random stream ([`Random::stream`](crate::Random::stream)) that draws the tokens of the
-    /// text.
+    /// Returns the path that selects the random generator ([`Random::stream`](crate::Random::stream)) for the tokens of
+    /// the shared text, so that equal names give equal tokens.
     pub fn path(self) -> [u64; 2] {
         match self {
             Text::Prefix(number) => [u64::MAX, u64::from(number)],

@@ -1,14 +1,15 @@
-//! Use of recorded traffic (traces) by a workload.
+//! Use of recorded traffic (trace files) by a workload.
 
 use crate::file::{Arrival, Workload};
 use crate::trace::{Part, ROUNDING, Trace, TraceEntry, shares_before};
 
-/// A note is printed if the last request of a trace comes before this share of the time to the end of the measured
-/// window. Applies only to a trace with a set pace or window.
+/// Share of the time up to the end of the measured window that recorded traffic should last. If the last request comes
+/// earlier, the results carry a note. Applies only if the traffic's pace or time window was changed.
 const NEARLY_ALL: f64 = 0.95;
 
 impl Workload {
-    /// Returns the trace whose requests a class sends, in whole or as a share.
+    /// Returns the recorded traffic from which a class sends all requests or a share, or `None` if its requests are not
+    /// recorded.
     pub(crate) fn trace_of(&self, class: usize) -> Option<&Trace> {
         match &self.classes[class].arrival {
             Arrival::Trace(trace) => Some(trace),
@@ -17,7 +18,7 @@ impl Workload {
         }
     }
 
-    /// Returns every trace of the workload, each one once.
+    /// Returns all recorded traffic of the workload, the one that classes share only once.
     fn traces(&self) -> impl Iterator<Item = &Trace> {
         let own = self.classes.iter().filter_map(|class| match &class.arrival {
             Arrival::Trace(trace) => Some(trace),
@@ -34,7 +35,8 @@ impl Workload {
         self.trace.iter_mut().chain(own)
     }
 
-    /// Returns the first invalid field of the traces and shares and its problem, without reading the trace files.
+    /// Returns the first invalid field of the recorded traffic and of the classes' shares of it, with the problem,
+    /// without reading the trace files.
     pub(crate) fn trace_problem(&self) -> Option<(String, String)> {
         let within = |field: String, trace: &Trace| {
             trace.problem().map(|(name, problem)| (format!("{field}.{name}"), problem))
@@ -78,7 +80,7 @@ impl Workload {
             .then(|| format!("makes the sum of the shares {sum}; allowed: at most 1"))
     }
 
-    /// Returns the recorded requests of a class, each with its time in seconds after the class starts.
+    /// Returns the recorded requests that a class sends, each with its due time in seconds after the class starts.
     pub(crate) fn recorded(&self, class: usize) -> impl Iterator<Item = (&TraceEntry, f64)> {
         let part = match self.classes[class].arrival {
             Arrival::Share(share) => Some(Part::of(self, class, share)),
@@ -100,13 +102,15 @@ impl Workload {
         lengths.chain(recorded.map(|entry| entry.output_tokens)).max().unwrap_or(0)
     }
 
-    /// Whether prompts of different classes may begin with the same text.
+    /// Whether prompts of different classes may begin with the same text, because a class has shared prefixes or
+    /// recorded traffic names its prompt blocks.
     pub fn shares_text(&self) -> bool {
         let named = |trace: &Trace| trace.entries.iter().any(|entry| entry.blocks.is_some());
         self.classes.iter().any(|class| class.prefix.is_some()) || self.traces().any(named)
     }
 
-    /// Returns notes about the traces for readers of the results, one line per note.
+    /// Returns notes about the recorded traffic for readers of the results, one line per note: requests skipped, or
+    /// traffic that ends early.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         for trace in self.traces().filter(|trace| trace.skipped > 0) {

@@ -1,5 +1,5 @@
-//! Tests that the shipped workloads have the expected content, and that invalid files are refused with a helpful
-//! message.
+//! Tests that the workload files of the project have the expected content, and that invalid workload files are refused
+//! with an error that names the field.
 #![allow(clippy::unwrap_used, reason = "a test that unwraps fails where it should")]
 
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ fn every_shipped_workload_is_valid_and_named_like_its_file() {
     for entry in std::fs::read_dir(folder).unwrap() {
         let entry = entry.unwrap();
         if entry.file_type().unwrap().is_dir() {
-            // Skip the folder of the traces that workloads name.
+            // Skip the subfolder of trace files: it holds no workload.
             continue;
         }
         let file = entry.file_name().into_string().unwrap();
@@ -30,7 +30,8 @@ fn every_shipped_workload_is_valid_and_named_like_its_file() {
     assert!(count >= 8, "{count} workloads");
 }
 
-/// Returns (tier, rate or streams, start, prompt length, output length) of every class.
+/// Returns (tier, request rate or number of closed-loop streams, start time in seconds, prompt length, output length)
+/// of every traffic class.
 fn facts(workload: &Workload) -> Vec<(Tier, f64, f64, Length, Length)> {
     let fact = |class: &tiercel_workload::Class| {
         let amount = match &class.arrival {
@@ -100,7 +101,8 @@ fn load(text: &str) -> Result<Workload, WorkloadError> {
 #[test]
 fn a_wrong_file_is_refused_with_its_field_and_what_is_allowed() {
     load(GOOD).unwrap();
-    // (text to replace, replacement, text that the error message contains)
+    // Each case makes a valid workload file invalid: (text to replace, replacement, text that the error message
+    // contains).
     let cases = [
         ("seed = 1\n", "", "seed"),
         ("seed = 1", "sead = 1", "sead"),

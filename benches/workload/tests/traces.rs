@@ -1,4 +1,4 @@
-//! Tests of recorded traffic: every format, every kind of bad row, windows and shares.
+//! Tests of recorded traffic: every file format, every kind of bad line, time windows, and shares of classes.
 #![allow(clippy::unwrap_used, reason = "a test that unwraps fails where it should")]
 
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Makes a temporary folder with a trace file of this text.
+    /// Makes a temporary folder with a trace file that has the given text.
     fn with(trace: &str) -> Scene {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("t"), trace).unwrap();
@@ -36,8 +36,8 @@ impl Scene {
         Workload::load(&path)
     }
 
-    /// Returns the requests of one class that sends the whole trace. `more` are fields of the trace beside its file
-    /// name.
+    /// Returns the requests of a class that sends the whole recorded traffic. `more` are TOML fields of the trace
+    /// beside its file name.
     fn plan(&self, more: &str) -> Result<Vec<Planned>, WorkloadError> {
         let arrival = format!("{{ trace = {{ file = \"t\"{more} }} }}");
         let workload = self.load("", &[&arrival])?;
@@ -45,7 +45,7 @@ impl Scene {
     }
 }
 
-/// Returns (seconds after the class starts, prompt tokens, output tokens) of each request.
+/// Returns (seconds after the class starts, prompt tokens, output tokens) of each planned request.
 fn facts(plan: &[Planned]) -> Vec<(f64, u32, u32)> {
     let fact = |planned: &Planned| {
         (planned.at_us as f64 / 1e6 - 10.0, planned.prompt_tokens, planned.output_tokens)
@@ -88,7 +88,8 @@ fn every_bad_row_is_named_by_file_and_line() {
     };
     let rows = |header: &str, rows: &str| header.to_owned() + rows;
     let date = "2023-11-16 18:15";
-    // (trace text, number of the bad line, text that the error message contains)
+    // Each case is an invalid trace file: (text of the file, number of the bad line, text that the error message
+    // contains).
     let cases = [
         (
             String::new(),
@@ -98,23 +99,23 @@ fn every_bad_row_is_named_by_file_and_line() {
         ("0,1,1\n".into(), 1, "begins no trace"),
         (rows("TIMESTAMP,NumImages,ContextTokens,GeneratedTokens\n", ""), 1, "begins no trace"),
         (NATIVE.into(), 1, "is followed by no row"),
-        // Malformed rows.
+        // Malformed lines of a trace file, in each format.
         (rows(NATIVE, "0,1,1\n1,1\n"), 3, "has 2 fields"),
         (rows(AZURE, &format!("{date}:46,1,1\nnever,1,1\n")), 3, "has the TIMESTAMP \"never\""),
         (rows(BURSTGPT, "1,x,1,1,2,y\n2,x,a,1,2,y\n"), 3, "has the Request tokens \"a\""),
         (good_json(0, 5, "[1]") + "{\"timestamp\":1}\n", 2, "missing field"),
         (good_json(0, 5, "[1]") + &good_json(0, 513, "[1]"), 2, "has 1 hash_ids"),
-        // Rows without prompt or output tokens.
+        // Requests without prompt or output tokens, in each trace format.
         (rows(NATIVE, "0,1,1\n1,0,1\n"), 3, "has 0 prompt and 1 output tokens; allowed: 1 to"),
         (rows(AZURE, &format!("{date}:46,1,0\n")), 2, "or skip_empty = true in the workload"),
         (rows(BURSTGPT, "1,x,7,1,8,y\n2,x,9,0,9,y\n"), 3, "has 9 prompt and 0 output tokens"),
         (good_json(0, 0, "[]"), 1, "has 0 prompt and 1 output tokens"),
-        // Rows that are not sorted by time.
+        // Requests that are not sorted by time, in each trace format.
         (rows(NATIVE, "1,1,1\n\n0.5,1,1\n"), 4, "is earlier than the row before"),
         (rows(AZURE, &format!("{date}:46,1,1\n{date}:45.9,1,1\n")), 3, "is earlier than"),
         (rows(BURSTGPT, "2,x,1,1,2,y\n1,x,1,1,2,y\n"), 3, "is earlier than"),
         (good_json(5, 5, "[1]") + &good_json(4, 5, "[1]"), 2, "is earlier than"),
-        // Rows with too large numbers or too long lines.
+        // Numbers that are too large, and lines that are too long, in a trace file.
         (rows(NATIVE, "0,1000001,1\n"), 2, "has the prompt_tokens \"1000001\"; allowed: 1 to"),
         (rows(AZURE, &format!("{date}:46,1,99999999999\n")), 2, "has the GeneratedTokens"),
         (rows(BURSTGPT, "1,x,1,1000001,2,y\n"), 2, "has the Response tokens \"1000001\""),
@@ -192,8 +193,8 @@ fn a_load_is_a_faster_trace() {
     assert_eq!(faster.notes().len(), 2);
 }
 
-/// Returns for every class the prompt lengths of its requests; in the test's trace, a prompt's length is its line
-/// number.
+/// Returns for every class the prompt lengths of its requests. In the test's trace file a prompt's length is its line
+/// number, so the lengths say which class sends which line.
 fn drawn(workload: &Workload) -> Vec<BTreeSet<u32>> {
     let lines = |class| arrivals(workload, class).map(|planned| planned.prompt_tokens).collect();
     (0..workload.classes.len()).map(lines).collect()
@@ -223,7 +224,7 @@ fn shares_divide_a_trace_by_the_seed_alone() {
     let cut = drawn(&scene.load(window, &shares).unwrap());
     assert!(cut.iter().zip(&classes).all(|(part, whole)| part.is_subset(whole)));
     assert_eq!(cut.iter().map(BTreeSet::len).sum::<usize>(), 5000);
-    // A class that sends the same share alone gets the same rows as beside other classes.
+    // A class that sends a share alone sends the same requests of the recorded traffic as beside other classes.
     let thinned = scene.load("trace = { file = \"t\" }", &shares[..1]).unwrap();
     assert_eq!(drawn(&thinned)[0], classes[0]);
 }
@@ -232,7 +233,7 @@ fn shares_divide_a_trace_by_the_seed_alone() {
 fn wrong_fields_of_a_trace_are_named() {
     let scene = Scene::with(&(NATIVE.to_owned() + "0,1,1\n"));
     let shared = "trace = { file = \"t\" }";
-    // (top-level fields, arrival of the class, text that the error message contains)
+    // Each case is an invalid workload: (top-level fields, arrival of the class, text that the error message contains).
     let cases = [
         (
             "trace = { file = \"t\", time_factor = 0 }",

@@ -25,7 +25,8 @@ pub(super) fn row(line: &str) -> Result<Row, String> {
     })
 }
 
-/// Parses a time. A time without a zone is taken as UTC; any zone would do, because only differences of times are used.
+/// Parses the time of a request in Azure's recorded traffic. A time without a zone is taken as UTC; any zone would do,
+/// because only differences of times are used.
 fn timestamp(text: &str) -> Option<Timestamp> {
     if let Ok(at) = text.parse() {
         return Some(at);

@@ -1,5 +1,5 @@
-//! Parser of `BurstGPT` traces. File 3 of the data set has two more columns: the name of the conversation and the time
-//! that the answer took. Failed requests have 0 response tokens.
+//! Parser of `BurstGPT`'s recorded traffic. File 3 of the data set has two more columns: the name of the conversation
+//! and the time that the answer took. Failed requests have 0 response tokens.
 
 use super::format::{Row, fields, seconds_ns, tokens};
 
@@ -7,10 +7,10 @@ pub(super) const HEADER: &str =
     "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type";
 const HEADER_3: &str =
     "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type";
-/// Latest time in a trace, seconds; the published files end at 29 million.
+/// Latest time that is accepted in a `BurstGPT` file, seconds; the published files end at 29 million seconds.
 const MAX_TIME_S: f64 = 1e9;
 
-/// Set of columns of a `BurstGPT` file.
+/// Set of columns in a `BurstGPT` file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Columns {
     /// The six columns of files 1 and 2 of the data set.

@@ -4,7 +4,7 @@ use super::{azure, burstgpt, mooncake, native};
 use crate::length::MAX_TOKENS;
 use std::sync::Arc;
 
-/// File format of recorded traffic.
+/// File format of recorded traffic (a trace file).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     /// Tiercel's own CSV with the columns `at_s,prompt_tokens,output_tokens`.
@@ -17,10 +17,10 @@ pub(super) enum Format {
     Mooncake,
 }
 
-/// One request of a trace file, parsed from a line.
+/// One request of recorded traffic, parsed from one line of a trace file.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Row {
-    /// Arrival time, ns since a moment that is the same for all lines of the file.
+    /// Arrival time of the recorded request, ns since a moment that is the same for all lines of the file.
     pub(super) at_ns: i128,
     pub(super) prompt_tokens: u32,
     pub(super) output_tokens: u32,
@@ -28,7 +28,7 @@ pub(super) struct Row {
 }
 
 impl Format {
-    /// Returns the format of a file that begins with this line, or an error that lists the allowed first lines.
+    /// Detects the format of a trace file from its first line. The error lists the allowed first lines.
     pub(super) fn of(first_line: &str) -> Result<Format, String> {
         let line = first_line.trim();
         let found = match line {
@@ -47,18 +47,18 @@ impl Format {
         })
     }
 
-    /// Whether the first line of a file in this format is a header.
+    /// Whether the first line of a trace file in this format is a header.
     pub(super) fn has_header(self) -> bool {
         self != Format::Mooncake
     }
 
-    /// Whether time 0 is the beginning of the trace. In the other formats the trace begins at the time of its first
-    /// row.
+    /// Whether recorded traffic in this format begins at time 0. In the other formats it begins at the time of the
+    /// first request.
     pub(super) fn begins_at_zero(self) -> bool {
         self == Format::Native
     }
 
-    /// Parses a line into a row. The error says what is wrong with the line.
+    /// Parses a line of a trace file into a request. The error says what is wrong with the line.
     pub(super) fn row(self, line: &str) -> Result<Row, String> {
         match self {
             Format::Native => native::row(line),
@@ -69,7 +69,8 @@ impl Format {
     }
 }
 
-/// Splits a CSV line into its fields. No public trace quotes a field, so a quote is treated as an ordinary character.
+/// Splits a line of a CSV file into its fields. No public data set of traffic quotes a field, so a quote is treated as
+/// an ordinary character.
 pub(super) fn fields<'a, const N: usize>(
     line: &'a str,
     header: &str,
@@ -79,13 +80,14 @@ pub(super) fn fields<'a, const N: usize>(
     fields.try_into().map_err(|_| format!("has {count} fields; allowed: the {N} of {header}"))
 }
 
-/// Parses a number of tokens. Accepts 0; the reader of the rows decides whether a row with 0 tokens is an error.
+/// Parses a number of tokens from a CSV field. Accepts 0, because failed requests are recorded with 0 tokens; whether
+/// they are skipped or an error is decided later.
 pub(super) fn tokens(name: &str, field: &str) -> Result<u32, String> {
     let tokens = field.parse().ok().filter(|tokens| *tokens <= MAX_TOKENS);
     tokens.ok_or_else(|| format!("has the {name} {field:?}; allowed: 1 to {MAX_TOKENS}"))
 }
 
-/// Parses a time from 0 to `most` seconds into nanoseconds.
+/// Parses a time from 0 to `most` seconds and returns it in nanoseconds.
 pub(super) fn seconds_ns(name: &str, field: &str, most: f64) -> Result<i128, String> {
     let at_s = field.parse::<f64>().ok().filter(|at_s| (0.0..=most).contains(at_s));
     let at_s = at_s.ok_or_else(|| format!("has the {name} {field:?}; allowed: 0 to {most} s"))?;

@@ -1,27 +1,27 @@
-//! Reads a trace file line by line.
+//! Reads a file of recorded traffic line by line.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-/// Maximum size of a trace file, bytes. A week of Azure's trace of 2024 has 1.1 GB.
+/// Maximum size of a trace file, bytes. One week of Azure's recorded traffic of 2024 takes 1.1 GB.
 pub(super) const MAX_TRACE_BYTES: u64 = 2 << 30;
-/// Maximum length of a line, bytes. Enough for the block names of the longest possible prompt.
+/// Maximum length of a line in a trace file, bytes: enough for the `hash_ids` of the longest possible prompt.
 const MAX_LINE_BYTES: u64 = 64 << 10;
 
-/// Reader of the lines of a file, without their line ends (LF or CR LF).
+/// Reader of the lines of a text file, without their line ends (LF or CR LF).
 pub(super) struct Lines<R> {
     reader: BufReader<R>,
     bytes: Vec<u8>,
     number: u32,
 }
 
-/// Reason why the next line of a file cannot be returned.
+/// Reason why the next line of a trace file cannot be returned.
 #[derive(Debug)]
 pub(super) enum Fault {
     /// The trace file cannot be read.
     Read(io::Error),
-    /// The line with this number cannot be used; the text says why.
+    /// The line with this number is too long or no UTF-8, or is refused; the text says why.
     Line(u32, String),
 }
 
@@ -44,7 +44,7 @@ impl<R: Read> Lines<R> {
         Lines { reader: BufReader::new(reader), bytes: Vec::new(), number: 0 }
     }
 
-    /// Returns the next line and its number, counted from 1; `None` at the end of the file.
+    /// Returns the next line of the file and its number, counted from 1; `None` at the end of the file.
     pub(super) fn next(&mut self) -> Result<Option<(u32, &str)>, Fault> {
         self.bytes.clear();
         let mut limited = self.reader.by_ref().take(MAX_LINE_BYTES + 1);
@@ -58,7 +58,7 @@ impl<R: Read> Lines<R> {
         }
         let text = std::str::from_utf8(&self.bytes)
             .map_err(|_| Fault::Line(self.number, "is not UTF-8 text".into()))?;
-        // Skip the byte order mark that spreadsheets put before the first line.
+        // Skip the Unicode byte order mark that spreadsheets put before the first line of a CSV file.
         let text = if self.number == 1 { text.trim_start_matches('\u{feff}') } else { text };
         Ok(Some((self.number, text.trim_end_matches(['\r', '\n']))))
     }

@@ -3,12 +3,12 @@
 //! | file | one job |
 //! |---|---|
 //! | `lines` | reads a file line by line, each line of bounded length |
-//! | `format` | detects the format of a file and parses its lines into rows |
+//! | `format` | detects the format of a file and parses its lines into requests |
 //! | `native`, `azure`, `burstgpt`, `mooncake` | one format each |
-//! | `window` | the rows of a file that lie in the workload's window |
-//! | `share` | division of a trace among classes |
+//! | `window` | selects the requests of a file that lie in the time window that the workload replays |
+//! | `share` | divides the requests of a file among classes |
 //!
-//! The size of the file, the length of a line, the number of rows kept and the number of their blocks are bounded.
+//! The size of the file, the length of a line, the number of requests kept and the number of their blocks are bounded.
 
 mod azure;
 mod burstgpt;
@@ -27,53 +27,55 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Allowed range of `time_factor`, including the change that `--load` makes to it.
+/// Allowed range of the factor that stretches the times of recorded traffic, including the change that `--load` makes
+/// to it.
 const TIME_FACTORS: std::ops::RangeInclusive<f64> = 1e-6..=1e6;
-/// Latest time of a trace that a window may name, seconds: about three years.
+/// Upper limit of the time window's begin and length in recorded traffic, seconds: about three years.
 const MAX_TRACE_S: f64 = 1e8;
 
-/// Parameters of a trace: of [`Arrival::Trace`](crate::Arrival::Trace), or of the trace that a workload's classes
-/// share.
+/// Recorded traffic that a workload replays: the trace file, and the part and pace of it. One class has it for itself
+/// ([`Arrival::Trace`](crate::Arrival::Trace)), or the workload's classes share it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trace {
     /// Path of the trace file, relative to the workload file. The first line of the file shows the format:
     /// `at_s,prompt_tokens,output_tokens`, Azure's CSV of 2023 or 2024, `BurstGPT`'s CSV, or Mooncake's JSONL.
     pub file: PathBuf,
-    /// Factor that multiplies the trace's times: 2 halves the rate.
+    /// Factor that multiplies the arrival times of the recorded traffic: 2 halves the request rate.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub time_factor: f64,
-    /// Beginning of the window, seconds after the beginning of the trace. A trace begins at its first row; in the
-    /// format with `at_s`, it begins at 0.
+    /// Begin of the time window that is replayed, seconds after the beginning of the recorded traffic: its first
+    /// request, or time 0 in the format with the column `at_s`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub from_s: f64,
-    /// Length of the window, seconds of the trace. By default the window reaches to the end of the trace.
+    /// Length of the time window that is replayed, seconds of recorded time. By default the window reaches to the end
+    /// of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length_s: Option<f64>,
-    /// Whether rows without prompt or output tokens are skipped and counted. By default such rows are errors.
+    /// Whether recorded requests without prompt or output tokens are skipped and counted. By default they are errors.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skip_empty: bool,
-    /// Rows of the window, filled in by [`Workload::load`](crate::Workload::load).
+    /// Recorded requests in the time window that is replayed, filled in by [`Workload::load`](crate::Workload::load).
     #[serde(skip)]
     pub entries: Arc<[TraceEntry]>,
-    /// Number of rows of the window that were skipped because of `skip_empty`.
+    /// Number of recorded requests that were skipped because they have no prompt or no output tokens (`skip_empty`).
     #[serde(skip)]
     pub skipped: u64,
 }
 
-/// One request of a trace.
+/// One request of recorded traffic.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceEntry {
-    /// Number of the row's line in the file, from 1.
+    /// Number of the request's line in the trace file, from 1.
     pub line: u32,
-    /// Arrival time, seconds of the trace after the beginning of the window.
+    /// Arrival time of the recorded request, seconds of recorded time after the begin of the window that is replayed.
     pub at_s: f64,
-    /// Length of the prompt, tokens.
+    /// Length of the recorded request's prompt, tokens.
     pub prompt_tokens: u32,
-    /// Length of the output, tokens.
+    /// Length of the recorded request's output, tokens.
     pub output_tokens: u32,
-    /// Names of the prompt's blocks of [`BLOCK_TOKENS`] tokens; the last block may be shorter. Equal names mean equal
-    /// text. `None` if the trace has no block names.
+    /// Content hashes of the prompt's blocks of [`BLOCK_TOKENS`] tokens, of which the last may be shorter: blocks with
+    /// equal hashes have equal text. `None` if the format has no hashes.
     pub blocks: Option<Arc<[u64]>>,
 }
 
@@ -90,7 +92,7 @@ fn is_zero(value: &f64) -> bool {
 }
 
 impl Trace {
-    /// Makes a trace of these requests, at their own pace.
+    /// Makes recorded traffic of the given requests, replayed whole and at their recorded times.
     pub fn of(entries: Vec<TraceEntry>) -> Trace {
         Trace {
             file: PathBuf::new(),
@@ -103,7 +105,8 @@ impl Trace {
         }
     }
 
-    /// Returns the first invalid parameter of the trace and what is wrong with it, or `None`.
+    /// Returns the first invalid parameter of the recorded traffic (pace or time window) and what is wrong with it, or
+    /// `None`.
     pub(crate) fn problem(&self) -> Option<(&'static str, String)> {
         let wrong = |name, value: f64, allowed: &str| {
             Some((name, format!("is {value}; allowed: {allowed}")))
@@ -122,7 +125,8 @@ impl Trace {
         }
     }
 
-    /// Reads the rows of the window from the trace file, whose path is relative to the folder of the file `workload`.
+    /// Reads the requests in the replayed time window from the trace file, whose path is relative to the folder of the
+    /// file `workload`.
     pub(crate) fn read(&mut self, workload: &Path) -> Result<(), WorkloadError> {
         let path = workload.parent().unwrap_or(Path::new("")).join(&self.file);
         let window::Rows { entries, skipped } = window::read(self, &path)?;
@@ -130,12 +134,13 @@ impl Trace {
         Ok(())
     }
 
-    /// Whether the replay differs from the file in pace or range, because a time factor or a window is set.
+    /// Whether the recorded traffic is replayed at another pace or in part, because a time factor or a time window is
+    /// set.
     pub(crate) fn is_adjusted(&self) -> bool {
         self.time_factor != 1.0 || self.from_s != 0.0 || self.length_s.is_some()
     }
 
-    /// Returns the time of the last request, seconds after the start of its class.
+    /// Returns the time at which the last recorded request is due, seconds after the start of its class.
     pub(crate) fn last_s(&self) -> f64 {
         self.entries.last().map_or(0.0, |entry| entry.at_s * self.time_factor)
     }

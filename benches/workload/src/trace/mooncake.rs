@@ -1,13 +1,14 @@
-//! Parser of Mooncake traces: a JSON object per line, with a time in milliseconds and the names of the prompt's blocks.
+//! Parser of Mooncake's recorded traffic: a JSON object per line, with a time in milliseconds and a content hash for
+//! each block of the prompt.
 
 use super::format::Row;
 use crate::length::MAX_TOKENS;
 use serde::Deserialize;
 use std::sync::Arc;
 
-/// Size of a block of a prompt in Mooncake's traces, tokens. Blocks with equal names have equal text.
+/// Size of a prompt block in Mooncake's recorded traffic, tokens. Blocks with equal hashes have equal text.
 pub const BLOCK_TOKENS: u32 = 512;
-/// Latest time in a trace, ms: about three years.
+/// Latest time that is accepted in Mooncake's recorded traffic, ms: about three years.
 const MAX_TIME_MS: u64 = 100_000_000_000;
 
 #[derive(Deserialize)]

@@ -1,4 +1,4 @@
-//! Parser of Tiercel's own trace format: CSV with times in seconds after the start of the class.
+//! Parser of Tiercel's own format of recorded traffic: CSV with times in seconds after the start of the traffic class.
 
 use super::format::{Row, fields, seconds_ns, tokens};
 use crate::file::MAX_DURATION_S;

@@ -1,4 +1,4 @@
-//! Reads the rows of a trace file that lie in the workload's window.
+//! Reads the requests of a trace file that lie in the time window that the workload replays.
 
 use super::format::{Format, Row};
 use super::lines::{self, Fault, Lines};
@@ -9,18 +9,18 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Maximum number of block names in a window, all rows together.
+/// Maximum number of content hashes of prompt blocks in the replayed time window, all requests together.
 const MAX_BLOCKS: usize = 16 << 20;
 
-/// Rows of a trace that lie in the window.
+/// Recorded requests that lie in the time window that is replayed.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Rows {
     pub(super) entries: Arc<[TraceEntry]>,
-    /// Number of rows skipped because they had no prompt or no output tokens.
+    /// Number of recorded requests that were skipped because they had no prompt or no output tokens.
     pub(super) skipped: u64,
 }
 
-/// Reads a trace file up to the end of the window; later lines are not read.
+/// Reads a trace file up to the end of the time window that is replayed; later lines are not read.
 pub(super) fn read(trace: &Trace, path: &Path) -> Result<Rows, WorkloadError> {
     let failed = |source: io::Error| WorkloadError::Read { path: path.to_owned(), source };
     let lines = lines::open(path).map_err(failed)?;
@@ -32,12 +32,13 @@ pub(super) fn read(trace: &Trace, path: &Path) -> Result<Rows, WorkloadError> {
     })
 }
 
-/// State while reading a trace: the rows so far, and the limits for the next ones.
+/// State while reading a trace file: the requests kept so far, and which later ones to keep.
 struct Window {
     from_ns: i128,
     length_ns: Option<i128>,
     skip_empty: bool,
-    /// Time at which the trace begins and time of the last row read, ns; `None` before the first row.
+    /// Time at which the recorded traffic begins, and time of the last request read, ns; `None` before the first
+    /// request.
     seen_ns: Option<(i128, i128)>,
     entries: Vec<TraceEntry>,
     blocks: usize,
@@ -89,8 +90,8 @@ impl Window {
         Ok(Rows { entries: self.entries.into(), skipped: self.skipped })
     }
 
-    /// Adds a row if it lies in the window. Returns true if the row comes after the window, so that no later row is
-    /// needed.
+    /// Keeps a recorded request if it lies in the replayed time window. Returns true if the request comes after the
+    /// window, so that reading can end.
     fn is_over(&mut self, format: Format, line: u32, row: Row) -> Result<bool, String> {
         let Row { at_ns, prompt_tokens, output_tokens, blocks } = row;
         let zero_ns = if format.begins_at_zero() { 0 } else { at_ns };
@@ -128,7 +129,7 @@ impl Window {
         Ok(false)
     }
 
-    /// Returns the error text for a window without rows.
+    /// Returns the error text for a trace file that has no request in the replayed time window.
     fn nothing(&self, seen_ns: Option<(i128, i128)>) -> String {
         match seen_ns {
             None => "is followed by no row".into(),
