@@ -1,15 +1,16 @@
-//! Prints the times of steps by token budget, and the cost of cutting a prompt into chunks, for the cases of two tables
-//! of the literature on the modelled device: `cargo run --release -p tiercel-simulation --example chunk_times`.
+//! Prints, for the modelled device, how long a step takes for several token budgets, and what it costs to compute a
+//! prompt in chunks instead of in one step. The cases are those of two tables of the literature: `cargo run --release
+//! -p tiercel-simulation --example chunk_times`.
 
 use tiercel_device::{DeviceInfo, MockProfile};
 use tiercel_policy::scheduler::{CostModel, StepWork};
 
-/// Number of streams that decode in every step, and context of each stream, tokens.
+/// Number of streams that decode in every step, and number of context tokens of each stream.
 const STREAMS: u32 = 32;
 const CONTEXT: u32 = 1024;
-/// Numbers of prompt tokens in a step beside the streams.
+/// Numbers of prompt tokens that a step computes beside the decodes of the streams.
 const PREFILLS: [u32; 5] = [0, 128, 256, 512, 1024];
-/// Length of the prompt that is cut, and lengths of the chunks, tokens.
+/// Number of tokens of the prompt that is computed in chunks, and the chunk sizes to compare, tokens.
 const PROMPT: u32 = 2048;
 const CHUNKS: [u32; 6] = [2048, 1024, 512, 256, 128, 64];
 
@@ -19,8 +20,8 @@ struct Device {
 }
 
 impl Device {
-    /// Returns the time of a step with all streams and `prefill` prompt tokens after the first `computed` tokens of the
-    /// prompt, ms.
+    /// Predicts the time of a step that decodes all streams and computes `prefill` prompt tokens, ms. The first
+    /// `computed` tokens of the prompt were computed by earlier steps.
     fn step_ms(&self, prefill: u32, computed: u32) -> f64 {
         let mut work = StepWork::default();
         (0..STREAMS).for_each(|_| work.add_decode(CONTEXT));

@@ -1,14 +1,16 @@
-//! Prints the cost of preempting a request, for the cases of a table of the literature, as predicted by the scheduler's
-//! cost model: `cargo run --release -p tiercel-simulation --example preemption_costs`.
+//! Prints what preempting a request by swap, by recompute or by drop costs, as predicted by the scheduler's cost model.
+//! The cases are those of a table of the literature: `cargo run --release -p tiercel-simulation --example
+//! preemption_costs`.
 
 use tiercel_device::{Clock, MockDevice, MockOptions, MockProfile};
 use tiercel_policy::scheduler::{CostModel, StepWork};
 use tiercel_simulation::simulate;
 
-/// Victims: (prompt tokens, output tokens so far).
+/// Victims of preemption to compare: (prompt tokens, output tokens so far).
 const STATES: [(u32, u32); 6] =
     [(512, 10), (512, 100), (2048, 50), (8192, 200), (512, 500), (32_768, 100)];
-/// Number of streams in each step in which a dropped request computes its output again.
+/// Number of streams that decode in each step while a dropped request, which its client sent again, computes its output
+/// anew.
 const STREAMS: u32 = 128;
 
 fn main() {
@@ -22,7 +24,8 @@ fn main() {
             let blocks = computed / device.info.block_size;
             let swap_ms = 2.0 * cost.copy_us(blocks) / 1000.0;
             let recompute_ms = cost.recompute_us(computed) / 1000.0;
-            // A dropped request that is sent again computes its prompt, and then its output with one step per token.
+            // The client of a dropped request sends it again: its prompt is computed anew, and then its output with one
+            // step per token.
             let streams = StepWork {
                 decode_tokens: STREAMS,
                 kv_tokens: u64::from(STREAMS * 512),

@@ -1,4 +1,4 @@
-//! Comparison of policies on one workload, each run with several seeds.
+//! Comparison of scheduling policies in simulation: one workload, simulated under each policy with several seeds.
 
 use crate::outcome::{Outcome, TierOutcome};
 use crate::sizes::Sizes;
@@ -8,52 +8,55 @@ use tiercel_config::EngineSettings;
 use tiercel_device::{MockFaults, Tier};
 use tiercel_workload::Workload;
 
-/// Result of a comparison: runs of one workload on one device under several policies.
+/// Result of a comparison of scheduling policies: simulation runs of one workload on one device under each policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     /// Version of the program that made the comparison.
     pub version: String,
-    /// Workload after its rates were multiplied by `load`. Each run replaces the workload's seed by its own.
+    /// Workload of all runs, with request rates that are already multiplied by `load`. Each run uses its own seed
+    /// instead of the workload's.
     pub workload: Workload,
-    /// Factor that multiplied the rates of the open-loop classes, traces included.
+    /// Factor by which the request rates of the open-loop classes of the workload, recorded traffic included, were
+    /// multiplied.
     pub load: f64,
     /// Name of the device profile.
     pub profile: String,
-    /// Noise of step times: sigma of their log-normal factor.
+    /// Random noise of the simulated step times: sigma of the log-normal factor that multiplies each.
     pub noise_sigma: f64,
-    /// Whether the simulated device was slower than its profile at some times (`--drift`).
+    /// Whether the simulated device was slower than its profile in every other minute (`--drift`).
     #[serde(default)]
     pub drift: bool,
-    /// Faults that the simulated device injected.
+    /// Faults that the simulated device injected (failed or slow steps and copies).
     #[serde(default)]
     pub faults: MockFaults,
-    /// Share of the refused requests that come back once, percent.
+    /// Share of the refused requests whose client sends them once again after the retry time, percent.
     #[serde(default)]
     pub returning_percent: f64,
-    /// Runs of each policy, in the order in which the policies were given.
+    /// Simulation runs, grouped by policy, in the order in which the user named the policies.
     pub policies: Vec<PolicyRuns>,
 }
 
-/// Runs of one policy, one run for each seed.
+/// Simulation runs of one scheduling policy, one run for each seed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PolicyRuns {
     /// Name of the policy.
     pub policy: String,
-    /// Engine settings under the policy, except for the targets, which come from the workload.
+    /// Engine settings under the policy. The latency targets in them are replaced by the workload's.
     pub settings: EngineSettings,
-    /// Sizes of the engine under the policy.
+    /// Sizes of the engine under the policy: of steps, queues and block pools.
     pub sizes: Sizes,
-    /// Outcomes of the runs, one for each seed.
+    /// Measured outcomes of the policy's simulation runs, one for each seed.
     pub runs: Vec<Outcome>,
 }
 
 impl Comparison {
-    /// Returns the simulated time of each run, seconds.
+    /// Returns the length of each simulation run, seconds of simulated time.
     pub fn simulated_s(&self) -> f64 {
         self.workload.duration_s + self.workload.drain_s
     }
 
-    /// Describes the engine's sizes: one line if all policies have the same sizes, else one line per policy.
+    /// Describes the engine's sizes (of steps, queues and block pools): one line if all policies have the same sizes,
+    /// else one line per policy.
     pub(crate) fn sizes(&self) -> Vec<String> {
         let Some(first) = self.policies.first() else { return Vec::new() };
         if self.policies.iter().all(|policy| policy.sizes == first.sizes) {
@@ -63,9 +66,9 @@ impl Comparison {
     }
 }
 
-/// Number of columns of the result table.
+/// Number of columns of the table that compares policies.
 pub(crate) const COLUMNS: usize = 11;
-/// Headings of the columns of the result table.
+/// Headings of the columns of the table that compares policies.
 pub(crate) const HEADS: [&str; COLUMNS] = [
     "policy",
     "tier",
@@ -80,15 +83,15 @@ pub(crate) const HEADS: [&str; COLUMNS] = [
     "recomputed %",
 ];
 
-/// Mean of some numbers, and the worst number if there are several.
+/// Value of a table cell: mean of a measure over the seeds, and the worst seed's value if there are several seeds.
 struct MeanAndWorst {
     mean: f64,
     worst: Option<f64>,
 }
 
 impl MeanAndWorst {
-    /// Computes mean and worst number; `None` without numbers. `high_is_bad` says whether the highest or the lowest
-    /// number is the worst.
+    /// Computes the mean and the worst of the values; `None` if there are no values. `high_is_bad` says whether the
+    /// highest or the lowest value is the worst.
     fn of(values: impl Iterator<Item = f64>, high_is_bad: bool) -> Option<MeanAndWorst> {
         let values: Vec<f64> = values.collect();
         let count = values.len();
@@ -112,9 +115,9 @@ fn cell(values: impl Iterator<Item = f64>, high_is_bad: bool, decimals: usize) -
 }
 
 impl PolicyRuns {
-    /// Returns the table rows of the policy: one for each tier, then one for all tiers together.
+    /// Returns the policy's rows of the comparison table: one for each tier, then one for all tiers together.
     pub(crate) fn rows(&self) -> Vec<[String; COLUMNS]> {
-        // In the run of one seed, a tier may have no request in the measured window.
+        // A tier gets a row if it had requests in the measured window of at least one seed's run.
         let seen = |tier: &Tier| {
             self.runs.iter().any(|run| run.tiers.iter().any(|found| found.tier == tier.name()))
         };
@@ -156,7 +159,7 @@ impl PolicyRuns {
 }
 
 impl fmt::Display for Comparison {
-    /// Prints a table of means over the seeds, with the worst seed's value in brackets.
+    /// Prints the comparison as a table of means over the seeds, with the worst seed's value in brackets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Comparison { workload, load, profile, noise_sigma, drift, faults, .. } = self;
         let drift = if *drift { ", drift" } else { "" };
@@ -300,7 +303,8 @@ mod tests {
         shaken.faults.copy_fails = 0.1;
         let header = shaken.to_string();
         assert!(header.contains(" s, noise 0.1, drift, faults, seeds 3 4\n"), "{header}");
-        // A tier that had requests under one seed only keeps its own row.
+        // With two seeds, premium has requests only in the first run and background only in the second: each tier keeps
+        // its own row, with the throughput of its one run.
         let text = without.to_string();
         let of = |tier: &str| text.lines().find(|line| line.contains(tier)).map(str::to_owned);
         assert!(of("premium").expect("a row").trim_end().ends_with(" 100"), "{text}");

@@ -1,4 +1,4 @@
-//! Experiment: one workload on one simulated device under one policy.
+//! Simulation of one workload on one simulated device under one policy.
 
 use crate::laboratory::{Laboratory, simulate};
 use crate::outcome::{Outcome, Totals};
@@ -11,36 +11,37 @@ use tiercel_config::{EngineSettings, SettingsError, SloSettings, TierSlo};
 use tiercel_device::{Clock, MockDrift, MockFaults, MockOptions, MockProfile, Tier, Timestamp};
 use tiercel_workload::{MAX_REQUESTS, Targets, Workload, seconds};
 
-/// Interval of progress reports, us of simulated time.
+/// Interval at which a simulation run reports its progress, us of simulated time.
 const PROGRESS_US: u64 = 5_000_000;
 
-/// Description of a simulation run.
+/// Description of a simulation run: traffic, device, engine settings and faults.
 #[derive(Debug, Clone)]
 pub struct Experiment {
-    /// Traffic of the run. The seed of the workload is the seed of everything random in the run.
+    /// Traffic of the run. The workload's seed determines everything that is random in the run.
     pub workload: Workload,
-    /// Profile of the simulated device.
+    /// Profile (speeds and sizes) of the simulated device.
     pub profile: MockProfile,
-    /// Engine settings, policy included. Targets that the workload states replace the targets of the settings.
+    /// Engine settings, policy included. Latency targets that the workload states replace those of the settings.
     pub settings: EngineSettings,
-    /// Noise of step times: sigma of a log-normal factor with mean 1; 0 for no noise.
+    /// Random noise of step times: sigma of the log-normal factor with mean 1 that multiplies each step time; 0 for no
+    /// noise.
     pub noise_sigma: f64,
     /// Times at which the device is slower than its profile says; `None` for never.
     pub drift: Option<MockDrift>,
-    /// Faults that the simulated device injects.
+    /// Faults that the simulated device injects (failed or slow steps and copies).
     pub faults: MockFaults,
-    /// Share of the refused requests, 0 to 1, that come back once, after their retry time.
+    /// Share of the refused requests, 0 to 1, whose client sends them once again after the retry time.
     pub returning: f64,
 }
 
-/// Reason why an experiment could not be run or has no valid result.
+/// Reason why a simulation could not be run or has no valid result.
 #[derive(Debug, thiserror::Error)]
 pub enum ExperimentError {
     /// The engine refused to start with the settings.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The vocabulary is too small for the longest output: the last token of a prompt states the output's length, so
-    /// that length must be a valid token.
+    /// The simulated device's vocabulary is too small for the longest output. The last token of a prompt tells the
+    /// device the output's length, so that length must be a valid token.
     #[error(
         "outputs of {longest} tokens need a vocabulary of more tokens; the profile's has {vocab_size}"
     )]
@@ -50,7 +51,7 @@ pub enum ExperimentError {
         /// Size of the device's vocabulary, tokens.
         vocab_size: u32,
     },
-    /// More requests came due than one run may send.
+    /// The workload has more requests than one simulation run may send.
     #[error(
         "more than {MAX_REQUESTS} requests were due; shorten the run (duration_s) or lower the request rate"
     )]
@@ -63,26 +64,29 @@ pub enum ExperimentError {
         /// Cause of the engine's death.
         cause: String,
     },
-    /// The device found errors of the engine: a step read KV memory with wrong content, or a step was malformed.
+    /// The simulated device detected errors of the engine: a step read KV memory with wrong content, or a step was
+    /// malformed.
     #[error("the device found {count} errors of the engine; first: {first}")]
     Wrong {
-        /// Number of errors of the engine.
+        /// Number of steps with wrong KV content or malformed input that the device detected.
         count: u64,
-        /// Description of the first error.
+        /// Description of the first error that the device detected.
         first: String,
     },
 }
 
 impl Experiment {
-    /// Runs the experiment to the workload's end. `progress` is called with the simulated seconds that have passed.
+    /// Runs the simulation to the workload's end. `progress` is called every 5 s of simulated time with the simulated
+    /// seconds that have passed.
     ///
     /// # Errors
-    /// [`ExperimentError`]; a run with any wrong step gives no result.
+    /// [`ExperimentError`]; a run in which the device detected any wrong step gives no result.
     pub fn run(&self, progress: impl Fn(f64) + 'static) -> Result<Outcome, ExperimentError> {
         self.run_recorded(progress, &[])
     }
 
-    /// Runs the experiment like [`Experiment::run`] and passes every event up to the workload's end to the recorders.
+    /// Runs the simulation like [`Experiment::run`] and passes every event of the engine, up to the workload's end, to
+    /// the recorders.
     ///
     /// # Errors
     /// The same errors as [`Experiment::run`].
@@ -95,7 +99,7 @@ impl Experiment {
         Ok(Outcome::of(&self.workload, &seen, &totals, self.end()))
     }
 
-    /// Returns the header of this run for a trace file.
+    /// Returns the header that describes this simulation run in a trace file (a file of the run's events).
     pub fn section(&self, policy: &str) -> Section {
         let sizes = self.sizes();
         Section {
@@ -110,12 +114,12 @@ impl Experiment {
         }
     }
 
-    /// Returns the sizes that the engine runs with.
+    /// Returns the sizes that the simulated engine runs with: of steps, queues and block pools.
     pub fn sizes(&self) -> Sizes {
         Sizes::of(&self.settings, &self.workload.simulation, &self.profile)
     }
 
-    /// Returns the time at which the run ends.
+    /// Returns the simulated time at which the run ends.
     fn end(&self) -> Timestamp {
         Timestamp(seconds(self.workload.duration_s + self.workload.drain_s))
     }
@@ -289,8 +293,8 @@ mod tests {
     #[test]
     fn blocks_of_one_name_are_found_in_the_prefix_cache_whatever_the_tier() {
         let folder = tempfile::tempdir().expect("a folder");
-        // First trace: turns of one conversation, 5 s apart, that share two blocks. Second trace: the same lengths
-        // without shared blocks.
+        // First file of recorded traffic: eight turns of one conversation, 5 s apart, whose prompts share two blocks.
+        // Second file: prompts of the same lengths that share no blocks.
         let turn = |at_ms: u32, ids: [u32; 3]| {
             format!(
                 "{{\"timestamp\":{at_ms},\"input_length\":1536,\"output_length\":20,\"hash_ids\":{ids:?}}}\n"
@@ -316,7 +320,8 @@ mod tests {
             assert!(seen.records.iter().all(|record| record.ending == Ending::Completed));
             totals.counters.prefix_hit_tokens
         });
-        // Seven of the eight turns find the two shared blocks of 512 tokens in the prefix cache.
+        // With the shared prompts, seven of the eight turns find two blocks of 512 tokens in the prefix cache; without
+        // them, none does.
         assert_eq!(hits, [7 * 1024, 0]);
     }
 
@@ -350,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_device_that_drifts_is_slower_every_other_minute_and_one_with_faults_fails_steps() {
-        // The whole workload lies within the slow minute.
+        // The workload of 30 s lies within the first slow minute of the drifting device, so every step is slower.
         let mut experiment = experiment("premium-unloaded.toml", 30.0);
         experiment.noise_sigma = 0.0;
         let tpot_ms = |experiment: &Experiment| {

@@ -1,31 +1,31 @@
-//! Histogram of the times between two tokens. There are too many of these times to keep each.
+//! Histogram of the gaps between consecutive tokens of streams. A run has too many gaps to keep each.
 
 use serde::{Deserialize, Serialize};
 
-/// Smallest distinguishable time, us; shorter times count as this time.
+/// Lower limit of the histogram of gaps between tokens, us; shorter gaps count as this long.
 const LEAST_US: f64 = 10.0;
-/// Ratio of the limits of neighbouring buckets. Quantiles are exact to half a percent.
+/// Ratio of the upper to the lower limit of each histogram bucket; it makes quantiles exact to half a percent.
 const RATIO: f64 = 1.01;
 /// Natural logarithm of `RATIO`, as a constant so that it is not computed for every token.
 const LN_RATIO: f64 = 0.009_950_330_853_168_083;
-/// Number of buckets; they reach up to 15 minutes.
+/// Number of histogram buckets; they cover gaps of up to 15 minutes.
 const BUCKETS: usize = 1840;
 
-/// Histogram of times in buckets whose limits have a constant ratio.
+/// Histogram of the gaps between consecutive tokens, in buckets whose limits grow by a constant ratio.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Gaps {
     counts: Vec<u32>,
     total: u64,
 }
 
-/// Quantiles of the times between two tokens, over all requests, ms; exact to one percent.
+/// Quantiles of the gaps between consecutive tokens of a stream, over all requests, ms; exact to one percent.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct GapSummary {
-    /// Number of times between two tokens.
+    /// Number of gaps between consecutive tokens.
     pub count: u64,
-    /// Median of the times, ms.
+    /// Median of the gaps between consecutive tokens, ms.
     pub p50: f64,
-    /// 99th percentile of the times, ms.
+    /// 99th percentile of the gaps between consecutive tokens, ms.
     pub p99: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Builds engines for experiments and collects the events of their streams.
+//! Builds engines on the mock device for simulations and tests, and collects the events of their response streams.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use tiercel_config::{EngineSettings, SloTargets};
 use tiercel_device::{Clock, MockDevice, MockOptions, MockProfile, SamplingParams, Tier, TokenId};
 use tiercel_policy::blocks::Salt;
 
-/// Runs `experiment` under simulated time: whenever no task can run, time jumps to the next timer. Tasks that the
-/// experiment starts must stay on this thread.
+/// Runs the async function `experiment` under simulated time: whenever no task can run, time jumps to the next timer.
+/// Tasks that it starts must stay on this thread.
 ///
 /// # Panics
-/// If the async runtime cannot be created.
+/// Panics if the async runtime cannot be created.
 pub fn simulate<T>(experiment: impl AsyncFnOnce(Clock) -> T) -> T {
     let system = actix_rt::System::with_tokio_rt(|| {
         tokio::runtime::Builder::new_current_thread()
@@ -24,7 +24,7 @@ pub fn simulate<T>(experiment: impl AsyncFnOnce(Clock) -> T) -> T {
     system.block_on(async { experiment(Clock::simulated()).await })
 }
 
-/// Parts of an engine, which may be changed before the engine starts.
+/// Settings and mock device of an engine for a simulation or test; both may be changed before the engine starts.
 #[derive(Debug, Clone)]
 pub struct Laboratory {
     /// Settings of the engine.
@@ -34,7 +34,7 @@ pub struct Laboratory {
 }
 
 impl Laboratory {
-    /// Makes a laboratory with a small fast device and default settings.
+    /// Makes a `Laboratory` (engine not started yet) with a small fast mock device and default settings.
     ///
     /// # Panics
     /// If the built-in profile `tiny` does not parse.
@@ -48,7 +48,7 @@ impl Laboratory {
         self.engine().start_here()
     }
 
-    /// Starts the engine on this thread and passes its events to the recorder.
+    /// Starts the engine on this thread and passes its events to the recorder, if there is one.
     pub fn start_recorded(&self, recorder: Option<Rc<dyn Record>>) -> EngineHandle {
         self.engine().start_recorded_here(recorder)
     }
@@ -82,7 +82,7 @@ pub fn request(prompt: &[TokenId], max_tokens: u32) -> Request {
     }
 }
 
-/// Events that came on a stream.
+/// Events that were read from a response stream.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Collected {
     /// Tokens of the stream, in order.
@@ -91,7 +91,7 @@ pub struct Collected {
     pub end: Option<StreamEvent>,
 }
 
-/// Reads a stream to its end and returns its tokens and its last event.
+/// Reads a response stream to its end and returns its tokens and its last event.
 pub async fn collect(mut stream: TokenStream) -> Collected {
     let mut collected = Collected::default();
     while let Some(event) = stream.next().await {

@@ -35,7 +35,7 @@ pub use outcome::{Outcome, TierOutcome};
 pub use page::{MAX_PAGE_POLICIES, Page};
 pub use sizes::Sizes;
 
-/// The examples of the developers' page, run as tests.
+/// Compiles and runs the code examples of the developers' page (`docs/developer.md`) as doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/developer.md")]
 pub struct DeveloperPage;

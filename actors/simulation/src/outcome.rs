@@ -1,4 +1,4 @@
-//! Computes the outcome of a run, tier by tier.
+//! Computes the outcome of a simulation run (request counts, latencies, throughput), tier by tier.
 
 use crate::gaps::GapSummary;
 use crate::record::{Ending, Record};
@@ -9,22 +9,24 @@ use tiercel_actors::{CostError, Counters, PredictionError};
 use tiercel_device::{Tier, Timestamp};
 use tiercel_workload::{Compliance, Summary, Workload, seconds};
 
-/// Outcome of a run. Latencies and request counts cover the requests that are due in the workload's measured window.
+/// Outcome of a simulation run. Latencies and request counts cover the requests that are due in the workload's measured
+/// window, between its warm-up and its cool-down.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Seed of the traffic, the noise and the tokens.
+    /// Seed of the run's traffic, step-time noise and made-up tokens.
     pub seed: u64,
     /// Outcomes of the tiers that had requests, the highest tier first.
     pub tiers: Vec<TierOutcome>,
     /// Outcome of all tiers together.
     pub total: TierOutcome,
-    /// Outcomes of the workload's classes, in the workload's order. The field `tier` holds the tier of the class.
+    /// Outcomes of the request classes of the workload, in the workload's order. The field `tier` holds the tier of the
+    /// class.
     pub classes: Vec<TierOutcome>,
-    /// Number of steps in the whole run.
+    /// Number of steps of the engine in the whole run.
     pub steps: u64,
-    /// Preemptions per minute, over the whole run.
+    /// Number of preemptions per simulated minute, over the whole run.
     pub preemptions_per_min: f64,
-    /// Preemptions per minute that saved blocks in the host pool.
+    /// Number of preemptions by swap (blocks copied to the host pool) per simulated minute, over the whole run.
     pub swaps_per_min: f64,
     /// Tokens that were computed again after a preemption, in percent of all tokens that had to be computed: prompts
     /// and outputs of the whole run.
@@ -36,24 +38,24 @@ pub struct Outcome {
     pub prefix_hit_percent: f64,
     /// Sequences in a step, in percent of `scheduler.max_num_seqs`, mean over all steps.
     pub slots_used_percent: f64,
-    /// Times between two tokens within the measured window.
+    /// Quantiles of the gaps between consecutive tokens of a stream within the measured window.
     pub gaps_ms: Option<GapSummary>,
-    /// Jain's fairness index over the tenants' mean rates; the classes are the tenants. The rate of a request is its
-    /// output tokens divided by its E2E time. 1 means that all tenants are served alike.
+    /// Jain's fairness index over the mean rates of the workload's classes, each of which counts as a tenant; 1 means
+    /// that all are served alike. The rate of a request is its output tokens divided by its E2E time.
     pub fairness: f64,
-    /// Number of refused requests that came back after their retry time.
+    /// Number of refused requests that their clients sent again after the retry time.
     pub returned: u64,
-    /// Number of returned requests that were accepted and not turned away again.
+    /// Number of requests that were sent again after a refusal, then accepted and not turned away later.
     pub readmitted: u64,
     /// Mean error of predicted output lengths, in percent of the mean output length.
     pub prediction_error_percent: f64,
-    /// Mean error of predicted step times at the end of the run, percent.
+    /// Mean error of the cost model's predicted step times at the end of the run, percent.
     pub step_cost_error_percent: f64,
-    /// Mean error of predicted copy times at the end of the run, percent.
+    /// Mean error of the cost model's predicted times of copies between device and host at the end of the run, percent.
     pub copy_cost_error_percent: f64,
 }
 
-/// Counts and latencies of the requests of one tier or class.
+/// Counts and latencies of the requests of one tier, or of one class of the workload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TierOutcome {
     /// Name of the tier.
@@ -68,26 +70,26 @@ pub struct TierOutcome {
     pub turned_away: u64,
     /// Number of requests that ended with an error.
     pub failed: u64,
-    /// Number of requests that were still running at the end of the run. Each of their latencies counts as the time
-    /// waited until the end of the run: a lower bound. Their TPOT is an estimate.
+    /// Number of requests that were still running at the end of the run. Their latencies count as the time waited until
+    /// then (a lower bound), and their TPOT is an estimate.
     pub unfinished: u64,
     /// Number of completed requests that were preempted at least once.
     pub preempted: u64,
-    /// Time to first token, ms.
+    /// TTFT (time to first token) of the requests, ms.
     pub ttft_ms: Option<Summary>,
-    /// TPOT: mean time per token after the first, ms.
+    /// TPOT of the requests (mean time per token after the first), ms.
     pub tpot_ms: Option<Summary>,
-    /// End-to-end time of whole requests, ms.
+    /// E2E time of the requests (from arrival to last token), ms.
     pub e2e_ms: Option<Summary>,
-    /// Largest gap between two tokens of a request, ms.
+    /// Largest gap between two consecutive tokens of each request, ms.
     pub max_gap_ms: Option<Summary>,
-    /// Output tokens per second that came within the measured window.
+    /// Output tokens per second of simulated time that came within the measured window.
     pub output_tokens_per_s: f64,
-    /// Number of requests in target. Present if the workload states targets for the tier.
+    /// Number of requests that met their latency targets. Present if the workload states targets for the tier.
     pub compliance: Option<Compliance>,
 }
 
-/// Totals that the engine counted in a run, and the sizes that they are compared with.
+/// Totals that the engine counted in a run, and the block and batch sizes that they are compared with.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Totals {
     pub(crate) counters: Counters,
@@ -163,7 +165,7 @@ impl Outcome {
     }
 }
 
-/// Computes the outcome of each class of the workload.
+/// Computes the outcome (request counts, latencies, throughput) of each class of the workload.
 fn classes(
     workload: &Workload,
     seen: &Seen,
@@ -183,7 +185,7 @@ fn classes(
     outcomes.collect()
 }
 
-/// Counts the tokens that had to be computed: prompts and outputs of the requests that got a first token.
+/// Counts the tokens that the engine had to compute: prompts and outputs of the requests that got a first token.
 fn computed_tokens(records: &[Record]) -> u64 {
     let started = records.iter().filter(|record| record.first.is_some());
     started.map(|r| u64::from(r.planned.prompt_tokens) + u64::from(r.tokens)).sum()
@@ -215,7 +217,7 @@ fn percent(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { 100.0 * part / whole } else { 0.0 }
 }
 
-/// Sums of the requests of one tier.
+/// Counts and latencies, summed over the requests of one tier or class.
 #[derive(Debug, Clone, Default)]
 struct Tally {
     requests: u64,
@@ -363,18 +365,22 @@ mod tests {
         let [premium] = &outcome.tiers[..] else { panic!("one tier: {outcome:?}") };
         let counts = [premium.completed, premium.refused, premium.failed, premium.unfinished];
         assert_eq!((premium.requests, counts, premium.turned_away), (6, [2, 1, 1, 2], 1));
-        // TTFTs: 150, 250 and 100 ms, and 20.5 s of waiting for a first token that did not come.
+        // Expected TTFTs: 150, 250 and 100 ms, and 20.5 s for the unfinished request that waited for its first token
+        // until the end of the run.
         let ttft = premium.ttft_ms.expect("samples");
         assert_eq!((ttft.count, ttft.p50, ttft.max), (4, 150.0, 20_500.0));
-        // TPOTs: (190 - 150) / 2 and (270 - 250) / 2 ms, and at least 20.9 s for a second token that did not come.
+        // Expected TPOTs: (190 - 150) / 2 ms, (270 - 250) / 2 ms, and 20.9 s for the unfinished request that waited for
+        // its second token until the end of the run.
         let tpot = premium.tpot_ms.expect("samples");
         assert_eq!((tpot.count, tpot.p50, tpot.max), (3, 20.0, 20_900.0));
         assert_eq!(premium.e2e_ms.expect("samples").max, 21_000.0);
-        // The unfinished request waits 20.9 s for its second token until the run ends.
+        // The largest gap between tokens is that of the unfinished request, which waits 20.9 s for its second token
+        // until the run ends.
         assert_eq!(premium.max_gap_ms.expect("samples").max, 20_900.0);
         assert_eq!(premium.compliant_percent(), Some(100.0 / 6.0));
         assert_eq!(outcome.total.output_tokens_per_s, 10.0);
-        // Five requests got a first token. They have 50 prompt tokens and 11 output tokens.
+        // Recomputed tokens are a share of 61 tokens: the 50 prompt tokens and 11 output tokens of the five requests
+        // that got a first token.
         assert!((outcome.recomputed_percent - 100.0 * 8.0 / 61.0).abs() < 1e-9);
     }
 }

@@ -1,11 +1,11 @@
-//! Makes the tokens of prompts in a simulation.
+//! Makes the tokens of the prompts that a simulation sends.
 
 use std::sync::Arc;
 use tiercel_device::TokenId;
 use tiercel_workload::{Planned, Random};
 
-/// Makes the prompt of a request from random tokens of 1 to `last_token`. A shared text has the same tokens in every
-/// prompt. The last token tells the mock device the length of the output.
+/// Makes the prompt of a simulated request from random tokens of 1 to `last_token`. A text that prompts share (a prefix
+/// or named blocks) has the same tokens in each. The last prompt token tells the mock device the length of the output.
 pub(crate) fn prompt(seed: u64, last_token: TokenId, planned: &Planned) -> Arc<[TokenId]> {
     let tokens = u64::from(last_token);
     let length = planned.prompt_tokens as usize;
@@ -57,7 +57,7 @@ mod tests {
         assert_ne!(first[..512], another_seed[..512]);
     }
 
-    // The tokens were recorded once. A seed must always give the same prompts.
+    // The expected prompt tokens were recorded once: a seed must give the same prompts in all versions.
     #[test]
     fn prefixes_and_own_text_are_what_they_were() {
         let shared = Some(SharedPrefix { number: 3, tokens: 2 });

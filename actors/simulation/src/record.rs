@@ -1,4 +1,4 @@
-//! Records the fate of each request of a run.
+//! Measurements of each request of a simulation run: token times and how the request ended.
 
 use tiercel_device::{Tier, Timestamp};
 use tiercel_workload::{Latencies, Planned};
@@ -6,38 +6,38 @@ use tiercel_workload::{Latencies, Planned};
 /// How a request of a simulation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// The output is complete.
+    /// The request completed: it got all of its output.
     Completed,
     /// The request was refused on arrival.
     Refused,
-    /// The request was accepted and then turned away before it started.
+    /// The request was accepted, but ended before its first token with the same answer as a refused request.
     TurnedAway,
     /// The request was accepted and then ended with an error.
     Failed,
-    /// The run ended before the request did.
+    /// The simulation run ended before the request did.
     Unfinished,
 }
 
-/// Measurements of one request of a run.
+/// Measurements of one request of a simulation run.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Record {
-    /// Class, lengths and due time of the request, as the workload plans them.
+    /// Class, prompt and output length, and due time of the request, as the workload plans them.
     pub(crate) planned: Planned,
     /// Tier of the request.
     pub(crate) tier: Tier,
-    /// Time at which the request was due and was sent.
+    /// Simulated time at which the request was due.
     pub(crate) due: Timestamp,
-    /// Time of the first token.
+    /// Time of the request's first token; `None` until then.
     pub(crate) first: Option<Timestamp>,
-    /// Time of the last token so far; `due` if there is none.
+    /// Time of the request's last token so far; its due time if there is none.
     pub(crate) last: Timestamp,
-    /// Number of tokens so far, a final stop token included.
+    /// Number of output tokens so far, a final stop token included.
     pub(crate) tokens: u32,
-    /// Longest gap between two tokens, us.
+    /// Longest gap between two consecutive tokens of the request, us.
     pub(crate) max_gap_us: u64,
-    /// Number of preemptions; known when the request ends.
+    /// Number of times that the request was preempted; known when the request ends.
     pub(crate) preemptions: u32,
-    /// How the request ended; `Unfinished` until then.
+    /// How the request ended; `Unfinished` while it has not.
     pub(crate) ending: Ending,
 }
 
@@ -56,7 +56,7 @@ impl Record {
         }
     }
 
-    /// Records a token. Returns the gap since the last token, us, or `None` for the first token.
+    /// Records an output token of the request. Returns the gap since its last token, us; `None` for the first token.
     pub(crate) fn token(&mut self, now: Timestamp) -> Option<u64> {
         let gap_us = self.first.is_some().then(|| now.since_us(self.last));
         self.first.get_or_insert(now);
@@ -66,16 +66,16 @@ impl Record {
         gap_us
     }
 
-    /// Returns the largest gap between two tokens, ms. If the request is unfinished, the time from its last token to
-    /// the `end` of the run counts as a gap too. `None` if there is no gap.
+    /// Returns the largest gap between two tokens of the request, ms. If the request is unfinished, the time from its
+    /// last token to the `end` of the run counts as a gap too. `None` if there is no gap.
     pub(crate) fn max_gap_ms(&self, end: Timestamp) -> Option<f64> {
         let open = self.ending == Ending::Unfinished && self.tokens > 0;
         let waits_us = if open { end.since_us(self.last) } else { 0 };
         (open || self.tokens > 1).then(|| self.max_gap_us.max(waits_us) as f64 / 1000.0)
     }
 
-    /// Returns the latencies of the request. For an unfinished request, each latency is the time waited until the `end`
-    /// of the run: a lower bound; its TPOT is an estimate. A refused or failed request has no latencies.
+    /// Returns TTFT, TPOT and E2E time of the request. Those of an unfinished request count the time waited until the
+    /// `end` of the run (a lower bound), and its TPOT is an estimate. A refused or failed request has none.
     pub(crate) fn latencies(&self, end: Timestamp) -> Latencies {
         let (until, cut_short) = match self.ending {
             Ending::Completed => (self.last, false),

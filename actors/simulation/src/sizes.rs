@@ -1,4 +1,5 @@
-//! Sizes that a simulated engine runs with, from the workload, the device profile or the server's defaults.
+//! Sizes of a simulated engine (of steps, queues and block pools), taken from the workload, the device profile or the
+//! server's defaults.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -6,29 +7,30 @@ use tiercel_config::EngineSettings;
 use tiercel_device::{MockProfile, ServerSizes};
 use tiercel_workload::Pool;
 
-/// Sizes of the engine in a run.
+/// Sizes of the engine in a simulation run: of steps, queues and block pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sizes {
     /// Maximum number of tokens in one step.
     pub max_num_batched_tokens: u32,
-    /// Maximum number of sequences that run at once.
+    /// Maximum number of sequences in one step.
     pub max_num_seqs: u32,
     /// Maximum number of requests in the engine.
     pub max_requests: u32,
-    /// Maximum number of requests of a tier that wait for their first token.
+    /// Maximum number of requests of one tier that wait for their first token.
     pub max_queued_requests_per_tier: u32,
-    /// Maximum number of prompt tokens of a tier that wait for their first token.
+    /// Maximum number of prompt tokens of all requests of one tier that wait for their first token.
     pub max_queued_tokens_per_tier: u64,
     /// Size of the device pool, KV blocks.
     pub device_blocks: u32,
     /// Size of the host pool, KV blocks; 0 means that there is no host pool.
     pub host_blocks: u32,
-    /// Size of a block, tokens.
+    /// Size of a KV block, tokens.
     pub block_size: u32,
 }
 
 impl Sizes {
-    /// Collects the sizes of an engine with these settings on the device of `profile`.
+    /// Collects the sizes (of steps, queues and block pools) of an engine with these settings on the device of
+    /// `profile`.
     pub fn of(settings: &EngineSettings, pool: &Pool, profile: &MockProfile) -> Sizes {
         let EngineSettings { scheduler, admission, .. } = settings;
         Sizes {
@@ -43,8 +45,8 @@ impl Sizes {
         }
     }
 
-    /// Writes the sizes that the workload states into the settings. A size that the workload omits is taken from the
-    /// device profile; if the profile omits it too, the server's default stays.
+    /// Writes the step and queue sizes that the workload states into the settings. A size that the workload omits is
+    /// taken from the device profile; if the profile omits it too, the server's default stays.
     pub fn apply(settings: &mut EngineSettings, pool: &Pool, profile: &MockProfile) {
         let ServerSizes {
             max_num_seqs,
@@ -120,7 +122,7 @@ mod tests {
     fn a_large_gpu_runs_with_steps_of_512_tokens_and_queues_as_long_as_the_traffic() {
         let profile = MockProfile::named("llama70b-tp8-a100").expect("built in");
         let mut settings = EngineSettings::default();
-        // A workload that states only this size relies on the other sizes of the profile.
+        // A workload that states only `max_num_seqs` relies on the device profile for all other sizes.
         let pool = Pool { max_num_seqs: Some(256), ..Pool::default() };
         Sizes::apply(&mut settings, &pool, &profile);
         let sizes = Sizes::of(&settings, &pool, &profile);

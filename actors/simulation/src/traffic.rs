@@ -1,4 +1,4 @@
-//! Sends a workload to an engine. Each request is a task that reads its stream.
+//! Sends the requests of a workload to a simulated engine. Each request is a task that reads its response stream.
 
 use crate::gaps::Gaps;
 use crate::prompt::prompt;
@@ -15,42 +15,43 @@ use tiercel_workload::{
     Arrival, Class, MAX_REQUESTS, Planned, Random, Workload, arrivals, closed_request, seconds,
 };
 
-/// Stop token that ends the outputs of classes without `ignore_eos`.
+/// Stop token that the simulation adds to requests of classes without `ignore_eos`; it ends their output.
 pub(crate) const END_TOKEN: TokenId = 0;
 
-/// State that the tasks of a run share.
+/// State that all tasks of a simulation run share: engine, workload, and measurements.
 pub(crate) struct Traffic {
     engine: EngineHandle,
     workload: Workload,
-    /// Whether all classes are one tenant. Needed if classes share text, because tenants cannot share prefixes.
+    /// Whether all classes of the workload are one tenant. Needed if classes share text, because tenants cannot share
+    /// prefixes.
     one_tenant: bool,
     /// Largest token of the vocabulary.
     last_token: TokenId,
     greedy: Arc<SamplingParams>,
-    /// Share of the refused requests, 0 to 1, that come back once.
+    /// Share of the refused requests, 0 to 1, that are sent once again after their retry time.
     returning: f64,
-    /// Times that requests spend outside the engine.
+    /// Times that requests spend outside the engine, in the server's host code.
     host: HostCosts,
-    /// Measured window. Tokens that come within the window count toward throughput.
+    /// Measured window of the run. Tokens that come within it count toward throughput.
     window: Range<Timestamp>,
     seen: RefCell<Seen>,
 }
 
-/// Records and counts of a run so far.
+/// Measurements of a simulation run so far: one record for each request, and counts.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) records: Vec<Record>,
-    /// Number of tokens that came within the measured window, by tier.
+    /// Number of output tokens that came within the measured window, by tier.
     pub(crate) tokens_in_window: [u64; 4],
-    /// Number of tokens that came within the measured window, by class of the workload.
+    /// Number of output tokens that came within the measured window, by class of the workload.
     pub(crate) class_tokens_in_window: Vec<u64>,
-    /// Gaps between tokens that came within the measured window.
+    /// Histogram of the gaps between consecutive tokens of a stream that came within the measured window.
     pub(crate) gaps: Gaps,
-    /// Number of refused requests that came back within the measured window, after their retry time.
+    /// Number of refused requests that were sent again within the measured window, after their retry time.
     pub(crate) returned: u64,
-    /// Number of returned requests that were accepted and not turned away again.
+    /// Number of requests that were sent again after a refusal, then accepted and not turned away later.
     pub(crate) readmitted: u64,
-    /// Whether more requests came due than one run may send.
+    /// Whether the workload has more requests than one simulation run may send.
     pub(crate) too_many: bool,
 }
 
@@ -78,7 +79,8 @@ impl Traffic {
         })
     }
 
-    /// Starts a task for each open-loop class and for each closed stream. The tasks end with the workload.
+    /// Starts the tasks that send requests: one for each open-loop class, and one for each user of a closed-loop class.
+    /// The tasks end with the workload.
     pub(crate) fn start(self: &Rc<Self>) {
         for (index, class) in self.workload.classes.iter().enumerate() {
             let streams = match &class.arrival {
@@ -94,12 +96,12 @@ impl Traffic {
         }
     }
 
-    /// Whether more requests came due than one run may send.
+    /// Whether the workload has more requests than one simulation run may send.
     pub(crate) fn too_many(&self) -> bool {
         self.seen.borrow().too_many
     }
 
-    /// Takes the records and counts of the run. Later events are not recorded.
+    /// Takes the request records and counts of the run. Later events are not recorded.
     pub(crate) fn take(&self) -> Seen {
         self.seen.take()
     }
@@ -122,7 +124,8 @@ impl Traffic {
             let planned = closed_request(&self.workload, class, stream, number);
             let ending = Rc::clone(&self).send(planned).await;
             if ending != Ending::Completed {
-                // Wait before the next request, so that a refused stream does not retry at the same moment for ever.
+                // After a request that did not complete, the closed-loop user waits 1 s, so that a refused user does
+                // not send the next request at the same moment for ever.
                 clock.sleep_us(1_000_000).await;
             }
         }
@@ -155,7 +158,8 @@ impl Traffic {
                     Some(StreamEvent::Token { .. }) => self.token(record, class.tier),
                     Some(StreamEvent::Finished { reason, usage }) => {
                         if reason == FinishReason::Stop {
-                            // The stop token that ended the output is computed like any other token.
+                            // Count the stop token that ended the output as an output token: it was computed, but is
+                            // not delivered.
                             self.token(record, class.tier);
                         }
                         self.with(record, |record| record.preemptions = usage.preemptions);
@@ -179,14 +183,14 @@ impl Traffic {
         ending
     }
 
-    /// Whether the request comes back after a refusal; drawn from the seed.
+    /// Whether the client of a refused request sends it again; drawn from the workload's seed.
     fn comes_back(&self, planned: &Planned) -> bool {
         let path = [planned.class as u64, u64::from(planned.stream), planned.number, 2];
         self.returning > 0.0 && Random::stream(self.workload.seed, &path).unit() < self.returning
     }
 
-    /// Sends a refused request once more after its retry time. The second attempt counts only in `returned` and
-    /// `readmitted`.
+    /// Sends a refused request once more after its retry time. This second attempt counts only in `returned` and
+    /// `readmitted`, not in the latencies.
     async fn come_back(self: Rc<Self>, planned: Planned, after_ms: u64) {
         self.engine.clock().sleep_us(after_ms * 1000).await;
         let class = &self.workload.classes[planned.class];
@@ -196,7 +200,7 @@ impl Traffic {
             self.seen.borrow_mut().returned += 1;
         }
         let Ok(mut stream) = self.engine.submit(request).await else { return };
-        // A request that is accepted and then turned away does not count as readmitted.
+        // Wait for the first event: a request that is accepted and then turned away does not count as readmitted.
         let served = !matches!(stream.next().await, Some(StreamEvent::Failed(_)) | None);
         if in_window && served {
             self.seen.borrow_mut().readmitted += 1;
@@ -220,7 +224,7 @@ impl Traffic {
         }
     }
 
-    /// Changes a record, unless the run is over and the records have been taken.
+    /// Changes the record of a request, unless the run is over and its records have been taken.
     fn with(&self, record: usize, change: impl FnOnce(&mut Record)) {
         self.seen.borrow_mut().records.get_mut(record).map(change);
     }
@@ -245,7 +249,8 @@ impl Traffic {
         }
     }
 
-    /// Returns the salt of a class. Each class is a tenant of its own, unless classes share text.
+    /// Returns the salt (namespace of the prefix cache) of a workload's class. Each class is a tenant of its own,
+    /// unless classes share text.
     fn tenant(&self, class: usize) -> Salt {
         Salt([if self.one_tenant { 0 } else { class as u8 }; 16])
     }

@@ -1,46 +1,48 @@
-//! Fuzzing campaign: plays the scenarios of many seeds and reduces the number of requests of a failing scenario.
+//! Fuzzing campaign: plays the random scenarios of many seeds, and searches for the fewest requests with which a
+//! failing scenario still fails.
 
 use super::run::{Failure, Summary};
 use super::scenario::Scenario;
 use std::fmt;
 use std::ops::Range;
 
-/// Number of findings after which a campaign stops, because more findings would show the same bugs.
+/// Number of failed scenarios after which a fuzzing campaign stops, because more of them would show the same bugs.
 const MAX_FINDINGS: usize = 5;
 
-/// Campaign that plays the scenarios of consecutive seeds.
+/// Fuzzing campaign that plays the scenarios of consecutive seeds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Campaign {
-    /// Seeds of the scenarios.
+    /// Seeds of the fuzzing scenarios to play; each seed determines one scenario.
     pub seeds: Range<u64>,
 }
 
-/// Results of a campaign so far.
+/// Results of a fuzzing campaign so far.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tally {
-    /// Number of scenarios played.
+    /// Number of fuzzing scenarios played so far.
     pub scenarios: u64,
-    /// Totals of the scenarios in which every check held.
+    /// Sums of requests, tokens and engine counters over the fuzzing scenarios in which every check held.
     pub summary: Summary,
-    /// Scenarios in which a check failed.
+    /// Fuzzing scenarios in which a check failed.
     pub findings: Vec<Finding>,
 }
 
-/// Scenario in which a check failed.
+/// Fuzzing scenario in which a check failed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finding {
-    /// Seed of the scenario.
+    /// Seed from which the failed fuzzing scenario can be drawn again.
     pub seed: u64,
-    /// Check that failed.
+    /// First check that failed in the fuzzing scenario.
     pub failure: Failure,
-    /// Smallest number of the scenario's first requests with which a check still fails, as found by bisection.
+    /// Smallest n, found by bisection, for which the scenario still fails if only its first n requests are sent.
     pub fewest: usize,
-    /// Description of the scenario.
+    /// Description of the failed fuzzing scenario in one line.
     pub scenario: String,
 }
 
 impl Campaign {
-    /// Plays the scenarios of all seeds, or until there are enough findings. `progress` is called after each scenario.
+    /// Plays the fuzzing scenarios of all seeds, but stops after five failed ones. `progress` is called after each
+    /// scenario.
     pub fn run(&self, mut progress: impl FnMut(&Tally)) -> Tally {
         let mut tally = Tally::default();
         for seed in self.seeds.clone() {
@@ -66,8 +68,8 @@ impl Finding {
     }
 }
 
-/// Searches by bisection for the smallest number of first requests with which the scenario fails. The result may be too
-/// large if the scenario fails with few requests, holds with more, and fails again with still more.
+/// Searches by bisection for the smallest n for which the fuzzing scenario fails with only its first n requests. The
+/// result may be too large if the scenario fails with few requests, holds with more, and fails again with still more.
 fn fewest_requests(scenario: &Scenario) -> usize {
     let (mut holds, mut fails) = (0, scenario.clients.len());
     while fails - holds > 1 {

@@ -1,4 +1,4 @@
-//! Checks of a scenario: conditions that each request and the engine's totals must meet.
+//! Checks of a fuzzing run: conditions that the result of each request and the engine's counters must meet.
 
 use super::client::{Ending, Seen};
 use super::run::{Failure, Summary};
@@ -9,13 +9,14 @@ use tiercel_config::{AtLimit, Budget, PreemptionMode, SheddingForm};
 use tiercel_device::{MockOracle, Tier, Timestamp, TokenId};
 use tiercel_policy::scheduler::Reservations;
 
-/// Complete answer to a request and the reason why it ends.
+/// Complete output that a request must get according to the oracle, and the reason for which it must end.
 struct Answer {
     tokens: Vec<TokenId>,
     reason: FinishReason,
 }
 
-/// Checks the results of clients against the oracle, and the engine's totals against both.
+/// Checks what the clients received against the oracle's expected output, and the engine's counters against the
+/// clients' requests and results.
 pub(super) fn check(
     scenario: &Scenario,
     seen: &[Seen],
@@ -47,8 +48,8 @@ fn answer(scenario: &Scenario, oracle: &MockOracle, client: &Client) -> Answer {
     Answer { tokens, reason }
 }
 
-/// Checks that the tokens read are a prefix of the answer of an engine that never preempts: no token is lost, doubled
-/// or changed.
+/// Checks that the tokens that a client read are a prefix of the expected output of its request: no token is lost,
+/// doubled or changed, whatever preemptions there were.
 fn check_tokens(client: &Client, seen: &Seen, answer: &Answer) -> Result<(), String> {
     if !answer.tokens.starts_with(&seen.tokens) {
         let same = answer.tokens.iter().zip(&seen.tokens).take_while(|(a, b)| a == b).count();
@@ -97,15 +98,16 @@ fn check_ending(
         }
         Ending::Stopped(None) if may_break_off(scenario) => Ok(()),
         Ending::Stopped(None) => Err("the client stopped reading and was sent no usage".to_owned()),
-        // Tokens that were on their way to the client when it stopped count as output.
+        // A client that stops the output early may be told of more output tokens than it read, because tokens that were
+        // on their way to it count too.
         Ending::Stopped(Some(usage)) => {
             check_usage(client, usage, (seen.tokens.len(), answer.tokens.len()), cacheable)
         }
     }
 }
 
-/// Returns the maximum number of prompt tokens that the prefix cache may hold: full blocks, without the prompt's last
-/// token, of the prompt or answer of another request with the same salt.
+/// Returns the most prompt tokens that the request may find in the prefix cache: its longest common prefix with the
+/// prompt and answer of another request of the same salt, in full blocks and without the prompt's last token.
 fn cacheable(scenario: &Scenario, answers: &[Answer], request: usize) -> u32 {
     if !scenario.settings.prefix_cache.enabled {
         return 0;
@@ -122,7 +124,8 @@ fn cacheable(scenario: &Scenario, answers: &[Answer], request: usize) -> u32 {
     most - most % scenario.profile.block_size
 }
 
-/// Whether the request fits into the device pool when it runs alone.
+/// Whether the client's request fits into the device pool when it runs alone, without the blocks that are reserved for
+/// other tiers.
 fn fits(scenario: &Scenario, client: &Client) -> bool {
     let profile = &scenario.profile;
     let prompt = client.request.prompt.len() as u32;
@@ -132,7 +135,7 @@ fn fits(scenario: &Scenario, client: &Client) -> bool {
     prompt < profile.max_model_len && longest <= blocks * profile.block_size
 }
 
-/// Allowed retry times, ms.
+/// Retry times that a refused client may be told, ms.
 const RETRY_MS: RangeInclusive<u64> = 1_000..=180_001;
 
 fn drained_amid(scenario: &Scenario) -> bool {
@@ -145,8 +148,8 @@ fn may_refuse(scenario: &Scenario, why: &Refusal, fits: bool) -> bool {
     let tokens: usize = scenario.clients.iter().map(|client| client.request.prompt.len()).sum();
     match why {
         Refusal::NeverFits(_) => !fits,
-        // Lateness is predicted only where the step budget follows targets. The predicted time is not checked beyond
-        // the limit.
+        // A refusal for lateness is valid only if some policy of the run computes its step budget from targets, since
+        // only such a policy forecasts TTFTs. The forecast itself is only checked to exceed the limit.
         Refusal::Late { expected_ms, limit_ms, retry_after_ms, .. } => {
             let knows = scenario.settings.scheduler.budget == Budget::Slack;
             (knows || changes_policy(scenario))
@@ -160,7 +163,8 @@ fn may_refuse(scenario: &Scenario, why: &Refusal, fits: bool) -> bool {
                 && had_percent >= due_percent
                 && RETRY_MS.contains(retry_after_ms)
         }
-        // No wait takes minutes in a scenario, so only a patience that the request states can be too short.
+        // A refusal for lack of patience is valid only if the request itself stated its longest wait. The tiers' own
+        // patience is minutes, longer than any wait in a fuzzing scenario.
         Refusal::OutOfPatience { stated, expected_ms, patience_ms, .. } => {
             *stated && expected_ms >= patience_ms
         }
@@ -178,8 +182,8 @@ fn may_fail(scenario: &Scenario, client: &Client, why: &RequestFault) -> bool {
     let stall_us = scenario.settings.stream.stall_timeout_ms * 1000;
     match why {
         RequestFault::Dropped => may_drop(scenario),
-        // No request of a scenario waits so long that it is turned away, unless the engine is stuck. But a request of a
-        // higher tier may need the permit of a waiting one.
+        // Turning away a request is valid only if there are so many clients that a request of a higher tier may have
+        // needed its permit; no fuzzing scenario lasts long enough for other reasons.
         RequestFault::TurnedAway { .. } => {
             scenario.clients.len() as u32 > scenario.settings.admission.max_requests / 2
         }
@@ -193,18 +197,20 @@ fn may_fail(scenario: &Scenario, client: &Client, why: &RequestFault) -> bool {
     }
 }
 
-/// Whether preemptions may end requests. No preset does that; only settings do.
+/// Whether the scenario's settings let a preemption end the victim's request (drop). No preset of a policy does that.
 fn may_drop(scenario: &Scenario) -> bool {
     let preemption = &scenario.settings.preemption;
     preemption.mode == PreemptionMode::Drop || preemption.at_limit == AtLimit::Drop
 }
 
-/// Whether the operator changes the policy, which changes how victims are preempted.
+/// Whether the operator changes the scheduling policy during the scenario. Then counters of any kind of preemption are
+/// valid.
 fn changes_policy(scenario: &Scenario) -> bool {
     scenario.orders.iter().any(|order| matches!(order.act, Act::SetPolicy(_)))
 }
 
-/// Whether a request may end with a fault that its client did not cause.
+/// Whether a request of the scenario may end without its client's doing: by a drop, a failed step, a lost device or a
+/// drain.
 fn may_break_off(scenario: &Scenario) -> bool {
     may_drop(scenario)
         || scenario.faults.step_fails > 0.0
@@ -264,7 +270,7 @@ fn check_counters(scenario: &Scenario, seen: &[Seen], counters: &Counters) -> Re
     }
 }
 
-/// Adds up the results of a run in which every check held.
+/// Sums up requests, tokens and engine counters of a fuzzing run in which every check held.
 pub(super) fn summary(seen: &[Seen], counters: Option<Counters>, end: Timestamp) -> Summary {
     let mut summary = Summary {
         requests: seen.len() as u64,

@@ -1,4 +1,4 @@
-//! Plays one client of a scenario, from its request to the last event of its stream.
+//! Plays one client of a fuzzing scenario, from the sending of its request to the last event of its response stream.
 
 use super::run::Stage;
 use super::scenario::{Client, Habit};
@@ -6,11 +6,11 @@ use std::rc::Rc;
 use tiercel_actors::{FinishReason, Refusal, RequestFault, StreamEvent, TokenStream, Usage};
 use tiercel_device::TokenId;
 
-/// Results that a client of a scenario saw.
+/// Tokens that a client of a fuzzing scenario received, and how its request ended.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Seen {
     pub(super) tokens: Vec<TokenId>,
-    /// Number of tokens that came with log-probabilities.
+    /// Number of received tokens that came with log-probabilities.
     pub(super) with_logprobs: usize,
     pub(super) ending: Ending,
 }
@@ -24,17 +24,19 @@ pub(super) enum Ending {
         usage: Usage,
     },
     Failed(RequestFault),
-    /// The client closed the stream early.
+    /// The client closed its response stream early.
     Left,
-    /// The client stopped the output because it had enough; holds the usage that it was told.
+    /// The client ended the output because it had enough tokens. Holds the token counts (usage) that the engine told
+    /// it; `None` if it was told none.
     Stopped(Option<Usage>),
-    /// The stream closed without a last event.
+    /// The engine closed the response stream without a last event, which is an error.
     Cut,
-    /// The stream had more tokens than requested, or an event after its last one.
+    /// The response stream had more tokens than requested, or an event after its last one, which is an error.
     TooMuch,
 }
 
-/// Plays a client to the end of its request and returns the results.
+/// Sends the request of a fuzzing client, reads the response stream as the client's habit says, and returns what the
+/// client received.
 pub(super) async fn visit(stage: Rc<Stage>, number: usize, client: Client) -> Seen {
     let clock = stage.engine.clock().clone();
     clock.sleep_until(client.at).await;

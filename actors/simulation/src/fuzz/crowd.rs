@@ -1,4 +1,4 @@
-//! Draws the clients of a scenario, the operator's commands and the drain.
+//! Draws the clients of a fuzzing scenario, the operator's commands and the drain (shutdown) of the engine at random.
 
 use super::dice::Dice;
 use super::scenario::{Act, Client, DrainPlan, Habit, Order, Scenario};
@@ -19,7 +19,7 @@ pub(super) fn gather(scenario: &mut Scenario) {
         let habit = habit(&mut dice, request.max_tokens);
         scenario.clients.push(Client { at, request, habit });
     }
-    // Twice the time of arrivals, because most of the work happens after the last arrival.
+    // Spread commands and drain over twice the time of the arrivals, because most work happens after the last arrival.
     let end_us = 2 * at.0 + 50_000;
     for _ in 0..dice.pick(&[0, 0, 2, 6]) {
         let at = Timestamp(dice.below_us(end_us));
@@ -70,8 +70,8 @@ fn tokens(dice: &mut Dice, profile: &MockProfile, len: u32) -> Vec<TokenId> {
     (0..len).map(|_| dice.between(0..=profile.vocab_size - 1)).collect()
 }
 
-/// Draws a prompt: new, with the same beginning as other prompts, equal to an earlier prompt, or an earlier prompt with
-/// its answer, continued.
+/// Draws the prompt of a fuzzing client: random tokens, a beginning shared with other prompts and then random tokens, a
+/// copy of an earlier prompt, or an earlier prompt with its answer, continued.
 fn prompt(
     dice: &mut Dice,
     profile: &MockProfile,
@@ -96,7 +96,8 @@ fn prompt(
     prompt
 }
 
-/// Draws a prompt length, often at the edge of a block or of the longest sequence, and now and then one token too long.
+/// Draws the length of a prompt, tokens: often at the edge of a block or of the longest sequence, and now and then one
+/// token too long to be accepted.
 fn prompt_len(dice: &mut Dice, profile: &MockProfile) -> u32 {
     let MockProfile { block_size, max_model_len, .. } = *profile;
     let any = dice.between(1..=max_model_len);

@@ -1,4 +1,4 @@
-//! Draws the device and the settings of a scenario.
+//! Draws the device and the engine settings of a fuzzing scenario.
 
 use super::crowd;
 use super::dice::Dice;
@@ -8,7 +8,7 @@ use tiercel_config::{EngineSettings, PreemptionMode, SloSettings, Target};
 use tiercel_device::{HostCosts, MockFaults, MockProfile, ServerSizes, StepId, StepNoise};
 
 impl Scenario {
-    /// Draws the scenario of a seed.
+    /// Draws the fuzzing scenario that a seed determines.
     pub fn draw(seed: u64) -> Scenario {
         let mut dice = Dice::new(seed, 1);
         let profile = profile(&mut dice);
@@ -27,16 +27,19 @@ impl Scenario {
     }
 }
 
-/// Draws a device whose pool holds little more than the longest sequence.
+/// Draws the profile of a mock device whose block pool holds little more than the longest sequence, so that memory is
+/// short.
 fn profile(dice: &mut Dice) -> MockProfile {
     let block_size = dice.pick(&[1, 2, 3, 4, 4, 8, 16]);
     let longest = dice.between(2..=24);
     let max_model_len = (longest * block_size - dice.between(0..=block_size - 1)).max(3);
     let spare = dice.pick(&[0, 1, 2, longest / 2, longest / 2, longest, longest, 2 * longest]);
     let device_blocks = max_model_len.div_ceil(block_size) + spare;
-    // Sometimes the longest sequence does not fit into the pool. Requests of that length must be refused.
+    // In some scenarios the device pool lacks one block for the longest sequence, so that the engine must refuse
+    // requests of that length.
     let lacking = u32::from(spare == 0 && dice.chance(0.3));
-    // The largest block fits into the smallest limit of blocks in transit, 1 MiB.
+    // No block is larger than 1 MiB, the smallest limit of bytes in transit (`max_in_transit_mib`), so that each can be
+    // swapped.
     let block_bytes: u64 = dice.pick(&[4 << 10, 256 << 10, 1 << 20]);
     let copy_us = dice.pick(&[1.0, 60.0, 1_000.0, 8_000.0]);
     MockProfile {
@@ -73,7 +76,7 @@ fn settings(dice: &mut Dice, block_size: u32) -> EngineSettings {
     } else {
         dice.pick(&[PreemptionMode::Auto, swap, swap, recompute])
     };
-    // Assign single fields, so that settings added later keep their defaults.
+    // Change only the settings that are drawn, so that all others, and settings added later, keep their defaults.
     let mut settings = EngineSettings::default();
     let scheduler = &mut settings.scheduler;
     scheduler.max_num_seqs = max_num_seqs;
@@ -91,7 +94,8 @@ fn settings(dice: &mut Dice, block_size: u32) -> EngineSettings {
     settings
 }
 
-/// Draws targets: derived from the device, just within reach of the fastest device, out of reach, or none.
+/// Draws the latency targets of the tiers: derived from the device's speed, just within reach of the fastest device,
+/// out of reach, or none.
 fn targets(dice: &mut Dice, slo: &mut SloSettings) {
     let factor = dice.pick(&[None, Some(0.02), Some(0.001)]);
     let SloSettings { premium, standard, background, .. } = slo;

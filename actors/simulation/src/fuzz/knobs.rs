@@ -1,5 +1,5 @@
-//! Draws the policy of a scenario: a preset, and in every other scenario some of its choices drawn anew, so that
-//! combinations occur that no preset has.
+//! Draws the scheduling policy of a fuzzing scenario: a preset, in which for every other scenario some settings are
+//! drawn anew, so that combinations occur that no preset has.
 
 use super::dice::Dice;
 use tiercel_config::{
@@ -8,7 +8,8 @@ use tiercel_config::{
     SchedulerSettings, SheddingForm, StepMix, ToStart, VictimGives, VictimRule,
 };
 
-/// Sets a preset and possibly further choices; keeps the sizes `max_num_seqs` and `max_num_batched_tokens`.
+/// Sets the policy of a fuzzing scenario: a preset and, for every other scenario, some settings drawn anew. The step
+/// sizes `max_num_seqs` and `max_num_batched_tokens` are kept.
 pub(super) fn policy(dice: &mut Dice, settings: &mut EngineSettings, block_size: u32) {
     let policies: Vec<Policy> = Policy::ALL.iter().map(|(policy, _)| *policy).collect();
     let SchedulerSettings { max_num_seqs, max_num_batched_tokens, .. } = settings.scheduler;
@@ -28,7 +29,7 @@ pub(super) fn policy(dice: &mut Dice, settings: &mut EngineSettings, block_size:
     }
 }
 
-/// Draws a new value for each listed choice with probability 1/3.
+/// Replaces each listed setting, with probability 1/3, by one of the values after it, drawn at random.
 macro_rules! redraw {
     ($dice:ident, $($field:expr => [$($value:expr),+ $(,)?];)+) => {
         $(if $dice.chance(0.33) { $field = $dice.pick(&[$($value),+]); })+

@@ -1,4 +1,5 @@
-//! Catches panics and keeps their messages. Without this, an actor that dies of a panic leaves only its name.
+//! Catches panics during a fuzzing scenario and keeps their messages. Otherwise, of an actor that dies of a panic only
+//! the name is known.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
@@ -9,7 +10,7 @@ thread_local! {
     static FIRST: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Runs `work` and listens for panics on this thread.
+/// Runs `work` and catches panics on this thread.
 ///
 /// # Errors
 /// Returns the message of the first panic on this thread during `work`, even if `work` caught the panic. These panics

@@ -1,4 +1,4 @@
-//! Plays a fuzzing scenario to its end.
+//! Plays a fuzzing scenario to its end: runs engine, clients and operator, and checks the results.
 
 use super::checks;
 use super::client::{Seen, visit};
@@ -11,42 +11,43 @@ use tiercel_actors::{Control, Counters, EngineHandle, EngineStatus};
 use tiercel_device::{Clock, MockFaultLog, SeqId};
 use tokio::task::JoinHandle;
 
-/// Time without any event for any client after which a waiting client counts as stuck, us. Regular waits are far
-/// shorter: the slowest prompt takes about two seconds.
+/// Simulated time after which a waiting client counts as stuck, us, if no client has received anything meanwhile.
+/// Regular waits are far shorter: the slowest prompt takes about two seconds.
 const PATIENCE_US: u64 = 20_000_000;
-/// Maximum time for copies and releases to end after the last client is gone, us.
+/// Maximum time after the last client is gone until the engine must have ended its copies and released all blocks, us.
 const SETTLING_US: u64 = 20_000_000;
-/// Interval between two status requests to an engine that settles, us.
+/// Interval at which the engine's status is queried until all blocks are released, us.
 const LOOK_US: u64 = 5_000;
-/// Time limit of a drain of an idle engine, ms.
+/// Grace period of the drain (shutdown) of the idle engine at the end of a fuzzing run, ms.
 const LAST_DRAIN_MS: u64 = 1_000;
 
-/// Check of a scenario that failed.
+/// Reason why a fuzzing scenario failed: the first check that did not hold.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Failure {
-    /// Some code panicked, most likely an invariant check.
+    /// Engine or test code panicked, most likely in an invariant check.
     #[error("panicked: {0}")]
     Panicked(String),
     /// The engine died during the scenario.
     #[error("the engine died: {0}")]
     Died(String),
-    /// The device found errors of the engine: a step read KV memory with wrong content, or a step was malformed.
+    /// The mock device detected errors of the engine: a step read KV memory with wrong content, or a step was
+    /// malformed.
     #[error("the device found {count} wrong steps; first: {first}")]
     Wrong {
-        /// Number of errors of the engine.
+        /// Number of steps with wrong KV content or malformed input that the device detected.
         count: u64,
-        /// Description of the first error.
+        /// Description of the first error that the device detected.
         first: String,
     },
-    /// No event happens any more although a client or the operator waits.
+    /// The engine is stuck: a client or the operator waits, and no client receives anything any more.
     #[error("{who} waits for ever: {status}")]
     Stuck {
-        /// Name of the waiting client or task.
+        /// Name of the client or task that waits for ever.
         who: String,
-        /// Status of the engine.
+        /// Status of the stuck engine, as text.
         status: String,
     },
-    /// Blocks, sequences or permits are still held after all clients are gone.
+    /// The engine still holds blocks, sequences or permits after all clients are gone.
     #[error("not everything was released at the end: {0}")]
     Left(String),
     /// A request got a wrong result.
@@ -54,15 +55,15 @@ pub enum Failure {
     Request {
         /// Index of the request in the scenario's list of clients.
         request: usize,
-        /// Description of the wrong result.
+        /// Description of what is wrong with the request's result.
         what: String,
     },
-    /// The engine's totals contradict the results of clients.
+    /// The engine's counters contradict the results of the clients.
     #[error("the engine's counters contradict the clients' results: {0}")]
     Counters(String),
 }
 
-/// Totals of a played scenario. Equal seeds give equal totals.
+/// Totals of a played fuzzing scenario. Equal seeds give equal totals.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Summary {
     /// Number of requests sent.
@@ -73,9 +74,9 @@ pub struct Summary {
     pub finished: u64,
     /// Number of requests that ended with an error.
     pub failed: u64,
-    /// Number of requests whose client closed or stopped its stream.
+    /// Number of requests whose client closed its response stream early or stopped the output.
     pub left: u64,
-    /// Number of tokens that clients read.
+    /// Number of output tokens that all clients read.
     pub tokens: u64,
     /// Simulated time of the scenario, us.
     pub simulated_us: u64,
@@ -83,12 +84,12 @@ pub struct Summary {
     pub counters: Counters,
 }
 
-/// State that the tasks of a scenario share.
+/// State that the tasks of a fuzzing run (clients, operator, drain) share.
 pub(super) struct Stage {
     pub(super) engine: EngineHandle,
-    /// Sequence of each client; `None` until the client's request is accepted.
+    /// Id of the sequence of each client's request; `None` until the request is accepted.
     seqs: RefCell<Vec<Option<SeqId>>>,
-    /// Number of events that clients have seen; used to detect a stuck engine.
+    /// Number of stream events that all clients have received; if it stands still, the engine may be stuck.
     progress: Cell<u64>,
 }
 
@@ -112,7 +113,7 @@ impl Stage {
 }
 
 impl Scenario {
-    /// Plays the scenario and checks the results.
+    /// Plays the fuzzing scenario and checks the results.
     ///
     /// # Errors
     /// The first check that failed.
@@ -135,7 +136,8 @@ impl Scenario {
             cause = engine.died(), if !self.loses_device() => Err(Failure::Died(cause)),
             played = self.play_to_the_end(&stage) => played,
         };
-        // Report a wrong step first, because a wrong step causes later failures.
+        // Of several failures, return the wrong steps that the device detected first, because wrong steps cause other
+        // failures.
         found_wrong(&log)?;
         let (seen, counters) = played?;
         match engine.cause_of_death() {
@@ -192,7 +194,8 @@ fn found_wrong(log: &MockFaultLog) -> Result<(), Failure> {
     }
 }
 
-/// Waits for the result of a task. Fails if no event happens any more.
+/// Waits for the result of a client's or the operator's task. Fails if no client receives anything any more while the
+/// task waits.
 async fn outcome<T>(
     stage: &Stage,
     mut task: JoinHandle<T>,
@@ -213,7 +216,7 @@ async fn give(stage: Rc<Stage>, order: Order) {
     let clock = stage.engine.clock();
     clock.sleep_until(order.at).await;
     let seq_of = |client: usize| stage.seqs.borrow().get(client).copied().flatten();
-    // An engine that was drained refuses commands; that is not an error.
+    // Ignore the result of an operator's command: an engine that is being drained refuses commands, which is no error.
     let command = async |control| drop(stage.engine.control(control).await);
     match order.act {
         Act::SetPolicy(policy) => command(Control::SetPolicy(policy)).await,
@@ -239,7 +242,7 @@ async fn drain_amid(engine: EngineHandle, plan: DrainPlan) {
     }
 }
 
-/// Waits until no sequence, permit or block is held any more, and returns the engine's status.
+/// Waits until the engine holds no sequence, permit or block any more, and returns the engine's status.
 async fn settled(stage: &Stage) -> Result<EngineStatus, Failure> {
     let mut last = String::new();
     for _ in 0..SETTLING_US / LOOK_US {

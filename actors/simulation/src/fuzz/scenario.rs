@@ -7,71 +7,72 @@ use tiercel_device::{
     Clock, Fingerprints, MockFaults, MockOptions, MockOracle, MockProfile, Tier, Timestamp,
 };
 
-/// Fuzzing scenario: an engine, and the clients, commands and faults that it faces. Drawn from a seed.
+/// Fuzzing scenario, drawn from a seed: an engine, and the clients, operator commands and faults that it must survive.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// Seed of the scenario, and of the device's tokens, noise and faults.
+    /// Seed that determines the scenario and the device's tokens, noise and faults.
     pub seed: u64,
     /// Settings of the engine.
     pub settings: EngineSettings,
-    /// Speed and sizes of the device.
+    /// Speeds and sizes of the mock device.
     pub profile: MockProfile,
-    /// Noise of step times: sigma of a log-normal factor.
+    /// Random noise of step times: sigma of the log-normal factor that multiplies each.
     pub noise_sigma: f64,
-    /// Faults that the device injects.
+    /// Faults that the mock device injects (failed or slow steps and copies).
     pub faults: MockFaults,
-    /// Clients that send requests.
+    /// Clients of the fuzzing scenario; each sends one request.
     pub clients: Vec<Client>,
     /// Commands that the operator gives during the scenario.
     pub orders: Vec<Order>,
-    /// Time at which the engine is drained.
+    /// Time at which the engine is drained (shut down).
     pub drain: DrainPlan,
 }
 
-/// Client of a scenario, with one request.
+/// Client of a fuzzing scenario, with one request.
 #[derive(Debug, Clone)]
 pub struct Client {
     /// Time at which the client sends its request.
     pub at: Timestamp,
     /// Request of the client.
     pub request: Request,
-    /// Behaviour of the client as a reader.
+    /// How the client reads its response stream: at once, slowly, late, or only in part.
     pub habit: Habit,
 }
 
-/// Behaviour of a client that reads its stream.
+/// How a client of a fuzzing scenario reads its response stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Habit {
-    /// Reads every event at once, to the end.
+    /// The client reads every event at once, to the end of the stream.
     Reads,
-    /// Waits this long before each event, us.
+    /// The client waits this long before it reads each event, us.
     ReadsSlowly(u64),
-    /// Waits this long before the first event, us, and then reads every event at once.
+    /// The client waits this long before it reads the first event, us, and then reads every event at once.
     ReadsLate(u64),
-    /// Closes the stream this long after the request was accepted, us, whatever was read.
+    /// The client closes the stream this long after its request was accepted, us, whatever it has read by then.
     LeavesAfter(u64),
-    /// Closes the stream after this number of tokens.
+    /// The client closes the stream after it has read this number of tokens.
     LeavesAt(u32),
-    /// Stops the output after this number of tokens, as after a stop string.
+    /// The client ends the output after it has read this number of tokens, as the server does when it finds a stop
+    /// string.
     StopsAt(u32),
 }
 
-/// Command of the operator at a given time.
+/// Command that the operator gives to the engine at a given time of the fuzzing scenario.
 #[derive(Debug, Clone, Copy)]
 pub struct Order {
-    /// Time of the command.
+    /// Time at which the operator gives the command.
     pub at: Timestamp,
-    /// Command to give.
+    /// Command that the operator gives.
     pub act: Act,
 }
 
-/// Command of an operator. A client is named by its index in [`Scenario::clients`]; a command for a client that has no
-/// sequence yet does nothing.
+/// Command that the operator gives to the engine during a fuzzing scenario. A request is named by the index of its
+/// client in [`Scenario::clients`]; a command for a request that was not accepted yet does nothing.
 #[derive(Debug, Clone, Copy)]
 pub enum Act {
     /// Changes the tier and priority of a request.
     Reprioritize {
-        /// Index of the request's client.
+        /// Index of the client whose request is changed.
         client: usize,
         /// New tier of the request.
         tier: Tier,
@@ -80,56 +81,58 @@ pub enum Act {
     },
     /// Pauses a request and resumes it later.
     Pause {
-        /// Index of the request's client.
+        /// Index of the client whose request is paused.
         client: usize,
-        /// Length of the pause, us.
+        /// Time for which the request is paused, us.
         for_us: u64,
     },
     /// Switches the engine to another policy.
     SetPolicy(Policy),
 }
 
-/// When the engine is drained.
+/// Time at which a fuzzing scenario drains (shuts down) its engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DrainPlan {
-    /// After every client is done and all blocks are free.
+    /// The engine is drained after every client is done and all blocks are free.
     AtTheEnd,
-    /// In the middle of the scenario, whether or not clients are still active.
+    /// The engine is drained in the middle of the scenario, even while clients still have running requests.
     Amid {
         /// Time at which the drain begins.
         at: Timestamp,
-        /// Time limit for running requests to finish, ms.
+        /// Grace period in which running requests may finish before the drain ends them, ms.
         grace_ms: u64,
     },
 }
 
 impl Scenario {
-    /// Returns the options of the mock device, which keeps a fingerprint of every token's slot in memory.
+    /// Returns the options of the mock device for this scenario. The device keeps a fingerprint of each token's KV in
+    /// its place in the block, to find KV with wrong content.
     pub(super) fn device(&self, clock: Clock) -> MockOptions {
         MockOptions {
             seed: self.seed,
             noise_sigma: self.noise_sigma,
             faults: self.faults.clone(),
             fingerprints: Fingerprints::PerSlot,
-            // A host this slow makes the engine keep two steps in flight whenever possible.
+            // The mock device reports 10 ms of host time for each step: so slow a host makes the engine keep two steps
+            // in flight whenever it can.
             host_us: 10_000,
             ..MockOptions::new(self.profile.clone(), clock)
         }
     }
 
-    /// Returns the oracle, which knows every output of the device.
+    /// Returns the oracle, which computes the output that the mock device must give for any prompt.
     pub(super) fn oracle(&self) -> MockOracle {
         MockOracle::new(self.seed, self.profile.vocab_size, &[])
     }
 
-    /// Returns the scenario with only the first `clients` clients.
+    /// Returns a copy of the scenario with only its first `clients` clients.
     pub(super) fn with_first(&self, clients: usize) -> Scenario {
         let mut fewer = self.clone();
         fewer.clients.truncate(clients);
         fewer
     }
 
-    /// Whether the device is lost at some step.
+    /// Whether the mock device is lost (fails for good) at some step of the scenario.
     pub(super) fn loses_device(&self) -> bool {
         self.faults.lost_at_step.is_some()
     }

@@ -4,9 +4,9 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use tiercel_device::Tier;
 
-/// Number of buckets per decade (factor 10) of time; each bucket is 2.3 % wide.
+/// Number of histogram buckets per decade (factor 10) of TTFT; each bucket is 2.3 % wide.
 pub(super) const BUCKETS_A_DECADE: u32 = 100;
-/// Lower limit of the first bucket, us.
+/// Lower limit of the first bucket of the TTFT histogram, us.
 const LEAST_US: f64 = 100.0;
 
 /// Histograms of TTFTs, one for each tier.
@@ -14,12 +14,12 @@ const LEAST_US: f64 = 100.0;
 pub(super) struct Curve {
     /// Number of requests by tier, including requests that got no token.
     requests: [u64; 4],
-    /// Number of requests that got a first token, by tier and bucket.
+    /// Number of requests that got a first token, by tier and TTFT bucket.
     counts: [BTreeMap<u32, u64>; 4],
 }
 
-/// Curve of one tier: its number of requests and, for each bucket in use, the bucket's number and the number of
-/// requests that got their first token up to the bucket's upper limit.
+/// Cumulative TTFT curve of one tier: its number of requests and, for each bucket in use, the bucket's index and the
+/// number of requests whose TTFT is below the bucket's upper limit.
 #[derive(Debug, Serialize)]
 pub(super) struct Line {
     tier: usize,
@@ -27,7 +27,7 @@ pub(super) struct Line {
     points: Vec<(u32, u64)>,
 }
 
-/// Curves of the tiers that had requests.
+/// Cumulative TTFT curves of the tiers that had requests.
 pub(super) type Points = Vec<Line>;
 
 impl Curve {

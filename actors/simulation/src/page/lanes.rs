@@ -1,4 +1,4 @@
-//! Lanes of single requests: the states of each request over time, within a window.
+//! Lanes of the HTML page of a simulation: each shows the states of one request over time, within a window of the run.
 
 use crate::trace::Ending;
 use serde::Serialize;
@@ -6,36 +6,37 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Maximum number of requests on a page, per policy.
+/// Maximum number of requests that the page shows with a lane (line of states over time), per policy.
 pub(super) const MAX_LANES: usize = 500;
-/// Maximum number of spans of all lanes together. Spans that are open when the limit is reached are still added.
+/// Maximum number of spans (times in which a request stays in one state) of all lanes together. Spans that have begun
+/// when the limit is reached are still added.
 pub(super) const MAX_SPANS: usize = 30_000;
-/// Number of states of a request on the page.
+/// Number of different states that the page shows for a request.
 pub(super) const STATES: usize = 7;
-/// Names of [`State`]s, in order.
+/// Names of the request states on the page, in the order of [`State`].
 pub(super) const STATE_NAMES: [&str; STATES] =
     ["waiting", "prefill", "decode", "not in the step", "copying out", "preempted", "copying in"];
 
-/// State of a request on the page.
+/// State of a request as shown on the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// The request has not started yet.
+    /// The request waits for its first step.
     Waiting,
-    /// A step computes known tokens of the request.
+    /// A step computes prompt tokens of the request, or known tokens again after a preemption (prefill).
     Prefill,
-    /// A step computes the next token of the request.
+    /// A step computes the next output token of the request (decode).
     Decode,
-    /// The request holds blocks, but is in no step.
+    /// The request holds blocks, but is not in the current step.
     Idle,
-    /// The blocks of the request are copied to the host pool.
+    /// The blocks of the request are copied to the host pool, to preempt it by swap.
     CopyingOut,
     /// The request was preempted and waits to resume.
     Preempted,
-    /// The blocks of the request are copied back to the device pool.
+    /// The blocks of the preempted request are copied back to the device pool.
     CopyingIn,
 }
 
-/// Lane of one request as the page shows it; times in us.
+/// Lane of the page: data and states of one request; times in us.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Lane {
     seq: u64,
@@ -48,7 +49,7 @@ pub(super) struct Lane {
     ending: Option<&'static str>,
     tokens: Option<u32>,
     preemptions: u32,
-    /// Spans of the lane: state, begin and end of each, one after the other.
+    /// Times that the request spent in one state each, as triples of numbers: state, begin, end.
     spans: Vec<u64>,
     #[serde(skip)]
     state: State,
@@ -56,14 +57,14 @@ pub(super) struct Lane {
     since: Timestamp,
 }
 
-/// Lanes of the requests of a window.
+/// Lanes (states over time) of the requests that were alive in the page's window.
 pub(super) struct Lanes {
     window: Range<Timestamp>,
     lanes: BTreeMap<SeqId, Lane>,
     spans: usize,
-    /// Number of live requests that arrived when the page was full.
+    /// Number of requests without a lane, because there were already as many lanes as the page may have.
     left_out: u64,
-    /// Time at which the limit of spans was reached, if it was; later states are not shown.
+    /// Time at which the lanes reached their maximum number of spans, if they did; later states are not shown.
     cut: Option<Timestamp>,
 }
 
@@ -98,7 +99,7 @@ impl Lanes {
         self.lanes.insert(seq, lane);
     }
 
-    /// Whether the request has a lane.
+    /// Whether the request has a lane (line of states over time) on the page.
     pub(super) fn has(&self, seq: SeqId) -> bool {
         self.lanes.contains_key(&seq)
     }
@@ -124,7 +125,8 @@ impl Lanes {
         }
     }
 
-    /// Records the end of a request. A request that ended before the window loses its lane and makes room for another.
+    /// Records the end of a request. A request that ended before the page's window loses its lane and so makes room for
+    /// another.
     pub(super) fn ended(&mut self, seq: SeqId, ending: Ending, tokens: u32, at: Timestamp) {
         let last = self.last();
         let Some(lane) = self.lanes.get_mut(&seq) else {
@@ -144,8 +146,8 @@ impl Lanes {
         lane.tokens = Some(tokens);
     }
 
-    /// Returns the lanes, oldest request first, with open spans closed at `end`; the number of requests without a lane;
-    /// and the time at which the limit of spans was reached.
+    /// Returns the lanes, oldest request first, with their last spans ended at `end`; the number of requests without a
+    /// lane; and the time at which the lanes reached their maximum number of spans.
     pub(super) fn finish(mut self, end: Timestamp) -> (Vec<Lane>, u64, Option<u64>) {
         let last = self.last().min(end);
         for lane in self.lanes.values_mut() {
@@ -154,14 +156,16 @@ impl Lanes {
         (self.lanes.into_values().collect(), self.left_out, self.cut.map(|at| at.0))
     }
 
-    /// Returns the time from which on nothing is shown.
+    /// Returns the time at which lanes end: the end of the page's window, or earlier if the maximum number of spans was
+    /// reached.
     fn last(&self) -> Timestamp {
         self.cut.map_or(self.window.end, |cut| cut.min(self.window.end))
     }
 }
 
 impl Lane {
-    /// Ends the open span at the time `at`. Returns whether a new span was added to the lane.
+    /// Adds the time that the request has spent in its current state, up to `at`, to its lane. Returns whether this is
+    /// a new span, rather than a longer last one.
     fn close(&mut self, window: &Range<Timestamp>, at: Timestamp) -> bool {
         let (begin, end) = (self.since.max(window.start), at.min(window.end));
         if begin >= end {

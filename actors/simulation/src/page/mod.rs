@@ -1,4 +1,4 @@
-//! HTML page of a simulation: states of single requests, use of KV memory, and TTFT curves.
+//! HTML page that shows simulation runs: states of single requests over time, use of KV memory, and TTFT curves.
 //!
 //! | file | one job |
 //! |---|---|
@@ -38,25 +38,25 @@ const STYLE: &str = include_str!("page.css");
 const CHARTS: &str = include_str!("charts.js");
 const SCRIPT: &str = include_str!("page.js");
 
-/// Page under construction while its runs go on.
+/// HTML page of a comparison of policies, filled while the simulation runs go on.
 pub struct Page {
-    /// Window whose requests the page shows one by one.
+    /// Time window of the runs in which the page shows the states of each single request.
     window: Range<Timestamp>,
-    /// Measured window of the workload: requests that arrive within it count in the curves.
+    /// Measured window of the workload: requests that arrive within it count in the TTFT curves.
     counted: Range<Timestamp>,
     policies: Vec<Shown>,
 }
 
-/// Runs of a policy. The page shows the first run in full; all runs count toward the curves.
+/// Simulation runs of one policy on the page. The first run is shown in full; all runs count toward the TTFT curves.
 struct Shown {
     section: Section,
     first: Rc<Story>,
     all: Curve,
-    /// Current run, if it is not the policy's first run.
+    /// Recorder of the current run, if it is not the policy's first run.
     other: Option<Rc<Story>>,
 }
 
-/// Data that the script of the page reads.
+/// Data of the runs, as JSON that the JavaScript of the page reads.
 #[derive(Serialize)]
 struct Data<'a> {
     workload: &'a str,
@@ -65,7 +65,7 @@ struct Data<'a> {
     noise: f64,
     sizes: Vec<String>,
     seeds: Vec<u64>,
-    /// Notes on the workload's traces, one sentence each.
+    /// Notes on the workload's recorded traffic, one sentence each.
     notes: Vec<String>,
     end_us: u64,
     window_us: [u64; 2],
@@ -73,7 +73,7 @@ struct Data<'a> {
     states: [&'static str; lanes::STATES],
     heads: &'a [&'static str],
     rows: Vec<[String; crate::comparison::COLUMNS]>,
-    /// Number of curve buckets per decade; the first bucket begins at 0.1 ms.
+    /// Number of TTFT buckets per decade (factor 10) of time; the first bucket begins at 0.1 ms.
     curve_buckets: u32,
     policies: Vec<Policy>,
 }
@@ -88,8 +88,8 @@ struct Policy {
 }
 
 impl Page {
-    /// Makes an empty page for runs of this workload. `window` is the range whose requests are shown one by one,
-    /// seconds.
+    /// Makes an empty page for simulation runs of this workload. `window` is the time, in seconds, in which the states
+    /// of single requests are shown; `None` for the first 20 s of the measured window.
     pub fn new(workload: &Workload, window: Option<&Range<f64>>) -> Page {
         let counted = workload.window_s();
         let range = |s: &Range<f64>| Timestamp(seconds(s.start))..Timestamp(seconds(s.end));
@@ -101,7 +101,8 @@ impl Page {
         }
     }
 
-    /// Begins a run and returns the recorder for its events. Runs of one policy must follow one another.
+    /// Begins a simulation run and returns the recorder that passes its events to the page. All runs of a policy must
+    /// follow one another.
     pub fn run(&mut self, section: &Section) -> Rc<dyn Record> {
         self.close_run();
         let known = self.policies.last_mut().filter(|last| last.section.policy == section.policy);
@@ -125,7 +126,8 @@ impl Page {
         }
     }
 
-    /// Adds the ended run of the last policy to the policy's curves.
+    /// Adds the TTFTs of the run that has just ended to its policy's TTFT curves. First runs are added when the page is
+    /// written.
     fn close_run(&mut self) {
         let Some(last) = self.policies.last_mut() else { return };
         if let Some(other) = last.other.take() {
@@ -133,7 +135,7 @@ impl Page {
         }
     }
 
-    /// Returns the complete page, which needs no other files.
+    /// Returns the complete HTML page, which loads no other files.
     ///
     /// # Errors
     /// [`serde_json::Error`] if the data cannot be serialized; simulations contain no such data.
@@ -174,8 +176,8 @@ impl Shown {
     }
 }
 
-/// Puts the parts into the template, each in the place of its mark. Text from files is only in the data, where it is
-/// escaped so that it cannot end the HTML element around it.
+/// Puts style, data and scripts into the HTML template in place of its placeholders. Text from files is only in the
+/// data, where it is escaped so that it cannot end the HTML element around it.
 fn assemble(data: &str) -> String {
     let data = data.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026");
     let parts =

@@ -1,22 +1,22 @@
-//! Use of KV memory over a range of time, and the times of preemptions.
+//! Use of KV blocks over a range of time, and the number of preemptions, as the HTML page of a simulation charts them.
 
 use serde::Serialize;
 use std::ops::Range;
 use tiercel_device::Timestamp;
 
-/// Number of buckets that a range of time is divided into.
+/// Number of equal buckets of time that a chart of memory use has.
 const BUCKETS: usize = 500;
 
-/// Use of KV memory and preemptions in a range of time.
+/// Chart data: use of KV blocks, and number of preemptions, over a range of time.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Pressure {
     from_us: u64,
     to_us: u64,
-    /// Maximum number of device blocks in use, by bucket; `None` where no step was planned.
+    /// Maximum number of device blocks in use, by bucket of time; `None` where no step was planned.
     device: Vec<Option<u32>>,
-    /// Maximum number of host blocks in use, by bucket; `None` where no step was planned.
+    /// Maximum number of host blocks in use, by bucket of time; `None` where no step was planned.
     host: Vec<Option<u32>>,
-    /// Number of preemptions, by bucket.
+    /// Number of preemptions, by bucket of time.
     preempted: Vec<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! Turns the events of a run into the content of the page.
+//! Turns the engine's events of a simulation run into the content of the HTML page.
 
 use super::curve::Curve;
 use super::lanes::{Lane, Lanes, State};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Recorder that watches one run for the page.
+/// Recorder that collects what the HTML page shows of one simulation run.
 pub(super) struct Story {
     state: RefCell<Watch>,
 }
@@ -20,37 +20,38 @@ struct Watch {
     device_blocks: u32,
     host_blocks: u32,
     counted: Range<Timestamp>,
-    /// Requests in the measured window that have no first token yet, with tier and arrival time. Live requests only.
+    /// Tier and arrival time of each live request that arrived in the measured window and has no first token yet.
     unanswered: BTreeMap<SeqId, (Tier, Timestamp)>,
     curve: Curve,
-    /// Lanes and memory of the run; `None` if only the TTFT curve is wanted.
+    /// Lanes of requests and use of KV memory; `None` for runs of which the page shows only the TTFT curve.
     detail: Option<Detail>,
 }
 
 struct Detail {
     lanes: Lanes,
-    /// Requests with a lane that are in the current step.
+    /// Requests that have a lane on the page and are in the current step.
     in_step: BTreeSet<SeqId>,
     whole: Pressure,
     window: Pressure,
 }
 
-/// Content of the page that comes from a run shown in full.
+/// Content of the page for a run that is shown in full: lanes of requests and use of KV memory.
 #[derive(Serialize)]
 pub(super) struct Told {
     device_blocks: u32,
     host_blocks: u32,
     lanes: Vec<Lane>,
-    /// Number of requests of the window that have no lane.
+    /// Number of requests of the page's window that have no lane, because the page had no room for more.
     left_out: u64,
-    /// Time from which on lanes show nothing, us.
+    /// Time from which on lanes show no states, because the page has no room for more, us.
     cut_us: Option<u64>,
-    /// Use of memory over the whole run, and over the window.
+    /// Use of KV blocks in the whole run, and in the page's window.
     pressure: Vec<Pressure>,
 }
 
 impl Story {
-    /// Makes a recorder. `full` adds lanes and memory to the TTFT curve.
+    /// Makes a recorder for one simulation run. With `full`, it collects lanes and use of KV memory beside the TTFT
+    /// curve.
     pub(super) fn new(
         section: &Section,
         window: &Range<Timestamp>,
@@ -77,12 +78,12 @@ impl Story {
         Story { state }
     }
 
-    /// Returns the TTFT curve so far.
+    /// Returns the TTFT curve of the run so far.
     pub(super) fn curve(&self) -> Curve {
         self.state.borrow().curve.clone()
     }
 
-    /// Takes the lanes and the memory of the run, as the page shows them.
+    /// Takes the lanes and the use of KV memory of the run out of the recorder, for the page.
     pub(super) fn told(&self) -> Told {
         let mut state = self.state.borrow_mut();
         let Watch { end, device_blocks, host_blocks, .. } = *state;
@@ -157,8 +158,8 @@ impl Detail {
         }
     }
 
-    /// Updates the states of the requests in a step. A request that was in the last step but is not in this one becomes
-    /// idle.
+    /// Updates the states of requests when a step begins: its members are in prefill or decode, and a request that was
+    /// in the step before but is not in this step becomes idle.
     fn step(&mut self, at: Timestamp, slices: &[Slice]) {
         let shown = slices.iter().filter(|slice| self.lanes.has(slice.seq));
         let now: BTreeMap<SeqId, State> = shown

@@ -1,4 +1,4 @@
-//! Tests of the page's content, made from hand-written events.
+//! Tests of the content of a simulation's HTML page, made from hand-written engine events.
 
 use super::lanes::{MAX_LANES, MAX_SPANS};
 use super::*;
@@ -60,7 +60,8 @@ fn planned(device_free: u32) -> Event {
     Event::Planned { step: StepId(1), wants: 1, denied: 0, device_free, host_free: 4 }
 }
 
-/// Makes a page with the window 10 to 20 s from runs with these events; times in ms.
+/// Makes the page of simulation runs with the given events (times in ms). The page shows single requests from 10 s to
+/// 20 s.
 fn page(runs: &[(&str, &[(u64, Event)])]) -> String {
     let comparison = comparison();
     let mut page = Page::new(&comparison.workload, Some(&(10.0..20.0)));
@@ -149,7 +150,8 @@ fn a_page_has_a_bound_and_says_what_is_missing() {
     assert!(page.len() < 2 << 20, "{}", page.len());
 }
 
-/// Returns the events of two groups of requests that alternate every 1 ms, with more spans than a page can show.
+/// Returns events of two groups of requests that take turns in steps of 1 ms, so that their lanes have more spans than
+/// a page may show.
 fn alternating() -> Vec<(u64, Event)> {
     let mut events: Vec<(u64, Event)> = (1..=20).map(|seq| (9_000, arrived(seq))).collect();
     let slices = |from: u64| (from..from + 10).map(|seq| (seq, true)).collect::<Vec<_>>();
@@ -174,12 +176,13 @@ fn memory_and_first_tokens_are_added_up() {
     let data = data(&page(&[("a", &first), ("a", &second), ("b", &second)]));
     assert_eq!(data["policies"].as_array().map(Vec::len), Some(2));
     let whole = &data["policies"][0]["pressure"][0];
-    // The run of 100 s is divided into 500 buckets of 200 ms.
+    // The chart of memory use divides the run of 100 s into 500 buckets of 200 ms, so 1.0 s is bucket 5 and 50 s is
+    // bucket 250.
     assert_eq!((&whole["device"][5], &whole["host"][5]), (&80.into(), &6.into()));
     assert_eq!((&whole["device"][4], &whole["preempted"][250]), (&Value::Null, &1.into()));
     let curve = &data["policies"][0]["curves"][0];
     assert_eq!((&curve["tier"], &curve["requests"]), (&1.into(), &3.into()));
-    // 100 ms and 10 s are three and five decades above 0.1 ms, the lower limit of the first bucket.
+    // TTFTs of 100 ms and 10 s fall into buckets 300 and 500: there are 100 per decade above 0.1 ms.
     assert_eq!(curve["points"], serde_json::json!([[300, 1], [500, 2]]));
     assert_eq!(data["policies"][1]["curves"][0]["requests"], 1);
 }

@@ -1,4 +1,4 @@
-//! Tests that the trace of a run agrees with the outcome of the run.
+//! Tests that the recorded events of a simulation run agree with the counters and request records of the same run.
 
 use super::{Entry, Event, Record, Slice};
 use crate::experiment::Experiment;
@@ -13,7 +13,7 @@ use tiercel_config::{EngineSettings, Policy, PreemptionMode, VictimGives};
 use tiercel_device::{MockFaults, MockProfile, SeqId, StepId, Timestamp};
 use tiercel_workload::Workload;
 
-/// Recorder that keeps every event in memory; only for short runs.
+/// Recorder that keeps every event of a run in memory, for short runs.
 #[derive(Default)]
 struct Kept(RefCell<Vec<Entry>>);
 
@@ -30,7 +30,7 @@ struct Run {
 }
 
 impl Run {
-    /// Runs a workload for 20 s with much too little memory.
+    /// Simulates 20 s of a workload on a device with much too few KV blocks, so that there are many preemptions.
     fn short_of_memory(mode: PreemptionMode, gives: VictimGives) -> Run {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches/workloads");
         let workload = Workload::load(&folder.join("w2-memory-tight.toml")).expect("it is shipped");
@@ -58,7 +58,7 @@ impl Run {
         self.entries.iter().filter(|entry| of(&entry.event)).count() as u64
     }
 
-    /// Counts the output tokens of successful steps, except for sequences that ended before their step did.
+    /// Counts the output tokens that successful steps sampled, except for sequences that ended while their step ran.
     fn sampled(&self) -> u64 {
         let (mut all, mut in_steps) = (0, BTreeMap::<StepId, BTreeSet<SeqId>>::new());
         for entry in &self.entries {
@@ -126,7 +126,7 @@ fn preemptions_and_resumes_are_those_of_the_counters() {
     }
 }
 
-/// Counts the tokens that were computed, lost in a preemption and not found again at the resume.
+/// Counts the recomputed tokens: those that were computed, lost in a preemption and not found again at the resume.
 fn lost_and_found(entries: &[Entry]) -> u64 {
     let mut computed = BTreeMap::<SeqId, u32>::new();
     let mut lost = BTreeMap::<SeqId, u32>::new();

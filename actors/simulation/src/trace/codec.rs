@@ -15,24 +15,25 @@ use std::borrow::Cow;
 use tiercel_device::Timestamp;
 
 pub(super) const MAGIC: [u8; 8] = *b"TIERCELT";
-/// Version of the format. Must be raised whenever events or frames change, because bincode does not describe its
-/// content.
+/// Version of the trace file format. It must be raised whenever events or frames change, because bincode data does not
+/// describe its own structure.
 pub(super) const VERSION: u16 = 2;
-/// Maximum size of a frame, bytes: ten times a step with the largest possible number of sequences.
+/// Maximum size of a frame of a trace file, bytes: ten times the event of a step with the largest possible number of
+/// sequences.
 pub(super) const MAX_FRAME_BYTES: usize = 1 << 20;
 
-/// Frame of a trace file.
+/// Frame (record with its length) of a trace file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Frame<'a> {
-    /// Header of a run, before the events of the run.
+    /// Header of a simulation run, before the events of the run.
     Section(Cow<'a, Section>),
-    /// Event of the run and its time.
+    /// Event of the simulation run and its time.
     Event(Timestamp, Cow<'a, Event>),
-    /// End mark of a complete file; holds the number of frames before this frame.
+    /// End mark of a complete trace file; holds the number of frames before it.
     End(u64),
 }
 
-/// Appends a frame, preceded by its length.
+/// Appends a frame of a trace file, preceded by its length, to the bytes.
 pub(super) fn encode(frame: &Frame<'_>, into: &mut Vec<u8>) -> Result<(), TraceError> {
     let begin = into.len();
     into.extend_from_slice(&[0; 4]);
@@ -47,7 +48,7 @@ pub(super) fn encode(frame: &Frame<'_>, into: &mut Vec<u8>) -> Result<(), TraceE
     Ok(())
 }
 
-/// Decodes a frame from all of its bytes; `None` if they are not exactly one frame.
+/// Decodes a frame of a trace file; `None` if the bytes are not exactly one frame.
 pub(super) fn decode(bytes: &[u8]) -> Option<Frame<'static>> {
     let limited = bincode::config::standard().with_limit::<MAX_FRAME_BYTES>();
     let (frame, read) = bincode::serde::decode_from_slice(bytes, limited).ok()?;

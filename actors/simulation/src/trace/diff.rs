@@ -1,22 +1,22 @@
-//! Finds the first difference of two traces.
+//! Finds the first difference of two traces (files of the events of simulation runs).
 
 use super::{Item, TraceError, TraceReader};
 use std::collections::VecDeque;
 use std::io::Read;
 
-/// Number of equal records that are kept to show before a difference.
+/// Number of equal records before the first difference of two traces that are shown with it.
 const CONTEXT: usize = 6;
 
-/// First difference of two traces.
+/// First difference of two traces, with the equal records before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// Number of the first record that differs, counted from 1.
+    /// Number of the first record that differs in the two traces, counted from 1.
     pub number: u64,
-    /// Last records before the difference, equal in both traces.
+    /// Last records before the first difference; they are equal in both traces.
     pub before: Vec<Item>,
-    /// Differing record of the first trace; `None` if the first trace ends here.
+    /// First differing record of the first trace; `None` if the first trace ends before it.
     pub first: Option<Item>,
-    /// Differing record of the second trace; `None` if the second trace ends here.
+    /// First differing record of the second trace; `None` if the second trace ends before it.
     pub second: Option<Item>,
 }
 
@@ -25,7 +25,7 @@ pub struct Difference {
 pub enum Found {
     /// Both traces hold the same records.
     Equal {
-        /// Number of runs in each trace.
+        /// Number of simulation runs in each trace.
         runs: u64,
         /// Number of events in each trace.
         events: u64,
@@ -34,7 +34,7 @@ pub enum Found {
     Different(Box<Difference>),
 }
 
-/// Error of a comparison: one of the traces could not be read.
+/// Error of a comparison of two traces: one of them could not be read.
 #[derive(Debug)]
 pub struct Unreadable {
     /// Whether the second trace, not the first, could not be read.

@@ -1,19 +1,19 @@
-//! Passes the events of a run to recorders.
+//! Passes the events of a simulation run to recorders, until the run ends.
 
 use super::{Event, Record};
 use std::cell::Cell;
 use std::rc::Rc;
 use tiercel_device::Timestamp;
 
-/// Passes events to recorders until the gate is closed. Events after the end of a run, while the engine shuts down, are
-/// not part of the run.
+/// Passes the events of an engine to recorders until it is closed. Events after the end of a simulation run, while the
+/// engine shuts down, are not part of the run.
 pub(crate) struct Gate {
     recorders: Vec<Rc<dyn Record>>,
     open: Cell<bool>,
 }
 
 impl Gate {
-    /// Makes an open gate; `None` without recorders.
+    /// Makes a `Gate` that passes events to the recorders; `None` if there are no recorders.
     pub(crate) fn open(recorders: &[Rc<dyn Record>]) -> Option<Rc<Gate>> {
         let gate = Gate { recorders: recorders.to_vec(), open: Cell::new(true) };
         (!recorders.is_empty()).then(|| Rc::new(gate))

@@ -1,14 +1,15 @@
-//! Formats events as lines of text: the time in seconds, the kind of event, then named values.
+//! Formats events of a trace as lines of text: the time in seconds, the kind of event, then named values.
 
 use super::{Entry, Event, Section, Slice};
 use std::fmt::Write;
 use tiercel_device::SeqId;
 
-/// Formats the header line of a run, which stands before the lines of its events.
+/// Formats the header of a simulation run as a line of text, which stands before the lines of its events.
 pub fn section_line(section: &Section) -> String {
     let Section { policy, seed, workload, profile, .. } = section;
     let Section { block_size, device_blocks, host_blocks, end_us, .. } = section;
-    // Names come from files. Escape them, so that they break neither the line nor the terminal.
+    // Escape the names of policy, workload and device, which come from files, so that they break neither the line nor
+    // the terminal.
     format!(
         "# run policy={} seed={seed} workload={} device={} block_size={block_size} \
          device_blocks={device_blocks} host_blocks={host_blocks} end={}",
@@ -19,7 +20,7 @@ pub fn section_line(section: &Section) -> String {
     )
 }
 
-/// Formats an event as a line. With `only`, a step's line shows no slices of other sequences.
+/// Formats an event of a trace as a line of text. With `only`, the line of a step shows that sequence's slice alone.
 pub fn entry_line(entry: &Entry, only: Option<SeqId>) -> String {
     let Entry { at, event } = entry;
     format!("{:>13} {:<17} {}", time(at.0), event.kind(), details(event, only))
@@ -78,8 +79,9 @@ fn details(event: &Event, only: Option<SeqId>) -> String {
     }
 }
 
-/// Appends a slice. Examples: `seq3:prefill@0+512` is a chunk of 512 tokens from position 0; `seq3:prefill@0+512>0`
-/// also samples output token 0; `seq3:decode@512>1` decodes output token 1.
+/// Appends one sequence's slice of a step (the tokens that are computed) to the line. Examples: `seq3:prefill@0+512` is
+/// a chunk of 512 tokens from position 0; `seq3:prefill@0+512>0` also samples output token 0; `seq3:decode@512>1`
+/// decodes output token 1.
 fn push_slice(line: &mut String, slice: &Slice) {
     let Slice { seq, first_pos, tokens, sample } = slice;
     let written = match (slice.is_decode(), sample) {

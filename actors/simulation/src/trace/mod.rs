@@ -1,5 +1,5 @@
-//! Trace files: decisions of engines and their times. A trace is written while engines run and is shown or compared
-//! later.
+//! Trace files: the events of simulated engines (their decisions, steps and copies) with their times. A trace is
+//! written while engines run and is shown or compared later.
 //!
 //! | file | one job |
 //! |---|---|
@@ -29,60 +29,60 @@ pub use writer::TraceWriter;
 
 use serde::{Deserialize, Serialize};
 
-/// Maximum size of a trace file, bytes: about two days of a busy device.
+/// Maximum size of a trace file, bytes; it holds the events of about two days of a busy device.
 pub const MAX_TRACE_BYTES: u64 = 8 << 30;
 
-/// Header of one run in a trace; the events of the run follow.
+/// Header of one simulation run in a trace file; the events of the run follow it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Section {
-    /// Name of the policy.
+    /// Name of the scheduling policy.
     pub policy: String,
-    /// Seed of the traffic, the noise and the tokens.
+    /// Seed of the run's traffic, step-time noise and made-up tokens.
     pub seed: u64,
     /// Name of the workload.
     pub workload: String,
     /// Name of the device profile.
     pub profile: String,
-    /// Size of a block, tokens.
+    /// Size of a KV block, tokens.
     pub block_size: u32,
-    /// Size of the device pool, blocks.
+    /// Size of the device pool, KV blocks.
     pub device_blocks: u32,
-    /// Size of the host pool, blocks.
+    /// Size of the host pool, KV blocks.
     pub host_blocks: u32,
-    /// Simulated time at which the run ends, us.
+    /// Simulated time at which the simulation run ends, us.
     pub end_us: u64,
 }
 
-/// Reason why a trace could not be written or read.
+/// Reason why a trace file could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// The file could not be read or written.
+    /// The trace file could not be read or written: an error of the operating system.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// The file does not begin like a trace.
+    /// The file does not begin with the magic bytes of a trace file.
     #[error("not a trace file")]
     NotATrace,
-    /// The trace has another version of the format than this program.
+    /// The trace file has another version of the file format than this program reads.
     #[error("a trace of version {found}; this program reads version {known}", known = codec::VERSION)]
     Version {
-        /// Version of the trace.
+        /// Format version of the trace file.
         found: u16,
     },
     /// The file ends before the end mark of the trace.
     #[error("the trace is cut off after {at} bytes")]
     Truncated {
-        /// Offset at which the file ends, bytes.
+        /// Offset in the trace file at which it ends too early, bytes.
         at: u64,
     },
-    /// The file holds bytes that no trace can have.
+    /// The trace file holds bytes that no valid trace file can have.
     #[error("the trace is damaged at byte {at}: {problem}")]
     Damaged {
-        /// Offset at which the damaged record begins, bytes.
+        /// Offset in the trace file at which the damaged record begins, bytes.
         at: u64,
-        /// What is wrong with the damaged record.
+        /// Description of what is wrong with the damaged record of the trace file.
         problem: &'static str,
     },
-    /// The file of an engine's events exceeds its maximum size, or would exceed it.
+    /// The trace file exceeds its maximum size, or would exceed it with the next event.
     #[error("a trace may have at most {} GiB; shorten the run or trace fewer", MAX_TRACE_BYTES >> 30)]
     TooLarge,
 }

@@ -1,34 +1,34 @@
-//! Reads a trace record by record. The file is not trusted: any content gives a record or an error.
+//! Reads a trace file record by record. The file is not trusted: any content gives a record or an error.
 
 use super::codec::{Frame, MAGIC, MAX_FRAME_BYTES, VERSION, decode};
 use super::{Entry, MAX_TRACE_BYTES, Section, TraceError};
 use std::io::{BufReader, ErrorKind, Read};
 
-/// Record of a trace.
+/// Record of a trace file: the header of a simulation run, or an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Item {
-    /// Header of a run; the events of the run follow.
+    /// Header of a simulation run; the events of the run follow it.
     Section(Section),
-    /// Event of the current run.
+    /// Event of the simulation run whose header came last.
     Entry(Entry),
 }
 
-/// Reader of a trace. Holds at most one frame in memory.
+/// Reader of a trace file. It holds at most one record in memory.
 #[derive(Debug)]
 pub struct TraceReader<R: Read> {
     input: BufReader<R>,
     frame: Vec<u8>,
-    /// Number of bytes read so far.
+    /// Number of bytes of the trace file that were read so far.
     at: u64,
     frames: u64,
     ended: bool,
 }
 
 impl<R: Read> TraceReader<R> {
-    /// Opens a trace and reads its header.
+    /// Opens a trace file and checks its first bytes and its version.
     ///
     /// # Errors
-    /// [`TraceError`] if the input is no trace or a trace of another version.
+    /// [`TraceError`] if the input is no trace file or one of another version.
     pub fn new(input: R) -> Result<TraceReader<R>, TraceError> {
         let mut reader = TraceReader {
             input: BufReader::new(input),
@@ -51,7 +51,7 @@ impl<R: Read> TraceReader<R> {
         }
     }
 
-    /// Returns the next record; `None` at the end of a complete trace.
+    /// Returns the next record of the trace file; `None` at the end of a complete file.
     ///
     /// # Errors
     /// [`TraceError`]; after an error, no more records can be read.

@@ -1,4 +1,4 @@
-//! Tests of traces in memory: a written trace is read back, and any other content is refused.
+//! Tests of trace files in memory: what was written is read back, and any other content is refused.
 
 use super::codec::{Frame, MAGIC, MAX_FRAME_BYTES, VERSION, encode};
 use super::*;
@@ -17,7 +17,7 @@ fn section(seed: u64) -> Section {
     }
 }
 
-/// Returns one event of every kind.
+/// Returns one event of every kind that a trace can hold.
 fn events() -> Vec<Event> {
     let (seq, step, copy) = (SeqId(300), StepId(70_000), CopyId(4));
     let slice = |tokens, sample| Slice { seq, first_pos: 16, tokens, sample };
@@ -115,7 +115,7 @@ fn no_byte_can_be_changed_into_a_panic() {
         for value in [0, 1, 127, 250, 251, 252, 253, 255] {
             let mut changed = whole.clone();
             changed[at] = value;
-            // A changed byte may give another valid trace or an error; only a panic would be wrong.
+            // A trace file with one changed byte may give other records or an error; only a panic would be wrong.
             let _ = read(&changed);
         }
     }
@@ -136,7 +136,8 @@ fn what_is_no_trace_of_this_version_is_refused() {
     };
     let absurd = [header, &u32::MAX.to_le_bytes()].concat();
     assert!(problem(&absurd).contains("byte 10: a record of absurd length"));
-    // A step that claims to have 2^64 - 1 slices.
+    // The frame holds the event of a step that claims to have 2^64 - 1 slices; the reader must refuse it and not
+    // allocate memory for them.
     let slices = [1, 0, 2, 1, 253, 255, 255, 255, 255, 255, 255, 255, 255];
     assert!(problem(&frame(&slices)).contains("byte 10: it holds no record"));
     assert!(problem(&frame(&[])).contains("it holds no record"));

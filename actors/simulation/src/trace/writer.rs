@@ -1,4 +1,4 @@
-//! Writes a trace file while engines run.
+//! Writes a trace file while simulated engines run.
 
 use super::codec::{Frame, MAGIC, VERSION, encode};
 use super::{Event, MAX_TRACE_BYTES, Record, Section, TraceError};
@@ -7,10 +7,10 @@ use std::cell::RefCell;
 use std::io::Write;
 use tiercel_device::Timestamp;
 
-/// Size of the write buffer, bytes.
+/// Size of the buffer in which events are collected before they are written to the trace file, bytes.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Writer of a trace. Holds at most one buffer and one frame in memory.
+/// Writer of a trace file. It holds at most one buffer of bytes and one record in memory.
 pub struct TraceWriter<W: Write> {
     state: RefCell<State<W>>,
 }
@@ -21,14 +21,14 @@ struct State<W: Write> {
     frames: u64,
     bytes: u64,
     most_bytes: u64,
-    /// Whether an error has stopped the writer; nothing is written after the first error.
+    /// Whether an error has stopped the writer of the trace file; nothing is written after the first error.
     stopped: bool,
-    /// First error, until `section` or `finish` returns it.
+    /// First error of the writer, kept until `section` or `finish` returns it.
     failed: Option<TraceError>,
 }
 
 impl<W: Write> TraceWriter<W> {
-    /// Begins a trace that is written to `out`.
+    /// Begins a trace file that is written to `out`.
     pub fn new(out: W) -> TraceWriter<W> {
         TraceWriter::limited(out, MAX_TRACE_BYTES)
     }
@@ -42,7 +42,7 @@ impl<W: Write> TraceWriter<W> {
         TraceWriter { state: RefCell::new(state) }
     }
 
-    /// Begins a run: later events belong to it.
+    /// Writes the header of a simulation run: the events that follow belong to this run.
     ///
     /// # Errors
     /// [`TraceError`] if writing has failed since the trace began.
@@ -52,7 +52,7 @@ impl<W: Write> TraceWriter<W> {
         state.failed.take().map_or(Ok(()), Err)
     }
 
-    /// Ends the trace and writes the rest of the buffer.
+    /// Ends the trace file: writes the end mark and all events that are still in the buffer.
     ///
     /// # Errors
     /// [`TraceError`] if writing has failed since the trace began.
@@ -102,7 +102,8 @@ impl<W: Write> State<W> {
 }
 
 impl<W: Write> Record for TraceWriter<W> {
-    /// Appends an event. An error is kept until [`TraceWriter::section`] or [`TraceWriter::finish`] returns it.
+    /// Appends an event to the trace file. An error is kept until [`TraceWriter::section`] or [`TraceWriter::finish`]
+    /// returns it.
     fn record(&self, at: Timestamp, event: &Event) {
         self.state.borrow_mut().push(&Frame::Event(at, Cow::Borrowed(event)));
     }

@@ -1,11 +1,11 @@
-//! Tests of the end of an engine: by a drain, or by a death that is announced.
+//! Tests of the two ways in which an engine ends: by a drain (shutdown), or by a death that it announces.
 
 use tiercel_actors::{Engine, Refusal, RequestFault, StreamEvent};
 use tiercel_config::EngineSettings;
 use tiercel_device::{MockDevice, StepBatch, StepDone, StepRunner, SubmitError};
 use tiercel_simulation::{Laboratory, collect, request, simulate};
 
-/// Step runner whose driver panics at every step.
+/// Device side for steps (step runner) that panics at every step, like a broken driver.
 struct Panics;
 
 impl StepRunner for Panics {
@@ -18,7 +18,7 @@ impl StepRunner for Panics {
     }
 }
 
-/// Step runner that accepts steps and never ends them.
+/// Device side for steps (step runner) that accepts every step and never ends it.
 struct Hangs;
 
 impl StepRunner for Hangs {

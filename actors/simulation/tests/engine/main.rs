@@ -1,4 +1,4 @@
-//! Tests of the production actors on a mock device that checks the content of every block it reads.
+//! Tests of the production actors on a mock device that checks the KV content of every block that a step reads.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod ending;
@@ -43,7 +43,7 @@ fn tiers(rng: &mut SmallRng) -> Tier {
     [Tier::Premium, Tier::Standard, Tier::Background][rng.random_range(0..3)]
 }
 
-/// Makes a laboratory with little KV memory: about four long sequences fit.
+/// Makes an engine (not started yet) with little KV memory: about four of the longest sequences fit.
 fn tight(clock: Clock, mode: PreemptionMode) -> Laboratory {
     let mut laboratory = Laboratory::tiny(clock);
     laboratory.device.device_blocks = 40;
@@ -57,8 +57,8 @@ fn tight(clock: Clock, mode: PreemptionMode) -> Laboratory {
     laboratory
 }
 
-/// Sends random traffic with cancels and operator commands. Compares every finished stream with the oracle and checks
-/// that all blocks and sequences are released.
+/// Sends random requests, some of which are cancelled or change their tier. Checks that the output of every finished
+/// request is what the oracle expects, and that all blocks and sequences are released at the end.
 async fn storm(
     laboratory: Laboratory,
     seed: u64,

@@ -1,5 +1,5 @@
-//! Tests of an engine with more requests than it has time for: refusals, their times, and the service of accepted
-//! requests.
+//! Tests of an overloaded engine, with more requests than it has time for: refusals, retry times, and the service of
+//! accepted requests.
 
 use super::settled;
 use tiercel_actors::{Refusal, Request, RequestFault, StreamEvent};
@@ -9,8 +9,8 @@ use tiercel_simulation::{Laboratory, collect, request, simulate};
 
 const PROMPT: usize = 200;
 
-/// Makes an engine whose device needs four steps for a prompt, and whose TTFT target only a few prompts at once can
-/// meet.
+/// Makes an engine (not started yet) whose device needs four steps for a prompt, and whose TTFT target of 40 ms only a
+/// few prompts at once can meet.
 fn busy(clock: Clock, late: Late) -> Laboratory {
     let mut laboratory = Laboratory::tiny(clock);
     let settings = &mut laboratory.settings;
@@ -30,7 +30,7 @@ fn prompt(number: u32) -> Vec<TokenId> {
 fn who_would_be_late_is_told_at_once_and_let_in_when_told_to_come_back() {
     simulate(async |clock| {
         let engine = busy(clock.clone(), Late::Refuse).start();
-        // The engine learns the time of a step from the first request.
+        // The engine learns the time of a step from a first request; without it, it could not forecast TTFTs.
         collect(engine.submit(request(&prompt(0), 1)).await.unwrap()).await;
         let mut readers = Vec::new();
         let came = clock.now();
@@ -52,8 +52,8 @@ fn who_would_be_late_is_told_at_once_and_let_in_when_told_to_come_back() {
         );
         assert!(readers.len() > 1, "the first fits beside one that waits");
         assert!((limit_ms..=4 * limit_ms).contains(&expected_ms), "{expected_ms} of {limit_ms}");
-        // The refusal concerns only the standard tier: premium requests are served first, and background has no TTFT
-        // target.
+        // Lateness refuses only the standard tier: premium requests are served before it, and background requests have
+        // no TTFT target.
         for tier in [Tier::Premium, Tier::Background] {
             let other = Request { tier, ..request(&prompt(200 + tier as u32), 1) };
             readers.push(actix_rt::spawn(collect(engine.submit(other).await.unwrap())));
@@ -68,8 +68,8 @@ fn who_would_be_late_is_told_at_once_and_let_in_when_told_to_come_back() {
     });
 }
 
-/// Sends sixteen requests at once, which take 75 ms together, and one more 25 ms later. Returns the time of each first
-/// token, us after the start.
+/// Sends sixteen requests at once, whose prompts take 75 ms together, and one more request 25 ms later. Returns the
+/// time of each request's first token, us after the start.
 async fn first_tokens(clock: &Clock, late: Late) -> Vec<u64> {
     let engine = busy(clock.clone(), late).start();
     let came = clock.now();
