@@ -1,9 +1,9 @@
 //! Chat templates: render a conversation as one text, with the markup that the model was trained on.
 //!
 //! Templates are Jinja, written for Hugging Face's renderer. They come with the model, so they are programs of
-//! strangers. They run in minijinja with a limit on the executed instructions and on the written text. The memory of
-//! the values that a template builds meanwhile has no limit, and one instruction can double a text. So do not serve
-//! models of people whose programs you would not run.
+//! strangers. They run in minijinja with a limit on the executed instructions and on the written text. The memory that
+//! a template's values take meanwhile has no limit, and one instruction can double a text. So do not serve models of
+//! people whose programs you would not run.
 
 use crate::gguf::{GgufError, GgufFile};
 use crate::source::ModelFiles;
@@ -18,15 +18,17 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use tiercel_device::{Clock, TokenId};
 
-/// Most minijinja instructions that one rendering may execute; thousands of messages need fewer.
+/// Maximum number of minijinja instructions that one rendering of a chat template may execute; thousands of messages
+/// need fewer.
 const FUEL: u64 = 20_000_000;
-/// Largest template source, bytes.
+/// Maximum size of a chat template's source, bytes.
 const SOURCE_BYTES_MAX: usize = 1 << 20;
 const NAME: &str = "chat";
-/// Widest indentation of JSON in a rendering, in spaces.
+/// Maximum indentation of JSON that a chat template writes, in spaces.
 const INDENT_MAX: usize = 16;
 
-/// The ChatML template, for models without their own. Most instruction-tuned models understand ChatML.
+/// The ChatML chat template, used for models without a template of their own. Most instruction-tuned models understand
+/// ChatML.
 const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + \
      message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}\
      {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
@@ -40,21 +42,21 @@ pub struct ChatMessage {
     pub content: String,
 }
 
-/// Errors of making a chat template and of rendering with it.
+/// Errors of compiling a chat template and of rendering a conversation with it.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
-    /// The template itself cannot be used.
+    /// The chat template cannot be used, whatever the messages are.
     #[error(
         "the model's chat template cannot be used: {0}; use /v1/completions, or have the template fixed"
     )]
     Template(String),
-    /// The template refused the messages, which is the client's fault.
+    /// The chat template refused the messages of a conversation, which is the client's fault.
     #[error("the model's chat template does not accept these messages: {0}")]
     Messages(String),
-    /// The tokenizer or a configuration file cannot be used.
+    /// The tokenizer, or a configuration file that belongs to the chat template, cannot be used.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// The GGUF file cannot be read.
+    /// The GGUF file that holds the chat template cannot be read.
     #[error(transparent)]
     Gguf(#[from] GgufError),
 }
@@ -99,7 +101,7 @@ impl ChatTemplate {
             return Err(TemplateError::Template(why));
         }
         let mut environment = Environment::new();
-        // Set the options and functions of Hugging Face's renderer.
+        // Configure minijinja like Hugging Face's renderer: its options, functions and filters.
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|error| TemplateError::Template(one_line(&error)))?);
         environment
@@ -115,8 +117,8 @@ impl ChatTemplate {
         Ok(ChatTemplate { environment, bos: token(special.bos), eos: token(special.eos) })
     }
 
-    /// Renders a conversation and encodes it as tokens; `open` begins the assistant's answer. The contents of the
-    /// messages stay text: a control token spelled in a message is encoded as its characters.
+    /// Renders a conversation and encodes it as tokens; with `open`, the prompt ends with the beginning of the
+    /// assistant's answer. A control token that is spelled in a message's content is encoded as its characters.
     ///
     /// # Errors
     /// The errors of [`ChatTemplate::render`], and [`TemplateError::Tokenizer`].
@@ -134,8 +136,9 @@ impl ChatTemplate {
         Ok(tokenizer.encode_markup(&self.render(&messages, open)?)?)
     }
 
-    /// Renders a conversation as text with markup; `open` begins the assistant's answer. If the template writes the
-    /// beginning-of-text token, the text contains it, so encode the text without adding special tokens.
+    /// Renders a conversation as text with markup; with `open`, the text ends with the beginning of the assistant's
+    /// answer. The text contains the beginning-of-text token if the template writes it, so encode the text without
+    /// adding special tokens.
     ///
     /// # Errors
     /// [`TemplateError::Messages`] if the template raises an error, takes too long or writes too much.
@@ -154,7 +157,7 @@ impl ChatTemplate {
     }
 }
 
-/// Collects the rendered text, up to the longest text that can be tokenized.
+/// Writer that collects the rendered conversation and fails beyond the longest text that can be tokenized.
 struct Bounded(Vec<u8>);
 
 impl Write for Bounded {
@@ -177,14 +180,14 @@ fn of_gguf(path: &Path) -> Result<Option<String>, TemplateError> {
     Ok(file.metadata().str("tokenizer.chat_template")?.map(str::to_owned))
 }
 
-/// Reads the chat template of a model directory. `chat_template.jinja` comes first. `tokenizer_config.json` holds a
-/// text, or a list of named texts of which the text named `default` counts.
+/// Reads the chat template of a model directory from `chat_template.jinja`, or else from `tokenizer_config.json`. The
+/// latter holds a text, or a list of named texts of which the text named `default` counts.
 fn of_dir(dir: &Path) -> Result<Option<String>, TemplateError> {
     let path = dir.join("chat_template.jinja");
     if path.exists() {
         let unreadable = |error: io::Error| TemplateError::Template(error.to_string());
         let mut source = String::new();
-        // Read one byte more than is accepted, so that a template that is too long is refused, not cut.
+        // Read one byte more than the maximum size, so that a chat template that is too long is refused, not cut.
         let bounded = File::open(path).map(|file| file.take(SOURCE_BYTES_MAX as u64 + 1));
         bounded.and_then(|mut file| file.read_to_string(&mut source)).map_err(unreadable)?;
         return Ok(Some(source));
@@ -204,7 +207,7 @@ fn raise_exception(message: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, message))
 }
 
-/// Returns the current date in UTC, in the given format of C's strftime.
+/// Jinja function: returns the current date in UTC, in the given format of C's `strftime`.
 fn strftime_now(format: String) -> Result<String, Error> {
     let invalid = |error: jiff::Error| Error::new(ErrorKind::InvalidOperation, error.to_string());
     let seconds = i64::try_from(Clock::unix_s()).unwrap_or(0);
@@ -212,10 +215,11 @@ fn strftime_now(format: String) -> Result<String, Error> {
     jiff::fmt::strtime::format(format, now).map_err(invalid)
 }
 
-/// Writes a value as JSON like Python's `json.dumps(ensure_ascii=False)`. minijinja's own filter escapes for HTML.
+/// Jinja filter: writes a value as JSON like Python's `json.dumps(ensure_ascii=False)`. minijinja's own filter escapes
+/// for HTML.
 fn tojson(value: Value, options: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
-    // Some templates set `ensure_ascii`. The option is accepted and ignored: the output is never reduced to ASCII.
+    // Accept and ignore the option `ensure_ascii`, which some chat templates set: the JSON is never reduced to ASCII.
     options.get::<Option<bool>>("ensure_ascii")?;
     options.assert_all_used()?;
     let mut text = Vec::new();
@@ -279,7 +283,7 @@ mod tests {
         assert!(!chat.render(&messages, false).unwrap().ends_with("assistant\n"));
     }
 
-    /// The expected text is the output of Jinja2 3.1 with trim_blocks and lstrip_blocks.
+    /// Compare with the output of Jinja2 3.1 with `trim_blocks` and `lstrip_blocks` for the same template.
     #[test]
     fn python_methods_slices_namespaces_and_tokens_work() {
         let chat = template(
@@ -295,7 +299,7 @@ mod tests {
         assert_eq!(chat.render(&messages, true).unwrap(), expected);
     }
 
-    /// The expected texts are the output of Python's `json.dumps(ensure_ascii=False)`.
+    /// Compare with the output of Python's `json.dumps(ensure_ascii=False)` for the same values.
     #[test]
     fn json_is_written_as_python_writes_it() {
         let json = |options: &str| {

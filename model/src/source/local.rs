@@ -1,4 +1,4 @@
-//! Models given by a path.
+//! Models that the `--model` setting gives by a path: a GGUF file or a Hugging Face directory.
 
 use super::{ModelFiles, ResolvedModel, SourceError};
 use std::fs::{self, File};
@@ -7,10 +7,10 @@ use std::path::Path;
 
 const WEIGHTS: &str = "model.safetensors";
 const WEIGHTS_INDEX: &str = "model.safetensors.index.json";
-/// Most bytes that are read of an index. An index of this size names hundreds of thousands of tensors.
+/// Maximum bytes read from an index of weight shards. An index of this size names hundreds of thousands of tensors.
 const INDEX_BYTES_MAX: u64 = 64 << 20;
 
-/// Checks that `path` is a model of a supported kind, without reading the weights. Returns its files and its name.
+/// Checks that `path` is a model of a supported kind, without reading the weights. Returns the model's files and name.
 pub(super) fn check(path: &Path) -> Result<ResolvedModel, SourceError> {
     let metadata = fs::metadata(path).map_err(|error| not_found(path, &error))?;
     let files = if metadata.is_dir() {
@@ -102,7 +102,8 @@ fn missing(dir: &Path, file: &str) -> String {
     }
 }
 
-/// Returns the distinct shard files that an index names. Each must be a plain file name.
+/// Returns the distinct weight shards that an index file names. Each name must be a plain file name, without a
+/// directory.
 fn shards(index: &Path) -> Result<Vec<String>, String> {
     let file = File::open(index).map_err(|error| error.to_string())?;
     let mut text = String::new();

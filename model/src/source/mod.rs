@@ -27,17 +27,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Kind and path of a model's files.
+/// Files of a model: their kind (GGUF or Hugging Face directory) and path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelFiles {
-    /// Path of a GGUF file.
+    /// Model given as a GGUF file with this path.
     Gguf(PathBuf),
-    /// Path of a directory with `config.json`, safetensors and `tokenizer.json`.
+    /// Model given as the path of a Hugging Face directory with `config.json`, safetensors and `tokenizer.json`.
     HfDir(PathBuf),
 }
 
 impl ModelFiles {
-    /// Returns the path of the file or directory.
+    /// Returns the path of the model's GGUF file or directory.
     pub fn path(&self) -> &Path {
         match self {
             ModelFiles::Gguf(path) | ModelFiles::HfDir(path) => path,
@@ -45,21 +45,21 @@ impl ModelFiles {
     }
 }
 
-/// A model that is present on this machine.
+/// A model whose files are present on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResolvedModel {
     /// Files of the model.
     pub files: ModelFiles,
-    /// Name of the model in `/v1/models`.
+    /// Name of the model that `/v1/models` lists.
     pub name: String,
 }
 
-/// Handle that stops a fetch from another thread.
+/// Handle with which another thread stops the fetch of a model.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Ends a running pip within a fraction of a second. The files that pip has written are removed.
+    /// Stops the fetch: kills a running pip within a fraction of a second. The files that pip has written are removed.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -69,16 +69,16 @@ impl Stop {
     }
 }
 
-/// Finds and fetches models.
+/// Finds the model that the `--model` setting names, and fetches it if it is missing.
 #[derive(Debug, Clone)]
 pub struct Resolver {
-    /// Cache directory, which holds `models/`; created when a model is fetched.
+    /// Cache directory of the program, with the subdirectory `models/`; created when a model is fetched.
     cache_dir: PathBuf,
     /// Command of the Python interpreter: program and leading arguments.
     python: Vec<OsString>,
-    /// Address of the Hugging Face hub; `None` is the public hub (or `HF_ENDPOINT`).
+    /// Address of the Hugging Face hub; `None` takes `HF_ENDPOINT`, or else the public hub.
     hub_endpoint: Option<String>,
-    /// Directory for the hub's files; `None` is Hugging Face's own cache.
+    /// Cache directory for files of the hub; `None` is Hugging Face's own cache.
     hub_cache: Option<PathBuf>,
     package: &'static Package,
     stop: Stop,
@@ -96,12 +96,12 @@ impl Resolver {
         Ok(Resolver::new(cache_dir))
     }
 
-    /// Returns the directory for compiled kernels.
+    /// Returns the cache directory for compiled GPU kernels.
     pub fn kernels_dir(&self) -> PathBuf {
         self.cache_dir.join("kernels")
     }
 
-    /// Creates a resolver with the given cache directory.
+    /// Creates a resolver of models that caches files in the given directory.
     pub fn new(cache_dir: PathBuf) -> Resolver {
         Resolver {
             cache_dir,
@@ -113,7 +113,7 @@ impl Resolver {
         }
     }
 
-    /// Returns this resolver with a stop handle: once `stop` is set, a fetch by pip fails with
+    /// Returns this resolver of models with a stop handle: once `stop` is set, a fetch by pip fails with
     /// [`SourceError::Stopped`].
     pub fn stopped_by(self, stop: Stop) -> Resolver {
         Resolver { stop, ..self }
@@ -139,7 +139,8 @@ impl Resolver {
         }
     }
 
-    /// Reads the whole cached default model and checks its SHA-256 digest. Fetches a damaged or missing model again.
+    /// Reads the whole cached default model and checks its SHA-256 digest. Fetches the model if it is damaged or
+    /// missing.
     ///
     /// # Errors
     /// The errors of [`Resolver::resolve`].
@@ -163,7 +164,8 @@ impl Resolver {
 
 fn cache_dir(variable: impl Fn(&'static str) -> Option<OsString>) -> Option<PathBuf> {
     let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    // The XDG specification requires that relative paths are ignored. The project's own variable may be relative.
+    // Ignore a relative path in the XDG variable, as the XDG specification requires. The project's own variable may be
+    // relative.
     variable("TIERCEL_CACHE_DIR")
         .map(PathBuf::from)
         .or_else(|| absolute("XDG_CACHE_HOME").map(|path| path.join("tiercel")))

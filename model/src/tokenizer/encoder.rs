@@ -1,11 +1,11 @@
-//! Encodes text as tokens, with the encoder of Hugging Face or that of SentencePiece.
+//! Encodes text as tokens, with Hugging Face's tokenizers library or with this crate's SentencePiece encoder.
 
 use super::TokenizerError;
 use super::spm::SpmEncoder;
 use std::sync::OnceLock;
 use tiercel_device::TokenId;
 
-/// Tokens that are put around a text when special tokens are added.
+/// Special tokens that are put before and after a text (beginning and end of text) when special tokens are added.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Around {
     pub(super) before: Option<TokenId>,
@@ -14,14 +14,15 @@ pub(super) struct Around {
 
 pub(super) struct Encoder {
     kind: Kind,
-    /// Tokens that are put around a text; `None` if the tokenizer has its own post-processor for them.
+    /// Special tokens that are put before and after a text; `None` if a post-processor of the Hugging Face tokenizer
+    /// adds them.
     around: Option<Around>,
 }
 
 enum Kind {
     HuggingFace {
         markup: Box<tokenizers::Tokenizer>,
-        /// Copy of `markup` that reads special tokens as plain text; made on first use.
+        /// Copy of the tokenizer `markup` that encodes special tokens in a text as plain characters; made on first use.
         plain: OnceLock<Box<tokenizers::Tokenizer>>,
     },
     SentencePiece(Box<SpmEncoder>),
@@ -73,8 +74,9 @@ impl Encoder {
         })
     }
 
-    /// Encodes the rest of a text whose beginning is already encoded, so no space is put before the rest. (Some Hugging
-    /// Face tokenizers put a space before every text they are given, which cannot be prevented.)
+    /// Encodes the continuation of a text whose beginning is already encoded, without the space that SentencePiece puts
+    /// before a text. (Some Hugging Face tokenizers put a space before every text they are given, which cannot be
+    /// prevented.)
     pub(super) fn encode_rest(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
         match &self.kind {
             Kind::SentencePiece(encoder) => Ok(encoder.encode(text, true, false)),

@@ -6,30 +6,30 @@ use std::path::PathBuf;
 /// A tokenizer that cannot be built or used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
-    /// A file of the tokenizer is missing or unreadable.
+    /// The file of a tokenizer is missing or unreadable.
     #[error("cannot read {path}: {source}")]
     Io {
-        /// Path of the file.
+        /// Path of the tokenizer file that cannot be read.
         path: PathBuf,
         /// Error of the operating system.
         source: std::io::Error,
     },
-    /// A file is far larger than any tokenizer file.
+    /// The file of a tokenizer is larger than any plausible one.
     #[error("{path} has {bytes} bytes, more than the limit of {limit}")]
     FileTooLarge {
-        /// Path of the file.
+        /// Path of the tokenizer file that is too large.
         path: PathBuf,
-        /// Size of the file, bytes.
+        /// Size of the tokenizer file, bytes.
         bytes: u64,
-        /// Most bytes that are read.
+        /// Largest accepted size of the tokenizer file, bytes.
         limit: u64,
     },
     /// The content of a tokenizer file is not valid.
     #[error("{path} is not valid: {reason}")]
     Invalid {
-        /// Path of the file.
+        /// Path of the tokenizer file whose content is not valid.
         path: PathBuf,
-        /// Reason why the file is not valid.
+        /// Reason why the content of the tokenizer file is not valid.
         reason: String,
     },
     /// The GGUF file's tokenizer metadata is missing or malformed.
@@ -41,17 +41,17 @@ pub enum TokenizerError {
     /// The model's kind of tokenizer is not implemented.
     #[error("{what} is not supported; {instead}")]
     Unsupported {
-        /// Kind of tokenizer.
+        /// Kind of tokenizer that is not implemented.
         what: String,
-        /// Advice: a kind or file that can be used instead.
+        /// Advice: a kind of tokenizer or a file that can be used instead.
         instead: &'static str,
     },
-    /// The text is longer than any context can hold.
+    /// A text to be tokenized is longer than any context can hold.
     #[error("the text has {bytes} bytes, more than the limit of {limit}")]
     TextTooLong {
-        /// Length of the text, bytes.
+        /// Length of the text that is too long, bytes.
         bytes: usize,
-        /// Most bytes that are encoded.
+        /// Longest text that is tokenized, bytes.
         limit: usize,
     },
     /// The tokenizer failed on a text.

@@ -12,7 +12,7 @@ use tiercel_device::TokenId;
 /// Largest accepted `tokenizer.json`, bytes. The largest vocabularies in use take 33 MB.
 const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
-/// Most token ids of a vocabulary. A file with more is an attack on memory.
+/// Maximum number of token ids of a vocabulary. A file with more ids is taken as an attempt to exhaust memory.
 const VOCAB_MAX: usize = 1 << 22;
 const SENTENCE_PIECE_SPACE: &str = "\u{2581}";
 
@@ -23,7 +23,7 @@ pub(super) fn read(dir: &Path) -> Result<Tokenizer, TokenizerError> {
     let invalid = |reason: String| TokenizerError::Invalid { path: path.clone(), reason };
     let mut encoder =
         tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| invalid(error.to_string()))?;
-    // Some files still hold the truncation and padding of a training run.
+    // Turn off truncation and padding: some `tokenizer.json` files still hold these settings of a training run.
     encoder.with_truncation(None).map_err(|error| invalid(error.to_string()))?;
     encoder.with_padding(None);
     let decoder = match encoder.get_decoder() {
@@ -39,7 +39,7 @@ pub(super) fn read(dir: &Path) -> Result<Tokenizer, TokenizerError> {
     Tokenizer::new(encoder, vocab, special)
 }
 
-/// Reads a JSON configuration file; returns `None` if the file does not exist.
+/// Reads a JSON configuration file of a model directory; returns `None` if the file does not exist.
 ///
 /// # Errors
 /// The file cannot be read, is too large, or is not JSON.
@@ -67,20 +67,20 @@ fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>, TokenizerError> {
     Ok(content)
 }
 
-/// Notation in which a vocabulary writes its tokens.
+/// Notation in which the vocabulary of a `tokenizer.json` writes the bytes of its tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Decoding {
-    /// A token is written as itself.
+    /// A token of the vocabulary is written as its own text.
     Literal,
-    /// Each character of a token stands for one byte (GPT-2's table).
+    /// Byte-level vocabulary: each character of a token stands for one byte (GPT-2's table).
     ByteLevel,
-    /// `▁` stands for a space. With `byte_fallback`, a token like `<0x0A>` stands for a byte.
+    /// SentencePiece vocabulary: `▁` stands for a space. With `byte_fallback`, a token like `<0x0A>` stands for a byte.
     SentencePiece { byte_fallback: bool, strips_leading_space: bool },
 }
 
 impl Decoding {
-    /// Recognises the notation from the decoder in `tokenizer.json`. Knows the decoders of the supported model
-    /// families.
+    /// Recognises the notation of the vocabulary's tokens from the decoder in `tokenizer.json`. Decoders of other model
+    /// families than the supported ones are refused.
     fn of(decoder: &Value) -> Result<Decoding, TokenizerError> {
         let unsupported = |what: &str| TokenizerError::Unsupported {
             what: format!("the decoder {what} of tokenizer.json"),
@@ -173,8 +173,8 @@ fn special_tokens(
         padding: named("pad_token"),
         ends: Vec::new(),
     };
-    // The tokens that end a generation are in generation_config.json, else in config.json. The tokenizer's own end
-    // token is always added.
+    // The end-of-generation tokens are those of `generation_config.json`, or else of `config.json`. The tokenizer's own
+    // end token is always added.
     let generation = read_config(&dir.join("generation_config.json"))?.unwrap_or_default();
     let mut ends = token_ids(&generation["eos_token_id"]);
     if ends.is_empty() {
@@ -189,7 +189,7 @@ fn special_tokens(
     Ok(special)
 }
 
-/// Returns the text of a token that is given as a string or as `{"content": ...}`.
+/// Returns the text of a token that a JSON file gives as a string or as `{"content": ...}`.
 fn token_text(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value["content"].as_str())
 }

@@ -16,7 +16,8 @@ const MODEL: &str = "tokenizer.ggml.model";
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const MERGES: &str = "tokenizer.ggml.merges";
 
-/// Control tokens that end a turn or a document in the chat formats in use. GGUF files often name only one of them.
+/// Names of control tokens that end a turn or a document in common chat formats. GGUF files often name only one of them
+/// as an end token.
 const END_NAMES: [&str; 8] = [
     "<|eot_id|>",
     "<|im_end|>",
@@ -28,7 +29,7 @@ const END_NAMES: [&str; 8] = [
     "<EOT>",
 ];
 
-/// Vocabulary of a GGUF file, before the kind of its encoder is known.
+/// Vocabulary of a GGUF file as read from its metadata, before the kind of tokenizer is known.
 struct Tokens<'a> {
     texts: Vec<&'a str>,
     kinds: Vec<PieceKind>,
@@ -48,7 +49,7 @@ impl<'a> Tokens<'a> {
             }
             None => vec![PieceKind::Normal; texts.len()],
         };
-        // Some converters type the control tokens of a chat format as user-defined.
+        // Correct the type of the chat format's control tokens, which some converters write as user-defined tokens.
         for (kind, text) in kinds.iter_mut().zip(&texts) {
             if *kind == PieceKind::UserDefined && is_markup(text) {
                 *kind = PieceKind::Control;
@@ -66,14 +67,14 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// Whether a token that is found as a whole looks like a control token.
+/// Returns whether the text of a user-defined token looks like a control token of a chat format, such as `<|im_end|>`.
 fn is_markup(text: &str) -> bool {
     END_NAMES.contains(&text) || (text.starts_with("<|") && text.ends_with("|>"))
 }
 
 fn kind(id: i32) -> PieceKind {
     match id {
-        // ggml's types of unknown and of control tokens.
+        // Types 2 and 3 of ggml are the unknown token and control tokens.
         2 | 3 => PieceKind::Control,
         4 => PieceKind::UserDefined,
         5 => PieceKind::Unused,
@@ -143,8 +144,8 @@ fn bpe_encoder(
     Ok(encoder)
 }
 
-/// Splits a merge `left right` at the first space after its first character, because a token may in theory begin with a
-/// space.
+/// Splits an entry `left right` of the BPE merge list into its two tokens, at the first space after its first
+/// character, because a token may in theory begin with a space.
 fn merge_pair(merge: &str) -> Result<(String, String), TokenizerError> {
     let invalid = || TokenizerError::Metadata(format!("the merge {merge:?} is not two tokens"));
     let first = merge.chars().next().ok_or_else(invalid)?.len_utf8();
@@ -185,7 +186,8 @@ fn special_tokens(
 ) -> Result<SpecialTokens, TokenizerError> {
     let id = |name: &str| -> Result<Option<TokenId>, GgufError> {
         let id = metadata.u32(&format!("tokenizer.ggml.{name}_token_id"))?;
-        // Some converters write -1 or the size of the vocabulary where there is no such token.
+        // Ignore ids outside the vocabulary: some converters write -1 or the vocabulary's size for a special token that
+        // does not exist.
         Ok(id.filter(|&id| (id as usize) < tokens.texts.len()))
     };
     let mut special = SpecialTokens {

@@ -1,26 +1,27 @@
-//! Keeps markup that a message quotes from being read as markup.
+//! Keeps control tokens that are spelled in a chat message from being read as control tokens.
 //!
 //! A chat template pastes the messages between its own control tokens, and the whole text is tokenized at once. A
 //! message that spells a control token would end its turn and begin another, in any role. So a separator, a character
-//! that no text holds, is put into every control token that a message spells. The rendering is cut at the separators
-//! before it is tokenized, so that neither half is a control token any more.
+//! that no text holds, is put into every control token that a message spells. The rendered prompt is cut at the
+//! separators before it is tokenized, so that neither half of such a token is a control token any more.
 
 use super::{TokenizerError, Vocab};
 use aho_corasick::AhoCorasick;
 use std::borrow::Cow;
 use tiercel_device::TokenId;
 
-/// Separator in a spelled control token: a noncharacter, which Unicode reserves for use inside programs.
+/// Separator that is put into a control token spelled in a message: a noncharacter, which Unicode reserves for use
+/// inside programs.
 pub(super) const BREAK: char = '\u{FDD0}';
 
-/// Finds control tokens that are spelled in a text.
+/// Finder of control tokens that are spelled in a message.
 pub(super) struct Guard {
     finder: Option<AhoCorasick>,
 }
 
 impl Guard {
-    /// Creates a guard for the special tokens of a vocabulary and the tokens that end an answer. Tokens of a single
-    /// character cannot be broken and are left alone.
+    /// Creates the finder for the special tokens of a vocabulary and the tokens that end an answer. A token of a single
+    /// character is left out, because no separator can be put into it.
     pub(super) fn new(vocab: &Vocab, ends: &[TokenId]) -> Result<Guard, TokenizerError> {
         let ids = 0..vocab.len() as TokenId;
         let spelled = ids
@@ -33,8 +34,8 @@ impl Guard {
         Ok(Guard { finder })
     }
 
-    /// Returns the text with a separator in every spelled control token, overlapping ones too. Separators that were
-    /// already in the text are removed. Borrows a text that needs no change.
+    /// Returns the message's text with a separator in every control token that it spells, overlapping ones too.
+    /// Separators that were already in the text are removed. Borrows a text that needs no change.
     pub(super) fn protect<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let text: Cow<'a, str> = match text.contains(BREAK) {
             true => text.chars().filter(|&c| c != BREAK).collect::<String>().into(),

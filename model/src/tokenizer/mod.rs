@@ -43,21 +43,21 @@ use std::path::Path;
 use std::sync::Arc;
 use tiercel_device::TokenId;
 
-/// Longest accepted text, bytes. No context holds a longer text, and tokenizing takes time.
+/// Longest text that is tokenized, bytes. No context holds a longer text, and tokenizing takes time.
 pub const TEXT_BYTES_MAX: usize = 2 << 20;
 
-/// Tokens that have a meaning to the server.
+/// Special tokens of a vocabulary that the server must know.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpecialTokens {
-    /// Token that begins a text.
+    /// Beginning-of-text token of the vocabulary.
     pub bos: Option<TokenId>,
-    /// Token that ends a text.
+    /// End-of-text token of the vocabulary.
     pub eos: Option<TokenId>,
-    /// Token that stands for text that cannot be encoded.
+    /// Unknown token, which stands for text that cannot be encoded.
     pub unknown: Option<TokenId>,
-    /// Token that fills up batches in training.
+    /// Padding token, which fills up batches in training.
     pub padding: Option<TokenId>,
-    /// All tokens that end a generation (end of text, of turn, of message), sorted.
+    /// All tokens that end a generation (end of text, of turn, of message), sorted by id.
     pub ends: Vec<TokenId>,
 }
 
@@ -86,7 +86,7 @@ impl Tokenizer {
         Ok(Tokenizer { encoder, vocab: Arc::new(vocab), special, guard })
     }
 
-    /// Reads the tokenizer of a model.
+    /// Reads the tokenizer of a model from its GGUF file or Hugging Face directory.
     ///
     /// # Errors
     /// [`TokenizerError`] for missing, malformed or unsupported tokenizers.
@@ -113,9 +113,10 @@ impl Tokenizer {
         from_dir::read(dir)
     }
 
-    /// Encodes `text` as tokens. With `add_special`, adds the tokens that the model wants around a text (its
-    /// beginning-of-text token). With `parse_special`, markup in the text (`<|im_start|>`) becomes its token, as a
-    /// rendered chat template needs; without, markup is encoded as its characters.
+    /// Encodes `text` as tokens. With `add_special`, adds the special tokens that the model expects before and after a
+    /// text (such as the beginning-of-text token). With `parse_special`, control tokens spelled in the text
+    /// (`<|im_start|>`) are encoded as such, as a rendered chat template needs; without it, they are encoded as plain
+    /// characters.
     ///
     /// # Errors
     /// [`TokenizerError::TextTooLong`], or a failure of the tokenizer.
@@ -129,14 +130,14 @@ impl Tokenizer {
         self.encoder.encode(text, add_special, parse_special)
     }
 
-    /// Prepares a text that will stand among markup, so that [`Tokenizer::encode_markup`] finds no control token in the
-    /// text. A text that spells no control token is not changed.
+    /// Prepares a message's text for a rendered chat template, so that [`Tokenizer::encode_markup`] finds no control
+    /// token in it. A text that spells no control token is not changed.
     pub fn protect<'a>(&self, text: &'a str) -> Cow<'a, str> {
         self.guard.protect(text)
     }
 
-    /// Encodes markup around [protected](Tokenizer::protect) texts. Without protected texts, the result is that of
-    /// [`Tokenizer::encode`] without `add_special` and with `parse_special`.
+    /// Encodes a rendered chat template, whose messages have been [protected](Tokenizer::protect). Without protected
+    /// texts, the result is that of [`Tokenizer::encode`] without `add_special` and with `parse_special`.
     ///
     /// # Errors
     /// The errors of [`Tokenizer::encode`].
@@ -150,7 +151,7 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// Decodes a whole sequence of tokens as text. Ids beyond the vocabulary are no text.
+    /// Decodes a whole sequence of tokens as text. Ids beyond the vocabulary decode to nothing.
     pub fn decode(&self, tokens: &[TokenId], skip_special: bool) -> String {
         let mut decoder = StreamDecoder::from_start(self.vocab.clone(), skip_special);
         let mut text = String::new();
@@ -158,33 +159,33 @@ impl Tokenizer {
         text + &decoder.finish()
     }
 
-    /// Returns a decoder for the tokens that the model writes after a prompt; with `skip_special`, it leaves out
-    /// special tokens.
+    /// Returns a streaming decoder (tokens to text) for the tokens that the model writes after a prompt; with
+    /// `skip_special`, it leaves out special tokens.
     pub fn stream_decoder(&self, skip_special: bool) -> StreamDecoder {
         StreamDecoder::continuing(self.vocab.clone(), skip_special)
     }
 
-    /// Returns the bytes of a token, which need not be whole characters. Empty for an id beyond the vocabulary.
+    /// Returns the bytes of a token, which may begin or end within a character. Empty for an id beyond the vocabulary.
     pub fn token_bytes(&self, token: TokenId) -> &[u8] {
         self.vocab.token_bytes(token)
     }
 
-    /// Whether a token is markup instead of text.
+    /// Returns whether a token is a special token (markup such as the end of a turn) instead of text.
     pub fn is_special(&self, token: TokenId) -> bool {
         self.vocab.is_special(token)
     }
 
-    /// Returns the number of token ids. (The model's last matrix may have more rows.)
+    /// Returns the number of token ids of the vocabulary. (The model's output matrix may have more rows.)
     pub fn vocab_size(&self) -> usize {
         self.vocab.len()
     }
 
-    /// Returns the vocabulary, which can be shared.
+    /// Returns the vocabulary (bytes of each token) in a shared pointer.
     pub fn vocab(&self) -> &Arc<Vocab> {
         &self.vocab
     }
 
-    /// Returns the tokens that have a meaning to the server.
+    /// Returns the special tokens of the vocabulary that the server must know.
     pub fn special(&self) -> &SpecialTokens {
         &self.special
     }

@@ -1,5 +1,5 @@
-//! Cuts text before merging, as the byte-level vocabulary of a GGUF file wants it; `tokenizer.ggml.pre` names the
-//! rules. The regular expressions are those of the models' own tokenizers.
+//! Pre-tokenization: cuts text before the BPE merges, as the byte-level vocabulary of a GGUF file requires; its key
+//! `tokenizer.ggml.pre` names the rules. The regular expressions are those of the models' own tokenizers.
 
 use super::TokenizerError;
 use tokenizers::normalizers::NFC;
@@ -16,20 +16,20 @@ const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}
 /// Pre-tokenization rules of one family of vocabularies.
 #[derive(Debug)]
 pub(super) struct Family {
-    /// Regular expressions that cut the text, applied in order, each to the pieces of the one before.
+    /// Regular expressions that cut the text, applied in order, each to the pieces that the one before it made.
     splits: &'static [&'static str],
     nfc: bool,
-    /// Whether a piece that is a token as a whole becomes that token, instead of being merged from its bytes.
+    /// Whether a piece of text that equals a token becomes that token at once, instead of being merged from its bytes.
     pub(super) ignore_merges: bool,
-    /// Whether a text begins with the beginning-of-text token if the GGUF file does not say.
+    /// Whether a prompt begins with the beginning-of-text token if the GGUF file does not say.
     pub(super) add_bos: bool,
 }
 
 const PLAIN: Family = Family { splits: &[GPT2], nfc: false, ignore_merges: false, add_bos: false };
 
 impl Family {
-    /// Returns the rules that a `tokenizer.ggml.pre` names. A file without this key is older than the key and is read
-    /// as `default`, as llama.cpp does.
+    /// Returns the pre-tokenization rules that the GGUF key `tokenizer.ggml.pre` names. A file older than the key lacks
+    /// it and gets the rules named `default`, as in llama.cpp.
     pub(super) fn named(pre: Option<&str>) -> Result<Family, TokenizerError> {
         let Some(pre) = pre else {
             tracing::warn!(
@@ -50,7 +50,7 @@ impl Family {
                 Family { splits: &[LLAMA3], ignore_merges: true, add_bos: true, ..PLAIN }
             }
             "dbrx" | "smaug-bpe" => Family { splits: &[LLAMA3], ..PLAIN },
-            // The models' own tokenizers normalise text to NFC; llama.cpp does not.
+            // Normalise text to NFC for Qwen2, as the models' own tokenizers do; llama.cpp does not.
             "qwen2" | "deepseek-r1-qwen" => Family { splits: &[QWEN2], nfc: true, ..PLAIN },
             "stablelm2" | "hunyuan" | "megrez" => Family { splits: &[QWEN2], ..PLAIN },
             "tekken" => Family { splits: &[TEKKEN], ignore_merges: true, add_bos: true, ..PLAIN },

@@ -1,7 +1,8 @@
 //! SentencePiece's byte-pair encoding, as GGUF files of the `llama` kind store it: tokens with scores.
 //!
-//! A text is cut into characters. Then the two neighbours whose union is the token with the best score are joined,
-//! again and again; of equal scores, the leftmost pair first. A character that is no token becomes its bytes.
+//! A text is cut into characters. Then the two adjacent pieces whose union is the token with the best score are merged,
+//! again and again; of equal scores, the leftmost pair first. A character that is no token is encoded as one token per
+//! byte.
 
 use super::vocab::byte_token;
 use aho_corasick::{AhoCorasick, MatchKind};
@@ -9,28 +10,28 @@ use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 use tiercel_device::TokenId;
 
-/// Character that SentencePiece writes for a space.
+/// Character that SentencePiece writes in tokens for a space.
 pub(super) const SPACE: char = '\u{2581}';
 
-/// A token of the vocabulary in a GGUF file.
+/// A token of a SentencePiece vocabulary in a GGUF file: text, merge score and type.
 pub(super) struct Piece<'a> {
     pub(super) text: &'a str,
     pub(super) score: f32,
     pub(super) kind: PieceKind,
 }
 
-/// ggml's types of tokens, as far as encoding distinguishes them.
+/// Types of tokens in a GGUF file, as far as encoding distinguishes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PieceKind {
-    /// Token that is merged from its parts.
+    /// Normal token, which is merged from shorter tokens.
     Normal,
-    /// Token that is found as a whole in any text.
+    /// User-defined token, which is matched as a whole in any text before other text is merged.
     UserDefined,
-    /// Token that is found as a whole where markup is read.
+    /// Control token, which is matched as a whole in rendered chat templates, but not in plain text.
     Control,
-    /// Token for one byte of a character that is no token itself.
+    /// Byte token, by which one byte of a character is encoded that is no token itself.
     Byte,
-    /// Token that is never found in a text.
+    /// Unused token, which no text is encoded as.
     Unused,
 }
 
@@ -39,13 +40,13 @@ pub(super) struct SpmEncoder {
     scores: Vec<f32>,
     bytes: Vec<Option<TokenId>>,
     unknown: Option<TokenId>,
-    /// Finders of tokens that are found as a whole: `markup` with control tokens, `plain` without.
+    /// Finders of tokens that are matched as a whole: `markup` with control tokens, `plain` without.
     markup: Whole,
     plain: Whole,
     add_space_prefix: bool,
 }
 
-/// Finds whole tokens in a text: the leftmost first, and the longest of several.
+/// Finds tokens that are matched as a whole in a text: the leftmost first, and of several there the longest.
 struct Whole {
     finder: Option<AhoCorasick>,
     ids: Vec<TokenId>,
@@ -99,7 +100,8 @@ impl SpmEncoder {
         })
     }
 
-    /// Encodes a text. If `begins` is false, the text is the rest of one whose beginning is already encoded.
+    /// Encodes a text as tokens. If `begins` is false, the text continues one that is already encoded, so no space is
+    /// put before it.
     pub(super) fn encode(&self, text: &str, parse_special: bool, begins: bool) -> Vec<TokenId> {
         let whole = if parse_special { &self.markup } else { &self.plain };
         let mut out = Vec::new();
@@ -119,8 +121,8 @@ impl SpmEncoder {
         out
     }
 
-    /// Encodes a text that holds no whole tokens. With `spaced`, the text is at the beginning or follows a whole token,
-    /// and gets a space before it if the vocabulary wants one.
+    /// Encodes a text without tokens that are matched as a whole. With `spaced`, the text is at the beginning or
+    /// follows such a token, and a space is put before it if the vocabulary asks for that.
     fn encode_text(&self, text: &str, spaced: bool, out: &mut Vec<TokenId>) {
         let prefix = if self.add_space_prefix && spaced { " " } else { "" };
         let text: String =
@@ -128,7 +130,7 @@ impl SpmEncoder {
         Merger::new(self, &text).merge(out);
     }
 
-    /// Appends the token of a run of merged characters, or one token per byte for a run that is no token.
+    /// Appends the token of a merged piece of text to `out`, or one token per byte if the piece is no token.
     fn emit(&self, symbol: &str, out: &mut Vec<TokenId>) {
         if let Some(&id) = self.tokens.get(symbol) {
             return out.push(id);
@@ -139,7 +141,7 @@ impl SpmEncoder {
     }
 }
 
-/// A run of characters, linked to its neighbours; empty once it is joined to the run before.
+/// A piece of text in the linked list of pieces that are merged; empty once it is merged into the piece before it.
 struct Symbol {
     start: usize,
     len: usize,
@@ -147,13 +149,14 @@ struct Symbol {
     after: Option<usize>,
 }
 
-/// Two neighbouring runs of characters that may be joined.
+/// Candidate merge: two adjacent pieces of text whose union is a token, with the token's score.
 #[derive(PartialEq)]
 struct Pair {
     score: f32,
     left: usize,
     right: usize,
-    /// Bytes of the two neighbouring pieces of text when their merge was found; either piece may have grown since.
+    /// Length of both pieces together, bytes, when the candidate merge was found. If it differs now, a piece has grown
+    /// and the candidate is stale.
     len: usize,
 }
 

@@ -1,18 +1,18 @@
-//! Finds stop strings in a text that arrives in pieces.
+//! Finds stop strings in a streamed text, which arrives in pieces.
 
 use std::collections::VecDeque;
 
-/// Effect of a piece of text on the search for stop strings.
+/// Result of searching one more piece of a streamed text for stop strings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StopOutcome {
-    /// Text that may be shown now, because no stop string can begin in it any more.
+    /// Text that may be sent to the client now, because no stop string can begin in it any more.
     pub text: String,
-    /// Index of the stop string that ended the text; the text before the stop string has been returned.
+    /// Index of the stop string that ended the text; the text before the stop string has been returned already.
     pub stopped: Option<usize>,
 }
 
-/// Watches a text for the first of several stop strings: the string that is complete first and, of strings complete at
-/// the same character, the longest. How the text is cut into pieces makes no difference.
+/// Searches a streamed text for the first of several stop strings: the string that is complete first and, of strings
+/// complete at the same character, the longest. How the text is cut into pieces makes no difference.
 ///
 /// The end of the text is held back while a stop string may begin in it, so that no part of a stop string is ever
 /// returned. The matcher is the automaton of Aho and Corasick: each byte takes amortised constant time, however many
@@ -21,19 +21,20 @@ pub struct StopOutcome {
 pub struct StopMatcher {
     nodes: Vec<Node>,
     state: u32,
-    /// Last `depth(state)` bytes of the text, which are held back.
+    /// End of the text so far that may begin a stop string and is held back: its last `depth(state)` bytes.
     held: String,
     stopped: bool,
 }
 
 #[derive(Debug, Default)]
 struct Node {
-    /// Next node for each byte, sorted by byte.
+    /// Edges of a node of the Aho-Corasick automaton: the next node for each byte, sorted by byte.
     next: Vec<(u8, u32)>,
-    /// Node of the longest proper suffix of this node's prefix that is also a prefix of a stop string.
+    /// Failure link of a node: the node of the longest proper suffix of its string that is also a prefix of a stop
+    /// string.
     fail: u32,
     depth: u32,
-    /// Longest stop string that ends at this node: its index and its length in bytes.
+    /// Longest stop string that ends at this node of the automaton: its index and its length in bytes.
     matched: Option<(u32, u32)>,
 }
 
@@ -50,7 +51,8 @@ impl StopMatcher {
         StopMatcher { nodes, state: ROOT, held: String::new(), stopped: false }
     }
 
-    /// Takes more text. After a stop string has been found, no more text is returned.
+    /// Searches the next piece of the text for stop strings. After a stop string has been found, no more text is
+    /// returned.
     pub fn push(&mut self, piece: &str) -> StopOutcome {
         if self.stopped {
             return StopOutcome { text: String::new(), stopped: None };
@@ -73,7 +75,7 @@ impl StopMatcher {
         StopOutcome { text, stopped: None }
     }
 
-    /// Ends the text and returns the text that was held back, which cannot become a stop string any more.
+    /// Ends the text and returns its end that was held back, which can no longer become a stop string.
     pub fn finish(&mut self) -> String {
         self.state = ROOT;
         std::mem::take(&mut self.held)
@@ -99,7 +101,8 @@ fn insert(nodes: &mut Vec<Node>, stop: &[u8], index: u32) {
     }
 }
 
-/// Sets the failure link of every node, breadth first, because a link depends on the links of shorter prefixes.
+/// Sets the failure links of the Aho-Corasick automaton, breadth first, because a node's link depends on those of
+/// shorter prefixes.
 fn link(nodes: &mut [Node]) {
     let mut queue: VecDeque<u32> = nodes[0].next.iter().map(|&(_, child)| child).collect();
     while let Some(at) = queue.pop_front() {
@@ -133,13 +136,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Specification of the matcher: tries every end, shortest text first, and every stop string, longest first.
+    /// Straightforward reference implementation of the search for stop strings: tries every end of the text, shortest
+    /// first, and there every stop string, longest first.
     fn naive(text: &str, stops: &[String]) -> (String, Option<usize>) {
         for (end, _) in text.char_indices().map(|(at, c)| (at + c.len_utf8(), c)) {
             let ending = stops.iter().enumerate();
             let ending =
                 ending.filter(|(_, stop)| !stop.is_empty() && text[..end].ends_with(*stop));
-            // Of equal stop strings, the first counts.
+            // Of equal stop strings, report the first.
             if let Some((index, stop)) =
                 ending.max_by_key(|(index, stop)| (stop.len(), usize::MAX - index))
             {
@@ -165,7 +169,7 @@ mod tests {
                 text += &outcome.text;
                 prop_assert!(expected.starts_with(&text), "{text:?} was shown too early");
                 stopped = stopped.or(outcome.stopped);
-                // The text that is held back is shorter than the longest stop string.
+                // Check that the text that is held back is shorter than the longest stop string.
                 let longest = stops.iter().map(String::len).max().unwrap_or(0);
                 prop_assert!(matcher.held.len() < longest.max(1));
             }

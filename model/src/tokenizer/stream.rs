@@ -1,4 +1,4 @@
-//! Converts tokens to text, one at a time.
+//! Streaming decoder: converts tokens to text, one at a time.
 
 use super::Vocab;
 use std::sync::Arc;
@@ -13,33 +13,34 @@ use tiercel_device::TokenId;
 #[derive(Debug)]
 pub struct StreamDecoder {
     vocab: Arc<Vocab>,
-    /// Beginning of a character whose last bytes have not arrived: at most three bytes between calls.
+    /// First bytes of a character whose last bytes have not arrived yet: at most three bytes between calls.
     pending: Vec<u8>,
     skip_special: bool,
     strip_space: bool,
 }
 
 impl StreamDecoder {
-    /// Creates a decoder for the tokens that a model writes after a prompt. With `skip_special`, special tokens are
-    /// left out.
+    /// Creates a streaming decoder for the tokens that a model writes after a prompt. With `skip_special`, special
+    /// tokens are left out.
     pub fn continuing(vocab: Arc<Vocab>, skip_special: bool) -> StreamDecoder {
         StreamDecoder { vocab, pending: Vec::new(), skip_special, strip_space: false }
     }
 
-    /// Creates a decoder for a text from its beginning, which removes the space that SentencePiece puts there.
+    /// Creates a streaming decoder for a text from its beginning, which removes the space that SentencePiece puts
+    /// there.
     pub fn from_start(vocab: Arc<Vocab>, skip_special: bool) -> StreamDecoder {
         let strip_space = vocab.strips_leading_space;
         StreamDecoder { vocab, pending: Vec::new(), skip_special, strip_space }
     }
 
-    /// Returns the text that `token` completes; often empty, never part of a character.
+    /// Decodes the next token and returns the text that it completes; often empty, never part of a character.
     pub fn push(&mut self, token: TokenId) -> String {
         let mut out = String::new();
         self.push_to(token, &mut out);
         out
     }
 
-    /// Appends the text that `token` completes to `out`; see [`StreamDecoder::push`].
+    /// Decodes the next token and appends the text that it completes to `out`; see [`StreamDecoder::push`].
     pub fn push_to(&mut self, token: TokenId, out: &mut String) {
         if self.skip_special && self.vocab.is_special(token) {
             return;
@@ -59,7 +60,7 @@ impl StreamDecoder {
         }
     }
 
-    /// Ends the text. Returns U+FFFD for an unfinished character, otherwise an empty text.
+    /// Ends the decoded text. Returns U+FFFD if its last character is unfinished, otherwise an empty text.
     pub fn finish(&mut self) -> String {
         let unfinished = !std::mem::take(&mut self.pending).is_empty();
         if unfinished { char::REPLACEMENT_CHARACTER.to_string() } else { String::new() }
@@ -72,7 +73,8 @@ fn complete<'a>(mut bytes: &'a [u8], out: &mut String) -> &'a [u8] {
         out.push_str(chunk.valid());
         let broken = chunk.invalid();
         let rest = &bytes[chunk.valid().len()..];
-        // A prefix of a character may still be completed at the very end; anywhere else it is broken.
+        // Bytes that begin a character are kept only at the end of `bytes`, where the next token may complete it;
+        // elsewhere the character is invalid.
         let may_continue = !broken.is_empty()
             && broken.len() == rest.len()
             && std::str::from_utf8(broken).is_err_and(|error| error.error_len().is_none());
@@ -99,7 +101,7 @@ mod tests {
         Arc::new(vocab)
     }
 
-    /// Generates tokens that are characters, parts of characters, or garbage.
+    /// Generates tokens for tests whose bytes are characters, parts of characters, or garbage.
     fn token() -> impl Strategy<Value = Vec<u8>> {
         let parts = prop::collection::vec("[ aé€😀\u{2581}]{0,3}", 1..2);
         prop_oneof![

@@ -72,7 +72,8 @@ fn open(builder: &Builder) -> Result<Tokenizer, TokenizerError> {
     Tokenizer::from_gguf(&GgufFile::open(builder.save().path()).unwrap())
 }
 
-/// Checks that text that is not read as markup gives no special tokens, and that no part of the text is lost.
+/// Checks that a text that is encoded without parsing control tokens gives no special tokens, and decodes to
+/// `expected`.
 fn check_plain(tokenizer: &Tokenizer, text: &str, expected: &str) {
     let ids = tokenizer.encode(text, false, false).unwrap();
     assert!(!ids.iter().any(|&id| tokenizer.is_special(id)), "{text:?}: {ids:?}");
@@ -104,7 +105,7 @@ fn sentence_piece_files_agree_with_llama_cpp() {
         let ids = tokenizer.encode(text, false, true).unwrap();
         assert_eq!(ids, *expected, "{text:?}");
         // Skip texts that do not decode to themselves: SentencePiece's own character for a space decodes to a space,
-        // and a space is put after every token that is found as a whole, such as `<think>`.
+        // and a space is put after every user-defined token, such as `<think>`.
         if !text.contains('\u{2581}') && !text.contains("<think>") {
             check_plain(&tokenizer, text, text);
         }
@@ -183,7 +184,7 @@ fn streams_continue_where_the_prompt_ended() {
 fn end_tokens_are_gathered_from_every_place_that_names_them() {
     let vectors: ByteLevel = load("byte_level.json");
     let tokenizer = open(&vectors.gguf("smollm")).unwrap();
-    // The metadata names token 2 as an end token. Token 0 (`<|endoftext|>`) is recognised by its name.
+    // Check that end tokens are found in the GGUF metadata (token 2) and by their names (token 0, `<|endoftext|>`).
     assert_eq!(tokenizer.special().ends, [0, 2]);
     assert_eq!((tokenizer.special().bos, tokenizer.special().eos), (Some(1), Some(2)));
     let tokenizer = Tokenizer::from_dir(&reference("hf_byte_level")).unwrap();

@@ -1,39 +1,40 @@
-//! Maps token ids to bytes.
+//! Vocabulary of a tokenizer: maps token ids to bytes.
 
 use tiercel_device::TokenId;
 
-/// The bytes of every token, and whether the token is special.
+/// Vocabulary: the bytes of every token, and whether the token is special.
 ///
-/// The bytes of a token need not be whole characters. All tokens of a vocabulary lie in one buffer.
+/// A token may begin or end within a character. All tokens of a vocabulary lie in one buffer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Vocab {
     bytes: Vec<u8>,
-    /// End of each token in `bytes`; a token starts at the end of the token before.
+    /// End offset of each token in the buffer `bytes`; a token starts where the token before it ends.
     ends: Vec<usize>,
     special: Vec<bool>,
-    /// Whether decoding a text from its beginning removes a leading space, which SentencePiece puts there.
+    /// Whether a leading space is removed when a text is decoded from its beginning, because SentencePiece put it
+    /// there.
     pub(super) strips_leading_space: bool,
 }
 
 impl Vocab {
-    /// Appends a token, which gets the next id.
+    /// Appends a token to the vocabulary, which gives it the next id.
     pub(super) fn push(&mut self, bytes: &[u8], special: bool) {
         self.bytes.extend_from_slice(bytes);
         self.ends.push(self.bytes.len());
         self.special.push(special);
     }
 
-    /// Returns the number of ids, unused ones included.
+    /// Returns the number of token ids of the vocabulary, unused ones included.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are no tokens; never true for a tokenizer that was loaded.
+    /// Returns whether the vocabulary has no tokens; never true for a tokenizer that was loaded.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Returns the bytes of a token; empty for ids that do not exist.
+    /// Returns the bytes of a token; empty for token ids that do not exist.
     pub fn token_bytes(&self, token: TokenId) -> &[u8] {
         let token = token as usize;
         let Some(&end) = self.ends.get(token) else { return &[] };
@@ -41,7 +42,7 @@ impl Vocab {
         &self.bytes[start..end]
     }
 
-    /// Whether a token is markup (beginning of text, end of turn) instead of text.
+    /// Returns whether a token is a special token (beginning of text, end of turn) instead of text.
     pub fn is_special(&self, token: TokenId) -> bool {
         self.special.get(token as usize).copied().unwrap_or(false)
     }

@@ -1,4 +1,4 @@
-//! A model on disk in either format: its configuration, and its tensors by role.
+//! Checkpoint: a model on disk in either format, with its configuration and its tensors by role.
 
 use super::WeightError;
 use super::hf_dir::{HfDir, read_json};
@@ -9,7 +9,7 @@ use crate::source::ModelFiles;
 use tiercel_gpu::cpu::packed_bytes;
 use tiercel_gpu::{SourceType, WeightFormat};
 
-/// Most tensor names that a message about missing or unused tensors lists.
+/// Maximum number of tensor names that a message about missing or unused tensors lists.
 const MISSING_SHOWN: usize = 5;
 
 /// A model on disk: its files mapped, its configuration read, and all its tensors present in the right shapes.
@@ -23,16 +23,17 @@ enum Store {
     Hf(HfDir),
 }
 
-/// A tensor as a file stores it.
+/// A tensor as a checkpoint file stores it: shape, encoding and bytes.
 pub(crate) struct Stored<'a> {
-    /// Dimensions of the tensor, outermost first.
+    /// Dimensions of the stored tensor, outermost first.
     pub(crate) shape: Vec<usize>,
     pub(crate) source: SourceType,
     pub(crate) bytes: &'a [u8],
 }
 
 impl Checkpoint {
-    /// Opens a model and checks that every tensor that its configuration implies is present and has the right shape.
+    /// Opens a checkpoint and checks that every tensor that its configuration implies is present and has the right
+    /// shape.
     ///
     /// # Errors
     /// [`WeightError`].
@@ -56,7 +57,7 @@ impl Checkpoint {
         &self.config
     }
 
-    /// Returns the GGUF file if the model is one; tokenizer and chat template are in the file too.
+    /// Returns the GGUF file if the checkpoint is one; it contains the tokenizer and the chat template too.
     pub fn gguf(&self) -> Option<&GgufFile> {
         match &self.store {
             Store::Gguf(file) => Some(file),
@@ -64,7 +65,8 @@ impl Checkpoint {
         }
     }
 
-    /// Returns the bytes that the weights take on the CPU if each tensor is packed in the form that `format` gives it.
+    /// Returns the bytes that the weights of the checkpoint take in memory when they are packed in the weight format
+    /// `format`.
     ///
     /// # Errors
     /// [`WeightError`] for a tensor that cannot be read. [`Checkpoint::open`] has found all tensors readable.
@@ -80,14 +82,14 @@ impl Checkpoint {
         Ok(bytes)
     }
 
-    /// Whether the rows of q and k are stored in the order for interleaved RoPE. llama.cpp's converter permutes the
-    /// rows so for the families Llama and Mistral only.
+    /// Returns whether the checkpoint stores the rows of q and k in the order for interleaved RoPE. Only GGUF files of
+    /// the families Llama and Mistral do, because llama.cpp's converter permutes these rows.
     pub(crate) fn permuted(&self) -> bool {
         matches!(self.store, Store::Gguf(_))
             && matches!(self.config.family, Family::Llama | Family::Mistral)
     }
 
-    /// Returns the name that the tensor of a role has in this checkpoint.
+    /// Returns the name that this checkpoint gives the tensor of a role (such as the q matrix of layer 3).
     pub(crate) fn name(&self, role: Role) -> String {
         match &self.store {
             Store::Gguf(_) => role.gguf_name(),
@@ -95,7 +97,8 @@ impl Checkpoint {
         }
     }
 
-    /// Returns the tensor of a role. [`Checkpoint::open`] has found every required tensor present.
+    /// Returns the stored tensor of a role (such as the q matrix of layer 3). [`Checkpoint::open`] has found every
+    /// required tensor present.
     pub(crate) fn tensor(&self, role: Role) -> Result<Stored<'_>, WeightError> {
         self.find(&self.name(role))?.ok_or_else(|| self.missing(vec![self.name(role)]))
     }
@@ -113,8 +116,8 @@ impl Checkpoint {
                 supported: "use a file in F32, F16, BF16, Q4_0 to Q8_0 or Q2_K to Q6_K",
             });
         };
-        // ggml lists the fastest-running dimension first. Each dimension fits `usize`, because the size of the tensor
-        // was checked against the size of the file.
+        // Reverse the dimensions: ggml lists the fastest-running one first. Each fits `usize`, because the size of the
+        // tensor was checked against the size of the file.
         let shape = view.dims.iter().rev().map(|&dim| dim as usize).collect();
         Ok(Some(Stored { shape, source, bytes: view.bytes }))
     }
@@ -147,8 +150,8 @@ impl Checkpoint {
         WeightError::Missing { count: names.len(), shown }
     }
 
-    /// Checks the tensors that are not read. An unread tensor may mean that the model computes something that this
-    /// program leaves out: logs a warning. An unread bias of a layer always means it: fails.
+    /// Checks the tensors of the file that this program does not read. Logs a warning, because the model may compute
+    /// something that this program leaves out; a bias of a layer is always needed, so an unread one is an error.
     fn check_unused(&self, roles: &[Role]) -> Result<(), WeightError> {
         let known: std::collections::HashSet<String> =
             roles.iter().map(|&role| self.name(role)).collect();
@@ -177,13 +180,13 @@ fn is_bias_of_layer(name: &str) -> bool {
     name.ends_with(".bias") && (name.starts_with("blk.") || name.starts_with("model.layers."))
 }
 
-/// Whether a tensor only repeats the configuration or another tensor.
+/// Returns whether a tensor can be left unread because it only repeats the configuration or another tensor.
 fn is_derived(name: &str) -> bool {
     name.ends_with("rotary_emb.inv_freq") || name == "rope_freqs.weight" || name == "lm_head.weight"
 }
 
-/// Returns the order of rows that undoes the permutation of llama.cpp's converter, which interleaves the two halves of
-/// every head. Row `i` of the Hugging Face order is row `order[i]` of a GGUF file of the llama family.
+/// Returns the order of rows that undoes the permutation of q and k by llama.cpp's converter, which interleaves the two
+/// halves of every head's rows. Row `i` of the Hugging Face order is row `order[i]` of a GGUF file of the llama family.
 pub(crate) fn interleaved_rows(heads: usize, head_dim: usize) -> Vec<u32> {
     let half = head_dim / 2;
     (0..heads * head_dim)
@@ -194,7 +197,8 @@ pub(crate) fn interleaved_rows(heads: usize, head_dim: usize) -> Vec<u32> {
         .collect()
 }
 
-/// Returns the number of heads of a layer's tensor if its rows are those of q or k heads; otherwise `None`.
+/// Returns the number of heads if the tensor belongs to the q or k projection, whose rows RoPE rotates; otherwise
+/// `None`.
 pub(crate) fn rotated_heads(role: LayerRole, config: &ModelConfig) -> Option<usize> {
     match role {
         LayerRole::Q | LayerRole::QBias => Some(config.heads),

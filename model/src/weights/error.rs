@@ -17,15 +17,15 @@ pub enum WeightError {
     /// The operating system could not open or read a file.
     #[error("cannot read {path}: {source}")]
     Io {
-        /// Path of the file.
+        /// Path of the file that could not be opened or read.
         path: PathBuf,
         /// Error of the operating system.
         source: std::io::Error,
     },
-    /// A file is larger than any plausible file of its kind.
+    /// A JSON file of a checkpoint is larger than any plausible one.
     #[error("{path} is {bytes} bytes long, more than the limit of {limit}")]
     TooLarge {
-        /// Path of the file.
+        /// Path of the file that is too large.
         path: PathBuf,
         /// Size of the file, bytes.
         bytes: u64,
@@ -41,9 +41,9 @@ pub enum WeightError {
     /// A safetensors file or its index is malformed.
     #[error("{path} is not a usable safetensors file: {why}; download it again")]
     Safetensors {
-        /// Path of the file.
+        /// Path of the malformed safetensors file or index.
         path: PathBuf,
-        /// Reason why the file is not usable.
+        /// Reason why the safetensors file or index is not usable.
         why: String,
     },
     /// Tensors that the architecture needs are absent.
@@ -61,7 +61,7 @@ pub enum WeightError {
         name: String,
         /// Shape of the tensor in the file, outermost dimension first.
         found: Vec<usize>,
-        /// Shape that the configuration implies.
+        /// Shape that the configuration implies for the tensor.
         expected: Vec<usize>,
     },
     /// A tensor has an encoding that this program does not read.
@@ -71,22 +71,22 @@ pub enum WeightError {
         name: String,
         /// Encoding of the tensor.
         encoding: String,
-        /// Advice: the supported encodings.
+        /// Advice that lists the supported tensor encodings.
         supported: &'static str,
     },
-    /// A tensor that this program does not read changes the results of the model.
+    /// The checkpoint has a tensor that this program does not read although it changes the results of the model.
     #[error(
         "tensor {name} is not read, so the model would compute something else; this kind of model is \
          not supported"
     )]
     Unread {
-        /// Name of the tensor.
+        /// Name of the tensor that is not read.
         name: String,
     },
-    /// The device refused a matrix or a vector.
+    /// The device could not take a weight matrix or a vector.
     #[error("tensor {name}: {source}")]
     Pack {
-        /// Name of the tensor, or of the first of several stacked tensors.
+        /// Name of the tensor that the device refused, or of the first of several stacked tensors.
         name: String,
         /// Error of the device.
         source: OpError,

@@ -14,13 +14,13 @@ use tiercel_gpu::{MappedFile, SourceType};
 /// Largest accepted JSON file, bytes. `config.json` and the shard index are never this large.
 const JSON_BYTES_MAX: u64 = 64 << 20;
 const SHARDS_MAX: usize = 4096;
-/// Bytes before the header of a safetensors file, which hold the length of the header.
+/// Bytes before the JSON header of a safetensors file, which hold the header's length.
 const HEADER_PREFIX: usize = 8;
 
-/// An open model directory.
+/// An open Hugging Face model directory: its mapped weight shards.
 pub(super) struct HfDir {
     shards: Vec<Shard>,
-    /// Number of the shard that holds a tensor, by the tensor's name.
+    /// Number of the weight shard that holds a tensor, by the tensor's name.
     index: HashMap<String, usize>,
 }
 
@@ -36,7 +36,7 @@ struct ShardIndex {
     weight_map: HashMap<String, String>,
 }
 
-/// Reads a whole JSON file of limited size.
+/// Reads a whole JSON file of a checkpoint; refuses a file above the size limit.
 pub(super) fn read_json(path: &Path) -> Result<Vec<u8>, WeightError> {
     let file = File::open(path).map_err(WeightError::io(path))?;
     let mut bytes = Vec::new();
@@ -52,7 +52,8 @@ impl HfDir {
     pub(super) fn open(dir: &Path) -> Result<HfDir, WeightError> {
         let (single, index) =
             (dir.join("model.safetensors"), dir.join("model.safetensors.index.json"));
-        // Prefer the single file, as Hugging Face's own loader does: an index beside it is a leftover.
+        // Prefer `model.safetensors` to a shard index, as Hugging Face's own loader does: an index beside it is a
+        // leftover.
         if !single.is_file() {
             if index.is_file() {
                 return HfDir::open_shards(dir, &index);
@@ -75,7 +76,7 @@ impl HfDir {
         let mut shards = Vec::with_capacity(files.len());
         let mut numbers = HashMap::with_capacity(files.len());
         for file in files {
-            // A name with a directory in it could lead outside the model's directory.
+            // Refuse shard names with a directory in them, which could lead outside the model's directory.
             if Path::new(file).file_name().and_then(|name| name.to_str()) != Some(file) {
                 let shown: String = file.chars().take(64).collect();
                 return Err(bad(format!("{shown:?} is not a plain file name")));
@@ -113,7 +114,8 @@ impl HfDir {
             }
         };
         let (start, end) = info.data_offsets;
-        // `read_metadata` has checked that the offsets lie in the file and match shape and type.
+        // The slice is in bounds: `read_metadata` has checked that a tensor's offsets lie in the file and match shape
+        // and type.
         let bytes = &shard.file.as_ref()[shard.data_start..][start..end];
         Ok(Some(Stored { shape: info.shape.clone(), source, bytes }))
     }

@@ -1,4 +1,4 @@
-//! Packs a checkpoint into a device: q, k and v become one matrix, gate and up another.
+//! Packs the weights of a checkpoint into a device: q, k and v become one matrix, gate and up another.
 
 use super::WeightError;
 use super::checkpoint::{Checkpoint, Stored, interleaved_rows, rotated_heads};
@@ -16,38 +16,38 @@ pub struct Weights<O: Ops> {
     pub(crate) layers: Vec<LayerWeights<O>>,
 }
 
-/// Weights of one layer.
+/// Weights of one decoder layer on a device.
 pub(crate) struct LayerWeights<O: Ops> {
     pub(crate) attention_norm: O::Vector,
-    /// Matrix of q, k and v stacked, `[(heads + 2 kv_heads) head_dim, hidden]`.
+    /// Stacked weight matrix of the q, k and v projections, `[(heads + 2 kv_heads) head_dim, hidden]`.
     pub(crate) qkv: O::Matrix,
     pub(crate) qkv_bias: Option<O::Vector>,
     pub(crate) head_norms: Option<HeadNorms<O>>,
     pub(crate) output: O::Matrix,
     pub(crate) output_bias: Option<O::Vector>,
     pub(crate) mlp_norm: O::Vector,
-    /// Matrix of gate and up stacked, `[2 intermediate, hidden]`.
+    /// Stacked weight matrix of the MLP's gate and up projections, `[2 intermediate, hidden]`.
     pub(crate) gate_up: O::Matrix,
     pub(crate) down: O::Matrix,
 }
 
-/// Weights of the norms of single q and k heads, applied before RoPE.
+/// Weights of the RMS norms of q and k heads, applied before RoPE.
 pub(crate) struct HeadNorms<O: Ops> {
     pub(crate) q: O::Vector,
     pub(crate) k: O::Vector,
 }
 
-/// Progress of loading, in parts: one per layer and one for the embeddings.
+/// Progress of loading weights, in parts: one per layer and one for the embeddings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadProgress {
-    /// Number of parts packed so far.
+    /// Number of parts (layers, embeddings) that are packed so far.
     pub done: usize,
-    /// Number of all parts.
+    /// Total number of parts: the layers, and one for the embeddings.
     pub total: usize,
 }
 
 impl<O: Ops> Weights<O> {
-    /// Packs all weights of a checkpoint into a device and logs the form of the packed matrices.
+    /// Packs all weights of a checkpoint into a device and logs the packed format of the matrices.
     ///
     /// # Errors
     /// [`WeightError`], which names the tensor.
@@ -77,14 +77,15 @@ impl<O: Ops> Weights<O> {
         Ok(weights)
     }
 
-    /// Returns the output matrix, which may be the embedding matrix.
+    /// Returns the output matrix (hidden state to logits), which is the embedding matrix if the embeddings are tied.
     pub(crate) fn output(&self) -> &O::Matrix {
         self.lm_head.as_ref().unwrap_or(&self.embedding)
     }
 
     fn log(&self, ops: &O, checkpoint: &Checkpoint) {
         let config = checkpoint.config();
-        // Log only the first layer: all layers are packed the same way, except in files with mixed encodings.
+        // Log the packed formats of the first layer only: all layers are packed the same way, except in files with
+        // mixed encodings.
         let first = &self.layers[0];
         tracing::info!(
             family = %config.family,
@@ -133,13 +134,14 @@ impl<O: Ops> Packer<'_, O> {
         })
     }
 
-    /// Packs tensors of equal width into one matrix, one below the other.
+    /// Packs tensors of equal width (such as q, k and v) into one matrix, stacked one below the other.
     fn matrix(&mut self, roles: &[Role]) -> Result<O::Matrix, WeightError> {
         let mut parts = Vec::with_capacity(roles.len());
         for &role in roles {
             let Stored { shape, source, bytes } = self.checkpoint.tensor(role)?;
             let row_order = self.row_order(role);
-            // Shapes were checked when the checkpoint was opened, so every matrix has two dimensions.
+            // Index the two dimensions without a check: the shapes of all matrices were checked when the checkpoint was
+            // opened.
             parts.push(MatrixPart { n: shape[0], k: shape[1], source, bytes, row_order });
         }
         self.ops.matrix(&parts, self.format).map_err(|source| {

@@ -1,23 +1,23 @@
-//! Random weights for a model shape: for checks and measurements without files.
+//! Random weights for a model's sizes: for checks and measurements without model files.
 
 use super::load::{HeadNorms, LayerWeights, Weights};
 use crate::arch::ModelConfig;
 use half::bf16;
 use tiercel_gpu::{MatrixPart, OpError, Ops, SourceType, WeightFormat};
 
-/// Number of different random numbers; larger matrices repeat them. A prime, so that the rows of a matrix do not
+/// Number of different random weights; larger matrices repeat them. A prime, so that the rows of a matrix do not
 /// repeat.
 const PERIOD: usize = 1_048_573;
 
-/// Source of random bf16 numbers, handed out as matrices.
+/// Source of random bf16 weights, handed out as matrices.
 struct Numbers {
     values: Vec<f32>,
     bytes: Vec<u8>,
 }
 
 impl<O: Ops> Weights<O> {
-    /// Creates random weights for a model shape, scaled so that activations neither vanish nor grow. The same seed
-    /// gives the same weights on every device.
+    /// Creates random weights for the sizes of a model, scaled so that activations neither vanish nor grow. The same
+    /// seed gives the same weights on every device.
     ///
     /// # Errors
     /// [`OpError`]: too little memory, or sizes that the device does not take.
@@ -42,7 +42,7 @@ impl<O: Ops> Weights<O> {
 
 impl Numbers {
     fn new(seed: u64) -> Numbers {
-        // Marsaglia's xorshift. Its randomness is weak, but no result depends on that.
+        // Marsaglia's xorshift generator. Its randomness is weak, but no result depends on that.
         let mut state = seed | 1;
         let mut next = || {
             state ^= state << 13;
@@ -53,7 +53,7 @@ impl Numbers {
         Numbers { values: (0..PERIOD).map(|_| next()).collect(), bytes: Vec::new() }
     }
 
-    /// Creates a random matrix `[n, k]` with standard deviation `1 / sqrt(k)`.
+    /// Creates a random weight matrix `[n, k]` with standard deviation `1 / sqrt(k)`.
     fn matrix<O: Ops>(
         &mut self,
         ops: &mut O,
@@ -65,7 +65,7 @@ impl Numbers {
         let rounded = self.values.iter().flat_map(|v| bf16::from_f32(v * scale).to_le_bytes());
         self.bytes.clear();
         self.bytes.extend(rounded.take(n * k * 2));
-        // The next matrix starts at another number.
+        // Rotate the random numbers, so that the next matrix starts at another one.
         self.values.rotate_left(n * k % PERIOD);
         let period = self.bytes.len();
         while self.bytes.len() < n * k * 2 {

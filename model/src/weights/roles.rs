@@ -1,21 +1,21 @@
-//! Purpose of each tensor of a decoder, its name in each format, and the shape that it must have.
+//! Roles of a decoder's tensors: the name of each in either file format, and the shape that it must have.
 
 use crate::arch::ModelConfig;
 
-/// Role of a tensor in the model.
+/// Role of a weight tensor in the model, such as the embedding or the q matrix of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Embedding matrix, `[vocab, hidden]`.
     Embedding,
-    /// Weight of the last norm, `[hidden]`.
+    /// Weight of the final norm, `[hidden]`.
     FinalNorm,
-    /// Output matrix, `[vocab, hidden]`; absent if it is the embedding matrix.
+    /// Output matrix, `[vocab, hidden]`; absent if the embeddings are tied.
     LmHead,
-    /// A tensor of the layer with this number.
+    /// A weight tensor of the layer with this number.
     Layer(usize, LayerRole),
 }
 
-/// Role of a tensor within a layer.
+/// Role of a weight tensor within a layer, such as the q matrix or the MLP norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LayerRole {
     AttentionNorm,
@@ -37,7 +37,8 @@ pub(crate) enum LayerRole {
 
 use LayerRole::*;
 
-/// Returns the names of a layer's tensor, without the prefix for the layer: (Hugging Face, GGUF).
+/// Returns the names of a layer's tensor in a Hugging Face checkpoint and in a GGUF file, without the prefix for the
+/// layer.
 fn layer_names(role: LayerRole) -> (&'static str, &'static str) {
     match role {
         AttentionNorm => ("input_layernorm.weight", "attn_norm.weight"),
@@ -79,7 +80,7 @@ impl Role {
         }
     }
 
-    /// Returns the shape of the tensor, outermost dimension first: `[n, k]` of a matrix, `[n]` of a vector.
+    /// Returns the shape that the tensor must have, outermost dimension first: `[n, k]` of a matrix, `[n]` of a vector.
     pub(crate) fn shape(self, config: &ModelConfig) -> Vec<usize> {
         let (hidden, inter) = (config.hidden_size, config.intermediate_size);
         match self {

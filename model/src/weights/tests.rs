@@ -14,7 +14,7 @@ fn tiny(family: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/reference/tiny").join(family)
 }
 
-/// Returns the logits after each of the tokens, row by row.
+/// Runs the tokens as one prompt on the CPU and returns the logits after each of them, row by row.
 fn logits(checkpoint: &Checkpoint, tokens: &[TokenId]) -> Vec<f32> {
     let config = checkpoint.config();
     let options = CpuOptions {
@@ -42,7 +42,7 @@ fn logits(checkpoint: &Checkpoint, tokens: &[TokenId]) -> Vec<f32> {
     decoder.logits(&mut ops, 0..rows).values().to_vec()
 }
 
-/// Makes a GGUF file of a tiny checkpoint, as llama.cpp's converter would write it.
+/// Makes a GGUF file of a tiny test checkpoint, as llama.cpp's converter would write it.
 fn as_gguf(checkpoint: &Checkpoint) -> Builder {
     let config = checkpoint.config();
     let arch = config.family.name();
@@ -90,7 +90,7 @@ fn as_gguf(checkpoint: &Checkpoint) -> Builder {
     builder
 }
 
-/// Permutes rows as llama.cpp's converter does: `reshape(heads, 2, half, ...).swapaxes(1, 2)`.
+/// Permutes the rows of q and k heads as llama.cpp's converter does: `reshape(heads, 2, half, ...).swapaxes(1, 2)`.
 fn interleave<'a>(rows: &[&'a [u8]], heads: usize) -> Vec<&'a [u8]> {
     let half = rows.len() / heads / 2;
     let mut out = Vec::new();
@@ -126,7 +126,7 @@ fn interleaved_rows_undo_the_converter() {
     assert_eq!(undone, rows);
 }
 
-/// Makes a copy of a tiny checkpoint that a test may damage.
+/// Copies a tiny test checkpoint to a temporary directory, where a test may damage it.
 fn copy(family: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(tiny(family)).unwrap() {
@@ -216,7 +216,8 @@ fn packed_sizes_follow_the_form_of_every_tensor() {
     let checkpoint = Checkpoint::open(&ModelFiles::HfDir(tiny("llama2"))).unwrap();
     let bytes = |format| checkpoint.packed_bytes(format).unwrap() as f64;
     let parameters = checkpoint.config().parameters() as f64;
-    // Panels, the packed form of a matrix, are padded to whole rows and, in 8 bits, to whole quantization blocks.
+    // Packed matrices may be a little larger than their weights: they are padded to whole rows and, in 8 bits, to whole
+    // quantization blocks.
     for (format, least, most) in [
         (WeightFormat::F32, 4.0, 4.2),
         (WeightFormat::Auto, 4.0, 4.2),

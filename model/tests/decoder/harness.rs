@@ -1,4 +1,4 @@
-//! Drives a decoder directly, in place of the engine.
+//! Test harness that drives a decoder directly, without the engine.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -13,19 +13,19 @@ use tiercel_model::forward::ForwardBatch;
 use tiercel_model::load::{GpuUse, LoadOptions, Parts, open, open_cuda};
 use tiercel_model::weights::{Checkpoint, ModelFiles};
 
-/// A loaded model and the blocks that no sequence owns.
+/// Test rig: a loaded model and its free KV blocks.
 pub(crate) struct Rig<O: Ops = CpuOps, C = CpuCopier> {
     pub(crate) parts: Parts<O, C>,
     pub(crate) free: Vec<BlockId>,
 }
 
-/// A rig that runs the kernels of a GPU on the host.
+/// Test rig on an emulated GPU, which runs the GPU's kernels on the host.
 pub(crate) type EmulatedRig = Rig<CudaOps<EmulatedDriver>, CudaCopier<EmulatedCopies>>;
 
 /// Memory of an emulated GPU, bytes.
 const GPU_BYTES: usize = 1 << 30;
 
-/// A sequence whose tokens are all known from the start.
+/// Test sequence whose tokens are all known from the start.
 #[derive(Debug, Clone)]
 pub(crate) struct Sequence {
     pub(crate) tokens: Vec<TokenId>,
@@ -33,7 +33,7 @@ pub(crate) struct Sequence {
     pub(crate) table: Vec<BlockId>,
 }
 
-/// Logits of one position of one sequence in a step.
+/// Logits of one position of one test sequence.
 pub(crate) struct Row {
     pub(crate) sequence: usize,
     pub(crate) position: usize,
@@ -58,7 +58,8 @@ impl Rig {
 }
 
 impl EmulatedRig {
-    /// Opens a model on an emulated GPU. With `exact`, every row is computed as if it were the only row of its step.
+    /// Opens a model on an emulated GPU. With `exact`, the results of a row do not depend on the other rows of its
+    /// step.
     pub(crate) fn emulated(files: &ModelFiles, options: &LoadOptions, exact: bool) -> EmulatedRig {
         let checkpoint = Checkpoint::open(files).expect("a good checkpoint");
         let driver = EmulatedDriver::new(GPU_BYTES);
@@ -79,8 +80,8 @@ impl<O: Ops, C: BlockingCopier> Rig<O, C> {
         Rig { parts, free }
     }
 
-    /// Runs the next `count` tokens of each sequence in one batch. Returns the logits of every position that `wanted`,
-    /// which is given the number of the sequence and the position, accepts.
+    /// Runs the next `count` tokens of each sequence in one batch. Returns the logits of every position for which
+    /// `wanted`, called with the number of the sequence and the position, is true.
     pub(crate) fn step(
         &mut self,
         sequences: &mut [(&mut Sequence, usize)],
@@ -122,8 +123,8 @@ impl<O: Ops, C: BlockingCopier> Rig<O, C> {
         rows.map(|((sequence, position, _), logits)| Row { sequence, position, logits }).collect()
     }
 
-    /// Moves a sequence through the host pool: copies its blocks out, frees them, and copies its KV into other device
-    /// blocks.
+    /// Swaps a sequence out to the host pool and in again: copies its KV blocks out, frees them, and copies its KV into
+    /// other device blocks.
     pub(crate) fn swap(&mut self, sequence: &mut Sequence) {
         let old = std::mem::take(&mut sequence.table);
         let mut new: Vec<BlockId> = self.free.drain(..old.len()).collect();

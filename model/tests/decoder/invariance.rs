@@ -1,6 +1,6 @@
-//! Checks that the logits of a sequence depend on its tokens alone, bit for bit. The cut of the prompt into chunks,
-//! other sequences in the batch, the blocks that hold the KV, a swap through the host pool and the number of compute
-//! threads must make no difference.
+//! Checks that the logits of a sequence depend on its tokens alone, bit for bit. Prefill chunk sizes, other sequences
+//! in the batch, the choice of KV blocks, a swap through the host pool and the number of compute threads must make no
+//! difference.
 
 use crate::harness::{Rig, Sequence, some_tokens, tiny};
 use tiercel_device::{BlockingCopier, TokenId};
@@ -9,11 +9,12 @@ use tiercel_model::load::{KvCapacity, LoadOptions};
 use tiercel_model::source::Resolver;
 use tiercel_model::weights::ModelFiles;
 
-/// Number of last positions that are all compared; of the positions before, only some are compared.
+/// Number of last positions of a sequence whose logits are all compared; of the earlier positions, only some are
+/// compared.
 const TAIL: usize = 24;
 const OTHERS: usize = 31;
 
-/// Position and bits of the logits, for each compared position.
+/// Logits of each compared position, as bit patterns: (position, bits of the logits).
 type Bits = Vec<(usize, Vec<u32>)>;
 
 struct Case {
@@ -42,7 +43,8 @@ impl Case {
         position + TAIL >= self.tokens.len() || position % 50 == 7
     }
 
-    /// Runs the prompt in chunks of `chunk` tokens, and the last `alone` tokens one by one, as decoding does.
+    /// Runs the sequence in chunks of `chunk` tokens, and its last `alone` tokens one by one, as decoding does. Returns
+    /// the logits of the compared positions.
     fn run<O: Ops, C: BlockingCopier>(
         &self,
         rig: &mut Rig<O, C>,
@@ -52,7 +54,8 @@ impl Case {
         self.run_with(rig, chunk, alone, &mut |_, _| {})
     }
 
-    /// Runs the prompt as [`Case::run`] does, and calls `between` before each step.
+    /// Runs the sequence in chunks as [`Case::run`] does, and calls `between` before each step, for example to swap the
+    /// sequence out and in.
     fn run_with<O: Ops, C: BlockingCopier>(
         &self,
         rig: &mut Rig<O, C>,
@@ -72,7 +75,8 @@ impl Case {
         bits
     }
 
-    /// Runs the sequence as number 17 of 32. The other sequences come and go; some decode, some prefill.
+    /// Runs the sequence in batches with 31 other sequences, as number 17 of 32. The others start and end meanwhile;
+    /// some decode, some prefill.
     fn run_in_a_crowd<O: Ops, C: BlockingCopier>(
         &self,
         rig: &mut Rig<O, C>,
@@ -92,7 +96,7 @@ impl Case {
                 started += 1;
             }
             let count = next_chunk(ours.left(), chunk, alone);
-            // Sequences with odd numbers decode, sequences with even numbers prefill a few tokens.
+            // Of the other sequences, those with odd numbers decode, and those with even numbers prefill a few tokens.
             let counts: Vec<usize> = (others.iter().enumerate())
                 .map(|(number, other)| other.left().min(if number % 2 == 0 { 3 } else { 1 }))
                 .collect();
@@ -110,12 +114,13 @@ impl Case {
         bits
     }
 
-    /// Checks all schedules on the CPU.
+    /// Checks on the CPU that the logits are equal under all ways of cutting and batching the sequence.
     fn check(&self) {
         self.check_on(&|threads| Rig::open(&self.files, &self.options(threads)));
     }
 
-    /// Checks all schedules on an emulated GPU that computes every row as if it were the only row of its step.
+    /// Checks on an emulated GPU with `exact` that the logits are equal under all ways of cutting and batching the
+    /// sequence.
     fn check_emulated(&self) {
         self.check_on(&|threads| Rig::emulated(&self.files, &self.options(threads), true));
     }
@@ -214,7 +219,8 @@ fn qwen3_on_an_exact_gpu() {
     emulated_case("qwen3");
 }
 
-/// Checks all schedules with the default model, which is fetched as the server fetches it.
+/// Checks with the default model, fetched as the server fetches it, that the logits are equal under all ways of cutting
+/// and batching the sequence.
 fn smollm2(weights: WeightFormat, kv_type: KvType) {
     let resolver = Resolver::from_env().expect("a cache directory");
     let files = resolver.resolve(None).expect("the default model").files;

@@ -1,5 +1,5 @@
-//! Tests of the decoder from files to logits: its results agree with another implementation, and do not depend on how
-//! the work is cut into steps.
+//! Tests of the decoder from files to logits: its logits agree with another implementation, and do not depend on how
+//! prompts are cut into steps.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 mod harness;

@@ -1,4 +1,5 @@
-//! Compares every model family with Hugging Face: tiny random checkpoints, all logits of a whole prompt.
+//! Compares all logits of a whole prompt with Hugging Face transformers, on a tiny random checkpoint of every model
+//! family.
 //!
 //! `tests/reference/make_tiny.py` of the workspace makes the checkpoints and the expected logits.
 
@@ -9,14 +10,14 @@ use tiercel_gpu::{KvType, Ops, WeightFormat};
 use tiercel_model::load::{KvCapacity, LoadOptions};
 use tiercel_model::weights::ModelFiles;
 
-/// Largest accepted difference of a logit in f32; logits are of order 10.
+/// Tolerance: largest accepted difference of a logit in f32; logits are of order 10.
 const TOLERANCE: f32 = 1e-3;
-/// Largest accepted errors of the logits of a position on a GPU, for the median position and for the worst. An error is
-/// the norm of the differences as a share of the norm of the logits. Weights, activations and KV are bf16, and random
+/// Tolerances of the logits on a GPU, for the median position and for the worst. The error of a position is the norm of
+/// the differences of its logits, divided by the norm of the logits. Weights, activations and KV are bf16, and random
 /// weights amplify rounding. On the CPU, with weights and KV in bf16 and activations in f32, the errors reach 0.013 and
 /// 0.048.
 const GPU_TOLERANCES: (f32, f32) = (0.025, 0.08);
-/// Largest difference of two logits that may exchange their order on a GPU.
+/// Largest difference of two reference logits at which a GPU may rank them the other way round.
 const NEAR: f32 = 0.3;
 
 fn options() -> LoadOptions {
@@ -30,7 +31,7 @@ fn options() -> LoadOptions {
     }
 }
 
-/// Reads the reference of a family: tokens, and the logits after each token.
+/// Reads the reference data of a model family: tokens, and the expected logits after each token.
 fn expected(family: &str) -> (Vec<u32>, Vec<Vec<f32>>) {
     let bytes = std::fs::read(tiny(family).join("expected.safetensors")).expect("the reference");
     let file = SafeTensors::deserialize(&bytes).expect("well-formed");
@@ -49,7 +50,7 @@ fn expected(family: &str) -> (Vec<u32>, Vec<Vec<f32>>) {
     (tokens, values.chunks_exact(logits.shape()[1]).map(<[f32]>::to_vec).collect())
 }
 
-/// Calls `compare` with the logits of this program and those of the reference at each position.
+/// Runs the reference prompt and calls `compare` with this program's logits and the expected logits of each position.
 fn compare<O: Ops, C: BlockingCopier>(
     rig: &mut Rig<O, C>,
     family: &str,
@@ -83,7 +84,7 @@ fn agrees(family: &str) {
     }
 }
 
-/// Checks a family on the kernels of a GPU, by tiles and row by row, as closely as bf16 allows.
+/// Compares a model family on an emulated GPU with the reference, with and without `exact`, as closely as bf16 allows.
 fn agrees_on_a_gpu(family: &str) {
     let options = LoadOptions { weights: WeightFormat::Auto, ..options() };
     for exact in [false, true] {
@@ -95,7 +96,7 @@ fn agrees_on_a_gpu(family: &str) {
                 let error: f32 = ours.iter().zip(theirs).map(|(a, b)| (a - b).powi(2)).sum();
                 let size: f32 = theirs.iter().map(|logit| logit.powi(2)).sum();
                 errors.push((error / size).sqrt());
-                // The most likely token must be that of the reference, or about as likely in the reference.
+                // This program's most likely token must be that of the reference, or nearly as likely there.
                 let best = (0..ours.len()).max_by(|a, b| ours[*a].total_cmp(&ours[*b])).unwrap();
                 let most = theirs.iter().copied().fold(f32::MIN, f32::max);
                 assert!(theirs[best] >= most - NEAR, "{family}: {} of {most}", theirs[best]);

@@ -1,4 +1,4 @@
-//! Tests of steps of the engine through the runner: sampling, its state, and batches that fail.
+//! Tests of the engine's steps through the runner: sampling, sampler state, and batches that fail.
 
 use crate::harness::{some_tokens, tiny};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ fn batch(id: u64, starts: Vec<SeqStart>, slices: Vec<SeqSlice>) -> StepBatch {
     StepBatch { id: StepId(id), starts, ends: vec![], slices }
 }
 
-/// Runs a prompt, then `count - 1` decode steps, each of which takes the token that the step before sampled. Returns
+/// Prefills a prompt and runs `count - 1` decode steps, each with the token that the step before it sampled. Returns
 /// the sampled tokens.
 fn generate(
     runner: &mut ModelRunner<CpuOps>,
@@ -75,7 +75,7 @@ fn sampled(runner: &mut ModelRunner<CpuOps>, batch: &StepBatch) -> Sampled {
 fn decoding_follows_the_sampled_tokens() {
     let mut runner = runner();
     let greedy = generate(&mut runner, 1, SamplingParams::greedy(), 12);
-    // Give the prompt and all sampled tokens but the last as one prompt: the last token must be sampled again.
+    // Prefill the prompt with all sampled tokens but the last: the last token must be sampled again.
     let mut prompt = some_tokens(10, 3, 300);
     prompt.extend(&greedy[..11]);
     let starts = vec![start(2, SamplingParams::greedy(), &prompt)];

@@ -5,10 +5,10 @@ use super::*;
 const COMMIT: &str = "0123456789012345678901234567890123456789";
 const NEXT_COMMIT: &str = "abcdefabcdefabcdefabcdefabcdefabcdefabcd";
 
-/// Content of the fake hub's repository: the hash of a commit, and name and text of each file.
+/// Content of the fake hub's repository: the hash of its commit, and the name and text of each file.
 type Content = (&'static str, &'static [(&'static str, &'static str)]);
 
-/// A fake hub with one repository, which runs until the test process ends.
+/// Fake Hugging Face hub with one repository, an HTTP server that runs until the test process ends.
 struct FakeHub {
     endpoint: String,
     content: Arc<Mutex<Content>>,
@@ -41,7 +41,7 @@ impl FakeHub {
         hub
     }
 
-    /// Returns the names of the files downloaded since the last call.
+    /// Returns the names of the files that were downloaded from the fake hub since the last call.
     fn downloaded(&self) -> Vec<String> {
         let mut names: Vec<String> = self.downloads.lock().unwrap().drain(..).collect();
         names.sort();
@@ -50,8 +50,8 @@ impl FakeHub {
     }
 }
 
-/// Answers an HTTP request. Returns the name of the requested file, whether its content was requested, and the
-/// response.
+/// Answers an HTTP request to the fake hub. Returns the name of the requested file, whether its content was requested,
+/// and the response.
 fn answer((commit, files): Content, request: &str) -> (String, bool, String) {
     let path = request.split_whitespace().nth(1).unwrap_or("");
     let path = path.split('?').next().unwrap_or("");

