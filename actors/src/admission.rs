@@ -12,7 +12,8 @@ use tiercel_device::{Clock, SeqId};
 use tiercel_policy::admission::{Applicant, Gate};
 use tiercel_policy::scheduler::NewSequence;
 
-/// Translates messages into questions to the gate, and hands accepted sequences to the scheduler.
+/// Actor that translates messages into calls of the admission policy (`Gate`), and passes accepted requests to the
+/// scheduler as sequences.
 pub struct Admission {
     gate: Gate,
     clock: Clock,
@@ -21,7 +22,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Makes an admission actor. Accepted sequences go to `scheduler`.
+    /// Makes the admission actor. It passes accepted sequences to `scheduler`.
     pub fn new(
         gate: Gate,
         clock: Clock,

@@ -15,25 +15,25 @@ use tiercel_policy::blocks::BlockStore;
 use tiercel_policy::pressure::{Resource, percent};
 use tiercel_policy::{GrantOutcome, StepGrant};
 
-/// Recipients of the BlockManager's messages.
+/// Actors that the BlockManager sends messages to.
 pub struct BlockPeers {
-    /// The Scheduler, for grants.
+    /// Recipient (the Scheduler) of the grants of blocks for a step.
     pub reserved: Recipient<StepReserved>,
-    /// The Scheduler, for copies that have ended.
+    /// Recipient (the Scheduler) of what follows from copies that have ended.
     pub copied: Recipient<CopiesEnded>,
-    /// The SwapManager.
+    /// Recipient (the SwapManager) of blocks to copy between the device pool and the host pool.
     pub copies: Recipient<CopyBlocks>,
-    /// The SloMonitor.
+    /// Recipient (the SloMonitor) of how much of the memory is in use.
     pub in_use: Recipient<InUse>,
 }
 
-/// Owns the block tables, block names, reference counts and pins of the device pool and the host pool.
+/// Actor that owns the block tables, block names, reference counts and pins of the device pool and the host pool.
 pub struct BlockManager {
     store: BlockStore,
     peers: BlockPeers,
-    /// Number of blocks in each batch of copies that is under way.
+    /// Number of blocks in each batch of copies that is under way between device and host.
     batches: BTreeMap<CopyId, u32>,
-    /// Number of events handled so far.
+    /// Number of messages handled so far; used to check invariants only now and then.
     events: u64,
     checks: Checks,
     trace: Tracer,
@@ -41,7 +41,7 @@ pub struct BlockManager {
 }
 
 impl BlockManager {
-    /// Makes a block manager of a store. It tells `trace` what it decides.
+    /// Makes the BlockManager of a block store. It passes its decisions to the recorder behind `trace`.
     pub fn new(
         store: BlockStore,
         peers: BlockPeers,
@@ -52,7 +52,8 @@ impl BlockManager {
         BlockManager { store, peers, batches: BTreeMap::new(), events: 0, checks, trace, lifeline }
     }
 
-    /// Hands out the copies that may start, and checks every invariant if a check is due.
+    /// After each message: sends the copies that may start to the SwapManager, and checks all invariants of the store
+    /// if a check is due.
     fn settle(&mut self) {
         for batch in self.store.take_copies() {
             let blocks = batch.pairs.len() as u32;
@@ -84,7 +85,8 @@ impl BlockManager {
         }
     }
 
-    /// Tells the SloMonitor how much of the device pool, of the host pool and of the limit on copies is in use.
+    /// Tells the SloMonitor what percentages of the device pool, of the host pool and of the limit on copies in transit
+    /// are in use.
     fn report(&self, usage: &BlockUsage) {
         let in_transit: u32 = self.batches.values().sum();
         let config = self.store.config();

@@ -1,22 +1,22 @@
 //! How often the actors check the invariants of their state.
 
-/// How often an actor checks the invariants of its state. A violated invariant is a bug, and the actor panics.
+/// How often an actor checks the invariants of its state. If one is violated, there is a bug, and the actor panics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checks {
-    /// In debug builds, after every event while the state is small, and after every n-th event while checking all of
-    /// the state takes long.
+    /// Check in debug builds only: after every event while the state is small, and after every n-th event when checking
+    /// a larger state takes long.
     InDebugBuilds,
-    /// After every event, in every build and for every size of the state. The scheduler then does not plan on clock
-    /// ticks, so that an event that fails to trigger a plan is noticed.
+    /// Check after every event, in every build and for every size of the state. The scheduler then does not plan on
+    /// clock ticks, so that an event that fails to trigger a plan is noticed.
     Always,
 }
 
-/// Size of a state, in objects such as blocks, below which the invariants are checked after every event.
+/// Size of an actor's state, in objects such as blocks, below which its invariants are checked after every event.
 const SMALL: u64 = 1024;
 
 impl Checks {
-    /// Whether the invariants are due for a check after event number `event`, for a state of `size` objects such as
-    /// blocks.
+    /// Whether an actor's invariants are due for a check after event number `event`; its state has `size` objects, such
+    /// as blocks.
     pub(crate) fn are_due(self, event: u64, size: u64) -> bool {
         match self {
             Checks::Always => true,
@@ -26,8 +26,8 @@ impl Checks {
         }
     }
 
-    /// Whether the scheduler plans on every clock tick. Such a plan should never be needed, because every event that
-    /// makes a step possible is followed by a plan. Planning on ticks hides an event that is not.
+    /// Whether the scheduler plans a step on every clock tick. Such a plan should never be needed, because every event
+    /// that makes a step possible triggers one; planning on ticks would hide an event that does not.
     pub(crate) fn plan_on_beat(self) -> bool {
         self == Checks::InDebugBuilds
     }

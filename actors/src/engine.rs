@@ -1,4 +1,4 @@
-//! Starts an engine.
+//! Starts an engine: creates its actors on a thread and returns a handle.
 
 use crate::checks::Checks;
 use crate::handle::EngineHandle;
@@ -14,29 +14,30 @@ use tiercel_device::{Clock, Device};
 use tiercel_policy::slo::{ServerTimes, Targets, Unreachable};
 use tokio::sync::{oneshot, watch};
 
-/// An engine that is about to be started.
+/// Engine that is about to be started: settings, device and clock.
 pub struct Engine {
     /// Settings of the engine, already validated.
     pub settings: EngineSettings,
-    /// Device that the engine drives.
+    /// Device (GPU, CPU or mock) that computes the engine's steps.
     pub device: Device,
     /// Clock that gives the engine its time.
     pub clock: Clock,
 }
 
 impl Engine {
-    /// Starts all actors on the current arbiter, as the simulator and the tests do.
+    /// Starts all actors of the engine on the current thread's event loop, as the simulator and the tests do.
     pub fn start_here(self) -> EngineHandle {
         self.start_with(Checks::InDebugBuilds, None)
     }
 
-    /// Starts all actors like [`Engine::start_here`], and passes every event to `recorder`.
+    /// Starts all actors like [`Engine::start_here`], and passes every event of the engine to `recorder`, if there is
+    /// one.
     pub fn start_recorded_here(self, recorder: Option<Rc<dyn Record>>) -> EngineHandle {
         self.start_with(Checks::InDebugBuilds, recorder)
     }
 
-    /// Starts all actors like [`Engine::start_here`], but lets them check all their invariants after every event, also
-    /// in a release build.
+    /// Starts all actors like [`Engine::start_here`], but they check all their invariants after every event, also in a
+    /// release build.
     pub fn start_here_checked(self) -> EngineHandle {
         self.start_with(Checks::Always, None)
     }
@@ -48,17 +49,18 @@ impl Engine {
         EngineHandle::new(actors, facts, obituary)
     }
 
-    /// Starts all actors on `arbiter`, which is the control thread of a server.
+    /// Starts all actors of the engine on `arbiter` (a thread with an event loop), the control thread of a server.
     ///
     /// # Errors
-    /// If the arbiter has stopped.
+    /// [`EngineStartError`] if the arbiter has stopped.
     pub async fn start_on(self, arbiter: &Arbiter) -> Result<EngineHandle, EngineStartError> {
         let obituary = watch::Sender::new(None);
         let facts = self.facts();
         let (made, actors) = oneshot::channel();
         let deaths = obituary.clone();
         arbiter.spawn_fn(move || {
-            // If the caller no longer waits for the actors, the channel returns them, and dropping them stops them.
+            // Ignore that the caller may no longer wait for the actors: the channel then returns them, and dropping
+            // them stops them.
             let steps = Some(StepLog::default());
             let _ = made.send(self.spawn(&deaths, Checks::InDebugBuilds, None, steps));
         });

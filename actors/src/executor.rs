@@ -1,12 +1,12 @@
-//! Executor: the actor that owns the compute side of the device.
+//! Executor: the actor that owns the compute side of the device and submits steps to it.
 
 use crate::lifeline::Lifeline;
 use crate::messages::{ExecuteStep, Shutdown, StepEnded};
 use actix::{Actor, ActorContext, Context, Handler, Recipient};
 use tiercel_device::{StepDone, StepError, StepRunner};
 
-/// Submits steps to the device. The device reports the end of a step to the scheduler directly, from its own thread,
-/// which saves one hop on the path of every token.
+/// Actor that submits steps to the device. The device reports the end of a step to the scheduler directly, from its own
+/// thread, which saves each token one message.
 pub struct Executor {
     runner: Box<dyn StepRunner>,
     ended: Recipient<StepEnded>,
@@ -14,7 +14,7 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Makes an executor of the device's compute side. The ends of steps go to `ended`.
+    /// Makes the Executor of the device's compute side (`runner`). The end of each step is sent to `ended`.
     pub fn new(
         runner: Box<dyn StepRunner>,
         ended: Recipient<StepEnded>,

@@ -1,4 +1,5 @@
-//! The engine as the HTTP side sees it: submit, stream, cancel, control.
+//! Handle of the engine, through which HTTP workers submit requests, read response streams, cancel, and give operator
+//! commands.
 
 use crate::lifeline::Obituary;
 use crate::messages::{
@@ -18,7 +19,7 @@ use tiercel_policy::blocks::Salt;
 use tiercel_policy::slo::Targets;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-/// Longest wait for a step in flight once the grace period of a drain is over, ms.
+/// Longest time that a drain waits for a step in flight after its grace period is over, ms.
 const LAST_STEP_MS: u64 = 30_000;
 
 /// Handle of a running engine; cheap to clone and to send to HTTP workers.
@@ -30,14 +31,14 @@ pub struct EngineHandle {
 struct Shared {
     actors: Actors,
     facts: Facts,
-    /// One permit per request in the engine, waiting or running.
+    /// Semaphore with `max_requests` permits. Each request in the engine, waiting or running, holds one.
     permits: Arc<Semaphore>,
     max_requests: u32,
     buffer: usize,
     obituary: Obituary,
 }
 
-/// Response stream of an accepted sequence. Dropping it cancels the sequence, in whatever state the sequence is.
+/// Response stream of an accepted sequence. Dropping it cancels the sequence, whatever its phase is.
 pub struct TokenStream {
     seq: SeqId,
     tier: Tier,
@@ -47,17 +48,17 @@ pub struct TokenStream {
 }
 
 impl TokenStream {
-    /// Returns the id of the sequence.
+    /// Returns the id of the stream's sequence.
     pub fn seq(&self) -> SeqId {
         self.seq
     }
 
-    /// Returns the tier that the sequence was accepted in.
+    /// Returns the tier in which the stream's sequence was accepted.
     pub fn tier(&self) -> Tier {
         self.tier
     }
 
-    /// Ends the sequence as complete, for a reason that the engine does not know of, such as a stop string. Unread
+    /// Ends the sequence as complete when the HTTP side finds the end of the output, such as a stop string. Unread
     /// tokens are dropped, but the returned usage counts them. Returns `None` if the sequence failed before.
     pub async fn stop(mut self) -> Option<Usage> {
         self.stop.do_send(Stop(self.seq));
@@ -70,7 +71,7 @@ impl TokenStream {
         }
     }
 
-    /// Returns the next event of the sequence; `None` after the last event, or if the engine stopped.
+    /// Returns the next event (token or end) of the sequence; `None` after the last event, or if the engine stopped.
     pub async fn next(&mut self) -> Option<StreamEvent> {
         self.events.recv().await
     }
@@ -78,7 +79,8 @@ impl TokenStream {
 
 impl Drop for TokenStream {
     fn drop(&mut self) {
-        // Cancelling is idempotent: a sequence that has ended is unknown to the scheduler, which then does nothing.
+        // Cancel the sequence whenever its stream is dropped, even if the sequence has ended: the scheduler then does
+        // not know it and does nothing.
         self.cancel.do_send(Cancel(self.seq));
     }
 }
@@ -98,7 +100,7 @@ impl EngineHandle {
         }
     }
 
-    /// Returns the facts of the device, for checks before a request is submitted.
+    /// Returns the name and sizes of the device, for checks before a request is submitted.
     pub fn info(&self) -> &DeviceInfo {
         &self.shared.facts.info
     }
@@ -124,7 +126,7 @@ impl EngineHandle {
         &self.shared.facts.clock
     }
 
-    /// Takes a permit and submits the request to admission.
+    /// Takes a permit and submits the request to admission. Returns the response stream of the accepted request.
     ///
     /// # Errors
     /// Returns a [`Refusal`], for example if the request can never run, a queue is full or the engine is stopping.
@@ -147,8 +149,8 @@ impl EngineHandle {
         Ok(TokenStream { seq, tier, events, stop, cancel })
     }
 
-    /// Tells admission about requests of a tenant that were refused without its decision, so that it recognizes their
-    /// clients when they come back.
+    /// Tells admission about requests that were refused without its decision (for lack of a permit, or with another
+    /// choice of the same request), so that it recognizes their clients when they come back after the retry time.
     pub fn told(&self, tier: Tier, tenant: Salt, why: &Refusal, requests: usize) {
         if let Some(retry_after_ms) = why.retry_after_ms() {
             let told = RetryAdvised { tier, tenant, retry_after_ms, requests };
@@ -156,7 +158,8 @@ impl EngineHandle {
         }
     }
 
-    /// Counts a request that was refused for lack of room before it reached the engine.
+    /// Counts, in the engine's metrics, a request that the HTTP side refused for lack of room before it reached the
+    /// engine.
     pub fn count_refused(&self, tier: Tier) {
         telemetry::turned_away(tier, "refused");
     }
@@ -170,8 +173,8 @@ impl EngineHandle {
         }
     }
 
-    /// Takes a permit for a request. Some permits are reserved for higher tiers, because otherwise the lowest tier
-    /// could take them all.
+    /// Takes a permit for a request, or refuses it because the server is full. Some permits are reserved for higher
+    /// tiers, because otherwise the lowest tier could take them all.
     fn permit(&self, tier: Tier) -> Result<OwnedSemaphorePermit, Refusal> {
         let (max, kept) = (self.shared.max_requests, self.kept(tier));
         let permits = Arc::clone(&self.shared.permits);
@@ -182,15 +185,15 @@ impl EngineHandle {
         permits.try_acquire_owned().map_err(|_| full)
     }
 
-    /// Has a request of a lower tier turned away that has not started, and takes its permit. Returns the refusal `full`
-    /// if there is no such request.
+    /// Has the scheduler turn away a request of a lower tier that has not started, and takes its permit for `request`.
+    /// Returns the refusal `full` if there is no such request.
     async fn permit_of_another(
         &self,
         request: &Request,
         full: Refusal,
     ) -> Result<OwnedSemaphorePermit, Refusal> {
         let Actors { admission, scheduler, .. } = &self.shared.actors;
-        // No request is turned away for a request that would be refused anyway, or that could not take the permit.
+        // Turn no request away for a new one that admission would refuse anyway, or that could not take the permit.
         let considered = admission.send(Consider(request.clone())).await;
         considered.map_err(|_| Refusal::EngineStopped)??;
         let tier = request.tier;
@@ -198,14 +201,15 @@ impl EngineHandle {
             return Err(full);
         }
         match scheduler.send(Displace(tier)).await {
-            // Another request may take the free permit first. Then this request is refused because the server is full.
+            // The permit that came free may be taken by another request first. Then this request is refused because the
+            // server is full.
             Ok(true) => self.permit(tier).map_err(|_| full),
             Ok(false) => Err(full),
             Err(_) => Err(Refusal::EngineStopped),
         }
     }
 
-    /// Sends an operator command. Returns whether the command named something that exists.
+    /// Sends an operator command to the scheduler. Returns whether the sequence that it names exists.
     ///
     /// # Errors
     /// [`Refusal::EngineStopped`] if the engine has stopped.
@@ -214,7 +218,7 @@ impl EngineHandle {
         answer.map_err(|_| Refusal::EngineStopped)
     }
 
-    /// Returns a snapshot of the engine.
+    /// Returns the status of the engine at this moment: sequences, blocks, counters, queues and pressure levels.
     ///
     /// # Errors
     /// [`Refusal::EngineStopped`] if the engine has stopped.
@@ -228,8 +232,8 @@ impl EngineHandle {
         Ok(EngineStatus { places: self.places(), queued, pressure, ..status })
     }
 
-    /// Returns the recorded steps after step number `after`, oldest first, with their work and durations. Only the
-    /// engine of a server records steps: the last few thousand.
+    /// Returns the recorded steps after step number `after`, oldest first, with the work and the duration of each. Only
+    /// the engine of a server records steps: the last few thousand.
     ///
     /// # Errors
     /// [`Refusal::EngineStopped`] if the engine has stopped.
@@ -238,32 +242,34 @@ impl EngineHandle {
         answer.map(|Steps(steps)| steps).map_err(|_| Refusal::EngineStopped)
     }
 
-    /// Returns the number of requests that hold a permit, waiting or running. Works also after the engine has stopped.
+    /// Returns the number of requests that hold a permit, waiting or running. Correct also after the engine has
+    /// stopped.
     pub fn places(&self) -> u32 {
         let free = u32::try_from(self.shared.permits.available_permits()).unwrap_or(u32::MAX);
         self.shared.max_requests.saturating_sub(free)
     }
 
-    /// Waits until the engine is dead and returns the cause. An engine that is drained never dies.
+    /// Waits until the engine dies (an actor panicked, or the device is lost) and returns the cause. An engine that is
+    /// drained never dies.
     pub async fn died(&self) -> String {
         let mut deaths = self.shared.obituary.subscribe();
         let cause = deaths.wait_for(Option::is_some).await;
         cause.ok().and_then(|cause| cause.clone()).unwrap_or_else(|| "unknown".into())
     }
 
-    /// Returns the cause of the engine's death, if the engine is dead.
+    /// Returns the cause of the engine's death (a panic of an actor, or a lost device), if it is dead.
     pub fn cause_of_death(&self) -> Option<String> {
         self.shared.obituary.borrow().clone()
     }
 
-    /// Drains the engine: refuses new requests, lets live ones finish for at most `grace_ms`, ends the rest with a
-    /// clear status, and stops the actors when nothing is left.
+    /// Drains the engine: refuses new requests, lets live ones finish for at most `grace_ms`, ends the rest with an
+    /// error, and stops the actors when nothing is left.
     pub async fn drain(&self, grace_ms: u64) {
         let Actors { admission, scheduler, block_manager, swap, executor, monitor } =
             &self.shared.actors;
         let deadline = self.clock().now() + grace_ms * 1000;
         let (done, drained) = oneshot::channel();
-        // Waiting for a dead actor is not needed: each send to it fails at once.
+        // Ignore errors of the sends: a send to a dead actor fails at once, so a drain never waits for one.
         let _ = admission.send(StopAdmitting).await;
         if scheduler.send(Drain { deadline, done }).await.is_ok() {
             let last = (grace_ms + LAST_STEP_MS) * 1000;

@@ -11,24 +11,25 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use tokio::sync::watch;
 
-/// Turns of the event loop that [`settle`] waits: more than any chain of messages between actors has links.
+/// Number of turns of the event loop that [`settle`] waits: more than any chain of messages between actors has
+/// messages.
 const TURNS: usize = 64;
 
-/// Messages that a recorder received and that were not taken yet, in order.
+/// Messages that a stand-in for an actor received and the test has not taken yet, in order.
 #[derive(Debug)]
 pub struct Received<M>(Rc<RefCell<Vec<M>>>);
 
 impl<M> Received<M> {
-    /// Removes and returns the messages received so far, in order.
+    /// Removes and returns the messages that the stand-in received so far, in order.
     pub fn take(&self) -> Vec<M> {
         std::mem::take(&mut *self.0.borrow_mut())
     }
 }
 
-/// Computes the answer to a message.
+/// Function that computes the answer to a message.
 type Answer<M> = Box<dyn FnMut(&M) -> <M as Message>::Result>;
 
-/// An actor that keeps every message and answers it.
+/// Stand-in for an actor in a test: keeps every message that it receives and answers it.
 struct Recorder<M: Message> {
     received: Rc<RefCell<Vec<M>>>,
     answer: Answer<M>,
@@ -55,7 +56,8 @@ where
     }
 }
 
-/// Starts a stand-in for a neighbour that keeps every message and answers it with `answer`.
+/// Starts a stand-in for a neighbour of the actor under test. It keeps every message and answers it with the result of
+/// `answer`.
 pub fn answering<M>(answer: impl FnMut(&M) -> M::Result + 'static) -> (Recipient<M>, Received<M>)
 where
     M: Message + Unpin + Send + 'static,
@@ -66,7 +68,7 @@ where
     (recorder.start().recipient(), Received(received))
 }
 
-/// Starts a stand-in for a neighbour that keeps every message.
+/// Starts a stand-in for a neighbour of the actor under test. It keeps every message and answers nothing.
 pub fn recorder<M>() -> (Recipient<M>, Received<M>)
 where
     M: Message<Result = ()> + Unpin + Send + 'static,
@@ -74,18 +76,18 @@ where
     answering(|_| ())
 }
 
-/// Returns a recipient whose actor has died.
+/// Returns a recipient of messages whose actor has died, so that every send to it fails.
 pub fn dead<M>() -> Recipient<M>
 where
     M: Message + Unpin + Send + 'static,
     M::Result: Send + 'static,
 {
-    // A mailbox without an actor behind it is closed.
+    // Make a mailbox that no actor reads: it is closed as soon as it is dropped.
     let mailbox = Context::<Recorder<M>>::new();
     mailbox.address().recipient()
 }
 
-/// Returns a lifeline for an actor under test, and the channel on which its death is announced.
+/// Returns a lifeline (death guard) for an actor under test, and the channel on which the actor's death is announced.
 pub fn lifeline(name: &'static str) -> (Lifeline, Obituary) {
     let obituary = watch::Sender::new(None);
     (Lifeline::new(name, &obituary), obituary)

@@ -5,11 +5,10 @@
 
 use tokio::sync::watch;
 
-/// Where the death of an engine is announced. Only the first cause is kept.
+/// Channel on which the death of an engine is announced. Only the first cause is kept.
 pub type Obituary = watch::Sender<Option<String>>;
 
-/// Guard that each actor owns. Dropping the guard announces the death of the actor, unless the guard was released
-/// before.
+/// Death guard that each actor owns. Dropping it announces the death of the actor, unless it was released before.
 pub struct Lifeline {
     name: &'static str,
     obituary: Obituary,
@@ -17,17 +16,18 @@ pub struct Lifeline {
 }
 
 impl Lifeline {
-    /// Makes a lifeline for the actor of this name.
+    /// Makes a death guard for the actor of this name.
     pub fn new(name: &'static str, obituary: &Obituary) -> Lifeline {
         Lifeline { name, obituary: obituary.clone(), armed: true }
     }
 
-    /// Announces a fault after which the engine cannot go on, although the actor survives it.
+    /// Announces a fault after which the engine cannot go on, such as a lost device, although the actor that noticed it
+    /// survives.
     pub(crate) fn fatal(&self, why: &str) {
         announce(&self.obituary, format!("{}: {why}", self.name));
     }
 
-    /// Disarms the guard, because the actor is about to stop in an orderly way, which is not a death.
+    /// Disarms the death guard, because the actor is about to stop in an orderly way, which is not a death.
     pub(crate) fn release(&mut self) {
         self.armed = false;
     }

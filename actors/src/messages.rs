@@ -13,10 +13,10 @@ use tiercel_policy::slo::{Observation, Targets};
 use tiercel_policy::{StepGrant, StepRequest, StoreEvent};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
-/// Channel that takes a sequence's events to its client, and the permit that the sequence holds.
+/// Channel that carries the response stream of a sequence to its client, and the permit that the sequence holds.
 #[derive(Debug)]
 pub struct Outlet {
-    /// Channel to the client.
+    /// Channel that carries tokens and the end of the sequence to its client.
     pub events: mpsc::Sender<StreamEvent>,
     /// Permit that is returned when the sequence ends. The number of permits is limited, and this limit is the engine's
     /// only back-pressure: the mailboxes of actors have none.
@@ -27,9 +27,9 @@ pub struct Outlet {
 #[derive(Debug, Message)]
 #[rtype(result = "Result<SeqId, Refusal>")]
 pub struct Submit {
-    /// The request.
+    /// Request that a client submits: prompt, limits and tier.
     pub request: Request,
-    /// Channel to the request's client.
+    /// Channel for the response stream of the request, and its permit.
     pub outlet: Outlet,
 }
 
@@ -37,9 +37,9 @@ pub struct Submit {
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Enqueue {
-    /// The accepted sequence.
+    /// Sequence that admission accepted, with its prompt and limits.
     pub new: NewSequence,
-    /// Channel to the request's client.
+    /// Channel for the response stream of the request, and its permit.
     pub outlet: Outlet,
 }
 
@@ -48,9 +48,9 @@ pub struct Enqueue {
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct LeftQueue {
-    /// The sequence.
+    /// Sequence that left the queue of requests without a first token.
     pub seq: SeqId,
-    /// How the sequence left the queue.
+    /// How the sequence left the queue: by its first token, by being turned away, or by another end.
     pub how: Left,
 }
 
@@ -58,28 +58,29 @@ pub struct LeftQueue {
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct TierChanged {
-    /// The sequence.
+    /// Sequence whose tier an operator changed.
     pub seq: SeqId,
-    /// Tier that the message is about.
+    /// New tier of the sequence.
     pub tier: Tier,
 }
 
 /// api -> Admission: requests of a tenant were refused without a decision of admission, and their clients were told to
-/// come back after `retry_after_ms`.
+/// come back after `retry_after_ms`. Admission gives them retry credits.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct RetryAdvised {
-    /// Tier that the message is about.
+    /// Tier of the refused requests.
     pub tier: Tier,
-    /// Tenant of the requests.
+    /// Tenant of the refused requests.
     pub tenant: Salt,
-    /// Retry time that the clients were told, ms.
+    /// Retry time that the clients of the refused requests were told, ms.
     pub retry_after_ms: u64,
-    /// Number of requests.
+    /// Number of refused requests.
     pub requests: usize,
 }
 
-/// Scheduler -> Admission, once a step: the device time that there is for prompts.
+/// Scheduler -> Admission, once a step: the device time that is available to prompts, from which admission forecasts
+/// TTFTs.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct PrefillCapacity(pub Capacity);
@@ -90,41 +91,44 @@ pub struct PrefillCapacity(pub Capacity);
 #[rtype(result = "()")]
 pub struct ReserveStep(pub StepRequest);
 
-/// BlockManager -> Scheduler: the blocks that are granted for a step.
+/// BlockManager -> Scheduler: the KV blocks that are granted to the sequences of a step, and the victims that are
+/// preempted for them.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct StepReserved(pub StepGrant);
 
-/// Scheduler -> BlockManager: commit the preemption of a prepared victim, which drops the victim's references to
-/// blocks.
+/// Scheduler -> BlockManager: commit the swap of a victim whose blocks have been copied out: its device blocks come
+/// free.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct CommitPreempt(pub tiercel_device::Ticket);
 
-/// Scheduler -> BlockManager: abort the preemption of a prepared victim, which restores the victim exactly.
+/// Scheduler -> BlockManager: abort the swap of a victim whose blocks have been copied out, because no other sequence
+/// needs them: the victim goes on with its device blocks.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct AbortPreempt(pub tiercel_device::Ticket);
 
-/// BlockManager -> Scheduler: a batch of copies ended. Sent after every batch, even if no sequence waited for the
-/// batch, because blocks may have come free.
+/// BlockManager -> Scheduler: a batch of block copies between device and host ended. Sent after every batch, even if no
+/// sequence waited for it, because blocks may have come free.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct CopiesEnded {
-    /// Events of the block store that follow from the copies.
+    /// What follows from the ended copies: swaps that can be committed, and sequences whose blocks are back on the
+    /// device.
     pub events: Vec<StoreEvent>,
-    /// Number of blocks in the batch of copies, for the cost model.
+    /// Number of blocks in the batch of copies, from which the cost model learns the speed of the link.
     pub blocks: u32,
-    /// Duration of the batch, us.
+    /// Duration of the batch of copies, us.
     pub duration_us: u64,
 }
 
-/// BlockManager -> SwapManager: copy a batch of blocks.
+/// BlockManager -> SwapManager: copy a batch of blocks between the device pool and the host pool.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct CopyBlocks(pub CopyBatch);
 
-/// Copy thread -> SwapManager -> BlockManager: a batch of copies ended.
+/// Copy thread -> SwapManager -> BlockManager: a batch of block copies between device and host ended.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct CopyEnded(pub CopyDone);
@@ -134,129 +138,134 @@ pub struct CopyEnded(pub CopyDone);
 #[rtype(result = "()")]
 pub struct ExecuteStep(pub StepBatch);
 
-/// Executor -> Scheduler: a step ended. Sent from the device's thread.
+/// Executor -> Scheduler: a step ended, with the sampled tokens or an error. Sent from the device's thread.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct StepEnded(pub StepDone);
 
-/// api -> Scheduler: cancel a sequence. Idempotent, and legal in every state of the sequence.
+/// api -> Scheduler: cancel a sequence, in whatever phase it is. A repeated cancel has no effect.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct Cancel(pub SeqId);
 
-/// api -> Scheduler: end a sequence because its output is complete, for example after a stop string. Idempotent.
+/// api -> Scheduler: end a sequence because its output is complete, for example after a stop string. A repeated stop
+/// has no effect.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct Stop(pub SeqId);
 
-/// api -> Admission: asks whether a request would be accepted if a permit were free. Does not accept the request.
+/// api -> Admission: asks whether a request would be accepted if a permit were free, without accepting it.
 #[derive(Debug, Message)]
 #[rtype(result = "Result<(), Refusal>")]
 pub struct Consider(pub Request);
 
 /// api -> Scheduler: a request of this tier found no free permit. Asks the scheduler to turn away a sequence of a lower
-/// tier that has not started. The answer is whether a sequence was turned away.
+/// tier that has not started, so that its permit comes free. The answer is whether a sequence was turned away.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "bool")]
 pub struct Displace(pub Tier);
 
-/// Operator -> Scheduler: an operator's command. The answer is whether the command named something that exists.
+/// Operator -> Scheduler: an operator's command. The answer is whether the sequence that the command names exists.
 #[derive(Debug, Message)]
 #[rtype(result = "bool")]
 pub struct Command(pub Control);
 
-/// Scheduler -> SloMonitor: an event of a request that matters to its latency targets, such as its first token. Sent
-/// once per such event, not per step.
+/// Scheduler -> SloMonitor: an event of a request that matters to its latency targets, such as its first token or its
+/// end. Sent once per such event, not per step.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct Observe {
-    /// The sequence.
+    /// Sequence of the request that the event is about.
     pub seq: SeqId,
     /// Time of the event.
     pub at: Timestamp,
-    /// The event.
+    /// Event of the request: promised targets, first token, or end.
     pub what: Observation,
 }
 
-/// Scheduler -> Admission: the latency targets in effect from now on.
+/// Scheduler -> Admission: the latency targets in effect from now on. Sent when derived targets change with the speed
+/// of the device.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct Retarget(pub Targets);
 
-/// SloMonitor -> Admission: the least headroom among the latency targets of a tier. 1 means that all of the target is
-/// left, 0 that the latency is at its target.
+/// SloMonitor -> Admission: the least headroom (share of the target that is left) among the latency targets of a tier.
+/// 1 means that all of the target is left, 0 that the 99th percentile of the latency is at its target.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct Headroom {
-    /// Tier that the message is about.
+    /// Tier whose headroom is reported.
     pub tier: Tier,
-    /// Least headroom, as a share of the target.
+    /// Least headroom among the tier's TTFT, TPOT and E2E: 1 - p99 of latency / target.
     pub headroom: f64,
 }
 
-/// Scheduler and BlockManager -> SloMonitor: the share of a resource that is in use, percent.
+/// Scheduler and BlockManager -> SloMonitor: the share of a resource (slots, blocks, copies, buffers) that is in use,
+/// from which pressure levels follow.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct InUse {
-    /// The resource.
+    /// Resource whose use is reported, such as device blocks or slots of a step.
     pub resource: Resource,
     /// Share of the resource that is in use, percent.
     pub used_percent: f64,
 }
 
-/// api -> SloMonitor: asks for the pressure levels of all resources, for a snapshot of the engine.
+/// api -> SloMonitor: asks for the pressure levels of all resources, for the engine's status.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "PressureLevels")]
 pub struct GetPressure;
 
-/// How near each resource is to its limit (none, warning, critical), in the order of [`Resource::ALL`].
+/// Answer of the SloMonitor: pressure level of each resource (none, warning, critical), in the order of
+/// [`Resource::ALL`].
 #[derive(Debug, Clone, Copy, Default, actix::MessageResponse)]
 pub struct PressureLevels(pub [Level; Resource::ALL.len()]);
 
-/// Scheduler -> BlockManager: every step up to this one has completed. Sent when no [`ReserveStep`] reports the
-/// completion.
+/// Scheduler -> BlockManager: this step and all before it have completed, so their blocks may be copied. Sent only when
+/// no [`ReserveStep`] follows that would tell it.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct StepsCompleted(pub StepId);
 
-/// Timer -> Scheduler: the step in flight is about to end, so the next step is due to be planned.
+/// Timer -> Scheduler: the step in flight is about to end, so plan the next step now.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct PlanDue;
 
-/// Tick of the clock: an actor does its periodic work, such as looking for stalled streams, updating gauges and
-/// checking the deadline of a drain. The answer is always `true`; it only shows that the actor has handled the tick.
+/// Clock tick to an actor, which then does its periodic work, such as looking for stalled streams, updating metrics and
+/// checking the deadline of a drain. The answer `true` only shows that the tick was handled.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "bool")]
 pub struct Tick;
 
-/// api -> Scheduler: asks for a snapshot of the engine.
+/// api -> Scheduler: asks for the engine's status: sequences, blocks and counters.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "EngineStatus")]
 pub struct GetStatus;
 
-/// api -> Scheduler: asks for the recorded steps whose number is greater than `after`.
+/// api -> Scheduler: asks for the records (work and duration) of the steps whose number is greater than `after`.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "Steps")]
 pub struct GetSteps {
-    /// Number of the last step that the asker knows.
+    /// Number of the last step whose record the asker has already.
     pub after: u64,
 }
 
-/// Scheduler -> api: recorded steps, oldest first.
+/// Answer of the Scheduler: records of steps (work and duration), oldest first.
 #[derive(Debug, actix::MessageResponse)]
 pub struct Steps(pub Vec<StepRecord>);
 
-/// api -> Admission: asks for the numbers of requests in the queues of admission, for a snapshot of the engine.
+/// api -> Admission: asks for the numbers of requests in the admission queues, for the engine's status.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "QueuedPlaces")]
 pub struct GetQueued;
 
-/// Numbers of requests in the queues of admission, by tier.
+/// Answer of Admission: numbers of accepted requests without a first token, by tier.
 #[derive(Debug, Clone, Copy, actix::MessageResponse)]
 pub struct QueuedPlaces(pub [u32; 4]);
 
-/// Scheduler -> BlockManager: asks for the usage of both block pools, for a snapshot of the engine and for metrics.
+/// Scheduler -> BlockManager: asks how many blocks of the device pool and the host pool are free, for the engine's
+/// status and metrics.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "BlockUsage")]
 pub struct GetUsage;
@@ -264,33 +273,33 @@ pub struct GetUsage;
 /// Total and free blocks of the device pool and of the host pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, actix::MessageResponse)]
 pub struct BlockUsage {
-    /// Blocks of the device pool.
+    /// Number of KV blocks in the device pool.
     pub device_total: u32,
-    /// Free blocks of the device pool.
+    /// Number of free KV blocks in the device pool.
     pub device_free: u32,
-    /// Blocks of the host pool.
+    /// Number of KV blocks in the host pool.
     pub host_total: u32,
-    /// Free blocks of the host pool.
+    /// Number of free KV blocks in the host pool.
     pub host_free: u32,
 }
 
-/// main -> Admission: refuse every request from now on.
+/// main -> Admission: the engine is shutting down; refuse every request from now on.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct StopAdmitting;
 
-/// main -> Scheduler: drain the engine. Live sequences may finish until the deadline, then the rest is ended. The
-/// scheduler answers through `done` when nothing is left.
+/// main -> Scheduler: drain the engine. Live sequences may finish until the deadline; then the rest is ended with an
+/// error. The scheduler reports through `done` when no sequence is left.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Drain {
-    /// Time at which live sequences are ended.
+    /// End of the drain's grace period, at which sequences that are still live are ended with an error.
     pub deadline: Timestamp,
-    /// Channel that tells when nothing is left.
+    /// Channel on which the scheduler reports that no sequence is left.
     pub done: oneshot::Sender<()>,
 }
 
-/// main -> every actor, after the drain: stop. The stop is orderly and does not count as the death of the actor.
+/// main -> every actor, after the drain: stop in an orderly way, which does not count as the death of the actor.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct Shutdown;

@@ -1,12 +1,12 @@
-//! Reports to admission and to the SloMonitor about the end of a request.
+//! What the end of a request means for admission's queues and for the SloMonitor's latency windows.
 
 use tiercel_device::Timestamp;
 use tiercel_policy::admission::Left;
 use tiercel_policy::scheduler::{EndReport, RequestFault};
 use tiercel_policy::slo::Observation;
 
-/// Returns what the end of a request means for its latency targets. If the client left or did not read, or the server
-/// was told to stop, the end misses no target that was not missed before.
+/// Returns what the end of a request means for its latency targets. A request whose client left or did not read, or
+/// that a shutdown ended, misses no target that it had not missed before; one that failed misses its targets.
 pub(crate) fn ending(report: &EndReport, now: Timestamp) -> Observation {
     match &report.outcome {
         Some(Ok(_)) => {}
@@ -24,7 +24,8 @@ pub(crate) fn ending(report: &EndReport, now: Timestamp) -> Observation {
     Observation::Finished { tpot_ms, e2e_ms: now.since_ms(report.arrival) }
 }
 
-/// Returns how a request without a first token left the queue when it ended.
+/// Returns how a request that ended before its first token left admission's queue: turned away with a retry time, or
+/// ended in another way.
 pub(crate) fn left(report: &EndReport) -> Left {
     match &report.outcome {
         Some(Err(

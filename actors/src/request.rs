@@ -10,13 +10,13 @@ pub use tiercel_policy::scheduler::{
     CostError, Counters, FinishReason, PredictionError, RequestFault, Usage,
 };
 
-/// One sequence to generate. An HTTP request with `n = 2` becomes two values of this type.
+/// Request for one sequence: prompt, limits and sampling. An HTTP request with `n = 2` becomes two values of this type.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// Tier of the request: its importance.
     pub tier: Tier,
-    /// Priority within the tier: the lower value is served first. Equal values are ordered by the rest of the rank,
-    /// such as the arrival.
+    /// Priority of the request within its tier: the lower value is served first. Requests of equal priority are ordered
+    /// by the rest of their rank, such as their arrival.
     pub priority: i32,
     /// Salt of the request's tenant: namespace of the prefix cache.
     pub salt: Salt,
@@ -28,7 +28,7 @@ pub struct Request {
     pub stop_tokens: Arc<[TokenId]>,
     /// Sampling parameters: how output tokens are chosen.
     pub sampling: Arc<SamplingParams>,
-    /// Latency targets that the request states instead of its tier's.
+    /// Latency targets that the request itself states; they replace its tier's targets.
     pub targets: SloTargets,
     /// Patience that the request states, ms: the longest wait for its first token. `None` stands for the patience of
     /// its tier.
@@ -42,25 +42,25 @@ pub struct Request {
 /// cancels first.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StreamEvent {
-    /// One output token.
+    /// The request got one output token.
     Token {
-        /// Id of the token.
+        /// Id of the output token.
         token: TokenId,
-        /// Log probabilities of the token, if the request asked for them.
+        /// Log probabilities of the output token, if the request asked for them.
         logprobs: Option<Box<TokenLogprobs>>,
     },
-    /// The output is complete.
+    /// The output of the request is complete.
     Finished {
-        /// Why the output ended.
+        /// Reason why the output is complete: a stop token or string, or its maximum length.
         reason: FinishReason,
         /// Numbers of tokens and preemptions of the request.
         usage: Usage,
     },
-    /// The request ended without a complete output.
+    /// The request ended with an error before its output was complete.
     Failed(RequestFault),
 }
 
-/// Operator commands on a live sequence or on the engine. A command takes effect by the next step that is planned.
+/// Operator command to a live sequence or to the engine. It takes effect by the next step that is planned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Control {
     /// Change the tier of a sequence and its priority within the tier.
@@ -69,44 +69,44 @@ pub enum Control {
         seq: SeqId,
         /// New tier of the sequence.
         tier: Tier,
-        /// New priority of the sequence within its tier.
+        /// New priority of the sequence within its tier; lower is served first.
         priority: i32,
     },
-    /// Stop scheduling the sequence. It keeps its blocks until they are needed.
+    /// Stop scheduling the sequence. It keeps its KV blocks until other sequences need them.
     Pause(SeqId),
     /// Schedule a paused sequence again.
     Resume(SeqId),
-    /// Switch the engine to another policy.
+    /// Switch the engine to another scheduling policy.
     SetPolicy(Policy),
 }
 
-/// A snapshot of the engine for `/health`, tests and operators.
+/// Status of the engine at one moment, for `/health`, tests and operators.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct EngineStatus {
-    /// Sequences that wait for their first start, by tier.
+    /// Number of sequences that wait for their first start, by tier.
     pub waiting: [u32; 4],
-    /// Sequences that hold blocks and may be in a step.
+    /// Number of sequences that hold blocks and may be in a step.
     pub running: u32,
-    /// Preempted sequences, including those whose blocks are being copied.
+    /// Number of preempted sequences, including those whose blocks are being copied.
     pub preempted: u32,
-    /// Requests that hold a permit. The engine's back-pressure counts them.
+    /// Number of requests that hold a permit, of which there are `admission.max_requests`.
     pub places: u32,
-    /// Requests in the queues of admission, by tier.
+    /// Number of requests in the admission queues (accepted, without a first token), by tier.
     pub queued: [u32; 4],
-    /// Number of blocks in the device pool.
+    /// Number of KV blocks in the device pool.
     pub device_blocks: u32,
-    /// Device blocks that no sequence references.
+    /// Number of device blocks that no sequence references.
     pub device_blocks_free: u32,
-    /// Number of blocks in the host pool.
+    /// Number of KV blocks in the host pool.
     pub host_blocks: u32,
-    /// Host blocks that are not in use.
+    /// Number of host blocks that are not in use.
     pub host_blocks_free: u32,
-    /// Pressure levels, which tell how near resources are to their limits, in the order of [`Resource::ALL`].
+    /// Pressure levels of the resources (how near each is to its limit), in the order of [`Resource::ALL`].
     pub pressure: [Level; Resource::ALL.len()],
-    /// Totals since the start of the engine.
+    /// Counters of steps, tokens and preemptions since the start of the engine.
     pub counters: Counters,
-    /// Error of the predicted output lengths.
+    /// Mean error of the predicted output lengths.
     pub prediction_error: PredictionError,
-    /// Error of the predicted times of steps and copies.
+    /// Mean errors of the cost model's predicted times of steps and of copies.
     pub cost_error: CostError,
 }

@@ -10,7 +10,8 @@ use tiercel_device::Clock;
 use tiercel_policy::pressure::Pressure;
 use tiercel_policy::slo::Watch;
 
-/// Receives each latency event once, and evaluates the windows on every clock tick.
+/// Actor that receives each latency of a request once, and computes headroom and compliance of the sliding windows on
+/// every clock tick.
 pub struct SloMonitor {
     watch: Watch,
     pressure: Pressure,
@@ -20,7 +21,7 @@ pub struct SloMonitor {
 }
 
 impl SloMonitor {
-    /// Makes a monitor. The least headroom of each tier goes to `headroom`.
+    /// Makes the SloMonitor. On every clock tick it sends the least headroom of each tier to `headroom`.
     pub fn new(
         settings: &SloSettings,
         pressure: PressureSettings,

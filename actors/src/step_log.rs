@@ -1,27 +1,26 @@
-//! Log of a server's last steps: their work, and how long they took.
+//! Log of a server's last steps: what each computed (tokens of decode and prefill), and how long host and device took.
 
 use crate::trace::Slice;
 use std::collections::VecDeque;
 use tiercel_device::{StepBatch, StepDone, StepId, StepRecord, Timestamp};
 
-/// Number of steps that the log keeps; older steps are dropped.
+/// Number of completed steps that the log keeps; older steps are dropped.
 pub(crate) const STEPS_KEPT: usize = 4096;
-/// Number of steps in flight that the log tracks; no device takes as many.
+/// Maximum number of steps in flight that the log tracks; no device takes as many.
 const UNDER_WAY: usize = 4;
 
-/// Keeps the work and the durations of the last 4096 steps.
+/// Log of the work and the durations of the last 4096 steps.
 #[derive(Debug, Default)]
 pub struct StepLog {
     kept: VecDeque<StepRecord>,
-    /// Submitted steps, oldest first, each with its time of submission. Their durations and end times are not known
-    /// yet.
+    /// Steps in flight, oldest first, each with its time of submission; their durations are not known yet.
     under_way: VecDeque<(StepId, Timestamp, StepRecord)>,
-    /// When the last step ended; `None` if the engine has been idle since.
+    /// Time at which the last step ended; `None` if the engine has been idle since.
     last_end: Option<Timestamp>,
 }
 
 impl StepLog {
-    /// Records that a step was submitted to the device.
+    /// Records that a step was submitted to the device, with its numbers of decode and prefill tokens.
     pub(crate) fn submitted(&mut self, batch: &StepBatch, now: Timestamp) {
         let alone = self.under_way.is_empty();
         let host_us = self.last_end.filter(|_| alone).map(|end| now.since_us(end));
@@ -44,7 +43,7 @@ impl StepLog {
         self.under_way.push_back((batch.id, now, record));
     }
 
-    /// Records that a step ended. A failed step is not kept, because its duration is no measurement.
+    /// Records the duration of a step that ended. A failed step is dropped, because its duration is no measurement.
     pub(crate) fn ended(&mut self, done: &StepDone, now: Timestamp) {
         let before = self.last_end.replace(now);
         let Some(at) = self.under_way.iter().position(|(step, ..)| *step == done.id) else {
@@ -61,12 +60,12 @@ impl StepLog {
         self.kept.push_back(record);
     }
 
-    /// Records that the engine is idle, so that the time until the next step does not count as time of the host.
+    /// Records that the engine is idle, so that the time until the next step does not count as time that the host took.
     pub(crate) fn idle(&mut self) {
         self.last_end = None;
     }
 
-    /// Returns the kept steps with a number greater than `step`, oldest first.
+    /// Returns the logged steps with a number greater than `step`, oldest first.
     pub(crate) fn after(&self, step: u64) -> Vec<StepRecord> {
         self.kept.iter().filter(|record| record.step > step).copied().collect()
     }

@@ -1,4 +1,4 @@
-//! Response streams of the clients: buffers of fixed size between the engine and readers that may be slow.
+//! Response streams of the clients: buffers of fixed size between the engine and clients that may read slowly.
 
 use crate::messages::Outlet;
 use crate::request::StreamEvent;
@@ -7,11 +7,11 @@ use tiercel_policy::pressure::percent;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
-/// Free entries that every buffer reserves: one for the token of a step that is already submitted, one for the final
-/// event.
+/// Number of free entries that every stream's buffer reserves: one for the token of a step that is already submitted,
+/// one for the stream's last event.
 pub(crate) const RESERVED_EVENTS: usize = 2;
 
-/// The open response streams, by sequence.
+/// Open response streams, by sequence.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     open: BySeq<Stream>,
@@ -24,31 +24,33 @@ struct Stream {
     outlet: Outlet,
     /// Whether the stream ever had an event.
     begun: bool,
-    /// Since when the buffer is nearly full and its reader has taken nothing.
+    /// Time since which the stream's buffer has been nearly full and its client has read nothing; `None` if the buffer
+    /// has room.
     full_since: Option<Timestamp>,
-    /// Free entries of the buffer at the last look at a nearly full buffer.
+    /// Number of free entries of the nearly full buffer when it was looked at last; if it has grown since, the client
+    /// reads.
     free: usize,
 }
 
-/// What the delivery of a token showed about the reader of a response stream.
+/// State of a client's response stream after the delivery of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Delivered {
-    /// The buffer has room for more tokens.
+    /// The stream's buffer has room for more tokens.
     Room,
-    /// The buffer is nearly full: hold the sequence until the reader has caught up.
+    /// The stream's buffer is nearly full: put the sequence on hold until its client has read half of the buffer.
     NearlyFull,
-    /// The reader of the response stream is gone.
+    /// The client has closed the response stream, so the sequence is cancelled.
     Gone,
 }
 
-/// Result of a look at all response streams on a clock tick.
+/// Sequences that need action because of how their clients read, found on a clock tick.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct StreamCheck {
-    /// Sequences whose readers are gone.
+    /// Sequences whose clients have closed the response stream; they are cancelled.
     pub(crate) gone: Vec<SeqId>,
-    /// Sequences whose readers have caught up.
+    /// Sequences on hold whose clients have read half of the buffer; their hold ends.
     pub(crate) caught_up: Vec<SeqId>,
-    /// Sequences whose readers read nothing for too long.
+    /// Sequences whose clients have read nothing for longer than the stall timeout; they are ended with an error.
     pub(crate) stalled: Vec<SeqId>,
 }
 
@@ -72,12 +74,12 @@ impl Streams {
         }
     }
 
-    /// Sends the last event, if any, closes the response stream and returns the permit.
+    /// Sends the last event of a sequence, if any, closes its response stream and frees its permit.
     pub(crate) fn close(&mut self, seq: SeqId, last: Option<StreamEvent>) {
         if let Some(Stream { outlet: Outlet { events, permit }, .. }) = self.open.remove(&seq) {
             self.capacity -= room_of(&events);
-            // A reader that is gone needs no last event. The buffer cannot be full, because an entry is reserved for
-            // this event.
+            // Ignore a failed send: a client that is gone needs no last event, and the buffer cannot be full, because
+            // it reserves an entry for this event.
             if let Some(last) = last {
                 let _ = events.try_send(last);
             }
@@ -85,7 +87,7 @@ impl Streams {
         }
     }
 
-    /// Returns the share of the buffers of all open response streams that holds unread events, percent.
+    /// Returns the percentage of the buffers of all open response streams that holds unread events.
     pub(crate) fn buffered_percent(&self) -> f64 {
         // Most streams wait for their first token, and their buffers are empty.
         let begun = self.open.values().filter(|stream| stream.begun);
@@ -96,7 +98,8 @@ impl Streams {
         percent(used.sum::<usize>() as u64, self.capacity as u64)
     }
 
-    /// Looks at every response stream once. The sequences found are in ascending order.
+    /// Looks at every response stream for clients that are gone, have caught up, or read nothing. Each list of
+    /// sequences found is in ascending order.
     pub(crate) fn check(&mut self, now: Timestamp, stall_timeout_ms: u64) -> StreamCheck {
         let mut check = StreamCheck::default();
         for (seq, stream) in &mut self.open {
@@ -109,7 +112,7 @@ impl Streams {
                     stream.full_since = None;
                     check.caught_up.push(*seq);
                 } else if free > stream.free {
-                    // The reader is slow, but it reads.
+                    // The client is slow, but has read some tokens, so the stall timeout begins anew.
                     stream.full_since = Some(now);
                     stream.free = free;
                 } else if now.since_us(since) >= stall_timeout_ms * 1000 {
@@ -117,7 +120,7 @@ impl Streams {
                 }
             }
         }
-        // Iterating over the map of streams yields no order.
+        // Sort the sequences found, because a map yields the streams in no order.
         for found in [&mut check.gone, &mut check.caught_up, &mut check.stalled] {
             found.sort_unstable();
         }

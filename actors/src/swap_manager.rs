@@ -1,4 +1,5 @@
-//! SwapManager: the actor that owns the copy engine of the device, and the queue of batches in front of it.
+//! SwapManager: the actor that owns the device's copy engine (for blocks between device and host), and the queue of
+//! batches in front of it.
 
 use crate::lifeline::Lifeline;
 use crate::messages::{CopyBlocks, CopyEnded, Shutdown};
@@ -7,12 +8,12 @@ use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Recipient};
 use std::collections::VecDeque;
 use tiercel_device::{CopyBatch, CopyDone, CopyEngine, CopyError, SubmitError};
 
-/// Batches that are at the copy engine at once. One batch runs while the next is ready, so that the link never waits
-/// for the control thread.
+/// Maximum number of batches of copies that are at the copy engine at once. One runs while the next is ready, so that
+/// the link never waits for the control thread.
 const BATCHES_AT_ENGINE: usize = 2;
 
-/// Feeds batches of copies to the copy engine. The block store limits the blocks in transit, which also bounds the
-/// queue of batches.
+/// Actor that feeds batches of block copies to the copy engine. The block store limits the blocks in transit, which
+/// also bounds the queue of batches.
 pub struct SwapManager {
     copier: Box<dyn CopyEngine>,
     ended: Recipient<CopyEnded>,
@@ -23,7 +24,8 @@ pub struct SwapManager {
 }
 
 impl SwapManager {
-    /// Makes a manager of a copy engine that copies blocks of `block_bytes`. The ends of batches go to `ended`.
+    /// Makes the SwapManager of a copy engine that copies blocks of `block_bytes`. The end of each batch of copies is
+    /// sent to `ended`.
     pub fn new(
         copier: Box<dyn CopyEngine>,
         ended: Recipient<CopyEnded>,

@@ -1,5 +1,5 @@
-//! Metrics of the engine, through the `metrics` facade. Names that begin with `vllm:` are those that routers scrape. In
-//! these metrics, preempted requests count as waiting.
+//! Metrics of the engine, through the `metrics` facade. Metrics whose names begin with `vllm:` are those of vLLM, which
+//! request routers scrape; in them, preempted requests count as waiting.
 
 use crate::messages::BlockUsage;
 use crate::request::Refusal;
@@ -13,7 +13,7 @@ use tiercel_policy::pressure::{Resource, Transition};
 use tiercel_policy::scheduler::{Census, CostError, Counters, EndReport};
 use tiercel_policy::slo::{GroupReport, Observation, Targets, Unreachable};
 
-/// Names and descriptions of the counters.
+/// Names and descriptions of the engine's counter metrics.
 const COUNTERS: [(&str, &str); 10] = [
     ("tiercel_requests_total", "Requests that ended or were refused, by tier and outcome"),
     ("tiercel_generated_tokens_total", "Output tokens sent to clients, by tier"),
@@ -32,7 +32,7 @@ const COUNTERS: [(&str, &str); 10] = [
     ("tiercel_steps_total", "Steps of the model that completed"),
     ("tiercel_failed_steps_total", "Steps of the model that failed"),
 ];
-/// Names and descriptions of the gauges.
+/// Names and descriptions of the engine's gauge metrics.
 const GAUGES: [(&str, &str); 14] = [
     ("tiercel_queue_depth", "Sequences waiting for their first start, by tier"),
     ("tiercel_running", "Sequences that hold KV blocks and may be in a step"),
@@ -82,7 +82,7 @@ const GAUGES: [(&str, &str); 14] = [
         "99th percentile of a tenant's latencies in the sliding window; see slo.max_tenants",
     ),
 ];
-/// Names and descriptions of the histograms of durations, in seconds.
+/// Names and descriptions of the engine's histogram metrics of durations, in seconds.
 const DURATIONS: [(&str, &str); 5] = [
     ("tiercel_ttft_seconds", "Time to first token: from arrival to first output token"),
     ("tiercel_tpot_seconds", "Mean time per output token of a request, after the first"),
@@ -91,7 +91,7 @@ const DURATIONS: [(&str, &str); 5] = [
     ("tiercel_step_part_seconds", "Duration of a part of a step: planning, device or sampling"),
 ];
 
-/// Registers the description of each metric. Call it once the metrics recorder is installed.
+/// Registers the description of each metric. Must be called after the metrics recorder is installed.
 pub fn describe() {
     for (name, text) in COUNTERS {
         describe_counter!(name, text);
@@ -105,7 +105,7 @@ pub fn describe() {
     describe_histogram!("tiercel_step_tokens", "Tokens computed in a step, decode and prefill");
 }
 
-/// Sets the metrics for facts about the device, which never change, and zeros for series that should exist before their
+/// Sets the metrics of facts about the device, which never change, and zeros for metrics that should exist before their
 /// first event.
 pub(crate) fn device(info: &DeviceInfo) {
     gauge!("vllm:cache_config_info",
@@ -123,8 +123,8 @@ pub(crate) fn device(info: &DeviceInfo) {
     }
 }
 
-/// Counts the tokens that went to the clients in one step, by tier. Counting per step is cheaper, because looking up a
-/// counter costs more than counting a token.
+/// Counts the tokens of one step that went to clients, by tier. Called once per step, because looking up a counter
+/// metric costs more than adding to it.
 pub(crate) fn tokens(by_tier: [u64; Tier::ALL.len()]) {
     for (tier, count) in Tier::ALL.into_iter().zip(by_tier).filter(|(_, count)| *count > 0) {
         counter!("tiercel_generated_tokens_total", "tier" => tier.name()).increment(count);
@@ -211,7 +211,7 @@ fn ratio(part: u32, whole: u32) -> f64 {
     if whole == 0 { 0.0 } else { f64::from(part) / f64::from(whole) }
 }
 
-/// Reports that a resource changed its pressure level: sets the metric, and logs one event for people.
+/// Reports that a resource changed its pressure level: sets the metric, and writes a line to the log for people.
 pub(crate) fn pressure(transition: &Transition) {
     let Transition { resource, from, to, used_percent } = *transition;
     gauge!("tiercel_pressure_level", "resource" => resource.name()).set(f64::from(to as u8));
@@ -265,7 +265,8 @@ pub(crate) fn targets(targets: &Targets) {
     }
 }
 
-/// Reports new derived targets: step times changed while no request was served, so other latency targets are in effect.
+/// Reports that derived latency targets changed with the device's step times: sets their metrics, and writes them to
+/// the log.
 pub(crate) fn retargeted(changed: &Targets) {
     targets(changed);
     for tier in [Tier::Premium, Tier::Standard, Tier::Background] {
@@ -280,7 +281,7 @@ pub(crate) fn retargeted(changed: &Targets) {
     }
 }
 
-/// Warns of a stated target that the device misses even for a request alone.
+/// Writes a warning about a stated latency target that the device misses even for a request that is alone.
 pub(crate) fn unreachable(target: &Unreachable) {
     let Unreachable { setting, stated_ms, alone_ms, effective_ms } = target;
     tracing::warn!(
@@ -289,7 +290,7 @@ pub(crate) fn unreachable(target: &Unreachable) {
     );
 }
 
-/// Sets the metrics of the latency windows of a tier, or of a tenant's requests in a tier.
+/// Sets the metrics of compliance and latency in the sliding windows of a tier, or of a tenant's requests in a tier.
 pub(crate) fn slo(report: &GroupReport) {
     let (tier, tenant) = (report.tier.name(), report.tenant.map(|salt| salt.label()));
     for (metric, window) in [("ttft", report.ttft), ("tpot", report.tpot), ("e2e", report.e2e)] {

@@ -24,17 +24,17 @@ use tiercel_policy::slo::Targets;
 
 /// Interval between two clock ticks of the scheduler, us. A stalled or vanished client is noticed at most this late.
 const BEAT_US: u64 = 50_000;
-/// Interval between two evaluations of the latency windows, us.
+/// Interval between two clock ticks of the SloMonitor, at which it evaluates its latency windows, us.
 const SLO_BEAT_US: u64 = 1_000_000;
-/// Longest time that one batch of copies takes on the link, approximately, us.
+/// Approximate maximum time that one batch of block copies takes on the link between device and host, us.
 const COPY_BATCH_US: f64 = 5_000.0;
 
 /// Facts about an engine that do not change after its start.
 pub(crate) struct Facts {
     pub(crate) info: DeviceInfo,
-    /// Speeds that the device measured of itself.
+    /// Speeds that the device measured of itself when it was opened.
     pub(crate) profile: DeviceProfile,
-    /// Latency targets that are in effect at the start of the engine.
+    /// Latency targets that are in effect when the engine starts.
     pub(crate) targets: Targets,
     pub(crate) settings: EngineSettings,
     pub(crate) clock: Clock,
@@ -51,13 +51,13 @@ pub(crate) struct Actors {
     pub(crate) monitor: Addr<SloMonitor>,
 }
 
-/// How the actors are supervised, checked and recorded.
+/// How the actors of an engine are supervised, checked and recorded.
 pub(crate) struct Supervision<'a> {
-    /// Where the death of an actor is announced.
+    /// Channel on which the death of an actor is announced.
     pub(crate) obituary: &'a Obituary,
     pub(crate) checks: Checks,
     pub(crate) recorder: Option<Rc<dyn Record>>,
-    /// Log of the last steps; only a server has one.
+    /// Log of the last steps' work and durations; only a server has one.
     pub(crate) steps: Option<StepLog>,
 }
 
@@ -121,7 +121,7 @@ impl Mailboxes {
     }
 }
 
-/// Starts the actors on the current arbiter.
+/// Creates, connects and starts all actors of an engine on the current thread's event loop.
 pub(crate) fn start(
     settings: EngineSettings,
     device: Device,

@@ -1,11 +1,14 @@
-//! Fixed part of the fuzzing campaign, always with the same seeds. `tiercel simulate --fuzz` plays any number of seeds.
+//! Part of the fuzzing campaign that every test run plays, always with the same seeds. `tiercel simulate --fuzz` plays
+//! any number of seeds.
 
 use tiercel_simulation::fuzz::{Campaign, Scenario, Tally};
 
-/// Number of scenarios of each test of this file; all four tests together take about two minutes on two slow cores.
+/// Number of fuzzing scenarios in each of the four parts; all four tests together take about two minutes on two slow
+/// cores.
 const SCENARIOS: u64 = 750;
 
-/// Plays the scenarios of one slice of the seeds. There are several slices because tests run in parallel.
+/// Plays the scenarios of one of the four parts of the seeds, and fails if any check fails. There are four because
+/// tests run in parallel.
 fn play(slice: u64) -> Tally {
     let seeds = slice * SCENARIOS..(slice + 1) * SCENARIOS;
     let tally = Campaign { seeds }.run(|_| {});

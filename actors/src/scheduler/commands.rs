@@ -1,4 +1,5 @@
-//! Handlers of the scheduler for commands of clients, of the HTTP side and of operators.
+//! Handlers of the Scheduler for messages of clients and operators: cancel, stop, turn away for a higher tier, and
+//! operator commands.
 
 use super::SchedulerActor;
 use crate::messages::{Cancel, Command, Displace, Stop, TierChanged};

@@ -26,73 +26,74 @@ use tiercel_policy::pressure::{Resource, percent};
 use tiercel_policy::scheduler::{Action, Effect, EndReport, Hold, PreemptDecision, Scheduler};
 use tiercel_policy::slo::Observation;
 
-/// Recipients of the Scheduler's messages.
+/// Actors that the Scheduler sends messages to.
 pub struct Peers {
-    /// Messages to Admission.
+    /// Recipients of the Scheduler's messages to Admission.
     pub admission: ToAdmission,
-    /// Messages to the BlockManager.
+    /// Recipients of the Scheduler's messages to the BlockManager.
     pub block_manager: ToBlockManager,
-    /// Steps, to the Executor.
+    /// Recipient (the Executor) of the steps to run.
     pub executor: Recipient<ExecuteStep>,
-    /// Messages to the SloMonitor.
+    /// Recipients of the Scheduler's messages to the SloMonitor.
     pub monitor: ToMonitor,
-    /// The Scheduler itself, to be woken by.
+    /// Recipient (the Scheduler itself) of the timer message that the next step is due to be planned.
     pub myself: Recipient<PlanDue>,
 }
 
-/// Messages that Admission receives.
+/// Recipients of the Scheduler's messages to Admission.
 pub struct ToAdmission {
-    /// Sequences that got their first token or ended.
+    /// Recipient (Admission) of sequences that left its queue, by their first token or by ending.
     pub left: Recipient<LeftQueue>,
-    /// Time for prompts, once a step.
+    /// Recipient (Admission) of the device time that is available to prompts, sent once a step.
     pub capacity: Recipient<PrefillCapacity>,
-    /// Targets in effect, when they change.
+    /// Recipient (Admission) of the latency targets in effect, sent when they change.
     pub targets: Recipient<Retarget>,
-    /// Sequences whose tier an operator changed.
+    /// Recipient (Admission) of sequences whose tier an operator changed.
     pub tier: Recipient<TierChanged>,
 }
 
-/// Messages that the BlockManager receives.
+/// Recipients of the Scheduler's messages to the BlockManager.
 pub struct ToBlockManager {
-    /// Requests for the blocks of a step.
+    /// Recipient (the BlockManager) of requests for the KV blocks of a step.
     pub reserve: Recipient<ReserveStep>,
-    /// Preemptions to commit.
+    /// Recipient (the BlockManager) of swaps to commit: the victim's device blocks come free.
     pub commit: Recipient<CommitPreempt>,
-    /// Preemptions to abort.
+    /// Recipient (the BlockManager) of swaps to abort: the victim keeps its device blocks.
     pub abort: Recipient<AbortPreempt>,
-    /// Completed steps.
+    /// Recipient (the BlockManager) of completed steps, so that it may copy their blocks.
     pub completed: Recipient<StepsCompleted>,
-    /// Questions for the usage of the pools.
+    /// Recipient (the BlockManager) of questions how many blocks are free.
     pub usage: Recipient<GetUsage>,
 }
 
-/// Messages that the SloMonitor receives.
+/// Recipients of the Scheduler's messages to the SloMonitor.
 pub struct ToMonitor {
-    /// Events of requests.
+    /// Recipient (the SloMonitor) of events that matter to latency targets, such as a request's first token.
     pub observe: Recipient<Observe>,
-    /// Resources in use.
+    /// Recipient (the SloMonitor) of the shares of slots and output buffers that are in use.
     pub in_use: Recipient<InUse>,
 }
 
-/// Drives the cycle of plan, grant and step, and delivers tokens to the clients.
+/// Actor that drives the cycle of planning a step, asking for its blocks and running it, and that delivers tokens to
+/// the clients.
 pub struct SchedulerActor {
     core: Scheduler,
     streams: Streams,
     settings: StreamSettings,
     clock: Clock,
     peers: Peers,
-    /// When the latest plan was begun.
+    /// Time at which the latest plan of a step was begun.
     planning_since: Timestamp,
     drain: Option<Drain>,
     checks: Checks,
     trace: SequenceTrace,
-    /// Records of the last steps. Only a server keeps them.
+    /// Log of the last steps' work and durations. Only a server keeps one.
     steps: Option<StepLog>,
     lifeline: Lifeline,
 }
 
 impl SchedulerActor {
-    /// Makes a scheduler actor around the policy `core`. A server gives it a log of steps.
+    /// Makes the Scheduler actor around the scheduling policy `core`. Only in a server it has a log of steps.
     pub fn new(
         core: Scheduler,
         settings: StreamSettings,
@@ -117,9 +118,10 @@ impl SchedulerActor {
         }
     }
 
-    /// Carries out what the policy asks for, until it asks for nothing more before the next event.
+    /// After each message: carries out the actions that the scheduling policy asks for, until it waits for the next
+    /// event.
     fn drive(&mut self) {
-        // The scheduler's own state is small, so it may be checked however often it changes.
+        // Check the invariants of the scheduler's state after every event: the state is small, so a check is cheap.
         if self.checks.are_due(0, 0)
             && let Err(violation) = self.core.check()
         {
@@ -165,7 +167,7 @@ impl SchedulerActor {
         self.peers.executor.do_send(ExecuteStep(batch));
     }
 
-    /// Wakes the scheduler at a time to plan the next step.
+    /// Starts a timer that wakes the Scheduler at a given time to plan the next step.
     fn wake_at(&self, at: Timestamp) {
         let (clock, myself) = (self.clock.clone(), self.peers.myself.clone());
         actix::spawn(async move {
@@ -239,7 +241,8 @@ impl SchedulerActor {
         }
     }
 
-    /// Tells the SloMonitor which latency targets a sequence is promised from now on.
+    /// Tells the SloMonitor which latency targets a sequence is promised from now on, after it arrived or changed its
+    /// tier.
     fn promise(&self, seq: SeqId) {
         if let Some(promise) = self.core.promise(seq) {
             let what = Observation::Promised(promise);
@@ -252,7 +255,7 @@ impl SchedulerActor {
         live.into_iter().for_each(|seq| self.core.fail(seq, fault.clone()));
     }
 
-    /// Tells the SloMonitor which shares of the slots and of the output buffers are in use.
+    /// Tells the SloMonitor what percentages of a step's slots and of the clients' output buffers are in use.
     fn report(&self, running: u32) {
         let slots = percent(u64::from(running), u64::from(self.core.max_num_seqs()));
         let outputs = self.streams.buffered_percent();
@@ -265,7 +268,7 @@ impl SchedulerActor {
         if self.core.is_drained()
             && let Some(drain) = self.drain.take()
         {
-            // The receiver may have stopped waiting for the end of the drain.
+            // Ignore that the caller of the drain may no longer wait for its end.
             let _ = drain.done.send(());
         }
     }

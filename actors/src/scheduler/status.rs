@@ -1,4 +1,4 @@
-//! Handlers of the scheduler that return a snapshot of the engine and the recorded steps.
+//! Handlers of the Scheduler that return the engine's status and the recorded steps.
 
 use super::SchedulerActor;
 use crate::messages::{GetStatus, GetSteps, GetUsage, Steps};
@@ -19,14 +19,14 @@ impl Handler<GetStatus> for SchedulerActor {
                 waiting: census.waiting,
                 running: census.running,
                 preempted: census.preempted,
-                // The engine's handle fills in the permits in use and asks admission for its queues.
+                // Leave the number of permits in use and of queued requests zero: `EngineHandle::status` fills them in.
                 places: 0,
                 queued: [0; 4],
                 device_blocks: usage.device_total,
                 device_blocks_free: usage.device_free,
                 host_blocks: usage.host_total,
                 host_blocks_free: usage.host_free,
-                // The engine's handle asks the SloMonitor for the pressure levels.
+                // Leave the pressure levels empty: `EngineHandle::status` fills them in from the SloMonitor.
                 pressure: Default::default(),
                 counters,
                 prediction_error,

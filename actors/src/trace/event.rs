@@ -1,50 +1,50 @@
-//! Events of an engine's run that can be recorded.
+//! Events of an engine that a recorder can record: arrivals, steps, preemptions, copies, ends.
 
 use serde::{Deserialize, Serialize};
 use tiercel_device::{CopyId, SeqId, StepId, Tier, Timestamp};
 use tiercel_policy::scheduler::{EndReport, FinishReason, RequestFault};
 
-/// An event, and the engine time at which it happened.
+/// Recorded event of an engine, and the engine time at which it happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// When the event happened.
+    /// Engine time at which the event happened.
     pub at: Timestamp,
-    /// The event.
+    /// What happened in the engine.
     pub event: Event,
 }
 
-/// Something that the engine decided or learned.
+/// Event of an engine: something that it decided or learned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// A request was accepted.
     Arrived {
         /// Sequence of the request.
         seq: SeqId,
-        /// Tier that the request runs in.
+        /// Tier in which the request was accepted.
         tier: Tier,
         /// Length of the prompt, tokens.
         prompt: u32,
         /// Limit of the output, tokens.
         max_tokens: u32,
     },
-    /// The block store answered the wants of a planned step. The event shows how short memory is.
+    /// The block store answered the requests for the blocks of a planned step. The numbers show how short memory is.
     Planned {
-        /// Step that was planned.
+        /// Step that was planned and asked for blocks.
         step: StepId,
-        /// Sequences that wanted blocks for the step.
+        /// Number of sequences that asked for blocks for the step.
         wants: u32,
-        /// Sequences whose wants were denied.
+        /// Number of sequences whose request for blocks was denied.
         denied: u32,
-        /// Device blocks that no sequence holds after the grants of the step.
+        /// Number of device blocks that no sequence references after the grants of the step.
         device_free: u32,
-        /// Host blocks that are not in use.
+        /// Number of host blocks that are not in use after the grants of the step.
         host_free: u32,
     },
     /// A step was submitted to the device.
     StepSubmitted {
         /// Step that was submitted.
         step: StepId,
-        /// Parts of sequences that the step computes.
+        /// Slices of the step: the tokens that it computes of each sequence.
         slices: Vec<Slice>,
     },
     /// A step ended.
@@ -53,7 +53,7 @@ pub enum Event {
         step: StepId,
         /// Whether the step succeeded. The results of a failed step are discarded.
         ok: bool,
-        /// Time since the step was submitted, or since the step before it ended if that was later, us.
+        /// Duration of the step, us: since it was submitted, or since the step before it ended if that was later.
         duration_us: u64,
     },
     /// The first output token of a sequence was handed to the client.
@@ -61,127 +61,129 @@ pub enum Event {
         /// Sequence that got its first token.
         seq: SeqId,
     },
-    /// A sequence was preempted, and its blocks came free at once.
+    /// A running sequence was preempted, and its device blocks came free at once, without copies.
     PreemptFreed {
         /// Sequence that was preempted.
         seq: SeqId,
-        /// Device blocks that came free.
+        /// Number of device blocks of the preempted sequence that came free.
         blocks: u32,
-        /// Host blocks that are pinned for the sequence.
+        /// Number of host blocks that are pinned for the preempted sequence until it resumes.
         on_host: u32,
     },
-    /// The blocks of a sequence are being copied out for a swap. The sequence no longer runs but still holds the
-    /// blocks.
+    /// The swap of a sequence began: its blocks are being copied to the host pool. The sequence no longer runs, but
+    /// still holds its device blocks.
     PreemptCopying {
-        /// Sequence that is being preempted.
+        /// Sequence that is being swapped out.
         seq: SeqId,
-        /// Blocks to copy to the host pool.
+        /// Number of blocks to copy to the host pool for the swap.
         blocks: u32,
     },
-    /// A swap was committed: the blocks of the sequence are copied out, and its device blocks are released.
+    /// A swap was committed: the blocks of the sequence have been copied to the host pool, and its device blocks came
+    /// free.
     PreemptCommitted {
-        /// Sequence that was preempted.
+        /// Sequence that was swapped out.
         seq: SeqId,
-        /// Blocks that were saved in the host pool.
+        /// Number of blocks of the sequence that were saved in the host pool.
         copied: u32,
-        /// Blocks whose copy to the host pool failed.
+        /// Number of blocks whose copy to the host pool failed; their KV will be computed again.
         failed: u32,
     },
-    /// A swap was aborted: the blocks of the sequence are copied out, but no other sequence needs them, so the sequence
-    /// goes on with them.
+    /// A swap was aborted: the blocks of the sequence were copied to the host pool, but no other sequence needs its
+    /// device blocks any more, so it goes on with them.
     PreemptAborted {
-        /// Sequence that goes on.
+        /// Sequence that goes on running after its swap was aborted.
         seq: SeqId,
-        /// Blocks that were copied to the host pool in vain.
+        /// Number of blocks that were copied to the host pool in vain.
         copied: u32,
-        /// Blocks whose copy to the host pool failed.
+        /// Number of blocks whose copy to the host pool failed, which is of no consequence after the abort.
         failed: u32,
     },
-    /// A waiting sequence was opened, for the first time or after a preemption, and some of its blocks are being copied
-    /// in.
+    /// A waiting sequence was given blocks, for the first time or after a preemption, and some of its KV is being
+    /// copied from the host pool.
     ResumeCopying {
-        /// Sequence that is opening.
+        /// Sequence whose blocks are being copied in.
         seq: SeqId,
-        /// Blocks to copy to the device pool.
+        /// Number of blocks to copy from the host pool to the device pool.
         blocks: u32,
     },
-    /// A waiting sequence was opened and may run: its start, or a resume after a preemption.
+    /// A waiting sequence has its blocks and may run: its first start, or a resume after a preemption.
     Resumed {
-        /// Sequence that was opened.
+        /// Sequence that starts or resumes.
         seq: SeqId,
-        /// Tokens that need not be computed, because their KV is on the device already or was copied in.
+        /// Number of tokens of the sequence that need not be computed, because their KV is on the device already or was
+        /// copied in.
         computed: u32,
-        /// Blocks that were copied to the device pool.
+        /// Number of blocks that were copied from the host pool to the device pool for the sequence.
         copied: u32,
-        /// Blocks whose copy to the device pool failed.
+        /// Number of blocks whose copy to the device pool failed; their KV is computed again.
         failed: u32,
     },
-    /// A sequence ended.
+    /// A sequence ended, completely or not.
     Ended {
         /// Sequence that ended.
         seq: SeqId,
-        /// How the sequence ended.
+        /// How the sequence ended, such as by its maximum length or a cancel.
         ending: Ending,
-        /// Output tokens of the sequence. A final stop token is not counted.
+        /// Number of output tokens of the sequence. A final stop token is not counted.
         tokens: u32,
-        /// How often the sequence was preempted.
+        /// Number of times that the sequence was preempted.
         preemptions: u32,
     },
-    /// An operator gave a command.
+    /// An operator gave a command to the engine.
     Command {
-        /// Sequence that the command names, if any.
+        /// Sequence that the operator's command names, if any.
         seq: Option<SeqId>,
-        /// The command as text for people.
+        /// Operator's command as text for people.
         text: String,
-        /// Whether the command named something that exists.
+        /// Whether the sequence that the operator's command names exists.
         known: bool,
     },
-    /// A batch of copies was put into the queue of the copy engine.
+    /// A batch of block copies was put into the queue of the copy engine.
     CopyStarted {
-        /// Id of the batch.
+        /// Id of the batch of copies.
         copy: CopyId,
-        /// Whether the batch copies from the device pool to the host pool, not back.
+        /// Whether the batch copies blocks from the device pool to the host pool, rather than back.
         out: bool,
-        /// Number of blocks in the batch.
+        /// Number of blocks in the batch of copies.
         blocks: u32,
     },
-    /// A batch of copies ended.
+    /// A batch of block copies ended.
     CopyEnded {
-        /// Id of the batch.
+        /// Id of the batch of copies.
         copy: CopyId,
-        /// Whether the batch succeeded.
+        /// Whether the batch of copies succeeded.
         ok: bool,
-        /// Time that the batch took on the link, us.
+        /// Time that the batch of copies took on the link between device and host, us.
         duration_us: u64,
     },
-    /// A preempted sequence gave up more of its retained blocks.
+    /// A sequence that is preempted already gave up more of the device blocks that it had retained.
     GaveMore {
-        /// Sequence that gave up blocks.
+        /// Preempted sequence that gave up retained blocks.
         seq: SeqId,
-        /// Device blocks that came free at once.
+        /// Number of device blocks of the preempted sequence that came free at once.
         blocks: u32,
-        /// Host blocks that are pinned for the sequence.
+        /// Number of host blocks that are pinned for the preempted sequence until it resumes.
         on_host: u32,
     },
 }
 
-/// Part of a sequence that one step computes.
+/// Slice of a step: consecutive tokens of one sequence that the step computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slice {
-    /// Sequence that the part belongs to.
+    /// Sequence whose tokens the slice holds.
     pub seq: SeqId,
-    /// Position of the part's first token in the sequence.
+    /// Position of the slice's first token in the sequence.
     pub first_pos: u32,
-    /// Number of tokens in the part.
+    /// Number of tokens in the slice.
     pub tokens: u32,
-    /// Number of the output token that the step samples after the part, counted from 0; `None` if the part ends before
-    /// the end of a prompt.
+    /// Number of the output token that the step samples after the slice, counted from 0; `None` if the slice ends
+    /// before the last known token, so that nothing is sampled.
     pub sample: Option<u32>,
 }
 
 impl Slice {
-    /// Whether the part is one more token of an output. Any other part computes tokens that are known already: those of
-    /// a prompt, or those whose KV a preemption discarded.
+    /// Whether the slice is a decode: one more token of an output. Any other slice is prefill: it computes tokens that
+    /// are known already, of a prompt or after a preemption that discarded their KV.
     pub fn is_decode(&self) -> bool {
         self.tokens == 1 && self.sample.is_some_and(|output| output > 0)
     }
@@ -192,19 +194,19 @@ impl Slice {
 pub enum Ending {
     /// A stop token or a stop string ended the output.
     Stop,
-    /// The output reached its longest length.
+    /// The output reached its maximum length.
     Length,
-    /// The client left before the output was complete.
+    /// The client left before the output of the sequence was complete.
     Cancelled,
-    /// The sequence was preempted under `preemption.mode = drop`.
+    /// The sequence was preempted by ending it, as the settings ask for (`drop`).
     Dropped,
-    /// The request was turned away after it had been accepted.
+    /// The request was turned away: ended before its first token, with the same answer as a refused request.
     TurnedAway,
-    /// The model or a step failed on the sequence.
+    /// The sequence ended with an error of the model or of a step.
     Failed,
-    /// The client stopped reading its response stream.
+    /// The client stopped reading its response stream, so the server ended the sequence.
     Stalled,
-    /// The engine stopped before the output was complete.
+    /// The engine was shut down before the output of the sequence was complete.
     Shutdown,
 }
 
@@ -224,7 +226,7 @@ impl Ending {
         }
     }
 
-    /// Returns the name that metrics use for this ending.
+    /// Returns the name of this way to end, as metrics and traces use it.
     pub fn name(self) -> &'static str {
         match self {
             Ending::Stop => "stop",
@@ -265,7 +267,7 @@ impl Event {
         "gave-more",
     ];
 
-    /// Returns the name of the event's kind.
+    /// Returns the name of the event's kind, such as `step-ended`.
     pub fn kind(&self) -> &'static str {
         Self::KINDS[match self {
             Event::Arrived { .. } => 0,

@@ -1,4 +1,5 @@
-//! Records what an engine decides, and when. The actors record their events, so that the policy stays pure.
+//! Recording of an engine's events: what it decides, and when. The actors pass the events to the recorder, so that the
+//! policy's functions stay pure.
 //!
 //! An engine that is started with a [`Record`] passes every [`Event`] to it as the event happens. Without a recorder,
 //! as in a server, each place that could record an event costs one branch.
@@ -12,14 +13,14 @@ pub use sequences::SequenceTrace;
 use std::rc::Rc;
 use tiercel_device::{Clock, Timestamp};
 
-/// Receives the events of an engine in order, on the engine's thread. An implementation must not block for long and
-/// must not call the engine.
+/// Recorder: receives the events of an engine in order, on the engine's thread. An implementation must not block for
+/// long and must not call the engine.
 pub trait Record {
     /// Records an event that happened at time `at`.
     fn record(&self, at: Timestamp, event: &Event);
 }
 
-/// Passes an actor's events to the recorder, if there is one.
+/// Passes an actor's events to the engine's recorder, if there is one.
 #[derive(Clone)]
 pub struct Tracer {
     recorder: Option<Rc<dyn Record>>,
@@ -27,7 +28,7 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Makes a tracer. Without a recorder it does nothing.
+    /// Makes a `Tracer`, which passes events to `recorder`. Without a recorder it does nothing.
     pub fn new(recorder: Option<Rc<dyn Record>>, clock: Clock) -> Tracer {
         Tracer { recorder, clock }
     }
@@ -37,7 +38,7 @@ impl Tracer {
         self.recorder.is_some()
     }
 
-    /// Records an event. The event is only created if there is a recorder.
+    /// Passes an event to the recorder, with the engine's time. The event is only created if there is a recorder.
     pub(crate) fn note(&self, event: impl FnOnce() -> Event) {
         if let Some(recorder) = &self.recorder {
             recorder.record(self.clock.now(), &event());

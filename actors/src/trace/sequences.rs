@@ -1,4 +1,4 @@
-//! Derives the trace events about sequences and steps from the scheduler's messages.
+//! Derives the recorded events of sequences and steps from the Scheduler's messages.
 
 use super::{Ending, Event, Slice, Tracer};
 use crate::request::Control;
@@ -7,17 +7,18 @@ use tiercel_device::{SeqId, StepBatch, StepDone, StepId, Timestamp};
 use tiercel_policy::scheduler::{EndReport, NewSequence, Phase, PreemptDecision, Scheduler};
 use tiercel_policy::{GrantOutcome, PreemptOutcome, StepGrant, StoreEvent};
 
-/// The scheduler's part of a trace. Its state is only maintained while there is a recorder.
+/// Passes the Scheduler's events to the engine's recorder. Its state is only maintained if there is a recorder.
 pub struct SequenceTrace {
     tracer: Tracer,
-    /// Live sequences without a block table. The next slice of such a sequence is a start or a resume.
+    /// Live sequences that hold no blocks. The next slice of such a sequence is recorded as a start or a resume.
     without_blocks: BTreeSet<SeqId>,
-    /// For each step in flight, when the step was submitted, or when the step before it ended if that was later.
+    /// For each step in flight, the time at which it was submitted, or at which the step before it ended if that was
+    /// later.
     began: BTreeMap<StepId, Timestamp>,
 }
 
 impl SequenceTrace {
-    /// Makes the scheduler's part of a trace.
+    /// Makes a `SequenceTrace`, which passes the Scheduler's events to the recorder behind `tracer`.
     pub fn new(tracer: Tracer) -> SequenceTrace {
         SequenceTrace { tracer, without_blocks: BTreeSet::new(), began: BTreeMap::new() }
     }
@@ -36,8 +37,8 @@ impl SequenceTrace {
         });
     }
 
-    /// Records the block store's answer to a step request, before the scheduler applies it: which sequences are
-    /// preempted, and which wait for copies. A sequence that has ended meanwhile is skipped, as the scheduler skips it.
+    /// Records the block store's answer to a request for a step's blocks, before the Scheduler applies it: which
+    /// sequences are preempted, and which wait for copies. Sequences that have ended meanwhile are skipped.
     pub(crate) fn granted(&mut self, grant: &StepGrant, core: &Scheduler) {
         if !self.tracer.is_on() {
             return;
@@ -93,7 +94,7 @@ impl SequenceTrace {
             return;
         }
         let began = self.began.remove(&done.id).unwrap_or(now);
-        // The steps behind the ended one begin now.
+        // All other steps in flight count as begun now, when the step before them has ended.
         self.began.values_mut().for_each(|next| *next = now);
         self.tracer.note(|| Event::StepEnded {
             step: done.id,
@@ -106,8 +107,8 @@ impl SequenceTrace {
         self.tracer.note(|| Event::FirstToken { seq });
     }
 
-    /// Records an event of the block store, from the phase that its sequence had before and the scheduler's decision
-    /// about it.
+    /// Records an event of the block store (blocks copied out, or back on the device), given the phase that its
+    /// sequence had before and the Scheduler's decision to commit or abort.
     pub(crate) fn store_event(
         &mut self,
         event: StoreEvent,

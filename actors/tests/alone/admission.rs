@@ -1,4 +1,4 @@
-//! Admission alone: it answers at once, and hands accepted sequences to the scheduler.
+//! Tests of the Admission actor alone: it answers each request at once, and hands accepted sequences to the scheduler.
 
 use crate::run;
 use actix::{Actor, Addr};
@@ -72,7 +72,7 @@ fn accepted_sequences_reach_the_scheduler_in_order_and_refused_ones_do_not() {
         let ids: Vec<SeqId> = enqueued.take().iter().map(|enqueue| enqueue.new.seq).collect();
         assert_eq!(ids, [first, second]);
         let (seq, how) = (first, Left::Started);
-        // A duplicate changes nothing.
+        // Send the message that a sequence left the queue twice; the duplicate must not change the count.
         for _ in 0..2 {
             admission.send(LeftQueue { seq, how }).await.unwrap();
         }

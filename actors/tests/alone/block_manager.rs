@@ -1,4 +1,4 @@
-//! The BlockManager alone: it answers every request for a step with one grant.
+//! Tests of the BlockManager actor alone: it answers every request for a step's blocks with one grant.
 
 use crate::run;
 use actix::Actor;
@@ -13,7 +13,7 @@ use tiercel_device::{Clock, Epoch, SeqId, StepId, Ticket};
 use tiercel_policy::blocks::{BlockStore, StoreConfig};
 use tiercel_policy::{GrantOutcome, StepRequest, Want, WantKind};
 
-/// Messages that a BlockManager sent to the other actors.
+/// Messages that the BlockManager under test sent to the other actors.
 struct Told {
     reserved: Received<StepReserved>,
     copied: Received<CopiesEnded>,
@@ -45,7 +45,7 @@ fn started(device_blocks: u32) -> (actix::Addr<BlockManager>, Told) {
     (manager, Told { reserved, copied, copies, in_use })
 }
 
-/// A request of one new sequence for a step.
+/// Makes a request for the blocks of a step with one new sequence of `tokens` tokens.
 fn open(step: u64, seq: u64, tokens: u32) -> ReserveStep {
     let want = Want {
         ticket: Ticket { seq: SeqId(seq), epoch: Epoch(0) },

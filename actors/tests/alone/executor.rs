@@ -1,4 +1,4 @@
-//! The Executor alone: steps go to the device, their ends come back.
+//! Tests of the Executor actor alone: steps go to the device, and the ends of steps come back as messages.
 
 use crate::run;
 use actix::Actor;
@@ -7,7 +7,7 @@ use tiercel_actors::kit::{lifeline, recorder, settle};
 use tiercel_actors::messages::{ExecuteStep, Shutdown, StepEnded};
 use tiercel_device::{StepBatch, StepDone, StepError, StepId, StepRunner, SubmitError};
 
-/// A device that ends the first step at once and refuses all others.
+/// Device stand-in that ends the first step at once, with an error, and refuses all others.
 struct OneStep(bool);
 
 impl StepRunner for OneStep {

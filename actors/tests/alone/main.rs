@@ -1,4 +1,4 @@
-//! Tests of each actor alone: recorders stand in for its neighbours.
+//! Tests of each actor alone: stand-ins that record their messages take the places of the other actors.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod admission;
@@ -8,7 +8,7 @@ mod scheduler;
 mod slo_monitor;
 mod swap_manager;
 
-/// Runs a test on a thread of its own event loop.
+/// Runs an async test to its end on an actor event loop of its own.
 fn run(test: impl Future<Output = ()>) {
     actix::System::new().block_on(test);
 }

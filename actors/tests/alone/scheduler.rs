@@ -1,4 +1,5 @@
-//! The Scheduler alone: one request for blocks at a time, a batch for each grant, tokens to the clients.
+//! Tests of the Scheduler actor alone: it has one open request for blocks at a time, submits a batch for each grant,
+//! and sends tokens to the clients.
 
 use crate::run;
 use actix::{Actor, Addr, Recipient};
@@ -28,7 +29,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 const BLOCK: u32 = 4;
 
-/// A Scheduler, and the messages that its neighbours received.
+/// Scheduler under test, and the messages that it sent to the other actors.
 struct Alone {
     scheduler: Addr<SchedulerActor>,
     left: Received<LeftQueue>,
@@ -41,13 +42,13 @@ struct Alone {
     observed: Received<Observe>,
 }
 
-/// Starts a Scheduler whose plans name all possible victims.
+/// Starts a Scheduler whose requests for blocks name all possible victims, as they do with mirroring.
 fn started() -> Alone {
     let (to_reserved, reserved) = recorder();
     Alone { reserved, ..started_with(to_reserved) }
 }
 
-/// The same with a recipient of its requests for blocks; `reserved` then receives none.
+/// Starts a Scheduler that sends its requests for blocks to `to_reserved`, so that `reserved` receives none.
 fn started_with(to_reserved: Recipient<ReserveStep>) -> Alone {
     let mut settings = EngineSettings::default();
     settings.preemption.mirror_percent = 1;
@@ -77,7 +78,7 @@ fn started_with(to_reserved: Recipient<ReserveStep>) -> Alone {
     let (to_completed, completed) = recorder();
     let (to_steps, steps) = recorder();
     let (to_observed, observed) = recorder();
-    // The actor wakes itself by this message; these tests need no timer.
+    // Let a recorder receive the timer messages of the Scheduler to itself: these tests need no timer.
     let (myself, _) = recorder();
     let peers = Peers {
         admission: ToAdmission {
@@ -115,12 +116,13 @@ fn started_with(to_reserved: Recipient<ReserveStep>) -> Alone {
 }
 
 impl Alone {
-    /// Sends a sequence with a prompt of six tokens; returns its response stream.
+    /// Sends the Scheduler a sequence with a prompt of six tokens; returns its response stream.
     async fn enqueue(&self, id: u64, tier: Tier) -> mpsc::Receiver<StreamEvent> {
         self.enqueue_with_buffer(id, tier, 64).await
     }
 
-    /// The same with a response stream that buffers so many events.
+    /// Sends the Scheduler a sequence with a prompt of six tokens; returns its response stream, which buffers `buffer`
+    /// events.
     async fn enqueue_with_buffer(
         &self,
         id: u64,
@@ -146,7 +148,7 @@ impl Alone {
         stream
     }
 
-    /// The only request for blocks that is open.
+    /// Returns the Scheduler's open request for a step's blocks, and checks that it is the only one.
     async fn request(&self) -> StepRequest {
         settle().await;
         let mut requests = self.reserved.take();
@@ -154,7 +156,7 @@ impl Alone {
         requests.remove(0).0
     }
 
-    /// Grants every want of a request in full; returns the batch.
+    /// Grants every sequence of a request all of its blocks, and returns the batch that the Scheduler then submits.
     async fn grant(&self, request: &StepRequest, preempted: Vec<Preempted>) -> Option<StepBatch> {
         let taken = |seq| preempted.iter().any(|victim| victim.ticket.seq == seq);
         let wants = request.wants.iter().filter(|want| !taken(want.ticket.seq));
@@ -174,7 +176,7 @@ impl Alone {
         self.steps.take().pop().map(|step| step.0)
     }
 
-    /// Ends a step in which every sequence sampled a token.
+    /// Tells the Scheduler that a step has ended in which every sampled row got the token 7.
     async fn end(&self, batch: &StepBatch) {
         let sampled = batch.slices.iter().filter(|slice| slice.sample.is_some());
         let sampled = sampled.map(|slice| (slice.seq, Ok(Sampled { token: 7, logprobs: None })));
@@ -184,7 +186,7 @@ impl Alone {
         self.scheduler.send(StepEnded(done)).await.unwrap();
     }
 
-    /// Runs one whole step; returns the request for its blocks.
+    /// Runs one whole step (request for blocks, grant, batch, end) and returns the request for its blocks.
     async fn step(&self) -> StepRequest {
         let request = self.request().await;
         let batch = self.grant(&request, Vec::new()).await.expect("it was granted");
@@ -211,7 +213,7 @@ fn a_step_is_asked_for_run_and_delivered_in_this_order() {
             [Left::Started]
         );
         assert_eq!(alone.observed.take().len(), 2, "the promise, and the first token");
-        // A duplicate of the end, and a late grant of the step before, change nothing.
+        // Repeat the end of the step, and the grant for it: both must have no effect.
         alone.end(&batch).await;
         assert!(alone.grant(&request, Vec::new()).await.is_none());
         assert!(stream.try_recv().is_err() && alone.reserved.take().is_empty());

@@ -1,4 +1,4 @@
-//! The SloMonitor alone: it reports pressure levels of resources, and the headroom of tiers.
+//! Tests of the SloMonitor actor alone: it reports pressure levels of resources, and the headroom of each tier.
 
 use crate::run;
 use actix::Actor;

@@ -1,4 +1,5 @@
-//! The SwapManager alone: batches of copies go to the copy engine, at most two at a time, and their ends come back.
+//! Tests of the SwapManager actor alone: batches of copies go to the copy engine, at most two at a time, and their ends
+//! come back as messages.
 
 use crate::run;
 use actix::Actor;
@@ -12,7 +13,7 @@ use tiercel_device::{
 
 type Done = Box<dyn FnOnce(CopyDone) + Send>;
 
-/// A copy engine that keeps its batches until the test ends them, and refuses batch 9.
+/// Copy engine stand-in that keeps its batches until the test ends them, and refuses batch 9.
 #[derive(Clone, Default)]
 struct Held(Arc<Mutex<Vec<(CopyId, Done)>>>);
 

@@ -146,9 +146,9 @@ fn who_cannot_start_for_too_long_is_turned_away_and_premium_never() {
     });
 }
 
-/// A predicted wait assumes that a queue drains as fast as it did lately. A queue that stands still while higher tiers
-/// are served drains faster later. So admission compares the predicted wait only with a patience that the request
-/// states, not with the patience of its tier.
+/// Checks that admission compares its predicted wait with a patience that the request states, but not with the patience
+/// of the tier. The prediction assumes that the queue drains as fast as lately, but a queue that stands still while
+/// higher tiers are served drains faster later.
 #[test]
 fn on_arrival_a_stated_patience_refuses_and_that_of_a_tier_does_not() {
     simulate(async |clock| {
@@ -157,7 +157,7 @@ fn on_arrival_a_stated_patience_refuses_and_that_of_a_tier_does_not() {
         laboratory.settings.patience.standard_s = 0.5;
         laboratory.device.profile.step_base_us = 1000.0;
         let engine = laboratory.start();
-        // Each request takes about 10 ms; the requests run one after the other.
+        // Send short requests that run one after the other, in about 10 ms each, because a step has only one slot.
         let send = async |count: usize| {
             let mut sent = Vec::new();
             for _ in 0..count {
@@ -170,7 +170,7 @@ fn on_arrival_a_stated_patience_refuses_and_that_of_a_tier_does_not() {
             learned.await.unwrap();
         }
         let mut waiting = send(70).await;
-        // Admission learns the length of the queue from the steps.
+        // Wait for some steps, from which admission learns how fast the queue drains.
         clock.sleep_us(30_000).await;
         waiting.extend(send(10).await);
         let stated = Request { max_wait_ms: Some(500), ..request(&[6, 7], 8) };

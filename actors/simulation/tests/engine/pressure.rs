@@ -8,7 +8,7 @@ use tiercel_simulation::{collect, request, simulate};
 
 const CALM: [Level; Resource::ALL.len()] = [Level::None; Resource::ALL.len()];
 
-/// Returns the highest level of each resource within `ms` milliseconds.
+/// Queries the engine's status for `ms` milliseconds and returns the highest pressure level of each resource.
 async fn worst_within(engine: &EngineHandle, ms: u64) -> [Level; Resource::ALL.len()] {
     let mut worst = CALM;
     for _ in 0..ms {
@@ -32,7 +32,7 @@ fn a_full_engine_says_of_what_there_is_no_more_and_is_calm_when_it_is_over() {
         laboratory.settings.scheduler.max_num_seqs = 4;
         laboratory.device.device_blocks = 48;
         laboratory.device.host_blocks = 12;
-        // A copy of a block takes 20 ms. At most 1 MiB of blocks may be in transit.
+        // Make copies slow (20 ms for each block), and let at most 1 MiB of blocks be in transit at once.
         let block_bytes = laboratory.device.block_bytes();
         laboratory.device.profile.link_bytes_per_s = block_bytes as f64 * 50.0;
         laboratory.settings.preemption.max_in_transit_mib = 1;
@@ -46,7 +46,8 @@ fn a_full_engine_says_of_what_there_is_no_more_and_is_calm_when_it_is_over() {
         }
         let [blocks, slots, host, copies, outputs] = worst_within(&engine, 3_000).await;
         assert_eq!([blocks, slots, host], [Level::Critical; 3]);
-        // All blocks in transit together have less than 1 MiB, and every client reads its stream.
+        // Copies and output buffers are under no pressure: all blocks together are less than the 1 MiB that may be in
+        // transit, and every client reads its stream.
         assert_eq!([copies, outputs], [Level::None; 2]);
         for reader in readers {
             reader.await.unwrap();

@@ -1,4 +1,4 @@
-//! Tests with few requests: preemption, pausing, sharing of blocks, and ends of outputs.
+//! Tests of an engine with few requests: preemption, pausing, sharing of blocks, and ends of outputs.
 
 use super::{prompt, settled, tight};
 use rand::SeedableRng;
@@ -107,7 +107,8 @@ fn a_slow_reader_is_held_and_one_that_reads_nothing_ends() {
         assert_eq!(tokens, oracle.output(&[1, 2], 100));
         let end = collect(dead).await;
         assert_eq!(end.end, Some(StreamEvent::Failed(RequestFault::Stalled)));
-        // A token may have been on its way to the client when the sequence was put on hold for slow reading.
+        // The client that reads nothing has 16 tokens in its buffer, and perhaps one that was on its way when the
+        // sequence was put on hold.
         assert!(end.tokens.len() <= 17, "{} tokens were buffered", end.tokens.len());
         drop(slow);
         settled(&engine).await;

@@ -1,4 +1,5 @@
-//! Tests of blocks and slots that are reserved for premium while background requests take all they can get.
+//! Tests of KV blocks and slots of a step that are reserved for premium, while background requests take all that they
+//! can get.
 
 use super::{settled, tight};
 use tiercel_actors::{EngineHandle, Refusal, Request};
@@ -6,14 +7,14 @@ use tiercel_config::{PreemptionMode, Reservation};
 use tiercel_device::{Clock, Tier, TokenId};
 use tiercel_simulation::{collect, request, simulate};
 
-/// Blocks that are reserved for premium: half of the 40 blocks. Half of the 16 slots are reserved too.
+/// Number of KV blocks that are reserved for premium: half of the 40. Half of the 16 slots of a step are reserved too.
 const KEPT: u32 = 20;
 
 fn prompt(number: u32) -> Vec<TokenId> {
     (0..24).map(|at| (7 * number + at) % 200).collect()
 }
 
-/// Measurements from before and after a premium request arrives.
+/// Free blocks and running requests under a background load, and the TTFT of a premium request that then arrives.
 #[derive(Debug)]
 struct Seen {
     least_free: u32,
@@ -60,7 +61,8 @@ async fn seen(clock: Clock, kind: Option<Reservation>, mirror_percent: u32) -> S
 fn what_is_kept_hard_nobody_else_has_be_it_blocks_or_places() {
     simulate(async |clock| {
         let hard = seen(clock, Some(Reservation::Hard), 0).await;
-        // A stream may have grown by one block that a victim is still copying out.
+        // One block less than the reservation may be free: a stream may have grown by a block that a victim is still
+        // copying out.
         assert!(hard.least_free + 1 >= KEPT, "{hard:?}");
         assert!((1..=8).contains(&hard.most_running), "{hard:?}");
     });

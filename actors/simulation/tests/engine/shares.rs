@@ -1,4 +1,4 @@
-//! Tests of shedding by the tiers' shares of the device's time.
+//! Tests of shedding by share: a tier that has had more than its share of the device's time is refused under load.
 
 use super::settled;
 use tiercel_actors::{Refusal, Request};
@@ -6,7 +6,8 @@ use tiercel_config::SheddingForm;
 use tiercel_device::{Clock, Tier};
 use tiercel_simulation::{Laboratory, collect, request, simulate};
 
-/// Makes an engine with eight slots that sheds requests from 50 % load on.
+/// Makes an engine (not started yet) with eight slots in a step, which sheds requests by share when its load exceeds 50
+/// %.
 fn shedding(clock: Clock) -> Laboratory {
     let mut laboratory = Laboratory::tiny(clock);
     let settings = &mut laboratory.settings;
@@ -22,8 +23,8 @@ fn of(tier: Tier, output: u32) -> Request {
     Request { tier, ..request(&[1, 2, 3, 4], output) }
 }
 
-/// Sends two hundred requests of a tier, one per millisecond, and returns how many are refused because the tier is over
-/// its share.
+/// Sends two hundred requests of a tier, one per millisecond, and returns how many are refused because the tier has had
+/// more than its share.
 async fn refused(engine: &tiercel_actors::EngineHandle, clock: &Clock, tier: Tier) -> usize {
     let mut refused = 0;
     let mut readers = Vec::new();
@@ -50,7 +51,7 @@ fn under_load_a_tier_over_its_share_is_refused_in_part_and_when_it_is_over_nobod
     simulate(async |clock| {
         let engine = shedding(clock.clone()).start();
         assert_eq!(refused(&engine, &clock, Tier::Background).await, 0, "there is no load");
-        // One premium and six background streams take seven of the eight slots.
+        // Load the engine: one premium and six background streams take seven of the eight slots of a step.
         let mut streams = Vec::new();
         for tier in [Tier::Premium].into_iter().chain([Tier::Background; 6]) {
             streams.push(engine.submit(of(tier, 1500)).await.expect("nobody has much yet"));

@@ -1,4 +1,5 @@
-//! Tests of random traffic with too little memory: texts, blocks and progress.
+//! Tests of random traffic on a device with too little KV memory: outputs are right, all blocks are released, and every
+//! request ends.
 
 use super::{storm, tight};
 use tiercel_actors::Request;
@@ -56,8 +57,8 @@ fn failed_steps_cost_at_most_requests_that_were_in_them() {
             .iter()
             .filter(|got| matches!(got.end, Some(StreamEvent::Finished { .. })))
             .count();
-        // A member of a failed step ends only if it fails again when it runs alone, with probability 1/50. Of some ten
-        // failed steps with half a dozen members each, about one member ends.
+        // At most four requests may fail. A member of a failed step ends only if it fails again when it runs alone,
+        // with probability 1/50: of about ten failed steps with half a dozen members each, about one member.
         assert!(finished + 4 >= collected.len(), "{finished} of {}", collected.len());
     });
 }
@@ -80,8 +81,8 @@ fn a_seed_replays_exactly() {
     assert_eq!(first, second);
 }
 
-/// Even if the pool is full of sequences that may not be preempted again, the highest-ranked sequence must make
-/// progress.
+/// Checks that every request ends although requests that were preempted as often as allowed are spared: even if they
+/// hold the whole pool, the first sequence in order of service must make progress.
 #[test]
 fn sparing_those_preempted_often_never_stops_everybody() {
     for most in [0, 1, 2] {
@@ -95,8 +96,8 @@ fn sparing_those_preempted_often_never_stops_everybody() {
     }
 }
 
-/// As many premium requests wait as a step has slots. None of them fits beside the background requests that hold the
-/// memory and may not be preempted again.
+/// Checks that all requests end although as many premium requests wait as a step has slots, and none fits beside the
+/// background requests that hold the memory and may not be preempted.
 #[test]
 fn waiting_requests_never_take_every_place_from_those_who_hold_the_memory() {
     simulate(async |clock| {
@@ -125,19 +126,21 @@ fn waiting_requests_never_take_every_place_from_those_who_hold_the_memory() {
     });
 }
 
-/// Small requests that keep arriving must not keep a large request waiting for ever.
+/// Checks that small requests that keep arriving do not keep a large request waiting for ever.
 #[test]
 fn a_large_request_is_not_overtaken_for_ever_by_small_ones() {
     simulate(async |clock| {
         let mut laboratory = tight(clock, PreemptionMode::Recompute);
         laboratory.settings.scheduler.max_num_batched_tokens = 512;
-        // A long TTFT target keeps all requests in time, because late requests would wait behind requests in time.
+        // Set a long TTFT target, so that no request is late: late requests would wait behind those in time, whatever
+        // their size.
         laboratory.settings.slo.standard.ttft_ms = Target::Ms(500.0);
         let engine = laboratory.start();
         let mut small = Vec::new();
         let mut large = None;
         for round in 0..200 {
-            // The output lengths differ, so that the small requests never end together.
+            // Give the small requests different output lengths, so that they never end together and make room for the
+            // large one by chance.
             let stream = engine.submit(request(&[round; 30], 10 + round * 7 % 23)).await.unwrap();
             small.push(actix_rt::spawn(collect(stream)));
             if round == 20 {
@@ -152,8 +155,8 @@ fn a_large_request_is_not_overtaken_for_ever_by_small_ones() {
     });
 }
 
-/// Sends premium requests one by one into a pool full of background requests. Returns the number of preemptions, in all
-/// and of the request with the most.
+/// Sends premium requests one by one into a pool that is full of background requests. Returns the number of all
+/// preemptions, and that of the request that was preempted most often.
 fn preemptions_by_intruders(change: fn(&mut EngineSettings)) -> (u64, u32) {
     simulate(async |clock| {
         let mut laboratory = tight(clock, PreemptionMode::Recompute);
@@ -183,9 +186,8 @@ fn preemptions_by_intruders(change: fn(&mut EngineSettings)) -> (u64, u32) {
     })
 }
 
-/// A background request that resumes into the last free blocks would be preempted again by the next premium request.
-/// The watermark for background requests prevents such a cycle. A request that was preempted as often as allowed is
-/// spared.
+/// Checks two remedies for a cycle in which a background request resumes into the last free blocks and is preempted
+/// again by the next premium request: a watermark for background requests, and a limit of preemptions per request.
 #[test]
 fn requests_do_not_take_each_others_places_over_and_over() {
     let (without, without_limit) = preemptions_by_intruders(|_| ());

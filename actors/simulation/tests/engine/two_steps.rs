@@ -1,4 +1,4 @@
-//! Tests with two steps in flight, on a device whose host takes longer than a step.
+//! Tests of the engine with two steps in flight, on a mock device whose host takes longer than a step.
 
 use super::{storm, tight};
 use std::cell::{Cell, RefCell};
@@ -19,7 +19,7 @@ fn tiny(clock: Clock) -> Laboratory {
     slow_host(Laboratory::tiny(clock))
 }
 
-/// Recorder that counts steps submitted while another step is in flight.
+/// Recorder that counts the steps that are submitted while another step is in flight.
 #[derive(Default)]
 struct Overlaps {
     in_flight: Cell<u32>,
@@ -53,8 +53,8 @@ fn a_stream_has_the_next_step_in_flight_and_the_same_text() {
             let engine = laboratory.start_recorded(Some(Rc::clone(&overlaps) as Rc<dyn Record>));
             let got = collect(engine.submit(request(&[1, 2], 100)).await.unwrap()).await;
             assert_eq!(got.tokens, oracle.output(&[1, 2], 100));
-            // Steps 3 to 100 overlap the step before them. Step 2 does not: during the first step the engine does not
-            // know yet that the host is slow.
+            // Steps 3 to 100 are submitted while the step before them is in flight. Step 2 is not, because during the
+            // first step the engine does not know yet that the host is slow.
             let expected = if depth == 2 { 98 } else { 0 };
             assert_eq!(overlaps.overlapping.get(), expected);
             assert_eq!(overlaps.steps.borrow().len(), 100, "none is computed for nothing");

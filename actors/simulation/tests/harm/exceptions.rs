@@ -1,26 +1,27 @@
-//! Known cases in which the default policy breaks a rule: the reason and the largest allowed excess of each.
+//! Known cases in which the default policy breaks a "do no harm" rule: the reason and the largest allowed excess of
+//! each.
 
 use crate::report;
 use crate::rules::Check;
 use crate::workloads::{self, Length};
 
-/// Known exception to a rule.
+/// Known case in which the default policy breaks a "do no harm" rule.
 struct Known {
     length: Length,
     rule: char,
     workload: &'static str,
     tier: &'static str,
     figure: &'static str,
-    /// Largest share by which the figure may be worse, percent.
+    /// Largest percentage by which the figure may be worse under the default policy than under the other.
     percent_max: f64,
     reason: &'static str,
 }
 
-/// Reason of exceptions for premium alone. Under either policy, nearly all of these premium requests meet their
-/// targets.
+/// Reason why the default policy may be worse for premium alone. Nearly all premium requests of these cases meet their
+/// targets under either policy.
 const PACE: &str = "prompts are cut so that the premium streams beside them keep 30 ms a token";
-/// Reason of exceptions for `streams-32`. In longer runs, 300 s with two seeds, both policies make 521 tok/s, and the
-/// p50 TTFT is 415 ms under the default and 461 ms under `fcfs`.
+/// Reason why the default policy may be worse on the workload `streams-32`: chance. In longer runs (300 s, two seeds)
+/// both policies make 521 tok/s, and the p50 TTFT is 415 ms under the default and 461 ms under `fcfs`.
 const WAVES: &str = "32 streams that start together run in waves, and the window ends within one";
 
 const KNOWN: &[Known] = &[
@@ -54,8 +55,8 @@ const fn premium_alone(workload: &'static str, figure: &'static str, percent_max
     Known { length, rule: 'c', workload, tier, figure, percent_max, reason: PACE }
 }
 
-/// Prints the comparisons of a rule. Fails if the rule is broken without a known exception, or if an exception is
-/// exceeded or no longer needed.
+/// Prints the comparisons of a "do no harm" rule. Fails if the rule is broken without a known exception, or if an
+/// exception is exceeded or no longer needed.
 pub(crate) fn judge(rule: char, length: Length, checks: &[Check]) {
     let of = |check: &Check| {
         KNOWN.iter().find(|known| {

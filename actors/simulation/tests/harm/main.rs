@@ -33,10 +33,10 @@ use tiercel_config::{EngineSettings, Policy};
 use tiercel_device::Tier;
 use workloads::{Case, Length};
 
-/// Presets that make the most tokens in the short runs; the default policy is compared with these.
+/// Presets that make the most tokens per second in short runs, with which the default policy is then compared.
 const QUICK_RIVALS: [Policy; 2] = [Policy::VllmV0, Policy::Throughput];
 
-/// Case and its figures under each policy.
+/// Test case (workload and device) and the figures that were measured on it under each policy.
 struct Played {
     case: Case,
     figures: Vec<(Policy, Figures)>,
@@ -49,7 +49,7 @@ impl Played {
     }
 }
 
-/// Runs all cases under all policies.
+/// Simulates all test cases under all policies.
 fn play(cases: Vec<Case>, policies: &[Policy], length: Length) -> Vec<Played> {
     let seeds = length.seeds();
     let job = |case: &Case, policy: &Policy| Job {
@@ -66,7 +66,8 @@ fn play(cases: Vec<Case>, policies: &[Policy], length: Length) -> Vec<Played> {
     cases.into_iter().map(of_case).collect()
 }
 
-/// Runs every case with all its tiers under all policies that are compared, once per test program.
+/// Simulates every test case, with all its tiers, under all policies that are compared. Does so once per test program
+/// and keeps the results.
 fn together(length: Length) -> &'static [Played] {
     static PLAYED: OnceLock<Vec<Played>> = OnceLock::new();
     let mut policies = vec![Policy::default(), Policy::Fcfs];
@@ -108,7 +109,7 @@ fn rule_c(length: Length) -> Vec<Check> {
     let checks = |played: &Played| -> Vec<Check> {
         let tier = played.case.tiers().first().map_or("", |tier: &Tier| tier.name());
         let policies = [Policy::default(), Policy::Fcfs];
-        // Within a short run, a recorded trace may have no request of a tier.
+        // Compare nothing if no request of the tier came: recorded traffic may have none in a short run.
         let [Some(default), Some(fcfs)] = policies.map(|policy| played.under(policy).tier(tier))
         else {
             return Vec::new();
@@ -136,7 +137,8 @@ fn a_tier_alone_is_served_as_under_fcfs() {
     exceptions::judge('c', length, &rule_c(length));
 }
 
-/// Returns the figures of `w1-mixed` under the default policy with harmful settings, and under unchanged `fcfs`.
+/// Simulates the workload `w1-mixed` under the default policy with harmful settings and under unchanged `fcfs`, to test
+/// that the rules detect the harm.
 fn harmed(only: Option<Tier>, change: fn(&mut EngineSettings)) -> (Figures, Figures) {
     let mut cases = workloads::all(Length::Quick).into_iter();
     let case = cases.find(|case| case.workload.name == "w1-mixed").unwrap();

@@ -1,5 +1,5 @@
-//! Closed loops with more users than slots: each user sends the next request when the last one has ended. At any time
-//! some requests are late while others can be in time.
+//! "Do no harm" tests of closed loops with more users than slots in a step: each user sends the next request when the
+//! last one has ended. At any time some requests are late while others can be in time.
 
 use crate::rules;
 use crate::runs::{self, Figures, Job, TierFigures};
@@ -7,23 +7,24 @@ use crate::workloads::{self, Case, Length};
 use tiercel_config::{EngineSettings, Policy};
 use tiercel_workload::{Arrival, Closed};
 
-/// Makes a closed loop of `streams` users on the CPU server with 64 slots, `duration_s` seconds long.
+/// Makes a test case with a closed loop of `streams` users on the CPU server, which has 64 slots in a step;
+/// `duration_s` seconds long.
 fn users(streams: u32, duration_s: f64) -> Case {
     let mut cases = workloads::all(Length::Quick).into_iter();
     let mut case = cases.find(|case| case.workload.name == "streams-32").unwrap();
     let workload = &mut case.workload;
     workload.name = format!("{streams} users");
     workload.classes[0].arrival = Arrival::Closed(Closed { streams });
-    // The warm-up excludes the first wave, in which all users send at once and users that are served first ask again
-    // before a late request starves. In the first wave, p99 is 8 % worse than under `fcfs`.
+    // Exclude the first wave by a warm-up of 100 s: all users send at once, and users that are served first ask again
+    // before a late request starves, which makes p99 8 % worse than under `fcfs`.
     (workload.duration_s, workload.warmup_s) = (duration_s, 100.0);
     (workload.cooldown_s, workload.drain_s) = (0.0, duration_s);
     case
 }
 
-/// Runs the case under the default policy and under `fcfs`, prints the figures and returns them.
+/// Simulates the case under the default policy and under `fcfs`, prints the measured figures and returns them.
 fn played(case: &Case) -> [Figures; 2] {
-    // Make the queue long enough for every user.
+    // Make the admission queue long enough for all users.
     let change = |settings: &mut EngineSettings| {
         settings.admission.max_queued_requests_per_tier = 1_000;
     };
@@ -48,8 +49,8 @@ fn nobody_of_two_hundred_users_waits_for_longer_than_under_fcfs() {
     let case = users(200, 400.0);
     let [default, fcfs] = played(&case);
     let checks = rules::serves_alone(&case.workload.name, &default.tiers[0], &fcfs.tiers[0]);
-    // Compare every percentile, also the p99 of a few hundred requests, because it shows requests that starve. A few
-    // more requests in target are no excuse for longer waits of all others.
+    // Fail for any percentile that is worse, also for the p99 of a few hundred requests, because it shows requests that
+    // starve. A few more requests in target are no excuse for longer waits of all others.
     let worse: Vec<_> = checks.iter().filter(|check| check.worse > check.allowed).collect();
     assert!(worse.is_empty(), "{worse:?}");
 }

@@ -1,9 +1,10 @@
-//! Formats comparisons as a table with both figures of each.
+//! Formats the comparisons of policies as a table, with the figures of both policies in each row.
 
 use crate::rules::Check;
 use std::fmt;
 
-/// Makes a table with one row per comparison. `known` returns the reason of a known exception.
+/// Makes a table with one row per comparison of two policies. `known` returns the reason if the comparison is a known
+/// exception to its rule.
 pub(crate) fn table<'a>(checks: &[Check], known: impl Fn(&Check) -> Option<&'a str>) -> String {
     let mut rows = String::from(
         "| rule | workload | tier | figure | `tiercel` | other | its figure | worse by, % | |\n\

@@ -1,17 +1,18 @@
-//! The three rules of the "do no harm" tests, as comparisons of figures.
+//! The three "do no harm" rules, as comparisons of figures under the default policy with those under other policies.
 
 use crate::runs::{Figures, Percentiles, TierFigures};
 
-/// Largest share of a premium or standard tier's requests that may be incomplete where `fcfs` completes all.
+/// Largest share of the premium or standard requests that may stay incomplete under the default policy where `fcfs`
+/// completes all.
 const MISSING_MAX: f64 = 0.001;
-/// Largest share by which tokens per second may be below the best other preset.
+/// Largest share by which tokens per second under the default policy may be below those under the best other preset.
 const SLOWER_MAX: f64 = 0.02;
-/// Largest share by which a figure of a tier that is sent alone may be worse than under `fcfs`.
+/// Largest share by which a figure of a tier that is alone on the server may be worse than under `fcfs`.
 const WORSE_MAX: f64 = 0.03;
-/// Differences in the share of requests in target up to this size count as noise, percentage points.
+/// Differences between two policies in the share of requests in target that count as noise, percentage points.
 const NOISE_POINTS: f64 = 0.5;
-/// Minimum number of requests at or beyond a percentile for the percentile to be compared. With fewer requests, the
-/// percentile depends on chance.
+/// Minimum number of requests above a latency percentile for the percentile to be compared. With fewer requests, it
+/// depends on chance.
 const BEYOND_MIN: f64 = 10.0;
 
 /// Comparison of one figure under the default policy with the same figure under another policy.
@@ -26,24 +27,25 @@ pub(crate) struct Check {
     /// Figure under the other policy, whose name is `policy`.
     pub(crate) other: f64,
     pub(crate) policy: String,
-    /// Share by which the default policy is worse; negative if it is better.
+    /// Share by which the figure is worse under the default policy; negative if it is better.
     pub(crate) worse: f64,
-    /// Largest allowed value of `worse`.
+    /// Largest share by which the figure may be worse under the default policy.
     pub(crate) allowed: f64,
-    /// Reason for which the rule allows more here, if any.
+    /// Reason for which the rule allows a worse figure in this comparison, if any.
     pub(crate) excuse: Option<String>,
-    /// Whether there are too few requests for the figure to be meaningful.
+    /// Whether there are too few requests for the figure to be compared.
     pub(crate) few: bool,
 }
 
 impl Check {
-    /// Whether the rule is broken; known exceptions are not considered.
+    /// Whether the comparison breaks its rule; known exceptions are not considered.
     pub(crate) fn broken(&self) -> bool {
         self.worse > self.allowed + 1e-9 && self.excuse.is_none() && !self.few
     }
 }
 
-/// Rule (a): where `fcfs` completes every request, the default policy completes them too.
+/// Rule (a): where `fcfs` completes every request, the default policy completes at least 99.9 % of the premium and of
+/// the standard requests, and all background requests.
 pub(crate) fn completes(
     workload: &str,
     loose: bool,
@@ -56,8 +58,8 @@ pub(crate) fn completes(
     let check = |other: &TierFigures| {
         let own = default.tier(&other.tier).cloned().unwrap_or_default();
         let background = other.tier == "background";
-        // In a closed loop the number of requests differs between policies, so compare with the requests sent under the
-        // default policy.
+        // Compare the completed requests with those sent under the same policy, because in a closed loop the number of
+        // requests differs between policies.
         let missing = 1.0 - own.completed as f64 / own.requests.max(1) as f64;
         Check {
             rule: 'a',
@@ -76,8 +78,8 @@ pub(crate) fn completes(
     fcfs.tiers.iter().map(check).collect()
 }
 
-/// Returns a text that names a tier above background that meets more targets under the default policy than under
-/// `fcfs`, if there is one.
+/// Returns the excuse for incomplete background requests: the name of a higher tier that has more requests in target
+/// under the default policy than under `fcfs`, if there is one.
 fn needed_by_better(default: &Figures, fcfs: &Figures) -> Option<String> {
     let better = fcfs.tiers.iter().filter(|tier| tier.tier != "background");
     let mut gains = better.filter_map(|other| {
@@ -91,7 +93,8 @@ fn needed_by_better(default: &Figures, fcfs: &Figures) -> Option<String> {
     gains.next()
 }
 
-/// Rule (b): no other preset makes many more tokens, unless it does so at the cost of premium.
+/// Rule (b): no other preset makes more than 2 % more tokens per second than the default policy, unless it makes
+/// premium requests miss targets.
 pub(crate) fn makes_tokens(
     workload: &str,
     default: &Figures,
@@ -110,8 +113,8 @@ pub(crate) fn makes_tokens(
     let (first, figures) = best(&|_| true).expect("there are other presets");
     let fair = best(&|figures: &Figures| !costs_premium(figures));
     let fair_worse = fair.map_or(f64::NEG_INFINITY, |(_, figures)| worse(figures));
-    // Compare with the best preset that does not cost premium anything. If only other presets make more tokens, report
-    // the best of them with the excuse.
+    // Compare with the best preset that costs premium nothing. If only presets that cost premium targets make more
+    // tokens, report the best of them, with that excuse.
     let excused = worse(figures) > SLOWER_MAX && fair_worse <= SLOWER_MAX;
     let (policy, shown) = match fair {
         Some((name, rival)) if !excused => (*name, rival),
@@ -136,7 +139,8 @@ pub(crate) fn makes_tokens(
     }
 }
 
-/// Rule (c): a tier that is alone is served about as well as under `fcfs`, or more of its requests meet their targets.
+/// Rule (c): a tier that is alone on the server is served at most 3 % worse than under `fcfs`, unless more of its
+/// requests meet their targets.
 pub(crate) fn serves_alone(
     workload: &str,
     default: &TierFigures,

@@ -1,4 +1,4 @@
-//! Runs cases under policies and collects the figures that the rules compare.
+//! Simulates test cases under policies and collects the figures that the "do no harm" rules compare.
 
 use crate::workloads::Case;
 use std::sync::Mutex;
@@ -8,27 +8,28 @@ use tiercel_device::MockFaults;
 use tiercel_simulation::{Experiment, Outcome, Sizes, TierOutcome};
 use tiercel_workload::{Summary, Workload};
 
-/// Noise of step times: sigma of a log-normal factor.
+/// Random noise of step times in all simulations: sigma of the log-normal factor that multiplies each.
 const NOISE: f64 = 0.1;
 
-/// Case to run, with the policy and the seeds.
+/// Simulations to run: a test case under one policy, with several seeds.
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
     pub(crate) case: Case,
     pub(crate) policy: Policy,
     pub(crate) seeds: Vec<u64>,
-    /// Function that changes the settings of the policy before the run.
+    /// Function that changes the engine settings before the simulation runs.
     pub(crate) change: fn(&mut EngineSettings),
 }
 
-/// Figures of a job: sums over the seeds for counts of requests, means over the seeds for all other figures.
+/// Figures measured for a test case under one policy. Counts of requests are sums over the seeds; all other figures are
+/// means over the seeds.
 #[derive(Debug, Clone)]
 pub(crate) struct Figures {
     pub(crate) tiers: Vec<TierFigures>,
     pub(crate) tokens_per_s: f64,
 }
 
-/// Figures of one tier.
+/// Figures measured for the requests of one tier.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TierFigures {
     pub(crate) tier: String,
@@ -85,7 +86,7 @@ fn add(sum: &mut TierFigures, tier: &TierOutcome, weight: f64) {
     weigh(&mut sum.e2e_ms, &tier.e2e_ms);
 }
 
-/// Runs all jobs on all cores. Returns the figures in the order of the jobs.
+/// Simulates all jobs, with one thread per core. Returns their figures in the order of the jobs.
 pub(crate) fn run(jobs: &[Job]) -> Vec<Figures> {
     let each = |(at, job): (usize, &Job)| job.seeds.iter().map(move |seed| (at, *seed)).collect();
     let runs: Vec<(usize, u64)> =
@@ -104,7 +105,7 @@ pub(crate) fn run(jobs: &[Job]) -> Vec<Figures> {
         }
     });
     let mut outcomes = outcomes.into_inner().unwrap();
-    // Sort the outcomes, so that sums of floating-point numbers are equal in every run.
+    // Sort the outcomes by seed, so that sums of floating-point numbers do not depend on which thread ended first.
     outcomes.iter_mut().for_each(|runs| runs.sort_by_key(|outcome| outcome.seed));
     outcomes.iter().map(|runs| Figures::of(runs)).collect()
 }

@@ -1,5 +1,5 @@
-//! Workloads on which the rules are checked: all workload files of the repository, and recorded traces if they are
-//! present.
+//! Workloads on which the "do no harm" rules are checked: all workload files of the repository, and recorded traffic if
+//! it is present.
 
 use std::path::{Path, PathBuf};
 use tiercel_config::{EngineSettings, SloTargets};
@@ -7,13 +7,13 @@ use tiercel_device::{DeviceInfo, MockProfile, Tier};
 use tiercel_policy::slo;
 use tiercel_workload::{Arrival, Class, Targets, Workload};
 
-/// Tiers of requests, the highest tier first.
+/// Tiers of clients' requests, the highest tier first.
 pub(crate) const TIERS: [Tier; 3] = [Tier::Premium, Tier::Standard, Tier::Background];
 /// Device profile for workloads that are not made for the CPU server.
 const LARGE_GPU: &str = "llama70b-tp8-a100";
-/// Measured profile of a server with two CPU cores.
+/// Profile of the CPU server, measured on two cores.
 const CPU: &str = "benches/profiles/cpu-smollm2-2-cores-calibrated.toml";
-/// Workloads made for the CPU server.
+/// Names of the workloads that are made for the CPU server.
 const MADE_FOR_CPU: [&str; 10] = [
     "calibrate",
     "cpu-overload",
@@ -26,22 +26,23 @@ const MADE_FOR_CPU: [&str; 10] = [
     "streams-16",
     "streams-32",
 ];
-/// Workloads whose first 45 seconds equal those of another workload; left out of the short runs.
+/// Names of workloads whose first 45 seconds equal those of another workload; short runs leave them out.
 const DOUBLES_WHEN_SHORT: [&str; 2] = ["cpu-overload-600", "cpu-overload-x2-600"];
-/// Size of the KV pool that the file of `cpu-overload-kv-short` asks for in its comment, blocks.
+/// Size of the device's block pool for the workload `cpu-overload-kv-short`, KV blocks, as a comment in its file asks
+/// for.
 const SHORT_BLOCKS: u32 = 384;
 
-/// Length of a run.
+/// Length of the test simulations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Length {
-    /// The first 45 seconds of a workload, for CI.
+    /// Simulate the first 45 seconds of each workload, for CI.
     Quick,
-    /// The whole duration of a workload.
+    /// Simulate the whole duration of each workload.
     Full,
 }
 
 impl Length {
-    /// Returns whether workloads run for 45 s or whole, as the environment variable `TIERCEL_HARM` says.
+    /// Returns whether workloads are simulated for 45 s or in full, as the environment variable `TIERCEL_HARM` says.
     pub(crate) fn chosen() -> Length {
         match std::env::var("TIERCEL_HARM").as_deref() {
             Err(_) => Length::Quick,
@@ -50,7 +51,7 @@ impl Length {
         }
     }
 
-    /// Returns the seeds of the runs of this length.
+    /// Returns the seeds of the simulations: one for short runs; for full runs three, or those in `TIERCEL_HARM_SEEDS`.
     pub(crate) fn seeds(self) -> Vec<u64> {
         let chosen = std::env::var("TIERCEL_HARM_SEEDS").unwrap_or_default();
         match self {
@@ -61,7 +62,7 @@ impl Length {
     }
 }
 
-/// Workload and the profile of the device that it is made for.
+/// Test case: a workload, and the profile of the device that it is made for.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     pub(crate) workload: Workload,
@@ -69,7 +70,8 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// Whether the targets leave slack: a tier that waits for a higher tier can still meet its own targets.
+    /// Whether the workload's targets leave so much slack that a tier that waits for a higher tier can still meet its
+    /// own.
     pub(crate) fn has_loose_targets(&self) -> bool {
         let at_least = |target: Option<f64>, ms: f64| target.is_none_or(|target| target >= ms);
         self.workload.classes.iter().all(|class| {
@@ -82,13 +84,13 @@ impl Case {
         })
     }
 
-    /// Returns the tiers that have a class, the highest tier first.
+    /// Returns the tiers that send requests in the workload, the highest tier first.
     pub(crate) fn tiers(&self) -> Vec<Tier> {
         let has = |tier: &Tier| self.workload.classes.iter().any(|class| class.tier == *tier);
         TIERS.into_iter().filter(has).collect()
     }
 
-    /// Returns the case with the classes of one tier only; requests of other classes are not sent.
+    /// Returns a copy of the case in which only requests of one tier are sent.
     pub(crate) fn of_tier(&self, tier: Tier) -> Case {
         let mut case = self.clone();
         case.workload.classes.retain(|class| class.tier == tier);
@@ -96,7 +98,7 @@ impl Case {
     }
 }
 
-/// Returns all cases, or only the cases whose names the environment variable `TIERCEL_HARM_ONLY` lists.
+/// Returns all test cases, or only those whose workloads the environment variable `TIERCEL_HARM_ONLY` lists.
 pub(crate) fn cases(length: Length) -> Vec<Case> {
     let only = std::env::var("TIERCEL_HARM_ONLY").unwrap_or_default();
     let chosen =
@@ -104,7 +106,7 @@ pub(crate) fn cases(length: Length) -> Vec<Case> {
     all(length).into_iter().filter(chosen).collect()
 }
 
-/// Returns all cases, sorted by name.
+/// Returns all test cases, sorted by the names of their workload files.
 pub(crate) fn all(length: Length) -> Vec<Case> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut files = toml_files(&root.join("benches/workloads"));
@@ -148,7 +150,7 @@ fn case(root: &Path, path: &Path, length: Length) -> Case {
     Case { workload, profile }
 }
 
-/// Returns the targets that a server of this device derives by default.
+/// Returns the latency targets that a server of this device derives by default.
 fn derived(profile: &MockProfile) -> slo::Targets {
     let info = DeviceInfo {
         name: profile.name.clone(),
@@ -167,7 +169,8 @@ fn derived(profile: &MockProfile) -> slo::Targets {
     slo::ServerTimes::new(&profile.device_profile(), &info, seqs, tokens).targets(&default.slo).0
 }
 
-/// Gives a class without targets the targets that a server derives by default; its requests are judged by them.
+/// Gives a class of the workload without targets those that a server derives by default; its requests are judged by
+/// them.
 fn promise(class: &mut Class, derived: &slo::Targets) {
     let SloTargets { ttft_ms, tpot_ms, e2e_ms, ttft_ms_per_token, ttft_prompt_tokens } =
         derived.of(class.tier);
@@ -175,8 +178,8 @@ fn promise(class: &mut Class, derived: &slo::Targets) {
     class.targets.get_or_insert(targets);
 }
 
-/// Shortens a workload for CI. Bursts with a period longer than the run get a shorter period and length in the same
-/// ratio. Requests that run at the end get time to finish.
+/// Shortens a workload to 45 s for CI. Bursts with a period longer than the run get a shorter period and length in the
+/// same ratio. Requests that run at the end get 75 s to finish.
 fn shorten(workload: &mut Workload) {
     const DURATION_S: f64 = 45.0;
     const WARMUP_S: f64 = 10.0;
