@@ -1,4 +1,4 @@
-//! Element type of the KV cache.
+//! Number types of the KV cache (setting `kv.type`).
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use std::fmt;
 /// whatever the stored type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KvType {
-    /// 32-bit IEEE float: stores keys and values exactly.
+    /// 32-bit IEEE float: keys and values are stored exactly.
     F32,
     /// 16-bit IEEE float (half): 11 bits of precision, values up to 65504.
     F16,
@@ -15,7 +15,7 @@ pub enum KvType {
 }
 
 impl KvType {
-    /// Returns the size of one element, bytes.
+    /// Returns the size of one stored element of the KV cache, bytes.
     pub fn bytes(self) -> usize {
         match self {
             KvType::F32 => 4,

@@ -7,17 +7,15 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-/// Bytes of a regular file, mapped read-only and private to this process.
-///
-/// The file must not be changed while it is mapped. The server never writes a model file in place: it replaces model
-/// files by rename, which leaves existing maps intact.
+/// Read-only memory map of a regular file, private to this process. The file must not be changed while it is mapped.
+/// The server never writes a model file in place: it replaces model files by rename, which leaves existing maps intact.
 #[derive(Debug)]
 pub struct MappedFile {
     map: Mmap,
 }
 
 impl MappedFile {
-    /// Maps the whole file at `path`.
+    /// Maps the whole file at `path` into memory.
     ///
     /// # Errors
     /// The file cannot be opened or mapped, or is not a regular file (a FIFO would block for ever).

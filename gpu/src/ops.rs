@@ -12,11 +12,11 @@ use tiercel_device::{BlockId, StepError, TokenId};
 /// Encoding of a weight matrix in a model file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SourceType {
-    /// 32-bit IEEE float.
+    /// Weights as 32-bit IEEE floats.
     F32,
-    /// 16-bit IEEE float (half).
+    /// Weights as 16-bit IEEE floats (half).
     F16,
-    /// 16-bit bfloat16.
+    /// Weights as 16-bit bfloat16.
     Bf16,
     /// Blocks of 32 weights of 4 bits: an f16 scale, then 16 bytes of nibbles. A weight is `scale * (nibble - 8)`.
     Q4_0,
@@ -28,7 +28,7 @@ pub enum SourceType {
     /// Blocks of 32 weights of 5 bits with an f16 scale and an f16 minimum. A weight is `scale * q + minimum`, where
     /// `q` is its 5 bits.
     Q5_1,
-    /// Blocks of 32 weights of 8 bits: an f16 scale, then 32 signed bytes.
+    /// Blocks of 32 weights of 8 bits: an f16 scale, then 32 signed bytes. A weight is `scale * byte`.
     Q8_0,
     /// Q2_K of ggml's k-quants: blocks of 256 weights of 2 bits with quantized scales.
     Q2K,
@@ -46,41 +46,42 @@ pub enum SourceType {
 /// stacked along `n` into one matrix (for example q, k and v, or gate and up). Each part has its own encoding.
 #[derive(Debug, Clone)]
 pub struct MatrixPart<'a> {
-    /// Number of output features of the part: its rows.
+    /// Number of output features (rows) of the part of the weight matrix.
     pub n: usize,
-    /// Number of input features of the part: the weights of a row.
+    /// Number of input features of the part of the weight matrix: the weights of a row.
     pub k: usize,
-    /// Encoding of the weights in `bytes`.
+    /// Encoding of the weights in the field `bytes`.
     pub source: SourceType,
-    /// Encoded weights: `n` rows of `k` weights.
+    /// Encoded weights as in the model file: `n` rows of `k` weights.
     pub bytes: &'a [u8],
-    /// Order of the rows: row `i` of the packed part is row `row_order[i]` of `bytes`; `None` keeps the order of the
-    /// file. (GGUF files of the llama family store q and k rows permuted for interleaved RoPE. The loader undoes the
-    /// permutation with this order.)
+    /// Order of the matrix rows: row `i` of the packed part is row `row_order[i]` of `bytes`; `None` keeps the order of
+    /// the file. (GGUF files of the llama family store q and k rows permuted for interleaved RoPE. The loader undoes
+    /// the permutation with this order.)
     pub row_order: Option<Vec<u32>>,
 }
 
 /// Form in which the CPU holds a weight matrix in memory (the `--weights` setting). A GPU always holds bf16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WeightFormat {
-    /// The fastest form that is faithful to the file: quantized weights stay quantized.
+    /// The fastest form of weights that is faithful to the file: quantized weights stay quantized.
     Auto,
-    /// f32: quantized weights are dequantized.
+    /// Weights in f32: quantized weights are dequantized.
     F32,
-    /// bf16: weights are rounded to bf16.
+    /// Weights rounded to bf16.
     Bf16,
     /// 8-bit weights in blocks of 32 that share a scale.
     Q8_0,
-    /// The encoding of the file, rearranged in memory but never quantized again. Encodings without a kernel become f32.
+    /// Weights in the encoding of the file, rearranged in memory but never quantized again. Encodings without a kernel
+    /// become f32.
     Native,
 }
 
-/// Rows of a batch that belong to one sequence, and the blocks of the sequence.
+/// Rows of a batch that belong to one sequence, and the sequence's KV blocks.
 #[derive(Debug, Clone)]
 pub struct SeqRows {
     /// Row numbers of the sequence's tokens in the batch tensors.
     pub rows: Range<usize>,
-    /// Position in the sequence of the token in the first row of `rows`. The KV of all earlier positions is already in
+    /// Position in its sequence of the token in the first of the rows. The KV of all earlier positions is already in
     /// the blocks.
     pub first_pos: u32,
     /// Block table of the sequence: the KV of position `p` is in block `table[p / block_size]`.
@@ -92,7 +93,7 @@ pub struct SeqRows {
 pub struct AttentionShape {
     /// Number of query heads.
     pub heads: usize,
-    /// Number of key/value heads; divides `heads`.
+    /// Number of key/value heads; divides the number of query heads.
     pub kv_heads: usize,
     /// Width of a head: number of components of a query, a key or a value.
     pub head_dim: usize,
@@ -110,48 +111,49 @@ impl AttentionShape {
     }
 }
 
-/// Content of a tensor. The content decides the tensor's precision on devices that have several.
+/// What a tensor is used for. The use decides the tensor's precision on devices that have several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TensorUse {
-    /// The residual stream, summed up over all layers.
+    /// Tensor of the residual stream, which is summed up over all layers.
     Residual,
-    /// Inputs and outputs of matrix products and of attention.
+    /// Tensor for inputs and outputs of matrix products and of attention.
     Activations,
-    /// Logits, read by the host.
+    /// Tensor of logits, read by the host.
     Logits,
 }
 
 /// Parameters with which a device draws a token from a row of logits. The weight of a token is
 /// `exp((logit - largest) / temperature)`. Tokens are ranked by weight, the lower id first among equals. Min-p, then
-/// top-k, then top-p each keep a prefix of this ranking. The drawn token is at fraction `at` of the sum of the weights
-/// that are left.
+/// top-k, then top-p each keep a prefix of this ranking. The weights of the kept tokens are summed in order of token
+/// id, and the token at which the sum passes the fraction `at` of the total is drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Draw {
     /// Row of the logits to draw from.
     pub row: usize,
-    /// Sampling temperature; 0 takes the largest logit, the lowest id on a tie.
+    /// Sampling temperature of the draw; 0 takes the largest logit, the lowest token id on a tie.
     pub temperature: f32,
     /// Number of tokens that top-k keeps; 0 keeps all.
     pub top_k: u32,
-    /// Share of the weight that top-p keeps; 1 keeps all.
+    /// Share of the sum of weights (probability) that top-p keeps; 1 keeps all.
     pub top_p: f32,
     /// Least weight that min-p keeps, as a share of the largest weight; 0 keeps all.
     pub min_p: f32,
-    /// Random number in `[0, 1)` that chooses the token: the fraction of the remaining weight at which the token lies.
+    /// Random number in `[0, 1)` that chooses the token: the fraction of the kept tokens' total weight at which the
+    /// drawn token lies.
     pub at: f64,
 }
 
-/// Source of the input token of a row.
+/// Source of the input token of a row in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowInput {
-    /// Token that the host knows.
+    /// Input token that the host knows.
     Token(TokenId),
-    /// Token that the device drew in the step submitted last, from the sampled row of that step with this number.
+    /// Input token that the device drew in the step submitted last, from the sampled row of that step with this number.
     Drawn(usize),
 }
 
-/// Number of a sampled row of a step, and the token that the device drew from the row; `None` if the row has no usable
-/// logit.
+/// Result of a draw: the number of a sampled row of a step, and the token that the device drew from the row; `None` if
+/// the row has no usable logit.
 pub type Drawn = (usize, Option<TokenId>);
 
 impl From<TokenId> for RowInput {
@@ -160,28 +162,28 @@ impl From<TokenId> for RowInput {
     }
 }
 
-/// Operations of a device. A tensor holds `[rows, cols]` activations; its row capacity is fixed when it is made, and an
-/// operation sets the row count of its output. Shapes that do not fit are a bug of the caller: the operation panics
-/// with the shapes in the message. Errors of the device are returned by [`Ops::finish`]. An asynchronous device runs
-/// operations in the order of the calls.
+/// The op set: operations of a device that make up a model's forward pass. A tensor holds `[rows, cols]` activations;
+/// its row capacity is fixed when it is made, and an operation sets the row count of its output. Shapes that do not fit
+/// are a bug of the caller: the operation panics with the shapes in the message. Errors of the device are returned by
+/// [`Ops::finish`]. An asynchronous device runs operations in the order of the calls.
 pub trait Ops: Send {
-    /// Most steps that may be in flight at once.
+    /// Most steps that may be in flight at once on the device.
     const STEPS: usize = 1;
-    /// Most bytes of logits that are held at once. A step whose sampled rows need more computes the logits in parts and
-    /// reads the output matrix once for each part.
+    /// Largest size of the logits that are held at once, bytes. A step whose sampled rows need more computes the logits
+    /// in parts and reads the output matrix once for each part.
     const LOGIT_BYTES: usize = 64 << 20;
-    /// Weight matrix `[n, k]`, packed for the device.
+    /// Type of a weight matrix `[n, k]`, packed for the device.
     type Matrix: Send;
-    /// Bias or norm weight in the memory of the device.
+    /// Type of a bias or norm weight in the memory of the device.
     type Vector: Send;
-    /// Activations `[rows, cols]` in the memory of the device.
+    /// Type of activations `[rows, cols]` in the memory of the device.
     type Tensor: Send;
-    /// Precomputed cosines and sines of rotary embeddings (RoPE), by position.
+    /// Type of precomputed cosines and sines of rotary embeddings (RoPE), by position.
     type Rope: Send;
-    /// Rows and blocks of the sequences of a batch, in the form that the device needs.
+    /// Type of a batch's description: rows and KV blocks of its sequences, in the form that the device needs.
     type Batch: Send;
 
-    /// Packs stacked parts of weights into one matrix, in the form that `format` asks for.
+    /// Packs stacked parts of weights (such as q, k and v) into one matrix, in the form that `format` asks for.
     ///
     /// # Errors
     /// An `OpError` that names the mismatch, for sizes that do not match `bytes` and for a `k` that the encoding cannot
@@ -222,19 +224,19 @@ pub trait Ops: Send {
     ) -> Result<Self::Rope, OpError>;
 
     /// Announces that the next step has `rows` rows, each a single token of another sequence, and that the device draws
-    /// a token from each row. Returns a row count from `rows` to `most` if a step of that many rows is less work for
-    /// the host, and a block that the added rows may write. The device draws from the added rows too. `None` leaves the
-    /// step as it is.
+    /// a token from each row (decode). If a step of more rows can be less work for the host (on a GPU by replaying a
+    /// CUDA graph), returns that row count, at most `most`, and a KV block that the added rows may write; the device
+    /// draws from the added rows too. `None` leaves the step as it is.
     fn repeat(&mut self, _rows: usize, _most: usize) -> Option<(usize, BlockId)> {
         None
     }
-    /// Prepares a batch for layers of the next step; `shapes` holds the attention shape of each of the layers. The
-    /// batch is valid until the step is submitted.
+    /// Prepares the description of a batch for layers of the next step; `shapes` holds the attention shape of each of
+    /// the layers. The description is valid until the step is submitted.
     fn batch(&mut self, seqs: &[SeqRows], shapes: &[AttentionShape]) -> Self::Batch;
 
     /// Looks up embeddings: `out[r] = table[token of inputs[r]]`.
     fn embed(&mut self, table: &Self::Matrix, inputs: &[RowInput], out: &mut Self::Tensor);
-    /// Computes the product `out = x · wᵀ + bias`.
+    /// Computes the matrix product `out = x · wᵀ + bias`.
     fn linear(
         &mut self,
         w: &Self::Matrix,
@@ -262,7 +264,8 @@ pub trait Ops: Send {
         weight: &Self::Vector,
         eps: f32,
     );
-    /// Applies RoPE to q and k in place, and writes k and v of every row into the blocks of the row's sequence.
+    /// Applies RoPE to queries and keys in place, and writes keys and values of every row into the KV blocks of the
+    /// row's sequence.
     fn rope_kv_write(
         &mut self,
         qkv: &mut Self::Tensor,
@@ -271,8 +274,8 @@ pub trait Ops: Send {
         layer: usize,
         batch: &Self::Batch,
     );
-    /// Computes causal attention: every row attends to the positions of its sequence up to the row's own position, read
-    /// from the sequence's blocks. `out` is `[rows, heads * head_dim]`.
+    /// Computes causal attention: every row attends to the positions of its sequence up to the row's own position,
+    /// whose keys and values are read from the sequence's KV blocks. `out` is `[rows, heads * head_dim]`.
     fn attention(
         &mut self,
         qkv: &Self::Tensor,
@@ -284,11 +287,11 @@ pub trait Ops: Send {
     /// Computes the gated activation `out[r, i] = silu(gate_up[r, i]) * gate_up[r, m + i]`, where `gate_up` is
     /// `[rows, 2 m]`.
     fn silu_mul(&mut self, gate_up: &Self::Tensor, out: &mut Self::Tensor);
-    /// Copies rows: `out[i] = x[rows[i]]`.
+    /// Copies rows of a tensor: `out[i] = x[rows[i]]`.
     fn gather_rows(&mut self, x: &Self::Tensor, rows: &[usize], out: &mut Self::Tensor);
     /// For each of `draws`, draws a token from a row of the logits `x`. Only the first `vocab` columns of `x` are
-    /// tokens. Row 0 of `x` is sampled row number `first` of the step. Returns whether the device draws; after `false`
-    /// nothing has happened and the host must sample.
+    /// tokens. Row 0 of `x` is sampled row number `first` of the step. Returns whether the device draws; if it returns
+    /// false, nothing was done and the host must sample.
     fn draw_rows(
         &mut self,
         _x: &Self::Tensor,
@@ -298,17 +301,17 @@ pub trait Ops: Send {
     ) -> bool {
         false
     }
-    /// Calls `each(row index, row values)` for the rows `rows`, which must be in ascending order, spread over the
-    /// compute pool. `each` may overwrite the values, for example to sample in place. A GPU passes a copy, so its
-    /// tensor does not change.
+    /// Calls `each(row index, row values)` on the host for the given rows of a tensor, which must be in ascending
+    /// order, spread over the compute pool. `each` may overwrite the values, for example to sample in place. A GPU
+    /// passes a copy, so its tensor does not change.
     fn for_each_row(
         &mut self,
         x: &mut Self::Tensor,
         rows: &[usize],
         each: &(dyn Fn(usize, &mut [f32]) + Sync),
     );
-    /// Ends the list of operations of a step. The device may still be running the step afterwards. At most
-    /// [`Ops::STEPS`] steps may be in flight.
+    /// Ends the list of operations of a step and submits it. The device may still be running the step afterwards. At
+    /// most [`Ops::STEPS`] steps may be in flight.
     fn submit(&mut self) {}
     /// Whether the oldest step in flight has ended, so that [`Ops::finish`] need not wait.
     fn has_ended(&mut self) -> bool {
@@ -319,66 +322,67 @@ pub trait Ops: Send {
     ///
     /// # Errors
     /// [`StepError`] if a part of the step failed: no result of the step is valid. The error tells whether the device
-    /// can go on.
+    /// is still usable.
     fn finish(&mut self) -> Result<Vec<Drawn>, StepError>;
 }
 
 /// Error of packing weights or of allocating memory for a model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpError {
-    /// The bytes of a matrix do not have the size that its shape and encoding imply.
+    /// The encoded bytes of a weight matrix do not have the size that its shape and encoding imply.
     #[error(
         "a [{n}, {k}] matrix in {encoding:?} needs {expected} bytes but the file holds {actual}"
     )]
     Size {
-        /// Number of rows of the matrix.
+        /// Number of rows of the weight matrix with the wrong size.
         n: usize,
-        /// Number of columns of the matrix.
+        /// Number of columns of the weight matrix with the wrong size.
         k: usize,
-        /// Encoding of the matrix in the file.
+        /// Encoding of the weight matrix in the file.
         encoding: SourceType,
-        /// Size that shape and encoding imply, bytes.
+        /// Size that the matrix's shape and encoding imply, bytes.
         expected: usize,
-        /// Size of the matrix in the file, bytes.
+        /// Size of the weight matrix in the file, bytes.
         actual: usize,
     },
-    /// The encoding stores weights in blocks, and `k` is not a multiple of the block length.
+    /// The encoding stores weights in blocks, and the number of columns `k` is not a multiple of the block length.
     #[error("rows of {k} weights cannot be stored in {encoding:?} (blocks of {block})")]
     Block {
-        /// Number of columns of the matrix.
+        /// Number of columns of the matrix that cannot be divided into weight blocks.
         k: usize,
-        /// Encoding of the matrix in the file.
+        /// Encoding of the weight matrix in the file.
         encoding: SourceType,
-        /// Number of weights per block.
+        /// Number of weights per block of the encoding.
         block: usize,
     },
-    /// A weight or a scale is too large for a quantized form, whose scales are f16.
+    /// A weight or a scale is too large for the quantized form in memory, whose scales are f16.
     #[error(
         "a [{n}, {k}] matrix in {encoding:?} holds weights too large for a quantized form; set \
          model.weights to f32, or download the model again if it should hold none"
     )]
     Scale {
-        /// Number of rows of the matrix.
+        /// Number of rows of the matrix with the too large weight.
         n: usize,
-        /// Number of columns of the matrix.
+        /// Number of columns of the matrix with the too large weight.
         k: usize,
-        /// Encoding of the matrix in the file.
+        /// Encoding of the weight matrix in the file.
         encoding: SourceType,
     },
-    /// Too little memory for a packed matrix, a vector or a tensor.
+    /// Too little memory for a packed weight matrix, a vector or a tensor.
     #[error(
         "{bytes} bytes of weights do not fit in memory ({why}); choose a smaller model.weights"
     )]
     Memory {
         /// Size of the allocation that failed, bytes.
         bytes: usize,
-        /// Reason that the allocation failed, as text for the error message.
+        /// Reason for which the allocation failed, as text for the error message.
         why: String,
     },
     /// The device returned an error, or its kernels do not support the matrix or the tensor.
     #[error("the device cannot hold it: {0}")]
     Device(String),
-    /// Stacked parts of a matrix differ in `k`: the first part's `k` and the other part's.
+    /// Stacked parts of a weight matrix differ in their number of columns `k`: that of the first part, and that of the
+    /// part that differs.
     #[error("stacked matrices differ in width: {0} and {1}")]
     Width(usize, usize),
 }

@@ -77,13 +77,14 @@ pub enum CpuError {
     },
 }
 
-/// Constructor of CPU devices.
+/// Type whose `open` function opens a CPU device.
 #[derive(Debug)]
 pub struct CpuDevice;
 
 impl CpuDevice {
-    /// Starts the compute pool and allocates the device pool and the host pool of KV blocks. Returns the operations,
-    /// which run on the compute thread, and the copier, which runs on a copy thread. Both share the KV memory.
+    /// Starts the compute pool and allocates the device pool and the host pool of KV blocks. Returns the op set, which
+    /// runs on the thread that computes steps, and the copier of KV blocks, which runs on a copy thread. They share the
+    /// KV memory.
     ///
     /// # Errors
     /// [`CpuError`] for a setting of 0, too little memory, or a thread that cannot be started.

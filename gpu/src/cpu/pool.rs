@@ -19,8 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
 
-/// Number of times that an idle worker looks for work before it parks: about 60 us on Zen 3, 200 us on processors where
-/// `pause` is slow. A caller that waits for workers looks as often before it starts to yield.
+/// Number of times that an idle compute thread looks for work before it parks (sleeps until it is woken): about 60 us
+/// on Zen 3, 200 us on processors where `pause` is slow. A caller that waits for workers looks as often before it
+/// starts to yield.
 const SPINS: u32 = 4000;
 const CHUNK_BITS: u32 = 24;
 const CHUNK_MASK: u64 = (1 << CHUNK_BITS) - 1;
@@ -33,19 +34,19 @@ struct Padded<T>(T);
 struct Shared {
     /// Atomic counter from which threads claim chunks: `generation << CHUNK_BITS | unclaimed chunks`.
     claims: Padded<AtomicU64>,
-    /// Number of chunks of the current job that have run.
+    /// Number of chunks of the compute pool's current job that have run.
     finished: Padded<AtomicUsize>,
-    /// Number of chunks (numbered parts) of the current job.
+    /// Number of chunks that the compute pool's current job is split into.
     chunks: AtomicUsize,
-    /// Pointer to the current job's closure, a `Work` on the caller's stack.
+    /// Pointer to the closure of the compute pool's current job, a `Work` on the caller's stack.
     work: AtomicPtr<()>,
     parked: Vec<Padded<AtomicBool>>,
     stop: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// The compute threads. Only one caller at a time can start a job, because the pool is not `Sync`. For the same reason
-/// a job cannot start another job.
+/// Pool of compute threads. Only one caller at a time can start a job, because the pool is not `Sync`. For the same
+/// reason a job cannot start another job.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     workers: Vec<(Thread, JoinHandle<()>)>,
@@ -53,7 +54,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Starts a pool with `threads - 1` worker threads.
+    /// Starts a compute pool with `threads - 1` worker threads; the calling thread is the other compute thread.
     pub(crate) fn start(threads: usize) -> Result<Pool, CpuError> {
         let shared = Arc::new(Shared {
             claims: Padded(AtomicU64::new(0)),
@@ -76,14 +77,14 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Compute threads, the caller included.
+    /// Returns the number of compute threads, the calling thread included.
     pub(crate) fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Calls `work(chunk)` once for each of `0..chunks`, on any thread and in any order. Returns when all chunks have
-    /// run. With worker threads, a panic in a chunk is raised again here after the other chunks have run. Without
-    /// worker threads, a panic is raised at once.
+    /// Runs a job on the compute pool: calls `work(chunk)` once for each of `0..chunks`, on any thread and in any
+    /// order, and returns when all chunks have run. A panic in a chunk is raised again on the caller: with worker
+    /// threads after the other chunks have run, without them at once.
     pub(crate) fn run(&self, chunks: usize, work: Work<'_>) {
         if self.workers.is_empty() || chunks <= 1 {
             (0..chunks).for_each(work);
@@ -130,7 +131,8 @@ impl Pool {
         let base = SharedMut::new(data);
         self.run(rows.div_ceil(grain), &|chunk| {
             for row in chunk * grain..rows.min((chunk + 1) * grain) {
-                // SAFETY: every row belongs to exactly one chunk and every chunk runs once, so no two slices overlap.
+                // SAFETY: every row belongs to exactly one chunk of the job and every chunk runs once, so no two slices
+                // overlap.
                 each(row, unsafe { base.slice(row * cols, cols) });
             }
         });
@@ -142,14 +144,15 @@ impl Drop for Pool {
         self.shared.stop.store(true, Ordering::SeqCst);
         for (thread, handle) in self.workers.drain(..) {
             thread.unpark();
-            // A worker catches the panics of chunks, so `join` has no panic to report.
+            // Ignores the result of joining a worker thread: the worker catches the panics of chunks, so there is none
+            // to report.
             let _ = handle.join();
         }
     }
 }
 
 impl Shared {
-    /// Claims and runs chunks of the current job until none is left.
+    /// Claims and runs chunks of the compute pool's current job until none is left.
     fn claim_all(&self) {
         let mut claims = self.claims.0.load(Ordering::Acquire);
         loop {
@@ -167,8 +170,8 @@ impl Shared {
             ) {
                 Ok(_) => {
                     // SAFETY: the compare-and-swap succeeded, so at that moment the counter still showed an unclaimed
-                    // chunk of the generation that was read before `work` was loaded. So the pointer is the closure of
-                    // that generation's job. `run` cannot return, which would end the borrow, before this chunk is
+                    // chunk of the generation that was read before `work` was loaded. So `work` points to the closure
+                    // of that generation's job. `run` cannot return, which would end the borrow, before this chunk is
                     // counted in `finished`.
                     self.run_chunk(unsafe { *work }, chunks - left as usize);
                     claims = self.claims.0.load(Ordering::Acquire);
@@ -199,8 +202,9 @@ fn worker(shared: &Shared, index: usize) {
             spins += 1;
         }
         if spins == SPINS {
-            // The worker sets `parked`, looks for work again and only then parks. The caller publishes a job before it
-            // reads `parked`. So either the worker sees the job, or the caller sees `parked` and wakes the worker.
+            // Avoids a lost wake-up of a worker thread: the worker sets `parked`, looks for work again and only then
+            // parks, while the caller publishes a job before it reads `parked`. So either the worker sees the job, or
+            // the caller sees `parked` and wakes the worker.
             shared.parked[index].0.store(true, Ordering::SeqCst);
             if shared.idle() {
                 std::thread::park();
@@ -210,7 +214,7 @@ fn worker(shared: &Shared, index: usize) {
     }
 }
 
-/// Mutable slice of which the chunks of a job write disjoint parts.
+/// Mutable slice that is shared by the compute threads; the chunks of a job write disjoint parts of it.
 pub(crate) struct SharedMut<'a, T> {
     base: *mut T,
     len: usize,
@@ -226,10 +230,10 @@ impl<'a, T> SharedMut<'a, T> {
         SharedMut { base: data.as_mut_ptr(), len: data.len(), slice: PhantomData }
     }
 
-    /// Returns the part `start..start + len` of the slice.
+    /// Returns elements `start..start + len` of the shared slice for writing.
     ///
     /// # Safety
-    /// No two parts that are in use at the same time may overlap.
+    /// No two parts of the slice that are in use at the same time may overlap.
     #[expect(clippy::mut_from_ref, reason = "disjoint parts, see the contract")]
     pub(crate) unsafe fn slice(&self, start: usize, len: usize) -> &mut [T] {
         assert!(start <= self.len && len <= self.len - start, "part outside the slice");
@@ -281,7 +285,8 @@ mod tests {
     fn parked_workers_wake_up() {
         let pool = Pool::start(2).expect("threads");
         for _ in 0..20 {
-            // Two chunks that wait for each other end only if the parked worker wakes up and takes one of them.
+            // Waits until the worker is parked, then runs two chunks that wait for each other: they end only if the
+            // worker wakes up and takes one of them.
             while !pool.shared.parked[0].0.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }

@@ -1,12 +1,12 @@
-//! Operations on single rows of activations. Reductions run in eight fixed lanes, so that the result
-//! depends on the row alone.
+//! Operations of the CPU on single rows of activations (norms, RoPE, activation function). Reductions run in eight
+//! fixed lanes, so that the result depends on the row alone.
 
 use super::exp::exp;
 use super::isa::Isa;
 use super::tensor::Rope;
 use crate::AttentionShape;
 
-/// Returns `Σ x²`, accumulated in eight lanes and then pairwise over the lanes.
+/// Returns the sum of squares `Σ x²` of a row, accumulated in eight lanes and then pairwise over the lanes.
 fn sum_of_squares(values: &[f32]) -> f32 {
     let mut lanes = [0.0_f32; 8];
     let chunks = values.chunks_exact(8);
@@ -43,7 +43,7 @@ pub(super) fn rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) {
     }
 }
 
-/// Applies RoPE for `position` to the q and k heads of a row of fused q, k, v.
+/// Applies RoPE for `position` to the query and key heads of a row of fused q, k, v.
 pub(super) fn rotate(row: &mut [f32], shape: &AttentionShape, rope: &Rope, position: usize) {
     let (cos, sin) = rope.at(position);
     let rotated = (shape.heads + shape.kv_heads) * shape.head_dim;

@@ -15,7 +15,7 @@ impl Tensor {
         Tensor { data: vec![0.0; max_rows * cols], max_rows, rows: 0, cols }
     }
 
-    /// Returns the number of the tensor's rows that are in use.
+    /// Returns the number of rows of the tensor that are in use, at most its row capacity.
     pub fn rows(&self) -> usize {
         self.rows
     }
@@ -25,22 +25,22 @@ impl Tensor {
         self.cols
     }
 
-    /// Returns the values of all rows in use, one row after the other.
+    /// Returns the values of all tensor rows in use, one row after the other.
     pub fn values(&self) -> &[f32] {
         &self.data[..self.rows * self.cols]
     }
 
-    /// Returns the values of all rows in use, one row after the other, for writing.
+    /// Returns the values of all tensor rows in use, one row after the other, for writing.
     pub fn values_mut(&mut self) -> &mut [f32] {
         &mut self.data[..self.rows * self.cols]
     }
 
-    /// Returns the values of row `row`, which must be in use.
+    /// Returns the values of the tensor's row `row`, which must be in use.
     pub fn row(&self, row: usize) -> &[f32] {
         &self.values()[row * self.cols..(row + 1) * self.cols]
     }
 
-    /// Sets the number of rows in use. The values in the rows stay unchanged.
+    /// Sets the number of rows of the tensor that are in use. The values in the rows stay unchanged.
     ///
     /// # Panics
     /// If `rows` exceeds the row capacity of the tensor.
@@ -50,7 +50,7 @@ impl Tensor {
     }
 }
 
-/// A bias or norm weight.
+/// Vector of parameters in CPU memory: a bias or the weights of a norm.
 #[derive(Debug, Clone)]
 pub struct Vector {
     pub(crate) values: Vec<f32>,
@@ -80,7 +80,7 @@ impl Rope {
         }
     }
 
-    /// Returns the cosines and the sines of a position.
+    /// Returns the cosines and the sines of the rotary table for a position.
     pub(crate) fn at(&self, position: usize) -> (&[f32], &[f32]) {
         assert!(position < self.positions, "position {position} of {}", self.positions);
         let range = position * self.half..(position + 1) * self.half;

@@ -1,4 +1,4 @@
-//! Tests of the CPU device through its public interface, against f64 references.
+//! Tests of the CPU device's op set through its public interface, against f64 references.
 
 use super::*;
 use crate::{

@@ -1,4 +1,4 @@
-//! Copies of tensors from and to the host: logits for the host's sampler, and any tensor for checks.
+//! Copies of GPU tensors from and to the host: logits for the host's sampler, and any tensor for checks.
 
 use super::driver::{CudaError, Driver};
 use super::memory::CudaTensor;
@@ -7,7 +7,7 @@ use half::bf16;
 use std::ops::Range;
 
 impl<D: Driver> CudaOps<D> {
-    /// Writes `values` to the first rows of a tensor, for checks.
+    /// Writes `values` from the host to the first rows of a GPU tensor, for checks.
     ///
     /// # Errors
     /// [`CudaError`] of the device.
@@ -20,7 +20,7 @@ impl<D: Driver> CudaOps<D> {
         self.driver.upload(tensor.at, &bytes)
     }
 
-    /// Reads all rows of a tensor, for checks.
+    /// Reads all rows of a GPU tensor to the host, for checks.
     ///
     /// # Errors
     /// [`CudaError`] of the device, or of an earlier launch.

@@ -1,4 +1,5 @@
-//! Launches of attention: single rows are computed by spans, which are then combined; prompts are computed by tiles.
+//! Launches of attention kernels. The rows of decodes are computed by spans of positions whose results are then
+//! combined; the rows of prompts are computed by tiles.
 
 use super::batch::{Cut, Layout, SpanGroup, Tiles, lay_out};
 use super::driver::{Arg, Driver};
@@ -28,8 +29,8 @@ impl<D: Driver> CudaOps<D> {
             assert!(exists, "a table with blocks of {}", self.kv.blocks);
         }
         let rows = seqs.iter().map(|seq| seq.rows.end).max().unwrap_or(0);
-        // If one layer has no window, the layout includes all positions; otherwise it covers the widest window of a
-        // layer.
+        // Chooses the sliding window that the batch description must cover: none (all positions) if some layer has
+        // none, otherwise the widest of a layer.
         let windows = shapes.iter().map(|shape| shape.sliding_window.unwrap_or(0) as usize);
         let window = windows.reduce(|a, b| if a == 0 || b == 0 { 0 } else { a.max(b) });
         let cut = Cut {

@@ -1,37 +1,39 @@
-//! Description of a batch for the kernels, as words in device memory that are uploaded once per step.
+//! Description of a batch (positions, block tables, attention work) for GPU kernels, as 32-bit words in device memory
+//! that are uploaded once per step.
 
 use super::driver::KernelShape;
 use crate::SeqRows;
 use std::ops::Range;
 
-/// Pairs of a row and a query head that a thread block of `attention_prefill` computes.
+/// Pairs of a row and a query head that a thread block of the kernel `attention_prefill` computes.
 pub(super) const TILE: usize = 64;
-/// Most spans, over all rows, that one launch of `attention_rows` computes before they are combined. The buffer of
-/// partial results has this many entries.
+/// Most spans, over all rows, that one launch of the kernel `attention_rows` computes before they are combined. The
+/// buffer of partial results has room for this many.
 pub(super) const SPANS_MAX: usize = 4096;
 
-/// Row number of a padding span. Steps that are replayed as graphs have their number of spans rounded up.
+/// Row number that marks a span as padding. In steps that may be replayed as CUDA graphs, the number of spans is
+/// rounded up with such padding.
 const NO_ROW: u32 = u32::MAX;
 
-/// How the attention of a batch is divided into spans and tiles.
+/// Parameters by which the attention of a batch on a GPU is divided into spans and tiles.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cut {
     pub(super) shape: KernelShape,
     pub(super) block_size: usize,
-    /// Length of a span, positions.
+    /// Length of an attention span, positions.
     pub(super) span: usize,
     /// Sliding window of the attention, positions; 0 if a row attends to all positions before its own.
     pub(super) window: usize,
     /// Whether the attention of every row is computed by spans, none by tiles, so that a row's result does not depend
     /// on other rows.
     pub(super) exact: bool,
-    /// Whether the numbers of spans and of block table entries are rounded up to powers of two, so that steps of
-    /// similar size have the same layout.
+    /// Whether the numbers of spans and of block-table entries are padded to powers of two, so that steps of similar
+    /// size have the same layout and can replay the same CUDA graph.
     pub(super) filled: bool,
 }
 
-/// Rows whose attention is computed by spans, which are then combined. `spans` and `row_count` are numbers; all other
-/// fields are indices into the layout's words.
+/// Rows whose attention one launch computes by spans, which are then combined. `spans` and `row_count` are numbers; all
+/// other fields are indices of lists in the uploaded description of the batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SpanGroup {
     pub(super) span_rows: usize,
@@ -43,8 +45,8 @@ pub(super) struct SpanGroup {
     pub(super) row_count: usize,
 }
 
-/// Attention tiles of the sequences that have several rows in the step. `tiles` is their number; all other fields are
-/// indices into the layout's words.
+/// Attention tiles of the sequences that have several rows in the step (prefill chunks). `tiles` is their number; all
+/// other fields are indices of lists in the uploaded description of the batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Tiles {
     pub(super) sequences: usize,
@@ -53,22 +55,25 @@ pub(super) struct Tiles {
     pub(super) tiles: usize,
 }
 
-/// Words that describe a batch, and the index into `words` at which each part of them starts.
+/// Description of a batch as 32-bit words to upload, and the index in `words` at which each list of the description
+/// starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) words: Vec<u32>,
-    /// Index of the list of positions: of each row, its position in its sequence.
+    /// Index in the uploaded description of the list of positions: for each row, its position in its sequence.
     pub(super) positions: usize,
-    /// Index of the list of KV locations: of each row, `block * block_size + offset in the block`.
+    /// Index in the uploaded description of the list of KV locations: for each row,
+    /// `block * block_size + offset in the block`.
     pub(super) places: usize,
-    /// Index of the list of table starts: of each row, the offset of its block table in `tables`.
+    /// Index in the uploaded description of the list of table starts: for each row, the offset of its block table in
+    /// the list `tables`.
     pub(super) table_starts: usize,
     pub(super) tables: usize,
     pub(super) groups: Vec<SpanGroup>,
     pub(super) tiles: Option<Tiles>,
 }
 
-/// List of words under construction.
+/// Description of a batch under construction, as a list of 32-bit words.
 #[derive(Default)]
 struct Words(Vec<u32>);
 
@@ -81,7 +86,7 @@ impl Words {
     }
 }
 
-/// Lays out the words that describe a batch of `rows` rows. A row need not belong to a sequence.
+/// Builds the uploaded description of a batch of `rows` rows. A row need not belong to a sequence.
 pub(super) fn lay_out(seqs: &[SeqRows], rows: usize, cut: Cut) -> Layout {
     let (mut positions, mut places, mut table_starts) =
         (vec![0; rows], vec![0; rows], vec![0; rows]);
@@ -110,7 +115,7 @@ pub(super) fn lay_out(seqs: &[SeqRows], rows: usize, cut: Cut) -> Layout {
         positions: words.put(positions),
         places: words.put(places),
         table_starts: words.put(table_starts),
-        // The tables come last, so that their length does not move any other part.
+        // Puts the block tables last, so that their length does not move any other list of the batch description.
         tables: words.put(tables),
         groups,
         tiles,
@@ -118,7 +123,7 @@ pub(super) fn lay_out(seqs: &[SeqRows], rows: usize, cut: Cut) -> Layout {
     }
 }
 
-/// Returns the numbers of the spans that a row at `position` attends to.
+/// Returns the numbers of the attention spans that a row at `position` attends to.
 fn spans_of(position: usize, cut: Cut) -> Range<usize> {
     let first_seen = if cut.window == 0 { 0 } else { (position + 1).saturating_sub(cut.window) };
     first_seen / cut.span..position / cut.span + 1
@@ -178,7 +183,7 @@ fn tiles(seqs: &[SeqRows], starts: &[usize], cut: Cut, words: &mut Words) -> Opt
         .enumerate()
         .flat_map(|(number, (seq, _))| {
             let tiles = (seq.rows.len() * cut.shape.queries).div_ceil(TILE);
-            // Later tiles of a prompt attend to more keys and take longer, so they start first.
+            // Starts the later tiles of a prompt first, because they attend to more keys and take longer.
             (0..tiles).rev().map(move |tile| (number, tile))
         })
         .collect();

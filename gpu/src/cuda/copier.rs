@@ -1,13 +1,13 @@
-//! Block copies between the device pool and the host pool in pinned memory, on a separate CUDA stream.
+//! Copies of KV blocks between the device pool and the host pool in pinned memory, on a separate CUDA stream.
 
 use super::driver::{CudaError, DevicePtr};
 use super::memory::CudaKv;
 use tiercel_device::{BlockingCopier, CopyBatch, CopyDirection, CopyError, CopyPair};
 
-/// The copy stream of a GPU and its pinned host memory.
+/// CUDA stream for copies, and the pinned host memory that the host pool is in.
 pub trait CopyDriver: Send + 'static {
-    /// Starts a copy of `bytes` bytes between device memory at `device` and pinned host memory from byte offset `host`
-    /// on.
+    /// Starts a copy of `bytes` bytes between device memory at the address `device` and pinned host memory from byte
+    /// offset `host` on.
     ///
     /// # Errors
     /// [`CudaError::Copy`] if the driver does not accept the copy.
@@ -18,15 +18,15 @@ pub trait CopyDriver: Send + 'static {
         host: usize,
         bytes: usize,
     ) -> Result<(), CudaError>;
-    /// Waits for all copies that were started. Compute continues meanwhile.
+    /// Waits for all copies that were started. Kernels of steps go on meanwhile.
     ///
     /// # Errors
     /// [`CudaError::Lost`].
     fn wait(&mut self) -> Result<(), CudaError>;
 }
 
-/// Copies whole blocks, on a copy thread. Copies are not ordered against compute here, because the engine never lets
-/// compute write a block that a running copy names, nor a copy write a block that a running step names.
+/// Copier of whole KV blocks on a GPU, run by a copy thread. Copies are not ordered against steps, because the engine
+/// never lets a step write a block that a running copy names, nor a copy write a block that a running step names.
 pub struct CudaCopier<C> {
     driver: C,
     kv: CudaKv,
@@ -34,7 +34,8 @@ pub struct CudaCopier<C> {
 }
 
 impl<C: CopyDriver> CudaCopier<C> {
-    /// Makes a copier between the blocks of `kv` and `host_blocks` blocks of the driver's pinned host memory.
+    /// Makes a copier between the KV blocks of `kv` on the device and `host_blocks` blocks of the driver's pinned host
+    /// memory.
     pub fn new(driver: C, kv: CudaKv, host_blocks: u32) -> CudaCopier<C> {
         CudaCopier { driver, kv, host_blocks }
     }
@@ -62,8 +63,8 @@ impl<C: CopyDriver> BlockingCopier for CudaCopier<C> {
             }
         }
         let started = self.start(batch.direction, &batch.pairs);
-        // All copies that were started must end before the function returns, even after an error: the blocks may get
-        // another use then.
+        // Waits for all copies that were started, even after an error: when the function returns, the blocks may get
+        // another use.
         let ended = self.driver.wait();
         ended.and(started).map_err(|error| match error {
             CudaError::Lost(why) => CopyError::DeviceLost(why),

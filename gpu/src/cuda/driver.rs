@@ -9,7 +9,7 @@ use tiercel_device::StepError;
 pub struct DevicePtr(pub u64);
 
 impl DevicePtr {
-    /// Returns the address `bytes` bytes after this one.
+    /// Returns the device address `bytes` bytes after this address.
     #[must_use]
     pub fn offset(self, bytes: usize) -> DevicePtr {
         DevicePtr(self.0 + bytes as u64)
@@ -30,7 +30,8 @@ pub enum Arg {
 }
 
 impl Arg {
-    /// Returns the argument's bytes. A kernel reads an argument shorter than 8 bytes from the start of the array.
+    /// Returns the bytes of a kernel argument. A kernel reads an argument shorter than 8 bytes from the start of the
+    /// array.
     pub fn bytes(self) -> [u8; 8] {
         match self {
             Arg::Ptr(DevicePtr(value)) | Arg::U64(value) => value.to_ne_bytes(),
@@ -49,7 +50,7 @@ pub struct Launch<'a> {
     pub grid: (u32, u32),
     /// Threads per thread block, a multiple of the warp size.
     pub threads: u32,
-    /// Shared memory of a thread block, bytes.
+    /// Dynamic shared memory of a thread block, bytes.
     pub shared_bytes: u32,
     /// Arguments of the kernel, in the order of its source.
     pub args: &'a [Arg],
@@ -60,11 +61,12 @@ pub struct Launch<'a> {
 pub enum Work {
     /// A kernel launch: kernel, grid, threads per block, shared memory in bytes, arguments.
     Launch(&'static str, (u32, u32), u32, u32, Vec<Arg>),
-    /// A matrix product.
+    /// A matrix product of the graph.
     Multiply(Product),
 }
 
-/// `out = x · wᵀ`: `w` is `[n, k]`, `x` is `[m, k]`, both bf16 and row-major, `out` is `[m, n]`. Sums are f32.
+/// Matrix product `out = x · wᵀ`: `w` is `[n, k]`, `x` is `[m, k]`, both bf16 and row-major, `out` is `[m, n]`. Sums
+/// are f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Product {
     /// Weight matrix `w` of the product.
@@ -83,7 +85,7 @@ pub struct Product {
     pub wide: bool,
 }
 
-/// The numbers of a model's shape that attention kernels are compiled for.
+/// The numbers of a model's attention shape that the attention kernels are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KernelShape {
     /// Width of an attention head, elements.
@@ -98,27 +100,28 @@ pub const SLOTS: usize = 2;
 /// Capacity of a result slot, bytes.
 pub const SLOT_BYTES: usize = 16 << 10;
 
-/// A GPU with one compute stream: all work runs in the order it was requested. Memory lives as long as the driver.
+/// Interface of a GPU with one compute stream: all work runs in the order in which it was requested. Device memory
+/// lives as long as the driver.
 pub trait Driver: Send + 'static {
-    /// Copy stream and pinned host memory of the driver.
+    /// Type of the copy stream and the pinned host memory of the driver.
     type Copies: CopyDriver;
     /// Returns the name of the device in logs and metrics.
     fn name(&self) -> String;
-    /// Returns the device memory that can still be allocated, bytes.
+    /// Returns how much device memory can still be allocated, bytes.
     ///
     /// # Errors
     /// [`CudaError::Lost`].
     fn free_bytes(&mut self) -> Result<u64, CudaError>;
-    /// Makes the copy side, with `host_bytes` bytes of pinned host memory. The copy side must be dropped before the
-    /// driver.
+    /// Makes the copy side of the GPU, with `host_bytes` bytes of pinned host memory. The copy side must be dropped
+    /// before the driver.
     ///
     /// # Errors
     /// [`CudaError::Memory`].
     fn copies(&mut self, host_bytes: usize) -> Result<Self::Copies, CudaError>;
-    /// Returns the length of a span, positions: the part of a row's keys that one thread block of attention sums up.
-    /// The kernels are compiled for it.
+    /// Returns the length of an attention span, positions: the part of a row's keys that one thread block sums up. The
+    /// kernels are compiled for this length.
     fn span(&self) -> usize;
-    /// Compiles the kernels for a model's shape, or loads them from the cache.
+    /// Compiles the kernels for a model's attention shape, or loads them from the cache.
     ///
     /// # Errors
     /// [`CudaError::Compile`] with the compiler's log.
@@ -128,13 +131,13 @@ pub trait Driver: Send + 'static {
     /// # Errors
     /// [`CudaError::Memory`].
     fn allocate(&mut self, bytes: usize) -> Result<DevicePtr, CudaError>;
-    /// Sets device memory to zero.
+    /// Sets a range of device memory to zero.
     ///
     /// # Errors
     /// [`CudaError::Lost`].
     fn clear(&mut self, at: DevicePtr, bytes: usize) -> Result<(), CudaError>;
-    /// Copies `bytes` to device memory, in the order of the requested work. The caller may reuse `bytes` as soon as the
-    /// call returns.
+    /// Copies `bytes` from the host to device memory, in the order of the requested work. The caller may reuse `bytes`
+    /// as soon as the call returns.
     ///
     /// # Errors
     /// [`CudaError::Lost`] or [`CudaError::Copy`].
@@ -145,16 +148,17 @@ pub trait Driver: Send + 'static {
     /// [`CudaError::Lost`] or [`CudaError::Copy`].
     fn download(&mut self, from: DevicePtr, bytes: &mut [u8]) -> Result<(), CudaError>;
     /// Requests a copy of `bytes` bytes at `from` to a result slot, after all work requested earlier, and returns
-    /// without waiting. `bytes` is at most [`SLOT_BYTES`]. `slot` is below [`SLOTS`], and its last content must have
-    /// been received.
+    /// without waiting. `bytes` is at most [`SLOT_BYTES`]. `slot` is below [`SLOTS`], and the slot's last content must
+    /// have been received.
     ///
     /// # Errors
     /// [`CudaError::Lost`] or [`CudaError::Copy`].
     fn send_back(&mut self, slot: usize, from: DevicePtr, bytes: usize) -> Result<(), CudaError>;
-    /// Whether the last [`Driver::send_back`] into the slot and all work requested before it have completed or failed.
+    /// Whether the last [`Driver::send_back`] into the result slot and all work requested before it have completed or
+    /// failed.
     fn has_arrived(&mut self, slot: usize) -> bool;
-    /// Waits until the last [`Driver::send_back`] into the slot has completed, but not for work requested after it;
-    /// then copies the slot's content to `bytes`.
+    /// Waits until the last [`Driver::send_back`] into the result slot has completed, but not for work requested after
+    /// it; then copies the slot's content to `bytes`.
     ///
     /// # Errors
     /// [`CudaError::Lost`] if some of the work that was waited for failed.
@@ -169,27 +173,27 @@ pub trait Driver: Send + 'static {
     /// # Errors
     /// [`CudaError::Launch`] if the driver does not accept the request.
     fn multiply(&mut self, product: Product) -> Result<(), CudaError>;
-    /// Makes a graph that runs `work` in order, without running it yet, and returns the graph's number. Graphs live
-    /// until [`Driver::forget_graphs`].
+    /// Makes a CUDA graph that runs `work` in order, without running it yet, and returns the graph's number. Graphs
+    /// live until [`Driver::forget_graphs`].
     ///
     /// # Errors
     /// [`CudaError::Launch`] if no graph can be made of `work`.
     fn graph(&mut self, work: &[Work]) -> Result<usize, CudaError>;
-    /// Runs all operations of a graph.
+    /// Runs all operations of a CUDA graph.
     ///
     /// # Errors
     /// [`CudaError::Launch`] if the driver does not accept the request.
     fn replay(&mut self, graph: usize) -> Result<(), CudaError>;
-    /// Destroys all graphs. A graph that is running still runs to its end.
+    /// Destroys all CUDA graphs. A graph that is running still runs to its end.
     fn forget_graphs(&mut self);
-    /// Waits until all requested work has completed.
+    /// Waits until all work requested of the GPU has completed.
     ///
     /// # Errors
     /// [`CudaError::Lost`] if some of the work that was waited for failed.
     fn wait(&mut self) -> Result<(), CudaError>;
 }
 
-/// Errors of a GPU.
+/// Errors of a GPU, its driver or its libraries.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CudaError {
     /// There is no usable GPU, or a library is missing.
@@ -207,31 +211,31 @@ pub enum CudaError {
         bytes: usize,
         /// Kind of memory: `"device"` or `"pinned host"`.
         what: &'static str,
-        /// Error text of the driver.
+        /// Text with which the CUDA driver explains the failed allocation.
         why: String,
     },
     /// A source file of kernels could not be compiled.
     #[error("the kernels of {unit} could not be compiled for {arch}: {log}")]
     Compile {
-        /// Name of the source file.
+        /// Name of the kernels' source file that did not compile.
         unit: String,
         /// GPU architecture that the kernels were compiled for, such as `sm_90`.
         arch: String,
-        /// Log of the compiler.
+        /// Log of the kernel compiler.
         log: String,
     },
     /// The driver did not accept a launch. Work launched earlier is not affected.
     #[error("{kernel} could not be launched: {why}")]
     Launch {
-        /// Name of the kernel or operation.
+        /// Name of the kernel or operation that was refused.
         kernel: String,
-        /// Error text of the driver.
+        /// Text with which the CUDA driver explains the refusal.
         why: String,
     },
-    /// The driver did not accept a copy.
+    /// The CUDA driver did not accept a copy.
     #[error("a copy could not be started: {0}")]
     Copy(String),
-    /// Work that the driver had accepted failed: nothing on the device can be used any more.
+    /// Work that the CUDA driver had accepted failed, so the device is lost: nothing on it can be used any more.
     #[error("{0}")]
     Lost(String),
 }

@@ -1,11 +1,11 @@
-//! Requests of operations for launches, and for the upload of words that the launches read. After a request that the
-//! driver did not accept, all later work of the step is skipped.
+//! Requests of kernel launches, and of uploads of the data (positions, block tables) that launches read. After a
+//! request that the driver did not accept, all later work of the step is skipped.
 
 use super::driver::{Arg, CudaError, DevicePtr, Driver, Work};
 use super::ops::CudaOps;
 
 impl<D: Driver> CudaOps<D> {
-    /// Calls `what` on the driver, unless earlier work of the step failed; an error becomes the step's fault.
+    /// Calls `what` on the GPU's driver, unless earlier work of the step failed; an error becomes the step's fault.
     pub(super) fn attempt(&mut self, what: impl FnOnce(&mut D) -> Result<(), CudaError>) {
         if self.fault.is_none() {
             self.fault = what(&mut self.driver).err();
@@ -35,7 +35,8 @@ impl<D: Driver> CudaOps<D> {
         }
     }
 
-    /// Uploads words that launches read until the end of the step, and returns their address.
+    /// Uploads 32-bit words (positions, tokens) that launches read until the end of the step, and returns their device
+    /// address.
     pub(super) fn put(&mut self, words: impl IntoIterator<Item = u32>) -> DevicePtr {
         let words: Vec<u32> = words.into_iter().collect();
         self.put_words(&words)

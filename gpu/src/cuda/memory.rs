@@ -18,19 +18,19 @@ pub struct CudaVector {
     pub(super) len: usize,
 }
 
-/// Activations `[rows, cols]` with capacity for a fixed number of rows.
+/// Activations `[rows, cols]` in device memory, with capacity for a fixed number of rows.
 #[derive(Debug)]
 pub struct CudaTensor {
     pub(super) at: DevicePtr,
     pub(super) max_rows: usize,
     pub(super) rows: usize,
     pub(super) cols: usize,
-    /// Whether the elements are f32; otherwise they are bf16.
+    /// Whether the elements of the tensor are f32; otherwise they are bf16.
     pub(super) wide: bool,
 }
 
 impl CudaTensor {
-    /// Returns the number of rows in use.
+    /// Returns the number of rows of the tensor that are in use.
     pub fn rows(&self) -> usize {
         self.rows
     }
@@ -56,9 +56,9 @@ pub struct CudaRope {
 /// The KV blocks of the device pool, `[layer][k | v][kv head][token][head_dim]` each, in bf16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CudaKv {
-    /// Address of block 0.
+    /// Device address of KV block 0; the others follow it.
     pub at: DevicePtr,
-    /// Number of blocks.
+    /// Number of KV blocks in the device pool.
     pub blocks: u32,
     /// Tokens per KV block.
     pub block_size: usize,
@@ -71,22 +71,22 @@ pub struct CudaKv {
 }
 
 impl CudaKv {
-    /// Returns the number of elements of one layer's keys in one block; its values have as many.
+    /// Returns the number of elements that the keys (or the values) of one layer take in a KV block.
     fn side(&self) -> usize {
         self.kv_heads * self.block_size * self.head_dim
     }
 
-    /// Returns the number of elements of a block.
+    /// Returns the number of elements of a KV block: keys and values of all layers.
     pub fn block_elements(&self) -> usize {
         2 * self.layers * self.side()
     }
 
-    /// Returns the size of a block, bytes.
+    /// Returns the size of a KV block, bytes.
     pub fn block_bytes(&self) -> usize {
         2 * self.block_elements()
     }
 
-    /// Returns the address of a layer's keys in block 0; the layer's values follow the keys.
+    /// Returns the device address of a layer's keys in KV block 0; the layer's values follow the keys.
     pub(super) fn layer(&self, layer: usize) -> DevicePtr {
         assert!(layer < self.layers, "layer {layer} of {}", self.layers);
         self.at.offset(layer * 2 * self.side() * 2)

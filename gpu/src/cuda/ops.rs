@@ -19,15 +19,16 @@ use crate::{
 use std::ops::Range;
 use tiercel_device::{BlockId, StepError};
 
-/// Flag bit of an input word. With the flag, the other bits are the index of a sampled row of the previous step, and the
-/// input is the token sampled for this row. Without the flag, the other bits are the input token.
+/// Flag bit of the 32-bit word that tells the GPU a row's input token. With the flag, the other bits are the index of a
+/// sampled row of the previous step, and the input is the token sampled from that row. Without the flag, the other bits
+/// are the input token.
 const DRAWN: u32 = 1 << 31;
 
 /// Description of a batch in device memory.
 #[derive(Debug)]
 pub struct CudaBatch {
     pub(super) layout: Layout,
-    /// Device address of the layout's words.
+    /// Device address of the 32-bit words that describe the batch.
     pub(super) words: DevicePtr,
 }
 
@@ -40,11 +41,13 @@ impl CudaBatch {
 /// Options of the computation on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CudaOptions {
-    /// Whether a row's result is the same bit for bit however its prompt was cut into chunks. Prefill is slower then.
+    /// Whether a row's result is the same bit for bit however its prompt was cut into chunks and whatever else is in
+    /// the batch. Prefill is slower then.
     pub exact: bool,
     /// Host threads for sampling and for converting weights.
     pub threads: usize,
-    /// KV block that no sequence uses, for padding rows. With such a block, decode steps become graphs.
+    /// KV block that no sequence uses and that padding rows may write. With such a block, decode steps can be padded
+    /// and replayed as CUDA graphs.
     pub scratch: Option<BlockId>,
 }
 
@@ -54,7 +57,7 @@ pub struct CudaOps<D> {
     pub(super) kv: CudaKv,
     pub(super) shape: KernelShape,
     pub(super) exact: bool,
-    /// Buffer of the partial attention results of spans, `[span][query head][head_dim + 2]` in f32.
+    /// Device address of the buffer of partial attention results of spans, `[span][query head][head_dim + 2]` in f32.
     pub(super) spans: DevicePtr,
     pool: Pool,
     pub(super) steps: Steps,
@@ -63,8 +66,8 @@ pub struct CudaOps<D> {
 }
 
 impl<D: Driver> CudaOps<D> {
-    /// Loads the kernels for a model with `queries` query heads per key head, whose keys and values are in `kv`, and
-    /// allocates working memory.
+    /// Makes the op set of a GPU: loads the kernels for a model with `queries` query heads per key head, whose keys and
+    /// values are in `kv`, and allocates working memory.
     ///
     /// # Errors
     /// [`CudaError`] for shapes without kernels, kernels that do not compile, and too little memory.
@@ -94,12 +97,14 @@ impl<D: Driver> CudaOps<D> {
         })
     }
 
-    /// Returns the working memory that the op set allocates for a model with `heads` query heads, bytes.
+    /// Returns the size of the working memory that the GPU's op set allocates for a model with `heads` query heads,
+    /// bytes.
     pub fn scratch_bytes(heads: usize, head_dim: usize) -> u64 {
         span_bytes(heads, head_dim) as u64 + Steps::BYTES as u64
     }
 
-    /// Returns the length of the longest sequence, positions: the buffer of spans must hold all spans of one row.
+    /// Returns the length of the longest sequence that attention on the GPU supports, positions: the buffer of partial
+    /// results must hold all spans of one row.
     pub fn longest(&self) -> usize {
         SPANS_MAX * self.driver.span()
     }
@@ -117,14 +122,14 @@ impl<D: Driver> CudaOps<D> {
     }
 }
 
-/// Returns the size of the buffer for the partial attention results of all spans of a launch, bytes.
+/// Returns the size of the buffer for the partial attention results of all spans that one launch may compute, bytes.
 fn span_bytes(heads: usize, head_dim: usize) -> usize {
     SPANS_MAX * heads * (head_dim + 2) * 4
 }
 
 impl<D: Driver> Ops for CudaOps<D> {
     const STEPS: usize = SLOTS;
-    // 256 MiB hold about 256 rows of the largest vocabularies.
+    // Limits the logits of a step to 256 MiB: about 256 rows of the largest vocabularies.
     const LOGIT_BYTES: usize = 256 << 20;
     type Matrix = CudaMatrix;
     type Vector = CudaVector;
@@ -279,7 +284,7 @@ impl<D: Driver> Ops for CudaOps<D> {
             Arg::Ptr(weight.at),
             Arg::F32(eps),
         ];
-        // Each head takes one warp, and a thread block has four warps.
+        // Divides the heads among thread blocks of four warps; each head takes one warp.
         self.launch("head_rms_norm", (qkv.rows, heads.len().div_ceil(4)), 128, &args);
     }
 

@@ -1,4 +1,5 @@
-//! Drawing tokens on the device, so that the host receives a token of each row instead of the row of logits.
+//! Drawing of tokens from logits on the GPU, so that the host receives a token of each row instead of the row of
+//! logits.
 
 use super::driver::{Arg, Driver, SLOT_BYTES};
 use super::kernels::{SAMPLE_SHARED_BYTES, SAMPLE_THREADS};
@@ -7,8 +8,8 @@ use super::ops::CudaOps;
 use crate::Draw;
 
 impl<D: Driver> CudaOps<D> {
-    /// Draws tokens from rows of logits. The first `vocab` columns of a row are tokens, the rest is padding. Row 0 of
-    /// `x` is the step's sampled row number `first`.
+    /// Draws tokens from rows of logits on the GPU. The first `vocab` columns of a row are tokens, the rest is padding.
+    /// Row 0 of `x` is the step's sampled row number `first`.
     pub(super) fn draw(&mut self, x: &CudaTensor, vocab: usize, first: usize, draws: &[Draw]) {
         assert!(x.wide && vocab <= x.cols, "{vocab} tokens in {} columns", x.cols);
         assert!(draws.iter().all(|draw| draw.row < x.rows), "draws from {} rows", x.rows);
@@ -27,9 +28,9 @@ impl<D: Driver> CudaOps<D> {
     }
 }
 
-/// Encodes a draw as the words that the kernel reads.
+/// Encodes the parameters of a draw as the 32-bit words that the sampling kernel reads.
 fn words(draw: &Draw) -> [u32; 6] {
-    // The product is at most 2^32 - 1, because `draw.at` is below 1.
+    // Converts the random number `draw.at` to 32 bits; the product is at most 2^32 - 1, because `draw.at` is below 1.
     let at = (draw.at * 4_294_967_296.0) as u32;
     let Draw { row, temperature, top_k, top_p, min_p, .. } = *draw;
     [temperature.to_bits(), top_k, top_p.to_bits(), min_p.to_bits(), at, row as u32]

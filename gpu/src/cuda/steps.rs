@@ -1,5 +1,5 @@
-//! Steps in flight. Each step has a slot with its own words, which its launches read, and a buffer for the tokens that
-//! the step draws. The next step may take these tokens as its inputs before the host has seen them.
+//! Steps in flight on a GPU. Each of the two has its own memory for uploaded data, which its launches read, and for the
+//! tokens that it draws. The next step may take these tokens as its inputs before the host has seen them.
 
 use super::driver::{CudaError, DevicePtr, Driver, SLOT_BYTES, SLOTS};
 use super::ops::CudaOps;
@@ -11,11 +11,11 @@ use tiercel_device::StepError;
 /// Token id that the sampling kernel writes for a row without a usable logit.
 const NO_TOKEN: u32 = u32::MAX;
 
-/// The submitted steps, and the step under construction.
+/// The submitted steps of a GPU, and the step under construction.
 #[derive(Debug)]
 pub(super) struct Steps {
     slots: [Slot; SLOTS],
-    /// Slot of the step under construction.
+    /// Index (0 or 1) of the buffers that the step under construction uses.
     current: usize,
     /// Sampled rows that the step under construction draws tokens from.
     rows: Vec<usize>,
@@ -25,11 +25,11 @@ pub(super) struct Steps {
 #[derive(Debug)]
 struct Slot {
     words: Words,
-    /// Device address of the tokens that the step draws, indexed by sampled row.
+    /// Device address of the tokens that a step draws, indexed by sampled row.
     drawn: DevicePtr,
 }
 
-/// A submitted step that is not finished.
+/// A step that was submitted to the GPU and whose results were not taken yet.
 #[derive(Debug)]
 struct UnderWay {
     slot: usize,
@@ -38,7 +38,7 @@ struct UnderWay {
 }
 
 impl Steps {
-    /// Device memory that [`Steps::new`] allocates, bytes.
+    /// Size of the device memory that [`Steps::new`] allocates, bytes.
     pub(super) const BYTES: usize = SLOTS * (Words::BYTES_AT_FIRST + SLOT_BYTES);
 
     pub(super) fn new<D: Driver>(driver: &mut D) -> Result<Steps, CudaError> {
@@ -48,7 +48,7 @@ impl Steps {
         Ok(Steps { slots, current: 0, rows: Vec::new(), under_way: VecDeque::new() })
     }
 
-    /// Uploads words for the step under construction and returns their device address.
+    /// Uploads 32-bit words for the step under construction and returns their device address.
     pub(super) fn put<D: Driver>(
         &mut self,
         driver: &mut D,
@@ -57,8 +57,8 @@ impl Steps {
         self.slots[self.current].words.put(driver, words)
     }
 
-    /// Assigns a device address to words of the step under construction, for a later upload together with other words;
-    /// `None` if there is no room.
+    /// Assigns a device address to 32-bit words of the step under construction, for a later upload together with other
+    /// words; `None` if there is no room.
     pub(super) fn defer(&mut self, words: &[u32]) -> Option<DevicePtr> {
         self.slots[self.current].words.defer(words)
     }
@@ -68,21 +68,21 @@ impl Steps {
         self.slots[self.current].words.upload_deferred(driver)
     }
 
-    /// Notes that the step under construction draws from `rows` of logits, counted from sampled row `first` on. Returns
-    /// the device address for the token of sampled row `first`.
+    /// Notes that the step under construction draws tokens from `rows` of a logits tensor, whose row 0 is sampled row
+    /// `first`. Returns the device address for the token of sampled row `first`.
     pub(super) fn draws(&mut self, first: usize, rows: impl Iterator<Item = usize>) -> DevicePtr {
         self.rows.extend(rows.map(|row| first + row));
         self.slots[self.current].drawn.offset(first * 4)
     }
 
-    /// Returns the device address of the tokens that the step submitted last draws.
+    /// Returns the device address of the tokens that the last submitted step draws.
     pub(super) fn drawn_before(&self) -> DevicePtr {
         self.slots[(self.current + SLOTS - 1) % SLOTS].drawn
     }
 }
 
 impl<D: Driver> CudaOps<D> {
-    /// Submits the step under construction.
+    /// Submits the step under construction to the GPU.
     pub(super) fn submit_step(&mut self) {
         self.replay();
         let steps = &mut self.steps;
@@ -91,8 +91,8 @@ impl<D: Driver> CudaOps<D> {
         steps.current = (slot + 1) % SLOTS;
         let bytes = rows.iter().max().map_or(0, |last| (last + 1) * 4);
         let mut fault = self.fault.take();
-        // The tokens are also sent back after a fault, because work launched before the fault may still be using the
-        // activations.
+        // Requests the return of the tokens also after a fault, because work launched before the fault may still be
+        // using the activations.
         let sent = self.driver.send_back(slot, steps.slots[slot].drawn, bytes);
         fault = fault.or(sent.err());
         steps.under_way.push_back(UnderWay { slot, rows, fault });
@@ -118,7 +118,7 @@ impl<D: Driver> CudaOps<D> {
         };
         let mut bytes = vec![0; rows.iter().max().map_or(0, |last| (last + 1) * 4)];
         let ended = match fault {
-            // The tokens of a step with a fault may not have been sent back, so wait for all work instead.
+            // Waits for all work if the step has a fault, because its tokens may not have been sent back.
             Some(fault) => self.driver.wait().and(Err(fault)),
             None => self.driver.receive(slot, &mut bytes),
         };

@@ -1,4 +1,5 @@
-//! Upload of a file's weights to device memory as bf16. Host threads convert the weights in a buffer of 16 MiB.
+//! Upload of a file's weights to device memory as bf16. Host threads convert the weights in pieces, in a buffer of 16
+//! MiB.
 
 use super::driver::{DevicePtr, Driver};
 use super::memory::CudaMatrix;
@@ -7,10 +8,10 @@ use crate::ggml::dequantize_row;
 use crate::{MatrixPart, OpError, SourceType};
 use half::bf16;
 
-/// Size of the conversion buffer, bytes: large enough for uploads at the link's full speed.
+/// Size of the buffer for converting weights, bytes: large enough for uploads at the link's full speed.
 const CHUNK_BYTES: usize = 16 << 20;
 
-/// Uploads the parts of a weight matrix, stacked along its rows.
+/// Uploads the parts of a weight matrix to the GPU, stacked along its rows.
 pub(super) fn upload<D: Driver>(
     driver: &mut D,
     pool: &Pool,

@@ -3,23 +3,25 @@
 
 use super::driver::{CudaError, DevicePtr, Driver};
 
-/// Initial capacity of a step's word memory, words. A step that needs more allocates twice its need.
+/// Initial capacity of the memory for a step's uploaded data, in 32-bit words. A step that needs more allocates twice
+/// its need.
 const AT_FIRST: usize = 64 << 10;
-/// Alignment of each uploaded list, words: 16 bytes, because kernels may read four words at once.
+/// Alignment of each uploaded list, in 32-bit words: 16 bytes, because kernels may read four words at once.
 const ALIGNMENT: usize = 4;
 
-/// A region of device memory for a step's words: filled from the front, emptied as a whole.
+/// A region of device memory for the 32-bit words that a step uploads: filled from the front, emptied as a whole.
 #[derive(Debug)]
 pub(super) struct Words {
     at: DevicePtr,
     capacity: usize,
     used: usize,
-    /// Words at the end of the used part that are not uploaded yet.
+    /// Words that have an address at the end of the used part of the region but are not uploaded yet.
     deferred: Vec<u32>,
 }
 
 impl Words {
-    /// Device memory that [`Words::new`] allocates for the 32-bit numbers of a step (positions, block numbers), bytes.
+    /// Size of the device memory that [`Words::new`] allocates for the 32-bit numbers of a step (positions, block
+    /// numbers), bytes.
     pub(super) const BYTES_AT_FIRST: usize = AT_FIRST * 4;
 
     pub(super) fn new<D: Driver>(driver: &mut D) -> Result<Words, CudaError> {
@@ -27,9 +29,9 @@ impl Words {
         Ok(Words { at, capacity: AT_FIRST, used: 0, deferred: Vec::new() })
     }
 
-    /// Uploads words and returns their address. If the memory is too small, the function allocates a new region of
-    /// twice the need and abandons the old one; since the size doubles, the abandoned memory is less than the memory in
-    /// use.
+    /// Uploads 32-bit words of a step and returns their device address. If the region is too small, the function
+    /// allocates a new one of twice the need and abandons the old one; since the size doubles, the abandoned memory is
+    /// less than the memory in use.
     pub(super) fn put<D: Driver>(
         &mut self,
         driver: &mut D,
@@ -39,7 +41,7 @@ impl Words {
         let len = words.len().next_multiple_of(ALIGNMENT);
         if self.used + len > self.capacity {
             let capacity = (self.capacity + len) * 2;
-            // The old region is not freed, because accepted launches still read words in it.
+            // Does not free the old region of device memory, because accepted launches still read words in it.
             let at = driver.allocate(capacity * 4)?;
             *self = Words { at, capacity, used: 0, deferred: Vec::new() };
         }
@@ -49,7 +51,8 @@ impl Words {
         Ok(at)
     }
 
-    /// Assigns an address to words, for a later upload together with other words; `None` if there is no room.
+    /// Assigns a device address to 32-bit words of a step, for a later upload together with other words; `None` if
+    /// there is no room.
     pub(super) fn defer(&mut self, words: &[u32]) -> Option<DevicePtr> {
         let len = words.len().next_multiple_of(ALIGNMENT);
         (self.used + len <= self.capacity).then(|| {
@@ -61,7 +64,7 @@ impl Words {
         })
     }
 
-    /// Uploads all deferred words in one copy.
+    /// Uploads all deferred words of the step in one copy.
     pub(super) fn upload_deferred<D: Driver>(&mut self, driver: &mut D) -> Result<(), CudaError> {
         let words = std::mem::take(&mut self.deferred);
         match words.len() {
@@ -70,7 +73,7 @@ impl Words {
         }
     }
 
-    /// Empties the memory after the step has ended.
+    /// Marks the region of device memory as empty, after the step has ended.
     pub(super) fn clear(&mut self) {
         self.used = 0;
         self.deferred.clear();

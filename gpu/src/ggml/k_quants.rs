@@ -2,7 +2,7 @@
 
 use super::{array, half_at};
 
-/// Returns scale and minimum number `j` of the eight that Q4_K and Q5_K pack into 12 bytes, 6 bits each.
+/// Returns scale and minimum number `j` of a Q4_K or Q5_K block, which packs eight of each into 12 bytes, 6 bits each.
 pub(crate) fn scale_min(packed: &[u8], j: usize) -> (u8, u8) {
     if j < 4 {
         (packed[j] & 63, packed[j + 4] & 63)

@@ -1,4 +1,4 @@
-//! Decoders of the weight encodings in model files, one row at a time.
+//! Decoders of the weight encodings in model files (GGUF, bf16, f16, f32), one matrix row at a time.
 
 mod k_quants;
 mod legacy;
@@ -7,7 +7,7 @@ use crate::{OpError, SourceType};
 use half::{bf16, f16};
 
 impl SourceType {
-    /// Returns the number of weights per block of this encoding. A row is a whole number of blocks.
+    /// Returns the number of weights per block of this encoding. A matrix row is a whole number of blocks.
     pub fn block_len(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 1,
@@ -16,7 +16,7 @@ impl SourceType {
         }
     }
 
-    /// Returns the size of a block of this encoding, bytes.
+    /// Returns the size of a weight block of this encoding, bytes.
     pub fn block_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -34,7 +34,7 @@ impl SourceType {
         }
     }
 
-    /// Returns the size of a `[n, k]` matrix in this encoding, bytes.
+    /// Returns the size of a `[n, k]` weight matrix in this encoding, bytes.
     ///
     /// # Errors
     /// [`OpError::Block`] if rows of `k` are not whole blocks, [`OpError::Size`] if the size overflows.
@@ -50,7 +50,7 @@ impl SourceType {
     }
 }
 
-/// Decodes one row to f32. `bytes` holds exactly `out.len()` weights.
+/// Decodes one row of encoded weights to f32. `bytes` holds exactly `out.len()` weights.
 pub(crate) fn dequantize_row(source: SourceType, bytes: &[u8], out: &mut [f32]) {
     let len = source.block_len();
     let blocks = bytes.chunks_exact(source.block_bytes()).zip(out.chunks_exact_mut(len));
@@ -75,12 +75,12 @@ pub(crate) fn dequantize_row(source: SourceType, bytes: &[u8], out: &mut [f32]) 
 
 pub(crate) use k_quants::scale_min;
 
-/// Returns the first `N` bytes of `bytes`.
+/// Returns the first `N` bytes of `bytes` as an array.
 fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     bytes[..N].try_into().expect("the range has N bytes")
 }
 
-/// Returns the little-endian f16 number at byte offset `at`.
+/// Returns the little-endian f16 number at byte offset `at` of encoded weights.
 pub(crate) fn half_at(bytes: &[u8], at: usize) -> f16 {
     f16::from_le_bytes(array(&bytes[at..]))
 }

@@ -1,5 +1,5 @@
-//! Time that a real server spends on requests and steps outside its device, and random spread of step times. `tiercel
-//! bench --calibrate` measures both, so that the mock device can imitate them.
+//! Time that a real server spends on requests and steps outside its device, and random spread of step times.
+//! `tiercel bench --calibrate` measures both, so that the mock device can imitate them.
 
 use super::faults::Draws;
 use crate::Timestamp;

@@ -9,9 +9,9 @@ use std::ops::Range;
 /// `exp(score - max)`.
 pub(super) type Scores = [f32; SPAN];
 
-/// KV blocks that hold a span of 256 positions, in order. Position `p` of the span is in token slot `(p + skip) %
-/// block_size` of block `(p + skip) / block_size`. Blocks before the positions that the tile attends to are empty
-/// slices; blocks after them are left out.
+/// KV blocks that hold a span of 256 positions, in order. Position `p` of the span is in token slot
+/// `(p + skip) % block_size` of block `(p + skip) / block_size`. Blocks before the positions that the tile attends to
+/// are empty slices; blocks after them are left out.
 #[derive(Clone, Copy)]
 pub(super) struct SpanBlocks<'a, E> {
     /// Keys of the tile's kv heads, one slice for each KV block of the span; in a slice one head after the other.

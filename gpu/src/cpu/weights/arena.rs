@@ -10,16 +10,17 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Size of a shared mapping, bytes. Matrices up to this size share mappings; a larger matrix gets a mapping of its own.
+/// Size of a memory mapping that several weight matrices share, bytes. A matrix that is larger gets a mapping of its
+/// own.
 const CHUNK_BYTES: usize = 32 << 20;
-/// Alignment of a matrix in its mapping, bytes: a cache line. No element type needs more.
+/// Alignment of a weight matrix in its memory mapping, bytes: a cache line. No element type needs more.
 const ALIGNMENT: usize = 64;
 
-/// Allocator of memory for weights. A mapping is freed when the last matrix in it is dropped.
+/// Allocator of memory for packed weights. A memory mapping is freed when the last matrix in it is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
     chunk: Option<Arc<MmapRaw>>,
-    /// Bytes of the current shared mapping that are handed out.
+    /// Bytes of the current shared memory mapping that weight matrices have taken.
     used: usize,
     /// Bytes that weights must leave free: for the KV cache, whose mapped memory is not touched yet, and for
     /// activations.
@@ -41,23 +42,23 @@ unsafe impl Zeroed for Q8Block {}
 // SAFETY: the type consists of arrays of numbers, and zero bits are the number zero.
 unsafe impl Zeroed for Q4Block {}
 
-/// Slice of elements in a mapping, read-only once it is filled.
+/// Array of packed weights in a memory mapping, read-only once it is filled.
 #[derive(Debug)]
 pub(crate) struct Packed<T> {
     chunk: Arc<MmapRaw>,
-    /// Offset of the slice from the start of the mapping, bytes.
+    /// Offset of the packed weights from the start of their memory mapping, bytes.
     start: usize,
     len: usize,
     elements: PhantomData<T>,
 }
 
 impl Arena {
-    /// Adds `bytes` to the memory that weights must leave free.
+    /// Adds `bytes` to the memory that weights must leave free for later allocations (KV cache, activations).
     pub(crate) fn promise(&mut self, bytes: usize) {
         self.promised = self.promised.saturating_add(bytes);
     }
 
-    /// Allocates a slice of `len` zeroed elements and calls `fill` to write them.
+    /// Allocates memory for `len` packed elements, zeroed, and calls `fill` to write them.
     ///
     /// # Errors
     /// [`OpError::Memory`] if there is too little memory.
@@ -83,8 +84,8 @@ impl Arena {
         Ok(Packed { chunk, start, len, elements: PhantomData })
     }
 
-    /// Takes `bytes` unused bytes of the current shared mapping, or of a new mapping. Returns the mapping and the
-    /// offset in it.
+    /// Takes `bytes` bytes for a weight matrix from the current shared memory mapping, or from a new one. Returns the
+    /// mapping and the offset in it.
     fn carve(&mut self, bytes: usize) -> Result<(Arc<MmapRaw>, usize), String> {
         if bytes > CHUNK_BYTES {
             return Ok((Arc::new(map(bytes, self.promised)?), 0));

@@ -1,5 +1,5 @@
-//! Elements of packed weights. A panel is [`QUANT_ROWS`] or [`DENSE_ROWS`] output rows stored interleaved, so that one
-//! lane of a vector register belongs to one output row.
+//! Element types of packed weights. A panel is [`QUANT_ROWS`] or [`DENSE_ROWS`] output rows stored interleaved, so that
+//! one lane of a vector register belongs to one output row.
 
 use crate::SourceType;
 use crate::ggml::{half_at, scale_min};
@@ -9,7 +9,7 @@ use half::{bf16, f16};
 pub(crate) const QUANT_ROWS: usize = 8;
 /// Number of output rows in a panel of f32 or bf16 weights.
 pub(crate) const DENSE_ROWS: usize = 16;
-/// Number of neighbouring weights of a row that share a scale.
+/// Number of neighbouring weights of a row that share a scale in a quantized weight block.
 pub(crate) const QUANT_LEN: usize = 32;
 
 /// Weights of one input column in a panel of 16 output rows, f32.
@@ -50,7 +50,7 @@ impl Q8Block {
         }
     }
 
-    /// Returns the weights of row `row` in f32.
+    /// Returns output row `row` of a block of 8-bit weights, decoded to f32.
     pub(crate) fn row(&self, row: usize) -> [f32; QUANT_LEN] {
         let scale = self.scales[row].to_f32();
         std::array::from_fn(|i| scale * f32::from(self.weights[i / 4][4 * row + i % 4]))
@@ -58,18 +58,18 @@ impl Q8Block {
 }
 
 impl Q4Block {
-    /// Returns the vector and the lane that hold four columns (group `group`) of an output row. Groups 0 and 1 share
-    /// two vectors, and so do groups 2 and 3. The first vector of two holds the even group of even rows and the odd
-    /// group of odd rows, each in the lane of its row. The second vector holds the rest, with neighbouring rows
-    /// swapped. So in both vectors even lanes hold the even group and odd lanes the odd group, and a broadcast of eight
-    /// neighbouring activations to every pair of lanes fits both.
+    /// Returns where a block of 4-bit weights holds four neighbouring columns (group `group`) of an output row: the
+    /// vector and the lane. Groups 0 and 1 share two vectors, and so do groups 2 and 3. The first vector of two holds
+    /// the even group of even rows and the odd group of odd rows, each in the lane of its row. The second vector holds
+    /// the rest, with neighbouring rows swapped. So in both vectors even lanes hold the even group and odd lanes the
+    /// odd group, and a broadcast of eight neighbouring activations to every pair of lanes fits both.
     pub(crate) fn place(row: usize, group: usize) -> (usize, usize) {
         let swap = (row ^ group) & 1;
         (group & !1 | swap, row ^ swap)
     }
 
-    /// Stores one row of 4-bit weights. `nibbles` holds column `i` in the low half of byte `i` and column `16 + i` in
-    /// the high half.
+    /// Stores one output row in a block of 4-bit weights. `nibbles` holds column `i` in the low half of byte `i` and
+    /// column `16 + i` in the high half.
     pub(crate) fn set_row(&mut self, row: usize, scale: f16, min: f16, nibbles: &[u8; 16]) {
         self.scales[row] = scale;
         self.mins[row] = min;
@@ -79,7 +79,7 @@ impl Q4Block {
         }
     }
 
-    /// Returns the weights of row `row` in f32.
+    /// Returns output row `row` of a block of 4-bit weights, decoded to f32.
     pub(crate) fn row(&self, row: usize) -> [f32; QUANT_LEN] {
         let (scale, min) = (self.scales[row].to_f32(), self.mins[row].to_f32());
         std::array::from_fn(|i| {
@@ -90,23 +90,24 @@ impl Q4Block {
     }
 }
 
-/// Rounds 32 weights to 8 bits and returns their scale and the rounded weights. Fewer weights, at the end of a row, are
-/// padded with zeros.
+/// Quantizes up to 32 weights to 8 bits and returns their common scale and the rounded weights. Fewer than 32, at the
+/// end of a row, are padded with zeros.
 pub(crate) fn quantize_q8(weights: &[f32]) -> (f16, [i8; QUANT_LEN]) {
     let max = weights.iter().fold(0.0_f32, |max, w| max.max(w.abs()));
     let scale = f16::from_f32(max / 127.0);
     let inverse = if scale > f16::ZERO { 1.0 / scale.to_f32() } else { 0.0 };
     let mut rounded = [0; QUANT_LEN];
     for (q, w) in rounded.iter_mut().zip(weights) {
-        // The scale was rounded to f16, so the largest weight may land just outside -127..=127.
+        // Clamps the quantized weight: because the scale was rounded to f16, the largest weight may land just outside
+        // -127..=127.
         *q = (w * inverse).round_ties_even().clamp(-127.0, 127.0) as i8;
     }
     (scale, rounded)
 }
 
-/// Returns scale, minimum and nibbles (as [`Q4Block::set_row`] takes them) of block number `index` of a row in one of
-/// the 4-bit encodings. Q4_K's product of two scales is rounded to f16. The error is 2^-12 of the scale, far below the
-/// step of a 4-bit weight.
+/// Returns scale, minimum and nibbles of block number `index` of a weight row in one of the 4-bit encodings; the
+/// nibbles are in the order that [`Q4Block::set_row`] takes. Q4_K's product of two scales is rounded to f16. The error
+/// is 2^-12 of the scale, far below the step of a 4-bit weight.
 pub(crate) fn q4_parts(source: SourceType, row: &[u8], index: usize) -> (f16, f16, [u8; 16]) {
     match source {
         SourceType::Q4_0 => {

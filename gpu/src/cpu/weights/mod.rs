@@ -1,4 +1,4 @@
-//! Packed weights: the forms that a matrix can take in memory, and packing.
+//! Packed weight matrices of the CPU device: their forms in memory, and packing.
 
 mod arena;
 mod blocks;
@@ -21,35 +21,35 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Matrix {
     pub(crate) n: usize,
     pub(crate) k: usize,
-    /// Stacked parts of the matrix, in order.
+    /// Parts of the matrix that are stacked along its output features (such as q, k and v), in order.
     pub(crate) segments: Vec<Segment>,
 }
 
-/// One stacked part of a packed matrix, all in one form.
+/// One of the stacked parts of a packed weight matrix (such as q of q, k, v); all weights of the part have one form.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    /// First output feature of the part in the matrix.
+    /// Output feature of the matrix at which the stacked part begins.
     pub(crate) first: usize,
-    /// Number of output features of the part.
+    /// Number of output features of the stacked part.
     pub(crate) n: usize,
     pub(crate) panels: Panels,
 }
 
-/// Packed weights of a part: panels (groups of output rows stored interleaved), one after the other. Rows beyond `n` in
-/// the last panel are zero.
+/// Packed weights of one stacked part of a matrix: panels (groups of output rows stored interleaved), one after the
+/// other. Rows beyond `n` in the last panel are zero.
 #[derive(Debug)]
 pub(crate) enum Panels {
-    /// f32 weights, `k` columns per panel.
+    /// Panels of f32 weights, `k` columns each.
     F32(Packed<F32Column>),
-    /// bf16 weights, `k` columns per panel.
+    /// Panels of bf16 weights, `k` columns each.
     Bf16(Packed<Bf16Column>),
-    /// 8-bit weights, `k / 32` blocks per panel, rounded up; columns beyond `k` are zero.
+    /// Panels of 8-bit weights, `k / 32` blocks each, rounded up; columns beyond `k` are zero.
     Q8(Packed<Q8Block>),
-    /// 4-bit weights, `k / 32` blocks per panel.
+    /// Panels of 4-bit weights, `k / 32` blocks each.
     Q4(Packed<Q4Block>),
 }
 
-/// Form of a matrix part in memory.
+/// Number format in which the CPU holds the weights of a matrix in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     F32,
@@ -69,14 +69,16 @@ fn form(source: SourceType, format: WeightFormat) -> Form {
             S::Bf16 => Form::Bf16,
             S::Q4_0 | S::Q4_1 | S::Q4K => Form::Q4,
             S::Q8_0 => Form::Q8,
-            // The other encodings have at most 6 bits. Storing them in 8 bits adds an error far below their own.
+            // Stores all remaining encodings in 8 bits: they have at most 6 bits, so this adds an error far below their
+            // own.
             _ if format == WeightFormat::Auto => Form::Q8,
             _ => Form::F32,
         },
     }
 }
 
-/// Returns the size, bytes, of a matrix `[n, k]` of encoding `source` once it is packed as `format` asks.
+/// Returns the size of a weight matrix `[n, k]` of the file encoding `source` once it is packed as `format` asks,
+/// bytes.
 pub fn packed_bytes(n: usize, k: usize, source: SourceType, format: WeightFormat) -> u64 {
     let (columns, blocks) = (dense_columns(n, k) as u64, quant_blocks(n, k) as u64);
     match form(source, format) {
@@ -87,18 +89,18 @@ pub fn packed_bytes(n: usize, k: usize, source: SourceType, format: WeightFormat
     }
 }
 
-/// Returns the number of columns of all f32 or bf16 panels of a matrix.
+/// Returns the number of weight columns in all f32 or bf16 panels of a matrix.
 fn dense_columns(n: usize, k: usize) -> usize {
     n.div_ceil(DENSE_ROWS) * k
 }
 
-/// Returns the number of blocks of all quantized panels of a matrix.
+/// Returns the number of weight blocks in all quantized panels of a matrix.
 fn quant_blocks(n: usize, k: usize) -> usize {
     n.div_ceil(QUANT_ROWS) * k.div_ceil(QUANT_LEN)
 }
 
 impl Panels {
-    /// Returns the number of output rows per panel.
+    /// Returns the number of output rows in each of these weight panels.
     pub(crate) fn rows(&self) -> usize {
         match self {
             Panels::F32(_) | Panels::Bf16(_) => DENSE_ROWS,
@@ -121,7 +123,7 @@ impl Panels {
 }
 
 impl Segment {
-    /// Decodes one output row of the part to f32.
+    /// Decodes one output row of a stacked part of the matrix to f32.
     fn row(&self, row: usize, out: &mut [f32]) {
         let (panel, lane) = (row / self.panels.rows(), row % self.panels.rows());
         let (k, blocks) = (out.len(), out.len().div_ceil(QUANT_LEN));
@@ -153,7 +155,7 @@ impl Matrix {
         self.segments.iter().any(|segment| segment.panels.is_quantized())
     }
 
-    /// Decodes row `row` of the matrix, `k` weights, to f32.
+    /// Decodes output row `row` of the packed matrix, `k` weights, to f32.
     pub(crate) fn row(&self, row: usize, out: &mut [f32]) {
         let segment = self
             .segments
@@ -163,7 +165,7 @@ impl Matrix {
         segment.row(row - segment.first, out);
     }
 
-    /// Returns the forms of the matrix's parts, for example `"q4+q8 panels"`.
+    /// Returns a description of the forms in which the matrix's parts are packed, for example `"q4+q8 panels"`.
     pub(crate) fn describe(&self) -> String {
         let mut names: Vec<_> = self.segments.iter().map(|s| s.panels.name()).collect();
         names.dedup();
@@ -171,7 +173,7 @@ impl Matrix {
     }
 }
 
-/// Packs stacked parts into one matrix.
+/// Packs stacked parts of weights (such as q, k and v) into one matrix.
 pub(crate) fn pack(
     pool: &Pool,
     arena: &mut Arena,
@@ -208,8 +210,8 @@ fn pack_part(
     let (n, k) = (part.n, part.k);
     let blocks = k.div_ceil(QUANT_LEN);
     let (dense_columns, quant_blocks) = (dense_columns(n, k), quant_blocks(n, k));
-    // Whether a scale was too large for f16. The threads that pack set this flag; the end of the pool's job orders the
-    // stores before the check.
+    // Flag that some scale was too large for f16, set by the threads that pack. The end of the pool's job orders the
+    // stores before the check of the flag.
     let too_large = AtomicBool::new(false);
     let panels = match form {
         Form::F32 => Panels::F32(arena.pack(dense_columns, |columns| {
@@ -273,7 +275,8 @@ fn pack_q8(part: &MatrixPart<'_>, panel: usize, packed: &mut [Q8Block], too_larg
     }
 }
 
-/// Returns the encoded bytes of each row of a panel, fewer than `rows` rows in the last panel.
+/// Returns the bytes, as encoded in the file, of each output row of a weight panel; fewer than `rows` rows in the last
+/// panel.
 fn rows_of<'a>(
     part: &'a MatrixPart<'a>,
     panel: usize,
@@ -286,7 +289,7 @@ fn rows_of<'a>(
     })
 }
 
-/// Calls `each(lane, weights)` for every row of a panel, with the weights decoded to f32.
+/// Calls `each(lane, weights)` for every output row of a weight panel, with the weights decoded to f32.
 fn each_row(part: &MatrixPart<'_>, panel: usize, rows: usize, mut each: impl FnMut(usize, &[f32])) {
     let mut row = vec![0.0; part.k];
     for (lane, bytes) in rows_of(part, panel, rows).enumerate() {

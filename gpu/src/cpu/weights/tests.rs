@@ -52,7 +52,7 @@ fn decoding_agrees_with_candle_for_every_encoding() {
         for (bytes, out) in bytes.chunks_exact(bytes.len() / n).zip(actual.chunks_exact_mut(k)) {
             dequantize_row(source, bytes, out);
         }
-        // Both decoders multiply the same numbers, but in a different order, so their results differ by rounding.
+        // Allows a rounding error: this decoder and candle's multiply the same numbers, but in a different order.
         let error = largest_error(&actual, &expected);
         assert!(error <= 1e-8, "{source:?}: {error}");
     }
@@ -76,7 +76,8 @@ fn packing_keeps_what_each_format_promises() {
         assert!(error_of(WeightFormat::Q8_0).0 <= max / 250.0, "{source:?}");
         let (native, form) = error_of(WeightFormat::Native);
         match source {
-            // The largest error of Q4_K is that of `d * scale` rounded to f16, times 15, the largest 4-bit number.
+            // Checks the error of packed Q4_K, which is largest where `d * scale` rounded to f16 is multiplied by 15,
+            // the largest 4-bit number.
             SourceType::Q4K => assert!(form == "q4 panels" && native <= max / 1024.0),
             SourceType::Q4_0 | SourceType::Q4_1 => assert!(form == "q4 panels" && native <= 1e-8),
             SourceType::Q8_0 => assert!(form == "q8 panels" && native == 0.0),
@@ -123,7 +124,8 @@ fn q4k_scales_in_f16_cost_nothing_next_to_8_bit_activations() {
         |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>();
     let error = square(&mut packed.iter().zip(&exact).map(|(a, b)| a - b));
     let relative = (error / square(&mut exact.iter().copied())).sqrt();
-    // For comparison: rounding activations to 8 bits in blocks of 32 costs a relative error of about 5e-3.
+    // Checks that the error of packed Q4_K weights is small beside that of rounding activations to 8 bits in blocks of
+    // 32, whose relative error is about 5e-3.
     assert!(relative < 6e-4, "relative error {relative}");
 }
 

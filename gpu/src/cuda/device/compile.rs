@@ -1,5 +1,5 @@
-//! Compiles kernels to machine code for the GPU's architecture. Compiled kernels are kept on disk, named by a hash of
-//! their source, options and compiler version.
+//! Compiles the GPU kernels to machine code for the GPU's architecture. Compiled kernels are kept on disk, named by a
+//! hash of their source, options and compiler version.
 #![expect(unsafe_code, reason = "bindings to the runtime compiler")]
 
 use crate::cuda::{CudaError, Unit};
@@ -9,21 +9,21 @@ use std::ffi::CString;
 use std::fs;
 use std::path::PathBuf;
 
-/// Machine code of a source file, and the compiler's log.
+/// Machine code of a source file of kernels, and the compiler's log.
 #[derive(Debug, Clone)]
 pub struct Compiled {
-    /// Machine code as a cubin (CUDA binary).
+    /// Machine code of the kernels as a cubin (CUDA binary).
     pub code: Vec<u8>,
-    /// Registers, stack and spills of each kernel, as printed by ptxas.
+    /// Log of ptxas: registers, stack and spills of each kernel.
     pub log: String,
 }
 
-/// Compiles a source file for an architecture such as `sm_90`. Needs libnvrtc, but no GPU.
+/// Compiles a source file of kernels for a GPU architecture such as `sm_90`. Needs libnvrtc, but no GPU.
 ///
 /// # Errors
 /// [`CudaError::Compile`] with the compiler's log, [`CudaError::Unavailable`] without a compiler.
 pub fn compile(unit: &Unit, options: &[String], arch: &str) -> Result<Compiled, CudaError> {
-    // SAFETY: only checks whether the library can be loaded.
+    // SAFETY: the call only checks whether the library can be loaded.
     if !unsafe { sys::is_culib_present() } {
         return Err(CudaError::Unavailable("libnvrtc was not found".to_owned()));
     }
@@ -34,14 +34,14 @@ pub fn compile(unit: &Unit, options: &[String], arch: &str) -> Result<Compiled, 
     let program = result::create_program(&source, Some(&name))
         .map_err(|error| failed(format!("{error:?}")))?;
     let all = all_options(options, arch);
-    // SAFETY: the program was just made, and is destroyed after its last use.
+    // SAFETY: the compiler's program object was just made, and is destroyed after its last use.
     let outcome = unsafe { result::compile_program(program, &all) };
-    // SAFETY: the program was made above and is destroyed after its last use.
+    // SAFETY: the function made the compiler's program object and destroys it after its last use.
     let log = unsafe { result::get_program_log(program) }.unwrap_or_default();
     let log: Vec<u8> = log.iter().map(|c| *c as u8).take_while(|byte| *byte != 0).collect();
     let log = String::from_utf8_lossy(&log).trim().to_owned();
     let code = outcome.and_then(|()| machine_code(program));
-    // SAFETY: the program was made above, and this is its last use.
+    // SAFETY: the function made the compiler's program object, and this is its last use.
     let _ = unsafe { result::destroy_program(program) };
     match code {
         Ok(code) => Ok(Compiled { code, log }),
@@ -61,10 +61,11 @@ fn all_options(options: &[String], arch: &str) -> Vec<String> {
     all
 }
 
-/// Returns the compiler's version (major, minor); `None` without a compiler.
+/// Returns the version of the kernel compiler libnvrtc (major, minor); `None` without it.
 pub(super) fn compiler_version() -> Option<(i32, i32)> {
     let (mut major, mut minor) = (0, 0);
-    // SAFETY: checks whether the library can be loaded; if it can, the compiler writes two numbers to valid addresses.
+    // SAFETY: the call checks whether the library can be loaded; if it can, the compiler writes two numbers to valid
+    // addresses.
     let found = unsafe {
         sys::is_culib_present()
             && sys::nvrtcVersion(&raw mut major, &raw mut minor).result().is_ok()
@@ -74,11 +75,11 @@ pub(super) fn compiler_version() -> Option<(i32, i32)> {
 
 fn machine_code(program: sys::nvrtcProgram) -> Result<Vec<u8>, result::NvrtcError> {
     let mut size = 0;
-    // SAFETY: the program was compiled; the compiler writes one number to a valid address.
+    // SAFETY: the program object was compiled; the compiler writes one number to a valid address.
     unsafe { sys::nvrtcGetCUBINSize(program, &raw mut size) }.result()?;
     let mut code = vec![0_u8; size];
-    // SAFETY: the program was compiled; the compiler writes as many bytes as it just returned, which is the buffer's
-    // size.
+    // SAFETY: the program object was compiled; the compiler writes as many bytes as it just returned, which is the
+    // buffer's size.
     unsafe { sys::nvrtcGetCUBIN(program, code.as_mut_ptr().cast()) }.result()?;
     Ok(code)
 }
@@ -87,17 +88,17 @@ fn machine_code(program: sys::nvrtcProgram) -> Result<Vec<u8>, result::NvrtcErro
 /// again.
 #[derive(Debug, Clone)]
 pub struct KernelCache {
-    /// Folder of the cache; `None` disables the cache.
+    /// Folder of the cache of compiled kernels; `None` disables the cache.
     folder: Option<PathBuf>,
 }
 
 impl KernelCache {
-    /// Makes a cache in a folder. The folder is created when the first file is written.
+    /// Makes a cache of compiled kernels in a folder. The folder is created when the first file is written.
     pub fn new(folder: Option<PathBuf>) -> KernelCache {
         KernelCache { folder }
     }
 
-    /// Returns the machine code of a source file, and whether it came from the cache.
+    /// Returns the machine code of a source file of kernels, and whether it came from the cache.
     ///
     /// # Errors
     /// The errors of [`compile`].
@@ -121,10 +122,10 @@ impl KernelCache {
         Ok((compiled.code, false))
     }
 
-    /// Removes a source file's machine code from the cache.
+    /// Removes the machine code of a source file of kernels from the cache.
     pub fn forget(&self, unit: &Unit, options: &[String], arch: &str) {
         if let Some(path) = self.path(unit, options, arch) {
-            // An error is ignored, because the file may not exist.
+            // Ignores an error of removing the cached file, because it may not exist.
             let _ = fs::remove_file(path);
         }
     }
@@ -144,13 +145,14 @@ impl KernelCache {
     }
 }
 
-/// Whether a file looks complete enough to give it to the GPU's driver, which checks the rest: longer than 64 bytes,
-/// with the magic number of ELF.
+/// Whether a cached file looks complete enough to give it to the GPU's driver, which checks the rest: longer than 64
+/// bytes, with the magic number of ELF.
 fn is_machine_code(code: &[u8]) -> bool {
     code.len() > 64 && code.starts_with(b"\x7fELF")
 }
 
-/// Writes a file under a temporary name and renames it, so that no other process reads a partial file.
+/// Writes compiled kernels to a cache file under a temporary name and renames it, so that no other process reads a
+/// partial file.
 fn keep(path: &std::path::Path, code: &[u8]) {
     let part = path.with_extension(format!("{}.part", std::process::id()));
     let kept = path
@@ -194,7 +196,8 @@ mod tests {
         keep(&path, &code);
         assert_eq!(cache.get(&unit, &[], "sm_90"), Ok((code, true)));
         fs::write(&path, b"half").unwrap();
-        // The source is compiled again, which fails with or without a compiler.
+        // Expects an error: the cached file is damaged, so the source, which is not C++, is compiled again; that fails
+        // with or without a compiler.
         assert!(cache.get(&unit, &[], "sm_90").is_err());
         cache.forget(&unit, &[], "sm_90");
         assert!(!path.exists());

@@ -1,4 +1,4 @@
-//! Opens a GPU and checks the libraries that it is used through.
+//! Opens a GPU, and checks that the libraries it needs are present and not newer than its driver.
 #![expect(unsafe_code, reason = "bindings to the CUDA driver")]
 
 use super::compile::compiler_version;
@@ -12,15 +12,15 @@ use std::sync::Arc;
 /// the compiler of CUDA 12.
 const OLDEST_DRIVER: i32 = 12_000;
 
-/// Whether NVIDIA's driver is installed and finds a GPU. Opens no context on the GPU.
+/// Whether NVIDIA's driver is installed and finds a GPU. The check opens no context on the GPU.
 pub fn gpu_present() -> bool {
-    // SAFETY: only checks whether the library can be loaded. Loading runs the library's initialisers, which NVIDIA's
-    // driver allows at any time.
+    // SAFETY: the call only checks whether the library can be loaded. Loading runs the library's initialisers, which
+    // NVIDIA's driver allows at any time.
     let driver = unsafe { sys::is_culib_present() };
     driver && init().is_ok() && device::get_count().is_ok_and(|count| count > 0)
 }
 
-/// A GPU's primary context. Clones share it; dropping the last clone releases it.
+/// Primary context of a GPU. Clones share it; dropping the last clone releases it.
 #[derive(Debug, Clone)]
 pub struct Context {
     held: Arc<Held>,
@@ -35,9 +35,9 @@ struct Held {
     capability: (i32, i32),
 }
 
-// SAFETY: a context handle may be used from any thread: `Context::enter` makes it current there first.
+// SAFETY: a CUDA context handle may be used from any thread: `Context::enter` makes it current there first.
 unsafe impl Send for Held {}
-// SAFETY: a context handle may be used from any thread, and no field changes after construction.
+// SAFETY: a CUDA context handle may be used from any thread, and no field changes after construction.
 unsafe impl Sync for Held {}
 
 impl Context {
@@ -46,7 +46,7 @@ impl Context {
     /// # Errors
     /// [`CudaError::Unavailable`], saying which library or GPU is missing and what to do.
     pub fn open(ordinal: u32) -> Result<Context, CudaError> {
-        // SAFETY: only checks whether the library can be loaded.
+        // SAFETY: the call only checks whether the library can be loaded.
         if !unsafe { sys::is_culib_present() } {
             let why = "libcuda was not found: install NVIDIA's driver, or use --device cpu";
             return Err(CudaError::Unavailable(why.to_owned()));
@@ -68,7 +68,7 @@ impl Context {
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
         };
-        // SAFETY: the driver just returned this device.
+        // SAFETY: the driver just returned this device handle.
         let attribute = |which| unsafe { device::get_attribute(device, which) }.map_err(failed);
         let capability = (attribute(MAJOR)?, attribute(MINOR)?);
         if capability.0 < 8 {
@@ -79,7 +79,7 @@ impl Context {
             );
             return Err(CudaError::Unavailable(why));
         }
-        // SAFETY: the driver just returned this device; the context is released when the last clone is dropped.
+        // SAFETY: the driver just returned this device handle; the context is released when the last clone is dropped.
         let context = unsafe { primary_ctx::retain(device) }.map_err(failed)?;
         let held = Held { device, context, ordinal, name, capability };
         Ok(Context { held: Arc::new(held) })
@@ -87,7 +87,7 @@ impl Context {
 
     /// Makes this GPU's context the current one of the calling thread.
     pub(super) fn enter(&self) -> Result<(), CudaError> {
-        // SAFETY: the context is retained as long as `self` lives.
+        // SAFETY: the CUDA context is retained as long as `self` lives.
         unsafe { ctx::set_current(self.held.context) }.map_err(lost)
     }
 
@@ -102,7 +102,7 @@ impl Context {
         format!("sm_{major}{minor}")
     }
 
-    /// Returns the device memory that can still be allocated, bytes.
+    /// Returns how much device memory can still be allocated, bytes.
     ///
     /// # Errors
     /// [`CudaError::Lost`].
@@ -114,8 +114,8 @@ impl Context {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // SAFETY: the context is retained once and released once; every object made in the context held a clone, and is
-        // gone.
+        // SAFETY: the CUDA context is retained once and released once; every object made in the context held a clone,
+        // and is gone.
         let released = unsafe { primary_ctx::release(self.device) };
         if let Err(error) = released {
             tracing::warn!("the GPU's context could not be released: {}", words(error));
@@ -123,7 +123,8 @@ impl Drop for Held {
     }
 }
 
-/// Returns advice on which packages to install beside a driver for CUDA `driver` (major version).
+/// Returns advice for an error message: which CUDA packages to install beside a driver for CUDA `driver` (major
+/// version).
 fn remedy(driver: i32) -> String {
     let packages = match driver {
         ..=12 => "nvidia-cuda-nvrtc-cu12 nvidia-cublas-cu12",
@@ -136,8 +137,8 @@ fn remedy(driver: i32) -> String {
 }
 
 fn check_libraries(driver: i32) -> Result<(), CudaError> {
-    // SAFETY: only checks whether the libraries of the toolkit can be loaded. Loading runs their initialisers, which
-    // the toolkit allows at any time.
+    // SAFETY: the call only checks whether the libraries of the CUDA toolkit can be loaded. Loading runs their
+    // initialisers, which the toolkit allows at any time.
     let found = unsafe {
         [
             ("libnvrtc", nvrtc::sys::is_culib_present()),
@@ -153,10 +154,11 @@ fn check_libraries(driver: i32) -> Result<(), CudaError> {
     }
 }
 
-/// Checks that libnvrtc and libcublasLt are not newer than the driver; `driver` is its major version of CUDA.
+/// Checks that libnvrtc and libcublasLt are not newer than the GPU's driver; `driver` is the major version of CUDA that
+/// the driver supports.
 fn check_versions(driver: i32) -> Result<(), CudaError> {
     let compiler = compiler_version().map_or(0, |(major, _)| major);
-    // SAFETY: the library was found; the call only returns its version, as 10,000 times the major version plus the
+    // SAFETY: libcublasLt was found; the call only returns its version, as 10,000 times the major version plus the
     // rest.
     let products = unsafe { cublaslt::sys::cublasLtGetVersion() } / 10_000;
     for (library, major) in [("libnvrtc", compiler), ("libcublasLt", products as i32)] {
@@ -172,7 +174,7 @@ fn check_versions(driver: i32) -> Result<(), CudaError> {
     Ok(())
 }
 
-/// Returns the major version of CUDA that the driver supports.
+/// Returns the major version of CUDA that the GPU's driver supports.
 fn driver_version() -> Result<i32, CudaError> {
     let mut version = 0;
     // SAFETY: the driver writes one number to the address it is given.
@@ -193,7 +195,7 @@ fn unavailable(what: &str, error: DriverError) -> CudaError {
     CudaError::Unavailable(format!("{what}: {}; use --device cpu", words(error)))
 }
 
-/// Returns the driver's description of an error.
+/// Returns the text with which the CUDA driver describes an error.
 pub(super) fn words(error: DriverError) -> String {
     let text = error.error_string().map(|text| text.to_string_lossy().into_owned());
     text.unwrap_or_else(|_| format!("{:?}", error.0))
@@ -203,8 +205,8 @@ pub(super) fn lost(error: DriverError) -> CudaError {
     CudaError::Lost(words(error))
 }
 
-/// Whether an error means that the context is unusable. The driver reports such an error for work that it accepted
-/// earlier.
+/// Whether an error of the CUDA driver means that the context is unusable, so that the device is lost. The driver
+/// reports such an error for work that it accepted earlier.
 pub(super) fn is_lost(error: DriverError) -> bool {
     use CUresult::*;
     !matches!(

@@ -1,4 +1,4 @@
-//! Copy side of a GPU: a separate CUDA stream, which nothing in a step waits for, and the host pool in pinned memory.
+//! Copy side of a GPU: a separate CUDA stream, which no step waits for, and the host pool in pinned memory.
 #![expect(unsafe_code, reason = "bindings to the CUDA driver")]
 
 use super::context::{Context, is_lost, lost, words};
@@ -9,7 +9,7 @@ use cudarc::driver::result::{free_host, memcpy_dtoh_async, memcpy_htod_async};
 use cudarc::driver::sys::CUstream;
 use tiercel_device::CopyDirection;
 
-/// Copy stream of a GPU, and the pinned host memory of the host pool.
+/// CUDA stream for copies of KV blocks, and the pinned host memory of the host pool.
 pub struct CudaCopies {
     context: Context,
     stream: CUstream,
@@ -21,14 +21,14 @@ pub struct CudaCopies {
 unsafe impl Send for CudaCopies {}
 
 impl CudaCopies {
-    /// Makes a copy stream and allocates `host_bytes` bytes of pinned memory.
+    /// Makes a CUDA stream for copies and allocates `host_bytes` bytes of pinned memory for the host pool.
     ///
     /// # Errors
     /// [`CudaError::Memory`] if the pinned memory cannot be allocated.
     pub(super) fn new(context: &Context, host_bytes: usize) -> Result<CudaCopies, CudaError> {
         context.enter()?;
-        // The compute stream has the greatest priority, so steps go before copies where both need the same units of the
-        // GPU.
+        // Gives the copy stream the least priority, so that steps go before copies where both need the same units of
+        // the GPU.
         let (least, _) = stream::get_priority_range().map_err(lost)?;
         let host = if host_bytes == 0 { std::ptr::null_mut() } else { pinned(host_bytes)? };
         let stream = stream::create_with_priority(StreamKind::NonBlocking, least);
@@ -73,7 +73,7 @@ impl CopyDriver for CudaCopies {
 impl Drop for CudaCopies {
     fn drop(&mut self) {
         if self.wait().is_ok() {
-            // SAFETY: memory and stream were made in `new`, are freed once, and nothing uses them any more.
+            // SAFETY: pinned memory and CUDA stream were made in `new`, are freed once, and nothing uses them any more.
             unsafe {
                 if !self.host.is_null() {
                     let _ = free_host(self.host.cast());

@@ -1,4 +1,4 @@
-//! Compute side of a GPU: compute stream, device memory, kernels, graphs, and matrix products.
+//! Compute side of a GPU: CUDA stream, device memory, kernels, graphs, and matrix products of steps.
 #![expect(unsafe_code, reason = "bindings to the CUDA driver")]
 
 use super::compile::KernelCache;
@@ -16,12 +16,12 @@ use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule, CUstream};
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 
-/// Dynamic shared memory that a thread block may use without an explicit request, bytes: 48 KiB.
+/// Dynamic shared memory that a thread block may use without an explicit request to the driver, bytes: 48 KiB.
 const PLAIN_SHARED_BYTES: u32 = 48 << 10;
 
-/// Driver of a real GPU: compute stream, device memory, kernels, graphs, and matrix products.
+/// Driver of a real GPU: CUDA stream of the steps, device memory, kernels, graphs, and matrix products.
 pub struct CudaDriver {
-    // Fields are dropped in this order: users of the context before the context.
+    // Fields are declared in the order in which they must be dropped: users of the CUDA context before the context.
     products: Products,
     staging: Staging,
     results: Results,
@@ -39,8 +39,8 @@ pub struct CudaDriver {
 unsafe impl Send for CudaDriver {}
 
 impl CudaDriver {
-    /// Opens GPU number `ordinal` with a compute stream. With `exact`, a row's result of a matrix product does not
-    /// depend on the number of rows.
+    /// Opens GPU number `ordinal` with a CUDA stream for steps. With `exact`, a row's result of a matrix product does
+    /// not depend on the number of rows.
     ///
     /// # Errors
     /// [`CudaError::Unavailable`], or [`CudaError::Memory`] if not even the first few megabytes can be allocated.
@@ -51,8 +51,8 @@ impl CudaDriver {
         let results = Results::new(&context)?;
         let workspace = allocate(WORKSPACE_BYTES)?;
         let products = Products::new(workspace, exact)?;
-        // The compute stream has the greatest priority, so steps go before copies where both need the same units of the
-        // GPU.
+        // Gives the compute stream the greatest priority, so that steps go before copies where both need the same units
+        // of the GPU.
         let (_, greatest) = stream::get_priority_range().map_err(lost)?;
         let stream = stream::create_with_priority(StreamKind::NonBlocking, greatest);
         let stream = stream.map_err(lost)?;
@@ -75,13 +75,13 @@ impl CudaDriver {
             kernel: kernel.to_owned(),
             why: words(error),
         };
-        // SAFETY: the code is a complete cubin; the driver copies it.
+        // SAFETY: the machine code is a complete cubin; the driver copies it.
         let module = unsafe { module::load_data(code.as_ptr().cast()) };
         let module = module.map_err(|error| failed("a unit", error))?;
         self.modules.push(module);
         for kernel in kernels {
             let name = CString::new(*kernel).expect("names of kernels have no zero");
-            // SAFETY: the module stays loaded as long as the driver lives.
+            // SAFETY: the module of kernels stays loaded as long as the driver lives.
             let function = unsafe { module::get_function(module, name) };
             self.kernels.insert(kernel, function.map_err(|error| failed(kernel, error))?);
         }
@@ -115,7 +115,8 @@ impl Driver for CudaDriver {
             let options = shape.options(&unit);
             let (code, kept) = self.cache.get(&unit, &options, &arch)?;
             match self.load_unit(&code, unit.kernels) {
-                // Cached code may come from an older driver or be damaged, so compile the source once more.
+                // Compiles the source once more if the driver refuses cached machine code, which may come from an older
+                // driver or be damaged.
                 Err(error) if kept => {
                     tracing::warn!(
                         unit = unit.name, %error,
@@ -176,7 +177,7 @@ impl Driver for CudaDriver {
         let function = *self.kernels.get(kernel).ok_or_else(|| failed("not loaded".to_owned()))?;
         if shared_bytes > PLAIN_SHARED_BYTES {
             use CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as SHARED;
-            // SAFETY: the function belongs to a module that stays loaded.
+            // SAFETY: the kernel belongs to a module that stays loaded.
             unsafe { set_function_attribute(function, SHARED, shared_bytes as i32) }
                 .map_err(|error| failed(words(error)))?;
         }
@@ -234,10 +235,12 @@ impl Driver for CudaDriver {
 
 impl Drop for CudaDriver {
     fn drop(&mut self) {
-        // NVIDIA's driver frees the memory of a lost device by itself.
+        // Frees memory and graphs only if the device still works; NVIDIA's driver frees the memory of a lost device by
+        // itself.
         if self.wait().is_ok() {
             self.graphs.forget();
-            // SAFETY: modules, memory and stream were made by this driver, are freed once, and nothing runs any more.
+            // SAFETY: modules, memory and CUDA stream were made by this driver, are freed once, and no work on the GPU
+            // uses them any more.
             unsafe {
                 for module in &self.modules {
                     let _ = module::unload(*module);
@@ -252,7 +255,7 @@ impl Drop for CudaDriver {
 }
 
 fn allocate(bytes: usize) -> Result<DevicePtr, CudaError> {
-    // SAFETY: a fresh allocation in the current context.
+    // SAFETY: the call makes a new allocation in the current CUDA context.
     let memory = unsafe { malloc_sync(bytes) };
     memory.map(DevicePtr).map_err(|error| CudaError::Memory {
         bytes,

@@ -1,4 +1,5 @@
-//! Matrix products by cuBLASLt, the interface in which the caller chooses an algorithm once and keeps it.
+//! Matrix products on the GPU by cuBLASLt, the interface of NVIDIA's library in which the caller chooses an algorithm
+//! once and keeps it.
 #![expect(unsafe_code, reason = "bindings to cuBLASLt")]
 
 use crate::cuda::{CudaError, DevicePtr, Product};
@@ -9,27 +10,28 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
-/// Workspace that cuBLASLt algorithms may use, bytes: the size that NVIDIA recommends for Hopper.
+/// Size of the workspace that cuBLASLt algorithms may use, bytes: what NVIDIA recommends for Hopper.
 pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
-/// Most plans that are kept, one per matrix shape and number of rows. At the limit all plans are discarded and chosen
-/// again when needed, at about 0.1 ms each.
+/// Most plans of matrix products that are kept, one per matrix shape and number of rows. At the limit all plans are
+/// discarded; each is made again when needed, in about 0.1 ms.
 const PLANS_MAX: usize = 65_536;
-/// `CUBLAS_OP_T`, which the bindings of cuBLASLt leave out.
+/// Value of the constant `CUBLAS_OP_T` (transposed operand), which the bindings of cuBLASLt leave out.
 static TRANSPOSED: i32 = 1;
-/// Number of rows for which a pinned algorithm is chosen. A pinned algorithm serves all numbers of rows of a matrix, so
-/// that results do not depend on the number of rows; it must support each number in `OTHER_ROWS` too.
+/// Number of rows for which a matrix's pinned algorithm is chosen. The pinned algorithm serves all numbers of rows of
+/// the matrix, so that results do not depend on the number of rows; it must support each number in `OTHER_ROWS` too.
 const PINNED_ROWS: usize = 64;
 const OTHER_ROWS: [usize; 6] = [1, 2, 17, 256, 2048, 8192];
-/// Most algorithms that are considered as pinned algorithm of a matrix, best first.
+/// Most cuBLASLt algorithms that are tried as the pinned algorithm of a matrix, best first.
 const CANDIDATES: usize = 16;
 
-/// Error of cuBLASLt if no algorithm supports a product.
+/// Error of cuBLASLt if no algorithm supports a matrix product.
 const NOTHING_FITS: CublasError = CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED);
 
-/// Shape of a product, which determines its plan: rows, output features, input features, and whether the result is f32.
+/// Shape of a matrix product, which determines its plan: rows, output features, input features, and whether the result
+/// is f32.
 type Shape = (usize, usize, usize, bool);
 
-/// Descriptors and algorithm of a matrix product.
+/// Plan of a matrix product: cuBLASLt's descriptors of the matrices, and the algorithm.
 struct Plan {
     operation: sys::cublasLtMatmulDesc_t,
     w: sys::cublasLtMatrixLayout_t,
@@ -38,15 +40,16 @@ struct Plan {
     algorithm: sys::cublasLtMatmulAlgo_t,
 }
 
-/// A cuBLASLt handle with its plans.
+/// cuBLASLt handle with the plans of the matrix products that it has computed.
 pub(super) struct Products {
     handle: sys::cublasLtHandle_t,
     workspace: DevicePtr,
-    /// Whether a matrix has one algorithm for all numbers of rows, so that results do not depend on them.
+    /// Whether a matrix has one pinned algorithm for all numbers of rows, so that results do not depend on the number
+    /// of rows.
     pinned: bool,
     plans: HashMap<Shape, Plan>,
-    /// Pinned algorithm of each matrix shape: output features, input features, and whether the result is f32. Empty
-    /// without `pinned`.
+    /// Pinned algorithm of each matrix shape (output features, input features, whether the result is f32). Empty if
+    /// algorithms are not pinned.
     algorithms: HashMap<(usize, usize, bool), sys::cublasLtMatmulAlgo_t>,
 }
 
@@ -54,7 +57,8 @@ pub(super) struct Products {
 unsafe impl Send for Products {}
 
 impl Products {
-    /// Makes a cuBLASLt handle without plans. `workspace` is the address of [`WORKSPACE_BYTES`] bytes of device memory.
+    /// Makes a cuBLASLt handle without plans of products. `workspace` is the address of [`WORKSPACE_BYTES`] bytes of
+    /// device memory.
     pub(super) fn new(workspace: DevicePtr, pinned: bool) -> Result<Products, CudaError> {
         let handle = result::create_handle().map_err(|error| {
             CudaError::Unavailable(format!("cuBLASLt could not be started: {error:?}"))
@@ -68,7 +72,7 @@ impl Products {
         })
     }
 
-    /// Starts a matrix product in stream order.
+    /// Starts a matrix product on a CUDA stream, after all work requested on it before.
     pub(super) fn multiply(&mut self, p: Product, stream: CUstream) -> Result<(), CudaError> {
         let failed = |error: CublasError| CudaError::Launch {
             kernel: format!("the product of [{}, {}] and [{}, {}]ᵀ", p.m, p.k, p.n, p.k),
@@ -84,8 +88,9 @@ impl Products {
         }
         let plan = &self.plans[&shape];
         let (one, zero) = (1.0_f32, 0.0_f32);
-        // SAFETY: the plan's descriptors live as long as the plan; the caller's matrices have the plan's sizes and,
-        // like the workspace, live as long as the driver. `out` is both C and D: with a factor of zero C is not read.
+        // SAFETY: the descriptors of the product's plan live as long as the plan; the caller's matrices have the plan's
+        // sizes and, like the workspace, live as long as the driver. `out` is both C and D: with a factor of zero C is
+        // not read.
         unsafe {
             result::matmul(
                 self.handle,
@@ -109,13 +114,13 @@ impl Products {
         .map_err(failed)
     }
 
-    /// Returns the workspace that a product may use, bytes: 0 for pinned algorithms, because an algorithm with a
-    /// workspace may add partial sums there, in an order that depends on the number of thread blocks.
+    /// Returns the size of the workspace that a matrix product may use, bytes: 0 for pinned algorithms, because an
+    /// algorithm with a workspace may add partial sums there, in an order that depends on the number of thread blocks.
     fn workspace_bytes(&self) -> usize {
         if self.pinned { 0 } else { WORKSPACE_BYTES }
     }
 
-    /// Makes the plan of a product and chooses its algorithm.
+    /// Makes the plan of a matrix product and chooses its algorithm.
     fn plan(&mut self, shape: Shape) -> Result<Plan, CublasError> {
         let mut plan = Plan::new(shape)?;
         plan.algorithm = match self.pinned {
@@ -125,7 +130,8 @@ impl Products {
         Ok(plan)
     }
 
-    /// Returns the pinned algorithm of a matrix, which is chosen at the first use of the matrix.
+    /// Returns the pinned algorithm of a matrix (the same for all numbers of rows), which is chosen at the first use of
+    /// the matrix.
     fn pinned_algorithm(
         &mut self,
         (_, n, k, wide): Shape,
@@ -144,10 +150,10 @@ impl Products {
         Ok(algorithm)
     }
 
-    /// Whether an algorithm can compute a product within the workspace.
+    /// Whether a cuBLASLt algorithm can compute a matrix product within the workspace.
     fn can(&self, plan: &Plan, algorithm: &sys::cublasLtMatmulAlgo_t) -> bool {
         let mut found = MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed();
-        // SAFETY: the plan's descriptors live; one result is written to memory for one result.
+        // SAFETY: the plan of the product and so its descriptors live; one result is written to memory for one result.
         let status = unsafe {
             sys::cublasLtMatmulAlgoCheck(
                 self.handle,
@@ -160,12 +166,13 @@ impl Products {
                 found.as_mut_ptr(),
             )
         };
-        // SAFETY: the result was zeroed above, and zero is valid for every field: the status 0 is success.
+        // SAFETY: the result of cuBLASLt was zeroed before the call, and zero is valid for every field: the status 0 is
+        // success.
         let needed = unsafe { found.assume_init() }.workspaceSize;
         status.result().is_ok() && needed <= self.workspace_bytes()
     }
 
-    /// Returns at most `most` algorithms for a product, in cuBLASLt's order: the fastest by its estimate first.
+    /// Returns at most `most` algorithms for a matrix product, in cuBLASLt's order: the fastest by its estimate first.
     fn candidates(
         &self,
         plan: &Plan,
@@ -173,7 +180,7 @@ impl Products {
     ) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, CublasError> {
         let preference = result::create_matmul_pref()?;
         let found = self.candidates_by(plan, most, preference);
-        // SAFETY: the preference was made above, and this is its last use.
+        // SAFETY: the preference for algorithms was made by this function, and this is its last use.
         unsafe { result::destroy_matmul_pref(preference) }?;
         found
     }
@@ -193,13 +200,14 @@ impl Products {
             CUBLASLT_REDUCTION_SCHEME_NONE as NONE,
         };
         let workspace = self.workspace_bytes();
-        // Partial sums of a split sum are never rounded to bf16 before they are added. If results must not depend on
-        // the number of rows, sums are not split at all, because the split may differ between numbers of rows.
+        // Excludes algorithms that round partial sums to bf16 before adding them. If results must not depend on the
+        // number of rows, excludes all algorithms that split sums, because the split may differ between numbers of
+        // rows.
         let reduction = if self.pinned { NONE as u32 } else { IN_F32 as u32 };
         let mut found = [MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed(); CANDIDATES];
         let mut count = 0;
-        // SAFETY: the preference was just made and the plan's descriptors live; each attribute is read from a value of
-        // its type; no more results are written than the array holds.
+        // SAFETY: the preference for algorithms was just made and the plan's descriptors live; each attribute is read
+        // from a value of its type; no more results are written than the array holds.
         unsafe {
             let set = |which, value: *const c_void, size| {
                 result::set_matmul_pref_attribute(preference, which, value, size)
@@ -220,7 +228,7 @@ impl Products {
             )
             .result()?;
         }
-        // SAFETY: all results were zeroed, and zero is valid for every field.
+        // SAFETY: all results of cuBLASLt were zeroed before the call, and zero is valid for every field.
         let found = found.map(|one| unsafe { one.assume_init() });
         let usable = found.iter().take(count.max(0) as usize);
         Ok(usable.filter(|one| one.state.result().is_ok()).map(|one| one.algo).collect())
@@ -228,13 +236,13 @@ impl Products {
 }
 
 impl Plan {
-    /// Makes the descriptors of a product, without an algorithm. cuBLASLt matrices are column-major, so it computes
-    /// out ᵀ[n, m] = (w ᵀ[k, n])ᵀ · x ᵀ[k, m].
+    /// Makes the descriptors of a matrix product, without an algorithm. cuBLASLt matrices are column-major, so it
+    /// computes out ᵀ[n, m] = (w ᵀ[k, n])ᵀ · x ᵀ[k, m].
     fn new((m, n, k, wide): Shape) -> Result<Plan, CublasError> {
         use sys::cudaDataType::{CUDA_R_16BF as BF16, CUDA_R_32F as F32};
         let operation =
             result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, F32)?;
-        // SAFETY: the descriptor was just made; the attribute is read from a value of its type.
+        // SAFETY: the descriptor of the product was just made; the attribute is read from a value of its type.
         unsafe {
             result::set_matmul_desc_attribute(
                 operation,
@@ -256,8 +264,8 @@ impl Plan {
 
 impl Drop for Plan {
     fn drop(&mut self) {
-        // SAFETY: the descriptors were made together in `Plan::new`, and this is their last use; cuBLASLt copies the
-        // data that a running product needs.
+        // SAFETY: the descriptors of the product were made together in `Plan::new`, and this is their last use;
+        // cuBLASLt copies the data that a running product needs.
         unsafe {
             let _ = result::destroy_matmul_desc(self.operation);
             for layout in [self.w, self.x, self.out] {
@@ -270,7 +278,7 @@ impl Drop for Plan {
 impl Drop for Products {
     fn drop(&mut self) {
         self.plans.clear();
-        // SAFETY: the handle was made in `new`, and this is its last use.
+        // SAFETY: the cuBLASLt handle was made in `new`, and this is its last use.
         let _ = unsafe { result::destroy_handle(self.handle) };
     }
 }

@@ -1,5 +1,5 @@
-//! Results that steps send back to the host: a few bytes per step, in pinned memory, with an event that marks their
-//! arrival. Receiving a step's results does not wait for work requested later.
+//! Return of sampled tokens from the GPU to the host: a few bytes per step, in pinned memory, with an event that marks
+//! their arrival. Receiving a step's tokens does not wait for work requested later.
 #![expect(unsafe_code, reason = "bindings to the CUDA driver")]
 
 use super::context::{Context, lost, words};
@@ -9,7 +9,8 @@ use cudarc::driver::DriverError;
 use cudarc::driver::result::{event, free_host, memcpy_dtoh_async};
 use cudarc::driver::sys::{CUevent, CUevent_flags, CUresult, CUstream};
 
-/// Pinned memory and arrival events of all result slots.
+/// Pinned memory for the tokens of the steps in flight, one result slot per step, and an event for the arrival of each
+/// slot's content.
 pub(super) struct Results {
     context: Context,
     memory: *mut u8,
@@ -28,7 +29,7 @@ impl Results {
         Ok(Results { context: context.clone(), memory, arrived })
     }
 
-    /// Requests a copy of device memory to a slot in stream order, and records an event after it.
+    /// Requests a copy from device memory to a result slot in stream order, and records an event after it.
     pub(super) fn send(
         &mut self,
         slot: usize,
@@ -38,8 +39,9 @@ impl Results {
     ) -> Result<(), CudaError> {
         assert!(slot < SLOTS && bytes <= SLOT_BYTES, "{bytes} bytes for slot {slot}");
         if bytes > 0 {
-            // SAFETY: the slot is inside the pinned memory, and the host does not read the slot before the event below,
-            // because its last content was received. The source is device memory of the caller.
+            // SAFETY: the result slot is inside the pinned memory, and the host does not read the slot before the event
+            // recorded after this copy, because the slot's last content was received. The source is device memory of
+            // the caller.
             let copied = unsafe {
                 let place = self.memory.add(slot * SLOT_BYTES);
                 let place = std::slice::from_raw_parts_mut(place, bytes);
@@ -47,21 +49,22 @@ impl Results {
             };
             copied.map_err(|error| CudaError::Copy(words(error)))?;
         }
-        // SAFETY: event and stream live as long as the driver that owns both.
+        // SAFETY: the event and the CUDA stream live as long as the driver that owns both.
         unsafe { event::record(self.arrived[slot], stream) }.map_err(lost)
     }
 
-    /// Whether the content sent to a slot has arrived, or never will because the device failed.
+    /// Whether the content sent to a result slot has arrived, or never will because the device failed.
     pub(super) fn has_arrived(&self, slot: usize) -> bool {
-        // SAFETY: the event belongs to this value.
+        // SAFETY: the CUDA event belongs to this value.
         let state = unsafe { event::query(self.arrived[slot]) };
         !matches!(state, Err(DriverError(CUresult::CUDA_ERROR_NOT_READY)))
     }
 
-    /// Waits for the content sent to a slot and copies it to `bytes`.
+    /// Waits for the content sent to a result slot and copies it to `bytes`.
     pub(super) fn receive(&mut self, slot: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
         assert!(slot < SLOTS && bytes.len() <= SLOT_BYTES, "{} bytes of slot {slot}", bytes.len());
-        // SAFETY: the event belongs to this value; after the event, the GPU does not write to the slot any more.
+        // SAFETY: the CUDA event belongs to this value; after the event, the GPU does not write to the result slot any
+        // more.
         unsafe {
             event::synchronize(self.arrived[slot]).map_err(lost)?;
             let place = self.memory.add(slot * SLOT_BYTES);
@@ -74,8 +77,8 @@ impl Results {
 impl Drop for Results {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
-            // SAFETY: memory and events were made in `new` and are freed once; the driver waits for its stream before
-            // it drops this value.
+            // SAFETY: pinned memory and events were made in `new` and are freed once; the driver waits for its CUDA
+            // stream before it drops this value.
             unsafe {
                 let _ = free_host(self.memory.cast());
                 for arrived in self.arrived {

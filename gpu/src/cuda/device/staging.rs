@@ -1,5 +1,5 @@
-//! Pinned staging memory for uploads and downloads. The GPU reads it asynchronously, so the caller may reuse its bytes
-//! as soon as an upload is requested.
+//! Pinned staging memory on the host for uploads to and downloads from the GPU. Uploaded bytes are copied to it, so the
+//! caller may reuse them as soon as an upload is requested, although the GPU reads later.
 #![expect(unsafe_code, reason = "bindings to the CUDA driver")]
 
 use super::context::{Context, lost, words};
@@ -12,17 +12,17 @@ use cudarc::driver::sys::{CUevent, CUevent_flags, CUstream};
 /// Size of one half of the staging memory, bytes. A long copy fills one half while the GPU reads the other.
 const HALF_BYTES: usize = 8 << 20;
 
-/// Staging memory in two halves, which are filled alternately.
+/// Pinned staging memory in two halves, which uploads fill alternately.
 pub(super) struct Staging {
     context: Context,
     memory: *mut u8,
-    /// Events that mark, for each half, that the GPU has read it.
+    /// For each half of the staging memory, the event that marks that the GPU has read it.
     read: [CUevent; 2],
     half: usize,
     used: usize,
 }
 
-// SAFETY: the memory and the events belong to this value alone, and one thread at a time uses them.
+// SAFETY: the staging memory and the events belong to this value alone, and one thread at a time uses them.
 unsafe impl Send for Staging {}
 
 impl Staging {
@@ -34,7 +34,7 @@ impl Staging {
         Ok(Staging { context: context.clone(), memory, read, half: 0, used: 0 })
     }
 
-    /// Copies bytes to device memory in stream order.
+    /// Uploads bytes through the staging memory to device memory, in stream order.
     pub(super) fn upload(
         &mut self,
         to: DevicePtr,
@@ -47,15 +47,16 @@ impl Staging {
                 self.turn(stream)?;
             }
             let at = self.half * HALF_BYTES + self.used;
-            // SAFETY: the destination is inside the current half. Earlier copies of the half either lie before the
-            // destination or have been read by the GPU: `turn` waited for that. No other value uses the memory.
+            // SAFETY: the destination is inside the current half of the staging memory. Earlier copies of the half
+            // either lie before the destination or have been read by the GPU: `turn` waited for that. No other value
+            // uses the memory.
             let staged = unsafe {
                 let place = self.memory.add(at);
                 std::ptr::copy_nonoverlapping(chunk.as_ptr(), place, chunk.len());
                 std::slice::from_raw_parts(place, chunk.len())
             };
-            // SAFETY: the staged bytes do not change until the half is filled again; the destination is device memory
-            // of the caller.
+            // SAFETY: the staged bytes do not change until their half of the staging memory is filled again; the
+            // destination is device memory of the caller.
             unsafe { memcpy_htod_async(to.0, staged, stream) }
                 .map_err(|error| CudaError::Copy(words(error)))?;
             // Rounds up so that the next upload starts on a cache line of 64 bytes.
@@ -65,8 +66,8 @@ impl Staging {
         Ok(())
     }
 
-    /// Waits for all requested work, then copies from device memory to `bytes` through the half that is not being
-    /// filled. The GPU writes pinned memory at the link's speed, and other memory much slower.
+    /// Waits for all requested work, then copies from device memory to `bytes` through the half of the staging memory
+    /// that is not being filled: the GPU writes pinned memory at the link's speed, and other memory much slower.
     pub(super) fn download(
         &mut self,
         from: DevicePtr,
@@ -76,8 +77,8 @@ impl Staging {
         self.turn(stream)?;
         let mut from = from;
         for chunk in bytes.chunks_mut(HALF_BYTES) {
-            // SAFETY: the half belongs to this value, the GPU has read its earlier content, and the stream is
-            // synchronized before the host reads the memory. The source is device memory of the caller.
+            // SAFETY: the half of the staging memory belongs to this value, the GPU has read its earlier content, and
+            // the stream is synchronized before the host reads the memory. The source is device memory of the caller.
             unsafe {
                 let place = self.memory.add(self.half * HALF_BYTES);
                 let staged = std::slice::from_raw_parts_mut(place, chunk.len());
@@ -91,14 +92,15 @@ impl Staging {
         Ok(())
     }
 
-    /// Switches to the other half, after waiting until the GPU has read it.
+    /// Switches uploads to the other half of the staging memory, after waiting until the GPU has read it.
     fn turn(&mut self, stream: CUstream) -> Result<(), CudaError> {
-        // SAFETY: events and stream live as long as the driver that owns both.
+        // SAFETY: the events and the CUDA stream live as long as the driver that owns both.
         unsafe {
             event::record(self.read[self.half], stream).map_err(lost)?;
             self.half ^= 1;
             self.used = 0;
-            // Waiting for an event that was never recorded returns at once.
+            // Waits until the GPU has read the half that is filled next; for an event that was never recorded, this
+            // returns at once.
             event::synchronize(self.read[self.half]).map_err(lost)
         }
     }
@@ -107,8 +109,8 @@ impl Staging {
 impl Drop for Staging {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
-            // SAFETY: memory and events were made in `new` and are freed once; the driver waits for its stream before
-            // it drops this value.
+            // SAFETY: staging memory and events were made in `new` and are freed once; the driver waits for its CUDA
+            // stream before it drops this value.
             unsafe {
                 let _ = free_host(self.memory.cast());
                 for read in self.read {
@@ -121,7 +123,7 @@ impl Drop for Staging {
 
 /// Allocates pinned host memory, cached rather than write-combined: the host reads write-combined memory very slowly.
 pub(super) fn pinned(bytes: usize) -> Result<*mut u8, CudaError> {
-    // SAFETY: a new allocation, which the caller frees.
+    // SAFETY: the call makes a new allocation, which the caller frees.
     let memory = unsafe { malloc_host(bytes, 0) };
     memory.map(<*mut _>::cast).map_err(|error| CudaError::Memory {
         bytes,
