@@ -5,13 +5,13 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Longest wait of the test client for a server that sends nothing.
+/// Time after which the test client fails if the server sends nothing or accepts nothing.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A test client's connection to a server.
 pub struct Connection {
     socket: TcpStream,
-    /// Bytes that were read from the socket and are not yet used.
+    /// Bytes that the client has read from the socket but not yet returned to the test.
     buffer: Vec<u8>,
 }
 
@@ -20,14 +20,14 @@ pub struct Connection {
 pub struct Response {
     /// HTTP status code of the response.
     pub status: u16,
-    /// Headers of the response; their names are in lower case.
+    /// Headers of the HTTP response; their names are in lower case.
     pub headers: Vec<(String, String)>,
-    /// Body of the response, with its chunks joined.
+    /// Body of the HTTP response; the chunks of a chunked body are joined.
     pub body: Vec<u8>,
 }
 
 impl Response {
-    /// Returns the value of the first header of this name, which must be in lower case.
+    /// Returns the value of the first response header with the given name, which must be in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
@@ -62,7 +62,7 @@ impl Response {
 }
 
 impl Connection {
-    /// Connects to a server.
+    /// Opens a connection to a server.
     pub fn open(address: SocketAddr) -> Connection {
         let socket = TcpStream::connect(address).unwrap();
         socket.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -70,7 +70,7 @@ impl Connection {
         Connection { socket, buffer: Vec::new() }
     }
 
-    /// Sends bytes as they are. No error if the server has already closed the connection.
+    /// Sends raw bytes to the server. It is no error if the server has already closed the connection.
     pub fn send(&mut self, bytes: &[u8]) {
         match self.socket.write_all(bytes) {
             Err(error) if is_hangup(error.kind()) => {}
@@ -97,7 +97,7 @@ impl Connection {
         self.send(body);
     }
 
-    /// Sends a request and reads its response.
+    /// Sends an HTTP request and reads the whole response.
     pub fn request(
         &mut self,
         method: &str,
@@ -109,20 +109,21 @@ impl Connection {
         self.response().expect("a response")
     }
 
-    /// Sends a JSON body and reads the response.
+    /// Sends a POST request with a JSON body and reads the whole response.
     pub fn post(&mut self, path: &str, body: &Value) -> Response {
         let headers = [("content-type", "application/json")];
         self.request("POST", path, &headers, body.to_string().as_bytes())
     }
 
-    /// Sends a JSON body and reads only the head of the response.
+    /// Sends a POST request with a JSON body and reads only the status and headers of the response, so that the test
+    /// can read the response stream piece by piece.
     pub fn open_stream(&mut self, path: &str, body: &Value) -> Response {
         let headers = [("content-type", "application/json")];
         self.send_request("POST", path, &headers, body.to_string().as_bytes());
         self.head().expect("a response head")
     }
 
-    /// Reads a whole response; `None` if the server closes the connection before.
+    /// Reads a whole HTTP response; `None` if the server closes the connection before its end.
     pub fn response(&mut self) -> Option<Response> {
         let mut response = self.head()?;
         let chunked = response.header("transfer-encoding") == Some("chunked");
@@ -139,7 +140,7 @@ impl Connection {
         Some(response)
     }
 
-    /// Reads the head of a response; `None` if the server closes the connection before.
+    /// Reads the status and headers of an HTTP response; `None` if the server closes the connection before their end.
     pub fn head(&mut self) -> Option<Response> {
         let end = self.until(b"\r\n\r\n")?;
         let head = String::from_utf8_lossy(&end).into_owned();
@@ -150,8 +151,8 @@ impl Connection {
         Some(Response { status, headers, body: Vec::new() })
     }
 
-    /// Reads the next chunk of a chunked body. Empty for the last chunk; `None` if the server closes the connection
-    /// before.
+    /// Reads the next chunk of a chunked response body. Empty for the last chunk; `None` if the server closes the
+    /// connection before the end of the chunk.
     pub fn chunk(&mut self) -> Option<Vec<u8>> {
         let size = self.until(b"\r\n")?;
         let size = usize::from_str_radix(String::from_utf8_lossy(&size).trim(), 16).unwrap();
@@ -160,15 +161,15 @@ impl Connection {
         Some(chunk)
     }
 
-    /// Reads all further bytes until the server closes the connection.
+    /// Reads all bytes that still come until the server closes the connection.
     pub fn rest(&mut self) -> Vec<u8> {
         while self.fill() {}
         std::mem::take(&mut self.buffer)
     }
 
-    /// Closes only the sending side of the connection.
+    /// Closes only the client's sending side of the connection (TCP half-close).
     pub fn finish_sending(&self) {
-        // Fails if the server has closed the connection first; that is no error.
+        // The half-close fails if the server has already closed the connection; for a test that is no error.
         let _ = self.socket.shutdown(Shutdown::Write);
     }
 
@@ -192,7 +193,8 @@ impl Connection {
         Some(self.buffer.drain(..bytes).collect())
     }
 
-    /// Reads some bytes into the buffer; returns false if the server has closed the connection.
+    /// Reads the bytes that have come on the socket into the buffer, waiting for some; returns false if the server has
+    /// closed the connection.
     fn fill(&mut self) -> bool {
         let mut piece = [0; 65_536];
         match self.socket.read(&mut piece) {
@@ -213,7 +215,7 @@ fn is_hangup(kind: ErrorKind) -> bool {
     )
 }
 
-/// Returns the `data:` payloads of a stream of server-sent events, without comments.
+/// Returns the `data:` payloads of a body of server-sent events, without comment lines.
 pub fn events(body: &[u8]) -> Vec<String> {
     let text = std::str::from_utf8(body).expect("an event stream is UTF-8");
     text.split("\n\n").filter_map(|event| event.strip_prefix("data: ")).map(str::to_owned).collect()

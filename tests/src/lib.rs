@@ -1,4 +1,4 @@
-//! Support of the end-to-end tests: servers in the test's process, and a small HTTP client that can misbehave.
+//! Support of the end-to-end tests: Tiercel servers in the test's process, and a small HTTP client that can misbehave.
 #![allow(clippy::unwrap_used, reason = "test support: a surprise is a failed test")]
 
 mod client;

@@ -1,13 +1,14 @@
-//! Runs Python programs as clients, with pinned packages that are installed only below `target/`.
+//! Runs Python programs as clients of a server under test, with packages of pinned versions that are installed only
+//! below `target/`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-/// Explanation in an error message when a Python package is missing.
+/// Explanation in the error message when Python or a Python package cannot be had.
 const NEEDS: &str = "needs python3 with pip, and a package index";
 
-/// Runs the Python program `script` of `tests/clients` with arguments.
+/// Runs the Python program `script` of `tests/clients` with the given arguments.
 ///
 /// # Panics
 /// If Python or its packages cannot be had, or if the program fails; the panic shows the program's output. So a test
@@ -20,15 +21,15 @@ pub fn run_script(script: &str, args: &[&str]) {
     succeed(&mut command, "the script failed");
 }
 
-/// Returns a directory that holds the required Python packages; the first call installs them.
+/// Returns a directory that holds the required Python packages; installs them if the directory is not complete.
 fn packages(requirements: &Path) -> PathBuf {
     static MAKING: Mutex<()> = Mutex::new(());
-    // A poisoned lock is harmless: a test that fails while installing the packages leaves no directory that other tests
-    // would trust.
+    // Ignore that the mutex is poisoned, which means that another test failed while it installed the packages: a
+    // directory without the file `complete` is installed again.
     let _one_at_a_time = MAKING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let pins = std::fs::read_to_string(requirements).unwrap();
-    // Packages with compiled parts work with one version of Python only, so the version is part of the directory's
-    // name.
+    // Python packages with compiled parts work with one version of Python only, so the version is hashed into the
+    // directory's name.
     let version = succeed(Command::new("python3").arg("--version"), NEEDS);
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
     std::fs::create_dir_all(&target).unwrap();
@@ -47,7 +48,7 @@ fn packages(requirements: &Path) -> PathBuf {
     home
 }
 
-/// Runs a command that must succeed, and returns its output.
+/// Runs a command and returns its output; panics with the reason `why` if the command fails.
 fn succeed(command: &mut Command, why: &str) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{why}: {command:?}: {error}"));
     let (out, err) =
@@ -56,8 +57,8 @@ fn succeed(command: &mut Command, why: &str) -> String {
     out.into_owned()
 }
 
-/// Returns the FNV-1a hash of a text. It names the directory of Python packages, so that other pinned versions get
-/// another directory.
+/// Returns the FNV-1a hash of a text. The directory of Python packages is named by the hash of Python's version and of
+/// the pinned versions, so that other versions get another directory.
 fn fingerprint(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

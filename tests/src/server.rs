@@ -9,20 +9,20 @@ use tiercel_actors::{EngineHandle, EngineStatus};
 use tiercel_config::{DeviceKind, ServerSettings};
 use tiercel_device::Clock;
 
-/// Longest wait for the engine to reach a state, us. Within it all blocks must become free after the last request;
-/// copies of blocks may have to end first.
+/// Longest wait for the engine to reach a state, us. After the last request, all KV blocks must become free within this
+/// time, although running copies of blocks may have to end first.
 const IDLE_US: u64 = 20_000_000;
-/// Time between two queries of the engine's status, us.
+/// Interval at which a test polls the engine's status, us.
 const LOOK_US: u64 = 2_000;
 
-/// A running server for a test. Dropping it stops the server without checks; [`TestServer::finish`] checks the server
-/// first.
+/// A running Tiercel server for a test. Dropping it stops the server without checks; [`TestServer::finish`] first
+/// checks that no request and no KV block is left.
 pub struct TestServer {
     running: Running,
 }
 
 impl TestServer {
-    /// Starts a server on the mock device `tiny`, with settings that `adjust` changes.
+    /// Starts a server on the built-in mock device `tiny`; `adjust` changes the default settings.
     pub fn mock(adjust: impl FnOnce(&mut ServerSettings)) -> TestServer {
         let mut settings = ServerSettings::default();
         settings.device.kind = DeviceKind::Mock("tiny".into());
@@ -39,7 +39,7 @@ impl TestServer {
         })
     }
 
-    /// Starts a server with these settings, but on a free port, and waits until it can serve requests.
+    /// Starts a server with the given settings, but on a free port, and waits until it is ready to serve requests.
     pub fn start(mut settings: ServerSettings) -> TestServer {
         settings.http.listen = "127.0.0.1:0".into();
         settings.check().unwrap();
@@ -51,7 +51,7 @@ impl TestServer {
         self.running.address()
     }
 
-    /// Returns the handle of the server's engine.
+    /// Returns the handle of the server's engine, for direct access without HTTP.
     pub fn engine(&self) -> &EngineHandle {
         self.running.engine()
     }
@@ -71,12 +71,12 @@ impl TestServer {
         self.connect().post(path, body)
     }
 
-    /// Returns the current status of the engine.
+    /// Returns the current status of the engine: its requests, queues and free blocks.
     pub fn status(&self) -> EngineStatus {
         block_on(self.engine().status()).unwrap()
     }
 
-    /// Waits until `done` holds for the engine's status, and returns the status.
+    /// Polls the engine's status until `done` holds for it, and returns that status.
     ///
     /// # Panics
     /// If `done` does not hold within 20 s; the panic shows the last status.
@@ -105,7 +105,7 @@ impl TestServer {
         })
     }
 
-    /// Checks that the server still serves and that no request and no block is left in it, then stops it in order.
+    /// Checks that the server is healthy and that no request and no KV block is left in it, then shuts it down.
     pub fn finish(self) {
         self.wait_until_idle();
         let health = self.get("/health");
@@ -113,13 +113,13 @@ impl TestServer {
         self.running.stop().unwrap();
     }
 
-    /// Stops the server in order; returns the error if the server had died.
+    /// Shuts the server down gracefully; returns the error if the server had died.
     pub fn stop(self) -> Result<(), BootError> {
         self.running.stop()
     }
 }
 
-/// Runs a future to its end on this thread.
+/// Runs a future to its end on the calling thread.
 fn block_on<F: Future>(future: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(future)

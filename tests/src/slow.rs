@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-/// Profile file of a slow mock device: a step takes 50 ms, and the device pool holds 64 blocks of 16 tokens.
+/// Temporary profile file of a slow mock device: a step takes 50 ms, and the device pool holds 64 blocks of 16 tokens.
 pub struct SlowProfile {
     file: tempfile::NamedTempFile,
 }
@@ -22,7 +22,7 @@ impl Default for SlowProfile {
 }
 
 impl SlowProfile {
-    /// Returns the name of the profile for `--device mock:NAME`.
+    /// Returns the path of the slow profile's file, which `--device mock:NAME` accepts as NAME.
     pub fn name(&self) -> String {
         self.file.path().to_str().unwrap().to_owned()
     }

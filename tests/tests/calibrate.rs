@@ -1,4 +1,4 @@
-//! Tests of calibration: a server reports the times of its steps, and a profile is fitted to them.
+//! Tests of calibration: a server reports the times of its steps, and the load client fits a device profile to them.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::{Value, json};

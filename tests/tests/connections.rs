@@ -1,5 +1,5 @@
-//! Tests of connections that clients hold and do not use. The server ends every such connection, so that a few clients
-//! cannot take all connections.
+//! Tests of clients that hold connections without using them. The server closes every such connection, so that a few
+//! clients cannot take all connections.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::json;
@@ -11,7 +11,7 @@ use tiercel_tests::{Connection, TestServer};
 const HEALTH: &[u8] = b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n";
 const HALF_A_HEAD: &[u8] = b"POST /v1/ch";
 
-/// Starts a server with at most two connections and short timers.
+/// Starts a server that allows two connections and soon times out idle connections and slow requests.
 fn server() -> TestServer {
     TestServer::mock(|settings| {
         settings.http.max_connections = 2;
@@ -38,7 +38,8 @@ fn half_a_second_head_does_not_hold_a_connection() {
     for connection in &mut held {
         connection.send(HALF_A_HEAD);
     }
-    // This request waits until the server closes one of the two held connections.
+    // The server's two connections are held by clients that sent half a request head, so the next request gets an
+    // answer only after the server has closed one of them.
     assert_eq!(server.get("/health").status, 200);
     for connection in &mut held {
         assert_eq!(connection.rest(), b"", "it is closed");
@@ -85,7 +86,8 @@ fn a_connection_in_use_outlives_every_timer() {
         settings.http.keep_alive_ms = 1_000;
     });
     let mut connection = used(&server);
-    // A token takes 50 ms, so each answer takes longer than the server allows for a head or for a silent connection.
+    // A token takes 50 ms on the slow device, so an answer of 30 tokens takes longer than the server allows for a
+    // request head or for a silent connection. The server must not close the connection meanwhile.
     for stream in [false, true] {
         let body = json!({
             "prompt": "x", "max_tokens": 30, "ignore_eos": true, "stream": stream,
@@ -116,13 +118,15 @@ fn a_client_that_never_reads_does_not_hold_a_connection() {
         settings.http.request_timeout_ms = 1_000;
         settings.engine.stream.stall_timeout_ms = 300;
     });
-    // The output is far larger than the buffers of the sockets between server and client.
+    // The output is far larger than the socket buffers between server and client, so that the server cannot write all
+    // of it while the client does not read.
     let body = json!({
         "prompt": "x", "max_tokens": 1800, "ignore_eos": true, "stream": true, "n": 60,
     });
     let mut silent = server.connect();
     assert_eq!(silent.open_stream("/v1/completions", &body).status, 200);
-    // This request waits until the server closes the only connection, which the silent client holds.
+    // The client that does not read holds the server's only connection, so the next request gets an answer only after
+    // the server has closed it.
     assert_eq!(server.get("/health").status, 200);
     drop(silent);
     server.finish();
@@ -132,8 +136,8 @@ fn a_client_that_never_reads_does_not_hold_a_connection() {
 fn requests_piled_up_behind_an_answer_that_nobody_reads_end_the_connection() {
     let server = TestServer::mock(|_| ());
     let mut silent = TcpStream::connect(server.address()).unwrap();
-    // If a server neither read nor closed the connection, it would hold the connection and spin. The timeout then ends
-    // the test.
+    // If the server neither read from nor closed the connection, the client's writes would block for ever; the timeout
+    // then fails the test.
     silent.set_write_timeout(Some(Duration::from_secs(30))).unwrap();
     let metrics = b"GET /metrics HTTP/1.1\r\nhost: t\r\n\r\n".repeat(100);
     let error = loop {

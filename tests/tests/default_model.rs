@@ -1,5 +1,5 @@
-//! Tests of the default model behind the API: it is fetched if it is not in the cache, loaded, and used by OpenAI's
-//! official client.
+//! Tests of the default model behind the HTTP API: it is fetched if it is not in the cache, loaded, and used by
+//! OpenAI's official client.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ fn settings() -> ServerSettings {
     settings
 }
 
-/// Returns a server that most tests of this file share, since loading the model takes seconds. The server computes in
+/// Returns the server that most tests of the default model share, since loading the model takes seconds. It computes in
 /// f32, so that its answers are known.
 fn server() -> &'static TestServer {
     static SERVER: OnceLock<TestServer> = OnceLock::new();

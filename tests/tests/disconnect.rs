@@ -1,5 +1,5 @@
-//! Tests of clients that leave and of clients that do not read. On a device that takes 50 ms per step a request of 1000
-//! tokens runs for 50 s. So a server that is idle within 20 s has cancelled the request.
+//! Tests that requests are cancelled when clients leave or do not read. On a device that takes 50 ms per step a request
+//! of 1000 tokens runs for 50 s, so a server that is idle within 20 s has cancelled the request.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::{Value, json};
@@ -105,7 +105,8 @@ fn a_client_that_does_not_read_is_cut_off() {
         settings.engine.stream.buffer_tokens = 16;
         settings.engine.stream.stall_timeout_ms = 300;
     });
-    // About 250 bytes per chunk: the output is far larger than the buffers of the sockets between server and client.
+    // A token takes about 250 bytes in the response stream, so the output is far larger than the socket buffers between
+    // server and client: the server cannot write all of it while the client does not read.
     let body = json!({
         "prompt": "x", "max_tokens": 1800, "ignore_eos": true, "stream": true, "n": 60,
     });

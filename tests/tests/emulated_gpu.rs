@@ -1,5 +1,6 @@
-//! Tests of the production engine on an emulated GPU, with two steps in flight, little memory, and threads that copy
-//! blocks out and in. With `device.exact` no token changes, even if a kernel launch is refused.
+//! Tests that the production engine on an emulated GPU gives the same tokens as one request at a time does, although it
+//! runs two steps in flight, has too little memory, and copies KV blocks out and in on threads. With `device.exact` no
+//! token changes, even if a kernel launch is refused.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use std::cell::Cell;
@@ -19,11 +20,12 @@ use tiercel_policy::blocks::Salt;
 
 const OUTPUT: u32 = 30;
 const PROMPT: u32 = 20;
-/// Blocks of a device pool that holds about two requests of the test, in blocks of 16 tokens.
+/// Size of a device pool that holds about two requests of the test, in KV blocks of 16 tokens, so that requests are
+/// preempted.
 const TIGHT: u32 = 7;
 const ROOMY: u32 = 64;
 
-/// Recorder that counts steps that were submitted while another step was in flight, and failed steps.
+/// Recorder of engine events that counts failed steps, and steps that were submitted while another step was in flight.
 #[derive(Default)]
 struct Overlaps {
     in_flight: Cell<u32>,
@@ -100,8 +102,8 @@ fn engine(
     engine.start_recorded_here(Some(Rc::clone(overlaps) as Rc<dyn Record>))
 }
 
-/// Makes a request of the test. By `number`, requests take turns in how they sample: greedily, drawn on the device,
-/// sampled by the host.
+/// Makes request `number` of the test. Requests differ in how they are sampled: greedily, drawn at random on the
+/// device, or sampled by the host because of a penalty.
 fn request(number: u32, tier: Tier) -> Request {
     let drawn =
         SamplingParams { temperature: 1.1, seed: number.into(), ..SamplingParams::default() };
@@ -124,8 +126,8 @@ fn request(number: u32, tier: Tier) -> Request {
     }
 }
 
-/// Reads a stream to its end. Returns its tokens, after the tokens already read, and how often its sequence was
-/// preempted.
+/// Reads a token stream to its end, after the tokens that were already read from it. Returns all tokens and how often
+/// the sequence was preempted.
 async fn finish(mut stream: TokenStream, mut tokens: Vec<TokenId>) -> (Vec<TokenId>, u32) {
     loop {
         match stream.next().await.unwrap() {
@@ -140,7 +142,8 @@ fn driver() -> EmulatedDriver {
     EmulatedDriver::new(600 << 20)
 }
 
-/// Runs each request by itself, with one step in flight, and returns its tokens.
+/// Runs the requests one after the other, with one step in flight, and returns the tokens of each: the expected tokens
+/// of the other runs.
 async fn alone(requests: u32) -> Vec<Vec<TokenId>> {
     let seen = Rc::new(Overlaps::default());
     let engine = engine(driver(), ROOMY, 1, &seen);
@@ -161,7 +164,8 @@ async fn two_steps_in_flight_and_preemption_show_in_no_token() {
     let crowded = engine(driver(), TIGHT, 2, &seen);
     let mut readers = Vec::new();
     for number in 0..6 {
-        // The premium requests come later and take blocks from the background requests.
+        // Submit three background requests, then three premium requests, which preempt them because the device pool is
+        // too small.
         let tier = if number < 3 { Tier::Background } else { Tier::Premium };
         let mut stream = crowded.submit(request(number, tier)).await.unwrap();
         let mut tokens = Vec::new();

@@ -1,28 +1,27 @@
-//! Malformed and hostile requests. Each is answered with a 4xx status and an error body, or its connection is closed;
-//! the server goes on and keeps nothing of the request.
+//! Tests of malformed and hostile HTTP requests. Each is answered with a 4xx status and an error body, or its
+//! connection is closed; the server goes on and keeps no state of the request.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use tiercel_tests::{Connection, TestServer};
 
 const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
-/// Field `messages` with a valid conversation, to which a test adds other fields.
+/// JSON field `messages` with a valid conversation, beside which a test puts an invalid field.
 const HI: &str = r#""messages":[{"role":"user","content":"Hi"}]"#;
 
-/// A bad request: path, body, the status that the answer must have, and the `param` of its error; an empty `param`
-/// means null.
+/// A bad request and its expected answer: path, body, HTTP status, and the `param` of the error (empty means null).
 struct Case(&'static str, String, u16, &'static str);
 
 fn case(path: &'static str, body: impl Into<String>, status: u16, param: &'static str) -> Case {
     Case(path, body.into(), status, param)
 }
 
-/// Makes a case of a chat request with one more field.
+/// Makes a test case of a valid chat request with one more field, which the server must refuse.
 fn with(field: &str, status: u16, param: &'static str) -> Case {
     case(CHAT, format!("{{{HI},{field}}}"), status, param)
 }
 
-/// Makes a case of a text completion with one more field.
+/// Makes a test case of a valid text completion request with one more field, which the server must refuse.
 fn text_with(field: &str, status: u16, param: &'static str) -> Case {
     case(TEXT, format!("{{\"prompt\":\"Hi\",{field}}}"), status, param)
 }
@@ -268,7 +267,7 @@ fn bodies_of_the_wrong_kind_or_size_are_refused() {
     server.finish();
 }
 
-/// Checks how an exchange of raw bytes ends: with a refusal that has an error body, or with a closed connection.
+/// Checks that the server answers raw bytes with a 4xx status and an error body, or closes the connection.
 fn refused_or_closed(name: &str, connection: &mut Connection) {
     let Some(response) = connection.response() else { return };
     assert!((400..500).contains(&response.status), "{name}: {response:?}");
@@ -329,11 +328,12 @@ fn garbage_on_the_socket_is_refused_or_closed() {
         connection.send(bytes);
         connection.finish_sending();
         refused_or_closed(name, &mut connection);
-        // Send the same bytes and keep the sending side open: the server's own timeouts must end the connection.
+        // Send the same bytes and keep the sending side open: the server's own timeouts must refuse the request or
+        // close the connection.
         let mut patient = server.connect();
         patient.send(bytes);
         refused_or_closed(name, &mut patient);
-        // Send the same bytes and close the connection at once.
+        // Send the same bytes and close the connection at once, without waiting for an answer.
         server.connect().send(bytes);
     }
     server.finish();

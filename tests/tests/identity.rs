@@ -1,9 +1,9 @@
-//! Tests that scheduling never shows in the text. The tokens of a request on the real model are the same alone and in a
+//! Tests that scheduling never changes the text. The tokens of a request on the real model are the same alone and in a
 //! batch with many others, however its prompt is cut into chunks, with and without preemption, with and without cached
 //! prefix, on one thread and on two.
 //!
-//! The production engine drives the production CPU device. `model/tests/decoder/invariance.rs` checks that the device
-//! alone computes the same logits, bit for bit.
+//! The tests run the production engine on the production CPU device. `model/tests/decoder/invariance.rs` checks that
+//! the device alone computes the same logits, bit for bit.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::Value;
@@ -17,24 +17,25 @@ use tiercel_model::load::{KvCapacity, LoadOptions, load};
 use tiercel_model::source::{ModelFiles, Resolver};
 use tiercel_policy::blocks::Salt;
 
-/// Output tokens of each request whose tokens are checked.
+/// Output length of each request whose tokens are compared between runs, tokens.
 const OUTPUT: usize = 48;
-/// Blocks of a device pool that holds all requests without preemption.
+/// Size of a device pool that holds all requests of a run without preemption, KV blocks.
 const ROOMY: u32 = 600;
-/// Blocks of a device pool that holds one checked request, or [`INTRUDER`] tokens of prompt, but never both.
+/// Size of a device pool that holds either one checked request or a premium prompt of [`INTRUDER`] tokens, but never
+/// both, KV blocks; so the premium request preempts the checked one.
 const TIGHT: u32 = 12;
 const INTRUDER: usize = 150;
-/// Size of a stream's buffer, tokens: a request whose client stops reading runs ahead by about this many tokens.
+/// Size of a token stream's buffer, tokens: the engine computes about this many tokens more than a client has read.
 const BUFFER: u32 = 16;
 
-/// A request whose tokens are checked.
+/// A request whose tokens are compared between runs.
 struct Case {
     name: String,
     prompt: Arc<[TokenId]>,
     sampling: SamplingParams,
 }
 
-/// A model in one format, and the requests that are sent to it.
+/// A model in one number format, and the requests that are sent to it in every run.
 struct Setup {
     files: ModelFiles,
     weights: WeightFormat,
@@ -42,7 +43,7 @@ struct Setup {
     cases: Vec<Case>,
 }
 
-/// Setup of an engine for one run: threads, device blocks and settings. Runs change the defaults of
+/// Configuration of the engine for one run: threads, device blocks and settings. Each run changes some of the values of
 /// [`Variation::default`].
 struct Variation {
     threads: usize,
@@ -60,15 +61,15 @@ impl Default for Variation {
     fn default() -> Self {
         let mut settings = EngineSettings::default();
         settings.prefix_cache.enabled = false;
-        // Shedding is off, so that no request is turned away, however long it takes.
+        // Switch shedding off, so that no request is refused for lateness however slow the machine is.
         settings.shedding = Policy::Fcfs.preset().shedding;
         Variation { threads: 2, device_blocks: ROOMY, settings }
     }
 }
 
 impl Setup {
-    /// Makes requests of the reference prompts with these names, sampled greedily, and one more request of the first
-    /// prompt, sampled with a seed.
+    /// Makes one greedily sampled request for each named reference prompt, and one more request for the first prompt
+    /// that is sampled at random with a seed.
     fn new(weights: WeightFormat, kv_type: KvType, names: &[&str]) -> Setup {
         let model =
             Resolver::from_env().unwrap().resolve(None).expect("the default model can be fetched");
@@ -105,7 +106,7 @@ impl Setup {
         Engine { settings, device: loaded.device, clock: Clock::wall() }.start_here()
     }
 
-    /// Returns the requests that are short enough for a device pool of [`TIGHT`] blocks.
+    /// Returns the requests whose prompt and output fit into a device pool of [`TIGHT`] blocks.
     fn short(&self) -> impl Iterator<Item = (usize, &Case)> {
         self.cases.iter().enumerate().filter(|(_, case)| case.prompt.len() + OUTPUT <= 140)
     }
@@ -147,7 +148,7 @@ fn prompt(name: &str) -> Arc<[TokenId]> {
     tokens_of(entries().iter().find(|entry| entry["name"] == name).unwrap())
 }
 
-/// Reads a stream of tokens to its end, and appends them to the tokens already read.
+/// Reads a token stream to its end and returns its tokens, after the tokens that were already read from it.
 async fn finish(mut stream: TokenStream, mut tokens: Vec<TokenId>) -> Output {
     loop {
         match stream.next().await.expect("a stream ends with its end") {
@@ -162,7 +163,7 @@ async fn run(engine: &EngineHandle, request: Request) -> Output {
     finish(engine.submit(request).await.unwrap(), Vec::new()).await
 }
 
-/// Runs all requests at once and returns their outputs.
+/// Runs all requests at once, so that they share batches, and returns their outputs.
 async fn together(engine: &EngineHandle, cases: &[Case], tier: Tier) -> Vec<Output> {
     let mut readers = Vec::new();
     for case in cases {
@@ -176,7 +177,7 @@ async fn together(engine: &EngineHandle, cases: &[Case], tier: Tier) -> Vec<Outp
     outputs
 }
 
-/// Runs each request by itself; every other run is compared with these tokens.
+/// Runs the requests one after the other and returns their tokens, with which every other run is compared.
 async fn alone(setup: &Setup) -> Vec<Vec<TokenId>> {
     let engine = setup.engine(&Variation::default());
     let mut expected = Vec::new();
@@ -200,7 +201,7 @@ async fn one_of_32(setup: &Setup, expected: &[Vec<TokenId>]) {
     for (seed, entry) in (0..).zip(fillers).take(32 - setup.cases.len()) {
         let sampling = SamplingParams { seed, ..SamplingParams::default() };
         let filler = Case { name: "filler".into(), prompt: tokens_of(entry), sampling };
-        // The other requests have longer outputs than the checked ones, so that all 32 decode together.
+        // The filler requests have longer outputs than the checked requests, so that all 32 decode in one batch.
         let request = Request { max_tokens: 96, ..filler.request(Tier::Standard) };
         crowd.push(engine.submit(request).await.unwrap());
     }
@@ -238,13 +239,13 @@ async fn in_chunks(setup: &Setup, expected: &[Vec<TokenId>], chunk: u32, threads
     engine.drain(1_000).await;
 }
 
-/// Runs a background request that premium requests interrupt. Also returns how many host blocks were in use while the
-/// background request was preempted.
+/// Runs a background request that premium requests preempt three times. Returns its output, and how many host blocks
+/// were in use while it was preempted (0 if it was not swapped).
 async fn interrupted(engine: &EngineHandle, case: &Case, intruder: &Case) -> (Output, u32) {
     let mut stream = engine.submit(case.request(Tier::Background)).await.unwrap();
     let (mut tokens, mut in_host) = (Vec::new(), 0);
-    // Even if the background request runs ahead of its reader by the whole buffer, it is not done at the second
-    // interruption.
+    // Let premium requests arrive after the client has read 2, 18 and 34 tokens. Even if the engine is ahead of the
+    // client by a whole stream buffer, the background request is still running at the second preemption.
     for pause in [2, 18, 34] {
         while tokens.len() < pause {
             match stream.next().await {
@@ -281,7 +282,7 @@ async fn preempted(setup: &Setup, expected: &[Vec<TokenId>], mode: PreemptionMod
         assert_eq!(in_host > 0, mode == PreemptionMode::Swap, "{in_host} host blocks, {mode:?}");
         println!("{} {mode:?}: {preemptions} preemptions, {in_host} host blocks", case.name);
     }
-    // Requests that grow together in a small device pool preempt each other.
+    // Run all short requests at once in the small device pool, so that they preempt each other as they grow.
     let mut streams = Vec::new();
     for (index, case) in setup.short() {
         let stream = engine.submit(case.request(Tier::Standard)).await.unwrap();
@@ -294,7 +295,8 @@ async fn preempted(setup: &Setup, expected: &[Vec<TokenId>], mode: PreemptionMod
     engine.drain(1_000).await;
 }
 
-/// Runs requests of all tiers together, under each policy, in a device pool that holds about one of them.
+/// Checks the tokens of requests of all tiers that run at once in a device pool that holds about one of them, under
+/// each preset policy.
 async fn under_every_policy(setup: &Setup, expected: &[Vec<TokenId>]) {
     let mut preemptions = 0;
     for (policy, name) in Policy::ALL {

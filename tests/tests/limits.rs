@@ -1,4 +1,4 @@
-//! Tests of full queues, of patience, and of a server that shuts down.
+//! Tests of an overloaded server (full queues, requests that run out of patience) and of a server that shuts down.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ fn body(max_tokens: u32, stream: bool) -> Value {
     json!({"prompt": "x", "max_tokens": max_tokens, "ignore_eos": true, "stream": stream})
 }
 
-/// Sends a request for a completion without waiting for the answer.
+/// Sends a completion request without waiting for the answer.
 fn send(server: &TestServer, body: &Value) -> Connection {
     let mut connection = server.connect();
     let headers = [("content-type", "application/json")];
@@ -30,7 +30,8 @@ fn a_full_server_turns_away_the_worst_that_waits_for_a_better_one() {
     });
     let mut running = server.connect();
     running.open_stream("/v1/completions", &in_tier(body(1000, true), "flex"));
-    // Of the 8 permits, 2 are reserved for tiers above background, one of these 2 for tiers above standard.
+    // Fill the permits that background requests may have: 6 of 8, because one is reserved for tiers above standard and
+    // one more for tiers above background.
     let mut waiting: Vec<Connection> = Vec::new();
     for (place, stream) in [true, false, true, false, true].into_iter().enumerate() {
         waiting.push(send(&server, &in_tier(body(1000, stream), "flex")));
@@ -39,8 +40,8 @@ fn a_full_server_turns_away_the_worst_that_waits_for_a_better_one() {
     let refused = server.post("/v1/completions", &in_tier(body(4, false), "flex"));
     assert_eq!(refused.status, 429, "nobody is worse: {}", refused.text());
     let standard: Vec<Connection> = (0..3).map(|_| send(&server, &body(1000, true))).collect();
-    // The first standard request takes a free permit. Each of the other two takes the permit of the last background
-    // request that waits.
+    // The first standard request takes a free permit. For each of the other two, the background request that is last in
+    // the queue is turned away, with 429 and a retry time.
     for _ in 0..2 {
         let turned_away = waiting.pop().unwrap().response().unwrap();
         assert_eq!(turned_away.status, 429, "{}", turned_away.text());
@@ -51,7 +52,7 @@ fn a_full_server_turns_away_the_worst_that_waits_for_a_better_one() {
     }
     let status = server.wait_for("all standard requests", |status| status.queued[2] == 3);
     assert_eq!((status.places, status.queued[3]), (7, 3), "{status:?}");
-    // No waiting request is turned away for a request that is refused anyway.
+    // A standard request that can never run is refused, and no waiting background request is turned away for it.
     let never = server.post("/v1/completions", &body(1500, false));
     assert_eq!(never.status, 400, "{}", never.text());
     let status = server.status();
@@ -111,7 +112,8 @@ fn a_full_queue_answers_429_with_a_time_to_retry() {
     server.wait_for("running", |status| status.running == 1);
     let queued = send(&server, &body(1000, true));
     server.wait_for("queued", |status| status.queued[2] == 1);
-    // A refusal is an HTTP status, not a broken response stream, whether the request asks for a stream or not.
+    // A request to a full queue is refused with an HTTP status, not with a broken response stream, whether it asks for
+    // a stream or not.
     for stream in [false, true] {
         let refused = server.post("/v1/completions", &body(4, stream));
         assert_eq!(refused.status, 429, "{}", refused.text());
@@ -125,7 +127,8 @@ fn a_full_queue_answers_429_with_a_time_to_retry() {
         assert!(seconds >= 1 && ms.div_ceil(1000) == seconds);
         assert_eq!(refused.header("x-should-retry"), Some("true"));
     }
-    // A full queue of one tier does not concern another tier, which has a queue of its own.
+    // A premium request is accepted although the queue of the standard tier is full, because each tier has its own
+    // queue.
     let mut premium = body(1000, true);
     premium["service_tier"] = json!("priority");
     assert_eq!(server.connect().open_stream("/v1/completions", &premium).status, 200);
@@ -155,8 +158,8 @@ fn stopping_lets_running_requests_finish_and_refuses_new_ones() {
     running.chunk().unwrap();
     let mut open = server.connect();
     let stopping = thread::spawn(move || server.stop());
-    // The response stream goes on while the server refuses other requests. This connection was opened before the
-    // shutdown began.
+    // While a running response stream may finish during the shutdown, the server reports "draining" on a connection
+    // that was opened before the shutdown began.
     loop {
         let health = open.request("GET", "/health", &[], b"");
         if health.json()["status"] == "draining" {

@@ -1,5 +1,5 @@
-//! Tests with OpenAI's official Python client, and with the bytes that curl sends, against a server in the test's
-//! process.
+//! Tests of the API with OpenAI's official Python client, and with the bytes that curl sends, against a server in the
+//! test's process.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::json;
@@ -53,7 +53,7 @@ fn what_the_readme_sends_with_curl_is_streamed() {
     });
     let body = body.to_string();
     let mut connection = server.connect();
-    // The request's head equals, byte for byte, the head that curl 8 sends for `curl -N URL -H 'Content-Type:
+    // The bytes of the HTTP request head are those that curl 8 sends for `curl -N URL -H 'Content-Type:
     // application/json' -d BODY`.
     let head = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nHost: {}\r\nUser-Agent: curl/8.5.0\r\n\

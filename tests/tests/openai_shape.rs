@@ -1,4 +1,4 @@
-//! Tests that responses and response streams have OpenAI's form, on the mock device.
+//! Tests that the server's responses and response streams have the JSON form of OpenAI's API, on the mock device.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::{Value, json};
@@ -98,7 +98,8 @@ fn a_stop_string_ends_the_text_before_it_and_frees_the_sequence() {
     let long = json!({"prompt": "stop here", "max_tokens": 400, "ignore_eos": true});
     let whole = server.post("/v1/completions", &long).json();
     let text = whole["choices"][0]["text"].as_str().unwrap().to_owned();
-    // The stop string spans more than one token, and begins in the middle of the text.
+    // Take five characters from the middle of the text as stop string, so that it spans more than one token. The output
+    // must end before it.
     let middle = text.char_indices().nth(text.chars().count() / 2).unwrap().0;
     let stop: String = text[middle..].chars().take(5).collect();
     let before = &text[..text.find(&stop).unwrap()];
@@ -129,7 +130,8 @@ fn stop_tokens_end_the_output_and_are_no_part_of_it() {
     let text = whole["choices"][0]["text"].as_str().unwrap();
     let tokens = server.post("/tokenize", &json!({"prompt": text})).json();
     assert!(tokens["count"].as_u64().unwrap() > 0);
-    // The mock device writes tokens above 257 as " tNNN". Generation must stop at the first such token.
+    // The mock device writes a token id above 257 as " tNNN". Make the first such token of the output a stop token:
+    // generation must end before it.
     let name = text.split(" t").nth(1).unwrap();
     let id: String = name.chars().take_while(char::is_ascii_digit).collect();
     let id: u32 = id[..3].parse().unwrap();
@@ -180,7 +182,7 @@ fn a_policy_without_tiers_does_not_claim_to_have_used_one() {
 fn texts_that_cannot_fit_are_told_so_before_they_are_tokenized() {
     let server = TestServer::mock(|settings| settings.http.max_body_kib = 8192);
     let context = server.get("/v1/models").json()["data"][0]["max_model_len"].as_u64().unwrap();
-    // In the mock device's vocabulary each byte of a text is one token.
+    // In the mock device's vocabulary each byte of a text is one token, so all these texts are longer than the context.
     for bytes in [context as usize + 1, 2 << 20, 3 << 20] {
         let text = "x".repeat(bytes);
         let chat = json!({"messages": [{"role": "user", "content": text}]});
@@ -221,7 +223,8 @@ fn text_offsets_are_those_of_the_characters_streamed_or_not() {
         assert!(token.starts_with("bytes:") || rest.starts_with(token), "{index} {token:?}");
         assert!(logprobs["top_logprobs"][index][token].is_number(), "{index} {token:?}");
     }
-    // Text that is held back, because a stop string might begin in it, does not change the text offsets.
+    // The server holds back text in which a stop string might begin. The text offsets in the response stream must be
+    // the same as without a stop string.
     let last: String = text.chars().rev().take(3).collect::<Vec<_>>().into_iter().rev().collect();
     let held = format!("{last}never said");
     let mut streamed = body.clone();

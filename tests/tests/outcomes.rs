@@ -1,5 +1,5 @@
-//! Test of the metrics that count requests by outcome. The file has one test only, because all servers of a process
-//! share their counters.
+//! Test of the Prometheus counters that count requests by outcome. It is alone in its file, because all servers of a
+//! process share their counters.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use serde_json::json;

@@ -1,32 +1,33 @@
-//! The files of a crate, parsed, and the modules that they make.
+//! Parses the source files of a crate into its modules, for the checks of the code's structure.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use syn::{Attribute, Item};
 
-/// Path of a module from the crate's root: `["scheduler", "queue"]`.
+/// Path of a Rust module from the crate's root, such as `["scheduler", "queue"]`.
 pub(crate) type ModulePath = Vec<String>;
 
-/// A module: its file and its items. An inline module has the file that it stands in.
+/// A parsed Rust module: the path of its file, and its items. For an inline module, it is the file in which the module
+/// stands.
 pub(crate) struct Module {
     pub(crate) file: String,
     pub(crate) items: Vec<Item>,
 }
 
-/// The modules of a crate, without those under `#[cfg(test)]`.
+/// All parsed modules of a crate, except those under `#[cfg(test)]`.
 pub(crate) struct Crate {
     pub(crate) modules: BTreeMap<ModulePath, Module>,
 }
 
 impl Crate {
-    /// Reads a crate whose `lib.rs` is in `root`.
+    /// Reads and parses the crate whose `lib.rs` is in the folder `root`.
     pub(crate) fn load(root: &Path) -> Crate {
         let mut sources = BTreeMap::new();
         read(root, "", &mut sources);
         Crate::of(&sources)
     }
 
-    /// Parses a crate from the paths and texts of its files.
+    /// Parses a made-up crate, given as the paths and texts of its files.
     pub(crate) fn parse<const N: usize>(files: [(&str, &str); N]) -> Crate {
         Crate::of(&files.map(|(path, text)| (path.to_owned(), text.to_owned())).into())
     }
@@ -37,7 +38,7 @@ impl Crate {
         found
     }
 
-    /// Adds the module of a file, and the modules that it declares.
+    /// Adds the module of a source file to the crate, and the modules that it declares.
     fn add(&mut self, path: ModulePath, file: &str, sources: &BTreeMap<String, String>) {
         let text = sources.get(file).unwrap_or_else(|| panic!("{file} is declared and missing"));
         let parsed = syn::parse_file(text).unwrap_or_else(|error| panic!("{file}: {error}"));
@@ -83,7 +84,7 @@ fn read(folder: &Path, prefix: &str, sources: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Whether attributes say `#[cfg(test)]` or `#[test]`.
+/// Whether an item's attributes contain `#[cfg(test)]` or `#[test]`, so that the checks skip the item.
 pub(crate) fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let cfg_test = attribute.path().is_ident("cfg")
@@ -92,7 +93,7 @@ pub(crate) fn is_test(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// The attributes of an item.
+/// Returns the attributes of a parsed Rust item.
 pub(crate) fn attributes(item: &Item) -> &[Attribute] {
     match item {
         Item::Const(item) => &item.attrs,

@@ -1,9 +1,9 @@
-//! Cycles of imports.
+//! Finds import cycles among the files of a crate.
 
 use crate::imports::Edges;
 use std::collections::BTreeSet;
 
-/// Groups of files that import each other, directly or by way of others.
+/// Returns the import cycles: groups of files that import each other, directly or by way of others.
 pub(crate) fn cycles(edges: &Edges) -> Vec<Vec<String>> {
     let reach = |from: &str| -> BTreeSet<String> {
         let (mut reached, mut open) = (BTreeSet::new(), vec![from.to_owned()]);

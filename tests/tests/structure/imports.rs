@@ -1,15 +1,16 @@
-//! Imports between files: an edge from each file to the files that define the items that it names.
+//! Finds the imports between source files of a crate, as a graph: an edge leads from each file to the files that define
+//! the items that it names.
 
 use crate::crate_files::{Crate, ModulePath, is_test};
 use std::collections::{BTreeMap, BTreeSet};
 use syn::visit::Visit;
 use syn::{Item, UseTree, Visibility};
 
-/// Files, each with the files that it imports from.
+/// Import graph of a crate: for each file, the files that it imports from.
 pub(crate) type Edges = BTreeMap<String, BTreeSet<String>>;
 
-/// The imports of all files of a crate. A re-export (`pub use`) is no import; an import of a re-exported name counts for the
-/// file that defines the item.
+/// Returns the import graph of a crate. A re-export (`pub use`) is not an import; an import of a re-exported name
+/// counts for the file that defines the item.
 pub(crate) fn edges(of: &Crate) -> Edges {
     let mut edges = Edges::new();
     for (path, module) in &of.modules {
@@ -23,7 +24,7 @@ pub(crate) fn edges(of: &Crate) -> Edges {
     edges
 }
 
-/// Collects the paths that a module names, from the crate's root.
+/// Visitor that collects all paths that a module's code names, resolved to paths from the crate's root.
 struct Paths<'a> {
     of: &'a Crate,
     module: &'a ModulePath,
@@ -38,7 +39,7 @@ impl Paths<'_> {
 
 impl<'ast> Visit<'ast> for Paths<'_> {
     fn visit_item(&mut self, item: &'ast Item) {
-        // Modules of their own are visited on their own.
+        // Skip inline and declared submodules of the module: each module is visited separately.
         if !matches!(item, Item::Mod(_)) {
             syn::visit::visit_item(self, item);
         }
@@ -67,7 +68,8 @@ impl<'ast> Visit<'ast> for Paths<'_> {
     }
 }
 
-/// A path as it is from the crate's root; `None` if it leads out of the crate or begins with an item.
+/// Resolves a path that a module names (with `crate`, `self`, `super` or a submodule) to a path from the crate's root;
+/// `None` if it leads out of the crate or begins with an item.
 fn absolute(of: &Crate, module: &[String], segments: &[String]) -> Option<Vec<String>> {
     let mut base = module.to_vec();
     let mut rest = segments;
@@ -92,7 +94,8 @@ fn absolute(of: &Crate, module: &[String], segments: &[String]) -> Option<Vec<St
     Some(base)
 }
 
-/// Files that define what a path from the crate's root names: one, or several for a glob.
+/// Returns the files that define the item to which a path from the crate's root leads, through re-exports: one, or
+/// several for a glob.
 fn defining(of: &Crate, path: &[String], depth: usize) -> std::vec::IntoIter<String> {
     let mut files = Vec::new();
     let mut at = Vec::new();
@@ -114,12 +117,12 @@ fn defining(of: &Crate, path: &[String], depth: usize) -> std::vec::IntoIter<Str
         }
         return files.into_iter();
     }
-    // The path names a module.
+    // All segments were modules, so the path names a module: return the module's file.
     files.push(of.modules[&at].file.clone());
     files.into_iter()
 }
 
-/// Paths that a name in a module stands for by its `use` items.
+/// Returns the paths for which a name stands in a module because of the module's `use` items.
 fn re_exported(of: &Crate, module: &ModulePath, name: &str) -> Vec<Vec<String>> {
     let uses = of.modules[module].items.iter().filter_map(|item| match item {
         Item::Use(item) => Some(flat(&item.tree)),
@@ -129,7 +132,7 @@ fn re_exported(of: &Crate, module: &ModulePath, name: &str) -> Vec<Vec<String>> 
     named.filter_map(|(segments, _)| absolute(of, module, &segments)).collect()
 }
 
-/// Whether an item defines a name.
+/// Whether a parsed item defines the given name.
 fn defines(item: &Item, name: &str) -> bool {
     match item {
         Item::Const(item) => item.ident == name,
@@ -144,7 +147,7 @@ fn defines(item: &Item, name: &str) -> bool {
     }
 }
 
-/// The paths of a `use` tree, and the name that each gets.
+/// Splits a `use` tree into single imports: each path with the name under which it is imported.
 fn flat(tree: &UseTree) -> Vec<(Vec<String>, String)> {
     let ends = |name: &syn::Ident| name.to_string();
     match tree {

@@ -1,5 +1,5 @@
-//! Rules of structure: no import cycle among the files of a crate, no struct with more than 20 fields, no function with more
-//! than 60 lines. Code under `#[cfg(test)]` is free of them.
+//! Tests of the code's structure: no import cycle among the files of a crate, no struct with more than 20 fields, no
+//! function with more than 60 lines. Code under `#[cfg(test)]` is exempt.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 mod crate_files;
@@ -10,7 +10,7 @@ mod sizes;
 use crate_files::Crate;
 use std::path::Path;
 
-/// Roots of the crates that the rules hold for.
+/// Source folders of the crates whose structure is checked.
 const CRATES: [&str; 3] = ["actors/policy/src", "actors/src", "api/src"];
 
 fn load(root: &str) -> Crate {
@@ -31,7 +31,8 @@ fn no_struct_has_more_than_20_fields_and_no_function_more_than_60_lines() {
     assert!(too_large.is_empty(), "{}", too_large.join("\n"));
 }
 
-/// A crate of four files, in which `b.rs` names an item of `a.rs` as `import` says.
+/// Makes a small crate in which `a.rs` imports an item of `b.rs`. `import` is code added to `b.rs`; if it names an item
+/// of `a.rs`, the two files form an import cycle.
 fn sample(import: &str) -> Crate {
     let b = format!("{import}\npub struct B;");
     Crate::parse([

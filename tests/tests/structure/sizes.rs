@@ -1,16 +1,16 @@
-//! Sizes of structs and functions.
+//! Finds structs with too many fields and functions with too many lines.
 
 use crate::crate_files::{Crate, is_test};
 use syn::spanned::Spanned;
 use syn::visit::Visit;
 use syn::{Item, Signature};
 
-/// Most fields of a struct.
+/// Maximum number of fields of a struct.
 const FIELDS_MAX: usize = 20;
-/// Most lines of a function, from its signature to its closing brace.
+/// Maximum length of a function, lines from its signature to its closing brace.
 const LINES_MAX: usize = 60;
 
-/// The structs and functions of a crate that are too large, in words.
+/// Returns a line of text for each struct and function of a crate that is too large.
 pub(crate) fn too_large(of: &Crate) -> Vec<String> {
     let mut found = Vec::new();
     for module in of.modules.values() {
@@ -36,7 +36,7 @@ impl Sizes<'_> {
 
 impl<'ast> Visit<'ast> for Sizes<'_> {
     fn visit_item(&mut self, item: &'ast Item) {
-        // Modules of their own are visited on their own.
+        // Skip submodules of the module: each module is visited separately.
         if !matches!(item, Item::Mod(_)) {
             syn::visit::visit_item(self, item);
         }
