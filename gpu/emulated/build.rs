@@ -1,11 +1,11 @@
-//! Compiles the kernels for the host. Kernels that depend on the attention shape are compiled once for each shape of
-//! the tests.
+//! Build script of the emulated GPU: compiles the CUDA kernels for the host CPU. Kernels that depend on the attention
+//! shape are compiled once for each shape of the tests.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::{env, fs};
 
-/// Attention shapes of the tests: head width and query heads per key head.
+/// Attention shapes that the tests use: (head width, query heads per key head).
 const SHAPES: [(usize, usize); 16] = [
     (16, 1),
     (16, 2),
@@ -24,7 +24,8 @@ const SHAPES: [(usize, usize); 16] = [
     (128, 8),
     (256, 2),
 ];
-/// Length of a span in tests, positions: short, so that tests can fill several spans.
+/// Length of a span (the stretch of positions that attention computes separately) in tests, positions: short, so that
+/// tests can fill several spans.
 const SPAN: usize = 32;
 const PLAIN: [(&str, &[&str]); 3] = [
     ("rows.cu", &["embed", "add_rms_norm", "head_rms_norm", "add_bias", "silu_mul", "gather_rows"]),
@@ -48,9 +49,10 @@ fn main() {
         .cpp(true)
         .std("c++17")
         .opt_level(2)
-        // Forbids fused multiply-add, which would round differently from build to build.
+        // Forbid the compiler to fuse multiply and add, which would round differently from build to build.
         .flag("-ffp-contract=off")
-        // Coroutines leave their stacks by `longjmp`, which fortified functions report as an error.
+        // Coroutines of the emulator leave their stacks by `longjmp`, which the fortified libc functions report as an
+        // error.
         .flag("-U_FORTIFY_SOURCE")
         .flag("-Wno-unknown-pragmas")
         .include(here.join("cpp"))
@@ -60,8 +62,8 @@ fn main() {
         .compile("tiercel_emulated");
 }
 
-/// Returns a C++ source with all kernels and a table of them. A kernel that depends on the attention shape has the
-/// shape in its name.
+/// Returns a C++ source with all kernels and a table of their names. A kernel that depends on the attention shape has
+/// the shape in its name.
 fn source() -> String {
     let mut text =
         String::from("#include \"cuda.h\"\n#include \"emulator.h\"\n#include \"device.cuh\"\n");
@@ -71,7 +73,7 @@ fn source() -> String {
         names.extend(kernels.iter().map(|kernel| (*kernel).to_owned()));
     }
     for (head_dim, queries) in SHAPES {
-        // `attention_prefill` supports head widths that are multiples of 16, at most 128.
+        // The kernel `attention_prefill` supports only head widths that are multiples of 16, at most 128.
         let tiles = head_dim % 16 == 0 && head_dim <= 128;
         for (file, kernels) in &SHAPED[..if tiles { 2 } else { 1 }] {
             writeln!(

@@ -1,5 +1,6 @@
-//! Host time to request a decode step of a GPU: from a batch to words and launches, on a driver that does nothing. A
-//! real driver adds the time of its launches; a step that is a graph needs one launch.
+//! Benchmark of the CPU time to submit a decode step to a GPU: turning the batch into kernel arguments and launches, on
+//! a driver that does nothing. A real driver adds the time of its launches; a step that is replayed as a CUDA graph
+//! needs one launch.
 //!
 //! `cargo bench -p tiercel-gpu-check --bench host`
 
@@ -24,12 +25,13 @@ const BLOCK_SIZE: u32 = 16;
 const MOST_SEQS: u32 = 256;
 const BLOCKS_EACH: u32 = CONTEXT / BLOCK_SIZE + 1;
 
-/// A model with as many layers as Llama 3.1 8B. Its widths are small, because they do not matter to the host.
+/// Configuration of a model with as many layers as Llama 3.1 8B. Its matrices are small, because their size does not
+/// change the CPU time of a step's submission.
 const MODEL: &str = r#"{"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 1,
     "head_dim": 64, "vocab_size": 1024, "hidden_size": 256, "intermediate_size": 512,
     "num_hidden_layers": 32, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5}"#;
 
-/// Driver that accepts all work and does nothing.
+/// GPU driver without a GPU: accepts all work and does nothing, so that only the CPU time of submission is measured.
 struct Nothing {
     next: u64,
 }
@@ -183,7 +185,7 @@ fn host(criterion: &mut Criterion) {
         for seqs in [1, 64, 256] {
             let mut runner = runner(graphs);
             let mut batch = decode(seqs);
-            // Warms up, so that the measured steps start no sequences and are replayed as graphs.
+            // Warm up, so that the measured steps start no sequences and are replayed as CUDA graphs.
             for _ in 0..8 {
                 runner.run(&batch).expect("nothing goes wrong");
                 batch.starts.clear();

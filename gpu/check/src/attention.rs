@@ -1,5 +1,5 @@
-//! Checks attention over head widths, query heads per key head, ragged lengths, chunk boundaries, windows, and
-//! scattered blocks.
+//! Checks a GPU's attention against the CPU's over head widths, numbers of query heads per key head, ragged lengths,
+//! chunk boundaries, sliding windows, and scattered KV blocks.
 
 use crate::CheckError;
 use crate::pair::{LAYERS, Pair, Setting, shape};
@@ -9,11 +9,11 @@ use tiercel_device::BlockId;
 use tiercel_gpu::cuda::Driver;
 use tiercel_gpu::{AttentionShape, Ops, SeqRows, TensorUse};
 
-/// Limits of the difference between GPU and CPU: the norm of all differences as a share of the norm of the results, and
-/// the largest difference as a share of the largest result. Queries and keys are rounded to bf16 after their rotation,
-/// which changes every score.
+/// Limits of the difference between the attention outputs of GPU and CPU: the norm of all differences as a share of the
+/// norm of the results, and the largest difference as a share of the largest result. The GPU rounds queries and keys to
+/// bf16 after their rotation (RoPE), which changes every attention score.
 const LIMITS: (f32, f32) = (1e-2, 2e-2);
-/// Attention shapes to check: head width and query heads per key head.
+/// Attention shapes to check: (head width, query heads per key head).
 const SHAPES: [(usize, usize); 16] = [
     (16, 1),
     (16, 2),
@@ -33,10 +33,11 @@ const SHAPES: [(usize, usize); 16] = [
     (256, 2),
 ];
 
-/// Sequences of a step: number of rows and number of earlier positions.
+/// Sequences of a step: for each, the number of tokens that the step computes and the number of earlier positions.
 type Parts<'a> = &'a [(usize, usize)];
 
-/// Checks attention, and that with the option `exact` its results do not depend on how a prompt was cut into chunks.
+/// Checks that the GPU's attention equals the CPU's, and that with the option `exact` it does not depend on how a
+/// prompt was cut into chunks.
 ///
 /// # Errors
 /// [`CheckError`] if something could not be run at all.
@@ -48,10 +49,12 @@ pub fn check_attention<D: Driver>(
     for (head_dim, queries) in SHAPES {
         let shape = shape(head_dim, queries, 2);
         let name = format!("{queries} x {head_dim}");
-        // Lengths just before and after the end of a span, and of several spans.
+        // Decode sequences whose lengths lie just before and after the end of a span (the stretch of positions that
+        // attention computes separately), and of several spans.
         let lengths = [0, span - 1, span, 3 * span + 4, 2 * span - 1, 7].map(|before| (1, before));
         attend(open, &shape, (16, false), &lengths, &format!("decode, {name}"), report)?;
-        // Chunks that start a prompt or continue one in the middle of a block, and a single decode row beside them.
+        // Prompt chunks that start a prompt or continue one in the middle of a KV block, and a single decode token in
+        // the same batch.
         let chunks = [(70, 0), (33, 21), (1, 40), (2, 63), (span, span + 5)];
         attend(open, &shape, (16, false), &chunks, &format!("prompts, {name}"), report)?;
     }
@@ -71,7 +74,8 @@ pub fn check_attention<D: Driver>(
     cut_anywhere(open, report)
 }
 
-/// Writes the KV of the earlier positions, then runs the step on GPU and CPU and compares the results.
+/// Runs the attention of one step on GPU and CPU, after random KV was written for the earlier positions, and compares
+/// the outputs.
 fn attend<D: Driver>(
     open: &dyn Fn() -> Result<D, CheckError>,
     shape: &AttentionShape,
@@ -126,8 +130,8 @@ fn batches<D: Driver>(
     (pair.cuda.batch(seqs, &[*shape]), pair.cpu.batch(seqs, &[*shape]))
 }
 
-/// Checks that a prompt's attention outputs, computed with the option `exact`, are the same bit for bit for three ways
-/// to cut the prompt into chunks.
+/// Checks that a prompt's attention outputs, computed with the option `exact`, are the same bit for bit however the
+/// prompt is cut into chunks: whole, and in two other ways.
 fn cut_anywhere<D: Driver>(
     open: &dyn Fn() -> Result<D, CheckError>,
     report: &mut Report,

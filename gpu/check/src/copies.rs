@@ -7,12 +7,12 @@ use tiercel_device::{
 };
 use tiercel_gpu::cuda::{CudaCopier, CudaKv, DevicePtr, Driver};
 
-/// Size of a measured copy, bytes.
+/// Number of bytes in a measured copy between device and host memory.
 const MEASURED_BYTES: usize = 1 << 30;
 const REPEATS: usize = 5;
 
-/// Checks that blocks survive copies out and in, and measures the link: blocks of an 8B-shape model copied one by one,
-/// against one long copy. `scale` divides the sizes.
+/// Checks that KV blocks survive copies to host memory and back, and measures the bandwidth: blocks of an 8B-shape
+/// model copied one by one, against one long copy. `scale` divides the number of bytes.
 ///
 /// # Errors
 /// [`CheckError`] if something could not be run at all.
@@ -40,7 +40,8 @@ pub fn check_copies<D: Driver>(
     let mut copier = CudaCopier::new(copies, kv, blocks);
     for direction in [CopyDirection::Out, CopyDirection::In] {
         let whole = bytes_per_s(&mut copier, direction, blocks, 1, kv.block_bytes())?;
-        // Neighbouring device blocks get host blocks that are not neighbours, so each block is a copy of its own.
+        // Give neighbouring device blocks host blocks that are not neighbours, so that the copier cannot merge them and
+        // copies each block by itself.
         let scattered = bytes_per_s(&mut copier, direction, blocks, blocks - 1, kv.block_bytes())?;
         let what = format!("copies {direction:?}");
         report.measured(&format!("{what}, one long one"), format!("{:.1} GB/s", whole / 1e9));
@@ -83,8 +84,8 @@ fn round_trip<D: Driver>(mut driver: D, report: &mut Report) -> Result<(), Check
     Ok(())
 }
 
-/// Returns the rate of the fastest of a few copies of all blocks, bytes/s. Device block `i` is paired with host block
-/// `i * stride` modulo the number of blocks.
+/// Copies all blocks a few times and returns the highest rate, bytes/s. Device block `i` is copied to or from host
+/// block `i * stride` modulo the number of blocks.
 fn bytes_per_s(
     copier: &mut impl BlockingCopier,
     direction: CopyDirection,

@@ -51,7 +51,7 @@ use tiercel_model::arch::ConfigError;
 use tiercel_model::load::LoadError;
 use tiercel_model::weights::WeightError;
 
-/// Reasons for which a check could not run.
+/// Reasons for which a GPU check could not run.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each is what its source is")]
 pub enum CheckError {

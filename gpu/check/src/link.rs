@@ -1,4 +1,4 @@
-//! Measures the rate of block copies to and from the host pool, against one large copy of as many bytes.
+//! Measures the rate of KV block copies between device and host memory, against one large copy of as many bytes.
 
 use crate::CheckError;
 use crate::report::Report;
@@ -6,14 +6,17 @@ use tiercel_device::{
     BlockId, BlockingCopier, Clock, CopyBatch, CopyDirection, CopyId, CopyPair, HostBlockId,
 };
 
-/// Goal for copies block by block: their rate as a share of the link's rate, percent.
+/// Goal for copies of scattered KV blocks: their rate as a share of the rate of one large copy, percent.
 const LINK_AIM: f64 = 90.0;
-/// Most by which the time to copy one sequence's blocks may differ from the time predicted by the link's rate, percent.
+/// Maximum error of the predicted time to copy the blocks of one sequence in, percent. The prediction is bytes / rate
+/// of a large copy.
 const MOST_MISTAKEN: f64 = 20.0;
-/// Repetitions of each copy. The fastest counts, because other users of the link only add time.
+/// Number of repetitions of each measured copy. The fastest counts, because other traffic between host and GPU only
+/// adds time.
 const REPEATS: usize = 3;
 
-/// Device blocks of a copy: `blocks` blocks from `first` on. The copy uses as many host blocks, from block 0 on.
+/// Device blocks of a measured copy: `blocks` blocks from number `first` on. The copy uses as many host blocks, from
+/// number 0 on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Range {
     pub(crate) first: u32,
@@ -21,8 +24,8 @@ pub(crate) struct Range {
     pub(crate) block_bytes: usize,
 }
 
-/// Measures copies out and in, with all neighbouring blocks in one copy and with every block as a copy of its own; then
-/// the copy in of `sequence` blocks.
+/// Measures block copies to the host and back, once with neighbouring blocks merged into one copy and once with every
+/// block copied by itself; then the copy of one sequence of `sequence` blocks to the device.
 pub(crate) fn measure_link(
     copier: &mut impl BlockingCopier,
     range: Range,
@@ -68,8 +71,8 @@ fn fastest_us(
     scattered: bool,
 ) -> Result<f64, CheckError> {
     let Range { first, blocks, .. } = range;
-    // Host blocks in descending order are no neighbours in the order of the device blocks, so each block is a copy of
-    // its own.
+    // Host blocks in descending order are no neighbours in the order of the device blocks, so the copier copies each
+    // block by itself.
     let host = |i: u32| if scattered { blocks - 1 - i } else { i };
     let pair = |i| CopyPair { device: BlockId(first + i), host: HostBlockId(host(i)) };
     let batch = CopyBatch { id: CopyId(1), direction, pairs: (0..blocks).map(pair).collect() };

@@ -1,5 +1,5 @@
-//! Checks whole models with random weights: logits of every family against the CPU, and equal bits however prompts are
-//! cut into chunks and batches.
+//! Checks whole models with random weights on a GPU: logits of every model family against the CPU's, and equal bits
+//! however prompts are cut into chunks and batches.
 
 use crate::CheckError;
 use crate::report::Report;
@@ -14,14 +14,15 @@ use tiercel_model::forward::{Decoder, DecoderLimits, ForwardBatch};
 use tiercel_model::weights::Weights;
 
 /// Limits of the difference between the logits of GPU and CPU: the norm of all differences as a share of the norm of
-/// the logits, and the largest difference as a share of the largest logit. The GPU's activations are bf16, through
-/// three layers.
+/// the logits, and the largest difference as a share of the largest logit. The GPU rounds activations to bf16 in each
+/// of the three layers.
 const LIMITS: (f32, f32) = (4e-2, 8e-2);
 pub(crate) const BLOCK_SIZE: usize = 16;
 pub(crate) const BLOCKS: u32 = 64;
 const SEED: u64 = 7;
 
-/// Small models of every family: query heads per key head, windows, biases and head norms are as in the family.
+/// Configurations of small models of every family, with the family's features: query heads per key head, sliding
+/// windows, biases and head norms.
 const FAMILIES: [(&str, &str); 5] = [
     (
         "llama",
@@ -52,26 +53,26 @@ const FAMILIES: [(&str, &str); 5] = [
 const SHARED: &str = r#", "vocab_size": 320, "hidden_size": 128, "intermediate_size": 192,
     "num_hidden_layers": 3, "max_position_embeddings": 512, "rms_norm_eps": 1e-5}"#;
 
-/// A model on a device.
+/// A model that is loaded on a device, with the op set that runs it.
 pub(crate) struct Machine<O: Ops> {
     pub(crate) ops: O,
     pub(crate) decoder: Decoder<O>,
 }
 
-/// A sequence that is being computed: its tokens, the number of computed tokens, its block table.
+/// A sequence of the model check: its tokens, how many of them are computed, and its block table.
 struct Sequence {
     tokens: Vec<TokenId>,
     done: usize,
     table: Arc<[BlockId]>,
 }
 
-/// Steps to run: in each step, the tokens of the first sequence, whose logits are checked, and the tokens of each other
-/// sequence.
+/// Steps of a model check: for each step, how many tokens it computes of the first sequence, whose logits are checked,
+/// and how many of each other sequence.
 type Steps<'a> = &'a [(usize, usize)];
 
-/// Checks the logits of every family, with prompts computed by tiles and row by row. With `identity`, also checks that
-/// row-by-row results are the same bit for bit in all chunks and batches; this needs a driver whose products do not
-/// depend on the number of rows.
+/// Checks the logits of every model family, with prompts computed by tiles (several rows at once) and row by row. With
+/// `identity`, also checks that row-by-row results are the same bit for bit in all chunks and batches; this needs a
+/// driver whose matrix products do not depend on the number of rows.
 ///
 /// # Errors
 /// [`CheckError`] if something could not be run at all.
@@ -121,8 +122,8 @@ fn bits(rows: &[Vec<f32>]) -> Vec<u32> {
     rows.iter().flatten().map(|value| value.to_bits()).collect()
 }
 
-/// Whether the most likely token of `ours` is also the most likely of `theirs`, or nearly as likely there: within 3 %
-/// of the spread of `theirs`.
+/// Whether the token with the highest logit in `ours` also has the highest in `theirs`, or misses it by at most 3 % of
+/// the range of `theirs`.
 pub(crate) fn best_is_near(ours: &[f32], theirs: &[f32]) -> bool {
     let best = (0..ours.len()).max_by(|a, b| ours[*a].total_cmp(&ours[*b])).unwrap_or(0);
     let most = theirs.iter().copied().fold(f32::MIN, f32::max);
@@ -158,7 +159,7 @@ fn on_gpu<D: Driver>(
     random(driver, config, (exact, false))
 }
 
-/// Makes a model with random weights on a GPU. `graphs` selects whether its decode steps may become graphs.
+/// Loads a model with random weights on a GPU. `graphs` says whether its decode steps may be replayed as CUDA graphs.
 pub(crate) fn random<D: Driver>(
     driver: D,
     config: &ModelConfig,
@@ -169,7 +170,7 @@ pub(crate) fn random<D: Driver>(
     })
 }
 
-/// Makes a model on a GPU, with the weights that `weights` loads.
+/// Loads a model on a GPU, with the weights that the function `weights` makes.
 pub(crate) fn machine<D: Driver>(
     mut driver: D,
     config: &ModelConfig,
@@ -185,7 +186,7 @@ pub(crate) fn machine<D: Driver>(
         head_dim: config.head_dim,
     };
     kv.at = driver.allocate(BLOCKS as usize * kv.block_bytes())?;
-    // The last block belongs to no sequence; padding rows of graphs write to it.
+    // Reserve the last KV block for CUDA graphs, whose padding rows write their KV to it; no sequence uses it.
     let scratch = Some(BlockId(BLOCKS - 1)).filter(|_| graphs);
     let options = CudaOptions { exact, threads: 2, scratch };
     let ops = CudaOps::new(driver, kv, config.heads / config.kv_heads, options)?;
@@ -203,16 +204,16 @@ impl<O: Ops> Machine<O> {
         Ok(Machine { ops, decoder })
     }
 
-    /// Runs `steps` with `sequences` sequences in the same batches; returns the first sequence's logits at every
-    /// position.
+    /// Runs `steps` with `sequences` sequences in the same batches; returns the logits of the first sequence after each
+    /// of its tokens.
     fn run(&mut self, steps: Steps<'_>, sequences: usize) -> Result<Vec<Vec<f32>>, CheckError> {
         let per_sequence = BLOCKS as usize / sequences.max(1);
         let mut all: Vec<Sequence> = (0..sequences)
             .map(|number| Sequence {
                 tokens: (0..256).map(|i| ((i * 37 + number * 101 + i * i) % 320) as u32).collect(),
                 done: 0,
-                // The block table takes blocks from the end, in descending order and alternating between sequences, so
-                // that no block directly follows its predecessor in memory.
+                // The block table takes KV blocks in descending order, alternating between sequences, so that no block
+                // directly follows its predecessor in memory.
                 table: (0..per_sequence)
                     .map(|i| BlockId(BLOCKS - 1 - (i * sequences + number) as u32))
                     .collect(),
@@ -225,7 +226,7 @@ impl<O: Ops> Machine<O> {
         Ok(logits)
     }
 
-    /// Returns the logits after each token of a prompt.
+    /// Computes a prompt in one step and returns the logits after each of its tokens.
     pub(crate) fn logits_of(&mut self, tokens: &[TokenId]) -> Result<Vec<Vec<f32>>, CheckError> {
         let table = (0..BLOCKS).map(BlockId).collect();
         let mut all = [Sequence { tokens: tokens.to_vec(), done: 0, table }];
@@ -239,7 +240,7 @@ impl<O: Ops> Machine<O> {
         other: usize,
     ) -> Result<Vec<Vec<f32>>, CheckError> {
         let (mut inputs, mut seqs, mut sampled) = (Vec::new(), Vec::new(), Vec::new());
-        // The sequence whose logits are checked comes last, so that its rows are not the first of the batch.
+        // Put the sequence whose logits are checked last, so that its rows are not the first of the batch.
         for (number, sequence) in all.iter_mut().enumerate().rev() {
             let count = if number == 0 { own } else { other };
             if count == 0 {

@@ -1,4 +1,4 @@
-//! Measures the host's part of a decode step, and the time that two steps in flight save of it.
+//! Measures how much of a decode step's time the CPU takes, and how much of that is hidden by two steps in flight.
 
 use crate::CheckError;
 use crate::report::Report;
@@ -10,10 +10,12 @@ use tiercel_device::{
 use tiercel_gpu::Ops;
 use tiercel_model::runner::ModelRunner;
 
-/// Most by which a step may take longer than the device's work in it, if the next step is in flight, percent.
+/// Maximum overhead of a decode step if the next one is already in flight: how much longer the step may take than the
+/// GPU's work in it, percent.
 const MOST_GAPS: f64 = 3.0;
 
-/// Decode steps to measure: `steps` steps of `seqs` sequences after `context` tokens of context, sampled on the device.
+/// Size of the decode steps to measure: `steps` steps of `seqs` sequences that have `context` tokens, sampled on the
+/// device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     pub(crate) seqs: usize,
@@ -22,17 +24,17 @@ pub(crate) struct Pace {
     pub(crate) steps: usize,
 }
 
-/// Mean times of a number of steps.
+/// Mean times of the measured decode steps.
 #[derive(Debug, Clone, Copy)]
 struct Taken {
-    /// Time from the end of a step to the end of the next, us.
+    /// Time from the end of a decode step to the end of the next, us.
     step_us: f64,
-    /// Host time to request all work of a step, us.
+    /// CPU time to submit all work of a step to the GPU, us.
     begin_us: f64,
 }
 
-/// Measures steps that are waited for one by one, and steps that begin while the step before is in flight. `device_us`
-/// is the device's time for one step, measured over many steps requested at once.
+/// Measures decode steps one at a time, and with two in flight (each step is submitted while the one before runs).
+/// `device_us` is the GPU's time for one step, measured over many steps that were submitted at once.
 pub(crate) fn measure_pace<O: Ops + 'static>(
     runner: &mut ModelRunner<O>,
     pace: Pace,
@@ -58,8 +60,8 @@ pub(crate) fn measure_pace<O: Ops + 'static>(
     Ok(())
 }
 
-/// Runs step 1, which starts the sequences with the last token of their context. The KV of the context is undefined
-/// memory.
+/// Runs step 1, which starts the measured sequences with the last token of their context. The KV of the earlier context
+/// is undefined memory, because only the speed matters.
 fn start<O: Ops + 'static>(runner: &mut ModelRunner<O>, pace: Pace) -> Result<(), CheckError> {
     let mut batch = step(1, 0, pace);
     batch.starts = (0..pace.seqs as u64)
@@ -76,7 +78,8 @@ fn start<O: Ops + 'static>(runner: &mut ModelRunner<O>, pace: Pace) -> Result<()
     Ok(())
 }
 
-/// Returns step `id`, which computes position `context + ahead` of each sequence from the token of the step before.
+/// Returns decode step `id`, which computes position `context + ahead` of each sequence. Its input tokens are those
+/// that step `id - 1` samples.
 fn step(id: u64, ahead: usize, pace: Pace) -> StepBatch {
     let blocks = (pace.context + 2 * pace.steps + 3).div_ceil(pace.block_size) as u32;
     let slice = |seq: usize| SeqSlice {
@@ -90,7 +93,7 @@ fn step(id: u64, ahead: usize, pace: Pace) -> StepBatch {
     StepBatch { id: StepId(id), starts: Vec::new(), ends: Vec::new(), slices }
 }
 
-/// Returns the number of KV blocks that the decode steps of `pace` use.
+/// Returns the number of KV blocks that the decode steps of the measurement `pace` need.
 pub(crate) fn blocks(pace: Pace) -> usize {
     pace.seqs * (pace.context + 2 * pace.steps + 3).div_ceil(pace.block_size)
 }
@@ -105,7 +108,7 @@ fn steps<O: Ops + 'static>(
         .map(|number| step(first + number, (first + number) as usize - 1, pace))
         .collect();
     let clock = Clock::wall();
-    // The first step is a warm-up and does not count.
+    // The first measured step is a warm-up and does not count.
     let (mut begin_us, mut start) = (0, clock.now());
     for (number, batch) in batches.iter().enumerate() {
         let begins = clock.now();

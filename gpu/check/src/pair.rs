@@ -1,4 +1,4 @@
-//! A GPU and the CPU with equal inputs, to compare their results.
+//! A GPU and the CPU that get equal inputs, so that a check can compare their results.
 
 use crate::CheckError;
 use half::bf16;
@@ -13,10 +13,10 @@ use tiercel_gpu::{
     AttentionShape, KvType, MatrixPart, Ops, SeqRows, SourceType, TensorUse, WeightFormat,
 };
 
-/// Layers of the KV cache: more than one, so that use of a wrong layer shows.
+/// Number of layers of the test's KV cache: more than one, so that the check fails if a kernel uses the wrong layer.
 pub(crate) const LAYERS: usize = 2;
 
-/// Op sets of a GPU and of the CPU with the same shape.
+/// The op sets of a GPU and of the CPU, set up for the same attention shape and KV cache.
 pub(crate) struct Pair<D: Driver> {
     pub(crate) cuda: CudaOps<D>,
     pub(crate) cpu: CpuOps,
@@ -30,7 +30,7 @@ pub(crate) struct Both {
     pub(crate) cpu: Tensor,
 }
 
-/// Attention shape and KV sizes of a pair of GPU and CPU.
+/// Attention shape and KV cache size with which GPU and CPU are compared.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setting {
     pub(crate) shape: AttentionShape,
@@ -76,7 +76,8 @@ impl<D: Driver> Pair<D> {
         })
     }
 
-    /// Returns random numbers below `size` in magnitude that both devices represent exactly.
+    /// Returns random numbers below `size` in magnitude that bf16 represents exactly, so that GPU and CPU get equal
+    /// inputs.
     pub(crate) fn numbers(&mut self, len: usize, size: f32) -> Vec<f32> {
         let number = |_| bf16::from_f32(self.rng.random_range(-size..size)).to_f32();
         (0..len).map(number).collect()
@@ -122,7 +123,8 @@ impl<D: Driver> Pair<D> {
         ))
     }
 
-    /// Makes the sequences of a step from `(rows, earlier positions)` each; their blocks are scattered at random.
+    /// Makes the sequences of a step from `(tokens to compute, earlier positions)` each; their KV blocks are scattered
+    /// at random.
     pub(crate) fn sequences(&mut self, parts: &[(usize, usize)]) -> Vec<SeqRows> {
         let mut blocks: Vec<u32> = (0..self.blocks).collect();
         blocks.shuffle(&mut self.rng);

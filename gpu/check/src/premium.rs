@@ -1,5 +1,5 @@
-//! Runs the engine on this GPU, full of background work, and measures the service of premium requests that arrive then:
-//! TTFT, preemptions, and their cost in throughput.
+//! Runs the engine on a GPU that is full of background requests, and measures how premium requests are served that
+//! arrive then: TTFT, preemptions, and the loss of throughput.
 
 use crate::CheckError;
 use crate::report::Report;
@@ -19,7 +19,7 @@ use tiercel_policy::blocks::Salt;
 
 const BLOCK_SIZE: usize = 16;
 
-/// Load and limits of the engine in the measurement.
+/// Load and engine limits for the measurement of premium requests on a full GPU.
 #[derive(Debug, Clone)]
 pub struct PremiumPlan {
     /// Model to run: the text of a `config.json`.
@@ -32,13 +32,13 @@ pub struct PremiumPlan {
     /// Number of premium requests, time between their arrivals, us, and the lengths of their prompts and outputs,
     /// tokens.
     pub premium: (usize, u64, u32, u32),
-    /// Most sequences and most tokens in a step.
+    /// Maximum number of sequences and maximum number of tokens in a step.
     pub step: (u32, u32),
-    /// Time before the measurement begins, us.
+    /// Warm-up: time for which background requests run before the measurement begins, us.
     pub warmup_us: u64,
 }
 
-/// Counts that the readers of all response streams share, and the flag that stops them.
+/// Token and failure counts that the readers of all response streams share, and the flag that stops them.
 #[derive(Default)]
 struct Seen {
     tokens: Cell<u64>,
@@ -46,8 +46,8 @@ struct Seen {
     stop: Cell<bool>,
 }
 
-/// Measures a model with random weights: first with background requests alone, then for the same time with premium
-/// requests too.
+/// Measures the throughput of background requests alone, then, for the same time, their service together with premium
+/// requests. The model has random weights.
 ///
 /// # Errors
 /// [`CheckError`] if something could not be run at all.
@@ -71,8 +71,8 @@ pub fn measure_premium<D: Driver>(
 fn settings(plan: &PremiumPlan) -> EngineSettings {
     let mut settings = EngineSettings::default();
     (settings.scheduler.max_num_seqs, settings.scheduler.max_num_batched_tokens) = plan.step;
-    // Prompts share no prefixes, so the prefix cache is off. Shedding is off, so that no request is turned away,
-    // however slow the device is.
+    // Switch off the prefix cache, because the prompts share no prefixes, and shedding, so that no request is refused
+    // for lateness however slow the device is.
     settings.prefix_cache.enabled = false;
     settings.shedding = Policy::Fcfs.preset().shedding;
     settings
@@ -191,7 +191,7 @@ fn request(number: usize, tier: Tier, (prompt, output): (u32, u32)) -> Request {
     }
 }
 
-/// Submits a request and reads its response stream to the end; returns the time to its first token, ms.
+/// Submits a request and reads its token stream to the end; returns its TTFT, ms, or `None` if no token came.
 async fn first_token_ms(engine: EngineHandle, request: Request, seen: Rc<Seen>) -> Option<f64> {
     let clock = engine.clock().clone();
     let since = clock.now();
@@ -212,12 +212,13 @@ async fn first_token_ms(engine: EngineHandle, request: Request, seen: Rc<Seen>) 
     first_ms
 }
 
-/// Sends background requests one after the other, until `seen.stop` is set.
+/// Sends background requests, each after the previous one has ended, until `seen.stop` is set.
 async fn again_and_again(engine: EngineHandle, number: usize, size: (u32, u32), seen: Rc<Seen>) {
     while !seen.stop.get() {
         let request = request(number, Tier::Background, size);
         if first_token_ms(engine.clone(), request, Rc::clone(&seen)).await.is_none() {
-            // The request was refused or turned away, or the engine has ended, so wait before the next request.
+            // Wait before the next request, because a request without a first token was refused or turned away, or the
+            // engine has ended.
             engine.clock().sleep_us(100_000).await;
         }
     }

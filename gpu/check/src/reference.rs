@@ -1,4 +1,4 @@
-//! Compares this GPU's logits with those that Hugging Face transformers computed for the same checkpoints and prompts.
+//! Compares the GPU's logits with those that Hugging Face transformers computed for the same checkpoints and prompts.
 
 use crate::CheckError;
 use crate::models::{best_is_near, machine};
@@ -10,12 +10,12 @@ use tiercel_gpu::WeightFormat;
 use tiercel_gpu::cuda::Driver;
 use tiercel_model::weights::{Checkpoint, ModelFiles, Weights};
 
-/// Largest accepted difference of the logits of a position as a share of their norm, percent: of the median position,
-/// and of the worst position. Weights, activations and KV are bf16, and random weights amplify rounding.
+/// Maximum relative errors of the GPU's logits, percent of the norm of a position's logits: for the median position,
+/// and for the worst position. Weights, activations and KV are bf16, and random weights amplify rounding.
 const TOLERANCES: (f64, f64) = (2.5, 8.0);
 const FAMILIES: [&str; 5] = ["llama2", "llama3", "mistral", "qwen2", "qwen3"];
 
-/// Compares logits at every position of a prompt, and the tokens that greedy decoding would take, with those that
+/// Compares the GPU's logits at every position of a prompt, and its greedy tokens, with those that Hugging Face
 /// transformers computed for the checkpoints in `folder` (`tests/reference/make_tiny.py`).
 ///
 /// # Errors
@@ -52,7 +52,8 @@ fn compare(what: &str, found: &[Vec<f32>], expected: &[Vec<f32>], report: &mut R
     report.holds(&format!("{what}, greedy tokens"), near && found.len() == expected.len());
 }
 
-/// Returns the norm of the difference of two vectors of logits as a share of the norm of `theirs`.
+/// Returns the relative error of logits: the norm of the difference of `ours` and `theirs`, divided by the norm of
+/// `theirs`.
 fn error(ours: &[f32], theirs: &[f32]) -> f64 {
     let square = |value: f32| f64::from(value) * f64::from(value);
     let difference: f64 = ours.iter().zip(theirs).map(|(a, b)| square(a - b)).sum();
@@ -60,7 +61,7 @@ fn error(ours: &[f32], theirs: &[f32]) -> f64 {
     (difference / norm).sqrt()
 }
 
-/// Reads the tokens of a reference prompt and the expected logits after each token.
+/// Reads a reference file: the tokens of a prompt and the expected logits after each token.
 fn expected(path: &Path) -> Result<(Vec<TokenId>, Vec<Vec<f32>>), CheckError> {
     let file = path.join("expected.safetensors");
     let wrong = |why: &dyn std::fmt::Display| {
@@ -75,7 +76,7 @@ fn expected(path: &Path) -> Result<(Vec<TokenId>, Vec<Vec<f32>>), CheckError> {
     let logits = tensors.tensor("logits").map_err(|error| wrong(&error))?;
     let vocab = logits.shape().last().copied().filter(|vocab| *vocab > 0);
     let vocab = vocab.ok_or_else(|| wrong(&"logits without a vocabulary"))?;
-    // The file stores token ids in 64 bits; the ids are small, so the low 32 bits are enough.
+    // The reference file stores token ids in 64 bits; the ids are small, so the low 32 bits are enough.
     let tokens =
         tokens.data().chunks_exact(8).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
     let values =

@@ -1,4 +1,4 @@
-//! Checks operations on rows, and matrix products.
+//! Checks the GPU's row-wise operations (embedding, norms, activation function) and matrix products against the CPU's.
 
 use crate::CheckError;
 use crate::pair::{Both, Pair, Setting, shape};
@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tiercel_gpu::cuda::Driver;
 use tiercel_gpu::{Ops, RowInput, TensorUse};
 
-/// Limits of the difference between GPU and CPU: the norm of all differences as a share of the norm of the results, and
-/// the largest difference as a share of the largest result. bf16 has 8 significant bits.
+/// Limits of the difference between the results of GPU and CPU: the norm of all differences as a share of the norm of
+/// the results, and the largest difference as a share of the largest result. They are that wide because bf16 has only 8
+/// significant bits.
 const LIMITS: (f32, f32) = (5e-3, 1e-2);
 
-/// Checks every operation on rows, over widths and row counts.
+/// Checks every row-wise operation and the matrix product of a GPU against the CPU, over widths and numbers of rows.
 ///
 /// # Errors
 /// [`CheckError`] if something could not be run at all.

@@ -1,4 +1,4 @@
-//! Checks tokens drawn on the device against the host's sampler on the same logits.
+//! Checks that the tokens sampled on the device are those that the host's sampler takes from the same logits.
 
 use crate::CheckError;
 use crate::pair::{Pair, Setting, shape};
@@ -9,12 +9,12 @@ use tiercel_gpu::cuda::{CudaTensor, Driver};
 use tiercel_gpu::{Draw, Ops, TensorUse};
 use tiercel_model::sampling::Sampler;
 
-/// Columns of the logits. The first `VOCAB` columns are tokens; the rest is padding.
+/// Columns of the logits matrix. The first `VOCAB` columns are tokens; the rest is padding.
 const COLS: usize = 3008;
 const VOCAB: usize = 3001;
 const ROWS: usize = 48;
-/// Most draws that may differ between device and host, percent. If a draw falls on the edge between two tokens, the
-/// last bit of a weight decides.
+/// Maximum share of sampled tokens in which device and host may differ, percent. If the random number falls on the edge
+/// between two tokens, the last bit of a token's weight decides.
 const MOST_DIFFERENT: f64 = 3.0;
 
 fn settings() -> [(&'static str, SamplingParams); 8] {
@@ -31,7 +31,7 @@ fn settings() -> [(&'static str, SamplingParams); 8] {
     ]
 }
 
-/// Checks draws over sampling options, ties, and rows without a usable logit.
+/// Checks sampling on the device over all sampling options, for equal logits, and for rows without a usable logit.
 ///
 /// # Errors
 /// [`CheckError`] if something could not be run at all.
@@ -41,18 +41,20 @@ pub fn check_sampling<D: Driver>(
 ) -> Result<(), CheckError> {
     let setting = Setting { shape: shape(16, 2, 2), blocks: 1, block_size: 16, exact: false };
     let mut pair = Pair::new(open()?, setting, 21)?;
-    // Cubes spread the logits enough that the best tokens matter. The numbers are rounded to bf16, so that many logits
-    // are equal.
+    // Cube the random numbers, so that the logits spread enough for a few tokens to be much more likely than the rest.
+    // The numbers are rounded to bf16, so that many logits are equal.
     let values: Vec<f32> = pair.numbers(ROWS * COLS, 2.0).iter().map(|v| v * v * v).collect();
     let mut logits = pair.cuda.tensor(ROWS, COLS, TensorUse::Logits)?;
     pair.cuda.write(&mut logits, &values)?;
     for (name, params) in settings() {
         let mut sampler = Sampler::new(Arc::new(params), &[], VOCAB);
-        // Draws are in another order than their rows; each draw's output number is its row.
+        // Sample the rows in descending order, so that a token's place in the results is not the number of its row. The
+        // row also serves as number of the output token, which selects the random number.
         let draws: Vec<Draw> =
             (0..ROWS).rev().filter_map(|row| sampler.draw_on_device(row, row as u32)).collect();
         let drawn = draw(&mut pair, &logits, &draws)?;
-        // The second run executes threads in another order; the emulator does so by design.
+        // Sample the same rows again: the emulator executes threads in another order then, and the tokens must be the
+        // same.
         let again = draw(&mut pair, &logits, &draws)?;
         report.holds(&format!("the same draws once more, {name}"), drawn == again);
         let mut same = 0;
@@ -68,8 +70,8 @@ pub fn check_sampling<D: Driver>(
     unusable(&mut pair, report)
 }
 
-/// Checks that ties go to the lowest token id, and that no token is drawn from rows with NaN, with +infinity, or
-/// without a finite logit.
+/// Checks that among equal logits the lowest token id wins, and that no token is sampled from a row with NaN, with
+/// +infinity, or without a finite logit.
 fn unusable<D: Driver>(pair: &mut Pair<D>, report: &mut Report) -> Result<(), CheckError> {
     let mut rows = vec![vec![-1.0_f32; COLS]; 6];
     (rows[0][900], rows[0][70], rows[0][COLS - 1]) = (2.0, 2.0, 9.0);
@@ -89,11 +91,12 @@ fn unusable<D: Driver>(pair: &mut Pair<D>, report: &mut Report) -> Result<(), Ch
         let expected = [Some(70), None, None, None, last, Some(0)];
         report.holds(&format!("ties and rows without usable logits, {name}"), drawn == expected);
     }
-    // Draws at the ends of the kept weight: the first token with weight, and the last.
+    // Sample with the smallest and the largest random number: the results must be the first and the last token of the
+    // row, whose logits are all equal.
     let ends = [(0.0, 0), (1.0 - f64::EPSILON, VOCAB as u32 - 1)].map(|(at, token)| {
         (Draw { row: 5, temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, at }, Some(token))
     });
-    // A step draws once from each row, so two draws from one row take two steps.
+    // A step samples each row at most once, so two samples from one row take two steps.
     for (draw, token) in ends {
         let drawn = self::draw(pair, &logits, &[draw])?;
         report.holds("the ends of the weight", drawn == [token]);
@@ -101,7 +104,8 @@ fn unusable<D: Driver>(pair: &mut Pair<D>, report: &mut Report) -> Result<(), Ch
     Ok(())
 }
 
-/// Draws on the device; returns the tokens in the order of `draws`.
+/// Samples tokens from rows of logits on the device; returns them in the order of `draws`, `None` for rows without a
+/// usable logit.
 fn draw<D: Driver>(
     pair: &mut Pair<D>,
     logits: &CudaTensor,

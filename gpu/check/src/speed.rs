@@ -1,5 +1,5 @@
-//! Measures speed: decode and prefill of a model's shape against the GPU's own memory and matrix rates, and decode
-//! while blocks are copied.
+//! Measures a GPU's speed with a model: decode and prefill against the memory bandwidth and matrix throughput of the
+//! same GPU, and decode while KV blocks are copied.
 
 use crate::CheckError;
 use crate::link;
@@ -18,48 +18,49 @@ use tiercel_model::forward::{Decoder, DecoderLimits, ForwardBatch};
 use tiercel_model::runner::{ModelRunner, RunnerLimits};
 use tiercel_model::weights::Weights;
 
-/// Sizes of the speed measurement.
+/// Sizes of a GPU's speed measurement: model, batches and copies.
 #[derive(Debug, Clone)]
 pub struct SpeedPlan {
     /// Model to measure: the text of a `config.json`.
     pub model: String,
-    /// Decode steps to measure: number of sequences, and context of each sequence in tokens.
+    /// Decode steps to measure: (number of sequences, context length of each sequence in tokens).
     pub decodes: Vec<(usize, usize)>,
-    /// Prompts to measure: their lengths, tokens.
+    /// Prompt lengths whose prefill is measured, tokens.
     pub prefills: Vec<usize>,
-    /// Repetitions of each step; the median time is reported.
+    /// Number of repetitions of each measured step; the median time is reported.
     pub repeats: usize,
-    /// Size of each copy out and in while steps decode, bytes.
+    /// Size of each copy out and each copy in that runs while decode steps are measured, bytes.
     pub copied_bytes: usize,
-    /// Length of the sequence whose copy in is measured, tokens.
+    /// Length of the sequence whose resume from host memory (copy of its KV to the device) is measured, tokens.
     pub resumed_tokens: usize,
-    /// Rows and columns of the square matrices whose product measures the rate of the matrix units.
+    /// Number of rows and of columns of the square matrices whose product measures the GPU's matrix throughput.
     pub product: usize,
-    /// Bytes that are read and written to measure the memory's rate.
+    /// Number of bytes that are read and written to measure the GPU's memory bandwidth.
     pub moved_bytes: usize,
-    /// Whether the report fails if a measurement misses its goal.
+    /// Whether a measurement that misses its goal fails the report.
     pub judged: bool,
 }
 
 impl SpeedPlan {
-    /// Returns the decode that is measured as the engine runs it: the first with at least 64 sequences, or else the
-    /// last.
+    /// Returns the decode step that is also measured with two steps in flight, as the engine runs it: the first with at
+    /// least 64 sequences, or else the last.
     fn pace(&self) -> Option<Pace> {
         let many = self.decodes.iter().find(|(seqs, _)| *seqs >= 64).or(self.decodes.last());
         many.map(|&(seqs, context)| Pace { seqs, context, block_size: 16, steps: self.repeats })
     }
 }
 
-/// Steps that are requested without waiting between them, to measure the device's time without the host's.
+/// Number of steps that are submitted without waiting between them, so that the GPU's time is measured without the
+/// CPU's.
 const AT_ONCE: usize = 8;
-/// Most by which concurrent copies may lengthen the median decode step, percent.
+/// Maximum by which copies that run at the same time may lengthen the median decode step, percent.
 const MOST_ADDED: f64 = 5.0;
-/// Goal for decodes of up to 16 sequences: share of the GPU's memory rate that a step reaches, percent.
+/// Goal for decode steps of up to 16 sequences: at least this share of the GPU's measured memory bandwidth, percent.
 const DECODE_AIM: f64 = 80.0;
 
 const GREEDY: Draw = Draw { row: 0, temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, at: 0.0 };
 
-/// Measured limits of the device: its memory rate and its matrix rate.
+/// Measured limits of the GPU: memory bandwidth and bf16 matrix throughput.
 #[derive(Debug, Clone, Copy)]
 struct Ceilings {
     bytes_per_s: f64,
@@ -73,7 +74,7 @@ struct Bench<D: Driver> {
     kv: CudaKv,
 }
 
-/// Measures the speed of a model with random weights.
+/// Measures a GPU's speed with a model of random weights: decode, prefill, and block copies.
 ///
 /// # Errors
 /// [`CheckError`] if something could not be run at all.
@@ -92,7 +93,7 @@ pub fn measure_speed<D: Driver>(
     bench.prefills(plan, ceilings, report)?;
     let blocks = (plan.copied_bytes / kv.block_bytes()).max(1) as u32;
     let mut copier = CudaCopier::new(copies, kv, blocks);
-    // The last block is for padding rows, so the copied blocks lie before it.
+    // The last KV block is for the padding rows of CUDA graphs, so the copied blocks lie before it.
     let first = kv.blocks - 1 - blocks;
     let range = link::Range { first, blocks, block_bytes: kv.block_bytes() };
     let sequence = (plan.resumed_tokens / kv.block_size) as u32;
@@ -101,7 +102,7 @@ pub fn measure_speed<D: Driver>(
     bench.pace(plan, report)
 }
 
-/// Allocates KV blocks for the largest step of the plan, for the copies, and for padding rows.
+/// Allocates KV blocks for the largest measured step, for the block copies, and for padding rows of CUDA graphs.
 fn kv<D: Driver>(
     driver: &mut D,
     config: &ModelConfig,
@@ -119,14 +120,14 @@ fn kv<D: Driver>(
     let decodes = decodes.max(plan.pace().map(pace::blocks));
     let prefills = plan.prefills.iter().map(|tokens| tokens / 16 + 1).max();
     let copied = plan.copied_bytes.div_ceil(kv.block_bytes());
-    // One more block is for padding rows.
+    // Add one KV block for the padding rows of CUDA graphs.
     kv.blocks = (decodes.max(prefills).unwrap_or(1) + copied + 1) as u32;
     kv.at = driver.allocate(kv.blocks as usize * kv.block_bytes())?;
     Ok(kv)
 }
 
-/// Measures the memory's rate by gathering rows, and the matrix units' rate by a large product. The op set for this has
-/// one dummy KV block.
+/// Measures the GPU's limits: memory bandwidth by copying rows of a matrix, and matrix throughput by a large product.
+/// The op set needs a KV cache, so it gets one dummy block.
 fn ceilings<D: Driver>(
     mut driver: D,
     plan: &SpeedPlan,
@@ -136,7 +137,7 @@ fn ceilings<D: Driver>(
     let kv = CudaKv { at, blocks: 1, block_size: 16, layers: 1, kv_heads: 1, head_dim: 64 };
     let mut ops =
         CudaOps::new(driver, kv, 1, CudaOptions { exact: false, threads: 1, scratch: None })?;
-    // There are few rows, so that uploading their numbers takes negligible time.
+    // Copy few long rows, so that uploading the row numbers takes negligible time.
     let cols = (1 << 16).min(plan.moved_bytes / 64);
     let rows = (plan.moved_bytes / cols / 8).max(1);
     let mut from = ops.tensor(rows, cols, TensorUse::Residual)?;
@@ -179,12 +180,13 @@ impl<D: Driver> Bench<D> {
         let weights = Weights::random(&mut ops, &config, WeightFormat::Auto, 3)?;
         let most_seqs = plan.decodes.iter().map(|(seqs, _)| *seqs).max().unwrap_or(1);
         let most_tokens = plan.prefills.iter().copied().max().unwrap_or(1).max(most_seqs);
-        // The pace measurement decodes this many tokens beyond the context.
+        // The measurement with two steps in flight decodes this many tokens beyond the context.
         let further = 2 * plan.repeats + 3;
         let longest = plan.decodes.iter().map(|(_, context)| context + further).max().unwrap_or(1);
         let limits = DecoderLimits {
             max_batched_tokens: most_tokens.next_multiple_of(16),
-            // Steps that become graphs are padded to certain numbers of rows, at most to the next multiple of 16.
+            // Steps that are replayed as CUDA graphs are padded to certain numbers of rows, at most to the next
+            // multiple of 16.
             max_sampled_rows: most_seqs.next_multiple_of(16),
             max_positions: longest.max(most_tokens),
         };
@@ -192,8 +194,8 @@ impl<D: Driver> Bench<D> {
         Ok(Bench { ops, decoder, config, kv })
     }
 
-    /// Returns inputs, rows and sampled rows of a batch of `seqs` sequences, with `tokens` tokens each after `context`
-    /// positions.
+    /// Returns a batch of `seqs` sequences that compute `tokens` tokens each after `context` positions: its input
+    /// tokens, its sequences, and the rows to sample from.
     fn decode_batch(
         &self,
         seqs: usize,
@@ -216,8 +218,8 @@ impl<D: Driver> Bench<D> {
         (inputs, rows, sampled)
     }
 
-    /// Returns the median time of a step of `seqs` sequences with `tokens` tokens each after `context` positions, us.
-    /// The step computes logits but does not sample.
+    /// Returns the median time of a step of `seqs` sequences that compute `tokens` tokens each after `context`
+    /// positions, us. The step computes logits but does not sample.
     fn step_us(
         &mut self,
         (seqs, context, tokens): (usize, usize, usize),
@@ -235,8 +237,8 @@ impl<D: Driver> Bench<D> {
         })
     }
 
-    /// Returns the device's time for one decode step with sampling, us. Several steps are requested without waiting
-    /// between them, so that the host's time does not count.
+    /// Returns the GPU's time for one decode step with sampling, us. Several steps are submitted without waiting
+    /// between them, so that the CPU's time does not count.
     fn device_us(&mut self, pace: Pace) -> Result<f64, CheckError> {
         let (inputs, rows, sampled) = self.decode_batch(pace.seqs, pace.context, 1);
         let vocab = self.config.vocab_size;
@@ -258,7 +260,8 @@ impl<D: Driver> Bench<D> {
         Ok(all_us / AT_ONCE as f64)
     }
 
-    /// Measures decode steps as the engine runs them: with sampling, and with one step or two in flight.
+    /// Measures decode steps as the engine runs them: with sampling, once one step at a time and once with two steps in
+    /// flight.
     fn pace(mut self, plan: &SpeedPlan, report: &mut Report) -> Result<(), CheckError> {
         let Some(pace) = plan.pace() else { return Ok(()) };
         let device_us = self.device_us(pace)?;
@@ -271,10 +274,11 @@ impl<D: Driver> Bench<D> {
         measure_pace(&mut runner, pace, device_us, plan.judged, report)
     }
 
-    /// Returns the size of the weights that a step reads, bytes.
+    /// Returns the number of weight bytes that a step reads.
     fn weight_bytes(&self) -> f64 {
         let embedding = (self.config.vocab_size * self.config.hidden_size) as f64;
-        // A step reads only a few rows of the embedding matrix, unless the model also uses it as output matrix.
+        // Leave out the embedding matrix, of which a step reads only a few rows, unless the model also uses it as
+        // output matrix.
         let unread = if self.config.tied_embeddings { 0.0 } else { embedding };
         2.0 * (self.config.parameters() as f64 - unread)
     }
@@ -310,7 +314,7 @@ impl<D: Driver> Bench<D> {
     ) -> Result<(), CheckError> {
         for &tokens in &plan.prefills {
             let us = self.step_us((1, 0, tokens), plan.repeats)?;
-            // The output matrix is left out, because a prefill multiplies it with one row only.
+            // Leave the output matrix out of the operation count of a prefill, which multiplies only one row with it.
             let output = (self.config.vocab_size * self.config.hidden_size) as f64;
             let weights = self.weight_bytes() / 2.0 - output;
             let attention =
@@ -329,8 +333,8 @@ impl<D: Driver> Bench<D> {
         Ok(())
     }
 
-    /// Measures the median decode step alone, and while blocks that the step does not use are copied out and in without
-    /// a pause.
+    /// Measures the median decode step alone, and while KV blocks that the step does not use are copied out and in
+    /// without a pause.
     fn beside_copies(
         &mut self,
         plan: &SpeedPlan,
@@ -363,7 +367,7 @@ impl<D: Driver> Bench<D> {
     }
 }
 
-/// Copies blocks out and in until `stop` is set; returns the copy rate, bytes/s.
+/// Copies KV blocks out and in until `stop` is set; returns the copy rate, bytes/s.
 fn copy_until(
     stop: &AtomicBool,
     copier: &mut impl BlockingCopier,

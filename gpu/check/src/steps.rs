@@ -1,5 +1,5 @@
-//! Checks steps with two in flight and steps that are graphs: the tokens must equal those of launched steps, one at a
-//! time.
+//! Checks decode steps with two in flight, and decode steps that are replayed as CUDA graphs: the tokens must be those
+//! of steps that are launched kernel by kernel, one step at a time.
 
 use crate::CheckError;
 use crate::models::{BLOCK_SIZE, BLOCKS, llama, random};
@@ -12,18 +12,19 @@ use tiercel_device::{
 use tiercel_gpu::cuda::{CudaOps, Driver};
 use tiercel_model::runner::{ModelRunner, RunnerLimits};
 
-/// Number of sequences: not a power of two, so that steps need padding rows.
+/// Number of decoding sequences: not a power of two, so that the CUDA graphs of steps need padding rows.
 const SEQUENCES: u64 = 3;
-/// Number of blocks for sequences: all but the last, which is for padding rows.
+/// Number of KV blocks that sequences may use: all but the last, which is for the padding rows of CUDA graphs.
 const USED: u32 = BLOCKS - 1;
 const STEPS: u64 = 20;
-/// Length of each prompt, tokens: short enough that on the emulator sequences grow into a second span during the test.
+/// Length of each prompt, tokens: so short that on the emulator, where a span of attention has 32 positions, sequences
+/// grow into a second span during the test.
 const PROMPT: u32 = 25;
 
 type Runner<D> = ModelRunner<CudaOps<D>>;
 
-/// Checks decoding with the next step begun before the one before it has ended, for tokens that the device draws and
-/// for tokens that the host samples.
+/// Checks decoding in which each step is submitted before the one before it has ended, and decoding by CUDA graphs, for
+/// tokens that the device samples and for tokens that the host samples.
 ///
 /// # Errors
 /// [`CheckError`] if something could not be run at all.
@@ -62,8 +63,8 @@ fn runner<D: Driver>(
     Ok(ModelRunner::new(machine.ops, machine.decoder, limits))
 }
 
-/// Returns step number `step` of all sequences, counted from 1: step 1 computes the prompts, each later step one token
-/// per sequence.
+/// Returns the batch of step number `step`, counted from 1: step 1 computes the prompts of all sequences, each later
+/// step one token per sequence.
 fn batch(step: u64, params: &SamplingParams) -> StepBatch {
     let prompt = |seq: u64| -> Arc<[TokenId]> {
         (0..PROMPT).map(|i| (i * 37 + seq as u32 * 101) % 320).collect()
@@ -88,7 +89,8 @@ fn batch(step: u64, params: &SamplingParams) -> StepBatch {
     StepBatch { id: StepId(step), starts, ends: Vec::new(), slices }
 }
 
-/// Returns all sampled tokens in order. With `queued`, each step begins before the step before it is waited for.
+/// Runs all steps and returns the sampled tokens in order. With `queued`, each step is submitted before the step before
+/// it has ended.
 fn decode<D: Driver>(
     runner: &mut Runner<D>,
     params: &SamplingParams,
@@ -112,7 +114,8 @@ fn decode<D: Driver>(
     Ok(tokens)
 }
 
-/// Ends a sequence while a step of it is in flight; returns the number of faults of all sequences.
+/// Ends a sequence while a step that computes it is in flight; returns the number of sequences that failed, which must
+/// be 0.
 fn ended_meanwhile<D: Driver>(runner: &mut Runner<D>) -> Result<usize, StepError> {
     let params = SamplingParams::greedy();
     runner.begin(&batch(1, &params))?;

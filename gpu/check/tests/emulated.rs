@@ -1,4 +1,5 @@
-//! Runs all GPU checks on the emulator: tests the results of the kernels, but not their speed, and tests the checks.
+//! Runs all GPU checks on the emulated GPU. The tests cover the results of the kernels (not their speed) and the checks
+//! themselves.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use std::cell::Cell;
@@ -21,7 +22,7 @@ fn open() -> Result<EmulatedDriver, CheckError> {
     Ok(EmulatedDriver::new(MEMORY_BYTES))
 }
 
-/// Asserts that no line of the report failed and that the report has `lines` lines.
+/// Asserts that the report has `lines` lines, none of them failed.
 fn assert_met(report: &Report, lines: usize) {
     assert_eq!(report.failures(), Vec::<String>::new(), "{report}");
     assert_eq!(report.len(), lines, "{report}");
@@ -80,8 +81,9 @@ fn steps() {
     assert_met(&report, 3 * 3 + 1);
     let counts = replayed.take();
     let counts: Vec<usize> = counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();
-    // Each run has 20 steps. The prompt step is launched, and so is the first step of each of two layouts in each of
-    // two slots: 20 - 1 - 2 * 2 = 15 replays. Steps that the host samples never use graphs.
+    // Each run has 20 steps, which two slots (the buffers of the two steps in flight) take in turn. The prompt step is
+    // launched kernel by kernel, and so is the first decode step of each of two row layouts in each slot; all others
+    // are replayed as CUDA graphs: 20 - 1 - 2 * 2 = 15. Steps that the host samples never use graphs.
     assert_eq!(counts, [0, 0, 15, 15, 0, 0, 15, 15, 0, 0, 0, 0, 0]);
 }
 
@@ -100,7 +102,7 @@ fn copies() {
     assert_met(&report, 1 + 2 * 2);
 }
 
-/// Checks only that every request is served, because the emulator's speed means nothing.
+/// Checks only that all premium requests are served, because the emulator's speed means nothing.
 #[test]
 fn premium_among_background() {
     let plan = PremiumPlan {
@@ -116,7 +118,7 @@ fn premium_among_background() {
     assert_met(&report, 5);
 }
 
-/// Checks only that the measurement runs, because the emulator's speed means nothing.
+/// Checks only that the speed measurement runs to its end, because the emulator's speed means nothing.
 #[test]
 fn speed() {
     let plan = SpeedPlan {

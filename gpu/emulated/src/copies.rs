@@ -1,10 +1,11 @@
-//! Copy side of the emulated GPU.
+//! Block copies between device and host memory on the emulated GPU.
 #![expect(unsafe_code, reason = "device memory is memory of the host, known by its address")]
 
 use tiercel_device::CopyDirection;
 use tiercel_gpu::cuda::{CopyDriver, CudaError, DevicePtr};
 
-/// Memory of the host pool, and block copies between it and the emulated device memory.
+/// Copy side of the emulated GPU: holds the memory of the host pool, and copies blocks between it and the emulated
+/// device memory.
 pub struct EmulatedCopies {
     host: Vec<u8>,
 }

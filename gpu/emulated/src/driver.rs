@@ -1,4 +1,4 @@
-//! Compute side of the emulated GPU.
+//! Compute side of the emulated GPU: device memory, kernel launches, matrix products and CUDA graphs.
 #![expect(unsafe_code, reason = "device memory is memory of the host, known by its address")]
 
 use crate::copies::EmulatedCopies;
@@ -14,18 +14,18 @@ use tiercel_gpu::cuda::{
 /// A fault that the emulated GPU makes on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The driver does not accept the launch of this number, counted from 0.
+    /// The driver refuses the kernel launch with this number, counted from 0.
     Launch(usize),
-    /// The driver cannot make graphs.
+    /// The driver cannot make CUDA graphs.
     Graphs,
-    /// The device is lost at the launch of this number, counted from 0. The next wait reports the loss.
+    /// The device is lost at the kernel launch with this number, counted from 0. The next wait reports the loss.
     Lost(usize),
 }
 
-/// An emulated GPU whose device memory is host memory. Requested work runs only when a caller waits for it; on a GPU
-/// too, it need not have run earlier.
+/// An emulated GPU whose device memory is host memory. Submitted work runs only when a caller waits for it, which is
+/// allowed: a real GPU need not have run it earlier either.
 pub struct EmulatedDriver {
-    /// Work that was requested and has not run yet.
+    /// Queue of work that was submitted and has not run yet.
     asked: VecDeque<Asked>,
     slots: [Slot; SLOTS],
     graphs: Vec<Vec<Work>>,
@@ -39,7 +39,7 @@ pub struct EmulatedDriver {
     lost: bool,
 }
 
-/// An item of requested work.
+/// One item of work in the emulated GPU's queue.
 enum Asked {
     Write { to: DevicePtr, bytes: Vec<u8> },
     Launch { launch: OwnedLaunch, number: usize },
@@ -56,16 +56,17 @@ struct OwnedLaunch {
     args: Vec<Arg>,
 }
 
-/// Result slot: bytes that a step sent back to the host.
+/// Result slot: the bytes that a step sent back to the host, such as sampled tokens. Each step in flight has its own.
 #[derive(Default)]
 struct Slot {
     bytes: Vec<u8>,
     arrived: bool,
-    /// Whether `has_arrived` was called for the slot. The first call returns false, as a busy GPU would.
+    /// Whether `has_arrived` was called for the result slot. The first call returns false, as on a real GPU that is
+    /// still busy.
     asked: bool,
 }
 
-/// Unit of emulated device memory: 256 bytes, aligned as by a GPU's allocator.
+/// Allocation unit of emulated device memory: 256 bytes, aligned as by a GPU's allocator.
 #[derive(Clone, Copy)]
 #[repr(align(256))]
 struct Line {
@@ -92,19 +93,19 @@ impl EmulatedDriver {
         }
     }
 
-    /// Sets the fault that the device makes.
+    /// Sets the fault that the emulated GPU makes on purpose.
     #[must_use]
     pub fn with_fault(mut self, fault: Fault) -> EmulatedDriver {
         self.fault = Some(fault);
         self
     }
 
-    /// Returns the counter of replayed graphs.
+    /// Returns the counter of replayed CUDA graphs.
     pub fn replayed(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.replayed)
     }
 
-    /// Panics unless all `bytes` bytes from `at` on are inside one allocation of this device.
+    /// Panics unless the `bytes` bytes from address `at` on lie inside one allocation of the emulated device memory.
     fn check(&self, at: DevicePtr, bytes: usize) {
         let held = self.memory.iter().any(|memory| {
             let start = memory.as_ptr() as u64;
@@ -139,8 +140,8 @@ impl EmulatedDriver {
         bytes.chunks_exact(2).map(|b| bf16::from_ne_bytes([b[0], b[1]]).to_f32()).collect()
     }
 
-    /// Runs requested work, up to the copy to result slot `until`, or all of it. Reports a made-up loss of the device
-    /// after that work, as a GPU does.
+    /// Runs the queued work in order: up to the copy into result slot `until`, or all of it. A loss of the device that
+    /// a test made up is reported only after that work, as on a real GPU.
     fn catch_up(&mut self, until: Option<usize>) -> Result<(), CudaError> {
         while let Some(asked) = self.asked.pop_front() {
             match asked {
@@ -212,7 +213,8 @@ impl Driver for EmulatedDriver {
             return Err(CudaError::Memory { bytes, what: "device", why });
         }
         self.memory_bytes += bytes;
-        // The memory is not zeroed, so that a read of memory that was never written shows as a wrong result.
+        // Fill new memory with 0xff instead of zeros, so that a kernel that reads memory nobody wrote gives a wrong
+        // result.
         let lines = vec![Line { _bytes: [0xff; LINE_BYTES] }; bytes.div_ceil(LINE_BYTES)]
             .into_boxed_slice();
         let at = DevicePtr(lines.as_ptr() as u64);

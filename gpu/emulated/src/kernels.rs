@@ -1,10 +1,11 @@
-//! Calls of the C++ emulator that runs kernels.
+//! Calls from Rust into the C++ emulator that runs CUDA kernels.
 #![expect(unsafe_code, reason = "the kernels are C++")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use tiercel_gpu::cuda::{CudaError, KernelShape, Launch};
 
-/// Length of a span, positions: the value that `build.rs` compiles the attention kernels with.
+/// Length of a span (the stretch of positions that attention computes separately), positions: the value that `build.rs`
+/// compiles the attention kernels with.
 pub(crate) const SPAN: usize = 32;
 
 unsafe extern "C" {
@@ -18,7 +19,8 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Runs all threads of a launch, in ascending or in descending order.
+/// Runs all threads of a kernel launch, in descending order if `backwards` is set, so that tests notice results that
+/// depend on the order of threads.
 pub(crate) fn launch(
     launch: &Launch<'_>,
     shape: KernelShape,

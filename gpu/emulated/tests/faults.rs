@@ -1,4 +1,4 @@
-//! Tests of the op set on a device that refuses launches, fails, or has too little memory.
+//! Tests of the CUDA op set on an emulated GPU that refuses launches, fails, or has too little memory.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use tiercel_device::StepError;
@@ -9,7 +9,7 @@ use tiercel_gpu::{Ops, TensorUse};
 const MEMORY_BYTES: usize = 1 << 28;
 const OPTIONS: CudaOptions = CudaOptions { exact: false, threads: 1, scratch: None };
 
-/// Allocates the KV blocks of a model with one layer and two key heads of width 16.
+/// Allocates a KV cache of 8 blocks for a model with one layer and two key heads of width 16.
 fn kv(driver: &mut EmulatedDriver) -> CudaKv {
     let at = DevicePtr::default();
     let mut kv = CudaKv { at, blocks: 8, block_size: 16, layers: 1, kv_heads: 2, head_dim: 16 };

@@ -1,16 +1,16 @@
-//! Tests of the upload of a file's weights to the device.
+//! Tests that a file's weights are converted and uploaded to the device correctly.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use tiercel_emulated::EmulatedDriver;
 use tiercel_gpu::cuda::{CudaKv, CudaOps, CudaOptions, DevicePtr, Driver};
 use tiercel_gpu::{MatrixPart, Ops, RowInput, SourceType, TensorUse, WeightFormat};
 
-/// Rows of the test matrix: more than one conversion buffer holds.
+/// Number of rows of the test matrix: more than fit into one conversion buffer, so that several are used.
 const ROWS: usize = 2_500;
 const COLS: usize = 4_096;
 
 fn number(row: usize, col: usize) -> f32 {
-    // bf16 represents all integers up to 250 exactly.
+    // Use numbers up to 250, because bf16 represents all integers up to 250 exactly.
     ((row * 7 + col) % 251) as f32
 }
 

@@ -1,10 +1,10 @@
-//! Checks a GPU from end to end and prints a table of the results; exits with 1 if any check fails.
+//! Program that checks a GPU from end to end and prints a table of the results; exits with 1 if any check fails.
 //!
 //! `cargo run --release -p tiercel-gpu-check [GPU] [--quick] [--reference DIR]`
 //!
 //! Needs NVIDIA's driver, libnvrtc and libcublasLt. The full run needs 40 GB of device memory, for a model of 8B Llama
-//! shape with random weights; `--quick` leaves that model out. The reference checkpoints, whose logits transformers
-//! computed, are in `tests/reference/tiny` of the project, or in the folder given by `--reference`.
+//! shape with random weights; `--quick` leaves that model out. The reference checkpoints, whose logits Hugging Face
+//! transformers computed, are in `tests/reference/tiny` of the project, or in the folder given by `--reference`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use tiercel_gpu_check::{
     check_reference, check_rows, check_sampling, check_steps, measure_premium, measure_speed,
 };
 
-/// Configuration with the shape of Llama 3.1 8B.
+/// Model configuration with the shape of Llama 3.1 8B.
 const LLAMA_8B: &str = r#"{"model_type": "llama", "num_attention_heads": 32, "num_key_value_heads": 8,
     "head_dim": 128, "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336,
     "num_hidden_layers": 32, "max_position_embeddings": 8448, "rms_norm_eps": 1e-5,
@@ -43,14 +43,14 @@ fn main() -> ExitCode {
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Options of the command line.
+/// Command-line options of the GPU check.
 struct Options {
     ordinal: u32,
     quick: bool,
     reference: PathBuf,
 }
 
-/// Parses the command line; the error is the argument that cannot be used.
+/// Parses the command line of the GPU check; the error is the argument that cannot be used.
 fn options(args: impl Iterator<Item = String>) -> Result<Options, String> {
     let reference = PathBuf::from("tests/reference/tiny");
     let mut options = Options { ordinal: 0, quick: false, reference };
@@ -65,17 +65,19 @@ fn options(args: impl Iterator<Item = String>) -> Result<Options, String> {
     Ok(options)
 }
 
-/// Runs all parts of the checks; an error in one part does not stop the others. Returns the name of the GPU.
+/// Runs all parts of the GPU check; an error in one part does not stop the others. Returns the name of the GPU.
 fn check(options: &Options, report: &mut Report) -> Result<String, CheckError> {
     let Options { ordinal, quick, ref reference } = *options;
-    // The context is held until the end; otherwise the GPU would be set up again for each of about a hundred models.
+    // Hold one CUDA context until the end; otherwise the GPU would be initialized again for each of about a hundred
+    // models.
     let held = Context::open(ordinal)?;
     let cache = std::env::temp_dir().join("tiercel-gpu-check");
     let driver = |exact| {
         let cache = KernelCache::new(Some(cache.clone()));
         Ok(CudaDriver::open(ordinal, exact, cache)?)
     };
-    // Speed comes first: if the run is cut off, the other checks can be repeated on any GPU.
+    // Measure the speed first: if the run is cut off, the checks of results can be repeated on any GPU, the speed only
+    // on this one.
     if !quick {
         part("speed of an 8B-shape model", report, |report| {
             measure_speed(&|| driver(false), &eight_billion(), report)
@@ -86,7 +88,8 @@ fn check(options: &Options, report: &mut Report) -> Result<String, CheckError> {
             measure_premium(&|| driver(false), &premium(), report)
         });
     }
-    // These parts run twice: with the products of a server's default options, and with exact products.
+    // Check operations and models twice: with matrix products as a server uses them by default (cuBLASLt chooses the
+    // algorithm by size), and with exact products (one algorithm for all sizes).
     for (products, exact) in [("by cuBLASLt's choice", false), ("of one algorithm", true)] {
         let open = || driver(exact);
         part(&format!("rows, products {products}"), report, |report| check_rows(&open, report));
@@ -103,7 +106,7 @@ fn check(options: &Options, report: &mut Report) -> Result<String, CheckError> {
     Ok(held.name())
 }
 
-/// Runs one part of the checks; an error of the part becomes a failed line of the report.
+/// Runs one part of the GPU check; an error of the part becomes a failed line of the report.
 fn part(name: &str, report: &mut Report, run: impl FnOnce(&mut Report) -> Result<(), CheckError>) {
     eprintln!("gpu-check: {name}");
     if let Err(error) = run(report) {
@@ -111,7 +114,8 @@ fn part(name: &str, report: &mut Report, run: impl FnOnce(&mut Report) -> Result
     }
 }
 
-/// Returns a load with about twice as much background work as there are blocks for.
+/// Returns the load of the premium measurement: background requests that need about twice as many KV blocks as there
+/// are, so that premium requests must preempt them.
 fn premium() -> PremiumPlan {
     PremiumPlan {
         model: LLAMA_8B.to_owned(),
