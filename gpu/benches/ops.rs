@@ -14,7 +14,7 @@ use tiercel_gpu::{
 
 const THREADS: usize = 2;
 const BLOCK_SIZE: usize = 16;
-/// Name, output features and input features of SmolLM2-135M's matrix products.
+/// Matrix products of SmolLM2-135M: name, number of output features and number of input features of each.
 const SHAPES: [(&str, usize, usize); 5] = [
     ("qkv", 960, 576),
     ("attention_out", 576, 576),

@@ -25,7 +25,7 @@ fn meminfo(root: &Path) -> Option<u64> {
 /// Names of the files in which Linux states a control group's memory limit and memory usage, for one version of control
 /// groups.
 struct Files {
-    /// Directories, relative to the root directory, where the hierarchy of control groups may be mounted.
+    /// Directories, relative to the root directory, where Linux may mount the hierarchy of control groups.
     mounts: &'static [&'static str],
     limit: &'static str,
     used: &'static str,

@@ -128,15 +128,15 @@ pub enum TensorUse {
 /// id, and the token at which the sum passes the fraction `at` of the total is drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Draw {
-    /// Row of the logits to draw from.
+    /// Row of the logits tensor from which the token is drawn.
     pub row: usize,
     /// Sampling temperature of the draw; 0 takes the largest logit, the lowest token id on a tie.
     pub temperature: f32,
-    /// Number of tokens that top-k keeps; 0 keeps all.
+    /// Number of tokens that top-k keeps in a draw; 0 keeps all.
     pub top_k: u32,
-    /// Share of the sum of weights (probability) that top-p keeps; 1 keeps all.
+    /// Share of the sum of weights (probability) that top-p keeps in a draw; 1 keeps all.
     pub top_p: f32,
-    /// Least weight that min-p keeps, as a share of the largest weight; 0 keeps all.
+    /// Least weight that min-p keeps in a draw, as a share of the largest weight; 0 keeps all.
     pub min_p: f32,
     /// Random number in `[0, 1)` that chooses the token: the fraction of the kept tokens' total weight at which the
     /// drawn token lies.

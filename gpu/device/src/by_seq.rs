@@ -19,8 +19,8 @@ impl Hasher for SeqIdHasher {
     }
 
     fn write_u64(&mut self, id: u64) {
-        // Multiply by the bits of the golden ratio (Knuth, volume 3, 6.4). Rotate by 32 bits, because the hash map uses
-        // both the highest and the lowest bits of a hash.
+        // Hashes a sequence id: multiplies it by the bits of the golden ratio (Knuth, volume 3, 6.4), and rotates by 32
+        // bits, because the hash map uses both the highest and the lowest bits of a hash.
         self.0 = id.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
     }
 

@@ -35,7 +35,7 @@ pub struct CopyBatch {
 /// Answer of the device to one [`CopyBatch`]. A batch succeeds or fails as a whole.
 #[derive(Debug)]
 pub struct CopyDone {
-    /// Number of the batch of copies that is answered.
+    /// Number of the batch of copies whose outcome this answer reports.
     pub id: CopyId,
     /// Time that the batch of copies kept the link busy, us.
     pub duration_us: u64,

@@ -47,7 +47,7 @@ id!(
 /// sequence, so that commit, abort and late answers of a swap are idempotent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ticket {
-    /// Sequence that the ticket is for.
+    /// Sequence that the ticket names.
     pub seq: SeqId,
     /// Epoch of the sequence when the attempt to preempt or resume it began.
     pub epoch: Epoch,

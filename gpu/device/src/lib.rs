@@ -33,14 +33,14 @@ pub use step::{
 pub use step_record::StepRecord;
 pub use worker::{BlockingCopier, CopyThread, QueuedRunner, StepThread};
 
-/// A device ready to serve: its facts, its compute side and its copy side.
+/// A device that is ready to serve: its sizes, its estimated speed, its compute side and its copy side.
 pub struct Device {
     /// Sizes and limits of the device that the engine plans with.
     pub info: DeviceInfo,
     /// First estimate of the device's speed; the engine corrects the estimate while it runs.
     pub profile: DeviceProfile,
-    /// Runs steps on the device.
+    /// Compute side of the device, which runs steps.
     pub runner: Box<dyn StepRunner>,
-    /// Copies blocks between the device pool and the host pool.
+    /// Copy side of the device, which copies KV blocks between the device pool and the host pool.
     pub copier: Box<dyn CopyEngine>,
 }

@@ -4,14 +4,15 @@
 /// Increment of the state of `SplitMix64`: 2^64 divided by the golden ratio.
 pub const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Returns the output of `SplitMix64` for a state: its finalizer.
+/// Returns the output of the random number generator `SplitMix64` for a state (its finalizer).
 pub fn finalize(state: u64) -> u64 {
     let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
 
-/// Mixes the bits of a value: returns the first output of `SplitMix64` with this seed.
+/// Mixes the bits of a value: returns the first output of the random number generator `SplitMix64` with the value as
+/// seed.
 pub fn mix(value: u64) -> u64 {
     finalize(value.wrapping_add(GOLDEN))
 }

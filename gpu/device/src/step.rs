@@ -48,7 +48,7 @@ pub struct DeviceProfile {
 /// One step: a mixed batch of decode tokens and prefill chunks that share every matrix product.
 #[derive(Debug, Clone)]
 pub struct StepBatch {
-    /// Number of the step, higher than that of every step before.
+    /// Number of the step, higher than that of every earlier step.
     pub id: StepId,
     /// Sequences that are new to the device. The device creates their sampler state before the step.
     pub starts: Vec<SeqStart>,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Work and times of one step, as the engine measured them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StepRecord {
-    /// Number of the step.
+    /// Number of the step that the record describes.
     pub step: u64,
     /// Sequences of the step that decoded one token.
     pub decode_tokens: u32,
@@ -21,10 +21,10 @@ pub struct StepRecord {
     pub ended_at_us: u64,
     /// Time that the device took for the step, sampling included, us.
     pub device_us: u64,
-    /// Time until the engine saw the end of the step, us. It counts from the submission of the step, or from the end of
-    /// the step before if that is later.
+    /// Time from the submission of the step (or from the end of the step before, if that is later) until the engine saw
+    /// the step's end, us.
     pub elapsed_us: u64,
-    /// Time from the end of the step before to the submission of this step, us. In this time the host hands out tokens
-    /// and plans. `None` if the engine was idle between the two steps, or another step was in flight.
+    /// Time from the end of the step before to the submission of the step, us: the host hands out tokens and plans.
+    /// `None` if the engine was idle between the two steps, or another step was in flight.
     pub host_us: Option<u64>,
 }

@@ -34,7 +34,7 @@ impl Element for f32 {
     #[inline(always)]
     #[expect(unsafe_code, reason = "a vector load")]
     fn load(from: &[f32; 8]) -> __m256 {
-        // SAFETY: `from` holds eight floats; the callers are compiled for AVX2.
+        // SAFETY: the array `from` holds eight floats; the callers are compiled for AVX2.
         unsafe { std::arch::x86_64::_mm256_loadu_ps(from.as_ptr()) }
     }
 }
@@ -55,7 +55,7 @@ impl Element for f16 {
     #[expect(unsafe_code, reason = "a vector load")]
     fn load(from: &[f16; 8]) -> __m256 {
         use std::arch::x86_64::{_mm_loadu_si128, _mm256_cvtph_ps};
-        // SAFETY: `from` holds 16 bytes; the callers are compiled for F16C.
+        // SAFETY: the array `from` holds eight f16 numbers (16 bytes); the callers are compiled for F16C.
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.as_ptr().cast())) }
     }
 }
@@ -78,7 +78,7 @@ impl Element for bf16 {
         use std::arch::x86_64::{
             _mm_loadu_si128, _mm256_castsi256_ps, _mm256_cvtepu16_epi32, _mm256_slli_epi32,
         };
-        // SAFETY: `from` holds 16 bytes; the callers are compiled for AVX2.
+        // SAFETY: the array `from` holds eight bf16 numbers (16 bytes); the callers are compiled for AVX2.
         unsafe {
             let halves = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().cast()));
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(halves))

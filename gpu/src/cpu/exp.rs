@@ -3,7 +3,7 @@
 /// Least argument of `exp` that is not clamped. Arguments are clamped to `LOW..=HIGH`, which keeps 2^n a normal number.
 const LOW: f32 = -87.3;
 const HIGH: f32 = 88.0;
-/// 1.5 * 2^23: adding this constant rounds a number to an integer and leaves the integer in the low bits.
+/// Constant 1.5 * 2^23: adding it rounds a f32 to an integer and leaves the integer in the low bits.
 const ROUND: f32 = 12_582_912.0;
 
 /// Returns `e^x` with a relative error below 2e-7 for x in -87.3..=88, e^-87.3 (about 1e-38) for smaller x, e^88 for

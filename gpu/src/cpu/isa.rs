@@ -1,6 +1,6 @@
 //! Detection of the instruction set whose CPU kernels are used.
 
-/// Family of CPU kernels, by instruction set.
+/// Instruction set, and with it the family of CPU kernels that is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Isa {
     /// Kernels in plain Rust: they run on any processor, and are the reference for the vector kernels.
@@ -24,7 +24,7 @@ impl Isa {
         Isa::Portable
     }
 
-    /// Returns the name of the instruction set, for the log.
+    /// Returns the name of the CPU instruction set, for the log.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Isa::Portable => "portable",

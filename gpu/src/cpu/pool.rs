@@ -230,7 +230,7 @@ impl<'a, T> SharedMut<'a, T> {
         SharedMut { base: data.as_mut_ptr(), len: data.len(), slice: PhantomData }
     }
 
-    /// Returns elements `start..start + len` of the shared slice for writing.
+    /// Returns elements `start..start + len` of the slice that the compute threads share, for writing.
     ///
     /// # Safety
     /// No two parts of the slice that are in use at the same time may overlap.

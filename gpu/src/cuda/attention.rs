@@ -9,7 +9,7 @@ use super::ops::{CudaBatch, CudaOps};
 use crate::{AttentionShape, SeqRows};
 use std::f32::consts::LOG2_E;
 
-/// Arguments that all attention launches of one layer share.
+/// Arguments that all attention kernel launches of one model layer share.
 struct Layer<'a> {
     qkv: &'a CudaTensor,
     batch: &'a CudaBatch,
@@ -65,7 +65,7 @@ impl<D: Driver> CudaOps<D> {
             batch,
             layer,
             window: Arg::U32(shape.sliding_window.unwrap_or(0)),
-            // The kernels compute softmax weights as powers of two, so scores are scaled by log2(e).
+            // Scales the attention scores by log2(e), because the kernels compute softmax weights as powers of two.
             scale: Arg::F32(shape.scale * LOG2_E),
         };
         if let Some(tiles) = &batch.layout.tiles {

@@ -4,7 +4,7 @@
 use super::copier::CopyDriver;
 use tiercel_device::StepError;
 
-/// An address in device memory.
+/// Address in the memory of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct DevicePtr(pub u64);
 
@@ -16,16 +16,16 @@ impl DevicePtr {
     }
 }
 
-/// An argument of a kernel.
+/// Argument of a GPU kernel.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Arg {
-    /// A pointer to device memory; `DevicePtr(0)` is the null pointer.
+    /// Kernel argument that is a pointer to device memory; `DevicePtr(0)` is the null pointer.
     Ptr(DevicePtr),
-    /// A C++ `u32`.
+    /// Kernel argument of the C++ type `u32`.
     U32(u32),
-    /// A C++ `u64`.
+    /// Kernel argument of the C++ type `u64`.
     U64(u64),
-    /// A C++ `float`.
+    /// Kernel argument of the C++ type `float`.
     F32(f32),
 }
 
@@ -41,12 +41,12 @@ impl Arg {
     }
 }
 
-/// A launch of a kernel.
+/// Launch of a GPU kernel: which kernel, how many threads, and its arguments.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Launch<'a> {
-    /// Name of the kernel in its source.
+    /// Name of the launched kernel in its source.
     pub kernel: &'static str,
-    /// Thread blocks of the launch in x and y; neither is 0, y is at most 65,535.
+    /// Grid of the launch: thread blocks in x and y; neither is 0, y is at most 65,535.
     pub grid: (u32, u32),
     /// Threads per thread block, a multiple of the warp size.
     pub threads: u32,
@@ -56,7 +56,7 @@ pub struct Launch<'a> {
     pub args: &'a [Arg],
 }
 
-/// One operation of a graph, run at each replay of the graph.
+/// One operation of a CUDA graph, run at each replay of the graph.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Work {
     /// A kernel launch: kernel, grid, threads per block, shared memory in bytes, arguments.
@@ -69,17 +69,17 @@ pub enum Work {
 /// are f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Product {
-    /// Weight matrix `w` of the product.
+    /// Device address of the weight matrix `w` of a product `x · wᵀ`.
     pub w: DevicePtr,
-    /// Activation matrix `x` of the product.
+    /// Device address of the activation matrix `x` of a product `x · wᵀ`.
     pub x: DevicePtr,
-    /// Result matrix `out` of the product.
+    /// Device address of the result matrix `out` of a product `x · wᵀ`.
     pub out: DevicePtr,
-    /// Rows of `x` and of `out`; at least 1.
+    /// Number of rows of the activations `x` and of the result `out` of a product; at least 1.
     pub m: usize,
-    /// Output features: rows of `w` and columns of `out`.
+    /// Number of output features of a product: rows of the weights `w` and columns of the result `out`.
     pub n: usize,
-    /// Input features: columns of `w` and of `x`.
+    /// Number of input features of a product: columns of the weights `w` and of the activations `x`.
     pub k: usize,
     /// Whether the result of the matrix product stays f32; otherwise it is rounded to bf16.
     pub wide: bool,
@@ -90,7 +90,7 @@ pub struct Product {
 pub struct KernelShape {
     /// Width of an attention head, elements.
     pub head_dim: usize,
-    /// Query heads that share a key head.
+    /// Number of query heads that share a key head.
     pub queries: usize,
 }
 
@@ -163,12 +163,12 @@ pub trait Driver: Send + 'static {
     /// # Errors
     /// [`CudaError::Lost`] if some of the work that was waited for failed.
     fn receive(&mut self, slot: usize, bytes: &mut [u8]) -> Result<(), CudaError>;
-    /// Launches a kernel that the last [`Driver::load`] loaded.
+    /// Launches a kernel that [`Driver::load`] has loaded for the model.
     ///
     /// # Errors
     /// [`CudaError::Launch`] if the driver does not accept the request.
     fn launch(&mut self, launch: Launch<'_>) -> Result<(), CudaError>;
-    /// Starts a matrix product.
+    /// Starts a matrix product on the GPU, in order after the work requested before.
     ///
     /// # Errors
     /// [`CudaError::Launch`] if the driver does not accept the request.
@@ -199,7 +199,7 @@ pub enum CudaError {
     /// There is no usable GPU, or a library is missing.
     #[error("{0}")]
     Unavailable(String),
-    /// The kernels do not support the model's shape.
+    /// The CUDA kernels do not support the model's attention shape.
     #[error("the CUDA kernels cannot run this model: {0}; use --device cpu")]
     Shape(String),
     /// Device memory or pinned host memory is exhausted.
@@ -214,7 +214,7 @@ pub enum CudaError {
         /// Text with which the CUDA driver explains the failed allocation.
         why: String,
     },
-    /// A source file of kernels could not be compiled.
+    /// A source file of CUDA kernels could not be compiled.
     #[error("the kernels of {unit} could not be compiled for {arch}: {log}")]
     Compile {
         /// Name of the kernels' source file that did not compile.
@@ -224,7 +224,7 @@ pub enum CudaError {
         /// Log of the kernel compiler.
         log: String,
     },
-    /// The driver did not accept a launch. Work launched earlier is not affected.
+    /// The CUDA driver did not accept a launch. Work launched earlier is not affected.
     #[error("{kernel} could not be launched: {why}")]
     Launch {
         /// Name of the kernel or operation that was refused.

@@ -7,7 +7,7 @@ use super::driver::{CudaError, KernelShape};
 pub const SPAN: usize = 256;
 /// Threads per thread block of both attention kernels: four warps.
 pub(super) const ATTENTION_THREADS: u32 = 128;
-/// Keys that `attention_prefill` loads into shared memory at a time.
+/// Number of keys that the kernel `attention_prefill` loads into shared memory at a time.
 const TILE_KEYS: usize = 64;
 
 /// A source file of CUDA kernels, compiled separately.
@@ -15,7 +15,7 @@ const TILE_KEYS: usize = 64;
 pub struct Unit {
     /// Name of the kernel's source file, for compile errors.
     pub name: &'static str,
-    /// Full text of the source, with the shared header in front.
+    /// Full text of the kernels' source file, with the shared header in front.
     pub source: &'static str,
     /// Names of the kernels in the source file.
     pub kernels: &'static [&'static str],

@@ -3,7 +3,7 @@
 use super::driver::DevicePtr;
 use tiercel_device::BlockId;
 
-/// Weight matrix `[n, k]` in bf16.
+/// Weight matrix `[n, k]` in bf16 in device memory.
 #[derive(Debug)]
 pub struct CudaMatrix {
     pub(super) at: DevicePtr,
@@ -11,7 +11,7 @@ pub struct CudaMatrix {
     pub(super) k: usize,
 }
 
-/// Vector of f32 parameters: a bias or the weights of a norm.
+/// Vector of f32 parameters in device memory: a bias or the weights of a norm.
 #[derive(Debug)]
 pub struct CudaVector {
     pub(super) at: DevicePtr,

@@ -24,7 +24,7 @@ use tiercel_device::{BlockId, StepError};
 /// are the input token.
 const DRAWN: u32 = 1 << 31;
 
-/// Description of a batch in device memory.
+/// Description of a batch (positions, block tables, attention work) in device memory, for the kernels.
 #[derive(Debug)]
 pub struct CudaBatch {
     pub(super) layout: Layout,
@@ -38,20 +38,20 @@ impl CudaBatch {
     }
 }
 
-/// Options of the computation on a GPU.
+/// Options of a model's computation on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CudaOptions {
     /// Whether a row's result is the same bit for bit however its prompt was cut into chunks and whatever else is in
     /// the batch. Prefill is slower then.
     pub exact: bool,
-    /// Host threads for sampling and for converting weights.
+    /// Number of host threads for sampling and for converting weights.
     pub threads: usize,
     /// KV block that no sequence uses and that padding rows may write. With such a block, decode steps can be padded
     /// and replayed as CUDA graphs.
     pub scratch: Option<BlockId>,
 }
 
-/// The op set on a GPU.
+/// Op set on a GPU: runs the operations of a forward pass through the GPU's driver.
 pub struct CudaOps<D> {
     pub(super) driver: D,
     pub(super) kv: CudaKv,

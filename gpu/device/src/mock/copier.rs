@@ -20,7 +20,7 @@ pub(super) struct MockCopier {
 }
 
 impl MockCopier {
-    /// Starts one task for each direction of copies on the current thread.
+    /// Starts the mock device's copy tasks on the current thread, one for each direction of copies.
     pub(super) fn start(options: &MockOptions, shared: &Rc<RefCell<Shared>>) -> MockCopier {
         let start = |purpose| {
             let (jobs, work) = mpsc::channel(MOST_WAITING);
@@ -53,7 +53,7 @@ impl CopyEngine for MockCopier {
     }
 }
 
-/// State of the task that copies blocks in one direction.
+/// State of the mock device's task that copies KV blocks in one direction.
 struct Link {
     options: MockOptions,
     shared: Rc<RefCell<Shared>>,

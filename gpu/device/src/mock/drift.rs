@@ -6,7 +6,7 @@ use std::ops::Range;
 /// Drift of a mock device: for some time the fixed cost of its steps is larger.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MockDrift {
-    /// Factor on the fixed cost of a step while the device is slow.
+    /// Factor by which drift lengthens the fixed cost of a step while the device is slow.
     pub base_factor: f64,
     /// Engine time in which the drifting device is slow, us. `None`: every other minute, from the first one on.
     pub slow_us: Option<Range<u64>>,

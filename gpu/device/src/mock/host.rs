@@ -90,7 +90,8 @@ impl StepNoise {
 pub(super) struct NoiseSource {
     noise: StepNoise,
     draws: Draws,
-    /// Logarithm of the slowly changing factor in units of its sigma, and the time at which it was drawn.
+    /// Logarithm of the slowly changing factor on step times, in units of its sigma, and the time at which it was
+    /// drawn.
     slow: (f64, Timestamp),
 }
 
@@ -100,7 +101,7 @@ impl NoiseSource {
         NoiseSource { noise, draws, slow: (slow, Timestamp(0)) }
     }
 
-    /// Returns the factor on the duration of a step that begins `now`.
+    /// Returns the random factor on the duration of a step that begins at `now`.
     pub(super) fn factor(&mut self, now: Timestamp) -> f64 {
         if self.noise.is_default() {
             return 1.0;

@@ -34,18 +34,18 @@ use memory::Memory;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Options with which a mock device is opened.
+/// Options with which a mock device is opened: speed, sizes, seed, noise, and injected faults.
 #[derive(Debug, Clone)]
 pub struct MockOptions {
     /// Speed of the mock device. The sizes of the profile (blocks, vocabulary) are overridden by those of the options.
     pub profile: MockProfile,
-    /// The engine's clock.
+    /// Clock of the engine, by whose time the mock device's steps and copies last.
     pub clock: Clock,
     /// Seed of the device's tokens, noise and faults.
     pub seed: u64,
     /// Random spread of step times: sigma of a log-normal factor with mean 1; 0 for none.
     pub noise_sigma: f64,
-    /// Change of the device's speed over time, if any.
+    /// Drift of the device's speed over time, if any.
     pub drift: Option<MockDrift>,
     /// Time that each step reports as its host time (`StepTiming::host_us`), us. The mock device does not spend this
     /// time.
@@ -58,7 +58,7 @@ pub struct MockOptions {
     pub host_blocks: u32,
     /// Size of the vocabulary, tokens.
     pub vocab_size: u32,
-    /// Longest sequence, tokens.
+    /// Longest sequence (prompt + output) that the device accepts, tokens.
     pub max_model_len: u32,
     /// Tokens that the mock device never samples (end tokens for example), so that no output ends early.
     pub reserved_tokens: Vec<TokenId>,
@@ -69,7 +69,7 @@ pub struct MockOptions {
     pub fingerprints: Fingerprints,
     /// Faults to inject into steps and copies.
     pub faults: MockFaults,
-    /// Log of the engine's mistakes that the device finds. Keep a clone of the log to read it.
+    /// Log of the engine's mistakes that the mock device finds. Keep a clone of the log to read it.
     pub log: MockFaultLog,
 }
 

@@ -33,7 +33,7 @@ impl MockOracle {
         MockOracle { seed, vocab_size, reserved: reserved.into() }
     }
 
-    /// Returns output tokens `0..n` for a prompt.
+    /// Returns the first `n` output tokens that the mock device samples for a prompt.
     pub fn output(&self, prompt: &[TokenId], n: usize) -> Vec<TokenId> {
         let mut prefix = prompt.iter().fold(0, |prefix, token| extend(prefix, *token));
         let mut output = Vec::with_capacity(n);

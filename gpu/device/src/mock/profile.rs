@@ -41,7 +41,7 @@ pub struct MockProfile {
     pub host_blocks: u32,
     /// Size of the vocabulary, tokens.
     pub vocab_size: u32,
-    /// Longest sequence, tokens.
+    /// Longest sequence (prompt + output) that the device accepts, tokens.
     pub max_model_len: u32,
     /// Most steps in flight at once.
     pub max_steps_in_flight: u32,
@@ -103,7 +103,7 @@ pub enum MockProfileError {
     Read {
         /// Path of the profile's file.
         path: String,
-        /// Error of reading the profile's file.
+        /// I/O error from reading the profile's file.
         source: std::io::Error,
     },
     /// The text of the device profile is not TOML, or its fields do not fit.
@@ -112,7 +112,7 @@ pub enum MockProfileError {
     /// A field of the device profile has an unusable value.
     #[error("the mock device profile is unusable: {field} must be {must}")]
     Value {
-        /// Name of the field in the profile.
+        /// Name of the profile's field with the unusable value.
         field: &'static str,
         /// Rule that the value of the profile's field must obey.
         must: &'static str,

@@ -94,7 +94,7 @@ struct Engine {
 /// failed step compute from garbage, which is no mistake of the engine.
 struct Failed {
     members: BTreeSet<SeqId>,
-    /// Number of steps that were in flight at the failure and have not ended.
+    /// Number of steps that were in flight behind the failed step and have not ended.
     followers: usize,
 }
 

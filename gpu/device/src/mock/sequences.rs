@@ -25,7 +25,7 @@ pub(super) struct SequenceState {
     /// Value of [`Memory::breaches`](super::memory::Memory) (changes of checked blocks) when the blocks of the sequence
     /// were last checked; if it differs now, they are checked again.
     pub(super) breaches: u64,
-    /// Last step that had a slice of the sequence.
+    /// Last step of the mock device that had a slice of the sequence.
     pub(super) last_step: Option<StepId>,
     /// Step that sampled the last token of the sequence.
     sampled_by: Option<StepId>,

@@ -22,7 +22,7 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// Returns the work of a step's slices, leaving out slices of unknown sequences.
+    /// Returns the amount of work of a step's slices, without the slices of unknown sequences.
     pub(super) fn of(batch: &StepBatch, sequences: &Sequences) -> Work {
         let mut work = Work::default();
         for slice in &batch.slices {
@@ -40,7 +40,8 @@ impl Work {
     }
 }
 
-/// Returns the blocks that a slice writes, each with its index in the block table and the slots that are written.
+/// Returns the KV blocks that a slice writes, each with its index in the block table and the token slots that are
+/// written.
 fn written(
     slice: &SeqSlice,
     block_size: usize,

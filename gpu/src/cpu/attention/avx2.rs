@@ -14,7 +14,7 @@ use std::arch::x86_64::{
 };
 use std::ops::Range;
 
-/// Number of f32 lanes of a vector register.
+/// Number of f32 lanes of an AVX2 vector register.
 const LANES: usize = 8;
 
 /// Proof that the processor has AVX2, FMA and F16C: only a check of the processor makes a value of this type.

@@ -10,7 +10,8 @@ use std::cell::RefCell;
 use std::mem::take;
 use std::ops::Range;
 
-/// Scratch memory of one compute thread, reused from work item to work item: a step has thousands of items.
+/// Scratch memory of one compute thread for attention, reused from work item to work item, because a step has thousands
+/// of items.
 #[derive(Default)]
 pub(super) struct Scratch {
     pub(super) span: SpanScratch,
@@ -127,9 +128,9 @@ impl<'a> Attention<'a> {
                 continue;
             }
             let block = batch[tile.seq].table[first_block + index];
-            // SAFETY: `attention` chose `E` by the layout's element type. As asserted above, the layer has these heads.
-            // The KV writes of the layer are done, and the step names these blocks, so nothing writes the keys and
-            // values of the layer before the step ends.
+            // SAFETY: `attention` chose `E` by the layout's element type. The function asserts that the layer has these
+            // heads. The KV writes of the layer are done, and the step names these blocks, so nothing writes the keys
+            // and values of the layer before the step ends.
             unsafe {
                 keys.push(kv.elements::<E>(kv.keys(block, layer, tile.kv_heads.start), heads));
                 values.push(kv.elements::<E>(kv.values(block, layer, tile.kv_heads.start), heads));

@@ -28,7 +28,7 @@ use kernel::Kernel;
 use partial::{RowSums, Softmax, finish};
 use plan::{Item, Plan, Plans, Tile, visible};
 
-/// Arguments of one attention call.
+/// Arguments of one attention call on the CPU: the batch, the layer, the queries, keys and values.
 pub(super) struct Attention<'a> {
     pub(super) isa: Isa,
     pub(super) kv: &'a KvMemory,
@@ -116,7 +116,8 @@ fn run<E: Element, K: Kernel<E>>(
 }
 
 impl Attention<'_> {
-    /// Returns the batch row, query head and position of every query row of a tile.
+    /// Returns for every query row of an attention tile its row in the batch, its query head and its position in its
+    /// sequence.
     fn rows_of(&self, tile: &Tile) -> impl Iterator<Item = (usize, usize, usize)> {
         let seq = &self.batch[tile.seq];
         let (first_row, first_pos) = (seq.rows.start, seq.first_pos as usize);

@@ -65,7 +65,7 @@ pub(super) fn tile<const R: usize, const P: usize>(
     }
     let mut out = [[[0.0; DENSE_ROWS]; P]; R];
     for (out, sum) in out.as_flattened_mut().iter_mut().zip(sums.as_flattened()) {
-        // SAFETY: `out` is 16 floats, two vectors.
+        // SAFETY: each output array of a panel has 16 floats, two vectors.
         unsafe {
             _mm256_storeu_ps(out.as_mut_ptr(), sum[0]);
             _mm256_storeu_ps(out.as_mut_ptr().add(8), sum[1]);

@@ -57,7 +57,7 @@ fn bytes<T>(values: &[T; 32]) -> __m256i {
 fn store<const R: usize>(sums: [__m256; R]) -> [[f32; QUANT_ROWS]; R] {
     let mut out = [[0.0; QUANT_ROWS]; R];
     for (out, sum) in out.iter_mut().zip(sums) {
-        // SAFETY: each row of `out` is eight floats.
+        // SAFETY: each row of sums that is stored to `out` is eight floats, one vector.
         unsafe { _mm256_storeu_ps(out.as_mut_ptr(), sum) };
     }
     out
@@ -118,8 +118,8 @@ unsafe fn q4_add(block: &Q4Lanes, act: *const ActBlock, sums: __m256) -> __m256 
         // SAFETY: an activation block holds 32 bytes, four pairs of groups of four.
         let eight = unsafe { (&raw const (*act).values).cast::<i64>().add(pair).read_unaligned() };
         let values = _mm256_set1_epi64x(eight);
-        // A lane adds up eight results of `maddubs`, four in `ordered` and four in `swapped`. Each result is at most
-        // `2 * 15 * 127`, and together they stay below 2^15.
+        // Adds up eight 16-bit results of `maddubs` per lane, four in `ordered` and four in `swapped`, without
+        // overflow: each result is at most `2 * 15 * 127`, and together they stay below 2^15.
         ordered = _mm256_add_epi16(ordered, _mm256_maddubs_epi16(*in_order, values));
         swapped = _mm256_add_epi16(swapped, _mm256_maddubs_epi16(*in_twos, values));
     }
@@ -194,8 +194,8 @@ pub(super) fn q8_tile<const R: usize>(
         }
         let mut dots = [_mm256_setzero_si256(); R];
         for group in 0..8 {
-            // One factor of `maddubs` must be unsigned: this is |w| (128 for w = -128), and the activation takes the
-            // sign of w. The sum of two products of at most 128 * 127 stays below 2^15.
+            // Multiplies |w| (128 for w = -128) by the activation with the sign of w, because one factor of `maddubs`
+            // must be unsigned. The sum of two products of at most 128 * 127 stays below 2^15.
             let weights = bytes(&block.weights[group]);
             let magnitudes = _mm256_abs_epi8(weights);
             for (row, dot) in dots.iter_mut().enumerate() {

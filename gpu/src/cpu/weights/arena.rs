@@ -33,13 +33,13 @@ pub(crate) struct Arena {
 /// Zeroed memory must be a valid value of the type, and the type must be aligned to at most [`ALIGNMENT`] bytes.
 pub(crate) unsafe trait Zeroed: Copy + Send + Sync {}
 
-// SAFETY: the type consists of arrays of numbers, and zero bits are the number zero.
+// SAFETY: the element type of packed weights consists of arrays of numbers, and zero bits are the number zero.
 unsafe impl Zeroed for F32Column {}
-// SAFETY: the type consists of arrays of numbers, and zero bits are the number zero.
+// SAFETY: the element type of packed weights consists of arrays of numbers, and zero bits are the number zero.
 unsafe impl Zeroed for Bf16Column {}
-// SAFETY: the type consists of arrays of numbers, and zero bits are the number zero.
+// SAFETY: the element type of packed weights consists of arrays of numbers, and zero bits are the number zero.
 unsafe impl Zeroed for Q8Block {}
-// SAFETY: the type consists of arrays of numbers, and zero bits are the number zero.
+// SAFETY: the element type of packed weights consists of arrays of numbers, and zero bits are the number zero.
 unsafe impl Zeroed for Q4Block {}
 
 /// Array of packed weights in a memory mapping, read-only once it is filled.

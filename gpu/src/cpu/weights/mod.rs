@@ -150,7 +150,8 @@ impl Segment {
 }
 
 impl Matrix {
-    /// Whether at least one part of the matrix is quantized, so that its products need quantized activations.
+    /// Whether at least one part of the weight matrix is quantized, so that multiplying by the matrix needs quantized
+    /// activations.
     pub(crate) fn is_quantized(&self) -> bool {
         self.segments.iter().any(|segment| segment.panels.is_quantized())
     }

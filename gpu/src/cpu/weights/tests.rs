@@ -1,4 +1,5 @@
-//! Tests of weights: every encoding against candle's decoder, and packed matrices against decoded ones.
+//! Tests of packed weights on the CPU: every encoding against candle's decoder, and packed matrices against decoded
+//! ones.
 
 use super::*;
 use candle_core::quantized::{GgmlDType, QTensor};
@@ -20,7 +21,7 @@ const QUANTIZED: [(SourceType, GgmlDType); 10] = [
     (SourceType::Q6K, GgmlDType::Q6K),
 ];
 
-/// Returns a random matrix quantized by candle: its bytes, and the weights that candle decodes from them.
+/// Returns a random weight matrix quantized by candle: its bytes, and the weights that candle decodes from them.
 fn quantized(kind: GgmlDType, n: usize, k: usize) -> (Vec<u8>, Vec<f32>) {
     let mut rng = SmallRng::seed_from_u64(n as u64);
     let values: Vec<f32> = (0..n * k).map(|_| rng.random_range(-0.3_f32..0.4).powi(3)).collect();

@@ -85,18 +85,18 @@ impl Context {
         Ok(Context { held: Arc::new(held) })
     }
 
-    /// Makes this GPU's context the current one of the calling thread.
+    /// Makes the CUDA context of this GPU the current one of the calling thread.
     pub(super) fn enter(&self) -> Result<(), CudaError> {
         // SAFETY: the CUDA context is retained as long as `self` lives.
         unsafe { ctx::set_current(self.held.context) }.map_err(lost)
     }
 
-    /// Returns the GPU's name for messages: number and product name.
+    /// Returns the GPU's name for logs and errors: number and product name.
     pub fn name(&self) -> String {
         format!("cuda:{}, {}", self.held.ordinal, self.held.name)
     }
 
-    /// Returns the architecture that kernels are compiled for, such as `sm_90`.
+    /// Returns the GPU architecture that kernels are compiled for, such as `sm_90`.
     pub fn architecture(&self) -> String {
         let (major, minor) = self.held.capability;
         format!("sm_{major}{minor}")
@@ -177,7 +177,7 @@ fn check_versions(driver: i32) -> Result<(), CudaError> {
 /// Returns the major version of CUDA that the GPU's driver supports.
 fn driver_version() -> Result<i32, CudaError> {
     let mut version = 0;
-    // SAFETY: the driver writes one number to the address it is given.
+    // SAFETY: the CUDA driver writes one number (its version) to the address it is given.
     let result = unsafe { sys::cuDriverGetVersion(&raw mut version) }.result();
     result.map_err(|error| unavailable("the driver's version could not be read", error))?;
     if version < OLDEST_DRIVER {

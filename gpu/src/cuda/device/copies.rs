@@ -17,7 +17,7 @@ pub struct CudaCopies {
     host_bytes: usize,
 }
 
-// SAFETY: the CUDA stream and the memory belong to this value alone, and one thread at a time uses them.
+// SAFETY: the CUDA stream and the pinned memory belong to this `CudaCopies` alone, and one thread at a time uses them.
 unsafe impl Send for CudaCopies {}
 
 impl CudaCopies {
@@ -65,7 +65,7 @@ impl CopyDriver for CudaCopies {
 
     fn wait(&mut self) -> Result<(), CudaError> {
         self.context.enter()?;
-        // SAFETY: the CUDA stream belongs to this value.
+        // SAFETY: the CUDA stream of the copies belongs to this `CudaCopies`.
         unsafe { stream::synchronize(self.stream) }.map_err(lost)
     }
 }

@@ -228,7 +228,7 @@ impl Driver for CudaDriver {
 
     fn wait(&mut self) -> Result<(), CudaError> {
         self.context.enter()?;
-        // SAFETY: the CUDA stream belongs to the driver.
+        // SAFETY: the CUDA stream of the steps belongs to this driver.
         unsafe { stream::synchronize(self.stream) }.map_err(lost)
     }
 }

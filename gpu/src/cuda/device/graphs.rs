@@ -13,7 +13,7 @@ pub(super) struct Graphs {
     made: Vec<CUgraphExec>,
 }
 
-// SAFETY: the graphs belong to this value alone, and one thread at a time uses them.
+// SAFETY: the CUDA graphs belong to this `Graphs` alone, and one thread at a time uses them.
 unsafe impl Send for Graphs {}
 
 impl Graphs {

@@ -17,7 +17,7 @@ pub(super) struct Results {
     arrived: [CUevent; SLOTS],
 }
 
-// SAFETY: the memory and the events belong to this value alone, and one thread at a time uses them.
+// SAFETY: the pinned memory and the events belong to this `Results` alone, and one thread at a time uses them.
 unsafe impl Send for Results {}
 
 impl Results {

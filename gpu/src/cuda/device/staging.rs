@@ -59,7 +59,8 @@ impl Staging {
             // destination is device memory of the caller.
             unsafe { memcpy_htod_async(to.0, staged, stream) }
                 .map_err(|error| CudaError::Copy(words(error)))?;
-            // Rounds up so that the next upload starts on a cache line of 64 bytes.
+            // Rounds up the filled part of the staging memory, so that the next upload starts on a cache line of 64
+            // bytes.
             self.used += chunk.len().next_multiple_of(64);
             to = to.offset(chunk.len());
         }
