@@ -1,22 +1,22 @@
-//! Errors of settings that cannot be used.
+//! Errors for settings whose value cannot be used.
 
-/// A setting that cannot be used. The message names the field, the value and what is allowed.
+/// Error for a setting whose value cannot be used. The message names the setting, the value and what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// A setting has a value outside its range.
     #[error("{field} = {value} is out of range: allowed is {allowed}")]
     Range {
-        /// Dotted name of the setting, as in the file.
+        /// Dotted name of the setting, as in the settings file.
         field: &'static str,
         /// Value that was given for the setting.
         value: String,
         /// Range of values that the setting allows.
         allowed: String,
     },
-    /// The value of a setting breaks a rule other than its range, mostly a rule between two settings.
+    /// The value of a setting breaks a rule other than its range, mostly a rule that relates two settings.
     #[error("{field}: {why}")]
     Conflict {
-        /// Dotted name of the setting, as in the file.
+        /// Dotted name of the setting, as in the settings file.
         field: &'static str,
         /// Rule that the value of the setting breaks.
         why: &'static str,

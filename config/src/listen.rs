@@ -1,20 +1,19 @@
-//! The form of an address to listen on: `HOST:PORT`.
+//! Checks the form of an address that the server listens on: `HOST:PORT`.
 
 use std::net::Ipv6Addr;
 
-/// Form of an address to listen on, for messages to users.
+/// Text in error messages that states the form of an address to listen on.
 pub(crate) const FORM: &str = "HOST:PORT";
 /// Port that is suggested to a user who gave an address without a port.
 const PORT: u16 = 8080;
 
-/// Whether the text has the form `HOST:PORT`. Whether the host exists shows only when the server listens on the
-/// address.
+/// Whether a text has the form `HOST:PORT`. Whether the host exists shows only when the server listens on the address.
 pub(crate) fn is_address(text: &str) -> bool {
     text.rsplit_once(':').is_some_and(|(host, port)| is_host(host) && is_port(port))
 }
 
-/// Returns the form of an address ([`FORM`]) and, if there is a guess, the address that an invalid text most likely
-/// means.
+/// Returns the text for an error message about an invalid address to listen on: the required form ([`FORM`]) and, if
+/// there is a guess, the address that was probably meant.
 pub(crate) fn expected(text: &str) -> String {
     let meant = meant(text.trim());
     meant.map_or(FORM.to_owned(), |meant| format!("{FORM}; did you mean {meant}?"))

@@ -1,4 +1,5 @@
-//! Tests of the layers of settings and their errors, and that the list of fields matches the types.
+//! Tests of loading settings: which source (file, environment, flag) overrides which, the error messages, and that the
+//! list of settings matches the types.
 
 use super::*;
 use crate::{DeviceKind, EngineSettings, KvElement, PreemptionMode, Target, TierSlo, Weights};
@@ -39,7 +40,7 @@ fn later_layers_win() {
     assert_eq!(settings.engine.scheduler.watermark_percent, 7.5);
     assert_eq!(settings.kv.element, KvElement::F32);
     assert_eq!(settings.http.api_keys, ["a", "b"]);
-    // Settings that a table of the file does not name keep their defaults.
+    // A table of the settings file that sets only some of its settings leaves the others at their defaults.
     let default = EngineSettings::default().slo.premium;
     let premium = TierSlo { tpot_ms: Target::Ms(10.0), e2e_ms: Target::None, ..default };
     assert_eq!(settings.engine.slo.premium, premium);
@@ -142,7 +143,8 @@ fn a_missing_or_huge_file_is_refused() {
     assert!(missing.to_string().contains("/nonexistent.toml"));
 }
 
-/// Returns settings in which every optional value is set, so that serializing names every field.
+/// Returns settings in which every optional value is set, so that the serialized settings name every field, for
+/// comparison with the list of settings.
 fn full() -> ServerSettings {
     let mut settings = ServerSettings::default();
     settings.model.source = Some("m".into());

@@ -2,9 +2,9 @@
 
 use crate::FIELDS;
 
-/// Most settings that are suggested for one unknown name.
+/// Maximum number of settings that an error message suggests for one unknown name.
 const MOST: usize = 3;
-/// Names that other servers use for settings, and the settings of this server that correspond.
+/// Names that other inference servers use for settings, each with the setting of this server that corresponds to it.
 const SYNONYMS: [(&str, &str); 13] = [
     ("max_wait_s", "patience.standard_s"),
     ("max_wait_s", "patience.background_s"),
@@ -21,7 +21,7 @@ const SYNONYMS: [(&str, &str); 13] = [
     ("kv_cache_dtype", "kv.type"),
 ];
 
-/// Returns the settings that `name` most likely means, the likeliest first, at most [`MOST`].
+/// Returns the settings that an unknown name most likely means, the likeliest first, at most [`MOST`].
 pub(crate) fn paths(name: &str) -> Vec<&'static str> {
     let name = name.trim().to_lowercase().replace('-', "_");
     let name: String = name.chars().take(128).collect();
@@ -46,7 +46,7 @@ pub(crate) fn paths(name: &str) -> Vec<&'static str> {
     found
 }
 
-/// Returns the settings that are spelt nearest to a name, if any is near.
+/// Returns the settings whose names have the smallest edit distance to a name, if any is small enough.
 fn nearest(name: &str, key: &str) -> Vec<&'static str> {
     let near = |path: &'static str| {
         let (whole, of_key) = (distance(name, path), distance(key, last(path)));
@@ -60,17 +60,17 @@ fn nearest(name: &str, key: &str) -> Vec<&'static str> {
     near.into_iter().filter(|(distance, _)| Some(*distance) == best).map(|(_, path)| path).collect()
 }
 
-/// Returns the name of a setting within its table: the part after the last dot.
+/// Returns the last part of a setting's dotted name: `max_num_seqs` of `scheduler.max_num_seqs`.
 fn last(path: &str) -> &str {
     path.rsplit('.').next().unwrap_or(path)
 }
 
-/// Whether the words of `part` are among the words of `key`, one after the other. `_` separates words.
+/// Whether the words of `part` appear side by side and in order among the words of the name `key`. `_` separates words.
 fn holds_words(key: &str, part: &str) -> bool {
     format!("_{key}_").contains(&format!("_{part}_"))
 }
 
-/// Returns the Levenshtein distance between two texts in characters.
+/// Returns the Levenshtein (edit) distance between two texts, counted in characters.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

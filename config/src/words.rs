@@ -1,4 +1,4 @@
-//! Enums for settings whose values are words.
+//! Enums for settings whose allowed values are words, such as `swap` or `recompute`.
 
 /// Declares an enum whose variants are written as words in settings, and the list of these words for error messages.
 macro_rules! words {
@@ -9,7 +9,7 @@ macro_rules! words {
             $($(#[$variant_doc])* #[serde(rename = $word)] $variant,)+
         }
 
-        /// Words of the enum's variants, in the order of the variants.
+        /// Words that the settings file accepts for this enum, in the order of its variants.
         pub(crate) const $words: &[&str] = &[$($word),+];
     };
 }
