@@ -1,5 +1,5 @@
-//! Mixing of 64 bits, for seeded random numbers and hashes: `SplitMix64` (Steele, Lea, Flood 2014). The results never change,
-//! so a seed gives the same numbers in every version.
+//! Mixing of 64 bits, for seeded random numbers and hashes: `SplitMix64` (Steele, Lea, Flood 2014). The results never
+//! change, so a seed gives the same numbers in every version.
 
 /// Increment of the state of `SplitMix64`: 2^64 divided by the golden ratio.
 pub const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -30,7 +30,8 @@ impl HostCosts {
         self.step_us + self.sequence_us * decode_tokens as f64
     }
 
-    /// Returns the time that a request with a prompt of this length spends in HTTP and tokenizing, outside the engine, us.
+    /// Returns the time that a request with a prompt of `prompt_tokens` tokens spends in HTTP and tokenizing, outside
+    /// the engine, us.
     pub fn of_request_us(&self, prompt_tokens: u32) -> u64 {
         (self.request_us + self.prompt_token_us * f64::from(prompt_tokens)).round() as u64
     }
