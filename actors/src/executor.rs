@@ -36,7 +36,8 @@ impl Handler<ExecuteStep> for Executor {
         let ended = self.ended.clone();
         let done = Box::new(move |done: StepDone| ended.do_send(StepEnded(done)));
         if let Err(why) = self.runner.submit(batch, done) {
-            // The scheduler never submits more steps than the device takes, so a device that refuses one is lost.
+            // A device that refuses a step counts as lost, because the scheduler never submits more steps than the
+            // device takes.
             let result = Err(StepError::DeviceLost(why.to_string()));
             self.ended.do_send(StepEnded(StepDone { id, result }));
         }

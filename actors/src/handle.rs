@@ -164,7 +164,7 @@ impl EngineHandle {
         telemetry::turned_away(tier, "refused");
     }
 
-    /// Returns the number of permits that are reserved for tiers above `tier`.
+    /// Returns the number of permits (requests in the engine) that are reserved for tiers above `tier`.
     fn kept(&self, tier: Tier) -> u32 {
         match tier {
             Tier::System | Tier::Premium => 0,
@@ -209,7 +209,8 @@ impl EngineHandle {
         }
     }
 
-    /// Sends an operator command to the scheduler. Returns whether the sequence that it names exists.
+    /// Sends an operator command to the scheduler. Returns whether the sequence that it names exists; true for commands
+    /// that name none.
     ///
     /// # Errors
     /// [`Refusal::EngineStopped`] if the engine has stopped.

@@ -1,7 +1,7 @@
-//! A kit for testing one actor alone: stand-ins for its neighbours.
+//! A kit for testing one actor alone: stand-ins for the other actors.
 //!
-//! An actor knows its neighbours as recipients of messages. A test gives the actor recorders instead, sends it messages, lets
-//! all mailboxes drain, and looks at the messages that the recorders got. Time comes from
+//! An actor knows the other actors as recipients of messages. A test gives the actor stand-ins that record their
+//! messages, sends it messages, lets all mailboxes drain, and looks at what the stand-ins received. Time comes from
 //! [`Clock::simulated`](tiercel_device::Clock::simulated), and the device from [`tiercel_device::MockProfile`].
 
 use crate::lifeline::{Lifeline, Obituary};

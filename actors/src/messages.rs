@@ -13,7 +13,8 @@ use tiercel_policy::slo::{Observation, Targets};
 use tiercel_policy::{StepGrant, StepRequest, StoreEvent};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
-/// Channel that carries the response stream of a sequence to its client, and the permit that the sequence holds.
+/// Channel that carries the response stream of a sequence to its client, and the permit that the sequence holds in the
+/// engine.
 #[derive(Debug)]
 pub struct Outlet {
     /// Channel that carries tokens and the end of the sequence to its client.
@@ -165,7 +166,8 @@ pub struct Consider(pub Request);
 #[rtype(result = "bool")]
 pub struct Displace(pub Tier);
 
-/// Operator -> Scheduler: an operator's command. The answer is whether the sequence that the command names exists.
+/// Operator -> Scheduler: an operator's command. The answer is whether the sequence that it names exists; true for
+/// commands that name none.
 #[derive(Debug, Message)]
 #[rtype(result = "bool")]
 pub struct Command(pub Control);
@@ -177,7 +179,7 @@ pub struct Command(pub Control);
 pub struct Observe {
     /// Sequence of the request that the event is about.
     pub seq: SeqId,
-    /// Time of the event.
+    /// Time at which the event of the request happened.
     pub at: Timestamp,
     /// Event of the request: promised targets, first token, or end.
     pub what: Observation,

@@ -105,7 +105,7 @@ pub struct EngineStatus {
     pub pressure: [Level; Resource::ALL.len()],
     /// Counters of steps, tokens and preemptions since the start of the engine.
     pub counters: Counters,
-    /// Mean error of the predicted output lengths.
+    /// Sums of the errors of predicted output lengths, over the requests that finished.
     pub prediction_error: PredictionError,
     /// Mean errors of the cost model's predicted times of steps and of copies.
     pub cost_error: CostError,

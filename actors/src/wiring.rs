@@ -29,7 +29,7 @@ const SLO_BEAT_US: u64 = 1_000_000;
 /// Approximate maximum time that one batch of block copies takes on the link between device and host, us.
 const COPY_BATCH_US: f64 = 5_000.0;
 
-/// Facts about an engine that do not change after its start.
+/// Facts about an engine that do not change after its start: device, settings, first targets, clock.
 pub(crate) struct Facts {
     pub(crate) info: DeviceInfo,
     /// Speeds that the device measured of itself when it was opened.

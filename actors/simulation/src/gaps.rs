@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 const LEAST_US: f64 = 10.0;
 /// Ratio of the upper to the lower limit of each histogram bucket; it makes quantiles exact to half a percent.
 const RATIO: f64 = 1.01;
-/// Natural logarithm of `RATIO`, as a constant so that it is not computed for every token.
+/// Natural logarithm of the ratio of neighbouring bucket limits (`RATIO`), as a constant so that it is not computed for
+/// every token.
 const LN_RATIO: f64 = 0.009_950_330_853_168_083;
 /// Number of histogram buckets; they cover gaps of up to 15 minutes.
 const BUCKETS: usize = 1840;

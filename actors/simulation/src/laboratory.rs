@@ -12,7 +12,7 @@ use tiercel_policy::blocks::Salt;
 /// Tasks that it starts must stay on this thread.
 ///
 /// # Panics
-/// Panics if the async runtime cannot be created.
+/// If the async runtime cannot be created.
 pub fn simulate<T>(experiment: impl AsyncFnOnce(Clock) -> T) -> T {
     let system = actix_rt::System::with_tokio_rt(|| {
         tokio::runtime::Builder::new_current_thread()

@@ -34,9 +34,9 @@ pub struct Outcome {
     /// Tokens that were copied between the device pool and the host pool, both ways, in percent of all tokens that had
     /// to be computed.
     pub copied_percent: f64,
-    /// Prompt tokens found in the prefix cache, in percent of the prompt tokens that were looked up.
+    /// Share of the prompt tokens looked up in the prefix cache that were found there, percent.
     pub prefix_hit_percent: f64,
-    /// Sequences in a step, in percent of `scheduler.max_num_seqs`, mean over all steps.
+    /// Mean number of sequences in a step, in percent of `scheduler.max_num_seqs`.
     pub slots_used_percent: f64,
     /// Quantiles of the gaps between consecutive tokens of a stream within the measured window.
     pub gaps_ms: Option<GapSummary>,
@@ -191,7 +191,8 @@ fn computed_tokens(records: &[Record]) -> u64 {
     started.map(|r| u64::from(r.planned.prompt_tokens) + u64::from(r.tokens)).sum()
 }
 
-/// Computes Jain's fairness index over the mean rates of the classes.
+/// Computes Jain's fairness index, (sum of rates)^2 / (n * sum of squares of rates), over the mean rates (output tokens
+/// per second of a request) of the workload's n classes.
 fn fairness(
     workload: &Workload,
     records: &[Record],

@@ -25,7 +25,7 @@ pub(crate) struct Traffic {
     /// Whether all classes of the workload are one tenant. Needed if classes share text, because tenants cannot share
     /// prefixes.
     one_tenant: bool,
-    /// Largest token of the vocabulary.
+    /// Largest token id of the device's vocabulary.
     last_token: TokenId,
     greedy: Arc<SamplingParams>,
     /// Share of the refused requests, 0 to 1, that are sent once again after their retry time.

@@ -135,7 +135,7 @@ pub enum Event {
         seq: Option<SeqId>,
         /// Operator's command as text for people.
         text: String,
-        /// Whether the sequence that the operator's command names exists.
+        /// Whether the sequence that the operator's command names exists; true for commands that name none.
         known: bool,
     },
     /// A batch of block copies was put into the queue of the copy engine.

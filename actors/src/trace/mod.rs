@@ -33,7 +33,7 @@ impl Tracer {
         Tracer { recorder, clock }
     }
 
-    /// Whether the engine's events are recorded.
+    /// Whether there is a recorder, so that the engine's events are recorded.
     fn is_on(&self) -> bool {
         self.recorder.is_some()
     }

@@ -29,7 +29,8 @@ pub(super) fn policy(dice: &mut Dice, settings: &mut EngineSettings, block_size:
     }
 }
 
-/// Replaces each listed setting, with probability 1/3, by one of the values after it, drawn at random.
+/// Macro that replaces each setting of its list, with probability 1/3, by one of the values listed for it, drawn at
+/// random.
 macro_rules! redraw {
     ($dice:ident, $($field:expr => [$($value:expr),+ $(,)?];)+) => {
         $(if $dice.chance(0.33) { $field = $dice.pick(&[$($value),+]); })+

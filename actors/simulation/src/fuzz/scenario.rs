@@ -1,4 +1,4 @@
-//! Parts of a fuzzing scenario.
+//! Types that describe a fuzzing scenario: device, settings, clients, operator commands, and drain of the engine.
 
 use std::fmt;
 use tiercel_actors::Request;
@@ -139,7 +139,7 @@ impl Scenario {
 }
 
 impl fmt::Display for Scenario {
-    /// Prints a one-line description of the scenario.
+    /// Prints the fuzzing scenario in one line: policy, sizes, numbers of requests and commands, drain and faults.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Scenario { settings, profile, faults, clients, orders, drain, .. } = self;
         let scheduler = &settings.scheduler;

@@ -164,8 +164,8 @@ impl Lanes {
 }
 
 impl Lane {
-    /// Adds the time that the request has spent in its current state, up to `at`, to its lane. Returns whether this is
-    /// a new span, rather than a longer last one.
+    /// Adds the time that the request has spent in its current state, up to `at`, to its lane. Returns whether a new
+    /// span was added, rather than the last one made longer.
     fn close(&mut self, window: &Range<Timestamp>, at: Timestamp) -> bool {
         let (begin, end) = (self.since.max(window.start), at.min(window.end));
         if begin >= end {

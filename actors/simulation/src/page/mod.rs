@@ -28,9 +28,9 @@ use story::{Story, Told};
 use tiercel_device::{Tier, Timestamp};
 use tiercel_workload::{Workload, seconds};
 
-/// Maximum number of policies that a page compares.
+/// Maximum number of policies that one HTML page of a simulation compares.
 pub const MAX_PAGE_POLICIES: usize = 8;
-/// Default length of the window whose requests the page shows one by one, seconds.
+/// Default length of the time window in which the page shows the states of single requests, seconds.
 const DEFAULT_WINDOW_S: f64 = 20.0;
 
 const TEMPLATE: &str = include_str!("template.html");

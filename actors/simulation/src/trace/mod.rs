@@ -56,7 +56,7 @@ pub struct Section {
 /// Reason why a trace file could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// The trace file could not be read or written: an error of the operating system.
+    /// Reading or writing the trace file failed (I/O error).
     #[error(transparent)]
     Io(#[from] std::io::Error),
     /// The file does not begin with the magic bytes of a trace file.

@@ -22,9 +22,9 @@ pub(crate) struct Check {
     pub(crate) workload: String,
     pub(crate) tier: String,
     pub(crate) figure: String,
-    /// Figure under the default policy.
+    /// Value of the compared figure under the default policy.
     pub(crate) default: f64,
-    /// Figure under the other policy, whose name is `policy`.
+    /// Value of the compared figure under the other policy, whose name is `policy`.
     pub(crate) other: f64,
     pub(crate) policy: String,
     /// Share by which the figure is worse under the default policy; negative if it is better.
@@ -45,7 +45,7 @@ impl Check {
 }
 
 /// Rule (a): where `fcfs` completes every request, the default policy completes at least 99.9 % of the premium and of
-/// the standard requests, and all background requests.
+/// the standard requests, and all background requests unless higher tiers gain from it.
 pub(crate) fn completes(
     workload: &str,
     loose: bool,
