@@ -1,5 +1,5 @@
-//! Wiring: creates the six actors of an engine and connects them. Only this file, and the handle by way of [`Actors`], names
-//! the types of all actors; the actors know each other as recipients of messages.
+//! Wiring: creates the six actors of an engine and connects them. Only this file, and the handle by way of [`Actors`],
+//! names the types of all actors; the actors know each other as recipients of messages.
 
 use crate::admission::Admission;
 use crate::block_manager::{BlockManager, BlockPeers};
@@ -61,7 +61,8 @@ pub(crate) struct Supervision<'a> {
     pub(crate) steps: Option<StepLog>,
 }
 
-/// Mailboxes of the actors. The actors refer to each other in a cycle, so every mailbox is created before the first actor.
+/// Mailboxes of the actors. The actors refer to each other in a cycle, so every mailbox is created before the first
+/// actor.
 struct Mailboxes {
     admission: Context<Admission>,
     scheduler: Context<SchedulerActor>,
