@@ -21,8 +21,8 @@ pub struct Report {
     pub prompt_form: PromptForm,
     /// Start time of the run, seconds since the Unix epoch.
     pub started_unix_s: u64,
-    /// Number that makes the prompts of this run differ from the prompts of other runs. Lengths and arrival times do
-    /// not depend on the salt.
+    /// Salt of the prompts: a number that makes the prompts of this run differ from those of other runs, so that no
+    /// cached prefix is reused. Lengths and arrival times do not depend on it.
     pub salt: u64,
     /// Length of the measured window (the run without warm-up and cool-down), s.
     pub window_s: f64,
@@ -38,7 +38,7 @@ pub struct Report {
     /// Reasons for which requests failed, with counts. Only the first few distinct reasons are listed; the others are
     /// summed up as `other reasons`.
     pub failures: Vec<FailureCount>,
-    /// Workload that was sent.
+    /// Workload that the load client sent.
     pub workload: Workload,
 }
 
@@ -55,7 +55,8 @@ pub struct TierReport {
     pub refused: u64,
     /// Number of failed requests: those that ended with an error or a timeout, neither completed nor refused.
     pub failed: u64,
-    /// Number of failed requests that received nothing from the server for the idle timeout; a part of `failed`.
+    /// Number of requests that failed by timeout, because the server sent nothing for the idle timeout; a part of
+    /// `failed`.
     #[serde(default)]
     pub timed_out: u64,
     /// Number of unfinished requests: those still running when the run ended.

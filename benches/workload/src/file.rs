@@ -122,9 +122,9 @@ pub struct Poisson {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bursts {
-    /// Factor that multiplies the arrival rate in a burst.
+    /// Factor by which a burst multiplies the arrival rate of requests.
     pub factor: f64,
-    /// Length of a burst, seconds.
+    /// Length of a burst of requests, seconds.
     pub length_s: f64,
     /// Time from the end of one burst to the end of the next, seconds.
     pub period_s: f64,
@@ -235,7 +235,7 @@ pub struct Pool {
 /// Reason why a workload cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkloadError {
-    /// The workload file, or a trace file that it names, cannot be read.
+    /// The workload file, or a file of recorded traffic that it names, cannot be read.
     #[error("cannot read {path}: {source}")]
     Read {
         /// Path of the unreadable file.
@@ -251,10 +251,10 @@ pub enum WorkloadError {
         /// Position in the file and description of the problem, as the TOML parser reports them.
         problem: String,
     },
-    /// A value of the workload file, or of a trace file that it names, is out of its bounds.
+    /// A value of the workload file, or of a file of recorded traffic that it names, is out of its bounds.
     #[error("{path}: {field} {problem}")]
     Invalid {
-        /// Path of the file with the invalid value.
+        /// Path of the workload file or file of recorded traffic that has the invalid value.
         path: PathBuf,
         /// Name of the invalid field, such as `class[1].arrival.poisson.rate_per_s`.
         field: String,
@@ -264,7 +264,7 @@ pub enum WorkloadError {
 }
 
 impl Workload {
-    /// Reads and checks a workload file and the trace files that it names.
+    /// Reads and checks a workload file and the files of recorded traffic that it names.
     ///
     /// # Errors
     /// [`WorkloadError`], which says in a single line what to change in the file.

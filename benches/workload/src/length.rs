@@ -36,9 +36,9 @@ pub struct Mixture {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Uniform {
-    /// Shortest length, tokens.
+    /// Shortest prompt or output length of a uniform distribution, tokens.
     pub min: u32,
-    /// Longest length, tokens.
+    /// Longest prompt or output length of a uniform distribution, tokens.
     pub max: u32,
 }
 

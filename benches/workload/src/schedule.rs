@@ -98,7 +98,7 @@ pub fn closed_request(workload: &Workload, class: usize, stream: u32, number: u6
     planned(class, stream, number, spec.start_s, drawn)
 }
 
-/// Converts a time from seconds to microseconds.
+/// Converts a time from seconds to microseconds, rounded.
 pub fn seconds(s: f64) -> u64 {
     (s * 1e6).round() as u64
 }

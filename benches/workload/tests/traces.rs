@@ -18,7 +18,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Makes a temporary folder with a trace file that has the given text.
+    /// Makes a temporary folder with a file of recorded traffic that has the given text.
     fn with(trace: &str) -> Scene {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("t"), trace).unwrap();
@@ -88,8 +88,8 @@ fn every_bad_row_is_named_by_file_and_line() {
     };
     let rows = |header: &str, rows: &str| header.to_owned() + rows;
     let date = "2023-11-16 18:15";
-    // Each case is an invalid trace file: (text of the file, number of the bad line, text that the error message
-    // contains).
+    // Each case is an invalid file of recorded traffic: (text of the file, number of the bad line, text that the error
+    // message contains).
     let cases = [
         (
             String::new(),
@@ -99,23 +99,23 @@ fn every_bad_row_is_named_by_file_and_line() {
         ("0,1,1\n".into(), 1, "begins no trace"),
         (rows("TIMESTAMP,NumImages,ContextTokens,GeneratedTokens\n", ""), 1, "begins no trace"),
         (NATIVE.into(), 1, "is followed by no row"),
-        // Malformed lines of a trace file, in each format.
+        // Malformed lines of recorded traffic, in each file format.
         (rows(NATIVE, "0,1,1\n1,1\n"), 3, "has 2 fields"),
         (rows(AZURE, &format!("{date}:46,1,1\nnever,1,1\n")), 3, "has the TIMESTAMP \"never\""),
         (rows(BURSTGPT, "1,x,1,1,2,y\n2,x,a,1,2,y\n"), 3, "has the Request tokens \"a\""),
         (good_json(0, 5, "[1]") + "{\"timestamp\":1}\n", 2, "missing field"),
         (good_json(0, 5, "[1]") + &good_json(0, 513, "[1]"), 2, "has 1 hash_ids"),
-        // Requests without prompt or output tokens, in each trace format.
+        // Recorded requests without prompt or output tokens, in each file format.
         (rows(NATIVE, "0,1,1\n1,0,1\n"), 3, "has 0 prompt and 1 output tokens; allowed: 1 to"),
         (rows(AZURE, &format!("{date}:46,1,0\n")), 2, "or skip_empty = true in the workload"),
         (rows(BURSTGPT, "1,x,7,1,8,y\n2,x,9,0,9,y\n"), 3, "has 9 prompt and 0 output tokens"),
         (good_json(0, 0, "[]"), 1, "has 0 prompt and 1 output tokens"),
-        // Requests that are not sorted by time, in each trace format.
+        // Recorded requests that are not sorted by time, in each file format.
         (rows(NATIVE, "1,1,1\n\n0.5,1,1\n"), 4, "is earlier than the row before"),
         (rows(AZURE, &format!("{date}:46,1,1\n{date}:45.9,1,1\n")), 3, "is earlier than"),
         (rows(BURSTGPT, "2,x,1,1,2,y\n1,x,1,1,2,y\n"), 3, "is earlier than"),
         (good_json(5, 5, "[1]") + &good_json(4, 5, "[1]"), 2, "is earlier than"),
-        // Numbers that are too large, and lines that are too long, in a trace file.
+        // Numbers that are too large, and lines that are too long, in recorded traffic.
         (rows(NATIVE, "0,1000001,1\n"), 2, "has the prompt_tokens \"1000001\"; allowed: 1 to"),
         (rows(AZURE, &format!("{date}:46,1,99999999999\n")), 2, "has the GeneratedTokens"),
         (rows(BURSTGPT, "1,x,1,1000001,2,y\n"), 2, "has the Response tokens \"1000001\""),
@@ -193,8 +193,8 @@ fn a_load_is_a_faster_trace() {
     assert_eq!(faster.notes().len(), 2);
 }
 
-/// Returns for every class the prompt lengths of its requests. In the test's trace file a prompt's length is its line
-/// number, so the lengths say which class sends which line.
+/// Returns for every class the prompt lengths of its requests. In the test's recorded traffic a prompt's length is its
+/// line number, so the lengths say which class sends which line.
 fn drawn(workload: &Workload) -> Vec<BTreeSet<u32>> {
     let lines = |class| arrivals(workload, class).map(|planned| planned.prompt_tokens).collect();
     (0..workload.classes.len()).map(lines).collect()

@@ -7,15 +7,16 @@ pub(super) const HEADER: &str =
     "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type";
 const HEADER_3: &str =
     "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type";
-/// Latest time that is accepted in a `BurstGPT` file, seconds; the published files end at 29 million seconds.
+/// Latest time that is accepted in `BurstGPT`'s recorded traffic, seconds; the published files end at 29 million
+/// seconds.
 const MAX_TIME_S: f64 = 1e9;
 
-/// Set of columns in a `BurstGPT` file.
+/// Set of columns in a CSV file of the `BurstGPT` data set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Columns {
-    /// The six columns of files 1 and 2 of the data set.
+    /// The six columns of files 1 and 2 of the `BurstGPT` data set.
     Six,
-    /// The eight columns of file 3 of the data set.
+    /// The eight columns of file 3 of the `BurstGPT` data set.
     Eight,
 }
 

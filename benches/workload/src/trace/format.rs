@@ -1,4 +1,4 @@
-//! Detects the format of a trace file and parses its lines into rows.
+//! Detects the format of a file of recorded traffic and parses its lines into requests.
 
 use super::{azure, burstgpt, mooncake, native};
 use crate::length::MAX_TOKENS;
@@ -28,7 +28,7 @@ pub(super) struct Row {
 }
 
 impl Format {
-    /// Detects the format of a trace file from its first line. The error lists the allowed first lines.
+    /// Detects the format of a file of recorded traffic from its first line. The error lists the allowed first lines.
     pub(super) fn of(first_line: &str) -> Result<Format, String> {
         let line = first_line.trim();
         let found = match line {
@@ -47,7 +47,7 @@ impl Format {
         })
     }
 
-    /// Whether the first line of a trace file in this format is a header.
+    /// Whether the first line of a file of recorded traffic in this format is a header.
     pub(super) fn has_header(self) -> bool {
         self != Format::Mooncake
     }
@@ -58,7 +58,7 @@ impl Format {
         self == Format::Native
     }
 
-    /// Parses a line of a trace file into a request. The error says what is wrong with the line.
+    /// Parses a line of a file of recorded traffic into a request. The error says what is wrong with the line.
     pub(super) fn row(self, line: &str) -> Result<Row, String> {
         match self {
             Format::Native => native::row(line),

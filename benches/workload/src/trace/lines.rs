@@ -6,7 +6,8 @@ use std::path::Path;
 
 /// Maximum size of a trace file, bytes. One week of Azure's recorded traffic of 2024 takes 1.1 GB.
 pub(super) const MAX_TRACE_BYTES: u64 = 2 << 30;
-/// Maximum length of a line in a trace file, bytes: enough for the `hash_ids` of the longest possible prompt.
+/// Maximum length of a line in a file of recorded traffic, bytes: enough for the `hash_ids` (one per prompt block) of
+/// the longest possible prompt.
 const MAX_LINE_BYTES: u64 = 64 << 10;
 
 /// Reader of the lines of a text file, without their line ends (LF or CR LF).
@@ -16,16 +17,16 @@ pub(super) struct Lines<R> {
     number: u32,
 }
 
-/// Reason why the next line of a trace file cannot be returned.
+/// Reason why the next line of a file of recorded traffic cannot be returned.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The trace file cannot be read.
+    /// The file of recorded traffic cannot be read.
     Read(io::Error),
-    /// The line with this number is too long or no UTF-8, or is refused; the text says why.
+    /// A line of the file is too long, is no UTF-8, or is refused: the number of the line, and what is wrong with it.
     Line(u32, String),
 }
 
-/// Opens a trace file for reading line by line.
+/// Opens a file of recorded traffic for reading line by line.
 pub(super) fn open(path: &Path) -> io::Result<Lines<File>> {
     let file = File::open(path)?;
     let about = file.metadata()?;

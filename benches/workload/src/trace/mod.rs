@@ -66,7 +66,7 @@ pub struct Trace {
 /// One request of recorded traffic.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceEntry {
-    /// Number of the request's line in the trace file, from 1.
+    /// Number of the recorded request's line in its file, from 1.
     pub line: u32,
     /// Arrival time of the recorded request, seconds of recorded time after the begin of the window that is replayed.
     pub at_s: f64,
@@ -125,8 +125,8 @@ impl Trace {
         }
     }
 
-    /// Reads the requests in the replayed time window from the trace file, whose path is relative to the folder of the
-    /// file `workload`.
+    /// Reads the recorded requests in the replayed time window from their file, whose path is relative to the folder of
+    /// the file `workload`.
     pub(crate) fn read(&mut self, workload: &Path) -> Result<(), WorkloadError> {
         let path = workload.parent().unwrap_or(Path::new("")).join(&self.file);
         let window::Rows { entries, skipped } = window::read(self, &path)?;

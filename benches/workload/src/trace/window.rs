@@ -1,4 +1,4 @@
-//! Reads the requests of a trace file that lie in the time window that the workload replays.
+//! Reads the requests of a file of recorded traffic that lie in the time window that the workload replays.
 
 use super::format::{Format, Row};
 use super::lines::{self, Fault, Lines};
@@ -20,7 +20,7 @@ pub(super) struct Rows {
     pub(super) skipped: u64,
 }
 
-/// Reads a trace file up to the end of the time window that is replayed; later lines are not read.
+/// Reads a file of recorded traffic up to the end of the time window that is replayed; later lines are not read.
 pub(super) fn read(trace: &Trace, path: &Path) -> Result<Rows, WorkloadError> {
     let failed = |source: io::Error| WorkloadError::Read { path: path.to_owned(), source };
     let lines = lines::open(path).map_err(failed)?;
@@ -32,7 +32,7 @@ pub(super) fn read(trace: &Trace, path: &Path) -> Result<Rows, WorkloadError> {
     })
 }
 
-/// State while reading a trace file: the requests kept so far, and which later ones to keep.
+/// State while reading a file of recorded traffic: the requests kept so far, and which later ones to keep.
 struct Window {
     from_ns: i128,
     length_ns: Option<i128>,
@@ -129,7 +129,7 @@ impl Window {
         Ok(false)
     }
 
-    /// Returns the error text for a trace file that has no request in the replayed time window.
+    /// Returns the error text for a file of recorded traffic that has no request in the replayed time window.
     fn nothing(&self, seen_ns: Option<(i128, i128)>) -> String {
         match seen_ns {
             None => "is followed by no row".into(),
