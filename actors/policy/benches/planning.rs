@@ -1,5 +1,6 @@
-//! Measures the whole round of planning a step: the scheduler's plan, the block store's answer, and the batch. Requests
-//! come and go, so that the numbers of running and of waiting sequences stay the same.
+//! Benchmark of planning one step: the scheduler's plan, the block store's allocation of KV blocks, and the assembly of
+//! the batch. Ended requests are replaced by new ones, so that the numbers of running and of waiting sequences stay the
+//! same.
 //!
 //! `cargo bench -p tiercel-policy --bench planning` also prints the median and the 99th percentile.
 
@@ -20,7 +21,7 @@ use tiercel_policy::scheduler::{Action, Effect, NewSequence, PreemptDecision, Sc
 const BLOCK: u32 = 16;
 const PROMPT: u32 = 128;
 
-/// An engine without actors and without a device: every step succeeds at once.
+/// A scheduler and a block store without actors and without a device: every step succeeds at once.
 struct Rounds {
     scheduler: Scheduler,
     store: BlockStore,
@@ -29,8 +30,8 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Returns an engine in which `running` sequences run, or as many as there are blocks for, and `waiting` sequences
-    /// wait. The pool has `blocks_each` blocks for each sequence that may run.
+    /// Returns a scheduler with up to `running` running sequences, fewer if their blocks do not fit, and with `waiting`
+    /// waiting ones. The device pool has `running * blocks_each` KV blocks.
     fn new(running: u32, waiting: u32, blocks_each: u32) -> Rounds {
         let mut settings = EngineSettings::default();
         settings.scheduler.max_num_seqs = running;
@@ -66,7 +67,8 @@ impl Rounds {
         for _ in 0..running + waiting {
             rounds.arrive();
         }
-        // Run until all sequences have started, and those that started together have drifted apart.
+        // Run 600 steps before the measurement: then all sequences have started, and those that started together no
+        // longer are at the same output token.
         for _ in 0..600 {
             rounds.round(&Clock::wall());
         }
@@ -92,7 +94,7 @@ impl Rounds {
         });
     }
 
-    /// Runs one step. Returns the time that its planning took.
+    /// Plans and completes one step. Returns the wall-clock time that planning it took.
     fn round(&mut self, clock: &Clock) -> Duration {
         self.now_us += 25_000;
         let now = Timestamp(self.now_us);
@@ -122,7 +124,8 @@ impl Rounds {
         let samples = done.result.as_ref().is_ok_and(|output| !output.sampled.is_empty());
         let ended = Timestamp(self.now_us + 20_000);
         self.scheduler.step_done(done, ended);
-        // The next action would be the next plan if no token was sampled.
+        // Look for ended sequences only if the step sampled a token. Otherwise the scheduler delivers nothing, and its
+        // next action would already be the next plan.
         if samples && let Some(Action::Deliver(effects)) = self.scheduler.next_action(ended) {
             let ends = effects.iter().filter(|effect| matches!(effect, Effect::Ended(_)));
             (0..ends.count()).for_each(|_| self.arrive());
@@ -138,8 +141,8 @@ fn done(batch: &StepBatch) -> StepDone {
     StepDone { id: batch.id, result: Ok(StepOutput { sampled: sampled.collect(), timing }) }
 }
 
-/// Blocks per sequence. The first value is more than any sequence needs. The second is about the mean need, so that the
-/// pool is full and every plan names possible victims.
+/// KV blocks in the pool for each running sequence: `AMPLE` is more than any sequence needs; `FULL` is about the mean
+/// need, so that the pool is full and every plan lists sequences to preempt.
 const AMPLE: u32 = 64;
 const FULL: u32 = 20;
 

@@ -1,10 +1,10 @@
-//! Map from sequences to data about them, for the hundreds of sequences that hold blocks. The map is read several times
-//! in every step and changed seldom.
+//! Map from sequence ids to data, for the hundreds of sequences that hold KV blocks. The map is read several times in
+//! every step and changed seldom.
 
 use tiercel_device::{BySeq, SeqId};
 
-/// Map of an array of items, an index from ids to array positions, and a sorted list of the ids. A look-up costs one
-/// multiplication and one or two cache lines, and iteration is in the order of the ids.
+/// Map of sequence ids to items: an array of items, an index from ids to array positions, and a sorted list of the ids.
+/// A look-up costs one multiplication and one or two cache lines, and iteration is in the order of the ids.
 #[derive(Debug)]
 pub(crate) struct ById<T> {
     places: BySeq<u32>,
@@ -21,7 +21,8 @@ impl<T> Default for ById<T> {
 }
 
 impl<T> ById<T> {
-    /// Returns the array position of the item with this id. The position stays the same until the item is removed.
+    /// Returns the array position of the item with the sequence id `id`. The position stays the same until the item is
+    /// removed.
     pub(crate) fn place_of(&self, id: SeqId) -> Option<u32> {
         self.places.get(&id).copied()
     }

@@ -9,7 +9,8 @@ pub(crate) struct Ewma {
 }
 
 impl Ewma {
-    /// A mean of `mean`, before any observation or after the first one.
+    /// Returns a weighted mean with an initial value of `mean`, in which each later observation has the weight
+    /// `weight`.
     pub(crate) fn starting_at(mean: f64, weight: f64) -> Ewma {
         Ewma { mean, weight }
     }
@@ -22,8 +23,8 @@ impl Ewma {
         self.observe_as(self.weight, x);
     }
 
-    /// Takes in an observation with a weight of its own, where that is larger: the `n`-th observation with a weight of `1/n`
-    /// makes a plain mean as long as there are few.
+    /// Adds an observation with the larger of `weight` and the mean's usual weight. With a weight of `1/n` for the
+    /// `n`-th observation, the result is a plain mean while there are few observations.
     pub(crate) fn observe_as(&mut self, weight: f64, x: f64) {
         self.mean += self.weight.max(weight) * (x - self.mean);
     }

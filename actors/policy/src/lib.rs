@@ -1,5 +1,5 @@
-//! The policy: decisions as pure functions, `(state, event, now) -> decisions`, without clock, channel or I/O. The
-//! invariants are functions that tests, the simulator and debug builds all call.
+//! The scheduling policy: decisions as pure functions, `(state, event, now) -> decisions`, without clock, channel or
+//! I/O. The invariants are functions that tests, the simulator and debug builds all call.
 
 pub mod admission;
 pub mod blocks;

@@ -3,8 +3,8 @@
 use tiercel_config::PressureSettings;
 use tiercel_device::Timestamp;
 
-/// How far usage must fall below the threshold of a pressure level before the level is left, percent of the resource's
-/// total. It keeps a load near the threshold from flapping between levels.
+/// Hysteresis of pressure levels: how far usage must fall below the threshold of a level before the level is left,
+/// percent of the resource's total. It keeps a load near the threshold from flapping between levels.
 const HYSTERESIS_PERCENT: f64 = 5.0;
 /// How long usage must stay below a pressure level before the level is left, us. A busy engine that fills up again at
 /// once is not calm.
@@ -13,17 +13,17 @@ const CALM_US: u64 = 5_000_000;
 /// Pressure level: how near a resource is to its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Level {
-    /// Enough of the resource is left.
+    /// No pressure: enough of the resource is left.
     #[default]
     None,
-    /// Little of the resource is left.
+    /// Warning: little of the resource is left.
     Warning,
-    /// Almost nothing of the resource is left.
+    /// Critical: almost nothing of the resource is left.
     Critical,
 }
 
 impl Level {
-    /// Returns the name of the pressure level.
+    /// Returns the name of the pressure level, for metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
             Level::None => "none",
@@ -33,27 +33,27 @@ impl Level {
     }
 }
 
-/// A resource of the engine that can run out.
+/// A resource of the engine that can run out, and whose pressure level is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Resource {
     /// KV blocks of the device pool.
     Blocks,
-    /// Slots of a step.
+    /// Slots of a step, one for each sequence in the batch.
     Slots,
     /// KV blocks of the host pool.
     Host,
-    /// Blocks that may be in transit between the device pool and the host pool.
+    /// Limit on KV blocks in transit between the device pool and the host pool.
     Copies,
-    /// Tokens that may be buffered for the clients.
+    /// Output tokens that may be buffered for the clients.
     Outputs,
 }
 
 impl Resource {
-    /// All resources.
+    /// All resources whose pressure level is watched.
     pub const ALL: [Resource; 5] =
         [Resource::Blocks, Resource::Slots, Resource::Host, Resource::Copies, Resource::Outputs];
 
-    /// Returns the name of the resource.
+    /// Returns the name of the resource, for metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
             Resource::Blocks => "blocks",
@@ -68,27 +68,28 @@ impl Resource {
 /// Change of a resource's pressure level.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Transition {
-    /// Resource whose level changed.
+    /// Resource whose pressure level changed.
     pub resource: Resource,
-    /// Level before the change.
+    /// Pressure level before the change.
     pub from: Level,
-    /// Level after the change.
+    /// Pressure level after the change.
     pub to: Level,
     /// Share of the resource that is in use, percent.
     pub used_percent: f64,
 }
 
-/// Pressure levels of all resources, with what is needed to update them.
+/// Pressure levels of all resources, and the state needed for their hysteresis.
 #[derive(Debug, Clone)]
 pub struct Pressure {
     settings: PressureSettings,
     levels: [Level; Resource::ALL.len()],
-    /// For each resource that is below its level: since when it is below, and the highest level seen since.
+    /// For each resource whose usage is below its pressure level: since when, and the highest level that its usage
+    /// reached since.
     below: [Option<(Timestamp, Level)>; Resource::ALL.len()],
 }
 
 impl Pressure {
-    /// Returns a state without pressure on any resource.
+    /// Returns a state in which no resource is under pressure.
     pub fn new(settings: PressureSettings) -> Pressure {
         Pressure { settings, levels: Default::default(), below: Default::default() }
     }
@@ -159,7 +160,7 @@ mod tests {
         let mut before = Calm;
         let mut now = Timestamp(0);
         let seen = used.iter().map(|used| {
-            // Each usage is observed twice, 5 s apart: long enough for a level to be left.
+            // Observe each usage twice, 5 s apart: long enough for a pressure level to be left.
             let first = pressure.observe(resource, *used, now);
             now = now + CALM_US;
             let transition = first.or_else(|| pressure.observe(resource, *used, now));

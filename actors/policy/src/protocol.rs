@@ -6,108 +6,109 @@ use std::ops::Range;
 use std::sync::Arc;
 use tiercel_device::{BlockId, SeqId, StepId, Ticket};
 
-/// Scheduler -> block store: everything that one step needs, in one message. The block store applies the fields in
-/// their order.
+/// Scheduler -> block store: everything that one step needs of the block store, in one message. The block store applies
+/// the fields in their order.
 #[derive(Debug, Clone, Default)]
 pub struct StepRequest {
-    /// The step that is planned; its number is larger than that of every earlier step.
+    /// Number of the planned step, larger than that of every earlier step.
     pub step: StepId,
-    /// Every step up to this one has completed, so copies that are fenced behind these steps may start.
+    /// Every step up to this one has completed, so copies of blocks that these steps used may start.
     pub completed_step: StepId,
-    /// KV that completed steps made valid. New block names enter the store through this field and nowhere else.
+    /// Reports of KV that completed steps made valid. New block names enter the store through this field and nowhere
+    /// else.
     pub progress: Vec<Progress>,
-    /// Sequences that ended (finished, cancelled, dropped). The store drops their references.
+    /// Sequences that ended (finished, cancelled, dropped). The store drops their references to blocks.
     pub released: Vec<SeqId>,
-    /// Wants of the step, in order of rank, the lowest rank first.
+    /// Requests of the step's sequences for KV blocks, in order of service.
     pub wants: Vec<Want>,
-    /// Sequences that may be preempted for the wants, in the order in which they are taken. A sequence appears at most
-    /// once.
+    /// Sequences that may be preempted so that the step's sequences get blocks, in the order in which they are taken. A
+    /// sequence appears at most once.
     pub victims: Vec<Victim>,
-    /// Costs of having a block again, by copying it or by computing it.
+    /// Costs of getting a preempted sequence's blocks back, by copying or by recomputing them.
     pub costs: ResumeCosts,
-    /// Whether, within a group of victims, those that cost the least to resume per freed block are taken first, instead
-    /// of the first in the list.
+    /// Whether victims of one group are taken in the order of their cost of resuming per freed block, cheapest first,
+    /// instead of in the order of the list.
     pub victims_by_cost: bool,
-    /// Whether blocks that the host pool has are computed instead of copied in, where computing them is done sooner.
+    /// Whether a resumed sequence recomputes blocks that the host pool has, where that is faster than copying them in.
     pub resumes_by_cost: bool,
-    /// Part of its block table that a victim gives up.
+    /// Which part of its block table a preempted victim gives up.
     pub gives: Gives,
-    /// Largest number of full blocks of possible victims to mirror with this step.
+    /// Most full blocks of possible victims to copy to the host ahead of need (mirroring) with this step.
     pub mirror: u32,
-    /// Whether blocks that are reserved for other tiers may be used, at most as many as the victims have that could be
-    /// dropped at once.
+    /// Whether blocks that are reserved for other tiers may be used, up to the number of victims' blocks that are also
+    /// on the host and can be given back at once.
     pub lends: bool,
 }
 
-/// Part of its block table that a victim gives up. The victim retains the rest on the device while it waits, and may be
-/// asked for the rest as a victim again.
+/// Which part of its block table a preempted victim gives up. The victim retains the rest on the device while it waits,
+/// and may have to give that up later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Gives {
-    /// The whole block table.
+    /// A victim gives up the whole block table.
     #[default]
     All,
-    /// All blocks except those at the front of the table that other sequences hold too. These would not come free
-    /// anyway.
+    /// A victim gives up all blocks except those at the front of its table that other sequences share, which would not
+    /// come free anyway.
     Unshared,
-    /// The tail of the block table, as much of it as is needed, in multiples of `unit` blocks.
+    /// A victim gives up only as much of the tail of its block table as is needed, in multiples of `unit` blocks.
     Needed {
-        /// Blocks per unit; at least 1.
+        /// Granularity of the tail that a victim gives up, in blocks; at least 1.
         unit: u32,
     },
 }
 
-/// Report that KV of a sequence became valid.
+/// Progress report: KV of a sequence became valid.
 #[derive(Debug, Clone)]
 pub struct Progress {
-    /// Sequence that the report is about.
+    /// Sequence whose progress is reported.
     pub seq: SeqId,
     /// Tokens of the sequence whose KV is valid now (`num_computed_tokens`).
     pub computed: u32,
-    /// Names (hashes) of the KV blocks of this sequence that became full since its last progress report.
+    /// Names (hashes) of the sequence's KV blocks that became full since its last progress report.
     pub hashes: Vec<BlockHash>,
 }
 
-/// Request of one sequence for the blocks that it needs to run in the step.
+/// Want: request of one sequence to the block store for the KV blocks that it needs to run in the step.
 #[derive(Debug, Clone)]
 pub struct Want {
-    /// Sequence that wants blocks, and its epoch.
+    /// Sequence that requests blocks, and its epoch.
     pub ticket: Ticket,
-    /// Most tokens that the block table may have to cover: the known tokens (prompt and output), and the tokens that
+    /// Upper bound of the tokens that the block table must cover: the known tokens (prompt and output) and those that
     /// steps in flight sample.
     pub len: u32,
-    /// Most tokens to compute beyond the valid ones, in this step and in the steps in flight together; at least 1.
+    /// Most tokens to compute beyond those with valid KV, in this step and in the steps in flight together; at least 1.
     pub new_tokens: u32,
-    /// Positions that the block table shall cover from this step on, even if the step needs fewer; 0 for no more than
-    /// the step needs.
+    /// Token positions that the block table shall cover from this step on, even if the step needs fewer (blocks
+    /// allocated in advance); 0 for no more than the step needs.
     pub reserve: u32,
-    /// Blocks that are reserved for other tiers and not used by them. So many blocks must be free, or about to come
-    /// free, after this grant.
+    /// Unused blocks of other tiers' reservations: so many blocks must still be free, or about to come free, after this
+    /// request is granted.
     pub kept_for_others: u32,
-    /// Whether the sequence grows the block table that it holds, or opens without one.
+    /// Whether the sequence grows its block table, or opens (gets a new table).
     pub kind: WantKind,
-    /// Number of victims, from the front of [`StepRequest::victims`], that the want may preempt. No victim among them
-    /// ranks before the want. The sequence itself may be among them; then it is skipped.
+    /// Number of victims, from the front of [`StepRequest::victims`], that may be preempted for this request. None of
+    /// them is served before the requesting sequence. If the sequence itself is among them, it is skipped.
     pub max_victims: u32,
 }
 
-/// Kind of a want, by what its sequence already holds.
+/// Kind of a sequence's request for blocks, by what the sequence already holds.
 #[derive(Debug, Clone)]
 pub enum WantKind {
-    /// The sequence has a block table that needs room to grow.
+    /// The sequence runs, and its block table needs room to grow.
     Grow,
-    /// The sequence has no block table: it is new, or its preemption was committed.
+    /// The sequence has no block table, because it is new or its preemption was committed: it needs one.
     Open {
-        /// Names of the sequence's full blocks in order, at most `(len - 1) / block_size` of them, so that the last
-        /// token is always computed. The store takes the longest prefix that it still has: it references device hits
-        /// and copies host hits in.
+        /// Names (hashes) of the sequence's full blocks in order, at most `(len - 1) / block_size` of them, so that the
+        /// last token is always computed. The store uses the longest prefix that it still has: it shares blocks on the
+        /// device, and copies in blocks on the host.
         hashes: Arc<[BlockHash]>,
-        /// Blocks that must stay free after this grant (watermark).
+        /// Watermark: number of blocks that must stay free after the sequence got its blocks.
         keep_free: u32,
-        /// Full-sequence check: the want is denied unless free blocks, and blocks that its victims free, suffice for
+        /// Check of the full sequence: the request is denied unless free blocks and blocks of its victims suffice for
         /// this many tokens. Only the blocks for the step are allocated.
         must_fit: u32,
-        /// Whether a preempted sequence finds only blocks that were retained or copied out for it, and not other blocks
-        /// of the two pools with the same names.
+        /// Whether a resumed sequence may reuse only blocks that were retained or copied out for it, and not other
+        /// sequences' cached blocks with the same names.
         own_only: bool,
     },
 }
@@ -115,33 +116,34 @@ pub enum WantKind {
 /// A sequence that may be preempted, or a preempted sequence that may have to give up its retained blocks too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Victim {
-    /// Sequence of the victim, and the epoch that the preemption gives it.
+    /// Sequence of the victim, and the new epoch that the preemption gives it.
     pub ticket: Ticket,
     /// Whether to copy the victim's full blocks to the host pool first, as far as there is room, instead of just
     /// dropping them.
     pub swap: bool,
-    /// Group of the victim. Victims of one group follow each other. With [`StepRequest::victims_by_cost`] the store
-    /// decides which of a group goes first.
+    /// Group of the victim; the victims of one group are adjacent in the list. With [`StepRequest::victims_by_cost`]
+    /// the store orders the victims within a group.
     pub group: u16,
 }
 
-/// Costs of resuming a sequence, us of device or link time.
+/// Costs of resuming a preempted sequence, us of device time or link time.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ResumeCosts {
-    /// Time to copy one block in one direction, us.
+    /// Time to copy one block between device and host, in one direction, us.
     pub copy_us: f64,
-    /// Time to compute the first block of a sequence again, us.
+    /// Time to recompute the first block of a sequence, us.
     pub first_block_us: f64,
-    /// Time that each earlier block adds to computing a later block, us, because the tokens of the later block attend
-    /// to the earlier one.
+    /// Additional time to recompute a block for each block before it, us, because its tokens attend to those of the
+    /// earlier blocks.
     pub block_before_us: f64,
 }
 
 impl ResumeCosts {
-    /// Returns the time to compute the blocks at `depths` again, us. The first block of a sequence has depth 0.
+    /// Returns the time to recompute the blocks of a sequence at the positions `depths`, us. The first block has
+    /// position 0.
     pub fn recompute_us(&self, depths: Range<usize>) -> f64 {
         let blocks = depths.len() as f64;
-        // Sum of the depths of the blocks.
+        // Sum of the block positions: the number of pairs of a recomputed block and a block before it.
         let before = (depths.start + depths.end).saturating_sub(1) as f64 * blocks / 2.0;
         blocks * self.first_block_us + before * self.block_before_us
     }
@@ -150,48 +152,49 @@ impl ResumeCosts {
 /// Block store -> scheduler: the answer to a [`StepRequest`].
 #[derive(Debug, Clone, Default)]
 pub struct StepGrant {
-    /// The step that this grant answers.
+    /// Step that the block store answers for.
     pub step: StepId,
-    /// One answer per want, in the order of the wants. A want whose sequence is in `preempted` gets no answer.
+    /// One answer for each sequence's request for blocks, in the order of the requests. A sequence in `preempted` gets
+    /// no answer.
     pub grants: Vec<Grant>,
-    /// Victims that were preempted.
+    /// Victims that were preempted for the step.
     pub preempted: Vec<Preempted>,
-    /// Device blocks without a reference after the grants of the step, cached content included.
+    /// Free device blocks after all requests of the step are answered, those with cached content included.
     pub free_blocks: u32,
 }
 
-/// The answer to one want.
+/// The block store's answer to one sequence's request for blocks.
 #[derive(Debug, Clone)]
 pub struct Grant {
-    /// The ticket of the want.
+    /// Ticket (sequence and epoch) of the answered request.
     pub ticket: Ticket,
-    /// What the want got.
+    /// Result of the request for blocks.
     pub outcome: GrantOutcome,
 }
 
-/// What a want got: permission to run, copies that must end first, or a denial.
+/// Result of a sequence's request for blocks: permission to run, copies that must end first, or a denial.
 #[derive(Debug, Clone)]
 pub enum GrantOutcome {
-    /// The sequence may run in the step.
+    /// The sequence has the blocks that it requested and may run in the step.
     Run {
-        /// Valid tokens. For `Open` the prefix that was found; for `Grow` the number that was last reported, whatever
-        /// steps in flight add to it.
+        /// Number of tokens with valid KV: for a newly opened sequence its cached prefix; for a growing one the number
+        /// that was last reported, without the steps in flight.
         computed: u32,
-        /// Positions that the block table covers for this step: `min(len, computed + new_tokens)`.
+        /// Token positions that the block table covers for this step: `min(len, computed + new_tokens)`.
         cover: u32,
-        /// The block table, if it changed since the sequence's last grant.
+        /// Block table of the sequence, if it changed since the block store last sent it.
         table: Option<Arc<[BlockId]>>,
     },
-    /// Only for `Open`: host hits are being copied in, and a [`StoreEvent::Resumed`] follows. The sequence holds its
-    /// blocks meanwhile.
+    /// The sequence is being opened: blocks of its prefix are copied in from the host, and a [`StoreEvent::Resumed`]
+    /// follows. The sequence holds its blocks meanwhile.
     Copying {
-        /// Blocks to copy to the device pool.
+        /// Number of blocks to copy to the device pool.
         blocks: u32,
     },
-    /// The want is denied for now. Nothing was allocated, and the sequence keeps the blocks that it had. The want may
-    /// succeed when `pending_blocks` more blocks have come free from copies under way.
+    /// The request for blocks is denied for now: nothing was allocated, and the sequence keeps the blocks that it had.
+    /// The request may succeed when `pending_blocks` more blocks have come free from copies under way.
     Denied {
-        /// Blocks that must come free from copies under way before the want may succeed; 0 if such copies are not
+        /// Blocks that must come free from copies under way before the request may succeed; 0 if such copies are not
         /// enough.
         pending_blocks: u32,
     },
@@ -200,57 +203,58 @@ pub enum GrantOutcome {
 /// A victim that was preempted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preempted {
-    /// The ticket of the victim.
+    /// Ticket of the victim: its sequence and the new epoch.
     pub ticket: Ticket,
-    /// State of the preemption.
+    /// How far the preemption is: committed, or waiting for copies.
     pub outcome: PreemptOutcome,
 }
 
 /// How far a preemption is after the block store's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PreemptOutcome {
-    /// Committed: the references of the sequence are dropped, and the sequence must open again. If a preempted sequence
-    /// gave up more of its retained blocks, their copies may still be under way.
+    /// The preemption is committed: the victim's references to its blocks are dropped, and it needs a new block table
+    /// to run again. If the victim was preempted before and now gave up retained blocks, copies of these may still be
+    /// under way.
     Freed {
-        /// Device blocks that came free. Blocks that other sequences share did not.
+        /// Device blocks that the preemption freed; blocks that other sequences share did not come free.
         blocks: u32,
-        /// Host blocks that are pinned for the sequence.
+        /// Host blocks that are pinned for the preempted sequence, so that it can be resumed by copying.
         on_host: u32,
-        /// Blocks at the front of the table that the sequence retains on the device.
+        /// Number of blocks at the front of its table that the victim retains on the device.
         kept: u32,
     },
-    /// Prepared: the blocks of the sequence are frozen while they are copied out. A [`StoreEvent::PreemptCopied`]
-    /// follows, which the scheduler answers with commit or abort.
+    /// The preemption is prepared: the victim's blocks are frozen while they are copied to the host. A
+    /// [`StoreEvent::PreemptCopied`] follows, which the scheduler answers with commit or abort.
     Copying {
-        /// Blocks to copy to the host pool.
+        /// Number of blocks to copy to the host pool.
         blocks: u32,
-        /// Blocks at the front of the table that the sequence will retain on the device.
+        /// Number of blocks at the front of its table that the victim will retain on the device.
         kept: u32,
     },
 }
 
-/// Event that the block store reports to the scheduler unasked.
+/// Event that the block store reports to the scheduler: the copies of a preemption or of an opening have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreEvent {
     /// All copies of a prepared preemption ended. The preemption may be committed even if some copies failed, because
-    /// blocks that were not saved are recomputed.
+    /// blocks that were not saved on the host are recomputed.
     PreemptCopied {
-        /// Ticket that the preemption was prepared with.
+        /// Ticket (sequence and epoch) that the preemption was prepared with.
         ticket: Ticket,
-        /// Blocks that were saved in the host pool.
+        /// Number of the victim's blocks that were saved in the host pool.
         copied: u32,
-        /// Blocks whose copy to the host pool failed.
+        /// Number of the victim's blocks whose copy to the host pool failed.
         failed: u32,
     },
-    /// All copies of an `Open` ended. The sequence may run from token `computed` on.
+    /// All copies that opened a sequence from the host pool ended. The sequence may run from token `computed` on.
     Resumed {
-        /// Ticket of the want that opened the sequence.
+        /// Ticket (sequence and epoch) of the request for blocks that opened the sequence.
         ticket: Ticket,
-        /// Valid tokens: the prefix that is on the device.
+        /// Tokens of the sequence with valid KV: its prefix that is on the device now.
         computed: u32,
-        /// Blocks that were copied to the device pool.
+        /// Number of blocks that were copied to the device pool.
         copied: u32,
-        /// Blocks whose copy to the device pool failed. They are recomputed.
+        /// Number of blocks whose copy to the device pool failed; they are recomputed.
         failed: u32,
     },
 }

@@ -4,24 +4,25 @@ use std::collections::VecDeque;
 use tiercel_device::Timestamp;
 use tiercel_device::mix::GOLDEN;
 
-/// Number of last departures from a queue from which its drain rate is estimated.
+/// Number of latest departures from a queue whose gaps are averaged for its drain rate.
 const DEPARTURES: usize = 32;
-/// Wait that a retry time assumes before anything is known of the queue, ms.
+/// Wait on which a retry time (`Retry-After`) is based while the drain rate of the queue is unknown, ms.
 const UNKNOWN_MS: f64 = 10_000.0;
-/// Longest wait that a retry time assumes, ms: clients do not wait longer.
+/// Longest wait on which a retry time (`Retry-After`) is based, ms: clients do not wait longer.
 const LONGEST_MS: f64 = 120_000.0;
-/// Largest addition to a retry time, as a share of it. Additions differ, so that refused clients do not all come back
-/// at once.
+/// Largest random-looking addition to a retry time (`Retry-After`), as a share of that time. Additions differ between
+/// clients, so that refused clients do not all come back at once.
 const SPREAD: f64 = 0.5;
 
-/// Drain rate of a queue, from the times between its last departures. Only time in which a request waited counts,
-/// because an empty queue does not show how fast it would have drained.
+/// Drain rate of a queue, estimated from the gaps between its latest departures. Only time in which a request waited
+/// counts, because an empty queue does not show how fast it would have drained.
 #[derive(Debug, Clone, Default)]
 pub struct DrainRate {
     gaps_us: VecDeque<u64>,
     sum_us: u64,
     waiting: u32,
-    /// Since when a request waits and none has left; `None` while no request waits.
+    /// Start of the current gap between departures: when the last request left, or when a request entered the empty
+    /// queue. `None` while no request waits.
     since: Option<Timestamp>,
 }
 
@@ -32,8 +33,8 @@ impl DrainRate {
         self.since.get_or_insert(now);
     }
 
-    /// Records that a request moved in from another queue. Its wait there says nothing about the drain rate of this
-    /// queue, so no measurement starts.
+    /// Records that a request moved in from the queue of another tier. The time that the request waited in that queue
+    /// says nothing about the drain rate of this queue, so no gap between departures begins.
     pub fn moved_in(&mut self) {
         self.waiting += 1;
     }
@@ -43,7 +44,8 @@ impl DrainRate {
         self.waiting
     }
 
-    /// Records that a request left the queue without being served, which says nothing about the drain rate.
+    /// Records that a request left the queue without being served. The drain rate does not change, because it counts
+    /// only served requests.
     pub fn gave_up(&mut self) {
         self.waiting = self.waiting.saturating_sub(1);
         if self.waiting == 0 {
@@ -64,8 +66,9 @@ impl DrainRate {
         self.sum_us += gap_us;
     }
 
-    /// Returns the expected wait of a request that arrives now, us, at the recent drain rate; `None` before any request
-    /// was served. If no request has left for longer than usual, that time counts too.
+    /// Returns the expected wait of a request that joins the queue now, us: mean gap between departures times the
+    /// number of waiting requests; `None` before any request was served. A gap that is already longer than the mean
+    /// raises the mean.
     pub fn wait_us(&self, now: Timestamp) -> Option<f64> {
         let left = self.gaps_us.len() as f64;
         let mean_us = (left > 0.0).then(|| self.sum_us as f64 / left)?;
@@ -75,12 +78,13 @@ impl DrainRate {
     }
 }
 
-/// Retry time of a refused request, ms, from the expected wait `wait_us`; `None` stands for an unknown wait. The retry
-/// time is the wait, clamped to 1 s to 2 min, plus a share of up to a half of it that `number` chooses: refusals with
-/// successive numbers are spread evenly, so that clients that are refused together do not retry together.
+/// Returns the retry time (`Retry-After`) of a refused request, ms: the expected wait `wait_us` (`None`: unknown),
+/// clamped to 1 s to 2 min, plus up to a half of it. The addition depends on `number`; successive numbers spread it
+/// evenly, so that clients that are refused together do not retry together.
 pub fn retry_after_ms(wait_us: Option<f64>, number: u64) -> u64 {
     let wait_ms = wait_us.map_or(UNKNOWN_MS, |us| us / 1000.0).clamp(1_000.0, LONGEST_MS);
-    // The fractional parts of the golden ratio's multiples are evenly spread, however many there are.
+    // Low-discrepancy sequence: the fractional parts of the golden ratio's multiples are spread evenly over 0 to 1,
+    // however many are drawn.
     let spread = number.wrapping_mul(GOLDEN) as f64 / u64::MAX as f64;
     (wait_ms * (1.0 + SPREAD * spread)).ceil() as u64
 }

@@ -1,8 +1,8 @@
 //! Forecast of when a request that arrives now gets its first token.
 //!
-//! Once a step the scheduler reports how much time there is for prompts, and how much of it the waiting prompts will
-//! take. Between two reports arrivals are added up here. Higher tiers are served first, including their requests that
-//! are still to come: these are expected to take as much time as such requests took lately.
+//! After each step the scheduler reports how much device time is available to prompts, and how much the waiting prompts
+//! will need. The prompts that arrive between two reports are added here. Higher tiers are served first, including
+//! their requests that are still to come, which are expected to need as much device time as the tier's recent arrivals.
 
 use crate::admission::ShareReport;
 use tiercel_config::SheddingSettings;
@@ -10,22 +10,23 @@ use tiercel_device::{Tier, Timestamp};
 
 const TIERS: usize = Tier::ALL.len();
 
-/// Time over which the rate of arrivals is averaged, us: long enough to have seen some arrivals, short enough to follow
-/// a surge.
+/// Time constant of the exponential average of the arrival rate, us: long enough to have seen some arrivals, short
+/// enough to follow a surge.
 const MEMORY_US: f64 = 3e6;
-/// Least share of the time that a forecast assumes for a tier, however much higher tiers took lately.
+/// Least share of the device's time that a forecast assumes to be left for a tier's prompts, however much higher tiers
+/// took lately.
 const LEAST_SHARE: f64 = 0.02;
 
-/// Share of the requests accepted as in time that may turn out late.
+/// Intended share of late first tokens among the requests that admission accepted as in time.
 const LATE_SHARE: f64 = 0.05;
-/// How strongly one request moves the margin: a late request lowers it by about this much.
+/// Learning rate of the safety margin: one late request lowers the margin by about this much.
 const MARGIN_GAIN: f64 = 0.02;
-/// Lower and upper bound of the margin.
+/// Lower and upper bound of the safety margin of forecasts, as shares of the TTFT target.
 const MARGINS: (f64, f64) = (0.6, 1.2);
 
-/// Margin: share of its target up to which a request counts as in time when it arrives, because forecasts are not
-/// exact. The margin shrinks with every accepted request that is late, and grows with every one in time. So few
-/// requests are late, and no more are refused than must be (adaptive conformal inference, Gibbs and Candes 2021).
+/// Safety margin of forecasts: a request counts as in time if its forecast TTFT is at most `margin * TTFT target`. The
+/// margin shrinks with every accepted request that is late and grows with every one in time, so that few accepted
+/// requests are late and no more are refused than necessary (adaptive conformal inference, Gibbs and Candes 2021).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Margin(f64);
 
@@ -36,40 +37,43 @@ impl Default for Margin {
 }
 
 impl Margin {
-    /// Returns the margin, as a share of a target.
+    /// Returns the safety margin of forecasts, as a share of a TTFT target.
     pub fn share(self) -> f64 {
         self.0
     }
 
-    /// Adjusts the margin to an accepted request that got its first token, `late` or in time.
+    /// Adjusts the safety margin of forecasts after an accepted request got its first token, `late` or in time.
     pub fn observe(&mut self, late: bool) {
         let change = if late { LATE_SHARE - 1.0 } else { LATE_SHARE };
         self.0 = (self.0 + MARGIN_GAIN * change).clamp(MARGINS.0, MARGINS.1);
     }
 }
 
-/// The scheduler's report about the device time that there is for prompts.
+/// The scheduler's report on the device time that is available to prompts, from which admission forecasts TTFT.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Capacity {
-    /// Length of the steps that the targets of the streams allow, us.
+    /// Length of a step that the TPOT targets of the running streams allow, us.
     pub step_us: f64,
-    /// Length of a step without any work, us.
+    /// Length of an empty step (fixed cost of a step), us.
     pub idle_us: f64,
-    /// Part of `step_us` that is left for prompts while background streams are paused, us.
+    /// Part of a step of `step_us` that is left for prompts while background streams are left out of the step, us.
     pub prompts_us: f64,
     /// Device time that the prompts of requests without a first token still need, by tier, us.
     pub backlog_us: [f64; TIERS],
-    /// Expected wait in each tier's queue at its recent drain rate, us; `None` if nothing is known.
+    /// Expected wait in the queue of each tier, from the queue's recent drain rate, us; `None` while the drain rate is
+    /// unknown.
     pub queue_us: [Option<f64>; TIERS],
-    /// Whether the tenants of a tier are served fairly among each other.
+    /// Whether the tenants of one tier are served by fair queueing.
     pub fair_tenants: bool,
-    /// Whether tiers share the device time that requests with targets leave.
+    /// Whether tiers share by fair queueing the device time that requests with latency targets leave to best-effort
+    /// requests.
     pub fair_tiers: bool,
-    /// Mean device time of a prompt token, us. Tokens found in the prefix cache take none but count in the mean.
+    /// Mean device time of a prompt token, us. Prefix-cache hits cost no time, but their tokens count in the mean.
     pub token_us: f64,
-    /// Usage and due share of each tier.
+    /// Share of the device's time that each tier used lately, and the share that it is due.
     pub shares: ShareReport,
-    /// How to shed requests for which there is no time; `None` if the scheduler cannot tell how much time there is.
+    /// Settings for refusing requests for which there is no device time; `None` if the scheduler cannot tell how much
+    /// time there is.
     pub shedding: Option<SheddingSettings>,
 }
 
@@ -77,43 +81,45 @@ pub struct Capacity {
 #[derive(Debug, Clone, Default)]
 pub struct Forecast {
     capacity: Capacity,
-    /// Device time that the prompts need which arrived since the last report, by tier, us.
+    /// Device time needed by the prompts that arrived since the scheduler's last report, by tier, us.
     arrived_us: [f64; TIERS],
-    /// Device time that recently arrived prompts need, by tier, as a share of all time, as of `rates_at`.
+    /// Recent demand of each tier: device time needed by arriving prompts per unit of time, as an exponential average
+    /// at time `rates_at`.
     rates: [f64; TIERS],
     rates_at: Timestamp,
 }
 
 impl Forecast {
-    /// Takes over the scheduler's next report.
+    /// Replaces the scheduler's report on prompt time by a newer one.
     pub fn update(&mut self, capacity: Capacity) {
         self.capacity = capacity;
         self.arrived_us = [0.0; TIERS];
     }
 
-    /// Returns how to shed requests for which there is no time; `None` if the scheduler cannot tell how much time there
-    /// is.
+    /// Returns the settings for refusing requests for which there is no device time; `None` if the scheduler cannot
+    /// tell how much time there is.
     pub fn shedding(&self) -> Option<SheddingSettings> {
         self.capacity.shedding
     }
 
-    /// Whether the tenants of a tier are served fairly among each other.
+    /// Whether the tenants of one tier are served by fair queueing.
     pub fn fair_tenants(&self) -> bool {
         self.capacity.fair_tenants
     }
 
-    /// Whether tiers share the device time that requests with targets leave.
+    /// Whether tiers share by fair queueing the device time that requests with latency targets leave to best-effort
+    /// requests.
     pub fn fair_tiers(&self) -> bool {
         self.capacity.fair_tiers
     }
 
-    /// Returns the expected wait of a request that is served last of those in its tier's queue, at the queue's recent
-    /// drain rate, us; `None` if nothing is known.
+    /// Returns the expected wait of a request at the end of its tier's queue, us, from the queue's recent drain rate;
+    /// `None` while the drain rate is unknown.
     pub fn queue_us(&self, tier: Tier) -> Option<f64> {
         self.capacity.queue_us[tier.index()]
     }
 
-    /// Records that a request was accepted.
+    /// Records that a request was accepted: its prompt adds to the demand of its tier.
     pub fn arrived(&mut self, tier: Tier, prompt: u32, now: Timestamp) {
         let us = self.capacity.token_us * f64::from(prompt);
         let kept = (-(now.since_us(self.rates_at) as f64) / MEMORY_US).exp();
@@ -125,20 +131,20 @@ impl Forecast {
         self.arrived_us[tier.index()] += us;
     }
 
-    /// Returns the TTFT of a request if there were no other prompt, us.
+    /// Returns the TTFT of a request that has no other prompt before it, beside the running streams, us.
     pub fn alone_us(&self, prompt: u32) -> f64 {
         let Capacity { step_us, prompts_us, token_us, .. } = self.capacity;
         let share = (prompts_us / step_us.max(1.0)).max(LEAST_SHARE);
         token_us * f64::from(prompt) / share + step_us
     }
 
-    /// Returns the TTFT of a request on an idle server, us.
+    /// Returns the TTFT of a request on an idle server, with neither prompts nor streams, us.
     pub fn idle_us(&self, prompt: u32) -> f64 {
         self.capacity.token_us * f64::from(prompt) + self.capacity.idle_us
     }
 
-    /// Returns the forecast of the TTFT of a request that arrives now, us, if the share `ahead` of the work waiting in
-    /// its tier is served first.
+    /// Returns the forecast TTFT of a request that arrives now, us. `ahead` is the share of its own tier's waiting
+    /// prompt work that is served before the request, 0 to 1.
     pub fn first_token_us(&self, tier: Tier, prompt: u32, ahead: f64, now: Timestamp) -> f64 {
         let Capacity { step_us, prompts_us, backlog_us, token_us, .. } = self.capacity;
         let kept = (-(now.since_us(self.rates_at) as f64) / MEMORY_US).exp();
@@ -147,7 +153,8 @@ impl Forecast {
         let before =
             |us: &[f64; TIERS]| us[..tier.index()].iter().sum::<f64>() + us[tier.index()] * ahead;
         let work_us = before(&backlog_us) + before(&self.arrived_us) + token_us * f64::from(prompt);
-        // Adds one step: the step in flight is half over on average, and the first token comes at the end of a step.
+        // Add one step to the time for prompt work: the request waits half a step on average for the step in flight,
+        // and its first token comes at the end of a step, not in the middle.
         work_us / share + step_us
     }
 }
@@ -156,7 +163,7 @@ impl Forecast {
 mod tests {
     use super::*;
 
-    /// Capacity with steps of 30 ms, a third of it for prompts, and 100 us for a prompt token.
+    /// Scheduler report for tests: steps of 30 ms, of which 10 ms are for prompts, and 100 us per prompt token.
     fn capacity() -> Capacity {
         Capacity {
             step_us: 30_000.0,
@@ -179,7 +186,8 @@ mod tests {
     fn better_and_equal_tiers_go_first() {
         let forecast = forecast([0.0, 5_000.0, 20_000.0, 40_000.0]);
         let ms = |tier| forecast.first_token_us(tier, 100, 1.0, NOW) / 1000.0;
-        // A prompt of 10 ms behind the waiting prompts, at a third of the time, and the step that ends it.
+        // Expected TTFT, ms: own prompt of 10 ms plus the prompts before it, tripled because prompts have a third of
+        // the time, plus one step of 30 ms.
         assert_eq!(ms(Tier::Premium), 3.0 * (10.0 + 5.0) + 30.0);
         assert_eq!(ms(Tier::Standard), 3.0 * (10.0 + 25.0) + 30.0);
         assert_eq!(ms(Tier::Background), 3.0 * (10.0 + 65.0) + 30.0);
@@ -195,7 +203,7 @@ mod tests {
         let alone_us = forecast.first_token_us(Tier::Standard, 100, 1.0, NOW);
         forecast.arrived(Tier::Premium, 300, NOW);
         let behind_us = forecast.first_token_us(Tier::Standard, 100, 1.0, NOW);
-        // Premium prompts of 30 ms in 3 s take a hundredth of the time.
+        // One premium prompt of 30 ms within the 3 s of averaging makes a premium demand of 1 % of the device's time.
         assert!(
             (behind_us - (40_000.0 / (1.0 / 3.0 - 0.01) + 30_000.0)).abs() < 1.0,
             "{behind_us}"
@@ -227,7 +235,8 @@ mod tests {
     fn the_margin_settles_where_as_many_are_late_as_may_be() {
         let mut margin = Margin::default();
         for number in 0..20_000 {
-            // A request accepted with a margin of at most 0.8 is in time; of the others every second is late.
+            // Simulated forecast errors: requests accepted with a margin of at most 0.8 are never late; with a larger
+            // margin every second one is late. The margin must settle near 0.8.
             margin.observe(margin.share() > 0.8 && number % 2 == 0);
         }
         assert!((0.78..0.83).contains(&margin.share()), "{}", margin.share());

@@ -1,4 +1,4 @@
-//! The gate: accepts or refuses each request at once.
+//! The admission gate: accepts or refuses each request at once.
 
 use crate::admission::forecast::{Capacity, Forecast, Margin};
 use crate::admission::{
@@ -13,29 +13,29 @@ use tiercel_config::{
 };
 use tiercel_device::{DeviceInfo, SeqId, Tier, Timestamp};
 
-/// A request is never refused for lateness if its predicted TTFT is at most this many times its TTFT without another
-/// prompt before it.
+/// Limit below which no request is refused for lateness: predicted TTFT / TTFT without another prompt before the
+/// request.
 const ALONE_TIMES: f64 = 2.0;
-/// Factor by which a request may be later if its client comes back when it was told to. Newcomers must meet the limit
+/// Factor on the latest acceptable TTFT for a client that comes back at its retry time. Newcomers must meet the limit
 /// without the factor, which leaves room for returning clients.
 const RETURN_TIMES: f64 = 1.5;
 
-/// What the gate needs to know of a request.
+/// Facts about an arriving request from which the admission gate decides.
 #[derive(Debug, Clone, Copy)]
 pub struct Applicant {
-    /// Importance of the request.
+    /// Tier (importance) of the request.
     pub tier: Tier,
     /// Tenant of the request.
     pub tenant: Salt,
     /// Length of the prompt, tokens.
     pub prompt: u32,
-    /// Most output tokens.
+    /// Largest number of output tokens that the request may generate.
     pub max_tokens: u32,
     /// Latency targets that the request states instead of its tier's.
     pub targets: SloTargets,
-    /// Patience that the request states, ms; `None` stands for the patience of its tier.
+    /// Longest wait for a first token that the request states, ms; `None` stands for the setting of its tier.
     pub max_wait_ms: Option<u64>,
-    /// Whether the client says that it was refused or turned away before.
+    /// Whether the client claims that it comes back after an earlier refusal (or after its queued request was ended).
     pub returning: bool,
 }
 
@@ -44,22 +44,24 @@ pub struct Applicant {
 pub enum Left {
     /// The sequence got its first token.
     Started,
-    /// The sequence was turned away, and its client was told to come back after `retry_after_ms`.
+    /// The server ended the queued sequence (for example at the end of its patience), and told its client to come back
+    /// after `retry_after_ms`.
     TurnedAway {
-        /// Retry time that the client was told, ms.
+        /// Retry time (`Retry-After`) that the client was told, ms.
         retry_after_ms: u64,
     },
     /// The sequence ended in another way before its first token: its client left, it failed, or it had no output.
     Ended,
 }
 
-/// An accepted request without a first token.
+/// An accepted request that still waits for its first token.
 #[derive(Debug, Clone, Copy)]
 struct Queued {
     tier: Tier,
     tenant: Salt,
     prompt: u32,
-    /// Deadline of the first token; `None` if even an idle server could not meet the target.
+    /// Deadline of the first token (arrival + TTFT target); `None` without a target, or if even an idle server could
+    /// not meet it.
     due: Option<Timestamp>,
 }
 
@@ -68,33 +70,35 @@ struct Queued {
 pub struct Gate {
     settings: AdmissionSettings,
     patience: PatienceSettings,
-    /// Latency targets in effect.
+    /// Latency targets in effect, of all tiers.
     targets: Targets,
     info: DeviceInfo,
     reservations: Reservations,
-    /// Id of the next sequence.
+    /// Id that the next accepted sequence gets.
     next: u64,
-    /// Whether requests are accepted at all.
+    /// Whether the gate still accepts requests; `false` once the engine drains for shutdown.
     open: bool,
-    /// Requests without a first token, by tier.
+    /// Admission queue of each tier: accepted requests that wait for their first token.
     queues: [Queue; 4],
     tenants: Tenants,
     credits: RetryCredits,
     forecast: Forecast,
     shedder: ShareShedder,
-    /// Number of requests that were decided on so far.
+    /// Number of admission decisions so far, which seeds random draws and spreads retry times.
     decided: u64,
-    /// Share of its target up to which a standard request counts as in time when it arrives, learned from how exact
-    /// forecasts were.
+    /// Safety margin of forecasts for standard requests: a request counts as in time if its forecast TTFT is at most
+    /// `margin * target`. Learned from how exact earlier forecasts were.
     margin: Margin,
-    /// Accepted sequences without a first token.
+    /// Accepted sequences that still wait for their first token.
     queued: BTreeMap<SeqId, Queued>,
-    /// Least headroom of each tier.
+    /// Latency headroom of each tier, the least over its targets (1 - p99 latency / target); negative if a target is
+    /// missed.
     headroom: [f64; 4],
 }
 
 impl Gate {
-    /// Makes a gate for an engine with these settings, targets, device and reservations.
+    /// Creates the admission gate of an engine with these settings, latency targets, device sizes and reservations of
+    /// blocks.
     pub fn new(
         (settings, patience): (AdmissionSettings, PatienceSettings),
         targets: Targets,
@@ -123,7 +127,8 @@ impl Gate {
     /// Accepts a request into its tier's queue, and returns the id of its sequence.
     ///
     /// # Errors
-    /// Returns the reason of the refusal. If the refusal has a retry time, the tenant has a retry credit for it.
+    /// Returns the reason of the refusal. If the refusal tells a retry time, the tenant gets a retry credit: a client
+    /// of it that comes back then is preferred to newcomers.
     pub fn submit(&mut self, request: &Applicant, now: Timestamp) -> Result<SeqId, Refusal> {
         let admitted = self.admit(request, now);
         self.decided += 1;
@@ -143,23 +148,25 @@ impl Gate {
     /// Returns the reason for which the request would be refused.
     pub fn would_accept(&mut self, request: &Applicant, now: Timestamp) -> Result<(), Refusal> {
         let considered = self.consider(request, now).map(drop);
-        // A request that would be accepted shall draw the same random number when it is submitted, so only a refusal
-        // advances the counter.
+        // `decided` also seeds the random draw of shedding. A request that passes this check must get the same draw
+        // when it is submitted, so only a refusal advances the counter.
         self.decided += u64::from(considered.is_err());
         considered
     }
 
-    /// Returns the patience of a request: the one that it states, or that of its tier.
+    /// Returns how long a request waits for its first token before it is given up: the time that it states, or that of
+    /// its tier.
     pub fn patience_of(&self, request: &Applicant) -> Patience {
         Patience::of(&self.patience, request.tier, request.max_wait_ms)
     }
 
-    /// Records that a client of the tenant was told to come back after `retry_after_ms`.
+    /// Records a retry credit: a client of the tenant was told to come back after `retry_after_ms`, and is then
+    /// preferred to newcomers.
     pub fn advised(&mut self, tier: Tier, tenant: Salt, retry_after_ms: u64, now: Timestamp) {
         self.credits.make(tier, tenant, now + retry_after_ms * 1000, now);
     }
 
-    /// Records that an accepted sequence got its first token, or ended before it.
+    /// Removes a sequence from its admission queue, because it got its first token or ended before it.
     pub fn left(&mut self, seq: SeqId, how: Left, now: Timestamp) {
         let Some(Queued { tier, tenant, prompt, due }) = self.queued.remove(&seq) else { return };
         let judged = tier == Tier::Standard && how == Left::Started;
@@ -174,7 +181,8 @@ impl Gate {
     }
 
     /// Moves a sequence without a first token to the queue of another tier, because an operator changed its tier. The
-    /// queue takes it whether it is full or not. Its first token says nothing of the margin any more.
+    /// new queue takes the sequence even if the queue is full. Its TTFT no longer adjusts the safety margin of
+    /// forecasts.
     pub fn tier_changed(&mut self, seq: SeqId, tier: Tier) {
         let Some(queued) = self.queued.get_mut(&seq).filter(|queued| queued.tier != tier) else {
             return;
@@ -187,7 +195,7 @@ impl Gate {
         self.tenants.enter(tier, tenant, prompt);
     }
 
-    /// Takes over the scheduler's next report of the time for prompts.
+    /// Takes over the scheduler's next report on the device time that is available to prompts.
     pub fn update(&mut self, capacity: Capacity) {
         if let Some(shedding) = capacity.shedding {
             self.shedder.update(capacity.shares, shedding.load_percent / 100.0);
@@ -200,17 +208,17 @@ impl Gate {
         self.targets = targets;
     }
 
-    /// Takes over the least headroom of a tier.
+    /// Takes over a tier's latency headroom (1 - p99 latency / target, the least over its targets).
     pub fn set_headroom(&mut self, tier: Tier, headroom: f64) {
         self.headroom[tier.index()] = headroom;
     }
 
-    /// Returns the number of accepted requests without a first token, by tier.
+    /// Returns the number of accepted requests that wait for their first token, by tier.
     pub fn queued(&self) -> [u32; 4] {
         self.queues.map(|queue| queue.requests)
     }
 
-    /// Refuses every request from now on.
+    /// Refuses every request from now on, because the engine drains for shutdown.
     pub fn close(&mut self) {
         self.open = false;
     }
@@ -230,14 +238,15 @@ impl Gate {
         Ok(seq)
     }
 
-    /// Returns the latency targets of a request: those of its tier for such a prompt, or those that it states.
+    /// Returns the latency targets of a request: those that it states, or else those of its tier for a prompt of that
+    /// length.
     fn targets_of(&self, request: &Applicant) -> SloTargets {
         let of_tier = self.targets.of(request.tier);
         of_tier.of_prompt(request.prompt).asked(&request.targets, self.targets.requests_may_tighten)
     }
 
-    /// Returns the tier whose prompts the request's prompt is queued with. A best-effort request is queued with
-    /// background if tiers share the device by `shares.*`.
+    /// Returns the tier as which the request's prompt waits. A best-effort request (without TTFT and TPOT targets)
+    /// counts as background if tiers share the device by `shares.*`.
     fn effective_tier(&self, request: &Applicant) -> Tier {
         let targets = self.targets_of(request);
         let nothing = targets.ttft_ms.is_none() && targets.tpot_ms.is_none();
@@ -248,10 +257,10 @@ impl Gate {
         }
     }
 
-    /// Checks that the request would get its first token within the patience that it states, if its queue drains as
-    /// fast as lately. A tier's patience refuses no request on arrival: a queue that stands still for minutes while
-    /// higher tiers are busy drains faster afterwards, and refusing on that estimate refused work that would have been
-    /// served in time.
+    /// Refuses a request whose expected wait, at the recent drain rate of its queue, exceeds the patience that the
+    /// request itself states. The patience set for a tier refuses nobody on arrival: a queue that stands still for
+    /// minutes while higher tiers are busy drains faster afterwards, and refusing on that estimate refused work that
+    /// would have been served in time.
     fn within_patience(&self, request: &Applicant) -> Result<(), Refusal> {
         let tier = request.tier;
         let patience = Patience::of(&self.patience, tier, request.max_wait_ms);
@@ -272,7 +281,7 @@ impl Gate {
         })
     }
 
-    /// Returns the share of the work waiting in the request's tier that is served before the request.
+    /// Returns the share of the prompt work waiting in the request's tier that is served before the request, 0 to 1.
     fn ahead(&self, request: &Applicant) -> f64 {
         match self.forecast.fair_tenants() {
             true => self.tenants.ahead(request.tier, request.tenant, request.prompt),
@@ -280,13 +289,13 @@ impl Gate {
         }
     }
 
-    /// Returns the retry time of a request whose expected wait is `wait_us`, ms.
+    /// Returns the retry time (`Retry-After`) for a refused request with an expected wait of `wait_us`, ms.
     fn retry_after_ms(&self, wait_us: Option<f64>) -> u64 {
         retry_after_ms(wait_us, self.decided)
     }
 
-    /// Checks that shedding does not refuse the request, either because its first token would be too late, or at random
-    /// with `shedding.form = share`.
+    /// Applies shedding (refusing requests to keep promises to others). A request is refused if its first token would
+    /// be too late, or, with `shedding.form = share`, at random.
     fn in_time(&self, request: &Applicant, now: Timestamp) -> Result<(), Refusal> {
         let Some(shedding) = self.forecast.shedding() else { return Ok(()) };
         if shedding.form == SheddingForm::Share {
@@ -298,7 +307,8 @@ impl Gate {
         let behind = latest_us(tier, &targets, &shedding).and_then(|limit_us| {
             let expected_us = self.forecast.first_token_us(tier, prompt, ahead, now);
             let trusted = if tier == Tier::Standard { self.margin.share() } else { 1.0 };
-            // A request that takes that long with no other prompt before it would be no faster if it came back later.
+            // Never refuse a request whose predicted TTFT is within twice its TTFT without other prompts: coming back
+            // later would not make it faster.
             let alone_us = ALONE_TIMES * self.forecast.alone_us(prompt);
             let limit_us = (limit_us * trusted).max(alone_us);
             let limit_us =
@@ -314,8 +324,8 @@ impl Gate {
         })
     }
 
-    /// Checks that shedding by shares does not refuse the request. It refuses at random requests of a tier that has
-    /// more than its share of the device's time.
+    /// Applies shedding by shares: refuses, at random, requests of a tier that uses more than its due share of the
+    /// device's time.
     fn within_share(&self, request: &Applicant, now: Timestamp) -> Result<(), Refusal> {
         let tier = request.tier;
         let refused = self.shedder.refuses(tier, self.decided);
@@ -331,12 +341,13 @@ impl Gate {
         })
     }
 
-    /// Whether the request comes from a client that was told to come back, and its retry time has come.
+    /// Whether the client was told to come back, and its retry time has come, so that it is preferred to newcomers.
     fn returns(&self, request: &Applicant, now: Timestamp) -> bool {
         request.returning && self.credits.is_due(request.tier, request.tenant, now)
     }
 
-    /// Returns the limits of its tier's queue as they apply to the request.
+    /// Returns the limits of the tier's admission queue for this request. They are lower for a tenant that holds much
+    /// of the queue already, if tenants are served fairly.
     fn limits(&self, request: &Applicant) -> AdmissionSettings {
         if self.forecast.fair_tenants() {
             self.tenants.limits(request.tier, request.tenant, &self.settings)
@@ -345,7 +356,8 @@ impl Gate {
         }
     }
 
-    /// Checks whether the request may be accepted. Returns its tier's queue with the request in it, or the refusal.
+    /// Decides whether the request may be accepted, without changing the gate. Returns its tier's queue with the
+    /// request added, or the refusal.
     fn consider(&self, request: &Applicant, now: Timestamp) -> Result<Queue, Refusal> {
         if !self.open {
             return Err(Refusal::ShuttingDown);
@@ -359,7 +371,7 @@ impl Gate {
         let mut queue = self.queues[tier.index()];
         if let Err(limit) = queue.enter(prompt, &self.limits(request)) {
             let retry_after_ms = self.retry_after_ms(self.forecast.queue_us(tier));
-            // A tier that misses its targets shall not be retried in less than 5 s.
+            // Clients shall wait at least 5 s before they retry in a tier that misses its latency targets.
             let late = self.headroom[tier.index()] < 0.0;
             let retry_after_ms = if late { retry_after_ms.max(5_000) } else { retry_after_ms };
             return Err(Refusal::QueueFull { tier, limit, retry_after_ms });
@@ -368,8 +380,8 @@ impl Gate {
     }
 }
 
-/// Returns the longest predicted TTFT with which a request is accepted while late requests are refused, us; `None` for
-/// no limit.
+/// Returns the longest predicted TTFT with which a request is accepted, us; `None` for no limit, if late requests are
+/// not refused or the request has no TTFT target.
 fn latest_us(tier: Tier, targets: &SloTargets, shedding: &SheddingSettings) -> Option<f64> {
     // Premium requests are never refused for lateness: late is better than never, and lower tiers are preempted for
     // them.

@@ -1,5 +1,5 @@
-//! Admission rules: which requests can never fit, when a queue is full, which requests would be too late, and retry
-//! times.
+//! Admission rules: which requests can never fit, when a queue is full, which requests would be too late, and when
+//! refused clients shall retry.
 
 mod drain;
 mod forecast;
@@ -22,8 +22,8 @@ pub use tenants::Tenants;
 use tiercel_config::AdmissionSettings;
 use tiercel_device::DeviceInfo;
 
-/// Checks that a request can run on a device when it is alone: it must fit into the context, and into the device pool
-/// less `kept` blocks that are reserved for other tiers.
+/// Checks that a request can run on a device when it is alone: prompt and output must fit into the context length, and
+/// into the device pool less `kept` KV blocks that are reserved for other tiers.
 ///
 /// # Errors
 /// Returns a text that says which limit the request exceeds and what would fit.
@@ -48,7 +48,7 @@ pub fn fits(prompt: u32, max_tokens: u32, info: &DeviceInfo, kept: u32) -> Resul
     Ok(())
 }
 
-/// Queue of the requests of one tier that wait for their first token.
+/// Size of the admission queue of one tier: the accepted requests that wait for their first token.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Queue {
     /// Number of requests in the queue.
@@ -74,7 +74,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Adds a request with a prompt of `tokens` tokens to the queue, whatever the limits.
+    /// Adds a request with a prompt of `tokens` tokens to the queue, even if the queue is full.
     pub(crate) fn add(&mut self, tokens: u32) {
         self.requests += 1;
         self.tokens += u64::from(tokens);

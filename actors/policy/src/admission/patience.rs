@@ -3,17 +3,18 @@
 use tiercel_config::PatienceSettings;
 use tiercel_device::Tier;
 
-/// Patience of one request. A request without a limit waits for ever.
+/// Longest wait of one request for its first token, after which the server gives the request up. A request without a
+/// limit waits for ever.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Patience {
     /// Longest time from the arrival of the request to its first token, us; `None` for no limit.
     pub us: Option<u64>,
-    /// Whether the request stated the patience itself. Otherwise it is the setting of the request's tier.
+    /// Whether the request itself stated its patience; otherwise the patience is the setting of its tier.
     pub stated: bool,
 }
 
 impl Patience {
-    /// Returns the patience that a request states, given in ms, or else that of its tier.
+    /// Returns the patience that a request states in ms, or that of its tier if it states none.
     pub fn of(settings: &PatienceSettings, tier: Tier, stated_ms: Option<u64>) -> Patience {
         if let Some(ms) = stated_ms {
             return Patience { us: Some(ms.saturating_mul(1000)), stated: true };
@@ -22,7 +23,7 @@ impl Patience {
         Patience { us: (s > 0.0).then_some((s * 1e6) as u64), stated: false }
     }
 
-    /// Returns the patience in us if a wait of `wait_us` is longer than the patience.
+    /// Returns the patience, us, if a wait of `wait_us` exceeds it; `None` if the request would wait that long.
     pub fn exceeded_by(&self, wait_us: f64) -> Option<u64> {
         self.us.filter(|us| wait_us > *us as f64)
     }

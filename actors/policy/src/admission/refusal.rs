@@ -5,7 +5,8 @@ use tiercel_device::Tier;
 /// Reason for which a request was not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The request can never run on this server: an error of the client.
+    /// The request can never run on this server, because it exceeds the context or the KV memory: an error of the
+    /// client.
     #[error("{0}")]
     NeverFits(String),
     /// The queue of the tier is full. The client may try again later.
@@ -13,7 +14,7 @@ pub enum Refusal {
     QueueFull {
         /// Tier of the full queue.
         tier: Tier,
-        /// The limit that was reached, as text for people.
+        /// Limit that the full queue has reached, as text for people.
         limit: String,
         /// Estimated time until the queue has room, ms.
         retry_after_ms: u64,
@@ -60,8 +61,8 @@ pub enum Refusal {
         /// Time after which the client shall come back, ms.
         retry_after_ms: u64,
     },
-    /// The tier of the request has more of the device's time than its share, and the random draw refused the request.
-    /// The client may try again later.
+    /// Random shedding refused the request, because its tier uses more than its due share of the device's time. The
+    /// client may try again later.
     #[error(
         "overloaded: the {tier} tier had {had_percent} % of the device's time, its share is {due_percent} %; \
          retry in {} s",
@@ -72,12 +73,13 @@ pub enum Refusal {
         tier: Tier,
         /// Share of the device's time that the tier had lately, percent.
         had_percent: u32,
-        /// Share of the device's time that the tier is due among the tiers that had any lately, percent.
+        /// Share of the device's time that the tier is due, counted among the tiers that used any lately, percent.
         due_percent: u32,
         /// Time after which the client shall come back, ms.
         retry_after_ms: u64,
     },
-    /// The server has no free permit for the request. The client may try again later.
+    /// The server holds as many requests as it may (`admission.max_requests`), so it has no permit for this one. The
+    /// client may try again later.
     #[error(
         "the server holds as many requests as it may ({limit}, {kept} of them reserved for tiers above {tier}); \
          retry in {} s",
@@ -88,12 +90,12 @@ pub enum Refusal {
         limit: u32,
         /// Tier of the request.
         tier: Tier,
-        /// Permits that are reserved for higher tiers than the request's.
+        /// Permits (places for requests in the engine) that are reserved for higher tiers than the request's.
         kept: u32,
-        /// Estimated time until a permit is free, ms.
+        /// Estimated time until the server has room for the request, ms.
         retry_after_ms: u64,
     },
-    /// The server is draining, so it accepts no request.
+    /// The server drains for shutdown, so it accepts no request.
     #[error("the server is shutting down")]
     ShuttingDown,
     /// The engine has stopped, so it accepts no request.
@@ -102,7 +104,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Returns the retry time that the client is told, ms; `None` if coming back does not help.
+    /// Returns the retry time (`Retry-After`) of the refusal, ms; `None` if coming back does not help.
     pub fn retry_after_ms(&self) -> Option<u64> {
         match self {
             Refusal::QueueFull { retry_after_ms, .. }

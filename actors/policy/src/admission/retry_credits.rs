@@ -1,4 +1,4 @@
-//! Retry credits: remembers when refused clients were told to come back. A client that comes back then is accepted
+//! Retry credits: the server remembers when refused clients were told to come back, and accepts a client that does so
 //! before newcomers.
 //!
 //! Without retry credits a retry time would be an empty promise in a lasting overload: a client that comes back would
@@ -8,27 +8,27 @@ use crate::blocks::Salt;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tiercel_device::{Tier, Timestamp};
 
-/// Most retry times that are remembered, over all tenants. Clients beyond that number are accepted as far as there is
-/// room.
+/// Most retry credits (retry times told to refused clients) that are remembered, over all tenants. Further clients get
+/// none, and count as newcomers when they come back.
 const MOST: usize = 16_384;
-/// Most retry times that are remembered for one tenant in one tier.
+/// Most retry credits (retry times told to refused clients) that are remembered for one tenant in one tier.
 const MOST_OF_TENANT: usize = 1024;
-/// A client that comes back later than this after its retry time counts as a newcomer, us.
+/// Lifetime of a retry credit after its retry time, us. A client that comes back later counts as a newcomer.
 const KEPT_US: u64 = 120_000_000;
 
-/// Retry times that refused clients were told, by tier and tenant.
+/// Retry credits: the retry times that refused clients were told, by tier and tenant.
 #[derive(Debug, Clone, Default)]
 pub struct RetryCredits {
-    /// Retry times of each tenant in each tier, earliest first. There is no entry without a retry time.
+    /// Retry times of each tenant in each tier, earliest first. A tenant without a remembered retry time has no entry.
     due: BTreeMap<(Tier, Salt), VecDeque<Timestamp>>,
-    /// Earliest retry time of each tenant in each tier, in order of time. With it, forgetting expired retry times costs
-    /// time for what is forgotten, not for what is remembered.
+    /// Index of the earliest retry time of each tenant in each tier, in order of time. With it, dropping expired retry
+    /// times takes time in proportion to those dropped, not to all remembered ones.
     earliest: BTreeSet<(Timestamp, Tier, Salt)>,
     count: usize,
 }
 
 impl RetryCredits {
-    /// Records that a client of the tenant was told to come back at time `due`.
+    /// Records a retry credit: a client of the tenant was told to come back at time `due`.
     pub fn make(&mut self, tier: Tier, tenant: Salt, due: Timestamp, now: Timestamp) {
         if self.count >= MOST {
             self.forget(now);
@@ -41,14 +41,14 @@ impl RetryCredits {
         }
     }
 
-    /// Whether the retry time of a client of the tenant has come and has not expired.
+    /// Whether the tenant has a valid retry credit: a retry time that has come and has not expired.
     pub fn is_due(&self, tier: Tier, tenant: Salt, now: Timestamp) -> bool {
         let times = self.due.get(&(tier, tenant)).into_iter().flatten();
         times.take_while(|time| **time <= now).any(|time| !expired(*time, now))
     }
 
-    /// Uses up a retry time of the tenant, because a client came back. If the client is refused again, the caller
-    /// records a new one.
+    /// Uses up one retry credit of the tenant, because a client came back. If that client is refused again, the caller
+    /// records a new credit.
     pub fn redeem(&mut self, tier: Tier, tenant: Salt, now: Timestamp) {
         self.change(tier, tenant, |times| {
             forget_expired(times, now);
@@ -58,7 +58,7 @@ impl RetryCredits {
         });
     }
 
-    /// Forgets the retry times of clients that did not come back.
+    /// Drops expired retry credits, whose clients did not come back.
     fn forget(&mut self, now: Timestamp) {
         while let Some((earliest, tier, tenant)) = self.earliest.first().copied() {
             if !expired(earliest, now) {
@@ -68,7 +68,8 @@ impl RetryCredits {
         }
     }
 
-    /// Changes the retry times of a tenant in a tier, and updates what depends on them.
+    /// Changes the list of retry times of a tenant in a tier, and updates the total count and the index of earliest
+    /// retry times.
     fn change(&mut self, tier: Tier, tenant: Salt, change: impl FnOnce(&mut VecDeque<Timestamp>)) {
         let mut times = self.due.remove(&(tier, tenant)).unwrap_or_default();
         if let Some(earliest) = times.front() {
@@ -84,7 +85,7 @@ impl RetryCredits {
     }
 }
 
-/// Removes expired retry times. The times are in order, so expired ones come first.
+/// Removes expired retry times from the front of a tenant's list, which is in order of time.
 fn forget_expired(times: &mut VecDeque<Timestamp>, now: Timestamp) {
     while times.front().is_some_and(|time| expired(*time, now)) {
         times.pop_front();

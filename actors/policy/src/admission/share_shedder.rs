@@ -10,27 +10,30 @@ use tiercel_device::Tier;
 use tiercel_device::mix::mix;
 
 const TIERS: usize = Tier::ALL.len();
-/// Factor from the excess of a tier's usage to its probability of refusal, and the greatest probability. Both are from
-/// the source document.
+/// `probability of refusal = min(STEEPNESS * excess, MOST)`, where the excess is a tier's used share of the device's
+/// time less its due share. Both constants are from the project's source document.
 const STEEPNESS: f64 = 5.0;
 const MOST: f64 = 0.8;
 /// Share of the device's time below which a tier counts as inactive, because it has no requests or had them long ago.
 const ACTIVE: f64 = 0.01;
-/// Refusing ends at a load that is this much below the load at which it begins, as a share of the capacity.
+/// Hysteresis of random refusals: they end at a load that is this much below the load at which they begin, as a share
+/// of the capacity.
 const HYSTERESIS: f64 = 0.1;
 
-/// The server's load, and the usage and the due share of each tier.
+/// The scheduler's report for shedding by shares: the server's load, and each tier's used and due share of the device's
+/// time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ShareReport {
-    /// Share of the slots or of the blocks that are in use, whichever is greater, from 0 to 1.
+    /// Server load, 0 to 1: the greater of the used share of the slots of a step and the used share of the KV blocks.
     pub load: f64,
-    /// Shares of the device's time that the tiers had lately.
+    /// Share of the device's time that each tier used lately.
     pub had: [f64; TIERS],
-    /// Shares of the device's time that the tiers are due.
+    /// Share of the device's time that each tier is due by the settings.
     pub due: [f64; TIERS],
 }
 
-/// Refuses requests at random if the load is high and their tier has had more than its share of the device's time.
+/// Refuses requests at random if the load is high and the request's tier uses more than its due share of the device's
+/// time.
 #[derive(Debug, Clone, Default)]
 pub struct ShareShedder {
     report: ShareReport,
@@ -38,7 +41,7 @@ pub struct ShareShedder {
 }
 
 impl ShareShedder {
-    /// Takes over the scheduler's next report. Refusing begins at the load `from`.
+    /// Takes over the scheduler's next report of load and shares. Random refusals begin at the load `from`, 0 to 1.
     pub fn update(&mut self, report: ShareReport, from: f64) {
         self.refusing = match self.refusing {
             true => report.load > from - HYSTERESIS,
@@ -47,8 +50,8 @@ impl ShareShedder {
         self.report = report;
     }
 
-    /// Returns the share that the tier had and the share that it is due if request number `number` is refused. The
-    /// number determines the random draw.
+    /// Decides by a random draw, determined by the request number `number`, whether to refuse a request of `tier`. If
+    /// it is refused, returns the tier's used and due share of the device's time.
     pub fn refuses(&self, tier: Tier, number: u64) -> Option<(f64, f64)> {
         let (had, due) = (self.report.had[tier.index()], self.due(tier));
         let probability = self.probability(tier);
@@ -63,7 +66,8 @@ impl ShareShedder {
         (STEEPNESS * excess).clamp(0.0, MOST)
     }
 
-    /// Returns the share that a tier is due among the tiers that had any device time lately.
+    /// Returns a tier's due share of the device's time, rescaled so that the due shares of the tiers that used any
+    /// device time lately add up to 1.
     fn due(&self, tier: Tier) -> f64 {
         let ShareReport { had, due, .. } = &self.report;
         let active = had.iter().zip(due).filter(|(had, _)| **had >= ACTIVE);
@@ -72,7 +76,7 @@ impl ShareShedder {
     }
 }
 
-/// Returns a number from 0 to 1 that looks random. Equal request numbers draw equal numbers, so runs can be repeated.
+/// Returns a pseudo-random number from 0 to 1. Equal request numbers give equal numbers, so runs can be repeated.
 fn draw(number: u64) -> f64 {
     mix(number) as f64 / u64::MAX as f64
 }
@@ -96,7 +100,7 @@ mod tests {
     #[test]
     fn who_has_more_than_is_due_is_refused_in_proportion_and_never_altogether() {
         let shedder = shedder(0.9, [0.0, 0.3, 0.4, 0.3]);
-        // Standard has 0.05 more than its share, background 0.15 more.
+        // Standard uses 0.05 more than its due share, background 0.15 more: refusal probabilities of 0.25 and 0.75.
         assert!((200..300).contains(&refused(&shedder, Tier::Standard)));
         assert!((700..800).contains(&refused(&shedder, Tier::Background)));
         let shedder = self::shedder(0.9, [0.0, 0.1, 0.9, 0.0]);

@@ -1,4 +1,4 @@
-//! Which tenants have requests in the queues of their tiers, and how many.
+//! Counts each tenant's requests and prompt tokens in the admission queues of the tiers.
 
 use crate::admission::Queue;
 use crate::blocks::Salt;
@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use tiercel_config::AdmissionSettings;
 use tiercel_device::Tier;
 
-/// The last eighth of a queue is reserved for tenants that hold at most an eighth of the queue.
+/// `1 / KEPT_PART` of an admission queue's capacity is reserved for tenants that hold at most that part of the queue.
 const KEPT_PART: u32 = 8;
 
-/// Requests of each tenant in the queue of each tier. A tenant without a request there has no entry, so the map is no
-/// larger than the queues.
+/// Waiting requests of each tenant in the admission queue of each tier. A tenant without a waiting request has no
+/// entry, so the map is no larger than the queues.
 #[derive(Debug, Clone, Default)]
 pub struct Tenants(BTreeMap<(Tier, Salt), Queue>);
 
@@ -20,7 +20,7 @@ impl Tenants {
         self.0.entry((tier, tenant)).or_default().add(prompt);
     }
 
-    /// Records that a request of a tenant got its first token or ended.
+    /// Records that a request of a tenant left the admission queue: it got its first token or ended.
     pub fn leave(&mut self, tier: Tier, tenant: Salt, prompt: u32) {
         if let Some(queue) = self.0.get_mut(&(tier, tenant)) {
             queue.leave(prompt);
@@ -30,9 +30,9 @@ impl Tenants {
         }
     }
 
-    /// Returns the share of the prompt tokens waiting in a tier that is served before a new request of the tenant, if
-    /// tenants are served fairly. This is all that the tenant has waiting, and of every other tenant at most as much as
-    /// the tenant has with the new request.
+    /// Returns the share of a tier's waiting prompt tokens that fair queueing serves before a new request of the
+    /// tenant: all tokens that the tenant itself has waiting, and of every other tenant at most as many as the tenant
+    /// has with the new request.
     pub fn ahead(&self, tier: Tier, tenant: Salt, prompt: u32) -> f64 {
         let own = self.of(tier, tenant).tokens;
         let turn = own + u64::from(prompt);
@@ -44,8 +44,8 @@ impl Tenants {
         if all == 0 { 1.0 } else { before as f64 / all as f64 }
     }
 
-    /// Returns the limits of a tier's queue as they apply to a tenant. A tenant that holds much of the queue must leave
-    /// some of it for others.
+    /// Returns the limits of a tier's admission queue for one tenant. A tenant that holds more than an eighth of the
+    /// queue cannot fill its last eighth.
     pub fn limits(
         &self,
         tier: Tier,
@@ -95,7 +95,8 @@ mod tests {
         assert_eq!(tenants.ahead(Tier::Standard, GREEDY, 100), 1.0);
         assert_eq!(tenants.ahead(Tier::Standard, MODEST, 100), 100.0 / 900.0);
         tenants.enter(Tier::Standard, MODEST, 100);
-        // Ahead of the request: one prompt of its tenant, two of the other tenant.
+        // Of ten waiting prompts of 100 tokens, three are before the new request: one of its own tenant, and two of the
+        // other tenant (as many as its own tenant then has).
         assert_eq!(tenants.ahead(Tier::Standard, MODEST, 100), 0.3);
         assert_eq!(tenants.ahead(Tier::Standard, GREEDY, 100), 1.0);
         tenants.leave(Tier::Standard, MODEST, 100);

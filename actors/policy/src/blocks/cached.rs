@@ -1,17 +1,17 @@
-//! Order in which free, named blocks are reused. No block is reused before its cached descendants. Among blocks without
-//! named children (leaves), the one that was idle longest is reused first.
+//! Eviction order of free, named KV blocks (the prefix cache). No block is evicted before its cached descendants. Among
+//! blocks without named children (leaves), the least recently used one is evicted first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-/// Free blocks with a name, in the order in which they are reused.
+/// Free KV blocks with a name (cached content), in the order in which they are evicted.
 #[derive(Debug, Default)]
 pub(super) struct Cached {
-    /// Blocks without named children in the pool, longest idle first.
+    /// Cached blocks without named children in the pool, least recently used first.
     leaves: BTreeSet<(u64, u32)>,
-    /// Blocks with named children in the pool, deepest first. They are reused when no leaf is free. Then every
-    /// descendant of the first entry is held, because a descendant is deeper, so reusing the first entry orphans no
-    /// cached content.
+    /// Cached blocks with named children in the pool, deepest first; evicted when no leaf is left. Then every
+    /// descendant of the first entry is in use, because a cached descendant would be deeper, so evicting the first
+    /// entry orphans no cached content.
     inner: BTreeSet<(Reverse<u32>, u32)>,
 }
 
@@ -21,7 +21,7 @@ impl Cached {
         self.leaves.len() + self.inner.len()
     }
 
-    /// Adds a block that came free.
+    /// Adds a named block that came free to the eviction order.
     pub(super) fn insert(&mut self, id: u32, leaf: bool, idle_since: u64, depth: u32) {
         if leaf {
             self.leaves.insert((idle_since, id));
@@ -30,14 +30,14 @@ impl Cached {
         }
     }
 
-    /// Removes a block from the order of reuse, because it has found a holder.
+    /// Removes a cached block from the eviction order, because a sequence uses it again.
     pub(super) fn remove(&mut self, id: u32, idle_since: u64, depth: u32) {
         if !self.leaves.remove(&(idle_since, id)) {
             self.inner.remove(&(Reverse(depth), id));
         }
     }
 
-    /// Removes the block that is to be reused next, and returns it.
+    /// Removes the cached block that is first in the eviction order, and returns it.
     pub(super) fn pop(&mut self) -> Option<u32> {
         match self.leaves.pop_first() {
             Some((_, id)) => Some(id),
@@ -45,7 +45,7 @@ impl Cached {
         }
     }
 
-    /// Whether the block is listed exactly where it belongs in the order of reuse.
+    /// Whether the cached block is listed exactly where it belongs in the eviction order.
     pub(super) fn lists(&self, id: u32, leaf: bool, idle_since: u64, depth: u32) -> bool {
         self.leaves.contains(&(idle_since, id)) == leaf
             && self.inner.contains(&(Reverse(depth), id)) != leaf

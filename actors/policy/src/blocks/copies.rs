@@ -7,17 +7,17 @@ use crate::StoreEvent;
 use tiercel_device::{CopyBatch, CopyDirection, CopyId, SeqId};
 
 impl BlockStore {
-    /// Hands out the copies that may start now: every step that names their blocks has completed, and the bound on
-    /// blocks in transit allows them. Copies start in order per direction, and the directions alternate. Copies ahead
-    /// of need (mirroring) go one batch at a time, while no sequence waits for a copy.
+    /// Hands out the copies that may start now: every step that uses their blocks has completed, and the limit on
+    /// blocks in transit allows them. Copies of one direction start in order, and the two directions alternate.
+    /// Mirroring copies (made ahead of need) go one batch at a time, while no sequence waits for a copy.
     pub fn take_copies(&mut self) -> Vec<CopyBatch> {
         let room = self.config.max_copy_blocks_in_transit.max(1);
         let largest_batch = self.config.max_copy_blocks_per_batch.max(1);
         self.transfers.take(self.completed, room, largest_batch)
     }
 
-    /// Ends a batch that [`BlockStore::take_copies`] handed out. Returns an event for each preemption and each opening
-    /// that this completes, in order. An unknown id does nothing.
+    /// Ends a batch of copies that [`BlockStore::take_copies`] handed out. Returns an event for each preemption and
+    /// each resume whose last copy this was, in order. An unknown batch id is ignored.
     pub fn copy_done(&mut self, copy: CopyId, ok: bool) -> Vec<StoreEvent> {
         let mut events = Vec::new();
         for (id, transfer) in self.transfers.end_batch(copy) {

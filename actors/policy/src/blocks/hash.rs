@@ -39,13 +39,13 @@ impl Hasher for NameHasher {
     }
 }
 
-/// Salt: separates the block names of different tenants (or, with prefix caching off, of different sequences), so that
-/// no tenant can probe what others have cached.
+/// Salt (namespace) of block names: separates the blocks of different tenants, or with prefix caching off of different
+/// sequences, so that no tenant can probe what others have cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Salt(pub [u8; 16]);
 
 impl Salt {
-    /// Returns a salt that no other sequence of the engine has.
+    /// Returns a salt that no other sequence of the engine has, so that its blocks are never shared.
     pub fn of_sequence(seq: SeqId) -> Salt {
         let mut salt = [0; 16];
         salt[..8].copy_from_slice(&seq.0.to_le_bytes());
@@ -58,8 +58,9 @@ impl Salt {
     }
 }
 
-/// Returns the name of the block that holds `tokens` and follows the block named `parent`; `None` if the block is the
-/// first. Uses BLAKE3, so that a client cannot construct two prompts with the same name.
+/// Returns the name (chained hash) of the block that holds `tokens` and follows the block named `parent`; the first
+/// block of a sequence has no parent (`None`). Uses BLAKE3, so that a client cannot construct two prompts with the same
+/// name.
 pub fn hash_block(salt: Salt, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash {
     let mut hasher = blake3::Hasher::new();
     match parent {
@@ -67,7 +68,7 @@ pub fn hash_block(salt: Salt, parent: Option<BlockHash>, tokens: &[TokenId]) -> 
         None => hasher.update(&salt.0),
     };
     hasher.update(&[u8::from(parent.is_some())]);
-    // Hash up to 64 tokens per call, because most of the time is spent between calls.
+    // Hash up to 64 tokens per call of the hasher, because the overhead of a call outweighs the hashing itself.
     for tokens in tokens.chunks(64) {
         let mut bytes = [0; 256];
         for (token, bytes) in tokens.iter().zip(bytes.chunks_exact_mut(4)) {

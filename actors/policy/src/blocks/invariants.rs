@@ -15,7 +15,8 @@ macro_rules! hold {
     };
 }
 
-/// Numbers of holders of one block, counted from the sequences and the copies.
+/// Numbers of holders of one KV block, counted from the sequences and the copies, to be compared with the counts in the
+/// pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Holders {
     staying: u32,
@@ -24,7 +25,7 @@ struct Holders {
 }
 
 impl BlockStore {
-    /// Checks every invariant of the store.
+    /// Checks every invariant of the block store.
     ///
     /// # Errors
     /// Returns the first invariant that does not hold.
@@ -116,15 +117,16 @@ impl BlockStore {
         Ok(())
     }
 
-    /// Checks that each pin holds the content it is for, or will hold it. `arriving` tells the content that copies
-    /// bring to host blocks.
+    /// Checks that each host block that is pinned for a preempted sequence holds the content it is pinned for, or will
+    /// hold it when a copy ends. `arriving` maps host blocks to the content that copies bring.
     fn check_pins(
         &self,
         seq: SeqId,
         sequence: &Sequence,
         arriving: &HashMap<u32, BlockHash>,
     ) -> Result<(), Violation> {
-        // A sequence that opens keeps its pins, whatever its new prefix is.
+        // Skip sequences that are being resumed: they keep the pins of the preemption, which need not agree with their
+        // new prefix.
         if matches!(sequence.phase, Phase::Opening { .. }) {
             return Ok(());
         }
@@ -140,7 +142,8 @@ impl BlockStore {
         Ok(())
     }
 
-    /// Checks that a block in two tables is the same full block of both sequences.
+    /// Checks that a block in the block tables of two sequences is a full block with the same name and position in
+    /// both.
     fn check_shared_entries(&self) -> Result<(), Violation> {
         let mut owners: Vec<Option<(SeqId, usize)>> = vec![None; self.device.slots.len()];
         for (seq, sequence) in self.sequences.iter() {

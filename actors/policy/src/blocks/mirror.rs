@@ -1,5 +1,5 @@
-//! Mirroring: full blocks of possible victims are copied to the host pool ahead of need, so that they can be dropped at
-//! once in a preemption.
+//! Mirroring: full KV blocks of possible preemption victims are copied to the host pool ahead of need, so that a
+//! preemption can discard the device blocks at once.
 
 use super::BlockStore;
 use super::sequence::{Phase, Sequence};
@@ -7,9 +7,10 @@ use super::transfers::Transfer;
 use crate::Victim;
 
 impl BlockStore {
-    /// Queues copies of at most `most` blocks, first of the victims that would be preempted first. Copies that a
-    /// sequence waits for take precedence: while any copy is queued, nothing is done. The mirrored copies belong to no
-    /// sequence. They stay in the host pool as cached content, the first to be reused there.
+    /// Queues mirroring copies (device to host, ahead of need) of at most `most` blocks, beginning with the victim that
+    /// would be preempted first. While any copy is queued, nothing is mirrored, so that sequences do not wait longer
+    /// for their copies. Mirrored host blocks belong to no sequence: they are cached content, the first to be evicted
+    /// there.
     pub(super) fn mirror(&mut self, victims: &[Victim], most: u32) {
         if self.transfers.queued() > 0 || self.config.host_blocks == 0 {
             return;
@@ -26,7 +27,7 @@ impl BlockStore {
                 let name = super::pool::Name::in_chain(&sequence.names, depth);
                 let transfer = self.out_of(sequence, name, host);
                 self.start_transit(Transfer { ahead_of_need: true, ..transfer });
-                // From here on the copy holds the host block.
+                // The queued copy now holds the host block, so the hold of the allocation ends.
                 self.host.drop_hold(host);
                 left -= 1;
             }
@@ -36,8 +37,9 @@ impl BlockStore {
         }
     }
 
-    /// Cancels copies ahead of need that have not started and that alone hold their device blocks. Called when a want
-    /// lacks blocks. The sequences of these copies are gone, and no want would wait for the copies to start.
+    /// Cancels mirroring copies that have not started and that are the only holders of their device blocks, so that
+    /// these blocks come free. Called when a sequence's request for blocks cannot be met. The sequences that held these
+    /// blocks are gone, and nothing waits for the copies.
     pub(super) fn give_up_mirroring(&mut self) {
         let device = &self.device;
         let given_up = self.transfers.cancel_ahead(|copy| device.slot(copy.device).refs == 1);
@@ -46,7 +48,8 @@ impl BlockStore {
             self.host.end_transit(copy.host);
             let depth = copy.name.depth as usize;
             for sequence in self.sequences.values_mut() {
-                // A sequence with the same content in another block relied on this copy.
+                // Another sequence with the same content in a different device block counted the cancelled copy as
+                // mirrored: correct its count.
                 if sequence.names.get(depth) == Some(&copy.name.hash) {
                     sequence.mirrored = sequence.mirrored.min(depth);
                 }
@@ -54,14 +57,15 @@ impl BlockStore {
         }
     }
 
-    /// Returns how many full blocks at the front of a sequence's table the host pool has too. A preemption would drop
-    /// these at once.
+    /// Returns how many full blocks at the front of a sequence's block table are also in the host pool, so that a
+    /// preemption could discard them at once.
     pub(super) fn mirrored_blocks(&self, sequence: &Sequence) -> u32 {
         let names = sequence.names.iter().take(sequence.mirrored);
         names.take_while(|name| self.host.find(name).is_some()).count() as u32
     }
 
-    /// Returns the first full block of a victim that the host pool neither has nor is getting.
+    /// Returns the position of a victim's first full block that the host pool does not have and that no copy brings
+    /// there.
     fn next_to_mirror(&mut self, victim: &Victim) -> Option<usize> {
         let sequence = self.sequences.get_mut(victim.ticket.seq)?;
         if sequence.phase != Phase::Running {

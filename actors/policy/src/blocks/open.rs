@@ -1,4 +1,5 @@
-//! Opens a sequence, new or preempted: finds the longest prefix whose blocks still exist, then makes room for the step.
+//! Opens a waiting sequence (gives it a block table), be it new or preempted: finds the longest prefix whose KV blocks
+//! still exist, then makes room for the step.
 
 use super::pool::Name;
 use super::reserve::Round;
@@ -10,20 +11,21 @@ use crate::{GrantOutcome, ResumeCosts, Victim, Want, WantKind};
 use std::sync::Arc;
 use tiercel_device::{BlockId, CopyDirection, SeqId, StepId};
 
-/// Where one block of a sequence's prefix was found.
+/// Cache hit: where the KV of one block of a sequence's prefix was found.
 #[derive(Debug, Clone, Copy)]
 enum Hit {
-    /// In this block of the device pool.
+    /// Cache hit in this block of the device pool.
     Device(u32),
-    /// In a copy to this device block that is queued or under way, with the id of the copy.
+    /// Cache hit in a queued or running copy from the host: destination block on the device, and id of the copy.
     Incoming(u32, u64),
-    /// In this block of the host pool only.
+    /// Cache hit in this block of the host pool only; it must be copied to the device.
     Host(u32),
 }
 
 impl BlockStore {
-    /// Opens a sequence that has no block table. Any other sequence is denied with 0 pending blocks. A denied sequence
-    /// leaves no trace, not even in the order in which blocks are reused.
+    /// Opens a waiting sequence: gives it a block table with its cached prefix and room for the step. A sequence that
+    /// already has a table is denied with `pending_blocks` 0. A denial changes nothing in the store, not even the
+    /// eviction order.
     pub(super) fn open(
         &mut self,
         want: &Want,
@@ -73,7 +75,8 @@ impl BlockStore {
         }
     }
 
-    /// Opens a sequence whose whole prefix is on the device, with room for `cover` positions. Returns its block table.
+    /// Opens a sequence whose whole cached prefix is on the device, with room for `cover` token positions. Returns its
+    /// block table.
     fn open_at_once(
         &mut self,
         want: &Want,
@@ -93,8 +96,9 @@ impl BlockStore {
         table
     }
 
-    /// Holds the blocks of the longest prefix of `hashes` that is on the device, on its way there, or in the host pool.
-    /// With `own_only` the prefix consists of blocks that were retained or copied out for the sequence.
+    /// Finds the longest cached prefix of the block names `hashes`, on the device, on its way there or in the host
+    /// pool, and takes references to its blocks. With `own_only` only blocks count that were retained or copied out
+    /// when this sequence was preempted.
     fn hold_prefix(&mut self, seq: SeqId, hashes: &[BlockHash], own_only: bool) -> Vec<Hit> {
         let (kept, pins) = match self.sequences.get(seq) {
             Some(parked) => (Arc::clone(&parked.table), parked.pins.clone()),
@@ -102,7 +106,8 @@ impl BlockStore {
         };
         let mut hits = Vec::new();
         for (depth, hash) in hashes.iter().enumerate() {
-            // A retained block may have lost its name to a block of another sequence, so it is found by its position.
+            // Blocks that the preempted sequence retained on the device are found by position, because another
+            // sequence's equal block may have taken over the name.
             let hit =
                 kept.get(depth).map(|block| Hit::Device(block.0)).or_else(|| match own_only {
                     true => self.pinned(&pins, depth, hash),
@@ -118,9 +123,9 @@ impl BlockStore {
         hits
     }
 
-    /// Lets go of the host hits, and of all hits after the first of them, if computing these blocks is done before the
-    /// link has copied them in. Copies to the device run one after the other, and other sequences may be waiting for
-    /// theirs.
+    /// Drops the host hits, and every hit after the first of them, if recomputing these blocks is faster than waiting
+    /// for the link to copy them in. Copies to the device run one after the other, so copies of other sequences count
+    /// in the wait.
     fn drop_if_computed_sooner(&mut self, hits: &mut Vec<Hit>, costs: ResumeCosts) {
         let is_host = |hit: &Hit| matches!(hit, Hit::Host(_));
         let Some(first) = hits.iter().position(is_host) else { return };
@@ -140,9 +145,10 @@ impl BlockStore {
 
     fn pinned(&self, pins: &[Pin], depth: usize, hash: &BlockHash) -> Option<Hit> {
         let at = pins.binary_search_by_key(&(depth as u32), |pin| pin.depth).ok()?;
-        // The copy out to the pinned host block may not have ended yet.
+        // No hit if the copy out to the pinned host block has not ended: the block holds no content yet.
         self.host.slot(pins[at].host).name.as_ref()?;
-        // At most one copy of a content is under way at a time, so a copy to the device that is under way is used.
+        // If a copy of the same content to the device is queued or under way, the sequence shares it, because there is
+        // at most one copy per content.
         let incoming = self.incoming(hash).map(|(device, job)| Hit::Incoming(device, job));
         incoming.or(Some(Hit::Host(pins[at].host)))
     }
@@ -162,8 +168,8 @@ impl BlockStore {
         }
     }
 
-    /// Allocates device blocks for the host hits and queues their copies. Room for the step is allocated when the
-    /// sequence grows.
+    /// Opens a sequence part of whose cached prefix is in the host pool: allocates device blocks and queues copies to
+    /// them. Blocks for new tokens are allocated later, when the sequence grows.
     fn open_copying(
         &mut self,
         want: &Want,
@@ -197,7 +203,7 @@ impl BlockStore {
     fn push_in(&mut self, device: u32, host: u32, hashes: &[BlockHash], depth: usize) -> u64 {
         self.device.begin_transit(device);
         self.host.begin_transit(host);
-        // From here on the copy holds its source block.
+        // The queued copy now holds its source block on the host, so the hold of the cache look-up ends.
         self.host.drop_hold(host);
         self.transfers.push(Transfer {
             direction: CopyDirection::In,
@@ -211,8 +217,8 @@ impl BlockStore {
         })
     }
 
-    /// Returns the opened sequence with its prefix and the blocks `more` in its table. The sequence keeps its pins, and
-    /// no longer waits for copies of its last preemption.
+    /// Returns the store's entry of an opened sequence: its block table is the cached prefix plus the blocks `more`.
+    /// The sequence keeps its host pins, and no longer waits for copies of its last preemption.
     fn opened(
         &mut self,
         seq: SeqId,
@@ -229,7 +235,8 @@ impl BlockStore {
         let mut sequence = Sequence::opened(phase, table, hashes[..hits.len()].to_vec());
         if let Some(mut parked) = self.sequences.remove(seq) {
             self.leave_transfers(seq, &mut parked);
-            // The hits hold those retained blocks that are used again.
+            // Dropping the old table frees only retained blocks that are not used again, because the cache hits hold
+            // the others.
             sequence.pins = std::mem::take(&mut parked.pins);
             self.drop_table(&mut parked);
         }

@@ -1,10 +1,10 @@
-//! A pool of blocks, on the device or on the host: the holders and names of its blocks, and the order in which blocks
-//! are reused.
+//! A pool of KV blocks, on the device or on the host: the holders and names of its blocks, and the order in which
+//! blocks are reused.
 //!
 //! A block is *free* when nothing holds it. A free block that still has a name is *cached*: a prefix hit can take it
-//! back until its space is needed. A holder either *stays* (the table of a sequence that runs, a pin) or *leaves* (the
-//! table of a sequence that is being preempted, a copy). A block that only leaving holders hold is *pending*, because
-//! it comes free without a further preemption.
+//! back until it is evicted. A holder either *stays* (the table of a running sequence, a pin) or *leaves* (the table of
+//! a sequence that is being preempted, a copy). A block that only leaving holders hold is *pending*, because it comes
+//! free without a further preemption.
 
 use super::BlockHash;
 use super::cached::Cached;
@@ -12,19 +12,19 @@ use super::hash::ByName;
 use std::collections::VecDeque;
 use tiercel_device::StepId;
 
-/// Name of a full block and its place in the chain of names.
+/// Name (content hash) of a full KV block, with the name of its parent block and its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Name {
-    /// Name of the block.
+    /// Name of the block: hash of its tokens and of all tokens before them.
     pub(super) hash: BlockHash,
-    /// Name of the block before this one; `None` for the first block of a sequence.
+    /// Name of the previous block of the sequence; `None` for the first block.
     pub(super) parent: Option<BlockHash>,
-    /// Position of the block in its sequence, in blocks.
+    /// Index of the block in the block table of its sequence, from 0.
     pub(super) depth: u32,
 }
 
 impl Name {
-    /// Returns the name of block `depth` in a chain of names.
+    /// Returns the name of the block with index `depth`, given the names of a sequence's full blocks in order.
     pub(super) fn in_chain(chain: &[BlockHash], depth: usize) -> Name {
         Name {
             hash: chain[depth],
@@ -34,20 +34,22 @@ impl Name {
     }
 }
 
-/// State of one block in a pool.
+/// Bookkeeping of one KV block in a pool.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Slot {
-    /// Number of holders of all kinds: tables, pins and copies.
+    /// Reference count of the block: block tables, pins and copies that hold it.
     pub(super) refs: u32,
-    /// Number of holders that stay: tables of running sequences, and pins.
+    /// Number of holders of the block that are not about to give it up: tables of running sequences, and pins.
     pub(super) staying: u32,
-    /// Whether the block is the source or destination of a copy that is queued or under way.
+    /// Whether the block is the source or destination of a copy that is queued or running.
     pub(super) in_transit: bool,
-    /// Name of the block, if the pool's index of names points to this block.
+    /// Name (content hash) of the block; `None` if the block is not full, or another block is registered under the
+    /// name.
     pub(super) name: Option<Name>,
-    /// Last step that may name the block on behalf of a holder that has dropped the block.
+    /// Fence: last step that may still read or write the block for a former holder. No copy may touch the block before
+    /// this step has completed.
     pub(super) fence: StepId,
-    /// When the last holder let go of the block, for the order of reuse.
+    /// Logical time at which the last holder released the block, for the eviction order.
     pub(super) idle_since: u64,
 }
 
@@ -57,18 +59,19 @@ impl Slot {
     }
 }
 
-/// A pool of blocks, on the device or on the host.
+/// A pool of KV blocks, on the device or on the host.
 #[derive(Debug)]
 pub(super) struct Pool {
     pub(super) slots: Vec<Slot>,
-    /// Free blocks without a name, longest free first, because a new use of these is the least likely to wait for a
-    /// step that still names them.
+    /// Free blocks without cached content, longest free first, because a block that was freed long ago is the least
+    /// likely to be still in use by a step in flight.
     pub(super) empty: VecDeque<u32>,
-    /// Free blocks with a name.
+    /// Free blocks with cached content, in the order of eviction.
     pub(super) cached: Cached,
-    /// Block that has each name.
+    /// Index from block names (content hashes) to the blocks that hold the content.
     pub(super) index: ByName<u32>,
-    /// Number of named blocks in this pool per name of their parent, whether or not the parent is in the pool.
+    /// Number of named blocks in this pool for each name of a parent block, whether or not the parent itself is in the
+    /// pool.
     pub(super) children: ByName<u32>,
     pending: u32,
     in_transit: u32,
@@ -95,17 +98,18 @@ impl Pool {
         self.slots.len() as u32
     }
 
-    /// Returns the number of blocks that nothing holds, cached ones included.
+    /// Returns the number of blocks that nothing holds, those with cached content included.
     pub(super) fn free(&self) -> u32 {
         (self.empty.len() + self.cached.len()) as u32
     }
 
-    /// Returns the number of pending blocks: blocks that come free when their leaving holders have gone.
+    /// Returns the number of pending blocks: they come free without a further preemption, when copies or prepared
+    /// preemptions that hold them end.
     pub(super) fn pending(&self) -> u32 {
         self.pending
     }
 
-    /// Returns the number of blocks that copies touch.
+    /// Returns the number of blocks that are the source or destination of a queued or running copy.
     pub(super) fn in_transit(&self) -> u32 {
         self.in_transit
     }
@@ -115,13 +119,13 @@ impl Pool {
         &self.slots[id as usize]
     }
 
-    /// Returns the block with this name.
+    /// Returns the block whose content has this name (hash), if the pool has one.
     pub(super) fn find(&self, hash: &BlockHash) -> Option<u32> {
         self.index.get(hash).copied()
     }
 
-    /// Takes a free block for a holder that stays. If no block is empty, a cached block is evicted, one without
-    /// children first.
+    /// Allocates a free block with one holder. If every free block has cached content, one is evicted, leaves of the
+    /// prefix tree first.
     pub(super) fn allocate(&mut self) -> Option<u32> {
         let id = self.empty.pop_front().or_else(|| self.evict())?;
         let slot = &mut self.slots[id as usize];
@@ -130,17 +134,18 @@ impl Pool {
         Some(id)
     }
 
-    /// Adds a staying holder to the block.
+    /// Adds to the block a holder that stays (a running sequence's table, or a pin).
     pub(super) fn hold(&mut self, id: u32) {
         self.adjust(id, 1, 1);
     }
 
-    /// Removes a staying holder from the block. Returns whether the block came free.
+    /// Removes from the block a holder that stays (a running sequence's table, or a pin). Returns whether the block
+    /// came free.
     pub(super) fn drop_hold(&mut self, id: u32) -> bool {
         self.adjust(id, -1, -1)
     }
 
-    /// Takes a [`Pool::hold`] back as if it had never happened: the order of reuse is as before.
+    /// Undoes a [`Pool::hold`] as if it had never happened: the eviction order is as before.
     pub(super) fn undo_hold(&mut self, id: u32) {
         let since = self.slot(id).idle_since;
         if self.drop_hold(id) {
@@ -150,45 +155,49 @@ impl Pool {
         }
     }
 
-    /// Turns a staying holder of the block into a leaving one. Returns whether the block is pending now.
+    /// Marks one holder of the block as leaving, because its sequence is being preempted. Returns whether the block is
+    /// now pending (only leaving holders hold it).
     pub(super) fn leave(&mut self, id: u32) -> bool {
         self.adjust(id, 0, -1);
         self.slot(id).is_pending()
     }
 
-    /// Turns a leaving holder of the block back into a staying one. Returns whether the block was pending before.
+    /// Marks one leaving holder of the block as staying again, because its preemption was aborted. Returns whether the
+    /// block was pending before (only leaving holders held it).
     pub(super) fn stay(&mut self, id: u32) -> bool {
         let was = self.slot(id).is_pending();
         self.adjust(id, 0, 1);
         was
     }
 
-    /// Removes a leaving holder from the block. Returns whether the block came free.
+    /// Removes a leaving holder (a preempted sequence's table) from the block. Returns whether the block came free.
     pub(super) fn drop_left(&mut self, id: u32) -> bool {
         self.adjust(id, -1, 0)
     }
 
-    /// Makes a copy hold the block from now on.
+    /// Records that a queued copy holds the block, as its source or destination, until the copy ends.
     pub(super) fn begin_transit(&mut self, id: u32) {
         self.adjust(id, 1, 0);
         self.slots[id as usize].in_transit = true;
         self.in_transit += 1;
     }
 
-    /// Ends the copy that holds the block.
+    /// Ends the hold of a copy on the block.
     pub(super) fn end_transit(&mut self, id: u32) {
         self.slots[id as usize].in_transit = false;
         self.in_transit -= 1;
         self.adjust(id, -1, 0);
     }
 
-    /// Records that steps up to `step` may name the block although its holder has gone.
+    /// Sets the block's fence: steps up to `step` may still use the block although its holder has gone, so no copy may
+    /// touch it before they complete.
     pub(super) fn fence(&mut self, id: u32, step: StepId) {
         let slot = &mut self.slots[id as usize];
         slot.fence = slot.fence.max(step);
     }
 
-    /// Names a held block. The first block with a name keeps the name; later blocks with equal content stay private.
+    /// Names a held block, so that its content can be found. If another block with equal content has the name already,
+    /// the block stays private.
     pub(super) fn name(&mut self, id: u32, name: Name) {
         debug_assert!(self.slot(id).refs > 0, "only held blocks are named");
         if self.slot(id).name.is_some() || self.index.contains_key(&name.hash) {
@@ -222,8 +231,8 @@ impl Pool {
         Some(id)
     }
 
-    /// Changes the numbers of a block's holders, and updates the lists and counters. Returns whether the block came
-    /// free.
+    /// Changes a block's reference count by `refs` and its number of staying holders by `staying`, and updates the
+    /// lists and counters of the pool. Returns whether the block came free.
     fn adjust(&mut self, id: u32, refs: i32, staying: i32) -> bool {
         let slot = &mut self.slots[id as usize];
         let (was_free, was_pending) = (slot.refs == 0, slot.is_pending());
@@ -254,15 +263,16 @@ impl Pool {
         }
     }
 
-    /// Removes a cached block from the order of reuse, because a holder takes it back. Empty blocks are taken by
-    /// `allocate` only.
+    /// Removes a cached block from the eviction order, because a holder takes it back. Free blocks without content
+    /// never come here; only `allocate` takes them.
     fn unlist(&mut self, id: u32) {
         let slot = &self.slots[id as usize];
         let name = slot.name.as_ref().expect("a free block without a name is never held directly");
         self.cached.remove(id, slot.idle_since, name.depth);
     }
 
-    /// Updates the order of reuse after the block named `hash` gained its first child in this pool or lost its last.
+    /// Updates the eviction order after the block named `hash` gained its first child block in this pool, or lost its
+    /// last.
     fn relist(&mut self, hash: BlockHash) {
         if let Some(id) = self.find(&hash)
             && self.slot(id).refs == 0
@@ -289,8 +299,8 @@ mod tests {
         pool.name(ids[0], name(0, 1, None));
         pool.name(ids[1], name(1, 2, Some(1)));
         pool.name(ids[2], name(0, 9, None));
-        // The head is idle longest, but it is reused after its child, and the child after a block that was idle before
-        // it.
+        // Free the first block of a prefix before all others: although it is idle longest, it must be evicted after its
+        // child, and the child after a block that was idle before it.
         for id in [ids[0], ids[2], ids[1], ids[3]] {
             assert!(pool.drop_hold(id));
         }
@@ -308,7 +318,8 @@ mod tests {
         pool.name(child, name(1, 2, Some(1)));
         pool.drop_hold(head);
         assert_eq!(pool.allocate(), Some(head));
-        // The head gets its name back while its child is still in the pool, so the head is no leaf.
+        // Name the first block again while its child is still in the pool: it is no leaf, so its child must be evicted
+        // before it.
         pool.name(head, name(0, 1, None));
         pool.drop_hold(head);
         pool.drop_hold(child);

@@ -1,4 +1,4 @@
-//! Preemption of a sequence: prepare, then commit or abort.
+//! Preemption of a sequence in the block store: prepare (copy its KV blocks out), then commit (free them) or abort.
 
 use super::BlockStore;
 use super::pool::Name;
@@ -9,8 +9,8 @@ use std::sync::Arc;
 use tiercel_device::{BlockId, CopyDirection, SeqId, Ticket};
 
 impl BlockStore {
-    /// Prepares the preemption of one sequence outside of a step request, whether or not that frees any block. Returns
-    /// `None` if the sequence has no table, or is already being preempted or resumed.
+    /// Prepares the preemption of one sequence on demand, not as part of a step request, whether or not that frees any
+    /// block. Returns `None` if the sequence has no block table, or is already being preempted or resumed.
     pub fn prepare_preempt(&mut self, victim: Victim) -> Option<PreemptOutcome> {
         let sequence = self.sequences.get(victim.ticket.seq)?;
         if sequence.phase != Phase::Running {
@@ -22,10 +22,10 @@ impl BlockStore {
         Some(self.carry_out(victim, 0))
     }
 
-    /// Commits a preemption: drops the references of a prepared sequence, which must then open again. A preemption may
-    /// be committed before its copies have ended. The copies go on, and no
-    /// [`StoreEvent::PreemptCopied`](crate::StoreEvent) follows. A stale or repeated ticket does nothing and returns
-    /// `false`.
+    /// Commits a prepared preemption: drops the sequence's references to its blocks; the sequence needs a new block
+    /// table to run again. A preemption may be committed before its copies to the host have ended: the copies go on,
+    /// and no [`StoreEvent::PreemptCopied`](crate::StoreEvent) follows. A stale or repeated ticket does nothing and
+    /// returns `false`.
     pub fn commit_preempt(&mut self, ticket: Ticket) -> bool {
         let Some(mut sequence) = self.take_prepared(ticket) else { return false };
         self.park(&mut sequence);
@@ -33,9 +33,9 @@ impl BlockStore {
         true
     }
 
-    /// Aborts a preemption: the prepared sequence keeps its table and may run. Copies that have not started are
-    /// cancelled. Finished copies stay in the host pool as cached content without a pin. A stale or repeated ticket
-    /// does nothing and returns `false`.
+    /// Aborts a prepared preemption: the sequence keeps its block table and may run. Copies to the host that have not
+    /// started are cancelled; ended ones stay in the host pool as cached content without a pin. A stale or repeated
+    /// ticket does nothing and returns `false`.
     pub fn abort_preempt(&mut self, ticket: Ticket) -> bool {
         let Some(mut sequence) = self.take_prepared(ticket) else { return false };
         for block in sequence.table.iter().skip(sequence.phase.stays()) {
@@ -48,9 +48,9 @@ impl BlockStore {
         true
     }
 
-    /// Preempts a running sequence, or takes more blocks from a parked (already preempted) one. The caller has marked
-    /// the table beyond its first `kept` blocks as leaving. A parked sequence does not run, so its blocks need not be
-    /// frozen until all are copied: each block comes free when its own copy has ended.
+    /// Preempts a running sequence, or takes retained blocks from one that is preempted already. The caller has marked
+    /// the holds on the table's blocks beyond the first `kept` as leaving. A preempted sequence does not run, so each
+    /// of its blocks comes free when its own copy has ended, and need not stay frozen until all copies have.
     pub(super) fn carry_out(&mut self, victim: Victim, kept: u32) -> PreemptOutcome {
         let seq = victim.ticket.seq;
         let mut sequence = self.sequences.remove(seq).expect("victims are chosen among sequences");
@@ -60,7 +60,8 @@ impl BlockStore {
         if victim.swap {
             self.save_to_host(seq, &mut sequence, kept);
         } else {
-            // Host copies of blocks behind a lost block are useless until the lost block is computed again.
+            // Without a swap the blocks are lost. Host copies of later blocks are useless until the lost blocks are
+            // recomputed, so their pins and copies end.
             self.leave_transfers(seq, &mut sequence);
             self.unpin(&mut sequence, kept);
         }
@@ -75,12 +76,12 @@ impl BlockStore {
         PreemptOutcome::Freed { blocks, on_host, kept }
     }
 
-    /// Pins the host copies of the named blocks in a sequence's table from `kept` on. Queues copies of blocks that have
-    /// none, as far as the host pool has room.
+    /// Pins host copies of the full blocks in a victim's block table, from position `kept` on. For blocks that have
+    /// none, queues copies to the host, as far as the host pool has room.
     fn save_to_host(&mut self, seq: SeqId, sequence: &mut Sequence, kept: u32) {
         let named = sequence.names.len().min(sequence.table.len());
-        // Pin the existing host copies first. Otherwise making room for copies of the table's head could evict copies
-        // of its tail.
+        // Pin the existing host copies first. Otherwise making host room for the table's first blocks could evict
+        // copies of its last ones.
         let given = sequence.names.iter().take(named).skip(kept as usize);
         let there: Vec<Option<(u32, Option<u64>)>> =
             given.map(|hash| self.host_copy(hash)).collect();
@@ -113,7 +114,8 @@ impl BlockStore {
         sequence.pins = pins;
     }
 
-    /// Returns the host block that holds this content, or that will hold it when the returned copy has ended.
+    /// Returns the host block that holds the content named `hash`, or the destination of a queued copy of it with the
+    /// id of that copy.
     fn host_copy(&self, hash: &super::BlockHash) -> Option<(u32, Option<u64>)> {
         if let Some(host) = self.host.find(hash) {
             return Some((host, None));
@@ -128,7 +130,7 @@ impl BlockStore {
         self.start_transit(transfer)
     }
 
-    /// Returns a copy of a full block of `sequence` to the host.
+    /// Returns a copy, not yet queued, of a full block of `sequence` from the device to the host block `host`.
     pub(super) fn out_of(&self, sequence: &Sequence, name: Name, host: u32) -> Transfer {
         let BlockId(device) = sequence.table[name.depth as usize];
         Transfer {
@@ -143,14 +145,15 @@ impl BlockStore {
         }
     }
 
-    /// Queues a copy, which from here on holds its source block and its destination block.
+    /// Queues a copy, which holds its source block and its destination block until it ends. Returns its id.
     pub(super) fn start_transit(&mut self, transfer: Transfer) -> u64 {
         self.device.begin_transit(transfer.device);
         self.host.begin_transit(transfer.host);
         self.transfers.push(transfer)
     }
 
-    /// Parks a prepared sequence: drops its table except for its retained blocks. Returns how many blocks came free.
+    /// Ends the block table of a sequence whose preemption is committed, except for the blocks that it retains on the
+    /// device. Returns how many blocks came free.
     fn park(&mut self, sequence: &mut Sequence) -> u32 {
         let freed = self.truncate_table(sequence, sequence.phase.stays());
         sequence.phase = Phase::Parked;
@@ -158,7 +161,8 @@ impl BlockStore {
         freed
     }
 
-    /// Remembers a sequence, unless it is parked and has no pins, copies or retained blocks.
+    /// Puts a sequence's entry back into the store. Drops the entry of a preempted sequence that has no pins, copies or
+    /// retained blocks, because nothing of it is left.
     pub(super) fn keep_if_useful(&mut self, seq: SeqId, sequence: Sequence) {
         let forgotten = sequence.phase == Phase::Parked
             && sequence.pins.is_empty()

@@ -1,4 +1,5 @@
-//! Answers one step request: progress, releases, then the wants in order of rank.
+//! Answers one step request of the scheduler: takes in progress reports and ended sequences, then decides the
+//! sequences' requests for KV blocks in order of rank.
 
 use super::BlockStore;
 use super::sequence::Phase;
@@ -9,24 +10,25 @@ use crate::{
 };
 use tiercel_device::StepId;
 
-/// State of the decisions on one step request.
+/// Working state while one step request is answered.
 #[derive(Debug, Default)]
 pub(super) struct Round {
     pub(super) step: StepId,
     pub(super) ledger: Ledger,
     pub(super) preempted: Vec<Preempted>,
-    /// Costs for choosing victims, and costs for opening; `None` where the choice does not depend on costs.
+    /// Costs of resuming a sequence, for the choice of victims and for the choice between copying and recomputing when
+    /// a sequence opens; `None` where the choice ignores costs.
     pub(super) victim_costs: Option<ResumeCosts>,
     pub(super) resume_costs: Option<ResumeCosts>,
     pub(super) gives: Gives,
-    /// Blocks of victims that could be dropped at once. As many blocks may be used although they are reserved for other
-    /// tiers.
+    /// Number of blocks reserved for other tiers that may be used nevertheless: as many as victims hold whose content
+    /// is also on the host, because these can be given back at once.
     pub(super) lent: u32,
 }
 
 impl BlockStore {
-    /// Answers the request of one step: applies progress and releases, then answers the wants with the victims they may
-    /// take.
+    /// Answers the step request: takes in progress reports and ended sequences, then grants or denies each sequence's
+    /// request for KV blocks, preempting the victims that it may.
     pub fn reserve(&mut self, request: &StepRequest) -> StepGrant {
         self.completed(request.completed_step);
         for progress in &request.progress {
@@ -53,7 +55,8 @@ impl BlockStore {
             grants.push(Grant { ticket: want.ticket, outcome });
         }
         self.mirror(&request.victims, request.mirror);
-        // The sequence of a denied want may have become a victim of a later want. Then only its preemption is reported.
+        // A sequence whose request for blocks was denied may have been preempted for a later request. Report only its
+        // preemption then.
         if !round.preempted.is_empty() {
             grants.retain(|grant| {
                 round.preempted.iter().all(|taken| taken.ticket.seq != grant.ticket.seq)
@@ -67,8 +70,8 @@ impl BlockStore {
         }
     }
 
-    /// Returns how many blocks of victims the host pool has too. At most so many come free at once, because other
-    /// sequences may hold some of these blocks.
+    /// Returns how many blocks of possible victims are also in the host pool and can be discarded at once. Fewer may
+    /// come free, because other sequences may share some of them.
     fn droppable(&self, request: &StepRequest) -> u32 {
         if request.wants.iter().all(|want| want.kept_for_others == 0) {
             return 0;
@@ -85,7 +88,8 @@ impl BlockStore {
         }
     }
 
-    /// Grows the block table of a running sequence. Any other sequence is denied with 0 pending blocks.
+    /// Grows the block table of a running sequence to cover the step. A sequence that is not running is denied with
+    /// `pending_blocks` 0.
     fn grow(&mut self, want: &Want, victims: &[Victim], round: &mut Round) -> GrantOutcome {
         let seq = want.ticket.seq;
         let Some(sequence) = self.sequences.get_mut(seq).filter(|s| s.phase == Phase::Running)
@@ -121,7 +125,7 @@ impl BlockStore {
         GrantOutcome::Run { computed, cover, table: sequence.tell_table() }
     }
 
-    /// Allocates blocks that [`BlockStore::settle`] found to be free.
+    /// Allocates device blocks, after [`BlockStore::settle`] found that as many are free.
     pub(super) fn allocate(&mut self, blocks: u32) -> Vec<u32> {
         (0..blocks)
             .map(|_| self.device.allocate().expect("the need was met from free blocks"))

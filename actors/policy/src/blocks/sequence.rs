@@ -4,35 +4,36 @@ use super::BlockHash;
 use std::sync::Arc;
 use tiercel_device::{BlockId, StepId, Ticket};
 
-/// A sequence that holds a block table or pins.
+/// The block store's entry of a sequence that holds a block table or pinned host blocks.
 #[derive(Debug)]
 pub(super) struct Sequence {
     /// Phase of the sequence in the block store.
     pub(super) phase: Phase,
-    /// Block table of the sequence; while the sequence is parked, its retained blocks.
+    /// Block table of the sequence; after a preemption only the blocks that the sequence retains on the device.
     pub(super) table: Arc<[BlockId]>,
-    /// Whether the scheduler has not been told of the current `table` yet.
+    /// Whether the block table changed since the scheduler was last told of it.
     pub(super) table_is_news: bool,
     /// Tokens of the sequence whose KV is valid.
     pub(super) computed: u32,
-    /// Names of the sequence's full blocks, from the first on.
+    /// Names (content hashes) of the sequence's full blocks, in order from the first.
     pub(super) names: Vec<BlockHash>,
-    /// Last step that names the sequence's block table.
+    /// Last step that uses the sequence's block table.
     pub(super) last_step: StepId,
     /// Host blocks that are pinned for the sequence, in the order of the sequence's blocks.
     pub(super) pins: Vec<Pin>,
-    /// Number of full blocks, from the first on, that the host pool has, or had when they were looked at.
+    /// Number of leading full blocks that were also in the host pool when mirroring last looked at them; some may have
+    /// been evicted since.
     pub(super) mirrored: usize,
-    /// Copies that the sequence waits for.
+    /// Ids of the copies that the sequence waits for.
     pub(super) waits: Vec<u64>,
 }
 
-/// Pin: a host block that is kept for a sequence.
+/// Pin: a host block that may not be evicted, because a preempted sequence may need it when it resumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pin {
-    /// Position in the sequence of the block whose content is pinned, in blocks.
+    /// Index of the pinned block in the sequence's order of blocks, from 0.
     pub(super) depth: u32,
-    /// Host block that holds the content.
+    /// Host block that holds the pinned content.
     pub(super) host: u32,
 }
 
@@ -41,30 +42,33 @@ pub(super) struct Pin {
 pub(super) enum Phase {
     /// The sequence holds a block table and may run.
     Running,
-    /// The preemption is prepared: the sequence holds its block table, which leaves unless the preemption is aborted.
+    /// The sequence's preemption is prepared: its blocks are being copied to the host, and are freed on commit or kept
+    /// on abort.
     Preempting {
-        /// Ticket of the prepared preemption.
+        /// Ticket (sequence and epoch) of the prepared preemption.
         ticket: Ticket,
-        /// Blocks at the front of the table that the sequence retains.
+        /// Number of blocks at the front of the table that the victim retains on the device.
         kept: u32,
-        /// Numbers of ended copies, by success.
+        /// Number of copies of the preemption that succeeded and that failed.
         tally: Tally,
     },
-    /// The preemption is committed: the sequence holds pins and its retained blocks.
+    /// The sequence's preemption is committed: it holds only pinned host blocks and the device blocks that it retained.
     Parked,
-    /// The sequence holds the block table of its prefix, part of which is being copied in.
+    /// The sequence is being opened or resumed: it holds the device blocks of its cached prefix, some of which are
+    /// still being copied in from the host.
     Opening {
-        /// Ticket of the want that opens the sequence.
+        /// Ticket (sequence and epoch) of the request for blocks that opens the sequence.
         ticket: Ticket,
-        /// Numbers of ended copies, by success.
+        /// Number of copies of the opening that succeeded and that failed.
         tally: Tally,
-        /// Blocks of the prefix before the first block whose copy failed.
+        /// Number of leading blocks of the prefix that are valid: those before the first block whose copy failed.
         valid_blocks: u32,
     },
 }
 
 impl Phase {
-    /// Returns how many blocks at the front of the sequence's table are not about to leave.
+    /// Returns how many blocks at the front of the table the sequence keeps if its preemption is committed; unlimited
+    /// if none is prepared.
     pub(super) fn stays(self) -> usize {
         match self {
             Phase::Preempting { kept, .. } => kept as usize,
@@ -72,13 +76,13 @@ impl Phase {
         }
     }
 
-    /// Whether a step may be computing the sequence, so that reports of its progress make sense.
+    /// Whether a step may be computing the sequence in this phase, so that reports of newly valid KV are accepted.
     pub(super) fn computes(self) -> bool {
         matches!(self, Phase::Running | Phase::Preempting { .. })
     }
 }
 
-/// Numbers of copies of one preparation or opening that have ended.
+/// Counts of ended copies of one preemption, or of one opening of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Tally {
     /// Copies that succeeded.
@@ -88,7 +92,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Counts one more ended copy.
+    /// Counts one more ended copy, as succeeded or failed.
     pub(super) fn add(&mut self, ok: bool) {
         if ok {
             self.copied += 1;
@@ -99,7 +103,8 @@ impl Tally {
 }
 
 impl Sequence {
-    /// Returns a sequence that opens with the blocks in `table`, which begins with a prefix named `names`.
+    /// Returns the store's entry of a newly opened sequence with the block table `table`, whose first blocks hold the
+    /// cached prefix with the block names `names`.
     pub(super) fn opened(phase: Phase, table: Arc<[BlockId]>, names: Vec<BlockHash>) -> Sequence {
         Sequence {
             phase,
@@ -114,7 +119,7 @@ impl Sequence {
         }
     }
 
-    /// Returns the block table if the scheduler has not been told of it yet.
+    /// Returns the block table if it changed since the scheduler was last told of it, and marks it as told.
     pub(super) fn tell_table(&mut self) -> Option<Arc<[BlockId]>> {
         std::mem::take(&mut self.table_is_news).then(|| Arc::clone(&self.table))
     }

@@ -11,25 +11,27 @@ pub struct StoreConfig {
     pub device_blocks: u32,
     /// Number of blocks in the host pool; 0 means that there is no host pool.
     pub host_blocks: u32,
-    /// Most blocks in batches that `take_copies` handed out and that are not done yet, of both directions together. A
-    /// value below 1 counts as 1.
+    /// Most blocks in transit: blocks in batches of copies that `take_copies` handed out and that have not ended, of
+    /// both directions together. A value below 1 counts as 1.
     pub max_copy_blocks_in_transit: u32,
     /// Most blocks in one batch of copies. A value below 1 counts as 1.
     pub max_copy_blocks_per_batch: u32,
 }
 
-/// Usage of one pool, in blocks. `free + used + in_transit == total`.
+/// Usage of one pool of KV blocks, in blocks. `free + used + in_transit == total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TierUsage {
-    /// Blocks that nothing references and that can be handed out, cached content included.
+    /// Free blocks: no sequence, pin or copy holds them, so they can be allocated. Blocks with cached content are
+    /// included.
     pub free: u32,
-    /// Free blocks that still hold named content.
+    /// Free blocks that still hold cached content, which a sequence with the same prefix can use.
     pub cached: u32,
-    /// Blocks that sequences hold (device pool) or that are pinned for them (host pool), and that no copy touches.
+    /// Used blocks: those that sequences hold (device pool) or that are pinned for preempted sequences (host pool),
+    /// without those in transit.
     pub used: u32,
-    /// Blocks that are the source or destination of a copy that is queued or under way.
+    /// Blocks in transit: source or destination of a copy that is queued or running.
     pub in_transit: u32,
-    /// Size of the pool.
+    /// Number of blocks in the pool.
     pub total: u32,
 }
 
@@ -40,13 +42,14 @@ pub struct StoreSnapshot {
     pub device: TierUsage,
     /// Usage of the host pool.
     pub host: TierUsage,
-    /// Host blocks that are pinned for at least one sequence.
+    /// Number of host blocks that are pinned for at least one preempted sequence.
     pub pinned: u32,
-    /// Blocks in batches of copies that were handed out and are not done yet.
+    /// Number of blocks in batches of copies that were handed out to the device and have not ended.
     pub copying: u32,
-    /// Blocks of copies that wait for their fence or for room in transit.
+    /// Number of blocks whose copies are queued: they wait for steps that still use the block, or for the limit on
+    /// blocks in transit.
     pub queued: u32,
-    /// Every sequence with a block table, in ascending order, and the length of the table in blocks.
+    /// Ids of all sequences with a block table, ascending, with the length of each table in blocks.
     pub tables: Vec<(SeqId, u32)>,
 }
 

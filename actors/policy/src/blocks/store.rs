@@ -1,5 +1,7 @@
-//! State of the block store, and the short parts of its interface. The modules `reserve`, `open` and `victims` handle
-//! step requests, `preempt` handles preemption, `copies` handles copies, and `invariants` checks what must always hold.
+//! State of the block store, and the short parts of its interface.
+//!
+//! The modules `reserve`, `open` and `victims` handle step requests, `preempt` handles preemption, `copies` handles
+//! copies, and `invariants` checks what must always hold.
 
 use super::pool::Pool;
 use super::sequence::Sequence;
@@ -9,7 +11,8 @@ use crate::Progress;
 use crate::by_id::ById;
 use tiercel_device::{SeqId, StepId};
 
-/// The device pool and the host pool of KV blocks, with the owners, names, pins and copies of the blocks.
+/// The block store: the device pool and the host pool of KV blocks, with the owners, names, pins and copies of the
+/// blocks.
 ///
 /// The store is a pure state machine: the same calls give the same answers. No call fails. A call that makes no sense
 /// in the state of a sequence is refused or ignored, as its method says.
@@ -24,7 +27,7 @@ pub struct BlockStore {
 }
 
 impl BlockStore {
-    /// Returns an empty store.
+    /// Returns a block store with empty pools.
     ///
     /// # Panics
     /// If `block_size` is 0.
@@ -40,20 +43,20 @@ impl BlockStore {
         }
     }
 
-    /// Returns the sizes and bounds that the store was made with.
+    /// Returns the sizes and bounds that the block store was made with.
     pub fn config(&self) -> &StoreConfig {
         &self.config
     }
 
-    /// Records that every step up to `step` has completed, so that copies fenced behind these steps may start. Has the
-    /// effect of `StepRequest::completed_step`.
+    /// Records that every step up to `step` has completed, so that copies that had to wait for these steps may start.
+    /// Does the same as `StepRequest::completed_step`.
     pub fn completed(&mut self, step: StepId) {
         self.completed = self.completed.max(step);
     }
 
-    /// Ends a sequence: drops its references and pins, and cancels copies that only this sequence waited for and that
-    /// have not started. Legal in every state and idempotent. Has the effect of `StepRequest::released`. Blocks that a
-    /// copy under way touches come free when the copy ends.
+    /// Ends a sequence: drops its references and pins, and cancels copies that have not started and that only this
+    /// sequence waited for. Allowed in every phase, and idempotent. Does the same as `StepRequest::released`. Blocks
+    /// that a running copy uses come free when the copy ends.
     pub fn release(&mut self, seq: SeqId) {
         if let Some(mut sequence) = self.sequences.remove(seq) {
             self.leave_transfers(seq, &mut sequence);
@@ -62,7 +65,7 @@ impl BlockStore {
         }
     }
 
-    /// Returns the usage of the store, for metrics and tests.
+    /// Returns the usage of both pools, for metrics and tests.
     pub fn snapshot(&self) -> StoreSnapshot {
         let holders = self.sequences.iter().filter(|(_, sequence)| !sequence.table.is_empty());
         StoreSnapshot {
@@ -75,20 +78,21 @@ impl BlockStore {
         }
     }
 
-    /// Returns the numbers of free device blocks and of free host blocks, cached ones included. Unlike
-    /// [`BlockStore::snapshot`] it looks at no single block.
+    /// Returns the numbers of free device blocks and of free host blocks, those with cached content included, in
+    /// constant time; [`BlockStore::snapshot`] looks at every block instead.
     pub fn free_blocks(&self) -> (u32, u32) {
         (self.device.free(), self.host.free())
     }
 
-    /// Returns the number of blocks that cover `tokens` positions.
+    /// Returns the number of blocks that `tokens` token positions need.
     pub(super) fn blocks_for(&self, tokens: u32) -> u32 {
         tokens.div_ceil(self.config.block_size)
     }
 
-    /// Registers KV that completed steps made valid. The last name in the report belongs to the last full block of the
-    /// `computed` tokens. Names that the store has already are skipped, and names that would leave a gap are ignored. A
-    /// report for a sequence without a table is late and is ignored, because the sequence's blocks are gone.
+    /// Registers the KV that completed steps made valid for a sequence, and the names of its newly full blocks. The
+    /// last name in the report belongs to the last full block of the `computed` tokens. Names that the store already
+    /// knows are skipped; names that would leave a gap are ignored. A report for a sequence without a block table is
+    /// late and is ignored.
     pub(super) fn advance(&mut self, progress: &Progress) {
         let Some(sequence) = self.sequences.get_mut(progress.seq) else { return };
         let block_size = self.config.block_size;
@@ -115,12 +119,13 @@ impl BlockStore {
         }
     }
 
-    /// Drops all references of a sequence's block table, last block first. Returns how many blocks came free.
+    /// Drops a sequence's references to all blocks of its table, last block first. Returns how many blocks came free.
     pub(super) fn drop_table(&mut self, sequence: &mut Sequence) -> u32 {
         self.truncate_table(sequence, 0)
     }
 
-    /// Drops the references of a block table beyond its first `keep` blocks. Returns how many blocks came free.
+    /// Shortens a sequence's block table to its first `keep` blocks, and drops its references to the others. Returns
+    /// how many blocks came free.
     pub(super) fn truncate_table(&mut self, sequence: &mut Sequence, keep: usize) -> u32 {
         let stays = sequence.phase.stays();
         let mut freed = 0;
@@ -139,7 +144,7 @@ impl BlockStore {
         freed
     }
 
-    /// Releases the pins of a sequence's blocks from `depth` on, last first.
+    /// Releases the pinned host blocks of a sequence from block position `depth` on, last first.
     pub(super) fn unpin(&mut self, sequence: &mut Sequence, depth: u32) {
         let keep = sequence.pins.partition_point(|pin| pin.depth < depth);
         for pin in sequence.pins.drain(keep..).rev() {
@@ -147,8 +152,8 @@ impl BlockStore {
         }
     }
 
-    /// Makes a sequence stop waiting for copies. Copies that no sequence waits for any more are cancelled unless they
-    /// have started.
+    /// Makes a sequence stop waiting for its copies. Copies that have not started, and that no other sequence waits
+    /// for, are cancelled.
     pub(super) fn leave_transfers(&mut self, seq: SeqId, sequence: &mut Sequence) {
         let waits = std::mem::take(&mut sequence.waits);
         for cancelled in self.transfers.leave(seq, &waits) {

@@ -1,7 +1,9 @@
-//! Copies between the device pool and the host pool. They are queued in order per direction, start when their fence has
-//! passed and there is room in transit, and are shared by all sequences that wait for the same content. Copies ahead of
-//! need (mirroring) have a queue of their own and yield: they go one batch at a time, and only while no sequence waits
-//! for a copy.
+//! Queues of copies between the device pool and the host pool. Copies of one direction are queued in order. They start
+//! when the steps that use their block have completed and the limit on blocks in transit allows it. Sequences that wait
+//! for the same content share one copy.
+//!
+//! Mirroring copies (made ahead of need) have a queue of their own with the lowest priority: they go one batch at a
+//! time, and only while no sequence waits for a copy.
 
 use super::BlockHash;
 use super::hash::ByName;
@@ -11,28 +13,29 @@ use tiercel_device::{
     BlockId, CopyBatch, CopyDirection, CopyId, CopyPair, HostBlockId, SeqId, StepId,
 };
 
-/// Copy of one block. It holds its source block and its destination block until it ends.
+/// Copy of one KV block between device and host. It holds its source block and its destination block until it ends.
 #[derive(Debug, Clone)]
 pub(super) struct Transfer {
-    /// Direction of the copy.
+    /// Direction of the copy: out to the host, or in to the device.
     pub(super) direction: CopyDirection,
-    /// Device block of the copy.
+    /// Device block that is the source or destination of the copy.
     pub(super) device: u32,
-    /// Host block of the copy.
+    /// Host block that is the source or destination of the copy.
     pub(super) host: u32,
-    /// Name of the content that is copied.
+    /// Name (hash) of the content that is copied.
     pub(super) name: Name,
     /// Fence: step that must have completed before the copy may start.
     pub(super) fence: StepId,
-    /// Sequences that wait for the copy; empty once none waits any more.
+    /// Sequences that wait for the copy; empty for mirroring, or if all waiting sequences gave up.
     pub(super) waiters: Vec<SeqId>,
-    /// Whether the copy goes on although no sequence waits for it (mirroring).
+    /// Whether the copy is for mirroring, so that it goes on although no sequence waits for it.
     pub(super) ahead_of_need: bool,
-    /// Whether the copy is in a batch that was handed out.
+    /// Whether the copy has started: it is in a batch that was handed out to the device.
     pub(super) started: bool,
 }
 
-/// All copies that have not ended. There is at most one copy per name, hence at most one per block.
+/// All copies of KV blocks that have not ended. There is at most one copy for each content, hence at most one for each
+/// block.
 #[derive(Debug)]
 pub(super) struct Transfers {
     pub(super) jobs: BTreeMap<u64, Transfer>,
@@ -42,11 +45,12 @@ pub(super) struct Transfers {
     started: u32,
     next_job: u64,
     next_batch: u64,
-    /// Direction of the next batch. The directions alternate, so that neither starves the other of room in transit.
+    /// Direction of the next batch of copies. Directions alternate, so that neither uses up the limit on blocks in
+    /// transit alone.
     turn: CopyDirection,
 }
 
-/// Index of the queue of copies ahead of need.
+/// Index of the queue of mirroring copies (made ahead of need); the other two queues are for copies out and in.
 const AHEAD: usize = 2;
 
 fn queue_of(direction: CopyDirection) -> usize {
@@ -78,27 +82,27 @@ impl Transfers {
         }
     }
 
-    /// Returns the number of blocks in copies that were given to the copy engine and have not ended.
+    /// Returns the number of copies (one block each) that were handed out to the device and have not ended.
     pub(super) fn started(&self) -> u32 {
         self.started
     }
 
-    /// Returns the number of blocks whose copies wait to be handed out.
+    /// Returns the number of copies (one block each) that are queued and have not started.
     pub(super) fn queued(&self) -> u32 {
         self.jobs.len() as u32 - self.started
     }
 
-    /// Returns the number of copies to the device that have not ended.
+    /// Returns the number of host-to-device copies that are queued or running.
     pub(super) fn coming_in(&self) -> usize {
         self.jobs.values().filter(|job| job.direction == CopyDirection::In).count()
     }
 
-    /// Returns the copy of this content, if one is queued or under way.
+    /// Returns the id of the copy of the content named `hash`, if one is queued or running.
     pub(super) fn find(&self, hash: &BlockHash) -> Option<u64> {
         self.by_name.get(hash).copied()
     }
 
-    /// Queues a copy and returns its id.
+    /// Queues a copy of one block and returns its id.
     pub(super) fn push(&mut self, transfer: Transfer) -> u64 {
         self.next_job += 1;
         let id = self.next_job;
@@ -109,7 +113,8 @@ impl Transfers {
         id
     }
 
-    /// Makes `seq` wait for a copy. A copy that was ahead of need until now moves to the queue of its direction.
+    /// Makes the sequence `seq` wait for a copy. A mirroring copy, made ahead of need until now, moves to the queue of
+    /// needed copies of its direction.
     pub(super) fn wait_for(&mut self, id: u64, seq: SeqId) {
         let job = self.jobs.get_mut(&id).expect("it was found or queued just now");
         job.waiters.push(seq);
@@ -120,8 +125,8 @@ impl Transfers {
         }
     }
 
-    /// Cancels the copies ahead of need that have not started and that `is_needless` selects. Returns them; the caller
-    /// lets go of their blocks.
+    /// Cancels the mirroring copies that have not started and that `is_needless` selects. Returns them; the caller
+    /// releases their blocks.
     pub(super) fn cancel_ahead(
         &mut self,
         is_needless: impl Fn(&Transfer) -> bool,
@@ -133,8 +138,8 @@ impl Transfers {
         given_up.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
-    /// Makes `seq` stop waiting for these copies. Cancels and returns the copies that no sequence waits for and that
-    /// had not started; the caller lets go of their blocks.
+    /// Makes the sequence `seq` stop waiting for the copies `ids`. Cancels those that have not started and that no
+    /// other sequence waits for. Returns the cancelled copies; the caller releases their blocks.
     pub(super) fn leave(&mut self, seq: SeqId, ids: &[u64]) -> Vec<Transfer> {
         let mut cancelled = Vec::new();
         for id in ids {
@@ -153,8 +158,8 @@ impl Transfers {
         cancelled
     }
 
-    /// Hands out batches of copies whose fence is at most `completed`, in order per direction, while
-    /// at most `room` blocks are in transit.
+    /// Hands out batches of copies to start, in order for each direction, while at most `room` blocks are in transit. A
+    /// copy may start once the steps that use its block have completed, that is, its fence is at most `completed`.
     pub(super) fn take(
         &mut self,
         completed: StepId,
@@ -208,7 +213,7 @@ impl Transfers {
         Some(CopyBatch { id, direction, pairs })
     }
 
-    /// Ends a batch and returns its copies, in order; nothing if the batch is unknown.
+    /// Ends a batch of copies and returns its copies, in order; none if the batch id is unknown.
     pub(super) fn end_batch(&mut self, batch: CopyId) -> Vec<(u64, Transfer)> {
         let ids = self.batches.remove(&batch).unwrap_or_default();
         self.started -= ids.len() as u32;
@@ -221,7 +226,8 @@ impl Transfers {
         Some(job)
     }
 
-    /// Whether the queues hold exactly the copies that have not started, each in the queue where it belongs.
+    /// Invariant: the queues hold exactly the copies that have not started, each in the queue of its direction or of
+    /// mirroring.
     pub(super) fn queues_agree(&self) -> bool {
         let queued = self.queues.iter().flatten().collect::<BTreeSet<_>>();
         let waiting = self.jobs.iter().filter(|(_, job)| !job.started).map(|(id, _)| id);

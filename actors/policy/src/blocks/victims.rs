@@ -1,4 +1,5 @@
-//! Chooses the victims of a want, and promises pending blocks to wants that wait for them.
+//! Decides whether a sequence's request for KV blocks can be met, chooses which sequences to preempt for it, and sets
+//! aside blocks that are about to come free for requests that wait for them.
 
 use super::BlockStore;
 use super::sequence::{Phase, Sequence};
@@ -6,55 +7,58 @@ use crate::{Gives, Preempted, ResumeCosts, Victim};
 use std::sync::Arc;
 use tiercel_device::{BlockId, SeqId, StepId};
 
-/// Blocks that the denied wants of a step request wait for, so that wants of later rank do not take them.
+/// Blocks that the denied requests of a step wait for, so that requests of sequences served later do not take them.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    /// Blocks of wants that will be satisfied when copies under way have ended. They are reserved against every later
-    /// want.
+    /// Blocks for denied requests that running copies will satisfy when they end. They are set aside against every
+    /// later request.
     promised: u64,
-    /// Blocks of wants that would not be satisfied even by the pending blocks and all their victims, while other
-    /// sequences hold blocks that they will give back. They are reserved against later wants that open: such a sequence
-    /// would only be preempted again, or a stream of small ones would keep a large one out for ever. They are not
-    /// reserved against wants that grow, because otherwise no sequence might ever end.
+    /// Blocks for denied requests that pending blocks and all victims together cannot satisfy, while other sequences
+    /// hold blocks that they will give back. They are set aside against later requests that open a sequence: such a
+    /// sequence would only be preempted again, or many small sequences would starve a large one. They are not set aside
+    /// against running sequences that grow, because otherwise no sequence might ever end.
     hoped: u64,
 }
 
-/// What a want needs: blocks, and rules for taking them from victims.
+/// Need of one sequence's request for blocks: how many blocks, and rules for taking them from victims.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Need {
-    /// Sequence of the want; never a victim of its own want.
+    /// Sequence that requests the blocks; it is never a victim of its own request.
     pub(super) seq: SeqId,
-    /// Step that the want is for.
+    /// Step that the blocks are requested for.
     pub(super) step: StepId,
-    /// Blocks to allocate, or blocks that must at least be available.
+    /// Number of blocks that must be available to the sequence; not all of them need be allocated now.
     pub(super) blocks: u64,
-    /// Blocks that must stay free beyond `blocks`.
+    /// Number of blocks that must stay free beside `blocks` (watermark and reservations of other tiers).
     pub(super) keep_free: u64,
-    /// Free or pending blocks that the want already holds during the decision.
+    /// Free or pending blocks that the sequence already took as prefix-cache hits while its request is decided.
     pub(super) held: u64,
-    /// Whether the want opens a sequence.
+    /// Whether the request opens a waiting sequence, instead of growing a running one.
     pub(super) opens: bool,
-    /// Costs by which victims of one group are chosen; `None` if they are taken in their order.
+    /// Costs by which victims of one group are ordered, cheapest to resume first; `None` if they are taken in the given
+    /// order.
     pub(super) by_cost: Option<ResumeCosts>,
-    /// Part of its block table that a victim gives up.
+    /// Which part of its block table a preempted victim gives up.
     pub(super) gives: Gives,
 }
 
-/// Whether enough blocks are free, or on their way, for a sequence's request for blocks.
+/// Decision on a sequence's request for blocks: whether enough blocks are free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The needed blocks are free.
     Met,
-    /// The need will be met when `pending_blocks` more blocks have come free; 0 if nothing says when.
+    /// The request cannot be met now. It can be met when `pending_blocks` more blocks have come free; 0 if no copy
+    /// under way will free enough.
     Unmet {
-        /// Blocks that must come free from copies under way.
+        /// Number of blocks that must still come free from copies under way; 0 if they are not enough.
         pending_blocks: u32,
     },
 }
 
 impl BlockStore {
-    /// Decides about one want. Uses free blocks first, then pending blocks, then as many of the victims, in order, as
-    /// are needed. No sequence is preempted if all of this is not enough.
+    /// Decides one sequence's request for blocks. Uses free blocks first, then pending blocks (about to come free),
+    /// then preempts as many of the victims as are needed, in order. If all of this is not enough, no sequence is
+    /// preempted.
     pub(super) fn settle(
         &mut self,
         need: Need,
@@ -96,16 +100,18 @@ impl BlockStore {
         Verdict::Unmet { pending_blocks: u32::try_from(missing).unwrap_or(u32::MAX) }
     }
 
-    /// Whether a need is met now. A want that opens needs all `total` blocks to be free. A want that grows needs its
-    /// own blocks to be free, and must leave earlier wants enough free or pending blocks.
+    /// Whether a request for blocks can be met now; `total` includes blocks that must stay free for others. To open a
+    /// sequence, `total` blocks must be free. To grow one, its own blocks must be free, and the rest may be free or
+    /// pending.
     fn is_met(&self, need: Need, total: u64) -> bool {
         let free = u64::from(self.device.free());
         let pending = u64::from(self.device.pending());
         if need.opens { free >= total } else { free >= need.blocks && free + pending >= total }
     }
 
-    /// Chooses victims, in order, until `shortage` blocks would come free, and marks their tables as leaving. A victim
-    /// that frees no block is skipped, unless another victim frees blocks only together with it.
+    /// Chooses victims in order until `shortage` blocks would come free, and marks their holds on blocks as leaving. A
+    /// chosen victim whose preemption frees nothing is dropped again, unless blocks that it shares with another victim
+    /// come free only through both.
     fn choose_victims(
         &mut self,
         need: Need,
@@ -113,8 +119,8 @@ impl BlockStore {
         victims: &[Victim],
         preempted: &[Preempted],
     ) -> Choice {
-        // The scheduler hears of each victim once per request. A victim of this request can give more in the next
-        // request.
+        // Skip sequences that were already preempted for this step request, because the answer reports each victim only
+        // once. They can give more blocks in the next step request.
         let again = |victim: &&Victim| preempted.iter().any(|p| p.ticket.seq == victim.ticket.seq);
         let mut candidates: Vec<Candidate> = victims
             .iter()
@@ -145,8 +151,8 @@ impl BlockStore {
         self.give_no_more_than_needed(chosen, gained, shortage, need.gives)
     }
 
-    /// Spares the chosen victims that are not needed for `shortage` blocks, and lets the other victims retain what they
-    /// may. The marked tables of the chosen victims give `gained` blocks.
+    /// Spares chosen victims that are not needed to free `shortage` blocks, and lets the others retain the part of
+    /// their table that they need not give. Preempting all chosen victims would free `gained` blocks.
     fn give_no_more_than_needed(
         &mut self,
         chosen: Vec<Candidate>,
@@ -157,7 +163,8 @@ impl BlockStore {
         let mut needed = Vec::new();
         for (victim, table) in chosen.into_iter().rev() {
             let own = self.mark_staying(&table);
-            // A parked victim need not give blocks if the other victims give enough.
+            // Spare a sequence that is already preempted if the other victims free enough blocks without its retained
+            // ones.
             let spared = self.is_parked(victim.ticket.seq) && gained - own >= shortage;
             if own == 0 || spared {
                 gained -= own;
@@ -173,7 +180,8 @@ impl BlockStore {
             if given.iter().any(|block| self.device.slot(block.0).staying == 0) {
                 giving.push((victim, kept));
             } else {
-                // Another victim retains the blocks that this victim would give.
+                // Spare this victim: every block that it would give up is shared with another victim that retains it,
+                // so none would come free.
                 self.mark_staying(given);
             }
         }
@@ -181,8 +189,9 @@ impl BlockStore {
         Choice::Enough(giving)
     }
 
-    /// Marks the blocks at the front of a victim's table that the victim need not give up as staying. Returns the
-    /// number of these blocks. `spare` counts the blocks that all victims together give beyond the need.
+    /// Lets a victim retain the blocks at the front of its table that it need not give up, and marks its holds on them
+    /// as staying. Returns their number. `spare` is the number of blocks that all victims together would free beyond
+    /// the need.
     fn keep_front(&mut self, seq: SeqId, table: &[BlockId], gives: Gives, spare: &mut u64) -> u32 {
         let mut free_to_keep = match gives {
             Gives::All => return 0,
@@ -197,7 +206,8 @@ impl BlockStore {
         let named = self.sequences.get(seq).map_or(0, |sequence| sequence.names.len());
         let mut kept = 0;
         for block in table.iter().take(named) {
-            // Retaining a block that other sequences hold costs nothing.
+            // Retain blocks that running sequences share without counting them, because they would not come free
+            // anyway.
             if self.device.slot(block.0).staying == 0 {
                 if free_to_keep == 0 {
                     break;
@@ -215,8 +225,8 @@ impl BlockStore {
         self.sequences.get(seq).is_some_and(|sequence| sequence.phase == Phase::Parked)
     }
 
-    /// Returns the block table of a victim that may be taken: it runs or is parked, holds blocks, is not the sequence
-    /// of the want, and has not been granted this very step.
+    /// Returns the victim's block table if it may be preempted: it runs or is preempted with retained blocks, is not
+    /// the sequence that requests blocks, and was not granted blocks for this very step.
     fn table_of_candidate(&self, need: Need, victim: &Victim) -> Option<Arc<[BlockId]>> {
         let sequence = self.sequences.get(victim.ticket.seq)?;
         let may_go = matches!(sequence.phase, Phase::Running | Phase::Parked)
@@ -226,7 +236,7 @@ impl BlockStore {
         may_go.then(|| Arc::clone(&sequence.table))
     }
 
-    /// Orders the candidates of each group by the cost of resuming them, the cheapest first.
+    /// Orders the possible victims of each group by the cost of resuming them, cheapest first.
     fn cheapest_first(
         &self,
         candidates: Vec<Candidate>,
@@ -245,9 +255,9 @@ impl BlockStore {
         priced.into_iter().map(|(_, candidate)| candidate).collect()
     }
 
-    /// Returns the cost of resuming a victim, us for each block that comes free and is needed; infinite if no block
-    /// comes free. Blocks that other sequences hold stay where they are, and blocks that the host pool has are not
-    /// copied out.
+    /// Returns the cost of resuming a victim, us per needed block that its preemption frees; infinite if it frees none.
+    /// Blocks that other sequences share stay on the device and cost nothing, and blocks that the host pool already has
+    /// need no copy out.
     fn cost_to_resume(
         &self,
         victim: &Victim,
@@ -293,13 +303,13 @@ impl BlockStore {
     }
 }
 
-/// A victim that may be taken, and its block table.
+/// A sequence that may be preempted, and its block table.
 type Candidate = (Victim, Arc<[BlockId]>);
 
 enum Choice {
-    /// These victims suffice. Each retains the given number of blocks at the front of its table; the rest is marked as
-    /// leaving.
+    /// The chosen victims free enough blocks. The number with each is how many blocks at the front of its table it
+    /// retains; its holds on the others are marked as leaving.
     Enough(Vec<(Victim, u32)>),
-    /// All victims together do not suffice. No table is marked.
+    /// All possible victims together cannot free enough blocks, so no block table is marked.
     TooFew,
 }

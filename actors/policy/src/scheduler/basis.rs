@@ -1,10 +1,11 @@
-//! Basis of every estimate and decision: rules, the speed of the device, and the targets in effect.
+//! What every estimate and decision of the scheduler uses: the rules set by the operator, the cost model of the device,
+//! and the latency targets in effect.
 
 use crate::scheduler::cost::CostModel;
 use crate::scheduler::rules::Rules;
 use crate::slo::Targets;
 
-/// Rules, cost model and targets, which every estimate and decision uses.
+/// Rules, cost model and latency targets, which every estimate and decision of the scheduler uses.
 #[derive(Debug, Clone)]
 pub(crate) struct Basis {
     pub(crate) rules: Rules,

@@ -1,27 +1,28 @@
-//! Candidates: the sequences that a plan considers for a step.
+//! Candidates: the sequences that the scheduler considers for the next step.
 
 use crate::scheduler::cost::StepWork;
 use crate::scheduler::queue::priority_key::Rank;
 use crate::scheduler::sequence::{Phase, Sequence};
 
-/// A sequence that a plan considers, and the tokens that the plan gives it. A plan needs the same facts of hundreds of
-/// candidates several times, so these facts are stored here beside each other.
+/// A sequence that the scheduler considers for the next step, and the number of tokens that the step shall compute of
+/// it. A plan reads the same facts of hundreds of candidates several times, so copies of these facts lie side by side
+/// in memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate<'a> {
     pub(crate) sequence: &'a Sequence,
     pub(crate) rank: Rank,
-    /// Tokens that the step computes of the sequence.
+    /// Number of tokens of the sequence that the planned step computes.
     pub(crate) tokens: u32,
-    /// Known tokens of the sequence, and tokens that steps in flight are sampling.
+    /// Length of the sequence when the step starts: its known tokens, and those that steps in flight are sampling.
     pub(crate) len: u32,
-    /// Whether the sequence waits for blocks.
+    /// Whether the sequence is in phase waiting, that is, has no KV blocks yet.
     pub(crate) waits: bool,
     /// Whether the sequence decodes: exactly its last token is left to compute.
     pub(crate) decoding: bool,
 }
 
 impl<'a> Candidate<'a> {
-    /// Creates a candidate that has no tokens yet.
+    /// Creates a candidate for a step that computes no token of it yet.
     pub(crate) fn new(rank: Rank, sequence: &'a Sequence) -> Candidate<'a> {
         Candidate {
             sequence,
@@ -34,7 +35,7 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// Returns the work of the streams among candidates.
+/// Returns the work of one decode step of those candidates that are decoding.
 pub(crate) fn streams_in<'a, 'b: 'a>(
     candidates: impl Iterator<Item = &'a Candidate<'b>>,
 ) -> StepWork {

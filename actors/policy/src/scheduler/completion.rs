@@ -1,4 +1,5 @@
-//! Completions: steps that have ended at the device, and copies that have ended at the block store.
+//! Completions: how the scheduler applies the results of steps that ended at the device, and of copies that ended at
+//! the block store.
 
 use crate::protocol::StoreEvent;
 use crate::scheduler::budget::slack::AIM;
@@ -13,19 +14,19 @@ use tiercel_device::{
 };
 
 impl State {
-    /// Learns that planning a step took `us` microseconds, from when the plan was due until the step went to the
-    /// device.
+    /// Records that planning a step took `us` microseconds, from when the plan was due until the step was submitted to
+    /// the device.
     pub(crate) fn planned_in(&mut self, us: u64) {
         self.pipeline.planned_in(us);
     }
 
-    /// Learns that copying `blocks` blocks took `duration_us`, and counts the blocks.
+    /// Corrects the cost model by a copy of `blocks` blocks that took `duration_us`, and counts the blocks.
     pub(crate) fn copied(&mut self, blocks: u32, duration_us: u64) {
         self.basis.cost.observe_copy(blocks, duration_us);
         self.counters.copied_blocks += u64::from(blocks);
     }
 
-    /// Applies the result of a step. Nothing that a step computes counts before this.
+    /// Applies the result of a step. Before this, no token that the step computed or sampled counts.
     pub(crate) fn step_done(&mut self, done: StepDone, now: Timestamp) -> Vec<Effect> {
         let Some(ended) = self.pipeline.ended(done.id, now) else { return Vec::new() };
         match done.result {
@@ -65,7 +66,8 @@ impl State {
         effects
     }
 
-    /// Corrects the cost model, the lead, the reserve and the usage of tiers by a step that has ended.
+    /// Updates the cost model, the planning lead, premium's slack reserve and the tiers' usage with the times of a step
+    /// that has ended.
     fn learn_from_step(&mut self, ended: &InFlight, output: &StepOutput, now: Timestamp) {
         let device_us = output.timing.forward_us + output.timing.sampling_us;
         self.basis.cost.observe_step(&ended.work, device_us);
@@ -82,7 +84,8 @@ impl State {
         }
     }
 
-    /// Marks the tokens that a step computed of a sequence as valid, and clears the sequence of suspicion.
+    /// Marks the tokens that a successful step computed of a sequence as valid. The sequence is no longer a suspect of
+    /// an earlier failed step.
     fn advance(&mut self, seq: SeqId, step: StepId) {
         let part = self.queue.table.get(seq).and_then(|sequence| sequence.kv.in_flight.part(step));
         let Some(part) = part else { return };
@@ -93,7 +96,7 @@ impl State {
         }
     }
 
-    /// Adds a sampled token to its sequence, and ends the sequence if the token was its last.
+    /// Appends a sampled token to its sequence, and ends the sequence if the token was its last.
     fn accept(
         &mut self,
         seq: SeqId,
@@ -102,8 +105,8 @@ impl State {
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        // A token is discarded if its sequence was cancelled during the step, or if the step was invalidated for the
-        // sequence. A token of a sequence that lost its blocks during the step counts.
+        // Discard the token if its sequence was cancelled during the step, or if the step's result for the sequence was
+        // invalidated. A token still counts if the sequence was preempted during the step.
         let in_step = self.queue.table.get(seq).filter(|s| s.kv.in_flight.part(step).is_some());
         let Some(sequence) = in_step else { return };
         let sampled = match result {
@@ -143,16 +146,17 @@ impl State {
         }
     }
 
-    /// Discards the results of a failed step, and of the steps in flight after it for its members, because the step
-    /// does not say which sequence is at fault. The members become suspects, so that the fault costs only its own
-    /// request.
+    /// Discards the results of a failed step, and those that its sequences get from later steps in flight. The step
+    /// does not say which sequence caused the failure, so each becomes a suspect that runs alone until cleared; only
+    /// the culprit's request fails.
     fn step_failed(&mut self, ended: &InFlight, why: &str) -> Vec<Effect> {
         self.counters.failed_steps += 1;
         self.pipeline.invalidate();
         for seq in &ended.slices {
             self.queue.table.update(*seq, Sequence::invalidate_in_flight);
         }
-        // A step after a failed one may have failed because of that one, so its members do not become suspects.
+        // A step that was in flight behind a failed step may have failed because of it, so its sequences do not become
+        // suspects.
         if ended.invalidated {
             return Vec::new();
         }
@@ -167,7 +171,8 @@ impl State {
         Vec::new()
     }
 
-    /// Applies an event of the block store. For a prepared preemption, returns what to tell the block store.
+    /// Applies an event of the block store. If the copies of a prepared preemption ended, returns whether the store
+    /// shall commit or abort it.
     pub(crate) fn store_event(&mut self, event: StoreEvent) -> PreemptDecision {
         self.retry.noticed();
         match event {
@@ -182,12 +187,13 @@ impl State {
         }
     }
 
-    /// Decides on a preemption whose copies have ended.
+    /// Decides whether to commit or to abort a preemption whose copies to the host have ended.
     fn copied_out(&mut self, ticket: Ticket, copied: u32) -> PreemptDecision {
         if !self.current(ticket).is_some_and(|s| s.phase == Phase::Preempting) {
             return PreemptDecision::Stale;
         }
-        // If no sequence waits for blocks any more, the victim goes on where it was.
+        // Abort the preemption if no sequence waits for blocks any more: the victim continues without losing its
+        // blocks.
         if !self.memory.shortage && !self.queue.table.has_queue() {
             self.queue.table.change(ticket.seq, |sequence| {
                 sequence.phase = Phase::Running;

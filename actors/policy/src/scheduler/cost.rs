@@ -1,5 +1,6 @@
-//! The cost model: predicted times of steps and copies on this device, corrected by each observation. The cost of a
-//! preemption follows from them: copying the victim's blocks out and back, or computing them again.
+//! The cost model: predicted times of steps and copies on this device, corrected by each observation. From these times
+//! follows the cost of a preemption: copying the victim's blocks out and back (swap), or computing them again
+//! (recompute).
 
 use crate::ewma::Ewma;
 use crate::protocol::ResumeCosts;
@@ -10,30 +11,31 @@ use tiercel_device::{DeviceInfo, DeviceProfile};
 pub struct StepWork {
     /// Number of sequences that decode one token in the step.
     pub decode_tokens: u32,
-    /// Tokens whose KV the decoding sequences read: the sum of the sequences' lengths.
+    /// KV tokens that the decoding sequences read in the step: the sum of their lengths.
     pub kv_tokens: u64,
-    /// Prompt tokens that the step computes.
+    /// Number of prompt tokens that the step computes.
     pub prefill_tokens: u32,
-    /// Pairs of a prompt token that the step computes and an earlier token of its sequence.
+    /// Attention work of prompts: number of pairs of a prompt token that the step computes and an earlier token of its
+    /// sequence.
     pub prefill_context: u64,
 }
 
 impl StepWork {
-    /// Adds the decode of one token of a sequence with `len` known tokens.
+    /// Adds to the work of a step the decode of one token of a sequence with `len` known tokens.
     pub fn add_decode(&mut self, len: u32) {
         self.decode_tokens += 1;
         self.kv_tokens += u64::from(len);
     }
 
-    /// Adds a chunk of a prompt: `tokens` tokens after the first `computed`.
+    /// Adds to the work of a step a chunk of a prompt: `tokens` tokens that follow the first `computed` tokens.
     pub fn add_prefill(&mut self, tokens: u32, computed: u32) {
         self.prefill_tokens += tokens;
         self.prefill_context += pairs(tokens, computed);
     }
 }
 
-/// Returns the number of pairs of a prompt token and an earlier token of its sequence, for `tokens` prompt tokens after
-/// the first `computed`.
+/// Returns the attention work of a chunk of a prompt: the number of pairs of one of its `tokens` tokens and an earlier
+/// token of the sequence. The chunk follows the first `computed` tokens.
 fn pairs(tokens: u32, computed: u32) -> u64 {
     let tokens = u64::from(tokens);
     tokens * u64::from(computed) + tokens * tokens.saturating_sub(1) / 2
@@ -44,11 +46,11 @@ fn pairs(tokens: u32, computed: u32) -> u64 {
 /// are exact.
 #[derive(Debug, Clone)]
 pub struct CostModel {
-    /// Speeds that the device measured of itself.
+    /// Speeds that the device measured of itself at start.
     profile: DeviceProfile,
-    /// Size of a block, bytes.
+    /// Size of a KV block, bytes.
     block_bytes: f64,
-    /// Tokens in a block.
+    /// Number of tokens in a KV block.
     block_size: u32,
     /// Correction of predicted step times by observed ones.
     steps: Correction,
@@ -67,13 +69,12 @@ pub struct CostError {
 
 /// Weight of a new observation in the correction of predicted times and in the mean of their errors.
 const SMOOTHING: f64 = 0.05;
-/// Share by which each observation shrinks the logarithm of a correction. This draws the correction back to what the
-/// device measured of itself. The prediction for a device that is twice or half as fast as measured is thereby wrong by
-/// less than one percent.
+/// Decay towards the device's own measurement: each observation shrinks the logarithm of the correction factor by this
+/// share. For a device twice or half as fast as measured, this makes predictions wrong by less than 1 %.
 const PULL: f64 = SMOOTHING / 100.0;
 
 impl CostModel {
-    /// Creates the model of a device that measured its own speeds as `profile`.
+    /// Creates the cost model of a device that measured its own speeds as `profile`.
     pub fn new(profile: DeviceProfile, info: &DeviceInfo) -> CostModel {
         CostModel {
             profile,
@@ -95,13 +96,12 @@ impl CostModel {
         model * self.steps.ratio
     }
 
-    /// Returns the correction of step times: observed divided by predicted step time, smoothed; 1 before the first
-    /// step.
+    /// Returns the correction factor of step times: observed / predicted step time, smoothed; 1 before the first step.
     pub fn step_correction(&self) -> f64 {
         self.steps.ratio
     }
 
-    /// Returns the profile of the device with the times of steps as observed steps corrected them.
+    /// Returns the speeds of the device, with its step times corrected by the observed steps.
     pub fn speed(&self) -> DeviceProfile {
         let p = &self.profile;
         let corrected = |us: f64| us * self.steps.ratio;
@@ -121,7 +121,7 @@ impl CostModel {
         (p.decode_token_us + p.kv_token_us * f64::from(len)) * self.steps.ratio
     }
 
-    /// Returns the time that `tokens` prompt tokens after the first `computed` add to a step, us.
+    /// Returns the time that a chunk of a prompt adds to a step, us: `tokens` tokens that follow the first `computed`.
     pub fn prefill_us(&self, tokens: u32, computed: u32) -> f64 {
         let p = &self.profile;
         let model = p.prefill_token_us * f64::from(tokens)
@@ -129,12 +129,12 @@ impl CostModel {
         model * self.steps.ratio
     }
 
-    /// Returns the largest number of prompt tokens after the first `computed` that add at most `us` microseconds to a
-    /// step.
+    /// Returns the largest chunk of a prompt, in tokens, that adds at most `us` microseconds to a step. The chunk
+    /// follows the first `computed` tokens.
     pub fn prefill_tokens_in(&self, us: f64, computed: u32) -> u32 {
         let p = &self.profile;
         let us = us / self.steps.ratio;
-        // Solves half * n^2 + linear * n = us for the number of tokens n. The cast to `u32` saturates.
+        // Solve `half * n^2 + linear * n = us` for the number of prompt tokens n. The cast to `u32` saturates.
         let half = p.prefill_context_us / 2.0;
         let linear = p.prefill_token_us + p.prefill_context_us * (f64::from(computed) - 0.5);
         if us <= 0.0 {
@@ -147,7 +147,8 @@ impl CostModel {
         (2.0 * us / (linear + root).max(1e-6)) as u32
     }
 
-    /// Returns the time to copy `blocks` blocks in one direction, us; infinite without a host pool.
+    /// Returns the time to copy `blocks` KV blocks in one direction between device and host, us; infinite without a
+    /// host pool.
     pub fn copy_us(&self, blocks: u32) -> f64 {
         if self.profile.link_bytes_per_s <= 0.0 {
             return f64::INFINITY;
@@ -156,20 +157,20 @@ impl CostModel {
         bytes / self.profile.link_bytes_per_s * 1e6 * self.copies.ratio
     }
 
-    /// Returns the device time to compute the first `tokens` tokens of a sequence again, us. The fixed cost of a step
-    /// is not included, because other sequences share the step.
+    /// Returns the device time to recompute the first `tokens` tokens of a sequence, us, without the fixed cost of a
+    /// step, which other sequences share.
     pub fn recompute_us(&self, tokens: u32) -> f64 {
         self.prefill_us(tokens, 0)
     }
 
-    /// Returns the time that a request adds to all its steps, us: for `computed` tokens of its prompt of `prompt`
-    /// tokens, and for `output` output tokens.
+    /// Returns the device time that a request adds to its steps, us: prefill of `computed` prompt tokens, and decode of
+    /// `output` tokens after a prompt of `prompt` tokens.
     pub(crate) fn request_us(&self, computed: u32, output: f64, prompt: u32) -> f64 {
         self.prefill_us(computed, 0) + output * self.decode_us(prompt)
     }
 
-    /// Returns the costs by which the block store chooses between copying a block and computing it again, and between
-    /// victims.
+    /// Returns the costs of copying and of recomputing a block, by which the block store decides how to resume
+    /// sequences and which to preempt.
     pub(crate) fn resume_costs(&self) -> ResumeCosts {
         let first_block_us = self.prefill_us(self.block_size, 0);
         ResumeCosts {
@@ -179,8 +180,8 @@ impl CostModel {
         }
     }
 
-    /// Whether copying the full blocks of a sequence with `computed` valid tokens to the host pool and back takes less
-    /// time than computing the blocks again.
+    /// Whether a swap is cheaper than a recompute for a sequence with `computed` valid tokens: copying its full blocks
+    /// to the host and back takes less time than computing them again.
     pub fn swap_is_cheaper(&self, computed: u32) -> bool {
         let blocks = computed / self.block_size;
         if blocks == 0 {
@@ -194,7 +195,7 @@ impl CostModel {
         CostError { step: self.steps.error.mean(), copy: self.copies.error.mean() }
     }
 
-    /// Corrects predicted step times by a step that took `observed_us`.
+    /// Corrects predicted step times by a step with the work `work` that took `observed_us`.
     pub fn observe_step(&mut self, work: &StepWork, observed_us: u64) {
         let predicted_us = self.step_us(work);
         self.steps.observe(predicted_us, observed_us);
@@ -209,14 +210,15 @@ impl CostModel {
     }
 }
 
-/// Correction of predicted times by observed times, and the error of the predictions.
+/// Correction factor of predicted times, learned from observed times, and the mean error of the predictions.
 #[derive(Debug, Clone)]
 struct Correction {
     /// Smoothed ratio of observed to predicted time. Predictions are multiplied by this ratio.
     ratio: f64,
-    /// Mean of |predicted / observed - 1|: over all observations while there are few, then over about the last twenty.
+    /// Mean of |predicted / observed - 1|: a plain mean while there are few observations, then over about the last
+    /// twenty.
     error: Ewma,
-    /// Number of observations so far.
+    /// Number of observed times so far.
     seen: u32,
 }
 
@@ -225,8 +227,8 @@ impl Correction {
         Correction { ratio: 1.0, error: Ewma::starting_at(0.0, SMOOTHING), seen: 0 }
     }
 
-    /// Updates the ratio and the error by one predicted and observed time. One outlier changes the ratio by at most
-    /// four times the smoothing (20 %), so that a hiccup of the machine does not count as its speed.
+    /// Updates the correction factor and the mean error by one predicted and observed time. One outlier changes the
+    /// factor by at most four times the smoothing (20 %), so that a hiccup of the machine does not count as its speed.
     fn observe(&mut self, predicted_us: f64, observed_us: u64) {
         if observed_us == 0 {
             return;
@@ -292,7 +294,7 @@ mod tests {
             }
         }
         assert_eq!(model.prefill_tokens_in(f64::INFINITY, 7), u32::MAX);
-        // A prompt token takes 100 us, and each pair of a prompt token and an earlier token takes 2.6 ns.
+        // Expected prefill time: 100 us per prompt token, and 2.6 ns per pair of a prompt token and an earlier token.
         assert!((model.prefill_us(1000, 8000) - (100_000.0 + 0.0026 * 8_499_500.0)).abs() < 1e-6);
     }
 
@@ -300,8 +302,8 @@ mod tests {
     fn blocks_are_recomputed_at_the_price_of_their_depth() {
         let model = a100();
         let costs = model.resume_costs();
-        // The first 4,096 tokens, then all 8,192. Each token attends to all tokens before it, so deeper blocks cost
-        // more.
+        // Check 256 and 512 blocks from the start of a sequence. Each token attends to all tokens before it, so the
+        // second half costs more than the first.
         for (depths, tokens) in [(0..256, 4096), (0..512, 8192)] {
             let priced_us = costs.recompute_us(depths);
             assert!((priced_us / model.recompute_us(tokens) - 1.0).abs() < 1e-9, "{priced_us}");
@@ -331,7 +333,8 @@ mod tests {
     #[test]
     fn the_error_is_that_of_the_predictions() {
         let mut model = a100();
-        // Every second step takes a tenth longer, so predictions settle between the two durations.
+        // Every second step takes 10 % longer, so predictions settle between the two durations and are off by about 5 %
+        // each time.
         for step in 0..1000 {
             model.observe_step(&StepWork::default(), if step % 2 == 0 { 16_000 } else { 17_600 });
         }

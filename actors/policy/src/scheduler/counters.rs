@@ -1,27 +1,28 @@
-//! Totals since the start, and how many sequences are in which phase.
+//! Counters of the scheduler since its start, and numbers of waiting, running and preempted sequences.
 
-/// Totals of steps, preemptions, copies and tokens since the start of the scheduler.
+/// Totals of steps, preemptions, copies and tokens since the start of the scheduler, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Steps that succeeded.
+    /// Number of steps that succeeded.
     pub steps: u64,
-    /// Steps that failed.
+    /// Number of steps that failed.
     pub failed_steps: u64,
-    /// Preemptions with blocks saved in the host pool, by tier.
+    /// Number of preemptions that saved blocks in the host pool (swap), by tier.
     pub swaps: [u64; 4],
-    /// Preemptions with all blocks discarded, by tier.
+    /// Number of preemptions that saved no blocks in the host pool (recompute), by tier.
     pub recomputes: [u64; 4],
-    /// Preemptions that ended the request, by tier.
+    /// Number of preemptions that ended the victim's request (drop), by tier.
     pub drops: [u64; 4],
-    /// Tokens computed again because a preemption lost them.
+    /// Number of tokens that were computed again because a preemption lost their KV.
     pub recomputed_tokens: u64,
-    /// Blocks copied between the device pool and the host pool, both ways.
+    /// Number of blocks copied between the device pool and the host pool, in both directions together.
     pub copied_blocks: u64,
-    /// Sum of the numbers of sequences in all steps.
+    /// Sum over all successful steps of the number of sequences in the step; divided by the steps it is the mean batch
+    /// size.
     pub slices: u64,
-    /// Prompt tokens looked up in the prefix cache at starts.
+    /// Number of prompt tokens looked up in the prefix cache when sequences first got blocks.
     pub prefix_query_tokens: u64,
-    /// Prompt tokens found in the prefix cache at starts.
+    /// Number of prompt tokens found in the prefix cache when sequences first got blocks.
     pub prefix_hit_tokens: u64,
 }
 
@@ -39,13 +40,14 @@ impl Counters {
     }
 }
 
-/// Number of sequences that wait, that run and that are preempted.
+/// Numbers of waiting, running and preempted sequences at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Census {
-    /// Sequences that wait for their start, or for copies of a cached prefix before it, by tier.
+    /// Number of sequences that have not started yet: they wait, or a cached prefix is being copied in for them; by
+    /// tier.
     pub waiting: [u32; 4],
-    /// Sequences that hold blocks and can be scheduled.
+    /// Number of sequences that hold KV blocks and can be scheduled.
     pub running: u32,
-    /// Sequences that have started and hold no blocks now, or whose blocks are being copied.
+    /// Number of sequences that have started and are preempted: they hold no blocks, or their blocks are being copied.
     pub preempted: u32,
 }

@@ -1,4 +1,4 @@
-//! Arrivals, ends and commands: events that change sequences between plans.
+//! Arrivals, ends and operator commands: events that change sequences between two plans.
 
 use crate::admission::{Patience, retry_after_ms};
 use crate::blocks::Salt;
@@ -9,12 +9,12 @@ use tiercel_config::Batching;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
 impl State {
-    /// Adds a sequence, which waits for its start.
+    /// Adds a new sequence, which waits for KV blocks.
     pub(crate) fn enqueue(&mut self, mut new: NewSequence) {
         let tenant = new.salt;
         if !self.basis.rules.share_prefixes {
-            // A salt of its own gives the sequence block names that no other sequence has. After a swap its blocks are
-            // found again by these names.
+            // With prefix sharing off, give the sequence a salt of its own, so that its block names are unique. After a
+            // swap its own blocks are still found by these names.
             new.salt = Salt::of_sequence(new.seq);
         }
         let mut sequence = Sequence::new(new, self.basis.rules.limits.block_size);
@@ -28,24 +28,25 @@ impl State {
         self.queue.table.insert(sequence);
     }
 
-    /// Ends a sequence in whatever phase it is; `None` if it is not live. Its blocks are released with the next
-    /// request, except blocks that a copy still uses, which follow.
+    /// Cancels a sequence in whatever phase it is; returns `None` if the sequence is unknown. Its KV blocks are
+    /// released with the next step request; blocks that a copy still uses come free when the copy ends.
     pub(crate) fn cancel(&mut self, seq: SeqId) -> Option<EndReport> {
         self.end(seq, None)
     }
 
-    /// Ends a sequence whose output is complete for a reason that only the client's side knows, such as a stop string;
-    /// `None` if it is not live.
+    /// Ends a sequence whose output is complete for a reason that only the HTTP side knows, such as a stop string;
+    /// returns `None` if the sequence is unknown.
     pub(crate) fn stop(&mut self, seq: SeqId) -> Option<Effect> {
         self.end(seq, Some(Ok(FinishReason::Stop))).map(Effect::Ended)
     }
 
-    /// Ends a sequence with a fault; `None` if it is not live.
+    /// Ends a sequence with an error; returns `None` if the sequence is unknown.
     pub(crate) fn fail(&mut self, seq: SeqId, fault: RequestFault) -> Option<Effect> {
         self.end(seq, Some(Err(fault))).map(Effect::Ended)
     }
 
-    /// Turns away requests without a first token whose patience is at an end.
+    /// Ends requests that have waited for their first token longer than their patience; their clients are told a retry
+    /// time.
     pub(crate) fn expire(&mut self, now: Timestamp) -> Vec<Effect> {
         let expired = |sequence: &&Sequence| {
             let waited_us = now.since_us(sequence.arrival) as f64;
@@ -63,8 +64,8 @@ impl State {
         expired.into_iter().filter_map(end).collect()
     }
 
-    /// Turns away the sequence that would be served last, among the sequences of tiers below `tier` that have not
-    /// started, so that a request of `tier` can have its permit; `None` if there is no such sequence.
+    /// Ends, of the sequences of tiers below `tier` that have not started, the one that would be served last, so that a
+    /// request of `tier` can have its permit; returns `None` if there is no such sequence.
     pub(crate) fn displace(&mut self, tier: Tier, now: Timestamp) -> Option<Effect> {
         let lower = |sequence: &&Sequence| sequence.tier > tier && !sequence.was_open();
         let last = self.queue.table.queue().rev().map(|(_, sequence)| sequence).find(lower)?.id;
@@ -72,13 +73,14 @@ impl State {
         self.fail(last, RequestFault::TurnedAway { retry_after_ms })
     }
 
-    /// Returns the retry time of a request that is turned away, ms.
+    /// Returns the retry time for the client of a queued request that the server ends, ms.
     fn retry_after_ms(&self, seq: SeqId, now: Timestamp) -> Option<u64> {
         let tier = self.queue.table.get(seq)?.tier;
         Some(retry_after_ms(self.queue.drain[tier.index()].wait_us(now), seq.0))
     }
 
-    /// Puts a sequence on hold or ends the hold; returns whether the sequence is live.
+    /// Puts a sequence on hold (an operator paused it, or its client reads too slowly), or ends the hold; returns
+    /// whether the sequence is known.
     pub(crate) fn set_hold(&mut self, seq: SeqId, hold: Hold, held: bool) -> bool {
         let changed = self.queue.table.change(seq, |sequence| {
             let before = sequence.in_line();
@@ -99,14 +101,14 @@ impl State {
         true
     }
 
-    /// Changes the tier and the priority of a sequence from the next plan on; returns whether the sequence is live.
+    /// Changes the tier and the priority of a sequence from the next plan on; returns whether the sequence is known.
     pub(crate) fn reprioritize(&mut self, seq: SeqId, tier: Tier, priority: i32) -> bool {
         let Some(mut sequence) = self.queue.table.remove(seq) else { return false };
         if sequence.in_line() && sequence.tier != tier {
             self.queue.drain[sequence.tier.index()].gave_up();
             self.queue.drain[tier.index()].moved_in();
         }
-        // A request that is late in one tier need not be late in another.
+        // The request no longer counts as late if its tier changed, because it may be in time in the new tier.
         sequence.service.late &= sequence.tier == tier;
         self.deadlines.leave(&sequence);
         (sequence.tier, sequence.service.priority) = (tier, priority);
@@ -118,8 +120,8 @@ impl State {
         true
     }
 
-    /// Ends a sequence with `outcome`, which is `None` if the sequence was cancelled. Returns the report of the end;
-    /// `None` if the sequence is not live.
+    /// Ends a sequence with the outcome `outcome`; `None` stands for a cancelled one. Returns the report of its end;
+    /// `None` if the sequence is unknown.
     pub(crate) fn end(
         &mut self,
         seq: SeqId,
@@ -149,7 +151,7 @@ impl State {
         })
     }
 
-    /// Returns the device time that a sequence used, us.
+    /// Returns the estimated device time that a sequence used so far, us.
     fn used_us(&self, sequence: &Sequence) -> f64 {
         let prompt = sequence.prompt_len();
         let computed = sequence.kv.computed.min(prompt);

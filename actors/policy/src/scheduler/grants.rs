@@ -1,4 +1,4 @@
-//! Grants: from the block store's answer to a batch for the device.
+//! Grants: turns the block store's answer to a step request into a batch for the device.
 
 use crate::protocol::{Grant, GrantOutcome, PreemptOutcome, Preempted, StepGrant};
 use crate::scheduler::cost::StepWork;
@@ -10,17 +10,17 @@ use crate::scheduler::state::State;
 use std::sync::Arc;
 use tiercel_device::{BlockId, SeqId, SeqSlice, SliceInput, StepBatch, Ticket, Tier, Tokens};
 
-/// Tokens of a sequence that a step computes.
+/// One sequence's part of a step: the tokens that the step computes of it.
 struct Slice {
     slice: SeqSlice,
     decode: bool,
-    /// Whether the device sees the sequence for the first time.
+    /// Whether the sequence is new to the device, which must be sent its sampling state.
     sequence_start: bool,
 }
 
 impl State {
-    /// Applies the block store's answer. Returns the batch to submit, if anything may run, and the ends of victims that
-    /// are dropped.
+    /// Applies the block store's answer to a step request. Returns the batch to submit, if any sequence may run, and
+    /// reports of victims whose requests the preemption ended.
     pub(crate) fn granted(&mut self, grant: StepGrant) -> (Option<StepBatch>, Vec<Effect>) {
         let Some(reserved) = self.pipeline.reserved(grant.step) else {
             return (None, Vec::new());
@@ -52,8 +52,8 @@ impl State {
             self.retry.again = true;
             return (None, effects);
         }
-        // While a step is in flight, an empty plan does not count as one: sequences of that step may hold the blocks
-        // that are short.
+        // Do not count an empty plan while a step is in flight: sequences of that step may hold the missing blocks, and
+        // give them back soon.
         if self.pipeline.is_dry() || !batch.slices.is_empty() {
             let reserved = self.memory.reservations.any_blocks();
             self.retry.planned(batch.slices.is_empty(), reserved);
@@ -67,7 +67,8 @@ impl State {
         (Some(batch), effects)
     }
 
-    /// Applies the answers to the wants.
+    /// Applies the block store's answers to the sequences' requests for blocks: starts sequences, and adds granted ones
+    /// to the batch.
     fn apply_grants(
         &mut self,
         grants: Vec<Grant>,
@@ -95,7 +96,8 @@ impl State {
         self.retry.limit_opens(opened, open_denied);
     }
 
-    /// Records that a want was denied. `promised`: victims are being copied out for the want.
+    /// Records that the block store denied a sequence's request for blocks. `promised` says that victims are being
+    /// copied out, which will free enough blocks.
     fn denied(&mut self, ticket: Ticket, promised: bool) {
         self.memory.shortage = true;
         if let Some(sequence) = self.queue.table.active_mut(ticket.seq) {
@@ -108,7 +110,8 @@ impl State {
         }
     }
 
-    /// Adds a sequence's part of the step to the batch: its tokens up to position `cover`.
+    /// Adds a sequence's part of the step to the batch: its tokens from the end of the steps in flight up to position
+    /// `cover`.
     fn add_slice(
         &mut self,
         ticket: Ticket,
@@ -118,7 +121,7 @@ impl State {
         in_flight: &mut InFlight,
     ) {
         let sequence = self.queue.table.active_mut(ticket.seq);
-        // A sequence that was cancelled while the block store was asked is gone; its release goes with the next
+        // Skip a sequence that was cancelled while the block store answered; its blocks are released with the next step
         // request.
         let Some(sequence) = sequence.filter(|s| s.kv.epoch == ticket.epoch) else { return };
         (sequence.kv.denied, sequence.kv.promised) = (false, false);
@@ -150,8 +153,8 @@ impl State {
         batch.slices.push(slice.slice);
     }
 
-    /// Lets a sequence run that has waited, or whose blocks have been copied in. The first `computed` tokens of the
-    /// sequence are valid.
+    /// Moves a sequence to phase running, because it has its blocks or the copies of its blocks have ended. Its first
+    /// `computed` tokens have valid KV.
     pub(crate) fn open(&mut self, seq: SeqId, computed: u32) {
         self.opened += 1;
         let (number, block_size) = (self.opened, self.basis.rules.limits.block_size);
@@ -167,14 +170,15 @@ impl State {
         self.count_opened(opened);
     }
 
-    /// Applies one preemption. Returns the end of the request if the victim is dropped, and nothing otherwise.
+    /// Applies one preemption by the block store. Returns the end of the request if the victim is dropped, and nothing
+    /// otherwise.
     pub(crate) fn preempted(&mut self, preempted: Preempted) -> Vec<Effect> {
         let Preempted { ticket, outcome } = preempted;
         let block_size = self.basis.rules.limits.block_size;
         let (saved, retained) = match outcome {
             PreemptOutcome::Freed { on_host, kept, .. } => (on_host > 0, kept * block_size),
             PreemptOutcome::Copying { kept, .. } => {
-                // A prepared preemption is counted only when it is committed.
+                // The preemption is only prepared: its blocks are being copied out. It is counted when it is committed.
                 self.set_phase(ticket, Phase::Preempting);
                 let retain = |sequence: &mut Sequence| sequence.kv.retained = kept * block_size;
                 self.queue.table.change(ticket.seq, retain);
@@ -186,7 +190,7 @@ impl State {
             return Vec::new();
         };
         if phase == Phase::Waiting {
-            // A waiting victim was preempted and counted before, and gives up retained blocks now.
+            // The victim was already preempted, and counted then; now it gives up blocks that it had retained.
             self.queue.table.change(ticket.seq, |sequence| {
                 sequence.kv.saved = saved;
                 sequence.kv.retained = retained;
@@ -203,8 +207,8 @@ impl State {
         Vec::new()
     }
 
-    /// Makes a sequence wait that lost its blocks, except the blocks of its first `retained` tokens. Returns the index
-    /// of the sequence's tier.
+    /// Moves a preempted sequence back to phase waiting. It keeps only the blocks of its first `retained` tokens.
+    /// Returns the index of the sequence's tier.
     pub(crate) fn close(&mut self, seq: SeqId, saved: bool, retained: u32) -> usize {
         let Some(mut sequence) = self.queue.table.remove(seq) else { return 0 };
         let tier = sequence.tier.index();
@@ -214,7 +218,8 @@ impl State {
         tier
     }
 
-    /// Counts the prompt tokens that a start found in the prefix cache, or the tokens that a resume computes again.
+    /// Counts the prompt tokens that a started sequence found in the prefix cache, or the tokens that a resumed
+    /// sequence must compute again.
     fn count_opened(&mut self, opened: Opened) {
         match opened {
             Opened::First { prompt, hit } => {
@@ -236,10 +241,11 @@ impl State {
     }
 }
 
-/// Returns the part of a sequence that a step computes: from the end of the steps in flight up to position `cover`.
+/// Returns the part of a sequence that the step computes: its tokens from position `computed` (the end of the steps in
+/// flight) up to `cover`.
 fn slice_of(sequence: &Sequence, computed: u32, cover: u32) -> Slice {
-    // A token that steps in flight are sampling is the last token of its sequence: the steps in flight compute all
-    // tokens before it.
+    // If a step in flight is sampling the sequence's next token, that token is the input of this step, because the
+    // steps in flight compute all tokens before it.
     let input = match sequence.kv.in_flight.last_sampling() {
         Some(step) if computed >= sequence.len() => SliceInput::SampledBy(step),
         _ => {
@@ -247,7 +253,7 @@ fn slice_of(sequence: &Sequence, computed: u32, cover: u32) -> Slice {
             SliceInput::Known(Tokens::from_slice(known))
         }
     };
-    // A step that computes the last token samples the next one from its logits.
+    // The step samples a new token if it computes the last token of the sequence.
     let samples = cover == sequence.planned_len();
     let output = sequence.planned_output();
     Slice {

@@ -44,8 +44,8 @@ impl State {
             return Err("an empty step is in flight".into());
         }
         for seq in &step.slices {
-            // The blocks of a sequence in flight may be taken for a later step, but the sequence opens again only after
-            // the step in flight.
+            // A sequence of a step in flight may be preempted meanwhile, but it must not be copied in again before that
+            // step has ended.
             if self.phase(*seq) == Some(Phase::Opening) {
                 return Err(format!("{seq} is in {}, but opens", step.step));
             }

@@ -1,22 +1,23 @@
-//! The outbox: news for the block store and the device, which go with the next request and the next batch.
+//! The outbox: reports that the scheduler collects for the block store and for the device, to be sent with the next
+//! step request and the next batch.
 
 use crate::protocol::Progress;
 use tiercel_device::SeqId;
 
-/// News that goes to the block store with the next request, and to the device with the next batch.
+/// Reports that go to the block store with the next step request, and to the device with the next batch.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// Reports to the block store of tokens that became valid.
+    /// Reports to the block store of tokens whose KV became valid.
     pub(crate) progress: Vec<Progress>,
-    /// Ended sequences, to report to the block store, which still holds their blocks.
+    /// Ended sequences whose KV blocks the block store shall release.
     pub(crate) released: Vec<SeqId>,
-    /// Ended sequences, to report to the device, which still keeps their sampler state.
+    /// Ended sequences whose sampler state the device shall discard.
     pub(crate) device_ends: Vec<SeqId>,
 }
 
 impl Outbox {
-    /// Adds the end of a sequence. Removes reports about the sequence, because they would name blocks that it no longer
-    /// has.
+    /// Adds the end of a sequence. Removes earlier progress reports about it, because they would name blocks that it no
+    /// longer has.
     pub(crate) fn ended(&mut self, seq: SeqId, on_device: bool) {
         self.progress.retain(|progress| progress.seq != seq);
         self.released.push(seq);

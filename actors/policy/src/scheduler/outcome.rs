@@ -1,11 +1,11 @@
-//! Outcomes that the scheduler reports: tokens to deliver, ends of sequences, and answers to the block store.
+//! Results that the scheduler reports: tokens to deliver, ends of sequences, and decisions on preemptions.
 
 use tiercel_device::{SeqId, Tier, Timestamp, TokenId, TokenLogprobs};
 
 /// Reason for which an output is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
-    /// A stop token was sampled, or the client's side found a stop string in the output.
+    /// The output is complete because a stop token was sampled, or the HTTP side found a stop string.
     Stop,
     /// The output has `max_tokens` tokens, or the sequence is as long as the model's context.
     Length,
@@ -14,11 +14,11 @@ pub enum FinishReason {
 /// Token counts and number of preemptions of one sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt_tokens: u32,
-    /// Prompt tokens whose KV was found in the prefix cache at the start of the sequence.
+    /// Number of prompt tokens whose KV was found in the prefix cache when the sequence started.
     pub cached_tokens: u32,
-    /// Output tokens, without a final stop token.
+    /// Number of output tokens, without a final stop token.
     pub completion_tokens: u32,
     /// Number of times that the sequence was preempted.
     pub preemptions: u32,
@@ -31,7 +31,8 @@ pub enum RequestFault {
     /// after `preemption.max_per_request` preemptions with `preemption.at_limit = drop`.
     #[error("preempted by a more important request; retry when the server is less busy")]
     Dropped,
-    /// The request had not started when a request of a higher tier needed its permit.
+    /// The request was ended before it started, because a request of a higher tier needed its permit (place in the
+    /// engine).
     #[error(
         "overloaded: this request could not be started; retry in {} s",
         retry_after_ms.div_ceil(1000)
@@ -40,7 +41,7 @@ pub enum RequestFault {
         /// Retry time: time after which the client shall come back, ms.
         retry_after_ms: u64,
     },
-    /// The request had no first token within its patience.
+    /// The request got no first token within its patience.
     #[error(
         "overloaded: this request had no first token within {patience_ms} ms, {}",
         if *stated {
@@ -63,7 +64,7 @@ pub enum RequestFault {
     /// The sampler could not use the model's output for the request.
     #[error("the model failed on this request: {0}")]
     Model(String),
-    /// A step of the request alone failed, or the device was lost.
+    /// A step with this request alone failed, or the device was lost.
     #[error("the device failed on this request's step: {0}")]
     Step(String),
     /// The client read nothing of its response stream for `stream.stall_timeout_ms`.
@@ -79,7 +80,7 @@ pub enum RequestFault {
 pub enum Effect {
     /// An output token to deliver to the client.
     Token {
-        /// Sequence that the report is about.
+        /// Sequence that the token belongs to.
         seq: SeqId,
         /// Tier of the sequence when the token was sampled.
         tier: Tier,
@@ -87,7 +88,7 @@ pub enum Effect {
         token: TokenId,
         /// Log probabilities of the token; `None` if the request did not ask for them.
         logprobs: Option<Box<TokenLogprobs>>,
-        /// Time from the arrival of the request to this token, us; `None` if the token is not the first.
+        /// TTFT of the request, us, if this is its first token; otherwise `None`.
         ttft_us: Option<u64>,
     },
     /// The sequence ended and is no longer in the scheduler.
@@ -97,7 +98,7 @@ pub enum Effect {
 /// Report of the end of a sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EndReport {
-    /// Sequence that the report is about.
+    /// Sequence that ended.
     pub seq: SeqId,
     /// Tier of the sequence at its end.
     pub tier: Tier,

@@ -1,5 +1,5 @@
-//! Derived targets: computed from the speed of the device at start, and again when its steps have become faster or
-//! slower.
+//! Derived latency targets: computed from the speed of the device at start, and again when its steps have become faster
+//! or slower.
 
 use crate::scheduler::basis::Basis;
 use crate::scheduler::cost::CostModel;
@@ -7,17 +7,18 @@ use crate::slo::{ServerTimes, Targets};
 use tiercel_config::{SchedulerSettings, SloSettings};
 use tiercel_device::DeviceInfo;
 
-/// Change of step times, as a share, after which targets are derived again.
+/// Change of step times, as a share, after which latency targets are derived again.
 const MOVED: f64 = 0.1;
 
-/// Settings and sizes that targets are derived from, beside the cost model.
+/// Settings and device sizes from which latency targets are derived, together with the cost model.
 #[derive(Debug, Clone)]
 pub(crate) struct DerivedTargets {
-    /// Settings of the targets: a latency, or `auto` for a derived target.
+    /// Latency targets in the settings: each is a number, or `auto` for a target derived from the device's speed.
     slo: SloSettings,
-    /// Sizes of the device.
+    /// Sizes of the device: KV blocks, context length and the like.
     info: DeviceInfo,
-    /// Correction of step times (see [`CostModel::step_correction`]) that the targets in effect were derived with.
+    /// Ratio of observed to predicted step times (see [`CostModel::step_correction`]) when the latency targets in
+    /// effect were derived.
     correction: f64,
 }
 
@@ -26,7 +27,8 @@ impl DerivedTargets {
         DerivedTargets { slo: slo.clone(), info: info.clone(), correction: 1.0 }
     }
 
-    /// Returns the targets on a device with this cost model: stated targets as they are, the others derived.
+    /// Returns the latency targets on a device with this cost model: stated targets as they are, `auto` ones derived
+    /// from the device's speed.
     pub(crate) fn targets(&self, cost: &CostModel, sizes: &SchedulerSettings) -> Targets {
         let (seqs, tokens) = (sizes.max_num_seqs, sizes.max_num_batched_tokens);
         ServerTimes::new(&cost.speed(), &self.info, seqs, tokens).targets(&self.slo).0
@@ -34,8 +36,8 @@ impl DerivedTargets {
 }
 
 impl DerivedTargets {
-    /// Derives the targets again; returns `None` if step times have changed by less than a tenth since the targets were
-    /// last derived.
+    /// Derives the latency targets again; returns `None` if step times have changed by less than a tenth since the
+    /// targets were last derived.
     pub(crate) fn again(&mut self, basis: &Basis) -> Option<Targets> {
         let correction = basis.cost.step_correction();
         if (correction / self.correction - 1.0).abs() < MOVED {

@@ -1,28 +1,30 @@
-//! Prefill demand: the time that prompts need of the next step for their first tokens to meet their deadlines.
+//! Prefill demand: the time of the next step that prompts need for their first tokens to meet their deadlines.
 
 use crate::scheduler::cost::CostModel;
 use crate::scheduler::sequence::Sequence;
 use tiercel_device::Timestamp;
 
-/// Margin before its TTFT target at which a first token is aimed, in multiples of the mean error of a predicted step.
+/// Safety margin of TTFT: a first token is planned to come this long before its TTFT target, in multiples of the mean
+/// error of predicted step times.
 const FIRST_TOKEN_MARGIN: f64 = 30.0;
-/// Least error of a predicted step that the margin before a TTFT target assumes, as a share of the step: little is
-/// known of the error at first.
+/// Lower bound of the error of predicted step times that the safety margin of TTFT assumes, as a share of the step,
+/// because little is known of the error at first.
 const LEAST_ERROR: f64 = 0.03;
 
-/// Prefill demand of the prompts of one tier.
+/// Prefill demand of the prompts of one tier: the time that they need so that their first tokens meet their deadlines.
 #[derive(Debug, Default)]
 pub(crate) struct PrefillDemand {
     /// Time that prompts need in the next step itself, us.
     now_us: f64,
-    /// Prompts that need not be done in the next step: time until the deadline of each, us, and time that it needs
-    /// before the deadline, us.
+    /// Prompts that may be finished in a later step: for each the time until its deadline, us, and the time that
+    /// computing its rest takes, us.
     due: Vec<(f64, f64)>,
 }
 
 impl PrefillDemand {
-    /// Adds the demand of a prompt beside steps of `step_us`. A prompt that is late in any case is served as fast as if
-    /// it had just come, or at once if the streams that limit the step can wait for it (`streams_wait`).
+    /// Adds the demand of one prompt, where steps take `step_us`. A prompt whose deadline cannot be met is served at
+    /// the rate of a prompt that has just arrived, or at once if the streams that limit the step are of a lower tier
+    /// (`streams_wait`).
     pub(crate) fn add(
         &mut self,
         prompt: &Sequence,
@@ -39,7 +41,7 @@ impl PrefillDemand {
         let aim_us = target_us - FIRST_TOKEN_MARGIN * error * step_us;
         let left = prompt.left_to_compute();
         let left_us = cost.prefill_us(left, prompt.planned_len() - left);
-        // A first token comes at the end of a step, so the whole step counts as spent.
+        // Count the whole step as spent, because a first token comes at the end of a step.
         let spent_us = now.since_us(prompt.arrival) as f64 + step_us;
         if spent_us + step_us < aim_us {
             self.due.push((aim_us - spent_us, left_us));
@@ -51,9 +53,8 @@ impl PrefillDemand {
         }
     }
 
-    /// Returns the time that a step of at least `step_us`, which without prompts takes `bare_us`, must give the
-    /// prompts, us, if the steps after it give as much. Prompts go in the order of their deadlines, and the work that
-    /// is due by each deadline must fit before it.
+    /// Returns the time that the next step must give to prompts, us, so that every deadline is met if later steps give
+    /// as much (earliest deadline first). The step takes at least `step_us`, and `bare_us` without prompts.
     pub(crate) fn in_step_us(mut self, step_us: f64, bare_us: f64) -> f64 {
         self.due.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         let (mut sum_us, mut share) = (0.0, 0.0_f64);
@@ -61,7 +62,7 @@ impl PrefillDemand {
             sum_us += left_us;
             share = share.max(sum_us / within_us);
         }
-        // Length of a step in which prompts have that share of the time, and streams take `bare_us`.
+        // Length of a step in which streams take `bare_us` and prompts take the share `share` of the step, us.
         let longer_us = if share < 1.0 { bare_us / (1.0 - share) } else { f64::INFINITY };
         self.now_us + (share * step_us.max(longer_us)).min(sum_us)
     }

@@ -1,4 +1,4 @@
-//! The time that steps have for prompts, and the backlog of prompts.
+//! Device time that steps have for prompts beside the running streams, and the backlog of prompts that wait for it.
 
 use crate::admission::{Capacity, ShareReport};
 use crate::scheduler::basis::Basis;
@@ -12,30 +12,30 @@ use tiercel_device::{Tier, Timestamp};
 
 const TIERS: usize = Tier::ALL.len();
 
-/// Length of the next steps, and the part of it that is left for prompts.
+/// Length of the next steps, and the part of each step that is left for prompts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PrefillTime {
-    /// Length of a step that the streams' targets allow, us.
+    /// Length of a step that the TPOT targets of the streams allow, us.
     pub(crate) step_us: f64,
     /// Part of `step_us` that is left for prompts, us.
     pub(crate) prompts_us: f64,
 }
 
 impl PrefillTime {
-    /// Returns the length of steps with these running streams, of which the tightest aims at a pace of `target_us`, and
-    /// the time for prompts in such a step.
+    /// Returns the length of a step with the running streams `streams`, and its part that is left for prompts.
+    /// `target_us` is the shortest time per token that any of the streams must keep.
     fn of(streams: &StepWork, target_us: f64, basis: &Basis, traffic: Traffic) -> PrefillTime {
         let bare_us = basis.cost.step_us(streams);
         let room = basis.rules.prefill_room(streams.decode_tokens);
         let longest_us = bare_us + basis.cost.prefill_us(room, 0);
         let longest_us = longest_us.min(blocking_us(basis, traffic)).max(bare_us);
-        // Streams that cannot meet their targets limit nothing.
+        // Ignore TPOT targets that streams cannot meet even in steps without prompts: they do not limit the step.
         let target_us = if target_us > bare_us { target_us } else { f64::INFINITY };
         let step_us = target_us.clamp(bare_us, longest_us);
         PrefillTime { step_us, prompts_us: step_us - bare_us }
     }
 
-    /// Returns the time for prompts beside the streams that run now.
+    /// Returns the length of a step with the streams that run now, and its part that is left for prompts.
     pub(crate) fn now(queue: &Queue, basis: &Basis, traffic: Traffic) -> PrefillTime {
         let mut streams = Streams::default();
         let active = queue.table.active().filter(|(_, sequence)| !sequence.held());
@@ -53,11 +53,12 @@ impl PrefillTime {
     }
 }
 
-/// Streams of tiers above background, and the tightest pace that they aim at.
+/// Work of the running streams of tiers above background, and the shortest time per token that any of them must keep.
 struct Streams {
-    /// Work of one step of the streams.
+    /// Work of one step that decodes one token of each of these streams.
     work: StepWork,
-    /// Tightest aimed pace of the streams, us; infinite if no stream has a TPOT target.
+    /// Shortest time per token that any of the streams aims at (a little below its TPOT target), us; infinite if no
+    /// stream has a TPOT target.
     target_us: f64,
 }
 
@@ -77,9 +78,9 @@ impl Streams {
     }
 }
 
-/// Returns the time for prompts and the backlog of prompts, for admission. `hit_share` is the share of prompts that was
-/// found in the prefix cache lately. Without `shedding` in the result if steps have a fixed size and usage is not
-/// counted: then the time is unknown.
+/// Returns the report for admission: device time that is available to prompts, and the backlog of prompts. `hit_share`
+/// is the share of prompt tokens found in the prefix cache lately. The report has no `shedding` if steps have a fixed
+/// size and usage is not counted, because then the available time is unknown.
 pub(crate) fn capacity(
     queue: &Queue,
     basis: &Basis,
@@ -97,7 +98,7 @@ pub(crate) fn capacity(
             streams.add(sequence);
         }
     }
-    // The share of waiting prompts that the prefix cache holds is unknown and assumed to be as lately: `hit_share`.
+    // Assume that the prefix cache holds the same share of the waiting prompts as of recent ones (`hit_share`).
     let token_us = basis.cost.prefill_us(1, 0) * (1.0 - hit_share);
     for (us, tokens) in backlog_us.iter_mut().zip(queue.table.unstarted_tokens()) {
         *us += token_us * tokens as f64;

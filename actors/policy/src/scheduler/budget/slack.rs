@@ -1,39 +1,39 @@
-//! Slack: how far streams are ahead of their targets, and when first tokens must come.
+//! Slack: how far streams are ahead of their TPOT targets, and when first tokens are due.
 
 use crate::scheduler::sequence::Sequence;
 use tiercel_device::Timestamp;
 
-/// Aimed pace as a share of the TPOT target: a little below 1, because steps are not exactly as long as predicted.
+/// Time per token that streams aim at, as a share of the TPOT target: a little below 1, because steps are not exactly
+/// as long as predicted.
 pub(crate) const AIM: f64 = 0.98;
-/// Largest lag of a stream that still limits the step budget, in multiples of its TPOT target. A stream that is further
-/// behind was held up by something that shorter steps do not cure: its reader, an operator, a preemption. The limit is
-/// large, because where long steps put every stream behind, a plan that ignores the streams makes steps longer still.
+/// Largest lag (negative slack) with which a stream still limits the length of steps, in multiples of its TPOT target.
+/// A stream further behind was held up by something that shorter steps do not cure: a slow reader, an operator, a
+/// preemption. The limit is large, because where long steps put every stream behind, ignoring the streams would make
+/// steps longer still.
 const MAX_BEHIND: f64 = 64.0;
 
-/// Length of the next step that one stream allows: its aimed pace plus its slack.
+/// Longest next step that one stream allows: the time per token that it aims at, plus its slack.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Allowance {
-    /// Aimed pace of the stream, us for each token.
+    /// Time per token that the stream aims at, us.
     pub(crate) aim_us: f64,
-    /// Slack of the stream, us; negative if the stream is behind.
+    /// Time by which the stream is ahead of the pace that it aims at, us; negative if it is behind.
     pub(crate) slack_us: f64,
 }
 
-/// Returns the time by which the first token of a sequence must come to meet the TTFT target; without a target, the end
-/// of all time.
+/// Returns the deadline of a sequence's first token: arrival + TTFT target; the end of time without a target.
 pub(crate) fn first_token_due(sequence: &Sequence) -> Timestamp {
     let after_us = sequence.service.targets.ttft_ms.map_or(u64::MAX, |ms| (ms * 1000.0) as u64);
     Timestamp(sequence.arrival.0.saturating_add(after_us))
 }
 
-/// Returns when the first token of a stream came. A first token that is being sampled counts as coming at `now`, when
-/// the planned step begins.
+/// Returns when the first token of a stream came. If a step in flight is still sampling the first token, returns `now`,
+/// the start of the planned step.
 fn first_token(stream: &Sequence, now: Timestamp) -> Option<Timestamp> {
     stream.first_token_at.or_else(|| (stream.planned_output() > 0).then_some(now))
 }
 
-/// Returns a number that is larger for a stream with less slack, to compare streams; 0 for a stream without a TPOT
-/// target.
+/// Returns a sort key of a stream that is larger the less slack it has; 0 for a stream without a TPOT target.
 pub(crate) fn urgency(stream: &Sequence, now: Timestamp) -> u64 {
     let tpot_ms = stream.service.targets.tpot_ms;
     let (Some(target_ms), Some(first)) = (tpot_ms, first_token(stream, now)) else {
@@ -41,12 +41,12 @@ pub(crate) fn urgency(stream: &Sequence, now: Timestamp) -> u64 {
     };
     let due_us = target_ms * 1000.0 * (f64::from(stream.planned_output()) - 1.0);
     let slack_us = due_us - now.since_us(first) as f64;
-    // The cast saturates at the ends of u64, which a slack in us never reaches.
+    // The cast to `u64` saturates at its bounds, which a slack in us never reaches.
     (u64::MAX as f64 / 2.0 - slack_us).max(1.0) as u64
 }
 
-/// Returns the slack of a stream by the tightest of its targets, us, if it exceeds two steps of `step_us`; `None`
-/// otherwise.
+/// Returns the slack of a stream against the tightest of its TPOT and E2E targets, us, if it exceeds two steps of
+/// `step_us`; `None` otherwise.
 pub(crate) fn ample_slack_us(stream: &Sequence, step_us: f64, now: Timestamp) -> Option<f64> {
     let first = first_token(stream, now)?;
     let targets = &stream.service.targets;
@@ -62,8 +62,8 @@ pub(crate) fn ample_slack_us(stream: &Sequence, step_us: f64, now: Timestamp) ->
     Some(by_pace.min(by_end)).filter(|us| *us > 2.0 * step_us)
 }
 
-/// Returns what a stream allows the next step; `None` without a TPOT target that the stream can still meet in steps of
-/// `bare_us`.
+/// Returns the longest next step that a stream allows; `None` if it has no TPOT target, or can no longer meet it even
+/// in steps of `bare_us`.
 pub(crate) fn allowance(stream: &Sequence, bare_us: f64, now: Timestamp) -> Option<Allowance> {
     let aim_us = stream.service.targets.tpot_ms? * 1000.0 * AIM;
     let elapsed_us = now.since_us(first_token(stream, now)?) as f64;

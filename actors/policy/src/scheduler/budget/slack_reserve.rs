@@ -1,52 +1,55 @@
-//! The slack reserve: slack that premium streams shall have before steps may spend it on lower tiers' work.
+//! The slack reserve: slack that premium streams shall keep; steps may spend only slack beyond it on work of lower
+//! tiers.
 //!
 //! A premium prompt takes time from every stream in its steps, and no step can be made so short that the streams beside
-//! the prompt keep their pace. A stream with slack can afford the prompt. The slack that is enough is measured: the lag
-//! of a hypothetical premium stream that is always running, if steps held only premium work, is a queue that is served
-//! at the aimed pace (Lindley's recursion). The reserve is a quantile of that lag over the last ten minutes of steps.
-//! The operator chooses the quantile with `slo.premium.assurance`: at 0.9 one step in ten finds a lag above the
-//! reserve; at 0.9999 almost none does, and lower tiers pay for lags that come once in hours.
+//! the prompt keep their TPOT targets. A stream with slack can afford the prompt. How much slack is enough is measured:
+//! the lag of a hypothetical premium stream that is always running, if steps held only premium work, behaves as a queue
+//! (Lindley's recursion): each step adds its premium work and takes off the time per token that streams aim at. The
+//! reserve is a quantile of that lag over the last ten minutes of steps. The operator chooses the quantile with
+//! `slo.premium.assurance`: at 0.9 one step in ten finds a lag above the reserve; at 0.9999 almost none does, and lower
+//! tiers pay for lags that come once in hours.
 
 use tiercel_device::Timestamp;
 
-/// Largest lag that counts, us. A stream with a larger lag needs more slack than streams can save.
+/// Upper bound of the measured lag behind the TPOT target, us. A stream with a larger lag needs more slack than streams
+/// can save.
 const LAG_US_MAX: f64 = 1e6;
-/// Smallest lag that is distinguished from no lag, us.
+/// Smallest lag behind the TPOT target that the histogram distinguishes from none, us.
 const LAG_US_MIN: f64 = 1e3;
 /// Upper bound of a bucket of the lag histogram, divided by its lower bound.
 const BUCKET_RATIO: f64 = 1.05;
 /// Buckets of the lag histogram: one for no lag, the others up to the largest lag.
 const BUCKETS: usize = 143;
-/// Duration of the steps whose lags count, us.
+/// Time span of the latest steps that the lag histogram covers, us.
 const MEMORY_US: f64 = 600e6;
-/// Largest part of a step that a stream saves for the reserve, for each nine of the assurance (0.9 has one, 0.999 has
-/// three), as a share of the aimed pace.
+/// Largest part of a step that a stream saves to build up its slack reserve, as a share of the time per token that it
+/// aims at, for each nine of the assurance (0.9 has one, 0.999 has three).
 const SAVED_PER_NINE: f64 = 0.05;
-/// Number of steps between two computations of the quantile.
+/// Number of steps between two computations of the slack reserve (a quantile of the lag histogram).
 const STEPS_PER_LOOK: u32 = 64;
 
-/// Reserve: slack that premium streams shall have before steps may spend it on lower tiers' work, and the histogram of
-/// lags from which it is computed.
+/// Slack reserve (slack of premium streams that lower tiers' work may not use up), and the histogram of lags from which
+/// it is computed.
 #[derive(Debug, Clone)]
 pub(crate) struct SlackReserve {
-    /// Share of the steps in which the reserve covers the lag, 0 to 1.
+    /// Share of the steps in which the slack reserve shall cover the lag of a premium stream, 0 to 1.
     assurance: f64,
-    /// Lag of the hypothetical stream, us.
+    /// Lag of a hypothetical premium stream that is in every step, if steps held only premium work, us.
     lag_us: f64,
-    /// Histogram of the lag: duration of the steps that ended with a lag in each bucket, us.
+    /// Histogram of the lag: total duration of the steps that ended with a lag in each bucket, us.
     buckets: [f64; BUCKETS],
     /// Sum of the buckets of the lag histogram, us.
     seen_us: f64,
-    /// Steps since the quantile was last computed.
+    /// Number of steps since the slack reserve was last computed.
     steps: u32,
-    /// When the last step ended.
+    /// End of the latest step.
     stepped_at: Timestamp,
-    /// The reserve, us: quantile of the lag when it was last computed.
+    /// Slack reserve when it was last computed: a quantile of the lag, us.
     reserve_us: f64,
 }
 
 impl SlackReserve {
-    /// Creates a reserve that is 0 until lags are seen.
+    /// Creates a slack reserve that is 0 us until lags are measured.
     pub(crate) fn new(assurance: f64) -> SlackReserve {
         SlackReserve {
             assurance,
@@ -59,28 +62,28 @@ impl SlackReserve {
         }
     }
 
-    /// Creates a reserve of `reserve_us` for tests, without any lags.
+    /// Creates a slack reserve of `reserve_us` for tests, without measured lags.
     #[cfg(test)]
     pub(crate) fn of_us(reserve_us: f64) -> SlackReserve {
         SlackReserve { reserve_us, ..SlackReserve::new(0.999) }
     }
 
-    /// Returns the reserve, us.
+    /// Returns the slack that premium streams shall keep, us.
     pub(crate) fn us(&self) -> f64 {
         self.reserve_us
     }
 
-    /// Returns the largest part of a step that a stream saves for the reserve, as a share of the aimed pace. A higher
-    /// assurance builds the reserve up sooner.
+    /// Returns the largest part of a step that a stream saves to build up its slack reserve, as a share of the time per
+    /// token that it aims at. A higher assurance builds up the reserve sooner.
     pub(crate) fn saving_max(&self) -> f64 {
         SAVED_PER_NINE * -(1.0 - self.assurance).log10()
     }
 
-    /// Adds a step of `step_us` that ended at `now`. Its premium work alone takes `premium_us`; the aimed pace is
-    /// `aim_us`.
+    /// Adds a step of `step_us` that ended at `now` to the measurement of the lag. With premium work alone the step
+    /// would have taken `premium_us`; `aim_us` is the time per token that premium streams aim at.
     pub(crate) fn stepped(&mut self, premium_us: f64, aim_us: f64, step_us: f64, now: Timestamp) {
-        // The hypothetical stream catches up while the device is idle. A gap below the aimed pace is no idle time:
-        // there is a short gap between any two steps.
+        // While the device is idle, the hypothetical stream's lag shrinks. A gap between steps that is shorter than
+        // `aim_us` does not count as idle, because there is a short gap between any two steps.
         let idle_us = now.since_us(self.stepped_at) as f64 - step_us;
         if idle_us > aim_us {
             self.lag_us = (self.lag_us - idle_us).max(0.0);
@@ -96,7 +99,8 @@ impl SlackReserve {
         }
     }
 
-    /// Scales the histogram down to the duration that counts, and computes the quantile of the lag.
+    /// Scales the lag histogram down to the last ten minutes of steps, and computes the slack reserve as a quantile of
+    /// the lag.
     fn look(&mut self) {
         let kept = (MEMORY_US / self.seen_us.max(1.0)).min(1.0);
         self.buckets.iter_mut().for_each(|us| *us *= kept);
@@ -133,8 +137,8 @@ mod tests {
 
     const AIM_US: f64 = 30_000.0;
 
-    /// Returns the reserve after `steps` steps as long as the aimed pace. Every `period`-th step holds `premium_us` of
-    /// premium work, the others none.
+    /// Returns the slack reserve after `steps` steps of 30 ms, the time per token aimed at. Every `period`-th step
+    /// holds `premium_us` of premium work, the others none.
     fn after(assurance: f64, period: u64, premium_us: f64, steps: u64) -> SlackReserve {
         let mut reserve = SlackReserve::new(assurance);
         for step in 1..=steps {
@@ -146,7 +150,8 @@ mod tests {
 
     #[test]
     fn the_reserve_covers_the_lag_in_as_many_steps_as_are_assured() {
-        // A prompt of 180 ms leaves lags of 150, 120, 90, 60 and 30 ms; 5 of 100 steps end with a lag.
+        // A premium prompt of 180 ms in every hundredth step leaves lags of 150, 120, 90, 60 and 30 ms: 5 of 100 steps
+        // end with a lag, so the quantiles of the lag are known exactly.
         for (assurance, least_us, most_us) in
             [(0.9, 0.0, 0.0), (0.955, 28e3, 33e3), (0.985, 110e3, 130e3), (0.999, 145e3, 165e3)]
         {

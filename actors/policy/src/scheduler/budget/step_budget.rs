@@ -1,11 +1,11 @@
-//! The step budget: the length that the next step may have, so that the streams in it keep their targets.
+//! The step budget: the length that the next step may have, so that the streams in it keep their TPOT targets.
 //!
 //! Every sequence of a step gets its token when the step ends, so each stream pays for every prompt token in the step.
 //! A stream with a TPOT target may take the target per token on average: time that its steps so far took less is its
-//! slack, and the next step may take the target plus the slack. The stream that allows least limits the step, and
-//! prompts fill the step up to there.
+//! slack, and the next step may take the target plus the slack. The stream that allows the shortest step limits the
+//! step, and prompts fill the step up to that length.
 //!
-//! Streams that cannot meet their target any more limit nothing. Prompts whose first tokens are due go before the
+//! Streams that cannot meet their TPOT target any more limit nothing. Prompts whose first tokens are due go before the
 //! streams of their own tier and of lower tiers: see [`StepBudget::prefill_us`].
 //!
 //! Slack and prefill demand are defined as in the reference scheduler on the project's workloads page.
@@ -20,34 +20,36 @@ use crate::scheduler::queue::arrivals::Traffic;
 use tiercel_device::{Tier, Timestamp};
 
 const TIERS: usize = Tier::ALL.len();
-/// Length of a step without urgent work, as a share of the tightest TTFT target: a request that comes meanwhile waits
-/// for the end of the step. A smaller share makes lower tiers' steps short, and so costly, where no higher request ever
-/// comes.
+/// Longest step without urgent work, as a share of the tightest TTFT target, because a request that arrives during the
+/// step waits for its end. A smaller share would make lower tiers' steps short, and so inefficient, where no request of
+/// a higher tier ever comes.
 const BLOCKING: f64 = 0.2;
-/// Least length of a step without urgent work, in multiples of an empty step. On a slow device a shorter step would
-/// consist mostly of its fixed cost.
+/// Lower bound of the limit on steps without urgent work, in multiples of the time of an empty step. On a slow device a
+/// shorter step would consist mostly of its fixed cost.
 const LEAST_BLOCKING: f64 = 2.0;
-/// Number of tokens over which a premium stream saves the reserve. Fewer tokens cost lower tiers more; a short stream
-/// does not have many.
+/// Number of tokens over which a premium stream saves up its slack reserve. Saving faster costs lower tiers more;
+/// saving over more tokens would take longer than short streams last.
 const SAVING_TOKENS: f64 = 30.0;
 
-/// Length that the next step may have, and the time that prompts need of the step.
+/// Step budget: the length that the next step may have, and the time that prompts need in it.
 #[derive(Debug)]
 pub(crate) struct StepBudget {
-    /// Length of the step that the streams of each tier allow, us; infinite without a stream with a target that it can
-    /// still meet.
+    /// Longest next step that the streams of each tier allow, us; infinite if no stream of the tier has a TPOT target
+    /// that it can still meet.
     allowed_us: [f64; TIERS],
-    /// Length of a step that holds nothing urgent, us.
+    /// Longest next step if it holds no urgent work, us, so that arriving requests of higher tiers do not wait long for
+    /// its end.
     blocking_us: f64,
-    /// Prefill demand of each tier's prompts, us.
+    /// Time of the next step that each tier's prompts need for their first tokens to meet their deadlines, us.
     prefill_demand_us: [f64; TIERS],
-    /// Length of the step that premium streams allow for lower tiers' work, us: the reserve of these streams stays
-    /// unspent.
+    /// Longest next step that premium streams allow if it holds work of lower tiers, us: their slack reserve is left
+    /// untouched.
     reserved_us: f64,
 }
 
 impl StepBudget {
-    /// Returns the budget of a step with these candidates that begins at `now`; `None` if steps have a fixed size.
+    /// Returns the budget of a step with the sequences `candidates` that begins at `now`; `None` if the settings give
+    /// steps a fixed size.
     pub(crate) fn new(
         candidates: &[Candidate<'_>],
         basis: &Basis,
@@ -57,14 +59,15 @@ impl StepBudget {
         if !basis.rules.budget_by_slack() {
             return None;
         }
-        // Background streams that may be paused do not keep a higher stream from catching up.
+        // Leave out background streams if they may be paused: they must not keep a stream of a higher tier from
+        // catching up.
         let counts = |candidate: &&Candidate<'_>| {
             let paused = basis.rules.scheduling.pause_background;
             !paused || candidate.sequence.tier < Tier::Background
         };
         let bare_us = basis.cost.step_us(&streams_in(candidates.iter().filter(counts)));
-        // The reserve is slack that lower tiers' work may not spend. If only one tier has requests, no reserve is
-        // needed.
+        // Use no slack reserve if only one tier has requests: the reserve protects premium streams from lower tiers'
+        // work.
         let reserve_us = if traffic.one_tier { 0.0 } else { reserve.us() };
         let reserve = (reserve_us, reserve.saving_max());
         let (allowed_us, reserved_us) = allowed_us(candidates, reserve, bare_us, now);
@@ -84,8 +87,8 @@ impl StepBudget {
         Some(budget)
     }
 
-    /// Adds the prefill demand on a step of `step_us`, which without prompts takes `bare_us` and is limited by streams
-    /// of tier `limiting`.
+    /// Adds the time that prompts need to meet their deadlines. The step takes `step_us`, `bare_us` of it without
+    /// prompts, and is limited by streams of tier `limiting`.
     fn add_demand(
         &mut self,
         candidates: &[Candidate<'_>],
@@ -105,37 +108,37 @@ impl StepBudget {
         }
     }
 
-    /// Returns the length of the step that streams of tiers above `tier` allow, us.
+    /// Returns the longest next step that the streams of tiers above `tier` allow, us.
     fn above(&self, tier: Tier) -> f64 {
         let least = self.allowed_us[..tier.index()].iter().copied().fold(f64::INFINITY, f64::min);
         if tier > Tier::Premium { least.min(self.reserved_us) } else { least }
     }
 
-    /// Returns the tier whose streams allow the shortest step, and the length of that step, us; `None` if no stream
-    /// limits the step.
+    /// Returns the tier whose streams allow only the shortest step, and the length of that step, us; `None` if no
+    /// stream limits the step.
     fn tightest(&self) -> Option<(Tier, f64)> {
         let all = Tier::ALL.into_iter().zip(self.allowed_us);
         all.min_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, us)| us.is_finite())
     }
 
-    /// Returns the time that higher streams and prompts leave to background streams, us. A step of the higher streams
-    /// alone takes `bare_us`.
+    /// Returns the time of the next step that streams and prompts of higher tiers leave to background streams, us.
+    /// `bare_us` is the time of a step with the higher tiers' streams alone.
     pub(crate) fn left_to_background(&self, bare_us: f64) -> f64 {
         self.above(Tier::Background).min(self.blocking_us)
             - bare_us
             - self.prefill_demand_us.iter().sum::<f64>()
     }
 
-    /// Returns the time by which a step of the higher streams, which alone takes `bare_us`, is too long for premium
-    /// streams if it meets the prefill demand of premium prompts, us.
+    /// Returns by how much a step that gives premium prompts the time they need is longer than premium streams allow,
+    /// us; negative if it is not. Without prompts the step takes `bare_us`.
     pub(crate) fn over_premium(&self, bare_us: f64) -> f64 {
         let demand_us: f64 = self.prefill_demand_us[..Tier::Standard.index()].iter().sum();
         bare_us + demand_us - self.above(Tier::Standard)
     }
 
     /// Returns the time for prompts in a step that without prompts takes `bare_us`, us: as much as all streams allow.
-    /// If first tokens would be late otherwise, the time is longer, as far as streams of higher tiers than the tier of
-    /// those prompts allow it.
+    /// If first tokens would miss their deadlines, prompts get more, up to what streams of tiers above those prompts'
+    /// tier allow.
     pub(crate) fn prefill_us(&self, bare_us: f64) -> f64 {
         let tightest_us = self.tightest().map_or(f64::INFINITY, |(_, us)| us);
         let mut budget_us = tightest_us.min(self.reserved_us).min(self.blocking_us) - bare_us;
@@ -148,9 +151,9 @@ impl StepBudget {
     }
 }
 
-/// Returns the length of the step that the streams of each tier allow, and that premium streams allow for lower tiers'
-/// work, us. Premium streams keep, or save for, a reserve of `reserve_us`, at most the share `saving_max` of the aimed
-/// pace in a step.
+/// Returns the longest step that the streams of each tier allow, us, and the longest that premium streams allow for
+/// lower tiers' work, us. Premium streams keep a slack reserve of `reserve_us`, or save up for it at most the share
+/// `saving_max` of their aimed time per token in each step.
 fn allowed_us(
     candidates: &[Candidate<'_>],
     (reserve_us, saving_max): (f64, f64),
@@ -175,8 +178,9 @@ fn allowed_us(
     (allowed_us, reserved_us)
 }
 
-/// Returns the length of a step that holds nothing urgent, us. The length is infinite if no tier with a TTFT target had
-/// requests lately, or if all requests are of one tier: then a shorter step makes as many requests wait for longer.
+/// Returns the longest step without urgent work, us: a share of the tightest TTFT target, because requests that arrive
+/// meanwhile wait for its end. Infinite if no tier with a TTFT target had requests lately, or if only one tier has
+/// requests: a shorter step would then only make them wait for more steps.
 pub(crate) fn blocking_us(basis: &Basis, traffic: Traffic) -> f64 {
     if traffic.one_tier {
         return f64::INFINITY;

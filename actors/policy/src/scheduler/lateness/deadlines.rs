@@ -8,7 +8,7 @@
 //!
 //! A late request waits behind all requests of its tier that can be in time, and before lower tiers. Until the deadline
 //! has passed, lateness is judged again before each step, so that a wrong estimate costs little. A late request that
-//! starves goes first after all (see [`crate::scheduler::lateness::starvation`]).
+//! has waited too long is served first of its tier after all (see [`crate::scheduler::lateness::starvation`]).
 
 use crate::blocks::Salt;
 use crate::scheduler::basis::Basis;
@@ -23,37 +23,41 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use tiercel_device::{SeqId, Tier, Timestamp};
 
 const TIERS: usize = Tier::ALL.len();
-/// Most requests of a tier that are judged before a step: those with the earliest deadlines.
+/// Most requests of a tier whose lateness is judged before a step: those with the earliest deadlines.
 const JUDGED_MAX: usize = 256;
-/// Least share of the device's time that a tier's prompts are expected to have.
+/// Lower bound of the share of the device's time that the judgement of lateness expects for a tier's prompts.
 const SHARE_MIN: f64 = 0.02;
-/// Largest share of the device's time that prompts are expected to take from streams.
+/// Upper bound of the share of the device's time that prompts are expected to take from streams, in estimates of a
+/// stream's time per token.
 const PROMPTS_SHARE_MAX: f64 = 0.7;
-/// Factor of the share of the time that a tier's prompts are expected to have, by tier. Streams with slack let a prompt
-/// with a deadline have more than their pace allows; background prompts also make room for requests that come later.
+/// Factor, by tier, on the share of the device's time that a tier's prompts are expected to have. It is above 1 because
+/// streams with slack yield to prompts with a deadline, and below 1 for background, because higher-tier requests will
+/// still come.
 const OPTIMISM: [f64; TIERS] = [1.25, 1.25, 1.25, 0.7];
-/// Time over which the work of higher tiers' prompts is averaged, by tier, us: about as long as a tier's requests wait.
+/// Time constant, by tier, us, of the average of the prompt work that arrives in higher tiers: about as long as
+/// requests of the tier wait.
 const MEMORY_US: [f64; TIERS] = [3e6, 3e6, 3e6, 60e6];
 
-/// Tier, deadline and id of a request without a first token.
+/// Sort key of a request that waits for its first token: tier, deadline and id.
 type Entry = (Tier, Timestamp, SeqId);
 
-/// Deadlines of requests without a first token, and which of the requests are late.
+/// Deadlines of the requests that wait for their first token, and the requests that are late.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Deadlines {
-    /// Requests whose deadlines had not passed when they were judged last, in the order of tiers and deadlines.
+    /// Requests whose lateness is judged before each step, in the order of tiers and deadlines. A request leaves the
+    /// set once its deadline has passed.
     entries: BTreeSet<Entry>,
-    /// Late requests.
+    /// Requests that are late, and late requests that starve.
     pub(crate) late: LateRequests,
-    /// Share of the device's time that the prompts take which arrived lately: `arriving[a][b]` is the share of tier b,
-    /// averaged over the time that counts for tier a.
+    /// Recent prompt demand as a share of the device's time: `arriving[a][b]` is the demand of tier b's prompts,
+    /// averaged over the time constant of tier a.
     arriving: [[f64; TIERS]; TIERS],
-    /// When the shares of the prompts that arrived lately were updated last.
+    /// Time of the latest update of the recent prompt demand.
     at: Timestamp,
 }
 
 impl Deadlines {
-    /// Adds a prompt that arrives and takes `work_us` to the shares of the device's time that arriving prompts take.
+    /// Adds an arriving prompt that takes `work_us` of device time to the recent prompt demand of its tier.
     fn arrives(&mut self, tier: Tier, work_us: f64, now: Timestamp) {
         for (shares, memory_us) in self.arriving.iter_mut().zip(MEMORY_US) {
             let left = (-(now.since_us(self.at) as f64) / memory_us).exp();
@@ -63,7 +67,7 @@ impl Deadlines {
         self.at = now;
     }
 
-    /// Returns the share of the device's time that prompts of `tiers` take, averaged over the time that counts for
+    /// Returns the recent prompt demand of `tiers` as a share of the device's time, averaged over the time constant of
     /// `tier`.
     fn taken_by(&self, tiers: &[Tier], tier: Tier, now: Timestamp) -> f64 {
         let left = (-(now.since_us(self.at) as f64) / MEMORY_US[tier.index()]).exp();
@@ -71,7 +75,7 @@ impl Deadlines {
         tiers.iter().map(|tier| arriving[tier.index()]).sum::<f64>() * left
     }
 
-    /// Enters a request's deadline, and whether the request is late.
+    /// Adds a request to those that are judged, if it has a deadline, and to the late ones, if it is late.
     fn insert(&mut self, sequence: &Sequence) {
         if let Some(deadline) = sequence.service.deadline {
             self.entries.insert((sequence.tier, deadline, sequence.id));
@@ -79,20 +83,20 @@ impl Deadlines {
         self.late.update(sequence);
     }
 
-    /// Removes a request that has its first token, or needs none any more.
+    /// Removes a request from the deadlines and from the late requests, because it got its first token or ended.
     pub(crate) fn leave(&mut self, sequence: &Sequence) {
         self.forget(sequence);
         self.late.leave(sequence);
     }
 
-    /// Removes the deadline of a request.
+    /// Removes a request from those whose lateness is judged before each step.
     pub(crate) fn forget(&mut self, sequence: &Sequence) {
         if let Some(deadline) = sequence.service.deadline {
             self.entries.remove(&(sequence.tier, deadline, sequence.id));
         }
     }
 
-    /// Returns the requests of a tier that are judged, earliest deadline first.
+    /// Returns the requests of a tier whose lateness is judged before the next step, earliest deadline first.
     fn of(&self, tier: Tier) -> impl Iterator<Item = Entry> + '_ {
         let all = (tier, Timestamp(0), SeqId(0))..=(tier, Timestamp(u64::MAX), SeqId(u64::MAX));
         self.entries.range(all).take(JUDGED_MAX).copied()
@@ -104,13 +108,13 @@ impl Deadlines {
 struct Prompt {
     seq: SeqId,
     tenant: Salt,
-    /// Time until the deadline, us; negative if it has passed.
+    /// Time until the prompt's deadline, us; negative if it has passed.
     due_us: f64,
-    /// Device time that the rest of the prompt takes, us.
+    /// Device time that computing the rest of the prompt takes, us.
     work_us: f64,
 }
 
-/// Prompts in time, by tenant: the sum of their work, and the work of each prompt, longest first.
+/// Prompts that are in time, by tenant: the sum of their work, us, and a heap of the prompts, longest first.
 #[derive(Debug, Default)]
 struct InTime(BTreeMap<Salt, (u64, BinaryHeap<(u64, SeqId)>)>);
 
@@ -122,7 +126,7 @@ impl InTime {
         prompts.push((work_us, prompt.seq));
     }
 
-    /// Gives up the longest prompt of the tenant with the most work.
+    /// Removes the longest prompt of the tenant with the most work from the prompts in time: it will be late.
     fn give_up(&mut self) -> Option<(u64, SeqId)> {
         let (all_us, prompts) = self.0.values_mut().max_by_key(|(all_us, _)| *all_us)?;
         let longest = prompts.pop()?;
@@ -131,8 +135,8 @@ impl InTime {
     }
 }
 
-/// Returns the prompts that are late, and the work of the prompts in time, us. `prompts` come earliest deadline first;
-/// they have `share` of the device's time, after `before_us` of other work.
+/// Returns the prompts that are late, and the total work of those in time, us. `prompts` come earliest deadline first.
+/// They get the share `share` of the device's time, after `before_us` of work of higher tiers.
 fn late(
     prompts: impl Iterator<Item = Prompt>,
     before_us: f64,
@@ -153,7 +157,7 @@ fn late(
 }
 
 impl Deadlines {
-    /// Enters the deadline of a request without a first token that arrives now.
+    /// Adds the deadline of a request that arrives, and its prompt to the recent demand of its tier.
     pub(crate) fn enter(
         &mut self,
         sequence: &mut Sequence,
@@ -166,15 +170,15 @@ impl Deadlines {
         self.insert(sequence);
     }
 
-    /// Enters the deadline of a request whose tier has changed.
+    /// Adds the deadline of a request again after an operator changed its tier.
     pub(crate) fn renew(&mut self, sequence: &mut Sequence, (queue, basis): (&Queue, &Basis)) {
         let deadline = self.deadline(sequence, (queue, basis), sequence.arrival);
         sequence.service.deadline = deadline.filter(|_| sequence.first_token_at.is_none());
         self.insert(sequence);
     }
 
-    /// Returns the time by which a request's first token must come: by its TTFT target, or, without one, early enough
-    /// for the whole output to meet its E2E target.
+    /// Returns the deadline of a request's first token: by its TTFT target, or, without one, early enough for the whole
+    /// output to meet its E2E target. `None` without either target.
     fn deadline(
         &self,
         sequence: &Sequence,
@@ -194,8 +198,8 @@ impl Deadlines {
     }
 
     /// Returns the expected time per token of a stream without a TPOT target, us. While requests of higher tiers come,
-    /// the stream is paused for about every other step. Otherwise it is in every step, which all streams share with the
-    /// prompts that come.
+    /// such a stream is left out of about every other step. Otherwise it is in every step, which all streams share with
+    /// the arriving prompts.
     fn untargeted_pace_us(
         &self,
         tier: Tier,
@@ -214,8 +218,8 @@ impl Deadlines {
         basis.cost.step_us(&streams) / (1.0 - prompts)
     }
 
-    /// Finds out which requests are late before a step that begins at `now`, and puts them behind the requests in time
-    /// of their tier.
+    /// Judges which requests are late before a step that begins at `now`, and moves them behind the requests of their
+    /// tier that are in time.
     pub(crate) fn judge(&mut self, queue: &mut Queue, basis: &Basis, now: Timestamp) {
         if !basis.rules.judges_deadlines() {
             return;
@@ -246,7 +250,7 @@ impl Deadlines {
         }
     }
 
-    /// Lets late requests that starve go first of their tiers.
+    /// Moves late requests that have waited too long (starve) to the front of their tiers.
     fn advance_starving(
         &mut self,
         queue: &mut Queue,
@@ -265,7 +269,7 @@ impl Deadlines {
         }
     }
 
-    /// Puts a request behind the requests in time of its tier, or among them again.
+    /// Moves a request behind the requests of its tier that are in time, or back among them.
     fn set_late(&mut self, seq: SeqId, late: bool, queue: &mut Queue, basis: &Basis) {
         if queue.table.get(seq).is_none_or(|sequence| sequence.service.late == late) {
             return;
@@ -277,8 +281,8 @@ impl Deadlines {
     }
 }
 
-/// Returns a sequence as a prompt that waits, with the time until its deadline. `None` if the sequence is on hold, or
-/// if its first token is being sampled: then no work is left.
+/// Returns the prompt work that a sequence still has before its deadline; `None` if the sequence is on hold, or if its
+/// first token is already being sampled, so that no prompt work is left.
 fn prompt(sequence: &Sequence, due_us: f64, basis: &Basis) -> Option<Prompt> {
     let waits = !sequence.held() && sequence.planned_output() == 0;
     let left = sequence.left_to_compute();
@@ -309,7 +313,7 @@ mod tests {
         let prompts = prompts.map(|(id, due, work)| waiting(id, 1, due, work));
         let (late_ones, work_us) = late(prompts.into_iter(), 0.0, 1.0);
         assert_eq!((ids(&late_ones), work_us), (vec![2], 270.0));
-        // With half of the time only the two shortest prompts fit.
+        // If prompts get only half of the device's time, only the two shortest prompts are in time.
         let (late_ones, _) = late(prompts.into_iter(), 0.0, 0.5);
         assert_eq!(ids(&late_ones), [2, 4]);
         let (late_ones, _) = late(prompts.into_iter(), 1_000.0, 1.0);
@@ -337,13 +341,14 @@ mod tests {
             1e6 - deadline.since_us(sequence.arrival) as f64
         };
         let [alone, beside_better] = [None, Some(Timestamp(0))].map(time_for_output_us);
-        // An empty step takes 100 us, and a step full of prompts 420 us.
+        // Expected ratio: alone, a background stream gets a token in each step of 100 us; beside premium, in every
+        // other step of about 420 us, full of prompts: 2 * 420 / 100.
         let ratio = beside_better / alone;
         assert!((8.0..8.5).contains(&ratio), "{ratio}");
     }
 
     proptest! {
-        /// No other choice of prompts in time leaves fewer prompts late.
+        /// Property: no other choice of the prompts in time leaves fewer prompts late.
         #[test]
         fn as_few_are_late_as_can_be(
             mut drawn in proptest::collection::vec((1u32..100, 1u32..300), 1..10),

@@ -1,4 +1,4 @@
-//! Lateness: which first tokens can still be in time, and which late requests starve.
+//! Lateness: which first tokens can still meet their deadlines, and which late requests starve.
 
 pub(crate) mod deadlines;
 pub(crate) mod starvation;

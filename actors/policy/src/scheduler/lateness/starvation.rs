@@ -1,10 +1,11 @@
-//! Starvation: a late request that has waited too long goes first of its tier.
+//! Starvation: a late request that has waited too long is served first of its tier.
 //!
 //! Late requests wait behind all requests of their tier that can be in time (see
 //! [`crate::scheduler::lateness::deadlines`]). Clients that send the next request as soon as they have an answer always
 //! have a request that can be in time, so a late request would wait until its patience ends. A starving request
-//! therefore counts as in time and goes first of its tier, in the order of arrival. If requests of one tier come alone,
-//! and a few more of them than can be in time, the tier is thereby served as by a plain server.
+//! therefore counts as in time and goes first of its tier, in the order of arrival. If all requests are of one tier,
+//! and only a few more than can be in time, the tier is thereby served nearly as by a plain first-come-first-served
+//! server.
 //!
 //! No request starves while the tier's queue is so long that in the order of arrival every request of the tier would
 //! wait for minutes: that order would only make all of them late. The time in which a queue drains follows from its
@@ -15,34 +16,35 @@ use crate::scheduler::sequence::Sequence;
 use std::collections::BTreeSet;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Least wait after which a late request starves, if requests of one tier come alone, us: a person's attention lasts
-/// for about 10 s (Nielsen, Usability Engineering, 1993, chapter 5).
+/// If all requests are of one tier, a late request starves (is served first) after at least this wait, us: a person's
+/// attention lasts for about 10 s (Nielsen, Usability Engineering, 1993, chapter 5).
 const ALONE_US: u64 = 10_000_000;
-/// Least wait of a late request that starves, as a share of the time in which the tier's queue drains, if requests of
-/// one tier come alone. Where the queue grows faster than requests age, the tier is overloaded, and the order of
+/// If all requests are of one tier, a late request starves (is served first) only after at least this share of the time
+/// in which the tier's queue drains. In an overloaded tier, whose queue grows faster than requests age, the order of
 /// arrival would make every request late.
 const ALONE_SHARE: f64 = 0.35;
-/// Wait after which any late request starves, us: half of the default patience. It is also the longest drain time of a
-/// queue in which requests starve. Background requests do not starve while higher tiers come: the higher tiers leave so
-/// little time that all background requests would be late.
+/// Wait after which a late request starves (is served first) while several tiers have requests, us: half of the default
+/// patience. No request starves in a queue that takes longer than this to drain. Background requests do not starve
+/// while higher tiers have requests, which leave so little time that all of background would be late.
 const ANY_US: u64 = 300_000_000;
-/// Most starving requests of a tier that go first at a time: more than start within a step.
+/// Most starving requests of a tier that are served first at a time: more than start within a step.
 const STARVING_MAX: usize = 32;
 
-/// Tier, time of arrival and id of a request.
+/// Sort key of a request: tier, time of arrival and id.
 type Entry = (Tier, Timestamp, SeqId);
 
-/// Late requests, and requests that were late and starve, by tier and arrival.
+/// Late requests, split into those that wait behind their tier and those that starve (are served first), by tier and
+/// arrival.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LateRequests {
-    /// Late requests that do not starve.
+    /// Late requests that do not starve yet: they wait behind the requests of their tier that are in time.
     late: BTreeSet<Entry>,
-    /// Requests that were late and starve: they go first of their tiers.
+    /// Late requests that have waited too long (starve): they are served first of their tiers.
     starving: BTreeSet<Entry>,
 }
 
 impl LateRequests {
-    /// Adds a request if it is late, and removes it if it is not.
+    /// Adds a request to the late ones if it is marked late, and removes it otherwise.
     pub(crate) fn update(&mut self, sequence: &Sequence) {
         let entry = (sequence.tier, sequence.arrival, sequence.id);
         if sequence.service.late {
@@ -52,15 +54,16 @@ impl LateRequests {
         }
     }
 
-    /// Removes a request that has its first token, or needs none any more.
+    /// Removes a request from the late and starving ones, because it got its first token or ended.
     pub(crate) fn leave(&mut self, sequence: &Sequence) {
         let entry = (sequence.tier, sequence.arrival, sequence.id);
         self.late.remove(&entry);
         self.starving.remove(&entry);
     }
 
-    /// Lets late requests of a tier starve that have waited long enough, oldest first, until [`STARVING_MAX`] of the
-    /// tier do. Returns the requests that starve now. The queue of the tier drains in `drain_us`, if that is known.
+    /// Marks late requests of a tier that have waited long enough as starving (to be served first), oldest first, up to
+    /// [`STARVING_MAX`] at a time. Returns the newly starving ones. `drain_us` is the time in which the tier's queue
+    /// drains, if known.
     pub(crate) fn take_starving(
         &mut self,
         tier: Tier,
@@ -73,7 +76,7 @@ impl LateRequests {
         self.take_older(tier, Timestamp(now.0.saturating_sub(wait_us)))
     }
 
-    /// Lets the oldest late requests of a tier starve that came before `arrival`.
+    /// Marks the oldest late requests of a tier that arrived before `arrival` as starving, and returns them.
     fn take_older(&mut self, tier: Tier, arrival: Timestamp) -> Vec<SeqId> {
         let of_tier = |until| (tier, Timestamp(0), SeqId(0))..(tier, until, SeqId(0));
         let already = self.starving.range(of_tier(Timestamp(u64::MAX))).count();
@@ -84,8 +87,8 @@ impl LateRequests {
     }
 }
 
-/// Returns the wait after which a late request of the tier starves, us, if the tier's queue drains in `drain_us`;
-/// `None` if no request starves, however long it has waited.
+/// Returns the wait after which a late request of the tier starves (is served first), us, if the tier's queue drains in
+/// `drain_us`; `None` if no request of the tier starves, however long it waits.
 fn starving_after_us(tier: Tier, drain_us: f64, traffic: Traffic) -> Option<u64> {
     let wait_us = match tier {
         _ if traffic.one_tier => ALONE_US.max((ALONE_SHARE * drain_us) as u64),
@@ -103,7 +106,8 @@ mod tests {
     use crate::scheduler::tests::{scheduler, sequence};
     use tiercel_config::Policy;
 
-    /// A scheduler with two requests of a tier: one that cannot be in time, and after `wait_us` one that can.
+    /// Returns a scheduler with two waiting requests of a tier: number 1, which cannot be in time, and number 2, which
+    /// arrives `wait_us` after 1 was judged late and can be in time.
     fn with_a_late_one(tier: Tier, better_came: bool, wait_us: u64) -> State {
         let mut s = scheduler(|settings| settings.use_policy(Policy::Tiercel));
         let targets = if tier == Tier::Standard {
@@ -175,7 +179,8 @@ mod tests {
     fn no_request_starves_where_a_plain_server_would_make_all_wait_for_as_long() {
         let mut s = scheduler(|settings| settings.use_policy(Policy::Tiercel));
         let queue = &mut s.queue.drain[Tier::Standard.index()];
-        // One request is served in a second, and 600 requests wait, so the queue drains in ten minutes.
+        // The queue of 600 waiting requests serves one request in a second, so it drains in ten minutes: no request
+        // starves.
         (0..601).for_each(|_| queue.entered(Timestamp(0)));
         queue.left(Timestamp(1_000_000));
         let now = Timestamp(1_000_000);

@@ -1,4 +1,4 @@
-//! Reservations: blocks and slots that are reserved for a tier.
+//! Reservations: KV blocks, and slots of a step, that are reserved for a tier.
 
 use crate::scheduler::candidate::Candidate;
 use crate::scheduler::queue::sequence_table::SequenceTable;
@@ -9,19 +9,19 @@ use tiercel_device::{BlockId, Tier};
 
 const TIERS: usize = Tier::ALL.len();
 
-/// Blocks and slots that are reserved for each tier.
+/// Numbers of KV blocks, and shares of a step's slots, that are reserved for each tier.
 #[derive(Debug, Clone, Copy)]
 pub struct Reservations {
-    /// Blocks that are reserved for each tier.
+    /// Number of KV blocks that are reserved for each tier.
     blocks: [u32; TIERS],
-    /// Slots that are reserved for each tier, percent of a step's slots.
+    /// Share of a step's slots (places for sequences in the batch) that is reserved for each tier, percent.
     slots_percent: [f64; TIERS],
-    /// Whether other tiers may use reserved blocks as far as they can give them back at once.
+    /// Whether other tiers may borrow reserved blocks, as long as they can give them back at once.
     lends: bool,
 }
 
 impl Reservations {
-    /// Creates the reservations that these settings make of a device's blocks.
+    /// Creates the reservations that the settings make on a device with `device_blocks` KV blocks.
     pub fn new(settings: &ReservationSettings, device_blocks: u32) -> Reservations {
         let share = |percent: f64| (f64::from(device_blocks) * percent / 100.0) as u32;
         Reservations {
@@ -31,17 +31,17 @@ impl Reservations {
         }
     }
 
-    /// Whether blocks are reserved for any tier.
+    /// Whether KV blocks are reserved for any tier.
     pub(crate) fn any_blocks(&self) -> bool {
         self.blocks.iter().any(|blocks| *blocks > 0)
     }
 
-    /// Whether other tiers may use reserved blocks as far as they can give them back at once.
+    /// Whether other tiers may borrow reserved blocks, as long as they can give them back at once.
     pub(crate) fn lends(&self) -> bool {
         self.lends
     }
 
-    /// Returns the number of blocks that a tier can never have, because they are reserved for other tiers.
+    /// Returns the number of KV blocks that a tier can never have, because they are reserved for other tiers.
     pub fn never_of(&self, tier: Tier) -> u32 {
         if tier == Tier::System {
             return 0;
@@ -49,9 +49,9 @@ impl Reservations {
         self.blocks.iter().sum::<u32>() - self.blocks[tier.index()]
     }
 
-    /// Returns the number of slots that are reserved for each tier.
+    /// Returns the number of slots of a step that are reserved for each tier; 0 if reservations are lent.
     fn slots(&self, max_num_seqs: u32) -> [u32; TIERS] {
-        // A slot is free again at the end of a step, so lending it costs nothing.
+        // Lent reservations keep no slot free: a slot comes free at the end of each step, so lending it costs nothing.
         match self.lends {
             true => [0; TIERS],
             false => self.slots_percent.map(|p| (f64::from(max_num_seqs) * p / 100.0) as u32),
@@ -59,19 +59,20 @@ impl Reservations {
     }
 }
 
-/// Slots of a step, while a plan gives them to sequences.
+/// Slots of a step (places for sequences in the batch), counted while a plan gives them to sequences.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    /// Number of slots of the step.
+    /// Number of slots of the step that the plan may give out.
     most: u32,
-    /// Slots that are reserved for each tier.
+    /// Number of slots of the step that are reserved for each tier.
     reserved: [u32; TIERS],
-    /// Slots that sequences of each tier have taken.
+    /// Number of slots that the plan has given to sequences of each tier.
     taken: [u32; TIERS],
 }
 
 impl Slots {
-    /// Takes a slot for a sequence of the tier, and returns whether there was one.
+    /// Gives a slot of the step to a sequence of the tier; returns `false` if all other slots are taken or reserved for
+    /// other tiers.
     pub(crate) fn take(&mut self, tier: Tier) -> bool {
         let taken: u32 = self.taken.iter().sum();
         let others = Tier::ALL.into_iter().filter(|other| *other != tier && tier != Tier::System);
@@ -85,13 +86,14 @@ impl Slots {
 }
 
 impl Reservations {
-    /// Returns `most` slots of a step, of which some are reserved for tiers.
+    /// Returns the slots of a step in which `most` sequences may run. Reservations are a share of `max_num_seqs`, the
+    /// usual number of slots.
     pub(crate) fn slots_of(&self, most: usize, max_num_seqs: u32) -> Slots {
         let most = u32::try_from(most).unwrap_or(u32::MAX);
         Slots { most, reserved: self.slots(max_num_seqs), taken: [0; TIERS] }
     }
 
-    /// Returns the number of blocks that are reserved for each tier and that the tier does not use.
+    /// Returns, for each tier, how many of its reserved blocks its sequences do not use now.
     pub(crate) fn unused(&self, table: &SequenceTable, limits: Limits) -> [u32; TIERS] {
         let mut unused = self.blocks;
         if unused.iter().all(|blocks| *blocks == 0) {
@@ -101,7 +103,7 @@ impl Reservations {
             let left = &mut unused[tier.index()];
             *left = left.saturating_sub(blocks);
         };
-        // A block that sequences of one tier share counts once.
+        // Count a block once that several sequences of one tier share.
         let mut seen = vec![[false; TIERS]; limits.device_blocks as usize];
         for (_, sequence) in table.active() {
             let tier = sequence.tier.index();
@@ -117,15 +119,16 @@ impl Reservations {
         unused
     }
 
-    /// Returns the number of blocks of `unused` reservations that a sequence must leave free.
+    /// Returns the number of blocks that a sequence must leave free for other tiers; `unused` is the unused part of
+    /// each tier's reservation.
     pub(crate) fn for_others(
         &self,
         sequence: &Sequence,
         unused: &[u32; TIERS],
         limits: Limits,
     ) -> u32 {
-        // A sequence that an operator moved to this tier may be too large to fit beside the reservations. It ignores
-        // them, so that it does not wait for ever.
+        // Ignore reservations for a sequence that is too large to fit beside them (an operator may have moved it to
+        // this tier), so that it does not wait for ever.
         let most = sequence.longest().min(limits.max_model_len);
         let fits = most.div_ceil(limits.block_size) + self.never_of(sequence.tier);
         if sequence.tier == Tier::System || fits > limits.device_blocks {
@@ -134,7 +137,8 @@ impl Reservations {
         unused.iter().sum::<u32>() - unused[sequence.tier.index()]
     }
 
-    /// Returns the most blocks of `unused` reservations that any of these candidates must leave free.
+    /// Returns the most blocks that any of the candidates must leave free for other tiers; `unused` is the unused part
+    /// of each tier's reservation.
     pub(crate) fn most_for_others(
         &self,
         candidates: &[Candidate<'_>],

@@ -1,4 +1,4 @@
-//! Victims: which sequences may be preempted, in which order, and by which others.
+//! Victims: which sequences may be preempted, in which order, and for the benefit of which other sequences.
 
 use crate::protocol::Victim;
 use crate::scheduler::basis::Basis;
@@ -14,45 +14,47 @@ use tiercel_device::{Tier, Timestamp};
 /// Protection of a sequence from preemption; the less protected sequences are preempted first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Protection {
-    /// The sequence makes no progress: it is on hold, or it was preempted and retains blocks. Any sequence may take its
-    /// blocks.
+    /// Least protected: the sequence makes no progress, because it is on hold or was preempted and retains blocks. Any
+    /// sequence may take its blocks.
     Resting,
-    /// The rank of the sequence and the rule `preemption.victim` decide which sequences may take its blocks.
+    /// Usual protection: the order of service and the rule `preemption.victim` decide which sequences may take its
+    /// blocks.
     Usual,
-    /// The sequence was preempted as often as allowed. Of sequences that start, only the first of a plan may take its
-    /// blocks, and of sequences that grow only those of a lower rank.
+    /// The sequence was preempted as often as allowed (`preemption.max_per_request`). Its blocks may be taken only by
+    /// the first sequence of a plan, and by running sequences that grow and are served before it.
     Limited,
-    /// The sequence has only just begun, or is premium and premium does not yield. Only the first sequence of a plan
-    /// may take its blocks.
+    /// Most protected: the sequence has only just begun, or is premium and premium does not yield. Only the first
+    /// sequence of a plan may take its blocks.
     Spared,
 }
 
-/// A candidate's claim on the blocks of victims.
+/// Claim of a candidate: facts that decide which victims may be preempted to give it blocks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Claim {
     pub(crate) rank: Rank,
-    /// Whether the candidate wants to open, not to grow.
+    /// Whether the candidate waits and needs a new block table, instead of running and growing.
     pub(crate) opening: bool,
-    /// Whether the candidate is the first of the plan, which must always be able to go on.
+    /// Whether the candidate is the first of the plan in the order of service. It must always be able to go on, so that
+    /// some sequence always finishes.
     pub(crate) first: bool,
-    /// Whether the candidate may take blocks of sequences that make progress.
+    /// Whether the candidate may preempt sequences that make progress, not only resting ones.
     pub(crate) by_force: bool,
 }
 
-/// Position in the order of victims: protection, effective tier (the lowest tier goes first), and what the rule counts.
-/// The lowest position is preempted first, and of equal positions the higher rank.
+/// Sort key of the order of victims: protection, effective tier (the lowest tier first), and what the rule
+/// `preemption.victim` counts. The smallest key is preempted first; of equal keys, the sequence served last.
 type Position = (Protection, Reverse<Tier>, u64);
 
-/// The victims of a plan, and what decides which candidates may take each of them.
+/// The possible victims of a plan in order, and the facts that decide which candidates may preempt each of them.
 #[derive(Debug, Default)]
 pub(crate) struct Victims {
-    /// Victims in the order in which they are preempted.
+    /// Possible victims, in the order in which they are preempted.
     pub(crate) victims: Vec<Victim>,
-    /// Protection and rank of each victim.
+    /// Protection of each victim, and its rank in the order of service.
     guards: Vec<(Protection, Rank)>,
-    /// Whether victims go by rank.
+    /// Whether victims are chosen by their rank in the order of service (`preemption.victim = rank`).
     by_rank: bool,
-    /// Whether victims go by a rule that ignores tiers.
+    /// Whether victims are chosen by a rule that ignores tiers (latest arrival, or reverse FIFO).
     across_tiers: bool,
 }
 
@@ -61,7 +63,8 @@ impl Victims {
     pub(crate) fn new(table: &SequenceTable, basis: &Basis, now: Timestamp) -> Victims {
         let rule = basis.rules.preemption.victim;
         let across_tiers = matches!(rule, VictimRule::LatestArrival | VictimRule::ReverseFifo);
-        // The list starts with the highest rank: if the rule adds nothing, that is nearly the order of victims already.
+        // Start with the sequences served last: for most rules the list is then nearly in the order of victims, which
+        // makes the sort fast.
         let running = table.active().rev();
         let running = running.filter(|(_, sequence)| sequence.phase == Phase::Running);
         let mut in_order: Vec<(Position, Rank, &Sequence)> = (table.retaining().rev())
@@ -86,7 +89,7 @@ impl Victims {
         victims
     }
 
-    /// Returns the number of victims, from the front, that a claim may preempt.
+    /// Returns how many victims, from the front of the list, may be preempted for a candidate with this claim.
     pub(crate) fn allowed(&self, claim: Claim) -> u32 {
         let mut count = 0;
         let protections =
@@ -98,7 +101,8 @@ impl Victims {
             let may = if self.across_tiers {
                 part.iter().take_while(allowed).count()
             } else {
-                // Victims come highest rank first: a claim that may take a victim may take all victims before it.
+                // Within one protection, victims come in the reverse order of service: a candidate that may take one
+                // may take all victims before it, so binary search finds the last.
                 part.partition_point(|guard| allowed(&guard))
             };
             count += may;
@@ -109,7 +113,8 @@ impl Victims {
         count as u32
     }
 
-    /// Whether two claims certainly allow the same victims.
+    /// Whether candidates with these two claims may certainly preempt the same victims, so that one result of
+    /// [`Victims::allowed`] serves both.
     pub(crate) fn treats_alike(&self, a: Claim, b: Claim) -> bool {
         let some_protected = self.guards.last().is_some_and(|(p, _)| *p > Protection::Usual);
         let ranks = match (self.by_rank && !self.guards.is_empty()) || some_protected {
@@ -125,14 +130,14 @@ impl Victims {
             Protection::Resting => true,
             _ if !by_force && (opening || !first) => false,
             Protection::Spared if !first => false,
-            // The first of a plan may take blocks of all higher ranks. Otherwise sequences that were preempted too
-            // often could keep all others from running and never run themselves.
+            // The first sequence of a plan may take blocks of all sequences served after it. Otherwise sequences at
+            // their limit of preemptions could block all others without running themselves.
             Protection::Limited if opening && !first => false,
             _ if opening => rank.outranks_by_tier(&victim),
-            // Rules other than `rank` let two sequences take each other's blocks by turns; the limit of preemptions
-            // ends that.
+            // Under rules other than `rank`, two sequences could take each other's blocks in turn. To end that, victims
+            // at their limit of preemptions yield only to sequences served before them.
             Protection::Limited | Protection::Spared => rank <= victim,
-            // The candidate itself may be in the list: the block store passes it over.
+            // The comparison includes the candidate itself; the block store skips it as a victim of its own request.
             _ if self.by_rank => rank <= victim,
             _ => first || self.across_tiers || rank.tier() <= victim.tier(),
         }
@@ -176,11 +181,11 @@ fn protection(sequence: &Sequence, rules: &Rules) -> Protection {
     }
 }
 
-/// Whether the blocks of a victim are copied to the host pool.
+/// Whether preempting the sequence copies its blocks to the host pool (swap) instead of discarding them.
 fn swaps(sequence: &Sequence, basis: &Basis) -> bool {
     let waits = sequence.phase == Phase::Waiting;
     match basis.rules.preemption.mode {
-        // A sequence that waits already is not dropped any more.
+        // A running victim that is to be dropped needs no copy. A sequence that is preempted already is never dropped.
         _ if !waits && basis.rules.drops(sequence.preemptions) => false,
         PreemptionMode::Swap => true,
         PreemptionMode::Recompute | PreemptionMode::Drop => false,
