@@ -1,4 +1,4 @@
-//! Tests of the `tiercel` binary: help, exit codes, error lines, signals.
+//! Tests of the `tiercel` binary's command line: help, exit codes, error lines, signals.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 mod command;
@@ -153,7 +153,7 @@ fn a_port_in_use_fails_before_anything_is_loaded() {
     assert_eq!((code, line.contains("did you mean nonsense:8080?")), (2, true), "{line}");
 }
 
-/// A `tiercel serve` process with a mock device, its log and its address.
+/// Test process `tiercel serve` with a mock device, its log and its address.
 struct Served {
     process: Child,
     log: BufReader<ChildStderr>,
@@ -161,7 +161,7 @@ struct Served {
 }
 
 fn signal(process: &Child, name: &str) {
-    // The shell has `kill` built in; a program named `kill` is not on every machine.
+    // Send the signal through the shell, which has `kill` built in; not every machine has a program named `kill`.
     let kill = format!("kill -{name} {}", process.id());
     assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
 }
@@ -183,7 +183,7 @@ impl Served {
         Served { process, log, address }
     }
 
-    /// Begins a response stream and reads until its first token has arrived.
+    /// Sends a streamed completion request and reads the response until its first token has arrived.
     fn stream(&self, max_tokens: u32) -> TcpStream {
         let body = format!(
             "{{\"prompt\":\"x\",\"stream\":true,\"ignore_eos\":true,\"max_tokens\":{max_tokens}}}"
@@ -221,7 +221,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // The server process has already ended, unless the test failed before.
+        // Kill the server process in case the test failed; otherwise it has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -246,8 +246,8 @@ fn a_signal_while_fetching_ends_pip_and_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let (python, cache, pid) =
             (dir.path().join("python3"), dir.path().join("cache"), dir.path().join("pid"));
-        // A stand-in for pip whose fetch never ends. Once the fetch has begun, the script writes its process id to a
-        // file.
+        // Fake Python interpreter whose download never ends. Once the download has begun, the script writes its process
+        // id to a file.
         let script = format!(
             "#!/bin/sh\nwhile [ \"$1\" != --dest ]; do shift; done\n\
              echo half > \"$2/half\"; echo $$ > {0}.new; mv {0}.new {0}; exec sleep 600\n",
@@ -286,7 +286,7 @@ fn what_is_no_http_does_not_fill_the_log() {
     for _ in 0..50 {
         let mut socket = TcpStream::connect(served.address).unwrap();
         socket.write_all(b"\x16\x03\x01 nonsense\r\n\r\n").unwrap();
-        // The server may answer or reset the connection; either way the exchange is over.
+        // Wait until the server has answered the malformed request or reset the connection; either is accepted.
         let _ = socket.read_to_end(&mut Vec::new());
     }
     served.signal("TERM");

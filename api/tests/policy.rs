@@ -1,4 +1,4 @@
-//! Tests of `tiercel policy`, and of policies that are given as files.
+//! Tests of the command `tiercel policy`, and of scheduling policies that are given as files.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use std::path::Path;
@@ -59,7 +59,8 @@ fn what_is_shown_can_be_given_back_and_means_the_same() {
             "--policy",
             policy,
         ];
-        // Apart from the policy's name, the printed settings of the two policies must be equal.
+        // Replace the policy's name in the printed table, which must otherwise be equal for the policy given by name
+        // and by file.
         printed(&args).replace("priority+preempt+slo", "mine").replace(' ', "")
     };
     assert_eq!(table("priority+preempt+slo"), table(file.to_str().unwrap()));

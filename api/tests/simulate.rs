@@ -1,4 +1,5 @@
-//! Tests of `tiercel simulate`: the arguments that it refuses, its reports, and that equal seeds repeat equal results.
+//! Tests of the command `tiercel simulate`: arguments that it refuses, its reports, and that equal seeds give equal
+//! results.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 mod command;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// Workload that is short of memory, so that the scheduler preempts. Its name contains HTML markup, which must stay
-/// text on the page.
+/// Workload with too few KV blocks, so that the scheduler preempts. Its name contains HTML markup, which must appear as
+/// plain text on the HTML page.
 const WORKLOAD: &str = r#"
 name = "short </script><b>"
 seed = 1
@@ -57,7 +57,7 @@ impl Scene {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Returns the events that `tiercel trace show` prints, without the lines that begin a run.
+    /// Returns the event lines that `tiercel trace show` prints, without the header lines of runs.
     fn events(&self, args: &[&str]) -> Vec<String> {
         let output = self.run(&[&["trace", "show"], args].concat());
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -65,7 +65,7 @@ impl Scene {
         text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
     }
 
-    /// Runs a command that must fail. Returns its exit code and the one line on stderr that says why.
+    /// Runs a `tiercel` command that must fail. Returns its exit code and the one line on stderr that says why.
     fn failure(&self, args: &[&str]) -> (i32, String) {
         let output = self.run(args);
         let stderr = String::from_utf8(output.stderr).unwrap();
@@ -93,7 +93,8 @@ fn a_trace_is_the_same_in_every_process_and_another_seed_has_another() {
     assert!(lines[0].starts_with("- # run policy=fcfs seed=3 "), "{text}");
     assert!(lines[1].starts_with("+ # run policy=fcfs seed=4 "), "{text}");
 
-    // The first trace has one more seed, so the traces are equal until the second trace begins its second policy.
+    // Compare a trace of two seeds with one of the first seed alone: they must be equal until the first goes on with
+    // the second seed, while the second begins the second policy.
     let more = scene.run(&["trace", "diff", "a", "c"]);
     let text = String::from_utf8(more.stdout).unwrap();
     assert_eq!((more.status.code(), text.lines().count()), (Some(1), 8), "{text}");
@@ -247,11 +248,12 @@ fn a_page_holds_every_policy_and_every_request_of_its_window() {
     for policy in data["policies"].as_array().unwrap() {
         lanes += policy["lanes"].as_array().unwrap().len();
     }
-    // The trace has two seeds of each policy; the page shows only the requests of the first seed.
+    // Compare the number of lanes (requests) on the HTML page with the events of the trace, which holds two seeds of
+    // each policy: the page shows only the first seed.
     assert!(lanes * 3 > until - over && lanes < until - over, "{lanes}: {until} - {over}");
 }
 
-/// Returns a command for the Chromium browser of this machine.
+/// Returns a command that runs the machine's Chromium browser without a window.
 fn chromium() -> Command {
     let names = ["chromium", "chromium-browser", "google-chrome"];
     let found = std::env::split_paths(&std::env::var_os("PATH").unwrap())

@@ -1,4 +1,4 @@
-//! State that HTTP handlers share: the settings, and the engine once it serves.
+//! State that all HTTP handlers share: the settings and, once the model is loaded, the engine.
 
 use crate::boot::metrics::Exporter;
 use crate::boot::tokenizing::{NotTokenized, Tokenizing};
@@ -13,20 +13,20 @@ use tiercel_config::{EngineSettings, HttpSettings, Order};
 use tiercel_device::{Clock, SamplingParams, Tier, TokenId};
 use tiercel_model::template::ChatMessage;
 
-/// Longest text that an HTTP worker tokenizes itself, bytes. Longer texts are tokenized on another thread, so that the
-/// worker's other connections go on.
+/// Longest text that an HTTP worker tokenizes on its own thread, bytes. Longer texts are tokenized on another thread,
+/// so that they do not block the worker's other connections.
 const INLINE_TEXT_BYTES: usize = 4096;
-/// Allowance for the markup that a chat template writes around one message, bytes.
+/// Estimate of the markup that a chat template adds to each message, bytes; used to check the length of a conversation.
 const MARKUP_BYTES: usize = 32;
 
-/// Stage of the server's life.
+/// Stage of the server's life: loading, ready or draining.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// The socket listens, but the model is not ready.
+    /// The server's socket listens, but the model is not ready: requests are answered with 503.
     Loading,
     /// The server accepts requests.
     Ready,
-    /// The server refuses new requests; running requests may finish.
+    /// The server shuts down: it refuses new requests, and running requests may finish.
     Draining,
 }
 
@@ -41,13 +41,13 @@ pub(crate) struct App {
     draining: AtomicBool,
 }
 
-/// A model as the API sees it: its text, its names and its default sampling.
+/// A model as the API needs it: its tokenizer and chat template, its names and its default sampling parameters.
 pub(crate) struct Model {
     pub(crate) text: Arc<Text>,
-    /// Names that clients may use for the model; never empty. Answers to requests that name no model hold the first
-    /// name.
+    /// Names by which clients may ask for the model; never empty. A request without a model name is answered under the
+    /// first name.
     pub(crate) names: Vec<String>,
-    /// Values of the sampling parameters that a request leaves out.
+    /// Default sampling parameters, for those that a request leaves out.
     pub(crate) sampling: SamplingParams,
 }
 
@@ -55,18 +55,19 @@ pub(crate) struct Model {
 pub(crate) struct Serving {
     pub(crate) engine: EngineHandle,
     pub(crate) text: Arc<Text>,
-    /// Names that clients may use for the model, as in [`Model`]; never empty.
+    /// Names by which clients may ask for the served model; never empty.
     pub(crate) names: Vec<String>,
-    /// Facts of the model that requests are read with, such as the size of the vocabulary.
+    /// Vocabulary size and default sampling parameters of the model, by which the fields of requests are checked and
+    /// filled in.
     pub(crate) facts: ModelFacts,
     pub(crate) created_unix_s: u64,
-    /// Largest number of prompt and output tokens together: the smaller of the model's limit and the capacity of the
+    /// Context length, tokens (prompt and output together): the smaller of the model's limit and the capacity of the
     /// device pool.
     pub(crate) context_tokens: u32,
-    /// Longest text that may fit into `context_tokens`, bytes: every token as long as the longest token of the
-    /// vocabulary. A longer text is refused without being tokenized.
+    /// Longest text that may fit into the context, bytes: `context_tokens` tokens of the longest token's length. A
+    /// longer text is refused without being tokenized.
     max_text_bytes: usize,
-    /// Whether the scheduling policy serves requests by tier.
+    /// Whether the scheduling policy serves requests in order of their tiers.
     tiers_matter: bool,
     tokenizing: Tokenizing,
 }
@@ -139,13 +140,14 @@ impl Serving {
             context_tokens,
             max_text_bytes: max_text_bytes.min(Text::BYTES_MAX),
             tiers_matter: settings.scheduler.order == Order::Tier,
-            // Each request that waits for its tokens enters the engine next, so as many may wait as the engine admits.
+            // Bound of the tokenizing queue: each request in the queue enters the engine next, so as many may wait as
+            // the engine admits.
             tokenizing: Tokenizing::new(settings.admission.max_requests as usize),
         }
     }
 
-    /// Returns the tier that a request of `tier` is really treated as: standard if the policy does not tell tiers
-    /// apart.
+    /// Returns the tier that a request of `tier` is effectively served in: always standard if the scheduling policy
+    /// ignores tiers.
     pub(crate) fn tier_used(&self, tier: Tier) -> Tier {
         if self.tiers_matter { tier } else { Tier::Standard }
     }
@@ -154,7 +156,8 @@ impl Serving {
         self.facts.vocab_size
     }
 
-    /// Returns the model name that a request uses: the name that it asks for, or the first name if it asks for none.
+    /// Returns the model name for the answer to a request: the name that the request asks for, or the model's first
+    /// name if it asks for none.
     ///
     /// # Errors
     /// 404 for a name that the model does not have.
@@ -170,7 +173,8 @@ impl Serving {
         Err(ApiError::new(StatusCode::NOT_FOUND, message).about("model").code("model_not_found"))
     }
 
-    /// Tokenizes a text; `special` adds the tokens that the model wants around a text.
+    /// Tokenizes a text; `special` adds the special tokens that the model expects around a text, such as the
+    /// beginning-of-text token.
     ///
     /// # Errors
     /// 400 for a text that the tokenizer cannot read or that is too long, 429 if too many texts wait to be tokenized.
@@ -184,7 +188,8 @@ impl Serving {
         self.encode((tier, "prompt"), bytes, move |text| text.encode(&prompt, special)).await
     }
 
-    /// Tokenizes a conversation by the model's chat template; `open` appends the beginning of the assistant's answer.
+    /// Renders a conversation with the model's chat template and tokenizes it; `open` appends the beginning of the
+    /// assistant's answer.
     ///
     /// # Errors
     /// 400 for a conversation that the template refuses or that is too long, 429 if too many texts wait to be
@@ -211,8 +216,8 @@ impl Serving {
         }
         let tokens = if bytes <= INLINE_TEXT_BYTES {
             let tokens = work(&self.text);
-            // A request may hold many short texts. Yield after each text, so that the HTTP worker's other connections
-            // go first.
+            // Yield to the HTTP worker's other connections after each short text, because a request may hold many of
+            // them.
             tokio::task::yield_now().await;
             tokens
         } else {
@@ -228,7 +233,8 @@ impl Serving {
             TextError::TooLong => self.too_many_bytes(param, bytes),
             TextError::Unreadable(why) => ApiError::param(param, why),
         })?;
-        // A tokenizer may know tokens for which the model has no row in its embedding.
+        // Refuse token ids beyond the model's vocabulary: a tokenizer may know tokens for which the model has no row in
+        // its embedding.
         match tokens.iter().find(|token| **token >= self.vocab_size()) {
             Some(token) => Err(ApiError::param(
                 param,

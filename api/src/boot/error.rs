@@ -1,22 +1,22 @@
-//! Errors that keep a server from starting or that end it.
+//! Errors that prevent a server from starting or end a running server.
 
 /// Reason why a server cannot start or has stopped. Its message is one line and says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum BootError {
-    /// The server cannot listen on its address.
+    /// The server cannot listen on the configured address.
     #[error("cannot listen on {address}: {source}; choose another address with --listen")]
     Listen {
         /// Address to listen on, as in the settings.
         address: String,
-        /// Reason that the operating system gives.
+        /// Error of the operating system for the address.
         source: std::io::Error,
     },
-    /// The operating system refused a thread, a signal handler or the like.
+    /// The operating system refused to create a thread, a signal handler or another resource.
     #[error("cannot start {what}: {source}")]
     System {
-        /// Name of the thing that was being started, such as a thread.
+        /// Name of the resource that could not be created, such as a thread.
         what: &'static str,
-        /// Reason that the operating system gives.
+        /// Error of the operating system for the resource.
         source: std::io::Error,
     },
     /// The metrics recorder cannot be installed.
@@ -34,7 +34,7 @@ pub enum BootError {
     /// The engine could not start or died while serving.
     #[error("the engine stopped: {0}; restart the server, and please report this")]
     EngineDied(String),
-    /// The HTTP server ended on its own.
+    /// The HTTP server stopped without having been told to.
     #[error("the HTTP server stopped unexpectedly; restart the server")]
     HttpStopped,
 }

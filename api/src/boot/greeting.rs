@@ -1,5 +1,4 @@
-//! Log lines of a server that has just started: its URL, the latency targets that it works toward, and a sample
-//! request.
+//! Log lines of a server that has just become ready: its URL, the latency targets of each tier, and a sample request.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use tiercel_config::SloTargets;
@@ -19,7 +18,7 @@ pub(super) fn url(address: SocketAddr) -> String {
     format!("http://{}", SocketAddr::new(ip, address.port()))
 }
 
-/// Returns a line for each tier with the latency targets that the engine works toward.
+/// Returns for each tier a log line with the latency targets that the engine aims at.
 pub(super) fn targets(slo: &Targets) -> [String; 3] {
     [("premium", &slo.premium), ("standard", &slo.standard), ("background", &slo.background)]
         .map(|(tier, targets)| format!("targets of {tier}: {}", of_tier(targets)))
@@ -43,7 +42,7 @@ fn of_tier(targets: &SloTargets) -> String {
     if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
 }
 
-/// Rounds a time to a tenth of a millisecond.
+/// Rounds a time in milliseconds to a tenth of a millisecond.
 fn rounded(ms: f64) -> f64 {
     (ms * 10.0).round() / 10.0
 }
@@ -64,8 +63,8 @@ pub(super) fn example(url: &str, context_tokens: u32, chat: bool, keys: bool) ->
     } else {
         ("", "")
     };
-    // In a context below 2 * `EXAMPLE_TOKENS` the question and an answer of `EXAMPLE_TOKENS` may not fit together.
-    // Leave out `max_tokens` then: the answer takes the tokens that are left.
+    // Leave out `max_tokens` in a context below 2 * `EXAMPLE_TOKENS`, where the sample question and an answer of
+    // `EXAMPLE_TOKENS` tokens may not fit together. The answer then takes the tokens that are left.
     let limit = match context_tokens / 2 {
         EXAMPLE_TOKENS.. => format!("\"max_tokens\": {EXAMPLE_TOKENS}, "),
         _ => String::new(),

@@ -1,24 +1,24 @@
-//! The Prometheus recorder of metrics. A process has one recorder; servers started in one process share it.
+//! Prometheus recorder of the metrics. A process has one recorder, which all servers started in the process share.
 
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use std::sync::OnceLock;
 
-/// Bucket bounds of all histograms of times, s: from steps of 0.5 ms to requests of 2 min.
+/// Bucket bounds of all histograms of durations, seconds: from steps of 0.5 ms to requests of 2 min.
 const SECONDS: [f64; 18] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0,
     60.0, 120.0,
 ];
-/// Bucket bounds of histograms of token counts, tokens.
+/// Bucket bounds of all histograms of token counts, tokens.
 const TOKENS: [f64; 11] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 1024.0, 4096.0];
 
-/// Handle that renders the recorded metrics.
+/// Handle of the process's metrics recorder, which renders the metrics as text.
 #[derive(Clone)]
 pub(crate) struct Exporter {
     handle: PrometheusHandle,
 }
 
 impl Exporter {
-    /// Returns the process's handle to the metrics. The first call installs the metrics recorder.
+    /// Returns the handle of the process's metrics recorder; the first call installs the recorder.
     ///
     /// # Errors
     /// If another metrics recorder is already installed.
@@ -37,13 +37,13 @@ impl Exporter {
         Ok(Exporter { handle: INSTALLED.get_or_init(|| handle).clone() })
     }
 
-    /// Returns all metrics in Prometheus' text format.
+    /// Returns all recorded metrics in Prometheus' text format.
     pub(crate) fn render(&self) -> String {
         self.handle.render()
     }
 
-    /// Folds recorded samples into their histogram buckets. Without regular calls samples pile up until the next
-    /// scrape.
+    /// Moves recorded samples of metrics into their histogram buckets. Must be called regularly: otherwise samples pile
+    /// up in memory until the next scrape.
     pub(crate) fn upkeep(&self) {
         self.handle.run_upkeep();
     }

@@ -1,4 +1,4 @@
-//! The mock device with a vocabulary of bytes: a server without a model, for tests and demonstrations.
+//! Mock device with a vocabulary of bytes, which lets a server run without a model, for tests and demonstrations.
 
 use crate::boot::BootError;
 use crate::boot::model::Loaded;
@@ -6,8 +6,8 @@ use crate::text::Text;
 use tiercel_config::{KvSettings, ServerSettings};
 use tiercel_device::{Clock, MockDevice, MockOptions, MockProfile, SamplingParams};
 
-/// Opens the mock device of `profile` on the calling thread, which must run local tasks. Sizes of memory and context in
-/// the settings override the sizes in the profile; a setting of 0 keeps the profile's size.
+/// Opens the mock device of the profile `profile` on the calling thread, which must run local tasks. Sizes of memory
+/// and context in the settings override those of the profile, unless they are 0.
 pub(crate) fn open(
     settings: &ServerSettings,
     profile: &str,

@@ -13,20 +13,20 @@ use tiercel_model::weights::LoadProgress;
 use tokio::sync::oneshot;
 
 const MIB: u64 = 1 << 20;
-/// Longest wait for a fetch to end after it is told to stop, us.
+/// Longest wait until a fetch of the model ends after it was told to stop, us.
 const STOP_FETCHING_US: u64 = 3_000_000;
 
-/// A loaded model: the device that runs it, its text and its default sampling parameters.
+/// A loaded model: the device that runs it, its tokenizer and chat template, and its default sampling parameters.
 pub(crate) struct Loaded {
     pub(crate) device: Device,
     pub(crate) text: Text,
-    /// Name that clients use for the model, unless the settings state other names.
+    /// Default name of the model for clients, used unless the settings state other names.
     pub(crate) name: String,
-    /// Values of the sampling parameters that a request leaves out.
+    /// Default sampling parameters, for those that a request leaves out.
     pub(crate) sampling: SamplingParams,
 }
 
-/// Runs work that blocks for seconds on a thread of its own and waits for the result. Dropping the future does not end
+/// Runs blocking work of several seconds on a thread of its own and awaits its result. Dropping the future does not end
 /// the work.
 pub(crate) async fn beside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, BootError> + Send + 'static,
@@ -34,7 +34,8 @@ pub(crate) async fn beside<T: Send + 'static>(
     let (done, result) = oneshot::channel();
     std::thread::Builder::new()
         .name("tiercel-load".into())
-        // The receiver is gone if the program was told to stop meanwhile; the result is not needed then.
+        // A failed send is ignored: the receiver is gone only if the program was told to stop, and then nobody needs
+        // the result.
         .spawn(move || _ = done.send(work()))
         .map_err(|source| BootError::System { what: "the loading thread", source })?;
     result
@@ -42,7 +43,7 @@ pub(crate) async fn beside<T: Send + 'static>(
         .map_err(|_| BootError::Model("loading the model panicked; see the message above".into()))?
 }
 
-/// Tells a fetch to stop and waits a while for its end, so that no half-written file stays.
+/// Tells a fetch of the model to stop and waits a few seconds for its end, so that no half-written file stays.
 pub(crate) async fn stopped<T>(
     stop: &Stop,
     fetch: impl Future<Output = Result<T, BootError>>,
@@ -54,14 +55,14 @@ pub(crate) async fn stopped<T>(
     })
 }
 
-/// Finds the model, fetches missing files, and opens the model on its device. Blocks.
+/// Finds the model that the settings name, fetches missing files, and opens the model on its device. Blocks.
 pub(crate) fn load(settings: &ServerSettings, stop: Stop) -> Result<Loaded, BootError> {
     let ResolvedModel { files, name } = resolve(settings.model.source.as_deref(), stop)?;
     tracing::info!(model = name, path = %files.path().display(), "loading the model");
     let failed = |error: &dyn std::fmt::Display| {
         BootError::Model(format!("{}: {error}", files.path().display()))
     };
-    // The tokenizer is read before the weights, so that an error in the tokenizer shows at once.
+    // Read the tokenizer before the weights, which take long, so that an error in the tokenizer shows at once.
     let text = Text::of_model(&files).map_err(|error| failed(&error))?;
     let sampling = match settings.model.generation_config {
         true => recommended(&files).map_err(|error| failed(&error))?,
@@ -79,7 +80,7 @@ pub(crate) fn load(settings: &ServerSettings, stop: Stop) -> Result<Loaded, Boot
     let loaded = load::load(&files, &options, &mut tell);
     let chosen = settings.device.kind == DeviceKind::Auto && options.device != DeviceChoice::Cpu;
     let loaded = match loaded {
-        // The user did not ask for the GPU (the device setting is `auto`), so the CPU may take its place.
+        // Fall back to the CPU: the device setting is `auto`, so the user did not insist on the GPU.
         Err(error) if chosen && error.is_of_device() => {
             tracing::warn!("the GPU cannot be used, so the CPU computes: {error}");
             let options = LoadOptions { device: DeviceChoice::Cpu, ..options };
@@ -88,15 +89,15 @@ pub(crate) fn load(settings: &ServerSettings, stop: Stop) -> Result<Loaded, Boot
         loaded => loaded,
     };
     let loaded = loaded.map_err(|error| match error {
-        // A CUDA error is not about the model's files, so its message does not name their path.
+        // Report a CUDA error without the path of the model's files, because it is not about the files.
         LoadError::Cuda(error) => BootError::Model(error.to_string()),
         error => failed(&error),
     })?;
     Ok(Loaded { device: loaded.device, text, name, sampling })
 }
 
-/// Returns the sampling parameters that the checkpoint recommends, or OpenAI's defaults where it recommends none. Logs
-/// the recommendation once.
+/// Returns the default sampling parameters: those that the checkpoint recommends, and OpenAI's defaults for the rest.
+/// Logs the recommendation.
 fn recommended(files: &ModelFiles) -> Result<SamplingParams, TokenizerError> {
     let Recommended { sampling, ignored } = Recommended::from_files(files)?;
     for problem in ignored {
@@ -116,22 +117,22 @@ fn recommended(files: &ModelFiles) -> Result<SamplingParams, TokenizerError> {
     Ok(sampling)
 }
 
-/// Finds a model and fetches its missing files; `None` is the default model.
+/// Finds the model `source` and fetches its missing files; `None` is the default model.
 pub(crate) fn resolve(source: Option<&str>, stop: Stop) -> Result<ResolvedModel, BootError> {
     Resolver::from_env()
         .and_then(|resolver| resolver.stopped_by(stop).resolve(source))
         .map_err(|error| BootError::Model(error.to_string()))
 }
 
-/// Finds the default model, and reads and checks its file from end to end. Fetches a missing or damaged file.
+/// Finds the default model, and reads its whole file to check the digest. Fetches a missing or damaged file.
 pub(crate) fn verify_default(stop: Stop) -> Result<ResolvedModel, BootError> {
     Resolver::from_env()
         .and_then(|resolver| resolver.stopped_by(stop).verify_default())
         .map_err(|error| BootError::Model(error.to_string()))
 }
 
-/// Chooses the device that computes. If the setting is `auto`, the first GPU computes if it can be used. If there is a
-/// GPU that cannot be used, logs the reason and chooses the CPU.
+/// Chooses the device that runs the model. With the setting `auto`: the first GPU if it can be used, otherwise the CPU.
+/// Logs the reason if a GPU is present but cannot be used.
 fn device(settings: &ServerSettings) -> DeviceChoice {
     let ordinal = match settings.device.kind {
         DeviceKind::Cuda(ordinal) => ordinal,
@@ -181,8 +182,7 @@ fn options(settings: &ServerSettings) -> LoadOptions {
         max_num_seqs: scheduler.max_num_seqs as usize,
         max_num_batched_tokens: scheduler.max_num_batched_tokens as usize,
         max_model_len: settings.model.max_model_len as usize,
-        // Each request in the engine may have been started and have sampler state. The 16 further sequences are the
-        // server's own.
+        // Every request in the engine may have sampler state. 16 further sequences are for the server's own requests.
         max_sequences: settings.engine.admission.max_requests as usize + 16,
         steps_in_flight: scheduler.steps_in_flight,
     }

@@ -18,11 +18,11 @@ use tiercel_device::{Clock, SamplingParams, Tier};
 use tiercel_model::source::Stop;
 use tiercel_policy::blocks::Salt;
 
-/// Time between two runs of the server's upkeep, us. Upkeep folds metrics samples into histogram buckets and logs how
-/// many refusals had no log line.
+/// Interval of the server's periodic upkeep, us: it moves metrics samples into histogram buckets and logs how many
+/// refusals had no log line.
 const UPKEEP_US: u64 = 5_000_000;
 
-/// A server that has bound its socket and not yet loaded its model.
+/// A server that has bound its socket but not loaded its model yet.
 pub(crate) struct Bound {
     settings: ServerSettings,
     listener: TcpListener,
@@ -40,7 +40,7 @@ impl Bound {
         Ok(Bound { settings, listener, address, exporter })
     }
 
-    /// Returns the address of the server's socket; its port is never 0.
+    /// Returns the address of the server's socket, with the real port even if port 0 was asked for.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -77,7 +77,7 @@ impl Bound {
     }
 }
 
-/// A server's life from loading to draining.
+/// State of a server from loading to draining.
 struct Life<'a> {
     settings: &'a ServerSettings,
     app: &'a App,
@@ -99,7 +99,7 @@ impl Life<'_> {
         let engine = tokio::select! {
             engine = &mut launch => engine?,
             () = &mut shutdown => {
-                // The load was told to stop, so its result is ignored.
+                // Ignore the result of loading the model, because loading was told to stop.
                 let _ = model::stopped(&stop, launch).await;
                 return Ok(());
             }
@@ -117,7 +117,7 @@ impl Life<'_> {
         }
     }
 
-    /// Logs where the model is served, which latency targets the engine works toward, and a sample request.
+    /// Logs that the server is ready: its URL, the latency targets of each tier, and a sample request.
     fn greet(&self) {
         let Ok(serving) = self.app.accepting() else { return };
         let url = greeting::url(self.address);
@@ -142,7 +142,7 @@ async fn launch(
 ) -> Result<EngineHandle, BootError> {
     let Loaded { device, text, name, sampling } = match &settings.device.kind {
         DeviceKind::Mock(profile) => mock::open(settings, profile, &app.clock)?,
-        // The model is loaded on a thread of its own, so that `/health` answers meanwhile.
+        // Load the model on a thread of its own, so that the HTTP server can answer `/health` meanwhile.
         DeviceKind::Auto | DeviceKind::Cpu | DeviceKind::Cuda(_) => {
             let (settings, stop) = (settings.clone(), stop.clone());
             model::beside(move || model::load(&settings, stop)).await?
@@ -173,8 +173,8 @@ async fn launch(
     Ok(engine)
 }
 
-/// Generates one token by a request of the system tier, end to end, so that a server that says "ready" can really
-/// generate.
+/// Lets the engine generate one token for a warm-up request (system tier), so that a server that reports "ready" is
+/// known to work end to end.
 async fn warm_up(engine: &EngineHandle) -> Result<(), BootError> {
     let failed = |why: String| Err(BootError::WarmUp(why));
     let request = Request {
@@ -203,7 +203,8 @@ async fn warm_up(engine: &EngineHandle) -> Result<(), BootError> {
     }
 }
 
-/// Waits until the HTTP server ends, and returns that as an error: the HTTP server must not end before it is told to.
+/// Waits until the HTTP server ends, and returns an error in any case: while this is awaited, the HTTP server must not
+/// end.
 async fn until_http_ends(server: Server) -> BootError {
     match server.await {
         Ok(()) => BootError::HttpStopped,
@@ -211,8 +212,8 @@ async fn until_http_ends(server: Server) -> BootError {
     }
 }
 
-/// Closes the listening socket and lets answers that are being written go out. Polls the HTTP server meanwhile, since
-/// it answers only while it is polled.
+/// Closes the listening socket and lets the HTTP server finish the answers that it is writing. Polls the HTTP server
+/// meanwhile, since it works only while it is polled.
 async fn stop_http(
     handle: &ServerHandle,
     http: std::pin::Pin<&mut impl Future<Output = BootError>>,

@@ -1,4 +1,4 @@
-//! A server inside another program, for tests and embedding.
+//! Starts and stops a server inside another program, for tests and embedding.
 
 use crate::boot::BootError;
 use crate::boot::run::Bound;
@@ -16,7 +16,7 @@ pub struct Starting {
     thread: Thread,
 }
 
-/// A server that serves requests. Dropping it stops the server in the background.
+/// A server that serves requests. Dropping the value stops the server in the background.
 pub struct Running {
     address: SocketAddr,
     engine: EngineHandle,
@@ -28,7 +28,7 @@ struct Thread {
     handle: JoinHandle<Result<(), BootError>>,
 }
 
-/// Starts a server. When this returns, its address is bound, but its model may still be loading.
+/// Starts a server on a thread of its own and returns when its address is bound; its model may still be loading then.
 ///
 /// # Errors
 /// [`BootError`] if the address cannot be bound or a thread cannot be started.
@@ -39,10 +39,10 @@ pub fn start(settings: ServerSettings) -> Result<Starting, BootError> {
     let (on_ready, ready) = mpsc::sync_channel(1);
     let serve = move || {
         actix_rt::System::new().block_on(async move {
-            // The server also stops if the sender of the stop signal is dropped.
+            // The server stops when the stop signal is sent, and also when its sender is dropped.
             let shutdown = async { drop(stopped.await) };
-            // The starting program may not wait for the ready server. The server serves all the same, so a failed send
-            // is ignored.
+            // Ignore a failed send of "ready": a program that does not wait for the server to be ready has dropped the
+            // receiver, and the server serves all the same.
             bound.run(shutdown, move |engine| drop(on_ready.send(engine))).await
         })
     };
@@ -61,8 +61,7 @@ impl Starting {
 
     /// Waits until the server can serve requests.
     ///
-    /// # Errors
-    /// The reason why the server will never serve requests.
+    /// # Errors [`BootError`] if the server ended before it could serve requests.
     pub fn ready(self) -> Result<Running, BootError> {
         let Starting { address, ready, thread } = self;
         match ready.recv() {
@@ -83,10 +82,9 @@ impl Running {
         &self.engine
     }
 
-    /// Drains and stops the server.
+    /// Drains and stops the server, and waits for its end.
     ///
-    /// # Errors
-    /// The reason why the server had died before.
+    /// # Errors [`BootError`] if the server had died before.
     pub fn stop(self) -> Result<(), BootError> {
         self.thread.stop()
     }
@@ -94,7 +92,7 @@ impl Running {
 
 impl Thread {
     fn stop(self) -> Result<(), BootError> {
-        // Sending the stop signal fails if the server has already ended; the result of its thread then says why.
+        // Ignore a failed send of the stop signal: the server has already ended, and the result of its thread says why.
         let _ = self.stop.send(());
         self.handle.join().unwrap_or_else(|_| Err(BootError::EngineDied("a panic".into())))
     }

@@ -2,10 +2,11 @@
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Exit code after a second signal: 130, as shells report an interrupted program.
+/// Exit code of the process after a second SIGTERM or ctrl-C: 130, as shells report an interrupted program.
 const INTERRUPTED: i32 = 130;
 
-/// Returns a future that resolves at the first SIGTERM or ctrl-C; a second signal ends the process at once.
+/// Returns a future that resolves at the first SIGTERM or ctrl-C, to begin the shutdown; a second one ends the process
+/// at once.
 ///
 /// # Errors
 /// If the operating system refuses a signal handler.

@@ -7,38 +7,39 @@ use std::sync::Arc;
 use tiercel_device::Tier;
 use tokio::sync::Semaphore;
 
-/// Most texts that are tokenized at once. Each HTTP worker has as many threads for tokenizing.
+/// Maximum number of long texts that the server tokenizes at once. Each HTTP worker has as many threads for tokenizing.
 pub(crate) const THREADS: usize = 2;
-/// Retry time for clients that find the tokenizing queue full, ms.
+/// Retry time in the answer to a client that finds the tokenizing queue full, ms.
 const RETRY_MS: u64 = 1_000;
 
-/// Queue of texts to tokenize. Leaving the queue costs nothing: a text whose tokenizing has not begun is never
-/// tokenized.
+/// Queue of long texts to tokenize. A text whose client leaves before its tokenizing has begun is never tokenized.
 pub(crate) struct Tokenizing {
     all: Line,
-    /// Limits of background texts: all threads but one and half of the queue, so that texts of higher tiers find room.
+    /// Limits for texts of background requests: all tokenizing threads but one, and half of the queue, so that texts of
+    /// higher tiers find room.
     background: Line,
 }
 
 struct Line {
-    /// Semaphore of texts that are tokenized at once. A text holds it until it is tokenized, even if its client leaves
-    /// meanwhile.
+    /// Semaphore that limits the texts being tokenized. A text holds its permit until it is tokenized, even if its
+    /// client leaves meanwhile.
     turns: Arc<Semaphore>,
-    /// Semaphore of requests in the queue. A request holds it while it waits for the tokens of its text.
+    /// Semaphore that limits the requests in the tokenizing queue. A request holds its permit until its text is
+    /// tokenized.
     places: Semaphore,
 }
 
 /// Reason why a text has not been tokenized.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NotTokenized {
-    /// Too many texts wait to be tokenized.
+    /// The tokenizing queue is full.
     Full,
-    /// The tokenizer panicked.
+    /// The tokenizer panicked on the text.
     Panicked,
 }
 
 impl Tokenizing {
-    /// Makes a queue for at most `most` requests, of which at most half are background requests.
+    /// Makes a tokenizing queue for at most `most` requests, of which at most half may be background requests.
     pub(crate) fn new(most: usize) -> Tokenizing {
         let line = |turns, places| Line {
             turns: Arc::new(Semaphore::new(turns)),
@@ -47,8 +48,8 @@ impl Tokenizing {
         Tokenizing { all: line(THREADS, most), background: line(THREADS - 1, most.div_ceil(2)) }
     }
 
-    /// Runs `work` on another thread once fewer texts than the limit are being tokenized. Fails at once if the queue is
-    /// full.
+    /// Runs `work`, which tokenizes a text, on another thread as soon as one is free. Fails at once if the tokenizing
+    /// queue is full.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         tier: Tier,
@@ -106,7 +107,7 @@ mod tests {
             let gate = Arc::new(Mutex::new(gate));
             let blocked = || {
                 let gate = gate.clone();
-                // The work ends when `go` is dropped.
+                // Simulate the tokenizing of a text by work that blocks until `go` is dropped.
                 line.run(Tier::Standard, move || _ = gate.lock().unwrap().recv())
             };
             let mut running = join_all((0..THREADS).map(|_| blocked()));
@@ -153,7 +154,8 @@ mod tests {
             let mut background = join_all([blocked(), blocked()]);
             assert!(poll_immediate(&mut background).await.is_none());
             assert_eq!(poll_immediate(blocked()).await, Some(Err(NotTokenized::Full)));
-            // If background texts could take every tokenizing thread, the premium text would wait for ever.
+            // Check that a premium text is tokenized while background texts are stuck: they must leave one tokenizing
+            // thread free.
             let premium = line.run(Tier::Premium, || 7);
             let premium = Clock::wall().timeout_us(30_000_000, premium).await;
             assert_eq!(premium, Some(Ok(7)), "while they are stuck");

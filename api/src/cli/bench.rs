@@ -1,4 +1,4 @@
-//! The command `tiercel bench`: measures a server from its clients' side, or calibrates it.
+//! The command `tiercel bench`: measures a server as its clients see it, or calibrates a device profile from it.
 
 use crate::cli::calibrate::CalibrateArgs;
 use crate::cli::failure::Failure;
@@ -49,7 +49,8 @@ impl Bench {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let workload = self.workload.as_deref().map(Workload::load).transpose();
         let workload = workload.map_err(Failure::usage)?;
-        // The report files are opened first: a report that cannot be written must fail before the run, not after it.
+        // Open the report files before the run, so that a file that cannot be written is reported at once and not after
+        // the run.
         let json = self.json.map(ReportFile::create).transpose()?;
         let profile = self.calibrate.map(ReportFile::create).transpose()?;
         let target = Target {

@@ -1,4 +1,5 @@
-//! `tiercel bench --calibrate`: measures a real server, writes a device profile of it and suggests a step size.
+//! The flag `tiercel bench --calibrate`: measures a real server, writes a device profile of it and suggests a step size
+//! (`max_num_batched_tokens`).
 
 use crate::cli::failure::Failure;
 use crate::cli::report_file::ReportFile;
@@ -11,10 +12,10 @@ use tiercel_device::{HostCosts, MockFaults, MockProfile, StepNoise};
 use tiercel_simulation::{Experiment, Outcome};
 use tiercel_workload::{Pool, Workload};
 
-/// Step sizes that a calibration tries, tokens. Sizes below `max_num_seqs` are left out, because a step must hold a
-/// token of every sequence.
+/// Step sizes (`max_num_batched_tokens`) that a calibration simulates, tokens. Sizes below `max_num_seqs` are left out,
+/// because a step must hold a token of every sequence.
 const BUDGETS: [u32; 7] = [32, 64, 128, 256, 512, 1024, 2048];
-/// Number of seeds, and so of simulated runs, for each step size.
+/// Number of simulated runs, each with its own seed, for each step size.
 const SEEDS: u64 = 3;
 
 /// Arguments of a calibration, beside its load.
@@ -26,7 +27,7 @@ pub(crate) struct CalibrateArgs {
     tbt_ms: Option<f64>,
 }
 
-/// Result of simulated runs with one step size.
+/// Mean result of the simulated runs with one step size.
 struct Tried {
     tokens: u32,
     tokens_per_s: f64,
@@ -34,8 +35,8 @@ struct Tried {
 }
 
 impl CalibrateArgs {
-    /// Runs the load against a server (the built-in load unless another is given), writes the server's profile to
-    /// `file` and suggests a step size.
+    /// Calibrates a server: runs a load against it (a built-in load unless a workload is given), writes the device
+    /// profile to `file` and prints a suggested step size.
     pub(crate) fn run(
         &self,
         workload: Option<Workload>,
@@ -64,7 +65,7 @@ impl CalibrateArgs {
     }
 }
 
-/// Returns the comment that stands above a device profile in its file.
+/// Returns the comment line at the top of a device profile's file, which says how the profile was measured.
 fn head(calibration: &Calibration) -> String {
     let Calibration { report, steps, error_percent, .. } = calibration;
     format!(
@@ -75,7 +76,7 @@ fn head(calibration: &Calibration) -> String {
     )
 }
 
-/// Returns the fitted costs of a calibration as text for people.
+/// Returns the fitted costs of steps, host and noise as text for people.
 fn summary(calibration: &Calibration) -> String {
     let Calibration { profile, steps, error_percent, .. } = calibration;
     let MockProfile { step_base_us, decode_token_us, prefill_token_us, kv_token_us, .. } = profile;
@@ -96,8 +97,8 @@ fn summary(calibration: &Calibration) -> String {
     )
 }
 
-/// Returns a table of simulated step sizes, and suggests the size with the highest throughput whose p99 time between
-/// tokens is within the target.
+/// Simulates each step size and returns a table of throughput and p99 time between tokens, with a suggestion: the step
+/// size of the highest throughput whose p99 is within the target.
 fn suggestion(
     workload: &Workload,
     profile: &MockProfile,
@@ -135,8 +136,8 @@ fn suggestion(
     Ok(text)
 }
 
-/// Returns the smallest step size that is within the target and has at least 99 % of the highest throughput within the
-/// target.
+/// Returns the smallest step size whose p99 time between tokens is within the target and whose throughput is at least
+/// 99 % of the highest of all sizes within the target.
 fn best(tried: &[Tried], target_ms: f64) -> Option<&Tried> {
     let fits = || tried.iter().filter(|tried| tried.tbt_p99_ms <= target_ms);
     let most = fits().map(|tried| tried.tokens_per_s).reduce(f64::max)?;

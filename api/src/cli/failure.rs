@@ -1,4 +1,4 @@
-//! Failures of commands.
+//! Failures of commands: message and exit code.
 
 /// Reason why a command failed, with its exit code.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ impl Failure {
         Failure { message: error.to_string(), code: 1 }
     }
 
-    /// Makes a failure with exit code 2, for arguments that make no sense.
+    /// Makes a failure with exit code 2, for invalid command-line arguments.
     pub(crate) fn usage(error: impl std::fmt::Display) -> Failure {
         Failure { message: error.to_string(), code: 2 }
     }

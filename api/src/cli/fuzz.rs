@@ -1,4 +1,5 @@
-//! `tiercel simulate --fuzz`: plays hostile scenarios and reports those that fail.
+//! The flag `tiercel simulate --fuzz`: plays hostile scenarios drawn from seeds, and reports those in which a check
+//! failed.
 
 use crate::cli::failure::Failure;
 use std::io::{IsTerminal, Write};
@@ -6,12 +7,12 @@ use tiercel_device::Clock;
 use tiercel_simulation::fuzz::{Campaign, Scenario, Tally};
 use tracing::subscriber::NoSubscriber;
 
-/// Most scenarios of one call of `tiercel simulate --fuzz`.
+/// Maximum number of scenarios in one call of `tiercel simulate --fuzz`.
 const MAX_SCENARIOS: u64 = 100_000_000;
-/// Number of scenarios between two updates of the progress line.
+/// Number of fuzzing scenarios between two updates of the progress line.
 const TOLD_EVERY: u64 = 50;
 
-/// Plays the scenarios of `count` seeds from `first` on, and fails if a scenario fails.
+/// Plays the fuzzing scenarios of `count` consecutive seeds from `first` on, and fails if a check fails in any of them.
 pub(crate) fn run(first: u64, count: u64) -> Result<(), Failure> {
     if !(1..=MAX_SCENARIOS).contains(&count) {
         let problem = format!("--fuzz is {count}; allowed: 1 to {MAX_SCENARIOS}");
@@ -36,7 +37,8 @@ pub(crate) fn run(first: u64, count: u64) -> Result<(), Failure> {
             }
         })
     };
-    // Engines log much in hostile scenarios. The log is kept only for a single scenario, where it may be of interest.
+    // Turn off logging for a campaign of several scenarios, in which engines log much. The log of a single scenario may
+    // be of interest and is kept.
     let tally = match count {
         1 => {
             println!("seed {first}: {}", Scenario::draw(first));

@@ -6,14 +6,14 @@ use tracing_subscriber::EnvFilter;
 /// Environment variable that holds the log filter.
 pub(crate) const FILTER: &str = "TIERCEL_LOG";
 
-/// Default log filter of a server. actix reports every malformed request as an error of its own, so any client could
-/// fill the log with such errors. Starts and stops of actix's workers say nothing to operators.
+/// Default log filter of a server. It leaves out actix's errors about malformed requests, with which any client could
+/// fill the log, and its messages about the starts and stops of workers.
 pub(crate) const SERVER: &str = "info,actix_server=warn,actix_http::h1=off";
-/// Default log filter of simulations. What engines do under simulated time is shown in tables, not in log lines with
-/// the time of day.
+/// Default log filter of simulations: warnings only. Their results are shown in tables, and the time of day in log
+/// lines means nothing under simulated time.
 pub(crate) const SIMULATION: &str = "warn";
 
-/// Starts logging for the process, with the filter `default` unless the environment holds another filter.
+/// Starts logging for the process, with the log filter `default` unless the environment holds another one.
 pub(crate) fn start(default: &str) {
     let wanted = std::env::var(FILTER).ok().filter(|wanted| !wanted.trim().is_empty());
     let parsed = wanted.as_deref().map(EnvFilter::try_new).transpose();

@@ -66,7 +66,7 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure { message, code }) => {
-            // The message is joined into one line, because errors of libraries may have several lines.
+            // Join an error message of several lines, as libraries may produce it, into one line.
             let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
             eprintln!("tiercel: {line}");
             ExitCode::from(code)

@@ -1,4 +1,4 @@
-//! The command `tiercel policy`, and policies that are named on the command line.
+//! The command `tiercel policy`, and scheduling policies that are chosen by name or file on the command line.
 
 use crate::cli::failure::Failure;
 use clap::{Args, Subcommand};
@@ -62,14 +62,14 @@ fn unknown(name: &str) -> String {
 /// A scheduling policy that was chosen by name or by a file, and the engine's settings under it.
 #[derive(Debug, Clone)]
 pub(crate) struct Chosen {
-    /// Name of the policy, or of its file without the extension.
+    /// Name of the scheduling policy, or of its file without the extension.
     pub(crate) name: String,
     pub(crate) settings: EngineSettings,
 }
 
 impl Chosen {
-    /// Loads the policy `choice`, a name or a .toml file of settings, over the settings `base`. Then applies
-    /// `assignments` (`NAME=VALUE`).
+    /// Loads the scheduling policy `choice`, a name or a .toml file of settings, on top of the settings `base`. Then
+    /// applies the settings in `assignments` (`NAME=VALUE`).
     pub(crate) fn load(
         choice: &str,
         base: &ServerSettings,

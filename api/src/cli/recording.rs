@@ -1,4 +1,4 @@
-//! Files that a simulation writes while its runs go on: the trace and the HTML page.
+//! Files that a simulation writes about the events of its runs: the trace and the HTML page.
 
 use crate::cli::failure::Failure;
 use crate::cli::report_file::ReportFile;
@@ -26,14 +26,14 @@ pub(crate) struct RecordingArgs {
     html_window: Option<Range<f64>>,
 }
 
-/// Files that a simulation is writing: the trace and the HTML page.
+/// Trace file and HTML page that a simulation is writing.
 pub(crate) struct Recording {
     trace: Option<(ReportFile, Rc<TraceWriter<File>>)>,
     page: Option<(ReportFile, Page)>,
 }
 
 impl RecordingArgs {
-    /// Opens the files of a simulation, so that a file that cannot be written is reported before any run.
+    /// Opens trace file and HTML page, so that a file that cannot be written is reported before any run.
     pub(crate) fn begin(&self, workload: &Workload, policies: usize) -> Result<Recording, Failure> {
         if self.html.is_some() && policies > MAX_PAGE_POLICIES {
             let problem = format!("--html shows at most {MAX_PAGE_POLICIES} policies");
@@ -51,7 +51,7 @@ impl RecordingArgs {
 }
 
 impl Recording {
-    /// Begins a run in the trace and on the page. Returns the recorders that receive the run's events.
+    /// Begins a simulated run in the trace and on the HTML page. Returns the recorders that receive the run's events.
     pub(crate) fn run(
         &mut self,
         experiment: &Experiment,
@@ -69,8 +69,8 @@ impl Recording {
         Ok(recorders)
     }
 
-    /// Completes and keeps the trace after a run has failed; the trace shows how the failure came about. Returns the
-    /// failure with a note about the trace.
+    /// Completes and keeps the trace file after a simulated run has failed, because the trace shows how the failure
+    /// came about. Returns the failure with a note about the trace.
     pub(crate) fn failed(&mut self, failure: Failure) -> Failure {
         let Some((file, writer)) = self.trace.take() else { return failure };
         let kept = writer.finish().map_err(|error| file.failure(&error)).and_then(|()| file.keep());
@@ -81,7 +81,7 @@ impl Recording {
         Failure { message: format!("{}; {about}", failure.message), ..failure }
     }
 
-    /// Completes the trace and the HTML page.
+    /// Completes the trace file and the HTML page after the last run.
     pub(crate) fn finish(self, comparison: &Comparison) -> Result<(), Failure> {
         if let Some((file, writer)) = self.trace {
             writer.finish().map_err(|error| file.failure(&error))?;

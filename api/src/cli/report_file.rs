@@ -1,4 +1,4 @@
-//! Files that reports are written to.
+//! Files that commands write reports to; a file appears under its name only when it is complete.
 
 use crate::cli::failure::Failure;
 use serde::Serialize;
@@ -6,12 +6,13 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// File of a report. The report takes its final name when it is complete; until then an older file of that name stays.
+/// File of a report. The report is written under a temporary name and renamed when it is complete; until then an older
+/// file of the final name stays.
 pub(crate) struct ReportFile {
     path: PathBuf,
     file: File,
-    /// Path that the report is written to first; removed if the report is not completed. `None` for devices and pipes,
-    /// which are written directly.
+    /// Temporary path that the report is written to; removed if the report is not completed. `None` for devices and
+    /// pipes, which are written directly.
     partial: Option<PathBuf>,
 }
 
@@ -41,12 +42,12 @@ impl ReportFile {
         self.keep()
     }
 
-    /// Returns the file itself, for a report that is written bit by bit; [`ReportFile::keep`] completes the report.
+    /// Returns the open file of a report that is written piece by piece; [`ReportFile::keep`] completes the report.
     pub(crate) fn writer(&self) -> Result<File, Failure> {
         self.file.try_clone().map_err(|error| self.failure(&error))
     }
 
-    /// Moves the complete report to its final name.
+    /// Renames the complete report to its final name.
     pub(crate) fn keep(mut self) -> Result<(), Failure> {
         if let Some(partial) = &self.partial {
             std::fs::rename(partial, &self.path).map_err(|error| self.failure(&error))?;
@@ -55,7 +56,7 @@ impl ReportFile {
         Ok(())
     }
 
-    /// Returns the failure to report for an error in writing the report.
+    /// Returns the failure "cannot write" for the report's file, with the reason `error`.
     pub(crate) fn failure(&self, error: &dyn std::fmt::Display) -> Failure {
         cannot_write(&self.path, error)
     }
@@ -64,7 +65,8 @@ impl ReportFile {
 impl Drop for ReportFile {
     fn drop(&mut self) {
         if let Some(partial) = &self.partial {
-            // The error that ended the report is already reported, and a partial file that stays does no harm.
+            // Ignore that the temporary file cannot be removed: it does no harm, and the error that ended the report is
+            // already reported.
             let _ = std::fs::remove_file(partial);
         }
     }

@@ -33,7 +33,7 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        // The settings are loaded before any runtime or thread pool exists, because they say how large each may be.
+        // Load the settings before any runtime or thread pool exists, because they say how large these are.
         let settings = self.settings.load()?;
         boot::serve(settings).map_err(Failure::new)
     }

@@ -1,4 +1,4 @@
-//! Flags of `tiercel serve`, made from the table of settings: one flag for each setting that has a flag.
+//! Command-line flags of `tiercel serve`, made from the table of settings: one flag for each setting that names one.
 
 use crate::cli::failure::Failure;
 use crate::cli::log;
@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use tiercel_config::{FIELDS, Field, Kind, Loader, ServerSettings};
 
 const CONFIG: &str = "TIERCEL_CONFIG";
-/// Environment variables that begin with `TIERCEL_` and are not settings.
+/// Environment variables that begin with `TIERCEL_` but are not settings.
 const RESERVED: [&str; 4] = [CONFIG, log::FILTER, "TIERCEL_CACHE_DIR", "TIERCEL_API_KEY"];
 
-/// Settings that are given on the command line.
+/// Settings that the user gives on the command line: a settings file, flags, and assignments (`--set`).
 #[derive(Debug, Default)]
 pub(crate) struct SettingFlags {
     config: Option<PathBuf>,
@@ -20,14 +20,15 @@ pub(crate) struct SettingFlags {
 }
 
 impl SettingFlags {
-    /// Loads the settings: the defaults, then the settings file, then environment variables, then command-line flags. A
-    /// later source overrides an earlier one.
+    /// Loads the settings from the defaults, the settings file, environment variables and command-line flags; a later
+    /// source overrides an earlier one.
     pub(crate) fn load(&self) -> Result<ServerSettings, Failure> {
         let mut loader = Loader::default();
         if let Some(path) = &self.config {
             loader.file(path).map_err(Failure::usage)?;
         }
-        // An environment variable that is not UTF-8 cannot hold a setting. clap reads TIERCEL_CONFIG itself.
+        // Skip environment variables that are not UTF-8, which cannot hold a setting. `TIERCEL_CONFIG` is read by clap
+        // and may be any path.
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         };
@@ -116,7 +117,8 @@ fn value_name(field: &Field) -> &'static str {
     }
 }
 
-/// Returns hidden flags that other servers have. Using one of them is an error that names what to use instead.
+/// Returns hidden flags that other inference servers have. Using one of them is an error that names the right flag or
+/// setting.
 fn of_other_servers() -> [Arg; 4] {
     let suggest = UnknownArgumentValueParser::suggest_arg;
     let listen = "--listen takes host and port, such as --listen 0.0.0.0:8080";

@@ -14,9 +14,9 @@ use tiercel_device::{Clock, MockDrift, MockFaults, MockProfile};
 use tiercel_simulation::{Comparison, Experiment, Outcome, PolicyRuns, Sizes};
 use tiercel_workload::{Arrival, Class, Workload};
 
-/// Value of `--drift` without a time: steps are slow every other minute.
+/// Value of the flag `--drift` given without a time span: the device is slow every other minute.
 const EVERY_OTHER_MINUTE: &str = "every other minute";
-/// Most seeds of one call of `tiercel simulate`.
+/// Maximum number of seeds in one call of `tiercel simulate`.
 const MAX_SEEDS: u64 = 1000;
 
 /// Run a workload through the engine on a mock device in simulated time, policy by policy.
@@ -143,7 +143,7 @@ impl Simulate {
         Ok(())
     }
 
-    /// Checks the flags that take a number.
+    /// Checks the ranges of the numeric flags `--noise` and `--returning`.
     fn check_ranges(&self) -> Result<(), Failure> {
         if !(0.0..=2.0).contains(&self.noise) {
             return Err(Failure::usage(format!("--noise is {}; allowed: 0 to 2", self.noise)));
@@ -155,7 +155,7 @@ impl Simulate {
         Ok(())
     }
 
-    /// Returns the seeds to run: those of the flags, or the workload's.
+    /// Returns the seeds of the runs: those of the flags `--seed` or `--seeds`, otherwise the workload's seed.
     fn seeds_of(&self, workload: &Workload) -> Vec<u64> {
         match (self.seed, &self.seeds) {
             (Some(seed), _) => vec![seed],
@@ -186,8 +186,9 @@ impl Simulate {
         }
     }
 
-    /// Returns the chosen policies, each with the engine's settings under it. A later source overrides an earlier one:
-    /// a server's defaults, the sizes of the profile and of the workload, the policy's settings, then `--set`.
+    /// Returns the scheduling policies to compare, each with the engine's settings under it. They come from the
+    /// server's defaults, the sizes of the device profile and of the workload, the policy's settings, and `--set`; a
+    /// later source overrides an earlier one.
     fn chosen(&self, workload: &Workload, profile: &MockProfile) -> Result<Vec<Chosen>, Failure> {
         for assignment in &self.settings {
             let name = assignment.split('=').next().unwrap_or_default();
@@ -210,7 +211,7 @@ impl Simulate {
     }
 }
 
-/// Runs an experiment and shows its progress if stderr is a terminal.
+/// Runs one experiment (a policy with one seed) and shows its progress if stderr is a terminal.
 fn watched_run(
     experiment: &Experiment,
     policy: &str,

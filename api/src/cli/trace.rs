@@ -70,7 +70,7 @@ impl Trace {
         match done.and_then(|failure| out.flush().map(|()| failure).map_err(Stop::Print)) {
             Ok(None) => Ok(()),
             Ok(Some(failure)) | Err(Stop::Failed(failure)) => Err(failure),
-            // The reader of the output has closed the pipe, as `head` does; that is no error.
+            // A closed pipe is no error: the reader of the output, such as `head`, wants no more lines.
             Err(Stop::Print(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
             Err(Stop::Print(error)) => {
                 Err(Failure::new(format!("cannot print the trace: {error}")))
@@ -79,7 +79,7 @@ impl Trace {
     }
 }
 
-/// Reason why printing a trace ended early.
+/// Reason why printing or comparing traces ended early: a trace cannot be read, or the output cannot be written.
 enum Stop {
     Failed(Failure),
     Print(std::io::Error),
@@ -103,7 +103,7 @@ impl Show {
                     writeln!(out, "{}", entry_line(&entry, only))?;
                 }
                 Ok(Some(Item::Entry(_))) => {}
-                // Events that could be read are printed before the error in the trace is reported.
+                // Report the error of a damaged trace only after the events before the damage have been printed.
                 Err(error) => return Ok(Some(unreadable(&self.file, &error))),
             }
         }
@@ -147,7 +147,8 @@ impl Diff {
     }
 }
 
-/// Prints the records that both traces hold before their difference, then the record that each trace holds there.
+/// Prints the first difference of two traces: the last equal records before it, then the record of each trace at that
+/// place.
 fn show_difference(difference: &Difference, out: &mut impl Write) -> std::io::Result<()> {
     for item in &difference.before {
         writeln!(out, "  {}", line(Some(item)))?;
@@ -169,13 +170,14 @@ fn open(path: &Path) -> Result<TraceReader<File>, Failure> {
     TraceReader::new(file).map_err(|error| unreadable(path, &error))
 }
 
-/// Makes the failure for a trace that cannot be read. Its exit code is 2, because 1 means that traces differ.
+/// Makes the failure for a trace that cannot be read. Its exit code is 2, because exit code 1 means that two traces
+/// differ.
 fn unreadable(path: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure::usage(format!("{}: {error}", path.display()))
 }
 
-/// Whether an event's kind is the wanted kind, or begins with it before a hyphen: `step` stands for `step-submitted`
-/// and `step-ended`.
+/// Returns whether an event's kind matches the kind that the user asked for, exactly or up to a hyphen: `step` stands
+/// for `step-submitted` and `step-ended`.
 fn is_of(kind: &str, wanted: &str) -> bool {
     kind.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }

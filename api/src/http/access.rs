@@ -1,5 +1,5 @@
-//! Log lines about requests: a line for each request if the operator wants it, and in any case a line for each refusal,
-//! a few lines a second at most.
+//! Access log: one line for each HTTP request if the operator wants it, and in any case one line for each refused
+//! request, up to a limit per second.
 
 use crate::http::ApiError;
 use actix_web::dev::ServiceResponse;
@@ -10,14 +10,14 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use tiercel_device::{Clock, Tier, Timestamp};
 
-/// Most log lines about refusals in one second. Refusals beyond the limit are only counted.
+/// Maximum number of log lines about refused requests in one second. Refusals beyond the limit are only counted.
 const REFUSALS_PER_S: u32 = 10;
-/// Longest path that is logged, characters; longer paths are cut.
+/// Maximum length of a request's path in the access log, characters; longer paths are cut.
 const PATH_CHARS: usize = 100;
-/// Paths that get no line in the access log, because monitoring asks for them all the time.
+/// Paths of requests that get no line in the access log, because monitoring asks for them all the time.
 const PROBES: [&str; 2] = ["/health", "/metrics"];
 
-/// Log of requests, shared by all HTTP workers.
+/// Access log of HTTP requests, shared by all HTTP workers.
 pub(crate) struct AccessLog {
     every_request: bool,
     clock: Clock,
@@ -25,19 +25,19 @@ pub(crate) struct AccessLog {
 }
 
 impl AccessLog {
-    /// Makes a log of every request, or of refusals alone.
+    /// Makes an access log with a line for every request, or for refused requests alone.
     pub(crate) fn new(every_request: bool, clock: Clock) -> AccessLog {
         AccessLog { every_request, clock, refusals: Mutex::default() }
     }
 
-    /// Logs how many refusals had no log line since the last call, if there are any.
+    /// Logs how many refused requests got no log line since the last call, if there are any.
     pub(crate) fn tell_left_out(&self) {
         let left_out = std::mem::take(&mut self.allowance().left_out);
         tell_left_out(left_out);
     }
 
     fn allowance(&self) -> std::sync::MutexGuard<'_, Allowance> {
-        // The mutex guards plain counters, which a panic leaves valid, so a poisoned lock is used all the same.
+        // Ignore that the mutex is poisoned: it guards plain counters, which stay valid after a panic.
         self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -48,7 +48,7 @@ fn tell_left_out(refusals: u64) {
     }
 }
 
-/// Rate limit of log lines about refusals: the lines written in the current second, and the refusals without a line.
+/// Rate limit of log lines about refused requests: lines written in the current second, and refusals that got no line.
 #[derive(Debug, Default)]
 struct Allowance {
     second: u64,
@@ -57,8 +57,8 @@ struct Allowance {
 }
 
 impl Allowance {
-    /// Asks for one log line. Returns `None` if the second's lines are used up, and counts the refusal as left out.
-    /// Otherwise returns how many refusals were left out before this line.
+    /// Asks the rate limit for a log line about a refused request. Returns the number of refusals that got no line
+    /// before this one, or `None` if the lines of the current second are used up; the refusal then counts as left out.
     fn take(&mut self, now: Timestamp) -> Option<u64> {
         let second = now.0 / 1_000_000;
         if second != self.second {
@@ -73,8 +73,8 @@ impl Allowance {
     }
 }
 
-/// Record of a request under way, for its log line. Each part of the server that works on the answer holds a handle to
-/// the record; the line is written when the last handle is dropped.
+/// Data of a running HTTP request for its line in the access log. Each part of the server that works on the answer
+/// holds a handle; the line is written when the last handle is dropped.
 pub(crate) struct Record {
     log: Arc<AccessLog>,
     began: Timestamp,
@@ -91,16 +91,16 @@ struct Facts {
     cached_tokens: Option<u32>,
     output_tokens: Option<u32>,
     first_token: Option<Timestamp>,
-    /// Number of choices that have not ended.
+    /// Number of choices of the request that have not ended yet.
     choices: u32,
     status: Option<StatusCode>,
     outcome: Option<&'static str>,
-    /// Reason why the request was refused.
+    /// Reason why the request was refused, if it was.
     refused: Option<String>,
 }
 
 impl Record {
-    /// Begins the record of a request and stores it in the request's extensions.
+    /// Begins the access-log record of a request and stores it in the request's extensions.
     pub(crate) fn begin(log: &Arc<AccessLog>, request: &HttpRequest) -> Rc<Record> {
         let record = Rc::new(Record {
             log: Arc::clone(log),
@@ -113,18 +113,18 @@ impl Record {
         record
     }
 
-    /// Returns the record of a request.
+    /// Returns the access-log record that is stored in the request's extensions.
     pub(crate) fn of(request: &HttpRequest) -> Rc<Record> {
         let record = request.extensions().get::<Rc<Record>>().cloned();
         record.expect("the server begins the record of every request before it is routed")
     }
 
-    /// Records the request's tier.
+    /// Records the request's tier for the access log.
     pub(crate) fn tier(&self, tier: Tier) {
         self.facts.borrow_mut().tier = Some(tier);
     }
 
-    /// Records that the request is about to be given to the engine.
+    /// Records for the access log that the request is about to be submitted to the engine.
     pub(crate) fn submitted(&self, id: &str, prompt_tokens: u32, choices: u32) {
         let mut facts = self.facts.borrow_mut();
         facts.id = Some(id.to_owned());
@@ -132,15 +132,15 @@ impl Record {
         (facts.output_tokens, facts.choices) = (Some(0), choices);
     }
 
-    /// Records that a token of a choice has arrived.
+    /// Records for the access log that an output token has arrived; the first one sets the TTFT.
     pub(crate) fn token(&self) {
         let mut facts = self.facts.borrow_mut();
         facts.output_tokens = Some(facts.output_tokens.unwrap_or(0) + 1);
         facts.first_token.get_or_insert_with(|| self.log.clock.now());
     }
 
-    /// Records that a choice is complete. A choice that was cut short by its length decides the outcome, even if other
-    /// choices stopped by themselves.
+    /// Records for the access log that a choice of the request is complete. If any choice ended at its length limit,
+    /// the outcome of the request is `length`.
     pub(crate) fn finished(&self, reason: &'static str, cached_tokens: u32) {
         let mut facts = self.facts.borrow_mut();
         facts.choices = facts.choices.saturating_sub(1);
@@ -150,7 +150,7 @@ impl Record {
         }
     }
 
-    /// Records that the request ends with an error.
+    /// Records for the access log that the request ends with an error.
     pub(crate) fn failed(&self, error: &ApiError) {
         let mut facts = self.facts.borrow_mut();
         facts.choices = 0;
@@ -158,7 +158,7 @@ impl Record {
         facts.refused = error.is_refusal().then(|| error.to_string());
     }
 
-    /// Records the status of the answer, once its head is complete.
+    /// Records for the access log the HTTP status of the answer, once its response head is complete.
     pub(crate) fn answered<B>(&self, answer: &Result<ServiceResponse<B>, actix_web::Error>) {
         let (status, error) = match answer {
             Ok(answer) => (answer.status(), answer.response().error()),
@@ -171,8 +171,8 @@ impl Record {
     }
 
     fn write(&self, facts: &Facts) {
-        // A client that leaves before the head of the answer, or before the last choice has ended, has cancelled its
-        // request.
+        // Log the request as cancelled if its client left before the response head, or before the last choice had
+        // ended.
         let left = facts.status.is_none() || facts.choices > 0;
         let outcome = if left { Some("cancelled") } else { facts.outcome };
         let since_ms = |at: Timestamp| (at.since_ms(self.began) * 10.0).round() / 10.0;

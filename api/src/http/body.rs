@@ -1,4 +1,5 @@
-//! Reads the JSON body of a request, and limits its type, size, time of arrival, encoding (UTF-8) and nesting depth.
+//! Reads the JSON body of an HTTP request, and limits its content type, size, time of arrival, encoding (UTF-8) and
+//! nesting depth.
 
 use crate::boot::App;
 use crate::http::{ApiError, Exchange};
@@ -8,7 +9,7 @@ use actix_web::web::{BytesMut, Payload};
 use futures_util::StreamExt;
 use serde_json::Value;
 
-/// Reads the body of a request as JSON. serde_json refuses more than 128 levels of nesting.
+/// Reads the body of an HTTP request as JSON. serde_json refuses more than 128 levels of nesting.
 ///
 /// # Errors
 /// [`ApiError`] with 400, 408, 413 or 415.

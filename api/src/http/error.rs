@@ -1,4 +1,4 @@
-//! HTTP errors in the form that OpenAI's clients read.
+//! HTTP errors in the JSON form that OpenAI's clients read.
 
 use actix_web::http::{StatusCode, header};
 use actix_web::{HttpResponse, ResponseError};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::fmt;
 use tiercel_actors::{Refusal, RequestFault};
 
-/// Error that a request is answered with. Renders as `{"error": {"message", "type", "param", "code"}}`.
+/// HTTP error that a request is answered with. Its body is `{"error": {"message", "type", "param", "code"}}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ApiError {
     status: StatusCode,
@@ -14,7 +14,7 @@ pub(crate) struct ApiError {
     param: Option<String>,
     code: Option<&'static str>,
     retry_after_ms: Option<u64>,
-    /// Whether the answer tells clients that retry by themselves not to retry (header `x-should-retry: false`).
+    /// Whether clients that retry automatically are told not to (header `x-should-retry: false`).
     is_final: bool,
 }
 
@@ -30,41 +30,41 @@ impl ApiError {
         }
     }
 
-    /// Makes an error 400 about one field of the request's body, `param`.
+    /// Makes an HTTP error 400 about one field of the request's body, `param`.
     pub(crate) fn param(param: impl Into<String>, message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, message).about(param).code("invalid_value")
     }
 
-    /// Makes an error 400 about a feature that this server does not have.
+    /// Makes an HTTP error 400 about a feature that this server does not have.
     pub(crate) fn unsupported(param: impl Into<String>, message: impl Into<String>) -> ApiError {
         ApiError::param(param, message).code("unsupported")
     }
 
-    /// Makes an error 400: prompt and output do not fit the context. The message contains the error's code too, because
-    /// clients that look for the code may be shown the message alone.
+    /// Makes an HTTP error 400: prompt and output do not fit into the context. The message repeats the error code,
+    /// because clients that look for the code may see the message alone.
     pub(crate) fn too_long(param: &str, message: impl fmt::Display) -> ApiError {
         const CODE: &str = "context_length_exceeded";
         ApiError::param(param, format!("{message} ({CODE})")).code(CODE)
     }
 
-    /// Makes an error 503: the server cannot serve now. The retry time is 1 s.
+    /// Makes an HTTP error 503: the server cannot serve now, and clients may retry after 1 s.
     pub(crate) fn unavailable(message: impl Into<String>, code: &'static str) -> ApiError {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code(code).retry_after_ms(1_000)
     }
 
-    /// Names the field of the request's body that the error is about.
+    /// Sets the field of the request's body that the error is about.
     pub(crate) fn about(mut self, param: impl Into<String>) -> ApiError {
         self.param = Some(param.into());
         self
     }
 
-    /// Returns the outcome of the request in one word, the error's code, for its log line.
+    /// Returns the error's code, which is the request's outcome in the access log.
     pub(crate) fn outcome(&self) -> Option<&'static str> {
         self.code
     }
 
-    /// Whether the request was valid and was refused: another time, or another server, might have served it (429, 503
-    /// or 504).
+    /// Returns whether the error refuses a valid request that could have been served at another time or by another
+    /// server (status 429, 503 or 504).
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self.status.as_u16(), 429 | 503 | 504)
     }
@@ -74,13 +74,13 @@ impl ApiError {
         self
     }
 
-    /// Makes an error 429: the client may come back after `ms` milliseconds.
+    /// Makes an HTTP error 429: the client may retry after `ms` milliseconds.
     fn too_many(message: String, code: &'static str, ms: u64) -> ApiError {
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, message).code(code).retry_after_ms(ms)
     }
 
-    /// Makes an error 504: the first token cannot come within the wait that the request itself states. Clients should
-    /// not retry the request.
+    /// Makes an HTTP error 504: the first token cannot come within the patience (maximum wait) that the request itself
+    /// states. Clients are told not to retry.
     fn out_of_patience(message: String) -> ApiError {
         let error = ApiError::new(StatusCode::GATEWAY_TIMEOUT, message).code("overloaded");
         ApiError { is_final: true, ..error }
@@ -91,7 +91,7 @@ impl ApiError {
         self
     }
 
-    /// Returns OpenAI's class of the error, which depends on the status.
+    /// Returns OpenAI's type of the error, such as `rate_limit_error`, which depends on the status.
     fn kind(&self) -> &'static str {
         match self.status.as_u16() {
             401 => "authentication_error",
@@ -103,7 +103,7 @@ impl ApiError {
         }
     }
 
-    /// Returns the error as the JSON body of an answer.
+    /// Returns the JSON body of an answer with the error.
     pub(crate) fn body(&self) -> Value {
         json!({"error": {
             "message": self.message,
@@ -146,8 +146,8 @@ impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> ApiError {
         let message = refusal.to_string();
         match refusal {
-            // Memory that is reserved for other tiers makes the longest possible context shorter for some tiers than
-            // for others.
+            // The message says "on this server", because memory that is reserved for other tiers makes the longest
+            // possible context shorter for some tiers than for others.
             Refusal::NeverFits(_) => ApiError::too_long(
                 "max_tokens",
                 format!(

@@ -1,43 +1,44 @@
-//! Keeps track of whether a connection waits for the server or for the client. Shared by the connection's socket and
-//! the requests that arrive on it.
+//! State of a connection: whether the server or the client must act next. Shared by the connection's socket and the
+//! requests that arrive on it.
 
 use actix_web::HttpRequest;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Counters of a connection's requests and answers.
+/// Counters of a connection that tell whether the server or the client must act next.
 #[derive(Default)]
 pub(crate) struct Exchange {
-    /// Number of guards held by parts of the server that answer a request. Above 0 the server is to act, at 0 the
-    /// client.
+    /// Number of guards held by the parts of the server that answer the current request. Above 0 the server must act
+    /// next, at 0 the client.
     answering: Cell<u32>,
-    /// Number of answers that have ended on this connection.
+    /// Number of answers that are complete on this connection.
     answered: Cell<u64>,
-    /// Bytes that arrived after the request that is being answered; `None` unless that request's body has been read.
+    /// Bytes received after the end of the request that is being answered; `None` unless that request's body has been
+    /// read.
     ahead: Cell<Option<usize>>,
 }
 
 impl Exchange {
-    /// Whether a request of this connection is being answered.
+    /// Returns whether the server is answering a request of this connection.
     pub(crate) fn is_answering(&self) -> bool {
         self.answering.get() > 0
     }
 
-    /// Returns how many answers have ended on this connection.
+    /// Returns the number of answers that are complete on this connection.
     pub(crate) fn answered(&self) -> u64 {
         self.answered.get()
     }
 
-    /// Adds received bytes to this connection's count. Returns the number of bytes received after the end of the
-    /// request in progress.
+    /// Counts `bytes` received bytes. Returns the total of bytes received after the end of the request that is being
+    /// answered.
     pub(crate) fn arrived(&self, bytes: usize) -> usize {
         let ahead = self.ahead.get().map(|ahead| ahead + bytes);
         self.ahead.set(ahead);
         ahead.unwrap_or(0)
     }
 
-    /// Records that the body of the request being answered has been read: bytes that arrive from now on belong to
-    /// another request.
+    /// Records that the body of the request that is being answered has been read: bytes that arrive from now on belong
+    /// to a later request.
     pub(crate) fn body_read(request: &HttpRequest) {
         if let Some(exchange) = request.conn_data::<Rc<Exchange>>() {
             exchange.ahead.set(Some(0));
@@ -45,8 +46,8 @@ impl Exchange {
     }
 }
 
-/// Guard that marks a connection's request as being answered, from the request's head to the end of its answer. Several
-/// parts of the server hold one each; the answer ends when the last guard is dropped.
+/// Guard for the time in which a connection's request is being answered. Several parts of the server hold one each; the
+/// answer is complete when the last guard is dropped.
 pub(crate) struct Answering {
     exchange: Option<Rc<Exchange>>,
 }

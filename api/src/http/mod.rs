@@ -1,4 +1,5 @@
-//! The HTTP server: limits, routes, and everything that is not part of OpenAI's API.
+//! The HTTP server: connections and their limits, routes, errors, access log, and the endpoints that are not part of
+//! OpenAI's API.
 
 mod access;
 pub(crate) mod body;
@@ -28,12 +29,12 @@ use std::net::TcpListener;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// Longest time for sending unwritten answers after the engine has drained, s.
+/// Longest time for sending the rest of the answers after the engine has drained, s.
 const FLUSH_S: u64 = 5;
 
 /// Makes an HTTP server on a bound socket; the server answers from the moment it is polled. The engine ends a request
-/// whose client reads nothing for `stall_timeout_ms`. The client then has the request timeout to read the error; after
-/// that the server closes the connection.
+/// whose client reads nothing for `stall_timeout_ms`. If the client does not read the error within the request timeout
+/// either, the server closes the connection.
 pub(crate) fn server(
     listener: TcpListener,
     app: Data<App>,
@@ -65,12 +66,12 @@ pub(crate) fn server(
                 async move { draining.notified().await }
             })
             .keep_alive(Duration::from_millis(settings.keep_alive_ms))
-            // actix's timer covers only the head of a connection's first request. The socket's own timer covers every
-            // head.
+            // Turn off actix's timeout for request heads, which covers only the first request of a connection. The
+            // socket's own timer covers every head.
             .client_request_timeout(Duration::ZERO)
             .client_disconnect_timeout(Duration::from_millis(settings.request_timeout_ms))
-            // With half-closed connections allowed, a client that hangs up would not be noticed until the server writes
-            // to it.
+            // Do not allow half-closed connections: with them, a client that hangs up would be noticed only when the
+            // server writes to it.
             .h1_allow_half_closed(false)
             .local_addr(address)
             .on_connect_ext(|socket: &Socket, data| _ = data.insert(socket.exchange()))
@@ -86,7 +87,7 @@ pub(crate) fn server(
     Ok(builder.run())
 }
 
-/// Makes the application of one HTTP worker: all routes, with a record of every request.
+/// Makes the web application of one HTTP worker: all routes, with an access-log record of every request.
 fn web_app(
     app: Data<App>,
 ) -> WebApp<
@@ -115,8 +116,9 @@ fn web_app(
         .configure(routes)
 }
 
-/// Returns the number of HTTP workers and the most connections of each worker. HTTP takes one core of every eight, so
-/// as not to compete with the compute pool. All workers together never hold more than `max_connections`.
+/// Returns the number of HTTP workers and the maximum number of connections of each. There is one worker for every
+/// eight cores, so that HTTP does not compete with the compute pool, and all workers together hold at most
+/// `max_connections`.
 fn shares(cores: usize, max_connections: usize) -> (usize, usize) {
     let workers = (cores / 8).clamp(1, 8).min(max_connections.max(1));
     (workers, (max_connections / workers).max(1))
@@ -136,7 +138,7 @@ fn routes(config: &mut web::ServiceConfig) {
         .default_service(web::to(pages::elsewhere));
 }
 
-/// Returns a route for GET and HEAD. The HTTP library leaves out the body of an answer to HEAD.
+/// Returns a route for the methods GET and HEAD. actix leaves out the body of an answer to HEAD.
 fn reading() -> Route {
     web::route().guard(guard::Any(guard::Get()).or(guard::Head()))
 }

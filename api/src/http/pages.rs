@@ -1,4 +1,4 @@
-//! Pages about models, health, metrics and steps, and the answers to unknown paths and wrong methods.
+//! HTTP endpoints for models, health, metrics and steps, and the answers to unknown paths and wrong methods.
 
 use crate::boot::{App, Serving, Stage};
 use crate::http::{ApiError, unserved};
@@ -8,11 +8,11 @@ use actix_web::{HttpRequest, HttpResponse, ResponseError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Longest wait for the engine's status in a health check, us. An engine that does not answer in this time is not
+/// Timeout of the engine's answer in a health check, us; an engine that does not answer in time is reported as not
 /// healthy.
 const STATUS_TIMEOUT_US: u64 = 2_000_000;
 
-/// `GET /v1/models`: lists the served model under each of its names.
+/// Endpoint `GET /v1/models`: lists the served model under each of its names.
 pub(crate) async fn models(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
     app.tenants.salt(&request)?;
     let serving = app.accepting()?;
@@ -20,7 +20,7 @@ pub(crate) async fn models(app: Data<App>, request: HttpRequest) -> Result<HttpR
     Ok(HttpResponse::Ok().json(json!({"object": "list", "data": models})))
 }
 
-/// `GET /v1/models/{id}`: describes the model of that name; names may contain slashes.
+/// Endpoint `GET /v1/models/{id}`: describes the served model if `id` is one of its names, which may contain slashes.
 pub(crate) async fn model(
     app: Data<App>,
     request: HttpRequest,
@@ -32,7 +32,7 @@ pub(crate) async fn model(
     Ok(HttpResponse::Ok().json(describe(serving, name)))
 }
 
-/// Returns OpenAI's description of the served model under one of its names.
+/// Returns the served model's description in OpenAI's form, under one of its names.
 fn describe(serving: &Serving, name: &str) -> Value {
     json!({
         "id": name,
@@ -43,7 +43,7 @@ fn describe(serving: &Serving, name: &str) -> Value {
     })
 }
 
-/// `GET /health`: answers 200 once requests can be served.
+/// Endpoint `GET /health`: answers 200 while requests can be served, otherwise 503.
 pub(crate) async fn health(app: Data<App>) -> HttpResponse {
     let (code, status) = match app.stage() {
         Stage::Loading => (StatusCode::SERVICE_UNAVAILABLE, "loading"),
@@ -62,23 +62,23 @@ async fn engine_answers(app: &App) -> bool {
     matches!(status, Some(Ok(_)))
 }
 
-/// `GET /metrics`: returns the server's metrics in Prometheus' text format.
+/// Endpoint `GET /metrics`: returns the server's metrics in Prometheus' text format.
 pub(crate) async fn metrics(app: Data<App>) -> HttpResponse {
     HttpResponse::Ok()
         .content_type("text/plain; version=0.0.4; charset=utf-8")
         .body(app.metrics.render())
 }
 
-/// Query parameters of `GET /debug/steps`.
+/// Query parameters of the endpoint `GET /debug/steps`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct StepsQuery {
-    /// Number of a step: steps up to this number are left out.
+    /// Number of a step: only later steps are returned.
     after: u64,
 }
 
-/// `GET /debug/steps`, for `tiercel bench --calibrate`. Returns the contents and times of the last steps, the device,
-/// its measured profile, the engine's settings and the TPOT target of the standard tier.
+/// Endpoint `GET /debug/steps`, used by `tiercel bench --calibrate`. Returns the contents and times of the latest
+/// steps, the device, its measured profile, the engine's settings and the TPOT target of the standard tier.
 pub(crate) async fn steps(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
     app.tenants.salt(&request)?;
     let asked = Query::<StepsQuery>::from_query(request.query_string()).map_err(|error| {
@@ -96,8 +96,8 @@ pub(crate) async fn steps(app: Data<App>, request: HttpRequest) -> Result<HttpRe
     })))
 }
 
-/// Answers any unknown path. The status is 400 for paths that OpenAI serves and this server does not, because clients
-/// take a 404 to mean that a model is gone. It is 404 for all other paths.
+/// Answers requests for unknown paths. A path that OpenAI serves and this server does not gets status 400, because
+/// clients take a 404 to mean that the model does not exist; all other paths get 404.
 pub(crate) async fn elsewhere(request: HttpRequest) -> Result<HttpResponse, ApiError> {
     let path: String = request.path().chars().take(100).collect();
     if let Some(instead) = unserved::instead(&path) {
@@ -109,7 +109,7 @@ pub(crate) async fn elsewhere(request: HttpRequest) -> Result<HttpResponse, ApiE
     Err(ApiError::new(StatusCode::NOT_FOUND, message).code("unknown_url"))
 }
 
-/// Answers a known path with a wrong method: 405, with the allowed methods in the header `Allow`.
+/// Answers a request for a known path with a wrong method: status 405, with the allowed methods in the header `Allow`.
 pub(crate) async fn wrong_method(request: HttpRequest, allowed: &'static str) -> HttpResponse {
     let message = format!("{} takes {allowed}, not {}", request.path(), request.method());
     let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).code("method_not_allowed");

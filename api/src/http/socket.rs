@@ -1,14 +1,13 @@
-//! The socket of a connection. It limits what a client may send, and how long a client may keep the connection without
-//! sending or reading.
+//! Socket of a client's connection, which limits how much the client may send, and how long it may keep the connection
+//! without sending or reading.
 //!
-//! actix's own timers have gaps. actix has a timer for the head of a connection's first request but not for later
-//! heads, none for an answer that the client does not read, and none for a body that is no longer wanted. The timers of
-//! this socket have no gaps: at any time either the server or the client is to act, and the client's time to act is
-//! limited.
+//! actix's own timers have gaps: there is one for the head of a connection's first request, but none for later heads,
+//! for an answer that the client does not read, or for a body that is no longer wanted. The timers of this socket have
+//! no gaps: at any time either the server or the client must act next, and the client's time to act is limited.
 //!
-//! actix also reads ahead while a handler runs, and so notices a client that leaves. But actix stops reading when 128
-//! KiB of further requests wait in its buffer, and then spins without noticing anything. So this socket closes the
-//! connection of a client that sends much behind a running request before that.
+//! actix also reads ahead while a handler runs, and so notices a client that leaves. But when 128 KiB of further
+//! requests wait in its buffer, actix stops reading and spins without noticing anything. So this socket closes the
+//! connection of a client that sends more than 32 KiB after the end of a request that is still being answered.
 
 use crate::http::ApiError;
 use crate::http::exchange::Exchange;
@@ -21,21 +20,23 @@ use tiercel_device::Clock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Most bytes that may arrive while a request is being answered, bytes. A client that sends more is disconnected.
+/// Maximum number of bytes that a client may send after the end of a request that is still being answered. A client
+/// that sends more is disconnected.
 const AHEAD_BYTES_MAX: usize = 32 * 1024;
-/// Most bytes that the socket gives to actix before other tasks run, bytes. A request that has arrived is thus begun
-/// before more bytes are read.
+/// Maximum number of bytes that the socket passes to actix before it yields to other tasks, so that a request that has
+/// arrived is begun before more bytes are read.
 const TURN_BYTES: usize = 16 * 1024;
 
-/// Limits of the time that a client may take to send or to read, us.
+/// Timeouts for the client's side of a connection, us: for sending a request head, for being idle, and for reading an
+/// answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
-    /// Longest time from the first byte of a request's head to its last byte, us. For a connection's first request the
-    /// time begins with the connection.
+    /// Longest time between the first and the last byte of a request head, us. For the first request of a connection,
+    /// the time begins when the connection is accepted.
     pub(crate) head_us: u64,
-    /// Longest time from the end of an answer to the first byte of the next request, us.
+    /// Longest idle time of a connection, us: from the end of an answer to the first byte of the next request.
     pub(crate) idle_us: u64,
-    /// Longest time without the client taking a byte of the answer that is being written, us.
+    /// Longest time that a write of an answer may be blocked because the client does not read, us.
     pub(crate) stall_us: u64,
 }
 
@@ -45,33 +46,32 @@ pub(crate) struct Socket {
     exchange: Rc<Exchange>,
     clock: Clock,
     patience: Patience,
-    /// Bytes given to actix since other tasks could last run.
+    /// Bytes passed to actix since the socket last yielded to other tasks.
     turn: usize,
-    /// Number of answers that had ended at the last check of the timers.
+    /// Number of complete answers of the connection when the timers were last checked.
     answered: u64,
-    /// Next action that is due from the client, with its timer. `None` while the server is to act, or when the client's
-    /// time has just begun.
+    /// What the client must send next, with its timer. `None` while the server must act, or until the timer of the
+    /// client's next action is set.
     due: Option<Due>,
-    /// Timer that runs while the client takes no bytes of the answer.
+    /// Stall timer, which runs while a write of the answer is blocked because the client does not read.
     stall: Option<Timer>,
-    /// Bytes that have arrived since the client stopped taking all bytes of the answer; `None` when the client has
-    /// taken all bytes.
+    /// Bytes received since a write of the answer first blocked; `None` once all of the answer has been written.
     behind: Option<usize>,
 }
 
 type Timer = Pin<Box<dyn Future<Output = ()>>>;
 
 enum Due {
-    /// The client is to begin a request.
+    /// The client must begin a new request.
     Request(Timer),
-    /// The client is to complete the head of a request that it has begun.
+    /// The client must complete the request head that it has begun.
     Head(Timer),
 }
 
 impl Socket {
     pub(crate) fn new(stream: TcpStream, clock: Clock, patience: Patience) -> Socket {
-        // Nagle's algorithm is turned off: a token must not wait for the acknowledgement of the token before it. If
-        // this fails, the socket is broken, and reading from it will report that.
+        // Turn off Nagle's algorithm: a token must not wait for the acknowledgement of the token before it. If this
+        // fails, the socket is broken, and reading from it will report that.
         let _ = stream.set_nodelay(true);
         let due = Some(Due::Head(timer(&clock, patience.head_us)));
         Socket {
@@ -87,20 +87,23 @@ impl Socket {
         }
     }
 
-    /// Returns the connection's state, which the socket shares with the requests that arrive on it.
+    /// Returns the connection's state (whether server or client must act next), which the socket shares with the
+    /// requests that arrive on it.
     pub(crate) fn exchange(&self) -> Rc<Exchange> {
         self.exchange.clone()
     }
 
-    /// Fails if the client has taken too long to act. Otherwise registers a timer, so that the check is repeated in
-    /// time. actix flushes after each answer, so this check always runs after an answer.
+    /// Fails if the client has not sent its next request, or the rest of a request head, in time. Otherwise registers
+    /// the timer, so that the task is woken at the timeout. actix flushes after each answer, so this check always runs
+    /// after an answer.
     fn check_due(&mut self, cx: &mut Context<'_>) -> Result<()> {
         let answered = self.exchange.answered();
         if self.exchange.is_answering() || answered != self.answered {
             self.answered = answered;
             self.due = None;
         }
-        // A client that takes no bytes of an answer has a timer of its own, the stall timer.
+        // No timer for the client's next request is needed while a request is being answered; if the client does not
+        // read the answer, the stall timer runs.
         if self.exchange.is_answering() || self.stall.is_some() {
             return Ok(());
         }
@@ -111,8 +114,8 @@ impl Socket {
         if late { Err(Error::from(ErrorKind::TimedOut)) } else { Ok(()) }
     }
 
-    /// Counts bytes that have arrived. Fails if the client has sent too much ahead, and starts the timer of a new
-    /// request's head.
+    /// Counts received bytes. Fails if the client has sent too much while its request is being answered, and starts the
+    /// timer when a new request head begins.
     fn received(&mut self, bytes: usize) -> Result<()> {
         self.turn += bytes;
         self.behind = self.behind.map(|behind| behind + bytes);
@@ -127,8 +130,8 @@ impl Socket {
     }
 }
 
-/// Returns the status line if `bytes` begin with an HTTP refusal that has no body. No handler sends such a refusal, but
-/// actix's parser does before it closes a connection whose input is not HTTP.
+/// Returns the status line if `bytes` begin with an HTTP error response (4xx) without a body. Only actix's parser sends
+/// such a response, before it closes a connection whose input is not HTTP.
 fn refusal_without_body(bytes: &[u8]) -> Option<&str> {
     if !bytes.starts_with(b"HTTP/1.1 4") {
         return None;
@@ -138,7 +141,7 @@ fn refusal_without_body(bytes: &[u8]) -> Option<&str> {
     bare.then(|| std::str::from_utf8(&bytes[..end]).ok()).flatten()
 }
 
-/// Returns a refusal with the given status line and with an error as JSON body, as OpenAI's clients read it.
+/// Returns an HTTP response with the given status line and a JSON error body, as OpenAI's clients read it.
 fn envelope(status_line: &str) -> Vec<u8> {
     let message =
         "this is not an HTTP/1.1 request that can be read; send one with a small, valid head";
@@ -195,17 +198,18 @@ impl AsyncWrite for Socket {
             ready!(stall.as_mut().poll(cx));
             return Poll::Ready(Err(Error::from(ErrorKind::TimedOut)));
         }
-        // The client takes bytes, so its timers begin anew.
+        // A write has succeeded, so the client reads: restart its timers.
         (self.stall, self.due) = (None, None);
         match (refusal, ready!(written)?) {
             (None, taken) => Poll::Ready(Ok(taken)),
             (Some(refusal), taken) if taken == refusal.len() => Poll::Ready(Ok(bytes.len())),
-            // The connection ends after a refusal, so a partly written refusal is given up.
+            // Abort the connection if an error response is only partly written: the connection ends after it in any
+            // case.
             (Some(_), _) => Poll::Ready(Err(Error::from(ErrorKind::ConnectionAborted))),
         }
     }
 
-    /// Flushes the connection. actix calls this when it has nothing left to write.
+    /// Flushes the connection and checks the client's timers. actix calls this when it has nothing left to write.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
         self.behind = None;
         self.check_due(cx)?;

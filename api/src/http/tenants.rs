@@ -1,16 +1,19 @@
-//! Tenants: checks API keys and finds the tenant of a request, whose prefix cache the request may share.
+//! Tenants: checks API keys and finds the tenant that a request belongs to. Only requests of one tenant share
+//! prefix-cache blocks.
 
 use crate::http::ApiError;
 use actix_web::HttpRequest;
 use actix_web::http::{StatusCode, header};
 use tiercel_policy::blocks::Salt;
 
-/// The tenants of this server. A request's bearer token decides its tenant; all requests without a token belong to one
+/// All tenants of the server. A request's bearer token decides its tenant; all requests without a token belong to one
 /// anonymous tenant.
 pub(crate) struct Tenants {
-    /// Hash key, random per process, so that no client can compute another tenant's salt.
+    /// Key of the hash that turns API keys into salts of the prefix cache; random per process, so that no client can
+    /// compute another tenant's salt.
     key: [u8; 32],
-    /// Hashes of the accepted API keys; an empty list accepts every client. Comparing hashes takes constant time.
+    /// Hashes of the accepted API keys; if the list is empty, every client is accepted. Hashes are compared in constant
+    /// time.
     accepted: Vec<blake3::Hash>,
 }
 
@@ -21,7 +24,8 @@ impl Tenants {
         Tenants { accepted: api_keys.iter().map(hash).collect(), key }
     }
 
-    /// Logs the label that the tenant of each API key has in the metrics, since the keys themselves must not be labels.
+    /// Logs for each API key the label that its tenant has in the metrics, because the keys themselves must not appear
+    /// as labels.
     pub(crate) fn log_labels(&self) {
         for (index, hash) in self.accepted.iter().enumerate() {
             tracing::info!(
@@ -32,7 +36,7 @@ impl Tenants {
         }
     }
 
-    /// Returns the salt of the request's tenant.
+    /// Checks the request's API key and returns the prefix-cache salt of its tenant.
     ///
     /// # Errors
     /// 401 if this server requires an API key and the request has none of the accepted keys.
@@ -61,7 +65,7 @@ fn salt_of(hash: &blake3::Hash) -> Salt {
     Salt(salt)
 }
 
-/// Returns the token of the header value `Bearer TOKEN`; upper and lower case of `Bearer` do not matter.
+/// Returns the token of an `Authorization` header value `Bearer TOKEN`; upper and lower case of `Bearer` do not matter.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())

@@ -1,4 +1,4 @@
-//! Known API paths that this server does not serve, and likely mistakes in the paths that it serves.
+//! Paths of OpenAI's API that this server does not serve, and likely mistakes in the paths that it does serve.
 
 const TEXT_ONLY: &str = "this server generates text only";
 const OTHER_MODEL: &str =
@@ -10,8 +10,8 @@ const NOW: &str = "send the requests themselves to POST /v1/chat/completions; `\
 const NO_TRAINING: &str =
     "this server does not train models; start it with a trained model (--model)";
 
-/// Paths of OpenAI's API that are not served here: the first part of the path after `/v1/`, and advice on what to do
-/// instead.
+/// Paths of OpenAI's API that this server does not serve: the first part of the path after `/v1/`, and advice what to
+/// use instead.
 const UNSERVED: [(&str, &str); 29] = [
     ("assistants", CHAT),
     ("audio", TEXT_ONLY),
@@ -43,14 +43,14 @@ const UNSERVED: [(&str, &str); 29] = [
     ("chatkit", CHAT),
     ("answers", CHAT),
 ];
-/// Path below which OpenAI serves stored answers; this server stores none.
+/// Path prefix under which OpenAI serves stored answers; this server stores none.
 const STORED_ANSWERS: &str = "/v1/chat/completions/";
 
-/// Paths of this server without the prefix `/v1`.
+/// Paths that this server serves, without the prefix `/v1`.
 const SERVED: [&str; 3] = ["/chat/completions", "/completions", "/models"];
 
-/// Returns advice on what to do instead of asking for `path`, if OpenAI's API, or an extension of it by other servers,
-/// has the path and this server does not serve it.
+/// Returns advice what to use instead of `path`, if OpenAI's API, or an extension of it by other servers, has the path
+/// and this server does not.
 pub(super) fn instead(path: &str) -> Option<&'static str> {
     if path.starts_with(STORED_ANSWERS) {
         return Some(NOTHING_STORED);
@@ -60,7 +60,7 @@ pub(super) fn instead(path: &str) -> Option<&'static str> {
     UNSERVED.iter().find(|(name, _)| *name == first).map(|(_, instead)| *instead)
 }
 
-/// Returns a hint at what an unknown path most likely meant.
+/// Returns a hint which path a client probably meant by an unknown `path`.
 pub(super) fn meant(path: &str) -> Option<String> {
     let path = path.trim_end_matches('/');
     if path.is_empty() || path == "/v1" {

@@ -15,7 +15,7 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde_json::Value;
 use tiercel_model::template::ChatMessage;
 
-/// Answers a conversation that a client sends to `/v1/chat/completions`.
+/// Handler of `POST /v1/chat/completions`: answers a conversation.
 pub(crate) async fn chat(
     app: Data<App>,
     request: HttpRequest,
@@ -62,7 +62,8 @@ impl ChatRequest {
     }
 }
 
-/// Refuses fields that would change the answer if this server supported them, instead of ignoring them.
+/// Refuses a chat request with fields that this server does not support but that would change the answer, such as
+/// `tools`.
 fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ApiError> {
     if let Some(format) = fields.object("response_format")? {
         match format.string("type")? {

@@ -1,4 +1,4 @@
-//! One choice of an answer under generation: tokens go in; text, log-probabilities and an end come out.
+//! One choice of an answer while it is generated: turns its tokens into text, log-probabilities and a finish reason.
 
 use crate::http::{ApiError, Record};
 use crate::text::{StreamDecoder, Text};
@@ -10,14 +10,14 @@ use tiercel_actors::{FinishReason, StreamEvent, TokenStream};
 use tiercel_device::{Tier, TokenId, TokenLogprobs};
 use tiercel_model::tokenizer::StopMatcher;
 
-/// Event of a choice under generation.
+/// Event of a choice while it is generated: more text, its end, or a failure.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// The choice has more text; the text is never empty.
+    /// More text of the choice; never empty.
     Delta(Delta),
     /// The choice is complete.
     Finished(Finish),
-    /// The choice ended without a complete output.
+    /// The choice failed before its output was complete.
     Failed(ApiError),
 }
 
@@ -28,35 +28,36 @@ pub(crate) struct Delta {
     pub(crate) logprobs: Vec<Logprobs>,
 }
 
-/// Log-probabilities of one token and the token's position in the text.
+/// Log-probabilities of one output token, and the token's position in the text.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Logprobs {
     pub(crate) token: TokenId,
-    /// Number of characters of the output before the character that this token begins or continues.
+    /// Position of the token in the choice's text: number of characters before the character that the token begins or
+    /// continues.
     pub(crate) offset: usize,
     pub(crate) chosen: f32,
-    /// The likeliest tokens with their log-probabilities, most likely first.
+    /// Most likely tokens at this position with their log-probabilities, most likely first.
     pub(crate) top: Vec<(TokenId, f32)>,
 }
 
 /// End of a choice: the rest of its text, its finish reason and its token counts.
 #[derive(Debug)]
 pub(crate) struct Finish {
-    /// Text that was held back until the end of the choice.
+    /// Rest of the choice's text, which was held back in case it became a stop string.
     pub(crate) delta: Delta,
     /// OpenAI's finish reason: `stop` or `length`.
     pub(crate) reason: &'static str,
     pub(crate) completion_tokens: u32,
-    /// Number of prompt tokens found in the prefix cache. 0 if the number is unknown, and for every choice of a prompt
-    /// but the first.
+    /// Number of prompt tokens that were found in the prefix cache. 0 if unknown, and for all choices of a prompt but
+    /// the first, so that a prompt counts once.
     pub(crate) cached_tokens: u32,
 }
 
-/// A choice under generation. Dropping the choice cancels its sequence.
+/// A choice of an answer while it is generated. Dropping the choice cancels its sequence.
 pub(crate) struct Choice {
     index: u32,
-    /// Whether this is the first choice of its prompt. A prompt's tokens are counted once, however many choices the
-    /// prompt has.
+    /// Whether the choice is the first of its prompt, so that the prompt's cached tokens are counted once however many
+    /// choices it has.
     first: bool,
     tokens: TokenStream,
     text: Arc<Text>,
@@ -64,7 +65,7 @@ pub(crate) struct Choice {
     stops: StopMatcher,
     pending: Delta,
     generated: u32,
-    /// Number of characters decoded, including characters that are held back.
+    /// Number of characters of the choice decoded so far, including those held back for stop strings.
     decoded: usize,
     record: Rc<Record>,
 }
@@ -97,7 +98,7 @@ impl Choice {
         }
     }
 
-    /// Returns the tier that the choice's sequence is really served in.
+    /// Returns the tier in which the choice's sequence is really served.
     pub(crate) fn tier(&self) -> Tier {
         self.tokens.tier()
     }
@@ -151,7 +152,7 @@ impl Choice {
         }
     }
 
-    /// Adds a token to the choice; returns true if the token completes a stop string.
+    /// Decodes an output token and adds its text to the choice; returns true if that completes a stop string.
     fn token(&mut self, token: TokenId, logprobs: Option<Box<TokenLogprobs>>) -> bool {
         self.generated += 1;
         self.record.token();
@@ -160,8 +161,8 @@ impl Choice {
         self.decoded += text.chars().count();
         if let Some(logprobs) = logprobs {
             let TokenLogprobs { chosen, top } = *logprobs;
-            // A token of whole characters may first bring out the replacement of a broken character before it. Such a
-            // token's offset is therefore counted back from the end of the text.
+            // Count the token's text offset back from the end of the decoded text if the token consists of whole
+            // characters: its text may come after a replacement character for an unfinished character before it.
             let bytes = self.text.token_bytes(token);
             let whole = std::str::from_utf8(&bytes).ok().filter(|whole| text.ends_with(whole));
             let offset = whole.map_or(before, |whole| self.decoded - whole.chars().count());
@@ -170,8 +171,8 @@ impl Choice {
         self.push(&text)
     }
 
-    /// Ends the sequence of a choice at a stop string. The choice's output is complete, whatever becomes of the
-    /// sequence.
+    /// Ends a choice at a stop string and tells the engine to stop its sequence. The choice's output is complete,
+    /// whatever becomes of the sequence.
     async fn stopped(mut self) -> Event {
         let mut finish = self.finish(FinishReason::Stop, 0);
         if let Some(usage) = self.tokens.stop().await

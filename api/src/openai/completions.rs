@@ -14,10 +14,10 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde_json::Value;
 use tiercel_device::TokenId;
 
-/// Tokens to generate if a text completion states no limit; the number is OpenAI's default.
+/// Default maximum of output tokens of a text completion, as in OpenAI's API.
 const DEFAULT_MAX_TOKENS: u32 = 16;
 
-/// Continues one or several texts that a client sends to `/v1/completions`.
+/// Handler of `POST /v1/completions`: continues one or several texts.
 pub(crate) async fn completions(
     app: Data<App>,
     request: HttpRequest,
@@ -95,7 +95,8 @@ fn refuse_unsupported(fields: &Fields<'_>, n: u32) -> Result<(), ApiError> {
     }
 }
 
-/// Reads the field `prompt`: a text, an array of texts, an array of tokens or an array of arrays of tokens.
+/// Reads the prompts of a text completion from the field `prompt`: a text, an array of texts, an array of tokens or an
+/// array of arrays of tokens.
 fn prompts(prompt: &Value, vocab_size: u32) -> Result<Vec<Prompt>, ApiError> {
     const FORMS: &str = "a string, an array of strings, of token ids, or of arrays of token ids";
     let items = match prompt {

@@ -1,12 +1,12 @@
-//! Reads fields of a JSON object one by one, so that every error names its field by the field's path. A `null` counts
-//! as an absent field; fields that the caller does not ask for are ignored.
+//! Reads fields of a request's JSON object one by one, so that every error names the field by its path. A `null` counts
+//! as an absent field; unknown fields are ignored.
 
 use crate::http::ApiError;
 use actix_web::http::StatusCode;
 use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
 
-/// A JSON object and its path in the body of a request.
+/// A JSON object of a request's body, with its path in the body.
 #[derive(Debug, Clone)]
 pub(crate) struct Fields<'a> {
     map: &'a Map<String, Value>,
@@ -14,7 +14,7 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Takes the body of a request as the root object; fails if the body is not an object.
+    /// Reads the whole body of a request as a JSON object; fails if it is none.
     pub(crate) fn root(body: &'a Value) -> Result<Fields<'a>, ApiError> {
         match body {
             Value::Object(map) => Ok(Fields { map, path: String::new() }),
@@ -26,7 +26,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Takes a value inside the body, at `path`, as an object; fails if the value is not an object.
+    /// Reads a value inside a request's body, at `path`, as a JSON object; fails if it is none.
     pub(crate) fn at(value: &'a Value, path: String) -> Result<Fields<'a>, ApiError> {
         match value {
             Value::Object(map) => Ok(Fields { map, path }),
@@ -34,12 +34,12 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Returns the full path of a field of this object.
+    /// Returns the full path in the request's body of a field of this JSON object.
     pub(crate) fn path(&self, name: &str) -> String {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
-    /// Returns the value of a field, if the field is present and not null.
+    /// Returns the value of a field of the JSON object, if the field is present and not null.
     pub(crate) fn get(&self, name: &str) -> Option<&'a Value> {
         self.map.get(name).filter(|value| !value.is_null())
     }
@@ -68,7 +68,7 @@ impl<'a> Fields<'a> {
         self.get(name).map(|value| integer(value, &self.path(name), range)).transpose()
     }
 
-    /// Reads a field like [`Fields::integer`], for ranges within `u32`.
+    /// Reads a whole number within `range` from a field, as [`Fields::integer`] does, but as `u32`.
     pub(crate) fn count(
         &self,
         name: &str,
@@ -97,7 +97,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Reads a whole number within `range`; `5.0` counts as a whole number.
+/// Reads a JSON value as a whole number within `range`; `5.0` counts as a whole number.
 pub(crate) fn integer(
     value: &Value,
     path: &str,
@@ -111,7 +111,7 @@ pub(crate) fn integer(
     })
 }
 
-/// Reads a finite number within `range`.
+/// Reads a JSON value as a finite number within `range`.
 pub(crate) fn number(
     value: &Value,
     path: &str,
@@ -123,7 +123,7 @@ pub(crate) fn number(
     })
 }
 
-/// Makes the error for a value that the field at `path` does not accept.
+/// Makes the HTTP error for a field of the request's body, at `path`, whose value is not as expected.
 pub(crate) fn wrong(path: &str, expected: &str, value: &Value) -> ApiError {
     let error =
         ApiError::param(path, format!("'{path}' must be {expected}, not {}", describe(value)));
@@ -133,7 +133,7 @@ pub(crate) fn wrong(path: &str, expected: &str, value: &Value) -> ApiError {
     }
 }
 
-/// Describes a JSON value in an error message; short whatever the size of the value.
+/// Describes a JSON value for an error message, in few characters however large the value is.
 fn describe(value: &Value) -> String {
     match value {
         Value::Null => "null".into(),

@@ -1,4 +1,5 @@
-//! Turns a checked request into a response: submits every choice to the engine, then streams or collects the output.
+//! Generates the response to a checked request: submits every choice to the engine, then streams or collects the
+//! output.
 
 use crate::boot::{App, Serving};
 use crate::http::{Answering, ApiError, Record};
@@ -15,24 +16,24 @@ use tiercel_actors::Request;
 use tiercel_device::{Clock, SamplingParams, TokenId};
 use tiercel_policy::blocks::Salt;
 
-/// A checked request that is ready to run.
+/// A checked generation request, ready to be submitted to the engine.
 pub(crate) struct Job {
     pub(crate) style: Style,
-    /// Name of the model in the answer.
+    /// Model name that the response states.
     pub(crate) model: String,
     pub(crate) common: Common,
     pub(crate) prompts: Vec<Arc<[TokenId]>>,
-    /// Name of the field that held the prompts, for error messages.
+    /// Name of the request's field that held the prompts, for error messages.
     pub(crate) prompt_param: &'static str,
-    /// Tokens to generate if the request states no limit; `None` is as many tokens as fit into the context.
+    /// Maximum number of output tokens if the request states none; `None` is as many as fit into the context.
     pub(crate) default_max_tokens: Option<u32>,
     pub(crate) salt: Salt,
-    /// Whether the client says that the request is a retry after a refusal.
+    /// Whether the client says that this request is a retry of a refused one.
     pub(crate) returning: bool,
 }
 
-/// Runs a checked request. The response begins after the engine has accepted every choice. A streamed response also
-/// waits until the first choice has begun, but at most `http.head_wait_ms`.
+/// Runs a checked generation request. The HTTP response begins after the engine has accepted every choice; a streamed
+/// response also waits for the first event of a choice, but at most `http.head_wait_ms`.
 ///
 /// # Errors
 /// [`ApiError`] for a request that cannot run, that was refused, or that failed before the head of its response was
@@ -63,7 +64,7 @@ pub(crate) async fn run(
     Ok(HttpResponse::Ok()
         .content_type("text/event-stream; charset=utf-8")
         .insert_header((header::CACHE_CONTROL, "no-cache"))
-        // This header keeps proxies such as nginx from holding the events back.
+        // Tell proxies such as nginx not to buffer the event stream.
         .insert_header(("x-accel-buffering", "no"))
         .streaming(body))
 }
@@ -73,7 +74,7 @@ async fn submit(
     job: &Job,
     record: &Rc<Record>,
 ) -> Result<Vec<Choice>, ApiError> {
-    // All prompts are checked before the first prompt is submitted.
+    // Check the length of all prompts before the first is submitted to the engine.
     let limits = job
         .prompts
         .iter()
@@ -102,9 +103,9 @@ async fn submit(
                 returning: job.returning,
             };
             let tokens = serving.engine.submit(request).await.inspect_err(|refusal| {
-                // Admission knows only of the choice that the engine refused. All other choices of the request are
-                // refused with it and come back with it, so they are reported to admission too. A request that came
-                // back was reported at its first refusal.
+                // The engine has refused one choice, so all other choices of the request are refused with it. Report
+                // them to admission, because they will come back with the retry. A retry was reported at its first
+                // refusal.
                 if !job.returning {
                     let others = job.prompts.len() * job.common.n as usize - 1;
                     serving.engine.told(job.common.tier, job.salt, refusal, others);
@@ -124,7 +125,8 @@ async fn submit(
     Ok(choices)
 }
 
-/// Returns the most tokens to generate after a prompt of `prompt_len` tokens.
+/// Returns the maximum number of output tokens after a prompt of `prompt_len` tokens; fails if prompt and output do not
+/// fit into the context.
 fn max_tokens(serving: &Serving, job: &Job, prompt_len: usize) -> Result<u32, ApiError> {
     let context = serving.context_tokens;
     let prompt = u32::try_from(prompt_len).unwrap_or(u32::MAX);

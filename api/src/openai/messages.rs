@@ -1,15 +1,16 @@
-//! Reads chat messages: roles and text.
+//! Reads the messages of a chat request: roles and texts.
 
 use crate::http::ApiError;
 use crate::openai::fields::{Fields, wrong};
 use serde_json::Value;
 use tiercel_model::template::ChatMessage;
 
-/// Most messages of one conversation.
+/// Maximum number of messages in one conversation.
 const MAX_MESSAGES: usize = 4096;
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
-/// Reads the field `messages`. The role `developer` becomes `system`; the parts of a text are joined.
+/// Reads the field `messages` of a chat request. The role `developer` becomes `system`; a text in several parts is
+/// joined.
 pub(crate) fn read(body: &Fields<'_>) -> Result<Vec<ChatMessage>, ApiError> {
     let messages = body
         .array("messages")?
@@ -36,7 +37,7 @@ fn message(value: &Value, index: usize) -> Result<ChatMessage, ApiError> {
     }
     let content = match fields.get("content") {
         Some(content) => text(content, &fields.path("content"))?,
-        // A message in which the assistant calls tools may have no content.
+        // Accept an assistant message without content: a message that calls tools may have none.
         None if role == "assistant" => String::new(),
         None => {
             let path = fields.path("content");

@@ -1,4 +1,4 @@
-//! Patience that a request states: the longest wait for its first token.
+//! Patience that a request states for itself: the longest wait for its first token.
 
 use crate::http::ApiError;
 use crate::openai::fields::Fields;
@@ -6,17 +6,18 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::HeaderMap;
 use std::ops::RangeInclusive;
 
-/// Allowed range of the patience that a request states, ms.
+/// Allowed range of the patience (longest wait for the first token) that a request states, ms.
 const RANGE_MS: RangeInclusive<u32> = 1..=86_400_000;
 const FIELD: &str = "max_wait_ms";
 const HEADER: &str = "x-tiercel-max-wait-ms";
 
-/// Reads the patience that a request's body states, ms.
+/// Reads the patience (longest wait for the first token) from a request's body, ms.
 pub(crate) fn of_body(body: &Fields<'_>) -> Result<Option<u64>, ApiError> {
     Ok(body.count(FIELD, RANGE_MS)?.map(u64::from))
 }
 
-/// Returns the patience that a request's body states, or the patience in its header if the body states none, ms.
+/// Returns the patience (longest wait for the first token) that a request states, ms: that of its body, otherwise that
+/// of its header.
 pub(crate) fn or_of_headers(
     body_ms: Option<u64>,
     headers: &HeaderMap,

@@ -1,4 +1,4 @@
-//! Reads and checks the fields that chat and text completions share.
+//! Reads and checks the fields that requests for chat completions and for text completions share.
 
 use crate::http::ApiError;
 use crate::openai::fields::{Fields, integer, number, wrong};
@@ -8,56 +8,57 @@ use std::ops::RangeInclusive;
 use tiercel_config::SloTargets;
 use tiercel_device::{SamplingParams, Tier, TokenId};
 
-/// Most choices of one request; the number of choices is prompts times `n`.
+/// Maximum number of choices of one request (number of prompts times `n`).
 pub(crate) const MAX_CHOICES: usize = 128;
-/// Most stop strings, and most stop tokens, of one request.
+/// Maximum number of stop strings, and of stop tokens, of one request.
 const MAX_STOPS: usize = 16;
-/// Longest stop string, bytes. The server holds back that much text while a stop string may begin in the text.
+/// Longest stop string, bytes; so much text is held back while a stop string may begin in it.
 const MAX_STOP_BYTES: usize = 1024;
-/// Most entries of the field `logit_bias`.
+/// Maximum number of entries in the field `logit_bias` of a request.
 const MAX_BIASES: usize = 1024;
-/// Allowed range of the repetition penalty. Logits are divided by the penalty; with a penalty far below 1 the results
-/// exceed the range of a float.
+/// Allowed range of the repetition penalty. Logits are divided by the penalty, so a value far below 1 would overflow a
+/// float.
 const REPETITION_PENALTY: RangeInclusive<f64> = 0.01..=10.0;
-/// Most alternatives with log-probabilities that a request may ask for per output token.
+/// Maximum number of alternative tokens with log-probabilities per output token (`top_logprobs`).
 const MAX_TOP_LOGPROBS: u32 = 20;
 
-/// Facts of a model that requests are read with: the size of the vocabulary and the default sampling parameters.
+/// What reading a request needs to know of the model: the vocabulary's size and the default sampling parameters.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ModelFacts {
     pub(crate) vocab_size: u32,
-    /// Values of the sampling parameters that a request leaves out.
+    /// Default sampling parameters, for those that a request leaves out.
     pub(crate) sampling: SamplingParams,
 }
 
-/// Fields of a generation request, chat or text, apart from its prompt.
+/// Fields that chat and text completion requests share; prompts are not among them.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Common {
-    /// Name of the model that the request asks for.
+    /// Name of the model that the request asks for, if it names one.
     pub(crate) model: Option<String>,
     pub(crate) stream: bool,
     /// Whether a response stream ends with a usage chunk (token counts).
     pub(crate) include_usage: bool,
     pub(crate) n: u32,
-    /// Most tokens to generate, and the name of the field that states the limit.
+    /// Maximum number of output tokens that the request states, and the name of the field that states it.
     pub(crate) max_tokens: Option<(u32, &'static str)>,
     pub(crate) sampling: SamplingParams,
-    /// Seed that the client states; `sampling.seed` is set for each choice.
+    /// Sampling seed that the client states; each choice gets its own seed, derived from it.
     pub(crate) seed: Option<u64>,
     pub(crate) stop: Vec<String>,
     pub(crate) stop_token_ids: Vec<TokenId>,
     pub(crate) ignore_eos: bool,
     pub(crate) tier: Tier,
-    /// Priority within the tier; a lower number is served first.
+    /// Priority of the request within its tier; a lower number is served first.
     pub(crate) priority: i32,
-    /// Latency targets that the request states.
+    /// Latency targets that the request states for itself.
     pub(crate) targets: SloTargets,
     /// Patience that the request states, ms: the longest wait for its first token.
     pub(crate) max_wait_ms: Option<u64>,
 }
 
 impl Common {
-    /// Reads all fields but the prompt and `logprobs`, whose form differs between chat and text completions.
+    /// Reads all shared fields of a completion request, but not the prompt and `logprobs`, whose form differs between
+    /// chat and text completions.
     pub(crate) fn read(body: &Fields<'_>, model: &ModelFacts) -> Result<Common, ApiError> {
         let stream = body.boolean("stream")?;
         let (tier, priority) = tier(body)?;
@@ -81,8 +82,8 @@ impl Common {
     }
 }
 
-/// Reads `logprobs`, a flag, and `top_logprobs`, a count, of a chat request. Returns the number of alternatives per
-/// token.
+/// Reads the fields `logprobs` (a flag) and `top_logprobs` (a count) of a chat request. Returns the number of
+/// alternative tokens to list per output token, or `None` without log-probabilities.
 pub(crate) fn chat_logprobs(body: &Fields<'_>) -> Result<Option<u8>, ApiError> {
     let wanted = body.boolean("logprobs")?;
     let top = body.count("top_logprobs", 0..=MAX_TOP_LOGPROBS)?;
@@ -95,7 +96,7 @@ pub(crate) fn chat_logprobs(body: &Fields<'_>) -> Result<Option<u8>, ApiError> {
     }
 }
 
-/// Reads `logprobs` of a text completion: the number of alternatives per token.
+/// Reads the field `logprobs` of a text completion request: the number of alternative tokens to list per output token.
 pub(crate) fn text_logprobs(body: &Fields<'_>) -> Result<Option<u8>, ApiError> {
     Ok(body.count("logprobs", 0..=MAX_TOP_LOGPROBS)?.map(|top| top as u8))
 }
@@ -113,7 +114,7 @@ fn include_usage(body: &Fields<'_>, stream: bool) -> Result<bool, ApiError> {
 
 fn max_tokens(body: &Fields<'_>) -> Result<Option<(u32, &'static str)>, ApiError> {
     let read = |name| body.count(name, 1..=u32::MAX).map(|count| count.map(|count| (count, name)));
-    // Both fields are checked, though the newer field, `max_completion_tokens`, wins.
+    // Check both fields for the maximum of output tokens, even if only the newer one, `max_completion_tokens`, counts.
     let (newer, older) = (read("max_completion_tokens")?, read("max_tokens")?);
     Ok(newer.or(older))
 }
@@ -125,8 +126,8 @@ fn sampling(body: &Fields<'_>, model: &ModelFacts) -> Result<SamplingParams, Api
     Ok(SamplingParams {
         temperature: body.number("temperature", 0.0..=2.0)?.unwrap_or(defaults.temperature),
         top_k: top_k.map_or(defaults.top_k, |k| k.max(0) as u32),
-        // `top_p` 0 means the most likely token alone. Raise it to the smallest positive number, which selects the same
-        // set.
+        // Replace a `top_p` of 0, which means the most likely token alone, by the smallest positive number, which
+        // selects the same set.
         top_p: body.number("top_p", 0.0..=1.0)?.unwrap_or(defaults.top_p).max(f32::MIN_POSITIVE),
         min_p: body.number("min_p", 0.0..=1.0)?.unwrap_or(defaults.min_p),
         repetition_penalty: repetition_penalty.unwrap_or(defaults.repetition_penalty),
@@ -201,7 +202,7 @@ fn stop_token_ids(body: &Fields<'_>, vocab_size: u32) -> Result<Vec<TokenId>, Ap
     token_ids(values, "stop_token_ids", vocab_size)
 }
 
-/// Reads token ids; fails if an id is not in the vocabulary.
+/// Reads token ids from a JSON array; fails if an id is not in the vocabulary.
 pub(crate) fn token_ids(
     values: &[Value],
     path: &str,
@@ -211,8 +212,8 @@ pub(crate) fn token_ids(
     values.iter().map(|value| integer(value, path, 0..=last).map(|id| id as TokenId)).collect()
 }
 
-/// Reads the tier and the priority within it. `service_tier` names the tier. Without `service_tier` the sign of
-/// `priority` decides: negative is premium, 0 is standard, positive is background.
+/// Reads a request's tier, and its priority within the tier. The field `service_tier` names the tier; without it, the
+/// sign of the field `priority` decides: negative is premium, 0 is standard, positive is background.
 fn tier(body: &Fields<'_>) -> Result<(Tier, i32), ApiError> {
     let priority = body.integer("priority", i64::MIN..=i64::MAX)?.unwrap_or(0);
     let tier = match body.string("service_tier")? {
@@ -234,7 +235,7 @@ fn tier(body: &Fields<'_>) -> Result<(Tier, i32), ApiError> {
     Ok((tier, priority.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32))
 }
 
-/// Returns OpenAI's name of a tier.
+/// Returns the name that OpenAI's field `service_tier` has for a tier.
 pub(crate) fn service_tier(tier: Tier) -> &'static str {
     match tier {
         Tier::Premium => "priority",

@@ -7,16 +7,16 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use tiercel_device::{Tier, TokenId};
 
-/// Endpoint whose form a response has.
+/// Endpoint that decides the JSON form of a response: chat or text completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
-    /// Form of `/v1/chat/completions`.
+    /// The response has the JSON form of `/v1/chat/completions`.
     Chat,
-    /// Form of `/v1/completions`.
+    /// The response has the JSON form of `/v1/completions`.
     Text,
 }
 
-/// Token counts of a request: prompt, output, and prompt tokens found in the prefix cache.
+/// Token counts of a request: prompt tokens, output tokens, and prompt tokens that were found in the prefix cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Totals {
     pub(crate) prompt_tokens: u32,
@@ -32,7 +32,7 @@ pub(crate) struct Collected {
     pub(crate) reason: &'static str,
 }
 
-/// Fields that all chunks of one response share.
+/// Fields that the body, or all streamed chunks, of one response share.
 pub(crate) struct Envelope {
     pub(crate) style: Style,
     pub(crate) id: String,
@@ -74,7 +74,8 @@ impl Envelope {
         Value::Object(body)
     }
 
-    /// Returns the first chunk of a chat choice, which names the role `assistant`. A text completion has no such chunk.
+    /// Returns the first chunk of a streamed chat choice, which names the role `assistant`. A text completion has no
+    /// such chunk.
     pub(crate) fn opening(&self, index: u32) -> Option<Value> {
         let delta = json!({"role": "assistant", "content": "", "refusal": null});
         (self.style == Style::Chat).then(|| {
@@ -84,7 +85,7 @@ impl Envelope {
         })
     }
 
-    /// Returns a chunk with more text of a choice.
+    /// Returns a chunk of a response stream with more text of a choice.
     pub(crate) fn delta(&self, index: u32, delta: &Delta) -> Value {
         let logprobs = self.logprobs(delta);
         self.chunk(match self.style {
@@ -98,7 +99,7 @@ impl Envelope {
         })
     }
 
-    /// Returns the last chunk of a choice, with the finish reason.
+    /// Returns the last chunk of a choice in a response stream, with the finish reason.
     pub(crate) fn closing(&self, index: u32, reason: &str) -> Value {
         self.chunk(match self.style {
             Style::Chat => json!({
@@ -177,7 +178,7 @@ impl Envelope {
         let top = delta.logprobs.iter().map(|token| {
             let best = token.top.iter().map(|(id, logprob)| (name(*id), finite(*logprob).into()));
             let mut map: Map<String, Value> = best.collect();
-            // The chosen token is always listed, even if other tokens are likelier.
+            // List the chosen token in `top_logprobs` even if it is not among the most likely tokens.
             map.insert(name(token.token), finite(token.chosen).into());
             map
         });
@@ -190,7 +191,7 @@ impl Envelope {
     }
 }
 
-/// Replaces an infinite log-probability by -9999, because JSON has no infinity. Clients compare with -9999.
+/// Replaces an infinite log-probability by -9999, because JSON has no infinity and clients compare with this value.
 fn finite(logprob: f32) -> f32 {
     if logprob.is_finite() { logprob } else { -9999.0 }
 }

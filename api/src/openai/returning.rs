@@ -1,11 +1,11 @@
-//! Retries: requests of clients that come back after a refusal.
+//! Recognises retries: requests of clients that come back after a refusal.
 
 use actix_web::http::header::HeaderMap;
 
-/// Header in which openai-python counts its retries; other clients may send it too.
+/// HTTP header in which openai-python counts the retries of a request; other clients may send it too.
 const RETRY_HEADER: &str = "x-stainless-retry-count";
 
-/// Whether the client says that the request is a retry after a refusal.
+/// Returns whether the client says in a header that the request is a retry after a refusal.
 pub(crate) fn says_so(headers: &HeaderMap) -> bool {
     let count = headers.get(RETRY_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
     count.is_some_and(|count: u32| count > 0)

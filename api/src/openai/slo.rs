@@ -9,12 +9,12 @@ use tiercel_config::SloTargets;
 
 /// Allowed range of a latency target that a request states, ms.
 const RANGE_MS: RangeInclusive<f64> = 0.001..=86_400_000.0;
-/// Header with the TTFT target, ms, as routers of the llm-d project send it.
+/// HTTP header with the request's TTFT target, ms, as routers of the llm-d project send it.
 const TTFT_HEADER: &str = "x-llm-d-slo-ttft-ms";
-/// Header with the TPOT target, ms, as routers of the llm-d project send it.
+/// HTTP header with the request's TPOT target, ms, as routers of the llm-d project send it.
 const TPOT_HEADER: &str = "x-llm-d-slo-tpot-ms";
 
-/// Reads the latency targets that a request's body states.
+/// Reads the latency targets that the body of a request states.
 pub(crate) fn of_body(body: &Fields<'_>) -> Result<SloTargets, ApiError> {
     let read = |name| body.number(name, RANGE_MS).map(|ms| ms.map(f64::from));
     Ok(SloTargets {
@@ -25,7 +25,7 @@ pub(crate) fn of_body(body: &Fields<'_>) -> Result<SloTargets, ApiError> {
     })
 }
 
-/// Returns the latency targets that a request's body states, and the targets of its headers where the body states none.
+/// Returns the latency targets that a request states: each from its body, otherwise from its header.
 pub(crate) fn or_of_headers(body: SloTargets, headers: &HeaderMap) -> Result<SloTargets, ApiError> {
     Ok(SloTargets {
         ttft_ms: body.ttft_ms.or(of_header(headers, TTFT_HEADER)?),

@@ -11,12 +11,12 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use tiercel_device::Clock;
 
-/// Comment that a response stream sends when it has had no event for a while, so that clients and proxies do not give
-/// up. Readers of event streams skip lines that begin with a colon.
+/// Comment that a response stream sends when it has had no event for a while, so that clients and proxies do not time
+/// out. Readers of server-sent events skip lines that begin with a colon.
 const COMMENT: &[u8] = b": waiting\n\n";
 
-/// Server-sent events of one response. The connection pulls the events. So a client that reads slowly slows only the
-/// bounded buffers of its own choices.
+/// Stream of the server-sent events of one response. The HTTP connection pulls the events, so a client that reads
+/// slowly fills only the bounded buffers of its own choices.
 struct EventStream {
     envelope: Envelope,
     events: SelectAll<LocalBoxStream<'static, (u32, Event)>>,
@@ -28,11 +28,11 @@ struct EventStream {
     record: Rc<Record>,
 }
 
-/// Returns the body of a streamed response; `totals` holds the prompt's tokens. Returns when the first choice has
-/// begun, or after `head_wait_us`. Until then a request that is turned away can still be answered with an error status.
+/// Opens the body of a streamed response; `totals` holds the number of prompt tokens. Waits for the first event of a
+/// choice, but at most `head_wait_us`: until then a request that is turned away can still be answered with an error
+/// status.
 ///
-/// # Errors
-/// [`ApiError`] if the first event is that a choice ends without a complete output.
+/// # Errors [`ApiError`] if the first event is the failure of a choice.
 pub(crate) async fn open(
     envelope: Envelope,
     choices: Vec<Choice>,
@@ -94,8 +94,8 @@ impl EventStream {
                 self.totals.cached_tokens += finish.cached_tokens;
                 self.ready.push_back(data(&self.envelope.closing(index, finish.reason)));
             }
-            // The head of the response is already sent, so the error is sent as an event of the response stream, which
-            // then ends.
+            // The response head is already sent with status 200, so send the error as the last event of the response
+            // stream.
             Event::Failed(error) => {
                 self.record.failed(&error);
                 self.ready.push_back(data(&error.body()));

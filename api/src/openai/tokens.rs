@@ -1,4 +1,4 @@
-//! The endpoints `POST /tokenize` and `POST /detokenize`, in vLLM's form.
+//! The endpoints `POST /tokenize` and `POST /detokenize`, with the JSON form that vLLM uses.
 
 use crate::boot::App;
 use crate::http::{ApiError, body};
@@ -10,8 +10,8 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde_json::json;
 use tiercel_device::Tier;
 
-/// Returns the tokens of `{"prompt"}` or `{"messages"}`. No generation waits for the tokens, so the work counts as
-/// background.
+/// Handler of `POST /tokenize`: returns the tokens of the field `prompt` or `messages`. No generation waits for them,
+/// so the text is tokenized at background tier.
 pub(crate) async fn tokenize(
     app: Data<App>,
     request: HttpRequest,
@@ -46,7 +46,7 @@ pub(crate) async fn tokenize(
     Ok(HttpResponse::Ok().json(out))
 }
 
-/// Returns the text of `{"tokens"}`.
+/// Handler of `POST /detokenize`: returns the text of the token ids in the field `tokens`.
 pub(crate) async fn detokenize(
     app: Data<App>,
     request: HttpRequest,

@@ -1,14 +1,14 @@
 //! Vocabulary of the mock device, which has no model: tokens 0 to 255 are bytes, tokens 256 and 257 begin and end a
-//! message, all other tokens have made-up names.
+//! chat message, and all other tokens have made-up texts.
 
 use std::borrow::Cow;
 use tiercel_device::TokenId;
 
 const BEGIN: TokenId = 256;
-/// Token that ends a message; the end token of the mock device.
+/// Token that ends a chat message; the mock device's end token.
 pub(crate) const END: TokenId = 257;
 
-/// Returns the bytes that a token of the mock device stands for.
+/// Returns the bytes of text that a token of the mock device stands for.
 pub(crate) fn token_bytes(token: TokenId) -> Cow<'static, [u8]> {
     match token {
         0..256 => vec![token as u8].into(),
@@ -17,13 +17,12 @@ pub(crate) fn token_bytes(token: TokenId) -> Cow<'static, [u8]> {
     }
 }
 
-/// Returns the tokens of a text in the mock device's vocabulary: one token per byte.
+/// Encodes a text with the mock device's vocabulary: one token per byte.
 pub(crate) fn encode(text: &str) -> Vec<TokenId> {
     text.bytes().map(TokenId::from).collect()
 }
 
-/// Returns the tokens of a conversation in the mock device's vocabulary; `open` appends the beginning of the
-/// assistant's answer.
+/// Encodes a conversation with the mock device's vocabulary; `open` appends the beginning of the assistant's answer.
 pub(crate) fn encode_chat<'a>(
     messages: impl Iterator<Item = (&'a str, &'a str)>,
     open: bool,

@@ -1,4 +1,4 @@
-//! Converts tokens to text and back, with a model's tokenizer or the mock device's vocabulary of bytes.
+//! Converts text to tokens and back, with a model's tokenizer or the mock device's vocabulary of bytes.
 
 mod bytes;
 mod utf8;
@@ -10,7 +10,8 @@ use tiercel_model::template::{ChatMessage, ChatTemplate, TemplateError};
 use tiercel_model::tokenizer::{self, TEXT_BYTES_MAX, Tokenizer, TokenizerError};
 use utf8::Utf8Buffer;
 
-/// A vocabulary with its chat template and the tokens that end an answer.
+/// Tokenizer and chat template of a model, or the mock device's vocabulary of bytes, with the tokens that end an
+/// answer.
 pub(crate) struct Text {
     kind: Kind,
     end_tokens: Vec<TokenId>,
@@ -50,22 +51,22 @@ enum Kind {
 
 struct Model {
     tokenizer: Tokenizer,
-    /// Chat template, or the reason why conversations cannot be rendered.
+    /// Chat template of the model, or the reason why it cannot be used and chat completions are not available.
     template: Result<ChatTemplate, String>,
 }
 
 impl Text {
-    /// Longest text that is tokenized, bytes. The limit is 1/32 below the tokenizer's own, which leaves room for a chat
-    /// template's markup around the text.
+    /// Longest text that is tokenized, bytes: 1/32 below the tokenizer's own limit, to leave room for the markup that a
+    /// chat template adds.
     pub(crate) const BYTES_MAX: usize = TEXT_BYTES_MAX - TEXT_BYTES_MAX / 32;
 
-    /// Returns the vocabulary of the mock device.
+    /// Returns the mock device's vocabulary of bytes.
     pub(crate) fn of_bytes() -> Text {
         Text { kind: Kind::Bytes, end_tokens: vec![bytes::END] }
     }
 
-    /// Opens a model's tokenizer and chat template. A chat template that cannot be used is no error, because texts can
-    /// still be completed.
+    /// Opens a model's tokenizer and chat template. A chat template that cannot be used is no error, because text
+    /// completions need none.
     ///
     /// # Errors
     /// If the model's tokenizer cannot be read.
@@ -80,7 +81,7 @@ impl Text {
         Ok(Text { kind: Kind::Model(Box::new(Model { tokenizer, template })), end_tokens })
     }
 
-    /// Whether conversations can be rendered as prompts.
+    /// Returns whether conversations can be rendered as prompts, so that chat completions are available.
     pub(crate) fn has_chat(&self) -> bool {
         match &self.kind {
             Kind::Bytes => true,
@@ -88,13 +89,13 @@ impl Text {
         }
     }
 
-    /// Returns the tokens that end an answer, unless a request ignores end tokens.
+    /// Returns the end tokens of the model, which end an answer unless the request ignores them (`ignore_eos`).
     pub(crate) fn end_tokens(&self) -> &[TokenId] {
         &self.end_tokens
     }
 
-    /// Tokenizes a text; `special` adds the tokens that the model wants around a text. Markup in the text, such as
-    /// `<|im_end|>`, becomes its token.
+    /// Tokenizes a text; `special` adds the special tokens that the model expects around a text. Control tokens spelled
+    /// in the text, such as `<|im_end|>`, are encoded as such.
     pub(crate) fn encode(&self, text: &str, special: bool) -> Result<Vec<TokenId>, TextError> {
         match &self.kind {
             Kind::Bytes => Ok(bytes::encode(text)),
@@ -102,8 +103,8 @@ impl Text {
         }
     }
 
-    /// Tokenizes a conversation; `open` appends the beginning of the assistant's answer. Markup in a message stays
-    /// text.
+    /// Renders and tokenizes a conversation; `open` appends the beginning of the assistant's answer. Control tokens
+    /// spelled in a message are encoded as plain characters.
     pub(crate) fn encode_chat(
         &self,
         messages: &[ChatMessage],
@@ -122,7 +123,7 @@ impl Text {
         }
     }
 
-    /// Returns the bytes of a token, which need not be whole UTF-8 characters.
+    /// Returns the bytes of a token, which may begin or end within a UTF-8 character.
     pub(crate) fn token_bytes(&self, token: TokenId) -> Cow<'_, [u8]> {
         match &self.kind {
             Kind::Bytes => bytes::token_bytes(token),
@@ -130,8 +131,8 @@ impl Text {
         }
     }
 
-    /// Returns the name of a single token as OpenAI writes it: the token's text, or `bytes:\xNN...` if its bytes are
-    /// not whole UTF-8 characters. Tokens with different bytes keep different names.
+    /// Returns the name of a single token in log-probabilities, in OpenAI's form: its text, or `bytes:\xNN...` if its
+    /// bytes are not whole UTF-8 characters. Tokens with different bytes keep different names.
     pub(crate) fn token_name(&self, token: TokenId) -> String {
         let bytes = self.token_bytes(token);
         match std::str::from_utf8(&bytes) {
@@ -143,7 +144,8 @@ impl Text {
         }
     }
 
-    /// Returns the largest number of bytes of an input text that one token can stand for.
+    /// Returns the length of the vocabulary's longest token: the largest number of bytes of a text that one token can
+    /// stand for.
     pub(crate) fn longest_token_bytes(&self) -> usize {
         match &self.kind {
             Kind::Bytes => 1,
@@ -154,7 +156,7 @@ impl Text {
         }
     }
 
-    /// Returns the text of tokens, markup included; broken characters are replaced.
+    /// Decodes tokens as text, with control tokens spelled out; invalid UTF-8 is replaced by U+FFFD.
     pub(crate) fn decode(&self, tokens: &[TokenId]) -> String {
         match &self.kind {
             Kind::Bytes => {
@@ -166,7 +168,7 @@ impl Text {
         }
     }
 
-    /// Returns a decoder for the tokens that are generated after a prompt; the decoder leaves out markup.
+    /// Returns a streaming decoder for the tokens that are generated after a prompt; it leaves out control tokens.
     pub(crate) fn decoder(&self) -> StreamDecoder {
         match &self.kind {
             Kind::Bytes => StreamDecoder::Bytes(Utf8Buffer::default()),
@@ -175,7 +177,7 @@ impl Text {
     }
 }
 
-/// Decoder of tokens one by one; it never returns part of a character.
+/// Streaming decoder: turns tokens into text one by one, and never returns part of a character.
 pub(crate) enum StreamDecoder {
     Bytes(Utf8Buffer),
     Model(tokenizer::StreamDecoder),

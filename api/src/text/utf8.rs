@@ -1,13 +1,13 @@
-//! Decodes UTF-8 bytes that arrive in pieces.
+//! Decodes UTF-8 text whose bytes arrive in pieces.
 
-/// Decoder that holds back the first bytes of a UTF-8 character until the rest of the character arrives.
+/// UTF-8 decoder that holds back the first bytes of a character until the rest of the character arrives.
 #[derive(Debug, Default)]
 pub(crate) struct Utf8Buffer {
     pending: Vec<u8>,
 }
 
 impl Utf8Buffer {
-    /// Adds bytes and returns the characters that are complete; broken characters are replaced by U+FFFD.
+    /// Adds bytes and returns the characters that they complete; invalid bytes are replaced by U+FFFD.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> String {
         self.pending.extend_from_slice(bytes);
         let mut out = String::new();
@@ -33,7 +33,7 @@ impl Utf8Buffer {
         out
     }
 
-    /// Ends the text. Returns U+FFFD if the text ends within a character, and nothing otherwise.
+    /// Ends the decoded text. Returns U+FFFD if it ends within a character, otherwise an empty text.
     pub(crate) fn finish(&mut self) -> String {
         let unfinished = !std::mem::take(&mut self.pending).is_empty();
         if unfinished { char::REPLACEMENT_CHARACTER.into() } else { String::new() }

@@ -17,7 +17,7 @@ pub(crate) fn run(args: &[&str]) -> Output {
     tiercel(args).output().unwrap()
 }
 
-/// Runs a command that must fail, and returns its exit code and the one line on stderr that says why.
+/// Runs a `tiercel` command that must fail, and returns its exit code and the one line on stderr that says why.
 pub(crate) fn failure(args: &[&str]) -> (i32, String) {
     let output = run(args);
     let stderr = String::from_utf8(output.stderr).unwrap();

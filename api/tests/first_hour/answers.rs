@@ -1,4 +1,4 @@
-//! Tests of the texts that answer requests that cannot be served, of the model's names, and of HEAD requests.
+//! Tests of the error texts for requests that cannot be served, of the model's names, and of HEAD requests.
 
 use crate::served::{Served, completion, status};
 use serde_json::{Value, json};
@@ -140,8 +140,9 @@ fn what_is_answered_to_requests_that_cannot_be_served() {
         let found = served.error(method, path, &body);
         assert_eq!(found, (status, code.to_owned(), message.to_owned()), "{method} {path} {body}");
     }
-    // LiteLLM and OpenHands look for the sentence "This model's maximum context length is" in the message. LangChain
-    // looks for the code `context_length_exceeded`, and with the current openai package finds it in the message alone.
+    // Check texts by which clients recognise a prompt that is too long. LiteLLM and OpenHands look for the sentence
+    // "This model's maximum context length is" in the message. LangChain looks for the code `context_length_exceeded`,
+    // and with the current openai package finds it in the message alone.
     for message in [too_many, too_long, full] {
         assert!(message.contains("This model's maximum context length is"), "{message}");
         assert!(message.contains("context_length_exceeded"), "{message}");

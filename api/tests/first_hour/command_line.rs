@@ -1,4 +1,4 @@
-//! Tests of the command line's texts: errors about wrong arguments, and the lines at the end of a server's start.
+//! Tests of the command line's texts: errors about wrong arguments, and the log lines of a server that has started.
 
 use crate::command::{failure, run};
 use crate::served::{Served, status};
@@ -106,7 +106,7 @@ fn the_start_ends_with_url_targets_and_a_command() {
         assert_eq!(streamed["stream"], true);
         (body.to_owned(), streamed)
     };
-    // The README's sample request is the one that a started server logs, but of the premium tier.
+    // Check that the README's sample request equals the one that a started server logs, except for its tier, premium.
     let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
     let readme = body_of(&std::fs::read_to_string(readme).unwrap());
     let (said, mut asked) = body_of(served.start.last().unwrap());

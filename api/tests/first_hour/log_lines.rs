@@ -1,5 +1,5 @@
-//! Log lines about requests: a line for each request with `--access-log`, and a line for each refused request without
-//! it too.
+//! Tests of log lines about requests: one for each request with `--access-log`, and one for each refused request even
+//! without it.
 
 use crate::served::{Served, completion, status, without_figures};
 use serde_json::json;
@@ -17,8 +17,8 @@ fn with_an_access_log_every_request_has_a_line() {
     served.ask("GET", "/v1/models", "");
     served.ask("GET", "/health", "");
     served.ask("POST", "/v1/completions", &completion(json!({"n": 5})).to_string());
-    // The server writes a request's line when it drops the request. The client may have the answer and send the next
-    // request before that, so the order of lines is not that of requests.
+    // Compare the log lines in sorted order: the server writes a request's line when it drops the request, which may be
+    // after the client has sent the next one.
     let lines = served.stop().into_iter().filter(|line| line.contains(" status="));
     let mut lines: Vec<String> = lines.map(|line| without_figures(&line)).collect();
     lines.sort();
@@ -62,8 +62,8 @@ fn refusals_have_lines_without_an_access_log_and_a_storm_is_counted() {
     let counted: usize = lines.iter().filter_map(left_out).sum();
     assert_eq!(told.len() + counted, storm, "{lines:?}");
     assert!(!told.is_empty() && counted > 0, "{lines:?}");
-    // Besides lines about refusals, the log has only the line about the shutdown: the request that was served has no
-    // line.
+    // Besides lines about refusals, the log must have one line, about the shutdown: without an access log, the request
+    // that was served gets no line.
     let others = lines.len() - told.len() - lines.iter().filter_map(left_out).count();
     assert_eq!(others, 1, "{lines:?}");
 }

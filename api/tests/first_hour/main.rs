@@ -1,4 +1,4 @@
-//! Tests of the server's texts in an operator's first hour: when the server starts, when it is started wrongly, when a
+//! Tests of the texts that an operator meets in the first hour: when the server starts or is started wrongly, when a
 //! client asks for something that the server does not have, and when the server refuses a request. The texts are
 //! compared word for word, because people and programs act on them.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]

@@ -1,4 +1,4 @@
-//! A server process with a mock device for tests: its address, its answers and its log.
+//! Test server: a process `tiercel serve` with a mock device, its address, its answers and its log.
 
 use crate::command::tiercel;
 use serde_json::{Value, json};
@@ -6,12 +6,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, ChildStderr, Stdio};
 
-/// A server process with a mock device, and the lines that it has logged.
+/// Test server: a process `tiercel serve` with a mock device, and the lines that it has logged.
 pub(crate) struct Served {
     pub(crate) process: Child,
     pub(crate) log: BufReader<ChildStderr>,
     pub(crate) address: String,
-    /// Log lines of the server's start, without the time; the server's address is replaced by ADDRESS.
+    /// Lines that the server logged while it started, without the time; its address is replaced by ADDRESS.
     pub(crate) start: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ impl Served {
         }
     }
 
-    /// Reads the next line of the server's log, and returns it without the time.
+    /// Reads the next line of the server's log and returns it without its time stamp.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         assert!(self.log.read_line(&mut line).unwrap() > 0, "it ended: {:?}", self.start);
@@ -43,7 +43,7 @@ impl Served {
         line.split_once("Z ").map_or(line, |(_, rest)| rest).trim_start().to_owned()
     }
 
-    /// Sends a request and returns the head and the body of the answer.
+    /// Sends an HTTP request to the test server and returns the head and the body of the response.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> (String, String) {
         let mut socket = TcpStream::connect(&self.address).unwrap();
         write!(
@@ -59,7 +59,7 @@ impl Served {
         (head.to_owned(), body.to_owned())
     }
 
-    /// Sends a request that is answered with an error. Returns the error's status, code and message.
+    /// Sends an HTTP request that must be answered with an error. Returns the error's status, code and message.
     pub(crate) fn error(&self, method: &str, path: &str, body: &Value) -> (u16, String, String) {
         let (head, body) = self.ask(method, path, &body.to_string());
         let error: Value = serde_json::from_str(&body).unwrap();
@@ -67,7 +67,7 @@ impl Served {
         (status(&head), text("code"), text("message"))
     }
 
-    /// Stops the server and returns the rest of its log, without times.
+    /// Stops the server with SIGTERM and returns the rest of its log, without time stamps.
     pub(crate) fn stop(mut self) -> Vec<String> {
         let kill = format!("kill -TERM {}", self.process.id());
         assert!(std::process::Command::new("sh").args(["-c", &kill]).status().unwrap().success());
@@ -84,7 +84,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // The server process has already ended, unless the test failed before.
+        // Kill the server process in case the test failed; otherwise it has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -100,7 +100,7 @@ pub(crate) fn completion(extra: Value) -> Value {
     body
 }
 
-/// Replaces times and ids in a log line by N.
+/// Replaces durations and request ids in a log line by N, so that it can be compared.
 pub(crate) fn without_figures(line: &str) -> String {
     let mut line = line.to_owned();
     for mark in ["ttft_ms=", "total_ms=", "id=cmpl-", "retry in "] {
