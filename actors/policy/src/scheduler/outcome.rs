@@ -114,13 +114,14 @@ pub struct EndReport {
     pub last_token_at: Option<Timestamp>,
 }
 
-/// Answer of the scheduler to the block store when the copies of a prepared preemption have ended.
+/// Decision of the scheduler on a prepared preemption whose copies have ended, sent to the block store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PreemptDecision {
     /// Commit the preemption: drop the victim's references, because another sequence needs the blocks.
     Commit,
     /// Abort the preemption: the victim goes on with its blocks, because no sequence needs them any more.
     Abort,
-    /// Do nothing: the ticket is stale, or the event was no end of a prepared preemption.
+    /// Do nothing: the preemption is of an older life of the sequence (stale ticket), or the event was not the end of a
+    /// prepared preemption.
     Stale,
 }

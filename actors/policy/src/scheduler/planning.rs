@@ -1,4 +1,4 @@
-//! One planning cycle: when the next step may be planned, and the request to the block store.
+//! One planning cycle: when the next step may be planned, and the step request to the block store.
 
 use crate::protocol::StepRequest;
 use crate::scheduler::plan::plan_step;
@@ -9,8 +9,8 @@ use tiercel_config::{PreemptionMode, VictimRule};
 use tiercel_device::{StepId, Timestamp};
 
 impl State {
-    /// Plans the next step and returns the request to the block store; `None` if it is not time to plan or there is
-    /// nothing to say. The block store's answer must be given to `granted`.
+    /// Plans the next step and returns the step request to the block store; `None` if it is not time to plan or there
+    /// is nothing to request or report. The block store's answer must be given to `granted`.
     pub(crate) fn plan(&mut self, now: Timestamp) -> Option<StepRequest> {
         if self.next_plan()? > now {
             return None;
@@ -26,13 +26,13 @@ impl State {
         let view = self.view(begins);
         let mut plan = plan_step(&view, self.retry.scope, others_first);
         if plan.wants.is_empty() && self.retry.scope != RetryScope::All {
-            // The sequences of the narrow scope are gone or on hold, or have no slot, so all sequences are planned. A
-            // suspect goes first in this plan: the other sequences were asked for before the scope was narrowed.
+            // The narrowed scope has no sequence left that can run, so plan all sequences. A suspect goes first in this
+            // plan, because the other sequences had their turn before the scope was narrowed.
             plan = plan_step(&view, RetryScope::All, false);
             plan.skips_running = false;
             self.retry.scope = RetryScope::All;
         }
-        // While a failed step is investigated, most sequences are skipped on purpose.
+        // Do not count running sequences as skipped while one suspect of a failed step is tried alone.
         let on_purpose = !self.suspects.is_empty() && !others_first;
         self.retry.skipped_running = plan.skips_running && !on_purpose;
         let news = !self.outbox.progress.is_empty() || !self.outbox.released.is_empty();
@@ -61,20 +61,21 @@ impl State {
         })
     }
 
-    /// Returns when the next step may be planned; `None` if something else has to happen first.
+    /// Returns the time at which the next step may be planned; `None` if a step must end or the block store must answer
+    /// first.
     pub(crate) fn next_plan(&self) -> Option<Timestamp> {
-        // A suspect runs alone, with no other step in flight.
+        // A suspect of a failed step runs alone, with no other step in flight.
         let alone = !self.suspects.is_empty() && !self.pipeline.is_dry();
         self.pipeline.next_plan().filter(|_| !alone)
     }
 
-    /// Returns the last step that has completed together with all steps before it, if no request has told the block
-    /// store of it yet. Copies wait for this news.
+    /// Returns the last completed step, if no step request has told the block store of it yet. Copies may wait for this
+    /// news.
     pub(crate) fn take_completed(&mut self) -> Option<StepId> {
         self.pipeline.take_completed()
     }
 
-    /// Returns the state that planning a step reads, for a step that begins at `begins`.
+    /// Returns the read-only state from which a step that begins at `begins` is planned.
     fn view(&self, begins: Timestamp) -> View<'_> {
         View {
             basis: &self.basis,

@@ -1,5 +1,5 @@
-//! Rules: the settings of the policy and the sizes of the device. Every decision reads them; only an operator's change
-//! of policy writes them.
+//! Rules of the scheduler: the settings of the policy and the sizes of the device. Every decision reads them; only an
+//! operator's change of policy writes them.
 
 use crate::protocol::Gives;
 use tiercel_config::{
@@ -9,31 +9,31 @@ use tiercel_config::{
 };
 use tiercel_device::{DeviceInfo, Tier};
 
-/// Settings of the policy and sizes of the device.
+/// Rules of the scheduler: settings of the policy and sizes of the device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
-    /// Settings of the order of service, the step budget and the limits of a step.
+    /// Settings (`scheduler.*`) of the order of service, the length of steps and the limits of a step.
     pub(crate) scheduling: SchedulerSettings,
-    /// Settings of the choice of victims, and of what happens to their blocks.
+    /// Settings (`preemption.*`) of the choice of victims, and of what happens to their blocks.
     pub(crate) preemption: PreemptionSettings,
-    /// Settings of the treatment of requests that cannot meet their targets.
+    /// Settings (`shedding.*`) of the treatment of requests that cannot meet their targets.
     pub(crate) shedding: SheddingSettings,
-    /// Share of the device's time that each tier is due.
+    /// Settings (`shares.*`) of the share of the device's time that each tier is due.
     pub(crate) shares: SharesSettings,
-    /// Whether sequences of one tenant find each other's blocks.
+    /// Whether the prefix cache is on: sequences of one tenant share KV blocks of equal prefixes.
     pub(crate) share_prefixes: bool,
-    /// Sizes of the device.
+    /// Sizes of the device: KV blocks and longest sequence.
     pub(crate) limits: Limits,
 }
 
-/// Sizes of the device that planning needs.
+/// Sizes of the device that planning needs: KV blocks and longest sequence.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Number of tokens in a block.
+    /// Number of tokens in a KV block.
     pub(crate) block_size: u32,
-    /// Number of blocks in the device pool.
+    /// Number of KV blocks in the device pool.
     pub(crate) device_blocks: u32,
-    /// Longest sequence, tokens.
+    /// Longest sequence (prompt and output) that the model allows, tokens.
     pub(crate) max_model_len: u32,
 }
 
@@ -53,8 +53,8 @@ impl Rules {
         }
     }
 
-    /// Switches to a named policy. The sizes of a step, the steps in flight, the memory in transit and the prefix cache
-    /// stay as they are.
+    /// Switches to the settings of a named policy. Step sizes, the number of steps in flight, the limit on copies in
+    /// transit and the prefix cache stay as they are.
     pub(crate) fn follow(&mut self, policy: Policy) {
         let preset = policy.preset();
         let SchedulerSettings { max_num_seqs, max_num_batched_tokens, steps_in_flight, .. } =
@@ -70,17 +70,17 @@ impl Rules {
         self.shedding = preset.shedding;
     }
 
-    /// Whether higher tiers are served first.
+    /// Whether the order of service serves higher tiers first (`scheduler.order = tier`).
     pub(crate) fn by_tier(&self) -> bool {
         self.scheduling.order == Order::Tier
     }
 
-    /// Whether tiers share the time that is left to best-effort requests.
+    /// Whether tiers share by fair queueing the time that is left to best-effort requests.
     pub(crate) fn tiers_are_fair(&self) -> bool {
         self.scheduling.fair_tiers && self.by_tier()
     }
 
-    /// Whether tenants of one tier share the tier's time.
+    /// Whether the tenants of one tier share the tier's time by fair queueing.
     pub(crate) fn tenants_are_fair(&self) -> bool {
         self.scheduling.fair_tenants && self.by_tier()
     }
@@ -90,7 +90,7 @@ impl Rules {
         self.scheduling.budget == Budget::Slack
     }
 
-    /// Whether late requests wait behind requests in time.
+    /// Whether requests that are expected to miss their deadline wait behind those that can meet it.
     pub(crate) fn judges_deadlines(&self) -> bool {
         self.by_tier() && self.budget_by_slack() && self.shedding.late != Late::Wait
     }
@@ -100,13 +100,13 @@ impl Rules {
         self.shedding.form == SheddingForm::Share
     }
 
-    /// Whether sequences that never ran may start while others run. Static batching takes sequences until the first of
-    /// the batch has ended, which closes the batch.
+    /// Whether sequences that never ran may start while others run. With static batching, none start from when the
+    /// first sequence of the batch has ended until all have.
     pub(crate) fn may_start(&self, batch_closed: bool) -> bool {
         self.scheduling.batching == Batching::Continuous || !batch_closed
     }
 
-    /// Returns the number of prompt tokens that a step with so many decodes has room for.
+    /// Returns the number of prompt tokens that fit into a step with `decodes` decodes.
     pub(crate) fn prefill_room(&self, decodes: u32) -> u32 {
         let SchedulerSettings { max_num_batched_tokens, max_prefill_tokens, .. } = self.scheduling;
         let most = if max_prefill_tokens == 0 { u32::MAX } else { max_prefill_tokens };
@@ -121,8 +121,8 @@ impl Rules {
         set(self.scheduling.long_prefill_token_threshold).min(set(by_share))
     }
 
-    /// Returns the tokens that the block table of a sequence must cover from its start on, even if a step needs fewer;
-    /// 0 if blocks are allocated on demand. The sequence can become `longest` tokens long.
+    /// Returns the number of tokens for which a sequence gets blocks at its start, even if a step needs fewer; 0 if
+    /// blocks are allocated on demand. The sequence can become `longest` tokens long.
     pub(crate) fn allocated_up_front(&self, longest: u32) -> u32 {
         match self.scheduling.allocation {
             Allocation::OnDemand => 0,
@@ -130,8 +130,8 @@ impl Rules {
         }
     }
 
-    /// Returns the watermark of a tier: the number of blocks that must stay free after a sequence of the tier is
-    /// opened.
+    /// Returns the watermark of a tier: the number of KV blocks that must stay free after a waiting sequence of the
+    /// tier got its blocks.
     pub(crate) fn watermark_blocks(&self, tier: Tier) -> u32 {
         let SchedulerSettings { watermark_percent, background_watermark_percent, .. } =
             self.scheduling;
@@ -142,7 +142,7 @@ impl Rules {
         (f64::from(self.limits.device_blocks) * percent / 100.0) as u32
     }
 
-    /// Returns how much of its block table a victim releases.
+    /// Returns which part of its block table a preempted victim gives up.
     pub(crate) fn release(&self) -> Gives {
         match self.preemption.victim_gives {
             VictimGives::All => Gives::All,
@@ -151,12 +151,12 @@ impl Rules {
         }
     }
 
-    /// Whether a sequence has been preempted as often as allowed.
+    /// Whether a sequence with `preemptions` preemptions has reached the limit `preemption.max_per_request`.
     pub(crate) fn at_preemption_limit(&self, preemptions: u32) -> bool {
         preemptions >= self.preemption.max_per_request
     }
 
-    /// Whether the next preemption of a sequence ends its request.
+    /// Whether the next preemption of a sequence with `preemptions` preemptions ends its request.
     pub(crate) fn drops(&self, preemptions: u32) -> bool {
         self.preemption.mode == PreemptionMode::Drop
             || self.preemption.at_limit == AtLimit::Drop && self.at_preemption_limit(preemptions)

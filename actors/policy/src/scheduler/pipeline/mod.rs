@@ -1,12 +1,12 @@
 //! The pipeline: steps in flight, and when the next step may be planned.
 //!
 //! A device that takes two steps need not wait for the host between them: the second step is at the device when the
-//! first ends. The second step is planned a lead before the first ends, and not as early as possible, because a request
-//! that comes after that plan waits for the end of the second step. The lead is learned: it grows with each step that
-//! was planned too late and shrinks with each that was not, by amounts that leave one step in [`IN_TIME`] too late
-//! (stochastic approximation of a quantile: Robbins and Monro, 1951). The lead is never much longer than the host's
-//! time for a step, because that time is all that can be gained. Where steps are not as long as predicted, a longer
-//! lead would make more steps follow at once, but all requests that come wait longer.
+//! first ends. The second step is planned a short time, the lead, before the first ends, and not as early as possible,
+//! because a request that comes after that plan waits for the end of the second step. The lead is learned: it grows
+//! with each step that was planned too late and shrinks with each that was not, by amounts that leave one step in
+//! [`IN_TIME`] too late (stochastic approximation of a quantile: Robbins and Monro, 1951). The lead is never much
+//! longer than the host's time for a step, because that time is all that can be gained. Where steps are not as long as
+//! predicted, a longer lead would make more steps follow at once, but all requests that come wait longer.
 
 pub(crate) mod progress;
 
@@ -14,64 +14,67 @@ use crate::ewma::Ewma;
 use crate::scheduler::cost::StepWork;
 use tiercel_device::{SeqId, StepId, Tier, Timestamp};
 
-/// Most steps in flight, whatever a device allows.
+/// Upper bound of the number of steps in flight, whatever a device allows.
 pub(crate) const MAX_DEPTH: usize = 2;
-/// One step in this many may be planned too late to follow the step before it at once.
+/// One step in this many may be planned too late, so that the device idles before it.
 const IN_TIME: f64 = 20.0;
-/// Growth of the lead with a step that was planned too late, as a share of the step's duration.
+/// Increase of the planning lead after a step that was planned too late, as a share of the step's duration.
 const LEARNING: f64 = 0.02;
-/// Longest lead, in multiples of the host's time for a step.
+/// Longest planning lead (time before the end of a step at which the next is planned), in multiples of the host's time
+/// for a step.
 const LEAD_MAX: f64 = 2.0;
-/// Host time, as a share of a step's duration, from which on two steps in flight are worth while.
+/// Least host time per step, as a share of the step's duration, with which two steps are kept in flight; below it the
+/// gain is too small.
 const WORTH_WHILE: f64 = 0.005;
-/// Weight of a new observation in the mean times that the host takes to plan and to start a step.
+/// Weight of a new observation in the mean host times for planning a step and for starting it.
 const SMOOTHING: f64 = 0.1;
 
-/// Steps at the device, and the step that is being planned.
+/// The pipeline: steps that the device has, and the step that is being planned.
 #[derive(Debug)]
 pub(crate) struct Pipeline {
-    /// Most steps in flight at a time.
+    /// Most steps in flight at a time on this device.
     depth: usize,
-    /// The step that the block store was asked for and has not answered yet.
+    /// Step that is being planned: the block store was asked for its blocks and has not answered yet.
     reserving: Option<Reserving>,
-    /// Steps at the device, in order.
+    /// Steps that were submitted to the device and have not ended, in order.
     in_flight: Vec<InFlight>,
     /// Number of the step that was planned last.
     last: StepId,
-    /// Whether the block store has yet to be told that a step has ended: copies may wait for that.
+    /// Whether a step has ended and the block store has not been told yet; copies may wait for that.
     unreported: bool,
-    /// Learned lead: time before the end of a step in flight at which the next one is planned, us.
+    /// Learned planning lead: time before the end of a step in flight at which the next one is planned, us.
     lead_us: f64,
-    /// Mean time in which the host plans a step, us.
+    /// Mean host time for planning a step, us.
     planning_us: Ewma,
-    /// Mean time in which the device's host side starts a step, us.
+    /// Mean host time for starting a step on the device, us.
     starting_us: Ewma,
 }
 
-/// A step that the block store was asked for and has not answered yet.
+/// A step that is being planned: the block store was asked for its blocks and has not answered yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reserving {
     step: StepId,
-    /// When the step is expected to begin.
+    /// Time at which the planned step is expected to begin.
     pub(crate) begins: Timestamp,
-    /// Whether a step that was in flight when this one was planned has failed since.
+    /// Whether a step in flight on which the planned step relies has failed, so that the plan is void.
     pub(crate) invalidated: bool,
 }
 
-/// A step at the device.
+/// A step in flight: it was submitted to the device and has not ended.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     pub(crate) step: StepId,
-    /// Sequences in the step.
+    /// Sequences that the step computes.
     pub(crate) slices: Vec<SeqId>,
     pub(crate) work: StepWork,
-    /// Time that the sequences of each tier add to the step, us.
+    /// Predicted time that the sequences of each tier add to the step, us.
     pub(crate) time_us: [f64; Tier::ALL.len()],
-    /// When the step began, or is expected to begin.
+    /// Time at which the step began, or is expected to begin.
     pub(crate) begins: Timestamp,
-    /// Expected duration of the step, us.
+    /// Predicted duration of the step, us.
     pub(crate) expected_us: f64,
-    /// Whether a step before this one failed while this one was in flight.
+    /// Whether an earlier step failed while this step was in flight, so that results that rely on the earlier step do
+    /// not count.
     pub(crate) invalidated: bool,
 }
 
@@ -90,19 +93,20 @@ impl Pipeline {
             in_flight: Vec::with_capacity(MAX_DEPTH),
             last: StepId(0),
             unreported: false,
-            // Until the lead is learned, it is as long as allowed.
+            // Start with an unlimited planning lead, which `lead_of` cuts to the longest allowed one until the lead is
+            // learned.
             lead_us: f64::INFINITY,
             planning_us: Ewma::starting_at(0.0, SMOOTHING),
             starting_us: Ewma::starting_at(0.0, SMOOTHING),
         }
     }
 
-    /// Whether no step is at the device or being planned.
+    /// Whether no step is in flight or being planned.
     pub(crate) fn is_idle(&self) -> bool {
         self.reserving.is_none() && self.in_flight.is_empty()
     }
 
-    /// Whether no step is at the device.
+    /// Whether no step is in flight at the device.
     pub(crate) fn is_dry(&self) -> bool {
         self.in_flight.is_empty()
     }
@@ -111,7 +115,7 @@ impl Pipeline {
         &self.in_flight
     }
 
-    /// Returns the last completed step, if the block store has yet to be told of it.
+    /// Returns the last completed step, if the block store has not been told of it yet, and marks it as told.
     pub(crate) fn take_completed(&mut self) -> Option<StepId> {
         std::mem::take(&mut self.unreported).then(|| self.completed())
     }
@@ -120,14 +124,14 @@ impl Pipeline {
         self.depth
     }
 
-    /// Returns when the next step may be planned, if nothing else has to happen first: at once, or shortly before the
-    /// step in flight ends.
+    /// Returns the time at which the next step may be planned: at once if no step is in flight, or shortly before the
+    /// last step in flight ends. `None` if a step must end or the block store must answer first.
     pub(crate) fn next_plan(&self) -> Option<Timestamp> {
         if self.reserving.is_some() || self.in_flight.len() >= self.depth {
             return None;
         }
         let Some(last) = self.in_flight.last() else { return Some(Timestamp(0)) };
-        // After a failure, the next step waits until the invalidated ones have ended.
+        // After a failed step, plan only when the steps in flight behind it, which are invalidated, have ended.
         if last.invalidated {
             return None;
         }
@@ -135,20 +139,20 @@ impl Pipeline {
         worth_while.then(|| last.ends() - self.lead_of(last.expected_us) as u64)
     }
 
-    /// Returns the step up to which every step has completed, or never began.
+    /// Returns the number of the last step such that it and all earlier steps have completed, or were never submitted.
     pub(crate) fn completed(&self) -> StepId {
         let in_flight = self.in_flight.first().map(|first| first.step);
-        // The step that the block store is asked for may still begin, so it has not completed.
+        // A step that is being planned may still be submitted, so it does not count as completed.
         let ahead = in_flight.or(self.reserving.map(|reserving| reserving.step));
         ahead.map_or(self.last, |step| StepId(step.0 - 1))
     }
 
-    /// Returns when a step that is planned now begins, if it is planned early enough.
+    /// Returns when a step that is planned now will begin: at the expected end of the last step in flight, or now.
     pub(crate) fn begins(&self, now: Timestamp) -> Timestamp {
         self.in_flight.last().map_or(now, |last| last.ends().max(now))
     }
 
-    /// Gives the next step its number and returns it. The block store is now asked for the step.
+    /// Gives the next step its number and returns it. From now on the step counts as being planned.
     pub(crate) fn reserve(&mut self, now: Timestamp) -> StepId {
         let begins = self.begins(now);
         self.last = StepId(self.last.0 + 1);
@@ -157,17 +161,19 @@ impl Pipeline {
         self.last
     }
 
-    /// Takes the step that the block store has answered for; `None` if the block store was not asked for it.
+    /// Ends the planning of the step for which the block store has answered, and returns it; `None` if no such step is
+    /// being planned.
     pub(crate) fn reserved(&mut self, step: StepId) -> Option<Reserving> {
         self.reserving.take_if(|reserving| reserving.step == step)
     }
 
-    /// Adds a step that goes to the device.
+    /// Adds a step to those in flight, because it was submitted to the device.
     pub(crate) fn submit(&mut self, step: InFlight) {
         self.in_flight.push(step);
     }
 
-    /// Removes a step that has ended at the device; `None` if another step must end first.
+    /// Removes from the steps in flight the one that has ended; `None` if it is not the first, because steps end in
+    /// order.
     pub(crate) fn ended(&mut self, step: StepId, now: Timestamp) -> Option<InFlight> {
         self.in_flight.first().filter(|first| first.step == step)?;
         let ended = self.in_flight.remove(0);
@@ -178,29 +184,30 @@ impl Pipeline {
         Some(ended)
     }
 
-    /// Learns that the host planned a step in `us` microseconds, from when the plan was due.
+    /// Adds to the mean planning time that the host planned a step in `us` microseconds, from when the plan was due.
     pub(crate) fn planned_in(&mut self, us: u64) {
         self.planning_us.observe(us as f64);
     }
 
-    /// Learns that the device's host side took `us` microseconds to start a step.
+    /// Adds to the mean starting time that the host took `us` microseconds to start a step on the device.
     pub(crate) fn starts_in(&mut self, us: u64) {
         self.starting_us.observe(us as f64);
     }
 
-    /// Returns the mean time of the host from one step to the next, us.
+    /// Returns the mean host time for a step, us: planning it and starting it on the device.
     fn host_us(&self) -> f64 {
         self.planning_us.mean() + self.starting_us.mean()
     }
 
-    /// Adjusts the lead by a step that has ended: the next step followed at once, or came too late.
+    /// Adjusts the planning lead after a step has ended: longer if no other step is in flight (the next one was planned
+    /// too late), a little shorter otherwise.
     pub(crate) fn learn_lead(&mut self, ended: &InFlight) {
         let step_us = ended.expected_us * LEARNING;
         let change = if self.in_flight.is_empty() { step_us } else { -step_us / IN_TIME };
         self.lead_us = (self.lead_of(ended.expected_us) + change).max(0.0);
     }
 
-    /// Invalidates all steps that follow a failed one.
+    /// Invalidates all steps in flight behind a failed one, and the step that is being planned.
     pub(crate) fn invalidate(&mut self) {
         self.in_flight.iter_mut().for_each(|step| step.invalidated = true);
         if let Some(reserving) = &mut self.reserving {

@@ -1,20 +1,21 @@
-//! Progress in flight: what steps in flight will have made of a sequence, if they succeed. The next step is planned on
-//! this progress; it counts only when its step is done.
+//! Progress in flight: the state in which the steps in flight will leave a sequence, if they succeed. The next step is
+//! planned for that state; the progress counts only once its step has succeeded.
 
 use crate::scheduler::pipeline::MAX_DEPTH;
 use tiercel_device::StepId;
 
-/// A sequence's parts of the steps in flight, in the order of the steps.
+/// What each step in flight computes of one sequence, in the order of the steps.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct InFlightProgress {
     steps: [Option<Part>; MAX_DEPTH],
 }
 
-/// A sequence's part of one step.
+/// What one step in flight computes of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part {
     pub(crate) step: StepId,
-    /// Valid tokens of the sequence once the step has succeeded; `None` if the sequence lost its blocks since.
+    /// Number of tokens with valid KV once the step has succeeded; `None` if the sequence was preempted since and lost
+    /// its blocks.
     pub(crate) computed: Option<u32>,
     /// Whether the step samples a token for the sequence.
     pub(crate) samples: bool,
@@ -30,18 +31,19 @@ impl InFlightProgress {
         self.steps[0].is_none()
     }
 
-    /// Returns the sequence's part of a step; `None` if the step does not include it, or was invalidated for it.
+    /// Returns what a step computes of the sequence; `None` if the step does not include the sequence, or its result
+    /// for the sequence was invalidated.
     pub(crate) fn part(&self, step: StepId) -> Option<Part> {
         self.parts().find(|part| part.step == step).copied()
     }
 
-    /// Returns the number of tokens that will be valid once the steps in flight have succeeded, if `computed` tokens
-    /// are valid now.
+    /// Returns the number of tokens with valid KV once the steps in flight have succeeded; `computed` is their number
+    /// now.
     pub(crate) fn computed(&self, computed: u32) -> u32 {
         self.parts().filter_map(|part| part.computed).next_back().unwrap_or(computed)
     }
 
-    /// Returns the number of tokens that steps in flight are sampling.
+    /// Returns the number of output tokens that steps in flight are sampling for the sequence.
     pub(crate) fn sampled(&self) -> u32 {
         self.parts().filter(|part| part.samples).count() as u32
     }
@@ -51,13 +53,13 @@ impl InFlightProgress {
         self.parts().rfind(|part| part.samples).map(|part| part.step)
     }
 
-    /// Adds a part of one more step.
+    /// Adds what one more step in flight computes of the sequence.
     pub(crate) fn submit(&mut self, part: Part) {
         let free = self.steps.iter_mut().find(|place| place.is_none());
         *free.expect("at most MAX_DEPTH steps are in flight") = Some(part);
     }
 
-    /// Removes the part of a step that has ended.
+    /// Removes the part of a step that has ended, if it is the sequence's first step in flight.
     pub(crate) fn ended(&mut self, step: StepId) {
         if self.steps[0].is_some_and(|part| part.step == step) {
             self.steps.rotate_left(1);
@@ -65,12 +67,14 @@ impl InFlightProgress {
         }
     }
 
-    /// Records that the sequence lost its blocks. Tokens that are being sampled are its next tokens all the same.
+    /// Records that the sequence was preempted: steps in flight make no KV valid any more, but the tokens that they
+    /// sample still count.
     pub(crate) fn lose_blocks(&mut self) {
         self.steps.iter_mut().flatten().for_each(|part| part.computed = None);
     }
 
-    /// Returns, in words, a part that belongs to none of `steps`, the steps in flight; `None` if there is no such part.
+    /// Checks that every part belongs to one of `steps`, the steps in flight. Returns the violation in words; `None` if
+    /// there is none.
     pub(crate) fn violation(&self, mut steps: impl Iterator<Item = StepId>) -> Option<String> {
         let lost = self.parts().find(|part| !steps.any(|step| step == part.step))?;
         Some(format!("waits for {}, which is not in flight", lost.step))

@@ -1,4 +1,4 @@
-//! Candidates of a step: running sequences and waiting ones that may open, in order of service.
+//! Candidates of a step: running sequences, and waiting ones that may get blocks, in order of service.
 
 use crate::scheduler::candidate::Candidate;
 use crate::scheduler::plan::retry::{OPENS_MAX, RetryScope};
@@ -6,9 +6,9 @@ use crate::scheduler::plan::view::View;
 use crate::scheduler::sequence::Sequence;
 use tiercel_config::{StepMix, ToStart};
 
-/// Returns the sequences that the step may include, in order of service, at most as many as the step has slots. While a
-/// failed step is investigated, returns only one suspect; or, if the suspect was denied blocks, all other sequences
-/// once (`others_first`), so that they make room.
+/// Returns the sequences that the step may include, in order of service, at most as many as the step has slots. While
+/// the culprit of a failed step is searched, returns only one suspect; or, if that suspect was denied blocks
+/// (`others_first`), once all other sequences, so that they make room.
 pub(crate) fn eligible<'a>(
     view: &View<'a>,
     scope: RetryScope,
@@ -19,13 +19,15 @@ pub(crate) fn eligible<'a>(
     let running = view.queue.table.active();
     let running = running.filter(|(_, s)| view.may_step(s)).map(candidate);
     let open_limit = view.retry.open_limit;
-    // While there are no suspects, the queue beyond the limit of opens need not be looked at.
+    // Look only at the first waiting sequences, as many as may be opened in one step; with suspects look at all, to
+    // find a waiting suspect.
     let looked_at = if view.suspects.is_empty() { open_limit } else { usize::MAX };
-    // A sequence opens again only after the steps in flight have sampled its tokens.
+    // A waiting sequence may be opened only after the steps in flight have sampled their tokens for it.
     let may_open = |s: &Sequence| {
         scope == RetryScope::All && (view.may_start || s.was_open()) && s.kv.in_flight.is_empty()
     };
-    // After an empty plan rank alone decides: only the first sequence by rank can reach every block.
+    // After an empty plan ignore the tiers' fair queue and go by rank: only the first sequence by rank may take blocks
+    // of all others.
     let fair = view.basis.rules.tiers_are_fair() && view.retry.empty_plans == 0;
     let by_tier = if fair { view.queue.in_fair_order(looked_at, may_open) } else { Vec::new() };
     let by_rank = (!fair).then(|| view.queue.table.queue());
@@ -51,8 +53,8 @@ pub(crate) fn eligible<'a>(
 }
 
 /// Merges the running and the waiting candidates, each in order of rank, and returns the first `most`. Within an
-/// effective tier running ones go before waiting ones, so that opening a sequence never pushes an equal out of the
-/// step. Without preemption running ones go before waiting ones across tiers too.
+/// effective tier running sequences go before waiting ones, so that opening a sequence never pushes an equal one out of
+/// the step. If starting sequences may not preempt, running ones go first across tiers too.
 fn in_slots<'a>(
     view: &View<'_>,
     running: impl Iterator<Item = Candidate<'a>>,
@@ -82,8 +84,8 @@ fn in_slots<'a>(
     candidates
 }
 
-/// Keeps the candidates of a narrow scope, and separates prompts from decodes where a step may not mix them: then
-/// prompts go first. Returns whether there are prompts.
+/// Removes candidates that the scope of a retried plan excludes. If a step may not mix prompts and decodes, keeps the
+/// prompts alone. Returns whether there are prompts.
 pub(crate) fn separate(
     candidates: &mut Vec<Candidate<'_>>,
     scope: RetryScope,
@@ -94,15 +96,15 @@ pub(crate) fn separate(
     }
     let prompts = candidates.iter().any(|candidate| !candidate.decoding);
     if mix == StepMix::PromptsAlone && prompts {
-        // Decodes go first if victims are being copied out for one of them: a prompt could take the victims' blocks
-        // before the decode has them, again and again.
+        // Keep the decodes instead if victims are being copied out for one of them: a prompt could take the blocks that
+        // come free before the decode gets them, again and again.
         let promised = candidates.iter().any(|c| c.decoding && c.sequence.kv.promised);
         candidates.retain(|candidate| candidate.decoding == promised);
     }
     prompts
 }
 
-/// Whether the plan skips a running sequence that a step may include.
+/// Whether the plan leaves out a running sequence that the step could include.
 pub(crate) fn skip_running(candidates: &[Candidate<'_>], view: &View<'_>) -> bool {
     let planned = candidates.iter().filter(|candidate| !candidate.waits).count();
     planned < view.queue.table.active().filter(|(_, s)| view.may_step(s)).count()

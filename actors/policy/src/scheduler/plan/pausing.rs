@@ -1,4 +1,5 @@
-//! Pausing: streams that are left out of a step so that streams of higher tiers keep their pace.
+//! Pausing: streams are left out of a step, without losing their blocks, so that streams of higher tiers keep their
+//! TPOT targets.
 
 use crate::scheduler::budget::slack::ample_slack_us;
 use crate::scheduler::budget::step_budget::StepBudget;
@@ -8,13 +9,13 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Longest time that background streams are paused, us. One stream that was paused for longer takes part in each step,
-/// so that every background stream gets on, however long higher tiers leave no time.
+/// Time without a token after which a background stream counts as paused for too long, us. One such stream takes part
+/// in each step, so that every background stream makes progress, however long higher tiers leave no time.
 const PAUSED_US_MAX: u64 = 2_000_000;
 
-/// Takes streams out of the step. Background and best-effort streams go, highest rank first, until the higher streams
-/// and the first tokens that are due can afford the rest. The stream that was paused for too long stays. Then standard
-/// streams go until premium can afford the step.
+/// Leaves streams out of the step. Background and best-effort streams go first, those served last before others, until
+/// the step has time for the rest beside higher tiers' streams and first tokens that are due. One stream that was
+/// paused for too long stays. Then standard streams go until premium streams can afford the step.
 pub(crate) fn pause(
     candidates: &mut Vec<Candidate<'_>>,
     budget: &StepBudget,
@@ -29,7 +30,7 @@ pub(crate) fn pause(
     let overdue = paused_too_long(candidates.iter().filter(|candidate| low(candidate)), now);
     let streams = candidates.iter().filter(|candidate| low(candidate));
     let mut needed_us: f64 = streams.map(|stream| cost.decode_us(stream.len)).sum();
-    // One candidate stays in any case: a target may be shorter than a step of one stream.
+    // Keep at least one candidate, because a TPOT target may be shorter than a step of a single stream.
     while needed_us > left_us && candidates.len() > 1 {
         let pausable = |c: &Candidate<'_>| low(c) && Some(c.sequence.id) != overdue;
         let Some(at) = candidates.iter().rposition(pausable) else { break };
@@ -38,8 +39,8 @@ pub(crate) fn pause(
     pause_standard(candidates, budget.over_premium(bare_us), (cost, bare_us), now);
 }
 
-/// Takes standard streams out of a step that is too long for premium by `over_us`: the streams with the most slack
-/// first, and none without ample slack.
+/// Leaves standard streams out of a step that is longer than premium streams allow by `over_us`: the streams with the
+/// most slack first, and none without ample slack.
 fn pause_standard(
     candidates: &mut Vec<Candidate<'_>>,
     mut over_us: f64,
@@ -65,8 +66,8 @@ fn pause_standard(
     candidates.retain(|candidate| !paused.contains(&candidate.sequence.id));
 }
 
-/// Returns the stream whose last token is the oldest, if that was too long ago. A stream that was denied blocks does
-/// not count: it cannot go on, and would only keep the other streams from being included.
+/// Returns the stream whose last token is the oldest, if that is longer ago than a pause may last. Streams that were
+/// denied blocks are ignored: such a stream cannot go on, and would take the place of one that can.
 fn paused_too_long<'a, 'b: 'a>(
     streams: impl Iterator<Item = &'a Candidate<'b>>,
     now: Timestamp,

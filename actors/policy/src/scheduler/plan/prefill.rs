@@ -1,4 +1,4 @@
-//! Prefill: the tokens that a step computes of each prompt.
+//! Prefill: how many tokens of each prompt a step computes.
 
 use crate::scheduler::basis::Basis;
 use crate::scheduler::budget::slack::first_token_due;
@@ -11,19 +11,20 @@ use tiercel_config::PrefillOrder;
 use tiercel_device::Tier;
 
 const TIERS: usize = Tier::ALL.len();
-/// Prompt tokens that every step may hold, however little time the streams leave, so that first tokens always come
-/// nearer.
+/// Number of prompt tokens that every step may compute, however little time the streams leave, so that prefill never
+/// stops.
 const MIN_TOKENS: u32 = 16;
-/// Largest length of the prompt tokens that every step may hold in any case, as a share of the time that the streams
-/// take of the step. Where prompts are costly, as on a CPU, streams with a lag would never catch up otherwise.
+/// Upper bound of the time for the prompt tokens that every step may compute in any case, as a share of the streams'
+/// time in the step. Where prompts are costly, as on a CPU, streams behind their TPOT targets would otherwise never
+/// catch up.
 const MIN_SHARE: f64 = 0.15;
 
-/// Order of prompts in a step: effective tier, whether blocks were not denied, lateness, and what
-/// `scheduler.prefill_order` counts.
+/// Sort key of the prompts of a step: effective tier, `false` if blocks were denied (these prompts go first), lateness,
+/// and what `scheduler.prefill_order` counts.
 type PrefillKey = (Tier, bool, bool, u64);
 
-/// Gives each candidate its tokens. Decodes get theirs first, so that a long prompt never stalls a stream; prompts
-/// share what is left. `by_rank` says that only rank decides on prompts.
+/// Decides how many tokens of each candidate the step computes. Each decode gets its one token first, so that a long
+/// prompt never stalls a stream; prompts share what is left. With `by_rank` prompts go by rank alone.
 pub(crate) fn give_tokens(
     candidates: &mut [Candidate<'_>],
     budget: Option<&StepBudget>,
@@ -61,41 +62,41 @@ pub(crate) fn give_tokens(
     }
 }
 
-/// Time and tokens that a step has for prompts, and how much of both is used.
+/// Time and tokens that the step has for prompts, and how much of them is used up.
 struct Left {
-    /// Time for all prompts of the step, us.
+    /// Time that the step has for all its prompts, us.
     us: f64,
-    /// Time that prompts have used so far, us.
+    /// Time that prompts of the step have used up so far, us.
     used_us: f64,
-    /// Tokens for all prompts of the step.
+    /// Number of tokens that the step has for all its prompts.
     room: u32,
-    /// Tokens up to which background prompts fill the step.
+    /// Number of prompt tokens in the step beyond which background prompts get none.
     background_room: u32,
-    /// Tokens that the prompts of the step get even if no time is left for them.
+    /// Number of tokens that prompts get even if the step has no time for them.
     least: u32,
-    /// Tokens that prompts have used so far.
+    /// Number of tokens that prompts of the step have used up so far.
     used: u32,
     /// Number of prompts of which the step computes only a part.
     partial: u32,
 }
 
-/// The part of a prompt that the step computes.
+/// The chunk of one prompt that the step computes.
 enum Chunk {
-    /// Part of this many tokens.
+    /// The step computes this many tokens of the prompt.
     Tokens(u32),
-    /// No part of this prompt. The step may still compute a part of the next prompt.
+    /// The step computes nothing of this prompt, but may compute a part of the next prompt.
     Skip,
-    /// No part of this prompt, nor of any prompt after it.
+    /// The step is full: it computes nothing of this prompt, nor of any prompt after it.
     StepIsFull,
 }
 
 impl Left {
-    /// Chooses the chunk of a prompt, and counts its tokens and its time as used. `shares` says that the prompt is a
-    /// best-effort one for which tiers share the time.
+    /// Chooses the chunk of a prompt, and counts its tokens and its time as used. `shares` says that the prompt is best
+    /// effort and that several tiers share the step's time for such prompts.
     fn chunk(&mut self, sequence: &Sequence, shares: bool, basis: &Basis) -> Chunk {
         let settings = &basis.rules.scheduling;
-        // Best-effort prompts for which tiers share time are limited by the tiers' fair queue, and not by the
-        // background limit as well.
+        // Do not apply the token limit of background prompts if tiers share time for best-effort prompts: the tiers'
+        // fair queue limits them already.
         let limited = sequence.tier == Tier::Background && settings.chunked_prefill && !shares;
         let most = if limited { self.background_room } else { self.room };
         let left = sequence.left_to_compute();
@@ -106,7 +107,8 @@ impl Left {
             free if settings.chunked_prefill => chunk(left, free, self.used == 0, &basis.rules),
             free if left <= free => left,
             _ if self.used == 0 => left.min(self.room),
-            // The prompt waits for the next step. A prompt that overtook it now could make it wait for the one after.
+            // Without chunked prefill, a prompt that does not fit waits for the next step, and so do all prompts after
+            // it: if they overtook it, it could be pushed out of the next step too.
             _ => return Chunk::StepIsFull,
         };
         let leaves_partial = tokens < left;
@@ -121,7 +123,7 @@ impl Left {
     }
 }
 
-/// Returns the positions of the prompts among the candidates, in the order in which they get tokens.
+/// Returns the indices of the prompts among the candidates, in the order in which prompts get tokens.
 fn in_order(
     candidates: &[Candidate<'_>],
     (rules, by_rank): (&Rules, bool),
@@ -143,7 +145,7 @@ fn in_order(
     prompts
 }
 
-/// Whether prompts of several tiers are best effort, so that tiers share time for them.
+/// Whether the step has best-effort prompts of several tiers, so that tiers share the time for them.
 fn several_tiers_share(candidates: &[Candidate<'_>]) -> bool {
     let prompts = candidates.iter().filter(|candidate| !candidate.decoding);
     let mut payers = prompts.filter_map(|prompt| prompt.sequence.service.key.class.payer());
@@ -151,7 +153,8 @@ fn several_tiers_share(candidates: &[Candidate<'_>]) -> bool {
     payers.any(|payer| Some(payer) != first)
 }
 
-/// Returns, for each effective tier, whether several tenants have prompts, which then go by start tags.
+/// Returns, for each effective tier, whether several tenants have prompts in the step; these prompts go in the order of
+/// the tenants' fair queue.
 fn tiers_with_several_tenants<'a>(
     prompts: impl Iterator<Item = &'a Sequence>,
     rules: &Rules,
@@ -166,8 +169,8 @@ fn tiers_with_several_tenants<'a>(
     several
 }
 
-/// Returns the order of a prompt. A prompt that was denied blocks to grow goes first: victims were preempted for it,
-/// and their blocks may have come free only now.
+/// Returns the sort key of a prompt among the prompts of a step. A prompt that was denied blocks goes first: victims
+/// were preempted for it, and their blocks may have come free only now.
 fn prefill_key(sequence: &Sequence, fair: [bool; TIERS], order: PrefillOrder) -> PrefillKey {
     let key = &sequence.service.key;
     let number = match order {
@@ -180,25 +183,27 @@ fn prefill_key(sequence: &Sequence, fair: [bool; TIERS], order: PrefillOrder) ->
     (key.class.tier(), !sequence.kv.denied, key.late, number)
 }
 
-/// Returns the order of a best-effort prompt if tiers share time: the order in which the tiers' fair queue let it open.
+/// Returns the sort key of a best-effort prompt if tiers share time: by when the sequence got its blocks, which the
+/// tiers' fair queue decided; waiting sequences last.
 fn opening_key(sequence: &Sequence) -> PrefillKey {
     let waits = sequence.phase == Phase::Waiting;
     let number = if waits { u64::MAX } else { sequence.kv.opened_number };
     (sequence.service.key.class.tier(), !sequence.kv.denied, false, number)
 }
 
-/// Returns the tokens of a prompt to compute in a step that has room for `room`; the prompt has `left` tokens to
-/// compute, and `first` says that it is the first prompt of the step.
+/// Returns how many tokens of a prompt the step computes. The step has room for `room` tokens, the prompt has `left`
+/// tokens to compute, and `first` says that no prompt of the step has got tokens yet.
 fn chunk(left: u32, room: u32, first: bool, rules: &Rules) -> u32 {
     let chunk = left.min(room).min(rules.longest_chunk());
     let unit = rules.scheduling.chunk_alignment.max(1);
     let aligned = chunk - chunk % unit;
-    // The end of a prompt need not be aligned; and where no whole unit fits, the first prompt goes on all the same.
+    // Chunks are multiples of `scheduler.chunk_alignment`, except the last chunk of a prompt, and except for the first
+    // prompt of a step if no whole multiple fits, so that it makes progress.
     if chunk == left || (aligned == 0 && first) { chunk } else { aligned }
 }
 
-/// Returns the number of prompt tokens up to which background prompts fill a step while requests of higher tiers come;
-/// at least one, so that background prompts go on.
+/// Returns the number of prompt tokens in a step beyond which background prompts get none while requests of higher
+/// tiers come; at least one, so that background prompts make progress.
 fn background_tokens(rules: &Rules, traffic: Traffic) -> u32 {
     match rules.scheduling.background_prefill_percent {
         _ if !traffic.higher_came(Tier::Background) => u32::MAX,

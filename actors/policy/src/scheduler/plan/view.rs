@@ -1,4 +1,4 @@
-//! View: the state that planning a step reads. Nothing in it changes while a step is planned.
+//! View: read-only state of the scheduler from which a step is planned.
 
 use crate::scheduler::basis::Basis;
 use crate::scheduler::budget::slack_reserve::SlackReserve;
@@ -10,7 +10,7 @@ use crate::scheduler::sequence::Sequence;
 use std::collections::BTreeSet;
 use tiercel_device::{SeqId, Timestamp};
 
-/// State that planning a step reads.
+/// Read-only state of the scheduler from which a step is planned.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
     pub(crate) basis: &'a Basis,
@@ -18,17 +18,17 @@ pub(crate) struct View<'a> {
     pub(crate) memory: &'a Memory,
     pub(crate) reserve: &'a SlackReserve,
     pub(crate) retry: &'a Retry,
-    /// Members of a failed step that have not run alone yet.
+    /// Suspects: sequences of a failed step that have not been tried alone yet.
     pub(crate) suspects: &'a BTreeSet<SeqId>,
-    /// Whether sequences that never ran may start.
+    /// Whether sequences that never ran may start; `false` while a static batch must end first.
     pub(crate) may_start: bool,
     pub(crate) traffic: Traffic,
-    /// When the step begins.
+    /// Time at which the planned step begins.
     pub(crate) begins: Timestamp,
 }
 
 impl View<'_> {
-    /// Whether the step may include a running sequence.
+    /// Whether the planned step may include the running sequence `sequence`.
     pub(crate) fn may_step(&self, sequence: &Sequence) -> bool {
         sequence.runnable(self.basis.rules.limits.max_model_len)
     }

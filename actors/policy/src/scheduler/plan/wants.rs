@@ -1,4 +1,4 @@
-//! Wants: the blocks that each candidate asks of the block store for the step.
+//! Wants: the KV blocks that each candidate requests of the block store for the step.
 
 use crate::protocol::{Want, WantKind};
 use crate::scheduler::candidate::Candidate;
@@ -9,8 +9,8 @@ use crate::scheduler::sequence::Sequence;
 use tiercel_config::{ResumeFrom, ToStart};
 use tiercel_device::{Tier, Timestamp};
 
-/// Whether the blocks that were free after the last grant are enough for all candidates, whatever the block store finds
-/// for them in the prefix cache. Since that grant, blocks have only come free.
+/// Whether free blocks surely suffice for all candidates, even without prefix-cache hits, so that no victims are
+/// needed. Uses the number of free blocks in the block store's last answer, which has only grown since.
 pub(crate) fn surely_fit(candidates: &[Candidate<'_>], view: &View<'_>) -> bool {
     let rules = &view.basis.rules;
     let (mut blocks, mut watermark) = (0, 0);
@@ -27,7 +27,7 @@ pub(crate) fn surely_fit(candidates: &[Candidate<'_>], view: &View<'_>) -> bool 
     blocks + u64::from(watermark) + u64::from(reserved) <= free
 }
 
-/// Returns the most blocks that a candidate may need, whatever the block store finds for it in the prefix cache.
+/// Returns the number of blocks that a candidate needs for the step without prefix-cache hits.
 fn blocks_asked(candidate: &Candidate<'_>, rules: &Rules) -> u32 {
     let Candidate { sequence, tokens, len, waits, .. } = *candidate;
     let covered = if waits { len } else { len.min(sequence.planned_computed() + tokens) };
@@ -36,7 +36,7 @@ fn blocks_asked(candidate: &Candidate<'_>, rules: &Rules) -> u32 {
     needed.saturating_sub(sequence.kv.table.len() as u32)
 }
 
-/// Returns the wants of all candidates, in the order of the candidates.
+/// Returns the requests for blocks of all candidates, in the order of the candidates.
 pub(crate) fn wants(candidates: &[Candidate<'_>], victims: &Victims, view: &View<'_>) -> Vec<Want> {
     let rules = &view.basis.rules;
     let reservations = &view.memory.reservations;
@@ -45,21 +45,23 @@ pub(crate) fn wants(candidates: &[Candidate<'_>], victims: &Victims, view: &View
     let mut last = None;
     for candidate in candidates {
         let claim = claim(candidate, wants.is_empty(), rules, view.begins);
-        // Neighbours mostly have equal claims, so the number of victims need not be counted again.
+        // Reuse the number of victims of the previous candidate if it may preempt the same ones, as most adjacent
+        // candidates may.
         let max_victims = match last {
             Some((before, count)) if victims.treats_alike(before, claim) => count,
             _ => victims.allowed(claim),
         };
         last = Some((claim, max_victims));
-        // After an empty plan the first candidate ignores unused reservations, so that the next plan cannot be empty
-        // for the same reason.
+        // After an empty plan the first candidate ignores reservations of other tiers, so that the plan cannot be empty
+        // because of them again.
         let ignores = wants.is_empty() && view.retry.empty_plans > 0;
         let kept_for_others = match ignores {
             true => 0,
             false => reservations.for_others(candidate.sequence, &unused, rules.limits),
         };
         wants.push(Want { max_victims, kept_for_others, ..want(candidate, claim, rules) });
-        // Candidates after this one need not leave free the blocks that this one takes of its own tier's reservation.
+        // Subtract the blocks that this candidate takes of its own tier's reservation: the candidates after it need not
+        // leave them free.
         let own = &mut unused[candidate.sequence.tier.index()];
         *own = own.saturating_sub(blocks_asked(candidate, rules));
     }
@@ -75,20 +77,21 @@ fn claim(candidate: &Candidate<'_>, first: bool, rules: &Rules, now: Timestamp) 
     Claim { rank, opening, first, by_force }
 }
 
-/// Whether a waiting sequence may preempt running ones in order to open.
+/// Whether a waiting sequence may preempt running ones to get its blocks.
 fn may_start_by_force(sequence: &Sequence, rules: &Rules, now: Timestamp) -> bool {
     let waited_us = now.since_us(sequence.arrival);
     rules.preemption.to_start == ToStart::LowerTier
         && waited_us >= u64::from(rules.preemption.delay_ms) * 1000
 }
 
-/// Returns the want of a candidate, without the number of its victims and the reservations of other tiers.
+/// Returns a candidate's request for blocks; the number of its victims and the reservations of other tiers are filled
+/// in later.
 fn want(candidate: &Candidate<'_>, claim: Claim, rules: &Rules) -> Want {
     let Candidate { sequence, tokens, len, .. } = *candidate;
     let reserve = rules.allocated_up_front(sequence.longest());
     let kind = if claim.opening {
-        // The first candidate may use the last block: otherwise a request as large as the pool would wait for ever. A
-        // candidate that may preempt others shall take free blocks first.
+        // No watermark for the first candidate, because a request as large as the pool would otherwise wait for ever;
+        // and none for one that may preempt others, because it should use free blocks first.
         let high = sequence.tier_before_ageing() < Tier::Background;
         let may_take_all = claim.first || (claim.by_force && high);
         let keep_free = if may_take_all { 0 } else { rules.watermark_blocks(sequence.tier) };

@@ -9,41 +9,41 @@ use crate::blocks::Salt;
 use std::collections::BTreeMap;
 use tiercel_device::Tier;
 
-/// Most tenants whose service is remembered. Of more tenants, those with the least service are forgotten, which costs
+/// Most tenants whose service is remembered. Beyond that, the tenants that were served least are forgotten, which costs
 /// them nothing.
 const MAX_TENANTS: usize = 4096;
 
-/// A request's tag in the fair queue of the tenants of one tier.
+/// A request's start tag and charge in the fair queue of one tier's tenants.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct FairTag {
-    /// Tier whose fair queue the request is in.
+    /// Index of the tier whose fair queue the request is in.
     pub(crate) queue: Tier,
-    /// Start tag, us of device time.
+    /// Start tag of the request (virtual time), us of device time.
     pub(crate) start: f64,
-    /// Service that the tenant was charged for the request, us; 0 before it was.
+    /// Predicted device time of the request that its tenant was charged, us; 0 before the request entered a fair queue.
     pub(crate) charged_us: f64,
 }
 
 /// Fair queue of tenants: the virtual time, and an account of each tenant's service.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FairQueue {
-    /// Virtual time.
+    /// Virtual time: start tag of the request that started last.
     now: f64,
     /// Account of each tenant whose service is remembered.
     accounts: BTreeMap<Salt, Account>,
 }
 
-/// Account of one tenant.
+/// A tenant's account in a fair queue.
 #[derive(Debug, Clone, Copy)]
 struct Account {
     /// Start tag of the tenant's last request.
     start: f64,
     /// Finish tag of the tenant's last request: earliest start tag of its next one.
     finish: f64,
-    /// Service that was given back and is not deducted from `finish` yet, because the tenant's waiting requests keep
-    /// their order.
+    /// Refund of charged service that is not deducted from `finish` yet, because the tenant's waiting requests must
+    /// keep their order.
     credit: f64,
-    /// Requests of the tenant that have not started.
+    /// Number of the tenant's requests that have not started.
     waiting: u32,
 }
 
@@ -58,7 +58,7 @@ impl Account {
 }
 
 impl FairQueue {
-    /// Adds a request that will take `service`, and returns its start tag.
+    /// Adds a request of a tenant with the predicted service `service`, and returns its start tag.
     pub(crate) fn arrive(&mut self, tenant: Salt, service: f64) -> f64 {
         if self.accounts.len() >= MAX_TENANTS && !self.accounts.contains_key(&tenant) {
             self.forget_least();
@@ -71,12 +71,12 @@ impl FairQueue {
         account.start
     }
 
-    /// Whether requests of another tenant wait.
+    /// Whether requests of another tenant than `tenant` wait.
     pub(crate) fn others_wait(&self, tenant: Salt) -> bool {
         self.accounts.iter().any(|(other, account)| *other != tenant && account.waiting > 0)
     }
 
-    /// Removes a waiting request of a tenant, served or not.
+    /// Records that a waiting request of a tenant started or gave up.
     pub(crate) fn left(&mut self, tenant: Salt) {
         if let Some(account) = self.accounts.get_mut(&tenant) {
             account.waiting = account.waiting.saturating_sub(1);
@@ -89,15 +89,15 @@ impl FairQueue {
         self.now = self.now.max(tag);
     }
 
-    /// Charges a tenant `service` more than predicted for a request, or less if negative. The tenant's requests keep
-    /// their order among each other.
+    /// Corrects the charge of a tenant by `service`, actual less predicted service of a request. The tenant's waiting
+    /// requests keep their order.
     pub(crate) fn correct(&mut self, tenant: Salt, service: f64) {
         if let Some(account) = self.accounts.get_mut(&tenant) {
             account.correct(service);
         }
     }
 
-    /// Removes the account with the least service, of the tenants without waiting requests if there are any.
+    /// Removes the account with the least service; accounts without waiting requests go first.
     fn forget_least(&mut self) {
         let least = self.accounts.iter().min_by(|(_, a), (_, b)| {
             (a.waiting > 0).cmp(&(b.waiting > 0)).then(a.finish.total_cmp(&b.finish))
@@ -138,7 +138,7 @@ mod tests {
             queue.arrive(fickle, 10.0);
         }
         assert!(!queue.others_wait(fickle) && queue.others_wait(other));
-        // All requests leave without having been served.
+        // All requests of the tenant give up without service, so their charge is refunded in full.
         for _ in 0..100 {
             queue.left(fickle);
             queue.correct(fickle, -10.0);

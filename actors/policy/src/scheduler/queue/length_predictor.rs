@@ -1,28 +1,29 @@
-//! Predicted output lengths.
+//! Prediction of output lengths.
 
 use crate::ewma::Ewma;
 use tiercel_device::Tier;
 
-/// Number of classes of prompt lengths. Each class ends at twice the length at which it begins.
+/// Number of classes of prompt lengths; class k holds the lengths from 2^k to 2^(k+1) - 1 tokens.
 const LENGTH_CLASSES: usize = 24;
-/// Weight of a newly finished request in the mean output length of its class.
+/// Weight of a newly finished request in the exponential mean of output lengths of its class.
 const SMOOTHING: f64 = 0.05;
 
-/// Predicts output lengths: an exponentially weighted mean of the requests that finished, by tier and class of prompt
-/// length. The true length of a request is not known to the predictor before the request ends.
+/// Predictor of output lengths: an exponentially weighted mean over finished requests, by tier and class of prompt
+/// length. A request's true length is unknown to the predictor until the request ends.
 #[derive(Debug, Clone)]
 pub(crate) struct LengthPredictor {
-    /// Mean output length by tier and class of prompt length, tokens.
+    /// Mean output length by tier and class of prompt length, tokens; `None` before a request of the class has
+    /// finished.
     mean: [[Option<Ewma>; LENGTH_CLASSES]; Tier::ALL.len()],
-    /// Mean output length by tier, tokens: for classes without a finished request.
+    /// Mean output length by tier, tokens, for classes of prompt length without a finished request.
     by_tier: [Option<Ewma>; Tier::ALL.len()],
     error: PredictionError,
 }
 
-/// Errors of predicted output lengths.
+/// Errors of predicted output lengths, summed over finished requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PredictionError {
-    /// Number of requests that finished.
+    /// Number of finished requests whose prediction was checked.
     pub requests: u64,
     /// Sum of |predicted - true| output lengths, tokens.
     pub absolute_tokens: f64,
@@ -39,13 +40,14 @@ impl LengthPredictor {
         }
     }
 
-    /// Returns the expected output, tokens; half of `max_tokens` before any request of the tier has finished.
+    /// Returns the expected output length of a request, tokens; half of `max_tokens` before any request of the tier has
+    /// finished.
     pub(crate) fn predict(&self, tier: Tier, prompt: u32, max_tokens: u32) -> f64 {
         let known = self.mean[tier.index()][class_of(prompt)].or(self.by_tier[tier.index()]);
         known.map_or(f64::from(max_tokens) / 2.0, |mean| mean.mean()).min(f64::from(max_tokens))
     }
 
-    /// Learns the output length of a request that finished, and the error of its prediction.
+    /// Adds a finished request to the mean output lengths, and the error of its prediction to the errors.
     pub(crate) fn observe(&mut self, tier: Tier, prompt: u32, predicted: f64, output: u32) {
         let output_tokens = f64::from(output);
         self.error.requests += 1;

@@ -1,4 +1,5 @@
-//! The queue: all live sequences in the order of service, and the state from which that order is made.
+//! The queue: all live sequences in the order of service, and the state (arrivals, fair queues, predicted lengths) from
+//! which that order is made.
 
 pub(crate) mod arrivals;
 pub(crate) mod fair_queue;
@@ -24,7 +25,8 @@ use crate::scheduler::rules::Rules;
 use crate::scheduler::sequence::Sequence;
 use tiercel_device::{Tier, Timestamp};
 
-/// All live sequences in the order of service, and the state from which that order is made.
+/// All live sequences in the order of service, and the state (arrivals, fair queues, predicted lengths) from which that
+/// order is made.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) table: SequenceTable,
@@ -32,14 +34,14 @@ pub(crate) struct Queue {
     /// Drain rate of each tier: how fast its requests get their first tokens.
     pub(crate) drain: [DrainRate; Tier::ALL.len()],
     pub(crate) predictor: LengthPredictor,
-    /// Fair queue of all tenants over tokens, for `scheduler.order = fair`.
+    /// Fair queue of all tenants, in which service is counted in tokens, for `scheduler.order = fair`.
     pub(crate) token_queue: FairQueue,
     pub(crate) tenants: TenantFairQueues,
     pub(crate) tiers: TierFairQueue,
 }
 
 impl Queue {
-    /// Creates an empty queue.
+    /// Creates a queue without sequences.
     pub(crate) fn new(rules: &Rules) -> Queue {
         Queue {
             table: SequenceTable::new(rules.preemption.resume),
@@ -52,19 +54,20 @@ impl Queue {
         }
     }
 
-    /// Returns which tiers ask for service at `now`.
+    /// Returns which tiers have requests at `now`.
     pub(crate) fn traffic(&self, now: Timestamp) -> Traffic {
         self.arrivals.traffic(self.table.unstarted_tokens(), now)
     }
 
-    /// Takes note of the tiers whose best-effort requests wait.
+    /// Tells the tiers' fair queue which tiers have best-effort requests waiting.
     pub(crate) fn note_waiting_tiers(&mut self) {
         let waits = Tier::ALL.map(|tier| self.table.best_effort_queue(tier).next().is_some());
         self.tiers.set_waiting(waits);
     }
 
-    /// Returns the first `most` waiting sequences that may open, if tiers share the time that is left: first the
-    /// sequences with targets by rank, then the best-effort ones in the order of the tiers' fair queue.
+    /// Returns the first `most` waiting sequences that may get blocks, if tiers share the time left to best-effort
+    /// requests: first sequences with latency targets by rank, then best-effort ones in the order of the tiers' fair
+    /// queue.
     pub(crate) fn in_fair_order(
         &self,
         most: usize,
@@ -82,7 +85,7 @@ impl Queue {
             let waits = lines.each_mut().map(|line| line.peek().is_some());
             let Some(tier) = tiers.next(waits) else { break };
             let Some((rank, sequence)) = lines[tier.index()].next() else { break };
-            // A sequence that has started was charged to its tier at its start, so only a new one is charged.
+            // Charge only sequences that never ran: a preempted one was charged to its tier when it started.
             if !sequence.was_open() {
                 tiers.start(tier, sequence.service.tenant_tag.charged_us);
             }
@@ -91,8 +94,9 @@ impl Queue {
         first
     }
 
-    /// Removes a sequence that has ended from the fair queues: corrects what its tenant and its tier were charged,
-    /// because the sequence used `used_us` of the device's time. Learns its output length if the output is `complete`.
+    /// Removes a sequence that has ended from the fair queues, and corrects the charges of its tenant and its tier to
+    /// the `used_us` of device time that it really used. If its output is `complete`, its length goes into the
+    /// predicted lengths.
     pub(crate) fn ended(&mut self, sequence: &Sequence, used_us: f64, complete: bool) {
         let tenant = sequence.service.tenant;
         let (predicted, output) = (sequence.service.predicted_tokens, sequence.output_len());

@@ -1,4 +1,5 @@
-//! Ordering: the priority key of each sequence, and how ageing changes it.
+//! Ordering: the priority key of each sequence, from which its rank in the order of service is made, and how ageing
+//! changes the key.
 
 use crate::scheduler::basis::Basis;
 use crate::scheduler::queue::Queue;
@@ -11,19 +12,20 @@ use tiercel_config::{AgeingCap, AtLimit, Order};
 use tiercel_device::{SeqId, Tier, Timestamp};
 
 impl Queue {
-    /// Gives a new sequence its predicted length, its tags and its priority key.
+    /// Gives a new sequence its predicted output length, its tags in the fair queues and its priority key.
     pub(crate) fn place_new(&mut self, sequence: &mut Sequence, basis: &Basis) {
         let (tier, prompt) = (sequence.tier, sequence.prompt_len());
         let predicted = self.predictor.predict(tier, prompt, sequence.text.max_tokens);
         sequence.service.predicted_tokens = predicted;
-        // The tags are given whatever the order is, so that an operator can change the order.
+        // Enter the sequence into all fair queues, even those that the present order of service ignores, because an
+        // operator may change the order.
         let tokens = f64::from(prompt) + predicted;
         sequence.service.token_tag = self.token_queue.arrive(sequence.service.tenant, tokens);
         self.tenants.enter(sequence, tier, &basis.cost);
         self.place(sequence, basis);
     }
 
-    /// Enters a sequence that waits again, or changed its tier, into the fair queue of its tier and gives it a new
+    /// Enters a preempted sequence, or one whose tier changed, into the fair queue of its tier, and gives it a new
     /// priority key.
     pub(crate) fn place_again(&mut self, sequence: &mut Sequence, basis: &Basis) {
         let tier = sequence.tier;
@@ -31,8 +33,8 @@ impl Queue {
         self.place(sequence, basis);
     }
 
-    /// Gives a sequence the priority key that follows from its tier, its priority and its tags, and the targets in
-    /// effect.
+    /// Sets the latency targets and the priority key of a sequence from its tier, its priority, its tags in the fair
+    /// queues and the settings in effect.
     pub(crate) fn place(&self, sequence: &mut Sequence, basis: &Basis) {
         let rules = &basis.rules;
         let of_tier = basis.targets.of(sequence.tier).of_prompt(sequence.prompt_len());
@@ -56,7 +58,8 @@ impl Queue {
             true => ServiceClass::new(sequence.tier, served_as, rules.tiers_are_fair()),
             false => ServiceClass::UNTIERED,
         };
-        // The shortest late requests go first, so that as many as possible are served soon.
+        // Among late requests the shortest prompt goes first, so that as many as possible are served soon, unless
+        // several tenants wait.
         let tenants_share = || rules.scheduling.fair_tenants && self.tenants.others_wait(sequence);
         let shortest = tiered && sequence.service.late && !tenants_share();
         let often = rules.at_preemption_limit(sequence.preemptions);
@@ -69,7 +72,7 @@ impl Queue {
         }
     }
 
-    /// Gives all sequences new priority keys.
+    /// Gives all sequences new priority keys, because the rules or the targets have changed.
     pub(crate) fn place_all(&mut self, basis: &Basis) {
         let empty = SequenceTable::new(basis.rules.preemption.resume);
         let mut all = std::mem::replace(&mut self.table, empty);
@@ -79,7 +82,8 @@ impl Queue {
         }
     }
 
-    /// Puts a request behind the requests in time of its tier, or among them again.
+    /// Marks a request as late or in time, which moves it behind the requests of its tier that are in time, or back
+    /// among them.
     pub(crate) fn set_late(&mut self, seq: SeqId, late: bool, basis: &Basis) {
         let Some(mut sequence) = self.table.remove(seq) else { return };
         sequence.service.late = late;
@@ -87,7 +91,7 @@ impl Queue {
         self.table.insert(sequence);
     }
 
-    /// Lifts sequences that have waited long enough by one effective tier.
+    /// Ageing: lifts sequences that have waited long enough by one effective tier.
     pub(crate) fn age(&mut self, now: Timestamp, basis: &Basis) {
         while let Some(seq) = self.table.aged(now) {
             let Some(mut sequence) = self.table.remove(seq) else { return };
@@ -104,7 +108,8 @@ impl Queue {
     }
 }
 
-/// Whether a sequence is best effort, where tiers share the time that is left to best-effort requests.
+/// Whether a sequence is best effort: it has neither a TTFT nor a TPOT target, and tiers share the time left to such
+/// requests.
 fn is_best_effort(sequence: &Sequence, rules: &Rules) -> bool {
     let targets = &sequence.service.targets;
     rules.tiers_are_fair()
@@ -113,7 +118,8 @@ fn is_best_effort(sequence: &Sequence, rules: &Rules) -> bool {
         && targets.tpot_ms.is_none()
 }
 
-/// Returns when a sequence that waits gains a tier for the `times`-th time; `None` if ageing cannot lift it any higher.
+/// Returns when a waiting sequence gains a tier by ageing for the `times`-th time; `None` if ageing cannot lift it any
+/// higher.
 fn ages_at(sequence: &Sequence, times: u64, rules: &Rules) -> Option<Timestamp> {
     let span_us = (rules.scheduling.ageing_s * 1e6) as u64;
     let highest = match rules.scheduling.ageing_cap {

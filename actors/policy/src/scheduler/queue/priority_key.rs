@@ -1,42 +1,46 @@
-//! Priority keys and ranks: the order of service.
+//! Priority keys and ranks, which define the order of service.
 
 use crate::scheduler::queue::service_class::ServiceClass;
 use tiercel_config::ResumeOrder;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Section of promoted sequences, which go first of their class. Sequences of a lower section go first.
+/// Rank class of promoted sequences, which were preempted too often and go first of their effective tier. Lower classes
+/// are served first.
 const PROMOTED: u8 = 0;
-/// Section of sequences that resume, if `preemption.resume` puts them before sequences that start.
+/// Rank class of preempted sequences, if `preemption.resume` puts them before sequences that have not run yet.
 const BEFORE: u8 = 1;
-/// Section of sequences that start or run, and of sequences that resume among them.
+/// Rank class of running sequences and of those that have not run yet; also of preempted ones, if `preemption.resume`
+/// puts these among them.
 const USUAL: u8 = 2;
-/// Section of sequences that resume, if `preemption.resume` puts them after sequences that start.
+/// Rank class of preempted sequences, if `preemption.resume` puts them after sequences that have not run yet.
 const AFTER: u8 = 3;
 
-/// Parts that the rank of a sequence is made of, beside its arrival and its id.
+/// Priority key: what the rank of a sequence in the order of service is made of, beside its arrival and its id.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct PriorityKey {
     /// Class that the sequence is served in.
     pub(crate) class: ServiceClass,
     /// Priority that a client or an operator gave; 0 if the order of service ignores priorities.
     pub(crate) priority: i32,
-    /// Number that the order of service goes by within a class: predicted output in tokens, or a start tag.
+    /// Sort key within an effective tier, as the setting `scheduler.order` says: predicted output in tokens, a start
+    /// tag of a fair queue, or 0 for the order of arrival; for late requests the prompt's length.
     pub(crate) key: u64,
-    /// Whether the first token is late: requests in time go first.
+    /// Whether the sequence's first token is expected late: requests in time go first.
     pub(crate) late: bool,
     /// Whether the sequence goes first of its class because it was preempted as often as allowed.
     pub(crate) promoted: bool,
 }
 
-/// A total order over sequences; the lower rank is served first. A rank changes only when an operator reprioritizes the
-/// sequence, when a waiting sequence ages, becomes late or starves, or when a sequence has been preempted as often as
-/// allowed. A rank rises only by an operator's order and, once and before the start of its sequence, when the sequence
-/// becomes late. So the first sequence stays first until it is done, and some sequence always finishes.
+/// Rank of a sequence in the total order of service; the lower rank is served first. A rank changes only when an
+/// operator reprioritizes the sequence, when a waiting sequence ages, becomes late or starves, or when a sequence has
+/// been preempted as often as allowed. A rank rises only by an operator's order and, once and before the start of its
+/// sequence, when the sequence becomes late. So the first sequence stays first until it is done, and some sequence
+/// always finishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     class: ServiceClass,
     late: bool,
-    /// Section within the class: promoted, resuming or starting.
+    /// Class within the effective tier: promoted, preempted before others, usual, or preempted after others.
     section: u8,
     priority: i32,
     key: u64,
@@ -56,7 +60,7 @@ impl PriorityKey {
 }
 
 impl Rank {
-    /// Creates the rank of a sequence. `preempted` says whether the sequence waits to resume.
+    /// Creates the rank of a sequence. `preempted` says whether the sequence was preempted and waits to resume.
     pub(crate) fn new(
         key: PriorityKey,
         (preempted, resume): (bool, ResumeOrder),
@@ -106,7 +110,8 @@ impl Rank {
         }
     }
 
-    /// Whether a sequence of this rank may preempt one of rank `other` in order to start.
+    /// Whether a waiting sequence of this rank may preempt one of rank `other` to start: only if its effective tier is
+    /// higher.
     pub(crate) fn outranks_by_tier(&self, other: &Rank) -> bool {
         self.tier() < other.tier()
     }

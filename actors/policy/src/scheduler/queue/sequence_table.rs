@@ -1,5 +1,7 @@
-//! The table of all live sequences: active ones, which hold blocks, and waiting ones, each in order of service. Every
-//! change of a sequence's phase, holds or rank goes through [`SequenceTable::change`].
+//! The table of all live sequences: active ones (which hold KV blocks) and waiting ones, each in order of service.
+//!
+//! Thousands of sequences may wait while hundreds run, so the queue stays in order instead of being sorted for every
+//! step. Every change of a sequence's phase, holds or rank goes through [`SequenceTable::change`].
 
 use crate::by_id::ById;
 use crate::scheduler::queue::priority_key::Rank;
@@ -8,16 +10,16 @@ use crate::scheduler::sequence::{Phase, Sequence};
 use tiercel_config::ResumeOrder;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// All live sequences: active ones, which hold blocks, and waiting ones, each in order of service.
+/// All live sequences: active ones (which hold KV blocks) and waiting ones, each in order of service.
 #[derive(Debug)]
 pub(crate) struct SequenceTable {
-    /// Sequences in every phase but `Waiting`.
+    /// Active sequences: those in every phase but `Waiting`.
     active: ById<Sequence>,
-    /// Ranks of the active sequences and their positions in `active`, lowest rank first.
+    /// Ranks of the active sequences, in order of service, with their array positions in `active`.
     order: Vec<(Rank, u32)>,
-    /// Sequences in phase `Waiting`.
+    /// Sequences in phase `Waiting`, those on hold included.
     waiting: Waiting,
-    /// Whether sequences that resume go before sequences that start, after them, or among them.
+    /// Whether preempted sequences go before sequences that have not run yet, after them, or among them.
     resume: ResumeOrder,
 }
 
@@ -35,13 +37,13 @@ impl SequenceTable {
         self.active.get(seq).or_else(|| self.waiting.get(seq))
     }
 
-    /// Returns an active sequence, to change fields that its rank and its phase do not depend on.
+    /// Returns an active sequence for changes of fields on which neither its rank nor its phase depends.
     pub(crate) fn active_mut(&mut self, seq: SeqId) -> Option<&mut Sequence> {
         self.active.get_mut(seq)
     }
 
-    /// Changes a sequence: of an active one only fields that its rank and its phase do not depend on. Returns `None` if
-    /// the sequence is not live.
+    /// Changes a sequence. Of an active sequence, only fields may change on which neither its rank nor its phase
+    /// depends. Returns `None` if the sequence is unknown.
     pub(crate) fn update<T>(
         &mut self,
         seq: SeqId,
@@ -61,36 +63,37 @@ impl SequenceTable {
         self.active.is_empty() && self.waiting.is_empty()
     }
 
-    /// Returns the number of active sequences.
+    /// Returns the number of active sequences (those that hold KV blocks).
     pub(crate) fn active_len(&self) -> usize {
         self.order.len()
     }
 
-    /// Returns the active sequences, lowest rank first.
+    /// Returns the active sequences (those that hold KV blocks) in order of service.
     pub(crate) fn active(&self) -> impl DoubleEndedIterator<Item = (Rank, &Sequence)> {
         self.order.iter().filter_map(|(rank, place)| Some((*rank, self.active.at(*place)?)))
     }
 
-    /// Returns the waiting sequences that retain blocks, lowest rank first.
+    /// Returns the preempted sequences that retain blocks on the device, in order of service.
     pub(crate) fn retaining(&self) -> impl DoubleEndedIterator<Item = (Rank, &Sequence)> {
         self.waiting.retaining()
     }
 
-    /// Returns the waiting sequences that are not on hold, lowest rank first.
+    /// Returns the waiting sequences that are not on hold, in order of service.
     pub(crate) fn queue(&self) -> impl DoubleEndedIterator<Item = (Rank, &Sequence)> {
         self.waiting.queue_from(None)
     }
 
-    /// Returns the waiting best-effort sequences of a tier in order of service; none if tiers do not share time.
+    /// Returns the waiting best-effort sequences of a tier in order of service; none if tiers do not share the time
+    /// left to best-effort requests.
     pub(crate) fn best_effort_queue(&self, tier: Tier) -> impl Iterator<Item = (Rank, &Sequence)> {
-        // System requests have no share.
+        // Requests of the system tier are never best effort.
         let pays = tier > Tier::System;
         let from = pays.then(|| self.waiting.queue_from(Some(Rank::first_paid_by(tier))));
         let all = from.into_iter().flatten();
         all.take_while(move |(rank, _)| rank.class().payer() == Some(tier))
     }
 
-    /// Returns the tokens left to compute of the waiting sequences without a first token, by tier.
+    /// Returns the backlog of each tier: tokens left to compute of all waiting sequences without a first token.
     pub(crate) fn unstarted_tokens(&self) -> [u64; Tier::ALL.len()] {
         self.waiting.unstarted_tokens()
     }
@@ -107,17 +110,17 @@ impl SequenceTable {
         self.active.values().chain(waiting.into_iter().filter_map(|seq| self.waiting.get(seq)))
     }
 
-    /// Whether a sequence waits that is not on hold.
+    /// Whether any sequence waits for blocks and is not on hold.
     pub(crate) fn has_queue(&self) -> bool {
         self.waiting.has_queue()
     }
 
-    /// Returns all sequences, active ones first.
+    /// Returns all live sequences, active ones (which hold KV blocks) first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Sequence> {
         self.active.values().chain(self.waiting.iter())
     }
 
-    /// Adds a sequence where its phase, its holds and its rank put it.
+    /// Adds a sequence to the active or the waiting ones, by its phase and holds, at its place in the order of service.
     pub(crate) fn insert(&mut self, sequence: Sequence) {
         let rank = rank_of(&sequence, self.resume);
         if sequence.phase == Phase::Waiting {
@@ -143,7 +146,8 @@ impl SequenceTable {
         Some(sequence)
     }
 
-    /// Changes a sequence in any way and moves it to where it then belongs. Returns `None` if the sequence is not live.
+    /// Changes any field of a sequence, and moves the sequence to its new place in the table. Returns `None` if the
+    /// sequence is unknown.
     pub(crate) fn change<T>(
         &mut self,
         seq: SeqId,
@@ -155,18 +159,19 @@ impl SequenceTable {
         Some(result)
     }
 
-    /// Removes all sequences and returns them.
+    /// Removes all sequences from the table and returns them.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Sequence> + use<> {
         self.order.clear();
         self.active.drain().chain(self.waiting.drain())
     }
 
-    /// Returns the next sequence that gains a tier by ageing, at `now` or before.
+    /// Returns a waiting sequence that has to gain a tier by ageing at `now` or before, if there is one.
     pub(crate) fn aged(&self, now: Timestamp) -> Option<SeqId> {
         self.waiting.aged(now)
     }
 
-    /// Returns what is wrong with the order of the table, in words; `None` if nothing is.
+    /// Checks that the table's orders, sets and sums agree with its sequences. Returns the violation in words; `None`
+    /// if there is none.
     pub(crate) fn violation(&self) -> Option<String> {
         let misplaced = |sequence: &&Sequence| sequence.phase == Phase::Waiting;
         if let Some(sequence) = self.active.values().find(misplaced) {
@@ -187,7 +192,8 @@ impl SequenceTable {
     }
 }
 
-/// Returns the rank of a sequence. Only a waiting sequence ranks as preempted: once it runs, it ranks as it did before.
+/// Returns the rank of a sequence. Only a waiting sequence ranks as preempted; when it runs again, it ranks as before
+/// its preemption.
 fn rank_of(sequence: &Sequence, resume: ResumeOrder) -> Rank {
     let preempted = sequence.phase == Phase::Waiting && sequence.was_open();
     Rank::new(sequence.service.key, (preempted, resume), sequence.arrival, sequence.id)

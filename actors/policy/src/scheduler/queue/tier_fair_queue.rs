@@ -11,33 +11,33 @@ use tiercel_config::SharesSettings;
 use tiercel_device::Tier;
 
 const TIERS: usize = Tier::ALL.len();
-/// Largest credit of a tier that waited while others started, for want of blocks or because its requests took less than
-/// predicted: us of the device's time divided by the tier's share. A tier with more credit would shut out the others
-/// for as long.
+/// Largest credit of a tier, us of device time divided by the tier's share. A tier gains credit while it waits and
+/// others start, because it lacks blocks or its requests took less than predicted. A larger credit would shut out the
+/// other tiers for too long.
 const CREDIT_US_MAX: f64 = 60e6;
 
-/// Fair queue of the tiers, over the device's time that is left to best-effort requests.
+/// Fair queue of the tiers, over the device time that requests with latency targets leave to best-effort requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TierFairQueue {
-    /// Share of each tier, 0 to 1.
+    /// Share of the device's time that each tier is due, 0 to 1.
     weights: [f64; TIERS],
     /// Virtual time: start tag of the request that started last.
     now: f64,
-    /// Start tag of the next request of each tier, us of the device's time divided by the tier's share.
+    /// Start tag of each tier's next request, us of device time divided by the tier's share.
     finish: [f64; TIERS],
-    /// Tiers that had a request waiting before the last plan.
+    /// Whether each tier had best-effort requests waiting before the last plan.
     waited: [bool; TIERS],
 }
 
 impl TierFairQueue {
     pub(crate) fn new(shares: &SharesSettings) -> TierFairQueue {
-        // A share of 0 would never be served. System requests are never best effort.
+        // Give each tier a share of at least 1 %, because a tier with a share of 0 would never be served.
         let weights = shares.percent().map(|percent| (percent / 100.0).max(0.01));
         TierFairQueue { weights, now: 0.0, finish: [0.0; TIERS], waited: [false; TIERS] }
     }
 
-    /// Takes note of the tiers that have requests waiting. A tier that had none starts at the virtual time; a tier that
-    /// had some keeps its tag, and so the service that it was given back.
+    /// Records which tiers have best-effort requests waiting. A tier that had none before starts at the virtual time; a
+    /// tier that had some keeps its start tag, and so its credit for service that it did not get.
     pub(crate) fn set_waiting(&mut self, waits: [bool; TIERS]) {
         for (at, waits) in waits.into_iter().enumerate() {
             let least = if self.waited[at] { self.now - CREDIT_US_MAX } else { self.now };
@@ -48,20 +48,21 @@ impl TierFairQueue {
         self.waited = waits;
     }
 
-    /// Returns the tier with the lowest start tag among those that have requests waiting.
+    /// Returns the tier that is served next: the one with the lowest start tag among those that have requests waiting.
     pub(crate) fn next(&self, waits: [bool; TIERS]) -> Option<Tier> {
         let waiting = Tier::ALL.into_iter().filter(|tier| waits[tier.index()]);
         waiting.min_by(|a, b| self.finish[a.index()].total_cmp(&self.finish[b.index()]))
     }
 
-    /// Starts a request of the tier that will take about `us`: advances the virtual time and charges the tier.
+    /// Records that a request of the tier starts, which will take about `us` of device time: advances the virtual time
+    /// and charges the tier.
     pub(crate) fn start(&mut self, tier: Tier, us: f64) {
         let finish = &mut self.finish[tier.index()];
         self.now = self.now.max(*finish);
         *finish += us / self.weights[tier.index()];
     }
 
-    /// Charges a sequence that is about to open to its tier, if it is best effort and opens for the first time.
+    /// Charges the tier of a best-effort sequence that gets its first blocks with the sequence's predicted device time.
     pub(crate) fn open(&mut self, sequence: &mut Sequence) {
         if sequence.service.key.class.payer().is_some() && !sequence.was_open() {
             let charged_us = sequence.service.tenant_tag.charged_us;
@@ -70,15 +71,15 @@ impl TierFairQueue {
         }
     }
 
-    /// Corrects the charge of a sequence that has ended: its tier is charged the `used_us` that the sequence really
-    /// used.
+    /// Corrects the charge of a tier when its best-effort sequence ends: from the predicted device time to the
+    /// `used_us` that the sequence really used.
     pub(crate) fn end(&mut self, sequence: &Sequence, used_us: f64) {
         if let Some((tier, charged_us)) = sequence.service.charged {
             self.correct(tier, used_us - charged_us);
         }
     }
 
-    /// Charges a tier `us` more than predicted, or less if negative.
+    /// Corrects the charge of a tier by `us`, actual less predicted device time.
     fn correct(&mut self, tier: Tier, us: f64) {
         self.finish[tier.index()] += us / self.weights[tier.index()];
     }
@@ -105,8 +106,8 @@ mod tests {
             started[tier.index()] += 1;
             turns.start(tier, if tier == premium { 10.0 } else { 3.0 });
         }
-        // Premium is due 50 parts of the time and background 15, at 10 us and 3 us for each request. Premium also makes
-        // up for the last background request that started before.
+        // Expected starts: premium is due 50 parts of the time and background 15, with 10 us and 3 us per request, so
+        // about 33 to 32. Premium gets more to make up for the last background request before.
         assert_eq!(started, [0, 35, 0, 30]);
         assert_eq!(turns.next(waits(&[])), None);
     }
@@ -119,7 +120,8 @@ mod tests {
         for _ in 0..1000 {
             turns.set_waiting(both);
             let tier = turns.next(both).expect("both wait");
-            // Standard requests take a third of the predicted time.
+            // Standard requests use a third of their predicted time. The refund must give the tier more starts, so that
+            // both tiers get their shares of the time used.
             turns.start(tier, 30.0);
             let used = if tier == Tier::Standard { 10.0 } else { 30.0 };
             turns.correct(tier, used - 30.0);
@@ -134,7 +136,7 @@ mod tests {
         let mut turns = TierFairQueue::new(&SharesSettings::default());
         let both = Tier::ALL.map(|tier| tier == Tier::Premium || tier == Tier::Background);
         turns.set_waiting(both);
-        // Background is denied blocks for an hour of the device's time.
+        // Background gets no blocks for an hour of device time. Its credit must not grow beyond the limit.
         for _ in 0..3600 {
             turns.set_waiting(both);
             turns.start(Tier::Premium, 1e6);

@@ -1,22 +1,22 @@
-//! Usage of tiers: the device's time that each tier had lately.
+//! Usage of tiers: the device time that each tier used lately.
 
 use tiercel_device::{Tier, Timestamp};
 
 const TIERS: usize = Tier::ALL.len();
-/// Time after which a third (1/e) of a tier's usage still counts, us.
+/// Time constant of the usage of tiers, us: usage of that age counts 1/e, about a third.
 const MEMORY_US: f64 = 60e6;
 
-/// Usage by tier, forgotten exponentially.
+/// Device time that each tier used lately, as an exponentially decaying sum.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TierUsage {
-    /// Usage of each tier, us.
+    /// Decayed sum of the device time that each tier used, us.
     us: [f64; TIERS],
-    /// When usage was added last.
+    /// Time at which usage was last added.
     at: Timestamp,
 }
 
 impl TierUsage {
-    /// Adds the time that each tier took of a step that ended at `now`, us.
+    /// Adds the device time that each tier used in a step that ended at `now`, us.
     pub(crate) fn add(&mut self, us: [f64; TIERS], now: Timestamp) {
         let kept = (-(now.since_us(self.at) as f64) / MEMORY_US).exp();
         self.at = now;
@@ -25,7 +25,7 @@ impl TierUsage {
         }
     }
 
-    /// Returns the share of each tier in the usage of all, 0 to 1; 0 if no tier used anything.
+    /// Returns the share of each tier in the device time used lately, 0 to 1; 0 for all if no tier used any.
     pub(crate) fn shares(&self) -> [f64; TIERS] {
         let all: f64 = self.us.iter().sum();
         self.us.map(|us| if all > 0.0 { us / all } else { 0.0 })

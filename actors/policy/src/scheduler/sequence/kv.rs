@@ -1,35 +1,37 @@
-//! The KV of a sequence: valid tokens, blocks, and what preemptions took.
+//! KV state of a sequence in the scheduler: valid tokens, block table, and what preemptions took.
 
 use crate::scheduler::pipeline::progress::InFlightProgress;
 use std::sync::Arc;
 use tiercel_device::{BlockId, Epoch};
 
-/// KV of a sequence: valid tokens, blocks, and what preemptions took.
+/// KV state of a sequence in the scheduler: valid tokens, block table, and what preemptions took.
 #[derive(Debug)]
 pub(crate) struct Kv {
-    /// Number of preemptions that were committed.
+    /// Epoch: number of committed preemptions of the sequence, by which messages about an earlier life are recognized
+    /// as stale.
     pub(crate) epoch: Epoch,
-    /// Tokens whose KV is valid; at most the known tokens.
+    /// Number of tokens whose KV is valid; at most the known tokens.
     pub(crate) computed: u32,
-    /// Progress that steps in flight add to the sequence.
+    /// Tokens of the sequence that steps in flight compute and sample.
     pub(crate) in_flight: InFlightProgress,
-    /// Block table as of the last grant; empty while the sequence holds no blocks.
+    /// Block table as the block store last sent it; empty while the sequence holds no blocks.
     pub(crate) table: Arc<[BlockId]>,
-    /// Tokens that were valid when a preemption took the blocks; 0 if none did since the sequence last opened.
+    /// Number of tokens with valid KV when the sequence was preempted; 0 if it was not preempted since it last got its
+    /// blocks.
     pub(crate) lost: u32,
-    /// Whether blocks were saved in the host pool when a preemption took them.
+    /// Whether the last preemption saved blocks of the sequence in the host pool.
     pub(crate) saved: bool,
-    /// Tokens in retained blocks.
+    /// Number of tokens in the blocks that the preempted sequence retains on the device.
     pub(crate) retained: u32,
-    /// Number of the sequence's last open, in the count of the opens of all sequences.
+    /// Serial number of the last time that the sequence got its blocks (start or resume), counted over all sequences.
     pub(crate) opened_number: u64,
-    /// Known tokens at the last open.
+    /// Number of known tokens when the sequence last got its blocks (start or resume).
     pub(crate) len_at_open: u32,
-    /// Whether the block store denied the last want to grow.
+    /// Whether the block store denied the running sequence's last request for more blocks.
     pub(crate) denied: bool,
-    /// Whether victims are being copied out for the denied want to grow, so that their blocks come free later.
+    /// Whether victims are being copied out for the denied request, so that blocks for it come free later.
     pub(crate) promised: bool,
-    /// Prompt tokens found in the prefix cache at the start of the sequence; `None` before the start.
+    /// Number of prompt tokens found in the prefix cache when the sequence started; `None` before its start.
     pub(crate) cached_tokens: Option<u32>,
 }
 
@@ -53,8 +55,8 @@ impl Default for Kv {
 }
 
 impl Kv {
-    /// Marks the blocks as taken, `saved` in the host pool or not, except those of the first `retained` tokens. The
-    /// sequence must open again.
+    /// Records that a preemption took the blocks, except those of the first `retained` tokens; `saved` says whether any
+    /// were saved in the host pool. The sequence needs a new block table to run again.
     pub(crate) fn close(&mut self, saved: bool, retained: u32) {
         self.saved = saved;
         self.retained = retained;

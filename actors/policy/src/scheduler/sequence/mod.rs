@@ -1,4 +1,4 @@
-//! One live sequence: its text, its KV, its service and its phase.
+//! One live sequence in the scheduler: its tokens, its KV state, how it is to be served, and its phase.
 
 pub(crate) mod kv;
 pub(crate) mod new;
@@ -18,16 +18,16 @@ use tiercel_device::{SeqId, SeqStart, Ticket, Tier, Timestamp, TokenId};
 
 pub use crate::scheduler::sequence::new::{Hold, NewSequence, Phase};
 
-/// Result of opening a sequence.
+/// Result of giving a waiting sequence its blocks, for the counters of cached and recomputed tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opened {
-    /// A start: `hit` of the `prompt` tokens were cached.
+    /// First start of the sequence: `hit` of its `prompt` prompt tokens were found in the prefix cache.
     First { prompt: u32, hit: u32 },
-    /// A resume: `recompute` tokens that the sequence had are computed again.
+    /// Resume after a preemption: `recompute` tokens that had valid KV before must be computed again.
     Again { recompute: u32 },
 }
 
-/// A live sequence.
+/// A live sequence in the scheduler.
 #[derive(Debug)]
 pub(crate) struct Sequence {
     pub(crate) id: SeqId,
@@ -49,7 +49,7 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// Creates a sequence that waits for its start.
+    /// Creates a new sequence in phase waiting.
     pub(crate) fn new(new: NewSequence, block_size: u32) -> Sequence {
         let mut text = Text {
             tokens: new.prompt.to_vec(),
@@ -104,7 +104,7 @@ impl Sequence {
         self.text.prompt_len()
     }
 
-    /// Returns the most tokens that prompt and output can have together.
+    /// Returns the largest number of tokens that prompt and output together can have.
     pub(crate) fn longest(&self) -> u32 {
         self.text.longest()
     }
@@ -129,18 +129,19 @@ impl Sequence {
         self.planned_len() - self.prompt_len()
     }
 
-    /// Returns the most output tokens that may still come.
+    /// Returns the largest number of output tokens that may still come.
     pub(crate) fn output_left(&self) -> u32 {
         self.text.max_tokens.saturating_sub(self.planned_output())
     }
 
-    /// Returns the number of tokens left to compute. Tokens in saved blocks come with copies and are not among them.
+    /// Returns the number of tokens that still have to be computed. Tokens in blocks that were saved on the host or
+    /// retained on the device need not be.
     pub(crate) fn left_to_compute(&self) -> u32 {
         let saved = if self.kv.saved { self.kv.lost } else { self.kv.retained };
         (self.planned_len() - self.planned_computed().max(saved)).max(1)
     }
 
-    /// Returns the number of output tokens since the prompt was computed or the sequence resumed, whichever was later.
+    /// Returns the number of output tokens since the sequence last got its blocks (start or resume).
     pub(crate) fn tokens_since_open(&self) -> u32 {
         self.len().saturating_sub(self.kv.len_at_open)
     }
@@ -149,7 +150,7 @@ impl Sequence {
         Ticket { seq: self.id, epoch: self.kv.epoch }
     }
 
-    /// Whether the sequence is on hold.
+    /// Whether the sequence is on hold: an operator paused it, or its client reads too slowly.
     pub(crate) fn held(&self) -> bool {
         self.held_by_operator || self.held_by_stream
     }
@@ -159,12 +160,13 @@ impl Sequence {
         self.first_token_at.is_none() && !self.held()
     }
 
-    /// Whether exactly the last known token is left to compute: one token in each step.
+    /// Whether the sequence decodes: exactly its last known token is left to compute, one in each step.
     pub(crate) fn decoding(&self) -> bool {
         self.planned_computed() + 1 == self.planned_len()
     }
 
-    /// Whether a step may include the sequence as it is. It may not if a token that is being sampled is its last.
+    /// Whether the next step may include the sequence: it runs, is not on hold, and a step in flight is not sampling
+    /// its last token.
     pub(crate) fn runnable(&self, max_model_len: u32) -> bool {
         let ends = !self.kv.in_flight.is_empty() && self.ends_at(self.planned_len(), max_model_len);
         self.phase == Phase::Running && !self.held() && !ends
@@ -175,17 +177,17 @@ impl Sequence {
         if self.service.best_effort { self.tier.max(Tier::Background) } else { self.tier }
     }
 
-    /// Whether the sequence was ever opened.
+    /// Whether the sequence ever had KV blocks, that is, has started.
     pub(crate) fn was_open(&self) -> bool {
         self.kv.cached_tokens.is_some()
     }
 
-    /// Whether a sampled token ends the output instead of being part of it.
+    /// Whether the sampled token is a stop token, which ends the output without being part of it.
     pub(crate) fn stops_at(&self, token: TokenId) -> bool {
         self.text.stop_tokens.contains(&token)
     }
 
-    /// Whether the output may not grow any more.
+    /// Whether the sequence has reached its longest output or the model's context length.
     pub(crate) fn at_limit(&self, max_model_len: u32) -> bool {
         self.ends_at(self.len(), max_model_len)
     }
@@ -194,22 +196,22 @@ impl Sequence {
         len >= self.longest() || len >= max_model_len
     }
 
-    /// Adds an output token.
+    /// Adds a sampled output token to the sequence.
     pub(crate) fn push(&mut self, token: TokenId, now: Timestamp, block_size: u32) {
         self.text.push(token, block_size);
         self.first_token_at.get_or_insert(now);
         self.last_token_at = Some(now);
     }
 
-    /// Returns the report for the block store of what a step made valid: computed tokens, and names of blocks that
-    /// became full.
+    /// Returns the progress report for the block store after a step: the number of tokens with valid KV, and the names
+    /// of newly full blocks.
     pub(crate) fn progress(&mut self, block_size: u32) -> Progress {
         let computed = self.kv.computed;
         Progress { seq: self.id, computed, hashes: self.text.register(computed, block_size) }
     }
 
-    /// Opens the sequence with a valid prefix of `computed` tokens that the block store found. The block store knows
-    /// the names of the prefix's blocks already.
+    /// Records that the sequence got its blocks, with valid KV for a prefix of `computed` tokens. The block store
+    /// already knows the names of the prefix's blocks.
     pub(crate) fn opened(&mut self, computed: u32, block_size: u32) -> Opened {
         self.kv.computed = computed;
         self.text.registered = (computed / block_size) as usize;
@@ -224,7 +226,7 @@ impl Sequence {
         Opened::First { prompt: self.prompt_len(), hit: computed }
     }
 
-    /// Applies a preemption of the sequence that took effect: see [`Kv::close`].
+    /// Moves the sequence to phase waiting after a preemption took its blocks: see [`Kv::close`].
     pub(crate) fn closed(&mut self, saved: bool, retained: u32) {
         self.phase = Phase::Waiting;
         self.preemptions += 1;
@@ -232,7 +234,7 @@ impl Sequence {
         self.kv.close(saved, retained);
     }
 
-    /// Returns what the device needs to know before the first step of the sequence.
+    /// Returns what the device needs before the first step of the sequence: sampling parameters and prompt.
     pub(crate) fn start(&self) -> SeqStart {
         SeqStart {
             seq: self.id,
@@ -250,7 +252,8 @@ impl Sequence {
         }
     }
 
-    /// Returns which of the sequence's own numbers cannot be right, in words; `None` if all can.
+    /// Checks that the sequence's own numbers agree with each other. Returns the violation in words; `None` if there is
+    /// none.
     pub(crate) fn violation(&self, block_size: u32) -> Option<String> {
         let (computed, table) = (self.kv.computed, &self.kv.table);
         if computed > self.len() {
@@ -266,7 +269,8 @@ impl Sequence {
             return Some(format!("{}: waiting, but holds blocks", self.id));
         }
         let covered = table.len() as u32 * block_size;
-        // After blocks were copied in, the block table comes only with the next grant.
+        // Allow an empty block table in phase running: after blocks were copied in, the block store sends the table
+        // only with its next answer.
         if self.phase == Phase::Running && covered > 0 && covered < computed {
             return Some(format!(
                 "{}: {computed} tokens computed, its blocks cover {covered}",
@@ -276,7 +280,7 @@ impl Sequence {
         None
     }
 
-    /// Forgets what steps in flight would have added: a step before them failed.
+    /// Discards what steps in flight compute of the sequence, because an earlier step failed.
     pub(crate) fn invalidate_in_flight(&mut self) {
         self.kv.in_flight = InFlightProgress::default();
     }

@@ -11,21 +11,21 @@ use tiercel_device::{SamplingParams, SeqId, Tier, Timestamp, TokenId};
 pub struct NewSequence {
     /// Id of the sequence, never used before.
     pub seq: SeqId,
-    /// Importance of the request.
+    /// Tier (importance) of the request.
     pub tier: Tier,
     /// Priority: order within the tier. The lower number is served first.
     pub priority: i32,
-    /// Namespace of the sequence's block names.
+    /// Salt (namespace) of the sequence's block names.
     pub salt: Salt,
-    /// Prompt, not empty.
+    /// Tokens of the prompt; at least one.
     pub prompt: Arc<[TokenId]>,
-    /// Most output tokens, at least 1.
+    /// Largest number of output tokens; at least 1.
     pub max_tokens: u32,
-    /// Tokens that end the output.
+    /// Stop tokens: tokens that end the output.
     pub stop_tokens: Arc<[TokenId]>,
     /// Parameters by which output tokens are sampled.
     pub sampling: Arc<SamplingParams>,
-    /// Targets that the request states instead of its tier's.
+    /// Latency targets that the request states instead of its tier's.
     pub targets: SloTargets,
     /// Patience: longest wait for the first token.
     pub patience: Patience,
@@ -33,21 +33,22 @@ pub struct NewSequence {
     pub arrival: Timestamp,
 }
 
-/// State of a sequence's blocks.
+/// Phase of a sequence: state of its KV blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// The sequence holds no blocks but retained ones: it is new, or its preemption is committed. A step in flight may
-    /// still sample a token for it.
+    /// The sequence waits for blocks, because it is new or its preemption is committed; it may retain some. A step in
+    /// flight may still sample a token for it.
     Waiting,
-    /// The sequence holds blocks and may be in a step.
+    /// The sequence holds KV blocks and may be in a step.
     Running,
-    /// Blocks of the sequence are being copied in.
+    /// The sequence was given blocks, and KV is being copied into them from the host; it cannot run yet.
     Opening,
-    /// Blocks of the sequence are being copied out. No new step includes it, but a step in flight may still compute it.
+    /// The sequence is being preempted: its blocks are being copied to the host. No new step includes it, but a step in
+    /// flight may still compute it.
     Preempting,
 }
 
-/// Reason for which a sequence is not scheduled although it could be.
+/// Hold: reason for which a sequence is not scheduled although it could be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
     /// An operator paused the request.
