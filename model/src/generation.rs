@@ -34,7 +34,8 @@ const PARAMETERS: [Parameter; 5] = [
         json: "top_p",
         gguf: "general.sampling.top_p",
         range: 0.0..=1.0,
-        // A top-p of 0 keeps only the best token. The smallest positive number has the same effect.
+        // Replace a recommended top-p of 0, which keeps only the best token, by the smallest positive number, which has
+        // the same effect.
         set: |sampling, value| sampling.top_p = (value as f32).max(f32::MIN_POSITIVE),
     },
     Parameter {

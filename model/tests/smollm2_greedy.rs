@@ -51,7 +51,7 @@ struct Message {
     content: String,
 }
 
-/// A reference prompt while this program continues it.
+/// Run of one reference prompt: its KV blocks, and the output that this program has generated so far.
 struct Run<'a> {
     expected: &'a Prompt,
     table: Arc<[BlockId]>,

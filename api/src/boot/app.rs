@@ -99,7 +99,7 @@ impl App {
         debug_assert!(first, "a server loads one model");
     }
 
-    /// Makes the server refuse new requests from now on.
+    /// Begins the shutdown: the server refuses new requests from now on.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }

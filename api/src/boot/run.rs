@@ -81,7 +81,7 @@ impl Bound {
 struct Life<'a> {
     settings: &'a ServerSettings,
     app: &'a App,
-    /// Arbiter that runs the engine's actors.
+    /// Arbiter (a thread with an event loop) that runs the engine's actors.
     control: &'a Arbiter,
     address: SocketAddr,
 }

@@ -61,7 +61,8 @@ impl Starting {
 
     /// Waits until the server can serve requests.
     ///
-    /// # Errors [`BootError`] if the server ended before it could serve requests.
+    /// # Errors
+    /// [`BootError`] if the server ended before it could serve requests.
     pub fn ready(self) -> Result<Running, BootError> {
         let Starting { address, ready, thread } = self;
         match ready.recv() {
@@ -84,7 +85,8 @@ impl Running {
 
     /// Drains and stops the server, and waits for its end.
     ///
-    /// # Errors [`BootError`] if the server had died before.
+    /// # Errors
+    /// [`BootError`] if the server had died before.
     pub fn stop(self) -> Result<(), BootError> {
         self.thread.stop()
     }

@@ -8,7 +8,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Makes a failure with exit code 1.
+    /// Makes a command's failure with exit code 1, for any error but invalid arguments.
     pub(crate) fn new(error: impl std::fmt::Display) -> Failure {
         Failure { message: error.to_string(), code: 1 }
     }

@@ -15,7 +15,7 @@ use tiercel_model::tokenizer::StopMatcher;
 pub(crate) enum Event {
     /// More text of the choice; never empty.
     Delta(Delta),
-    /// The choice is complete.
+    /// The choice is complete; its text, finish reason and token counts are final.
     Finished(Finish),
     /// The choice failed before its output was complete.
     Failed(ApiError),

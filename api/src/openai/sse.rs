@@ -32,7 +32,8 @@ struct EventStream {
 /// choice, but at most `head_wait_us`: until then a request that is turned away can still be answered with an error
 /// status.
 ///
-/// # Errors [`ApiError`] if the first event is the failure of a choice.
+/// # Errors
+/// [`ApiError`] if the first event is the failure of a choice.
 pub(crate) async fn open(
     envelope: Envelope,
     choices: Vec<Choice>,

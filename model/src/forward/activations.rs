@@ -12,7 +12,7 @@ const LOGIT_ROWS_MIN: usize = 16;
 pub(super) struct Activations<O: Ops> {
     /// Residual stream, `[tokens, hidden]`.
     pub(super) residual: O::Tensor,
-    /// q, k and v side by side, `[tokens, (heads + 2 kv_heads) head_dim]`.
+    /// Outputs of the q, k and v projections side by side, `[tokens, (heads + 2 kv_heads) head_dim]`.
     pub(super) qkv: O::Tensor,
     /// Output of attention, before the output projection, `[tokens, heads head_dim]`.
     pub(super) attention: O::Tensor,

@@ -76,7 +76,7 @@ impl<'a> Cursor<'a> {
         Ok(range)
     }
 
-    /// Reads a string as [`Cursor::string`] does, and returns an owned copy.
+    /// Reads a length-prefixed UTF-8 string of at most `limit` bytes and returns an owned copy.
     pub(super) fn owned(&mut self, what: &'static str, limit: u64) -> Result<String, GgufError> {
         let range = self.string(what, limit)?;
         String::from_utf8(self.bytes[range].to_vec()).map_err(|_| GgufError::Utf8 { what })

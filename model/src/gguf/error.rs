@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-/// A file that is not a usable GGUF file. Every message says where the file is wrong. No such error is fatal to the
-/// process.
+/// Error for a file that is not a usable GGUF file. Every message says where the file is wrong. No such error is fatal
+/// to the process.
 #[derive(Debug, thiserror::Error)]
 pub enum GgufError {
     /// The operating system could not open or map the GGUF file.

@@ -4,7 +4,7 @@ use crate::weights::WeightError;
 use tiercel_gpu::cpu::CpuError;
 use tiercel_gpu::cuda::CudaError;
 
-/// A model that cannot be loaded with the given options.
+/// Reason why a model cannot be loaded with the given options.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The model's files cannot be used.
@@ -13,7 +13,7 @@ pub enum LoadError {
     /// The CPU device cannot be opened.
     #[error(transparent)]
     Device(#[from] CpuError),
-    /// The GPU cannot be used.
+    /// The GPU cannot be opened or used.
     #[error(transparent)]
     Cuda(#[from] CudaError),
     /// The chosen weight format does not exist on a GPU.

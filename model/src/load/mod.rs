@@ -26,7 +26,8 @@ use tiercel_gpu::cpu::{CpuCopier, CpuDevice, CpuOps, CpuOptions};
 use tiercel_gpu::cuda::{CudaDriver, KernelCache};
 use tiercel_gpu::{Ops, available_bytes};
 
-/// Capacity of the copy thread's queue, in batches of block copies. The engine limits the bytes in transit long before.
+/// Capacity of the copy thread's queue, in batches of block copies. The engine's own limit, of bytes in transit, is
+/// reached long before.
 const COPY_BATCHES_MAX: usize = 64;
 
 /// A loaded model that is ready to serve.
@@ -41,7 +42,7 @@ pub struct Loaded {
 pub struct Parts<O: Ops = CpuOps, C = CpuCopier> {
     /// Properties of the device, such as its number of KV blocks.
     pub info: DeviceInfo,
-    /// Op set that computes on the device.
+    /// Op set: the operations of the forward pass, implemented for the device.
     pub ops: O,
     /// Decoder with the model's weights, which runs the forward pass.
     pub decoder: Decoder<O>,
@@ -65,7 +66,8 @@ impl<O: Ops, C> Parts<O, C> {
 /// Opens a model: maps and checks its files, allocates KV memory, packs the weights, measures a few steps, and starts
 /// the device and copy threads. Calls `progress` while weights are packed.
 ///
-/// # Errors [`LoadError`]. After an error, no thread keeps running.
+/// # Errors
+/// [`LoadError`]. After an error, no thread keeps running.
 pub fn load(
     files: &ModelFiles,
     options: &LoadOptions,

@@ -13,7 +13,7 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    /// Samples one output of the sequence and records its token.
+    /// Samples one output token of the sequence on the host and records it.
     pub(super) fn sample(
         &mut self,
         step: StepId,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// Part of the messages of failed downloads: advises to give a model file instead.
 const INSTEAD: &str = "or give a model with --model FILE.gguf";
 
-/// A model that cannot be found or fetched.
+/// Reason why a model cannot be found or fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// No cache directory can be chosen, because the environment names neither a cache directory nor a home directory.

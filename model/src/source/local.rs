@@ -66,7 +66,7 @@ fn check_gguf(path: &Path) -> Result<(), SourceError> {
     }
 }
 
-/// Checks that a model directory has a configuration, a tokenizer and complete weights.
+/// Checks that a Hugging Face model directory has a configuration, a tokenizer and all weight shards.
 pub(super) fn check_dir(dir: &Path) -> Result<(), SourceError> {
     for file in ["config.json", "tokenizer.json"] {
         if !dir.join(file).is_file() {

@@ -3,7 +3,7 @@
 use crate::gguf::GgufError;
 use std::path::PathBuf;
 
-/// A tokenizer that cannot be built or used.
+/// Reason why a tokenizer cannot be built, or a text cannot be encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
     /// The file of a tokenizer is missing or unreadable.

@@ -5,7 +5,7 @@ use crate::gguf::GgufError;
 use std::path::{Path, PathBuf};
 use tiercel_gpu::OpError;
 
-/// Weights that cannot be loaded. Every message names the file or tensor at fault.
+/// Reason why weights cannot be loaded. Every message names the file or tensor at fault.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightError {
     /// The model's configuration was refused.
