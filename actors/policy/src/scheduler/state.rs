@@ -1,4 +1,4 @@
-//! The scheduler's state, as parts that each own a concept, and the functions that report it.
+//! The scheduler's state, as parts that each own one concept, and the functions that report on it.
 
 use crate::admission::{Capacity, ShareReport};
 use crate::ewma::Ewma;
@@ -24,41 +24,42 @@ use crate::slo::{Promise, Targets};
 use tiercel_config::{EngineSettings, Policy};
 use tiercel_device::{DeviceInfo, DeviceProfile, SeqId, Ticket, Timestamp};
 
-/// Weight of a new prompt in the mean share of a prompt that the prefix cache holds.
+/// Weight of a new prompt in the exponential mean of the prefix-cache hit rate.
 const HIT_SMOOTHING: f64 = 0.05;
 
-/// State of the scheduler: every live sequence, and the cycle of plan, grant and step.
+/// State of the scheduler: every live sequence, and the cycle of planning a step, granting its blocks and running it.
 #[derive(Debug)]
 pub(crate) struct State {
-    /// Rules, cost model and targets in effect.
+    /// Rules, cost model and latency targets in effect.
     pub(crate) basis: Basis,
-    /// Settings from which targets are derived, again if the device's speed changes.
+    /// Settings from which latency targets are derived, again if the device's speed changes.
     pub(crate) derived: DerivedTargets,
     /// All live sequences, in order of service.
     pub(crate) queue: Queue,
-    /// Deadlines of first tokens, and late requests.
+    /// Deadlines of first tokens, and requests that are late.
     pub(crate) deadlines: Deadlines,
-    /// Slack that premium streams shall have before steps may spend it on lower tiers' work.
+    /// Slack reserve: slack that premium streams shall keep; steps may spend only slack beyond it on work of lower
+    /// tiers.
     pub(crate) reserve: SlackReserve,
-    /// State of the device pool: reservations, mirroring and free blocks.
+    /// The scheduler's view of the device pool: reservations, mirroring and free blocks.
     pub(crate) memory: Memory,
-    /// Steps in flight, and the step that is being planned.
+    /// Pipeline: steps in flight, and the step that is being planned.
     pub(crate) pipeline: Pipeline,
-    /// Scope and limits of the next plan, as denials and empty plans made them.
+    /// Which sequences the next plan considers and how many it may open, adjusted by denials and empty plans.
     pub(crate) retry: Retry,
-    /// Members of a failed step, which run alone until they are cleared.
+    /// Suspects: sequences of a failed step, which run alone until they are cleared.
     pub(crate) suspects: Suspects,
-    /// News for the block store and the device that waits for the next message.
+    /// Reports to the block store and the device that wait for the next step request and the next batch.
     pub(crate) outbox: Outbox,
-    /// Device time that each tier had lately.
+    /// Device time that each tier used lately.
     pub(crate) usage: TierUsage,
-    /// Mean share of a prompt that was found in the prefix cache lately, 0 to 1.
+    /// Prefix-cache hit rate: mean share of a prompt's tokens found in the cache lately, 0 to 1.
     pub(crate) hit_share: Ewma,
-    /// Whether the static batch takes no more sequences, because one of its sequences has ended.
+    /// Whether the static batch is closed to new sequences, because one of its sequences has ended.
     pub(crate) batch_closed: bool,
-    /// Number of opens so far.
+    /// Number of times that sequences got their blocks (starts and resumes) so far.
     pub(crate) opened: u64,
-    /// Totals since the start of the scheduler.
+    /// Totals of steps, preemptions, copies and tokens since the start of the scheduler.
     pub(crate) counters: Counters,
 }
 
@@ -94,7 +95,7 @@ impl State {
         }
     }
 
-    /// Switches to a named policy. Sizes and prefix cache stay as they are; the next plan follows the policy.
+    /// Switches to a named policy. Step sizes and the prefix cache stay as they are; the next plan follows the policy.
     pub(crate) fn set_policy(&mut self, policy: Policy) {
         self.basis.rules.follow(policy);
         self.queue.place_all(&self.basis);
@@ -102,13 +103,13 @@ impl State {
         self.retry.noticed();
     }
 
-    /// Returns the targets in effect.
+    /// Returns the latency targets in effect.
     pub(crate) fn targets(&self) -> Targets {
         self.basis.targets
     }
 
-    /// Derives the targets again if no sequence is live and step times have changed; returns the targets if they
-    /// changed. A request is therefore served by the targets that it was promised when it came.
+    /// Derives the latency targets again if step times have changed, but only while no sequence is live, so that each
+    /// request is served by the targets that it was promised. Returns the targets if they changed.
     pub(crate) fn derive_targets_anew(&mut self) -> Option<Targets> {
         if !self.queue.table.is_empty() {
             return None;
@@ -118,7 +119,7 @@ impl State {
         (before != targets).then_some(targets)
     }
 
-    /// Returns the promise to a live sequence: its tier, tenant, arrival and targets.
+    /// Returns what a live sequence was promised: its tier, tenant, arrival and latency targets.
     pub(crate) fn promise(&self, seq: SeqId) -> Option<Promise> {
         let sequence = self.queue.table.get(seq)?;
         let (tenant, targets) = (sequence.service.tenant, sequence.service.targets);
@@ -135,18 +136,18 @@ impl State {
         self.basis.cost.error()
     }
 
-    /// Whether something happened since the last plan was made, so that another plan may find more to do even if that
-    /// plan was empty.
+    /// Whether another plan may find more to do: something happened since the last plan, or the next plan considers
+    /// other sequences.
     pub(crate) fn must_replan(&self) -> bool {
         self.retry.again
     }
 
-    /// Returns the time for prompts and the backlog of prompts, for admission.
+    /// Returns the report for admission: device time that is available to prompts, and the backlog of prompts.
     pub(crate) fn capacity(&self, now: Timestamp) -> Capacity {
         capacity(&self.queue, &self.basis, (self.hit_share.mean(), self.share_report()), now)
     }
 
-    /// Returns the usage of each tier lately, and how full the device is.
+    /// Returns the report for shedding by shares: server load, and each tier's used and due share of the device's time.
     fn share_report(&self) -> ShareReport {
         let rules = &self.basis.rules;
         let ratio = |part: u32, whole: u32| f64::from(part) / f64::from(whole.max(1));
@@ -155,46 +156,48 @@ impl State {
         let running = self.queue.table.active_len() as u32;
         let load = in_use.max(ratio(running, rules.scheduling.max_num_seqs));
         ShareReport {
-            // Blocks of ended sequences are known to be free only with the next grant.
+            // Without running sequences report a load of 0, because the known number of free blocks leaves out blocks
+            // of ended sequences until the block store's next answer.
             load: if running == 0 { 0.0 } else { load },
             had: self.usage.shares(),
             due: rules.shares.percent().map(|percent| percent / 100.0),
         }
     }
 
-    /// Returns the most sequences that a step can hold.
+    /// Returns the largest number of sequences in a step.
     pub(crate) fn max_num_seqs(&self) -> u32 {
         self.basis.rules.scheduling.max_num_seqs
     }
 
-    /// Returns the totals since the start.
+    /// Returns the totals of steps, preemptions, copies and tokens since the start of the scheduler.
     pub(crate) fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Returns the phase of a live sequence.
+    /// Returns the phase of a live sequence; `None` if the sequence is unknown.
     pub(crate) fn phase(&self, seq: SeqId) -> Option<Phase> {
         self.queue.table.get(seq).map(|sequence| sequence.phase)
     }
 
-    /// Returns the ids of all live sequences: first active ones, then waiting ones, each oldest first.
+    /// Returns the ids of all live sequences: first active ones (which hold KV blocks), then waiting ones, each group
+    /// oldest first.
     pub(crate) fn live(&self) -> impl Iterator<Item = SeqId> + '_ {
         self.queue.table.iter().map(|sequence| sequence.id)
     }
 
-    /// Returns the sequence that a ticket names, unless it ended or the ticket is of an older epoch.
+    /// Returns the sequence that a ticket names; `None` if it ended, or was preempted since the ticket was made.
     pub(crate) fn current(&self, ticket: Ticket) -> Option<&Sequence> {
         let named = self.queue.table.get(ticket.seq);
         named.filter(|sequence| sequence.kv.epoch == ticket.epoch)
     }
 
-    /// Whether no sequence is live, no ended sequence has yet to be reported to the block store, and no step is planned
-    /// or in flight.
+    /// Whether the scheduler has nothing left to do: no sequence is live, no ended one must still be reported to the
+    /// block store, and no step is planned or in flight.
     pub(crate) fn is_drained(&self) -> bool {
         self.queue.table.is_empty() && self.outbox.released.is_empty() && self.pipeline.is_idle()
     }
 
-    /// Counts the sequences that wait for their start, that run, and that are preempted.
+    /// Counts the sequences that wait for their start, those that run and those that are preempted.
     pub(crate) fn census(&self) -> Census {
         let (waiting, never_open) = self.queue.table.waiting_count();
         let preempted = waiting as u32 - never_open.iter().sum::<u32>();

@@ -1,4 +1,4 @@
-//! The surface of the scheduler: events in, actions out.
+//! The interface of the scheduler: events in, actions out.
 //!
 //! After an event, call [`Scheduler::next_action`] until it returns `None`, and carry out each action before the next
 //! call: an action may cause events, such as a client that is found gone when its token is delivered.
@@ -26,32 +26,32 @@ pub enum Action {
     Submit(StepBatch),
     /// Deliver tokens and ends of requests to the clients.
     Deliver(Vec<Effect>),
-    /// Send a request to the block store, and report the answer with [`Scheduler::granted`]. Tell admission the
-    /// capacity.
+    /// Send a step request to the block store, and report the answer with [`Scheduler::granted`]. Send `capacity` to
+    /// admission.
     Reserve {
-        /// The request to the block store.
+        /// Step request to the block store.
         request: StepRequest,
-        /// Time for prompts and backlog of prompts, for admission.
+        /// Report for admission: device time that is available to prompts, and the backlog of prompts.
         capacity: Capacity,
     },
-    /// Call [`Scheduler::wake`] at this time.
+    /// Call [`Scheduler::wake`] at this time, because the next step may be planned then.
     WakeAt(Timestamp),
-    /// Tell the block store that this step and every step before it have completed: copies wait for that.
+    /// Tell the block store that this step and every step before it have completed, because copies may wait for them.
     Completed(StepId),
-    /// Tell admission and clients' promises of new targets.
+    /// Tell admission the new latency targets, which new requests are promised from now on.
     Retarget(Targets),
 }
 
-/// The scheduler: every live sequence, and the actions that are due.
+/// The scheduler: every live sequence, and the actions that its owner must carry out.
 #[derive(Debug)]
 pub struct Scheduler {
-    /// Sequences, queue, memory and steps, and the decisions about them.
+    /// Live sequences, memory and steps, with the decisions about them.
     state: State,
-    /// Actions that are due, in order.
+    /// Actions that the owner must carry out, in order.
     actions: VecDeque<Action>,
-    /// Whether an event came that a new plan could respond to.
+    /// Whether an event came to which a new plan could respond.
     plan_due: bool,
-    /// The last time that [`Action::WakeAt`] named.
+    /// Time in the latest [`Action::WakeAt`], so that it is not repeated.
     wakes_at: Timestamp,
 }
 
@@ -66,7 +66,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns the next action; `None` if there is none before the next event.
+    /// Returns the next action to carry out; `None` if there is none before the next event.
     pub fn next_action(&mut self, now: Timestamp) -> Option<Action> {
         if let Some(action) = self.actions.pop_front() {
             return Some(action);
@@ -88,7 +88,7 @@ impl Scheduler {
         self.state.take_completed().map(Action::Completed)
     }
 
-    /// Adds a sequence, which waits for its start.
+    /// Adds a new sequence, which waits for KV blocks.
     pub fn enqueue(&mut self, new: NewSequence) {
         self.state.enqueue(new);
         self.plan_due = true;
@@ -100,20 +100,20 @@ impl Scheduler {
         self.deliver(ended.into_iter().collect());
     }
 
-    /// Ends a sequence whose output is complete for a reason that only the client's side knows, such as a stop string.
+    /// Ends a sequence whose output is complete for a reason that only the HTTP side knows, such as a stop string.
     pub fn stop(&mut self, seq: SeqId) {
         let ended = self.state.stop(seq);
         self.deliver(ended.into_iter().collect());
     }
 
-    /// Ends a sequence with a fault.
+    /// Ends a sequence with an error.
     pub fn fail(&mut self, seq: SeqId, fault: RequestFault) {
         let ended = self.state.fail(seq, fault);
         self.deliver(ended.into_iter().collect());
     }
 
-    /// Turns away the sequence that would be served last, among the sequences of tiers below `tier` that have not
-    /// started, so that a request of `tier` can have its permit; returns whether there was such a sequence.
+    /// Ends, of the sequences of tiers below `tier` that have not started, the one that would be served last, so that a
+    /// request of `tier` can have its permit; returns whether there was such a sequence.
     pub fn displace(&mut self, tier: Tier, now: Timestamp) -> bool {
         let ended = self.state.displace(tier, now);
         let found = ended.is_some();
@@ -121,25 +121,27 @@ impl Scheduler {
         found
     }
 
-    /// Puts a sequence on hold or ends the hold; returns whether the sequence is live.
+    /// Puts a sequence on hold (an operator paused it, or its client reads too slowly), or ends the hold; returns
+    /// whether the sequence is known.
     pub fn set_hold(&mut self, seq: SeqId, hold: Hold, held: bool) -> bool {
         self.plan_due = true;
         self.state.set_hold(seq, hold, held)
     }
 
-    /// Changes the tier and the priority of a sequence from the next plan on; returns whether the sequence is live.
+    /// Changes the tier and the priority of a sequence from the next plan on; returns whether the sequence is known.
     pub fn reprioritize(&mut self, seq: SeqId, tier: Tier, priority: i32) -> bool {
         self.plan_due = true;
         self.state.reprioritize(seq, tier, priority)
     }
 
-    /// Switches to a named policy. Sizes and prefix cache stay as they are; the next plan follows the policy.
+    /// Switches to a named policy. Step sizes and the prefix cache stay as they are; the next plan follows the policy.
     pub fn set_policy(&mut self, policy: Policy) {
         self.plan_due = true;
         self.state.set_policy(policy);
     }
 
-    /// Turns away requests whose patience is at an end, and derives targets again if the device is idle.
+    /// Periodic work: ends requests that have waited for their first token longer than their patience, and derives
+    /// latency targets again if no sequence is live.
     pub fn tick(&mut self, now: Timestamp) {
         let expired = self.state.expire(now);
         if !expired.is_empty() {
@@ -149,16 +151,16 @@ impl Scheduler {
         self.actions.extend(retarget);
     }
 
-    /// Plans if it is time, although nothing happened: the time that [`Action::WakeAt`] named has come.
+    /// Makes the scheduler plan although no event came, because the time in [`Action::WakeAt`] has come.
     pub fn wake(&mut self) {
         self.plan_due = true;
     }
 
-    /// Applies the block store's answer to a request.
+    /// Applies the block store's answer to a step request.
     pub fn granted(&mut self, grant: StepGrant) {
         let (batch, effects) = self.state.granted(grant);
-        // After an empty plan, another plan is made only if something happened meanwhile. A step that runs may be
-        // followed by another.
+        // Plan again if a batch is submitted, because another step may follow it. After an empty plan, plan again only
+        // if something happened meanwhile or the next plan considers other sequences.
         self.plan_due |= batch.is_some() || self.state.must_replan();
         self.actions.extend(batch.map(Action::Submit));
         if !effects.is_empty() {
@@ -172,21 +174,22 @@ impl Scheduler {
         self.deliver(effects);
     }
 
-    /// Learns that copying `blocks` blocks took `duration_us`, and counts the blocks.
+    /// Corrects the cost model by a copy of `blocks` blocks that took `duration_us`, and counts the blocks.
     pub fn copied(&mut self, blocks: u32, duration_us: u64) {
         self.state.copied(blocks, duration_us);
         self.plan_due = true;
     }
 
-    /// Applies an event of the block store. For a prepared preemption, returns what to tell the block store.
+    /// Applies an event of the block store. If the copies of a prepared preemption ended, returns whether the store
+    /// shall commit or abort it.
     #[must_use]
     pub fn store_event(&mut self, event: StoreEvent) -> PreemptDecision {
         self.plan_due = true;
         self.state.store_event(event)
     }
 
-    /// Learns that planning a step took `us` microseconds, from when the plan was due until the step went to the
-    /// device.
+    /// Records that planning a step took `us` microseconds, from when the plan was due until the step was submitted to
+    /// the device.
     pub fn planned_in(&mut self, us: u64) {
         self.state.planned_in(us);
     }
@@ -206,42 +209,44 @@ impl Scheduler {
         self.state.check()
     }
 
-    /// Returns the targets in effect.
+    /// Returns the latency targets in effect.
     pub fn targets(&self) -> Targets {
         self.state.targets()
     }
 
-    /// Returns the promise to a live sequence: its tier, tenant, arrival and targets.
+    /// Returns what a live sequence was promised: its tier, tenant, arrival and latency targets.
     pub fn promise(&self, seq: SeqId) -> Option<Promise> {
         self.state.promise(seq)
     }
 
-    /// Returns the phase of a live sequence.
+    /// Returns the phase of a live sequence; `None` if the sequence is unknown.
     pub fn phase(&self, seq: SeqId) -> Option<Phase> {
         self.state.phase(seq)
     }
 
-    /// Returns the ids of all live sequences: first active ones, then waiting ones, each oldest first.
+    /// Returns the ids of all live sequences: first active ones (which hold KV blocks), then waiting ones, each group
+    /// oldest first.
     pub fn live(&self) -> impl Iterator<Item = SeqId> + '_ {
         self.state.live()
     }
 
-    /// Whether no sequence is live, no action is due, and the state has nothing left to report or to wait for.
+    /// Whether the scheduler has nothing left to do: no sequence is live, no action is due, and nothing must still be
+    /// reported or awaited.
     pub fn is_drained(&self) -> bool {
         self.actions.is_empty() && self.state.is_drained()
     }
 
-    /// Counts the sequences that wait for their start, that run, and that are preempted.
+    /// Counts the sequences that wait for their start, those that run and those that are preempted.
     pub fn census(&self) -> Census {
         self.state.census()
     }
 
-    /// Returns the totals since the start.
+    /// Returns the totals of steps, preemptions, copies and tokens since the start of the scheduler.
     pub fn counters(&self) -> Counters {
         self.state.counters()
     }
 
-    /// Returns the most sequences that a step can hold.
+    /// Returns the largest number of sequences in a step.
     pub fn max_num_seqs(&self) -> u32 {
         self.state.max_num_seqs()
     }

@@ -1,14 +1,15 @@
-//! Suspects: members of a failed step. Each runs alone until it has succeeded, or fails again and is found guilty.
+//! Suspects: sequences of a failed step, one of which may have caused the failure. Each runs alone until it succeeds
+//! and is cleared, or fails again and its request ends.
 
 use std::collections::BTreeSet;
 use tiercel_device::SeqId;
 
-/// Members of a failed step that have not run alone yet.
+/// Suspects: sequences of a failed step that have not been tried alone yet.
 #[derive(Debug, Default)]
 pub(crate) struct Suspects {
-    /// Suspects that have neither succeeded nor failed alone.
+    /// Sequences of a failed step that have neither succeeded nor failed alone.
     members: BTreeSet<SeqId>,
-    /// Whether the last plan was for a suspect alone, and the block store had no blocks for it.
+    /// Whether the last plan tried a suspect alone, and the block store had no blocks for it.
     denied: bool,
 }
 
@@ -25,17 +26,17 @@ impl Suspects {
         self.members.contains(&seq)
     }
 
-    /// Makes the members of a failed step suspects.
+    /// Makes the sequences of a failed step suspects.
     pub(crate) fn extend(&mut self, members: impl Iterator<Item = SeqId>) {
         self.members.extend(members);
     }
 
-    /// Clears a sequence of suspicion, because it succeeded or ended; returns whether it was a suspect.
+    /// Removes a sequence from the suspects, because it succeeded or ended; returns whether it was one.
     pub(crate) fn remove(&mut self, seq: SeqId) -> bool {
         self.members.remove(&seq)
     }
 
-    /// Records that a suspect was denied blocks: the next plan is for the other sequences, so that they make room.
+    /// Records that a suspect was denied blocks, so that the next plan runs the other sequences, which make room.
     pub(crate) fn deny(&mut self) {
         self.denied = true;
     }

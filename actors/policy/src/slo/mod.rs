@@ -1,5 +1,5 @@
-//! Latency targets: the targets in effect, sliding windows of the requests' latencies against the targets, and
-//! unfinished requests that have missed a target already.
+//! Latency targets: the targets in effect, sliding windows of measured latencies, and unfinished requests that have
+//! missed a target already.
 
 mod targets;
 mod watch;

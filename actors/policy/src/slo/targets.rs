@@ -1,8 +1,8 @@
 //! The latency targets in effect: stated ones, and ones derived from the device's speed.
 //!
 //! A target that suits one device is out of reach on another device, or promises next to nothing there. A derived
-//! target is the time that the device takes while half of its slots are in use, times a factor that is larger for lower
-//! tiers. These times are:
+//! target is the time that the device takes while half of the slots of its steps are in use, times a factor that is
+//! larger for lower tiers. These times are:
 //!
 //! - TPOT: one step that decodes one token for [`PLACES_SHARE`] of the slots (`scheduler.max_num_seqs`), each with
 //!   [`CONTEXT_TOKENS`] of context.
@@ -14,35 +14,35 @@
 use tiercel_config::{SloSettings, SloTargets, Target, TierSlo};
 use tiercel_device::{DeviceInfo, DeviceProfile, Tier};
 
-/// Share of the slots that the batch of a busy server takes.
+/// Share of the slots of a step (places for sequences) that the batch of a busy server takes, in derived targets.
 const PLACES_SHARE: f64 = 0.5;
-/// Full steps until a first token.
+/// Number of full steps that a first token takes on a busy server, in derived TTFT targets.
 const FIRST_TOKEN_STEPS: f64 = 1.5;
-/// Context length of each sequence in the batch, tokens; less if the KV memory is too small for them.
+/// Context length of each sequence in a busy server's batch, tokens, in derived targets; less if the KV memory is too
+/// small.
 const CONTEXT_TOKENS: u32 = 1024;
 /// Length of the answer that a derived E2E target covers, tokens.
 const ANSWER_TOKENS: f64 = 160.0;
-/// Factors of derived targets for the premium, the standard and the background tier: multiples of the time that a busy
-/// server takes.
+/// Derived target / time that a busy server takes, for the premium, the standard and the background tier.
 const SLACK: [f64; 3] = [1.7, 4.5, 18.0];
-/// Lower bound of a derived target, ms.
+/// Lower bound of a derived latency target, ms.
 const LEAST_MS: f64 = 0.01;
 
 /// Latency targets in effect, for all tiers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Targets {
-    /// Targets of the premium tier.
+    /// Latency targets of the premium tier.
     pub premium: SloTargets,
-    /// Targets of the standard tier.
+    /// Latency targets of the standard tier.
     pub standard: SloTargets,
-    /// Targets of the background tier.
+    /// Latency targets of the background tier.
     pub background: SloTargets,
-    /// Whether requests may state tighter targets than those of their tier.
+    /// Whether requests may state tighter latency targets than those of their tier.
     pub requests_may_tighten: bool,
 }
 
 impl Targets {
-    /// Returns the targets of a tier; the system tier has none.
+    /// Returns the latency targets of a tier; the system tier has none.
     pub fn of(&self, tier: Tier) -> SloTargets {
         match tier {
             Tier::System => SloTargets::default(),
@@ -53,38 +53,40 @@ impl Targets {
     }
 }
 
-/// A stated target that the device misses even for a request alone. The derived target is in effect instead.
+/// A latency target in the settings that the device misses even for a request alone, so that the derived target is in
+/// effect instead.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Unreachable {
     /// Name of the setting that states the target.
     pub setting: &'static str,
-    /// The stated target, ms.
+    /// Unreachable latency target as stated, ms.
     pub stated_ms: f64,
     /// Time that the device takes for one short request alone, ms.
     pub alone_ms: f64,
-    /// The target in effect, ms.
+    /// Latency target in effect instead of the stated one, ms.
     pub effective_ms: f64,
 }
 
-/// Times of a busy and of an idle server on one device, from which targets are derived.
+/// Times of a busy and of an idle server on one device, from which latency targets are derived.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ServerTimes {
-    /// Time of a step that decodes for one sequence, ms.
+    /// Time of a step that decodes one token of a single sequence, ms.
     decode_alone_ms: f64,
     /// Time of a step that computes a prompt of one token, ms.
     prompt_alone_ms: f64,
-    /// Time of a step that decodes for the batch of a busy server, ms.
+    /// Time of a step that decodes one token of each sequence in a busy server's batch, ms.
     batch_ms: f64,
-    /// Time of [`FIRST_TOKEN_STEPS`] steps that hold the batch of a busy server and `prompt_tokens` of a prompt, ms.
+    /// Time to first token of a prompt of `prompt_tokens` tokens on a busy server, ms: [`FIRST_TOKEN_STEPS`] full
+    /// steps.
     first_token_ms: f64,
-    /// Time that each token of the prompt beyond `prompt_tokens` adds to `first_token_ms`, ms.
+    /// Time that each prompt token beyond `prompt_tokens` adds to the TTFT on a busy server, ms.
     prompt_token_ms: f64,
-    /// Prompt tokens that a step holds beside the batch of a busy server; `first_token_ms` covers them.
+    /// Number of prompt tokens that a step holds beside a busy server's batch.
     prompt_tokens: u32,
 }
 
 impl ServerTimes {
-    /// Returns the times of a device with this speed, if its steps hold `seqs` sequences and `tokens` tokens.
+    /// Computes the times of a device with the speeds `speed` whose steps hold `seqs` sequences and `tokens` tokens.
     pub fn new(speed: &DeviceProfile, info: &DeviceInfo, seqs: u32, tokens: u32) -> ServerTimes {
         let seqs = ((f64::from(seqs) * PLACES_SHARE).ceil() as u32).max(1);
         let capacity = u64::from(info.device_blocks) * u64::from(info.block_size);
@@ -96,7 +98,7 @@ impl ServerTimes {
             speed.prefill_token_us * tokens + speed.prefill_context_us * pairs
         };
         let batch_us = speed.step_base_us + f64::from(seqs) * decode_us(context);
-        // Prompt tokens that a step holds beside the batch.
+        // Prompt tokens that a step holds beside a busy server's batch: what the decodes and the context length leave.
         let prompt_tokens =
             tokens.saturating_sub(seqs).min(info.max_model_len.saturating_sub(1)).max(1);
         let full_step_us = batch_us + prompt_us(f64::from(prompt_tokens));
@@ -110,8 +112,7 @@ impl ServerTimes {
         }
     }
 
-    /// Returns the targets that `settings` and the device's times make, and the stated targets that the device cannot
-    /// meet.
+    /// Returns the latency targets in effect, stated or derived, and the stated targets that the device cannot meet.
     pub fn targets(&self, settings: &SloSettings) -> (Targets, Vec<Unreachable>) {
         let mut unreachable = Vec::new();
         let mut of = |names: [&'static str; 3], tier: &TierSlo, slack| {
@@ -169,13 +170,14 @@ impl ServerTimes {
     }
 }
 
-/// Rounds a target to three digits. More digits would pretend to a precision that no measurement has.
+/// Rounds a target to three significant digits. More would pretend to a precision that no measurement has.
 fn rounded(ms: f64) -> f64 {
     if ms <= 0.0 {
         return 0.0;
     }
     let digits = 2 - ms.log10().floor() as i32;
-    // A power of ten from 1 up is exact as `f64`, so the quotient is the `f64` nearest to the decimal number.
+    // Multiply or divide by a power of ten from 1 up, which is exact as `f64`, so that the result is the `f64` nearest
+    // to the decimal number.
     let power = 10f64.powi(digits.abs());
     if digits >= 0 { (ms * power).round() / power } else { (ms / power).round() * power }
 }
@@ -250,7 +252,8 @@ mod tests {
                     + 32.0 * (speed.decode_token_us + 1024.0 * speed.kv_token_us));
             assert!(targets.premium.tpot_ms.expect("a target") > batch_ms);
             let of_long = targets.premium.of_prompt(4096).ttft_ms.expect("a target");
-            // Each step holds 224 tokens of the prompt beside the batch.
+            // Expected TTFT of a prompt of 4096 tokens at 224 tokens per step beside the batch: nearly 20 steps of the
+            // batch, and the prefill itself.
             let long_ms = 20.0 * batch_ms + 4.096 * speed.prefill_token_us;
             assert!(of_long > long_ms, "{of_long} {long_ms}");
         }

@@ -1,4 +1,4 @@
-//! Latencies of requests against the targets they were promised, by tier and, if configured, by tenant.
+//! Latencies of requests compared with the targets that they were promised, by tier and, if configured, by tenant.
 
 use crate::blocks::Salt;
 use crate::slo::window::{Unfinished, Window, WindowReport};
@@ -6,23 +6,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use tiercel_config::SloTargets;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Targets that a request is promised, with its tier and tenant.
+/// What a request was promised: its latency targets, with its tier, tenant and arrival.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Promise {
     /// Tier of the request.
     pub tier: Tier,
-    /// Tenant whose latencies the request counts for.
+    /// Tenant of the request, in whose latency windows it counts.
     pub tenant: Salt,
-    /// When the request arrived.
+    /// Time at which the request arrived.
     pub arrival: Timestamp,
     /// Latency targets of the request.
     pub targets: SloTargets,
 }
 
-/// Event of a request that matters to its targets.
+/// Event of a request that matters for its latency targets.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Observation {
-    /// The request arrived, or is promised other targets from now on.
+    /// The request arrived, or is promised other latency targets from now on.
     Promised(Promise),
     /// The request got its first token.
     FirstToken {
@@ -31,56 +31,57 @@ pub enum Observation {
     },
     /// The request ended with a complete output.
     Finished {
-        /// Mean time per output token after the first, ms; `None` for a single token.
+        /// TPOT: mean time per output token after the first, ms; `None` for an output of a single token.
         tpot_ms: Option<f64>,
-        /// Time from the arrival to the end of the request, ms.
+        /// E2E time: from the arrival to the end of the request, ms.
         e2e_ms: f64,
     },
     /// The request ended before its output was complete.
     Gone {
-        /// Whether the server is to blame. If so, every target that the request was still waiting for counts as missed.
+        /// Whether the server is to blame for the end. If so, every target that the request was still waiting for
+        /// counts as missed.
         broken: bool,
     },
 }
 
-/// Latency windows of all requests of a tier, or of one tenant's requests in a tier.
+/// Sliding windows of the latencies of all requests of a tier, or of one tenant's requests in a tier.
 #[derive(Clone)]
 struct Group {
     ttft: Window,
     tpot: Window,
     e2e: Window,
-    /// Number of requests that have not ended.
+    /// Number of requests in the group that have not ended.
     live: usize,
-    /// Deadlines of the first tokens of requests without one, and deadlines of the ends of requests that have not
-    /// ended.
+    /// Deadlines of unfinished requests, earliest first: `ttft_due` of first tokens that have not come, `e2e_due` of
+    /// ends.
     ttft_due: BTreeSet<(Timestamp, SeqId)>,
     e2e_due: BTreeSet<(Timestamp, SeqId)>,
 }
 
-/// Evaluation of the latency windows of a tier, or of one tenant in a tier.
+/// Percentiles, compliance and headroom of the latencies of a tier, or of one tenant in a tier.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupReport {
     /// Tier of the requests.
     pub tier: Tier,
     /// Tenant of the requests; `None` if the report is about the whole tier.
     pub tenant: Option<Salt>,
-    /// Evaluation of the window of TTFT.
+    /// Latency statistics of TTFT (time to first token).
     pub ttft: WindowReport,
-    /// Evaluation of the window of TPOT, the mean time per output token.
+    /// Latency statistics of TPOT (mean time per output token).
     pub tpot: WindowReport,
-    /// Evaluation of the window of E2E, the time from arrival to end.
+    /// Latency statistics of E2E (time from arrival to end).
     pub e2e: WindowReport,
 }
 
 impl GroupReport {
-    /// Returns the least of the headrooms of TTFT, TPOT and E2E.
+    /// Returns the least of the headrooms (1 - p99 latency / target) of TTFT, TPOT and E2E.
     pub fn headroom(&self) -> f64 {
         self.ttft.headroom.min(self.tpot.headroom).min(self.e2e.headroom)
     }
 }
 
-/// Latency windows of all tiers and of some tenants. The engine bounds the number of requests that are known here,
-/// because it accepts no more.
+/// Latency windows of all tiers and of some tenants. The number of watched requests is bounded, because the engine
+/// accepts only so many.
 pub struct Watch {
     length_s: u64,
     max_tenants: usize,
@@ -92,10 +93,10 @@ pub struct Watch {
 #[derive(Debug, Clone, Copy)]
 struct Live {
     promise: Promise,
-    /// Whether the request had its first token.
+    /// Whether the request got its first token.
     started: bool,
-    /// Whether the request counts for a group of its tenant: there was room for such a group when the targets were
-    /// promised.
+    /// Whether the request counts in the latency windows of its tenant: there was room for such windows when its
+    /// targets were promised.
     watched: bool,
 }
 
@@ -122,8 +123,8 @@ impl Group {
         }
     }
 
-    /// Forgets a request. Returns the deadlines that the request was still waiting for: of its first token, and of its
-    /// end.
+    /// Removes a request from the group. Returns the deadlines that it was still waiting for: of its first token, and
+    /// of its end.
     fn withdrawn(&mut self, seq: SeqId, promise: &Promise) -> [Option<Timestamp>; 2] {
         self.live = self.live.saturating_sub(1);
         let targets = &promise.targets;
@@ -145,8 +146,8 @@ impl Group {
             }
             Observation::Finished { tpot_ms, e2e_ms } => {
                 let [first_due, _] = self.withdrawn(seq, promise);
-                // The request ended without a first token, because its only token was a stop token. That misses the
-                // TTFT target if the deadline has passed.
+                // A request may finish without a first token, if its only token was a stop token. It missed its TTFT
+                // target if the deadline has passed.
                 if first_due.is_some_and(|due| due < at) {
                     self.ttft.add_missed(at, unfinished(promise, targets.ttft_ms, at));
                 }
@@ -159,7 +160,7 @@ impl Group {
                 let waited = self.withdrawn(seq, promise);
                 let waits = [(&mut self.ttft, targets.ttft_ms), (&mut self.e2e, targets.e2e_ms)];
                 for ((window, target_ms), due) in waits.into_iter().zip(waited) {
-                    // A client that leaves because its request is late was served late all the same.
+                    // A client that leaves after a deadline has passed was served late, so the target counts as missed.
                     if due.is_some_and(|due| broken || due < at) {
                         window.add_missed(at, unfinished(promise, target_ms, at));
                     }
@@ -195,7 +196,8 @@ fn due(promise: &Promise, target_ms: Option<f64>) -> Option<Timestamp> {
     Some(Timestamp(promise.arrival.0.saturating_add(after_us)))
 }
 
-/// Returns how long a request with the target `target_ms` has taken so far; `None` without a target.
+/// Returns how long an unfinished request has taken so far, together with its target `target_ms`; `None` without a
+/// target.
 fn unfinished(promise: &Promise, target_ms: Option<f64>, now: Timestamp) -> Option<Unfinished> {
     Some(Unfinished { so_far_ms: now.since_ms(promise.arrival), target_ms: target_ms? })
 }
@@ -215,7 +217,8 @@ fn overdue<'a>(
 }
 
 impl Watch {
-    /// Returns windows of `length_s` seconds for each tier and for at most `max_tenants` pairs of tenant and tier.
+    /// Creates latency windows of `length_s` seconds for each tier and for at most `max_tenants` pairs of tenant and
+    /// tier.
     pub fn new(length_s: u64, max_tenants: usize) -> Watch {
         Watch {
             length_s,
@@ -226,7 +229,8 @@ impl Watch {
         }
     }
 
-    /// Records an event of a request. Returns the request's tier; `None` if the request was promised nothing.
+    /// Records an event of a request. Returns the request's tier; `None` if the request is unknown, because it was
+    /// never promised targets.
     pub fn observe(&mut self, seq: SeqId, what: Observation, at: Timestamp) -> Option<Tier> {
         if let Observation::Promised(promise) = what {
             self.promised(seq, promise);
@@ -245,8 +249,8 @@ impl Watch {
         Some(promise.tier)
     }
 
-    /// Evaluates all windows: those of the tiers, then those of tenants that are or were lately active. The last report
-    /// of a tenant that is no longer active is one of empty windows.
+    /// Computes the latency statistics of the tiers, then of tenants that are or were lately active. A tenant that is
+    /// no longer active gets one last, empty report.
     pub fn report(&mut self, now: Timestamp) -> Vec<GroupReport> {
         let live = &self.live;
         let tiers = Tier::ALL.into_iter().zip(&mut self.tiers);
@@ -275,7 +279,7 @@ impl Watch {
         }
     }
 
-    /// Adds a group for the tenant if it has none and there is room for one.
+    /// Adds latency windows for the tenant, if it has none and the number of tenants allows it.
     fn make_room(&mut self, promise: &Promise) {
         let key = (promise.tier, promise.tenant);
         if self.tenants.len() < self.max_tenants && !self.tenants.contains_key(&key) {
@@ -316,7 +320,7 @@ mod tests {
         let finished = Observation::Finished { tpot_ms: None, e2e_ms: 400.0 };
         let ends = [
             (vec![first, finished], 1, 0.0, 1.0),
-            // The only token of the output is a stop token.
+            // Case without a first token: the only token of the output is a stop token.
             (vec![finished], 0, 0.0, 1.0),
             (vec![Observation::Gone { broken: true }], 0, 0.0, 0.0),
             (vec![Observation::Gone { broken: false }], 0, 0.0, 1.0),
@@ -366,7 +370,8 @@ mod tests {
         };
         assert_eq!(tenants(&mut watch, Timestamp(0)), [A], "there is room for one");
         assert_eq!(of(&mut watch, Tier::Standard, None, Timestamp(S)).ttft.overdue, 2);
-        // A request that came when there was no room does not belong to a group that is made later.
+        // Check that a request that came when there was no room for its tenant's windows does not count in windows that
+        // are added later.
         let mut later = Watch::new(60, 1);
         later.observe(SeqId(1), promise(Tier::Standard, A), Timestamp(0));
         later.observe(SeqId(2), promise(Tier::Standard, B), Timestamp(0));

@@ -1,25 +1,26 @@
-//! A sliding window of latencies, as sketches of bounded size instead of samples.
+//! A sliding window of latencies, kept as quantile sketches of bounded size instead of samples.
 
 use sketches_ddsketch::{Config, DDSketch};
 use std::collections::VecDeque;
 use tiercel_device::Timestamp;
 
-/// Slices of a window. The oldest slice is dropped as a whole, so a window reaches back at least five sixths of its
-/// length.
+/// Number of time slices of a sliding window. The oldest slice is dropped as a whole, so a window reaches back at least
+/// five sixths of its length.
 const SLICES: usize = 6;
-/// Most samples of a slice. A busier window reaches back less far.
+/// Most samples in one time slice of a sliding window. A window with more samples reaches back less far.
 const SLICE_SAMPLES: u64 = 2048;
-/// Relative error of a percentile (DDSketch, Masson, Rim, Lee 2019).
+/// Relative error of a percentile of a quantile sketch (DDSketch, Masson, Rim, Lee 2019).
 const ACCURACY: f64 = 0.01;
-/// Least and greatest value that a sketch tells apart, for latencies in ms. A smaller value counts as 0, a larger one
-/// as the greatest value: nearly three hours.
+/// Smallest and greatest latency that a quantile sketch tells apart, ms. A smaller one counts as 0, a larger one as the
+/// greatest: nearly three hours.
 const LEAST: f64 = 1e-2;
 const MOST: f64 = 1e7;
-/// Most bins of a sketch. At this accuracy, 1037 bins reach from the least value to the greatest.
+/// Most bins of a quantile sketch. At its accuracy of 1 %, 1037 bins cover all latencies from the smallest to the
+/// greatest.
 const MAX_BINS: u32 = 1152;
 
-/// Latencies of the last seconds. Samples expire by time and by count, so that an old burst never speaks for the
-/// present.
+/// Sliding window of the latencies of the last seconds. Samples expire by time and by count, so that an old burst never
+/// speaks for the present.
 #[derive(Clone)]
 pub struct Window {
     length_us: u64,
@@ -30,41 +31,42 @@ pub struct Window {
 struct Slice {
     since: Timestamp,
     latencies_ms: DDSketch,
-    /// Latencies as a share of their targets.
+    /// Quantile sketch of latency / target.
     used: DDSketch,
     samples: u64,
-    /// Samples that had a target, and the number of them that met it.
+    /// `judged`: number of requests that had a target; `met`: number of these that met it.
     judged: u64,
     met: u64,
 }
 
-/// Time that an unfinished request has taken so far, and its target, ms.
+/// Time that an unfinished request has taken so far, and its latency target.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Unfinished {
     /// Time since the request arrived, ms.
     pub so_far_ms: f64,
-    /// Target of the request, ms.
+    /// Latency target of the request, ms.
     pub target_ms: f64,
 }
 
-/// Evaluation of a window of latencies.
+/// Statistics of the latencies in a sliding window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WindowReport {
-    /// Samples in the window.
+    /// Number of latencies in the window.
     pub samples: u64,
-    /// Unfinished requests that have missed their target already.
+    /// Number of unfinished requests that have missed their target already.
     pub overdue: u64,
     /// Median latency, ms; 0 without samples.
     pub p50_ms: f64,
-    /// 90th percentile of the latencies, ms.
+    /// 90th percentile of the latencies, ms; 0 without samples.
     pub p90_ms: f64,
-    /// 99th percentile of the latencies, ms.
+    /// 99th percentile of the latencies, ms; 0 without samples.
     pub p99_ms: f64,
-    /// Share of the samples with a target, and of the overdue requests, that met the target; 1 if there are none.
+    /// Compliance: share of the requests with a target that met it; unfinished ones beyond their target count as
+    /// misses. 1 if there are none.
     pub compliance: f64,
-    /// Headroom: 1 - the 99th percentile of `latency / target`. It is 1 if all of the target is left, 0 at the target,
-    /// and negative above it. Overdue requests count with the time that they have taken so far. 1 if no request has a
-    /// target.
+    /// Headroom: 1 - the 99th percentile of `latency / target`. It is near 1 if requests take a small part of their
+    /// target, 0 at the target, and negative above it. Unfinished requests beyond their target count with the time that
+    /// they have taken so far. 1 if no request has a target.
     pub headroom: f64,
 }
 
@@ -76,12 +78,12 @@ impl Slice {
 }
 
 impl Window {
-    /// Returns an empty window of the last `length_s` seconds.
+    /// Creates an empty sliding window of the last `length_s` seconds.
     pub fn new(length_s: u64) -> Window {
         Window { length_us: length_s * 1_000_000, slices: VecDeque::new() }
     }
 
-    /// Adds the latency of a request to the window.
+    /// Adds the latency of a request to the window, and whether it met its target, if it has one.
     pub fn add(&mut self, at: Timestamp, latency_ms: f64, target_ms: Option<f64>) {
         let slice = self.slice_at(at);
         slice.samples += 1;
@@ -93,8 +95,8 @@ impl Window {
         }
     }
 
-    /// Adds a request that had a target and ended before the latency could be measured. `taken` is the time that it
-    /// took until it ended.
+    /// Adds a missed target of a request that ended before its latency could be measured. `taken` is the time until its
+    /// end, which counts for the headroom.
     pub fn add_missed(&mut self, at: Timestamp, taken: Option<Unfinished>) {
         let slice = self.slice_at(at);
         slice.judged += 1;
@@ -117,7 +119,7 @@ impl Window {
         self.slices.back_mut().expect("one was added if there was none")
     }
 
-    /// Whether the window holds no sample of the last seconds.
+    /// Whether all samples of the window have expired at `now`.
     pub fn is_empty(&mut self, now: Timestamp) -> bool {
         self.expire(now);
         self.slices.is_empty()
@@ -130,7 +132,8 @@ impl Window {
         }
     }
 
-    /// Evaluates the window at time `now`. The unfinished requests in `overdue` count too.
+    /// Computes the statistics of the window at time `now`. `overdue` are the unfinished requests beyond their target,
+    /// which count as misses.
     pub fn report(
         &mut self,
         now: Timestamp,
@@ -178,11 +181,12 @@ fn share_used(latency_ms: f64, target_ms: f64) -> f64 {
     (latency_ms / target_ms.max(LEAST)).min(MOST)
 }
 
-/// Returns the nearest-rank percentile, to the accuracy of the sketch; 0 for an empty sketch.
+/// Returns the percentile `q` (0 to 1) of a quantile sketch by the nearest-rank method; 0 for an empty sketch.
 fn percentile(sketch: &DDSketch, q: f64) -> f64 {
     let last = sketch.count().saturating_sub(1);
     let rank = ((sketch.count() as f64 * q).ceil() as usize).clamp(1, last + 1) - 1;
-    // The sketch returns the sample of rank `floor(q * last)`.
+    // Choose the argument such that the sketch, which returns the sample of rank `floor(q * last)`, returns the
+    // nearest-rank one.
     let q = if rank == last { 1.0 } else { (rank as f64 + 0.5) / last as f64 };
     sketch.quantile(q).expect("a quantile between 0 and 1").unwrap_or(0.0)
 }
@@ -201,7 +205,7 @@ mod tests {
     #[test]
     fn percentiles_compliance_and_headroom() {
         let mut window = Window::new(60);
-        // Samples in no order, spread over all slices.
+        // Add latencies of 1 to 1000 ms in a scrambled order, spread over all time slices.
         for i in 0..1000 {
             window.add(Timestamp(i * 59_000), ((i * 617) % 1000 + 1) as f64, Some(2000.0));
         }

@@ -1,8 +1,9 @@
-//! Content of the KV memory in tests: a fingerprint of the token prefix for each token position, in both pools.
+//! Simulated content of the KV memory in tests: for each token position of a block, a fingerprint of the token prefix
+//! that ends there. One such memory stands for the device, one for the host.
 
 pub(crate) use tiercel_device::mix::mix;
 
-/// Random draws that decide the details of one event.
+/// Pseudo-random draws that decide the details of one event of a randomized test.
 pub(crate) struct Draws(pub(crate) u64);
 
 impl Draws {
@@ -21,7 +22,7 @@ impl Draws {
     }
 }
 
-/// Contents of the token positions of one pool's blocks; 0 is garbage.
+/// Simulated content of one pool's KV blocks: a fingerprint for each token position; 0 is garbage.
 pub(crate) struct Tier {
     block_size: usize,
     slots: Vec<u64>,

@@ -1,4 +1,5 @@
-//! Tests of the choice of victims for a want, and of the blocks that are reserved for a want that waits.
+//! Tests of the choice of victims for a sequence that requests blocks, and of the blocks that are set aside for a
+//! request that waits.
 
 use crate::scene::{Scene, covers, grow, names, only, open, open_with, pending, preempted};
 use crate::scene::{ticket, victim};
@@ -29,7 +30,7 @@ fn nobody_is_preempted_when_that_would_not_be_enough() {
     let victims = vec![victim(3, false), victim(2, false)];
     let grant = scene.ask(vec![open(9, 24, &[], 2)], victims.clone());
     assert_eq!((preempted(&grant), pending(&only(&grant))), (vec![], 0));
-    // The list has enough victims, but the want may not take enough of them.
+    // The list has enough victims, but `max_victims` of this request is 0, so it is denied without a preemption.
     let grant = scene.ask(vec![grow(1, 12, 0)], victims);
     assert_eq!((preempted(&grant), pending(&only(&grant))), (vec![], 0));
 }
@@ -39,8 +40,8 @@ fn a_victim_whose_blocks_are_all_shared_is_passed_over() {
     let mut scene = Scene::new(6, 0);
     let text = names(1, 3);
     scene.running_on(1, &text, 0);
-    // The last token is always computed, so a sequence that shares blocks owns at least one, unless it is at a block
-    // boundary.
+    // Sequence 2 shares the blocks of its prefix and owns one block, because the last token is always computed and
+    // needs room.
     let grant = scene.ask(vec![open(2, 9, &text[..2], 0)], vec![]);
     assert!(matches!(only(&grant), GrantOutcome::Run { computed: 8, .. }));
     scene.running(3, 3, 2);
@@ -52,12 +53,13 @@ fn a_victim_whose_blocks_are_all_shared_is_passed_over() {
     assert_eq!(freed, PreemptOutcome::Freed { blocks: 1, on_host: 0, kept: 0 });
 }
 
-/// Returns a full pool with two sequences that hold the same two blocks and nothing else, and a third sequence.
+/// Creates a full pool of four blocks: sequences 1 and 2 share the same two blocks and hold no others; sequence 3 holds
+/// two.
 fn twins() -> Scene {
     let mut scene = Scene::new(4, 0);
     let text = names(1, 2);
     scene.running_on(1, &text, 0);
-    // The sequence wants one token beyond the shared blocks, but takes no room for that token yet.
+    // Open sequence 2 without new tokens: it shares two blocks, and its ninth token gets no block yet.
     let mut want = open(2, 9, &text, 0);
     want.new_tokens = 0;
     let grant = scene.ask(vec![want], vec![]);
@@ -82,7 +84,7 @@ fn a_passed_over_victim_is_not_taken_along() {
     scene.store.release(SeqId(3));
     scene.running(4, 4, 1);
     scene.running(5, 5, 1);
-    // Victim 2 frees nothing without sequence 1. Victim 4 alone is enough.
+    // Preempting sequence 2 alone frees nothing, because sequence 1 shares its blocks. Sequence 4 alone is enough.
     let grant = scene.ask(vec![grow(5, 8, 2)], vec![victim(2, false), victim(4, false)]);
     assert_eq!(preempted(&grant), [4]);
 }
@@ -98,7 +100,8 @@ fn nobody_is_preempted_twice_for_one_need() {
     assert_eq!(preempted(&grant), [3]);
     assert_eq!(grant.preempted[0].outcome, PreemptOutcome::Copying { blocks: 2, kept: 0 });
     assert_eq!(pending(&only(&grant)), 2);
-    // The victim is still being copied, then copied, then committed.
+    // Repeat the request while the victim is being copied, after its copies have ended, and after the commit: no
+    // further victim is taken.
     let grant = scene.ask(vec![open(9, 8, &[], 2)], victims.clone());
     assert_eq!((preempted(&grant), pending(&only(&grant))), (vec![], 2));
     scene.finish_copies(true);
@@ -116,7 +119,8 @@ fn blocks_on_their_way_are_promised_in_order_of_rank() {
         scene.running(seq, seq as u8, 2);
     }
     let victims = vec![victim(3, true), victim(2, true)];
-    // The first want takes victim 3. The second want finds the blocks of victim 3 promised and takes victim 2.
+    // The first request takes victim 3. The blocks of victim 3 are then set aside, so the second request takes victim
+    // 2.
     let wants = vec![open(8, 8, &[], 2), open(9, 8, &[], 2)];
     let grant = scene.ask(wants, victims);
     assert_eq!(preempted(&grant), [3, 2]);
@@ -129,7 +133,8 @@ fn a_better_want_that_waits_is_not_overtaken() {
     scene.running(1, 1, 2);
     scene.running(2, 2, 1);
     scene.running(3, 3, 3);
-    // Two blocks are free and three are pending. The first want waits for four.
+    // Two blocks are free, and three come free when victim 3 is copied out. The first request waits for four of these
+    // five, so later requests get at most one.
     let wants = vec![open(8, 16, &[], 1), open(9, 8, &[], 0), grow(2, 8, 0), grow(1, 12, 0)];
     let grant = scene.ask(wants, vec![victim(3, true)]);
     assert_eq!(preempted(&grant), [3]);
@@ -141,15 +146,16 @@ fn a_want_beyond_hope_holds_back_openings_but_not_growth() {
     let mut scene = Scene::new(6, 0);
     scene.running(1, 1, 2);
     scene.running(2, 2, 2);
-    // All blocks of sequence 2 would not be enough for a want of seven blocks.
+    // The first request needs seven blocks in a pool of six, so no victim helps. It must block the opening of sequence
+    // 9, but not the growth of sequence 1.
     let wants = vec![open(8, 28, &[], 1), open(9, 4, &[], 0), grow(1, 12, 0)];
     let grant = scene.ask(wants, vec![victim(2, false)]);
     assert_eq!(covers(&grant), [None, None, Some(12)]);
     assert_eq!(preempted(&grant), [] as [u64; 0]);
-    // The unsatisfied want holds back openings even without victims, because the sequences that hold blocks will end.
+    // The unmet request blocks openings even without victims, because the sequences that hold blocks will end.
     let wants = || vec![open(8, 28, &[], 0), open(9, 4, &[], 0)];
     assert_eq!(covers(&scene.ask(wants(), vec![])), [None, None]);
-    // Without any prospect of blocks, the unsatisfied want holds back no other want.
+    // If no sequence holds blocks, none will come free for the unmet request, so it does not block the other request.
     let mut scene = Scene::new(6, 0);
     assert_eq!(covers(&scene.ask(wants(), vec![])), [None, Some(4)]);
 }

@@ -1,4 +1,4 @@
-//! Tests of the blocks that victims retain, and of the blocks that they find when they resume.
+//! Tests of the blocks that victims retain on the device, and of the blocks that they find when they resume.
 
 use crate::scene::{Scene, grow, names, only, open, preempted, ticket, victim};
 use tiercel_device::SeqId;
@@ -8,7 +8,8 @@ use tiercel_policy::{
 };
 
 impl Scene {
-    /// Grows sequence 1 to `tokens` at the cost of `victims`, which give up as little as `gives` says.
+    /// Grows sequence 1 to `tokens` tokens by preempting `victims` (sequence, swap or not), which give up the part of
+    /// their tables that `gives` says.
     fn taken(&mut self, tokens: u32, victims: &[(u64, bool)], gives: Gives) -> StepGrant {
         let victims: Vec<_> = victims.iter().map(|(seq, swap)| victim(*seq, *swap)).collect();
         let wants = vec![grow(1, tokens, victims.len() as u32)];
@@ -23,7 +24,7 @@ impl Scene {
 
 const ONE: Gives = Gives::Needed { unit: 1 };
 
-/// Returns a want to resume only from blocks that were retained or copied out for the sequence.
+/// Returns a request to resume a sequence only from blocks that were retained or copied out for the sequence itself.
 fn reopen_own(seq: u64, tokens: u32, hashes: &[BlockHash]) -> Want {
     let want = open(seq, tokens, hashes, 0);
     let kind = WantKind::Open { hashes: hashes.into(), keep_free: 0, must_fit: 0, own_only: true };
@@ -59,11 +60,11 @@ fn it_gives_multiples_of_the_unit_and_more_when_asked_again() {
     let unit = Gives::Needed { unit: 3 };
     scene.taken(12, &[(2, false)], unit);
     assert_eq!((scene.holds(1), scene.holds(2), scene.store.snapshot().device.free), (3, 5, 2));
-    // Two of the four needed blocks are free. For the other two the victim gives a unit of three.
+    // Sequence 1 needs four blocks and two are free. For the other two, the victim gives a whole unit of three.
     let grant = scene.taken(28, &[(2, false)], unit);
     let outcome = PreemptOutcome::Freed { blocks: 3, on_host: 0, kept: 2 };
     assert_eq!((grant.preempted[0].outcome, scene.holds(2)), (outcome, 2));
-    // Three more blocks are needed, and the victim has two.
+    // Sequence 1 needs more blocks than the two that the victim has left, so nothing is taken.
     let grant = scene.taken(44, &[(2, false)], unit);
     assert_eq!((preempted(&grant), scene.holds(2)), (vec![], 2));
     scene.store.release(SeqId(2));
@@ -82,7 +83,8 @@ fn only_what_it_gives_is_copied_out_and_comes_back() {
     assert!(scene.store.commit_preempt(ticket(2, 1)));
     scene.taken(16, &[], ONE);
     assert_eq!((scene.holds(1), scene.holds(2), scene.store.snapshot().pinned), (4, 4, 2));
-    // The parked victim gives more blocks, each when its own copy has ended, because the victim does not run.
+    // The preempted victim gives up one more retained block, which comes free when its own copy has ended, because the
+    // victim does not run.
     let grant = scene.taken(20, &[(2, true)], ONE);
     let outcome = PreemptOutcome::Freed { blocks: 0, on_host: 3, kept: 3 };
     assert_eq!(grant.preempted[0].outcome, outcome);
@@ -116,8 +118,8 @@ fn without_room_on_the_host_what_lies_beyond_is_given_up_too() {
     assert!(scene.store.commit_preempt(ticket(2, 1)));
     scene.taken(16, &[], ONE);
     assert_eq!(scene.store.snapshot().pinned, 2);
-    // The host has blocks 4 and 5 of the victim but no room for block 3. Without it, blocks 4 and 5 are useless until
-    // block 3 is computed again.
+    // The host has blocks 4 and 5 of the victim but no room for block 3. Without block 3 they are useless, so their
+    // pins must go.
     let grant = scene.taken(20, &[(2, true)], ONE);
     let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, kept: 3 };
     assert_eq!((grant.preempted[0].outcome, scene.store.snapshot().pinned), (outcome, 0));
@@ -142,7 +144,7 @@ fn what_others_use_is_kept_and_not_copied() {
 fn what_it_kept_it_finds_although_another_block_has_the_name() {
     let mut scene = Scene::new(8, 0);
     let text = names(2, 3);
-    // Both sequences computed the text; only the blocks of the first one have the names.
+    // Sequences 3 and 2 compute the same text; the blocks of sequence 3, the first, have the names.
     scene.running(3, 2, 3);
     scene.running_on(2, &text, 0);
     scene.running(1, 1, 2);
@@ -184,7 +186,7 @@ fn what_the_host_has_is_computed_instead_if_the_link_is_busy_for_longer() {
         scene.running_on(2, &text, 0);
         scene.swap_out(2);
         scene.flush_device();
-        // The copies of sequence 1 are queued before those of sequence 2.
+        // Swap out sequence 1 and resume it first, so that its four copies are queued before those of sequence 2.
         scene.swap_out(1);
         scene.flush_device();
         scene.ask(vec![open(1, 17, &names(1, 4), 0)], vec![]);
@@ -193,7 +195,8 @@ fn what_the_host_has_is_computed_instead_if_the_link_is_busy_for_longer() {
         let request = StepRequest { wants, costs, resumes_by_cost, ..StepRequest::default() };
         only(&scene.request(request))
     };
-    // Four copies of sequence 1 come before the three copies of sequence 2.
+    // Sequence 2 would wait for seven copies (four of sequence 1, three of its own). At 42 us each that is faster than
+    // recomputing its three blocks in 300 us, at 43 us it is not.
     assert!(matches!(resumed(42.0, true), GrantOutcome::Copying { blocks: 3 }));
     assert!(matches!(resumed(43.0, true), GrantOutcome::Run { computed: 0, .. }));
     assert!(matches!(resumed(43.0, false), GrantOutcome::Copying { blocks: 3 }));

@@ -1,4 +1,4 @@
-//! The block store under random traffic: accounting, ownership and content are checked after every event.
+//! Randomized test of the block store: accounting, ownership and content of blocks are checked after every event.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod content;
@@ -19,7 +19,7 @@ use tiercel_policy::Victim;
 use tiercel_policy::blocks::StoreConfig;
 use world::{Phase, World};
 
-/// An event of the random traffic, with the seed of its details.
+/// An event of the random traffic; numbers are seeds of its details.
 #[derive(Debug, Clone, Copy)]
 enum Event {
     Arrive(u64),
@@ -134,7 +134,7 @@ fn prepare(world: &mut World, seed: u64) {
     }
 }
 
-/// Checks that tickets of other epochs, and of sequences that are long gone, change nothing.
+/// Checks that tickets of other epochs of a sequence, or of sequences that ended, change nothing in the store.
 fn stale_tickets(world: &mut World, seed: u64) {
     let before = world.store.snapshot();
     let seq = SeqId(Draws(seed).below(world.next_seq + 2));
@@ -154,7 +154,7 @@ fn stale_tickets(world: &mut World, seed: u64) {
     assert_eq!(before, world.store.snapshot());
 }
 
-/// Checks what must hold after every event.
+/// Checks what must hold after every event: the store's invariants, block counts, and the content of every table.
 fn judge(world: &World) {
     world.store.check().unwrap();
     let now = world.store.snapshot();
@@ -179,7 +179,7 @@ fn judge(world: &World) {
     }
 }
 
-/// Ends every sequence, step and copy, and checks that no block stays in use.
+/// Ends every sequence, step and copy, and checks that no block of either pool stays in use.
 fn wind_down(world: &mut World) {
     for id in world.seqs.keys().copied().collect::<Vec<_>>() {
         world.cancel(id, true);
@@ -196,7 +196,7 @@ fn wind_down(world: &mut World) {
         for id in world.copies.keys().copied().collect::<Vec<_>>() {
             world.end_copy(id, true);
         }
-        // Starts copies ahead of need that had no room in transit before.
+        // Start copies made ahead of need (mirroring), which had no room in transit before.
         world.take_copies();
     }
     let end = world.store.snapshot();

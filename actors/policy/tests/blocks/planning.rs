@@ -1,4 +1,4 @@
-//! Random step requests, and what every answer of the store must satisfy.
+//! Random step requests for the block store, and checks that every answer must pass.
 
 use crate::content::Draws;
 use crate::world::{Phase, Seq, Slice, Step, World};
@@ -11,7 +11,7 @@ use tiercel_policy::{
 };
 
 impl World {
-    /// Plans a step for a random part of the sequences. The oldest sequence ranks first.
+    /// Plans a step for a random part of the sequences; older sequences are served before younger ones.
     pub(crate) fn plan(&mut self, draws: &mut Draws) {
         if self.in_flight.len() >= 2 {
             return;
@@ -54,7 +54,7 @@ impl World {
         self.apply(&request, &grant);
     }
 
-    /// Ends most of the sequences that have nothing left to compute.
+    /// Ends most of the sequences that have no token left to compute.
     fn finish(&mut self, draws: &mut Draws) {
         let done = |seq: &&Seq| seq.phase == Phase::Running && seq.computed == seq.last;
         let ended: Vec<SeqId> = self.seqs.values().filter(done).map(|seq| seq.id).collect();
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// Returns some of the sequences that hold blocks as victims, the one that ranks last first.
+    /// Returns a random part of the sequences that hold blocks as victims, youngest first.
     fn victims(&mut self, draws: &mut Draws) -> Vec<Victim> {
         let (taking, swapping) = (draws.below(101), draws.below(101));
         let mut victims = Vec::new();
@@ -82,7 +82,7 @@ impl World {
 
     fn want(&self, seq: &Seq, victims: &[Victim], draws: &mut Draws) -> Option<Want> {
         let worse = victims.iter().take_while(|victim| victim.ticket.seq > seq.id).count() as u32;
-        // A step in flight may have sampled one more token already.
+        // If steps in flight compute all known tokens, count one more token, which they sample.
         let len = (seq.known + u32::from(seq.planned == seq.known)).min(seq.last);
         let chunk = 1 + draws.below(u64::from(self.config.block_size) * 4) as u32;
         let (kind, ticket, new_tokens) = match seq.phase {
@@ -197,7 +197,7 @@ impl World {
         (slice.first < slice.end).then_some(slice)
     }
 
-    /// Asserts that each block that a step writes belongs to one sequence, and that no copy under way touches the
+    /// Asserts that each block that a step writes belongs to one sequence only, and that no running copy uses the
     /// block.
     fn assert_owners(&self, slices: &[Slice]) {
         let block_size = self.config.block_size;

@@ -1,4 +1,4 @@
-//! A block store and short ways to talk to it, for tests of one rule each. Blocks hold 4 tokens.
+//! A block store with helper functions, for tests of single rules. Blocks hold 4 tokens.
 
 use std::sync::Arc;
 use tiercel_device::{BlockId, CopyBatch, Epoch, SeqId, StepId, Ticket};
@@ -13,7 +13,7 @@ pub(crate) struct Scene {
     pub(crate) step: u64,
 }
 
-/// Returns the names of the first `n` blocks of a text.
+/// Returns the names of the first `n` blocks of the text number `text`.
 pub(crate) fn names(text: u8, n: u8) -> Arc<[BlockHash]> {
     (0..n).map(|i| BlockHash([text, i, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])).collect()
 }
@@ -26,7 +26,8 @@ pub(crate) fn victim(seq: u64, swap: bool) -> Victim {
     Victim { ticket: ticket(seq, 1), swap, group: 0 }
 }
 
-/// Returns a want for room for `tokens` tokens in all, which may preempt `max_victims` victims.
+/// Returns a running sequence's request for blocks for `tokens` tokens in all, for which `max_victims` victims may be
+/// preempted.
 pub(crate) fn grow(seq: u64, tokens: u32, max_victims: u32) -> Want {
     Want {
         ticket: ticket(seq, 0),
@@ -75,7 +76,7 @@ impl Scene {
         Scene { store, step: 0 }
     }
 
-    /// Sends one step request to the store. All earlier steps have completed.
+    /// Sends a step request to the store, after all earlier steps have completed, and returns the answer.
     pub(crate) fn ask(&mut self, wants: Vec<Want>, victims: Vec<Victim>) -> StepGrant {
         self.request(StepRequest { wants, victims, ..StepRequest::default() })
     }
@@ -88,12 +89,14 @@ impl Scene {
         grant
     }
 
-    /// Starts a sequence that has computed `blocks` full blocks of a text, without hits. Returns its block table.
+    /// Starts a sequence that computes `blocks` full blocks of the text number `text`, without cache hits. Returns its
+    /// block table.
     pub(crate) fn running(&mut self, seq: u64, text: u8, blocks: u8) -> Arc<[BlockId]> {
         self.running_on(seq, &names(text, blocks), 0)
     }
 
-    /// Starts a sequence that has computed these blocks, of which it finds the first `hits`. Returns its block table.
+    /// Starts a sequence with the block names `hashes`: the first `hits` blocks are cache hits, and the others are
+    /// computed. Returns its block table.
     pub(crate) fn running_on(
         &mut self,
         seq: u64,
@@ -115,7 +118,7 @@ impl Scene {
         Progress { seq: SeqId(seq), computed, hashes: hashes.to_vec() }
     }
 
-    /// Preempts a sequence by swap: lets all copies succeed, then commits.
+    /// Preempts a sequence by swap: all copies to the host succeed, then the preemption is committed.
     pub(crate) fn swap_out(&mut self, seq: u64) -> PreemptOutcome {
         let outcome = self.store.prepare_preempt(victim(seq, true)).unwrap();
         if let PreemptOutcome::Copying { .. } = outcome {
@@ -126,7 +129,7 @@ impl Scene {
         outcome
     }
 
-    /// Returns the copies that may start once all steps so far have completed.
+    /// Completes all steps so far and returns the batches of copies that may start now.
     pub(crate) fn take(&mut self) -> Vec<CopyBatch> {
         self.ask(vec![], vec![]);
         let batches = self.store.take_copies();
@@ -148,7 +151,7 @@ impl Scene {
         }
     }
 
-    /// Takes all free blocks, so that cached content is evicted, and gives them back.
+    /// Allocates all free device blocks and frees them again, so that no cached content is left.
     pub(crate) fn flush_device(&mut self) {
         let free = self.store.snapshot().device.free;
         self.ask(vec![open(999, free * 4, &[], 0)], vec![]);
@@ -158,7 +161,7 @@ impl Scene {
     }
 }
 
-/// Returns the only answer of a grant.
+/// Returns the result of the only request for blocks in a step.
 pub(crate) fn only(grant: &StepGrant) -> GrantOutcome {
     let [Grant { outcome, .. }] = grant.grants.as_slice() else {
         panic!("one answer expected: {grant:?}");
@@ -166,7 +169,7 @@ pub(crate) fn only(grant: &StepGrant) -> GrantOutcome {
     outcome.clone()
 }
 
-/// Returns the tokens that each answer covers, or `None` if the sequence may not run.
+/// Returns, for each sequence of a step, how many tokens its block table covers; `None` if the sequence may not run.
 pub(crate) fn covers(grant: &StepGrant) -> Vec<Option<u32>> {
     grant
         .grants
@@ -178,12 +181,12 @@ pub(crate) fn covers(grant: &StepGrant) -> Vec<Option<u32>> {
         .collect()
 }
 
-/// Returns the sequences that were preempted.
+/// Returns the ids of the sequences that were preempted for a step.
 pub(crate) fn preempted(grant: &StepGrant) -> Vec<u64> {
     grant.preempted.iter().map(|taken| taken.ticket.seq.0).collect()
 }
 
-/// Returns the number of blocks that a denied want waits for.
+/// Returns how many blocks a denied request for blocks waits for.
 pub(crate) fn pending(outcome: &GrantOutcome) -> u32 {
     match outcome {
         GrantOutcome::Denied { pending_blocks } => *pending_blocks,

@@ -1,4 +1,5 @@
-//! Tests of prefix hits, copies between the device pool and the host pool, pins and fences.
+//! Tests of prefix-cache hits, copies between device and host, pinned host blocks, and fences (copies wait for steps
+//! that use their blocks).
 
 use crate::scene::{Scene, covers, grow, names, only, open, ticket, victim};
 use tiercel_device::{CopyBatch, CopyDirection, SeqId, StepId};
@@ -30,7 +31,8 @@ fn content_outlives_its_sequence_until_its_space_is_needed() {
     scene.running_on(1, &text, 0);
     scene.store.release(SeqId(1));
     assert_eq!(scene.store.snapshot().device.cached, 3);
-    // Two blocks are needed: the empty one and the last of the text are taken, and the head of the text stays.
+    // Two blocks are needed: the one without content is taken, and the last block of the cached text is evicted; its
+    // first blocks stay cached.
     scene.ask(vec![open(2, 8, &[], 0)], vec![]);
     let grant = scene.ask(vec![open(3, 12, &text, 0)], vec![]);
     assert!(matches!(only(&grant), GrantOutcome::Denied { .. }));
@@ -126,7 +128,7 @@ fn swapped_out_and_in_again() {
         panic!("{grant:?}");
     };
     assert_eq!(table.len(), 4);
-    // All full blocks are on the host already, so the next preemption frees the table at once.
+    // All full blocks are still on the host, so the next preemption frees the whole table at once, without copies.
     assert_eq!(scene.swap_out(1), PreemptOutcome::Freed { blocks: 4, on_host: 3, kept: 0 });
 }
 
@@ -141,7 +143,7 @@ fn pins_of_others_leave_less_room_and_the_rest_is_recomputed() {
     scene.flush_device();
     let grant = scene.ask(vec![open(2, 13, &text, 0)], vec![]);
     assert!(matches!(only(&grant), GrantOutcome::Copying { blocks: 1 }));
-    // With no room in the host pool, or without a host pool, a swap is a recompute.
+    // With no room left in the host pool, a swap copies nothing and is a recompute.
     scene.running(3, 3, 2);
     scene.running(4, 4, 2);
     assert_eq!(scene.swap_out(3), PreemptOutcome::Freed { blocks: 2, on_host: 0, kept: 0 });
@@ -187,7 +189,8 @@ fn a_failed_copy_in_shortens_the_prefix() {
     assert_eq!(events, [resumed]);
     scene.store.check().unwrap();
     assert_eq!(scene.store.snapshot().tables, [(SeqId(1), 1)]);
-    // Recomputing names the blocks from the failed one on again.
+    // Recompute the block whose copy failed and the one after it: they get their names again, and another sequence can
+    // find them.
     scene.ask(vec![grow(1, 13, 0)], vec![]);
     let progress = vec![scene.progress(1, 12, &text[1..])];
     scene.request(StepRequest { progress, ..StepRequest::default() });
@@ -208,7 +211,7 @@ fn an_abort_restores_the_sequence_and_cancels_what_had_not_started() {
     assert!(!scene.store.abort_preempt(ticket(1, 1)) && !scene.store.commit_preempt(ticket(1, 1)));
     let now = scene.store.snapshot();
     assert_eq!((now.copying, now.queued, now.pinned), (1, 0, 0));
-    // The sequence runs on while the copy under way ends. The copied content stays cached.
+    // The sequence runs on while the copy that had started ends; the copied block stays cached on the host.
     assert_eq!(covers(&scene.ask(vec![grow(1, 13, 0)], vec![])), [Some(13)]);
     assert!(scene.store.copy_done(batches[0].id, true).is_empty());
     let now = scene.store.snapshot();
@@ -254,7 +257,7 @@ fn one_copy_serves_all_who_want_the_content() {
     }
     scene.store.copy_done(tiercel_device::CopyId(1), true);
     scene.flush_device();
-    // Copies the content back in.
+    // Open both sequences: one copy of each block to the device must serve both.
     let grant = scene.ask(vec![open(1, 13, &text, 0), open(2, 13, &text, 0)], vec![]);
     assert_eq!(grant.free_blocks, 5);
     let events = scene.finish_copies(true);
@@ -330,7 +333,8 @@ fn copies_ahead_of_need_go_one_batch_at_a_time_and_yield_to_those_that_somebody_
     scene.store.copy_done(needed[0].id, true);
     let second = scene.store.take_copies();
     assert_eq!(blocks(&second), [2]);
-    // Two copies are left. The sequence that waits for them does not wait behind copies that no sequence waits for.
+    // Preempt sequence 1 while two of its mirroring copies (made ahead of need) are left: they must start at once,
+    // because the sequence now waits for them.
     scene.store.prepare_preempt(victim(1, true)).unwrap();
     assert_eq!(blocks(&scene.store.take_copies()), [2]);
     scene.store.check().unwrap();
@@ -343,7 +347,8 @@ fn blocks_that_wait_for_a_copy_ahead_of_need_are_there_for_whoever_lacks_some() 
     scene.running(2, 2, 3);
     let ahead = StepRequest { victims: vec![victim(1, true)], mirror: 4, ..Default::default() };
     scene.request(ahead);
-    // Sequence 2 waits for copies, so the copies of sequence 1 ahead of need do not start. Then sequence 1 ends.
+    // Sequence 2 waits for copies, so the mirroring copies of sequence 1 (made ahead of need) do not start. When
+    // sequence 1 ends, its blocks must be available to others.
     scene.store.prepare_preempt(victim(2, true)).unwrap();
     let needed = scene.store.take_copies();
     assert_eq!(needed.iter().map(|batch| batch.pairs.len()).sum::<usize>(), 3);
@@ -361,7 +366,7 @@ fn somebody_who_lacks_blocks_does_not_keep_others_from_being_copied_ahead() {
     let text = names(3, 4);
     let ahead = || StepRequest {
         victims: vec![victim(1, true)],
-        // The want may take no victim.
+        // The request for blocks may not preempt any victim.
         wants: vec![Want { max_victims: 0, ..open(3, 17, &text, 0) }],
         mirror: 4,
         ..Default::default()

@@ -1,5 +1,5 @@
-//! A small engine around the block store, with sequences, steps in flight, copies, and the content of every token
-//! position. With it, each block that the store hands out can be judged by what the block really holds.
+//! A simulated engine around the block store: sequences, steps in flight, copies, and the content of every token
+//! position. It checks that each block that the store hands out really holds the content that it should.
 
 use crate::content::{Draws, Tier, mix};
 use std::collections::{BTreeMap, VecDeque};
@@ -16,23 +16,24 @@ pub(crate) enum Phase {
     Opening,
 }
 
-/// A sequence as a scheduler sees it.
+/// A sequence in the simulated engine, as a scheduler sees it.
 pub(crate) struct Seq {
     pub(crate) id: SeqId,
     pub(crate) phase: Phase,
     pub(crate) epoch: u32,
-    /// Tokens that are known so far, and tokens that are known at the end of the sequence's life.
+    /// `known`: number of tokens known so far; `last`: number of tokens at the end of the sequence's life.
     pub(crate) known: u32,
     pub(crate) last: u32,
-    /// Tokens that are valid after the completed steps, and after the steps in flight.
+    /// Number of tokens with valid KV: `computed` after the completed steps, `planned` after the steps in flight.
     pub(crate) computed: u32,
     pub(crate) planned: u32,
     pub(crate) table: Arc<[BlockId]>,
-    /// Blocks that the sequence retains while it waits.
+    /// Number of blocks that the preempted sequence retains on the device.
     pub(crate) kept: u32,
-    /// Counts the openings and failures of the sequence. Slices of an older life are void.
+    /// Counter of how often the sequence got its blocks or failed in a step. Results of a step planned in an older life
+    /// do not count.
     pub(crate) life: u32,
-    /// For each position, a fingerprint of the prefix that ends there.
+    /// For each token position, a fingerprint of the token prefix that ends there.
     pub(crate) prints: Vec<u64>,
     pub(crate) hashes: Arc<[BlockHash]>,
 }
@@ -43,7 +44,7 @@ impl Seq {
     }
 }
 
-/// Part of a sequence in a step: its tokens `first..end`.
+/// One sequence's part of a step: its tokens `first..end`.
 pub(crate) struct Slice {
     pub(crate) seq: SeqId,
     pub(crate) life: u32,
@@ -70,7 +71,8 @@ pub(crate) struct World {
     pub(crate) device: Tier,
     pub(crate) host: Tier,
     pub(crate) copies: BTreeMap<CopyId, (CopyBatch, Vec<Vec<u64>>)>,
-    /// How often each kind of event happened, to see that the random traffic reaches every kind.
+    /// Number of occurrences of each kind of event, by which the test checks that the random traffic reaches every
+    /// kind.
     pub(crate) seen: BTreeMap<&'static str, u32>,
 }
 
@@ -97,7 +99,7 @@ impl World {
         *self.seen.entry(what).or_insert(0) += 1;
     }
 
-    /// Adds a new sequence. Most sequences share a prefix with others of their family.
+    /// Adds a new sequence, which may share a random prefix with other sequences of its family.
     pub(crate) fn arrive(&mut self, draws: &mut Draws) {
         if self.seqs.len() >= 6 {
             return;
@@ -135,8 +137,8 @@ impl World {
         self.seqs.insert(id, seq);
     }
 
-    /// Completes the oldest step in flight: all its slices write their tokens in place. Slices of a failed step, or of
-    /// a life that is over, write garbage.
+    /// Completes the oldest step in flight: the tokens of each sequence in it are written to their blocks. A failed
+    /// step writes garbage, and so does any step for a sequence whose blocks were replaced since.
     pub(crate) fn complete_step(&mut self, ok: bool) {
         let Some(step) = self.in_flight.pop_front() else { return };
         self.completed = step.id.0;
@@ -173,7 +175,8 @@ impl World {
             return;
         }
         let parked = seq.phase == Phase::Waiting;
-        // If the sequence was preempted at once while the step ran, its token counts and its blocks are gone.
+        // If the sequence was preempted while the step ran, the step's tokens do not count, because its blocks are
+        // gone.
         if !parked {
             seq.computed = slice.end;
         }
@@ -189,7 +192,7 @@ impl World {
         }
     }
 
-    /// Starts the copies that may start, and remembers the content that they read.
+    /// Starts the copies that the store hands out, and remembers the content of their source blocks.
     pub(crate) fn take_copies(&mut self) {
         for batch in self.store.take_copies() {
             let largest = self.config.max_copy_blocks_per_batch.max(1) as usize;
@@ -215,7 +218,7 @@ impl World {
         assert!(in_transit <= room, "{in_transit} blocks in transit");
     }
 
-    /// Asserts that no step in flight names the destination of a copy or writes its source.
+    /// Asserts that no step in flight uses the destination block of a copy, or writes its source block.
     fn assert_fence(&self, direction: CopyDirection, block: BlockId) {
         for slice in self.in_flight.iter().flat_map(|step| &step.slices) {
             let first = match direction {
@@ -277,7 +280,7 @@ impl World {
         }
     }
 
-    /// Makes a sequence wait with the first `kept` blocks of its table, as far as the table is known.
+    /// Makes a sequence wait after a preemption; it retains the first `kept` blocks of its table.
     pub(crate) fn park(&mut self, id: SeqId, kept: u32) {
         let seq = self.seqs.get_mut(&id).expect("it lives");
         seq.phase = Phase::Waiting;
@@ -302,7 +305,7 @@ impl World {
         }
     }
 
-    /// Asserts that the first `valid` positions of a table hold the prefix of the sequence.
+    /// Asserts that the first `valid` token positions of a block table hold the prefix of the sequence.
     pub(crate) fn assert_prefix(&self, id: SeqId, valid: u32, table: &[BlockId], who: &str) {
         let block_size = self.config.block_size as usize;
         let prints = &self.seqs[&id].prints[..valid as usize];
@@ -313,7 +316,7 @@ impl World {
     }
 }
 
-/// Returns the name of a block, made from the fingerprint at the block's end.
+/// Returns a block's name, made from the fingerprint of the prefix that ends with the block.
 fn name(print: u64) -> BlockHash {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&print.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Service of a sequence: its order, its targets and its tenant.
+//! How one sequence is to be served: its place in the order of service, its latency targets and its tenant.
 
 use crate::admission::Patience;
 use crate::blocks::Salt;
@@ -7,38 +7,38 @@ use crate::scheduler::queue::priority_key::PriorityKey;
 use tiercel_config::SloTargets;
 use tiercel_device::{Tier, Timestamp};
 
-/// How a sequence is to be served: its order, its targets and its tenant.
+/// How one sequence is to be served: its place in the order of service, its latency targets and its tenant.
 #[derive(Debug)]
 pub(crate) struct Service {
     /// Priority: order within the tier. The lower number is served first.
     pub(crate) priority: i32,
-    /// Tenant that the sequence counts for. With the prefix cache off, the salt of the sequence's block names is
-    /// another one.
+    /// Tenant in whose account the sequence counts. With the prefix cache off, the salt of the sequence's block names
+    /// is not the tenant's.
     pub(crate) tenant: Salt,
-    /// Targets that the request states instead of its tier's.
+    /// Latency targets that the request states instead of its tier's.
     pub(crate) asked: SloTargets,
-    /// Targets in effect: the tier's targets for a prompt of this length, or those that the request states.
+    /// Latency targets in effect: those that the request states, or else the tier's for a prompt of this length.
     pub(crate) targets: SloTargets,
     /// Patience: longest wait for the first token.
     pub(crate) patience: Patience,
-    /// Priority key: what the rank of the sequence is made of.
+    /// Priority key: what the sequence's rank in the order of service is made of.
     pub(crate) key: PriorityKey,
-    /// When the sequence gains a tier by ageing, if it still waits then.
+    /// Time at which the sequence gains a tier by ageing, if it still waits then; `None` if it cannot gain one.
     pub(crate) ages_at: Option<Timestamp>,
     /// Deadline: time by which the first token must come; `None` if the targets set none.
     pub(crate) deadline: Option<Timestamp>,
     /// Whether the request is late: its first token is expected after the deadline.
     pub(crate) late: bool,
-    /// Whether the request is best effort: it has neither a TTFT nor a TPOT target, and tiers share the time that is
-    /// left.
+    /// Whether the request is best effort: it has neither a TTFT nor a TPOT target, and tiers share the time left to
+    /// such requests.
     pub(crate) best_effort: bool,
-    /// Tier whose share of the time pays for the best-effort sequence, and the charge of that tier, us; `None` before
-    /// the sequence has started.
+    /// Tier that the start of the best-effort sequence was charged to in the tiers' fair queue, and the charged device
+    /// time, us; `None` before the start.
     pub(crate) charged: Option<(Tier, f64)>,
-    /// Expected output, tokens.
+    /// Predicted output length, tokens.
     pub(crate) predicted_tokens: f64,
-    /// Start tag in the fair queue of all tenants, tokens.
+    /// Start tag of the sequence in the fair queue of all tenants, in which service is counted in tokens.
     pub(crate) token_tag: f64,
-    /// Tag in the fair queue of the tier's tenants.
+    /// Start tag and charge of the sequence in the fair queue of its tier's tenants.
     pub(crate) tenant_tag: FairTag,
 }

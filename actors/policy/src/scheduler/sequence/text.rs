@@ -7,18 +7,18 @@ use tiercel_device::{SamplingParams, TokenId};
 /// Prompt and output of a sequence, and how the output is sampled and ends.
 #[derive(Debug)]
 pub(crate) struct Text {
-    /// Tokens of the prompt, then of the output.
+    /// All known tokens of the sequence: the prompt, then the output so far.
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) prompt: Arc<[TokenId]>,
-    /// Most output tokens.
+    /// Largest number of output tokens.
     pub(crate) max_tokens: u32,
     pub(crate) stop_tokens: Arc<[TokenId]>,
     pub(crate) sampling: Arc<SamplingParams>,
-    /// Namespace of the block names.
+    /// Salt (namespace) of the sequence's block names.
     pub(crate) salt: Salt,
-    /// Names of all full blocks of `tokens`.
+    /// Names (hashes) of all full blocks of `tokens`, in order.
     pub(crate) hashes: Vec<BlockHash>,
-    /// How many of `hashes` the block store has been told of since the sequence last opened.
+    /// Number of names in `hashes` that the block store knows since the sequence last got its blocks.
     pub(crate) registered: usize,
 }
 
@@ -32,18 +32,18 @@ impl Text {
         self.tokens.len() as u32
     }
 
-    /// Returns the most tokens that prompt and output can have together.
+    /// Returns the largest number of tokens that prompt and output together can have.
     pub(crate) fn longest(&self) -> u32 {
         self.prompt_len().saturating_add(self.max_tokens)
     }
 
-    /// Adds an output token.
+    /// Adds a sampled output token, and names the block that it fills.
     pub(crate) fn push(&mut self, token: TokenId, block_size: u32) {
         self.tokens.push(token);
         self.name_full_blocks(block_size);
     }
 
-    /// Computes the names of blocks that became full.
+    /// Computes the names (hashes) of blocks that became full.
     pub(crate) fn name_full_blocks(&mut self, block_size: u32) {
         let size = block_size as usize;
         while (self.hashes.len() + 1) * size <= self.tokens.len() {
@@ -54,15 +54,15 @@ impl Text {
         }
     }
 
-    /// Returns the names of the blocks that the block store may find for an open, without the last token's block: the
-    /// last token is always computed, because its logits give the next token.
+    /// Returns the names of the full blocks that may be looked up in the prefix cache. The last token's block is left
+    /// out, because the last token must always be computed: its logits give the next token.
     pub(crate) fn findable(&self, block_size: u32) -> Arc<[BlockHash]> {
         let blocks = (self.len().saturating_sub(1) / block_size) as usize;
         Arc::from(&self.hashes[..blocks.min(self.hashes.len())])
     }
 
     /// Returns the names of the blocks that are full with the first `computed` tokens valid and that the block store
-    /// does not know yet, and counts them as known.
+    /// does not know yet, and marks them as known.
     pub(crate) fn register(&mut self, computed: u32, block_size: u32) -> Vec<BlockHash> {
         let valid = ((computed / block_size) as usize).min(self.hashes.len());
         let hashes = self.hashes[self.registered..valid].to_vec();

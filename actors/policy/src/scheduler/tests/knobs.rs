@@ -1,4 +1,4 @@
-//! Tests of the settings of a policy: the effect of each on a plan.
+//! Tests of policy settings: the effect of each setting on the plan of a step.
 
 use super::{MIRROR_PERCENT, NOW, all_sample, grant_all, scheduler, sequence, submit, ticket};
 use crate::protocol::{
@@ -29,23 +29,23 @@ pub(super) fn tiered(change: impl FnOnce(&mut EngineSettings)) -> State {
     })
 }
 
-/// Returns the sequence and the number of tokens of each want.
+/// Returns the sequences in a step request, with the number of tokens that the step may compute of each.
 fn shares(request: &StepRequest) -> Vec<(u64, u32)> {
     request.wants.iter().map(|want| (want.ticket.seq.0, want.new_tokens)).collect()
 }
 
-/// Checks the invariants and plans a step.
+/// Checks the scheduler's invariants, then plans a step.
 pub(super) fn plan(s: &mut State) -> StepRequest {
     s.check().expect("invariants hold");
     s.plan(NOW).expect("a step")
 }
 
-/// Runs a step that ends at `at` us.
+/// Plans a step and completes it at `at` us, with one sampled token for each sequence.
 pub(super) fn run(s: &mut State, at: u64) {
     let batch = submit(s);
     let mut done = all_sample(&batch, 1);
     if let Ok(output) = &mut done.result {
-        // The cost model learns nothing from a step without a duration.
+        // Report a duration of 0, so that the cost model learns nothing from the step.
         output.timing = StepTiming::default();
     }
     s.step_done(done, Timestamp(at));
@@ -115,7 +115,7 @@ fn prompts_may_be_kept_to_so_many_tokens_beside_the_decodes() {
 fn a_long_prompt_may_take_a_share_of_the_context_in_one_step() {
     let mut s = plain(|e| e.scheduler.long_prefill_percent = 2.0);
     s.enqueue(sequence(1, Tier::Standard, 100));
-    // 2 % of the longest sequence of 1000 tokens are 20 tokens.
+    // The chunk is limited to 2 % of the context length of 1000 tokens: 20 tokens.
     assert_eq!(shares(&plan(&mut s)), [(1, 20)]);
 }
 
@@ -182,7 +182,7 @@ fn blocks_up_front_are_asked_for_the_longest_output() {
         WantKind::Open { must_fit, .. } => (want.reserve, must_fit),
         WantKind::Grow => (want.reserve, 0),
     };
-    // The context is 1000 tokens long, so no sequence needs more.
+    // Expected blocks: for prompt and longest output, but for no more than the context length of 1000 tokens.
     let reserves: Vec<(u32, u32)> = request.wants.iter().map(asked).collect();
     assert_eq!(reserves, [(54, 54), (1000, 1000)]);
 }
@@ -210,18 +210,18 @@ fn background_may_be_kept_further_from_the_last_block_than_others() {
         WantKind::Open { keep_free, .. } => keep_free,
         WantKind::Grow => 0,
     };
-    // The watermark of background is 10 % of 100 blocks. The first candidate has none, because it may use the last
-    // block. A candidate that may preempt others has none either, because it takes free blocks first.
+    // Expected watermarks: 10 % of 100 blocks for background. The first candidate has none, because it may use the last
+    // block; nor has a candidate that may preempt others, because it should take free blocks first.
     assert_eq!(plan(&mut s).wants.iter().map(kept).collect::<Vec<_>>(), [0, 0, 10]);
 }
 
-/// Returns the victims under `rule`, first to be preempted first, among three standard sequences with outputs of 1 to 2
-/// tokens. The third sequence has the longest `max_tokens`.
+/// Returns the victims under the victim rule `rule`, first to be preempted first. There are three standard sequences
+/// with 1 or 2 output tokens; the third has the largest `max_tokens`.
 fn victims(rule: VictimRule) -> Vec<u64> {
     let mut s = tiered(|e| e.preemption.victim = rule);
     s.basis.targets.standard.tpot_ms = Some(0.01);
     for (id, at) in [(2, 1_000), (1, 2_000), (3, 2_100)] {
-        // Sequence 2, which started first, is on hold during the last step.
+        // Hold sequence 2, which started first, during the last step, so that its last token is the oldest.
         s.set_hold(SeqId(2), Hold::Stream, id == 3);
         s.enqueue(longer(id, Tier::Standard, 4, 10 + 10 * id as u32));
         run(&mut s, at);
@@ -240,7 +240,8 @@ fn victims_go_by_the_rule() {
     assert_eq!(victims(VictimRule::ReverseFifo), [3, 1, 2], "the last to start");
     assert_eq!(victims(VictimRule::LongestRemaining), [3, 2, 1]);
     assert_eq!(victims(VictimRule::LeastRecent), [2, 3, 1]);
-    // The lags of the sequences against a TPOT target of 10 us are 900, 990 and 1990 us.
+    // Victims by slack: sequences 3, 1 and 2 are 900, 990 and 1990 us behind a TPOT target of 10 us per token; the one
+    // least behind is preempted first.
     assert_eq!(victims(VictimRule::Slack), [3, 1, 2]);
     assert_eq!(victims(VictimRule::ResumeCost), [3, 2, 1], "the store chooses");
 }
@@ -262,7 +263,7 @@ fn rules_without_tiers_look_at_all_alike_and_the_others_at_the_worst_tier_first(
     assert_eq!(victims(VictimRule::ReverseFifo), (vec![2, 1], Some(2)), "background takes all");
 }
 
-/// Preempts sequence `id`, which must be among the victims of the plan, and returns the effects.
+/// Preempts sequence `id`, which must be among the victims of the plan, and returns what is reported to clients.
 fn preempt(s: &mut State, id: u64) -> Vec<Effect> {
     let request = plan(s);
     let victim = request.victims.iter().find(|victim| victim.ticket.seq == SeqId(id));
@@ -374,7 +375,8 @@ fn background_streams_sit_out_steps_that_better_ones_cannot_afford() {
         run(&mut s, 500);
         shares(&plan(&mut s)).into_iter().map(|(id, _)| id).collect::<Vec<_>>()
     };
-    // A step of one stream takes 101 us, and each further stream adds 1 us.
+    // A step of one stream takes 101 us, and each further stream adds 1 us; background streams are paused if the step
+    // would exceed premium's target.
     assert_eq!(running(true, 0.2), [4, 1, 2, 3]);
     assert_eq!(running(true, 0.1042), [4, 1], "102.1 us are aimed at");
     assert_eq!(running(false, 0.1042), [4, 1, 2, 3]);

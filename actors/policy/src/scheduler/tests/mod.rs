@@ -1,4 +1,4 @@
-//! Tests of the scheduler. Each test plays the block store: it writes the grants by hand.
+//! Tests of the scheduler. Each test plays the block store: it writes the answers to step requests by hand.
 
 mod knobs;
 mod phase_table;
@@ -23,27 +23,28 @@ use tiercel_device::{
     StepDone, StepError, StepOutput, StepTiming, Ticket, Tier, Timestamp,
 };
 
-/// Tokens in a block of the test device.
+/// Number of tokens in a KV block of the test device.
 pub(super) const BLOCK: u32 = 4;
-/// Time at which tests plan steps that do not depend on the time.
+/// Time of planning in tests whose result does not depend on the time.
 pub(super) const NOW: Timestamp = Timestamp(500);
 
-/// Percentage of the copy link for mirroring. With mirroring, plans name victims even if no sequence is short of
-/// blocks.
+/// Percentage of the copy bandwidth for mirroring. With mirroring on, plans list victims even if no sequence is short
+/// of blocks.
 pub(super) const MIRROR_PERCENT: u32 = 1;
 
-/// Returns targets of a tier, all in ms.
+/// Returns the latency targets of a tier, all in ms.
 pub(super) fn stated(ttft: f64, tpot: f64, e2e: f64) -> TierSlo {
     let (ttft_ms, tpot_ms, e2e_ms) = (Target::Ms(ttft), Target::Ms(tpot), Target::Ms(e2e));
     TierSlo { ttft_ms, tpot_ms, e2e_ms, ..TierSlo::default() }
 }
 
-/// Creates a scheduler for a device with one step in flight, with the test settings as `change` leaves them.
+/// Creates a scheduler for a device with one step in flight; `change` adjusts the test settings.
 pub(super) fn scheduler(change: impl FnOnce(&mut EngineSettings)) -> State {
     scheduler_of_depth(1, change)
 }
 
-/// Creates a scheduler for a device that takes `max_steps_in_flight` steps in flight.
+/// Creates a scheduler for a device that takes `max_steps_in_flight` steps in flight; `change` adjusts the test
+/// settings.
 pub(super) fn scheduler_of_depth(
     max_steps_in_flight: u32,
     change: impl FnOnce(&mut EngineSettings),
@@ -93,12 +94,12 @@ pub(super) fn sequence(id: u64, tier: Tier, prompt: u32) -> NewSequence {
     }
 }
 
-/// Returns the ticket of a sequence that was never preempted.
+/// Returns the ticket (sequence and epoch) of a sequence that was never preempted.
 pub(super) fn ticket(id: u64) -> Ticket {
     Ticket { seq: SeqId(id), epoch: Epoch(0) }
 }
 
-/// Grants every want of a request in full.
+/// Returns the block store's answer that grants all blocks that a step request asks for.
 pub(super) fn grant_all(request: &StepRequest) -> StepGrant {
     let grants = request.wants.iter().map(|want| {
         let computed = match want.kind {
@@ -116,7 +117,7 @@ pub(super) fn grant_all(request: &StepRequest) -> StepGrant {
     StepGrant { step: request.step, grants: grants.collect(), ..StepGrant::default() }
 }
 
-/// Returns the result of a step in which every sequence that samples gets `token`.
+/// Returns the result of a successful step in which `token` is sampled for every sequence that samples.
 pub(super) fn all_sample(batch: &StepBatch, token: u32) -> StepDone {
     let sampled = batch
         .slices
@@ -129,20 +130,21 @@ pub(super) fn all_sample(batch: &StepBatch, token: u32) -> StepDone {
     StepDone { id: batch.id, result: Ok(output) }
 }
 
-/// Plans a step, grants all its wants and returns the batch.
+/// Plans a step, grants all its blocks and returns the batch.
 pub(super) fn submit(scheduler: &mut State) -> StepBatch {
     let request = scheduler.plan(NOW).expect("something to run");
     scheduler.granted(grant_all(&request)).0.expect("a batch")
 }
 
-/// Grants the first want of a request in full. The other wants get no answer.
+/// Returns the block store's answer that grants only the first sequence's blocks; the other sequences get no answer.
 pub(super) fn grant_first(request: &StepRequest) -> StepGrant {
     let mut grant = grant_all(request);
     grant.grants.truncate(1);
     grant
 }
 
-/// Plans a step, grants all its wants, ends it with token 1 for each sequence, and returns the effects.
+/// Plans a step, grants all its blocks, completes it with token 1 for each sequence, and returns what is reported to
+/// clients.
 pub(super) fn step(scheduler: &mut State) -> Vec<Effect> {
     let batch = submit(scheduler);
     let effects = scheduler.step_done(all_sample(&batch, 1), Timestamp(500));
@@ -150,7 +152,7 @@ pub(super) fn step(scheduler: &mut State) -> Vec<Effect> {
     effects
 }
 
-/// Ids of the sequences with wants, in the order of the wants.
+/// Returns the ids of the sequences in a step request, in order.
 fn ids(request: &StepRequest) -> Vec<u64> {
     request.wants.iter().map(|want| want.ticket.seq.0).collect()
 }
@@ -211,7 +213,7 @@ fn background_prompts_fill_only_a_quarter_of_a_step_while_better_requests_come()
         request.wants.iter().map(tokens).collect::<Vec<_>>()
     };
     let planned = |policy, percent, standard| planned_after(Some(NOW), policy, percent, standard);
-    // Background prompts may fill 25 % of the 32 tokens of a step, so 8 tokens.
+    // Background prompts may fill 25 % of a step of 32 tokens: 8 tokens.
     assert_eq!(planned(Policy::Tiercel, 25, 0), [(1, 6), (2, 2)]);
     assert_eq!(planned(Policy::Tiercel, 25, 5), [(3, 5), (1, 3)]);
     assert_eq!(planned(Policy::Tiercel, 25, 8), [(3, 8)]);
@@ -250,8 +252,9 @@ fn nobody_takes_blocks_from_a_better_one_and_starting_never_from_its_own_tier() 
     let request = s.plan(NOW).expect("a step");
     let may: Vec<(u64, u32)> =
         request.wants.iter().map(|want| (want.ticket.seq.0, want.max_victims)).collect();
-    // The victims are 3, 2, 1. Each sequence counts itself too, and the block store passes over it: the oldest sequence
-    // may take the blocks of both others, and the newest of none.
+    // Victims come in the order 3, 2, 1. Each running sequence may preempt those served after it, and the count
+    // includes the sequence itself, which the block store skips: all three for sequence 1, none for the starting
+    // sequence 4.
     assert_eq!(may, [(1, 3), (2, 2), (3, 1), (4, 0)]);
 }
 
@@ -279,8 +282,8 @@ fn a_sequence_preempted_too_often_is_spared_by_starters_but_not_by_growth() {
     let request = s.plan(NOW).expect("a step");
     let may: Vec<(u64, u32)> =
         request.wants.iter().map(|want| (want.ticket.seq.0, want.max_victims)).collect();
-    // Sequences 1 and 2 were preempted as often as allowed, which is never. Of the sequences that start, only the first
-    // may take their blocks: one sequence must always be able to go on.
+    // The limit of preemptions is 0, so sequences 1 and 2 have reached it. Of the starting sequences 3 and 4 only the
+    // first may take their blocks, so that one sequence can always go on.
     assert_eq!(may, [(3, 2), (4, 0), (1, 2), (2, 1)]);
 }
 
@@ -320,7 +323,8 @@ fn a_suspect_without_blocks_lets_the_others_make_room() {
     let batch = submit(&mut s);
     let failed = Err(StepError::Failed("kernel".into()));
     s.step_done(StepDone { id: batch.id, result: failed }, Timestamp(1));
-    // The first suspect succeeds alone and is cleared; the second suspect is denied blocks.
+    // Sequence 1, the first suspect of the failed step, succeeds alone and is cleared; sequence 2, the second suspect,
+    // is denied blocks.
     let alone = submit(&mut s);
     s.step_done(all_sample(&alone, 1), Timestamp(2));
     for _ in 0..2 {

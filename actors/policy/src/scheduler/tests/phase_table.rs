@@ -1,4 +1,5 @@
-//! Test of the table of (phase x event) in `docs/phases.md`: does each event in each phase and compares the outcomes.
+//! Test of the table of phases and events in `docs/phases.md`: applies each event in each phase of a sequence, and
+//! compares the outcomes with the table.
 
 use super::{
     MIRROR_PERCENT, NOW, all_sample, grant_all, scheduler, scheduler_of_depth, sequence, submit,
@@ -13,10 +14,11 @@ use tiercel_device::{
     Timestamp,
 };
 
-/// The sequence that the events happen to.
+/// Id of the sequence to which the events of the phase table happen.
 const ID: SeqId = SeqId(1);
 
-/// Brings a sequence into a phase. The batch is of a step in flight that includes the sequence.
+/// Function that brings a sequence into a phase. It also returns the batch of a step in flight that includes the
+/// sequence, if there is one.
 type Setup = fn() -> (State, Option<StepBatch>);
 
 const PHASES: [(&str, Setup); 9] = [
@@ -31,7 +33,7 @@ const PHASES: [(&str, Setup); 9] = [
     ("Preempting", preempting),
 ];
 
-/// Lets an event happen and returns its outcome in words.
+/// Function that applies an event to the sequence and returns the outcome in words.
 type Event = fn(&mut State, Option<&StepBatch>) -> String;
 
 const EVENTS: [(&str, Event); 15] = [
@@ -81,7 +83,7 @@ const EVENTS: [(&str, Event); 15] = [
     ("copied in, stale", |s, _| copied_in(s, Ticket { seq: ID, epoch: Epoch(9) })),
     ("preempted, freed", |s, _| {
         let outcome = PreemptOutcome::Freed { blocks: 1, on_host: 0, kept: 0 };
-        // The block store preempts only victims that the plan named.
+        // Preempt only if the plan lists the sequence as a victim, as the block store does.
         let Some(request) = s.plan(NOW) else { return "is not offered".into() };
         if request.victims.iter().all(|victim| victim.ticket.seq != ID) {
             s.granted(StepGrant { step: request.step, ..StepGrant::default() });
@@ -134,7 +136,7 @@ fn stepping_twice() -> (State, Option<StepBatch>) {
     (s, Some(batch))
 }
 
-/// Creates a scheduler with a sequence in flight whose blocks were taken for the step that follows.
+/// Creates a scheduler with a sequence that is in a step in flight and was preempted for the next step.
 fn robbed() -> (State, Option<StepBatch>) {
     let mut s = two_deep();
     let batch = submit(&mut s);
@@ -250,7 +252,7 @@ fn a_cancelled_sequence_is_gone_for_every_later_event() {
         s.cancel(ID).expect("it lives");
         if let Some(batch) = &batch {
             assert!(s.step_done(all_sample(batch, 7), Timestamp(3)).is_empty(), "{phase}");
-            // Ends the second step, if one is in flight.
+            // Complete the second step too, in phases with two steps in flight.
             let next = StepDone { id: StepId(batch.id.0 + 1), result: Ok(StepOutput::default()) };
             assert!(s.step_done(next, Timestamp(4)).is_empty(), "{phase}");
         }

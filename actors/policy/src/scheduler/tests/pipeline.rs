@@ -1,4 +1,4 @@
-//! Tests of two steps in flight.
+//! Tests of the scheduler with two steps in flight.
 
 use super::{all_sample, grant_all, grant_first, scheduler_of_depth, sequence, ticket};
 use crate::protocol::{GrantOutcome, PreemptOutcome, Preempted, StepGrant, StepRequest};
@@ -8,13 +8,13 @@ use tiercel_device::{
     SeqId, SliceInput, StepBatch, StepDone, StepError, StepId, Tier, Timestamp, TokenId,
 };
 
-/// Time at which every step in flight is about to end.
+/// Time so late that every step in flight is due to end, and the next step may be planned.
 const LATE: Timestamp = Timestamp(1_000_000);
 
 /// Time that the host takes to plan a step, us: longer than any step of these tests.
 const HOST_US: u64 = 10_000;
 
-/// Creates a scheduler with two steps in flight, whose host is so slow that two are worth while.
+/// Creates a scheduler with two steps in flight, whose host is so slow that two steps in flight are worth while.
 fn two_deep() -> State {
     let mut s = scheduler_of_depth(2, |_| ());
     s.planned_in(HOST_US);
@@ -27,7 +27,8 @@ fn with_sequences(count: u64, prompt: u32) -> State {
     s
 }
 
-/// Grants every want in full, with the computed tokens that the scheduler assumes.
+/// Returns the block store's answer that grants all blocks of a step request, with the number of valid tokens that the
+/// scheduler has for each sequence.
 fn grant(s: &State, request: &StepRequest) -> StepGrant {
     let mut grant = grant_all(request);
     for (granted, want) in grant.grants.iter_mut().zip(&request.wants) {
@@ -55,7 +56,7 @@ fn done(s: &mut State, batch: &StepBatch, token: TokenId) -> Vec<Effect> {
     effects
 }
 
-/// Ends a step with a failure and returns the effects.
+/// Completes a step with a failure and returns what is reported to clients.
 fn fails(s: &mut State, batch: &StepBatch) -> Vec<Effect> {
     let result = Err(StepError::Failed("kernel".into()));
     let effects = s.step_done(StepDone { id: batch.id, result }, LATE);
@@ -77,8 +78,7 @@ fn the_second_step_is_planned_shortly_before_the_first_ends_and_takes_its_token_
     let request = s.plan(Timestamp(500)).expect("it can run");
     assert_eq!(s.next_plan(), None, "the store is asked");
     let first = s.granted(grant_all(&request)).0.expect("a batch");
-    // The step takes 100 us and 10 us for each of its four tokens. That is shorter than the lead, so the next step may
-    // be planned at once.
+    // The step takes 140 us, which is less than the planning lead, so the next step may be planned at once.
     assert_eq!(s.next_plan(), Some(Timestamp(500)));
     let second = submit(&mut s);
     let slice = &second.slices[0];
@@ -141,7 +141,7 @@ fn the_lead_becomes_such_that_few_steps_are_late() {
         };
         pipeline.submit(in_flight(begins));
         let due = pipeline.next_plan().expect("a second step is allowed");
-        // The step ends up to 4 ms sooner than expected.
+        // Simulated noise: the step ends up to 4 ms sooner than expected.
         let ends = begins + step_us as u64 - number * 7919 % 4000;
         let next = (ends >= due).then(|| pipeline.reserve(due));
         if let Some(next) = next {
@@ -192,7 +192,7 @@ fn copies_wait_for_steps_that_are_in_flight() {
     let first = submit(&mut s);
     let request = s.plan(LATE).expect("a second step");
     assert_eq!(request.completed_step, StepId(first.id.0 - 1));
-    // The second step never goes to the device, and the first is still in flight.
+    // Let the block store grant nothing, so that the second step is never submitted while the first is still in flight.
     let nothing = StepGrant { step: request.step, ..StepGrant::default() };
     assert!(s.granted(nothing).0.is_none());
     let request = s.plan(LATE).expect("it wants to go on");
@@ -236,7 +236,7 @@ fn a_step_that_is_being_planned_has_not_completed() {
     assert!(s.granted(granted).0.is_some());
 }
 
-/// Creates a scheduler with two sequences whose prompts are computed, and a step of both in flight.
+/// Creates a scheduler with two decoding sequences, and a step of both in flight.
 fn decoding() -> (State, StepBatch) {
     let mut s = with_sequences(2, 4);
     let prompts = submit(&mut s);

@@ -1,4 +1,4 @@
-//! Tests of preempted sequences that retain blocks while they wait.
+//! Tests of preempted sequences that retain some of their KV blocks on the device while they wait.
 
 use super::knobs::{longer, plan, run, tiered};
 use crate::protocol::{PreemptOutcome, Preempted, StepGrant, StepRequest, StoreEvent};
@@ -6,7 +6,7 @@ use crate::scheduler::*;
 use tiercel_config::{PreemptionMode, VictimRule};
 use tiercel_device::{SeqId, Tier};
 
-/// Creates a scheduler with two background sequences. The first runs; the second was preempted and retains two blocks.
+/// Creates a scheduler with two background sequences: 1 runs, and 2 was preempted and retains two blocks on the device.
 fn parked() -> State {
     let mut s = tiered(|_| ());
     for id in 1..=2 {
@@ -17,7 +17,7 @@ fn parked() -> State {
     s
 }
 
-/// Preempts a victim that retains `kept` blocks.
+/// Preempts sequence `id`, which must be among the victims of the plan and retains `kept` blocks.
 fn freed(s: &mut State, id: u64, kept: u32) {
     let request = plan(s);
     let victim = request.victims.iter().find(|victim| victim.ticket.seq == SeqId(id));
@@ -32,7 +32,7 @@ fn victims(request: &StepRequest) -> Vec<u64> {
     request.victims.iter().map(|victim| victim.ticket.seq.0).collect()
 }
 
-/// Returns how many victims the want of a sequence may preempt.
+/// Returns how many victims may be preempted for sequence `id`.
 fn may_take(request: &StepRequest, id: u64) -> u32 {
     let mut wants = request.wants.iter();
     wants.find(|want| want.ticket.seq == SeqId(id)).expect("it wants").max_victims
@@ -58,8 +58,8 @@ fn anybody_may_have_what_it_kept_and_whom_they_might_take_besides() {
     assert_eq!(victims(&request), [2, 1]);
     assert_eq!([1, 3, 4].map(|id| may_take(&request, id)), [2, 1, 2]);
 
-    // A waiting sequence of a higher tier that retains blocks does not protect victims of lower tiers from other
-    // sequences.
+    // A preempted premium sequence that retains blocks precedes the background victim in the list; a standard sequence
+    // may nevertheless preempt both.
     let mut s = tiered(|_| ());
     s.enqueue(longer(1, Tier::Background, 9, 9));
     s.enqueue(longer(2, Tier::Premium, 9, 9));

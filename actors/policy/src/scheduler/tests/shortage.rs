@@ -1,4 +1,4 @@
-//! Tests of plans while blocks are short, and while they are not.
+//! Tests of plans while KV blocks are short, and while they are not.
 
 use super::knobs::{longer, plain, plan, run, tiered};
 use super::{
@@ -26,9 +26,11 @@ fn nobody_is_named_a_victim_while_free_blocks_are_enough_for_all() {
         let request = plan(&mut s);
         (request.victims.len(), request.wants[0].max_victims)
     };
-    // The fifth token of the sequence needs a second block.
+    // The sequence's fifth token needs a second block: without a free block the plan lists a victim, with one it lists
+    // none.
     assert_eq!((named(0, None), named(1, None)), ((1, 1), (0, 0)));
-    // The arriving sequence needs three blocks, and three of the 100 blocks must stay free (watermark).
+    // The arriving sequence needs three blocks, the running one another, and three of the 100 blocks must stay free
+    // (watermark): victims are listed with 6 free blocks, and none with 7.
     assert_eq!((named(6, Some(12)), named(7, Some(12))), ((1, 1), (0, 0)));
     assert_eq!(named(7, Some(13)), (1, 1), "as much as it could want");
 }
@@ -62,7 +64,7 @@ fn two_that_were_preempted_too_often_do_not_take_each_others_blocks_in_turn() {
         plan(&mut s).wants.iter().map(|want| want.max_victims).collect::<Vec<_>>()
     };
     assert_eq!(may_take(AtLimit::Spare, 8), [2, 2], "whoever comes first");
-    // The second sequence may take the blocks of no victim but itself.
+    // With both at the limit of preemptions, sequence 2 may preempt only itself, which has no effect.
     assert_eq!(may_take(AtLimit::Spare, 0), [2, 1]);
     assert_eq!(may_take(AtLimit::Promote, 0), [2, 1]);
 }
@@ -141,7 +143,8 @@ fn the_mode_decides_what_happens_to_the_blocks() {
     };
     assert!(swaps(PreemptionMode::Swap, 2));
     assert!(!swaps(PreemptionMode::Recompute, 30));
-    // Copying 7 blocks of 1000 bytes takes 14 us both ways at 1 GB/s; computing 28 tokens takes 280 us.
+    // With mode `auto` the cheaper way is chosen: a swap of 7 blocks of 1000 bytes at 1 GB/s takes 14 us both ways, and
+    // a recompute of 28 tokens 280 us.
     assert!(swaps(PreemptionMode::Auto, 30));
     assert!(!swaps(PreemptionMode::Auto, 2), "there is no full block to copy");
 }

@@ -1,4 +1,4 @@
-//! Tests of the step budget, and of streams that are paused for a step.
+//! Tests of the step budget (the allowed length of the next step), and of streams that are paused for a step.
 
 use crate::scheduler::budget::slack_reserve::SlackReserve;
 use crate::scheduler::tests::{all_sample, grant_all, scheduler, sequence, submit};
@@ -7,8 +7,8 @@ use tiercel_config::{Late, Policy, Target};
 use tiercel_device::{SeqId, Tier, Timestamp};
 use tiercel_device::{StepBatch, StepDone, StepTiming};
 
-/// Creates a scheduler with a TPOT target of 500 us for premium. Its steps take 100 us, and 1 us for each stream and 10
-/// us for each prompt token.
+/// Creates a scheduler with a premium TPOT target of 500 us, so that premium streams aim at 490 us per token. A step
+/// takes 100 us, plus 1 us for each stream and 10 us for each prompt token.
 fn paced() -> State {
     scheduler(|settings| {
         settings.scheduler.max_num_batched_tokens = 256;
@@ -17,7 +17,7 @@ fn paced() -> State {
     })
 }
 
-/// Returns the result of a step without a duration, from which the cost model learns nothing.
+/// Returns the result of a step with a duration of 0, from which the cost model learns nothing.
 fn sampled(batch: &StepBatch) -> StepDone {
     let mut done = all_sample(batch, 1);
     if let Ok(output) = &mut done.result {
@@ -33,7 +33,7 @@ fn stream(s: &mut State, tier: Tier, max_tokens: u32, first_at: u64) {
     s.step_done(sampled(&batch), Timestamp(first_at));
 }
 
-/// Plans the step at `now`, runs it, and returns how many tokens of sequence `id` the step has.
+/// Plans a step at `now` us, runs it, and returns how many tokens of sequence `id` the step has.
 fn tokens(s: &mut State, id: u64, now: u64) -> u32 {
     let request = s.plan(Timestamp(now)).expect("a step");
     let want = request.wants.iter().find(|want| want.ticket.seq == SeqId(id));
@@ -45,12 +45,14 @@ fn tokens(s: &mut State, id: u64, now: u64) -> u32 {
 
 #[test]
 fn a_stream_may_spend_its_target_and_what_it_has_saved() {
-    // The aimed pace is 490 us: 101 us for the stream, and 38 prompt tokens of 10 us each.
+    // A step may take 490 us: 101 us for the stream, and 38 prompt tokens of 10 us each. Time that the stream has lost
+    // already leaves fewer.
     for (now, expected) in [(1000, 38), (1000 + 100, 28), (1000 + 490, 1)] {
         let mut s = paced();
         stream(&mut s, Tier::Premium, 100, 1000);
         s.enqueue(sequence(2, Tier::Background, 200));
-        // The lag of the stream is smaller than what it can still gain, so the stream catches up at once, in one step.
+        // The stream can still make up for its lag, so it catches up in one step: the prompt gets less, down to the one
+        // token that it gets in any case.
         assert_eq!(tokens(&mut s, 2, now), expected, "at {now}");
     }
     let mut s = paced();
@@ -58,7 +60,8 @@ fn a_stream_may_spend_its_target_and_what_it_has_saved() {
     let batch = submit(&mut s);
     s.step_done(sampled(&batch), Timestamp(1101));
     s.enqueue(sequence(2, Tier::Standard, 200));
-    // The last step took 101 us of 490 us, so the stream has a slack of 389 us: 39 more tokens.
+    // The last step took only 101 us of the 490 us per token, so the stream has a slack of 389 us, which pays for 39
+    // more prompt tokens.
     assert_eq!(tokens(&mut s, 2, 1101), 38 + 39);
 }
 
@@ -68,7 +71,8 @@ fn nobody_waits_for_a_stream_that_is_lost_or_has_no_target_or_under_a_fixed_budg
     s.basis.targets.premium.ttft_ms = None;
     stream(&mut s, Tier::Premium, 5, 1000);
     s.enqueue(sequence(2, Tier::Standard, 200));
-    // The four tokens that the stream has left can gain at most 1556 us, and its lag is 2000 us.
+    // The stream is 2000 us behind, and the four tokens that it has left can gain at most 1556 us. Its target is lost,
+    // so it no longer limits the prompt.
     assert_eq!(tokens(&mut s, 2, 1000 + 2000), 200);
     let mut s = paced();
     s.basis.targets.premium.ttft_ms = None;
@@ -95,7 +99,7 @@ fn a_stream_alone_goes_on_however_short_the_targets_of_others_are() {
 #[test]
 fn admission_is_told_of_steps_as_long_as_they_will_be() {
     let mut s = paced();
-    // A step of 256 tokens takes 10 us for each token and 100 us of fixed cost.
+    // Expected step: 256 prompt tokens of 10 us, and a fixed cost of 100 us.
     assert_eq!(s.capacity(Timestamp(1000)).step_us.round(), 2_660.0);
     s.enqueue(sequence(1, Tier::Premium, 4));
     s.cancel(SeqId(1));
@@ -119,8 +123,8 @@ fn the_reserve_is_kept_from_worse_tiers_and_not_from_premium_itself() {
         s.enqueue(NewSequence { arrival: Timestamp(1000), ..sequence(2, Tier::Premium, 200) });
         tokens(&mut s, 2, 1000)
     };
-    // The aimed pace is 490 us, of which the stream takes 101 us. If lower tiers have requests, 1000 / 30 us of each
-    // step are saved for the reserve of 1000 us.
+    // A step may take 490 us, of which the stream takes 101 us: 38 prompt tokens. If lower tiers have requests, 1000 /
+    // 30 us of each step are saved for the slack reserve of 1000 us: 35 tokens.
     assert_eq!((prompt(None), prompt(Some(Timestamp(1000)))), (38, 35));
 }
 
@@ -129,7 +133,7 @@ fn prompts_go_on_however_little_a_stream_has_to_spend() {
     let mut s = paced();
     stream(&mut s, Tier::Premium, 900, 1000);
     s.enqueue(sequence(2, Tier::Standard, 200));
-    // Prompts may always take 15 % of the 101 us that the stream takes: one token.
+    // In any case prompts get 15 % of the 101 us that the stream takes: one token.
     assert_eq!(tokens(&mut s, 2, 1000 + 4_000), 1);
 }
 
@@ -139,17 +143,17 @@ fn with_nothing_urgent_in_it_a_step_is_short_enough_for_whoever_comes() {
         let mut s = paced();
         s.basis.targets.premium.ttft_ms = Some(3.0);
         s.basis.rules.scheduling.background_prefill_percent = 100;
-        // Enqueues and cancels a premium request, so that premium counts as a tier with requests.
+        // Enqueue and cancel a premium request, so that premium counts as a tier with requests.
         s.enqueue(NewSequence { arrival: Timestamp(900), ..sequence(1, Tier::Premium, 4) });
         s.cancel(SeqId(1));
         let arrival = Timestamp(if tier == Tier::Premium { 1000 } else { 0 });
         s.enqueue(NewSequence { arrival, ..sequence(2, tier, 200) });
-        // A step without urgent work takes at most 600 us, 20 % of the TTFT target of 3 ms: 50 tokens. A premium prompt
-        // that is due in 1 ms gets all the time that it needs.
+        // A step without urgent work takes at most 600 us (20 % of the TTFT target of 3 ms): 50 prompt tokens. A
+        // premium prompt that is due in 1 ms gets all the time that it needs.
         assert_eq!(tokens(&mut s, 2, 3_000), expected, "{tier:?}");
     }
-    // If no premium request ever comes, steps are not kept short for one. On a device that is slow for the target, a
-    // step without urgent work is as long as two empty steps.
+    // If premium requests never come, one step computes the background prompt. If they come, and the TTFT target is too
+    // short for the device, a step without urgent work is as long as two empty steps: 10 tokens.
     let mut s = paced();
     s.basis.targets.premium.ttft_ms = Some(0.1);
     s.basis.rules.scheduling.background_prefill_percent = 100;
@@ -172,11 +176,12 @@ fn a_first_token_that_is_due_is_not_held_up_by_a_stream_of_its_tier() {
         s.enqueue(NewSequence { arrival: Timestamp(arrival), ..sequence(2, tier, 200) });
         tokens(&mut s, 2, 20_000)
     };
-    // The first token is aimed at 9559 us: before the target of 10,000 us by thirty times the least error (3 %) of a
-    // step of 490 us. A prompt that has just arrived needs 12 tokens in each step, and there is room for 38.
+    // The first token is planned for 9559 us after arrival: 30 times the least error (3 %) of a step of 490 us before
+    // the target of 10,000 us. A prompt that has just arrived needs 12 tokens per step for that, and the stream leaves
+    // room for 38.
     assert_eq!(plan(Tier::Premium, 20_000), 38);
-    // After this step 2369 us are left, of which the prompt needs 2000 us. So a step in which the stream takes 101 us
-    // must be 648 us long.
+    // After this step the prompt has 2369 us left and needs 2000 us of them. So a step in which the stream takes 101 us
+    // must be 648 us long: 54 tokens.
     assert_eq!(plan(Tier::Premium, 13_300), 54);
     assert_eq!(plan(Tier::Premium, 12_000), 200, "this step or not as aimed at");
     assert_eq!(plan(Tier::Premium, 10_500), 200, "this step or never");
@@ -199,8 +204,8 @@ fn a_late_prompt_keeps_its_pace_to_the_end() {
     s.basis.targets.premium.ttft_ms = Some(4.0);
     stream(&mut s, Tier::Premium, 1000, 20_000);
     s.enqueue(NewSequence { arrival: Timestamp(0), ..sequence(2, Tier::Premium, 700) });
-    // The late prompt gets the pace of a prompt that has just come: 700 tokens in 3559 us, which are 96 tokens in a
-    // step of 490 us.
+    // A late prompt is served at the rate of one that has just arrived: 700 tokens in 3559 us are 96 tokens in a step
+    // of 490 us.
     for (steps, expected) in [96, 96, 96, 96, 96, 96, 96, 28].into_iter().enumerate() {
         assert_eq!(tokens(&mut s, 2, 20_000 + 490 * steps as u64), expected);
     }
@@ -215,8 +220,9 @@ fn a_worse_prompt_that_is_due_does_not_break_the_pace_of_a_better_stream() {
     s.enqueue(NewSequence { max_tokens: 100, ..sequence(3, Tier::Standard, 4) });
     let batch = submit(&mut s);
     s.step_done(sampled(&batch), Timestamp(20_490));
-    // The standard stream allows a step of 294 us and the premium stream 490 us. Both streams take 102 us, so 19 or 38
-    // prompt tokens fit.
+    // The standard stream allows a step of 294 us and the premium stream one of 490 us; both streams together take 102
+    // us. The due standard prompt may exceed the standard stream's limit (19 tokens), but not the premium stream's (38
+    // tokens).
     s.enqueue(NewSequence { arrival: Timestamp(12_000), ..sequence(2, Tier::Standard, 200) });
     assert_eq!(tokens(&mut s, 2, 20_490), 38);
 }
@@ -248,7 +254,7 @@ fn mixed() -> State {
     s
 }
 
-/// Plans the step at `now`, runs it, and returns its number of premium, standard and background decodes.
+/// Plans a step at `now` us, runs it, and returns its numbers of premium, standard and background decodes.
 fn decodes(s: &mut State, now: u64) -> [usize; 3] {
     let request = s.plan(Timestamp(now)).expect("a step");
     let batch = s.granted(grant_all(&request)).0.expect("a batch");
@@ -268,8 +274,8 @@ fn streams_of_worse_tiers_sit_out_steps_that_premium_cannot_afford() {
     let mut s = mixed();
     assert_eq!(decodes(&mut s, 20_490), [1, 4, 0], "nothing presses");
     let mut s = mixed();
-    // The first token is late unless this step computes the whole prompt, which takes longer than the aimed pace of 490
-    // us.
+    // The premium prompt meets its TTFT target only if this step computes all of it, for longer than the 490 us that
+    // the premium stream allows: all standard streams must be paused.
     let due = sequence(6, Tier::Premium, 60);
     s.enqueue(NewSequence { arrival: Timestamp(20_490 - 9_000), ..due });
     assert_eq!(decodes(&mut s, 20_490), [1, 0, 0], "standard is ahead by nearly 5 ms each");
@@ -293,8 +299,8 @@ fn worse_tiers_leave_premium_streams_what_they_save_for_the_reserve() {
         s.enqueue(prompt);
         tokens(&mut s, 2, 20_000)
     };
-    // A background prompt that fills the step, and a standard prompt that is due but does not go before a premium
-    // stream.
+    // Two prompts that the slack reserve must limit: a background prompt that could fill the step, and a standard
+    // prompt that is due but may not delay a premium stream.
     let due = NewSequence { arrival: Timestamp(11_000), ..sequence(2, Tier::Standard, 200) };
     for prompt in [sequence(2, Tier::Background, 200), due] {
         assert_eq!(budget(0.0, prompt.clone()), 38);
@@ -306,8 +312,8 @@ fn worse_tiers_leave_premium_streams_what_they_save_for_the_reserve() {
 #[test]
 fn a_premium_stream_saves_something_before_worse_tiers_may_spend_it() {
     let mut s = paced();
-    // The reserve is 1410 us. Each step leaves a thirtieth of it (47 us) unspent until the stream has saved the whole
-    // reserve.
+    // The slack reserve is 1410 us. Each step leaves a thirtieth of it (47 us) unspent until the stream has saved it
+    // up.
     s.reserve = SlackReserve::of_us(1_410.0);
     s.enqueue(NewSequence {
         arrival: Timestamp(20_000),
@@ -317,14 +323,15 @@ fn a_premium_stream_saves_something_before_worse_tiers_may_spend_it() {
     let batch = submit(&mut s);
     s.step_done(sampled(&batch), Timestamp(21_000));
     s.enqueue(sequence(3, Tier::Background, 200));
-    // The aimed pace of 490 us, less 47 us for the reserve and 101 us for the stream, leaves time for 34 tokens.
+    // A step may take 490 us; less 47 us for the slack reserve and 101 us for the stream, it has time for 34 prompt
+    // tokens.
     assert_eq!(tokens(&mut s, 3, 21_000), 34);
-    // Each step of 101 us saves 389 us more. Lower tiers may spend nothing of that before 1410 us are saved.
+    // Each step of 101 us saves 389 us of slack more, but lower tiers get nothing of it before 1410 us are saved.
     for now in [21_101, 21_202, 21_303] {
         assert_eq!(tokens(&mut s, 3, now), 34, "at {now}");
     }
     assert_eq!(tokens(&mut s, 3, 21_404), 53, "490 and 4 times 389 us, less 1410 and 101");
-    // A premium prompt that is due may spend all slack of the premium stream at once, the reserve included.
+    // A premium prompt that is due may use up all slack of the premium stream at once, the slack reserve included.
     s.enqueue(NewSequence { arrival: Timestamp(13_000), ..sequence(4, Tier::Premium, 60) });
     assert_eq!(tokens(&mut s, 4, 21_505), 60);
 }

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use tiercel_config::{PrefillOrder, Target};
 use tiercel_device::{Tier, Timestamp};
 
-/// Creates a scheduler with fair tenants or without. A prompt token takes 10 us, and an output token 1 us.
+/// Creates a scheduler with fair queueing among tenants on or off. A prompt token takes 10 us, and an output token 1
+/// us.
 fn fair(fair_tenants: bool) -> State {
     scheduler(|settings| {
         settings.scheduler.max_num_batched_tokens = 64;
@@ -27,7 +28,7 @@ fn of(tenant: u8, id: u64, tier: Tier, prompt: u32) -> NewSequence {
     }
 }
 
-/// Runs a step and returns the sequences that got their first token.
+/// Runs a step and returns the ids of the sequences that got their first token.
 fn step(s: &mut State, now: u64) -> Vec<u64> {
     let batch = submit(s);
     let effects = s.step_done(all_sample(&batch, 1), Timestamp(now));
@@ -38,8 +39,8 @@ fn step(s: &mut State, now: u64) -> Vec<u64> {
     first.collect()
 }
 
-/// Returns the number of the step in which a request of the tenant `modest` starts, if it comes after twenty requests
-/// of tenant 1.
+/// Returns the number of the step in which a request of the tenant `modest` gets its first token, if it arrives after
+/// twenty requests of tenant 1.
 fn start_of_the_modest(fair_tenants: bool, modest: u8) -> usize {
     let mut s = fair(fair_tenants);
     for id in 1..=20 {
@@ -84,8 +85,8 @@ fn whoever_is_moved_to_another_tier_takes_its_turn_there() {
 fn tenants_that_all_wait_have_had_the_same_but_for_a_request_of_each_and_a_step() {
     let mut s = fair(true);
     let mut cost_us = BTreeMap::new();
-    // Prompt lengths that look random, 1 to 60 tokens. The greedy tenant sends four times as many requests, and all
-    // requests come at once.
+    // Use pseudo-random prompt lengths of 1 to 60 tokens. The greedy tenant sends four times as many requests as the
+    // modest one, all at once.
     let length = |id: u64| 1 + (id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) % 60;
     for id in 0..700 {
         let tenant = if id % 5 == 0 { 2 } else { 1 };
@@ -100,7 +101,7 @@ fn tenants_that_all_wait_have_had_the_same_but_for_a_request_of_each_and_a_step(
             had_us[usize::from(tenant) - 1] += us;
             left -= u64::from(tenant == 2);
         }
-        // Ends when the modest tenant has no more requests left than a step has slots.
+        // Stop when the modest tenant has at most 8 requests left, which could all be in one step.
         if left <= 8 {
             break;
         }

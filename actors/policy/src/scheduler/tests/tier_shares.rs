@@ -1,14 +1,16 @@
-//! Tests of the tiers' fair queue: tiers share the time that requests with targets leave.
+//! Tests of the tiers' fair queue: tiers share the time that requests with latency targets leave to best-effort
+//! requests.
 
 use crate::scheduler::tests::{all_sample, scheduler, sequence, submit};
 use crate::scheduler::{NewSequence, State};
 use tiercel_config::{Late, TierSlo};
 use tiercel_device::{SeqId, StepTiming, Tier, Timestamp};
 
-/// Share of each tier: system, premium, standard, background.
+/// Share of the device's time that each tier is due: system, premium, standard, background.
 const SHARES: [f64; 4] = [0.0, 0.5, 0.35, 0.15];
 
-/// Creates a scheduler without targets. A prompt token takes 10 us, and an output token 1 us.
+/// Creates a scheduler without latency targets, so that all requests are best effort. A prompt token takes 10 us, and
+/// an output token 1 us.
 fn without_targets(fair_tiers: bool) -> State {
     scheduler(|settings| {
         settings.scheduler.max_num_batched_tokens = 64;
@@ -26,10 +28,10 @@ fn of(id: u64, tier: Tier, prompt: u32) -> NewSequence {
     NewSequence { max_tokens: 1, arrival: Timestamp(id), ..sequence(id, tier, prompt) }
 }
 
-/// Runs a step and returns the sequences that started in it.
+/// Runs a step and returns the ids of the sequences that started in it.
 fn step(s: &mut State, now: u64) -> Vec<SeqId> {
     let batch = submit(s);
-    // The cost model learns nothing from a step without a duration.
+    // Report a duration of 0, so that the cost model learns nothing from the step.
     let mut done = all_sample(&batch, 1);
     if let Ok(output) = &mut done.result {
         output.timing = StepTiming::default();
@@ -38,7 +40,7 @@ fn step(s: &mut State, now: u64) -> Vec<SeqId> {
     batch.starts.iter().map(|start| start.seq).collect()
 }
 
-/// Returns a prompt length that looks random, 1 to 60 tokens.
+/// Returns a pseudo-random prompt length of 1 to 60 tokens.
 fn length(id: u64) -> u64 {
     1 + (id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) % 60
 }
@@ -47,8 +49,8 @@ fn tier_of(id: u64) -> Tier {
     [Tier::Premium, Tier::Standard, Tier::Background][id as usize % 3]
 }
 
-/// Returns, for each step, the device time of all requests of each tier that have started until then, us. Ends when
-/// some tier has no request waiting any more.
+/// Returns, after each step, the device time of all requests of each tier that have started so far, us. Stops when all
+/// requests of a tier have started.
 fn had_us(fair_tiers: bool) -> Vec<[f64; 4]> {
     let mut s = without_targets(fair_tiers);
     for id in 1..=900 {
@@ -78,7 +80,7 @@ fn tiers_that_all_wait_have_had_their_shares_but_for_a_request_of_each() {
         let over = |tier: usize| had[tier] / SHARES[tier];
         for (a, b) in [(1, 2), (1, 3), (2, 3)] {
             let bound = request_us / SHARES[a] + request_us / SHARES[b];
-            // Until an output has ended, half of its longest length is charged. At most 8 outputs are open.
+            // Allow for up to 8 unfinished outputs, whose charge is only the predicted half of their longest length.
             let bound = bound + 8.0 / SHARES[b];
             assert!((over(a) - over(b)).abs() <= bound, "{had:?}: {} and {}", over(a), over(b));
         }
