@@ -8,7 +8,7 @@ use tiercel_device::{BySeq, SeqId};
 #[derive(Debug)]
 pub(crate) struct ById<T> {
     places: BySeq<u32>,
-    /// The values of the map are boxed, so that unused entries of the array cost little memory.
+    /// Items in boxes, at stable array positions, so that unused array entries cost little memory.
     items: Vec<Option<Box<T>>>,
     free: Vec<u32>,
     ids: Vec<SeqId>,
@@ -76,7 +76,7 @@ impl<T> ById<T> {
         self.iter().map(|(_, item)| item)
     }
 
-    /// Iterates over the items for changes, in no particular order.
+    /// Iterates over the items mutably, in no particular order.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.items.iter_mut().flatten().map(Box::as_mut)
     }

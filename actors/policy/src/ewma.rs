@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Ewma {
     mean: f64,
-    /// Weight of an observation, 0 to 1.
+    /// Weight of a new observation, 0 to 1.
     weight: f64,
 }
 

@@ -6,8 +6,8 @@ use tiercel_device::Timestamp;
 /// Hysteresis of pressure levels: how far usage must fall below the threshold of a level before the level is left,
 /// percent of the resource's total. It keeps a load near the threshold from flapping between levels.
 const HYSTERESIS_PERCENT: f64 = 5.0;
-/// How long usage must stay below a pressure level before the level is left, us. A busy engine that fills up again at
-/// once is not calm.
+/// How long usage must stay below a pressure level before the level is left, us, because a busy engine may fill up
+/// again at once.
 const CALM_US: u64 = 5_000_000;
 
 /// Pressure level: how near a resource is to its limit.

@@ -62,7 +62,7 @@ pub enum Gives {
 pub struct Progress {
     /// Sequence whose progress is reported.
     pub seq: SeqId,
-    /// Tokens of the sequence whose KV is valid now (`num_computed_tokens`).
+    /// Number of tokens of the sequence whose KV is valid now (`num_computed_tokens`).
     pub computed: u32,
     /// Names (hashes) of the sequence's KV blocks that became full since its last progress report.
     pub hashes: Vec<BlockHash>,
@@ -113,7 +113,8 @@ pub enum WantKind {
     },
 }
 
-/// A sequence that may be preempted, or a preempted sequence that may have to give up its retained blocks too.
+/// Possible victim: a sequence that may be preempted, or a preempted one that may have to give up the blocks that it
+/// retains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Victim {
     /// Sequence of the victim, and the new epoch that the preemption gives it.
@@ -209,7 +210,7 @@ pub struct Preempted {
     pub outcome: PreemptOutcome,
 }
 
-/// How far a preemption is after the block store's answer.
+/// State of a preemption after the block store's answer: committed, or prepared and waiting for copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PreemptOutcome {
     /// The preemption is committed: the victim's references to its blocks are dropped, and it needs a new block table

@@ -1,4 +1,4 @@
-//! How fast a queue drains, and the retry times that follow from it.
+//! How fast a request queue drains, and the retry times (`Retry-After`) that follow from it.
 
 use std::collections::VecDeque;
 use tiercel_device::Timestamp;
@@ -53,7 +53,7 @@ impl DrainRate {
         }
     }
 
-    /// Records that a request of the queue was served.
+    /// Records that a request left the queue by being served, which ends a gap between departures.
     pub fn left(&mut self, now: Timestamp) {
         self.waiting = self.waiting.saturating_sub(1);
         let since = std::mem::replace(&mut self.since, (self.waiting > 0).then_some(now));

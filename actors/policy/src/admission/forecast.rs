@@ -77,7 +77,7 @@ pub struct Capacity {
     pub shedding: Option<SheddingSettings>,
 }
 
-/// Forecast of TTFT, from the scheduler's last report and the arrivals since.
+/// Forecast of the TTFT of arriving requests, from the scheduler's last report and the arrivals since.
 #[derive(Debug, Clone, Default)]
 pub struct Forecast {
     capacity: Capacity,

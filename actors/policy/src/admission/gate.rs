@@ -65,7 +65,8 @@ struct Queued {
     due: Option<Timestamp>,
 }
 
-/// Decides on each request at once: accepts it with a sequence id, or refuses it with a reason and a retry time.
+/// The admission gate decides on each request at once: accepts it with a sequence id, or refuses it with a reason and a
+/// retry time (`Retry-After`).
 #[derive(Debug)]
 pub struct Gate {
     settings: AdmissionSettings,
@@ -203,7 +204,7 @@ impl Gate {
         self.forecast.update(capacity);
     }
 
-    /// Replaces the latency targets in effect.
+    /// Replaces the latency targets in effect, against which arriving requests are judged.
     pub fn retarget(&mut self, targets: Targets) {
         self.targets = targets;
     }

@@ -1,4 +1,4 @@
-//! Patience: how long a request waits for its first token before it is turned away.
+//! Patience: how long an accepted request waits for its first token before the server ends it.
 
 use tiercel_config::PatienceSettings;
 use tiercel_device::Tier;

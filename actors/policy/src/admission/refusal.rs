@@ -1,8 +1,8 @@
-//! Refusals: why a request is not accepted, in words for its client.
+//! Refusals: reasons for not accepting a request, with texts for its client.
 
 use tiercel_device::Tier;
 
-/// Reason for which a request was not accepted.
+/// Reason for which a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The request can never run on this server, because it exceeds the context or the KV memory: an error of the
@@ -86,7 +86,7 @@ pub enum Refusal {
         retry_after_ms.div_ceil(1000)
     )]
     ServerFull {
-        /// Most requests that the server may hold.
+        /// Largest number of requests that the server may hold.
         limit: u32,
         /// Tier of the request.
         tier: Tier,

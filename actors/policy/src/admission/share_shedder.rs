@@ -1,10 +1,11 @@
-//! Shedding by shares (`shedding.form = share`): requests are refused at random. This is the form of shedding of the
-//! project's first source document, as it was meant.
+//! Shedding by shares (`shedding.form = share`): under load, requests of tiers that use more than their due share of
+//! the device's time are refused at random. This is the form of shedding that the project's first source document
+//! meant.
 //!
-//! Under load, the probability of a refusal grows with the excess of a tier's usage over its share of the device's
-//! time. Three rules were meant but not stated in that document. Shares are computed among the tiers that had any
-//! device time lately, so that no request is refused for time that no other tier wants. Refusing begins and ends at
-//! different loads. Nothing is remembered that would make the refusing last.
+//! The probability of a refusal grows with the excess of a tier's usage over its due share. Three rules were meant but
+//! not stated in that document: shares are computed among the tiers that had any device time lately, so that no request
+//! is refused for time that no other tier wants; refusals begin at a higher load than they end; and no state is kept
+//! that would make refusals outlast their cause.
 
 use tiercel_device::Tier;
 use tiercel_device::mix::mix;

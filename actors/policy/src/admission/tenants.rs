@@ -15,7 +15,7 @@ const KEPT_PART: u32 = 8;
 pub struct Tenants(BTreeMap<(Tier, Salt), Queue>);
 
 impl Tenants {
-    /// Records that a request of a tenant was accepted.
+    /// Adds an accepted request of a tenant to the counts of its tier's queue.
     pub fn enter(&mut self, tier: Tier, tenant: Salt, prompt: u32) {
         self.0.entry((tier, tenant)).or_default().add(prompt);
     }

@@ -16,7 +16,7 @@ pub(super) struct Cached {
 }
 
 impl Cached {
-    /// Returns the number of cached blocks.
+    /// Returns the number of cached blocks (free blocks with content that can still be found).
     pub(super) fn len(&self) -> usize {
         self.leaves.len() + self.inner.len()
     }

@@ -44,7 +44,7 @@ impl BlockStore {
         ok: bool,
     ) -> Option<StoreEvent> {
         let mut sequence = self.sequences.remove(seq)?;
-        // Copies mostly end in the order in which they were queued, so the ended copy is usually the first entry.
+        // Searching from the front is fast: copies mostly end in the order in which they were queued.
         if let Some(at) = sequence.waits.iter().position(|wait| *wait == id) {
             sequence.waits.remove(at);
         }

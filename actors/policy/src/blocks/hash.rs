@@ -1,10 +1,10 @@
-//! Block names: hashes of full blocks.
+//! Block names: hashes of the content of full KV blocks.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use tiercel_device::{SeqId, TokenId};
 
-/// Name of a full block: a salted 128-bit hash of all tokens up to the block's end, chained from block to block.
+/// Name of a full KV block: a salted 128-bit hash of all tokens up to the block's end, chained from block to block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlockHash(pub [u8; 16]);
 
@@ -15,7 +15,7 @@ impl Hash for BlockHash {
     }
 }
 
-/// Map from block names to values. It is only looked up, never iterated.
+/// Hash map with block names as keys. It is only looked up, never iterated.
 pub(super) type ByName<T> = HashMap<BlockHash, T, BuildHasherDefault<NameHasher>>;
 
 /// Hasher for block names. Names are hashes already, and no client can choose them, so the first half of a name serves
@@ -52,7 +52,7 @@ impl Salt {
         Salt(salt)
     }
 
-    /// Returns the first digits of the salt in hexadecimal, for people.
+    /// Returns the first digits of the salt in hexadecimal, to identify a tenant in logs and metrics.
     pub fn label(self) -> String {
         self.0[..4].iter().map(|byte| format!("{byte:02x}")).collect()
     }

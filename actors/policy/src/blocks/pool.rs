@@ -79,7 +79,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// Returns a pool of `total` empty blocks.
+    /// Creates a pool of `total` free KV blocks without content.
     pub(super) fn new(total: u32) -> Pool {
         Pool {
             slots: vec![Slot::default(); total as usize],
@@ -114,7 +114,7 @@ impl Pool {
         self.in_transit
     }
 
-    /// Returns the state of one block.
+    /// Returns the bookkeeping of one block: holders, name, fence.
     pub(super) fn slot(&self, id: u32) -> &Slot {
         &self.slots[id as usize]
     }
@@ -214,7 +214,7 @@ impl Pool {
         }
     }
 
-    /// Evicts a cached block, so that it can take new content.
+    /// Evicts the cached block that is first in the eviction order, and returns it for new content.
     fn evict(&mut self) -> Option<u32> {
         let id = self.cached.pop()?;
         let name = self.slots[id as usize].name.take().expect("cached blocks have a name");

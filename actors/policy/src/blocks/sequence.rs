@@ -13,13 +13,13 @@ pub(super) struct Sequence {
     pub(super) table: Arc<[BlockId]>,
     /// Whether the block table changed since the scheduler was last told of it.
     pub(super) table_is_news: bool,
-    /// Tokens of the sequence whose KV is valid.
+    /// Number of tokens of the sequence whose KV is valid.
     pub(super) computed: u32,
     /// Names (content hashes) of the sequence's full blocks, in order from the first.
     pub(super) names: Vec<BlockHash>,
     /// Last step that uses the sequence's block table.
     pub(super) last_step: StepId,
-    /// Host blocks that are pinned for the sequence, in the order of the sequence's blocks.
+    /// Host blocks that are pinned for the preempted sequence, in the order of its blocks.
     pub(super) pins: Vec<Pin>,
     /// Number of leading full blocks that were also in the host pool when mirroring last looked at them; some may have
     /// been evicted since.
@@ -85,9 +85,9 @@ impl Phase {
 /// Counts of ended copies of one preemption, or of one opening of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Tally {
-    /// Copies that succeeded.
+    /// Number of copies that succeeded.
     pub(super) copied: u32,
-    /// Copies that failed.
+    /// Number of copies that failed.
     pub(super) failed: u32,
 }
 

@@ -5,7 +5,7 @@ use tiercel_device::SeqId;
 /// Sizes and bounds of a block store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreConfig {
-    /// Tokens per block; at least 1.
+    /// Number of tokens in a KV block; at least 1.
     pub block_size: u32,
     /// Number of blocks in the device pool.
     pub device_blocks: u32,

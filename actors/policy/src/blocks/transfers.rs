@@ -68,7 +68,7 @@ fn other(direction: CopyDirection) -> CopyDirection {
 }
 
 impl Transfers {
-    /// Returns an empty set of copies.
+    /// Creates the copy queues, without copies.
     pub(super) fn new() -> Transfers {
         Transfers {
             jobs: BTreeMap::new(),

@@ -45,7 +45,7 @@ pub(super) struct Need {
 /// Decision on a sequence's request for blocks: whether enough blocks are free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The needed blocks are free.
+    /// The needed blocks are free, so the request for blocks is granted.
     Met,
     /// The request cannot be met now. It can be met when `pending_blocks` more blocks have come free; 0 if no copy
     /// under way will free enough.

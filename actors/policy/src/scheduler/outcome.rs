@@ -78,7 +78,7 @@ pub enum RequestFault {
 /// Event of a sequence to pass on to its client: a token, or the end.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// An output token to deliver to the client.
+    /// A sampled output token, to be delivered to the client.
     Token {
         /// Sequence that the token belongs to.
         seq: SeqId,

@@ -95,7 +95,8 @@ impl Rules {
         self.by_tier() && self.budget_by_slack() && self.shedding.late != Late::Wait
     }
 
-    /// Whether admission needs to know how much of the device's time each tier uses.
+    /// Whether the scheduler measures how much of the device's time each tier uses, which admission needs for shedding
+    /// by shares.
     pub(crate) fn counts_usage(&self) -> bool {
         self.shedding.form == SheddingForm::Share
     }

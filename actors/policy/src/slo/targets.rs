@@ -57,7 +57,7 @@ impl Targets {
 /// effect instead.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Unreachable {
-    /// Name of the setting that states the target.
+    /// Name of the setting that states the unreachable latency target.
     pub setting: &'static str,
     /// Unreachable latency target as stated, ms.
     pub stated_ms: f64,
@@ -199,7 +199,7 @@ mod tests {
         }
     }
 
-    /// Speeds of a 70B model on eight A100.
+    /// Device speeds for tests: a 70B model on eight A100 GPUs.
     fn a100() -> DeviceProfile {
         DeviceProfile {
             step_base_us: 16_000.0,
@@ -211,7 +211,7 @@ mod tests {
         }
     }
 
-    /// Speeds of SmolLM2-135M on two CPU cores.
+    /// Device speeds for tests: SmolLM2-135M on two CPU cores.
     fn cpu() -> DeviceProfile {
         DeviceProfile {
             step_base_us: 2_500.0,

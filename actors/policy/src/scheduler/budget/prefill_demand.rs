@@ -14,7 +14,7 @@ const LEAST_ERROR: f64 = 0.03;
 /// Prefill demand of the prompts of one tier: the time that they need so that their first tokens meet their deadlines.
 #[derive(Debug, Default)]
 pub(crate) struct PrefillDemand {
-    /// Time that prompts need in the next step itself, us.
+    /// Time that prompts need in the next step itself, us, because they are due or late.
     now_us: f64,
     /// Prompts that may be finished in a later step: for each the time until its deadline, us, and the time that
     /// computing its rest takes, us.

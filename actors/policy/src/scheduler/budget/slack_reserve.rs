@@ -18,7 +18,7 @@ const LAG_US_MAX: f64 = 1e6;
 const LAG_US_MIN: f64 = 1e3;
 /// Upper bound of a bucket of the lag histogram, divided by its lower bound.
 const BUCKET_RATIO: f64 = 1.05;
-/// Buckets of the lag histogram: one for no lag, the others up to the largest lag.
+/// Number of buckets of the lag histogram: one for no lag, the others up to the largest lag.
 const BUCKETS: usize = 143;
 /// Time span of the latest steps that the lag histogram covers, us.
 const MEMORY_US: f64 = 600e6;

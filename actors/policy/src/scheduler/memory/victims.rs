@@ -59,7 +59,7 @@ pub(crate) struct Victims {
 }
 
 impl Victims {
-    /// Collects the sequences that may be preempted in this plan, in the order in which they are preempted.
+    /// Collects the sequences that may be preempted in a plan, and sorts them in the order in which they are preempted.
     pub(crate) fn new(table: &SequenceTable, basis: &Basis, now: Timestamp) -> Victims {
         let rule = basis.rules.preemption.victim;
         let across_tiers = matches!(rule, VictimRule::LatestArrival | VictimRule::ReverseFifo);

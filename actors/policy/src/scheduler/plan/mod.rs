@@ -16,7 +16,7 @@ use crate::scheduler::memory::victims::Victims;
 use crate::scheduler::plan::retry::RetryScope;
 use crate::scheduler::plan::view::View;
 
-/// Plan of a step: what the scheduler asks of the block store.
+/// Plan of a step: requests for blocks, and victims, which go to the block store.
 #[derive(Debug)]
 pub(crate) struct StepPlan {
     /// Requests for blocks of the sequences in the step, in order of service.

@@ -38,7 +38,7 @@ pub(crate) struct FairQueue {
 struct Account {
     /// Start tag of the tenant's last request.
     start: f64,
-    /// Finish tag of the tenant's last request: earliest start tag of its next one.
+    /// Finish tag of the tenant's last request (start tag + service), which is the earliest start tag of its next one.
     finish: f64,
     /// Refund of charged service that is not deducted from `finish` yet, because the tenant's waiting requests must
     /// keep their order.

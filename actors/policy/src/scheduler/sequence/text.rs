@@ -1,4 +1,4 @@
-//! The tokens of a sequence and the names of its full blocks.
+//! The known tokens of a sequence (prompt and output), and the names of its full KV blocks.
 
 use crate::blocks::{BlockHash, Salt, hash_block};
 use std::sync::Arc;
