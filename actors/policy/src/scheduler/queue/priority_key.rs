@@ -4,15 +4,15 @@ use crate::scheduler::queue::service_class::ServiceClass;
 use tiercel_config::ResumeOrder;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Rank class of promoted sequences, which were preempted too often and go first of their effective tier. Lower classes
-/// are served first.
+/// Section (part of a service class) of promoted sequences, which were preempted as often as allowed and go first of
+/// their class. Within a class, lower sections are served first.
 const PROMOTED: u8 = 0;
-/// Rank class of preempted sequences, if `preemption.resume` puts them before sequences that have not run yet.
+/// Section of preempted sequences, if `preemption.resume` puts them before sequences that have not run yet.
 const BEFORE: u8 = 1;
-/// Rank class of running sequences and of those that have not run yet; also of preempted ones, if `preemption.resume`
+/// Section of running sequences and of those that have not run yet; also of preempted ones, if `preemption.resume`
 /// puts these among them.
 const USUAL: u8 = 2;
-/// Rank class of preempted sequences, if `preemption.resume` puts them after sequences that have not run yet.
+/// Section of preempted sequences, if `preemption.resume` puts them after sequences that have not run yet.
 const AFTER: u8 = 3;
 
 /// Priority key: what the rank of a sequence in the order of service is made of, beside its arrival and its id.
