@@ -25,14 +25,16 @@ const MEMORY_US: f64 = 600e6;
 /// Largest part of a step that a stream saves to build up its slack reserve, as a share of the time per token that it
 /// aims at, for each nine of the assurance (0.9 has one, 0.999 has three).
 const SAVED_PER_NINE: f64 = 0.05;
-/// Number of steps between two computations of the slack reserve (a quantile of the lag histogram).
+/// Number of steps between two computations of the slack reserve, which is a quantile of the time by which a premium
+/// stream would be behind its TPOT target.
 const STEPS_PER_LOOK: u32 = 64;
 
-/// Slack reserve (slack of premium streams that lower tiers' work may not use up), and the histogram of lags from which
-/// it is computed.
+/// Slack reserve (slack of premium streams that lower tiers' work may not use up). It is computed from a histogram of
+/// lags: times by which premium streams would be behind their TPOT target if steps held only premium work.
 #[derive(Debug, Clone)]
 pub(crate) struct SlackReserve {
-    /// Share of the steps in which the slack reserve shall cover the lag of a premium stream, 0 to 1.
+    /// Share of all step time in whose steps the slack reserve shall cover the lag of a premium stream (the time by
+    /// which it is behind its TPOT target), 0 to 1.
     assurance: f64,
     /// Lag of a hypothetical premium stream that is in every step, if steps held only premium work, us.
     lag_us: f64,
