@@ -379,10 +379,10 @@ pub enum OpError {
         why: String,
     },
     /// The device returned an error, or its kernels do not support the matrix or the tensor.
-    #[error("the device cannot hold it: {0}")]
+    #[error("the device cannot hold the weights: {0}")]
     Device(String),
     /// Stacked parts of a weight matrix differ in their number of columns `k`: that of the first part, and that of the
     /// part that differs.
-    #[error("stacked matrices differ in width: {0} and {1}")]
+    #[error("matrices to be stacked into one differ in their number of columns: {0} and {1}")]
     Width(usize, usize),
 }

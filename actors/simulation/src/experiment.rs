@@ -43,7 +43,7 @@ pub enum ExperimentError {
     /// The simulated device's vocabulary is too small for the longest output. The last token of a prompt tells the
     /// device the output's length, so that length must be a valid token.
     #[error(
-        "outputs of {longest} tokens need a vocabulary of more tokens; the profile's has {vocab_size}"
+        "the mock device's vocabulary of {vocab_size} tokens is too small for outputs of {longest} tokens; raise vocab_size in its profile"
     )]
     Vocabulary {
         /// Longest output of the workload, tokens.
@@ -66,7 +66,9 @@ pub enum ExperimentError {
     },
     /// The simulated device detected errors of the engine: a step read KV memory with wrong content, or a step was
     /// malformed.
-    #[error("the device found {count} errors of the engine; first: {first}")]
+    #[error(
+        "the mock device found {count} steps with wrong KV content or malformed input; the first: {first}"
+    )]
     Wrong {
         /// Number of steps with wrong KV content or malformed input that the device detected.
         count: u64,

@@ -307,7 +307,9 @@ impl Handler<StepEnded> for SchedulerActor {
     fn handle(&mut self, StepEnded(done): StepEnded, _: &mut Self::Context) {
         match &done.result {
             Ok(output) => telemetry::stepped(&output.timing),
-            Err(StepError::Failed(why)) => tracing::warn!(step = %done.id, %why, "a step failed"),
+            Err(StepError::Failed(why)) => {
+                tracing::warn!(step = %done.id, %why, "a step failed on the device")
+            }
             Err(StepError::DeviceLost(why)) => self.lifeline.fatal(&format!("device lost: {why}")),
         }
         let now = self.clock.now();

@@ -31,7 +31,7 @@ impl Tenants {
             tracing::info!(
                 key = index + 1,
                 tenant = salt_of(hash).label(),
-                "tenant of an API key (http.api_keys)"
+                "an API key (http.api_keys) stands for this tenant"
             );
         }
     }

@@ -85,7 +85,7 @@ pub enum LoadError {
         available: u64,
     },
     /// The operating system could not start a thread.
-    #[error("could not start a thread: {0}")]
+    #[error("the operating system could not start a thread: {0}")]
     Thread(#[from] std::io::Error),
     /// The model was loaded, but its first steps failed.
     #[error("the model's first steps failed: {0}")]

@@ -9,9 +9,9 @@ pub(crate) enum BatchError {
     TooManyTokens { tokens: usize, limit: usize },
     #[error("the step samples {rows} sequences; this device was set up for {limit}")]
     TooManySamples { rows: usize, limit: usize },
-    #[error("{0} has a slice without tokens")]
+    #[error("the step computes no token of {0}, which it lists")]
     EmptySlice(SeqId),
-    #[error("{0} has two slices in one step")]
+    #[error("the step lists {0} twice")]
     TwoSlices(SeqId),
     #[error("{seq} has token {token}, but the vocabulary ends at {vocab}")]
     Token { seq: SeqId, token: u32, vocab: usize },

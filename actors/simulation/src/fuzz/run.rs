@@ -25,14 +25,16 @@ const LAST_DRAIN_MS: u64 = 1_000;
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Failure {
     /// Engine or test code panicked, most likely in an invariant check.
-    #[error("panicked: {0}")]
+    #[error("the engine or the test panicked: {0}")]
     Panicked(String),
     /// The engine died during the scenario.
     #[error("the engine died: {0}")]
     Died(String),
     /// The mock device detected errors of the engine: a step read KV memory with wrong content, or a step was
     /// malformed.
-    #[error("the device found {count} wrong steps; first: {first}")]
+    #[error(
+        "the mock device found {count} steps with wrong KV content or malformed input; the first: {first}"
+    )]
     Wrong {
         /// Number of steps with wrong KV content or malformed input that the device detected.
         count: u64,
@@ -48,10 +50,10 @@ pub enum Failure {
         status: String,
     },
     /// The engine still holds blocks, sequences or permits after all clients are gone.
-    #[error("not everything was released at the end: {0}")]
+    #[error("the engine still held resources after all clients had gone: {0}")]
     Left(String),
     /// A request got a wrong result.
-    #[error("request {request}: {what}")]
+    #[error("request {request} of the scenario got a wrong result: {what}")]
     Request {
         /// Index of the request in the scenario's list of clients.
         request: usize,
