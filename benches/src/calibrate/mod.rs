@@ -232,8 +232,6 @@ fn conclude(page: StepsPage, outside: HostCosts, report: Report) -> Calibration 
         vocab_size: device.vocab_size,
         max_model_len: device.max_model_len,
         max_steps_in_flight: device.max_steps_in_flight,
-        plan_us: 0,
-        lead_us: 0,
         server: sizes(&settings),
         told: Some(measured),
         host: HostCosts { step_us, sequence_us, ..outside },

@@ -58,8 +58,6 @@ fn profile(dice: &mut Dice) -> MockProfile {
         vocab_size: dice.pick(&[2, 10, 1000]),
         max_model_len,
         max_steps_in_flight: dice.pick(&[1, 2]),
-        plan_us: 0,
-        lead_us: 0,
         server: ServerSizes::default(),
         told: None,
         host: HostCosts::default(),

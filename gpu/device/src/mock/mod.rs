@@ -141,14 +141,13 @@ impl MockDevice {
         );
         let shared = Rc::new(RefCell::new(Shared { memory, lost: None }));
         let info = DeviceInfo {
-            name: format!("mock:{}", options.profile.name),
             block_size: options.block_size,
             device_blocks: options.device_blocks,
             host_blocks: options.host_blocks,
             block_bytes: options.block_bytes(),
-            max_steps_in_flight: options.profile.max_steps_in_flight,
             max_model_len: options.max_model_len,
             vocab_size: options.vocab_size,
+            ..options.profile.info()
         };
         let mut profile = options.profile.device_profile();
         if options.host_blocks == 0 {

@@ -1,7 +1,7 @@
 //! Profiles of the mock device: its speed and sizes, read from TOML.
 
 use super::host::{HostCosts, StepNoise};
-use crate::DeviceProfile;
+use crate::{DeviceInfo, DeviceProfile};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -45,11 +45,6 @@ pub struct MockProfile {
     pub max_model_len: u32,
     /// Most steps in flight at once.
     pub max_steps_in_flight: u32,
-    /// Time that the engine takes to plan a step, us. The file must have this field, but nothing uses it.
-    pub plan_us: u64,
-    /// Time before the predicted end of a step at which the next step is submitted, us. The file must have this field,
-    /// but nothing uses it.
-    pub lead_us: u64,
     /// Settings of a server with this device (batch size, queue limits), where they differ from the defaults.
     #[serde(default, skip_serializing_if = "ServerSizes::is_default")]
     pub server: ServerSizes,
@@ -235,6 +230,20 @@ impl MockProfile {
             link_bytes_per_s: self.link_bytes_per_s,
         })
     }
+
+    /// Returns the sizes and limits of the device that the engine plans with.
+    pub fn info(&self) -> DeviceInfo {
+        DeviceInfo {
+            name: format!("mock:{}", self.name),
+            block_size: self.block_size,
+            device_blocks: self.device_blocks,
+            host_blocks: self.host_blocks,
+            block_bytes: self.kv_bytes_per_token * u64::from(self.block_size),
+            max_steps_in_flight: self.max_steps_in_flight,
+            max_model_len: self.max_model_len,
+            vocab_size: self.vocab_size,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -258,6 +267,9 @@ mod tests {
         assert_eq!(again, profile);
     }
 
+    /// Last line of the profile `tiny`, after which tables may follow.
+    const LAST_LINE: &str = "max_steps_in_flight = 2";
+
     #[test]
     fn unknown_and_unusable_profiles_say_what_would_do() {
         let unknown = MockProfile::named("tpu").expect_err("no such profile").to_string();
@@ -268,9 +280,10 @@ mod tests {
             ("step_base_us = 200.0", "step_base_us = nan", "step_base_us"),
             ("link_bytes_per_s = 1e9", "link_bytes_per_s = 0.0", "link_bytes_per_s"),
             ("vocab_size = 1000", "vocab_size = 1", "vocab_size"),
-            ("plan_us", "plan_s", "plan_s"),
-            ("lead_us = 50", "lead_us = 50\n[host]\nstep_us = -1.0", "host.step_us"),
-            ("lead_us = 50", "lead_us = 50\n[noise]\ntail_share = 2.0", "noise.tail_share"),
+            ("vocab_size = 1000", "vocab_size = 1000\nplan_us = 10", "unknown field `plan_us`"),
+            ("vocab_size = 1000", "", "missing field `vocab_size`"),
+            (LAST_LINE, "max_steps_in_flight = 2\n[host]\nstep_us = -1.0", "host.step_us"),
+            (LAST_LINE, "max_steps_in_flight = 2\n[noise]\ntail_share = 2.0", "noise.tail_share"),
         ] {
             let wrong = MockProfile::parse(&text.replace(from, to)).expect_err(field).to_string();
             assert!(wrong.contains(field), "{wrong}");
