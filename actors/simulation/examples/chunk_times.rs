@@ -2,7 +2,7 @@
 //! prompt in chunks instead of in one step. The cases are those of two tables of the literature: `cargo run --release
 //! -p tiercel-simulation --example chunk_times`.
 
-use tiercel_device::{DeviceInfo, MockProfile};
+use tiercel_device::MockProfile;
 use tiercel_policy::scheduler::{CostModel, StepWork};
 
 /// Number of streams that decode in every step, and number of context tokens of each stream.
@@ -35,17 +35,7 @@ impl Device {
 
 fn main() {
     let profile = MockProfile::named("llama70b-h100").expect("it is built in");
-    let info = DeviceInfo {
-        name: profile.name.clone(),
-        block_size: profile.block_size,
-        device_blocks: profile.device_blocks,
-        host_blocks: 0,
-        block_bytes: profile.kv_bytes_per_token * u64::from(profile.block_size),
-        max_steps_in_flight: 1,
-        max_model_len: profile.max_model_len,
-        vocab_size: profile.vocab_size,
-    };
-    let cost = CostModel::new(profile.device_profile(), &info);
+    let cost = CostModel::new(profile.device_profile(), &profile.info());
     let device = Device { cost, prefill_step_us: profile.prefill_step_us };
     println!("budget,prefill,step_ms");
     for prefill in PREFILLS {

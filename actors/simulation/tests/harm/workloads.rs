@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use tiercel_config::{EngineSettings, SloTargets};
-use tiercel_device::{DeviceInfo, MockProfile, Tier};
+use tiercel_device::{MockProfile, Tier};
 use tiercel_policy::slo;
 use tiercel_workload::{Arrival, Class, Targets, Workload};
 
@@ -152,16 +152,7 @@ fn case(root: &Path, path: &Path, length: Length) -> Case {
 
 /// Returns the latency targets that a server of this device derives by default.
 fn derived(profile: &MockProfile) -> slo::Targets {
-    let info = DeviceInfo {
-        name: profile.name.clone(),
-        block_size: profile.block_size,
-        device_blocks: profile.device_blocks,
-        host_blocks: profile.host_blocks,
-        block_bytes: 1,
-        max_steps_in_flight: 1,
-        max_model_len: profile.max_model_len,
-        vocab_size: profile.vocab_size,
-    };
+    let info = profile.info();
     let default = EngineSettings::default();
     let seqs = profile.server.max_num_seqs.unwrap_or(default.scheduler.max_num_seqs);
     let tokens =
