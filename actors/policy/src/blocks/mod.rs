@@ -20,12 +20,12 @@
 //! Phases of a sequence in the store, and its phase after each call. A dash means that the call does nothing or is
 //! refused. A sequence is parked after its preemption, as long as it has pins, copies or retained blocks:
 //!
-//! | phase | Grow | Open | prepare | commit | abort | copies end | release |
+//! | phase | Grow | Open | taken as victim | commit | abort | copies end | release |
 //! |---|---|---|---|---|---|---|---|
 //! | unknown | - | Running or Opening | - | - | - | - | - |
 //! | Running | Running | - | Preempting or Parked | - | - | - | unknown |
 //! | Preempting | - | - | - | Parked | Running | Preempting, event | unknown |
-//! | Parked | - | Running or Opening | - (a step request may take retained blocks) | - | - | Parked | unknown |
+//! | Parked | - | Running or Opening | Parked (gives retained blocks) | - | - | Parked | unknown |
 //! | Opening | - | - | - | - | - | Running, event | unknown |
 
 mod cached;

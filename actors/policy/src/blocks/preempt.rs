@@ -5,23 +5,9 @@ use super::pool::Name;
 use super::sequence::{Phase, Pin, Sequence, Tally};
 use super::transfers::Transfer;
 use crate::{PreemptOutcome, Victim};
-use std::sync::Arc;
 use tiercel_device::{BlockId, CopyDirection, SeqId, Ticket};
 
 impl BlockStore {
-    /// Prepares the preemption of one sequence on demand, not as part of a step request, whether or not that frees any
-    /// block. Returns `None` if the sequence has no block table, or is already being preempted or resumed.
-    pub fn prepare_preempt(&mut self, victim: Victim) -> Option<PreemptOutcome> {
-        let sequence = self.sequences.get(victim.ticket.seq)?;
-        if sequence.phase != Phase::Running {
-            return None;
-        }
-        for block in Arc::clone(&sequence.table).iter() {
-            self.device.leave(block.0);
-        }
-        Some(self.carry_out(victim, 0))
-    }
-
     /// Commits a prepared preemption: drops the sequence's references to its blocks; the sequence needs a new block
     /// table to run again. A preemption may be committed before its copies to the host have ended: the copies go on,
     /// and no [`StoreEvent::PreemptCopied`](crate::StoreEvent) follows. A stale or repeated ticket does nothing and

@@ -163,7 +163,7 @@ fn from_its_own_copies_alone_it_finds_nothing_of_others() {
         let mut scene = Scene::new(12, 0);
         scene.running(1, 1, 2);
         scene.running_on(2, &text, 0);
-        scene.store.prepare_preempt(victim(2, false)).expect("it runs");
+        scene.make_room(10, vec![victim(2, false)]);
         let want = if own { reopen_own(2, 13, &text) } else { open(2, 13, &text, 0) };
         found(&scene.ask(vec![want], vec![]))
     };

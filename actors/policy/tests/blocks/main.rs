@@ -15,7 +15,6 @@ use proptest::test_runner::{Config, TestRunner};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use tiercel_device::{CopyId, Epoch, SeqId, Ticket};
-use tiercel_policy::Victim;
 use tiercel_policy::blocks::StoreConfig;
 use world::{Phase, World};
 
@@ -29,7 +28,6 @@ enum Event {
     EndCopy { ok: bool, which: u64 },
     Commit(u64),
     Abort(u64),
-    Prepare(u64),
     Cancel(u64),
     StaleTickets(u64),
 }
@@ -44,7 +42,6 @@ fn event() -> impl Strategy<Value = Event> {
         8 => (0..100u8, seed()).prop_map(|(p, which)| Event::EndCopy { ok: p >= 20, which }),
         6 => seed().prop_map(Event::Commit),
         1 => seed().prop_map(Event::Abort),
-        1 => seed().prop_map(Event::Prepare),
         1 => seed().prop_map(Event::Cancel),
         1 => seed().prop_map(Event::StaleTickets),
     ]
@@ -86,7 +83,6 @@ fn apply(world: &mut World, event: Event) {
                 world.count("aborted");
             }
         }
-        Event::Prepare(seed) => prepare(world, seed),
         Event::Cancel(seed) => {
             let mut draws = Draws(seed);
             let all: Vec<SeqId> = world.seqs.keys().copied().collect();
@@ -118,19 +114,6 @@ fn commit(world: &mut World, seed: u64) {
         let kept = world.seqs[&id].kept;
         world.park(id, kept);
         world.count(if copied { "committed" } else { "committed early" });
-    }
-}
-
-fn prepare(world: &mut World, seed: u64) {
-    let mut draws = Draws(seed);
-    let all: Vec<SeqId> = world.seqs.keys().copied().collect();
-    let Some(id) = draws.pick(&all) else { return };
-    let seq = &world.seqs[&id];
-    let ticket = Ticket { seq: id, epoch: Epoch(seq.epoch + 1) };
-    let outcome = world.store.prepare_preempt(Victim { ticket, swap: draws.percent(70), group: 0 });
-    assert_eq!(outcome.is_some(), seq.phase == Phase::Running);
-    if let Some(outcome) = outcome {
-        world.preempted(ticket, outcome);
     }
 }
 

@@ -127,7 +127,7 @@ impl World {
         self.in_flight.push_back(Step { id: grant.step, slices });
     }
 
-    pub(crate) fn preempted(&mut self, ticket: Ticket, outcome: PreemptOutcome) {
+    fn preempted(&mut self, ticket: Ticket, outcome: PreemptOutcome) {
         let seq = self.seqs.get_mut(&ticket.seq).expect("victims live");
         let had = (seq.phase == Phase::Waiting).then_some(seq.kept);
         assert!(had.is_some_and(|kept| kept > 0) || seq.phase == Phase::Running);

@@ -55,6 +55,15 @@ pub(crate) fn open_with(
     Want { kind, ..grow(seq, tokens, max_victims) }
 }
 
+/// Sequence that asks for free blocks and takes none of them.
+const NEWCOMER: u64 = 998;
+
+/// Returns a want that is granted once `blocks` blocks are free, and that takes none of them.
+pub(crate) fn room(blocks: u32, max_victims: u32) -> Want {
+    let most = blocks * 4;
+    Want { new_tokens: 0, ..open_with(NEWCOMER, most, &[], max_victims, (0, most)) }
+}
+
 impl Scene {
     pub(crate) fn new(device_blocks: u32, host_blocks: u32) -> Scene {
         Scene::bounded(device_blocks, host_blocks, 64, 64)
@@ -118,9 +127,21 @@ impl Scene {
         Progress { seq: SeqId(seq), computed, hashes: hashes.to_vec() }
     }
 
-    /// Preempts a sequence by swap: all copies to the host succeed, then the preemption is committed.
+    /// Preempts the victims that must go for `blocks` blocks to be free, and takes none of these blocks.
+    pub(crate) fn make_room(&mut self, blocks: u32, victims: Vec<Victim>) -> Vec<PreemptOutcome> {
+        let grant = self.ask(vec![room(blocks, victims.len() as u32)], victims);
+        self.store.release(SeqId(NEWCOMER));
+        grant.preempted.iter().map(|taken| taken.outcome).collect()
+    }
+
+    /// Preempts by swap a sequence that shares no block: all copies to the host succeed, then the preemption is
+    /// committed.
     pub(crate) fn swap_out(&mut self, seq: u64) -> PreemptOutcome {
-        let outcome = self.store.prepare_preempt(victim(seq, true)).unwrap();
+        let now = self.store.snapshot();
+        let own = now.tables.iter().find(|(id, _)| *id == SeqId(seq)).unwrap().1;
+        let [outcome] = self.make_room(now.device.free + own, vec![victim(seq, true)])[..] else {
+            panic!("only {seq} is a victim");
+        };
         if let PreemptOutcome::Copying { .. } = outcome {
             self.finish_copies(true);
             assert!(self.store.commit_preempt(ticket(seq, 1)));

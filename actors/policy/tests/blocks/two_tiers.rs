@@ -1,7 +1,7 @@
 //! Tests of prefix-cache hits, copies between device and host, pinned host blocks, and fences (copies wait for steps
 //! that use their blocks).
 
-use crate::scene::{Scene, covers, grow, names, only, open, ticket, victim};
+use crate::scene::{Scene, covers, grow, names, only, open, room, ticket, victim};
 use tiercel_device::{CopyBatch, CopyDirection, SeqId, StepId};
 use tiercel_policy::{GrantOutcome, PreemptOutcome, StepRequest, StoreEvent, Want};
 
@@ -78,10 +78,15 @@ fn a_copy_out_waits_for_the_last_step_that_names_its_source() {
     scene.running(1, 1, 2);
     scene.ask(vec![grow(1, 9, 0)], vec![]);
     let last = StepId(scene.step);
-    scene.store.prepare_preempt(victim(1, true)).unwrap();
+    scene.store.reserve(&StepRequest {
+        step: StepId(last.0 + 1),
+        completed_step: StepId(last.0 - 1),
+        wants: vec![room(4, 1)],
+        victims: vec![victim(1, true)],
+        ..StepRequest::default()
+    });
     assert!(scene.store.take_copies().is_empty());
-    let request = StepRequest { step: StepId(99), completed_step: last, ..StepRequest::default() };
-    scene.store.reserve(&request);
+    scene.store.completed(last);
     let batches = scene.store.take_copies();
     assert_eq!((batches.len(), batches[0].direction), (1, CopyDirection::Out));
     assert_eq!(batches[0].pairs.len(), 2, "the partial tail is not copied");
@@ -154,7 +159,7 @@ fn a_failed_copy_out_keeps_what_is_before_it() {
     let mut scene = Scene::bounded(4, 4, 64, 1);
     let text = names(1, 3);
     scene.running_on(1, &text, 0);
-    scene.store.prepare_preempt(victim(1, true)).unwrap();
+    scene.make_room(4, vec![victim(1, true)]);
     let batches = scene.take();
     assert_eq!(batches.len(), 3);
     let events: Vec<_> = [true, false, true]
@@ -205,7 +210,7 @@ fn a_failed_copy_in_shortens_the_prefix() {
 fn an_abort_restores_the_sequence_and_cancels_what_had_not_started() {
     let mut scene = Scene::bounded(4, 4, 1, 1);
     let table = scene.running(1, 1, 3);
-    scene.store.prepare_preempt(victim(1, true)).unwrap();
+    scene.make_room(4, vec![victim(1, true)]);
     let batches = scene.take();
     assert!(scene.store.abort_preempt(ticket(1, 1)));
     assert!(!scene.store.abort_preempt(ticket(1, 1)) && !scene.store.commit_preempt(ticket(1, 1)));
@@ -224,7 +229,7 @@ fn cancelling_during_copies_frees_blocks_as_they_end() {
     let mut scene = Scene::bounded(4, 4, 2, 1);
     let text = names(1, 3);
     scene.running_on(1, &text, 0);
-    scene.store.prepare_preempt(victim(1, true)).unwrap();
+    scene.make_room(4, vec![victim(1, true)]);
     let batches = scene.take();
     scene.store.release(SeqId(1));
     let now = scene.store.snapshot().device;
@@ -242,14 +247,8 @@ fn one_copy_serves_all_who_want_the_content() {
     let text = names(1, 3);
     scene.running_on(1, &text, 0);
     scene.ask(vec![open(2, 13, &text, 0)], vec![]);
-    assert_eq!(
-        scene.store.prepare_preempt(victim(1, true)),
-        Some(PreemptOutcome::Copying { blocks: 3, kept: 0 })
-    );
-    assert_eq!(
-        scene.store.prepare_preempt(victim(2, true)),
-        Some(PreemptOutcome::Copying { blocks: 3, kept: 0 })
-    );
+    let copying = PreemptOutcome::Copying { blocks: 3, kept: 0 };
+    assert_eq!(scene.make_room(8, vec![victim(1, true), victim(2, true)]), [copying; 2]);
     let copied: usize = scene.take().iter().map(|batch| batch.pairs.len()).sum();
     assert_eq!(copied, 3);
     for seq in [1, 2] {
@@ -274,7 +273,7 @@ fn copies_are_bounded_and_the_directions_take_turns() {
     scene.flush_device();
     scene.running(2, 2, 4);
     scene.ask(vec![open(1, 17, &text, 0)], vec![]);
-    scene.store.prepare_preempt(victim(2, true)).unwrap();
+    scene.make_room(12, vec![victim(2, true)]);
     let batches = scene.take();
     let ways: Vec<_> = batches.iter().map(|batch| (batch.direction, batch.pairs.len())).collect();
     assert!(ways.contains(&(CopyDirection::In, 2)) && ways.contains(&(CopyDirection::Out, 2)));
@@ -304,12 +303,9 @@ fn blocks_copied_ahead_of_need_are_dropped_at_once() {
     ahead(&mut scene, 9);
     let copies = scene.store.take_copies();
     assert_eq!(copies.iter().map(|batch| batch.pairs.len()).sum::<usize>(), 1, "none twice");
-    let outcome = scene.store.prepare_preempt(victim(1, true));
-    assert_eq!(
-        outcome,
-        Some(PreemptOutcome::Copying { blocks: 1, kept: 0 }),
-        "for the copy under way"
-    );
+    let outcomes = scene.make_room(4, vec![victim(1, true)]);
+    let copying = PreemptOutcome::Copying { blocks: 1, kept: 0 };
+    assert_eq!(outcomes, [copying], "for the copy under way");
     let events = scene.store.copy_done(copies[0].id, true);
     assert!(matches!(events[..], [StoreEvent::PreemptCopied { failed: 0, .. }]), "{events:?}");
     scene.store.check().unwrap();
@@ -325,7 +321,7 @@ fn copies_ahead_of_need_go_one_batch_at_a_time_and_yield_to_those_that_somebody_
     let first = scene.store.take_copies();
     let blocks = |batches: &[CopyBatch]| batches.iter().map(|b| b.pairs.len()).collect::<Vec<_>>();
     assert_eq!(blocks(&first), [2], "although four have room in transit");
-    scene.store.prepare_preempt(victim(2, true)).unwrap();
+    scene.make_room(6, vec![victim(2, true)]);
     let needed = scene.store.take_copies();
     assert_eq!(blocks(&needed), [2]);
     scene.store.copy_done(first[0].id, true);
@@ -335,7 +331,7 @@ fn copies_ahead_of_need_go_one_batch_at_a_time_and_yield_to_those_that_somebody_
     assert_eq!(blocks(&second), [2]);
     // Preempt sequence 1 while two of its mirroring copies (made ahead of need) are left: they must start at once,
     // because the sequence now waits for them.
-    scene.store.prepare_preempt(victim(1, true)).unwrap();
+    scene.make_room(12, vec![victim(1, true)]);
     assert_eq!(blocks(&scene.store.take_copies()), [2]);
     scene.store.check().unwrap();
 }
@@ -349,7 +345,7 @@ fn blocks_that_wait_for_a_copy_ahead_of_need_are_there_for_whoever_lacks_some() 
     scene.request(ahead);
     // Sequence 2 waits for copies, so the mirroring copies of sequence 1 (made ahead of need) do not start. When
     // sequence 1 ends, its blocks must be available to others.
-    scene.store.prepare_preempt(victim(2, true)).unwrap();
+    scene.make_room(4, vec![victim(2, true)]);
     let needed = scene.store.take_copies();
     assert_eq!(needed.iter().map(|batch| batch.pairs.len()).sum::<usize>(), 3);
     scene.store.release(SeqId(1));
@@ -384,7 +380,7 @@ fn nothing_is_copied_ahead_while_somebody_waits_for_copies_or_without_a_host_tie
     let mut scene = Scene::new(8, 8);
     scene.running(1, 1, 2);
     scene.running(2, 2, 2);
-    scene.store.prepare_preempt(victim(1, true)).unwrap();
+    scene.make_room(6, vec![victim(1, true)]);
     let ahead = StepRequest { victims: vec![victim(2, true)], mirror: 9, ..Default::default() };
     scene.request(ahead.clone());
     let copies = scene.store.take_copies();
