@@ -5,6 +5,7 @@ mod content;
 mod giving_way;
 mod keeping;
 mod planning;
+mod resume_cost;
 mod scene;
 mod two_tiers;
 mod world;
