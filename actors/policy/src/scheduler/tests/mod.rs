@@ -6,6 +6,7 @@ mod pipeline;
 mod retaining;
 mod shortage;
 mod step_budget;
+mod swap_price;
 mod tenant_turns;
 mod tier_shares;
 
