@@ -16,6 +16,8 @@ use tiercel_device::{
 
 /// Id of the sequence to which the events of the phase table happen.
 const ID: SeqId = SeqId(1);
+/// Another sequence, which waits.
+const RIVAL: SeqId = SeqId(2);
 
 /// Function that brings a sequence into a phase. It also returns the batch of a step in flight that includes the
 /// sequence, if there is one.
@@ -52,9 +54,24 @@ const EVENTS: [(&str, Event); 15] = [
         if planned { "planned" } else { "not planned" }.into()
     }),
     ("reprioritize", |s, _| {
-        s.reprioritize(ID, Tier::Premium, -1);
-        let rank = s.queue.table.get(ID).map(|sequence| (sequence.tier, sequence.service.priority));
-        if rank == Some((Tier::Premium, -1)) { "ranked anew" } else { "unknown" }.into()
+        // The rival came first, so the sequence is before it only by its new tier and its new priority together.
+        s.enqueue(NewSequence { arrival: Timestamp(0), ..sequence(RIVAL.0, Tier::Premium, 4) });
+        let before = before_rival(s);
+        let reprioritize = |s: &mut State, tier, priority| {
+            s.reprioritize(ID, tier, priority);
+            before_rival(s)
+        };
+        let after = [
+            reprioritize(s, Tier::Premium, -1),
+            reprioritize(s, Tier::Premium, 0),
+            reprioritize(s, Tier::Standard, -1),
+        ];
+        s.cancel(RIVAL);
+        match (before, after) {
+            (Some(false), [Some(true), Some(false), Some(false)]) => "ranked anew".into(),
+            (None, [None, None, None]) => "unknown".into(),
+            wrong => format!("{wrong:?}"),
+        }
     }),
     ("step: token", |s, batch| stepped(s, batch, |batch| all_sample(batch, 7))),
     ("step: stop token", |s, batch| stepped(s, batch, |batch| all_sample(batch, 99))),
@@ -74,7 +91,7 @@ const EVENTS: [(&str, Event); 15] = [
         })
     }),
     ("copied out, needed", |s, _| {
-        s.enqueue(sequence(2, Tier::Premium, 4));
+        s.enqueue(sequence(RIVAL.0, Tier::Premium, 4));
         copied_out(s, current(s))
     }),
     ("copied out, not needed", |s, _| copied_out(s, current(s))),
@@ -98,6 +115,16 @@ const EVENTS: [(&str, Event); 15] = [
 
 fn turned_away(somebody: bool) -> String {
     if somebody { "turned away" } else { "nothing" }.into()
+}
+
+/// Whether the sequence is before its rival in the order of service; `None` if it is not live.
+fn before_rival(s: &State) -> Option<bool> {
+    let table = &s.queue.table;
+    let rank = |seq| {
+        let mut live = table.active().chain(table.queue());
+        live.find(|(_, sequence)| sequence.id == seq).map(|(rank, _)| rank)
+    };
+    Some(rank(ID)? < rank(RIVAL)?)
 }
 
 fn names(request: &StepRequest, seq: SeqId) -> bool {
@@ -259,7 +286,7 @@ fn a_cancelled_sequence_is_gone_for_every_later_event() {
         for (event, act) in EVENTS {
             act(&mut s, None);
             assert_eq!(s.phase(ID), None, "{event} after cancel in {phase}");
-            s.cancel(SeqId(2));
+            s.cancel(RIVAL);
         }
         while let Some(request) = s.plan(NOW) {
             s.granted(grant_all(&request));
