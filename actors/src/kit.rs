@@ -2,13 +2,14 @@
 //!
 //! An actor knows the other actors as recipients of messages. A test gives the actor stand-ins that record their
 //! messages, sends it messages, lets all mailboxes drain, and looks at what the stand-ins received. Time comes from
-//! [`Clock::simulated`](tiercel_device::Clock::simulated), and the device from [`tiercel_device::MockProfile`].
+//! [`Clock::simulated`](tiercel_device::Clock::simulated), and sizes and speed of a device from [`small_device`].
 
 use crate::lifeline::{Lifeline, Obituary};
 use actix::dev::MessageResult;
 use actix::{Actor, AsyncContext, Context, Handler, Message, Recipient};
 use std::cell::RefCell;
 use std::rc::Rc;
+use tiercel_device::{DeviceInfo, DeviceProfile, MockProfile};
 use tokio::sync::watch;
 
 /// Number of turns of the event loop that [`settle`] waits: more than any chain of messages between actors has
@@ -91,6 +92,15 @@ where
 pub fn lifeline(name: &'static str) -> (Lifeline, Obituary) {
     let obituary = watch::Sender::new(None);
     (Lifeline::new(name, &obituary), obituary)
+}
+
+/// Returns the sizes and the speed of a small device: the mock device `tiny`, with one step in flight.
+///
+/// # Panics
+/// If the built-in profile `tiny` does not parse.
+pub fn small_device() -> (DeviceInfo, DeviceProfile) {
+    let profile = MockProfile::named("tiny").expect("a built-in profile");
+    (DeviceInfo { max_steps_in_flight: 1, ..profile.info() }, profile.device_profile())
 }
 
 /// Waits until all actors on this thread have handled the messages that they have.

@@ -3,14 +3,15 @@
 use crate::run;
 use actix::{Actor, Addr};
 use std::sync::Arc;
-use tiercel_actors::kit::{Received, lifeline, recorder, settle};
+use tiercel_actors::kit::{Received, lifeline, recorder, settle, small_device};
 use tiercel_actors::messages::{
-    Consider, Enqueue, GetQueued, LeftQueue, Outlet, StopAdmitting, Submit, TierChanged,
+    Consider, Enqueue, GetQueued, Headroom, LeftQueue, Outlet, PrefillCapacity, StopAdmitting,
+    Submit, TierChanged,
 };
 use tiercel_actors::{Admission, Refusal, Request};
 use tiercel_config::{EngineSettings, SloTargets};
-use tiercel_device::{Clock, DeviceInfo, MockProfile, SamplingParams, SeqId, Tier};
-use tiercel_policy::admission::{Gate, Left};
+use tiercel_device::{Clock, SamplingParams, SeqId, Tier};
+use tiercel_policy::admission::{Capacity, Gate, Left};
 use tiercel_policy::blocks::Salt;
 use tiercel_policy::scheduler::{Reservations, Scheduler};
 use tokio::sync::{Semaphore, mpsc};
@@ -18,18 +19,8 @@ use tokio::sync::{Semaphore, mpsc};
 fn started(change: impl FnOnce(&mut EngineSettings)) -> (Addr<Admission>, Received<Enqueue>) {
     let mut settings = EngineSettings::default();
     change(&mut settings);
-    let profile = MockProfile::named("tiny").unwrap();
-    let info = DeviceInfo {
-        name: profile.name.clone(),
-        block_size: profile.block_size,
-        device_blocks: profile.device_blocks,
-        host_blocks: profile.host_blocks,
-        block_bytes: 1,
-        max_steps_in_flight: 1,
-        max_model_len: profile.max_model_len,
-        vocab_size: profile.vocab_size,
-    };
-    let targets = Scheduler::new(&settings, &info, profile.device_profile()).targets();
+    let (info, profile) = small_device();
+    let targets = Scheduler::new(&settings, &info, profile).targets();
     let reservations = Reservations::new(&settings.reservation, info.device_blocks);
     let gate = Gate::new((settings.admission, settings.patience), targets, (info, reservations));
     let (enqueue, enqueued) = recorder();
@@ -87,6 +78,38 @@ fn a_changed_tier_moves_the_request_to_another_queue() {
         let seq = submit(&admission, Tier::Standard).await.unwrap();
         admission.send(TierChanged { seq, tier: Tier::Premium }).await.unwrap();
         assert_eq!(admission.send(GetQueued).await.unwrap().0, [0, 1, 0, 0]);
+        admission.send(TierChanged { seq, tier: Tier::Background }).await.unwrap();
+        assert_eq!(admission.send(GetQueued).await.unwrap().0, [0, 0, 0, 1]);
+    });
+}
+
+#[test]
+fn a_client_of_a_tier_without_headroom_is_told_to_wait_five_seconds_at_least() {
+    run(async {
+        let (admission, _enqueued) = started(|settings| {
+            settings.admission.max_queued_requests_per_tier = 1;
+        });
+        submit(&admission, Tier::Standard).await.unwrap();
+        let told = async |expected_wait_us, tier, headroom| {
+            let queue_us = [Some(expected_wait_us); 4];
+            let capacity = Capacity { queue_us, ..Capacity::default() };
+            admission.send(PrefillCapacity(capacity)).await.unwrap();
+            admission.send(Headroom { tier, headroom }).await.unwrap();
+            match submit(&admission, Tier::Standard).await {
+                Err(Refusal::QueueFull { retry_after_ms, .. }) => retry_after_ms,
+                other => panic!("{other:?}"),
+            }
+        };
+        // A retry time is at least 1 s, and up to a half longer, so that clients do not all come back at once.
+        assert!((1_000..=1_500).contains(&told(0.0, Tier::Standard, 0.0).await));
+        assert_eq!(told(0.0, Tier::Standard, -0.01).await, 5_000);
+        assert!((20_000..=30_000).contains(&told(20e6, Tier::Standard, -0.01).await));
+        assert!(
+            (1_000..=1_500).contains(&told(0.0, Tier::Standard, 0.01).await),
+            "in target again"
+        );
+        let of_another_tier = told(0.0, Tier::Premium, -0.01).await;
+        assert!((1_000..=1_500).contains(&of_another_tier));
     });
 }
 

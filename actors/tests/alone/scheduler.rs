@@ -4,7 +4,7 @@
 use crate::run;
 use actix::{Actor, Addr, Recipient};
 use std::sync::Arc;
-use tiercel_actors::kit::{Received, answering, dead, lifeline, recorder, settle};
+use tiercel_actors::kit::{Received, answering, dead, lifeline, recorder, settle, small_device};
 use tiercel_actors::messages::{
     AbortPreempt, BlockUsage, Cancel, Command, CommitPreempt, CopiesEnded, Enqueue, ExecuteStep,
     InUse, LeftQueue, Observe, Outlet, PrefillCapacity, ReserveStep, Retarget, StepEnded,
@@ -16,8 +16,8 @@ use tiercel_actors::{
 };
 use tiercel_config::{EngineSettings, SloTargets};
 use tiercel_device::{
-    BlockId, Clock, DeviceInfo, DeviceProfile, Sampled, SamplingParams, SeqId, StepBatch, StepDone,
-    StepOutput, StepTiming, Tier, Timestamp,
+    BlockId, Clock, Sampled, SamplingParams, SeqId, StepBatch, StepDone, StepOutput, StepTiming,
+    Tier, Timestamp,
 };
 use tiercel_policy::admission::{Left, Patience};
 use tiercel_policy::blocks::Salt;
@@ -26,8 +26,6 @@ use tiercel_policy::{
     Grant, GrantOutcome, PreemptOutcome, Preempted, StepGrant, StepRequest, StoreEvent, WantKind,
 };
 use tokio::sync::{Semaphore, mpsc};
-
-const BLOCK: u32 = 4;
 
 /// Scheduler under test, and the messages that it sent to the other actors.
 struct Alone {
@@ -40,6 +38,8 @@ struct Alone {
     completed: Received<StepsCompleted>,
     steps: Received<ExecuteStep>,
     observed: Received<Observe>,
+    /// Tokens in a KV block of the device.
+    block_size: u32,
 }
 
 /// Starts a Scheduler whose requests for blocks name all possible victims, as they do with mirroring.
@@ -52,24 +52,7 @@ fn started() -> Alone {
 fn started_with(to_reserved: Recipient<ReserveStep>) -> Alone {
     let mut settings = EngineSettings::default();
     settings.preemption.mirror_percent = 1;
-    let info = DeviceInfo {
-        name: "test".into(),
-        block_size: BLOCK,
-        device_blocks: 100,
-        host_blocks: 100,
-        block_bytes: 1000,
-        max_steps_in_flight: 1,
-        max_model_len: 1000,
-        vocab_size: 100,
-    };
-    let profile = DeviceProfile {
-        step_base_us: 100.0,
-        decode_token_us: 1.0,
-        prefill_token_us: 10.0,
-        kv_token_us: 0.0,
-        prefill_context_us: 0.0,
-        link_bytes_per_s: 1e9,
-    };
+    let (info, profile) = small_device();
     let (to_left, left) = recorder();
     let (to_tiers, tiers) = recorder();
     let (_, reserved) = recorder();
@@ -101,6 +84,7 @@ fn started_with(to_reserved: Recipient<ReserveStep>) -> Alone {
     let (life, _) = lifeline("Scheduler");
     let clock = Clock::simulated();
     let trace = SequenceTrace::new(Tracer::new(None, clock.clone()));
+    let block_size = info.block_size;
     let core = Scheduler::new(&settings, &info, profile);
     let scheduler = SchedulerActor::new(
         core,
@@ -112,7 +96,18 @@ fn started_with(to_reserved: Recipient<ReserveStep>) -> Alone {
         life,
     );
     let scheduler = scheduler.start();
-    Alone { scheduler, left, tiers, reserved, committed, aborted, completed, steps, observed }
+    Alone {
+        scheduler,
+        left,
+        tiers,
+        reserved,
+        committed,
+        aborted,
+        completed,
+        steps,
+        observed,
+        block_size,
+    }
 }
 
 impl Alone {
@@ -165,7 +160,8 @@ impl Alone {
                 WantKind::Open { .. } => 0,
                 WantKind::Grow => want.len - want.new_tokens,
             };
-            let table: Arc<[BlockId]> = (0..want.len.div_ceil(BLOCK)).map(BlockId).collect();
+            let blocks = want.len.div_ceil(self.block_size);
+            let table: Arc<[BlockId]> = (0..blocks).map(BlockId).collect();
             let outcome = GrantOutcome::Run { computed, cover: want.len, table: Some(table) };
             Grant { ticket: want.ticket, outcome }
         });
