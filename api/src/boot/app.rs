@@ -64,8 +64,8 @@ pub(crate) struct Serving {
     /// Context length, tokens (prompt and output together): the smaller of the model's limit and the capacity of the
     /// device pool.
     pub(crate) context_tokens: u32,
-    /// Longest text that may fit into the context, bytes: `context_tokens` tokens of the longest token's length. A
-    /// longer text is refused without being tokenized.
+    /// Longest text that may fit into the context, bytes: `context_tokens` tokens of the longest token's length, but at
+    /// most `Text::BYTES_MAX`. A longer text is refused without being tokenized.
     max_text_bytes: usize,
     /// Whether the scheduling policy serves requests in order of their tiers.
     tiers_matter: bool,
@@ -177,7 +177,8 @@ impl Serving {
     /// beginning-of-text token.
     ///
     /// # Errors
-    /// 400 for a text that the tokenizer cannot read or that is too long, 429 if too many texts wait to be tokenized.
+    /// 400 for a text that the tokenizer cannot read or that is too long, 429 if too many texts wait to be tokenized,
+    /// 500 if the tokenizer panics on a long text.
     pub(crate) async fn tokenize(
         &self,
         tier: Tier,
@@ -193,7 +194,7 @@ impl Serving {
     ///
     /// # Errors
     /// 400 for a conversation that the template refuses or that is too long, 429 if too many texts wait to be
-    /// tokenized.
+    /// tokenized, 500 if the tokenizer panics on a long conversation.
     pub(crate) async fn tokenize_chat(
         &self,
         tier: Tier,
@@ -216,8 +217,8 @@ impl Serving {
         }
         let tokens = if bytes <= INLINE_TEXT_BYTES {
             let tokens = work(&self.text);
-            // Yield to the HTTP worker's other connections after each short text, because a request may hold many of
-            // them.
+            // Yield to the HTTP worker's other connections after each short text, because a request may consist of many
+            // short texts.
             tokio::task::yield_now().await;
             tokens
         } else {

@@ -22,10 +22,10 @@ pub enum BootError {
     /// The metrics recorder cannot be installed.
     #[error("cannot record metrics: {0}")]
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
-    /// The model cannot be fetched or read.
+    /// The model cannot be fetched, read, or loaded onto its device.
     #[error("{0}")]
     Model(String),
-    /// The device cannot be opened.
+    /// The mock device cannot be opened.
     #[error("cannot open the device: {0}")]
     Device(String),
     /// The warm-up request, which the server makes itself before it serves clients, failed.

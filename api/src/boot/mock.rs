@@ -6,8 +6,9 @@ use crate::text::Text;
 use tiercel_config::{KvSettings, ServerSettings};
 use tiercel_device::{Clock, MockDevice, MockOptions, MockProfile, SamplingParams};
 
-/// Opens the mock device of the profile `profile` on the calling thread, which must run local tasks. Sizes of memory
-/// and context in the settings override those of the profile, unless they are 0.
+/// Opens the mock device of the profile `profile` on the calling thread, which must run local tasks. Memory sizes in
+/// the settings replace those of the profile, and `max_model_len` can only shorten the profile's context; a setting of
+/// 0 changes nothing.
 pub(crate) fn open(
     settings: &ServerSettings,
     profile: &str,

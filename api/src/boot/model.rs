@@ -97,7 +97,7 @@ pub(crate) fn load(settings: &ServerSettings, stop: Stop) -> Result<Loaded, Boot
 }
 
 /// Returns the default sampling parameters: those that the checkpoint recommends, and OpenAI's defaults for the rest.
-/// Logs the recommendation.
+/// Logs them if they differ from OpenAI's defaults.
 fn recommended(files: &ModelFiles) -> Result<SamplingParams, TokenizerError> {
     let Recommended { sampling, ignored } = Recommended::from_files(files)?;
     for problem in ignored {
@@ -182,7 +182,8 @@ fn options(settings: &ServerSettings) -> LoadOptions {
         max_num_seqs: scheduler.max_num_seqs as usize,
         max_num_batched_tokens: scheduler.max_num_batched_tokens as usize,
         max_model_len: settings.model.max_model_len as usize,
-        // Every request in the engine may have sampler state. 16 further sequences are for the server's own requests.
+        // Make room for the sampler state of every request that the engine may hold, and of 16 requests of the server
+        // itself.
         max_sequences: settings.engine.admission.max_requests as usize + 16,
         steps_in_flight: scheduler.steps_in_flight,
     }

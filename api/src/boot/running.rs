@@ -86,7 +86,7 @@ impl Running {
     /// Drains and stops the server, and waits for its end.
     ///
     /// # Errors
-    /// [`BootError`] if the server had died before.
+    /// [`BootError`] if the server had died before, or dies while it drains.
     pub fn stop(self) -> Result<(), BootError> {
         self.thread.stop()
     }

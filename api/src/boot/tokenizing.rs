@@ -15,8 +15,8 @@ const RETRY_MS: u64 = 1_000;
 /// Queue of long texts to tokenize. A text whose client leaves before its tokenizing has begun is never tokenized.
 pub(crate) struct Tokenizing {
     all: Line,
-    /// Limits for texts of background requests: all tokenizing threads but one, and half of the queue, so that texts of
-    /// higher tiers find room.
+    /// Limits for texts of background requests: all tokenizing threads but one, and half of the queue (rounded up), so
+    /// that texts of higher tiers find room.
     background: Line,
 }
 
@@ -25,7 +25,7 @@ struct Line {
     /// client leaves meanwhile.
     turns: Arc<Semaphore>,
     /// Semaphore that limits the requests in the tokenizing queue. A request holds its permit until its text is
-    /// tokenized.
+    /// tokenized or its client leaves.
     places: Semaphore,
 }
 
@@ -39,7 +39,8 @@ pub(crate) enum NotTokenized {
 }
 
 impl Tokenizing {
-    /// Makes a tokenizing queue for at most `most` requests, of which at most half may be background requests.
+    /// Makes a tokenizing queue for at most `most` requests, of which at most half, rounded up, may be background
+    /// requests.
     pub(crate) fn new(most: usize) -> Tokenizing {
         let line = |turns, places| Line {
             turns: Arc::new(Semaphore::new(turns)),

@@ -36,7 +36,7 @@ struct Tried {
 
 impl CalibrateArgs {
     /// Calibrates a server: runs a load against it (a built-in load unless a workload is given), writes the device
-    /// profile to `file` and prints a suggested step size.
+    /// profile to `file` and prints its costs and a table of step sizes, with a suggested one if one meets the target.
     pub(crate) fn run(
         &self,
         workload: Option<Workload>,
@@ -97,8 +97,8 @@ fn summary(calibration: &Calibration) -> String {
     )
 }
 
-/// Simulates each step size and returns a table of throughput and p99 time between tokens, with a suggestion: the step
-/// size of the highest throughput whose p99 is within the target.
+/// Simulates each step size and returns a table of throughput and p99 time between tokens, with a suggestion: the
+/// smallest step size that is within 1 % of the highest throughput, among those whose p99 is within the target.
 fn suggestion(
     workload: &Workload,
     profile: &MockProfile,

@@ -1,4 +1,4 @@
-//! Logging of the process: to stderr, with colours only if stderr is a terminal.
+//! Logging of the process: to stderr, with colours only if stderr is a terminal and `NO_COLOR` is not set.
 
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
@@ -6,8 +6,9 @@ use tracing_subscriber::EnvFilter;
 /// Environment variable that holds the log filter.
 pub(crate) const FILTER: &str = "TIERCEL_LOG";
 
-/// Default log filter of a server. It leaves out actix's errors about malformed requests, with which any client could
-/// fill the log, and its messages about the starts and stops of workers.
+/// Default log filter of the server and of all commands but `tiercel simulate`. It leaves out actix's errors about
+/// malformed requests, with which any client could fill the log, and its messages about the starts and stops of
+/// workers.
 pub(crate) const SERVER: &str = "info,actix_server=warn,actix_http::h1=off";
 /// Default log filter of simulations: warnings only. Their results are shown in tables, and the time of day in log
 /// lines means nothing under simulated time.

@@ -1,4 +1,5 @@
-//! The command line. Usage errors exit with code 2. All other failures exit with code 1 and print one line on stderr.
+//! The command line. Invalid arguments and settings, and unreadable input files such as workloads and traces, exit with
+//! code 2, all other failures with code 1. A failure prints one line on stderr; only clap's own errors have several.
 
 mod bench;
 mod calibrate;

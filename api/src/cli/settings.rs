@@ -20,8 +20,8 @@ pub(crate) struct SettingFlags {
 }
 
 impl SettingFlags {
-    /// Loads the settings from the defaults, the settings file, environment variables and command-line flags; a later
-    /// source overrides an earlier one.
+    /// Loads the settings from the defaults, the settings file, environment variables, command-line flags and
+    /// assignments (`--set`); a later source overrides an earlier one.
     pub(crate) fn load(&self) -> Result<ServerSettings, Failure> {
         let mut loader = Loader::default();
         if let Some(path) = &self.config {

@@ -9,7 +9,7 @@ use actix_web::web::{BytesMut, Payload};
 use futures_util::StreamExt;
 use serde_json::Value;
 
-/// Reads the body of an HTTP request as JSON. serde_json refuses more than 128 levels of nesting.
+/// Reads the body of an HTTP request as JSON. serde_json refuses more than 127 levels of nesting.
 ///
 /// # Errors
 /// [`ApiError`] with 400, 408, 413 or 415.

@@ -117,8 +117,8 @@ fn web_app(
 }
 
 /// Returns the number of HTTP workers and the maximum number of connections of each. There is one worker for every
-/// eight cores, so that HTTP does not compete with the compute pool, and all workers together hold at most
-/// `max_connections`.
+/// eight cores (1 to 8 workers), so that HTTP does not compete with the compute pool, and all workers together hold at
+/// most `max_connections`.
 fn shares(cores: usize, max_connections: usize) -> (usize, usize) {
     let workers = (cores / 8).clamp(1, 8).min(max_connections.max(1));
     (workers, (max_connections / workers).max(1))

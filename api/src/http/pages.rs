@@ -96,8 +96,8 @@ pub(crate) async fn steps(app: Data<App>, request: HttpRequest) -> Result<HttpRe
     })))
 }
 
-/// Answers requests for unknown paths. A path that OpenAI serves and this server does not gets status 400, because
-/// clients take a 404 to mean that the model does not exist; all other paths get 404.
+/// Answers requests for unknown paths. A path that OpenAI's API (or a known extension of it) has and this server does
+/// not gets status 400, because clients take a 404 to mean that the model does not exist; all other paths get 404.
 pub(crate) async fn elsewhere(request: HttpRequest) -> Result<HttpResponse, ApiError> {
     let path: String = request.path().chars().take(100).collect();
     if let Some(instead) = unserved::instead(&path) {

@@ -198,7 +198,7 @@ impl AsyncWrite for Socket {
             ready!(stall.as_mut().poll(cx));
             return Poll::Ready(Err(Error::from(ErrorKind::TimedOut)));
         }
-        // A write has succeeded, so the client reads: restart its timers.
+        // A write has succeeded, so the client reads: clear its timers, which begin anew when it must act again.
         (self.stall, self.due) = (None, None);
         match (refusal, ready!(written)?) {
             (None, taken) => Poll::Ready(Ok(taken)),

@@ -10,8 +10,8 @@ const NOW: &str = "send the requests themselves to POST /v1/chat/completions; `\
 const NO_TRAINING: &str =
     "this server does not train models; start it with a trained model (--model)";
 
-/// Paths of OpenAI's API that this server does not serve: the first part of the path after `/v1/`, and advice what to
-/// use instead.
+/// Paths of OpenAI's API, and of its extensions by other servers, that this server does not serve: the first part of
+/// the path after `/v1/`, and advice what to use instead.
 const UNSERVED: [(&str, &str); 29] = [
     ("assistants", CHAT),
     ("audio", TEXT_ONLY),
@@ -46,7 +46,7 @@ const UNSERVED: [(&str, &str); 29] = [
 /// Path prefix under which OpenAI serves stored answers; this server stores none.
 const STORED_ANSWERS: &str = "/v1/chat/completions/";
 
-/// Paths that this server serves, without the prefix `/v1`.
+/// Paths that this server serves below `/v1`, without that prefix.
 const SERVED: [&str; 3] = ["/chat/completions", "/completions", "/models"];
 
 /// Returns advice what to use instead of `path`, if OpenAI's API, or an extension of it by other servers, has the path

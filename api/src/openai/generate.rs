@@ -32,8 +32,9 @@ pub(crate) struct Job {
     pub(crate) returning: bool,
 }
 
-/// Runs a checked generation request. The HTTP response begins after the engine has accepted every choice; a streamed
-/// response also waits for the first event of a choice, but at most `http.head_wait_ms`.
+/// Runs a checked generation request. A streamed response begins when the engine has accepted every choice and the
+/// first event of a choice has come, for which it waits at most `http.head_wait_ms`. A response that is not streamed
+/// begins when all choices are complete.
 ///
 /// # Errors
 /// [`ApiError`] for a request that cannot run, that was refused, or that failed before the head of its response was

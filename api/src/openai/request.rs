@@ -16,8 +16,8 @@ const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 1024;
 /// Maximum number of entries in the field `logit_bias` of a request.
 const MAX_BIASES: usize = 1024;
-/// Allowed range of the repetition penalty. Logits are divided by the penalty, so a value far below 1 would overflow a
-/// float.
+/// Allowed range of the repetition penalty. Positive logits are divided by the penalty, so a value far below 1 would
+/// overflow a float.
 const REPETITION_PENALTY: RangeInclusive<f64> = 0.01..=10.0;
 /// Maximum number of alternative tokens with log-probabilities per output token (`top_logprobs`).
 const MAX_TOP_LOGPROBS: u32 = 20;
@@ -42,7 +42,8 @@ pub(crate) struct Common {
     /// Maximum number of output tokens that the request states, and the name of the field that states it.
     pub(crate) max_tokens: Option<(u32, &'static str)>,
     pub(crate) sampling: SamplingParams,
-    /// Sampling seed that the client states; each choice gets its own seed, derived from it.
+    /// Sampling seed that the client states. Each of the `n` choices of a prompt gets its own seed: this one plus the
+    /// choice's number.
     pub(crate) seed: Option<u64>,
     pub(crate) stop: Vec<String>,
     pub(crate) stop_token_ids: Vec<TokenId>,

@@ -25,7 +25,8 @@ pub(crate) fn of_body(body: &Fields<'_>) -> Result<SloTargets, ApiError> {
     })
 }
 
-/// Returns the latency targets that a request states: each from its body, otherwise from its header.
+/// Returns the latency targets that a request states: each from its body, otherwise from its header. The end-to-end
+/// target has no header.
 pub(crate) fn or_of_headers(body: SloTargets, headers: &HeaderMap) -> Result<SloTargets, ApiError> {
     Ok(SloTargets {
         ttft_ms: body.ttft_ms.or(of_header(headers, TTFT_HEADER)?),

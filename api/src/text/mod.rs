@@ -20,7 +20,7 @@ pub(crate) struct Text {
 /// Reason why a text cannot be tokenized.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum TextError {
-    /// The text is longer than any context can hold.
+    /// The text is longer than the tokenizer accepts.
     TooLong,
     /// The tokenizer or the chat template refuses the text; holds the reason.
     Unreadable(String),
@@ -156,7 +156,7 @@ impl Text {
         }
     }
 
-    /// Decodes tokens as text, with control tokens spelled out; invalid UTF-8 is replaced by U+FFFD.
+    /// Decodes tokens as text, with a model's control tokens spelled out; invalid UTF-8 is replaced by U+FFFD.
     pub(crate) fn decode(&self, tokens: &[TokenId]) -> String {
         match &self.kind {
             Kind::Bytes => {
