@@ -5,10 +5,11 @@
 //! cargo run --release -p tiercel-model --example kl
 //! ```
 //!
-//! P is the distribution of this program's f32 path, Q that of the default packed format. The result is KL(P || Q) over
-//! all positions of one fixed text, as `tests/reference/kl_llamacpp.py` computes it for llama.cpp. The same run
-//! compares P with the log-probabilities of Hugging Face transformers. The run fails if P differs from transformers by
-//! more than a tolerance, or if Q is further from P than llama.cpp's Q8_0 is.
+//! P is the distribution of this program's f32 path, Q that of the default weight format, measured with the KV cache in
+//! f32 and in its default type. The result is KL(P || Q) over all positions of one fixed text, as
+//! `tests/reference/kl_llamacpp.py` computes it for llama.cpp. The same run compares P with the log-probabilities of
+//! Hugging Face transformers. The run fails if P differs from transformers by more than a tolerance, or if the mean KL
+//! of Q is above that of llama.cpp's Q8_0.
 
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
@@ -102,7 +103,7 @@ impl Reference {
     }
 
     /// Returns the largest absolute difference at `position` between `logprobs` and the reference log-probabilities of
-    /// the eight likeliest tokens and of the next token.
+    /// the eight likeliest tokens and of the token that follows in the text.
     fn difference(&self, position: usize, logprobs: &[f64]) -> f64 {
         let width = self.top_ids.len() / self.tokens.len();
         let top = position * width..(position + 1) * width;

@@ -38,8 +38,8 @@ impl<O> Timed<O> {
     }
 }
 
-/// Tells by the output width `n` and the input width `k` which of the model's matrix products one is (such as gate and
-/// up), and returns its name.
+/// Guesses from the output width `n` and the input width `k` which of the model's matrix products one is (such as gate
+/// and up), and returns its name.
 fn linear_name(n: usize, k: usize) -> &'static str {
     match (n, k) {
         (n, _) if n > 20_000 => "linear: output",

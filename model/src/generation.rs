@@ -55,15 +55,16 @@ const PARAMETERS: [Parameter; 5] = [
 /// Sampling parameters that a checkpoint recommends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recommended {
-    /// Recommended parameters. A parameter that the checkpoint does not state is as in [`SamplingParams::default`].
+    /// Recommended parameters. A parameter that the checkpoint does not state, or whose value is not usable, is as in
+    /// [`SamplingParams::default`].
     pub sampling: SamplingParams,
     /// Messages about recommended sampling parameters that are out of range and ignored, one sentence each.
     pub ignored: Vec<String>,
 }
 
 impl Recommended {
-    /// Reads the sampling parameters that a model's files recommend. Parameters that the files do not state are the
-    /// defaults.
+    /// Reads the sampling parameters that a model's files recommend. Parameters that the files do not state, or whose
+    /// values are not usable, are the defaults.
     ///
     /// # Errors
     /// The GGUF file cannot be read, or `generation_config.json` exists and cannot be read.

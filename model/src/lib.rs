@@ -1,4 +1,5 @@
-//! Everything that belongs to a model: weights, tokenizer, chat template, forward pass and sampling.
+//! Everything that belongs to a model: finding and loading its files, weights, tokenizer, chat template, forward pass
+//! and sampling.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests state what must hold"))]
 

@@ -24,7 +24,7 @@ const FUEL: u64 = 20_000_000;
 /// Maximum size of a chat template's source, bytes.
 const SOURCE_BYTES_MAX: usize = 1 << 20;
 const NAME: &str = "chat";
-/// Maximum indentation of JSON that a chat template writes, in spaces.
+/// Maximum indentation of JSON that a chat template writes, in spaces; a larger one is reduced to it.
 const INDENT_MAX: usize = 16;
 
 /// The ChatML chat template, used for models without a template of their own. Most instruction-tuned models understand
@@ -42,7 +42,7 @@ pub struct ChatMessage {
     pub content: String,
 }
 
-/// Errors of compiling a chat template and of rendering a conversation with it.
+/// Errors of reading and compiling a chat template, of rendering a conversation with it, and of encoding the result.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
     /// The chat template cannot be used, whatever the messages are.
@@ -50,13 +50,14 @@ pub enum TemplateError {
         "the model's chat template cannot be used: {0}; use /v1/completions, or have the template fixed"
     )]
     Template(String),
-    /// The chat template refused the messages of a conversation, which is the client's fault.
+    /// The chat template refused the messages of a conversation, took too long or wrote too much. This counts as the
+    /// client's fault.
     #[error("the model's chat template does not accept these messages: {0}")]
     Messages(String),
     /// The tokenizer, or a configuration file that belongs to the chat template, cannot be used.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// The GGUF file that holds the chat template cannot be read.
+    /// The GGUF file that holds the chat template, or the template's entry in it, cannot be read.
     #[error(transparent)]
     Gguf(#[from] GgufError),
 }
@@ -73,7 +74,7 @@ impl ChatTemplate {
     /// Reads the chat template of a model. For a model without a template, uses ChatML and logs a warning.
     ///
     /// # Errors
-    /// [`TemplateError`] for unreadable files and templates that do not compile.
+    /// [`TemplateError`] for unreadable files, and for templates that are too long or do not compile.
     pub fn from_files(
         files: &ModelFiles,
         tokenizer: &Tokenizer,
@@ -283,7 +284,7 @@ mod tests {
         assert!(!chat.render(&messages, false).unwrap().ends_with("assistant\n"));
     }
 
-    /// Compare with the output of Jinja2 3.1 with `trim_blocks` and `lstrip_blocks` for the same template.
+    /// Checks that a template gives the text that Jinja2 3.1 gives for it with `trim_blocks` and `lstrip_blocks`.
     #[test]
     fn python_methods_slices_namespaces_and_tokens_work() {
         let chat = template(
@@ -299,7 +300,7 @@ mod tests {
         assert_eq!(chat.render(&messages, true).unwrap(), expected);
     }
 
-    /// Compare with the output of Python's `json.dumps(ensure_ascii=False)` for the same values.
+    /// Checks that values give the JSON that Python's `json.dumps(ensure_ascii=False)` gives for them.
     #[test]
     fn json_is_written_as_python_writes_it() {
         let json = |options: &str| {

@@ -2,8 +2,8 @@
 
 use super::Family;
 
-/// Error for a model description (`config.json` or GGUF metadata) that cannot be used. Its message names the field as
-/// the file spells it.
+/// Error for a model description (`config.json` or GGUF metadata) that cannot be used. If a single field is at fault,
+/// the message names it.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ConfigError {
     /// The model's architecture is none of the supported families.
@@ -21,13 +21,13 @@ pub enum ConfigError {
     /// A GGUF metadata entry cannot be read, for example because it has the wrong type.
     #[error("{0}")]
     Metadata(String),
-    /// A field that has no default is absent from the model description.
+    /// A field that has no default, or the embedding tensor of a GGUF file, is absent.
     #[error("the model's configuration lacks {0:?}; download the model again")]
     Missing(String),
     /// A field of the model description has the wrong type.
     #[error("{field:?} in the model's configuration must be {expected}")]
     Type {
-        /// Name of the faulty field.
+        /// Name of the field that has the wrong type.
         field: String,
         /// Type that the faulty field of the model description must have.
         expected: &'static str,

@@ -12,7 +12,7 @@ impl ModelConfig {
     /// biases and rope factors are not in the metadata and are read from the tensors.
     ///
     /// # Errors
-    /// [`ConfigError`], which names the key at fault.
+    /// [`ConfigError`] if a key is missing, wrong or not supported, or if keys contradict each other.
     pub fn from_gguf(file: &GgufFile) -> Result<ModelConfig, ConfigError> {
         let metadata = file.metadata();
         let family = family(&metadata)?;

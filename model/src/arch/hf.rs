@@ -9,7 +9,7 @@ impl ModelConfig {
     /// Reads the configuration of a model from the text of a `config.json`.
     ///
     /// # Errors
-    /// [`ConfigError`], which names the field at fault.
+    /// [`ConfigError`] if a field is missing, wrong or not supported, or if fields contradict each other.
     pub fn from_hf(json: &[u8]) -> Result<ModelConfig, ConfigError> {
         let value: Value =
             serde_json::from_slice(json).map_err(|error| ConfigError::Syntax(error.to_string()))?;

@@ -45,8 +45,8 @@ pub(super) fn real(
     Err(ConfigError::Range { field: field.to_owned(), value, min, max })
 }
 
-/// Checks that the fields of a model configuration agree with each other, which the ranges of single fields do not
-/// cover.
+/// Checks of a model configuration what the ranges of single fields do not cover: that the head counts and the rope
+/// factors fit, that the head width is even, and that the rows of q are not too wide.
 pub(super) fn check(config: ModelConfig) -> Result<ModelConfig, ConfigError> {
     let fail = |text: String| Err(ConfigError::Inconsistent(text));
     if !config.heads.is_multiple_of(config.kv_heads) {

@@ -88,7 +88,7 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
-    /// Returns the number of layers.
+    /// Returns the number of layers of the model.
     pub fn layers(&self) -> usize {
         self.windows.len()
     }

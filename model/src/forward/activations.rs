@@ -4,8 +4,8 @@ use super::DecoderLimits;
 use crate::arch::ModelConfig;
 use tiercel_gpu::{OpError, Ops, TensorUse};
 
-/// Minimum number of rows whose logits are computed at once, however large the vocabulary. Each such chunk reads the
-/// whole output matrix, so small chunks would be slow.
+/// Lower bound, however large the vocabulary, of the number of rows whose logits fit in memory at once (a chunk). Each
+/// chunk reads the whole output matrix, so small chunks would be slow.
 const LOGIT_ROWS_MIN: usize = 16;
 
 /// Activation tensors of the forward pass, with one row per token of the batch except where noted.
@@ -28,9 +28,10 @@ pub(super) struct Activations<O: Ops> {
     pub(super) logits: O::Tensor,
 }
 
-/// Scratch tensors that the attention half and the MLP half of a layer pass to each other.
+/// Scratch tensors that every layer overwrites: inputs and outputs of its matrix products.
 pub(super) struct Workspace<O: Ops> {
-    /// Normalised input of a matrix product, `[tokens, hidden]`.
+    /// Normalised input of a matrix product, `[tokens, hidden]`; after the last layer, the final hidden states of the
+    /// sampled rows.
     pub(super) normed: O::Tensor,
     /// Output of attention or of the MLP before it is added to the residual stream, `[tokens, hidden]`.
     pub(super) delta: O::Tensor,
@@ -40,7 +41,7 @@ pub(super) struct Workspace<O: Ops> {
     pub(super) gated: O::Tensor,
 }
 
-/// Returns the number of rows whose logits are held in memory at once.
+/// Returns the maximum number of rows whose logits are held in memory at once.
 pub(super) fn logit_rows<O: Ops>(config: &ModelConfig, limits: &DecoderLimits) -> usize {
     (O::LOGIT_BYTES / 4 / config.vocab_size).max(LOGIT_ROWS_MIN).min(limits.max_sampled_rows)
 }

@@ -27,7 +27,7 @@ pub struct DecoderLimits {
 /// Batch of the forward pass, one row per token: row `r` computes the token `inputs[r]`.
 #[derive(Debug, Clone, Copy)]
 pub struct ForwardBatch<'a> {
-    /// Input token of each row of the batch, below the vocabulary's size. At least one row, at most
+    /// Input token of each row of the batch, with an id below the vocabulary's size. At least one row, at most
     /// `max_batched_tokens`.
     pub inputs: &'a [RowInput],
     /// Rows of the batch that belong to each sequence; the sequences together cover all rows.
@@ -44,7 +44,7 @@ pub struct Decoder<O: Ops> {
     shapes: Vec<AttentionShape>,
     activations: Activations<O>,
     limits: DecoderLimits,
-    /// Number of rows of the last batch whose logits can be computed.
+    /// Number of sampled rows (rows whose logits can be computed) of the batch that was run last.
     sampled: usize,
 }
 
@@ -115,8 +115,8 @@ impl<O: Ops> Decoder<O> {
         ops.add_rms_norm(residual, Some(delta), &self.weights.final_norm, eps, normed);
     }
 
-    /// Splits the sampled rows of the last batch into consecutive ranges, each small enough that its logits fit in
-    /// memory at once.
+    /// Splits the sampled rows of the batch that was run last into consecutive ranges (of indices into `sampled`), each
+    /// small enough that its logits fit in memory at once.
     pub fn logit_chunks(&self) -> impl Iterator<Item = Range<usize>> + use<O> {
         let (rows, sampled) =
             (activations::logit_rows::<O>(&self.config, &self.limits), self.sampled);
@@ -134,8 +134,9 @@ impl<O: Ops> Decoder<O> {
     }
 }
 
-/// Returns the sampled rows of a batch, grouped by sequence for the last layer's attention. Adjacent rows of one
-/// sequence form one group, and a row that is listed twice appears once.
+/// Returns the sampled rows of a batch, grouped by sequence for the last layer's attention. Rows of one sequence that
+/// are listed one after the other, in ascending order and without gaps, form one group, and a row that is listed twice
+/// appears once.
 fn sampled_rows(batch: &ForwardBatch<'_>) -> Vec<SeqRows> {
     let mut seqs: Vec<SeqRows> = Vec::with_capacity(batch.sampled.len());
     for &row in batch.sampled {
@@ -155,8 +156,8 @@ fn sampled_rows(batch: &ForwardBatch<'_>) -> Vec<SeqRows> {
     seqs
 }
 
-/// Runs the first half of a layer: norm, q, k and v projections, RoPE, and the write of keys and values into the KV
-/// blocks.
+/// Runs the first half of a layer: addition of the MLP output of the layer before, norm, q, k and v projections, RoPE,
+/// and the write of keys and values into the KV blocks.
 fn write_kv<O: Ops>(
     ops: &mut O,
     layer: &LayerWeights<O>,
@@ -179,7 +180,8 @@ fn write_kv<O: Ops>(
 }
 
 /// Runs the second half of a layer: output projection of attention, residual addition, norm and MLP. Leaves the MLP's
-/// output in `work.delta`, to be added to the residual stream by the next layer.
+/// output in `work.delta`, to be added to the residual stream by the next layer or, after the last one, before the
+/// final norm.
 fn finish_layer<O: Ops>(
     ops: &mut O,
     layer: &LayerWeights<O>,

@@ -22,7 +22,7 @@ impl<'a> Cursor<'a> {
         self.bytes.len() - self.pos
     }
 
-    /// Skips the next `len` bytes of the file and returns their byte range in the file.
+    /// Skips the next `len` bytes and returns their byte range in the slice that the cursor reads.
     pub(super) fn skip(&mut self, len: u64, what: &'static str) -> Result<Range<usize>, GgufError> {
         if len > self.remaining() as u64 {
             return Err(GgufError::Truncated { what });
@@ -46,7 +46,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads a count of items (such as array elements) of at least `min_bytes` bytes each. Refuses a count above
-    /// `limit`, and a count whose items do not fit in the rest of the file.
+    /// `limit`, and a count whose items do not fit in the remaining bytes.
     pub(super) fn count(
         &mut self,
         what: &'static str,
@@ -61,7 +61,8 @@ impl<'a> Cursor<'a> {
         Ok(count as usize)
     }
 
-    /// Reads a length-prefixed UTF-8 string of at most `limit` bytes and returns its range in the file.
+    /// Reads a length-prefixed UTF-8 string of at most `limit` bytes and returns its byte range in the slice that the
+    /// cursor reads.
     pub(super) fn string(
         &mut self,
         what: &'static str,

@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Error for a file that is not a usable GGUF file. Every message says where the file is wrong. No such error is fatal
-/// to the process.
+/// Error for a file that is not a usable GGUF file. Its message says what is wrong with the file.
 #[derive(Debug, thiserror::Error)]
 pub enum GgufError {
     /// The operating system could not open or map the GGUF file.
@@ -11,7 +10,7 @@ pub enum GgufError {
     Io {
         /// Path of the GGUF file.
         path: PathBuf,
-        /// Error of the operating system.
+        /// Error of the operating system on opening or mapping the GGUF file.
         source: std::io::Error,
     },
     /// The first four bytes of the file are not `GGUF`.
@@ -32,11 +31,13 @@ pub enum GgufError {
     /// A count or length in a GGUF file is too large for the size of the file, or larger than in any plausible file.
     #[error("the GGUF file claims {count} {what}, more than the limit of {limit}")]
     TooMany {
-        /// Kind of the items whose count is too large, such as metadata keys or tensors.
+        /// Kind of the items whose count is too large, or of the texts that are too long, such as metadata entries or
+        /// tensor names.
         what: &'static str,
-        /// Count of items that the GGUF file states.
+        /// Count, or length in bytes, that the GGUF file states.
         count: u64,
-        /// Largest count of such items that the GGUF reader accepts.
+        /// Largest count or length that the GGUF reader accepts: a fixed limit or, if that is less, what the rest of
+        /// the file can hold.
         limit: u64,
     },
     /// A text in the GGUF file is not UTF-8.
@@ -62,7 +63,7 @@ pub enum GgufError {
     /// A tensor has an unknown encoding, so that its size is unknown too.
     #[error("tensor `{name}` has the unknown encoding {id}; this version cannot read it")]
     TensorType {
-        /// Name of the tensor.
+        /// Name of the tensor with the unknown encoding.
         name: String,
         /// Number that ggml gives the tensor's encoding.
         id: u32,
@@ -71,19 +72,19 @@ pub enum GgufError {
     /// overflows.
     #[error("tensor `{name}` has an impossible shape {dims:?} for {ggml_type}")]
     TensorShape {
-        /// Name of the tensor.
+        /// Name of the tensor with the impossible shape.
         name: String,
         /// Dimensions of the tensor, fastest-running first.
         dims: Vec<u64>,
         /// ggml's name of the tensor's encoding.
         ggml_type: &'static str,
     },
-    /// The data of a tensor is not aligned, or lies partly beyond the end of the file.
+    /// The data of a tensor is not aligned, or does not lie whole in the file.
     #[error(
         "tensor `{name}` needs {bytes} bytes at offset {offset}, which the file does not hold (truncated?)"
     )]
     TensorRange {
-        /// Name of the tensor.
+        /// Name of the tensor whose data is not aligned or not whole in the file.
         name: String,
         /// Start of the tensor's data, bytes from the start of the data section.
         offset: u64,
@@ -93,10 +94,11 @@ pub enum GgufError {
     /// A metadata entry that the caller needs is missing.
     #[error("the GGUF file has no `{0}`; it may be incomplete, or made for another program")]
     MissingKey(String),
-    /// A GGUF metadata entry has another type than the caller needs.
+    /// A GGUF metadata entry has another type than the caller needs, or an integer does not fit the type that the
+    /// caller needs.
     #[error("`{key}` of the GGUF file is {found}, not {wanted}")]
     WrongType {
-        /// Key of the metadata entry.
+        /// Key of the metadata entry that has the wrong type.
         key: String,
         /// Type that the caller needs the metadata entry to have.
         wanted: &'static str,

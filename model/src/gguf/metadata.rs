@@ -68,7 +68,8 @@ struct Entry {
     kind: ValueType,
     /// Element type and number of elements if the metadata value is an array; `None` for any other value.
     elements: Option<(ValueType, usize)>,
-    /// Byte range of a metadata value in the file, without its length prefix.
+    /// Byte range of a metadata value in the file, without the length of a string or array and without an array's
+    /// element type.
     range: Range<usize>,
 }
 

@@ -1,5 +1,5 @@
-//! Opens a model on a GPU. All data is in device memory; the KV cache takes what weights, activations and scratch
-//! leave.
+//! Opens a model on a GPU. Weights, activations and the KV cache are in GPU memory. If no size is configured, the KV
+//! cache takes what the others leave of the usable memory.
 
 use super::options::{GpuUse, KvCapacity, LoadOptions};
 use super::{LoadError, Parts, decoder_limits};
@@ -13,8 +13,8 @@ use tiercel_gpu::{Ops, WeightFormat};
 /// long steps.
 const RESERVE_BYTES: u64 = 512 << 20;
 
-/// GPU memory before the KV cache is allocated: free bytes, bytes that weights, activations and scratch will take, and
-/// the share of the free bytes that may be used.
+/// GPU memory before the KV cache is allocated: free bytes, bytes that are needed beside it (weights, activations,
+/// scratch, rotary table, reserve), and the share of the free bytes that may be used.
 struct Budget {
     free: u64,
     taken: u64,
@@ -125,7 +125,8 @@ fn budget<D: Driver>(
 }
 
 impl Budget {
-    /// Checks that a KV cache of `kv_bytes` bytes fits in the free GPU memory beside weights, activations and scratch.
+    /// Checks that a KV cache of `kv_bytes` bytes fits in the free GPU memory beside the `taken` bytes of weights,
+    /// activations and all else.
     fn check(&self, kv_bytes: u64) -> Result<(), LoadError> {
         let Budget { free, taken, .. } = *self;
         match kv_bytes.saturating_add(taken) > free {
@@ -134,8 +135,8 @@ impl Budget {
         }
     }
 
-    /// Returns the bytes of GPU memory that are left for the KV cache: the usable share of the free memory, less
-    /// weights, activations and scratch.
+    /// Returns the bytes of GPU memory that are left for the KV cache: the usable share of the free memory, less the
+    /// `taken` bytes of weights, activations and all else. An error if none are left.
     fn left(&self) -> Result<u64, LoadError> {
         let Budget { free, taken, share } = *self;
         let usable = (free as f64 * share) as u64;

@@ -53,7 +53,7 @@ pub enum LoadError {
          activations take {taken}; lower kv.cache_mib"
     )]
     GpuKv {
-        /// Configured size of the KV cache, bytes.
+        /// Configured size of the KV cache, bytes, with the KV block for padding rows if CUDA graphs are on.
         kv: u64,
         /// Free bytes of GPU memory.
         free: u64,
@@ -81,7 +81,7 @@ pub enum LoadError {
         tokens: usize,
         /// Bytes that the activations need.
         bytes: u64,
-        /// Bytes of memory that are available.
+        /// Bytes of free memory that the KV blocks leave.
         available: u64,
     },
     /// The operating system could not start a thread.

@@ -27,7 +27,7 @@ use tiercel_gpu::cuda::{CudaDriver, KernelCache};
 use tiercel_gpu::{Ops, available_bytes};
 
 /// Capacity of the copy thread's queue, in batches of block copies. The engine's own limit, of bytes in transit, is
-/// reached long before.
+/// normally reached before.
 const COPY_BATCHES_MAX: usize = 64;
 
 /// A loaded model that is ready to serve.
@@ -64,7 +64,7 @@ impl<O: Ops, C> Parts<O, C> {
 }
 
 /// Opens a model: maps and checks its files, allocates KV memory, packs the weights, measures a few steps, and starts
-/// the device and copy threads. Calls `progress` while weights are packed.
+/// the step thread and the copy thread. Calls `progress` while weights are packed.
 ///
 /// # Errors
 /// [`LoadError`]. After an error, no thread keeps running.

@@ -26,11 +26,12 @@ pub enum DeviceChoice {
 /// Options for the use of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GpuUse {
-    /// Share of the GPU's free memory that may be taken, from 0 to 1.
+    /// Share of the GPU's free memory, from 0 to 1, that the model and a KV cache of automatic size may take together.
     pub memory_share: f64,
     /// Whether the results of a row are bitwise independent of the other rows of its step, as if it were alone.
     pub exact: bool,
-    /// Whether decode steps are captured and replayed as CUDA graphs.
+    /// Whether steps that only decode are captured and replayed as CUDA graphs, if the GPU also draws all of their
+    /// tokens.
     pub graphs: bool,
 }
 
@@ -47,9 +48,9 @@ pub struct LoadOptions {
     pub device: DeviceChoice,
     /// Format of the weights in memory.
     pub weights: WeightFormat,
-    /// Element type of the KV cache.
+    /// Element type of the KV cache on the CPU; on a GPU it is always bf16.
     pub kv_type: KvType,
-    /// Number of compute threads; 0 starts one per core.
+    /// Number of compute threads; 0 starts one per core that the process may use.
     pub threads: usize,
     /// Tokens per KV block.
     pub block_size: usize,
@@ -73,7 +74,7 @@ pub struct LoadOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvCapacity {
     /// Automatic size of the device pool. On a GPU: all usable memory that weights and activations leave. On the CPU: a
-    /// third of the memory that weights and activations leave, at most as much as a full batch can use.
+    /// third of the memory that weights, activations and the host pool leave, at most as much as a full batch can use.
     Auto,
     /// Size of the device pool in bytes, rounded down to whole KV blocks.
     Bytes(u64),
@@ -124,7 +125,7 @@ impl LoadOptions {
     }
 
     /// Returns the maximum length of a sequence, tokens: the option if it is set, otherwise the `model_len` positions
-    /// that the model was made for.
+    /// that the model was made for. A larger option is an error.
     pub(super) fn model_len(&self, model_len: usize) -> Result<usize, LoadError> {
         if self.max_model_len == 0 {
             return Ok(model_len);

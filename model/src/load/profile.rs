@@ -7,8 +7,8 @@ use tiercel_device::{
     SliceInput, StepBatch, StepError, StepId, TokenId,
 };
 
-/// Time budget of one measurement, us: a measured step is repeated until its repeats have taken this long. The fastest
-/// repeat counts.
+/// Time budget of one measurement, us: a measured step is repeated until its repeats have taken this long, but at most
+/// [`REPEATS_MAX`] times. The fastest repeat counts.
 const REPEAT_US: u64 = 60_000;
 const REPEATS_MAX: usize = 8;
 /// Batch size of the measured decode steps with several sequences.
@@ -167,7 +167,8 @@ fn scratch_ids(seqs: u32) -> impl Iterator<Item = SeqId> {
     (0..u64::from(seqs)).map(|number| SeqId(u64::MAX - number))
 }
 
-/// Measures the bandwidth of copies from the device pool to the host pool, bytes per second; 0 without a host pool.
+/// Measures the bandwidth of copies from the device pool to the host pool, bytes per second; 0 without a host pool or
+/// if a copy fails.
 pub(super) fn measure_link(copier: &mut impl BlockingCopier, info: &DeviceInfo) -> f64 {
     let blocks = COPY_BLOCKS.min(info.device_blocks).min(info.host_blocks);
     if blocks == 0 {

@@ -43,9 +43,9 @@ pub struct ModelRunner<O: Ops> {
     decoder: Decoder<O>,
     plan: Plan,
     sequences: Sequences,
-    /// Steps in flight, oldest first.
+    /// Steps in flight (begun on the device, results not taken yet), oldest first.
     under_way: VecDeque<Begun>,
-    /// Time at which the latest completed step ended.
+    /// Time at which the runner got the results of the latest completed step.
     last_end: Timestamp,
     clock: Clock,
 }
@@ -54,10 +54,12 @@ pub struct ModelRunner<O: Ops> {
 struct Begun {
     step: StepId,
     begins: Timestamp,
-    /// Sampled outputs of the step in flight, in the order of its slices.
+    /// Output tokens that this step samples, in the order of its slices: each a result or a fault that the host already
+    /// has, or a row from which the device still draws.
     awaited: Vec<(SeqId, Awaited)>,
     host_us: u64,
-    /// Time that the host spent on sampling for the step, us.
+    /// Time that the host spent in the calls for sampling of the step, us. If the host samples for a GPU, it includes
+    /// waiting for the logits.
     sampling_us: u64,
 }
 

@@ -27,11 +27,12 @@ pub(super) struct Plan {
     inputs: Vec<RowInput>,
     seqs: Vec<SeqRows>,
     /// Row of the batch from whose logits each output is sampled, for the outputs that can be sampled, in the order of
-    /// `outputs`.
+    /// `outputs`; padding rows follow.
     sampled: Vec<usize>,
     outputs: Vec<Output>,
     seen: HashSet<SeqId>,
-    /// For each KV block, by its id: the slice of the step (its number) that writes the block.
+    /// For each KV block, by its id: the number of the slice that writes the block. Filled only while a step is
+    /// checked.
     writers: Vec<u32>,
 }
 

@@ -17,10 +17,11 @@ pub(super) struct Job {
     result: Option<Result<Sampled, SeqFault>>,
 }
 
-/// Output token of a step in flight: already sampled by the host, or still to be drawn by the device.
+/// Output token of a step in flight: a token or fault that the host already has, or a token that the device still
+/// draws.
 #[derive(Debug)]
 pub(super) enum Awaited {
-    /// The host has already sampled the output token.
+    /// The host already has the result: the token that it sampled, or a fault.
     Known(Result<Sampled, SeqFault>),
     /// The device draws the output token from the sampled row of the step with this number.
     Row(usize),
@@ -38,13 +39,14 @@ pub(super) fn take_jobs(outputs: &[Output], sequences: &mut Sequences) -> Vec<Jo
         .collect()
 }
 
-/// Returns whether the device can draw the tokens of all sampling jobs of the step, so that none needs the host.
+/// Returns whether the sampling parameters of all sampling jobs of the step let a device draw the tokens, so that none
+/// needs the host.
 pub(super) fn all_are_drawn(jobs: &[Job]) -> bool {
     jobs.iter().all(|job| job.state.sampler().draw_on_device(0, job.index).is_some())
 }
 
-/// Samples the jobs whose logits are in `logits`, which holds the sampled rows `rows` of the step. Job `i` belongs to
-/// sampled row `i`; rows beyond the last job are padding.
+/// Samples on the host, or lets the device draw, the tokens of the jobs whose logits are in `logits`, which holds the
+/// sampled rows `rows` of the step. Job `i` belongs to sampled row `i`; rows beyond the last job are padding.
 pub(super) fn sample_rows<O: Ops>(
     ops: &mut O,
     logits: &mut O::Tensor,
@@ -69,8 +71,8 @@ pub(super) fn sample_rows<O: Ops>(
     });
 }
 
-/// Lets the device draw the tokens of all sampling jobs without penalties, biases or log-probabilities, if the device
-/// supports drawing. Returns the rows that the host must sample.
+/// Lets the device draw the tokens of all sampling jobs without penalties, biases or log-probabilities, and of padding
+/// rows, if the device supports drawing. Returns the rows of `logits` that the host must sample.
 fn draw<O: Ops>(
     ops: &mut O,
     logits: &O::Tensor,

@@ -8,7 +8,8 @@ use tiercel_gpu::RowInput;
 /// Sampler state of one sequence, which survives preemption.
 pub(super) struct Sequence {
     sampler: Sampler,
-    /// Step that last sampled for the sequence, and the token that it sampled; no token if sampling failed.
+    /// Step that last sampled for the sequence, and the token that it sampled or the row from which the device draws
+    /// it; neither if sampling on the host failed.
     last: Option<(StepId, Option<RowInput>)>,
 }
 
@@ -77,8 +78,8 @@ impl Sequences {
         self.states.get(&seq).is_some_and(|state| state.sampler.draw_on_device(0, 0).is_none())
     }
 
-    /// Returns the token that `step` sampled for a sequence, if no later step has sampled for the sequence. The inner
-    /// `None` means that sampling failed in `step`.
+    /// Returns the token that `step` sampled for a sequence, or the row from which the device draws it, if no later
+    /// step has sampled for the sequence. The inner `None` means that sampling on the host failed in `step`.
     pub(super) fn sampled_by(&self, seq: SeqId, step: StepId) -> Option<Option<RowInput>> {
         let (last, token) = self.states.get(&seq)?.last?;
         (last == step).then_some(token)

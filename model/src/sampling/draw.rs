@@ -1,4 +1,4 @@
-//! Random draws of tokens that depend only on `(seed, output index)`.
+//! Random draws of tokens. The random numbers depend only on `(seed, output index)`.
 
 use super::numeric::CHUNK;
 use tiercel_device::TokenId;

@@ -3,11 +3,12 @@
 use super::numeric;
 use tiercel_device::{TokenId, TokenLogprobs};
 
-/// Logits per run in the search for the largest. A run is skipped whole if none of its logits is among the largest so
-/// far.
+/// Logits per run in the search for the largest. A run is skipped whole if none of its logits is larger than the least
+/// of the best so far.
 const RUN: usize = 32;
 
-/// Log-sum-exp and the most likely tokens of a row of logits, computed before sampling overwrites the row.
+/// Log-sum-exp and the most likely tokens of a row of logits, computed after biases and penalties, before sampling
+/// overwrites the row.
 pub(super) struct Best {
     log_sum_exp: f64,
     /// Most likely tokens and their logits, largest first; of equal logits, the lower id first.

@@ -41,7 +41,7 @@ impl Sampler {
     }
 
     /// Samples the output token number `output_index` (from 0) and overwrites the logits. If that output was sampled
-    /// before, its earlier token and all later tokens are forgotten.
+    /// before, its earlier token and all later tokens no longer count for penalties.
     ///
     /// # Errors
     /// [`SeqFault::BadLogits`] if a logit is NaN or +inf, or none is finite.

@@ -60,8 +60,8 @@ impl Penalties {
         self.tokens.entry(token).or_default().outputs += 1;
     }
 
-    /// Applies the penalties to the logits of all tokens that occur in prompt or output. Token ids beyond the row are
-    /// ignored.
+    /// Applies the penalties to the logits: repetition to all tokens that occur in prompt or output, frequency and
+    /// presence to those in the output. Token ids beyond the row are ignored.
     pub(super) fn apply(&self, logits: &mut [f32]) {
         for (&token, seen) in &self.tokens {
             let Some(logit) = logits.get_mut(token as usize) else { continue };

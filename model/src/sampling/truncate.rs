@@ -56,7 +56,7 @@ struct Seen {
 }
 
 /// Walks down the ranking of tokens by weight, without weights up to `floor`, and returns the first token at which
-/// `enough` holds.
+/// `enough` holds; `None` if it never does.
 fn find_cut(weights: &[f32], floor: f32, enough: impl Fn(Seen) -> bool) -> Option<Cut> {
     let mut bins = [Seen::default(); BINS];
     for_each_above(weights, floor, |_, weight| {

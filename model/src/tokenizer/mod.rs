@@ -61,7 +61,7 @@ pub struct SpecialTokens {
     pub ends: Vec<TokenId>,
 }
 
-/// The tokenizer of a model, shared by all requests; encoding needs no lock.
+/// The tokenizer of a model, shared by all requests: any number of threads may encode at once.
 pub struct Tokenizer {
     encoder: Encoder,
     vocab: Arc<Vocab>,
@@ -131,7 +131,8 @@ impl Tokenizer {
     }
 
     /// Prepares a message's text for a rendered chat template, so that [`Tokenizer::encode_markup`] finds no control
-    /// token in it. A text that spells no control token is not changed.
+    /// token in it. A text that spells no control token is not changed, except that the separator character U+FDD0 is
+    /// removed.
     pub fn protect<'a>(&self, text: &'a str) -> Cow<'a, str> {
         self.guard.protect(text)
     }

@@ -2,7 +2,7 @@
 //!
 //! A text is cut into characters. Then the two adjacent pieces whose union is the token with the best score are merged,
 //! again and again; of equal scores, the leftmost pair first. A character that is no token is encoded as one token per
-//! byte.
+//! byte, or as unknown tokens if the vocabulary lacks byte tokens.
 
 use super::vocab::byte_token;
 use aho_corasick::{AhoCorasick, MatchKind};
@@ -27,7 +27,8 @@ pub(super) enum PieceKind {
     Normal,
     /// User-defined token, which is matched as a whole in any text before other text is merged.
     UserDefined,
-    /// Control token, which is matched as a whole in rendered chat templates, but not in plain text.
+    /// Control token or the unknown token, which is matched as a whole in rendered chat templates, but not in plain
+    /// text.
     Control,
     /// Byte token, by which one byte of a character is encoded that is no token itself.
     Byte,

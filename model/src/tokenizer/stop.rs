@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 pub struct StopOutcome {
     /// Text that may be sent to the client now, because no stop string can begin in it any more.
     pub text: String,
-    /// Index of the stop string that ended the text; the text before the stop string has been returned already.
+    /// Index of the stop string that ended the text, if this piece completed one; `text` is then the rest of the text
+    /// before the stop string.
     pub stopped: Option<usize>,
 }
 

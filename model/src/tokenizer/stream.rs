@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tiercel_device::TokenId;
 
 /// Turns the tokens of one sequence into text as they arrive. The texts that `push` and `finish` return are together
-/// exactly the lossy UTF-8 of the tokens' bytes. A character is returned whole or not at all. The cost of a token
-/// depends only on its own length.
+/// exactly the lossy UTF-8 of the tokens' bytes, without skipped special tokens and a removed first space. A character
+/// is returned whole or not at all. The cost of a token depends only on its own length.
 ///
 /// Bytes that can no longer become a character are replaced by U+FFFD at once. An unfinished character is replaced at
 /// [`StreamDecoder::finish`].

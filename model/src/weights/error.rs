@@ -5,7 +5,8 @@ use crate::gguf::GgufError;
 use std::path::{Path, PathBuf};
 use tiercel_gpu::OpError;
 
-/// Reason why weights cannot be loaded. Every message names the file or tensor at fault.
+/// Reason why weights cannot be loaded. The message names the file or tensor at fault, except for a refused
+/// configuration or GGUF file.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightError {
     /// The model's configuration was refused.
@@ -14,22 +15,22 @@ pub enum WeightError {
     /// The GGUF file was refused.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// The operating system could not open or read a file.
+    /// The operating system could not open or read a file of the checkpoint.
     #[error("cannot read {path}: {source}")]
     Io {
         /// Path of the file that could not be opened or read.
         path: PathBuf,
-        /// Error of the operating system.
+        /// Error of the operating system on opening or reading the file.
         source: std::io::Error,
     },
     /// A JSON file of a checkpoint is larger than any plausible one.
     #[error("{path} is {bytes} bytes long, more than the limit of {limit}")]
     TooLarge {
-        /// Path of the file that is too large.
+        /// Path of the JSON file that is too large.
         path: PathBuf,
-        /// Size of the file, bytes.
+        /// Size of the JSON file that is too large, bytes.
         bytes: u64,
-        /// Largest accepted size, bytes.
+        /// Largest accepted size of a JSON file of a checkpoint, bytes.
         limit: u64,
     },
     /// The directory has no weights in a format that this program reads.
@@ -46,7 +47,7 @@ pub enum WeightError {
         /// Reason why the safetensors file or index is not usable.
         why: String,
     },
-    /// Tensors that the architecture needs are absent.
+    /// Tensors that the model's configuration implies are absent.
     #[error("the model lacks {count} of its tensors: {shown}; the download may be incomplete")]
     Missing {
         /// Number of absent tensors.
@@ -57,7 +58,7 @@ pub enum WeightError {
     /// A tensor has another shape than the configuration implies.
     #[error("tensor {name} is {found:?} but the configuration implies {expected:?}")]
     Shape {
-        /// Name of the tensor.
+        /// Name of the tensor with the wrong shape.
         name: String,
         /// Shape of the tensor in the file, outermost dimension first.
         found: Vec<usize>,
@@ -67,9 +68,9 @@ pub enum WeightError {
     /// A tensor has an encoding that this program does not read.
     #[error("tensor {name} is stored as {encoding}; {supported}")]
     Encoding {
-        /// Name of the tensor.
+        /// Name of the tensor whose encoding is not read.
         name: String,
-        /// Encoding of the tensor.
+        /// Encoding of the tensor that this program does not read.
         encoding: String,
         /// Advice that lists the supported tensor encodings.
         supported: &'static str,
@@ -88,7 +89,7 @@ pub enum WeightError {
     Pack {
         /// Name of the tensor that the device refused, or of the first of several stacked tensors.
         name: String,
-        /// Error of the device.
+        /// Error with which the device refused the tensor.
         source: OpError,
     },
 }

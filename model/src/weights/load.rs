@@ -47,7 +47,8 @@ pub struct LoadProgress {
 }
 
 impl<O: Ops> Weights<O> {
-    /// Packs all weights of a checkpoint into a device and logs the packed format of the matrices.
+    /// Packs all weights of a checkpoint into a device and logs the packed formats of its matrices (of the layers, the
+    /// first stands for all).
     ///
     /// # Errors
     /// [`WeightError`], which names the tensor.

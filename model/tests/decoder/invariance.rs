@@ -75,8 +75,8 @@ impl Case {
         bits
     }
 
-    /// Runs the sequence in batches with 31 other sequences, as number 17 of 32. The others start and end meanwhile;
-    /// some decode, some prefill.
+    /// Runs the sequence in batches with 31 other sequences, as number 17 (from 0) of 32. The others start and end
+    /// meanwhile; some decode, some prefill.
     fn run_in_a_crowd<O: Ops, C: BlockingCopier>(
         &self,
         rig: &mut Rig<O, C>,
