@@ -1,4 +1,4 @@
-//! ggml's tensor encodings: the weights and bytes of each encoding's quantization block.
+//! ggml's tensor encodings: the number of weights and of bytes in a quantization block of each encoding.
 
 use tiercel_gpu::SourceType;
 

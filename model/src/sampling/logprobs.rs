@@ -3,8 +3,8 @@
 use super::numeric;
 use tiercel_device::{TokenId, TokenLogprobs};
 
-/// Logits per run in the search for the largest. A run is skipped whole if none of its logits is larger than the least
-/// of the best so far.
+/// Number of consecutive logits (a run) that the search for the largest looks at together. A run is skipped whole if
+/// none of its logits is larger than the least of the best so far.
 const RUN: usize = 32;
 
 /// Log-sum-exp and the most likely tokens of a row of logits, computed after biases and penalties, before sampling

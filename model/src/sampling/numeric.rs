@@ -1,6 +1,6 @@
 //! Loops over a row of logits (maximum, exponentials, sums), written so that the compiler vectorises them.
 
-/// Sampling weights in a chunk. Each chunk is summed, so that a draw can skip most of the vocabulary.
+/// Number of sampling weights in a chunk. Each chunk is summed, so that a draw can skip most of the vocabulary.
 pub(super) const CHUNK: usize = 256;
 
 const LANES: usize = 16;

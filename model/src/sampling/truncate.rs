@@ -16,7 +16,8 @@ struct Cut {
 /// into `BINS` bins.
 const BIN_SHIFT: u32 = 19;
 const BINS: usize = (0x3f80_0000 >> BIN_SHIFT) + 1;
-/// Weights per run when a row is scanned. A run without a weight above the floor is skipped whole.
+/// Number of consecutive weights (a run) that the scan of a row looks at together. A run without a weight above the
+/// floor is skipped whole.
 const RUN: usize = 32;
 /// Smallest weight that the first attempt to find the cut of top-k or top-p considers: about e^-7 of the largest, which
 /// rarely leaves more than hundreds of tokens.

@@ -8,8 +8,8 @@ use hf_hub::{Cache, CacheRepo, RepoType};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Files of a repository that a server needs beside the weights. Subdirectories hold other formats of the same weights
-/// and are ignored.
+/// Names of the files that are fetched from a hub repository beside the weights. Subdirectories hold other formats of
+/// the same weights and are ignored.
 const WANTED: [&str; 7] = [
     "config.json",
     "generation_config.json",
