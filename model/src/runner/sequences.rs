@@ -86,7 +86,7 @@ impl Sequences {
     }
 
     /// Records the token that the device drew for a sequence in `step`, as the input of the sequence's next step; does
-    /// nothing if a later step has already begun for the sequence.
+    /// nothing if a later step already samples for the sequence.
     pub(super) fn drew(&mut self, seq: SeqId, step: StepId, token: TokenId) {
         let last = self.states.get_mut(&seq).and_then(|state| state.last.as_mut());
         // Keep the record of a later step that has already begun for the sequence: only a record of `step` gets the
