@@ -10,10 +10,10 @@
 //! |---|---|
 //! | `sequence` | one sequence: text, KV, service, phase |
 //! | `queue` | all sequences in the order of service, fair queues, ageing |
-//! | `budget` | how long the next step may be: slack, reserve, prefill demand, derived targets |
+//! | `budget` | how long the next step may be: slack, slack reserve, prefill demand, derived targets |
 //! | `lateness` | deadlines of first tokens, late and starving requests |
 //! | `memory` | victims, reservations, mirroring |
-//! | `plan` | the plan of a step, from candidates to wants |
+//! | `plan` | the plan of a step, from candidates to wants (requests for blocks) |
 //! | `pipeline` | steps in flight |
 //!
 //! A file in these folders takes what it needs as arguments and names no state but its own. The files beside the

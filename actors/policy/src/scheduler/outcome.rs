@@ -117,11 +117,11 @@ pub struct EndReport {
 /// Decision of the scheduler on a prepared preemption whose copies have ended, sent to the block store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PreemptDecision {
-    /// Commit the preemption: drop the victim's references, because another sequence needs the blocks.
+    /// Commit the preemption: the victim gives up its blocks, because other sequences wait for blocks.
     Commit,
     /// Abort the preemption: the victim goes on with its blocks, because no sequence needs them any more.
     Abort,
-    /// Do nothing: the preemption is of an older life of the sequence (stale ticket), or the event was not the end of a
-    /// prepared preemption.
+    /// Do nothing: the preemption is of an older life of the sequence or of one that has ended (stale ticket), or the
+    /// event was not the end of a prepared preemption.
     Stale,
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use tiercel_device::SeqId;
 
-/// Suspects: sequences of a failed step that have not been tried alone yet.
+/// Suspects: sequences of a failed step that have neither succeeded nor failed alone yet.
 #[derive(Debug, Default)]
 pub(crate) struct Suspects {
     /// Sequences of a failed step that have neither succeeded nor failed alone.

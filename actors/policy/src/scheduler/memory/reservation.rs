@@ -41,7 +41,8 @@ impl Reservations {
         self.lends
     }
 
-    /// Returns the number of KV blocks that a tier can never have, because they are reserved for other tiers.
+    /// Returns the number of KV blocks that a tier cannot count on, because they are reserved for other tiers (it may
+    /// at most borrow them); 0 for the system tier.
     pub fn never_of(&self, tier: Tier) -> u32 {
         if tier == Tier::System {
             return 0;
@@ -71,8 +72,8 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// Gives a slot of the step to a sequence of the tier; returns `false` if all other slots are taken or reserved for
-    /// other tiers.
+    /// Gives a slot of the step to a sequence of the tier; returns `false` if every slot is taken or reserved for
+    /// another tier. The system tier may take reserved slots.
     pub(crate) fn take(&mut self, tier: Tier) -> bool {
         let taken: u32 = self.taken.iter().sum();
         let others = Tier::ALL.into_iter().filter(|other| *other != tier && tier != Tier::System);
@@ -86,8 +87,8 @@ impl Slots {
 }
 
 impl Reservations {
-    /// Returns the slots of a step in which `most` sequences may run. Reservations are a share of `max_num_seqs`, the
-    /// usual number of slots.
+    /// Returns the slots of a step in which `most` sequences may run. Reserved slots are a percentage of
+    /// `max_num_seqs`, the usual number of slots.
     pub(crate) fn slots_of(&self, most: usize, max_num_seqs: u32) -> Slots {
         let most = u32::try_from(most).unwrap_or(u32::MAX);
         Slots { most, reserved: self.slots(max_num_seqs), taken: [0; TIERS] }
@@ -119,8 +120,8 @@ impl Reservations {
         unused
     }
 
-    /// Returns the number of blocks that a sequence must leave free for other tiers; `unused` is the unused part of
-    /// each tier's reservation.
+    /// Returns the number of blocks that a sequence must leave free for other tiers, 0 for the system tier; `unused` is
+    /// the unused part of each tier's reservation.
     pub(crate) fn for_others(
         &self,
         sequence: &Sequence,

@@ -20,11 +20,13 @@ enum Protection {
     /// Usual protection: the order of service and the rule `preemption.victim` decide which sequences may take its
     /// blocks.
     Usual,
-    /// The sequence was preempted as often as allowed (`preemption.max_per_request`). Its blocks may be taken only by
-    /// the first sequence of a plan, and by running sequences that grow and are served before it.
+    /// The sequence was preempted as often as allowed (`preemption.max_per_request`), and `preemption.at_limit` is not
+    /// `drop`. Its blocks may be taken only by the first sequence of a plan, and by running sequences that grow and are
+    /// served before it.
     Limited,
-    /// Most protected: the sequence has only just begun, or is premium and premium does not yield. Only the first
-    /// sequence of a plan may take its blocks.
+    /// Most protected: the sequence has sampled fewer than `preemption.min_tokens` tokens since it last got its blocks,
+    /// or is of the premium or system tier while `preemption.premium_yields` is off. Only the first sequence of a plan
+    /// may take its blocks.
     Spared,
 }
 
@@ -37,12 +39,14 @@ pub(crate) struct Claim {
     /// Whether the candidate is the first of the plan in the order of service. It must always be able to go on, so that
     /// some sequence always finishes.
     pub(crate) first: bool,
-    /// Whether the candidate may preempt sequences that make progress, not only resting ones.
+    /// Whether the candidate may preempt sequences that make progress, not only resting ones. A running candidate that
+    /// is the first of the plan may do so in any case.
     pub(crate) by_force: bool,
 }
 
-/// Sort key of the order of victims: protection, effective tier (the lowest tier first), and what the rule
-/// `preemption.victim` counts. The smallest key is preempted first; of equal keys, the sequence served last.
+/// Sort key of the order of victims: protection, effective tier (the lowest tier first, unless the rule
+/// `preemption.victim` ignores tiers), and what that rule counts. The smallest key is preempted first; of equal keys,
+/// sequences that retain blocks, then the sequence served last.
 type Position = (Protection, Reverse<Tier>, u64);
 
 /// The possible victims of a plan in order, and the facts that decide which candidates may preempt each of them.
@@ -101,8 +105,9 @@ impl Victims {
             let may = if self.across_tiers {
                 part.iter().take_while(allowed).count()
             } else {
-                // Within one protection, victims come in the reverse order of service: a candidate that may take one
-                // may take all victims before it, so binary search finds the last.
+                // Within one protection, victims of lower tiers come first, and where the claim depends on rank, those
+                // served later: a candidate that may take one may take all victims before it, so binary search finds
+                // the last.
                 part.partition_point(|guard| allowed(&guard))
             };
             count += may;
@@ -130,14 +135,15 @@ impl Victims {
             Protection::Resting => true,
             _ if !by_force && (opening || !first) => false,
             Protection::Spared if !first => false,
-            // The first sequence of a plan may take blocks of all sequences served after it. Otherwise sequences at
-            // their limit of preemptions could block all others without running themselves.
+            // Of the candidates that wait, only the first of the plan may take blocks of sequences at their limit of
+            // preemptions. If none could, such sequences could block all others without running themselves.
             Protection::Limited if opening && !first => false,
             _ if opening => rank.outranks_by_tier(&victim),
             // Under rules other than `rank`, two sequences could take each other's blocks in turn. To end that, victims
-            // at their limit of preemptions yield only to sequences served before them.
+            // at their limit of preemptions yield to a running sequence only if it is served before them.
             Protection::Limited | Protection::Spared => rank <= victim,
-            // The comparison includes the candidate itself; the block store skips it as a victim of its own request.
+            // Comparing ranks with `<=` counts the candidate itself as a victim; the block store skips it as a victim
+            // of its own request.
             _ if self.by_rank => rank <= victim,
             _ => first || self.across_tiers || rank.tier() <= victim.tier(),
         }

@@ -4,9 +4,9 @@
 //! first ends. The second step is planned a short time, the lead, before the first ends, and not as early as possible,
 //! because a request that comes after that plan waits for the end of the second step. The lead is learned: it grows
 //! with each step that was planned too late and shrinks with each that was not, by amounts that leave one step in
-//! [`IN_TIME`] too late (stochastic approximation of a quantile: Robbins and Monro, 1951). The lead is never much
-//! longer than the host's time for a step, because that time is all that can be gained. Where steps are not as long as
-//! predicted, a longer lead would make more steps follow at once, but all requests that come wait longer.
+//! [`IN_TIME`] too late (stochastic approximation of a quantile: Robbins and Monro, 1951). The lead is at most
+//! [`LEAD_MAX`] times the host's time for a step, because that time is all that can be gained. Where steps are not as
+//! long as predicted, a longer lead would make more steps follow at once, but all requests that come wait longer.
 
 pub(crate) mod progress;
 
@@ -85,7 +85,7 @@ impl InFlight {
 }
 
 impl Pipeline {
-    /// Creates a pipeline of at most `depth` steps in flight.
+    /// Creates an empty pipeline for at most `depth` steps in flight, and never more than [`MAX_DEPTH`].
     pub(crate) fn new(depth: u32) -> Pipeline {
         Pipeline {
             depth: (depth as usize).clamp(1, MAX_DEPTH),
@@ -184,12 +184,13 @@ impl Pipeline {
         Some(ended)
     }
 
-    /// Adds to the mean planning time that the host planned a step in `us` microseconds, from when the plan was due.
+    /// Updates the mean planning time: the host took `us` microseconds from when the plan of a step was due until the
+    /// step was submitted.
     pub(crate) fn planned_in(&mut self, us: u64) {
         self.planning_us.observe(us as f64);
     }
 
-    /// Adds to the mean starting time that the host took `us` microseconds to start a step on the device.
+    /// Updates the mean starting time: the host took `us` microseconds to start a step on the device.
     pub(crate) fn starts_in(&mut self, us: u64) {
         self.starting_us.observe(us as f64);
     }

@@ -7,8 +7,8 @@ use crate::scheduler::sequence::Sequence;
 use tiercel_config::{StepMix, ToStart};
 
 /// Returns the sequences that the step may include, in order of service, at most as many as the step has slots. While
-/// the culprit of a failed step is searched, returns only one suspect; or, if that suspect was denied blocks
-/// (`others_first`), once all other sequences, so that they make room.
+/// the culprit of a failed step is searched, returns only the first suspect; or, with `others_first` (a suspect was
+/// denied blocks), all sequences that are not suspects, so that they make room.
 pub(crate) fn eligible<'a>(
     view: &View<'a>,
     scope: RetryScope,
@@ -52,9 +52,9 @@ pub(crate) fn eligible<'a>(
     candidates
 }
 
-/// Merges the running and the waiting candidates, each in order of rank, and returns the first `most`. Within an
-/// effective tier running sequences go before waiting ones, so that opening a sequence never pushes an equal one out of
-/// the step. If starting sequences may not preempt, running ones go first across tiers too.
+/// Merges the running and the waiting candidates, each in the order given, and returns the first `most` that get a slot
+/// of the step. Within an effective tier running sequences go before waiting ones, so that opening a sequence never
+/// pushes an equal one out of the step. If starting sequences may not preempt, running ones go first across tiers too.
 fn in_slots<'a>(
     view: &View<'_>,
     running: impl Iterator<Item = Candidate<'a>>,
@@ -84,8 +84,9 @@ fn in_slots<'a>(
     candidates
 }
 
-/// Removes candidates that the scope of a retried plan excludes. If a step may not mix prompts and decodes, keeps the
-/// prompts alone. Returns whether there are prompts.
+/// Removes candidates that the scope of a retried plan excludes. If a step may not mix prompts and decodes and there
+/// are prompts, keeps the prompts alone, or the decodes alone while victims are being copied out for one of these.
+/// Returns whether there were prompts.
 pub(crate) fn separate(
     candidates: &mut Vec<Candidate<'_>>,
     scope: RetryScope,

@@ -22,7 +22,7 @@ pub(crate) struct StepPlan {
     /// Requests for blocks of the sequences in the step, in order of service.
     pub(crate) wants: Vec<Want>,
     /// Sequences that may be preempted for the step, or mirrored to the host, in the order in which they are preempted;
-    /// empty if free blocks are enough.
+    /// empty if free blocks are enough and mirroring is off.
     pub(crate) victims: Vec<Victim>,
     /// Whether the plan leaves out a running sequence that the step could include.
     pub(crate) skips_running: bool,

@@ -13,9 +13,10 @@ use tiercel_device::{SeqId, Tier, Timestamp};
 /// in each step, so that every background stream makes progress, however long higher tiers leave no time.
 const PAUSED_US_MAX: u64 = 2_000_000;
 
-/// Leaves streams out of the step. Background and best-effort streams go first, those served last before others, until
-/// the step has time for the rest beside higher tiers' streams and first tokens that are due. One stream that was
-/// paused for too long stays. Then standard streams go until premium streams can afford the step.
+/// Leaves streams out of the step. Background and best-effort streams are left out first, those served last before
+/// others, until the step has time for the rest beside higher tiers' streams and first tokens that are due. One of them
+/// that was paused for too long stays. Then standard streams with ample slack are left out until premium streams can
+/// afford the step.
 pub(crate) fn pause(
     candidates: &mut Vec<Candidate<'_>>,
     budget: &StepBudget,

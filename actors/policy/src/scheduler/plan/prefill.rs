@@ -11,12 +11,12 @@ use tiercel_config::PrefillOrder;
 use tiercel_device::Tier;
 
 const TIERS: usize = Tier::ALL.len();
-/// Number of prompt tokens that every step may compute, however little time the streams leave, so that prefill never
-/// stops.
+/// Upper bound of the number of prompt tokens that a step may compute however little time the streams leave. At least
+/// one may always be computed, so that prefill never stops.
 const MIN_TOKENS: u32 = 16;
-/// Upper bound of the time for the prompt tokens that every step may compute in any case, as a share of the streams'
-/// time in the step. Where prompts are costly, as on a CPU, streams behind their TPOT targets would otherwise never
-/// catch up.
+/// Upper bound of the time for the prompt tokens (beyond the first) that a step may compute however little time the
+/// streams leave, as a share of the streams' time in the step. Where prompts are costly, as on a CPU, streams behind
+/// their TPOT targets would otherwise never catch up.
 const MIN_SHARE: f64 = 0.15;
 
 /// Sort key of the prompts of a step: effective tier, `false` if blocks were denied (these prompts go first), lateness,
@@ -72,7 +72,7 @@ struct Left {
     room: u32,
     /// Number of prompt tokens in the step beyond which background prompts get none.
     background_room: u32,
-    /// Number of tokens that prompts get even if the step has no time for them.
+    /// Number of tokens that all prompts together may get even if the step has no time for them.
     least: u32,
     /// Number of tokens that prompts of the step have used up so far.
     used: u32,
@@ -169,8 +169,8 @@ fn tiers_with_several_tenants<'a>(
     several
 }
 
-/// Returns the sort key of a prompt among the prompts of a step. A prompt that was denied blocks goes first: victims
-/// were preempted for it, and their blocks may have come free only now.
+/// Returns the sort key of a prompt among the prompts of a step. A prompt that was denied blocks goes first of its
+/// effective tier: victims may have been preempted for it, whose blocks came free only now.
 fn prefill_key(sequence: &Sequence, fair: [bool; TIERS], order: PrefillOrder) -> PrefillKey {
     let key = &sequence.service.key;
     let number = match order {
@@ -183,8 +183,8 @@ fn prefill_key(sequence: &Sequence, fair: [bool; TIERS], order: PrefillOrder) ->
     (key.class.tier(), !sequence.kv.denied, key.late, number)
 }
 
-/// Returns the sort key of a best-effort prompt if tiers share time: by when the sequence got its blocks, which the
-/// tiers' fair queue decided; waiting sequences last.
+/// Returns the sort key of a best-effort prompt if tiers share time: prompts that were denied blocks first, then by
+/// when the sequence got its blocks, which the tiers' fair queue decided; waiting sequences last.
 fn opening_key(sequence: &Sequence) -> PrefillKey {
     let waits = sequence.phase == Phase::Waiting;
     let number = if waits { u64::MAX } else { sequence.kv.opened_number };

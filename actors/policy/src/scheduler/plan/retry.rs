@@ -6,8 +6,9 @@
 //! denial, a plan asks to open no more waiting sequences than the last plan could open ([`Retry::open_limit`]). After
 //! an empty plan that skipped running sequences, which may hold the very blocks that are short, the next plan considers
 //! fewer sequences: only those that hold blocks, then only those that decode ([`RetryScope`]). And after any empty plan
-//! nothing but rank decides, so that the sequence that may take blocks of all others comes first
-//! ([`Retry::empty_plans`]). When nothing helps, planning waits for the next event.
+//! the tiers' fair queue and pausing do not count: rank alone decides which sequences come first, so that the sequence
+//! that may take blocks of all others does ([`Retry::empty_plans`]). When nothing helps, planning waits for the next
+//! event.
 
 /// Most waiting sequences for which one plan requests blocks. Each costs a look-up of its whole prefix in the prefix
 /// cache, and a step rarely has room for more.
@@ -34,7 +35,7 @@ pub(crate) struct Retry {
     pub(crate) scope: RetryScope,
     /// Whether the plan under way left out a running sequence that the step could include.
     pub(crate) skipped_running: bool,
-    /// Number of empty plans (no sequence got blocks) in a row since the last event.
+    /// Number of empty plans (no sequence got blocks, and no step was in flight) in a row since the last event.
     pub(crate) empty_plans: u32,
     /// Most waiting sequences for which the next plan requests blocks.
     pub(crate) open_limit: usize,
@@ -60,8 +61,9 @@ impl Retry {
         self.empty_plans = 0;
     }
 
-    /// Adjusts how many waiting sequences the next plan may open to how many this plan `opened` and how many were
-    /// `denied` blocks, because a denied sequence takes a slot of the step that a running sequence could use.
+    /// Sets how many waiting sequences the next plan may open: twice as many as this plan if none was `denied` blocks,
+    /// otherwise as many as this plan `opened` (at least one), because a denied sequence takes a slot of the step that
+    /// a running sequence could use.
     pub(crate) fn limit_opens(&mut self, opened: usize, denied: usize) {
         if self.scope == RetryScope::All {
             self.open_limit = match denied {
@@ -83,8 +85,8 @@ impl Retry {
         };
         // Plan again at once with fewer sequences: they need not wait for the event that the other sequences wait for.
         self.again |= empty && self.scope != RetryScope::All;
-        // Plan again at once if blocks are reserved: the second plan in a row ignores unused reservations for its first
-        // sequence, so it may find blocks.
+        // Plan again at once if blocks are reserved: the plan after an empty one ignores other tiers' unused
+        // reservations for its first sequence, so it may find blocks.
         self.again |= empty && self.empty_plans == 1 && reserved;
         if self.empty_plans >= EMPTY_PLANS_MAX {
             (self.again, self.scope) = (false, RetryScope::All);

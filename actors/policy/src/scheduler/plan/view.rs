@@ -18,7 +18,7 @@ pub(crate) struct View<'a> {
     pub(crate) memory: &'a Memory,
     pub(crate) reserve: &'a SlackReserve,
     pub(crate) retry: &'a Retry,
-    /// Suspects: sequences of a failed step that have not been tried alone yet.
+    /// Suspects: sequences of a failed step that have neither succeeded nor failed alone yet.
     pub(crate) suspects: &'a BTreeSet<SeqId>,
     /// Whether sequences that never ran may start; `false` while a static batch must end first.
     pub(crate) may_start: bool,

@@ -27,7 +27,8 @@ pub(crate) fn surely_fit(candidates: &[Candidate<'_>], view: &View<'_>) -> bool 
     blocks + u64::from(watermark) + u64::from(reserved) <= free
 }
 
-/// Returns the number of blocks that a candidate needs for the step without prefix-cache hits.
+/// Returns the number of blocks that a candidate needs for the step beside those that it holds, without prefix-cache
+/// hits.
 fn blocks_asked(candidate: &Candidate<'_>, rules: &Rules) -> u32 {
     let Candidate { sequence, tokens, len, waits, .. } = *candidate;
     let covered = if waits { len } else { len.min(sequence.planned_computed() + tokens) };
@@ -91,7 +92,7 @@ fn want(candidate: &Candidate<'_>, claim: Claim, rules: &Rules) -> Want {
     let reserve = rules.allocated_up_front(sequence.longest());
     let kind = if claim.opening {
         // No watermark for the first candidate, because a request as large as the pool would otherwise wait for ever;
-        // and none for one that may preempt others, because it should use free blocks first.
+        // and none for one above background that may preempt others, because it should use free blocks first.
         let high = sequence.tier_before_ageing() < Tier::Background;
         let may_take_all = claim.first || (claim.by_force && high);
         let keep_free = if may_take_all { 0 } else { rules.watermark_blocks(sequence.tier) };
