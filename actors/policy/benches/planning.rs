@@ -2,7 +2,8 @@
 //! the batch. Ended requests are replaced by new ones, so that the numbers of running and of waiting sequences stay the
 //! same.
 //!
-//! `cargo bench -p tiercel-policy --bench planning` also prints the median and the 99th percentile.
+//! `cargo bench -p tiercel-policy --bench planning` also prints the median and the 99th percentile of the planning
+//! time.
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, criterion_group, criterion_main};
@@ -30,8 +31,8 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Returns a scheduler with up to `running` running sequences, fewer if their blocks do not fit, and with `waiting`
-    /// waiting ones. The device pool has `running * blocks_each` KV blocks.
+    /// Returns a scheduler with `running + waiting` sequences. Up to `running` of them run, fewer if their blocks do
+    /// not fit; the others wait. The device pool has `running * blocks_each` KV blocks.
     fn new(running: u32, waiting: u32, blocks_each: u32) -> Rounds {
         let mut settings = EngineSettings::default();
         settings.scheduler.max_num_seqs = running;
@@ -67,7 +68,7 @@ impl Rounds {
         for _ in 0..running + waiting {
             rounds.arrive();
         }
-        // Run 600 steps before the measurement: then all sequences have started, and those that started together no
+        // Run 600 steps before the measurement: then as many sequences run as fit, and those that started together no
         // longer are at the same output token.
         for _ in 0..600 {
             rounds.round(&Clock::wall());

@@ -6,11 +6,11 @@ use tiercel_device::Timestamp;
 /// Hysteresis of pressure levels: how far usage must fall below the threshold of a level before the level is left,
 /// percent of the resource's total. It keeps a load near the threshold from flapping between levels.
 const HYSTERESIS_PERCENT: f64 = 5.0;
-/// How long usage must stay below a pressure level before the level is left, us, because a busy engine may fill up
-/// again at once.
+/// How long usage must stay below the threshold of a pressure level before the level is left, us, because a busy engine
+/// may fill up again at once.
 const CALM_US: u64 = 5_000_000;
 
-/// Pressure level: how near a resource is to its limit.
+/// Pressure level of a resource (none, warning or critical): how near the resource is to its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Level {
     /// No pressure: enough of the resource is left.
@@ -42,7 +42,7 @@ pub enum Resource {
     Slots,
     /// KV blocks of the host pool.
     Host,
-    /// Limit on KV blocks in transit between the device pool and the host pool.
+    /// Room for KV blocks in transit between the device pool and the host pool, up to the limit on such blocks.
     Copies,
     /// Output tokens that may be buffered for the clients.
     Outputs,
@@ -83,8 +83,8 @@ pub struct Transition {
 pub struct Pressure {
     settings: PressureSettings,
     levels: [Level; Resource::ALL.len()],
-    /// For each resource whose usage is below its pressure level: since when, and the highest level that its usage
-    /// reached since.
+    /// For each resource whose usage is below the threshold of its present pressure level: since when, and the highest
+    /// level that its usage would have had since.
     below: [Option<(Timestamp, Level)>; Resource::ALL.len()],
 }
 

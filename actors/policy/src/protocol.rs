@@ -1,5 +1,5 @@
 //! Messages between the scheduler and the block store. Each step takes one [`StepRequest`] and one [`StepGrant`],
-//! whatever its batch size. Ends of copies are reported as [`StoreEvent`]s.
+//! whatever its batch size. The end of the last copy of a preemption or of an opening is reported as a [`StoreEvent`].
 
 use crate::blocks::BlockHash;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tiercel_device::{BlockId, SeqId, StepId, Ticket};
 
 /// Scheduler -> block store: everything that one step needs of the block store, in one message. The block store applies
-/// the fields in their order.
+/// `completed_step`, `progress`, `released`, `wants` and `mirror` in this order.
 #[derive(Debug, Clone, Default)]
 pub struct StepRequest {
     /// Number of the planned step, larger than that of every earlier step.
@@ -29,7 +29,8 @@ pub struct StepRequest {
     /// Whether victims of one group are taken in the order of their cost of resuming per freed block, cheapest first,
     /// instead of in the order of the list.
     pub victims_by_cost: bool,
-    /// Whether a resumed sequence recomputes blocks that the host pool has, where that is faster than copying them in.
+    /// Whether a sequence that starts or resumes recomputes blocks that the host pool has, where that is faster than
+    /// copying them in.
     pub resumes_by_cost: bool,
     /// Which part of its block table a preempted victim gives up.
     pub gives: Gives,
@@ -86,8 +87,8 @@ pub struct Want {
     pub kept_for_others: u32,
     /// Whether the sequence grows its block table, or opens (gets a new table).
     pub kind: WantKind,
-    /// Number of victims, from the front of [`StepRequest::victims`], that may be preempted for this request. None of
-    /// them is served before the requesting sequence. If the sequence itself is among them, it is skipped.
+    /// Number of victims, from the front of [`StepRequest::victims`], that may be preempted for this request. If the
+    /// sequence itself is among them, it is skipped.
     pub max_victims: u32,
 }
 
@@ -117,7 +118,7 @@ pub enum WantKind {
 /// retains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Victim {
-    /// Sequence of the victim, and the new epoch that the preemption gives it.
+    /// Sequence of the victim, and its epoch before the preemption.
     pub ticket: Ticket,
     /// Whether to copy the victim's full blocks to the host pool first, as far as there is room, instead of just
     /// dropping them.
@@ -204,7 +205,7 @@ pub enum GrantOutcome {
 /// A victim that was preempted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preempted {
-    /// Ticket of the victim: its sequence and the new epoch.
+    /// Ticket of the victim, as in the request: its sequence and its epoch before the preemption.
     pub ticket: Ticket,
     /// How far the preemption is: committed, or waiting for copies.
     pub outcome: PreemptOutcome,
@@ -217,7 +218,8 @@ pub enum PreemptOutcome {
     /// to run again. If the victim was preempted before and now gave up retained blocks, copies of these may still be
     /// under way.
     Freed {
-        /// Device blocks that the preemption freed; blocks that other sequences share did not come free.
+        /// Device blocks that the preemption freed at once; blocks that other sequences share, or that copies still
+        /// hold, did not come free.
         blocks: u32,
         /// Host blocks that are pinned for the preempted sequence, so that it can be resumed by copying.
         on_host: u32,
@@ -242,7 +244,7 @@ pub enum StoreEvent {
     PreemptCopied {
         /// Ticket (sequence and epoch) that the preemption was prepared with.
         ticket: Ticket,
-        /// Number of the victim's blocks that were saved in the host pool.
+        /// Number of the victim's blocks that the copies saved in the host pool, without those that it had before.
         copied: u32,
         /// Number of the victim's blocks whose copy to the host pool failed.
         failed: u32,

@@ -21,13 +21,13 @@ pub struct DrainRate {
     gaps_us: VecDeque<u64>,
     sum_us: u64,
     waiting: u32,
-    /// Start of the current gap between departures: when the last request left, or when a request entered the empty
-    /// queue. `None` while no request waits.
+    /// Start of the current gap between departures: when the last request was served, or when a request entered the
+    /// empty queue. `None` while no gap runs: no request waits, or all that wait moved in from another tier.
     since: Option<Timestamp>,
 }
 
 impl DrainRate {
-    /// Records that a request entered the queue.
+    /// Records, for the drain rate, that a request entered the queue.
     pub fn entered(&mut self, now: Timestamp) {
         self.waiting += 1;
         self.since.get_or_insert(now);
@@ -67,7 +67,7 @@ impl DrainRate {
     }
 
     /// Returns the expected wait of a request that joins the queue now, us: mean gap between departures times the
-    /// number of waiting requests; `None` before any request was served. A gap that is already longer than the mean
+    /// number of waiting requests; `None` before any gap was measured. A gap that is already longer than the mean
     /// raises the mean.
     pub fn wait_us(&self, now: Timestamp) -> Option<f64> {
         let left = self.gaps_us.len() as f64;
@@ -78,7 +78,7 @@ impl DrainRate {
     }
 }
 
-/// Returns the retry time (`Retry-After`) of a refused request, ms: the expected wait `wait_us` (`None`: unknown),
+/// Returns the retry time (`Retry-After`) of a refused request, ms: the expected wait `wait_us` (10 s for `None`),
 /// clamped to 1 s to 2 min, plus up to a half of it. The addition depends on `number`; successive numbers spread it
 /// evenly, so that clients that are refused together do not retry together.
 pub fn retry_after_ms(wait_us: Option<f64>, number: u64) -> u64 {

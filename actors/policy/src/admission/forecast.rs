@@ -10,8 +10,8 @@ use tiercel_device::{Tier, Timestamp};
 
 const TIERS: usize = Tier::ALL.len();
 
-/// Time constant of the exponential average of the arrival rate, us: long enough to have seen some arrivals, short
-/// enough to follow a surge.
+/// Time constant of the exponential average of the device time that arriving prompts need, us: long enough to have seen
+/// some arrivals, short enough to follow a surge.
 const MEMORY_US: f64 = 3e6;
 /// Least share of the device's time that a forecast assumes to be left for a tier's prompts, however much higher tiers
 /// took lately.
@@ -52,7 +52,7 @@ impl Margin {
 /// The scheduler's report on the device time that is available to prompts, from which admission forecasts TTFT.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Capacity {
-    /// Length of a step that the TPOT targets of the running streams allow, us.
+    /// Length of the next steps, us: as long as the TPOT targets of the running streams and the limits on a step allow.
     pub step_us: f64,
     /// Length of an empty step (fixed cost of a step), us.
     pub idle_us: f64,
@@ -70,7 +70,7 @@ pub struct Capacity {
     pub fair_tiers: bool,
     /// Mean device time of a prompt token, us. Prefix-cache hits cost no time, but their tokens count in the mean.
     pub token_us: f64,
-    /// Share of the device's time that each tier used lately, and the share that it is due.
+    /// Server load, each tier's share of the device time used lately, and the share that the tier is due.
     pub shares: ShareReport,
     /// Settings for refusing requests for which there is no device time; `None` if the scheduler cannot tell how much
     /// time there is.
@@ -90,7 +90,8 @@ pub struct Forecast {
 }
 
 impl Forecast {
-    /// Replaces the scheduler's report on prompt time by a newer one.
+    /// Replaces the scheduler's report on the device time for prompts by a newer one, which includes the prompts that
+    /// arrived since the older one.
     pub fn update(&mut self, capacity: Capacity) {
         self.capacity = capacity;
         self.arrived_us = [0.0; TIERS];

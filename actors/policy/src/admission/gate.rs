@@ -60,13 +60,13 @@ struct Queued {
     tier: Tier,
     tenant: Salt,
     prompt: u32,
-    /// Deadline of the first token (arrival + TTFT target); `None` without a target, or if even an idle server could
-    /// not meet it.
+    /// Deadline of the first token (arrival + TTFT target); `None` without a target, if even an idle server could not
+    /// meet it, or after the tier was changed.
     due: Option<Timestamp>,
 }
 
-/// The admission gate decides on each request at once: accepts it with a sequence id, or refuses it with a reason and a
-/// retry time (`Retry-After`).
+/// The admission gate decides on each request at once: accepts it with a sequence id, or refuses it with a reason and,
+/// if coming back may help, a retry time (`Retry-After`).
 #[derive(Debug)]
 pub struct Gate {
     settings: AdmissionSettings,
@@ -85,7 +85,8 @@ pub struct Gate {
     credits: RetryCredits,
     forecast: Forecast,
     shedder: ShareShedder,
-    /// Number of admission decisions so far, which seeds random draws and spreads retry times.
+    /// Number of admission decisions so far, without checks ([`Gate::would_accept`]) that found no reason to refuse. It
+    /// seeds random draws and spreads retry times.
     decided: u64,
     /// Safety margin of forecasts for standard requests: a request counts as in time if its forecast TTFT is at most
     /// `margin * target`. Learned from how exact earlier forecasts were.
@@ -239,15 +240,16 @@ impl Gate {
         Ok(seq)
     }
 
-    /// Returns the latency targets of a request: those that it states, or else those of its tier for a prompt of that
-    /// length.
+    /// Returns the latency targets of a request: those of its tier for a prompt of that length, replaced by those that
+    /// it states. A request can only loosen targets that its tier has, unless `requests_may_tighten` is set.
     fn targets_of(&self, request: &Applicant) -> SloTargets {
         let of_tier = self.targets.of(request.tier);
         of_tier.of_prompt(request.prompt).asked(&request.targets, self.targets.requests_may_tighten)
     }
 
-    /// Returns the tier as which the request's prompt waits. A best-effort request (without TTFT and TPOT targets)
-    /// counts as background if tiers share the device by `shares.*`.
+    /// Returns the tier as which the request's prompt waits: background for a best-effort request (without TTFT and
+    /// TPOT targets) if tiers share the device by `shares.*`, and otherwise its own. System requests always wait as
+    /// such.
     fn effective_tier(&self, request: &Applicant) -> Tier {
         let targets = self.targets_of(request);
         let nothing = targets.ttft_ms.is_none() && targets.tpot_ms.is_none();
@@ -325,8 +327,8 @@ impl Gate {
         })
     }
 
-    /// Applies shedding by shares: refuses, at random, requests of a tier that uses more than its due share of the
-    /// device's time.
+    /// Applies shedding by shares: under high load refuses, at random, requests of a tier below premium that uses more
+    /// than its due share of the device's time. Clients that come back at their retry time are accepted.
     fn within_share(&self, request: &Applicant, now: Timestamp) -> Result<(), Refusal> {
         let tier = request.tier;
         let refused = self.shedder.refuses(tier, self.decided);
@@ -342,7 +344,8 @@ impl Gate {
         })
     }
 
-    /// Whether the client was told to come back, and its retry time has come, so that it is preferred to newcomers.
+    /// Whether the client says that it comes back, and its tenant has a retry credit whose time has come, so that the
+    /// client is preferred to newcomers.
     fn returns(&self, request: &Applicant, now: Timestamp) -> bool {
         request.returning && self.credits.is_due(request.tier, request.tenant, now)
     }
@@ -372,7 +375,8 @@ impl Gate {
         let mut queue = self.queues[tier.index()];
         if let Err(limit) = queue.enter(prompt, &self.limits(request)) {
             let retry_after_ms = self.retry_after_ms(self.forecast.queue_us(tier));
-            // Clients shall wait at least 5 s before they retry in a tier that misses its latency targets.
+            // If the full queue is that of a tier that misses its latency targets, clients shall wait at least 5 s
+            // before they retry.
             let late = self.headroom[tier.index()] < 0.0;
             let retry_after_ms = if late { retry_after_ms.max(5_000) } else { retry_after_ms };
             return Err(Refusal::QueueFull { tier, limit, retry_after_ms });
@@ -381,8 +385,8 @@ impl Gate {
     }
 }
 
-/// Returns the longest predicted TTFT with which a request is accepted, us; `None` for no limit, if late requests are
-/// not refused or the request has no TTFT target.
+/// Returns the longest predicted TTFT with which a request is accepted, us; `None` for no limit: if late requests are
+/// not refused, if the request has no TTFT target, or if it is premium.
 fn latest_us(tier: Tier, targets: &SloTargets, shedding: &SheddingSettings) -> Option<f64> {
     // Premium requests are never refused for lateness: late is better than never, and lower tiers are preempted for
     // them.

@@ -22,8 +22,9 @@ pub use tenants::Tenants;
 use tiercel_config::AdmissionSettings;
 use tiercel_device::DeviceInfo;
 
-/// Checks that a request can run on a device when it is alone: prompt and output must fit into the context length, and
-/// into the device pool less `kept` KV blocks that are reserved for other tiers.
+/// Checks that a request can run on a device when it is alone: the prompt must leave room for an output token in the
+/// context, and prompt and output (up to the context length) must fit into the device pool less `kept` KV blocks that
+/// are reserved for other tiers.
 ///
 /// # Errors
 /// Returns a text that says which limit the request exceeds and what would fit.
@@ -51,14 +52,15 @@ pub fn fits(prompt: u32, max_tokens: u32, info: &DeviceInfo, kept: u32) -> Resul
 /// Size of the admission queue of one tier: the accepted requests that wait for their first token.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Queue {
-    /// Number of requests in the queue.
+    /// Number of requests in the admission queue.
     pub requests: u32,
-    /// Prompt tokens of all requests in the queue.
+    /// Prompt tokens of all requests in the admission queue.
     pub tokens: u64,
 }
 
 impl Queue {
-    /// Adds a request with a prompt of `tokens` tokens to the queue. An empty queue accepts any request.
+    /// Adds a request with a prompt of `tokens` tokens to the queue. The limit on prompt tokens does not apply to an
+    /// empty queue.
     ///
     /// # Errors
     /// Returns the limit that is reached, in words.

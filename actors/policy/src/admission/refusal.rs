@@ -16,7 +16,7 @@ pub enum Refusal {
         tier: Tier,
         /// Limit that the full queue has reached, as text for people.
         limit: String,
-        /// Estimated time until the queue has room, ms.
+        /// Time after which the client shall come back, ms: about the time in which the full queue drains.
         retry_after_ms: u64,
     },
     /// The first token would come too late to be of use. The client may try again later.
@@ -32,7 +32,8 @@ pub enum Refusal {
         expected_ms: u64,
         /// Longest predicted TTFT with which the request would be accepted, ms.
         limit_ms: u64,
-        /// Estimated time until the request would be accepted, ms.
+        /// Time after which the client shall come back, ms: about the time by which the predicted TTFT exceeds the
+        /// limit.
         retry_after_ms: u64,
     },
     /// The request would wait longer for its first token than its patience. The client may try again later.
@@ -71,15 +72,15 @@ pub enum Refusal {
     OverShare {
         /// Tier of the request.
         tier: Tier,
-        /// Share of the device's time that the tier had lately, percent.
+        /// Tier's share of the device time that all tiers used lately, percent.
         had_percent: u32,
         /// Share of the device's time that the tier is due, counted among the tiers that used any lately, percent.
         due_percent: u32,
         /// Time after which the client shall come back, ms.
         retry_after_ms: u64,
     },
-    /// The server holds as many requests as it may (`admission.max_requests`), so it has no permit for this one. The
-    /// client may try again later.
+    /// The server has no permit for this request: it holds as many requests as it may (`admission.max_requests`), or
+    /// the permits left are reserved for higher tiers. The client may try again later.
     #[error(
         "the server holds as many requests as it may ({limit}, {kept} of them reserved for tiers above {tier}); \
          retry in {} s",
@@ -92,7 +93,7 @@ pub enum Refusal {
         tier: Tier,
         /// Permits (places for requests in the engine) that are reserved for higher tiers than the request's.
         kept: u32,
-        /// Estimated time until the server has room for the request, ms.
+        /// Time after which the client shall come back, ms.
         retry_after_ms: u64,
     },
     /// The server drains for shutdown, so it accepts no request.

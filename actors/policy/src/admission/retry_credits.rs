@@ -1,5 +1,5 @@
-//! Retry credits: the server remembers when refused clients were told to come back, and accepts a client that does so
-//! before newcomers.
+//! Retry credits: the server remembers when refused clients were told to come back, and prefers a client that does so
+//! to newcomers.
 //!
 //! Without retry credits a retry time would be an empty promise in a lasting overload: a client that comes back would
 //! find the same queue, and as little room as every newcomer.
@@ -28,7 +28,8 @@ pub struct RetryCredits {
 }
 
 impl RetryCredits {
-    /// Records a retry credit: a client of the tenant was told to come back at time `due`.
+    /// Records a retry credit: a client of the tenant was told to come back at time `due`. Records none if as many as
+    /// allowed are remembered.
     pub fn make(&mut self, tier: Tier, tenant: Salt, due: Timestamp, now: Timestamp) {
         if self.count >= MOST {
             self.forget(now);
@@ -47,8 +48,8 @@ impl RetryCredits {
         times.take_while(|time| **time <= now).any(|time| !expired(*time, now))
     }
 
-    /// Uses up one retry credit of the tenant, because a client came back. If that client is refused again, the caller
-    /// records a new credit.
+    /// Uses up one retry credit of the tenant whose time has come, if there is one, because a client came back. If that
+    /// client is refused again, the caller records a new credit.
     pub fn redeem(&mut self, tier: Tier, tenant: Salt, now: Timestamp) {
         self.change(tier, tenant, |times| {
             forget_expired(times, now);

@@ -1,6 +1,6 @@
-//! Shedding by shares (`shedding.form = share`): under load, requests of tiers that use more than their due share of
-//! the device's time are refused at random. This is the form of shedding that the project's first source document
-//! meant.
+//! Shedding by shares (`shedding.form = share`): under load, requests of tiers below premium that use more than their
+//! due share of the device's time are refused at random. This is the form of shedding that the project's first source
+//! document meant.
 //!
 //! The probability of a refusal grows with the excess of a tier's usage over its due share. Three rules were meant but
 //! not stated in that document: shares are computed among the tiers that had any device time lately, so that no request
@@ -27,14 +27,14 @@ const HYSTERESIS: f64 = 0.1;
 pub struct ShareReport {
     /// Server load, 0 to 1: the greater of the used share of the slots of a step and the used share of the KV blocks.
     pub load: f64,
-    /// Share of the device's time that each tier used lately.
+    /// Each tier's share of the device time that all tiers used lately; the shares add up to 1.
     pub had: [f64; TIERS],
     /// Share of the device's time that each tier is due by the settings.
     pub due: [f64; TIERS],
 }
 
-/// Refuses requests at random if the load is high and the request's tier uses more than its due share of the device's
-/// time.
+/// Refuses requests at random if the load is high and the request's tier is below premium and uses more than its due
+/// share of the device's time.
 #[derive(Debug, Clone, Default)]
 pub struct ShareShedder {
     report: ShareReport,
@@ -67,8 +67,8 @@ impl ShareShedder {
         (STEEPNESS * excess).clamp(0.0, MOST)
     }
 
-    /// Returns a tier's due share of the device's time, rescaled so that the due shares of the tiers that used any
-    /// device time lately add up to 1.
+    /// Returns a tier's due share of the device's time, rescaled so that the due shares of the tiers that used device
+    /// time lately add up to 1; 1 if none did.
     fn due(&self, tier: Tier) -> f64 {
         let ShareReport { had, due, .. } = &self.report;
         let active = had.iter().zip(due).filter(|(had, _)| **had >= ACTIVE);

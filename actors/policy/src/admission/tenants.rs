@@ -20,7 +20,8 @@ impl Tenants {
         self.0.entry((tier, tenant)).or_default().add(prompt);
     }
 
-    /// Records that a request of a tenant left the admission queue: it got its first token or ended.
+    /// Records that a request of a tenant left the admission queue: it got its first token, ended or moved to another
+    /// tier.
     pub fn leave(&mut self, tier: Tier, tenant: Salt, prompt: u32) {
         if let Some(queue) = self.0.get_mut(&(tier, tenant)) {
             queue.leave(prompt);
@@ -32,7 +33,7 @@ impl Tenants {
 
     /// Returns the share of a tier's waiting prompt tokens that fair queueing serves before a new request of the
     /// tenant: all tokens that the tenant itself has waiting, and of every other tenant at most as many as the tenant
-    /// has with the new request.
+    /// has with the new request. 1 if no request waits.
     pub fn ahead(&self, tier: Tier, tenant: Salt, prompt: u32) -> f64 {
         let own = self.of(tier, tenant).tokens;
         let turn = own + u64::from(prompt);

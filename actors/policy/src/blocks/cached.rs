@@ -30,7 +30,8 @@ impl Cached {
         }
     }
 
-    /// Removes a cached block from the eviction order, because a sequence uses it again.
+    /// Removes a cached block from the eviction order, because something holds it again or its place in the order
+    /// changes.
     pub(super) fn remove(&mut self, id: u32, idle_since: u64, depth: u32) {
         if !self.leaves.remove(&(idle_since, id)) {
             self.inner.remove(&(Reverse(depth), id));

@@ -16,8 +16,9 @@ impl BlockStore {
         self.transfers.take(self.completed, room, largest_batch)
     }
 
-    /// Ends a batch of copies that [`BlockStore::take_copies`] handed out. Returns an event for each preemption and
-    /// each resume whose last copy this was, in order. An unknown batch id is ignored.
+    /// Ends a batch of copies that [`BlockStore::take_copies`] handed out. Returns an event, in order, for each
+    /// prepared preemption and each opening of a sequence whose last copy ended with this batch. An unknown batch id is
+    /// ignored.
     pub fn copy_done(&mut self, copy: CopyId, ok: bool) -> Vec<StoreEvent> {
         let mut events = Vec::new();
         for (id, transfer) in self.transfers.end_batch(copy) {

@@ -7,10 +7,10 @@ use super::transfers::Transfer;
 use crate::Victim;
 
 impl BlockStore {
-    /// Queues mirroring copies (device to host, ahead of need) of at most `most` blocks, beginning with the victim that
-    /// would be preempted first. While any copy is queued, nothing is mirrored, so that sequences do not wait longer
-    /// for their copies. Mirrored host blocks belong to no sequence: they are cached content, the first to be evicted
-    /// there.
+    /// Queues mirroring copies (device to host, ahead of need) of at most `most` blocks, for the victims that would be
+    /// swapped, in the order of `victims`. While any copy is queued, nothing is mirrored, so that sequences do not wait
+    /// longer for their copies. Mirrored host blocks belong to no sequence: once copied they are cached content of the
+    /// host pool, evicted in its usual order.
     pub(super) fn mirror(&mut self, victims: &[Victim], most: u32) {
         if self.transfers.queued() > 0 || self.config.host_blocks == 0 {
             return;
@@ -38,8 +38,8 @@ impl BlockStore {
     }
 
     /// Cancels mirroring copies that have not started and that are the only holders of their device blocks, so that
-    /// these blocks come free. Called when a sequence's request for blocks cannot be met. The sequences that held these
-    /// blocks are gone, and nothing waits for the copies.
+    /// these blocks come free. Called when free blocks are too few for a sequence's request. No sequence holds these
+    /// blocks any more, and nothing waits for the copies.
     pub(super) fn give_up_mirroring(&mut self) {
         let device = &self.device;
         let given_up = self.transfers.cancel_ahead(|copy| device.slot(copy.device).refs == 1);
@@ -57,15 +57,15 @@ impl BlockStore {
         }
     }
 
-    /// Returns how many full blocks at the front of a sequence's block table are also in the host pool, so that a
-    /// preemption could discard them at once.
+    /// Returns how many full blocks at the front of a sequence's block table are known to mirroring and are in the host
+    /// pool, so that a preemption could discard them at once.
     pub(super) fn mirrored_blocks(&self, sequence: &Sequence) -> u32 {
         let names = sequence.names.iter().take(sequence.mirrored);
         names.take_while(|name| self.host.find(name).is_some()).count() as u32
     }
 
-    /// Returns the position of a victim's first full block that the host pool does not have and that no copy brings
-    /// there.
+    /// Returns the position of the first full block of a running victim that mirroring has not looked at yet, that the
+    /// host pool does not have and that is not being copied. `None` if there is none, or if the victim does not run.
     fn next_to_mirror(&mut self, victim: &Victim) -> Option<usize> {
         let sequence = self.sequences.get_mut(victim.ticket.seq)?;
         if sequence.phase != Phase::Running {

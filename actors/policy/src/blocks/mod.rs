@@ -18,7 +18,8 @@
 //! | `snapshot` | configuration and usage of the store |
 //!
 //! Phases of a sequence in the store, and its phase after each call. A dash means that the call does nothing or is
-//! refused. A sequence is parked after its preemption, as long as it has pins, copies or retained blocks:
+//! refused. A sequence is parked after its preemption as long as it has pins, copies or retained blocks, and unknown
+//! without them:
 //!
 //! | phase | Grow | Open | taken as victim | commit | abort | copies end | release |
 //! |---|---|---|---|---|---|---|---|

@@ -24,8 +24,8 @@ enum Hit {
 
 impl BlockStore {
     /// Opens a waiting sequence: gives it a block table with its cached prefix and room for the step. A sequence that
-    /// already has a table is denied with `pending_blocks` 0. A denial changes nothing in the store, not even the
-    /// eviction order.
+    /// already has a table is denied with `pending_blocks` 0. A denial gives up the cache hits again, so that they keep
+    /// their places in the eviction order; victims that were preempted for the request stay preempted.
     pub(super) fn open(
         &mut self,
         want: &Want,
@@ -75,8 +75,8 @@ impl BlockStore {
         }
     }
 
-    /// Opens a sequence whose whole cached prefix is on the device, with room for `cover` token positions. Returns its
-    /// block table.
+    /// Opens a sequence whose whole cached prefix is on the device, with room for at least `cover` token positions.
+    /// Returns its block table.
     fn open_at_once(
         &mut self,
         want: &Want,
@@ -97,8 +97,8 @@ impl BlockStore {
     }
 
     /// Finds the longest cached prefix of the block names `hashes`, on the device, on its way there or in the host
-    /// pool, and takes references to its blocks. With `own_only` only blocks count that were retained or copied out
-    /// when this sequence was preempted.
+    /// pool, and takes references to its blocks. With `own_only` only blocks count that were retained on the device or
+    /// pinned on the host when this sequence was preempted.
     fn hold_prefix(&mut self, seq: SeqId, hashes: &[BlockHash], own_only: bool) -> Vec<Hit> {
         let (kept, pins) = match self.sequences.get(seq) {
             Some(parked) => (Arc::clone(&parked.table), parked.pins.clone()),
@@ -168,8 +168,9 @@ impl BlockStore {
         }
     }
 
-    /// Opens a sequence part of whose cached prefix is in the host pool: allocates device blocks and queues copies to
-    /// them. Blocks for new tokens are allocated later, when the sequence grows.
+    /// Opens a sequence part of whose cached prefix is in the host pool or on its way to the device: allocates device
+    /// blocks for the host blocks, and queues copies to them. Blocks for new tokens are allocated later, when the
+    /// sequence grows.
     fn open_copying(
         &mut self,
         want: &Want,

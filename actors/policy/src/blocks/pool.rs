@@ -2,9 +2,9 @@
 //! blocks are reused.
 //!
 //! A block is *free* when nothing holds it. A free block that still has a name is *cached*: a prefix hit can take it
-//! back until it is evicted. A holder either *stays* (the table of a running sequence, a pin) or *leaves* (the table of
-//! a sequence that is being preempted, a copy). A block that only leaving holders hold is *pending*, because it comes
-//! free without a further preemption.
+//! back until it is evicted. A holder either *stays* (a block table, a pin) or *leaves* (the table of a sequence that
+//! is being preempted, a copy). A block that only leaving holders hold is *pending*, because it comes free without a
+//! further preemption.
 
 use super::BlockHash;
 use super::cached::Cached;
@@ -39,7 +39,8 @@ impl Name {
 pub(super) struct Slot {
     /// Reference count of the block: block tables, pins and copies that hold it.
     pub(super) refs: u32,
-    /// Number of holders of the block that are not about to give it up: tables of running sequences, and pins.
+    /// Number of holders of the block that are not about to give it up: pins and block tables, but not the table of a
+    /// sequence whose prepared preemption takes the block.
     pub(super) staying: u32,
     /// Whether the block is the source or destination of a copy that is queued or running.
     pub(super) in_transit: bool,
@@ -134,13 +135,12 @@ impl Pool {
         Some(id)
     }
 
-    /// Adds to the block a holder that stays (a running sequence's table, or a pin).
+    /// Adds to the block a holder that stays (a block table or a pin).
     pub(super) fn hold(&mut self, id: u32) {
         self.adjust(id, 1, 1);
     }
 
-    /// Removes from the block a holder that stays (a running sequence's table, or a pin). Returns whether the block
-    /// came free.
+    /// Removes from the block a holder that stays (a block table or a pin). Returns whether the block came free.
     pub(super) fn drop_hold(&mut self, id: u32) -> bool {
         self.adjust(id, -1, -1)
     }
@@ -162,8 +162,8 @@ impl Pool {
         self.slot(id).is_pending()
     }
 
-    /// Marks one leaving holder of the block as staying again, because its preemption was aborted. Returns whether the
-    /// block was pending before (only leaving holders held it).
+    /// Marks one leaving holder of the block as staying again, because its sequence keeps the block after all. Returns
+    /// whether the block was pending before (only leaving holders held it).
     pub(super) fn stay(&mut self, id: u32) -> bool {
         let was = self.slot(id).is_pending();
         self.adjust(id, 0, 1);
@@ -263,8 +263,8 @@ impl Pool {
         }
     }
 
-    /// Removes a cached block from the eviction order, because a holder takes it back. Free blocks without content
-    /// never come here; only `allocate` takes them.
+    /// Removes a cached block from the eviction order, because a holder takes it back or its place in the order
+    /// changes. Free blocks without content never come here; only `allocate` takes them.
     fn unlist(&mut self, id: u32) {
         let slot = &self.slots[id as usize];
         let name = slot.name.as_ref().expect("a free block without a name is never held directly");

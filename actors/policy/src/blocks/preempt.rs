@@ -8,10 +8,10 @@ use crate::{PreemptOutcome, Victim};
 use tiercel_device::{BlockId, CopyDirection, SeqId, Ticket};
 
 impl BlockStore {
-    /// Commits a prepared preemption: drops the sequence's references to its blocks; the sequence needs a new block
-    /// table to run again. A preemption may be committed before its copies to the host have ended: the copies go on,
-    /// and no [`StoreEvent::PreemptCopied`](crate::StoreEvent) follows. A stale or repeated ticket does nothing and
-    /// returns `false`.
+    /// Commits a prepared preemption: drops the sequence's references to its blocks, except those that it retains; it
+    /// needs a new block table to run again. A preemption may be committed before its copies to the host have ended:
+    /// the copies go on, and no [`StoreEvent::PreemptCopied`](crate::StoreEvent) follows. A stale or repeated ticket
+    /// does nothing and returns `false`.
     pub fn commit_preempt(&mut self, ticket: Ticket) -> bool {
         let Some(mut sequence) = self.take_prepared(ticket) else { return false };
         self.park(&mut sequence);
@@ -20,8 +20,8 @@ impl BlockStore {
     }
 
     /// Aborts a prepared preemption: the sequence keeps its block table and may run. Copies to the host that have not
-    /// started are cancelled; ended ones stay in the host pool as cached content without a pin. A stale or repeated
-    /// ticket does nothing and returns `false`.
+    /// started, and that nothing else needs, are cancelled; ended ones stay in the host pool as cached content without
+    /// a pin. A stale or repeated ticket does nothing and returns `false`.
     pub fn abort_preempt(&mut self, ticket: Ticket) -> bool {
         let Some(mut sequence) = self.take_prepared(ticket) else { return false };
         for block in sequence.table.iter().skip(sequence.phase.stays()) {
@@ -35,8 +35,9 @@ impl BlockStore {
     }
 
     /// Preempts a running sequence, or takes retained blocks from one that is preempted already. The caller has marked
-    /// the holds on the table's blocks beyond the first `kept` as leaving. A preempted sequence does not run, so each
-    /// of its blocks comes free when its own copy has ended, and need not stay frozen until all copies have.
+    /// the holds on the table's blocks beyond the first `kept` as leaving. A preemption of a running sequence that
+    /// needs copies is only prepared; all others are committed at once. A sequence that is preempted already does not
+    /// run, so each of its blocks may come free when its own copy has ended.
     pub(super) fn carry_out(&mut self, victim: Victim, kept: u32) -> PreemptOutcome {
         let seq = victim.ticket.seq;
         let mut sequence = self.sequences.remove(seq).expect("victims are chosen among sequences");
@@ -100,8 +101,8 @@ impl BlockStore {
         sequence.pins = pins;
     }
 
-    /// Returns the host block that holds the content named `hash`, or the destination of a queued copy of it with the
-    /// id of that copy.
+    /// Returns the host block that holds the content named `hash`, or the destination of a copy of it that is queued or
+    /// running, with the id of that copy.
     fn host_copy(&self, hash: &super::BlockHash) -> Option<(u32, Option<u64>)> {
         if let Some(host) = self.host.find(hash) {
             return Some((host, None));

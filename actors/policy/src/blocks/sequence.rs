@@ -4,7 +4,7 @@ use super::BlockHash;
 use std::sync::Arc;
 use tiercel_device::{BlockId, StepId, Ticket};
 
-/// The block store's entry of a sequence that holds a block table or pinned host blocks.
+/// The block store's entry of a sequence that holds a block table or pinned host blocks, or waits for copies.
 #[derive(Debug)]
 pub(super) struct Sequence {
     /// Phase of the sequence in the block store.
@@ -21,8 +21,8 @@ pub(super) struct Sequence {
     pub(super) last_step: StepId,
     /// Host blocks that are pinned for the preempted sequence, in the order of its blocks.
     pub(super) pins: Vec<Pin>,
-    /// Number of leading full blocks that were also in the host pool when mirroring last looked at them; some may have
-    /// been evicted since.
+    /// Number of leading full blocks that were also in the host pool, or being copied, when mirroring last looked at
+    /// them; some may have been evicted since.
     pub(super) mirrored: usize,
     /// Ids of the copies that the sequence waits for.
     pub(super) waits: Vec<u64>,
@@ -49,7 +49,7 @@ pub(super) enum Phase {
         ticket: Ticket,
         /// Number of blocks at the front of the table that the victim retains on the device.
         kept: u32,
-        /// Number of copies of the preemption that succeeded and that failed.
+        /// Counts of the copies of the preemption that ended: those that succeeded and those that failed.
         tally: Tally,
     },
     /// The sequence's preemption is committed: it holds only pinned host blocks and the device blocks that it retained.
@@ -59,7 +59,7 @@ pub(super) enum Phase {
     Opening {
         /// Ticket (sequence and epoch) of the request for blocks that opens the sequence.
         ticket: Ticket,
-        /// Number of copies of the opening that succeeded and that failed.
+        /// Counts of the copies of the opening that ended: those that succeeded and those that failed.
         tally: Tally,
         /// Number of leading blocks of the prefix that are valid: those before the first block whose copy failed.
         valid_blocks: u32,

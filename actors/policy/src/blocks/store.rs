@@ -1,7 +1,7 @@
 //! State of the block store, and the short parts of its interface.
 //!
-//! The modules `reserve`, `open` and `victims` handle step requests, `preempt` handles preemption, `copies` handles
-//! copies, and `invariants` checks what must always hold.
+//! The modules `reserve`, `open` and `victims` handle step requests, `preempt` handles preemption, `mirror` copies
+//! blocks to the host ahead of need, `copies` starts and ends copies, and `invariants` checks what must always hold.
 
 use super::pool::Pool;
 use super::sequence::Sequence;
@@ -27,7 +27,7 @@ pub struct BlockStore {
 }
 
 impl BlockStore {
-    /// Returns a block store with empty pools.
+    /// Returns a block store without sequences: all blocks of both pools are free and without content.
     ///
     /// # Panics
     /// If `block_size` is 0.
@@ -91,8 +91,8 @@ impl BlockStore {
 
     /// Registers the KV that completed steps made valid for a sequence, and the names of its newly full blocks. The
     /// last name in the report belongs to the last full block of the `computed` tokens. Names that the store already
-    /// knows are skipped; names that would leave a gap are ignored. A report for a sequence without a block table is
-    /// late and is ignored.
+    /// knows are skipped; names that would leave a gap are ignored. A report for a sequence that no step can be
+    /// computing, or about tokens beyond its block table, is late and is ignored.
     pub(super) fn advance(&mut self, progress: &Progress) {
         let Some(sequence) = self.sequences.get_mut(progress.seq) else { return };
         let block_size = self.config.block_size;

@@ -113,8 +113,8 @@ impl Transfers {
         id
     }
 
-    /// Makes the sequence `seq` wait for a copy. A mirroring copy, made ahead of need until now, moves to the queue of
-    /// needed copies of its direction.
+    /// Makes the sequence `seq` wait for a copy. A mirroring copy that has not started moves to the queue of needed
+    /// copies of its direction.
     pub(super) fn wait_for(&mut self, id: u64, seq: SeqId) {
         let job = self.jobs.get_mut(&id).expect("it was found or queued just now");
         job.waiters.push(seq);
@@ -139,7 +139,8 @@ impl Transfers {
     }
 
     /// Makes the sequence `seq` stop waiting for the copies `ids`. Cancels those that have not started and that no
-    /// other sequence waits for. Returns the cancelled copies; the caller releases their blocks.
+    /// other sequence waits for, except mirroring copies. Returns the cancelled copies; the caller releases their
+    /// blocks.
     pub(super) fn leave(&mut self, seq: SeqId, ids: &[u64]) -> Vec<Transfer> {
         let mut cancelled = Vec::new();
         for id in ids {

@@ -10,13 +10,13 @@ use tiercel_device::{BlockId, SeqId, StepId};
 /// Blocks that the denied requests of a step wait for, so that requests of sequences served later do not take them.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    /// Blocks for denied requests that running copies will satisfy when they end. They are set aside against every
-    /// later request.
+    /// Blocks for denied requests that copies under way (queued or running) will satisfy when they end. They are set
+    /// aside against every later request.
     promised: u64,
-    /// Blocks for denied requests that pending blocks and all victims together cannot satisfy, while other sequences
-    /// hold blocks that they will give back. They are set aside against later requests that open a sequence: such a
-    /// sequence would only be preempted again, or many small sequences would starve a large one. They are not set aside
-    /// against running sequences that grow, because otherwise no sequence might ever end.
+    /// Blocks for denied requests that free blocks, pending blocks and all victims together cannot satisfy, while other
+    /// sequences hold blocks that they will give back. They are set aside against later requests that open a sequence:
+    /// such a sequence would only be preempted again, or many small sequences would starve a large one. They are not
+    /// set aside against running sequences that grow, because otherwise no sequence might ever end.
     hoped: u64,
 }
 
@@ -56,9 +56,9 @@ pub(super) enum Verdict {
 }
 
 impl BlockStore {
-    /// Decides one sequence's request for blocks. Uses free blocks first, then pending blocks (about to come free),
-    /// then preempts as many of the victims as are needed, in order. If all of this is not enough, no sequence is
-    /// preempted.
+    /// Decides one sequence's request for blocks. Uses free blocks first, then cancels mirroring copies that hold
+    /// blocks, then waits for pending blocks (about to come free), and only then preempts as many of the victims as are
+    /// needed, in order. If all of this is not enough, no sequence is preempted.
     pub(super) fn settle(
         &mut self,
         need: Need,
@@ -151,8 +151,9 @@ impl BlockStore {
         self.give_no_more_than_needed(chosen, gained, shortage, need.gives)
     }
 
-    /// Spares chosen victims that are not needed to free `shortage` blocks, and lets the others retain the part of
-    /// their table that they need not give. Preempting all chosen victims would free `gained` blocks.
+    /// Spares chosen victims that would free nothing, and already preempted ones that are not needed to free `shortage`
+    /// blocks, and lets the others retain the part of their table that they need not give. Preempting all chosen
+    /// victims would free `gained` blocks.
     fn give_no_more_than_needed(
         &mut self,
         chosen: Vec<Candidate>,

@@ -15,7 +15,7 @@ pub(crate) struct Candidate<'a> {
     pub(crate) tokens: u32,
     /// Length of the sequence when the step starts: its known tokens, and those that steps in flight are sampling.
     pub(crate) len: u32,
-    /// Whether the sequence is in phase waiting, that is, has no KV blocks yet.
+    /// Whether the sequence is in phase waiting: it is new or was preempted, and needs a block table.
     pub(crate) waits: bool,
     /// Whether the sequence decodes: exactly its last token is left to compute.
     pub(crate) decoding: bool,

@@ -96,7 +96,8 @@ impl State {
         }
     }
 
-    /// Appends a sampled token to its sequence, and ends the sequence if the token was its last.
+    /// Appends a sampled token to its sequence, and ends the sequence if the token was its last. A stop token only ends
+    /// the sequence, and a sampling error fails its request.
     fn accept(
         &mut self,
         seq: SeqId,

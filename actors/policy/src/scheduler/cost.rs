@@ -96,7 +96,8 @@ impl CostModel {
         model * self.steps.ratio
     }
 
-    /// Returns the correction factor of step times: observed / predicted step time, smoothed; 1 before the first step.
+    /// Returns the correction factor of step times: observed step time / step time predicted without correction,
+    /// smoothed; 1 before the first step.
     pub fn step_correction(&self) -> f64 {
         self.steps.ratio
     }
@@ -213,7 +214,8 @@ impl CostModel {
 /// Correction factor of predicted times, learned from observed times, and the mean error of the predictions.
 #[derive(Debug, Clone)]
 struct Correction {
-    /// Smoothed ratio of observed to predicted time. Predictions are multiplied by this ratio.
+    /// Smoothed ratio of the observed time to the time that the model predicts without correction. Predictions are
+    /// multiplied by this ratio.
     ratio: f64,
     /// Mean of |predicted / observed - 1|: a plain mean while there are few observations, then over about the last
     /// twenty.

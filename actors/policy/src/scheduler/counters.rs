@@ -15,7 +15,8 @@ pub struct Counters {
     pub drops: [u64; 4],
     /// Number of tokens that were computed again because a preemption lost their KV.
     pub recomputed_tokens: u64,
-    /// Number of blocks copied between the device pool and the host pool, in both directions together.
+    /// Number of blocks in copies between the device pool and the host pool that ended, both directions and failed
+    /// copies included.
     pub copied_blocks: u64,
     /// Sum over all successful steps of the number of sequences in the step; divided by the steps it is the mean batch
     /// size.
@@ -46,7 +47,7 @@ pub struct Census {
     /// Number of sequences that have not started yet: they wait, or a cached prefix is being copied in for them; by
     /// tier.
     pub waiting: [u32; 4],
-    /// Number of sequences that hold KV blocks and can be scheduled.
+    /// Number of sequences that hold their KV blocks, with no copy to wait for; some may be on hold.
     pub running: u32,
     /// Number of sequences that have started and are preempted: they hold no blocks, or their blocks are being copied.
     pub preempted: u32,

@@ -14,13 +14,13 @@ use tiercel_device::{BlockId, SeqId, SeqSlice, SliceInput, StepBatch, Ticket, Ti
 struct Slice {
     slice: SeqSlice,
     decode: bool,
-    /// Whether the sequence is new to the device, which must be sent its sampling state.
+    /// Whether the sequence is new to the device, which must be sent its sampling parameters and its prompt.
     sequence_start: bool,
 }
 
 impl State {
-    /// Applies the block store's answer to a step request. Returns the batch to submit, if any sequence may run, and
-    /// reports of victims whose requests the preemption ended.
+    /// Applies the block store's answer to a step request. Returns the batch to submit (`None` if no sequence may run,
+    /// or if a failed step has made the plan void), and reports of victims whose requests the preemption ended.
     pub(crate) fn granted(&mut self, grant: StepGrant) -> (Option<StepBatch>, Vec<Effect>) {
         let Some(reserved) = self.pipeline.reserved(grant.step) else {
             return (None, Vec::new());
@@ -121,7 +121,7 @@ impl State {
         in_flight: &mut InFlight,
     ) {
         let sequence = self.queue.table.active_mut(ticket.seq);
-        // Skip a sequence that was cancelled while the block store answered; its blocks are released with the next step
+        // Skip a sequence that ended while the block store answered; its blocks are released with the next step
         // request.
         let Some(sequence) = sequence.filter(|s| s.kv.epoch == ticket.epoch) else { return };
         (sequence.kv.denied, sequence.kv.promised) = (false, false);

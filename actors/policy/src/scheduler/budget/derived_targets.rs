@@ -1,5 +1,5 @@
-//! Derived latency targets: computed from the speed of the device at start, and again when its steps have become faster
-//! or slower.
+//! Derived latency targets: computed from the speed of the device at start, and again, while no sequence is live, when
+//! its steps have become faster or slower.
 
 use crate::scheduler::basis::Basis;
 use crate::scheduler::cost::CostModel;

@@ -15,7 +15,7 @@ const TIERS: usize = Tier::ALL.len();
 /// Length of the next steps, and the part of each step that is left for prompts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PrefillTime {
-    /// Length of a step that the TPOT targets of the streams allow, us.
+    /// Length of a step, us: as long as the TPOT targets of the streams and the limits on a step allow.
     pub(crate) step_us: f64,
     /// Part of `step_us` that is left for prompts, us.
     pub(crate) prompts_us: f64,
@@ -35,7 +35,8 @@ impl PrefillTime {
         PrefillTime { step_us, prompts_us: step_us - bare_us }
     }
 
-    /// Returns the length of a step with the streams that run now, and its part that is left for prompts.
+    /// Returns the length of a step with the streams above background that run now, and its part that is left for
+    /// prompts.
     pub(crate) fn now(queue: &Queue, basis: &Basis, traffic: Traffic) -> PrefillTime {
         let mut streams = Streams::default();
         let active = queue.table.active().filter(|(_, sequence)| !sequence.held());
@@ -47,7 +48,7 @@ impl PrefillTime {
         PrefillTime::of(&streams.work, streams.target_us, basis, traffic)
     }
 
-    /// Returns the share of a step's time that prompts have, 0 to 1.
+    /// Returns the part of a step that its streams leave for prompts, as a share of the step's length, 0 to 1.
     pub(crate) fn share(&self) -> f64 {
         self.prompts_us / self.step_us.max(1.0)
     }

@@ -28,7 +28,7 @@ pub(crate) fn first_token_due(sequence: &Sequence) -> Timestamp {
 }
 
 /// Returns when the first token of a stream came. If a step in flight is still sampling the first token, returns `now`,
-/// the start of the planned step.
+/// the start of the planned step. `None` if no step in flight samples it yet.
 fn first_token(stream: &Sequence, now: Timestamp) -> Option<Timestamp> {
     stream.first_token_at.or_else(|| (stream.planned_output() > 0).then_some(now))
 }
@@ -62,8 +62,8 @@ pub(crate) fn ample_slack_us(stream: &Sequence, step_us: f64, now: Timestamp) ->
     Some(by_pace.min(by_end)).filter(|us| *us > 2.0 * step_us)
 }
 
-/// Returns the longest next step that a stream allows; `None` if it has no TPOT target, or can no longer meet it even
-/// in steps of `bare_us`.
+/// Returns the longest next step that a stream allows; `None` if it has no TPOT target, has no first token yet, can no
+/// longer meet the target even in steps of `bare_us`, or is too far behind (`MAX_BEHIND`).
 pub(crate) fn allowance(stream: &Sequence, bare_us: f64, now: Timestamp) -> Option<Allowance> {
     let aim_us = stream.service.targets.tpot_ms? * 1000.0 * AIM;
     let elapsed_us = now.since_us(first_token(stream, now)?) as f64;

@@ -33,8 +33,8 @@ const STEPS_PER_LOOK: u32 = 64;
 /// lags: times by which premium streams would be behind their TPOT target if steps held only premium work.
 #[derive(Debug, Clone)]
 pub(crate) struct SlackReserve {
-    /// Share of all step time in whose steps the slack reserve shall cover the lag of a premium stream (the time by
-    /// which it is behind its TPOT target), 0 to 1.
+    /// Assurance: share of the steps, weighted by their durations, in which the slack reserve shall cover the lag of a
+    /// premium stream (the time by which it is behind its TPOT target), 0 to 1.
     assurance: f64,
     /// Lag of a hypothetical premium stream that is in every step, if steps held only premium work, us.
     lag_us: f64,
@@ -101,8 +101,8 @@ impl SlackReserve {
         }
     }
 
-    /// Scales the lag histogram down to the last ten minutes of steps, and computes the slack reserve as a quantile of
-    /// the lag.
+    /// Scales the lag histogram down to a sum of at most ten minutes, so that older steps count less and less, and
+    /// computes the slack reserve as a quantile of the lag.
     fn look(&mut self) {
         let kept = (MEMORY_US / self.seen_us.max(1.0)).min(1.0);
         self.buckets.iter_mut().for_each(|us| *us *= kept);

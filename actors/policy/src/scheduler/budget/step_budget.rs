@@ -43,7 +43,7 @@ pub(crate) struct StepBudget {
     /// Time of the next step that each tier's prompts need for their first tokens to meet their deadlines, us.
     prefill_demand_us: [f64; TIERS],
     /// Longest next step that premium streams allow if it holds work of lower tiers, us: their slack reserve is left
-    /// untouched.
+    /// untouched, or built up.
     reserved_us: f64,
 }
 
@@ -108,7 +108,8 @@ impl StepBudget {
         }
     }
 
-    /// Returns the longest next step that the streams of tiers above `tier` allow, us.
+    /// Returns the longest next step that the streams of tiers above `tier` allow, us; for work of tiers below premium
+    /// also one that leaves premium streams their slack reserve.
     fn above(&self, tier: Tier) -> f64 {
         let least = self.allowed_us[..tier.index()].iter().copied().fold(f64::INFINITY, f64::min);
         if tier > Tier::Premium { least.min(self.reserved_us) } else { least }
@@ -121,8 +122,9 @@ impl StepBudget {
         all.min_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, us)| us.is_finite())
     }
 
-    /// Returns the time of the next step that streams and prompts of higher tiers leave to background streams, us.
-    /// `bare_us` is the time of a step with the higher tiers' streams alone.
+    /// Returns the time of the next step that higher tiers' streams and all prompts with a TTFT target leave to
+    /// background streams, us; negative if there is none. `bare_us` is the time of a step with the higher tiers'
+    /// streams alone.
     pub(crate) fn left_to_background(&self, bare_us: f64) -> f64 {
         self.above(Tier::Background).min(self.blocking_us)
             - bare_us
@@ -136,9 +138,9 @@ impl StepBudget {
         bare_us + demand_us - self.above(Tier::Standard)
     }
 
-    /// Returns the time for prompts in a step that without prompts takes `bare_us`, us: as much as all streams allow.
-    /// If first tokens would miss their deadlines, prompts get more, up to what streams of tiers above those prompts'
-    /// tier allow.
+    /// Returns the time for prompts in a step that without prompts takes `bare_us`, us: as much as all streams, the
+    /// slack reserve and the limit on steps without urgent work allow. If first tokens would miss their deadlines,
+    /// prompts get more, up to what streams of tiers above those prompts' tier allow.
     pub(crate) fn prefill_us(&self, bare_us: f64) -> f64 {
         let tightest_us = self.tightest().map_or(f64::INFINITY, |(_, us)| us);
         let mut budget_us = tightest_us.min(self.reserved_us).min(self.blocking_us) - bare_us;

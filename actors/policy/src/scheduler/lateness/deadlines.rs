@@ -83,7 +83,8 @@ impl Deadlines {
         self.late.update(sequence);
     }
 
-    /// Removes a request from the deadlines and from the late requests, because it got its first token or ended.
+    /// Removes a request from the deadlines and from the late requests, because it got its first token, ended or was
+    /// reprioritized.
     pub(crate) fn leave(&mut self, sequence: &Sequence) {
         self.forget(sequence);
         self.late.leave(sequence);
@@ -108,7 +109,8 @@ impl Deadlines {
 struct Prompt {
     seq: SeqId,
     tenant: Salt,
-    /// Time until the prompt's deadline, us; negative if it has passed.
+    /// Time until the prompt's deadline less the length of one step, us; negative if a step cannot end in time any
+    /// more.
     due_us: f64,
     /// Device time that computing the rest of the prompt takes, us.
     work_us: f64,
@@ -219,7 +221,7 @@ impl Deadlines {
     }
 
     /// Judges which requests are late before a step that begins at `now`, and moves them behind the requests of their
-    /// tier that are in time.
+    /// tier that are in time, or back among these. Late requests that have waited too long (starve) are moved first.
     pub(crate) fn judge(&mut self, queue: &mut Queue, basis: &Basis, now: Timestamp) {
         if !basis.rules.judges_deadlines() {
             return;
@@ -250,7 +252,8 @@ impl Deadlines {
         }
     }
 
-    /// Moves late requests that have waited too long (starve) to the front of their tiers.
+    /// Makes late requests that have waited too long (starve) count as in time for good, so that their early arrival
+    /// puts them at the front of their tiers.
     fn advance_starving(
         &mut self,
         queue: &mut Queue,

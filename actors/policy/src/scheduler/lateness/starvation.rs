@@ -3,9 +3,9 @@
 //! Late requests wait behind all requests of their tier that can be in time (see
 //! [`crate::scheduler::lateness::deadlines`]). Clients that send the next request as soon as they have an answer always
 //! have a request that can be in time, so a late request would wait until its patience ends. A starving request
-//! therefore counts as in time and goes first of its tier, in the order of arrival. If all requests are of one tier,
-//! and only a few more than can be in time, the tier is thereby served nearly as by a plain first-come-first-served
-//! server.
+//! therefore counts as in time for good: its early arrival puts it before the other requests of its tier and priority.
+//! If all requests are of one tier, and only a few more than can be in time, the tier is thereby served nearly as by a
+//! plain first-come-first-served server.
 //!
 //! No request starves while the tier's queue is so long that in the order of arrival every request of the tier would
 //! wait for minutes: that order would only make all of them late. The time in which a queue drains follows from its
@@ -54,7 +54,7 @@ impl LateRequests {
         }
     }
 
-    /// Removes a request from the late and starving ones, because it got its first token or ended.
+    /// Removes a request from the late and starving ones, because it got its first token, ended or was reprioritized.
     pub(crate) fn leave(&mut self, sequence: &Sequence) {
         let entry = (sequence.tier, sequence.arrival, sequence.id);
         self.late.remove(&entry);
