@@ -159,7 +159,7 @@ pub struct StepGrant {
     /// One answer for each sequence's request for blocks, in the order of the requests. A sequence in `preempted` gets
     /// no answer.
     pub grants: Vec<Grant>,
-    /// Victims that were preempted for the step.
+    /// Victims that were preempted, or gave up retained blocks, for the step.
     pub preempted: Vec<Preempted>,
     /// Free device blocks after all requests of the step are answered, those with cached content included.
     pub free_blocks: u32,
@@ -202,7 +202,7 @@ pub enum GrantOutcome {
     },
 }
 
-/// A victim that was preempted.
+/// A victim that was preempted, or that was preempted before and now gave up retained blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preempted {
     /// Ticket of the victim, as in the request: its sequence and its epoch before the preemption.

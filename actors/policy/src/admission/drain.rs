@@ -39,7 +39,7 @@ impl DrainRate {
         self.waiting += 1;
     }
 
-    /// Returns the number of requests in the queue.
+    /// Returns the number of requests that wait in the queue.
     pub fn waiting(&self) -> u32 {
         self.waiting
     }

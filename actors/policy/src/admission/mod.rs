@@ -63,7 +63,7 @@ impl Queue {
     /// empty queue.
     ///
     /// # Errors
-    /// Returns the limit that is reached, in words.
+    /// Returns a text that says which limit is reached: the number of waiting requests or of waiting prompt tokens.
     pub fn enter(&mut self, tokens: u32, limits: &AdmissionSettings) -> Result<(), String> {
         if self.requests >= limits.max_queued_requests_per_tier {
             return Err(format!("{} requests waiting", self.requests));

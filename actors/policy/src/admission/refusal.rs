@@ -9,12 +9,13 @@ pub enum Refusal {
     /// client.
     #[error("{0}")]
     NeverFits(String),
-    /// The queue of the tier is full. The client may try again later.
+    /// The admission queue of the tier is full. The client may try again later.
     #[error("the {tier} queue is full ({limit}); retry in {} s", retry_after_ms.div_ceil(1000))]
     QueueFull {
         /// Tier of the full queue.
         tier: Tier,
-        /// Limit that the full queue has reached, as text for people.
+        /// Text that says which limit the full queue has reached: the number of waiting requests or of waiting prompt
+        /// tokens.
         limit: String,
         /// Time after which the client shall come back, ms: about the time in which the full queue drains.
         retry_after_ms: u64,
@@ -53,7 +54,7 @@ pub enum Refusal {
     OutOfPatience {
         /// Tier of the request.
         tier: Tier,
-        /// Predicted TTFT of the request, ms.
+        /// Expected wait of the request for its first token, by the recent drain rate of its queue, ms.
         expected_ms: u64,
         /// Patience of the request, ms.
         patience_ms: u64,

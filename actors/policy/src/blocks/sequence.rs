@@ -47,7 +47,8 @@ pub(super) enum Phase {
     Preempting {
         /// Ticket (sequence and epoch) of the prepared preemption.
         ticket: Ticket,
-        /// Number of blocks at the front of the table that the victim retains on the device.
+        /// Number of blocks at the front of the table that the victim retains on the device if the preemption is
+        /// committed.
         kept: u32,
         /// Counts of the copies of the preemption that ended: those that succeeded and those that failed.
         tally: Tally,

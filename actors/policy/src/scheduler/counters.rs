@@ -13,7 +13,7 @@ pub struct Counters {
     pub recomputes: [u64; 4],
     /// Number of preemptions that ended the victim's request (drop), by tier.
     pub drops: [u64; 4],
-    /// Number of tokens that were computed again because a preemption lost their KV.
+    /// Number of tokens to compute again because a preemption lost their KV, counted when their sequences resume.
     pub recomputed_tokens: u64,
     /// Number of blocks in copies between the device pool and the host pool that ended, both directions and failed
     /// copies included.

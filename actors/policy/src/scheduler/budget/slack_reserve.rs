@@ -44,7 +44,7 @@ pub(crate) struct SlackReserve {
     seen_us: f64,
     /// Number of steps since the slack reserve was last computed.
     steps: u32,
-    /// End of the latest step.
+    /// Time at which the latest step ended.
     stepped_at: Timestamp,
     /// Slack reserve when it was last computed: a quantile of the lag, us.
     reserve_us: f64,

@@ -172,7 +172,8 @@ impl Deadlines {
         self.insert(sequence);
     }
 
-    /// Adds the deadline of a request again after an operator changed its tier.
+    /// Adds the deadline of a request again, if it has no first token yet, after an operator changed its tier or its
+    /// priority.
     pub(crate) fn renew(&mut self, sequence: &mut Sequence, (queue, basis): (&Queue, &Basis)) {
         let deadline = self.deadline(sequence, (queue, basis), sequence.arrival);
         sequence.service.deadline = deadline.filter(|_| sequence.first_token_at.is_none());
