@@ -53,8 +53,9 @@ impl Rules {
         }
     }
 
-    /// Switches to the settings of a named policy. Step sizes, the number of steps in flight, the limit on copies in
-    /// transit and the prefix cache stay as they are.
+    /// Switches to the settings of a named policy. What stays as it is: the largest numbers of sequences and of tokens
+    /// in a step, the number of steps in flight, the limit on copies in transit, the tiers' shares and the prefix
+    /// cache.
     pub(crate) fn follow(&mut self, policy: Policy) {
         let preset = policy.preset();
         let SchedulerSettings { max_num_seqs, max_num_batched_tokens, steps_in_flight, .. } =
@@ -101,8 +102,8 @@ impl Rules {
         self.shedding.form == SheddingForm::Share
     }
 
-    /// Whether sequences that never ran may start while others run. With static batching, none start from when the
-    /// first sequence of the batch has ended until all have.
+    /// Whether sequences that never ran may start now. With static batching, none start from when the first sequence of
+    /// the batch has ended until all have.
     pub(crate) fn may_start(&self, batch_closed: bool) -> bool {
         self.scheduling.batching == Batching::Continuous || !batch_closed
     }

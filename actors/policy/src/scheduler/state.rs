@@ -95,7 +95,8 @@ impl State {
         }
     }
 
-    /// Switches to a named policy. Step sizes and the prefix cache stay as they are; the next plan follows the policy.
+    /// Switches to a named policy, which the next plan follows. The largest numbers of sequences and of tokens in a
+    /// step, the tiers' shares and the prefix cache stay as they are.
     pub(crate) fn set_policy(&mut self, policy: Policy) {
         self.basis.rules.follow(policy);
         self.queue.place_all(&self.basis);
@@ -108,8 +109,8 @@ impl State {
         self.basis.targets
     }
 
-    /// Derives the latency targets again if step times have changed, but only while no sequence is live, so that each
-    /// request is served by the targets that it was promised. Returns the targets if they changed.
+    /// Derives the latency targets again if step times have changed by a tenth or more, but only while no sequence is
+    /// live, so that each request is served by the targets that it was promised. Returns the targets if they changed.
     pub(crate) fn derive_targets_anew(&mut self) -> Option<Targets> {
         if !self.queue.table.is_empty() {
             return None;
@@ -164,7 +165,7 @@ impl State {
         }
     }
 
-    /// Returns the largest number of sequences in a step.
+    /// Returns the largest number of sequences that a step may have.
     pub(crate) fn max_num_seqs(&self) -> u32 {
         self.basis.rules.scheduling.max_num_seqs
     }

@@ -134,7 +134,8 @@ impl Scheduler {
         self.state.reprioritize(seq, tier, priority)
     }
 
-    /// Switches to a named policy. Step sizes and the prefix cache stay as they are; the next plan follows the policy.
+    /// Switches to a named policy, which the next plan follows. The largest numbers of sequences and of tokens in a
+    /// step, the tiers' shares and the prefix cache stay as they are.
     pub fn set_policy(&mut self, policy: Policy) {
         self.plan_due = true;
         self.state.set_policy(policy);
@@ -246,7 +247,7 @@ impl Scheduler {
         self.state.counters()
     }
 
-    /// Returns the largest number of sequences in a step.
+    /// Returns the largest number of sequences that a step may have.
     pub fn max_num_seqs(&self) -> u32 {
         self.state.max_num_seqs()
     }

@@ -18,12 +18,13 @@ use tiercel_device::{DeviceInfo, DeviceProfile, Tier};
 const PLACES_SHARE: f64 = 0.5;
 /// Number of full steps that a first token takes on a busy server, in derived TTFT targets.
 const FIRST_TOKEN_STEPS: f64 = 1.5;
-/// Context length of each sequence in a busy server's batch, tokens, in derived targets; less if the KV memory is too
-/// small.
+/// Context length of each sequence in a busy server's batch, tokens, in derived targets; less if the KV memory or the
+/// model's context is too small.
 const CONTEXT_TOKENS: u32 = 1024;
 /// Length of the answer that a derived E2E target covers, tokens.
 const ANSWER_TOKENS: f64 = 160.0;
-/// Derived target / time that a busy server takes, for the premium, the standard and the background tier.
+/// Ratio of a derived target to the time that a busy server takes, for the premium, the standard and the background
+/// tier.
 const SLACK: [f64; 3] = [1.7, 4.5, 18.0];
 /// Lower bound of a derived latency target, ms.
 const LEAST_MS: f64 = 0.01;
@@ -61,7 +62,8 @@ pub struct Unreachable {
     pub setting: &'static str,
     /// Unreachable latency target as stated, ms.
     pub stated_ms: f64,
-    /// Time that the device takes for one short request alone, ms.
+    /// Time of the shortest step that can serve one request alone, ms: with a prompt of one token for TTFT and E2E
+    /// targets, with one decode for TPOT targets.
     pub alone_ms: f64,
     /// Latency target in effect instead of the stated one, ms.
     pub effective_ms: f64,

@@ -31,7 +31,7 @@ pub enum Observation {
     },
     /// The request ended with a complete output.
     Finished {
-        /// TPOT: mean time per output token after the first, ms; `None` for an output of a single token.
+        /// TPOT: mean time per output token after the first, ms; `None` for an output of fewer than two tokens.
         tpot_ms: Option<f64>,
         /// E2E time: from the arrival to the end of the request, ms.
         e2e_ms: f64,
@@ -230,7 +230,7 @@ impl Watch {
     }
 
     /// Records an event of a request. Returns the request's tier; `None` if the request is unknown, because it was
-    /// never promised targets.
+    /// never promised targets or has ended.
     pub fn observe(&mut self, seq: SeqId, what: Observation, at: Timestamp) -> Option<Tier> {
         if let Observation::Promised(promise) = what {
             self.promised(seq, promise);
@@ -279,7 +279,8 @@ impl Watch {
         }
     }
 
-    /// Adds latency windows for the tenant, if it has none and the number of tenants allows it.
+    /// Adds latency windows for the tenant in the tier, if it has none there and the limit on pairs of tenant and tier
+    /// allows it.
     fn make_room(&mut self, promise: &Promise) {
         let key = (promise.tier, promise.tenant);
         if self.tenants.len() < self.max_tenants && !self.tenants.contains_key(&key) {

@@ -62,7 +62,7 @@ pub struct WindowReport {
     /// 99th percentile of the latencies, ms; 0 without samples.
     pub p99_ms: f64,
     /// Compliance: share of the requests with a target that met it; unfinished ones beyond their target count as
-    /// misses. 1 if there are none.
+    /// misses. 1 if no request has a target.
     pub compliance: f64,
     /// Headroom: 1 - the 99th percentile of `latency / target`. It is near 1 if requests take a small part of their
     /// target, 0 at the target, and negative above it. Unfinished requests beyond their target count with the time that

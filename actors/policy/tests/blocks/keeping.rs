@@ -64,7 +64,7 @@ fn it_gives_multiples_of_the_unit_and_more_when_asked_again() {
     let grant = scene.taken(28, &[(2, false)], unit);
     let outcome = PreemptOutcome::Freed { blocks: 3, on_host: 0, kept: 2 };
     assert_eq!((grant.preempted[0].outcome, scene.holds(2)), (outcome, 2));
-    // Sequence 1 needs more blocks than the two that the victim has left, so nothing is taken.
+    // Sequence 1 needs four blocks, more than the free one and the two that the victim has left, so nothing is taken.
     let grant = scene.taken(44, &[(2, false)], unit);
     assert_eq!((preempted(&grant), scene.holds(2)), (vec![], 2));
     scene.store.release(SeqId(2));
@@ -83,8 +83,8 @@ fn only_what_it_gives_is_copied_out_and_comes_back() {
     assert!(scene.store.commit_preempt(ticket(2, 1)));
     scene.taken(16, &[], ONE);
     assert_eq!((scene.holds(1), scene.holds(2), scene.store.snapshot().pinned), (4, 4, 2));
-    // The preempted victim gives up one more retained block, which comes free when its own copy has ended, because the
-    // victim does not run.
+    // The preempted victim gives up one more retained block, which comes free when the copy of that block has ended; no
+    // decision of the scheduler is needed, because the victim does not run.
     let grant = scene.taken(20, &[(2, true)], ONE);
     let outcome = PreemptOutcome::Freed { blocks: 0, on_host: 3, kept: 3 };
     assert_eq!(grant.preempted[0].outcome, outcome);

@@ -138,7 +138,7 @@ impl World {
     }
 
     /// Completes the oldest step in flight: the tokens of each sequence in it are written to their blocks. A failed
-    /// step writes garbage, and so does any step for a sequence whose blocks were replaced since.
+    /// step writes garbage, and so does any step for a sequence that has ended or got other blocks since.
     pub(crate) fn complete_step(&mut self, ok: bool) {
         let Some(step) = self.in_flight.pop_front() else { return };
         self.completed = step.id.0;

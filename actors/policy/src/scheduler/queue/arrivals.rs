@@ -1,11 +1,12 @@
 //! Arrivals: which tiers had requests lately.
 //!
-//! Time and slack are reserved for a tier only while its requests arrive.
+//! Steps reserve time for a tier's requests only while such requests arrive, and slack for premium streams only while
+//! several tiers have requests.
 
 use tiercel_device::{Tier, Timestamp};
 
 const TIERS: usize = Tier::ALL.len();
-/// Time since a tier's last arrival after which the tier counts as absent, us.
+/// Time since a tier's last arrival after which requests of the tier no longer count as arriving lately, us.
 const LATELY_US: u64 = 60_000_000;
 
 /// Arrival time of each tier's latest request. The server's own requests, such as its warm-up, are not counted: they
@@ -27,8 +28,8 @@ impl Arrivals {
         self.0[tier.index()] = at;
     }
 
-    /// Returns which tiers have requests at `now`; `waiting_tokens` is the number of waiting prompt tokens of each
-    /// tier.
+    /// Returns the traffic at `now`: which tiers had arrivals lately, and whether all requests are of one tier.
+    /// `waiting_tokens` is the number of waiting prompt tokens of each tier.
     pub(crate) fn traffic(&self, waiting_tokens: [u64; TIERS], now: Timestamp) -> Traffic {
         let lately = self.0.map(|at| at.is_some_and(|at| now.since_us(at) <= LATELY_US));
         let present =
@@ -37,12 +38,12 @@ impl Arrivals {
     }
 }
 
-/// Traffic: which tiers have requests at one moment.
+/// Traffic at one moment: which tiers had arrivals lately, and whether all requests are of one tier.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Traffic {
     /// Whether requests of each tier arrived lately.
     lately: [bool; TIERS],
-    /// Whether all requests that arrived lately, and all that wait, are of one tier.
+    /// Whether all requests that arrived lately, and all that wait, are of one tier, or there are none.
     pub(crate) one_tier: bool,
 }
 

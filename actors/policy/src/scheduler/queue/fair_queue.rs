@@ -2,8 +2,8 @@
 //!
 //! Start-time fair queueing (Goyal, Vin, Cheng 1997): the start tag of a request is the later of the virtual time and
 //! the finish tag of its tenant's last request. Requests are served in the order of start tags, and the virtual time is
-//! the start tag of the request that started last. Service is counted in tokens or in us of device time; the service of
-//! an output is predicted until the output ends.
+//! the greatest start tag of a request that has started. Service is counted in tokens or in us of device time; the
+//! service of an output is predicted until the output ends.
 
 use crate::blocks::Salt;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ const MAX_TENANTS: usize = 4096;
 /// A request's start tag and charge in the fair queue of one tier's tenants.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct FairTag {
-    /// Index of the tier whose fair queue the request is in.
+    /// Tier whose fair queue of tenants the request entered last.
     pub(crate) queue: Tier,
     /// Start tag of the request (virtual time), us of device time.
     pub(crate) start: f64,
@@ -27,7 +27,7 @@ pub(crate) struct FairTag {
 /// Fair queue of tenants: the virtual time, and an account of each tenant's service.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FairQueue {
-    /// Virtual time: start tag of the request that started last.
+    /// Virtual time: greatest start tag of a request that has started.
     now: f64,
     /// Account of each tenant whose service is remembered.
     accounts: BTreeMap<Salt, Account>,
@@ -84,7 +84,7 @@ impl FairQueue {
         }
     }
 
-    /// Advances the virtual time to the start tag of a request that starts.
+    /// Advances the virtual time to the start tag `tag` of a request that starts, if that is later.
     pub(crate) fn start(&mut self, tag: f64) {
         self.now = self.now.max(tag);
     }
@@ -97,7 +97,7 @@ impl FairQueue {
         }
     }
 
-    /// Removes the account with the least service; accounts without waiting requests go first.
+    /// Removes the account with the least service (earliest finish tag); accounts without waiting requests go first.
     fn forget_least(&mut self) {
         let least = self.accounts.iter().min_by(|(_, a), (_, b)| {
             (a.waiting > 0).cmp(&(b.waiting > 0)).then(a.finish.total_cmp(&b.finish))

@@ -3,9 +3,10 @@
 use crate::ewma::Ewma;
 use tiercel_device::Tier;
 
-/// Number of classes of prompt lengths; class k holds the lengths from 2^k to 2^(k+1) - 1 tokens.
+/// Number of classes of prompt lengths; class k holds the lengths from 2^k to 2^(k+1) - 1 tokens, and the last class
+/// all greater ones too.
 const LENGTH_CLASSES: usize = 24;
-/// Weight of a newly finished request in the exponential mean of output lengths of its class.
+/// Weight of a newly finished request in the exponential means of output lengths of its class and of its tier.
 const SMOOTHING: f64 = 0.05;
 
 /// Predictor of output lengths: an exponentially weighted mean over finished requests, by tier and class of prompt
@@ -40,8 +41,8 @@ impl LengthPredictor {
         }
     }
 
-    /// Returns the expected output length of a request, tokens; half of `max_tokens` before any request of the tier has
-    /// finished.
+    /// Returns the expected output length of a request, tokens, at most `max_tokens`; half of `max_tokens` before any
+    /// request of the tier has finished.
     pub(crate) fn predict(&self, tier: Tier, prompt: u32, max_tokens: u32) -> f64 {
         let known = self.mean[tier.index()][class_of(prompt)].or(self.by_tier[tier.index()]);
         known.map_or(f64::from(max_tokens) / 2.0, |mean| mean.mean()).min(f64::from(max_tokens))

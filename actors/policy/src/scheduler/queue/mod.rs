@@ -54,7 +54,7 @@ impl Queue {
         }
     }
 
-    /// Returns which tiers have requests at `now`.
+    /// Returns the traffic at `now`: which tiers had arrivals lately, and whether all requests are of one tier.
     pub(crate) fn traffic(&self, now: Timestamp) -> Traffic {
         self.arrivals.traffic(self.table.unstarted_tokens(), now)
     }
@@ -66,8 +66,8 @@ impl Queue {
     }
 
     /// Returns the first `most` waiting sequences that may get blocks, if tiers share the time left to best-effort
-    /// requests: first sequences with latency targets by rank, then best-effort ones in the order of the tiers' fair
-    /// queue.
+    /// requests: first, by rank, sequences that are outside the tiers' fair queue, because they have latency targets or
+    /// have aged; then those inside, in its order.
     pub(crate) fn in_fair_order(
         &self,
         most: usize,
@@ -94,9 +94,9 @@ impl Queue {
         first
     }
 
-    /// Removes a sequence that has ended from the fair queues, and corrects the charges of its tenant and its tier to
-    /// the `used_us` of device time that it really used. If its output is `complete`, its length goes into the
-    /// predicted lengths.
+    /// Removes a sequence that has ended from the fair queues, and corrects the charges of its tenant and its tier from
+    /// the predicted service to the service that it had: `used_us` of device time, or, in the token queue, output
+    /// tokens. If its output is `complete`, its length goes into the predicted lengths.
     pub(crate) fn ended(&mut self, sequence: &Sequence, used_us: f64, complete: bool) {
         let tenant = sequence.service.tenant;
         let (predicted, output) = (sequence.service.predicted_tokens, sequence.output_len());

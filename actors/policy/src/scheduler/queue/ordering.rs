@@ -17,24 +17,25 @@ impl Queue {
         let (tier, prompt) = (sequence.tier, sequence.prompt_len());
         let predicted = self.predictor.predict(tier, prompt, sequence.text.max_tokens);
         sequence.service.predicted_tokens = predicted;
-        // Enter the sequence into all fair queues, even those that the present order of service ignores, because an
-        // operator may change the order.
+        // Enter the sequence into both kinds of fair queue of tenants, even if the present order of service ignores
+        // them, because an operator may change the order.
         let tokens = f64::from(prompt) + predicted;
         sequence.service.token_tag = self.token_queue.arrive(sequence.service.tenant, tokens);
         self.tenants.enter(sequence, tier, &basis.cost);
         self.place(sequence, basis);
     }
 
-    /// Enters a preempted sequence, or one whose tier changed, into the fair queue of its tier, and gives it a new
-    /// priority key.
+    /// Gives a preempted sequence, or one whose tier changed, a new priority key. If the sequence has no first token
+    /// and is not in the fair queue of its tier's tenants (because its tier changed, or it aged), moves it there
+    /// before.
     pub(crate) fn place_again(&mut self, sequence: &mut Sequence, basis: &Basis) {
         let tier = sequence.tier;
         self.tenants.enter(sequence, tier, &basis.cost);
         self.place(sequence, basis);
     }
 
-    /// Sets the latency targets and the priority key of a sequence from its tier, its priority, its tags in the fair
-    /// queues and the settings in effect.
+    /// Sets the latency targets, the priority key and the time of ageing of a sequence, and whether it is best effort,
+    /// from its tier, its priority, its tags in the fair queues and the settings in effect.
     pub(crate) fn place(&self, sequence: &mut Sequence, basis: &Basis) {
         let rules = &basis.rules;
         let of_tier = basis.targets.of(sequence.tier).of_prompt(sequence.prompt_len());
@@ -72,7 +73,7 @@ impl Queue {
         }
     }
 
-    /// Gives all sequences new priority keys, because the rules or the targets have changed.
+    /// Gives all sequences new latency targets and priority keys, because the policy has changed.
     pub(crate) fn place_all(&mut self, basis: &Basis) {
         let empty = SequenceTable::new(basis.rules.preemption.resume);
         let mut all = std::mem::replace(&mut self.table, empty);
@@ -91,7 +92,8 @@ impl Queue {
         self.table.insert(sequence);
     }
 
-    /// Ageing: lifts sequences that have waited long enough by one effective tier.
+    /// Ageing: lifts waiting sequences by one effective tier for each `scheduler.ageing_s` since their arrival, up to
+    /// the cap.
     pub(crate) fn age(&mut self, now: Timestamp, basis: &Basis) {
         while let Some(seq) = self.table.aged(now) {
             let Some(mut sequence) = self.table.remove(seq) else { return };
@@ -118,8 +120,8 @@ fn is_best_effort(sequence: &Sequence, rules: &Rules) -> bool {
         && targets.tpot_ms.is_none()
 }
 
-/// Returns when a waiting sequence gains a tier by ageing for the `times`-th time; `None` if ageing cannot lift it any
-/// higher.
+/// Returns when a waiting sequence gains a tier by ageing for the `times`-th time; `None` if ageing is off or cannot
+/// lift it any higher.
 fn ages_at(sequence: &Sequence, times: u64, rules: &Rules) -> Option<Timestamp> {
     let span_us = (rules.scheduling.ageing_s * 1e6) as u64;
     let highest = match rules.scheduling.ageing_cap {

@@ -4,8 +4,9 @@ use crate::scheduler::queue::service_class::ServiceClass;
 use tiercel_config::ResumeOrder;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Section (part of a service class) of promoted sequences, which were preempted as often as allowed and go first of
-/// their class. Within a class, lower sections are served first.
+/// Section of promoted sequences: those that were preempted as often as allowed, if `preemption.at_limit` promotes
+/// these. Sections divide the sequences of one service class that are in time, and those that are late; lower sections
+/// are served first.
 const PROMOTED: u8 = 0;
 /// Section of preempted sequences, if `preemption.resume` puts them before sequences that have not run yet.
 const BEFORE: u8 = 1;
@@ -15,7 +16,8 @@ const USUAL: u8 = 2;
 /// Section of preempted sequences, if `preemption.resume` puts them after sequences that have not run yet.
 const AFTER: u8 = 3;
 
-/// Priority key: what the rank of a sequence in the order of service is made of, beside its arrival and its id.
+/// Priority key: what the rank of a sequence in the order of service is made of, beside its arrival, its id and whether
+/// it waits to resume.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct PriorityKey {
     /// Class that the sequence is served in.
@@ -23,24 +25,26 @@ pub(crate) struct PriorityKey {
     /// Priority that a client or an operator gave; 0 if the order of service ignores priorities.
     pub(crate) priority: i32,
     /// Sort key within an effective tier, as the setting `scheduler.order` says: predicted output in tokens, a start
-    /// tag of a fair queue, or 0 for the order of arrival; for late requests the prompt's length.
+    /// tag of a fair queue, or 0 for the order of arrival; for late requests the prompt's length in tokens, unless
+    /// other tenants wait too.
     pub(crate) key: u64,
     /// Whether the sequence's first token is expected late: requests in time go first.
     pub(crate) late: bool,
-    /// Whether the sequence goes first of its class because it was preempted as often as allowed.
+    /// Whether the sequence is promoted, because it was preempted as often as allowed: among the sequences of its class
+    /// that are in time, or among the late ones, it goes first.
     pub(crate) promoted: bool,
 }
 
-/// Rank of a sequence in the total order of service; the lower rank is served first. A rank changes only when an
-/// operator reprioritizes the sequence, when a waiting sequence ages, becomes late or starves, or when a sequence has
-/// been preempted as often as allowed. A rank rises only by an operator's order and, once and before the start of its
-/// sequence, when the sequence becomes late. So the first sequence stays first until it is done, and some sequence
-/// always finishes.
+/// Rank of a sequence in the total order of service; the lower rank is served first. A rank changes when an operator
+/// reprioritizes the sequence or changes the policy, when the sequence is preempted or resumes, when it ages while it
+/// waits, and when, before its first token, it becomes late, is in time after all, or starves. The rank of a running
+/// sequence that has its first token changes only by an operator's order. So the first sequence can run until it is
+/// done, and some sequence always finishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     class: ServiceClass,
     late: bool,
-    /// Class within the effective tier: promoted, preempted before others, usual, or preempted after others.
+    /// Section within the service class: promoted, preempted before others, usual, or preempted after others.
     section: u8,
     priority: i32,
     key: u64,
@@ -97,7 +101,7 @@ impl Rank {
         self.class.tier()
     }
 
-    /// Returns the lowest rank that a sequence can have whose tier pays for it.
+    /// Returns the lowest rank that a sequence can have for which the share of `tier` pays (see [`ServiceClass`]).
     pub(crate) fn first_paid_by(tier: Tier) -> Rank {
         Rank {
             class: ServiceClass::new(tier, Tier::Background, true),

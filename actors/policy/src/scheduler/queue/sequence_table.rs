@@ -1,7 +1,8 @@
 //! The table of all live sequences: active ones (which hold KV blocks) and waiting ones, each in order of service.
 //!
 //! Thousands of sequences may wait while hundreds run, so the queue stays in order instead of being sorted for every
-//! step. Every change of a sequence's phase, holds or rank goes through [`SequenceTable::change`].
+//! step. To change its phase, holds or rank, a sequence is removed and inserted again, as [`SequenceTable::change`]
+//! does.
 
 use crate::by_id::ById;
 use crate::scheduler::queue::priority_key::Rank;
@@ -37,13 +38,13 @@ impl SequenceTable {
         self.active.get(seq).or_else(|| self.waiting.get(seq))
     }
 
-    /// Returns an active sequence for changes of fields on which neither its rank nor its phase depends.
+    /// Returns an active sequence, for changes of fields other than its phase and those that decide its rank.
     pub(crate) fn active_mut(&mut self, seq: SeqId) -> Option<&mut Sequence> {
         self.active.get_mut(seq)
     }
 
-    /// Changes a sequence. Of an active sequence, only fields may change on which neither its rank nor its phase
-    /// depends. Returns `None` if the sequence is unknown.
+    /// Changes a sequence. Of an active sequence, the phase and the fields that decide its rank must stay as they are.
+    /// Returns `None` if the sequence is unknown.
     pub(crate) fn update<T>(
         &mut self,
         seq: SeqId,
@@ -93,18 +94,19 @@ impl SequenceTable {
         all.take_while(move |(rank, _)| rank.class().payer() == Some(tier))
     }
 
-    /// Returns the backlog of each tier: tokens left to compute of all waiting sequences without a first token.
+    /// Returns the backlog of each tier: tokens left to compute of all waiting sequences that have no first token and
+    /// are not on hold, by effective tier before ageing.
     pub(crate) fn unstarted_tokens(&self) -> [u64; Tier::ALL.len()] {
         self.waiting.unstarted_tokens()
     }
 
-    /// Returns the number of waiting sequences, and how many of them were never open, by tier.
+    /// Returns the number of waiting sequences, and by tier how many of them never had KV blocks.
     pub(crate) fn waiting_count(&self) -> (usize, [u32; Tier::ALL.len()]) {
         (self.waiting.len(), self.waiting.never_open())
     }
 
-    /// Returns the sequences without a first token whose patience may have ended at `now`: active ones by their order
-    /// in the table, then waiting ones by id.
+    /// Returns the sequences whose patience may have ended at `now`, which the caller must check: all active ones, then
+    /// waiting ones without a first token whose patience has ended, each by id.
     pub(crate) fn impatient(&self, now: Timestamp) -> impl Iterator<Item = &Sequence> {
         let waiting = self.waiting.impatient(now);
         self.active.values().chain(waiting.into_iter().filter_map(|seq| self.waiting.get(seq)))
@@ -120,7 +122,7 @@ impl SequenceTable {
         self.active.values().chain(self.waiting.iter())
     }
 
-    /// Adds a sequence to the active or the waiting ones, by its phase and holds, at its place in the order of service.
+    /// Adds a sequence to the active or the waiting ones, by its phase, at its place in the order of service.
     pub(crate) fn insert(&mut self, sequence: Sequence) {
         let rank = rank_of(&sequence, self.resume);
         if sequence.phase == Phase::Waiting {
@@ -192,8 +194,7 @@ impl SequenceTable {
     }
 }
 
-/// Returns the rank of a sequence. Only a waiting sequence ranks as preempted; when it runs again, it ranks as before
-/// its preemption.
+/// Returns the rank of a sequence. A preempted sequence ranks as preempted only until it gets its blocks back.
 fn rank_of(sequence: &Sequence, resume: ResumeOrder) -> Rank {
     let preempted = sequence.phase == Phase::Waiting && sequence.was_open();
     Rank::new(sequence.service.key, (preempted, resume), sequence.arrival, sequence.id)

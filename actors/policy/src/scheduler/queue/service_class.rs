@@ -2,14 +2,15 @@
 
 use tiercel_device::Tier;
 
-/// Class that a sequence is served in. A lower class is served first.
+/// Service class of a sequence: its effective tier, and the tier whose share pays for it. A lower class is served
+/// first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ServiceClass {
     /// Effective tier: the sequence's own tier, a higher one that it gained by ageing, or background if it is best
     /// effort.
     tier: Tier,
-    /// Tier whose share of the device's time pays for the sequence: its own, if tiers share the time of the effective
-    /// tier. `None` otherwise; such sequences go first.
+    /// Tier whose share of the device's time pays for the sequence: its own, if it is served as background and tiers
+    /// share the time of background. `None` otherwise; such sequences go first of the effective tier.
     payer: Option<Tier>,
 }
 
@@ -17,8 +18,8 @@ impl ServiceClass {
     /// Class of all sequences if the order of service ignores tiers.
     pub(crate) const UNTIERED: ServiceClass = ServiceClass { tier: Tier::System, payer: None };
 
-    /// Returns the class of a sequence of tier `own` that is served as `tier`. `shared`: best-effort sequences of all
-    /// tiers share the time of the background tier.
+    /// Returns the class of a sequence of tier `own` that is served as `tier`. `shared` says that tiers share the time
+    /// of the background tier, as which best-effort sequences of all tiers are served.
     pub(crate) fn new(own: Tier, tier: Tier, shared: bool) -> ServiceClass {
         ServiceClass { tier, payer: (shared && tier == Tier::Background).then_some(own) }
     }

@@ -1,10 +1,11 @@
 //! A fair queue of the tiers, over the device's time that is left to best-effort requests.
 //!
-//! Best-effort requests come after all requests with a TTFT or TPOT target. Among best-effort requests the higher tier
-//! does not get everything: tiers start their requests by start-time fair queueing over the device's time (Goyal, Vin,
-//! Cheng 1997), weighted by the shares that `shares.*` states. So among tiers that all have such requests waiting,
-//! usage divided by share differs by at most the costliest request of each of two tiers, as far as there are blocks for
-//! the requests. Time that a tier does not ask for goes to the others. The order within a tier stays as it is.
+//! Best-effort requests come after all requests with a TTFT or TPOT target; requests of the background tier count as
+//! best effort here even if they have one. Among best-effort requests the higher tier does not get everything: tiers
+//! start their requests by start-time fair queueing over the device's time (Goyal, Vin, Cheng 1997), weighted by the
+//! shares that `shares.*` states. So among tiers that all have such requests waiting, usage divided by share differs by
+//! at most the costliest request of each of two tiers, as far as there are blocks for the requests. Time that a tier
+//! does not ask for goes to the others. The order within a tier stays as it is.
 
 use crate::scheduler::sequence::Sequence;
 use tiercel_config::SharesSettings;
@@ -21,7 +22,7 @@ const CREDIT_US_MAX: f64 = 60e6;
 pub(crate) struct TierFairQueue {
     /// Share of the device's time that each tier is due, 0 to 1.
     weights: [f64; TIERS],
-    /// Virtual time: start tag of the request that started last.
+    /// Virtual time: greatest start tag of a request that has started.
     now: f64,
     /// Start tag of each tier's next request, us of device time divided by the tier's share.
     finish: [f64; TIERS],
@@ -36,8 +37,9 @@ impl TierFairQueue {
         TierFairQueue { weights, now: 0.0, finish: [0.0; TIERS], waited: [false; TIERS] }
     }
 
-    /// Records which tiers have best-effort requests waiting. A tier that had none before starts at the virtual time; a
-    /// tier that had some keeps its start tag, and so its credit for service that it did not get.
+    /// Records which tiers have best-effort requests waiting. A tier that had none before starts at the virtual time
+    /// or, if later, at its own start tag; a tier that had some keeps its start tag, and so its credit (at most
+    /// [`CREDIT_US_MAX`]) for service that it did not get.
     pub(crate) fn set_waiting(&mut self, waits: [bool; TIERS]) {
         for (at, waits) in waits.into_iter().enumerate() {
             let least = if self.waited[at] { self.now - CREDIT_US_MAX } else { self.now };

@@ -18,20 +18,21 @@ pub(crate) struct Waiting {
     index: Index,
 }
 
-/// What is known of all waiting sequences together.
+/// Index of the waiting sequences: ranks, times and sums, updated whenever a sequence is added or removed.
 #[derive(Debug, Default, PartialEq)]
 struct Index {
-    /// Ranks of the sequences that are not on hold.
+    /// Ranks of the waiting sequences that are not on hold.
     queue: BTreeSet<Rank>,
-    /// Ranks of the sequences that retain blocks.
+    /// Ranks of the waiting sequences that retain blocks.
     retaining: BTreeSet<Rank>,
-    /// Times at which sequences gain a tier by ageing.
+    /// Times at which waiting sequences gain a tier by ageing, with their ids.
     ages: BTreeSet<(Timestamp, SeqId)>,
-    /// Times at which the patience of sequences without a first token ends.
+    /// Times at which the patience of waiting sequences without a first token ends, with their ids.
     patience_ends: BTreeSet<(Timestamp, SeqId)>,
-    /// Sequences that were never open, by tier.
+    /// Number of waiting sequences that never had KV blocks, by tier.
     never_open: [u32; TIERS],
-    /// Tokens left to compute of the sequences without a first token, by effective tier before ageing.
+    /// Tokens left to compute of the waiting sequences that have no first token and are not on hold, by effective tier
+    /// before ageing.
     unstarted_tokens: [u64; TIERS],
 }
 
@@ -86,7 +87,7 @@ impl Waiting {
         self.sequences.insert(sequence.id, sequence);
     }
 
-    /// Removes a sequence, whose rank follows from `rank_of`.
+    /// Removes a sequence and returns it; `rank_of` must return the rank with which it was inserted.
     pub(crate) fn remove(
         &mut self,
         seq: SeqId,
@@ -102,7 +103,7 @@ impl Waiting {
         std::mem::take(self).sequences.into_values()
     }
 
-    /// Returns the sequences that are not on hold from the rank `from` on, lowest rank first.
+    /// Returns the waiting sequences that are not on hold, from the rank `from` on, lowest rank first.
     pub(crate) fn queue_from(
         &self,
         from: Option<Rank>,
@@ -111,12 +112,12 @@ impl Waiting {
         self.ranked(self.index.queue.range((start, Bound::Unbounded)))
     }
 
-    /// Whether a sequence is not on hold.
+    /// Whether any waiting sequence is not on hold.
     pub(crate) fn has_queue(&self) -> bool {
         !self.index.queue.is_empty()
     }
 
-    /// Returns the sequences that retain blocks, lowest rank first.
+    /// Returns the waiting sequences that retain blocks, lowest rank first.
     pub(crate) fn retaining(&self) -> impl DoubleEndedIterator<Item = (Rank, &Sequence)> {
         self.ranked(self.index.retaining.iter())
     }
@@ -139,17 +140,18 @@ impl Waiting {
         ends.map(|(_, seq)| *seq).collect()
     }
 
-    /// Returns the number of sequences that were never open, by tier.
+    /// Returns the number of waiting sequences that never had KV blocks, by tier.
     pub(crate) fn never_open(&self) -> [u32; TIERS] {
         self.index.never_open
     }
 
-    /// Returns the tokens left to compute of the sequences without a first token, by effective tier before ageing.
+    /// Returns the tokens left to compute of the waiting sequences that have no first token and are not on hold, by
+    /// effective tier before ageing.
     pub(crate) fn unstarted_tokens(&self) -> [u64; TIERS] {
         self.index.unstarted_tokens
     }
 
-    /// Whether the index is that of the sequences.
+    /// Whether the index agrees with the waiting sequences.
     pub(crate) fn index_is_right(&self, rank_of: impl Fn(&Sequence) -> Rank) -> bool {
         let mut index = Index::default();
         self.iter().for_each(|sequence| index.add(sequence, rank_of(sequence)));
@@ -163,7 +165,8 @@ fn patience_end(sequence: &Sequence) -> Option<Timestamp> {
     Some(Timestamp(sequence.arrival.0.saturating_add(us)))
 }
 
-/// Returns the tokens that a sequence without a first token still has to compute; 0 for a sequence on hold.
+/// Returns the number of tokens left to compute of a sequence without a first token; 0 for a sequence on hold or with a
+/// first token.
 fn unstarted(sequence: &Sequence) -> u64 {
     let waits = sequence.output_len() == 0 && !sequence.held();
     if waits { u64::from(sequence.left_to_compute()) } else { 0 }

@@ -7,19 +7,20 @@ use tiercel_device::{BlockId, Epoch};
 /// KV state of a sequence in the scheduler: valid tokens, block table, and what preemptions took.
 #[derive(Debug)]
 pub(crate) struct Kv {
-    /// Epoch: number of committed preemptions of the sequence, by which messages about an earlier life are recognized
-    /// as stale.
+    /// Epoch: number of preemptions of the sequence that took effect, by which messages about an earlier life are
+    /// recognized as stale.
     pub(crate) epoch: Epoch,
     /// Number of tokens whose KV is valid; at most the known tokens.
     pub(crate) computed: u32,
     /// Tokens of the sequence that steps in flight compute and sample.
     pub(crate) in_flight: InFlightProgress,
-    /// Block table as the block store last sent it; empty while the sequence holds no blocks.
+    /// Block table as the block store last sent it; empty while the sequence holds no blocks, and after blocks were
+    /// copied in until the block store's next answer.
     pub(crate) table: Arc<[BlockId]>,
     /// Number of tokens with valid KV when the sequence was preempted; 0 if it was not preempted since it last got its
     /// blocks.
     pub(crate) lost: u32,
-    /// Whether the last preemption saved blocks of the sequence in the host pool.
+    /// Whether a preemption saved blocks of the sequence in the host pool, since it last got its blocks.
     pub(crate) saved: bool,
     /// Number of tokens in the blocks that the preempted sequence retains on the device.
     pub(crate) retained: u32,
@@ -27,7 +28,8 @@ pub(crate) struct Kv {
     pub(crate) opened_number: u64,
     /// Number of known tokens when the sequence last got its blocks (start or resume).
     pub(crate) len_at_open: u32,
-    /// Whether the block store denied the running sequence's last request for more blocks.
+    /// Whether the block store denied the last request for more blocks that the sequence made while it held blocks;
+    /// `false` once it is granted a step again.
     pub(crate) denied: bool,
     /// Whether victims are being copied out for the denied request, so that blocks for it come free later.
     pub(crate) promised: bool,

@@ -129,13 +129,13 @@ impl Sequence {
         self.planned_len() - self.prompt_len()
     }
 
-    /// Returns the largest number of output tokens that may still come.
+    /// Returns the largest number of output tokens that may still come after those that steps in flight are sampling.
     pub(crate) fn output_left(&self) -> u32 {
         self.text.max_tokens.saturating_sub(self.planned_output())
     }
 
-    /// Returns the number of tokens that still have to be computed. Tokens in blocks that were saved on the host or
-    /// retained on the device need not be.
+    /// Returns the number of tokens that are left to compute after the steps in flight, at least 1. Tokens in blocks
+    /// that were saved on the host or retained on the device need not be computed again.
     pub(crate) fn left_to_compute(&self) -> u32 {
         let saved = if self.kv.saved { self.kv.lost } else { self.kv.retained };
         (self.planned_len() - self.planned_computed().max(saved)).max(1)
@@ -160,7 +160,7 @@ impl Sequence {
         self.first_token_at.is_none() && !self.held()
     }
 
-    /// Whether the sequence decodes: exactly its last known token is left to compute, one in each step.
+    /// Whether the sequence decodes: after the steps in flight exactly its last token is left to compute.
     pub(crate) fn decoding(&self) -> bool {
         self.planned_computed() + 1 == self.planned_len()
     }
@@ -280,7 +280,7 @@ impl Sequence {
         None
     }
 
-    /// Discards what steps in flight compute of the sequence, because an earlier step failed.
+    /// Discards what steps in flight compute of the sequence, because the first of them has failed.
     pub(crate) fn invalidate_in_flight(&mut self) {
         self.kv.in_flight = InFlightProgress::default();
     }

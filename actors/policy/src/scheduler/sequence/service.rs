@@ -17,7 +17,8 @@ pub(crate) struct Service {
     pub(crate) tenant: Salt,
     /// Latency targets that the request states instead of its tier's.
     pub(crate) asked: SloTargets,
-    /// Latency targets in effect: those that the request states, or else the tier's for a prompt of this length.
+    /// Latency targets in effect: the tier's for a prompt of this length, replaced by those that the request states, as
+    /// far as it may.
     pub(crate) targets: SloTargets,
     /// Patience: longest wait for the first token.
     pub(crate) patience: Patience,
@@ -27,7 +28,8 @@ pub(crate) struct Service {
     pub(crate) ages_at: Option<Timestamp>,
     /// Deadline: time by which the first token must come; `None` if the targets set none.
     pub(crate) deadline: Option<Timestamp>,
-    /// Whether the request is late: its first token is expected after the deadline.
+    /// Whether the request counts as late: its first token is expected after the deadline, and it does not starve (has
+    /// not waited too long).
     pub(crate) late: bool,
     /// Whether the request is best effort: it has neither a TTFT nor a TPOT target, and tiers share the time left to
     /// such requests.
@@ -39,6 +41,7 @@ pub(crate) struct Service {
     pub(crate) predicted_tokens: f64,
     /// Start tag of the sequence in the fair queue of all tenants, in which service is counted in tokens.
     pub(crate) token_tag: f64,
-    /// Start tag and charge of the sequence in the fair queue of its tier's tenants.
+    /// Start tag and charge of the sequence in the fair queue of its tier's tenants (after ageing, of its effective
+    /// tier's).
     pub(crate) tenant_tag: FairTag,
 }

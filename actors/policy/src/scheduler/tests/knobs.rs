@@ -182,7 +182,8 @@ fn blocks_up_front_are_asked_for_the_longest_output() {
         WantKind::Open { must_fit, .. } => (want.reserve, must_fit),
         WantKind::Grow => (want.reserve, 0),
     };
-    // Expected blocks: for prompt and longest output, but for no more than the context length of 1000 tokens.
+    // Blocks are requested for prompt and longest output (54 tokens), but for no more than the context length of 1000
+    // tokens.
     let reserves: Vec<(u32, u32)> = request.wants.iter().map(asked).collect();
     assert_eq!(reserves, [(54, 54), (1000, 1000)]);
 }
@@ -211,7 +212,7 @@ fn background_may_be_kept_further_from_the_last_block_than_others() {
         WantKind::Grow => 0,
     };
     // Expected watermarks: 10 % of 100 blocks for background. The first candidate has none, because it may use the last
-    // block; nor has a candidate that may preempt others, because it should take free blocks first.
+    // block; nor has a candidate above background that may preempt others, because it should take free blocks first.
     assert_eq!(plan(&mut s).wants.iter().map(kept).collect::<Vec<_>>(), [0, 0, 10]);
 }
 

@@ -17,7 +17,8 @@ fn parked() -> State {
     s
 }
 
-/// Preempts sequence `id`, which must be among the victims of the plan and retains `kept` blocks.
+/// Takes blocks of sequence `id`, which must be among the victims of the plan and retains `kept` blocks. If the
+/// sequence runs, it is preempted.
 fn freed(s: &mut State, id: u64, kept: u32) {
     let request = plan(s);
     let victim = request.victims.iter().find(|victim| victim.ticket.seq == SeqId(id));

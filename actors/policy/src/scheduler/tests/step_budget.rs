@@ -51,8 +51,8 @@ fn a_stream_may_spend_its_target_and_what_it_has_saved() {
         let mut s = paced();
         stream(&mut s, Tier::Premium, 100, 1000);
         s.enqueue(sequence(2, Tier::Background, 200));
-        // The stream can still make up for its lag, so it catches up in one step: the prompt gets less, down to the one
-        // token that it gets in any case.
+        // The stream is behind its TPOT target but can still meet it, so the step is short enough to catch up at once:
+        // the prompt gets fewer tokens, down to the one that it gets in any case.
         assert_eq!(tokens(&mut s, 2, now), expected, "at {now}");
     }
     let mut s = paced();

@@ -39,8 +39,8 @@ fn step(s: &mut State, now: u64) -> Vec<u64> {
     first.collect()
 }
 
-/// Returns the number of the step in which a request of the tenant `modest` gets its first token, if it arrives after
-/// twenty requests of tenant 1.
+/// Returns in which step after its arrival (1 for the first) a request of the tenant `modest` gets its first token, if
+/// it arrives after twenty requests of tenant 1 and a step.
 fn start_of_the_modest(fair_tenants: bool, modest: u8) -> usize {
     let mut s = fair(fair_tenants);
     for id in 1..=20 {

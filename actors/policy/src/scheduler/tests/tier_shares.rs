@@ -49,8 +49,8 @@ fn tier_of(id: u64) -> Tier {
     [Tier::Premium, Tier::Standard, Tier::Background][id as usize % 3]
 }
 
-/// Returns, after each step, the device time of all requests of each tier that have started so far, us. Stops when all
-/// requests of a tier have started.
+/// Returns, for each step, the sum of the device times of all requests of each tier that have started up to that step,
+/// us. Stops when all requests of a tier have started.
 fn had_us(fair_tiers: bool) -> Vec<[f64; 4]> {
     let mut s = without_targets(fair_tiers);
     for id in 1..=900 {
