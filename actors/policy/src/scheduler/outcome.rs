@@ -64,7 +64,8 @@ pub enum RequestFault {
     /// The sampler could not use the model's output for the request.
     #[error("the model failed on this request: {0}")]
     Model(String),
-    /// A step with this request alone failed, or the device was lost.
+    /// A step with this request alone failed, after an earlier step with the request had failed; or the device was
+    /// lost.
     #[error("the device failed on this request's step: {0}")]
     Step(String),
     /// The client read nothing of its response stream for `stream.stall_timeout_ms`.

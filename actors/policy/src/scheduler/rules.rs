@@ -115,7 +115,7 @@ impl Rules {
         max_num_batched_tokens.saturating_sub(decodes).min(most)
     }
 
-    /// Returns the largest chunk of one prompt, tokens.
+    /// Returns the largest chunk of one prompt in a step, tokens.
     pub(crate) fn longest_chunk(&self) -> u32 {
         let share = self.scheduling.long_prefill_percent / 100.0;
         let by_share = (f64::from(self.limits.max_model_len) * share) as u32;

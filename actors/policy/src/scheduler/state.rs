@@ -45,7 +45,8 @@ pub(crate) struct State {
     pub(crate) memory: Memory,
     /// Pipeline: steps in flight, and the step that is being planned.
     pub(crate) pipeline: Pipeline,
-    /// Which sequences the next plan considers and how many it may open, adjusted by denials and empty plans.
+    /// Which sequences the next plan considers, and for how many waiting ones it may request blocks; adjusted by
+    /// denials and empty plans.
     pub(crate) retry: Retry,
     /// Suspects: sequences of a failed step, which run alone until they are cleared.
     pub(crate) suspects: Suspects,

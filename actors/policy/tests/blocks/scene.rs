@@ -207,7 +207,8 @@ pub(crate) fn preempted(grant: &StepGrant) -> Vec<u64> {
     grant.preempted.iter().map(|taken| taken.ticket.seq.0).collect()
 }
 
-/// Returns how many blocks a denied request for blocks waits for.
+/// Returns how many blocks must come free from copies under way before a denied request for blocks may succeed; 0 if
+/// such copies are not enough.
 pub(crate) fn pending(outcome: &GrantOutcome) -> u32 {
     match outcome {
         GrantOutcome::Denied { pending_blocks } => *pending_blocks,

@@ -9,8 +9,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use tiercel_device::{SeqId, Tier, Timestamp};
 
-/// Time without a token after which a background stream counts as paused for too long, us. One such stream takes part
-/// in each step, so that every background stream makes progress, however long higher tiers leave no time.
+/// Time without a token after which a background or best-effort stream counts as paused for too long, us. One such
+/// stream is kept in each step, so that every stream makes progress, however long higher tiers leave no time.
 const PAUSED_US_MAX: u64 = 2_000_000;
 
 /// Leaves streams out of the step. Background and best-effort streams are left out first, those served last before

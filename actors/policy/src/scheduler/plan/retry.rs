@@ -28,7 +28,8 @@ pub(crate) enum RetryScope {
     Decodes,
 }
 
-/// Which sequences the next plan considers and how many it may open, adjusted by denials and empty plans.
+/// Which sequences the next plan considers, and for how many waiting ones it may request blocks; adjusted by denials
+/// and empty plans.
 #[derive(Debug)]
 pub(crate) struct Retry {
     /// Sequences that the next plan (or the one under way) considers.
