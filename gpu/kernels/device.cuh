@@ -2,7 +2,7 @@
 //
 // No header of the CUDA toolkit is included, so that the runtime compiler needs only this text. The few operations that
 // plain C++ lacks are defined here; where TIERCEL_EMULATED is defined, they come from the emulator that runs the
-// kernels on the host (gpu/emulated).
+// kernels on the host (tests/emulated).
 //
 // Conventions: activations and weights are bf16, the residual stream and logits are f32, arithmetic is f32. Widths of
 // rows are multiples of 8, so that a thread moves 16 bytes at once.

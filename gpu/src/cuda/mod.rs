@@ -17,7 +17,7 @@
 //! | `copier` | block copies between the device pool and the host pool |
 //! | `device` | the driver of a real GPU |
 //!
-//! Every module except `device` also runs without a GPU: the crate in `gpu/emulated` runs the same kernels on the host.
+//! Every module except `device` also runs without a GPU: the crate in `tests/emulated` runs the same kernels on the host.
 
 mod access;
 mod attention;

@@ -42,7 +42,7 @@ fn main() {
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets it"));
     let unit = out.join("kernels.cpp");
     fs::write(&unit, source()).expect("the output directory takes files");
-    for folder in [here.join("cpp"), here.join("../kernels")] {
+    for folder in [here.join("cpp"), here.join("../../gpu/kernels")] {
         println!("cargo::rerun-if-changed={}", folder.display());
     }
     cc::Build::new()
@@ -56,7 +56,7 @@ fn main() {
         .flag("-U_FORTIFY_SOURCE")
         .flag("-Wno-unknown-pragmas")
         .include(here.join("cpp"))
-        .include(here.join("../kernels"))
+        .include(here.join("../../gpu/kernels"))
         .file(unit)
         .file(here.join("cpp/emulator.cpp"))
         .compile("tiercel_emulated");
