@@ -1,19 +1,15 @@
-//! Compiles all CUDA kernels for several GPU architectures and attention shapes, without a GPU, and prints the
-//! registers and stack memory that each kernel needs. Exits with status 1 if a kernel does not compile or needs stack
-//! memory.
+//! Compiles all CUDA kernels for several GPU architectures and the attention shapes of published models, without a GPU,
+//! and prints the registers and stack memory that each kernel needs. Exits with status 1 if a kernel does not compile or
+//! needs stack memory.
 //!
 //! `cargo run --release -p tiercel-gpu --example kernel-report`
 //!
 //! The program needs libnvrtc: `pip install "nvidia-cuda-nvrtc<13.1"`, with the library's folder in LD_LIBRARY_PATH.
 
 use std::process::ExitCode;
-use tiercel_gpu::cuda::{CudaError, KernelShape, Unit, compile};
+use tiercel_gpu::cuda::{CudaError, KernelShape, MODEL_SHAPES, Unit, compile};
 
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
-/// Attention shapes to compile for: pairs of head width and query heads per key head of SmolLM2, Qwen2 0.5B, a model of
-/// Phi's width, Llama 3 8B, Qwen2.5 7B, Llama 3 70B, and the widest supported head.
-const SHAPES: [(usize, usize); 7] =
-    [(64, 3), (64, 7), (80, 1), (128, 4), (128, 7), (128, 8), (256, 2)];
 
 /// Registers and stack memory of a kernel, as ptxas reports them.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -28,7 +24,7 @@ fn main() -> ExitCode {
     println!("|---|---|{}", "---|".repeat(ARCHITECTURES.len()));
     let mut good = true;
     let mut seen = Vec::new();
-    for (head_dim, queries) in SHAPES {
+    for (head_dim, queries) in MODEL_SHAPES {
         let shape = KernelShape { head_dim, queries };
         for unit in shape.units() {
             if !unit.shaped && seen.contains(&unit.name) {

@@ -1,29 +1,13 @@
 //! Build script of the emulated GPU: compiles the CUDA kernels for the host CPU. Kernels that depend on the attention
 //! shape are compiled once for each shape of the tests.
 
+#[path = "../../gpu/src/cuda/shapes.rs"]
+mod shapes;
+
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::{env, fs};
 
-/// Attention shapes that the tests use: (head width, query heads per key head).
-const SHAPES: [(usize, usize); 16] = [
-    (16, 1),
-    (16, 2),
-    (32, 2),
-    (64, 1),
-    (64, 3),
-    (64, 8),
-    (72, 1),
-    (80, 1),
-    (80, 4),
-    (96, 2),
-    (96, 5),
-    (128, 1),
-    (128, 4),
-    (128, 7),
-    (128, 8),
-    (256, 2),
-];
 /// Length of a span (the stretch of positions that attention computes separately) in tests, positions: short, so that
 /// tests can fill several spans.
 const SPAN: usize = 32;
@@ -72,7 +56,7 @@ fn source() -> String {
         writeln!(text, "#include \"{file}\"").expect("a string takes text");
         names.extend(kernels.iter().map(|kernel| (*kernel).to_owned()));
     }
-    for (head_dim, queries) in SHAPES {
+    for (head_dim, queries) in shapes::tested_shapes() {
         // The kernel `attention_prefill` supports only head widths that are multiples of 16, at most 128.
         let tiles = head_dim % 16 == 0 && head_dim <= 128;
         for (file, kernels) in &SHAPED[..if tiles { 2 } else { 1 }] {

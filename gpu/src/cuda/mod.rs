@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `driver` | the trait that a GPU driver implements, and the errors of a GPU |
 //! | `kernels` | the sources below `gpu/kernels`, and the options that each is compiled with |
+//! | `shapes` | the attention shapes that the kernels are tested with |
 //! | `launch` | requesting launches and uploading the words that launches read |
 //! | `ops`, `attention` | the [`Ops`](crate::Ops) implementation: checks shapes, launches kernels |
 //! | `access` | copies tensors from and to the host |
@@ -31,6 +32,7 @@ mod memory;
 mod ops;
 mod repeats;
 mod sample;
+mod shapes;
 mod steps;
 mod weights;
 mod words;
@@ -43,3 +45,4 @@ pub use driver::{
 pub use kernels::{ATTENTION_PREFILL, ATTENTION_ROWS, KV_WRITE, ROWS, SAMPLE, SPAN, Unit};
 pub use memory::{CudaKv, CudaMatrix, CudaRope, CudaTensor, CudaVector};
 pub use ops::{CudaBatch, CudaOps, CudaOptions};
+pub use shapes::{MODEL_SHAPES, tested_shapes};

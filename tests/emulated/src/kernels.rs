@@ -52,7 +52,7 @@ pub(crate) fn launch(
     let status = if plain == 1 { call(&name(&shaped)) } else { plain };
     let why = match status {
         0 => return Ok(()),
-        1 => format!("not compiled for {shape:?}; see SHAPES in build.rs"),
+        1 => format!("not compiled for {shape:?}; see gpu/src/cuda/shapes.rs"),
         2 => format!("no device takes {launch:?}"),
         4 => format!("it used more shared memory than {} bytes", launch.shared_bytes),
         _ => "its threads wait for each other for ever".to_owned(),

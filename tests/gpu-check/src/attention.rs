@@ -6,32 +6,13 @@ use crate::pair::{LAYERS, Pair, Setting, shape};
 use crate::report::Report;
 use std::sync::Arc;
 use tiercel_device::BlockId;
-use tiercel_gpu::cuda::Driver;
+use tiercel_gpu::cuda::{Driver, tested_shapes};
 use tiercel_gpu::{AttentionShape, Ops, SeqRows, TensorUse};
 
 /// Limits of the difference between the attention outputs of GPU and CPU: the norm of all differences as a share of the
 /// norm of the results, and the largest difference as a share of the largest result. The GPU rounds queries and keys to
 /// bf16 after their rotation (RoPE), which changes every attention score.
 const LIMITS: (f32, f32) = (1e-2, 2e-2);
-/// Attention shapes to check: (head width, query heads per key head).
-const SHAPES: [(usize, usize); 16] = [
-    (16, 1),
-    (16, 2),
-    (32, 2),
-    (64, 1),
-    (64, 3),
-    (64, 8),
-    (72, 1),
-    (80, 1),
-    (80, 4),
-    (96, 2),
-    (96, 5),
-    (128, 1),
-    (128, 4),
-    (128, 7),
-    (128, 8),
-    (256, 2),
-];
 
 /// Sequences of a step: for each, the number of tokens that the step computes and the number of earlier positions.
 type Parts<'a> = &'a [(usize, usize)];
@@ -46,7 +27,7 @@ pub fn check_attention<D: Driver>(
     report: &mut Report,
 ) -> Result<(), CheckError> {
     let span = open()?.span();
-    for (head_dim, queries) in SHAPES {
+    for (head_dim, queries) in tested_shapes() {
         let shape = shape(head_dim, queries, 2);
         let name = format!("{queries} x {head_dim}");
         // Decode sequences whose lengths lie just before and after the end of a span (the stretch of positions that
