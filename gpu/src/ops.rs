@@ -227,7 +227,7 @@ pub trait Ops: Send {
     /// a token from each row (decode). If a step of more rows can be less work for the host (on a GPU by replaying a
     /// CUDA graph), returns that row count, at most `most`, and a KV block that the added rows may write; the device
     /// draws from the added rows too. `None` leaves the step as it is.
-    fn repeat(&mut self, _rows: usize, _most: usize) -> Option<(usize, BlockId)> {
+    fn pad_decode(&mut self, _rows: usize, _most: usize) -> Option<(usize, BlockId)> {
         None
     }
     /// Prepares the description of a batch for layers of the next step; `shapes` holds the attention shape of each of

@@ -34,7 +34,7 @@ impl<D: Driver> CudaOps<D> {
         rows: Range<usize>,
     ) -> Result<Vec<f32>, CudaError> {
         assert!(rows.end <= tensor.rows, "rows {rows:?} of {}", tensor.rows);
-        assert!(self.repeats.is_plain(), "a step that is drawn from by the device is not read");
+        assert!(self.graphs.is_plain(), "a step that is drawn from by the device is not read");
         if let Some(fault) = &self.fault {
             return Err(fault.clone());
         }

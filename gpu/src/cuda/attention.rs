@@ -39,7 +39,7 @@ impl<D: Driver> CudaOps<D> {
             span: self.driver.span(),
             window: window.unwrap_or(0),
             exact: self.exact,
-            filled: self.repeats.fills(),
+            filled: self.graphs.fills(),
         };
         lay_out(seqs, rows, cut)
     }

@@ -42,8 +42,8 @@ impl Arg {
 }
 
 /// Launch of a GPU kernel: which kernel, how many threads, and its arguments.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Launch<'a> {
+#[derive(Debug, Clone, PartialEq)]
+pub struct Launch {
     /// Name of the launched kernel in its source.
     pub kernel: &'static str,
     /// Grid of the launch: thread blocks in x and y; neither is 0, y is at most 65,535.
@@ -53,15 +53,15 @@ pub struct Launch<'a> {
     /// Dynamic shared memory of a thread block, bytes.
     pub shared_bytes: u32,
     /// Arguments of the kernel, in the order of its source.
-    pub args: &'a [Arg],
+    pub args: Vec<Arg>,
 }
 
-/// One operation of a CUDA graph, run at each replay of the graph.
+/// One operation of a step: launched when it is requested, or part of a CUDA graph and run at each replay of the graph.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Work {
-    /// A kernel launch: kernel, grid, threads per block, shared memory in bytes, arguments.
-    Launch(&'static str, (u32, u32), u32, u32, Vec<Arg>),
-    /// A matrix product of the graph.
+    /// A kernel launch.
+    Launch(Launch),
+    /// A matrix product.
     Multiply(Product),
 }
 
@@ -167,12 +167,22 @@ pub trait Driver: Send + 'static {
     ///
     /// # Errors
     /// [`CudaError::Launch`] if the driver does not accept the request.
-    fn launch(&mut self, launch: Launch<'_>) -> Result<(), CudaError>;
+    fn launch(&mut self, launch: &Launch) -> Result<(), CudaError>;
     /// Starts a matrix product on the GPU, in order after the work requested before.
     ///
     /// # Errors
     /// [`CudaError::Launch`] if the driver does not accept the request.
     fn multiply(&mut self, product: Product) -> Result<(), CudaError>;
+    /// Launches the kernel or starts the matrix product that `work` describes.
+    ///
+    /// # Errors
+    /// [`CudaError::Launch`] if the driver does not accept the request.
+    fn request(&mut self, work: &Work) -> Result<(), CudaError> {
+        match work {
+            Work::Launch(launch) => self.launch(launch),
+            Work::Multiply(product) => self.multiply(*product),
+        }
+    }
     /// Makes a CUDA graph that runs `work` in order, without running it yet, and returns the graph's number. Graphs
     /// live until [`Driver::forget_graphs`].
     ///

@@ -1,7 +1,7 @@
 //! Requests of kernel launches, and of uploads of the data (positions, block tables) that launches read. After a
 //! request that the driver did not accept, all later work of the step is skipped.
 
-use super::driver::{Arg, CudaError, DevicePtr, Driver, Work};
+use super::driver::{Arg, CudaError, DevicePtr, Driver, Launch, Work};
 use super::ops::CudaOps;
 
 impl<D: Driver> CudaOps<D> {
@@ -31,7 +31,8 @@ impl<D: Driver> CudaOps<D> {
     ) {
         if blocks.0 > 0 && blocks.1 > 0 {
             let grid = (blocks.0 as u32, blocks.1 as u32);
-            self.work(Work::Launch(kernel, grid, threads, shared_bytes, args.to_vec()));
+            let args = args.to_vec();
+            self.work(Work::Launch(Launch { kernel, grid, threads, shared_bytes, args }));
         }
     }
 
@@ -45,7 +46,7 @@ impl<D: Driver> CudaOps<D> {
     pub(super) fn put_words(&mut self, words: &[u32]) -> DevicePtr {
         let mut at = DevicePtr::default();
         let steps = &mut self.steps;
-        if self.repeats.defers()
+        if self.graphs.defers()
             && let Some(place) = steps.defer(words)
         {
             return place;

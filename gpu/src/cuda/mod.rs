@@ -12,7 +12,7 @@
 //! | `batch`, `words` | description of a batch that kernels read, and the device memory that holds the description |
 //! | `memory` | weights, activations and KV blocks in device memory |
 //! | `sample` | drawing tokens from logits |
-//! | `repeats` | decode steps with equal launches, replayed as graphs |
+//! | `graph_cache` | graphs of decode steps with equal launches |
 //! | `steps` | steps in flight, and waiting for their ends |
 //! | `weights` | converts weights from a file's encoding to bf16 |
 //! | `copier` | block copies between the device pool and the host pool |
@@ -26,11 +26,11 @@ mod batch;
 mod copier;
 mod device;
 mod driver;
+mod graph_cache;
 mod kernels;
 mod launch;
 mod memory;
 mod ops;
-mod repeats;
 mod sample;
 mod shapes;
 mod steps;

@@ -5,9 +5,9 @@
 
 use super::batch::{Layout, SPANS_MAX};
 use super::driver::{Arg, CudaError, DevicePtr, Driver, KernelShape, Product, SLOTS, Work};
+use super::graph_cache::GraphCache;
 use super::kernels::row_threads;
 use super::memory::{CudaKv, CudaMatrix, CudaRope, CudaTensor, CudaVector};
-use super::repeats::Repeats;
 use super::steps::Steps;
 use super::weights;
 
@@ -61,7 +61,7 @@ pub struct CudaOps<D> {
     pub(super) spans: DevicePtr,
     pool: Pool,
     pub(super) steps: Steps,
-    pub(super) repeats: Repeats,
+    pub(super) graphs: GraphCache,
     pub(super) fault: Option<CudaError>,
 }
 
@@ -86,7 +86,7 @@ impl<D: Driver> CudaOps<D> {
             .map_err(|error| CudaError::Unavailable(error.to_string()))?;
         Ok(CudaOps {
             steps: Steps::new(&mut driver)?,
-            repeats: Repeats::new(options.scratch),
+            graphs: GraphCache::new(options.scratch),
             exact: options.exact || !shape.has_tiles(),
             driver,
             kv,
@@ -183,8 +183,8 @@ impl<D: Driver> Ops for CudaOps<D> {
         })
     }
 
-    fn repeat(&mut self, rows: usize, most: usize) -> Option<(usize, BlockId)> {
-        self.repeats.ask(rows, most)
+    fn pad_decode(&mut self, rows: usize, most: usize) -> Option<(usize, BlockId)> {
+        self.graphs.pad(rows, most)
     }
 
     fn batch(&mut self, seqs: &[SeqRows], shapes: &[AttentionShape]) -> CudaBatch {

@@ -111,7 +111,7 @@ impl<O: Ops + 'static> QueuedRunner for ModelRunner<O> {
         if let Some(rows) = self.plan.single_tokens().filter(|_| sample::all_are_drawn(&jobs)) {
             let limits = self.decoder.limits();
             let most = limits.max_batched_tokens.min(limits.max_sampled_rows);
-            if let Some((rows, block)) = self.ops.repeat(rows, most) {
+            if let Some((rows, block)) = self.ops.pad_decode(rows, most) {
                 self.plan.fill(rows, block);
             }
         }

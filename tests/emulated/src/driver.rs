@@ -42,18 +42,9 @@ pub struct EmulatedDriver {
 /// One item of work in the emulated GPU's queue.
 enum Asked {
     Write { to: DevicePtr, bytes: Vec<u8> },
-    Launch { launch: OwnedLaunch, number: usize },
+    Launch { launch: Launch, number: usize },
     Multiply(Product),
     Send { slot: usize, from: DevicePtr, bytes: usize },
-}
-
-/// A kernel launch with a copy of its arguments.
-struct OwnedLaunch {
-    kernel: &'static str,
-    grid: (u32, u32),
-    threads: u32,
-    shared_bytes: u32,
-    args: Vec<Arg>,
 }
 
 /// Result slot: the bytes that a step sent back to the host, such as sampled tokens. Each step in flight has its own.
@@ -148,9 +139,7 @@ impl EmulatedDriver {
                 Asked::Write { to, bytes } => self.write(to, &bytes),
                 Asked::Launch { launch: asked, number } => {
                     self.lost |= self.fault == Some(Fault::Lost(number));
-                    let OwnedLaunch { kernel, grid, threads, shared_bytes, ref args } = asked;
-                    let request = Launch { kernel, grid, threads, shared_bytes, args };
-                    launch(&request, self.shape, number % 2 == 1)?;
+                    launch(&asked, self.shape, number % 2 == 1)?;
                 }
                 Asked::Multiply(product) => self.multiply_now(product),
                 Asked::Send { slot, from, bytes } => {
@@ -260,16 +249,14 @@ impl Driver for EmulatedDriver {
         self.alive()
     }
 
-    fn launch(&mut self, request: Launch<'_>) -> Result<(), CudaError> {
+    fn launch(&mut self, launch: &Launch) -> Result<(), CudaError> {
         let number = self.launches;
         self.launches += 1;
         if self.fault == Some(Fault::Launch(number)) {
             let why = "a made-up fault".to_owned();
-            return Err(CudaError::Launch { kernel: request.kernel.to_owned(), why });
+            return Err(CudaError::Launch { kernel: launch.kernel.to_owned(), why });
         }
-        let Launch { kernel, grid, threads, shared_bytes, args } = request;
-        let launch = OwnedLaunch { kernel, grid, threads, shared_bytes, args: args.to_vec() };
-        self.asked.push_back(Asked::Launch { launch, number });
+        self.asked.push_back(Asked::Launch { launch: launch.clone(), number });
         Ok(())
     }
 
@@ -289,15 +276,7 @@ impl Driver for EmulatedDriver {
 
     fn replay(&mut self, graph: usize) -> Result<(), CudaError> {
         self.replayed.fetch_add(1, Ordering::Relaxed);
-        for work in self.graphs[graph].clone() {
-            match work {
-                Work::Launch(kernel, grid, threads, shared_bytes, args) => {
-                    self.launch(Launch { kernel, grid, threads, shared_bytes, args: &args })?;
-                }
-                Work::Multiply(product) => self.multiply(product)?,
-            }
-        }
-        Ok(())
+        self.graphs[graph].clone().iter().try_for_each(|work| self.request(work))
     }
 
     fn forget_graphs(&mut self) {

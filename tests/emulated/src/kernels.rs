@@ -22,7 +22,7 @@ unsafe extern "C" {
 /// Runs all threads of a kernel launch, in descending order if `backwards` is set, so that tests notice results that
 /// depend on the order of threads.
 pub(crate) fn launch(
-    launch: &Launch<'_>,
+    launch: &Launch,
     shape: KernelShape,
     backwards: bool,
 ) -> Result<(), CudaError> {

@@ -170,8 +170,8 @@ impl Driver for CudaDriver {
         self.results.receive(slot, bytes)
     }
 
-    fn launch(&mut self, launch: Launch<'_>) -> Result<(), CudaError> {
-        let Launch { kernel, grid, threads, shared_bytes, args } = launch;
+    fn launch(&mut self, launch: &Launch) -> Result<(), CudaError> {
+        let Launch { kernel, grid, threads, shared_bytes, ref args } = *launch;
         let failed = |why: String| CudaError::Launch { kernel: kernel.to_owned(), why };
         self.context.enter()?;
         let function = *self.kernels.get(kernel).ok_or_else(|| failed("not loaded".to_owned()))?;
@@ -200,18 +200,8 @@ impl Driver for CudaDriver {
 
     fn graph(&mut self, work: &[Work]) -> Result<usize, CudaError> {
         self.context.enter()?;
-        let graph = Graphs::capture(self.stream, || {
-            work.iter().try_for_each(|work| match work {
-                Work::Launch(kernel, grid, threads, shared_bytes, args) => self.launch(Launch {
-                    kernel,
-                    grid: *grid,
-                    threads: *threads,
-                    shared_bytes: *shared_bytes,
-                    args,
-                }),
-                Work::Multiply(product) => self.multiply(*product),
-            })
-        })?;
+        let graph =
+            Graphs::capture(self.stream, || work.iter().try_for_each(|work| self.request(work)))?;
         Ok(self.graphs.keep(graph))
     }
 

@@ -4,7 +4,7 @@
 //! the graph: one call of the host instead of hundreds.
 
 use super::batch::Layout;
-use super::driver::{CudaError, DevicePtr, Driver, Launch, Work};
+use super::driver::{CudaError, DevicePtr, Driver, Work};
 use super::ops::CudaOps;
 use crate::AttentionShape;
 use std::collections::HashMap;
@@ -12,19 +12,19 @@ use tiercel_device::BlockId;
 
 /// Most step layouts that are remembered for CUDA graphs. At the limit, layouts that occurred once are forgotten; if
 /// there are none, all layouts and graphs are.
-const MOST_KNOWN: usize = 192;
+const ENTRIES_MAX: usize = 192;
 /// Most rows of a step that may become a CUDA graph. In larger steps the host's part of the time is small.
-const MOST_ROWS: usize = 256;
+const ROWS_MAX: usize = 256;
 
-/// Layouts of the steps that may be replayed as CUDA graphs, and the state of the step under construction.
+/// CUDA graphs of decode steps by the layouts of the steps, and how the step under construction uses them.
 #[derive(Debug)]
-pub(super) struct Repeats {
+pub(super) struct GraphCache {
     /// KV block that padding rows, which belong to no sequence, write to. `None` disables CUDA graphs.
     scratch: Option<BlockId>,
-    known: HashMap<Key, Known>,
+    entries: HashMap<Key, Entry>,
     /// How requested work of the step under construction is handled: launched at once, collected for a CUDA graph, or
     /// left to a graph.
-    now: Now,
+    mode: Mode,
 }
 
 /// Layout of a step: what determines its launches, given the model. Steps with equal layouts can replay the same CUDA
@@ -39,35 +39,37 @@ struct Key {
     words: DevicePtr,
 }
 
+/// What the cache holds for a step layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Known {
+enum Entry {
     /// A step of this layout has run once, without a CUDA graph.
     Seen,
     /// Number of the CUDA graph that was made for this layout.
     Graph(usize),
 }
 
+/// How the requested work of a step is handled.
 #[derive(Debug)]
-enum Now {
+enum Mode {
     /// The step uses no CUDA graph: its work is launched as soon as it is requested.
-    Plain,
+    Launch,
     /// The step may use a CUDA graph, but its layout is not known yet: its work is launched as soon as it is requested.
-    Asked,
+    Undecided,
     /// The step's work is collected, for a CUDA graph that is made at the end of the step.
-    Keeps(Key, Vec<Work>),
+    Record(Key, Vec<Work>),
     /// The step's work is ignored when it is requested, because the CUDA graph of this number contains it and is
     /// replayed at the end of the step.
-    Replays(usize),
+    Replay(usize),
 }
 
-impl Repeats {
-    pub(super) fn new(scratch: Option<BlockId>) -> Repeats {
-        Repeats { scratch, known: HashMap::new(), now: Now::Plain }
+impl GraphCache {
+    pub(super) fn new(scratch: Option<BlockId>) -> GraphCache {
+        GraphCache { scratch, entries: HashMap::new(), mode: Mode::Launch }
     }
 
     /// Returns the number of rows that a step of `rows` single tokens is padded to for a CUDA graph, at most `most`,
     /// and the KV block that padding rows write to; `None` if the step cannot use a graph.
-    pub(super) fn ask(&mut self, rows: usize, most: usize) -> Option<(usize, BlockId)> {
+    pub(super) fn pad(&mut self, rows: usize, most: usize) -> Option<(usize, BlockId)> {
         let scratch = self.scratch?;
         let unit = match rows {
             0 => return None,
@@ -76,8 +78,8 @@ impl Repeats {
             _ => 16,
         };
         let filled = rows.next_multiple_of(unit);
-        (filled <= most.min(MOST_ROWS)).then(|| {
-            self.now = Now::Asked;
+        (filled <= most.min(ROWS_MAX)).then(|| {
+            self.mode = Mode::Undecided;
             (filled, scratch)
         })
     }
@@ -91,19 +93,19 @@ impl Repeats {
     /// Whether the layouts of the step under construction are padded to powers of two, because the step may use a CUDA
     /// graph.
     pub(super) fn fills(&self) -> bool {
-        !matches!(self.now, Now::Plain)
+        !matches!(self.mode, Mode::Launch)
     }
 
     /// Whether the data of the step under construction may be uploaded together at its end, because only a CUDA graph
     /// that runs then reads it.
     pub(super) fn defers(&self) -> bool {
-        matches!(self.now, Now::Keeps(..) | Now::Replays(_))
+        matches!(self.mode, Mode::Record(..) | Mode::Replay(_))
     }
 
     /// Whether the work of the step under construction is launched at once. Otherwise the host cannot read results
     /// before the end of the step, when a CUDA graph runs.
     pub(super) fn is_plain(&self) -> bool {
-        matches!(self.now, Now::Plain)
+        matches!(self.mode, Mode::Launch)
     }
 }
 
@@ -117,10 +119,10 @@ impl<D: Driver> CudaOps<D> {
         words: DevicePtr,
         shapes: &[AttentionShape],
     ) {
-        if !matches!(self.repeats.now, Now::Asked) {
+        if !matches!(self.graphs.mode, Mode::Undecided) {
             return;
         }
-        self.repeats.now = Now::Plain;
+        self.graphs.mode = Mode::Launch;
         // Uses no CUDA graph for a step with several span groups, since each group is a further launch, nor if the
         // model's layers differ in their sliding windows, since the last layer has a layout of its own then.
         let [group] = &layout.groups[..] else { return };
@@ -129,31 +131,31 @@ impl<D: Driver> CudaOps<D> {
         }
         let table_words = layout.words.len() - layout.tables;
         let key = Key { rows, spans: group.spans, table_words, words };
-        if self.repeats.known.len() >= MOST_KNOWN && !self.repeats.known.contains_key(&key) {
+        if self.graphs.entries.len() >= ENTRIES_MAX && !self.graphs.entries.contains_key(&key) {
             // Forgets step layouts that occurred once, because they may never occur again.
-            self.repeats.known.retain(|_, known| *known != Known::Seen);
+            self.graphs.entries.retain(|_, entry| *entry != Entry::Seen);
         }
-        if self.repeats.known.len() >= MOST_KNOWN && !self.repeats.known.contains_key(&key) {
-            self.repeats.known.clear();
+        if self.graphs.entries.len() >= ENTRIES_MAX && !self.graphs.entries.contains_key(&key) {
+            self.graphs.entries.clear();
             self.driver.forget_graphs();
         }
-        self.repeats.now = match self.repeats.known.get(&key) {
+        self.graphs.mode = match self.graphs.entries.get(&key) {
             None => {
-                self.repeats.known.insert(key, Known::Seen);
-                Now::Plain
+                self.graphs.entries.insert(key, Entry::Seen);
+                Mode::Launch
             }
-            Some(Known::Seen) => Now::Keeps(key, Vec::new()),
-            Some(Known::Graph(graph)) => Now::Replays(*graph),
+            Some(Entry::Seen) => Mode::Record(key, Vec::new()),
+            Some(Entry::Graph(graph)) => Mode::Replay(*graph),
         };
     }
 
     /// Handles an operation of the step under construction: launches it, collects it for a new CUDA graph, or ignores
     /// it because a graph contains it.
     pub(super) fn work(&mut self, work: Work) {
-        match &mut self.repeats.now {
-            Now::Keeps(_, list) => list.push(work),
-            Now::Replays(_) => {}
-            Now::Plain | Now::Asked => self.attempt(|driver| now(driver, &work)),
+        match &mut self.graphs.mode {
+            Mode::Record(_, list) => list.push(work),
+            Mode::Replay(_) => {}
+            Mode::Launch | Mode::Undecided => self.attempt(|driver| driver.request(&work)),
         }
     }
 
@@ -164,25 +166,23 @@ impl<D: Driver> CudaOps<D> {
         if self.fault.is_none() {
             self.fault = steps.upload_deferred(&mut self.driver).err();
         }
-        match std::mem::replace(&mut self.repeats.now, Now::Plain) {
-            Now::Plain | Now::Asked => {}
-            Now::Replays(graph) => self.replay_graph(graph),
-            Now::Keeps(..) if self.fault.is_some() => {}
-            Now::Keeps(key, list) => match self.driver.graph(&list) {
+        match std::mem::replace(&mut self.graphs.mode, Mode::Launch) {
+            Mode::Launch | Mode::Undecided => {}
+            Mode::Replay(graph) => self.replay_graph(graph),
+            Mode::Record(..) if self.fault.is_some() => {}
+            Mode::Record(key, list) => match self.driver.graph(&list) {
                 Ok(graph) => {
-                    self.repeats.known.insert(key, Known::Graph(graph));
+                    self.graphs.entries.insert(key, Entry::Graph(graph));
                     self.replay_graph(graph);
                 }
                 Err(error) => {
-                    self.repeats.give_up(&error);
-                    self.attempt(|driver| list.iter().try_for_each(|work| now(driver, work)));
+                    self.graphs.give_up(&error);
+                    self.attempt(|driver| list.iter().try_for_each(|work| driver.request(work)));
                 }
             },
         }
     }
-}
 
-impl<D: Driver> CudaOps<D> {
     /// Replays a CUDA graph. If the driver refuses it, the step fails and graphs are disabled, so that the step is
     /// retried with launches.
     fn replay_graph(&mut self, graph: usize) {
@@ -190,21 +190,8 @@ impl<D: Driver> CudaOps<D> {
             return;
         }
         if let Err(error) = self.driver.replay(graph) {
-            self.repeats.give_up(&error);
+            self.graphs.give_up(&error);
             self.fault = Some(error);
         }
-    }
-}
-
-fn now<D: Driver>(driver: &mut D, work: &Work) -> Result<(), CudaError> {
-    match work {
-        Work::Launch(kernel, grid, threads, shared_bytes, args) => driver.launch(Launch {
-            kernel,
-            grid: *grid,
-            threads: *threads,
-            shared_bytes: *shared_bytes,
-            args,
-        }),
-        Work::Multiply(product) => driver.multiply(*product),
     }
 }
