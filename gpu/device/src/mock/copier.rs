@@ -1,7 +1,7 @@
 //! Copy side of the mock device: one queue of copies for each direction, served in order at the bandwidth of the link.
 //! Copies in the two directions run at once.
 
-use super::faults::Draws;
+use super::faults::{Draws, Purpose};
 use super::{MockOptions, Shared};
 use crate::{CopyBatch, CopyDirection, CopyDone, CopyEngine, CopyError, CopyPair, SubmitError};
 use std::cell::RefCell;
@@ -32,7 +32,7 @@ impl MockCopier {
             tokio::task::spawn_local(link.run(work));
             jobs
         };
-        MockCopier { outs: start(3), ins: start(4) }
+        MockCopier { outs: start(Purpose::ProfileNoiseAndCopiesOut), ins: start(Purpose::CopiesIn) }
     }
 }
 

@@ -40,17 +40,33 @@ impl Default for MockFaults {
     }
 }
 
-/// Deterministic random numbers of the mock device, from a seed.
+/// Purpose of a stream of random numbers. The number of a purpose decides the numbers that are drawn for it, and so every
+/// simulated figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Spread of step times that the options of the device set (`MockOptions::noise_sigma`).
+    StepNoise = 1,
+    /// Steps that fail or are slow.
+    StepFaults = 2,
+    /// Two purposes share this stream: the spread of step times that a profile sets (`StepNoise`), and copies to the
+    /// host that fail or are slow. Each of the two draws the same numbers from the beginning of the stream, so they are
+    /// not independent of each other. Published figures depend on these numbers.
+    ProfileNoiseAndCopiesOut = 3,
+    /// Copies to the device that fail or are slow.
+    CopiesIn = 4,
+}
+
+/// Deterministic stream of random numbers of the mock device, from a seed.
 #[derive(Debug)]
 pub(super) struct Draws {
     state: u64,
 }
 
 impl Draws {
-    /// Returns random numbers for one `purpose` (faults of steps, faults of copies, noise). Each purpose has a sequence
-    /// of numbers of its own, so that draws for one do not change the draws for another.
-    pub(super) fn new(seed: u64, purpose: u64) -> Draws {
-        Draws { state: mix(seed ^ mix(purpose)) }
+    /// Returns the stream of random numbers of a purpose, from its beginning. Draws for one purpose do not change the
+    /// draws for another.
+    pub(super) fn new(seed: u64, purpose: Purpose) -> Draws {
+        Draws { state: mix(seed ^ mix(purpose as u64)) }
     }
 
     /// Draws a number from the uniform distribution over [0, 1).
@@ -172,7 +188,7 @@ mod tests {
 
     #[test]
     fn noise_has_mean_one_and_the_spread_asked_for() {
-        let mut draws = Draws::new(7, 1);
+        let mut draws = Draws::new(7, Purpose::StepNoise);
         let n = 20_000;
         let logs: Vec<f64> = (0..n).map(|_| draws.noise(0.2).ln()).collect();
         let mean = logs.iter().map(|log| log.exp()).sum::<f64>() / f64::from(n);

@@ -132,9 +132,10 @@ impl NoiseSource {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mock::faults::Purpose;
 
     fn factors(noise: StepNoise, every_us: u64) -> Vec<f64> {
-        let mut source = NoiseSource::new(noise, Draws::new(7, 3));
+        let mut source = NoiseSource::new(noise, Draws::new(7, Purpose::ProfileNoiseAndCopiesOut));
         (0..100_000).map(|step| source.factor(Timestamp(step * every_us))).collect()
     }
 

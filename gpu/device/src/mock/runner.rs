@@ -1,6 +1,6 @@
 //! The compute side of the mock device: runs steps in order, each for its modelled time.
 
-use super::faults::{Draws, MockFault};
+use super::faults::{Draws, MockFault, Purpose};
 use super::host::NoiseSource;
 use super::sequences::{SequenceState, Sequences};
 use super::slices::{self, Work};
@@ -33,9 +33,12 @@ impl MockRunner {
         let in_flight = Arc::new(AtomicU32::new(0));
         let engine = Engine {
             oracle: options.oracle(),
-            noise: Draws::new(options.seed, 1),
-            own_noise: NoiseSource::new(options.profile.noise, Draws::new(options.seed, 3)),
-            faults: Draws::new(options.seed, 2),
+            noise: Draws::new(options.seed, Purpose::StepNoise),
+            own_noise: NoiseSource::new(
+                options.profile.noise,
+                Draws::new(options.seed, Purpose::ProfileNoiseAndCopiesOut),
+            ),
+            faults: Draws::new(options.seed, Purpose::StepFaults),
             sequences: Sequences::default(),
             failed: None,
             options,
