@@ -1,14 +1,12 @@
 //! Converts text to tokens and back, with a model's tokenizer or the mock device's vocabulary of bytes.
 
 mod bytes;
-mod utf8;
 
 use std::borrow::Cow;
 use tiercel_device::TokenId;
 use tiercel_model::source::ModelFiles;
 use tiercel_model::template::{ChatMessage, ChatTemplate, TemplateError};
-use tiercel_model::tokenizer::{self, TEXT_BYTES_MAX, Tokenizer, TokenizerError};
-use utf8::Utf8Buffer;
+use tiercel_model::tokenizer::{self, TEXT_BYTES_MAX, Tokenizer, TokenizerError, Utf8Decoder};
 
 /// Tokenizer and chat template of a model, or the mock device's vocabulary of bytes, with the tokens that end an
 /// answer.
@@ -171,7 +169,7 @@ impl Text {
     /// Returns a streaming decoder for the tokens that are generated after a prompt; it leaves out control tokens.
     pub(crate) fn decoder(&self) -> StreamDecoder {
         match &self.kind {
-            Kind::Bytes => StreamDecoder::Bytes(Utf8Buffer::default()),
+            Kind::Bytes => StreamDecoder::Bytes(Utf8Decoder::default()),
             Kind::Model(model) => StreamDecoder::Model(model.tokenizer.stream_decoder(true)),
         }
     }
@@ -179,21 +177,25 @@ impl Text {
 
 /// Streaming decoder: turns tokens into text one by one, and never returns part of a character.
 pub(crate) enum StreamDecoder {
-    Bytes(Utf8Buffer),
+    Bytes(Utf8Decoder),
     Model(tokenizer::StreamDecoder),
 }
 
 impl StreamDecoder {
     pub(crate) fn push(&mut self, token: TokenId) -> String {
         match self {
-            StreamDecoder::Bytes(buffer) => buffer.push(&bytes::token_bytes(token)),
+            StreamDecoder::Bytes(decoder) => {
+                let mut out = String::new();
+                decoder.push_to(&bytes::token_bytes(token), &mut out);
+                out
+            }
             StreamDecoder::Model(decoder) => decoder.push(token),
         }
     }
 
     pub(crate) fn finish(&mut self) -> String {
         match self {
-            StreamDecoder::Bytes(buffer) => buffer.finish(),
+            StreamDecoder::Bytes(decoder) => decoder.finish(),
             StreamDecoder::Model(decoder) => decoder.finish(),
         }
     }

@@ -13,6 +13,7 @@
 //! | `guard.rs` | keeps markup that a message quotes from being read as markup |
 //! | `vocab.rs` | tokens to bytes |
 //! | `stream.rs`, `stop.rs` | tokens to text as they arrive; stop strings |
+//! | `utf8.rs` | bytes to text as they arrive |
 
 mod encoder;
 mod error;
@@ -25,11 +26,13 @@ mod stop;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod utf8;
 mod vocab;
 
 pub use error::TokenizerError;
 pub use stop::{StopMatcher, StopOutcome};
 pub use stream::StreamDecoder;
+pub use utf8::Utf8Decoder;
 pub use vocab::Vocab;
 
 pub(crate) use from_dir::read_config;

@@ -1,20 +1,16 @@
 //! Streaming decoder: converts tokens to text, one at a time.
 
-use super::Vocab;
+use super::{Utf8Decoder, Vocab};
 use std::sync::Arc;
 use tiercel_device::TokenId;
 
 /// Turns the tokens of one sequence into text as they arrive. The texts that `push` and `finish` return are together
 /// exactly the lossy UTF-8 of the tokens' bytes, without skipped special tokens and a removed first space. A character
-/// is returned whole or not at all. The cost of a token depends only on its own length.
-///
-/// Bytes that can no longer become a character are replaced by U+FFFD at once. An unfinished character is replaced at
-/// [`StreamDecoder::finish`].
+/// is returned whole or not at all ([`Utf8Decoder`]).
 #[derive(Debug)]
 pub struct StreamDecoder {
     vocab: Arc<Vocab>,
-    /// First bytes of a character whose last bytes have not arrived yet: at most three bytes between calls.
-    pending: Vec<u8>,
+    characters: Utf8Decoder,
     skip_special: bool,
     strip_space: bool,
 }
@@ -23,14 +19,19 @@ impl StreamDecoder {
     /// Creates a streaming decoder for the tokens that a model writes after a prompt. With `skip_special`, special
     /// tokens are left out.
     pub fn continuing(vocab: Arc<Vocab>, skip_special: bool) -> StreamDecoder {
-        StreamDecoder { vocab, pending: Vec::new(), skip_special, strip_space: false }
+        StreamDecoder {
+            vocab,
+            characters: Utf8Decoder::default(),
+            skip_special,
+            strip_space: false,
+        }
     }
 
     /// Creates a streaming decoder for a text from its beginning, which removes the space that SentencePiece puts
     /// there.
     pub fn from_start(vocab: Arc<Vocab>, skip_special: bool) -> StreamDecoder {
         let strip_space = vocab.strips_leading_space;
-        StreamDecoder { vocab, pending: Vec::new(), skip_special, strip_space }
+        StreamDecoder { vocab, characters: Utf8Decoder::default(), skip_special, strip_space }
     }
 
     /// Decodes the next token and returns the text that it completes; often empty, never part of a character.
@@ -50,43 +51,13 @@ impl StreamDecoder {
             self.strip_space = false;
             bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
         }
-        if self.pending.is_empty() {
-            let rest = complete(bytes, out).len();
-            self.pending.extend_from_slice(&bytes[bytes.len() - rest..]);
-        } else {
-            self.pending.extend_from_slice(bytes);
-            let rest = complete(&self.pending, out).len();
-            self.pending.drain(..self.pending.len() - rest);
-        }
+        self.characters.push_to(bytes, out);
     }
 
     /// Ends the decoded text. Returns U+FFFD if its last character is unfinished, otherwise an empty text.
     pub fn finish(&mut self) -> String {
-        let unfinished = !std::mem::take(&mut self.pending).is_empty();
-        if unfinished { char::REPLACEMENT_CHARACTER.to_string() } else { String::new() }
+        self.characters.finish()
     }
-}
-
-/// Appends the complete characters of `bytes` to `out` and returns the unfinished character at the end of `bytes`.
-fn complete<'a>(mut bytes: &'a [u8], out: &mut String) -> &'a [u8] {
-    while let Some(chunk) = bytes.utf8_chunks().next() {
-        out.push_str(chunk.valid());
-        let broken = chunk.invalid();
-        let rest = &bytes[chunk.valid().len()..];
-        // Bytes that begin a character are kept only at the end of `bytes`, where the next token may complete it;
-        // elsewhere the character is invalid.
-        let may_continue = !broken.is_empty()
-            && broken.len() == rest.len()
-            && std::str::from_utf8(broken).is_err_and(|error| error.error_len().is_none());
-        if may_continue {
-            return rest;
-        }
-        if !broken.is_empty() {
-            out.push(char::REPLACEMENT_CHARACTER);
-        }
-        bytes = &rest[broken.len()..];
-    }
-    &[]
 }
 
 #[cfg(test)]
@@ -138,7 +109,6 @@ mod tests {
                 let mut text = String::new();
                 for id in 0..tokens.len() as u32 {
                     text += &decoder.push(id);
-                    prop_assert!(decoder.pending.len() < 4);
                 }
                 text += &decoder.finish();
                 prop_assert_eq!(text, String::from_utf8_lossy(whole));
