@@ -3,21 +3,43 @@
 
 use crate::boot::App;
 use crate::http::{ApiError, Exchange};
-use actix_web::HttpRequest;
+use actix_web::dev::Payload;
 use actix_web::http::{StatusCode, header};
-use actix_web::web::{BytesMut, Payload};
+use actix_web::web::{BytesMut, Data};
+use actix_web::{FromRequest, HttpRequest};
 use futures_util::StreamExt;
+use futures_util::future::{FutureExt, LocalBoxFuture};
 use serde_json::Value;
+use tiercel_policy::blocks::Salt;
+
+/// An HTTP request with a JSON body, as a parameter of a handler. The API key is checked before the body is read. A request
+/// that breaks a rule is answered with an [`ApiError`] of status 400, 401, 408, 413 or 415.
+pub(crate) struct JsonRequest {
+    /// Salt of the request's tenant.
+    pub(crate) salt: Salt,
+    pub(crate) body: Value,
+}
+
+impl FromRequest for JsonRequest {
+    type Error = ApiError;
+    type Future = LocalBoxFuture<'static, Result<JsonRequest, ApiError>>;
+
+    fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
+        let (request, payload) = (request.clone(), payload.take());
+        async move {
+            let app = request.app_data::<Data<App>>().expect("every worker's state holds the App");
+            let salt = app.tenants.salt(&request)?;
+            Ok(JsonRequest { salt, body: json(app, &request, payload).await? })
+        }
+        .boxed_local()
+    }
+}
 
 /// Reads the body of an HTTP request as JSON. serde_json refuses more than 127 levels of nesting.
 ///
 /// # Errors
 /// [`ApiError`] with 400, 408, 413 or 415.
-pub(crate) async fn json(
-    app: &App,
-    request: &HttpRequest,
-    payload: Payload,
-) -> Result<Value, ApiError> {
+async fn json(app: &App, request: &HttpRequest, payload: Payload) -> Result<Value, ApiError> {
     check_headers(request)?;
     let limit = app.http.max_body_kib as usize * 1024;
     let declared = request

@@ -2,7 +2,7 @@
 //! OpenAI's API.
 
 mod access;
-pub(crate) mod body;
+mod body;
 mod error;
 mod exchange;
 mod pages;
@@ -11,6 +11,7 @@ mod tenants;
 mod unserved;
 
 pub(crate) use access::{AccessLog, Record};
+pub(crate) use body::JsonRequest;
 pub(crate) use error::ApiError;
 pub(crate) use exchange::{Answering, Exchange};
 pub(crate) use tenants::Tenants;

@@ -1,7 +1,7 @@
 //! The endpoint `POST /v1/chat/completions`, which answers conversations.
 
 use crate::boot::App;
-use crate::http::{Answering, ApiError, Record, body};
+use crate::http::{Answering, ApiError, JsonRequest, Record};
 use crate::openai::fields::Fields;
 use crate::openai::generate::{self, Job};
 use crate::openai::messages;
@@ -10,7 +10,7 @@ use crate::openai::request::{Common, ModelFacts, chat_logprobs};
 use crate::openai::response::Style;
 use crate::openai::returning;
 use crate::openai::slo;
-use actix_web::web::{Data, Payload};
+use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 use serde_json::Value;
 use tiercel_model::template::ChatMessage;
@@ -19,10 +19,8 @@ use tiercel_model::template::ChatMessage;
 pub(crate) async fn chat(
     app: Data<App>,
     request: HttpRequest,
-    payload: Payload,
+    JsonRequest { salt, body }: JsonRequest,
 ) -> Result<HttpResponse, ApiError> {
-    let salt = app.tenants.salt(&request)?;
-    let body = body::json(&app, &request, payload).await?;
     let serving = app.accepting()?;
     let mut chat = ChatRequest::read(&body, &serving.facts)?;
     let record = Record::of(&request);

@@ -1,7 +1,7 @@
 //! The endpoint `POST /v1/completions`, which continues texts.
 
 use crate::boot::App;
-use crate::http::{Answering, ApiError, Record, body};
+use crate::http::{Answering, ApiError, JsonRequest, Record};
 use crate::openai::fields::{Fields, wrong};
 use crate::openai::generate::{self, Job};
 use crate::openai::patience;
@@ -9,7 +9,7 @@ use crate::openai::request::{Common, MAX_CHOICES, ModelFacts, text_logprobs, tok
 use crate::openai::response::Style;
 use crate::openai::returning;
 use crate::openai::slo;
-use actix_web::web::{Data, Payload};
+use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
 use serde_json::Value;
 use tiercel_device::TokenId;
@@ -21,10 +21,8 @@ const DEFAULT_MAX_TOKENS: u32 = 16;
 pub(crate) async fn completions(
     app: Data<App>,
     request: HttpRequest,
-    payload: Payload,
+    JsonRequest { salt, body }: JsonRequest,
 ) -> Result<HttpResponse, ApiError> {
-    let salt = app.tenants.salt(&request)?;
-    let body = body::json(&app, &request, payload).await?;
     let serving = app.accepting()?;
     let mut text = TextRequest::read(&body, &serving.facts)?;
     let record = Record::of(&request);

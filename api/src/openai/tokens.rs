@@ -1,12 +1,12 @@
 //! The endpoints `POST /tokenize` and `POST /detokenize`, with the JSON form that vLLM uses.
 
 use crate::boot::App;
-use crate::http::{ApiError, body};
+use crate::http::{ApiError, JsonRequest};
 use crate::openai::fields::Fields;
 use crate::openai::messages;
 use crate::openai::request::token_ids;
-use actix_web::web::{Data, Payload};
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::HttpResponse;
+use actix_web::web::Data;
 use serde_json::json;
 use tiercel_device::Tier;
 
@@ -14,11 +14,8 @@ use tiercel_device::Tier;
 /// so the text is tokenized at background tier.
 pub(crate) async fn tokenize(
     app: Data<App>,
-    request: HttpRequest,
-    payload: Payload,
+    JsonRequest { body, .. }: JsonRequest,
 ) -> Result<HttpResponse, ApiError> {
-    app.tenants.salt(&request)?;
-    let body = body::json(&app, &request, payload).await?;
     let serving = app.accepting()?;
     let fields = Fields::root(&body)?;
     serving.check_model(fields.string("model")?)?;
@@ -49,11 +46,8 @@ pub(crate) async fn tokenize(
 /// Handler of `POST /detokenize`: returns the text of the token ids in the field `tokens`.
 pub(crate) async fn detokenize(
     app: Data<App>,
-    request: HttpRequest,
-    payload: Payload,
+    JsonRequest { body, .. }: JsonRequest,
 ) -> Result<HttpResponse, ApiError> {
-    app.tenants.salt(&request)?;
-    let body = body::json(&app, &request, payload).await?;
     let serving = app.accepting()?;
     let fields = Fields::root(&body)?;
     serving.check_model(fields.string("model")?)?;
