@@ -2,6 +2,7 @@
 //! shape are compiled once for each shape of the tests.
 
 #[path = "../../gpu/src/cuda/shapes.rs"]
+#[expect(unreachable_pub, reason = "the file is a module of tiercel-gpu, which exports the items")]
 mod shapes;
 
 use std::fmt::Write as _;
