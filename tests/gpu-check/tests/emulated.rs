@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tiercel_emulated::{EmulatedDriver, Fault};
+use tiercel_gpu::cuda::tested_shapes;
 use tiercel_gpu_check::{
     CheckError, PremiumPlan, Report, SpeedPlan, check_attention, check_copies, check_models,
     check_reference, check_rows, check_sampling, check_steps, measure_premium, measure_speed,
@@ -39,7 +40,7 @@ fn rows_and_products() {
 fn attention() {
     let mut report = Report::default();
     check_attention(&open, &mut report).unwrap();
-    assert_met(&report, 16 * 2 + 4 + 5 * 2 + 2);
+    assert_met(&report, tested_shapes().count() * 2 + 4 + 5 * 2 + 2);
 }
 
 #[test]
