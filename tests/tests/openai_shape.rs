@@ -276,6 +276,14 @@ fn a_server_with_keys_lets_only_them_in() {
     assert_eq!(ask("Bearer secret").status, 200);
     let refused = ask("Bearer guess");
     assert_eq!((refused.status, &refused.error()["code"]), (401, &json!("invalid_api_key")));
+    // The key is checked before the body, which the server refuses with 415 if the key is accepted.
+    for path in ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"] {
+        let ask = |authorization: &str| {
+            let headers = [("content-type", "text/plain"), ("authorization", authorization)];
+            server.connect().request("POST", path, &headers, b"no JSON").status
+        };
+        assert_eq!((ask("Bearer guess"), ask("Bearer secret")), (401, 415), "{path}");
+    }
     assert_eq!(server.get("/v1/models").status, 401);
     assert_eq!(server.get("/health").status, 200, "probes have no key");
     server.finish();
