@@ -96,3 +96,19 @@ fn every_shipped_policy_can_be_simulated() {
         assert!(table.contains(file.file_stem().unwrap().to_str().unwrap()), "{file:?} in {table}");
     }
 }
+
+#[test]
+fn an_old_name_of_a_setting_is_warned_of_once_whatever_the_number_of_policies() {
+    let workload = concat!(env!("CARGO_MANIFEST_DIR"), "/../benches/workloads/static-four.toml");
+    let set = ["--set", "preemption.victim_gives=needed", "--set", "scheduler.max_num_seqs=4"];
+    let with = |policy| {
+        let args = ["simulate", "--workload", workload, "--policy", policy];
+        let output = run(&[&args[..], &set].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let warned = with("fcfs,tiercel");
+    let lines: Vec<&str> = warned.lines().filter(|line| line.contains("victim_")).collect();
+    assert_eq!(lines.len(), 1, "{warned}");
+    assert!(lines[0].contains("victim_gives is now called preemption.victim_release"), "{warned}");
+}

@@ -7,7 +7,7 @@ pub enum SettingsError {
     #[error("{field} = {value} is out of range: allowed is {allowed}")]
     Range {
         /// Dotted name of the setting, as in the settings file.
-        field: &'static str,
+        field: String,
         /// Value that was given for the setting.
         value: String,
         /// Range of values that the setting allows.
@@ -21,4 +21,16 @@ pub enum SettingsError {
         /// Rule that the value of the setting breaks.
         why: &'static str,
     },
+}
+
+impl SettingsError {
+    /// Returns the error with the name of its setting continued: `field` was named from within the table `table`.
+    pub(crate) fn within(self, table: &str) -> SettingsError {
+        match self {
+            SettingsError::Range { field, value, allowed } => {
+                SettingsError::Range { field: format!("{table}.{field}"), value, allowed }
+            }
+            conflict => conflict,
+        }
+    }
 }

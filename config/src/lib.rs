@@ -1,22 +1,28 @@
 //! Typed and validated settings of the server as plain data, from a file, the environment and flags.
 //!
-//! [`FIELDS`] names every setting once. The file, the environment, the flags and the table in `docs/configuration.md`
-//! are all derived from this list, and a test compares the list with the types.
+//! `settings!` declares every setting once: its name, type, default, range, flag and help text. From the declarations
+//! follow the types, [`FIELDS`] (which the file, the environment and the flags are read by), the checks of the ranges, and
+//! the table in `docs/configuration.md`.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests state what must hold"))]
 
 #[macro_use]
+mod declare;
+#[macro_use]
 mod words;
 
+#[cfg(test)]
 mod docs;
 mod engine;
 mod error;
 mod fields;
+mod kind;
 mod listen;
 mod load;
 mod patience;
 mod policy;
 mod presets;
 mod pressure;
+mod renamed;
 mod reservation;
 mod server;
 mod shares;
@@ -24,15 +30,16 @@ mod shedding;
 mod slo;
 mod suggest;
 
-pub use docs::table;
+pub use declare::Field;
 pub use engine::{AdmissionSettings, EngineSettings, PrefixCacheSettings, StreamSettings};
 pub use error::SettingsError;
-pub use fields::{FIELDS, Field, Kind, field};
+pub use fields::{FIELDS, field};
+pub use kind::Kind;
 pub use load::{LoadError, Loader, Origin};
 pub use patience::PatienceSettings;
 pub use policy::{
     AgeingCap, Allocation, AtLimit, Batching, Budget, Order, PreemptionMode, PreemptionSettings,
-    PrefillOrder, ResumeFrom, ResumeOrder, SchedulerSettings, StepMix, ToStart, VictimGives,
+    PrefillOrder, ResumeFrom, ResumeOrder, SchedulerSettings, StepMix, ToStart, VictimRelease,
     VictimRule,
 };
 pub use presets::{Policy, Preset};

@@ -1,6 +1,8 @@
 //! Loads settings in layers: defaults, then the file, then the environment, then flags.
 
-use crate::{FIELDS, Field, Kind, Policy, ServerSettings, SettingsError, field, listen, suggest};
+use crate::declare::{Field, variable};
+use crate::renamed::{Named, named};
+use crate::{FIELDS, Policy, ServerSettings, SettingsError, suggest};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
@@ -86,6 +88,16 @@ pub enum LoadError {
         /// Description of the values that the setting allows.
         allowed: String,
     },
+    /// A setting is given under its present name and under an old one.
+    #[error("{origin}: {old} is the old name of {new}, and both are set; remove {old}")]
+    BothNames {
+        /// Place of the second of the two: a line of the file, a variable or a flag.
+        origin: Origin,
+        /// Old name of the setting.
+        old: &'static str,
+        /// Present name of the setting.
+        new: &'static str,
+    },
     /// Each setting's value is allowed by itself, but the values cannot go together.
     #[error(transparent)]
     Settings(#[from] SettingsError),
@@ -104,7 +116,7 @@ fn hint(suggestions: &[&str]) -> String {
 pub struct Loader {
     base: ServerSettings,
     /// Settings that were set and their values, in order.
-    given: Vec<(&'static Field, Value)>,
+    given: Vec<(Named, Value)>,
     warnings: Vec<String>,
 }
 
@@ -152,8 +164,8 @@ impl Loader {
         for (key, value) in table {
             let name = format!("{prefix}{}", key.get_ref());
             let at = || origin(key.span().start);
-            if let Some(field) = field(&name) {
-                self.set(field, plain(value), at())?;
+            if let Some(named) = named(|path| path == name) {
+                self.set(named, plain(value), at())?;
             } else if let (DeValue::Table(inner), true) = (value.get_ref(), is_table(&name)) {
                 self.table(&format!("{name}."), inner, origin)?;
             } else {
@@ -178,8 +190,8 @@ impl Loader {
             if !name.starts_with("TIERCEL_") || reserved.contains(&name.as_str()) {
                 continue;
             }
-            match FIELDS.iter().find(|field| field.env() == name) {
-                Some(field) => self.set_text(field, &value, Origin::Env(name))?,
+            match named(|path| variable(path) == name) {
+                Some(named) => self.set_text(named, &value, Origin::Env(name))?,
                 None => self.warnings.push(format!(
                     "the environment variable {name} is ignored: it names no setting"
                 )),
@@ -198,7 +210,7 @@ impl Loader {
         flag: &str,
         value: &str,
     ) -> Result<(), LoadError> {
-        self.set_text(field, value, Origin::Flag(flag.to_owned()))
+        self.set_text(Named { field, old: None }, value, Origin::Flag(flag.to_owned()))
     }
 
     /// Sets the field that `assignment` (`PATH=VALUE`) names.
@@ -211,10 +223,10 @@ impl Loader {
             None => (assignment, None),
         };
         let origin = Origin::Flag("--set".into());
-        match (field(name.trim()), value) {
-            (Some(field), Some(value)) => self.set_text(field, value.trim(), origin),
-            (Some(field), None) => {
-                let (path, allowed) = (field.path, field.allowed());
+        match (named(|path| path == name.trim()), value) {
+            (Some(named), Some(value)) => self.set_text(named, value.trim(), origin),
+            (Some(Named { field, .. }), None) => {
+                let (path, allowed) = (field.path.as_str(), field.kind.allowed());
                 Err(LoadError::NoValue { origin, path, allowed })
             }
             (None, _) => {
@@ -226,7 +238,7 @@ impl Loader {
 
     /// Returns the names of the settings that were set, in order.
     pub fn given(&self) -> impl Iterator<Item = &'static str> + '_ {
-        self.given.iter().map(|(field, _)| field.path)
+        self.given.iter().map(|(named, _)| named.field.path.as_str())
     }
 
     /// Checks the collected settings. Returns them with the warnings that came up while they were collected.
@@ -240,8 +252,8 @@ impl Loader {
         }
         let mut tree = Table::try_from(base)
             .expect("plain data of strings, numbers and tables always serializes");
-        for (field, value) in self.given {
-            place(&mut tree, field, value);
+        for (named, value) in self.given {
+            place(&mut tree, named.field, value);
         }
         let settings: ServerSettings =
             tree.try_into().expect("every value was checked against its field");
@@ -249,51 +261,39 @@ impl Loader {
         Ok((settings, self.warnings))
     }
 
-    fn set_text(
-        &mut self,
-        field: &'static Field,
-        text: &str,
-        origin: Origin,
-    ) -> Result<(), LoadError> {
-        let value = match field.kind {
-            Kind::Integer { .. } => text.parse().map(Value::Integer).ok(),
-            Kind::Number { .. } => text.parse().map(Value::Float).ok(),
-            Kind::Target => text.parse().map(Value::Float).ok(),
-            Kind::Bool => text.parse().map(Value::Boolean).ok(),
-            Kind::Choice(_) | Kind::Text(_) => None,
-            Kind::List if text.trim().is_empty() => Some(Value::Array(Vec::new())),
-            Kind::List => Some(Value::Array(
-                text.split(',').map(|item| Value::String(item.trim().to_owned())).collect(),
-            )),
-        };
-        self.set(field, value.unwrap_or_else(|| Value::String(text.to_owned())), origin)
+    fn set_text(&mut self, named: Named, text: &str, origin: Origin) -> Result<(), LoadError> {
+        self.set(named, named.field.kind.read(text), origin)
     }
 
-    fn set(
-        &mut self,
-        field: &'static Field,
-        value: Value,
-        origin: Origin,
-    ) -> Result<(), LoadError> {
-        let refuse = |value: &Value| LoadError::Value {
-            origin: origin.clone(),
-            path: field.path,
-            value: value.to_string(),
-            allowed: match value.as_str() {
-                Some(text) if field.path == "http.listen" => listen::expected(text),
-                _ => field.allowed(),
-            },
+    fn set(&mut self, named: Named, value: Value, origin: Origin) -> Result<(), LoadError> {
+        let Named { field, old } = named;
+        let mut given = self.given.iter().filter(|(given, _)| given.field.path == field.path);
+        if let Some((other, _)) = given.find(|(given, _)| given.old != old)
+            && let Some(old) = old.or(other.old)
+        {
+            return Err(LoadError::BothNames { origin, old, new: &field.path });
+        }
+        let Some(accepted) = field.kind.accept(&value) else {
+            return Err(LoadError::Value {
+                origin,
+                path: old.unwrap_or(&field.path),
+                value: value.to_string(),
+                allowed: field.kind.expected(&value),
+            });
         };
-        let accepted = accept(field, &value).ok_or_else(|| refuse(&value))?;
-        self.given.push((field, accepted));
+        if let Some(old) = old {
+            let new = &field.path;
+            self.warnings.push(format!("{origin}: {old} is now called {new}; use the new name"));
+        }
+        self.given.push((named, accepted));
         Ok(())
     }
 }
 
 /// Returns the policy that was set last, if any.
-fn given_policy(given: &[(&'static Field, Value)]) -> Option<Policy> {
-    let named = given.iter().rev().find(|(field, _)| field.path == "scheduler.policy")?;
-    let name = named.1.as_str()?;
+fn given_policy(given: &[(Named, Value)]) -> Option<Policy> {
+    let last = given.iter().rev().find(|(named, _)| named.field.path == "scheduler.policy")?;
+    let name = last.1.as_str()?;
     Policy::ALL.iter().find(|(_, known)| *known == name).map(|(policy, _)| *policy)
 }
 
@@ -307,47 +307,6 @@ fn place(tree: &mut Table, field: &Field, value: Value) {
         } else {
             table.insert(key.to_owned(), value);
             return;
-        }
-    }
-}
-
-/// Returns the value in the type of its setting; `None` if the value is not allowed.
-fn accept(field: &Field, value: &Value) -> Option<Value> {
-    let number = match value {
-        Value::Integer(n) => Some(*n as f64),
-        Value::Float(x) => Some(*x),
-        _ => None,
-    };
-    match field.kind {
-        Kind::Integer { low, high } => {
-            let n = u64::try_from(value.as_integer()?).ok()?;
-            (low..=high).contains(&n).then(|| value.clone())
-        }
-        Kind::Number { low, high } => number.filter(|x| (low..=high).contains(x)).map(Value::Float),
-        Kind::Target if value.is_str() => {
-            value.as_str().filter(|word| ["auto", "none"].contains(word)).map(|_| value.clone())
-        }
-        Kind::Target => number.filter(|x| x.is_finite() && *x > 0.0).map(Value::Float),
-        Kind::Bool => value.as_bool().map(Value::Boolean),
-        Kind::Choice(words) => {
-            value.as_str().filter(|word| words.contains(word)).map(|_| value.clone())
-        }
-        Kind::Text(_) if field.path == "device.kind" => {
-            let text = value.as_str()?.to_owned();
-            crate::DeviceKind::try_from(text).ok().map(|_| value.clone())
-        }
-        Kind::Text(_) if field.path == "http.listen" => {
-            value.as_str().filter(|text| listen::is_address(text)).map(|_| value.clone())
-        }
-        Kind::Text(_) => value.as_str().filter(|text| !text.is_empty()).map(|_| value.clone()),
-        // A text without commas is a list of one text. With commas it is a mistake in a file, where several texts must
-        // be a list.
-        Kind::List if value.as_str().is_some_and(|text| !text.contains(',')) => {
-            Some(Value::Array(vec![value.clone()]))
-        }
-        Kind::List => {
-            let items = value.as_array()?;
-            items.iter().all(Value::is_str).then(|| value.clone())
         }
     }
 }

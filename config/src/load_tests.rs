@@ -2,7 +2,11 @@
 //! list of settings matches the types.
 
 use super::*;
-use crate::{DeviceKind, EngineSettings, KvElement, PreemptionMode, Target, TierSlo, Weights};
+use crate::renamed::RENAMED;
+use crate::{
+    DeviceKind, EngineSettings, Kind, KvElement, PreemptionMode, Target, TierSlo, VictimRelease,
+    Weights, field,
+};
 use std::collections::BTreeSet;
 
 fn load(file: &str) -> Result<ServerSettings, LoadError> {
@@ -110,6 +114,96 @@ fn an_address_without_host_or_port_is_refused_with_a_suggestion() {
     assert!(refused("[http]\nlisten = \":80\"").contains("did you mean 0.0.0.0:80?"));
 }
 
+/// Returns the loader's settings and warnings after one assignment by `--set`.
+fn assigned(assignment: &str) -> Result<(ServerSettings, Vec<String>), LoadError> {
+    let mut loader = Loader::default();
+    loader.assignment(assignment)?;
+    loader.finish()
+}
+
+#[test]
+fn an_old_name_is_read_with_one_warning_that_names_the_new_name() {
+    let mut loader = Loader::default();
+    let file = "[http]\nhead_wait_ms = 7\n";
+    loader.text(Path::new("t.toml"), file).unwrap();
+    let var = ("TIERCEL_PREEMPTION_VICTIM_GIVES".to_owned(), "needed".to_owned());
+    loader.env([var], &[]).unwrap();
+    loader.assignment("preemption.victim_gives_blocks=3").unwrap();
+    let given: Vec<_> = loader.given().collect();
+    let new = [
+        "http.first_token_wait_ms",
+        "preemption.victim_release",
+        "preemption.victim_release_blocks",
+    ];
+    assert_eq!(given, new);
+    let (settings, warnings) = loader.finish().unwrap();
+    assert_eq!(settings.http.first_token_wait_ms, 7);
+    assert_eq!(settings.engine.preemption.victim_release, VictimRelease::Needed);
+    assert_eq!(settings.engine.preemption.victim_release_blocks, 3);
+    assert_eq!(
+        warnings,
+        [
+            "t.toml:2: http.head_wait_ms is now called http.first_token_wait_ms; use the new name",
+            "TIERCEL_PREEMPTION_VICTIM_GIVES: preemption.victim_gives is now called \
+             preemption.victim_release; use the new name",
+            "--set: preemption.victim_gives_blocks is now called preemption.victim_release_blocks; \
+             use the new name",
+        ]
+    );
+}
+
+#[test]
+fn every_renamed_setting_is_read_from_each_place() {
+    for (old, new) in RENAMED {
+        let default = Table::try_from(ServerSettings::default()).unwrap();
+        let (table, key) = new.split_once('.').unwrap();
+        let value = &default[table][key];
+        let (old_table, old_key) = old.split_once('.').unwrap();
+        let text = value.to_string().replace('"', "");
+        let mut loaders = [Loader::default(), Loader::default(), Loader::default()];
+        let file = format!("[{old_table}]\n{old_key} = {value}\n");
+        loaders[0].text(Path::new("t.toml"), &file).expect(old);
+        loaders[1].env([(variable(old), text.clone())], &[]).expect(old);
+        loaders[2].assignment(&format!("{old}={text}")).expect(old);
+        for loader in loaders {
+            assert_eq!(loader.given().collect::<Vec<_>>(), [*new]);
+            assert_eq!(loader.finish().expect(old).1.len(), 1, "{old}");
+        }
+    }
+}
+
+#[test]
+fn an_old_and_a_new_name_together_are_refused() {
+    assert_eq!(
+        refused("[http]\nfirst_token_wait_ms = 8\nhead_wait_ms = 7\n"),
+        "t.toml:3: http.head_wait_ms is the old name of http.first_token_wait_ms, and both are set; \
+         remove http.head_wait_ms"
+    );
+    // The order of the two does not matter, nor that they are given in different places.
+    let mut loader = Loader::default();
+    loader.assignment("preemption.victim_release=all").unwrap();
+    let error = loader.assignment("preemption.victim_gives=needed").expect_err("both names");
+    assert_eq!(
+        error.to_string(),
+        "--set: preemption.victim_gives is the old name of preemption.victim_release, and both are \
+         set; remove preemption.victim_gives"
+    );
+    let mut loader = Loader::default();
+    loader.text(Path::new("t.toml"), "[http]\nhead_wait_ms = 7\n").unwrap();
+    let var = ("TIERCEL_HTTP_FIRST_TOKEN_WAIT_MS".to_owned(), "8".to_owned());
+    let error = loader.env([var], &[]).expect_err("both names").to_string();
+    assert!(error.contains("http.head_wait_ms"), "{error}");
+    assert!(error.contains("http.first_token_wait_ms"), "{error}");
+}
+
+#[test]
+fn an_error_under_an_old_name_says_the_name_as_it_was_written() {
+    let error = assigned("http.head_wait_ms=x").expect_err("a word").to_string();
+    assert!(error.starts_with("--set: http.head_wait_ms = \"x\" is not allowed"), "{error}");
+    let error = assigned("http.head_wait_ms").expect_err("no value").to_string();
+    assert!(error.contains("write --set http.first_token_wait_ms=VALUE"), "{error}");
+}
+
 #[test]
 fn the_model_may_have_several_names() {
     let names = |file: &str| load(file).map(|settings| settings.model.served_name);
@@ -165,7 +259,7 @@ fn leaves(prefix: &str, table: &Table, out: &mut BTreeSet<String>) {
 fn the_field_table_names_exactly_the_fields_of_the_types() {
     let mut found = BTreeSet::new();
     leaves("", &Table::try_from(full()).unwrap(), &mut found);
-    let named: BTreeSet<String> = FIELDS.iter().map(|field| field.path.to_owned()).collect();
+    let named: BTreeSet<String> = FIELDS.iter().map(|field| field.path.clone()).collect();
     assert_eq!(named, found);
     let flags: BTreeSet<_> = FIELDS.iter().filter_map(|field| field.flag).collect();
     assert_eq!(flags.len(), FIELDS.iter().filter(|field| field.flag.is_some()).count());
@@ -173,7 +267,7 @@ fn the_field_table_names_exactly_the_fields_of_the_types() {
 
 #[test]
 fn both_ends_of_every_range_load_and_one_beyond_does_not() {
-    for field in FIELDS {
+    for field in FIELDS.iter() {
         let Kind::Integer { low, high } = field.kind else { continue };
         let set = |value: u64| {
             let mut loader = Loader::default();
@@ -182,7 +276,7 @@ fn both_ends_of_every_range_load_and_one_beyond_does_not() {
         assert!(set(high + 1).is_err(), "{}", field.path);
         assert!(low == 0 || set(low - 1).is_err(), "{}", field.path);
         for value in [low, high] {
-            let loaded = set(value).expect(field.path).finish();
+            let loaded = set(value).expect(&field.path).finish();
             let conflict =
                 matches!(loaded, Err(LoadError::Settings(SettingsError::Conflict { .. })));
             assert!(loaded.is_ok() || conflict, "{} = {value}: {loaded:?}", field.path);

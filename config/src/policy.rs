@@ -1,11 +1,11 @@
 //! The choices that make up a scheduling policy. The name of a policy stands for one value of each choice
 //! ([`Policy::preset`](crate::Policy)); every choice can also be set by itself.
 
-use serde::{Deserialize, Serialize};
+use crate::Policy;
 
 words! {
     /// Order in which requests are served.
-    Order, ORDERS {
+    Order {
         /// Requests are served in the order of arrival.
         Arrival = "arrival",
         /// Requests are served by tier, then by their priority, then by arrival.
@@ -21,7 +21,7 @@ words! {
 
 words! {
     /// Times at which waiting sequences may start.
-    Batching, BATCHINGS {
+    Batching {
         /// Sequences start whenever a slot is free.
         Continuous = "continuous",
         /// Sequences start only when all running ones have finished.
@@ -31,7 +31,7 @@ words! {
 
 words! {
     /// Mix of decodes and prompts in a step.
-    StepMix, STEP_MIXES {
+    StepMix {
         /// A step holds decodes first, then prompts as far as the step budget allows.
         Mixed = "mixed",
         /// A step holds prompts alone while any prompt can run, otherwise decodes.
@@ -41,7 +41,7 @@ words! {
 
 words! {
     /// Rule for the number of prompt tokens that a step may hold.
-    Budget, BUDGETS {
+    Budget {
         /// As many prompt tokens as `scheduler.max_num_batched_tokens` leaves beside the decodes.
         Fixed = "fixed",
         /// As under `fixed`, but no more prompt tokens than the TPOT targets of the streams allow.
@@ -51,7 +51,7 @@ words! {
 
 words! {
     /// Order in which prompts of one tier share a step.
-    PrefillOrder, PREFILL_ORDERS {
+    PrefillOrder {
         /// Prompts are ordered by rank.
         Rank = "rank",
         /// The prompt whose first token is due first goes first.
@@ -63,7 +63,7 @@ words! {
 
 words! {
     /// Number of blocks that a sequence is given when it starts.
-    Allocation, ALLOCATIONS {
+    Allocation {
         /// A starting sequence is given the blocks that its next step needs.
         OnDemand = "on-demand",
         /// A starting sequence is given the blocks that its prompt and its longest allowed output would need.
@@ -74,7 +74,7 @@ words! {
 words! {
     /// Whether a sequence may be preempted so that another sequence starts. (In order to grow, a running sequence may
     /// preempt lower tiers in either case: otherwise two half-finished sequences could wait for each other for ever.)
-    ToStart, TO_STARTS {
+    ToStart {
         /// No sequence is preempted so that another one starts.
         Never = "never",
         /// A sequence may be preempted so that a sequence of a higher tier starts.
@@ -85,7 +85,7 @@ words! {
 words! {
     /// Rule that chooses which sequence is preempted first, among the preemptible sequences of the lowest tier unless
     /// the rule says otherwise.
-    VictimRule, VICTIM_RULES {
+    VictimRule {
         /// The victim is the sequence that is last in rank.
         Rank = "rank",
         /// The victim is the sequence with the fewest output tokens, on a tie the one preempted least often.
@@ -109,7 +109,7 @@ words! {
 words! {
     /// Release: the part of its blocks that a victim gives up. Blocks that the victim retains are taken later if other
     /// sequences need them while it waits.
-    VictimGives, VICTIM_GIVES {
+    VictimRelease {
         /// A victim gives up all its blocks.
         All = "all",
         /// A victim gives up all blocks but those that other sequences use too, which would not come free anyway.
@@ -121,7 +121,7 @@ words! {
 
 words! {
     /// Blocks that a preempted sequence may reuse when it resumes.
-    ResumeFrom, RESUME_FROM {
+    ResumeFrom {
         /// A resuming sequence may reuse all blocks of its text in the device pool and the host pool, whichever
         /// sequence computed them.
         Cache = "cache",
@@ -133,7 +133,7 @@ words! {
 
 words! {
     /// Treatment of a sequence that was preempted `preemption.max_per_request` times.
-    AtLimit, AT_LIMITS {
+    AtLimit {
         /// The sequence is a victim only after sequences below the limit. Of waiting sequences, only the first in rank
         /// may preempt it to start; of running ones, only those before it in rank may preempt it to grow.
         Spare = "spare",
@@ -146,7 +146,7 @@ words! {
 
 words! {
     /// Highest tier that ageing can lift a request to.
-    AgeingCap, AGEING_CAPS {
+    AgeingCap {
         /// Ageing can lift a request to standard.
         Standard = "standard",
         /// Ageing can lift a request to premium.
@@ -156,7 +156,7 @@ words! {
 
 words! {
     /// Place at which a preempted sequence waits in the queue.
-    ResumeOrder, RESUME_ORDERS {
+    ResumeOrder {
         /// A preempted sequence waits at its rank.
         Rank = "rank",
         /// A preempted sequence waits before all sequences of its tier that have not started.
@@ -168,7 +168,7 @@ words! {
 
 words! {
     /// What happens to a preempted sequence's KV blocks.
-    PreemptionMode, PREEMPTION_MODES {
+    PreemptionMode {
         /// Swap or recompute, whichever costs less for the victim on this device.
         Auto = "auto",
         /// Copy the blocks to the host pool, and back on resume. Blocks that do not fit there are computed again.
@@ -180,119 +180,132 @@ words! {
     }
 }
 
-/// Settings of batching and of the order of service.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SchedulerSettings {
-    /// Policy whose preset gives the other fields their initial values.
-    pub policy: crate::Policy,
-    /// Most sequences in one step.
-    pub max_num_seqs: u32,
-    /// Most tokens (decode + prefill) in one step.
-    pub max_num_batched_tokens: u32,
-    /// Most steps in flight at once, as far as the device allows several.
-    pub steps_in_flight: u32,
-    /// Most prompt tokens in one step, beside its decodes; 0 for what `max_num_batched_tokens` leaves.
-    pub max_prefill_tokens: u32,
-    /// Order in which requests are served.
-    pub order: Order,
-    /// Times at which waiting sequences may start.
-    pub batching: Batching,
-    /// Mix of decodes and prompts in a step.
-    pub mix: StepMix,
-    /// Rule for the number of prompt tokens that a step may hold.
-    pub budget: Budget,
-    /// Whether a prompt may be spread over several steps although it would fit into one. If not, a prompt that is
-    /// longer than `max_num_batched_tokens` is the only prompt in several steps.
-    pub chunked_prefill: bool,
-    /// Unit of chunk lengths, tokens: every chunk but the last of a prompt has a multiple of this length. 0 or 1: any
-    /// length.
-    pub chunk_alignment: u32,
-    /// Most tokens of one prompt computed in one step; 0 means up to the step's budget.
-    pub long_prefill_token_threshold: u32,
-    /// Most tokens of one prompt computed in one step, as a share of the longest possible sequence, percent; 0 for no
-    /// such limit.
-    pub long_prefill_percent: f64,
-    /// Most prompts that a step may leave partly computed; 0 for any number.
-    pub max_partial_prefills: u32,
-    /// Share of a step's tokens up to which background prompts may fill the step, percent. It limits background prompts
-    /// only while requests of higher tiers arrive.
-    pub background_prefill_percent: u32,
-    /// Order in which prompts of one tier share a step.
-    pub prefill_order: PrefillOrder,
-    /// Whether background streams are paused for a step, without losing their blocks, when a stream of a higher tier
-    /// would miss its TPOT target with them in the step.
-    pub pause_background: bool,
-    /// Whether tenants of one tier are served in the order of a fair queue. `prefill_order` then orders the prompts of
-    /// a tier only while all of them are of one tenant. With `scheduler.order = "tier"` only.
-    pub fair_tenants: bool,
-    /// Whether best-effort requests of all tiers share the time that requests with targets leave, as
-    /// [`crate::SharesSettings`] says. With `scheduler.order = "tier"` only.
-    pub fair_tiers: bool,
-    /// Number of blocks that a sequence is given when it starts.
-    pub allocation: Allocation,
-    /// Whether a sequence starts only if the device has blocks for all tokens that the sequence has to compute, not
-    /// just for its next step.
-    pub full_sequence_check: bool,
-    /// Watermark: share of device blocks that must stay free after a sequence is started or resumed, percent. Running
-    /// sequences may use these blocks to grow.
-    pub watermark_percent: f64,
-    /// Watermark for background sequences, percent of the device blocks; effective if larger than `watermark_percent`.
-    pub background_watermark_percent: f64,
-    /// Waiting time after which a request gains a tier, and after each further such time another one, s; 0: never.
-    pub ageing_s: f64,
-    /// Highest tier that ageing can lift a request to.
-    pub ageing_cap: AgeingCap,
-}
-
-impl Default for SchedulerSettings {
-    fn default() -> Self {
-        crate::Policy::default().preset().scheduler
+settings! {
+    /// Settings of batching and of the order of service.
+    #[derive(Copy)]
+    pub struct SchedulerSettings {
+        /// Scheduling policy: a named set of values for the settings of `scheduler`, `preemption` and `shedding`, each
+        /// of which can be overridden. `tiercel policy show NAME` prints them.
+        policy: Policy, flag "policy";
+        /// Most sequences in one step: its number of slots.
+        max_num_seqs: u32, in 1..=4096, flag "max-num-seqs";
+        /// Most tokens (decode + prefill) in one step; at least scheduler.max_num_seqs.
+        max_num_batched_tokens: u32, in 1..=65_536, flag "max-num-batched-tokens";
+        /// Most steps that are at the device at once, if the device allows several (a GPU does). With 2, the device
+        /// starts the next step without waiting for the host.
+        steps_in_flight: u32, in 1..=2;
+        /// Most prompt tokens in one step, beside its decodes; 0 for as many as scheduler.max_num_batched_tokens
+        /// leaves.
+        max_prefill_tokens: u32, in 0..=65_536;
+        /// Order in which requests are served. arrival: first come, first served; tier: by tier, then priority, then
+        /// arrival; shortest: the shortest predicted output first; fair: the tenant with the least usage first,
+        /// whatever the tier.
+        order: Order;
+        /// When waiting requests start: whenever a slot is free (continuous), or only when all running requests have
+        /// finished (static).
+        batching: Batching;
+        /// What a step holds: decodes, then prompts (mixed), or prompts alone while any prompt can run (prompts-alone).
+        mix: StepMix;
+        /// How many prompt tokens a step may hold: as many as scheduler.max_num_batched_tokens leaves (fixed), or also
+        /// no more than the TPOT targets of the streams allow (slack).
+        budget: Budget;
+        /// Whether a prompt may be spread over several steps although it would fit into one. If false, a prompt longer
+        /// than scheduler.max_num_batched_tokens is the only prompt in each of its steps.
+        chunked_prefill: bool;
+        /// Unit of chunk lengths, tokens: each chunk of a prompt but the last is a multiple of it; 0 or 1 for any
+        /// length.
+        chunk_alignment: u32, in 0..=1024;
+        /// Most tokens of one prompt in one step; 0 for as many as the step may hold.
+        long_prefill_token_threshold: u32, in 0..=65_536;
+        /// Most tokens of one prompt in one step, as a share of the longest possible sequence, percent; 0 for no such
+        /// limit.
+        long_prefill_percent: f64, in 0.0..=100.0;
+        /// Most prompts that a step may leave partly computed; 0 for any number.
+        max_partial_prefills: u32, in 0..=4096;
+        /// Background prompts fill a step only up to this share of scheduler.max_num_batched_tokens, percent, so that
+        /// steps stay short for higher tiers. No limit if no request of a higher tier came for a minute, or while
+        /// best-effort prompts of several tiers share the step (scheduler.fair_tiers).
+        background_prefill_percent: u32, in 1..=100;
+        /// Order in which prompts of one tier share a step: by rank, by the deadline of the first token, or the prompt
+        /// with the fewest tokens left to compute first (shortest).
+        prefill_order: PrefillOrder;
+        /// Whether the tenants (API keys) of one tier are served by a fair queue: a tenant with less usage goes first.
+        /// Only with scheduler.order = "tier".
+        fair_tenants: bool;
+        /// Whether best-effort requests (with neither a TTFT nor a TPOT target) share the device time that other
+        /// requests leave, each tier as `shares` says, instead of the highest tier having all of it. Only with
+        /// scheduler.order = "tier".
+        fair_tiers: bool;
+        /// Whether background streams are paused for a step, keeping their blocks, when a stream of a higher tier would
+        /// miss its TPOT target with them in the step.
+        pause_background: bool;
+        /// KV blocks that a request gets when it starts: those that its next step needs (on-demand), or those that its
+        /// prompt and its longest output would need (up-front).
+        allocation: Allocation;
+        /// Whether a request starts only if the device has KV blocks for all tokens that the request has to compute,
+        /// not only for its next step.
+        full_sequence_check: bool;
+        /// Watermark: share of the KV blocks that must stay free after a request starts or resumes, percent. Running
+        /// requests may use these blocks to grow.
+        watermark_percent: f64, in 0.0..=50.0;
+        /// Watermark for background requests: share of the KV blocks that must stay free after one starts or resumes,
+        /// percent. Effective if larger than scheduler.watermark_percent.
+        background_watermark_percent: f64, in 0.0..=50.0;
+        /// Waiting time after which a request gains a tier, and again after each further such time, s; 0: never.
+        ageing_s: f64, in 0.0..=86_400.0;
+        /// Highest tier that a waiting request can gain by ageing (scheduler.ageing_s).
+        ageing_cap: AgeingCap;
+        ..Policy::default().preset().scheduler
     }
 }
 
-/// Settings of preemption.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct PreemptionSettings {
-    /// What happens to a victim's KV blocks.
-    pub mode: PreemptionMode,
-    /// Whether a sequence may be preempted so that another sequence starts.
-    pub to_start: ToStart,
-    /// Rule that chooses which sequence is preempted first.
-    pub victim: VictimRule,
-    /// Release: the part of its blocks that a victim gives up.
-    pub victim_gives: VictimGives,
-    /// Unit, in blocks, of a release under `victim_gives = "needed"`: a victim gives up a multiple of this number. A
-    /// unit above 1 avoids a separate copy for each block by which another sequence grows.
-    pub victim_gives_blocks: u32,
-    /// Whether premium sequences may be preempted for other premium sequences that start or grow. (As a last resort,
-    /// the sequence that is first in rank may always take blocks from any other to grow.)
-    pub premium_yields: bool,
-    /// Whether background sequences may take blocks from each other to grow. (The sequence that is first in rank always
-    /// may.)
-    pub background_takes: bool,
-    /// Fewest tokens that a sequence produces after its prefill or after a resume before it may be preempted.
-    pub min_tokens: u32,
-    /// Time that a sequence must have waited before it may preempt other sequences to start, ms.
-    pub delay_ms: u32,
-    /// Preemptions of one sequence after which `at_limit` applies.
-    pub max_per_request: u32,
-    /// Treatment of a sequence that was preempted `max_per_request` times.
-    pub at_limit: AtLimit,
-    /// Place at which a preempted sequence waits in the queue.
-    pub resume: ResumeOrder,
-    /// Blocks that a preempted sequence may reuse when it resumes.
-    pub resume_from: ResumeFrom,
-    /// Share of the link that mirroring may use to copy full blocks of preemptible sequences to the host pool ahead of
-    /// need, percent; 0 for no mirroring.
-    pub mirror_percent: u32,
-    /// Most bytes in transit between the device pool and the host pool at once, MiB.
-    pub max_in_transit_mib: u64,
-}
-
-impl Default for PreemptionSettings {
-    fn default() -> Self {
-        crate::Policy::default().preset().preemption
+settings! {
+    /// Settings of preemption.
+    #[derive(Copy)]
+    pub struct PreemptionSettings {
+        /// What happens to a preempted request's KV blocks. swap: copied to the host pool; recompute: discarded and
+        /// computed again; drop: the request ends with an error; auto: swap or recompute, whichever costs less. With
+        /// auto, a request computes blocks that it finds in the host pool where that is faster than copying them in.
+        mode: PreemptionMode, flag "preemption-mode";
+        /// Whether a waiting request may preempt others to start: never, or those of lower tiers (lower-tier). To grow,
+        /// a running request may always take blocks from lower tiers.
+        to_start: ToStart;
+        /// Rule that chooses which request is preempted first. latest-arrival and reverse-fifo (the last to start or
+        /// resume) look at all tiers alike; all other rules take the lowest tier first.
+        victim: VictimRule;
+        /// KV blocks that a victim gives up: all its blocks, all that no other request uses too (unshared), or as many
+        /// of its last ones as are needed (needed). Blocks that it retains are taken later if other requests need them
+        /// while it waits.
+        victim_release: VictimRelease;
+        /// With preemption.victim_release = "needed": a victim gives up a multiple of this many blocks.
+        victim_release_blocks: u32, in 1..=65_536;
+        /// Whether premium requests may be preempted for other premium requests. (The request that is first in rank may
+        /// always take blocks from any other to grow.)
+        premium_yields: bool;
+        /// Whether background requests may take blocks from each other to grow. (The request that is first in rank
+        /// always may.)
+        background_takes: bool;
+        /// Fewest tokens that a request produces after its prefill, or after it resumed, before it may be preempted.
+        min_tokens: u32, in 0..=65_536;
+        /// Time that a request must have waited before it may preempt others to start, ms.
+        delay_ms: u32, in 0..=600_000;
+        /// Preemptions of one request after which preemption.at_limit applies.
+        max_per_request: u32, in 0..=1_000_000;
+        /// Treatment of a request that was preempted preemption.max_per_request times. spare: it is preempted only
+        /// after all others, and only by the request first in rank (to start) or by requests before it in rank (to
+        /// grow); promote: as spare, and it goes first of its tier; drop: the next preemption ends it with an error.
+        at_limit: AtLimit;
+        /// Place at which a preempted request waits: at its rank, or before (first) or after (last) all requests of its
+        /// tier that have not started.
+        resume: ResumeOrder;
+        /// KV blocks that a preempted request may reuse when it resumes: all blocks of its text in the device pool and
+        /// the host pool (cache), or only those that it retained or that were copied out for it (own-copies).
+        resume_from: ResumeFrom;
+        /// Mirroring: share of the link that copies full blocks of preemptible requests to the host pool ahead of need,
+        /// percent; 0 for no mirroring.
+        mirror_percent: u32, in 0..=100;
+        /// Most bytes in transit between the device pool and the host pool at once, MiB.
+        max_in_transit_mib: u64, in 1..=65_536;
+        ..Policy::default().preset().preemption
     }
 }

@@ -1,12 +1,14 @@
 //! Reservations: blocks and slots that are reserved for a tier.
 
 use crate::SettingsError;
-use crate::engine::range;
-use serde::{Deserialize, Serialize};
+
+/// Most that may be reserved for all tiers together, percent. The rest is left so that tiers without a reservation can
+/// run.
+const MOST_PERCENT: f64 = 90.0;
 
 words! {
     /// Use that other tiers may make of a tier's reservation while the tier does not need it.
-    Reservation, RESERVATIONS {
+    Reservation {
         /// Other tiers may not use the reservation.
         Hard = "hard",
         /// Other tiers may use as much of the reservation as they can give back at once. Slots can always be given
@@ -16,37 +18,26 @@ words! {
     }
 }
 
-/// Settings of reservations: blocks and slots that are reserved for a tier.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ReservationSettings {
-    /// Whether other tiers may use a reservation while its tier does not need it.
-    pub kind: Reservation,
-    /// Share of the device's blocks that is reserved for premium, percent.
-    pub premium_blocks_percent: f64,
-    /// Share of the device's blocks that is reserved for standard, percent.
-    pub standard_blocks_percent: f64,
-    /// Share of the slots of a step that is reserved for premium, percent.
-    pub premium_slots_percent: f64,
-    /// Share of the slots of a step that is reserved for standard, percent.
-    pub standard_slots_percent: f64,
-}
-
-impl Default for ReservationSettings {
-    fn default() -> Self {
-        ReservationSettings {
-            kind: Reservation::Lent,
-            premium_blocks_percent: 0.0,
-            standard_blocks_percent: 0.0,
-            premium_slots_percent: 0.0,
-            standard_slots_percent: 0.0,
-        }
+settings! {
+    /// Settings of reservations: blocks and slots that are reserved for a tier.
+    #[derive(Copy)]
+    pub struct ReservationSettings {
+        /// Whether other tiers may use the slots and KV blocks that are reserved for a tier while it does not need
+        /// them. hard: no. lent: as far as they can give them back at once, which is all slots, and blocks as far as
+        /// the host pool has copies (see preemption.mirror_percent).
+        kind: Reservation = Reservation::Lent;
+        /// Share of the KV blocks that is reserved for premium, percent. Premium and standard together: at most 90.
+        premium_blocks_percent: f64 = 0.0, in 0.0..=MOST_PERCENT;
+        /// Share of the KV blocks that is reserved for standard, percent. Premium and standard together: at most 90.
+        standard_blocks_percent: f64 = 0.0, in 0.0..=MOST_PERCENT;
+        /// Share of the slots (scheduler.max_num_seqs) that is reserved for premium, percent. Premium and standard
+        /// together: at most 90.
+        premium_slots_percent: f64 = 0.0, in 0.0..=MOST_PERCENT;
+        /// Share of the slots (scheduler.max_num_seqs) that is reserved for standard, percent. Premium and standard
+        /// together: at most 90.
+        standard_slots_percent: f64 = 0.0, in 0.0..=MOST_PERCENT;
     }
 }
-
-/// Most that may be reserved for all tiers together, percent. The rest is left so that tiers without a reservation can
-/// run.
-const MOST_PERCENT: f64 = 90.0;
 
 impl ReservationSettings {
     /// Returns the reserved shares of the blocks by tier (system, premium, standard, background), percent.
@@ -59,21 +50,16 @@ impl ReservationSettings {
         [0.0, self.premium_slots_percent, self.standard_slots_percent, 0.0]
     }
 
-    /// Checks that every reservation is in its range and that all together leave enough for other tiers.
+    /// Checks that all reservations together leave enough for other tiers.
     pub(crate) fn check(&self) -> Result<(), SettingsError> {
-        let most = MOST_PERCENT;
-        range("reservation.premium_blocks_percent", self.premium_blocks_percent, 0.0, most)?;
-        range("reservation.standard_blocks_percent", self.standard_blocks_percent, 0.0, most)?;
-        range("reservation.premium_slots_percent", self.premium_slots_percent, 0.0, most)?;
-        range("reservation.standard_slots_percent", self.standard_slots_percent, 0.0, most)?;
         let conflict = |field| SettingsError::Conflict {
             field,
             why: "must, with the reservation for premium, leave at least 10 percent for other tiers",
         };
-        if self.premium_blocks_percent + self.standard_blocks_percent > most {
+        if self.premium_blocks_percent + self.standard_blocks_percent > MOST_PERCENT {
             return Err(conflict("reservation.standard_blocks_percent"));
         }
-        if self.premium_slots_percent + self.standard_slots_percent > most {
+        if self.premium_slots_percent + self.standard_slots_percent > MOST_PERCENT {
             return Err(conflict("reservation.standard_slots_percent"));
         }
         Ok(())

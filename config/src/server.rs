@@ -1,7 +1,9 @@
 //! Settings of the whole server: of the engine, the model, the device, KV memory and HTTP.
 
-use crate::engine::{EngineSettings, range};
-use crate::{Kind, SettingsError, field};
+use crate::declare::{Field, SettingsTable, within};
+use crate::engine::EngineSettings;
+use crate::kind::OfKind;
+use crate::{Kind, SettingsError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -9,6 +11,8 @@ use std::collections::BTreeSet;
 const MAX_NAMES: usize = 32;
 /// Longest name that the model may have, bytes.
 const MAX_NAME_BYTES: usize = 256;
+/// A day, ms.
+const DAY_MS: u64 = 86_400_000;
 
 /// All settings of `tiercel serve`. Each field is a table of the settings file; the tables of the engine stand beside
 /// the others.
@@ -28,78 +32,59 @@ pub struct ServerSettings {
     pub engine: EngineSettings,
 }
 
-/// Settings of the model and its weights.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ModelSettings {
-    /// Model to serve: a .gguf file, a Hugging Face directory, or `hf:ORG/NAME[@REV]`; `None` is the built-in default.
-    pub source: Option<String>,
-    /// Names that clients use for the model. The first is used in answers to requests that name no model. If the list
-    /// is empty, the name is taken from the model's source.
-    pub served_name: Vec<String>,
-    /// Whether sampling parameters that a request leaves out are taken from the checkpoint.
-    pub generation_config: bool,
-    /// Form in which weights are held in memory.
-    pub weights: Weights,
-    /// Longest sequence (prompt + output), tokens; 0 takes what model and KV memory allow.
-    pub max_model_len: u32,
-}
-
-impl Default for ModelSettings {
-    fn default() -> Self {
-        ModelSettings {
-            source: None,
-            served_name: Vec::new(),
-            generation_config: true,
-            weights: Weights::Auto,
-            max_model_len: 0,
-        }
+settings! {
+    /// Settings of the model and its weights.
+    pub struct ModelSettings {
+        /// Model to serve: a .gguf file, a Hugging Face directory or `hf:ORG/NAME[@REV]`. Without this setting:
+        /// SmolLM2-135M-Instruct, downloaded at the first start.
+        source: Option<String> = None, as Kind::Model, flag "model";
+        /// Names that clients may use for the model; by default the name of its source. An answer repeats the name that
+        /// the request used, or has the first name if the request used none. The flag may be repeated.
+        served_name: Vec<String> = Vec::new(), flag "served-name";
+        /// Whether sampling parameters that a request leaves out are taken from the checkpoint (generation_config.json,
+        /// or general.sampling of a GGUF file) instead of from OpenAI's defaults.
+        generation_config: bool = true;
+        /// Form in which weights are held in memory. native: as in the model's file; auto: the fastest form that keeps
+        /// the file's quality. A GPU holds bf16.
+        weights: Weights = Weights::Auto, flag "weights";
+        /// Longest sequence (prompt + output), tokens; 0 takes the model's own limit. A small KV cache may shorten it.
+        max_model_len: u32 = 0, in 0..=1 << 24, flag "max-model-len";
     }
 }
 
-/// Form in which weights are held in memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Weights {
-    /// The fastest form that keeps the source's quality on this device.
-    #[default]
-    Auto,
-    /// IEEE single precision: exact, and the slowest form.
-    F32,
-    /// bfloat16 weights.
-    Bf16,
-    /// 8-bit integers in blocks, the Q8_0 form of GGUF files.
-    Q8_0,
-    /// The form in which the model's file holds the weights.
-    Native,
+words! {
+    /// Form in which weights are held in memory.
+    Weights {
+        /// The fastest form that keeps the source's quality on this device.
+        Auto = "auto",
+        /// IEEE single precision: exact, and the slowest form.
+        F32 = "f32",
+        /// bfloat16 weights.
+        Bf16 = "bf16",
+        /// 8-bit integers in blocks, the Q8_0 form of GGUF files.
+        Q8_0 = "q8_0",
+        /// The form in which the model's file holds the weights.
+        Native = "native",
+    }
 }
 
-/// Settings of the device that computes, and of how much of it is used.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct DeviceSettings {
-    /// Kind of the device that computes.
-    pub kind: DeviceKind,
-    /// Number of compute threads; 0 takes one per core.
-    pub threads: u32,
-    /// Share of a GPU's free memory that may be used, percent.
-    pub memory_percent: u32,
-    /// Whether a GPU computes every row of a batch as if it were alone, so that results do not depend on the rest of
-    /// the batch.
-    pub exact: bool,
-    /// Whether a GPU replays decode steps as CUDA graphs if it has run an equal sequence of launches before.
-    pub graphs: bool,
-}
-
-impl Default for DeviceSettings {
-    fn default() -> Self {
-        DeviceSettings {
-            kind: DeviceKind::Auto,
-            threads: 0,
-            memory_percent: 90,
-            exact: false,
-            graphs: true,
-        }
+settings! {
+    /// Settings of the device that computes, and of how much of it is used.
+    pub struct DeviceSettings {
+        /// Device that computes: the CPU (cpu), an NVIDIA GPU (cuda, or cuda:N by its number), or a mock device that
+        /// returns made-up text (mock:PROFILE). auto takes the first GPU that can be used, otherwise the CPU.
+        kind: DeviceKind = DeviceKind::Auto, flag "device";
+        /// Number of CPU threads that compute; 0 takes one per core.
+        threads: u32 = 0, in 0..=1024, flag "threads";
+        /// Share of a GPU's free memory that weights, activations and the KV cache may take together, percent.
+        memory_percent: u32 = 90, in 1..=100;
+        /// Whether a GPU computes every row of a batch as if the row were alone. Output is then bit for bit independent
+        /// of how a prompt is cut into chunks and of other sequences in the batch, and prompts are slower. The CPU
+        /// always computes like that.
+        exact: bool = false;
+        /// Whether a GPU runs decode steps as CUDA graphs: one call of the driver instead of hundreds of kernel
+        /// launches.
+        graphs: bool = true;
     }
 }
 
@@ -118,6 +103,10 @@ pub enum DeviceKind {
     Mock(String),
 }
 
+impl OfKind for DeviceKind {
+    const KIND: Kind = Kind::Device;
+}
+
 impl TryFrom<String> for DeviceKind {
     type Error = String;
 
@@ -133,7 +122,8 @@ impl TryFrom<String> for DeviceKind {
                     .or_else(|| profile.map(|profile| DeviceKind::Mock(profile.to_owned())))
                     .ok_or_else(|| {
                         format!(
-                            "\"{other}\" is not a device: allowed is auto, cpu, cuda, cuda:N or mock:PROFILE"
+                            "\"{other}\" is not a device: allowed is {}",
+                            Kind::Device.allowed()
                         )
                     })
             }
@@ -152,111 +142,87 @@ impl From<DeviceKind> for String {
     }
 }
 
-/// Settings of KV memory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct KvSettings {
-    /// Element type of keys and values in memory.
-    #[serde(rename = "type")]
-    pub element: KvElement,
-    /// Memory of the device pool, MiB; 0 chooses by the machine's free memory.
-    pub cache_mib: u64,
-    /// Memory of the host pool, MiB; 0 means that there is no host pool.
-    pub host_mib: u64,
-    /// Tokens per block.
-    pub block_size: u32,
-}
-
-impl Default for KvSettings {
-    fn default() -> Self {
-        KvSettings { element: KvElement::F16, cache_mib: 0, host_mib: 0, block_size: 16 }
+settings! {
+    /// Settings of KV memory.
+    pub struct KvSettings {
+        /// Element type of the KV cache on the CPU. On a GPU the type is always bf16.
+        element: KvElement = KvElement::F16, flag "kv-type", name "type";
+        /// Size of the KV cache on the device, MiB; 0 chooses it by the free memory.
+        cache_mib: u64 = 0, in 0..=1 << 24, flag "kv-cache-mib";
+        /// Size of the host pool, the host memory that blocks of preempted requests are swapped to, MiB; 0 for no host
+        /// pool.
+        host_mib: u64 = 0, in 0..=1 << 24, flag "host-kv-mib";
+        /// Tokens per KV block; a multiple of 8.
+        block_size: u32 = 16, in 8..=256, flag "block-size";
     }
 }
 
-/// Element type of keys and values in memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum KvElement {
-    /// IEEE single precision: exact.
-    F32,
-    /// IEEE half precision: half the memory of f32, 11 bits of precision.
-    #[default]
-    F16,
-    /// bfloat16: half the memory of f32, 8 bits of precision, the range of f32.
-    Bf16,
+words! {
+    /// Element type of keys and values in memory.
+    KvElement {
+        /// IEEE single precision: exact.
+        F32 = "f32",
+        /// IEEE half precision: half the memory of f32, 11 bits of precision.
+        F16 = "f16",
+        /// bfloat16: half the memory of f32, 8 bits of precision, the range of f32.
+        Bf16 = "bf16",
+    }
 }
 
-/// Settings of the HTTP server.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct HttpSettings {
-    /// Address to listen on; port 0 takes any free one.
-    pub listen: String,
-    /// API keys, of which clients must send one as `Authorization: Bearer KEY`; an empty list lets every client in.
-    pub api_keys: Vec<String>,
-    /// Whether the log has a line for each request.
-    pub access_log: bool,
-    /// Largest request body, KiB.
-    pub max_body_kib: u32,
-    /// Most open HTTP connections.
-    pub max_connections: u32,
-    /// Longest wait for a request's head, and again for its body, ms.
-    pub request_timeout_ms: u64,
-    /// How long an idle connection stays open, ms.
-    pub keep_alive_ms: u64,
-    /// Longest time for which the HTTP status of a response stream is held back until its first token, ms. Until then
-    /// the status can still say that the request is turned away. The default is a little less than the minute for which
-    /// most proxies wait.
-    pub head_wait_ms: u64,
-    /// Time of silence after which a response stream sends an SSE comment, ms.
-    pub comment_interval_ms: u64,
-    /// Longest time that running requests may take to finish on shutdown, ms.
-    pub drain_grace_ms: u64,
-}
-
-impl Default for HttpSettings {
-    fn default() -> Self {
-        HttpSettings {
-            listen: "127.0.0.1:8080".into(),
-            api_keys: Vec::new(),
-            access_log: false,
-            max_body_kib: 4096,
-            max_connections: 2048,
-            request_timeout_ms: 10_000,
-            keep_alive_ms: 75_000,
-            head_wait_ms: 58_000,
-            comment_interval_ms: 5_000,
-            drain_grace_ms: 30_000,
-        }
+settings! {
+    /// Settings of the HTTP server.
+    pub struct HttpSettings {
+        /// Address that the server listens on; port 0 takes a free port.
+        listen: String = "127.0.0.1:8080".into(), as Kind::Address, flag "listen";
+        /// API keys, of which a client must send one as `Authorization: Bearer KEY`. An empty list lets every client
+        /// in. `/health` and `/metrics` need no key.
+        api_keys: Vec<String> = Vec::new();
+        /// Whether the log has a line for each request. Refused requests are logged in any case, at most ten lines a
+        /// second.
+        access_log: bool = false, flag "access-log";
+        /// Largest body of an HTTP request, KiB.
+        max_body_kib: u32 = 4096, in 1..=65_536;
+        /// Most open HTTP connections.
+        max_connections: u32 = 2048, in 1..=65_536;
+        /// Longest wait for the head of an HTTP request, and again for its body, ms.
+        request_timeout_ms: u64 = 10_000, in 1_000..=DAY_MS;
+        /// Time that an idle HTTP connection stays open, ms.
+        keep_alive_ms: u64 = 75_000, in 1_000..=DAY_MS;
+        // A little less than the minute for which most proxies wait.
+        /// Longest time that the HTTP status of a response stream is held back until its first token, ms. Until then
+        /// the status can still say that the request is turned away.
+        first_token_wait_ms: u64 = 58_000, in 0..=DAY_MS;
+        /// Time without output after which a response stream sends an SSE comment, ms.
+        comment_interval_ms: u64 = 5_000, in 10..=DAY_MS;
+        /// Longest time that running requests may take to finish on shutdown, ms.
+        drain_grace_ms: u64 = 30_000, in 0..=DAY_MS, flag "drain-grace-ms";
     }
 }
 
 impl ServerSettings {
+    /// Returns all settings of the server, in the order of the documentation.
+    pub(crate) fn fields() -> Vec<Field> {
+        within("model", ModelSettings::fields())
+            .chain(within("device", DeviceSettings::fields()))
+            .chain(within("kv", KvSettings::fields()))
+            .chain(within("http", HttpSettings::fields()))
+            .chain(EngineSettings::fields())
+            .collect()
+    }
+
     /// Checks that every setting of the server is in its range and that the rules between settings are kept.
     ///
     /// # Errors
     /// Fails if a setting cannot be used. The error names the first such field and what is allowed.
     pub fn check(&self) -> Result<(), SettingsError> {
         self.engine.check()?;
-        let integers: [(&'static str, u64); 13] = [
-            ("model.max_model_len", self.model.max_model_len.into()),
-            ("device.threads", self.device.threads.into()),
-            ("device.memory_percent", self.device.memory_percent.into()),
-            ("kv.cache_mib", self.kv.cache_mib),
-            ("kv.host_mib", self.kv.host_mib),
-            ("kv.block_size", self.kv.block_size.into()),
-            ("http.max_body_kib", self.http.max_body_kib.into()),
-            ("http.max_connections", self.http.max_connections.into()),
-            ("http.request_timeout_ms", self.http.request_timeout_ms),
-            ("http.keep_alive_ms", self.http.keep_alive_ms),
-            ("http.head_wait_ms", self.http.head_wait_ms),
-            ("http.comment_interval_ms", self.http.comment_interval_ms),
-            ("http.drain_grace_ms", self.http.drain_grace_ms),
-        ];
-        for (path, value) in integers {
-            if let Some(Kind::Integer { low, high }) = field(path).map(|field| field.kind) {
-                range(path, value, low, high)?;
-            }
+        for (table, checked) in [
+            ("model", self.model.check_ranges()),
+            ("device", self.device.check_ranges()),
+            ("kv", self.kv.check_ranges()),
+            ("http", self.http.check_ranges()),
+        ] {
+            checked.map_err(|error| error.within(table))?;
         }
         if !self.kv.block_size.is_multiple_of(8) {
             return Err(SettingsError::Conflict {

@@ -1,7 +1,8 @@
 //! Settings of latency targets: stated, derived from the device, or absent.
 
 use crate::SettingsError;
-use crate::engine::range;
+use crate::declare::{Field, SettingsTable};
+use crate::kind::{Kind, OfKind};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -28,6 +29,10 @@ impl Target {
             Target::Auto | Target::None => None,
         }
     }
+}
+
+impl OfKind for Target {
+    const KIND: Kind = Kind::Target;
 }
 
 impl From<Option<f64>> for Target {
@@ -67,60 +72,72 @@ impl<'de> Deserialize<'de> for Target {
     }
 }
 
-/// Settings of one tier's latency targets.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TierSlo {
-    /// Target of the time to first token: stated in ms, derived, or none.
-    pub ttft_ms: Target,
-    /// Target of the mean time per output token after the first: stated in ms, derived, or none.
-    pub tpot_ms: Target,
-    /// Target of the time from arrival to last token: stated in ms, derived, or none.
-    pub e2e_ms: Target,
-    /// Time that is added to a stated `ttft_ms` for every prompt token beyond `ttft_prompt_tokens`, ms.
-    pub ttft_ms_per_token: f64,
-    /// Prompt tokens that `ttft_ms` covers. For every further prompt token `ttft_ms_per_token` is added.
-    pub ttft_prompt_tokens: u32,
-    /// For the premium tier only: share of the steps in which the reserve of premium streams covers the time that
-    /// premium prompts take from these streams; `None` for the default.
-    pub assurance: Option<f64>,
+settings! {
+    /// Settings of one tier's latency targets.
+    #[derive(Copy)]
+    pub struct TierSlo {
+        /// Target of the time to first token (TTFT), ms; auto derives it from the measured speed of the device
+        /// (docs/operator.md).
+        ttft_ms: Target = Target::None;
+        /// Target of the mean time per output token after the first (TPOT), ms; auto derives it from the measured speed
+        /// of the device (docs/operator.md).
+        tpot_ms: Target = Target::None;
+        /// Target of the time from arrival to last token (E2E), ms; auto derives it from the measured speed of the
+        /// device (docs/operator.md).
+        e2e_ms: Target = Target::None;
+        /// Time that is added to ttft_ms (if it is a number, not auto) for each prompt token beyond ttft_prompt_tokens,
+        /// ms.
+        ttft_ms_per_token: f64 = 0.0, in 0.0..=1_000.0;
+        /// Prompt tokens that ttft_ms covers (if it is a number, not auto); each further one adds ttft_ms_per_token.
+        ttft_prompt_tokens: u32 = 0, in 0..=1 << 24;
+        // A setting of the premium tier only; `None` for the default.
+        /// Share of the steps in which the reserve of premium streams covers the time that premium prompts take from
+        /// these streams. More costs lower tiers time (docs/simulation.md, "The dial").
+        assurance: Option<f64> = None, in 0.9..=0.9999;
+    }
 }
 
-/// Latency targets by tier, and settings of how they are monitored.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SloSettings {
-    /// Targets of the premium tier.
-    pub premium: TierSlo,
-    /// Targets of the standard tier.
-    pub standard: TierSlo,
-    /// Targets of the background tier.
-    pub background: TierSlo,
-    /// Length of the sliding windows in which latencies are compared with targets, s.
-    pub window_s: u64,
-    /// Most pairs of tenant and tier that have sliding windows of their own; 0 for none.
-    pub max_tenants: u32,
-    /// Whether requests may ask for tighter targets than those of their tier. The tightest target in a step limits the
-    /// step for all its sequences, so only a server with trusted clients should allow it.
-    pub requests_may_tighten: bool,
-}
-
-impl Default for SloSettings {
-    fn default() -> Self {
-        let interactive = TierSlo {
-            ttft_ms: Target::Auto,
-            tpot_ms: Target::Auto,
-            e2e_ms: Target::Auto,
-            ..TierSlo::default()
-        };
-        SloSettings {
-            premium: TierSlo { assurance: Some(ASSURANCE), ..interactive },
-            standard: interactive,
-            background: TierSlo { e2e_ms: Target::Auto, ..TierSlo::default() },
-            window_s: 60,
-            max_tenants: 0,
-            requests_may_tighten: false,
+settings! {
+    /// Latency targets by tier, and settings of how they are monitored.
+    pub struct SloSettings {
+        tables {
+            /// Targets of the premium tier.
+            premium: TierSlo = TierSlo { assurance: Some(ASSURANCE), ..interactive() },
+                fields TierSlo::fields_of("Premium");
+            /// Targets of the standard tier.
+            standard: TierSlo = interactive(), fields TierSlo::fields_of("Standard");
+            /// Targets of the background tier.
+            background: TierSlo = TierSlo { e2e_ms: Target::Auto, ..TierSlo::default() },
+                fields TierSlo::fields_of("Background");
         }
+        /// Length of the sliding windows in which latencies are compared with targets, s.
+        window_s: u64 = 60, in 1..=3_600;
+        /// Most pairs of tenant and tier that have metrics of their own (label tenant); 0 for none. Needs
+        /// http.api_keys. While so many pairs are active, further ones count only in the metrics of their tier.
+        max_tenants: u32 = 0, in 0..=256;
+        /// Whether a request may state tighter targets than those of its tier. The tightest target in a step limits the
+        /// step for all its sequences, so allow this to trusted clients only.
+        requests_may_tighten: bool = false;
+    }
+}
+
+/// Returns the default targets of the tiers whose requests come from people who wait for the answer.
+fn interactive() -> TierSlo {
+    let target = Target::Auto;
+    TierSlo { ttft_ms: target, tpot_ms: target, e2e_ms: target, ..TierSlo::default() }
+}
+
+impl TierSlo {
+    /// Returns the settings of one tier's targets, with help texts that begin with the name of the tier. The assurance
+    /// is a setting of the premium tier only.
+    fn fields_of(tier: &str) -> Vec<Field> {
+        let mut fields = TierSlo::fields();
+        fields.retain(|field| field.path != "assurance" || tier == "Premium");
+        for field in &mut fields {
+            let (first, rest) = field.help.split_at(1);
+            field.help = format!("{tier}: {}{rest}", first.to_lowercase());
+        }
+        fields
     }
 }
 
@@ -130,16 +147,13 @@ impl SloSettings {
         self.premium.assurance.unwrap_or(ASSURANCE)
     }
 
+    /// Checks that no tier adds time to a derived target.
     pub(crate) fn check(&self) -> Result<(), SettingsError> {
-        range("slo.window_s", self.window_s, 1, 3_600)?;
-        range("slo.max_tenants", self.max_tenants, 0, 256)?;
-        range("slo.premium.assurance", self.assurance(), 0.9, 0.9999)?;
         for (field, tier) in [
             ("slo.premium.ttft_ms_per_token", &self.premium),
             ("slo.standard.ttft_ms_per_token", &self.standard),
             ("slo.background.ttft_ms_per_token", &self.background),
         ] {
-            range(field, tier.ttft_ms_per_token, 0.0, 1_000.0)?;
             if tier.ttft_ms == Target::Auto && tier.ttft_ms_per_token > 0.0 {
                 return Err(SettingsError::Conflict {
                     field,

@@ -32,7 +32,7 @@ pub(crate) fn paths(name: &str) -> Vec<&'static str> {
         [&|path| path.ends_with(&tail), &|path| SYNONYMS.contains(&(key, path)), &|path| {
             last(path) == key
         }];
-    let all = || FIELDS.iter().map(|field| field.path);
+    let all = || FIELDS.iter().map(|field| field.path.as_str());
     let found = rules.iter().map(|rule| all().filter(|path| rule(path)).collect::<Vec<_>>());
     let near = std::iter::once_with(|| nearest(&name, key));
     let parts = std::iter::once_with(|| {
@@ -55,7 +55,7 @@ fn nearest(name: &str, key: &str) -> Vec<&'static str> {
         let of_key = (of_key <= most).then_some(of_key);
         Some((whole.into_iter().chain(of_key).min()?, path))
     };
-    let near: Vec<_> = FIELDS.iter().filter_map(|field| near(field.path)).collect();
+    let near: Vec<_> = FIELDS.iter().filter_map(|field| near(&field.path)).collect();
     let best = near.iter().map(|(distance, _)| *distance).min();
     near.into_iter().filter(|(distance, _)| Some(*distance) == best).map(|(_, path)| path).collect()
 }

@@ -1,15 +1,21 @@
 //! Enums for settings whose allowed values are words, such as `swap` or `recompute`.
 
-/// Declares an enum whose variants are written as words in settings, and the list of these words for error messages.
+/// Declares an enum whose variants are written as words in settings.
 macro_rules! words {
-    ($(#[$doc:meta])* $name:ident, $words:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    ($(#[$meta:meta])* $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
         pub enum $name {
-            $($(#[$variant_doc])* #[serde(rename = $word)] $variant,)+
+            $($(#[$variant_meta])* #[serde(rename = $word)] $variant,)+
         }
 
-        /// Words that the settings file accepts for this enum, in the order of its variants.
-        pub(crate) const $words: &[&str] = &[$($word),+];
+        impl $name {
+            /// All variants, each with the word that settings accept for it.
+            pub const ALL: &[($name, &str)] = &[$(($name::$variant, $word)),+];
+        }
+
+        impl $crate::kind::OfKind for $name {
+            const KIND: $crate::Kind = $crate::Kind::Choice(&[$($word),+]);
+        }
     };
 }

@@ -87,7 +87,7 @@ fn a_silent_stream_sends_comments() {
     let server = TestServer::slow(|settings| {
         settings.engine.scheduler.max_num_seqs = 1;
         settings.http.comment_interval_ms = 20;
-        settings.http.head_wait_ms = 20;
+        settings.http.first_token_wait_ms = 20;
     });
     let first = start(&server, &long(false));
     server.wait_for("running", running(1));

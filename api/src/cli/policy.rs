@@ -65,6 +65,8 @@ pub(crate) struct Chosen {
     /// Name of the scheduling policy, or of its file without the extension.
     pub(crate) name: String,
     pub(crate) settings: EngineSettings,
+    /// Warnings that came up while the settings were loaded.
+    pub(crate) warnings: Vec<String>,
 }
 
 impl Chosen {
@@ -92,14 +94,14 @@ impl Chosen {
         };
         for given in loader.given() {
             let table = given.split('.').next().unwrap_or_default();
-            if !["scheduler", "preemption", "prefix_cache", "shedding"].contains(&table) {
+            if !Policy::TABLES.contains(&table) {
                 return Err(Failure::usage(format!("{choice}: {given} is no part of a policy")));
             }
         }
         for assignment in assignments {
             loader.assignment(assignment).map_err(Failure::usage)?;
         }
-        let (settings, _) = loader.finish().map_err(Failure::usage)?;
-        Ok(Chosen { name, settings: settings.engine })
+        let (settings, warnings) = loader.finish().map_err(Failure::usage)?;
+        Ok(Chosen { name, settings: settings.engine, warnings })
     }
 }

@@ -92,7 +92,7 @@ impl Args for SettingFlags {
 }
 
 fn flag(field: &'static Field, name: &'static str) -> Arg {
-    let arg = Arg::new(name).long(name).help(field.help);
+    let arg = Arg::new(name).long(name).help(field.help.as_str());
     match field.kind {
         Kind::Choice(words) => arg.value_parser(PossibleValuesParser::new(words)),
         Kind::Bool => arg
@@ -101,19 +101,19 @@ fn flag(field: &'static Field, name: &'static str) -> Arg {
             .num_args(0..=1)
             .require_equals(true)
             .default_missing_value("true"),
-        Kind::List => arg.value_name(value_name(field)).action(ArgAction::Append),
-        _ => arg.value_name(value_name(field)).allow_negative_numbers(true),
+        Kind::List => arg.value_name(value_name(field.kind)).action(ArgAction::Append),
+        _ => arg.value_name(value_name(field.kind)).allow_negative_numbers(true),
     }
 }
 
-fn value_name(field: &Field) -> &'static str {
-    match (field.path, field.kind) {
-        ("http.listen", _) => "HOST:PORT",
-        ("model.source", _) => "MODEL",
-        ("model.served_name", _) => "NAME",
-        ("device.kind", _) => "auto|cpu|cuda|cuda:N|mock:PROFILE",
-        (_, Kind::Integer { .. }) => "N",
-        _ => "VALUE",
+fn value_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Address => "HOST:PORT",
+        Kind::Model => "MODEL",
+        Kind::List => "NAME",
+        Kind::Device => "auto|cpu|cuda|cuda:N|mock:PROFILE",
+        Kind::Integer { .. } => "N",
+        Kind::Number { .. } | Kind::Target | Kind::Bool | Kind::Choice(_) => "VALUE",
     }
 }
 

@@ -6,10 +6,11 @@ use crate::cli::policy::Chosen;
 use crate::cli::recording::{Recording, RecordingArgs};
 use crate::cli::report_file::ReportFile;
 use clap::Args;
+use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
 use std::ops::Range;
 use std::path::PathBuf;
-use tiercel_config::ServerSettings;
+use tiercel_config::{EngineSettings, ServerSettings};
 use tiercel_device::{Clock, MockDrift, MockFaults, MockProfile};
 use tiercel_simulation::{Comparison, Experiment, Outcome, PolicyRuns, Sizes};
 use tiercel_workload::{Arrival, Class, Workload};
@@ -103,7 +104,7 @@ impl Simulate {
         let clock = Clock::wall();
         let began = clock.now();
         let mut policies = Vec::new();
-        for Chosen { name, settings } in chosen {
+        for Chosen { name, settings, .. } in chosen {
             let mut runs = Vec::new();
             for seed in &seeds {
                 let experiment = Experiment {
@@ -197,8 +198,7 @@ impl Simulate {
                 "slo" if name != "slo.premium.assurance" => {
                     "latency targets come from the workload"
                 }
-                "scheduler" | "preemption" | "prefix_cache" | "shedding" | "patience"
-                | "shares" | "admission" | "slo" | "reservation" | "pressure" | "stream" => "",
+                table if EngineSettings::TABLES.contains(&table) => "",
                 _ => "it is no setting of the engine, so a simulation does not use it",
             };
             if !problem.is_empty() {
@@ -207,7 +207,14 @@ impl Simulate {
         }
         let mut base = ServerSettings::default();
         Sizes::apply(&mut base.engine, &workload.simulation, profile);
-        self.policy.iter().map(|choice| Chosen::load(choice, &base, &self.settings)).collect()
+        let load = |choice: &String| Chosen::load(choice, &base, &self.settings);
+        let chosen = self.policy.iter().map(load).collect::<Result<Vec<_>, _>>()?;
+        // An assignment warns under each policy, and the user is told once.
+        let warnings: BTreeSet<&String> = chosen.iter().flat_map(|one| &one.warnings).collect();
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
+        Ok(chosen)
     }
 }
 

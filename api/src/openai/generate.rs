@@ -33,8 +33,8 @@ pub(crate) struct Job {
 }
 
 /// Runs a checked generation request. A streamed response begins when the engine has accepted every choice and the
-/// first event of a choice has come, for which it waits at most `http.head_wait_ms`. A response that is not streamed
-/// begins when all choices are complete.
+/// first event of a choice has come, for which it waits at most `http.first_token_wait_ms`. A response that is not
+/// streamed begins when all choices are complete.
 ///
 /// # Errors
 /// [`ApiError`] for a request that cannot run, that was refused, or that failed before the head of its response was
@@ -59,7 +59,7 @@ pub(crate) async fn run(
     if !job.common.stream {
         return collect(envelope, choices, totals).await;
     }
-    let times_us = (app.http.head_wait_ms * 1_000, app.http.comment_interval_ms * 1_000);
+    let times_us = (app.http.first_token_wait_ms * 1_000, app.http.comment_interval_ms * 1_000);
     let body = sse::open(envelope, choices, (totals, record), app.clock.clone(), times_us).await?;
     let body = body.inspect(move |_| _ = &answering);
     Ok(HttpResponse::Ok()

@@ -29,8 +29,8 @@ struct EventStream {
 }
 
 /// Opens the body of a streamed response; `totals` holds the number of prompt tokens. Waits for the first event of a
-/// choice, but at most `head_wait_us`: until then a request that is turned away can still be answered with an error
-/// status.
+/// choice, but at most `first_token_wait_us`: until then a request that is turned away can still be answered with an
+/// error status.
 ///
 /// # Errors
 /// [`ApiError`] if the first event is the failure of a choice.
@@ -39,7 +39,7 @@ pub(crate) async fn open(
     choices: Vec<Choice>,
     (totals, record): (Totals, Rc<Record>),
     clock: Clock,
-    (head_wait_us, comment_interval_us): (u64, u64),
+    (first_token_wait_us, comment_interval_us): (u64, u64),
 ) -> Result<impl Stream<Item = Result<Bytes, Infallible>>, ApiError> {
     let openings = (0..choices.len() as u32).filter_map(|index| envelope.opening(index));
     let mut state = EventStream {
@@ -52,7 +52,7 @@ pub(crate) async fn open(
         ended: false,
         record,
     };
-    match state.clock.timeout_us(head_wait_us, state.events.next()).await {
+    match state.clock.timeout_us(first_token_wait_us, state.events.next()).await {
         Some(Some((_, Event::Failed(error)))) => return Err(error),
         Some(Some((index, event))) => state.event(index, event),
         Some(None) => state.end(),

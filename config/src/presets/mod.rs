@@ -5,71 +5,55 @@ mod table;
 
 use crate::policy::{PreemptionSettings, SchedulerSettings};
 use crate::{EngineSettings, PrefixCacheSettings, SheddingSettings};
-use serde::{Deserialize, Serialize};
 
-/// Declares the policies and their names in one place.
-macro_rules! policies {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal,)+) => {
-        /// Named scheduling policies.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-        pub enum Policy {
-            $($(#[$doc])* #[serde(rename = $name)] $variant,)+
-        }
-
-        impl Policy {
-            /// All policies, each with its name.
-            pub const ALL: &[(Policy, &str)] = &[$((Policy::$variant, $name)),+];
-        }
-
-        /// Names of all policies.
-        pub(crate) const POLICY_NAMES: &[&str] = &[$($name),+];
-    };
-}
-
-policies! {
-    /// Static batching: a batch of requests starts when all requests of the batch before have finished.
-    Static = "static",
-    /// Request-level scheduling: a request starts when another has ended, with its whole prompt alone in a step and
-    /// memory for its longest output.
-    RequestLevel = "request-level",
-    /// Orca (OSDI 2022): scheduling at every step, whole prompts beside decodes.
-    Orca = "orca",
-    /// Sarathi-Serve (OSDI 2024): decodes first, then a chunk of one prompt fills a step of fixed size.
-    Sarathi = "sarathi",
-    /// DeepSpeed-FastGen: prompts are cut into chunks and put together to steps of one size.
-    Splitfuse = "splitfuse",
-    /// vLLM's first scheduler: prompts before decodes, preemption by swap, the last sequence to start is the first
-    /// victim.
-    VllmV0 = "vllm-v0",
-    /// vLLM's present scheduler under its priority policy.
-    VllmV1 = "vllm-v1",
-    /// SGLang: prefix cache, and preemption ("retraction") of the sequences with the least output.
-    Sglang = "sglang",
-    /// TensorRT-LLM's policy GUARANTEED_NO_EVICT: memory for the longest output, so that no sequence is preempted.
-    TrtllmNoEvict = "trtllm-no-evict",
-    /// TensorRT-LLM's policy MAX_UTILIZATION: memory on demand, the last sequence to start is the first victim.
-    TrtllmMaxUtilization = "trtllm-max-utilization",
-    /// First come, first served; tiers are ignored.
-    Fcfs = "fcfs",
-    /// The request with the shortest predicted output is served first.
-    Sjf = "sjf",
-    /// Higher tiers start first; no sequence is preempted so that one of a higher tier starts.
-    Priority = "priority",
-    /// Higher tiers start first and preempt lower ones when blocks or slots run out.
-    PriorityPreempt = "priority+preempt",
-    /// As `priority+preempt`, with steps sized by the streams' TPOT targets.
-    PriorityPreemptSlo = "priority+preempt+slo",
-    /// As `sarathi`, with steps sized by the tightest TPOT slack of a stream.
-    Adaptive = "adaptive",
-    /// The default policy, and the best that the project knows.
-    #[default]
-    Tiercel = "tiercel",
-    /// Policy for the most tokens per second.
-    Throughput = "throughput",
-    /// Policy for the shortest wait of premium requests.
-    Latency = "latency",
-    /// Policy for equal service to all tenants, whatever their tiers.
-    Fairness = "fairness",
+words! {
+    /// Named scheduling policies.
+    #[derive(Default)]
+    Policy {
+        /// Static batching: a batch of requests starts when all requests of the batch before have finished.
+        Static = "static",
+        /// Request-level scheduling: a request starts when another has ended, with its whole prompt alone in a step and
+        /// memory for its longest output.
+        RequestLevel = "request-level",
+        /// Orca (OSDI 2022): scheduling at every step, whole prompts beside decodes.
+        Orca = "orca",
+        /// Sarathi-Serve (OSDI 2024): decodes first, then a chunk of one prompt fills a step of fixed size.
+        Sarathi = "sarathi",
+        /// DeepSpeed-FastGen: prompts are cut into chunks and put together to steps of one size.
+        Splitfuse = "splitfuse",
+        /// vLLM's first scheduler: prompts before decodes, preemption by swap, the last sequence to start is the first
+        /// victim.
+        VllmV0 = "vllm-v0",
+        /// vLLM's present scheduler under its priority policy.
+        VllmV1 = "vllm-v1",
+        /// SGLang: prefix cache, and preemption ("retraction") of the sequences with the least output.
+        Sglang = "sglang",
+        /// TensorRT-LLM's policy GUARANTEED_NO_EVICT: memory for the longest output, so that no sequence is preempted.
+        TrtllmNoEvict = "trtllm-no-evict",
+        /// TensorRT-LLM's policy MAX_UTILIZATION: memory on demand, the last sequence to start is the first victim.
+        TrtllmMaxUtilization = "trtllm-max-utilization",
+        /// First come, first served; tiers are ignored.
+        Fcfs = "fcfs",
+        /// The request with the shortest predicted output is served first.
+        Sjf = "sjf",
+        /// Higher tiers start first; no sequence is preempted so that one of a higher tier starts.
+        Priority = "priority",
+        /// Higher tiers start first and preempt lower ones when blocks or slots run out.
+        PriorityPreempt = "priority+preempt",
+        /// As `priority+preempt`, with steps sized by the streams' TPOT targets.
+        PriorityPreemptSlo = "priority+preempt+slo",
+        /// As `sarathi`, with steps sized by the tightest TPOT slack of a stream.
+        Adaptive = "adaptive",
+        /// The default policy, and the best that the project knows.
+        #[default]
+        Tiercel = "tiercel",
+        /// Policy for the most tokens per second.
+        Throughput = "throughput",
+        /// Policy for the shortest wait of premium requests.
+        Latency = "latency",
+        /// Policy for equal service to all tenants, whatever their tiers.
+        Fairness = "fairness",
+    }
 }
 
 /// Settings that the name of a policy stands for.
@@ -92,6 +76,9 @@ pub struct Preset {
 }
 
 impl Policy {
+    /// Names of the tables that hold the settings that the name of a policy may stand for.
+    pub const TABLES: &[&str] = &["scheduler", "preemption", "prefix_cache", "shedding"];
+
     /// Returns the name of the policy, as in settings.
     pub fn name(self) -> &'static str {
         let known = Policy::ALL.iter().find(|(policy, _)| *policy == self);
@@ -106,8 +93,7 @@ impl Policy {
         settings.use_policy(self);
         let mut tables = toml::Table::try_from(settings)
             .expect("plain data of strings, numbers and tables always serializes");
-        let parts = ["scheduler", "preemption", "prefix_cache", "shedding"];
-        tables.retain(|name, _| parts.contains(&name));
+        tables.retain(|name, _| Policy::TABLES.contains(&name));
         let mut leave_out = |table: &str, key: &str, out: bool| {
             if let Some(table) = tables.get_mut(table).and_then(toml::Value::as_table_mut)
                 && out

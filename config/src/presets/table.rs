@@ -3,7 +3,7 @@
 use super::{Policy, Preset};
 use crate::policy::{
     AgeingCap, Allocation, AtLimit, Batching, Budget, Order, PreemptionMode, PreemptionSettings,
-    PrefillOrder, ResumeFrom, ResumeOrder, SchedulerSettings, StepMix, ToStart, VictimGives,
+    PrefillOrder, ResumeFrom, ResumeOrder, SchedulerSettings, StepMix, ToStart, VictimRelease,
     VictimRule,
 };
 use crate::{Late, SheddingForm, SheddingSettings};
@@ -45,8 +45,8 @@ const PLAIN: Preset = Preset {
         mode: PreemptionMode::Auto,
         to_start: ToStart::Never,
         victim: VictimRule::Rank,
-        victim_gives: VictimGives::All,
-        victim_gives_blocks: 16,
+        victim_release: VictimRelease::All,
+        victim_release_blocks: 16,
         premium_yields: true,
         background_takes: true,
         min_tokens: 0,
@@ -285,7 +285,7 @@ impl Policy {
                 preemption: PreemptionSettings {
                     to_start: ToStart::LowerTier,
                     victim: VictimRule::ResumeCost,
-                    victim_gives: VictimGives::Unshared,
+                    victim_release: VictimRelease::Unshared,
                     ..PLAIN.preemption
                 },
                 ..PLAIN

@@ -5,7 +5,7 @@ use crate::protocol::Gives;
 use tiercel_config::{
     Allocation, AtLimit, Batching, Budget, EngineSettings, Late, Order, Policy, PreemptionMode,
     PreemptionSettings, SchedulerSettings, SharesSettings, SheddingForm, SheddingSettings,
-    VictimGives,
+    VictimRelease,
 };
 use tiercel_device::{DeviceInfo, Tier};
 
@@ -146,10 +146,10 @@ impl Rules {
 
     /// Returns which part of its block table a preempted victim gives up.
     pub(crate) fn release(&self) -> Gives {
-        match self.preemption.victim_gives {
-            VictimGives::All => Gives::All,
-            VictimGives::Unshared => Gives::Unshared,
-            VictimGives::Needed => Gives::Needed { unit: self.preemption.victim_gives_blocks },
+        match self.preemption.victim_release {
+            VictimRelease::All => Gives::All,
+            VictimRelease::Unshared => Gives::Unshared,
+            VictimRelease::Needed => Gives::Needed { unit: self.preemption.victim_release_blocks },
         }
     }
 

@@ -5,7 +5,7 @@ use super::dice::Dice;
 use tiercel_config::{
     AgeingCap, Allocation, AtLimit, Batching, Budget, EngineSettings, Late, Order, Policy,
     PreemptionSettings, PrefillOrder, Reservation, ReservationSettings, ResumeFrom, ResumeOrder,
-    SchedulerSettings, SheddingForm, StepMix, ToStart, VictimGives, VictimRule,
+    SchedulerSettings, SheddingForm, StepMix, ToStart, VictimRelease, VictimRule,
 };
 
 /// Sets the policy of a fuzzing scenario: a preset and, for every other scenario, some settings drawn anew. The step
@@ -84,8 +84,8 @@ fn preemption(dice: &mut Dice, p: &mut PreemptionSettings) {
             VictimRule::Slack,
             VictimRule::ResumeCost,
         ];
-        p.victim_gives => [VictimGives::All, VictimGives::Unshared, VictimGives::Needed];
-        p.victim_gives_blocks => [1, 2, 7];
+        p.victim_release => [VictimRelease::All, VictimRelease::Unshared, VictimRelease::Needed];
+        p.victim_release_blocks => [1, 2, 7];
         p.premium_yields => [true, false];
         p.background_takes => [true, false];
         p.min_tokens => [0, 1, 5];

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
 use tiercel_actors::Counters;
-use tiercel_config::{EngineSettings, Policy, PreemptionMode, VictimGives};
+use tiercel_config::{EngineSettings, Policy, PreemptionMode, VictimRelease};
 use tiercel_device::{MockFaults, MockProfile, SeqId, StepId, Timestamp};
 use tiercel_workload::Workload;
 
@@ -31,13 +31,13 @@ struct Run {
 
 impl Run {
     /// Simulates 20 s of a workload on a device with much too few KV blocks, so that there are many preemptions.
-    fn short_of_memory(mode: PreemptionMode, gives: VictimGives) -> Run {
+    fn short_of_memory(mode: PreemptionMode, release: VictimRelease) -> Run {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches/workloads");
         let workload = Workload::load(&folder.join("w2-memory-tight.toml")).expect("it is shipped");
         let mut settings = EngineSettings::default();
         settings.use_policy(Policy::PriorityPreempt);
         settings.preemption.mode = mode;
-        settings.preemption.victim_gives = gives;
+        settings.preemption.victim_release = release;
         let mut experiment = Experiment {
             workload: Workload { duration_s: 20.0, warmup_s: 0.0, cooldown_s: 0.0, ..workload },
             profile: MockProfile::named("llama70b-tp8-a100").expect("built in"),
@@ -87,7 +87,7 @@ impl Run {
 
 #[test]
 fn requests_steps_and_tokens_are_those_of_the_outcome() {
-    let run = Run::short_of_memory(PreemptionMode::Auto, VictimGives::All);
+    let run = Run::short_of_memory(PreemptionMode::Auto, VictimRelease::All);
     let records = &run.seen.records;
     assert_eq!(run.count(|e| matches!(e, Event::Arrived { .. })), records.len() as u64);
     assert_eq!(run.count(|e| matches!(e, Event::StepEnded { ok: true, .. })), run.counters.steps);
@@ -104,11 +104,11 @@ fn requests_steps_and_tokens_are_those_of_the_outcome() {
 #[test]
 fn preemptions_and_resumes_are_those_of_the_counters() {
     let modes = [PreemptionMode::Swap, PreemptionMode::Recompute];
-    let all = modes.map(|mode| (mode, VictimGives::All));
-    for (mode, gives) in all.into_iter().chain(modes.map(|mode| (mode, VictimGives::Needed))) {
-        let run = Run::short_of_memory(mode, gives);
+    let all = modes.map(|mode| (mode, VictimRelease::All));
+    for (mode, release) in all.into_iter().chain(modes.map(|mode| (mode, VictimRelease::Needed))) {
+        let run = Run::short_of_memory(mode, release);
         let gave_more = run.count(|event| matches!(event, Event::GaveMore { .. }));
-        assert_eq!(gave_more > 0, gives == VictimGives::Needed, "{mode:?}: {gave_more}");
+        assert_eq!(gave_more > 0, release == VictimRelease::Needed, "{mode:?}: {gave_more}");
         let saved = run.count(|event| match event {
             Event::PreemptFreed { on_host, .. } => *on_host > 0,
             Event::PreemptCommitted { copied, .. } => *copied > 0,

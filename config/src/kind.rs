@@ -1,0 +1,192 @@
+//! Types of the values of settings, and the ranges of numbers.
+
+use crate::{DeviceKind, SettingsError, listen};
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use toml::Value;
+
+/// Type and range of the values of a setting.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Kind {
+    /// A whole number from `low` to `high`, both included.
+    Integer {
+        /// Smallest value that the setting may have.
+        low: u64,
+        /// Largest value that the setting may have.
+        high: u64,
+    },
+    /// A number from `low` to `high`, both included.
+    Number {
+        /// Smallest value that the setting may have.
+        low: f64,
+        /// Largest value that the setting may have.
+        high: f64,
+    },
+    /// A latency target: a number above 0, `auto` or `none`.
+    Target,
+    /// A value that is `true` or `false`.
+    Bool,
+    /// One word of a list.
+    Choice(&'static [&'static str]),
+    /// The place of a model.
+    Model,
+    /// A device that computes, as [`DeviceKind`](crate::DeviceKind) is written.
+    Device,
+    /// An address to listen on.
+    Address,
+    /// A list of texts. Outside the file the texts are separated by commas.
+    List,
+}
+
+impl Kind {
+    /// Returns a description of the values that the setting allows, for users.
+    pub fn allowed(&self) -> String {
+        match self {
+            Kind::Integer { low, high } => format!("a whole number from {low} to {high}"),
+            Kind::Number { low, high } => format!("a number from {low} to {high}"),
+            Kind::Target => "a number above 0, \"auto\" or \"none\"".into(),
+            Kind::Bool => "true or false".into(),
+            Kind::Choice(words) => words.join(", "),
+            Kind::Model => "a .gguf file, a Hugging Face directory, or hf:ORG/NAME[@REV]".into(),
+            Kind::Device => "auto, cpu, cuda, cuda:N or mock:PROFILE".into(),
+            Kind::Address => listen::FORM.into(),
+            Kind::List => "a list of texts".into(),
+        }
+    }
+
+    /// Returns what was expected instead of a value that is not allowed, for users.
+    pub(crate) fn expected(&self, instead_of: &Value) -> String {
+        match (self, instead_of.as_str()) {
+            (Kind::Address, Some(text)) => listen::expected(text),
+            _ => self.allowed(),
+        }
+    }
+
+    /// Returns the value that a text from outside the file stands for.
+    pub(crate) fn read(&self, text: &str) -> Value {
+        let value = match self {
+            Kind::Integer { .. } => text.parse().map(Value::Integer).ok(),
+            Kind::Number { .. } | Kind::Target => text.parse().map(Value::Float).ok(),
+            Kind::Bool => text.parse().map(Value::Boolean).ok(),
+            Kind::Choice(_) | Kind::Model | Kind::Device | Kind::Address => None,
+            Kind::List if text.trim().is_empty() => Some(Value::Array(Vec::new())),
+            Kind::List => Some(Value::Array(
+                text.split(',').map(|item| Value::String(item.trim().to_owned())).collect(),
+            )),
+        };
+        value.unwrap_or_else(|| Value::String(text.to_owned()))
+    }
+
+    /// Returns the value in the type of its setting; `None` if the value is not allowed.
+    pub(crate) fn accept(&self, value: &Value) -> Option<Value> {
+        let number = match value {
+            Value::Integer(n) => Some(*n as f64),
+            Value::Float(x) => Some(*x),
+            _ => None,
+        };
+        let text_that = |is_allowed: &dyn Fn(&str) -> bool| {
+            value.as_str().filter(|text| is_allowed(text)).map(|_| value.clone())
+        };
+        match self {
+            Kind::Integer { low, high } => {
+                let n = u64::try_from(value.as_integer()?).ok()?;
+                (low..=high).contains(&&n).then(|| value.clone())
+            }
+            Kind::Number { low, high } => {
+                number.filter(|x| (low..=high).contains(&x)).map(Value::Float)
+            }
+            Kind::Target if value.is_str() => text_that(&|word| ["auto", "none"].contains(&word)),
+            Kind::Target => number.filter(|x| x.is_finite() && *x > 0.0).map(Value::Float),
+            Kind::Bool => value.as_bool().map(Value::Boolean),
+            Kind::Choice(words) => text_that(&|word| words.contains(&word)),
+            Kind::Model => text_that(&|text| !text.is_empty()),
+            Kind::Device => text_that(&|text| DeviceKind::try_from(text.to_owned()).is_ok()),
+            Kind::Address => text_that(&listen::is_address),
+            // A text without commas is a list of one text. With commas it is a mistake in a file, where several texts
+            // must be a list.
+            Kind::List if value.as_str().is_some_and(|text| !text.contains(',')) => {
+                Some(Value::Array(vec![value.clone()]))
+            }
+            Kind::List => {
+                let items = value.as_array()?;
+                items.iter().all(Value::is_str).then(|| value.clone())
+            }
+        }
+    }
+}
+
+/// A type whose values are of one kind in every setting of that type.
+pub(crate) trait OfKind {
+    /// Kind of the type's values.
+    const KIND: Kind;
+}
+
+impl OfKind for bool {
+    const KIND: Kind = Kind::Bool;
+}
+
+impl OfKind for Vec<String> {
+    const KIND: Kind = Kind::List;
+}
+
+/// A type of numbers. Each setting of that type has a range of its own.
+pub(crate) trait Ranged: Copy {
+    /// Number that is compared with the range.
+    type Number: PartialOrd + Display + Copy;
+
+    /// Returns the number; `None` if the setting has no value.
+    fn number(self) -> Option<Self::Number>;
+
+    /// Returns the kind of the numbers in a range.
+    fn kind(range: RangeInclusive<Self::Number>) -> Kind;
+}
+
+/// Implements [`Ranged`] for a type of numbers.
+macro_rules! ranged {
+    ($type:ty, $number:ty, $kind:ident, $some:expr) => {
+        impl Ranged for $type {
+            type Number = $number;
+
+            fn number(self) -> Option<$number> {
+                $some(self)
+            }
+
+            fn kind(range: RangeInclusive<$number>) -> Kind {
+                Kind::$kind { low: (*range.start()).into(), high: (*range.end()).into() }
+            }
+        }
+    };
+}
+
+ranged!(u32, u32, Integer, Some);
+ranged!(u64, u64, Integer, Some);
+ranged!(f64, f64, Number, Some);
+ranged!(Option<f64>, f64, Number, std::convert::identity);
+
+/// A number outside the range of its setting.
+pub(crate) struct OutOfRange {
+    value: String,
+    allowed: String,
+}
+
+impl OutOfRange {
+    /// Returns the error of the setting that has the number.
+    pub(crate) fn of(self, field: &str) -> SettingsError {
+        let OutOfRange { value, allowed } = self;
+        SettingsError::Range { field: field.to_owned(), value, allowed }
+    }
+}
+
+/// Checks that a number is in its range. A setting without a value is.
+pub(crate) fn in_range<T: Ranged>(
+    value: T,
+    range: RangeInclusive<T::Number>,
+) -> Result<(), OutOfRange> {
+    match value.number() {
+        Some(number) if !range.contains(&number) => Err(OutOfRange {
+            value: number.to_string(),
+            allowed: format!("{} to {}", range.start(), range.end()),
+        }),
+        _ => Ok(()),
+    }
+}
