@@ -15,13 +15,6 @@ pub struct Field {
     pub help: String,
 }
 
-impl Field {
-    /// Returns the name of the setting's environment variable.
-    pub fn env(&self) -> String {
-        variable(&self.path)
-    }
-}
-
 /// Returns the name of the environment variable that sets the setting of this name.
 pub(crate) fn variable(path: &str) -> String {
     format!("TIERCEL_{}", path.replace('.', "_").to_uppercase())
@@ -52,9 +45,10 @@ pub(crate) fn within(name: &str, fields: Vec<Field>) -> impl Iterator<Item = Fie
 /// - `flag "NAME"`: the flag of `tiercel serve`, for a setting that has one of its own,
 /// - `name "NAME"`: the name in settings, if it differs from the name in the code.
 ///
-/// `tables { ... }` before the settings declares tables within the table. `..EXPRESSION` after the settings gives the
-/// defaults of the settings that are declared without one. The declaration makes the struct, its [`Default`], how it is
-/// read and written, and its [`SettingsTable`].
+/// `tables { ... }` before the settings declares tables within the table; `fields EXPRESSION` gives the settings of such a
+/// table if they are not those of its type. `..EXPRESSION` after the settings gives the defaults of the settings that are
+/// declared without one. The declaration makes the struct, its [`Default`], how it is read and written, and its
+/// [`SettingsTable`].
 macro_rules! settings {
     (
         $(#[$meta:meta])*

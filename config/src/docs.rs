@@ -21,7 +21,7 @@ fn settings() -> String {
             }
             _ => field.kind.allowed(),
         };
-        let (path, env, help) = (&field.path, field.env(), &field.help);
+        let (path, env, help) = (&field.path, variable(&field.path), &field.help);
         out += &format!("| `{path}` | {flag} | `{env}` | {default} | {allowed} | {help} |\n");
     }
     out
