@@ -292,8 +292,9 @@ settings! {
         /// Preemptions of one request after which preemption.at_limit applies.
         max_per_request: u32, in 0..=1_000_000;
         /// Treatment of a request that was preempted preemption.max_per_request times. spare: it is preempted only
-        /// after all others, and only by the request first in rank (to start) or by requests before it in rank (to
-        /// grow); promote: as spare, and it goes first of its tier; drop: the next preemption ends it with an error.
+        /// after all others, and only by running requests that are served before it, or by the request that is served
+        /// first of all; promote: as spare, and it goes first of its tier; drop: the next preemption ends it with an
+        /// error.
         at_limit: AtLimit;
         /// Place at which a preempted request waits: at its rank, or before (first) or after (last) all requests of its
         /// tier that have not started.

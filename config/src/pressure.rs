@@ -13,11 +13,11 @@ settings! {
         /// Share of the device's KV blocks in use from which the pressure level is critical, percent. The level ends
         /// after 5 s at more than 5 percentage points below.
         blocks_critical_percent: f64 = 95.0, in 10.0..=100.0;
-        /// Share in use from which the pressure level is warning, percent, for each of: slots of a step, host blocks,
-        /// blocks being copied, tokens buffered for clients.
+        /// Share in use from which the pressure level is warning, percent, for each of: places for requests in a step,
+        /// host blocks, blocks being copied, tokens buffered for clients.
         warning_percent: f64 = 90.0, in 10.0..=100.0;
-        /// Share in use from which the pressure level is critical, percent, for each of: slots of a step, host blocks,
-        /// blocks being copied, tokens buffered for clients.
+        /// Share in use from which the pressure level is critical, percent, for each of: places for requests in a step,
+        /// host blocks, blocks being copied, tokens buffered for clients.
         critical_percent: f64 = 99.0, in 10.0..=100.0;
     }
 }

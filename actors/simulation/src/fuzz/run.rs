@@ -53,7 +53,7 @@ pub enum Failure {
     #[error("the engine still held resources after all clients had gone: {0}")]
     Left(String),
     /// A request got a wrong result.
-    #[error("request {request} of the scenario got a wrong result: {what}")]
+    #[error("request {request} of the fuzzing scenario got a wrong result: {what}")]
     Request {
         /// Index of the request in the scenario's list of clients.
         request: usize,
