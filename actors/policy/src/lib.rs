@@ -11,6 +11,6 @@ pub mod scheduler;
 pub mod slo;
 
 pub use protocol::{
-    Gives, Grant, GrantOutcome, PreemptOutcome, Preempted, Progress, ResumeCosts, StepGrant,
+    Grant, GrantOutcome, PreemptOutcome, Preempted, Progress, Release, ResumeCosts, StepGrant,
     StepRequest, StoreEvent, Victim, Want, WantKind,
 };

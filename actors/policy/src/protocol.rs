@@ -33,7 +33,7 @@ pub struct StepRequest {
     /// copying them in.
     pub resumes_by_cost: bool,
     /// Which part of its block table a preempted victim gives up.
-    pub gives: Gives,
+    pub release: Release,
     /// Most full blocks of possible victims to copy to the host ahead of need (mirroring) with this step.
     pub mirror: u32,
     /// Whether blocks that are reserved for other tiers may be used, up to the number of victims' blocks that are also
@@ -44,7 +44,7 @@ pub struct StepRequest {
 /// Which part of its block table a preempted victim gives up. The victim retains the rest on the device while it waits,
 /// and may have to give that up later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Gives {
+pub enum Release {
     /// A victim gives up the whole block table.
     #[default]
     All,

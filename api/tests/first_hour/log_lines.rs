@@ -48,7 +48,7 @@ fn refusals_have_lines_without_an_access_log_and_a_storm_is_counted() {
     for _ in 0..storm {
         let (head, _) =
             served.ask("POST", "/v1/completions", &completion(json!({"n": 5})).to_string());
-        assert_eq!(status(&head), 429);
+        assert_eq!(status(&head), 429, "{head}");
     }
     let lines = served.stop();
     let told: Vec<&String> =

@@ -60,7 +60,7 @@ impl BlockStore {
             held: u64::from(supply - self.device.free() - self.device.pending()),
             opens: true,
             by_cost: round.victim_costs,
-            gives: round.gives,
+            release: round.release,
         };
         match self.settle(need, victims, &mut round.ledger, &mut round.preempted) {
             Verdict::Unmet { pending_blocks } => {

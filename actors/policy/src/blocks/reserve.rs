@@ -5,7 +5,7 @@ use super::BlockStore;
 use super::sequence::Phase;
 use super::victims::{Ledger, Need, Verdict};
 use crate::{
-    Gives, Grant, GrantOutcome, Preempted, ResumeCosts, StepGrant, StepRequest, Victim, Want,
+    Grant, GrantOutcome, Preempted, Release, ResumeCosts, StepGrant, StepRequest, Victim, Want,
     WantKind,
 };
 use tiercel_device::StepId;
@@ -20,7 +20,7 @@ pub(super) struct Round {
     /// a sequence opens; `None` where the choice ignores costs.
     pub(super) victim_costs: Option<ResumeCosts>,
     pub(super) resume_costs: Option<ResumeCosts>,
-    pub(super) gives: Gives,
+    pub(super) release: Release,
     /// Number of blocks reserved for other tiers that may be used nevertheless: as many as victims hold whose content
     /// is also on the host, because these can be given back at once.
     pub(super) lent: u32,
@@ -41,7 +41,7 @@ impl BlockStore {
             step: request.step,
             victim_costs: request.victims_by_cost.then_some(request.costs),
             resume_costs: request.resumes_by_cost.then_some(request.costs),
-            gives: request.gives,
+            release: request.release,
             lent: if request.lends { self.droppable(request) } else { 0 },
             ..Round::default()
         };
@@ -112,7 +112,7 @@ impl BlockStore {
             held: 0,
             opens: false,
             by_cost: round.victim_costs,
-            gives: round.gives,
+            release: round.release,
         };
         let verdict = self.settle(need, victims, &mut round.ledger, &mut round.preempted);
         if let Verdict::Unmet { pending_blocks } = verdict {

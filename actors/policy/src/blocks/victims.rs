@@ -3,7 +3,7 @@
 
 use super::BlockStore;
 use super::sequence::{Phase, Sequence};
-use crate::{Gives, Preempted, ResumeCosts, Victim};
+use crate::{Preempted, Release, ResumeCosts, Victim};
 use std::sync::Arc;
 use tiercel_device::{BlockId, SeqId, StepId};
 
@@ -39,7 +39,7 @@ pub(super) struct Need {
     /// order.
     pub(super) by_cost: Option<ResumeCosts>,
     /// Which part of its block table a preempted victim gives up.
-    pub(super) gives: Gives,
+    pub(super) release: Release,
 }
 
 /// Decision on a sequence's request for blocks: whether enough blocks are free.
@@ -132,7 +132,7 @@ impl BlockStore {
             return Choice::TooFew;
         }
         if let Some(costs) = need.by_cost {
-            candidates = self.cheapest_first(candidates, need.gives, shortage, costs);
+            candidates = self.cheapest_first(candidates, need.release, shortage, costs);
         }
         let (mut gained, mut chosen) = (0, Vec::new());
         for candidate in candidates {
@@ -148,7 +148,7 @@ impl BlockStore {
             }
             return Choice::TooFew;
         }
-        self.give_no_more_than_needed(chosen, gained, shortage, need.gives)
+        self.give_no_more_than_needed(chosen, gained, shortage, need.release)
     }
 
     /// Spares chosen victims that would free nothing, and already preempted ones that are not needed to free `shortage`
@@ -159,7 +159,7 @@ impl BlockStore {
         chosen: Vec<Candidate>,
         mut gained: u64,
         shortage: u64,
-        gives: Gives,
+        release: Release,
     ) -> Choice {
         let mut needed = Vec::new();
         for (victim, table) in chosen.into_iter().rev() {
@@ -176,7 +176,7 @@ impl BlockStore {
         }
         let (mut spare, mut giving) = (gained - shortage, Vec::new());
         for (victim, table) in needed {
-            let kept = self.keep_front(victim.ticket.seq, &table, gives, &mut spare);
+            let kept = self.keep_front(victim.ticket.seq, &table, release, &mut spare);
             let given = &table[kept as usize..];
             if given.iter().any(|block| self.device.slot(block.0).staying == 0) {
                 giving.push((victim, kept));
@@ -193,11 +193,17 @@ impl BlockStore {
     /// Lets a victim retain the blocks at the front of its table that it need not give up, and marks its holds on them
     /// as staying. Returns their number. `spare` is the number of blocks that all victims together would free beyond
     /// the need.
-    fn keep_front(&mut self, seq: SeqId, table: &[BlockId], gives: Gives, spare: &mut u64) -> u32 {
-        let mut free_to_keep = match gives {
-            Gives::All => return 0,
-            Gives::Unshared => 0,
-            Gives::Needed { unit } => {
+    fn keep_front(
+        &mut self,
+        seq: SeqId,
+        table: &[BlockId],
+        release: Release,
+        spare: &mut u64,
+    ) -> u32 {
+        let mut free_to_keep = match release {
+            Release::All => return 0,
+            Release::Unshared => 0,
+            Release::Needed { unit } => {
                 let gained = table.iter().filter(|block| self.device.slot(block.0).staying == 0);
                 let gained = gained.count() as u64;
                 let least = gained.saturating_sub(*spare).next_multiple_of(u64::from(unit.max(1)));
@@ -241,11 +247,11 @@ impl BlockStore {
     fn cheapest_first(
         &self,
         candidates: Vec<Candidate>,
-        gives: Gives,
+        release: Release,
         shortage: u64,
         costs: ResumeCosts,
     ) -> Vec<Candidate> {
-        let partly = matches!(gives, Gives::Needed { .. });
+        let partly = matches!(release, Release::Needed { .. });
         let cost =
             |candidate: &Candidate| self.cost_to_resume(&candidate.0, partly, shortage, costs);
         let mut priced: Vec<(f64, Candidate)> =

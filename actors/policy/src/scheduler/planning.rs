@@ -51,7 +51,7 @@ impl State {
             costs: self.basis.cost.resume_costs(),
             victims_by_cost: rules.preemption.victim == VictimRule::ResumeCost,
             resumes_by_cost: rules.preemption.mode == PreemptionMode::Auto,
-            gives: rules.release(),
+            release: rules.release(),
             mirror: self.memory.mirroring.blocks(
                 rules.preemption.mirror_percent,
                 self.basis.cost.copy_us(1),

@@ -1,7 +1,7 @@
 //! Rules of the scheduler: the settings of the policy and the sizes of the device. Every decision reads them; only an
 //! operator's change of policy writes them.
 
-use crate::protocol::Gives;
+use crate::protocol::Release;
 use tiercel_config::{
     Allocation, AtLimit, Batching, Budget, EngineSettings, Late, Order, Policy, PreemptionMode,
     PreemptionSettings, SchedulerSettings, SharesSettings, SheddingForm, SheddingSettings,
@@ -145,11 +145,13 @@ impl Rules {
     }
 
     /// Returns which part of its block table a preempted victim gives up.
-    pub(crate) fn release(&self) -> Gives {
+    pub(crate) fn release(&self) -> Release {
         match self.preemption.victim_release {
-            VictimRelease::All => Gives::All,
-            VictimRelease::Unshared => Gives::Unshared,
-            VictimRelease::Needed => Gives::Needed { unit: self.preemption.victim_release_blocks },
+            VictimRelease::All => Release::All,
+            VictimRelease::Unshared => Release::Unshared,
+            VictimRelease::Needed => {
+                Release::Needed { unit: self.preemption.victim_release_blocks }
+            }
         }
     }
 

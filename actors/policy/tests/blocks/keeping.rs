@@ -4,16 +4,16 @@ use crate::scene::{Scene, grow, names, only, open, preempted, ticket, victim};
 use tiercel_device::SeqId;
 use tiercel_policy::blocks::BlockHash;
 use tiercel_policy::{
-    Gives, GrantOutcome, PreemptOutcome, ResumeCosts, StepGrant, StepRequest, Want, WantKind,
+    GrantOutcome, PreemptOutcome, Release, ResumeCosts, StepGrant, StepRequest, Want, WantKind,
 };
 
 impl Scene {
     /// Grows sequence 1 to `tokens` tokens by preempting `victims` (sequence, swap or not), which give up the part of
     /// their tables that `gives` says.
-    fn taken(&mut self, tokens: u32, victims: &[(u64, bool)], gives: Gives) -> StepGrant {
+    fn taken(&mut self, tokens: u32, victims: &[(u64, bool)], release: Release) -> StepGrant {
         let victims: Vec<_> = victims.iter().map(|(seq, swap)| victim(*seq, *swap)).collect();
         let wants = vec![grow(1, tokens, victims.len() as u32)];
-        self.request(StepRequest { wants, victims, gives, ..StepRequest::default() })
+        self.request(StepRequest { wants, victims, release, ..StepRequest::default() })
     }
 
     fn holds(&self, seq: u64) -> u32 {
@@ -22,7 +22,7 @@ impl Scene {
     }
 }
 
-const ONE: Gives = Gives::Needed { unit: 1 };
+const ONE: Release = Release::Needed { unit: 1 };
 
 /// Returns a request to resume a sequence only from blocks that were retained or copied out for the sequence itself.
 fn reopen_own(seq: u64, tokens: u32, hashes: &[BlockHash]) -> Want {
@@ -57,7 +57,7 @@ fn it_gives_multiples_of_the_unit_and_more_when_asked_again() {
     let mut scene = Scene::new(10, 0);
     scene.running(1, 1, 2);
     scene.running(2, 2, 8);
-    let unit = Gives::Needed { unit: 3 };
+    let unit = Release::Needed { unit: 3 };
     scene.taken(12, &[(2, false)], unit);
     assert_eq!((scene.holds(1), scene.holds(2), scene.store.snapshot().device.free), (3, 5, 2));
     // Sequence 1 needs four blocks and two are free. For the other two, the victim gives a whole unit of three.
@@ -128,16 +128,16 @@ fn without_room_on_the_host_what_lies_beyond_is_given_up_too() {
 #[test]
 fn what_others_use_is_kept_and_not_copied() {
     let text = names(1, 4);
-    let sharing = |gives| {
+    let sharing = |release| {
         let mut scene = Scene::new(8, 8);
         scene.running_on(1, &text[..2], 0);
         scene.running_on(2, &[&text[..2], &names(2, 4)[2..]].concat(), 2);
         scene.running(3, 3, 4);
         scene.store.release(SeqId(3));
-        scene.taken(12 + 16, &[(2, true)], gives).preempted[0].outcome
+        scene.taken(12 + 16, &[(2, true)], release).preempted[0].outcome
     };
-    assert_eq!(sharing(Gives::All), PreemptOutcome::Copying { blocks: 4, kept: 0 });
-    assert_eq!(sharing(Gives::Unshared), PreemptOutcome::Copying { blocks: 2, kept: 2 });
+    assert_eq!(sharing(Release::All), PreemptOutcome::Copying { blocks: 4, kept: 0 });
+    assert_eq!(sharing(Release::Unshared), PreemptOutcome::Copying { blocks: 2, kept: 2 });
 }
 
 #[test]

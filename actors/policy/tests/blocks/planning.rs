@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tiercel_device::{Epoch, SeqId, StepId, Ticket};
 use tiercel_policy::{
-    Gives, Grant, GrantOutcome, PreemptOutcome, ResumeCosts, StepGrant, StepRequest, Victim, Want,
-    WantKind,
+    Grant, GrantOutcome, PreemptOutcome, Release, ResumeCosts, StepGrant, StepRequest, Victim,
+    Want, WantKind,
 };
 
 impl World {
@@ -38,12 +38,12 @@ impl World {
                 .expect("there are two"),
             victims_by_cost: draws.percent(30),
             resumes_by_cost: draws.percent(50),
-            gives: draws
+            release: draws
                 .pick(&[
-                    Gives::All,
-                    Gives::Unshared,
-                    Gives::Needed { unit: 1 },
-                    Gives::Needed { unit: 3 },
+                    Release::All,
+                    Release::Unshared,
+                    Release::Needed { unit: 1 },
+                    Release::Needed { unit: 3 },
                 ])
                 .expect("there are four"),
             mirror: if draws.percent(40) { draws.below(5) as u32 } else { 0 },

@@ -3,7 +3,7 @@
 //! With the costs of these tests, computing the block at depth `d` of a sequence again takes 90 + 10 d us.
 
 use crate::scene::{Scene, grow, names, preempted, room, victim};
-use tiercel_policy::{Gives, ResumeCosts, StepRequest, Victim};
+use tiercel_policy::{Release, ResumeCosts, StepRequest, Victim};
 
 /// Blocks that victims must give in each test.
 const SHORTAGE: u32 = 2;
@@ -11,14 +11,14 @@ const SHORTAGE: u32 = 2;
 impl Scene {
     /// Asks for `SHORTAGE` blocks more than are free, and returns the sequences that are preempted for them. Copying
     /// one block in one direction takes `copy_us`.
-    fn cheapest(&mut self, victims: &[Victim], gives: Gives, copy_us: f64) -> Vec<u64> {
+    fn cheapest(&mut self, victims: &[Victim], release: Release, copy_us: f64) -> Vec<u64> {
         let wanted = self.store.snapshot().device.free + SHORTAGE;
         preempted(&self.request(StepRequest {
             wants: vec![room(wanted, victims.len() as u32)],
             victims: victims.to_vec(),
             victims_by_cost: true,
             costs: ResumeCosts { copy_us, first_block_us: 90.0, block_before_us: 10.0 },
-            gives,
+            release,
             ..StepRequest::default()
         }))
     }
@@ -28,11 +28,11 @@ impl Scene {
 fn both_orders(
     scene: impl Fn() -> Scene,
     victims: [Victim; 2],
-    gives: Gives,
+    release: Release,
     copy_us: f64,
 ) -> [Vec<u64>; 2] {
     let [a, b] = victims;
-    [[a, b], [b, a]].map(|victims| scene().cheapest(&victims, gives, copy_us))
+    [[a, b], [b, a]].map(|victims| scene().cheapest(&victims, release, copy_us))
 }
 
 /// Returns a scene in which sequences 2 and 3 hold so many full blocks, and share none.
@@ -47,9 +47,9 @@ fn apart(blocks: [u8; 2]) -> Scene {
 fn the_victim_that_is_computed_again_the_soonest_goes_first() {
     // Six blocks take 690 us, and two blocks 190 us.
     let victims = [victim(2, false), victim(3, false)];
-    let chosen = both_orders(|| apart([6, 2]), victims, Gives::All, 0.0);
+    let chosen = both_orders(|| apart([6, 2]), victims, Release::All, 0.0);
     assert_eq!(chosen, [[3], [3]]);
-    let chosen = both_orders(|| apart([2, 6]), victims, Gives::All, 0.0);
+    let chosen = both_orders(|| apart([2, 6]), victims, Release::All, 0.0);
     assert_eq!(chosen, [[2], [2]]);
 }
 
@@ -57,7 +57,7 @@ fn the_victim_that_is_computed_again_the_soonest_goes_first() {
 fn a_swapped_victim_costs_a_copy_out_and_a_copy_in() {
     // Sequence 2 is swapped at two copies for each block. Sequence 3 is computed again in 95 us for each block.
     let victims = [victim(2, true), victim(3, false)];
-    let chosen = |copy_us| both_orders(|| apart([2, 2]), victims, Gives::All, copy_us);
+    let chosen = |copy_us| both_orders(|| apart([2, 2]), victims, Release::All, copy_us);
     assert_eq!(chosen(47.0), [[2], [2]]);
     assert_eq!(chosen(48.0), [[3], [3]]);
     assert_eq!(chosen(47.5), [[2], [3]], "at equal cost the first in the list goes");
@@ -73,11 +73,11 @@ fn blocks_that_the_host_pool_has_cost_only_the_copy_in() {
         scene
     };
     let victims = [victim(2, true), victim(3, true)];
-    assert_eq!(both_orders(mirrored, victims, Gives::All, 40.0), [[3], [3]]);
+    assert_eq!(both_orders(mirrored, victims, Release::All, 40.0), [[3], [3]]);
     // Computing sequence 2 again takes 95 us for each block, and copying sequence 3 in takes 94 or 96 us.
     let victims = [victim(2, false), victim(3, true)];
-    assert_eq!(both_orders(mirrored, victims, Gives::All, 94.0), [[3], [3]]);
-    assert_eq!(both_orders(mirrored, victims, Gives::All, 96.0), [[2], [2]]);
+    assert_eq!(both_orders(mirrored, victims, Release::All, 94.0), [[3], [3]]);
+    assert_eq!(both_orders(mirrored, victims, Release::All, 96.0), [[2], [2]]);
 }
 
 #[test]
@@ -89,8 +89,8 @@ fn a_block_that_is_not_full_is_computed_again_even_after_a_swap() {
         scene
     };
     let victims = [victim(2, true), victim(3, true)];
-    assert_eq!(both_orders(partial, victims, Gives::All, 49.0), [[3], [3]]);
-    assert_eq!(both_orders(partial, victims, Gives::All, 51.0), [[2], [2]]);
+    assert_eq!(both_orders(partial, victims, Release::All, 49.0), [[3], [3]]);
+    assert_eq!(both_orders(partial, victims, Release::All, 51.0), [[2], [2]]);
 }
 
 /// Returns a scene in which sequence 3 shares its first four blocks with sequence 1 and holds `own` blocks besides.
@@ -108,28 +108,28 @@ fn sharing(own: u8, blocks: u8) -> Scene {
 fn only_blocks_that_come_free_and_are_needed_count() {
     // Sequence 3 gives two blocks for 270 us. Sequence 2 gives three for 300 us, but only two are needed.
     let victims = [victim(2, false), victim(3, false)];
-    assert_eq!(both_orders(|| sharing(2, 3), victims, Gives::All, 0.0), [[3], [3]]);
+    assert_eq!(both_orders(|| sharing(2, 3), victims, Release::All, 0.0), [[3], [3]]);
     // One block for 90 us is cheaper than sequence 3, but not enough, so both go; the cheaper one first.
-    assert_eq!(both_orders(|| sharing(2, 1), victims, Gives::All, 0.0), [[2, 3], [2, 3]]);
+    assert_eq!(both_orders(|| sharing(2, 1), victims, Release::All, 0.0), [[2, 3], [2, 3]]);
 }
 
 #[test]
 fn victims_are_compared_by_the_cost_of_each_block() {
     // Sequence 3 gives one block for 130 us, and sequence 2 two blocks for 95 us each.
     let victims = [victim(2, false), victim(3, false)];
-    assert_eq!(both_orders(|| sharing(1, 2), victims, Gives::All, 0.0), [[2], [2]]);
+    assert_eq!(both_orders(|| sharing(1, 2), victims, Release::All, 0.0), [[2], [2]]);
 }
 
 #[test]
 fn blocks_that_a_victim_retains_cost_nothing() {
     // A swap takes 80 us for each block. Computing the two blocks of sequence 3 again takes 95 us for each.
     let victims = [victim(2, true), victim(3, false)];
-    let chosen = |gives| both_orders(|| apart([6, 2]), victims, gives, 40.0);
-    assert_eq!(chosen(Gives::All), [[3], [3]], "480 us for the two blocks that are needed");
-    assert_eq!(chosen(Gives::Needed { unit: 1 }), [[2], [2]], "160 us for them");
+    let chosen = |release| both_orders(|| apart([6, 2]), victims, release, 40.0);
+    assert_eq!(chosen(Release::All), [[3], [3]], "480 us for the two blocks that are needed");
+    assert_eq!(chosen(Release::Needed { unit: 1 }), [[2], [2]], "160 us for them");
     // The victim gives its tail, and computing a tail again takes longer the deeper it is.
     let victims = [victim(2, false), victim(3, false)];
-    let chosen = both_orders(|| apart([6, 2]), victims, Gives::Needed { unit: 1 }, 40.0);
+    let chosen = both_orders(|| apart([6, 2]), victims, Release::Needed { unit: 1 }, 40.0);
     assert_eq!(chosen, [[3], [3]]);
 }
 
@@ -137,8 +137,8 @@ fn blocks_that_a_victim_retains_cost_nothing() {
 fn a_cheap_victim_of_a_later_group_waits_for_its_turn() {
     let dear = victim(2, false);
     let cheap = Victim { group: 1, ..victim(3, false) };
-    assert_eq!(apart([6, 2]).cheapest(&[dear, cheap], Gives::All, 0.0), [2]);
+    assert_eq!(apart([6, 2]).cheapest(&[dear, cheap], Release::All, 0.0), [2]);
     // Groups need not come in the order of their numbers.
     let dear = Victim { group: 2, ..dear };
-    assert_eq!(apart([6, 2]).cheapest(&[dear, cheap], Gives::All, 0.0), [2]);
+    assert_eq!(apart([6, 2]).cheapest(&[dear, cheap], Release::All, 0.0), [2]);
 }
