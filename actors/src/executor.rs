@@ -6,7 +6,7 @@ use actix::{Actor, ActorContext, Context, Handler, Recipient};
 use tiercel_device::{StepDone, StepError, StepRunner};
 
 /// Actor that submits steps to the device. The device reports the end of a step to the scheduler directly, from its own
-/// thread, which saves each token one message.
+/// thread, which saves one message per step.
 pub struct Executor {
     runner: Box<dyn StepRunner>,
     ended: Recipient<StepEnded>,

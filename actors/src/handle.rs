@@ -59,7 +59,8 @@ impl TokenStream {
     }
 
     /// Ends the sequence as complete when the HTTP side finds the end of the output, such as a stop string. Unread
-    /// tokens are dropped, but the returned usage counts them. Returns `None` if the sequence failed before.
+    /// tokens are dropped, but the returned usage counts them. Returns `None` if the sequence failed before or the
+    /// engine stopped.
     pub async fn stop(mut self) -> Option<Usage> {
         self.stop.do_send(Stop(self.seq));
         loop {
@@ -186,7 +187,8 @@ impl EngineHandle {
     }
 
     /// Has the scheduler turn away a request of a lower tier that has not started, and takes its permit for `request`.
-    /// Returns the refusal `full` if there is no such request.
+    /// Returns the refusal `full` if there is no such request, or the refusal of admission if it would not accept
+    /// `request` anyway.
     async fn permit_of_another(
         &self,
         request: &Request,
@@ -264,7 +266,7 @@ impl EngineHandle {
     }
 
     /// Drains the engine: refuses new requests, lets live ones finish for at most `grace_ms`, ends the rest with an
-    /// error, and stops the actors when nothing is left.
+    /// error, and stops the actors when nothing is left, at the latest 30 s after the grace period.
     pub async fn drain(&self, grace_ms: u64) {
         let Actors { admission, scheduler, block_manager, swap, executor, monitor } =
             &self.shared.actors;

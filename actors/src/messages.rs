@@ -19,8 +19,8 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 pub struct Outlet {
     /// Channel that carries tokens and the end of the sequence to its client.
     pub events: mpsc::Sender<StreamEvent>,
-    /// Permit that is returned when the sequence ends. The number of permits is limited, and this limit is the engine's
-    /// only back-pressure: the mailboxes of actors have none.
+    /// Permit that is returned when the sequence ends. The number of permits is limited, which also bounds the messages
+    /// in the actors' mailboxes: these have no limit of their own.
     pub permit: OwnedSemaphorePermit,
 }
 
@@ -80,8 +80,8 @@ pub struct RetryAdvised {
     pub requests: usize,
 }
 
-/// Scheduler -> Admission, once a step: the device time that is available to prompts, from which admission forecasts
-/// TTFTs.
+/// Scheduler -> Admission, with each request for a step's blocks: the device time that is available to prompts, from
+/// which admission forecasts TTFTs.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct PrefillCapacity(pub Capacity);
@@ -229,7 +229,7 @@ pub struct PressureLevels(pub [Level; Resource::ALL.len()]);
 #[rtype(result = "()")]
 pub struct StepsCompleted(pub StepId);
 
-/// Timer -> Scheduler: the step in flight is about to end, so plan the next step now.
+/// Timer -> Scheduler: it is time to plan the next step, for example because the step in flight is about to end.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct PlanDue;

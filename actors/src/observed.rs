@@ -6,7 +6,8 @@ use tiercel_policy::scheduler::{EndReport, RequestFault};
 use tiercel_policy::slo::Observation;
 
 /// Returns what the end of a request means for its latency targets. A request whose client left or did not read, or
-/// that a shutdown ended, misses no target that it had not missed before; one that failed misses its targets.
+/// that a shutdown ended, misses no target that it had not missed before; one that failed, was dropped or was turned
+/// away misses its targets.
 pub(crate) fn ending(report: &EndReport, now: Timestamp) -> Observation {
     match &report.outcome {
         Some(Ok(_)) => {}
@@ -25,7 +26,7 @@ pub(crate) fn ending(report: &EndReport, now: Timestamp) -> Observation {
 }
 
 /// Returns how a request that ended before its first token left admission's queue: turned away with a retry time, or
-/// ended in another way.
+/// ended in another way. At the end of a patience that the request itself stated, its client is told no retry time.
 pub(crate) fn left(report: &EndReport) -> Left {
     match &report.outcome {
         Some(Err(

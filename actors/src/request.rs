@@ -24,11 +24,13 @@ pub struct Request {
     pub prompt: Arc<[TokenId]>,
     /// Limit of the output, tokens; at least 1.
     pub max_tokens: u32,
-    /// Tokens that end the output and are not part of it. Empty with `ignore_eos`.
+    /// Tokens that end the output and are not part of it: those that the request names and, unless it sets
+    /// `ignore_eos`, the model's end tokens.
     pub stop_tokens: Arc<[TokenId]>,
     /// Sampling parameters: how output tokens are chosen.
     pub sampling: Arc<SamplingParams>,
-    /// Latency targets that the request itself states; they replace its tier's targets.
+    /// Latency targets that the request itself states. They can only loosen targets that its tier has; only with
+    /// `slo.requests_may_tighten` they replace or add any.
     pub targets: SloTargets,
     /// Patience that the request states, ms: the longest wait for its first token. `None` stands for the patience of
     /// its tier.
@@ -39,7 +41,7 @@ pub struct Request {
 }
 
 /// Event on the response stream of a request. Exactly one of `Finished` and `Failed` comes last, unless the client
-/// cancels first.
+/// cancels or the engine dies first.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StreamEvent {
     /// The request got one output token.
@@ -107,6 +109,6 @@ pub struct EngineStatus {
     pub counters: Counters,
     /// Sums of the errors of predicted output lengths, over the requests that finished.
     pub prediction_error: PredictionError,
-    /// Mean errors of the cost model's predicted times of steps and of copies.
+    /// Mean relative errors of the cost model's predicted times of steps and of copies, lately.
     pub cost_error: CostError,
 }

@@ -15,7 +15,7 @@ pub(crate) const RESERVED_EVENTS: usize = 2;
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     open: BySeq<Stream>,
-    /// Events that the buffers of all open streams can hold beside the reserved entries.
+    /// Number of events that the buffers of all open streams can hold beside the reserved entries.
     capacity: usize,
 }
 
@@ -37,7 +37,7 @@ struct Stream {
 pub(crate) enum Delivered {
     /// The stream's buffer has room for more tokens.
     Room,
-    /// The stream's buffer is nearly full: put the sequence on hold until its client has read half of the buffer.
+    /// The stream's buffer is nearly full: put the sequence on hold until half of the buffer is free.
     NearlyFull,
     /// The client has closed the response stream, so the sequence is cancelled.
     Gone,
@@ -48,7 +48,7 @@ pub(crate) enum Delivered {
 pub(crate) struct StreamCheck {
     /// Sequences whose clients have closed the response stream; they are cancelled.
     pub(crate) gone: Vec<SeqId>,
-    /// Sequences on hold whose clients have read half of the buffer; their hold ends.
+    /// Sequences on hold whose clients have read so much that half of the buffer is free; their hold ends.
     pub(crate) caught_up: Vec<SeqId>,
     /// Sequences whose clients have read nothing for longer than the stall timeout; they are ended with an error.
     pub(crate) stalled: Vec<SeqId>,
@@ -89,7 +89,7 @@ impl Streams {
 
     /// Returns the percentage of the buffers of all open response streams that holds unread events.
     pub(crate) fn buffered_percent(&self) -> f64 {
-        // Most streams wait for their first token, and their buffers are empty.
+        // Skip streams that never had an event: most streams wait for their first token, and their buffers are empty.
         let begun = self.open.values().filter(|stream| stream.begun);
         let used = begun.map(|stream| {
             let events = &stream.outlet.events;
@@ -128,7 +128,7 @@ impl Streams {
     }
 }
 
-/// Returns the events that a buffer can hold beside the reserved entries.
+/// Returns the number of events that a buffer can hold beside the reserved entries.
 fn room_of(events: &Sender<StreamEvent>) -> usize {
     events.max_capacity().saturating_sub(RESERVED_EVENTS)
 }

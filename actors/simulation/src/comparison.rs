@@ -23,7 +23,8 @@ pub struct Comparison {
     pub profile: String,
     /// Random noise of the simulated step times: sigma of the log-normal factor that multiplies each.
     pub noise_sigma: f64,
-    /// Whether the simulated device was slower than its profile in every other minute (`--drift`).
+    /// Whether the simulated device was slower than its profile at times: in every other minute, or in the span that
+    /// `--drift` gives.
     #[serde(default)]
     pub drift: bool,
     /// Faults that the simulated device injected (failed or slow steps and copies).
@@ -41,7 +42,8 @@ pub struct Comparison {
 pub struct PolicyRuns {
     /// Name of the policy.
     pub policy: String,
-    /// Engine settings under the policy. The latency targets in them are replaced by the workload's.
+    /// Engine settings under the policy. In the runs, latency targets that the workload states replaced those in these
+    /// settings.
     pub settings: EngineSettings,
     /// Sizes of the engine under the policy: of steps, queues and block pools.
     pub sizes: Sizes,
@@ -159,7 +161,8 @@ impl PolicyRuns {
 }
 
 impl fmt::Display for Comparison {
-    /// Prints the comparison as a table of means over the seeds, with the worst seed's value in brackets.
+    /// Prints the comparison as a table of means over the seeds, with the worst seed's value in brackets. Numbers of
+    /// requests are sums over the seeds.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Comparison { workload, load, profile, noise_sigma, drift, faults, .. } = self;
         let drift = if *drift { ", drift" } else { "" };

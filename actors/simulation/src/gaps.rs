@@ -19,7 +19,7 @@ pub(crate) struct Gaps {
     total: u64,
 }
 
-/// Quantiles of the gaps between consecutive tokens of a stream, over all requests, ms; exact to one percent.
+/// Quantiles of the gaps between consecutive tokens of a stream, over all requests, ms; exact to half a percent.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct GapSummary {
     /// Number of gaps between consecutive tokens.

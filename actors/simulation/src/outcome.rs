@@ -43,22 +43,26 @@ pub struct Outcome {
     /// Jain's fairness index over the mean rates of the workload's classes, each of which counts as a tenant; 1 means
     /// that all are served alike. The rate of a request is its output tokens divided by its E2E time.
     pub fairness: f64,
-    /// Number of refused requests that their clients sent again after the retry time.
+    /// Number of requests that were refused or turned away and that their clients sent again within the measured
+    /// window, after the retry time.
     pub returned: u64,
-    /// Number of requests that were sent again after a refusal, then accepted and not turned away later.
+    /// Number of the requests counted in `returned` that were accepted this time and not turned away before their first
+    /// token.
     pub readmitted: u64,
     /// Mean error of predicted output lengths, in percent of the mean output length.
     pub prediction_error_percent: f64,
-    /// Mean error of the cost model's predicted step times at the end of the run, percent.
+    /// Mean relative error of the cost model's predicted step times, over about the last twenty steps of the run,
+    /// percent.
     pub step_cost_error_percent: f64,
-    /// Mean error of the cost model's predicted times of copies between device and host at the end of the run, percent.
+    /// Mean relative error of the cost model's predicted times of copies between device and host, over about the last
+    /// twenty batches of copies, percent.
     pub copy_cost_error_percent: f64,
 }
 
 /// Counts and latencies of the requests of one tier, or of one class of the workload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TierOutcome {
-    /// Name of the tier.
+    /// Name of the tier; `total` for all tiers together.
     pub tier: String,
     /// Number of requests due in the measured window.
     pub requests: u64,
@@ -85,7 +89,8 @@ pub struct TierOutcome {
     pub max_gap_ms: Option<Summary>,
     /// Output tokens per second of simulated time that came within the measured window.
     pub output_tokens_per_s: f64,
-    /// Number of requests that met their latency targets. Present if the workload states targets for the tier.
+    /// Numbers of requests that met each of their latency targets, and all of them. Present if the workload states
+    /// targets for the tier or class.
     pub compliance: Option<Compliance>,
 }
 
@@ -192,7 +197,7 @@ fn computed_tokens(records: &[Record]) -> u64 {
 }
 
 /// Computes Jain's fairness index, (sum of rates)^2 / (n * sum of squares of rates), over the mean rates (output tokens
-/// per second of a request) of the workload's n classes.
+/// per second of a request) of the n classes of the workload that had requests.
 fn fairness(
     workload: &Workload,
     records: &[Record],
@@ -218,7 +223,7 @@ fn percent(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { 100.0 * part / whole } else { 0.0 }
 }
 
-/// Counts and latencies, summed over the requests of one tier or class.
+/// Counts and lists of latencies of the requests of one tier or class.
 #[derive(Debug, Clone, Default)]
 struct Tally {
     requests: u64,

@@ -35,7 +35,7 @@ pub(crate) struct Record {
     pub(crate) tokens: u32,
     /// Longest gap between two consecutive tokens of the request, us.
     pub(crate) max_gap_us: u64,
-    /// Number of times that the request was preempted; known when the request ends.
+    /// Number of times that the request was preempted; 0 until the request completes, when the engine tells it.
     pub(crate) preemptions: u32,
     /// How the request ended; `Unfinished` while it has not.
     pub(crate) ending: Ending,

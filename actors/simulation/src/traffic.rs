@@ -15,7 +15,8 @@ use tiercel_workload::{
     Arrival, Class, MAX_REQUESTS, Planned, Random, Workload, arrivals, closed_request, seconds,
 };
 
-/// Stop token that the simulation adds to requests of classes without `ignore_eos`; it ends their output.
+/// Stop token of simulated requests, with which the device ends their output. Only classes that state output lengths
+/// and do not set `ignore_eos` use it.
 pub(crate) const END_TOKEN: TokenId = 0;
 
 /// State that all tasks of a simulation run share: engine, workload, and measurements.
@@ -47,9 +48,11 @@ pub(crate) struct Seen {
     pub(crate) class_tokens_in_window: Vec<u64>,
     /// Histogram of the gaps between consecutive tokens of a stream that came within the measured window.
     pub(crate) gaps: Gaps,
-    /// Number of refused requests that were sent again within the measured window, after their retry time.
+    /// Number of requests that were refused or turned away and then sent again within the measured window, after their
+    /// retry time.
     pub(crate) returned: u64,
-    /// Number of requests that were sent again after a refusal, then accepted and not turned away later.
+    /// Number of the requests counted in `returned` that were accepted this time and not turned away before their first
+    /// token.
     pub(crate) readmitted: u64,
     /// Whether the workload has more requests than one simulation run may send.
     pub(crate) too_many: bool,

@@ -44,7 +44,8 @@ pub struct Peers {
 pub struct ToAdmission {
     /// Recipient (Admission) of sequences that left its queue, by their first token or by ending.
     pub left: Recipient<LeftQueue>,
-    /// Recipient (Admission) of the device time that is available to prompts, sent once a step.
+    /// Recipient (Admission) of the device time that is available to prompts, sent with each request for a step's
+    /// blocks.
     pub capacity: Recipient<PrefillCapacity>,
     /// Recipient (Admission) of the latency targets in effect, sent when they change.
     pub targets: Recipient<Retarget>,
@@ -121,7 +122,8 @@ impl SchedulerActor {
     /// After each message: carries out the actions that the scheduling policy asks for, until it waits for the next
     /// event.
     fn drive(&mut self) {
-        // Check the invariants of the scheduler's state after every event: the state is small, so a check is cheap.
+        // Check the invariants of the scheduler's state after every event, in a release build only with
+        // `Checks::Always`. The state is small, so a check is cheap.
         if self.checks.are_due(0, 0)
             && let Err(violation) = self.core.check()
         {

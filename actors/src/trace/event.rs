@@ -61,7 +61,7 @@ pub enum Event {
         /// Sequence that got its first token.
         seq: SeqId,
     },
-    /// A running sequence was preempted, and its device blocks came free at once, without copies.
+    /// A running sequence was preempted, and device blocks of it (all or some) came free at once, without copies.
     PreemptFreed {
         /// Sequence that was preempted.
         seq: SeqId,
@@ -78,8 +78,8 @@ pub enum Event {
         /// Number of blocks to copy to the host pool for the swap.
         blocks: u32,
     },
-    /// A swap was committed: the blocks of the sequence have been copied to the host pool, and its device blocks came
-    /// free.
+    /// A swap was committed: blocks of the sequence have been copied to the host pool, and its device blocks, except
+    /// those that it retains, came free.
     PreemptCommitted {
         /// Sequence that was swapped out.
         seq: SeqId,

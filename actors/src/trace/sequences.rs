@@ -10,7 +10,8 @@ use tiercel_policy::{GrantOutcome, PreemptOutcome, StepGrant, StoreEvent};
 /// Passes the Scheduler's events to the engine's recorder. Its state is only maintained if there is a recorder.
 pub struct SequenceTrace {
     tracer: Tracer,
-    /// Live sequences that hold no blocks. The next slice of such a sequence is recorded as a start or a resume.
+    /// Live sequences that have not started or are preempted. The next slice of such a sequence is recorded as a start
+    /// or a resume.
     without_blocks: BTreeSet<SeqId>,
     /// For each step in flight, the time at which it was submitted, or at which the step before it ended if that was
     /// later.

@@ -172,7 +172,7 @@ impl Alone {
         self.steps.take().pop().map(|step| step.0)
     }
 
-    /// Tells the Scheduler that a step has ended in which every sampled row got the token 7.
+    /// Tells the Scheduler that a step has ended in which every sequence that samples got the token 7.
     async fn end(&self, batch: &StepBatch) {
         let sampled = batch.slices.iter().filter(|slice| slice.sample.is_some());
         let sampled = sampled.map(|slice| (slice.seq, Ok(Sampled { token: 7, logprobs: None })));

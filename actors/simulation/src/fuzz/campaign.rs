@@ -21,7 +21,7 @@ pub struct Campaign {
 pub struct Tally {
     /// Number of fuzzing scenarios played so far.
     pub scenarios: u64,
-    /// Sums of requests, tokens and engine counters over the fuzzing scenarios in which every check held.
+    /// Sums of requests, tokens and some of the engine's counters over the fuzzing scenarios in which every check held.
     pub summary: Summary,
     /// Fuzzing scenarios in which a check failed.
     pub findings: Vec<Finding>,

@@ -125,7 +125,7 @@ fn cacheable(scenario: &Scenario, answers: &[Answer], request: usize) -> u32 {
 }
 
 /// Whether the client's request fits into the device pool when it runs alone, without the blocks that are reserved for
-/// other tiers.
+/// other tiers, and its prompt is shorter than the longest sequence.
 fn fits(scenario: &Scenario, client: &Client) -> bool {
     let profile = &scenario.profile;
     let prompt = client.request.prompt.len() as u32;
@@ -135,7 +135,7 @@ fn fits(scenario: &Scenario, client: &Client) -> bool {
     prompt < profile.max_model_len && longest <= blocks * profile.block_size
 }
 
-/// Retry times that a refused client may be told, ms.
+/// Allowed range of the retry time that a refused client is told, ms.
 const RETRY_MS: RangeInclusive<u64> = 1_000..=180_001;
 
 fn drained_amid(scenario: &Scenario) -> bool {
@@ -148,8 +148,9 @@ fn may_refuse(scenario: &Scenario, why: &Refusal, fits: bool) -> bool {
     let tokens: usize = scenario.clients.iter().map(|client| client.request.prompt.len()).sum();
     match why {
         Refusal::NeverFits(_) => !fits,
-        // A refusal for lateness is valid only if some policy of the run computes its step budget from targets, since
-        // only such a policy forecasts TTFTs. The forecast itself is only checked to exceed the limit.
+        // A refusal for lateness is valid only if the scenario's policy computes its step budget from targets, since
+        // only such a policy forecasts TTFTs, or if the operator changes the policy. The forecast itself is only
+        // checked to reach the limit.
         Refusal::Late { expected_ms, limit_ms, retry_after_ms, .. } => {
             let knows = scenario.settings.scheduler.budget == Budget::Slack;
             (knows || changes_policy(scenario))
@@ -203,8 +204,8 @@ fn may_drop(scenario: &Scenario) -> bool {
     preemption.mode == PreemptionMode::Drop || preemption.at_limit == AtLimit::Drop
 }
 
-/// Whether the operator changes the scheduling policy during the scenario. Then counters of any kind of preemption are
-/// valid.
+/// Whether the operator changes the scheduling policy during the scenario. Then swaps and recomputes are valid under
+/// any preemption mode, and refusals by the rules of any policy.
 fn changes_policy(scenario: &Scenario) -> bool {
     scenario.orders.iter().any(|order| matches!(order.act, Act::SetPolicy(_)))
 }

@@ -27,8 +27,8 @@ impl Scenario {
     }
 }
 
-/// Draws the profile of a mock device whose block pool holds little more than the longest sequence, so that memory is
-/// short.
+/// Draws the profile of a mock device whose block pool holds between one and three sequences of the greatest length, so
+/// that memory is short.
 fn profile(dice: &mut Dice) -> MockProfile {
     let block_size = dice.pick(&[1, 2, 3, 4, 4, 8, 16]);
     let longest = dice.between(2..=24);

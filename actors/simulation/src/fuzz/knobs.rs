@@ -1,5 +1,5 @@
-//! Draws the scheduling policy of a fuzzing scenario: a preset, in which for every other scenario some settings are
-//! drawn anew, so that combinations occur that no preset has.
+//! Draws the scheduling policy of a fuzzing scenario: a preset in which a few settings are always drawn anew, and with
+//! probability 1/2 many others, so that combinations occur that no preset has.
 
 use super::dice::Dice;
 use tiercel_config::{
@@ -8,8 +8,8 @@ use tiercel_config::{
     SchedulerSettings, SheddingForm, StepMix, ToStart, VictimRelease, VictimRule,
 };
 
-/// Sets the policy of a fuzzing scenario: a preset and, for every other scenario, some settings drawn anew. The step
-/// sizes `max_num_seqs` and `max_num_batched_tokens` are kept.
+/// Sets the policy of a fuzzing scenario: a preset in which a few settings are always drawn anew, and with probability
+/// 1/2 many others. The step sizes `max_num_seqs` and `max_num_batched_tokens` are kept.
 pub(super) fn policy(dice: &mut Dice, settings: &mut EngineSettings, block_size: u32) {
     let policies: Vec<Policy> = Policy::ALL.iter().map(|(policy, _)| *policy).collect();
     let SchedulerSettings { max_num_seqs, max_num_batched_tokens, .. } = settings.scheduler;

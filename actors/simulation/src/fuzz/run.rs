@@ -91,7 +91,8 @@ pub(super) struct Stage {
     pub(super) engine: EngineHandle,
     /// Id of the sequence of each client's request; `None` until the request is accepted.
     seqs: RefCell<Vec<Option<SeqId>>>,
-    /// Number of stream events that all clients have received; if it stands still, the engine may be stuck.
+    /// Number of times that any client got on so far: its request was accepted, it received an event, or it was done.
+    /// If the number stands still, the engine may be stuck.
     progress: Cell<u64>,
 }
 
@@ -196,8 +197,8 @@ fn found_wrong(log: &MockFaultLog) -> Result<(), Failure> {
     }
 }
 
-/// Waits for the result of a client's or the operator's task. Fails if no client receives anything any more while the
-/// task waits.
+/// Waits for the result of a task of a client, of the operator or of the drain. Fails if no client receives anything
+/// any more while the task waits.
 async fn outcome<T>(
     stage: &Stage,
     mut task: JoinHandle<T>,

@@ -82,7 +82,8 @@ pub enum TraceError {
         /// Description of what is wrong with the damaged record of the trace file.
         problem: &'static str,
     },
-    /// The trace file exceeds its maximum size, or would exceed it with the next event.
+    /// The trace file exceeds its maximum size or would exceed it with the next event, or the next event alone is too
+    /// large.
     #[error("a trace may have at most {} GiB; shorten the run or trace fewer", MAX_TRACE_BYTES >> 30)]
     TooLarge,
 }

@@ -54,7 +54,7 @@ impl<R: Read> TraceReader<R> {
     /// Returns the next record of the trace file; `None` at the end of a complete file.
     ///
     /// # Errors
-    /// [`TraceError`]; after an error, no more records can be read.
+    /// [`TraceError`] if the file cannot be read or is damaged. What further calls return then means nothing.
     pub fn next_item(&mut self) -> Result<Option<Item>, TraceError> {
         if self.ended {
             return Ok(None);

@@ -45,7 +45,7 @@ impl<W: Write> TraceWriter<W> {
     /// Writes the header of a simulation run: the events that follow belong to this run.
     ///
     /// # Errors
-    /// [`TraceError`] if writing has failed since the trace began.
+    /// [`TraceError`] of the first failed write since the trace began, unless an earlier call has returned it.
     pub fn section(&self, section: &Section) -> Result<(), TraceError> {
         let mut state = self.state.borrow_mut();
         state.push(&Frame::Section(Cow::Borrowed(section)));
@@ -55,7 +55,7 @@ impl<W: Write> TraceWriter<W> {
     /// Ends the trace file: writes the end mark and all events that are still in the buffer.
     ///
     /// # Errors
-    /// [`TraceError`] if writing has failed since the trace began.
+    /// [`TraceError`] of the first failed write since the trace began, unless an earlier call has returned it.
     pub fn finish(&self) -> Result<(), TraceError> {
         let mut state = self.state.borrow_mut();
         let frames = state.frames;

@@ -43,7 +43,7 @@ fn tiers(rng: &mut SmallRng) -> Tier {
     [Tier::Premium, Tier::Standard, Tier::Background][rng.random_range(0..3)]
 }
 
-/// Makes an engine (not started yet) with little KV memory: about four of the longest sequences fit.
+/// Makes an engine (not started yet) with little KV memory: the device pool holds one sequence of the greatest length.
 fn tight(clock: Clock, mode: PreemptionMode) -> Laboratory {
     let mut laboratory = Laboratory::tiny(clock);
     laboratory.device.device_blocks = 40;

@@ -14,7 +14,8 @@ fn prompt(number: u32) -> Vec<TokenId> {
     (0..24).map(|at| (7 * number + at) % 200).collect()
 }
 
-/// Free blocks and running requests under a background load, and the TTFT of a premium request that then arrives.
+/// Least number of free blocks and largest number of running requests under a background load, and the TTFT of a
+/// premium request that then arrives.
 #[derive(Debug)]
 struct Seen {
     least_free: u32,

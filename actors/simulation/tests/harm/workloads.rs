@@ -106,7 +106,7 @@ pub(crate) fn cases(length: Length) -> Vec<Case> {
     all(length).into_iter().filter(chosen).collect()
 }
 
-/// Returns all test cases, sorted by the names of their workload files.
+/// Returns the test cases of all workload files for simulations of this length, sorted by folder and file name.
 pub(crate) fn all(length: Length) -> Vec<Case> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut files = toml_files(&root.join("benches/workloads"));
@@ -169,8 +169,8 @@ fn promise(class: &mut Class, derived: &slo::Targets) {
     class.targets.get_or_insert(targets);
 }
 
-/// Shortens a workload to 45 s for CI. Bursts with a period longer than the run get a shorter period and length in the
-/// same ratio. Requests that run at the end get 75 s to finish.
+/// Shortens a workload of more than 45 s to 45 s for CI. Bursts with a period longer than the run get a shorter period
+/// and length in the same ratio. Requests that run at the end get 75 s to finish.
 fn shorten(workload: &mut Workload) {
     const DURATION_S: f64 = 45.0;
     const WARMUP_S: f64 = 10.0;
