@@ -12,8 +12,8 @@ use futures_util::future::{FutureExt, LocalBoxFuture};
 use serde_json::Value;
 use tiercel_policy::blocks::Salt;
 
-/// An HTTP request with a JSON body, as a parameter of a handler. The API key is checked before the body is read. A request
-/// that breaks a rule is answered with an [`ApiError`] of status 400, 401, 408, 413 or 415.
+/// An HTTP request with a JSON body, as a parameter of a handler. The API key is checked before the body is read. A
+/// request that breaks a rule is answered with an [`ApiError`] of status 400, 401, 408, 413 or 415.
 pub(crate) struct JsonRequest {
     /// Salt of the request's tenant.
     pub(crate) salt: Salt,
