@@ -1,4 +1,4 @@
-//! Prompts of an exact length for the load client. Their text is new to the server's prefix cache, except where prompts
+//! Prompts of a given length for the load client. Their text is new to the server's prefix cache, except where prompts
 //! of one run share a prefix on purpose.
 
 use serde::{Deserialize, Serialize};
@@ -12,8 +12,8 @@ use tiercel_workload::Random;
 pub enum PromptForm {
     /// Prompts are arrays of token ids, so lengths are exact.
     TokenIds,
-    /// Prompts are text with one common word per token, so lengths are approximate. Used for servers without the
-    /// `/tokenize` endpoint.
+    /// Prompts are text with one common word per token, so lengths are approximate. Used if the server has no
+    /// `/tokenize` endpoint or the endpoint returns too few token ids.
     Words,
 }
 
@@ -22,7 +22,7 @@ pub enum PromptForm {
 pub(crate) enum Vocabulary {
     /// Token ids of ordinary words, as the server's `/tokenize` endpoint returned them.
     Ids(Vec<u32>),
-    /// English words of [`WORDS`], for servers that cannot tokenize.
+    /// English words of [`WORDS`], if the server does not return enough token ids.
     Words,
 }
 
@@ -34,8 +34,8 @@ impl Vocabulary {
         }
     }
 
-    /// Returns the prompt of a request as JSON for `/v1/completions`. Prompts made with different values of `salt`
-    /// differ from the first token on, so that two runs share no cached prefix.
+    /// Returns the prompt of a request as JSON for `/v1/completions`. Prompts made with different values of `salt` are
+    /// drawn at random independently of each other, so that two runs share no cached prefix.
     pub(crate) fn prompt(&self, seed: u64, salt: u64, planned: &Planned) -> Value {
         let length = planned.prompt_tokens as usize;
         let mut draws = Vec::with_capacity(length);

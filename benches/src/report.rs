@@ -4,9 +4,9 @@ use crate::prompt::PromptForm;
 use serde::{Deserialize, Serialize};
 use tiercel_workload::{Compliance, Summary, Workload};
 
-/// Result of a run of the load client. Latencies and counts cover the requests that were due in the workload's measured
-/// window (the time between warm-up and cool-down). Throughput covers all tokens that arrived within that window, also
-/// tokens of requests due outside of it.
+/// Result of a run of the load client. Latencies and counts of the tiers cover the requests that were due in the
+/// workload's measured window (the time between warm-up and cool-down). Throughput covers all tokens that arrived
+/// within that window, also tokens of requests due outside of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Version of the load client that made the report.
@@ -26,7 +26,7 @@ pub struct Report {
     pub salt: u64,
     /// Length of the measured window (the run without warm-up and cool-down), s.
     pub window_s: f64,
-    /// Time from the start of the run to the end of the last request, s.
+    /// Time from the start of the run until no request was running or left to send, s.
     pub elapsed_s: f64,
     /// Whether the client stopped sending before the end of the workload because it reached
     /// [`tiercel_workload::MAX_REQUESTS`].
@@ -35,8 +35,8 @@ pub struct Report {
     pub tiers: Vec<TierReport>,
     /// Results of all tiers together.
     pub total: TierReport,
-    /// Reasons for which requests failed, with counts. Only the first few distinct reasons are listed; the others are
-    /// summed up as `other reasons`.
+    /// Reasons for which requests failed, with counts of all requests of the run, also of those due outside of the
+    /// measured window. Only the first few distinct reasons are listed; the others are summed up as `other reasons`.
     pub failures: Vec<FailureCount>,
     /// Workload that the load client sent.
     pub workload: Workload,
@@ -65,17 +65,19 @@ pub struct TierReport {
     pub not_sent: u64,
     /// Number of requests that, according to the server, were served in another tier than the one they asked for.
     pub other_tier: u64,
-    /// TTFT summary, counted from the time at which a request was due. For an unfinished or timed-out request, each
-    /// latency of this report (TTFT, TPOT, E2E, largest gap) is the time waited until the client gave up: a lower
-    /// bound.
+    /// TTFT summary, counted from the time at which a request was due. A request that was cut short (it timed out, or
+    /// was unfinished when the run ended) before its first token counts with the time until then, a lower bound of its
+    /// TTFT.
     pub ttft_ms: Option<Summary>,
     /// TPOT summary. For a completed request of at least two tokens: (last - first token time) / (tokens - 1). For a
-    /// request cut short after its first token: (end - first token time) / tokens.
+    /// request cut short (timed out or unfinished) after its first token: (end - first token time) / tokens, a lower
+    /// bound.
     pub tpot_ms: Option<Summary>,
-    /// Summary of end-to-end times of whole requests, counted from the time at which a request was due.
+    /// Summary of end-to-end times, counted from the time at which a request was due. A request cut short (timed out or
+    /// unfinished) counts with the time until then, a lower bound.
     pub e2e_ms: Option<Summary>,
-    /// Summary of the largest gap between two arrivals of text in a request's stream. For a request cut short, the time
-    /// from the last text to the end also counts as a gap.
+    /// Summary of the largest gap between two arrivals of text in a request's stream. For a request cut short (timed
+    /// out or unfinished), the time from the last text to the end also counts as a gap.
     pub max_gap_ms: Option<Summary>,
     /// Summary of the delay between the time at which a request was due and the time it was sent. A large delay means
     /// that the load client, not the server, was too slow.
@@ -83,9 +85,11 @@ pub struct TierReport {
     /// Prefill throughput, tokens per second: prompt tokens of requests whose first token arrived in the measured
     /// window, divided by the window's length.
     pub prompt_tokens_per_s: f64,
-    /// Decode throughput: output tokens per second that arrived in the measured window.
+    /// Decode throughput: output tokens per second that arrived in the measured window. How many tokens of a request
+    /// did is estimated from the arrival times of its response events.
     pub output_tokens_per_s: f64,
-    /// Number of requests that met their latency targets. Present if the workload states targets for the tier.
+    /// Number of requests that met their latency targets. Present if a request of the tier that was due in the measured
+    /// window had targets.
     pub compliance: Option<Compliance>,
 }
 

@@ -25,7 +25,7 @@ const CLOSE_US: u64 = 1_000_000;
 pub(crate) enum Outcome {
     /// The response stream ended with `[DONE]`.
     Completed,
-    /// The server refused the request with 429 or 503 because it has no room. Holds the server's `Retry-After` time, s.
+    /// The server refused the request with 429 or 503. Holds the server's `Retry-After` time, s.
     Refused(Option<u64>),
     /// The request ended in an error; holds the failure reason.
     Failed(String),
@@ -51,8 +51,8 @@ pub(crate) struct Record {
     pub(crate) last: Timestamp,
     pub(crate) ended: Timestamp,
     pub(crate) max_gap_us: u64,
-    /// Number of response events with text that arrived; `chunks_in_window` counts those that arrived in the measured
-    /// window.
+    /// Number of response events with text that arrived (an output without text counts as one event);
+    /// `chunks_in_window` counts those that arrived in the measured window.
     pub(crate) chunks: u64,
     pub(crate) chunks_in_window: u64,
     pub(crate) usage: Option<Usage>,
@@ -217,8 +217,7 @@ fn body(context: &Context, planned: &Planned) -> Vec<u8> {
     body.to_string().into_bytes()
 }
 
-/// Turns an HTTP error response (one that is not an event stream) into the outcome of the request: refused (429 or 503)
-/// or failed.
+/// Turns an HTTP response with an error status into the outcome of the request: refused (429 or 503) or failed.
 async fn refusal(answer: Response<Incoming>) -> Outcome {
     let status = answer.status();
     if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {

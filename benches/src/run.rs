@@ -58,7 +58,7 @@ pub struct Progress {
     pub sent: u64,
     /// Number of requests that are still running.
     pub in_flight: u64,
-    /// Number of requests that ended without `[DONE]`: refused, failed or not sent.
+    /// Number of requests that ended without `[DONE]`: refused, failed, unfinished when the run ended, or not sent.
     pub unsuccessful: u64,
 }
 
@@ -81,12 +81,12 @@ pub enum BenchError {
         /// Why the URL cannot be used.
         problem: String,
     },
-    /// The server did not report which model it serves.
+    /// The server cannot be reached, or no model was given and the server reports none.
     #[error("no usable server at {url}: {problem}; is it running and ready?")]
     Server {
         /// Base URL of the server.
         url: String,
-        /// What went wrong when the client asked the server for its model.
+        /// What went wrong when the client asked the server for its model and for token ids.
         problem: String,
     },
 }
@@ -255,8 +255,9 @@ impl Task {
     }
 }
 
-/// Returns the pause of a closed-loop stream before its next request, us. After a refusal it is the server's retry
-/// time, limited to 0.1 to 5 s; after a failure it is 1 s, so that a server in trouble is not flooded.
+/// Returns the pause of a closed-loop stream before its next request, us. After a completed request it is 0. After a
+/// refusal it is the server's retry time, limited to 0.1 to 5 s; after a refusal without one or a failure it is 1 s, so
+/// that a server in trouble is not flooded.
 fn pause_us(outcome: &Outcome) -> u64 {
     match outcome {
         Outcome::Completed => 0,
@@ -271,8 +272,8 @@ fn pause_us(outcome: &Outcome) -> u64 {
     }
 }
 
-/// Adds up the measurements of ended requests until every sending task has ended. Cancels requests that still run when
-/// the workload's drain time is over.
+/// Adds up the measurements of ended requests until every sending task has ended, and reports progress once a second.
+/// Cancels requests that still run when the workload's drain time is over.
 async fn collect(
     context: &Context,
     mut records: mpsc::Receiver<Record>,

@@ -34,7 +34,8 @@ struct Tokens {
     tokens: Vec<u32>,
 }
 
-/// Asks the server for the model it serves (unless a model is given) and for the token ids of common words.
+/// Asks the server which model it serves and for the token ids of common words. A `model` that is given is used instead
+/// of the server's.
 pub(crate) async fn discover(
     endpoint: &Endpoint,
     model: Option<&str>,

@@ -133,7 +133,7 @@ fn output_tokens(record: &Record) -> f64 {
     record.usage.map_or(record.chunks as f64, |usage| f64::from(usage.completion_tokens))
 }
 
-/// Latencies of one request, as seen by the client.
+/// Latencies of one request, as seen by the client. `with_targets` are those that a workload can state targets for.
 #[derive(Debug, Default)]
 struct Latency {
     with_targets: Latencies,
@@ -141,8 +141,9 @@ struct Latency {
 }
 
 impl Latency {
-    /// Computes the latencies of a request. A request that was cut short counts with the time waited until the client
-    /// gave up, a lower bound of each latency. Leaving such requests out would make an overloaded server look good.
+    /// Computes the latencies of a request. If the request was cut short, the time until the client gave up gives lower
+    /// bounds of the latencies that are not known yet. Leaving such requests out would make an overloaded server look
+    /// good.
     fn of(record: &Record) -> Latency {
         let completed = record.outcome == Outcome::Completed;
         let cut_short = matches!(record.outcome, Outcome::Unfinished | Outcome::TimedOut(_));

@@ -10,7 +10,8 @@ const LEAST_SHARE: f64 = 0.01;
 /// Returns the non-negative cost coefficients with which a weighted sum of the columns best predicts the observed
 /// times. A row of `rows` holds one value per column and the observed time. Squared errors are divided by the predicted
 /// time, so that long steps, whose times spread more, do not outweigh short ones. With these weights, the predictions
-/// of all rows add up to the sum of the observations. Returns `None` if there are fewer rows than columns.
+/// of all rows add up to (almost exactly) the sum of the observations. Returns `None` if there are fewer rows than
+/// columns.
 pub(crate) fn fit<const N: usize>(rows: &[([f64; N], f64)]) -> Option<[f64; N]> {
     if rows.len() < N {
         return None;

@@ -3,7 +3,7 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `observed.rs` | asks the server for the records of its steps and for its TTFT counts |
+//! | `observed.rs` | asks the server for the records of its steps and for its request counts and TTFT sums by tier |
 //! | `fit.rs` | least squares without negative costs |
 //! | `spread.rs` | estimates the noise around the fitted costs |
 
@@ -139,8 +139,8 @@ pub async fn calibrate(
     Ok(conclude(page, outside, report))
 }
 
-/// Fetches the server's new step records once a second until `MAX_STEPS` are kept. If a fetch fails, the next fetch
-/// also returns the records that were missed.
+/// Fetches the server's new step records once a second until at least `MAX_STEPS` are kept. If a fetch fails, the next
+/// fetch also returns the missed records that the server still keeps.
 async fn look(endpoint: &Endpoint, first: u64, steps: &mut Vec<StepRecord>) {
     let clock = Clock::wall();
     while steps.len() < MAX_STEPS {

@@ -1,11 +1,12 @@
-//! Fetches what a server measures of itself while a load runs: the time of each step, and TTFT sums by tier.
+//! Fetches what a server measures of itself while a load runs: the time of each step, and by tier the sum of TTFTs and
+//! counts of requests and prompt tokens.
 
 use crate::http::{Endpoint, HttpError};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use tiercel_device::{DeviceInfo, DeviceProfile, StepRecord};
 
-/// Maximum number of step records that a calibration keeps.
+/// Number of step records from which on a calibration no longer polls the server for more.
 pub(crate) const MAX_STEPS: usize = 200_000;
 
 /// Response of the server's endpoint `/debug/steps`.

@@ -7,7 +7,8 @@ use tiercel_device::StepNoise;
 /// than the time for which a machine stays slow, and much longer than a step.
 const WINDOW_S: f64 = 1.0;
 /// Minimum sample sizes of the noise estimate: steps in a time window to estimate the machine's speed in it, and
-/// outlier steps to estimate the tail of the distribution.
+/// outlier steps to estimate the tail of the distribution. Twice as many time windows are needed to estimate how the
+/// speed changes.
 const LEAST_STEPS: usize = 5;
 /// Border between the log-normal body of the step times and their tail of outliers, in standard deviations of the
 /// logarithm of the time.
@@ -57,8 +58,9 @@ fn middle_sigma(fast: &[f64]) -> f64 {
     }
 }
 
-/// Fits an exponential tail to outlier step times: returns the share of steps in the tail and its mean. Both come from
-/// the steps beyond the body's limit that are more than a log-normal body alone would have there.
+/// Fits an exponential tail to outlier step times. Returns the share of steps in the tail, at most 0.2, and the mean
+/// time that the tail adds to such a step, as a multiple of the step's predicted time. Both come from the steps beyond
+/// the border of the log-normal body that are more than the body alone would have there. (0, 0) if these are too few.
 fn tail(fast: &[f64], sigma: f64) -> (f64, f64) {
     let from = (TAIL_FROM * sigma).exp();
     let beyond: Vec<f64> = fast.iter().filter(|ratio| **ratio > from).map(|r| r - from).collect();
@@ -71,8 +73,7 @@ fn tail(fast: &[f64], sigma: f64) -> (f64, f64) {
     }
     let mean = beyond.iter().sum::<f64>() / tailed;
     let share = tailed / fast.len() as f64;
-    // Extrapolate the exponential tail below the body's limit, because steps of the tail that lie there were not
-    // counted.
+    // Extrapolate the exponential tail below the border, because steps of the tail that lie there were not counted.
     ((share * ((from - 1.0) / mean).exp()).min(0.2), mean)
 }
 

@@ -56,8 +56,8 @@ impl Workload {
         None
     }
 
-    /// Returns the number of requests that a traffic class is expected to send, an upper bound if its rate has bursts;
-    /// 0 for a closed-loop class.
+    /// Returns the number of requests that a traffic class is expected to send, or an upper bound of it if its rate has
+    /// bursts or its requests are recorded; 0 for a closed-loop class.
     fn expected_arrivals(&self, class: usize) -> f64 {
         let Class { arrival, start_s, .. } = &self.classes[class];
         let recorded = self.trace_of(class).map_or(0.0, |trace| trace.entries.len() as f64);

@@ -27,9 +27,10 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 pub struct Workload {
     /// Name of the workload in reports.
     pub name: String,
-    /// Seed of the random arrival times and lengths.
+    /// Seed of everything that is random in the workload: arrival times, lengths, shared prefixes and prompt texts.
     pub seed: u64,
-    /// Duration of the workload: requests start within this time, seconds.
+    /// Duration of the workload, seconds. Open-loop requests are due within this time. The load client's closed-loop
+    /// streams go on after it while an open-loop request still runs.
     pub duration_s: f64,
     /// Warm-up at the start of the run, seconds. Requests that start in the warm-up are sent but not counted.
     #[serde(default)]
@@ -41,7 +42,7 @@ pub struct Workload {
     /// Time after `duration_s` in which running requests may finish before they count as unfinished, seconds.
     #[serde(default = "default_drain_s")]
     pub drain_s: f64,
-    /// Sizes of the engine that the simulator runs the workload on.
+    /// Sizes of the engine that the simulator runs the workload on; real servers ignore them.
     #[serde(default)]
     pub simulation: Pool,
     /// Recorded traffic (a trace file) whose requests the classes with [`Arrival::Share`] divide among themselves.
@@ -118,7 +119,8 @@ pub struct Poisson {
     pub bursts: Option<Bursts>,
 }
 
-/// Regular bursts of a Poisson class: at the end of every period, the arrival rate is multiplied by a factor.
+/// Regular bursts of a Poisson class: at the end of every period, the arrival rate is multiplied by a factor. Periods
+/// are counted from the start of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bursts {
@@ -130,8 +132,8 @@ pub struct Bursts {
     pub period_s: f64,
 }
 
-/// Shared prefixes of prompts, like system prompts: a prompt begins with the prefix, and its own text follows. Classes
-/// with equal fields draw from the same prefixes.
+/// Shared prefixes of prompts, like system prompts: a prompt begins with the prefix, and its own text follows. In all
+/// classes, prefixes of equal number have the same text; their lengths are equal if `min` and `max` are.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prefix {
@@ -141,9 +143,9 @@ pub struct Prefix {
     pub count: u32,
     /// Zipf exponent of the popularity of shared prefixes: the n-th prefix is drawn with weight `n^-zipf`.
     pub zipf: f64,
-    /// Length of the shortest shared prefix, tokens.
+    /// Lower limit of the lengths of shared prefixes, tokens. Lengths are drawn uniformly.
     pub min: u32,
-    /// Length of the longest shared prefix, tokens.
+    /// Upper limit of the lengths of shared prefixes, tokens. Lengths are drawn uniformly.
     pub max: u32,
 }
 
@@ -203,31 +205,38 @@ impl Targets {
     }
 }
 
-/// Engine sizes that the simulator uses for a workload; a real server uses its own configuration instead. A size that
-/// is left out comes from the device profile, or, if the profile states none, from the server's defaults.
+/// Optional engine sizes in a workload file. The simulator runs the workload with them; a real server ignores them and
+/// uses its own configuration. A size that is left out comes from the device profile, or, if the profile states none,
+/// from the server's defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pool {
-    /// Size of the device pool, KV blocks.
+    /// Size of the simulated device pool, KV blocks; by default the device profile's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_blocks: Option<u32>,
-    /// Size of the host pool, KV blocks; 0 for none.
+    /// Size of the simulated host pool, KV blocks; 0 for none; by default the device profile's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_blocks: Option<u32>,
-    /// Maximum number of sequences that run at once: `scheduler.max_num_seqs`.
+    /// Value that the simulator gives the setting `scheduler.max_num_seqs` (maximum number of sequences in a step) for
+    /// this workload; by default the device profile's, or else the server's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_num_seqs: Option<u32>,
-    /// Maximum number of tokens in one step: `scheduler.max_num_batched_tokens`.
+    /// Value that the simulator gives the setting `scheduler.max_num_batched_tokens` (maximum number of tokens in a
+    /// step) for this workload; by default the device profile's, or else the server's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_num_batched_tokens: Option<u32>,
-    /// Maximum number of requests in the engine: `admission.max_requests`.
+    /// Value that the simulator gives the setting `admission.max_requests` (maximum number of requests in the engine)
+    /// for this workload; by default the device profile's, or else the server's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_requests: Option<u32>,
-    /// Maximum number of requests of a tier that wait for their first token: `admission.max_queued_requests_per_tier`.
+    /// Value that the simulator gives the setting `admission.max_queued_requests_per_tier` (maximum number of requests
+    /// of a tier that wait for their first token) for this workload; by default the device profile's, or else the
+    /// server's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_queued_requests_per_tier: Option<u32>,
-    /// Maximum number of prompt tokens of a tier that wait for their first token:
-    /// `admission.max_queued_tokens_per_tier`.
+    /// Value that the simulator gives the setting `admission.max_queued_tokens_per_tier` (maximum number of prompt
+    /// tokens of a tier's requests that wait for their first token) for this workload; by default the device profile's,
+    /// or else the server's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_queued_tokens_per_tier: Option<u64>,
 }
@@ -235,7 +244,7 @@ pub struct Pool {
 /// Reason why a workload cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkloadError {
-    /// The workload file, or a file of recorded traffic that it names, cannot be read.
+    /// The workload file, or a file of recorded traffic that it names, cannot be read or is too large.
     #[error("cannot read {path}: {source}")]
     Read {
         /// Path of the unreadable file.
@@ -251,14 +260,16 @@ pub enum WorkloadError {
         /// Position in the file and description of the problem, as the TOML parser reports them.
         problem: String,
     },
-    /// A value of the workload file, or of a file of recorded traffic that it names, is out of its bounds.
+    /// A value of the workload file is out of its bounds, or a file of recorded traffic that it names has a bad line or
+    /// no request to send.
     #[error("{path}: {field} {problem}")]
     Invalid {
-        /// Path of the workload file or file of recorded traffic that has the invalid value.
+        /// Path of the workload file or file of recorded traffic that has the problem.
         path: PathBuf,
-        /// Name of the invalid field, such as `class[1].arrival.poisson.rate_per_s`.
+        /// Name of the invalid field, such as `class[1].arrival.poisson.rate_per_s`, or place of the bad line in
+        /// recorded traffic, such as `line 7`.
         field: String,
-        /// Description of what is wrong with the value and which values are allowed.
+        /// Description of what is wrong with the value or line, mostly with what is allowed instead.
         problem: String,
     },
 }
@@ -267,7 +278,7 @@ impl Workload {
     /// Reads and checks a workload file and the files of recorded traffic that it names.
     ///
     /// # Errors
-    /// [`WorkloadError`], which says in a single line what to change in the file.
+    /// [`WorkloadError`], which says which file is wrong and what is wrong in it.
     pub fn load(path: &Path) -> Result<Workload, WorkloadError> {
         let text = read_limited(path, MAX_FILE_BYTES)?;
         let mut workload: Workload = toml::from_str(&text).map_err(|error| {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Latencies {
     /// Time to first token, ms.
     pub ttft_ms: Option<f64>,
-    /// TPOT, ms: (time of the last token - time of the first) / (tokens - 1).
+    /// TPOT, ms. For a completed request: (time of the last token - time of the first) / (tokens - 1).
     pub tpot_ms: Option<f64>,
     /// End-to-end time of the request, ms.
     pub e2e_ms: Option<f64>,
@@ -20,13 +20,13 @@ pub struct Latencies {
 /// be sent met none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compliance {
-    /// Number of requests that had latency targets.
+    /// Number of requests that were compared with latency targets, not sent ones included.
     pub requests: u64,
-    /// Number of requests that met the TTFT target.
+    /// Number of completed requests that met their TTFT target or had none.
     pub ttft_met: u64,
-    /// Number of requests that met the TPOT target.
+    /// Number of completed requests that met their TPOT target or had no target or no TPOT.
     pub tpot_met: u64,
-    /// Number of requests that met the target for the end-to-end time.
+    /// Number of completed requests that met their target for the end-to-end time or had none.
     pub e2e_met: u64,
     /// Number of requests that met all of their latency targets.
     pub all_met: u64,

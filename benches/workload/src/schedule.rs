@@ -1,6 +1,6 @@
 //! Computes the requests of a workload and their due times, as a pure function of the workload. Two runs of one
-//! workload file send the same requests, whatever the server does. In a closed loop, each stream (simulated user) sends
-//! the same sequence of requests, at a pace that depends on the server.
+//! workload file send the same open-loop requests, whatever the server does. In a closed loop, each stream (simulated
+//! user) sends requests of the same sequence, but how many and when depends on the server.
 
 use crate::file::{Arrival, Bursts, Class, Poisson, Prefix, Workload};
 use crate::random::Random;
@@ -38,8 +38,8 @@ pub struct SharedPrefix {
     pub tokens: u32,
 }
 
-/// Returns the requests of an open-loop class (Poisson or recorded traffic) in order of time. Empty for a closed-loop
-/// class.
+/// Returns the requests of an open-loop class (Poisson or recorded traffic) that are due within the workload's
+/// duration, in order of time. Empty for a closed-loop class.
 pub fn arrivals(workload: &Workload, class: usize) -> impl Iterator<Item = Planned> + '_ {
     let spec = &workload.classes[class];
     let mut gaps = Random::stream(workload.seed, &[class as u64, u64::MAX]);

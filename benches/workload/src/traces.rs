@@ -102,7 +102,7 @@ impl Workload {
         lengths.chain(recorded.map(|entry| entry.output_tokens)).max().unwrap_or(0)
     }
 
-    /// Whether prompts of different classes may begin with the same text, because a class has shared prefixes or
+    /// Whether several prompts of the workload may begin with the same text, because a class has shared prefixes or
     /// recorded traffic names its prompt blocks.
     pub fn shares_text(&self) -> bool {
         let named = |trace: &Trace| trace.entries.iter().any(|entry| entry.blocks.is_some());

@@ -1,4 +1,5 @@
-//! Parser of Tiercel's own format of recorded traffic: CSV with times in seconds after the start of the traffic class.
+//! Parser of Tiercel's own format of recorded traffic: CSV with times in seconds after the beginning of the recorded
+//! traffic.
 
 use super::format::{Row, fields, seconds_ns, tokens};
 use crate::file::MAX_DURATION_S;

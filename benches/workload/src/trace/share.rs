@@ -1,5 +1,5 @@
-//! Divides the recorded traffic of a workload among its classes at random, so that each class gets its share of the
-//! requests.
+//! Divides the recorded traffic of a workload among its classes at random, so that each class gets about its share of
+//! the requests. If the shares add up to less than 1, no class sends the rest.
 
 use super::TraceEntry;
 use crate::file::{Arrival, Workload};

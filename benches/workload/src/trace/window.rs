@@ -90,8 +90,9 @@ impl Window {
         Ok(Rows { entries: self.entries.into(), skipped: self.skipped })
     }
 
-    /// Keeps a recorded request if it lies in the replayed time window. Returns true if the request comes after the
-    /// window, so that reading can end.
+    /// Keeps a recorded request if it lies in the replayed time window; one without prompt or output tokens is an error
+    /// there, or skipped if the workload says so. Returns true if the request comes after the window, so that reading
+    /// can end.
     fn is_over(&mut self, format: Format, line: u32, row: Row) -> Result<bool, String> {
         let Row { at_ns, prompt_tokens, output_tokens, blocks } = row;
         let zero_ns = if format.begins_at_zero() { 0 } else { at_ns };
