@@ -38,7 +38,7 @@ fn open(device_blocks: u32, kv_type: KvType) -> CpuOps {
     CpuDevice::open(options).expect("a device of a few MiB").0
 }
 
-/// Returns pseudo-random numbers in -0.5..0.5 that the compiler cannot compute in advance.
+/// Returns `count` pseudo-random numbers in -0.5..0.5, the same ones in each call.
 fn noise(count: usize) -> Vec<f32> {
     (0..count).map(|i| (((i as u64 * 2_654_435_761) >> 7) % 1009) as f32 / 1009.0 - 0.5).collect()
 }

@@ -7,8 +7,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-/// Read-only memory map of a regular file, private to this process. The file must not be changed while it is mapped.
-/// The server never writes a model file in place: it replaces model files by rename, which leaves existing maps intact.
+/// Read-only memory map of a regular file. The file must not be changed while it is mapped. The server never writes a
+/// model file in place: it replaces model files by rename, which leaves existing maps intact.
 #[derive(Debug)]
 pub struct MappedFile {
     map: Mmap,

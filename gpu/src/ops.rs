@@ -2,8 +2,8 @@
 //! each device implements the trait over its own memory. KV memory is never visible to the model.
 //!
 //! Every operation takes a whole mixed batch: decode tokens and prefill chunks of many sequences, one row per token. On
-//! the CPU, and on a GPU with `device.exact`, the result for a row depends on that row's inputs alone, bit for bit:
-//! never on the other rows of the call, on how a prompt was cut into chunks, or on the number of threads.
+//! the CPU, and on a GPU with the setting `device.exact`, the result for a row depends on that row's inputs alone, bit
+//! for bit: never on the other rows of the call, on how a prompt was cut into chunks, or on the number of threads.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ pub enum TensorUse {
     Residual,
     /// Tensor for inputs and outputs of matrix products and of attention.
     Activations,
-    /// Tensor of logits, read by the host.
+    /// Tensor of logits, from which the device or the host samples.
     Logits,
 }
 
@@ -231,7 +231,7 @@ pub trait Ops: Send {
         None
     }
     /// Prepares the description of a batch for layers of the next step; `shapes` holds the attention shape of each of
-    /// the layers. The description is valid until the step is submitted.
+    /// the layers. The description can be used until the step is submitted.
     fn batch(&mut self, seqs: &[SeqRows], shapes: &[AttentionShape]) -> Self::Batch;
 
     /// Looks up embeddings: `out[r] = table[token of inputs[r]]`.
@@ -287,7 +287,7 @@ pub trait Ops: Send {
     /// Computes the gated activation `out[r, i] = silu(gate_up[r, i]) * gate_up[r, m + i]`, where `gate_up` is
     /// `[rows, 2 m]`.
     fn silu_mul(&mut self, gate_up: &Self::Tensor, out: &mut Self::Tensor);
-    /// Copies rows of a tensor: `out[i] = x[rows[i]]`.
+    /// Copies the rows of a tensor whose numbers are in `rows`: `out[i] = x[rows[i]]`.
     fn gather_rows(&mut self, x: &Self::Tensor, rows: &[usize], out: &mut Self::Tensor);
     /// For each of `draws`, draws a token from a row of the logits `x`. Only the first `vocab` columns of `x` are
     /// tokens. Row 0 of `x` is sampled row number `first` of the step. Returns whether the device draws; if it returns
@@ -301,9 +301,10 @@ pub trait Ops: Send {
     ) -> bool {
         false
     }
-    /// Calls `each(row index, row values)` on the host for the given rows of a tensor, which must be in ascending
-    /// order, spread over the compute pool. `each` may overwrite the values, for example to sample in place. A GPU
-    /// passes a copy, so its tensor does not change.
+    /// Calls `each(row number, row values)` on the host for the rows of a tensor whose numbers are in `rows`, in
+    /// ascending order. The calls are spread over the compute pool. `each` may overwrite the values, for example to
+    /// sample in place. A GPU passes a copy, so its tensor does not change; if it cannot read a row, it does not call
+    /// `each` for the row, and [`Ops::finish`] returns the error.
     fn for_each_row(
         &mut self,
         x: &mut Self::Tensor,
@@ -313,7 +314,7 @@ pub trait Ops: Send {
     /// Ends the list of operations of a step and submits it. The device may still be running the step afterwards. At
     /// most [`Ops::STEPS`] steps may be in flight.
     fn submit(&mut self) {}
-    /// Whether the oldest step in flight has ended, so that [`Ops::finish`] need not wait.
+    /// Whether the oldest step in flight has ended or failed; true if no step is in flight.
     fn has_ended(&mut self) -> bool {
         true
     }
@@ -345,7 +346,8 @@ pub enum OpError {
         /// Size of the weight matrix in the file, bytes.
         actual: usize,
     },
-    /// The encoding stores weights in blocks, and the number of columns `k` is not a multiple of the block length.
+    /// The number of columns `k` is 0, or not a multiple of the length of the blocks in which the encoding stores
+    /// weights.
     #[error("rows of {k} weights cannot be stored in {encoding:?} (blocks of {block})")]
     Block {
         /// Number of columns of the matrix that cannot be divided into weight blocks.

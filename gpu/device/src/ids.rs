@@ -31,7 +31,7 @@ id!(
     /// preemption is recognized as stale.
     Epoch(u32), "e");
 id!(
-    /// Number of a step of the engine, counted from 1 in the order of submission.
+    /// Number of a step of the engine. Numbers count up from 1; a later step has a higher number.
     StepId(u64), "step");
 id!(
     /// Number of a batch of block copies.
@@ -43,13 +43,13 @@ id!(
     /// Number of a block in the host pool, `0..DeviceInfo::host_blocks`.
     HostBlockId(u32), "h");
 
-/// Ticket: a sequence and the number of its preemptions so far (epoch). It names one attempt to preempt or resume the
-/// sequence, so that commit, abort and late answers of a swap are idempotent.
+/// Ticket: a sequence and the number of its preemptions so far (epoch). Messages about preempting or resuming the
+/// sequence carry it, so that an answer from before the last preemption is recognized as stale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ticket {
     /// Sequence that the ticket names.
     pub seq: SeqId,
-    /// Epoch of the sequence when the attempt to preempt or resume it began.
+    /// Epoch of the sequence (number of its preemptions) when the ticket was made.
     pub epoch: Epoch,
 }
 
@@ -66,9 +66,10 @@ impl fmt::Display for Ticket {
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Tier {
-    /// Tier of the server's own requests: health probes and warm-up.
+    /// Tier of the server's own requests, such as the warm-up request.
     System,
-    /// Tier of requests that pay for low latency: they preempt requests of lower tiers and are not preempted for them.
+    /// Tier of requests that pay for low latency: they may preempt requests of lower tiers and, with the default
+    /// settings, are not preempted for them.
     Premium,
     /// Middle tier of requests, and the default.
     #[default]

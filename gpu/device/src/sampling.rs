@@ -7,25 +7,26 @@ use serde::{Deserialize, Serialize};
 /// Sampling settings of one sequence, already validated by the API.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SamplingParams {
-    /// Temperature of sampling. 0 is greedy: the most likely token after penalties and bias, on an exact tie the lowest
-    /// token id.
+    /// Temperature of sampling. 0 (in effect, any value below 1e-5) is greedy: the most likely token after penalties
+    /// and bias, on an exact tie the lowest token id.
     pub temperature: f32,
     /// Sampling keeps only the `top_k` most likely tokens; 0 keeps all.
     pub top_k: u32,
-    /// Sampling keeps only the smallest set of tokens whose probability reaches `top_p`; 1 keeps all.
+    /// Sampling keeps only the most likely tokens, as few as reach the share `top_p` of the probability that min-p and
+    /// top-k left; 1 keeps all.
     pub top_p: f32,
     /// Sampling drops tokens that are less likely than `min_p` times the most likely token; 0 keeps all.
     pub min_p: f32,
     /// Divisor of the positive and factor on the negative logits of tokens seen in the prompt or the output; 1 is off.
     pub repetition_penalty: f32,
-    /// Number subtracted from the logits of tokens that are already in the output; 0 is off.
+    /// Number subtracted once from the logit of each token that is already in the output; 0 is off.
     pub presence_penalty: f32,
     /// Number subtracted from a token's logit once for each occurrence of the token in the output; 0 is off.
     pub frequency_penalty: f32,
-    /// Logit biases: tokens, each with a number that is added to its logit before temperature.
+    /// Logit biases: tokens, each with a number that is added to its logit before penalties and temperature.
     pub logit_bias: Vec<(TokenId, f32)>,
-    /// Seed of the random draws. The draw of output token `i` depends on `(seed, i)` alone, so other sequences in the
-    /// batch cannot change the text.
+    /// Seed of the random draws. The random number with which output token `i` is drawn depends on `(seed, i)` alone,
+    /// not on other sequences in the batch.
     pub seed: u64,
     /// Which log-probabilities are returned with each output token: `None` for none, `Some(k)` for those of the chosen
     /// token and of the `k` most likely tokens.

@@ -17,7 +17,7 @@ pub struct DeviceInfo {
     pub host_blocks: u32,
     /// Size of one KV block, bytes: keys and values of all layers.
     pub block_bytes: u64,
-    /// Steps that may be in flight at once (2 on CUDA, 1 on the CPU).
+    /// Most steps that may be in flight at once (2 on CUDA, 1 on the CPU).
     pub max_steps_in_flight: u32,
     /// Longest sequence (prompt + output) the model supports, in tokens.
     pub max_model_len: u32,
@@ -36,7 +36,7 @@ pub struct DeviceProfile {
     pub decode_token_us: f64,
     /// Cost of one prefill token, us.
     pub prefill_token_us: f64,
-    /// Cost of reading one token of KV context, us.
+    /// Cost of reading the KV of one context token in a decode, us.
     pub kv_token_us: f64,
     /// Cost of each pair of a prefill token and a context token before it, us.
     pub prefill_context_us: f64,
@@ -75,7 +75,8 @@ pub struct SeqStart {
 pub struct SeqSlice {
     /// Sequence that the tokens of the slice belong to.
     pub seq: SeqId,
-    /// Position of the first input token, which equals the number of tokens whose KV is already valid.
+    /// Position of the first input token, which equals the number of tokens of the sequence whose KV is valid when the
+    /// step begins.
     pub first_pos: u32,
     /// Input tokens of the slice.
     pub input: SliceInput,
@@ -83,7 +84,8 @@ pub struct SeqSlice {
     /// `first_pos + input.len()` positions.
     pub table: Arc<[BlockId]>,
     /// `Some(i)`: the step samples output token number `i` (from 0) from the logits of the last input token. `None`:
-    /// the slice is a prefill chunk that does not end its prompt, so nothing is sampled.
+    /// the slice ends before the newest token of the sequence (a chunk of a prompt, or of a recomputation after a
+    /// preemption), so nothing is sampled.
     pub sample: Option<u32>,
 }
 
@@ -131,7 +133,7 @@ pub struct StepOutput {
     /// For each slice of the step that samples, in the order of the slices: the sampled token, or the fault of the
     /// sequence. A fault ends only the sequence of its slice.
     pub sampled: Vec<(SeqId, Result<Sampled, SeqFault>)>,
-    /// Times of the step's parts: forward pass, sampling, and preparation by the host.
+    /// Times of the step: forward pass, sampling on the host, and preparation by the host.
     pub timing: StepTiming,
 }
 
@@ -154,12 +156,13 @@ pub struct TokenLogprobs {
     pub top: Vec<(TokenId, f32)>,
 }
 
-/// Parts of a step's duration, us.
+/// Times that a step took, us.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepTiming {
-    /// Time of the forward pass, us.
+    /// Time from the beginning of the step (or from the end of the step before, if that is later) to its end, without
+    /// `sampling_us`, us: mostly the forward pass.
     pub forward_us: u64,
-    /// Time of sampling, us.
+    /// Time of sampling on the host, us. Sampling on the device counts as forward pass.
     pub sampling_us: u64,
     /// Time that the host worked before the device could begin the step, us. If the device computes a step while the
     /// host prepares the next one, this time does not lengthen the step.
@@ -191,7 +194,7 @@ pub enum StepError {
 /// Reason for which a device did not accept a step or a batch of copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// The device already holds as many steps (`max_steps_in_flight`) or batches of copies as it can.
+    /// The device holds as many unfinished steps (at least `max_steps_in_flight`), or batches of copies, as it can.
     #[error("too many steps in flight")]
     Full,
     /// The thread or task that runs the device's steps or copies has ended.

@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 pub struct StepRecord {
     /// Number of the step that the record describes.
     pub step: u64,
-    /// Sequences of the step that decoded one token.
+    /// Number of sequences of the step that decoded one token.
     pub decode_tokens: u32,
-    /// Tokens whose KV the decodes of the step read, the decoded sequences' newest tokens included.
+    /// Number of tokens whose KV the decodes of the step read, the decoded sequences' newest tokens included.
     pub kv_tokens: u64,
-    /// Prompt tokens that the step computed.
+    /// Number of prefill tokens of the step: prompt tokens, and tokens that were recomputed after a preemption.
     pub prefill_tokens: u32,
-    /// Pairs of a prompt token that the step computed and a token before it in its sequence.
+    /// Number of pairs of a prefill token of the step and a token before it in its sequence.
     pub prefill_context: u64,
-    /// Tokens that the step sampled.
+    /// Number of slices of the step from which a token was sampled.
     pub sampled: u32,
     /// Engine time at which the engine saw the end of the step, us.
     pub ended_at_us: u64,

@@ -23,7 +23,8 @@ pub trait QueuedRunner: Send + 'static {
     /// # Errors
     /// [`StepError`]; nothing that the step wrote is then valid.
     fn begin(&mut self, batch: &StepBatch) -> Result<(), StepError>;
-    /// Whether the oldest step in progress has ended, so that [`QueuedRunner::end`] need not wait.
+    /// Whether the oldest step in progress has ended or failed, so that the thread should call [`QueuedRunner::end`]
+    /// now.
     fn has_ended(&mut self) -> bool;
     /// Waits for the oldest step that was begun and not waited for yet, and returns its output.
     ///
@@ -241,8 +242,8 @@ fn send<T>(jobs: Option<&Sender<T>>, job: T) -> Result<(), SubmitError> {
 }
 
 fn join(thread: Option<JoinHandle<()>>) {
-    // Joins the thread and ignores the result: the thread's loop catches panics of the device, so there is nothing more
-    // to report.
+    // Joins the thread, unless this is the thread itself, and ignores the result: the thread's loop catches panics of
+    // the device, so there is nothing more to report.
     if let Some(thread) = thread
         && thread.thread().id() != std::thread::current().id()
     {

@@ -3,7 +3,7 @@
 use crate::available_bytes;
 use memmap2::{MmapMut, MmapRaw};
 
-/// Maps `bytes` (more than 0) of zeroed memory. `promised` bytes, promised to later allocations, count as used.
+/// Maps `bytes` (more than 0) of zeroed memory. `promised` bytes, which later allocations need, count as used.
 ///
 /// # Errors
 /// Returns the reason, as text for an error message, if the memory is not available. The function first asks how much

@@ -1,7 +1,7 @@
 //! The compute pool: the calling thread plus `threads - 1` worker threads, which are started once.
 //!
 //! [`Pool::run`] splits a job into numbered chunks, which the threads claim from one atomic counter. Between jobs,
-//! workers first spin for some tens of microseconds, because the operations of a forward pass follow each other that
+//! workers first spin for 60 to 200 microseconds, because the operations of a forward pass follow each other that
 //! closely; then they park.
 //!
 //! The counter holds `generation << 24 | chunks not yet claimed`, and every job has a new generation. A claim is a
@@ -118,7 +118,8 @@ impl Pool {
         }
     }
 
-    /// Calls `each(row, values)` for every row of `data` on the compute threads, in chunks of at least `grain` rows.
+    /// Calls `each(row, values)` for every row of `data` on the compute threads, in chunks of at least `grain` rows
+    /// (the last one may have fewer).
     pub(crate) fn rows<T: Send>(
         &self,
         data: &mut [T],

@@ -7,7 +7,8 @@ use half::bf16;
 use std::ops::Range;
 
 impl<D: Driver> CudaOps<D> {
-    /// Writes `values` from the host to the first rows of a GPU tensor, for checks.
+    /// Writes `values` from the host to the first rows of a GPU tensor, whose row count it sets to the number of rows
+    /// written; for checks.
     ///
     /// # Errors
     /// [`CudaError`] of the device.
@@ -20,7 +21,7 @@ impl<D: Driver> CudaOps<D> {
         self.driver.upload(tensor.at, &bytes)
     }
 
-    /// Reads all rows of a GPU tensor to the host, for checks.
+    /// Reads all rows in use of a GPU tensor to the host, for checks.
     ///
     /// # Errors
     /// [`CudaError`] of the device, or of an earlier launch.

@@ -1,5 +1,6 @@
 //! Launches of attention kernels. The rows of decodes are computed by spans of positions whose results are then
-//! combined; the rows of prompts are computed by tiles.
+//! combined; the rows of prompt chunks are computed by tiles, except in exact mode, where all rows are computed by
+//! spans.
 
 use super::batch::{Cut, Layout, SpanGroup, Tiles, lay_out};
 use super::driver::{Arg, Driver};

@@ -22,7 +22,7 @@ pub(super) struct Cut {
     pub(super) block_size: usize,
     /// Length of an attention span, positions.
     pub(super) span: usize,
-    /// Sliding window of the attention, positions; 0 if a row attends to all positions before its own.
+    /// Sliding window of the attention, positions; 0 if a row attends to all positions up to its own.
     pub(super) window: usize,
     /// Whether the attention of every row is computed by spans, none by tiles, so that a row's result does not depend
     /// on other rows.
@@ -32,8 +32,9 @@ pub(super) struct Cut {
     pub(super) filled: bool,
 }
 
-/// Rows whose attention one launch computes by spans, which are then combined. `spans` and `row_count` are numbers; all
-/// other fields are indices of lists in the uploaded description of the batch.
+/// Rows whose attention one launch computes by spans, which are then combined. `spans` is the number of spans (with
+/// padding) and `row_count` the number of rows; all other fields are indices of lists in the uploaded description of
+/// the batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SpanGroup {
     pub(super) span_rows: usize,
@@ -45,8 +46,8 @@ pub(super) struct SpanGroup {
     pub(super) row_count: usize,
 }
 
-/// Attention tiles of the sequences that have several rows in the step (prefill chunks). `tiles` is their number; all
-/// other fields are indices of lists in the uploaded description of the batch.
+/// Attention tiles of the sequences that have several rows in the step (prefill chunks). `tiles` is the number of
+/// tiles; all other fields are indices of lists in the uploaded description of the batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Tiles {
     pub(super) sequences: usize,
@@ -86,7 +87,8 @@ impl Words {
     }
 }
 
-/// Builds the uploaded description of a batch of `rows` rows. A row need not belong to a sequence.
+/// Builds the description of a batch of `rows` rows, as 32-bit words that are then uploaded. A row need not belong to a
+/// sequence.
 pub(super) fn lay_out(seqs: &[SeqRows], rows: usize, cut: Cut) -> Layout {
     let (mut positions, mut places, mut table_starts) =
         (vec![0; rows], vec![0; rows], vec![0; rows]);

@@ -10,7 +10,7 @@ pub trait CopyDriver: Send + 'static {
     /// offset `host` on.
     ///
     /// # Errors
-    /// [`CudaError::Copy`] if the driver does not accept the copy.
+    /// [`CudaError::Copy`] if the driver does not accept the copy, [`CudaError::Lost`] if the device is lost.
     fn start(
         &mut self,
         direction: CopyDirection,

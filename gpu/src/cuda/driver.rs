@@ -59,9 +59,9 @@ pub struct Launch {
 /// One operation of a step: launched when it is requested, or part of a CUDA graph and run at each replay of the graph.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Work {
-    /// A kernel launch.
+    /// Operation that launches a kernel.
     Launch(Launch),
-    /// A matrix product.
+    /// Operation that computes a matrix product.
     Multiply(Product),
 }
 
@@ -97,7 +97,7 @@ pub struct KernelShape {
 /// Number of result slots: buffers through which the tokens drawn by a step come back to the host, one for each step in
 /// flight.
 pub const SLOTS: usize = 2;
-/// Capacity of a result slot, bytes.
+/// Capacity of a result slot (buffer through which a step's tokens come back to the host), bytes: 4096 tokens.
 pub const SLOT_BYTES: usize = 16 << 10;
 
 /// Interface of a GPU with one compute stream: all work runs in the order in which it was requested. Device memory
@@ -124,7 +124,8 @@ pub trait Driver: Send + 'static {
     /// Compiles the kernels for a model's attention shape, or loads them from the cache.
     ///
     /// # Errors
-    /// [`CudaError::Compile`] with the compiler's log.
+    /// [`CudaError::Compile`] with the compiler's log; [`CudaError::Launch`] if the driver refuses the compiled
+    /// kernels.
     fn load(&mut self, shape: KernelShape) -> Result<(), CudaError>;
     /// Allocates device memory, aligned to 256 bytes. Its content is undefined.
     ///
@@ -206,7 +207,8 @@ pub trait Driver: Send + 'static {
 /// Errors of a GPU, its driver or its libraries.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CudaError {
-    /// There is no usable GPU, or a library is missing.
+    /// There is no usable GPU, a library is missing or newer than the driver, or the threads of the host could not be
+    /// started.
     #[error("{0}")]
     Unavailable(String),
     /// The CUDA kernels do not support the model's attention shape.

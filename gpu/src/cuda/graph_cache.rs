@@ -1,7 +1,7 @@
 //! Decode steps as CUDA graphs. Steps of single tokens that have the same layout (numbers of rows, spans and
 //! block-table entries) make the same launches; only the uploaded data differ. The first step of a layout is launched
-//! as any other step, and a graph is made of the second. From then on a step of the layout uploads its data and replays
-//! the graph: one call of the host instead of hundreds.
+//! as any other step, and a graph is made of the second. From the second step on, a step of the layout uploads its data
+//! and replays the graph: one call of the host instead of hundreds.
 
 use super::batch::Layout;
 use super::driver::{CudaError, DevicePtr, Driver, Work};
@@ -102,8 +102,8 @@ impl GraphCache {
         matches!(self.mode, Mode::Record(..) | Mode::Replay(_))
     }
 
-    /// Whether the work of the step under construction is launched at once. Otherwise the host cannot read results
-    /// before the end of the step, when a CUDA graph runs.
+    /// Whether it is certain that the step under construction uses no CUDA graph. Otherwise the host must not read
+    /// results before the end of the step, because the work may not run until a graph runs then.
     pub(super) fn is_plain(&self) -> bool {
         matches!(self.mode, Mode::Launch)
     }

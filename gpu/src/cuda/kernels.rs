@@ -5,7 +5,7 @@ use super::driver::{CudaError, KernelShape};
 /// Length of an attention span on a GPU, positions: the part of a row's keys that a thread block of `attention_rows`
 /// sums up.
 pub const SPAN: usize = 256;
-/// Threads per thread block of both attention kernels: four warps.
+/// Threads per thread block of the kernels `attention_rows` and `attention_prefill`: four warps.
 pub(super) const ATTENTION_THREADS: u32 = 128;
 /// Number of keys that the kernel `attention_prefill` loads into shared memory at a time.
 const TILE_KEYS: usize = 64;
@@ -13,7 +13,7 @@ const TILE_KEYS: usize = 64;
 /// A source file of CUDA kernels, compiled separately.
 #[derive(Debug, Clone, Copy)]
 pub struct Unit {
-    /// Name of the kernel's source file, for compile errors.
+    /// Name of the kernels' source file, for errors, logs and the names of cache files.
     pub name: &'static str,
     /// Full text of the kernels' source file, with the shared header in front.
     pub source: &'static str,

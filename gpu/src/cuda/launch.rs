@@ -37,7 +37,7 @@ impl<D: Driver> CudaOps<D> {
     }
 
     /// Uploads 32-bit words (positions, tokens) that launches read until the end of the step, and returns their device
-    /// address.
+    /// address. If a CUDA graph runs at the end of the step, the upload is deferred until then.
     pub(super) fn put(&mut self, words: impl IntoIterator<Item = u32>) -> DevicePtr {
         let words: Vec<u32> = words.into_iter().collect();
         self.put_words(&words)

@@ -30,7 +30,7 @@ pub struct CudaTensor {
 }
 
 impl CudaTensor {
-    /// Returns the number of rows of the tensor that are in use.
+    /// Returns the number of rows of the tensor that are in use, at most its row capacity.
     pub fn rows(&self) -> usize {
         self.rows
     }
@@ -62,9 +62,9 @@ pub struct CudaKv {
     pub blocks: u32,
     /// Tokens per KV block.
     pub block_size: usize,
-    /// Layers of the model.
+    /// Number of layers of the model.
     pub layers: usize,
-    /// Key/value heads of a layer.
+    /// Number of key/value heads of a layer.
     pub kv_heads: usize,
     /// Width of an attention head, elements.
     pub head_dim: usize,

@@ -129,7 +129,7 @@ fn span_bytes(heads: usize, head_dim: usize) -> usize {
 
 impl<D: Driver> Ops for CudaOps<D> {
     const STEPS: usize = SLOTS;
-    // Limits the logits of a step to 256 MiB: about 256 rows of the largest vocabularies.
+    // Limits the logits that are held at once to 256 MiB: about 256 rows of the largest vocabularies.
     const LOGIT_BYTES: usize = 256 << 20;
     type Matrix = CudaMatrix;
     type Vector = CudaVector;

@@ -1,5 +1,5 @@
-//! Steps in flight on a GPU. Each of the two has its own memory for uploaded data, which its launches read, and for the
-//! tokens that it draws. The next step may take these tokens as its inputs before the host has seen them.
+//! Steps in flight on a GPU, at most two. Each has its own memory for uploaded data, which its launches read, and for
+//! the tokens that it draws. The next step may take these tokens as its inputs before the host has seen them.
 
 use super::driver::{CudaError, DevicePtr, Driver, SLOT_BYTES, SLOTS};
 use super::ops::CudaOps;
@@ -17,7 +17,7 @@ pub(super) struct Steps {
     slots: [Slot; SLOTS],
     /// Index (0 or 1) of the buffers that the step under construction uses.
     current: usize,
-    /// Sampled rows that the step under construction draws tokens from.
+    /// Numbers of the sampled rows from which the step under construction draws tokens.
     rows: Vec<usize>,
     under_way: VecDeque<UnderWay>,
 }
@@ -68,8 +68,10 @@ impl Steps {
         self.slots[self.current].words.upload_deferred(driver)
     }
 
-    /// Notes that the step under construction draws tokens from `rows` of a logits tensor, whose row 0 is sampled row
-    /// `first`. Returns the device address for the token of sampled row `first`.
+    /// Records that the step under construction draws a token from each row of a logits tensor whose number `rows`
+    /// yields. Row 0 of the tensor is sampled row number `first` of the step, so row `row` is recorded as sampled row
+    /// `first + row`. Returns the device address at which the token of sampled row `first` will be; those of the next
+    /// sampled rows follow it.
     pub(super) fn draws(&mut self, first: usize, rows: impl Iterator<Item = usize>) -> DevicePtr {
         self.rows.extend(rows.map(|row| first + row));
         self.slots[self.current].drawn.offset(first * 4)
@@ -98,14 +100,14 @@ impl<D: Driver> CudaOps<D> {
         steps.under_way.push_back(UnderWay { slot, rows, fault });
     }
 
-    /// Whether the oldest submitted step has ended, so that finishing it need not wait.
+    /// Whether the oldest submitted step has ended or has a fault; true if no submitted step is left to finish.
     pub(super) fn step_has_ended(&mut self) -> bool {
         let oldest = self.steps.under_way.front();
         oldest.is_none_or(|step| step.fault.is_some() || self.driver.has_arrived(step.slot))
     }
 
-    /// Waits for the oldest submitted step, or for all requested work if there is none, and returns the tokens that the
-    /// step drew.
+    /// Waits for the oldest submitted step and returns the tokens that it drew. If there is none, or it has a fault,
+    /// waits for all requested work.
     pub(super) fn finish_step(&mut self) -> Result<Vec<Drawn>, StepError> {
         let Some(UnderWay { slot, rows, fault }) = self.steps.under_way.pop_front() else {
             let ended = self.driver.wait();

@@ -3,8 +3,8 @@
 
 use super::driver::{CudaError, DevicePtr, Driver};
 
-/// Initial capacity of the memory for a step's uploaded data, in 32-bit words. A step that needs more allocates twice
-/// its need.
+/// Initial capacity of the memory for a step's uploaded data, in 32-bit words. A step that needs more allocates at
+/// least twice its need.
 const AT_FIRST: usize = 64 << 10;
 /// Alignment of each uploaded list, in 32-bit words: 16 bytes, because kernels may read four words at once.
 const ALIGNMENT: usize = 4;
@@ -30,8 +30,8 @@ impl Words {
     }
 
     /// Uploads 32-bit words of a step and returns their device address. If the region is too small, the function
-    /// allocates a new one of twice the need and abandons the old one; since the size doubles, the abandoned memory is
-    /// less than the memory in use.
+    /// allocates a new one of at least twice the need and abandons the old one; since the size doubles each time, the
+    /// abandoned memory is less than the memory in use.
     pub(super) fn put<D: Driver>(
         &mut self,
         driver: &mut D,

@@ -1,14 +1,15 @@
-//! Drift of a mock device: its steps become slower than the engine measured at the start.
+//! Drift of a mock device: at times its steps are slower than its profile says.
 
 use crate::Timestamp;
 use std::ops::Range;
 
-/// Drift of a mock device: for some time the fixed cost of its steps is larger.
+/// Drift of a mock device: at times the fixed cost of its steps is larger.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MockDrift {
     /// Factor by which drift lengthens the fixed cost of a step while the device is slow.
     pub base_factor: f64,
-    /// Engine time in which the drifting device is slow, us. `None`: every other minute, from the first one on.
+    /// Range of engine time in which the drifting device is slow, us. `None`: every other minute, from the first one
+    /// on.
     pub slow_us: Option<Range<u64>>,
 }
 

@@ -22,8 +22,8 @@ pub struct MockFaults {
     pub step_slow: f64,
     /// Factor on the duration of a slow batch of copies or a slow step.
     pub slow_factor: f64,
-    /// Number of the step at which the mock device is lost for good, so that all later steps and copies fail; `None`
-    /// for never.
+    /// Number of the step at which the mock device is lost for good, so that this step, all later ones and all copies
+    /// that end later fail; `None` for never.
     pub lost_at_step: Option<StepId>,
 }
 
@@ -40,19 +40,19 @@ impl Default for MockFaults {
     }
 }
 
-/// Purpose of a stream of random numbers. The number of a purpose decides the numbers that are drawn for it, and so every
-/// simulated figure.
+/// Purpose of a stream of random numbers. The number of a purpose and the seed of the device decide the numbers that
+/// are drawn for it, and so every simulated figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Spread of step times that the options of the device set (`MockOptions::noise_sigma`).
+    /// Random numbers for the spread of step times that the options of the device ask for (`MockOptions::noise_sigma`).
     StepNoise = 1,
-    /// Steps that fail or are slow.
+    /// Random numbers that decide which steps fail or are slow.
     StepFaults = 2,
-    /// Two purposes share this stream: the spread of step times that a profile sets (`StepNoise`), and copies to the
-    /// host that fail or are slow. Each of the two draws the same numbers from the beginning of the stream, so they are
-    /// not independent of each other. Published figures depend on these numbers.
+    /// Two purposes share these random numbers: the spread of step times that a profile asks for (`StepNoise`), and
+    /// which copies to the host fail or are slow. Each of the two draws the same numbers from the beginning of the
+    /// stream, so they are not independent of each other. Published figures depend on these numbers.
     ProfileNoiseAndCopiesOut = 3,
-    /// Copies to the device that fail or are slow.
+    /// Random numbers that decide which copies to the device fail or are slow.
     CopiesIn = 4,
 }
 
@@ -75,7 +75,8 @@ impl Draws {
         (mix(self.state) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Returns true with probability `p`. Always draws a number, so that later draws do not depend on `p`.
+    /// Returns true with probability `p`. Always draws a number, so that `p` does not change which numbers later draws
+    /// get.
     pub(super) fn chance(&mut self, p: f64) -> bool {
         self.unit() < p
     }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Largest size of a TOML file with injected faults, bytes.
+/// Number of bytes that are read at most of a TOML file with injected faults; the rest is ignored.
 const MAX_FILE_BYTES: u64 = 64 << 10;
 
 /// Reason for which a file of injected faults could not be loaded. The message is one line that says what to change.

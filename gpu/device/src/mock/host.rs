@@ -13,8 +13,8 @@ pub struct HostCosts {
     /// Time from the end of a step until the device begins the next step, if the next step was not submitted yet at
     /// that end, us. The time goes into handing out tokens, planning and waking threads.
     pub step_us: f64,
-    /// Time that the host takes before a step for each decoding sequence of the step, us; added to the fixed time per
-    /// step (`step_us`).
+    /// Time that the host takes for each decoding sequence of a step, us; added to the fixed time before the step
+    /// (`step_us`), in the same case.
     pub sequence_us: f64,
     /// Fixed time that a request spends outside the engine, us: from its sending until the engine has it, plus from a
     /// token until its client has it.

@@ -28,8 +28,8 @@ pub(super) struct Memory {
     writers: Vec<Option<StepId>>,
     /// For each device block, the number of sequences that checked its content and do not check it again.
     relied_on: Vec<u32>,
-    /// Number of changes of device blocks that some sequence had checked and does not check again. If the number grows,
-    /// sequences check their blocks again.
+    /// Number of times that the content of a device block changed while some sequence relied on its earlier check of
+    /// the block. When the number grows, sequences check their blocks again.
     pub(super) breaches: u64,
     /// Number of writes to the device pool by copies. If the number has grown during a step, the step checks its blocks
     /// again.
@@ -100,7 +100,7 @@ impl Memory {
     }
 
     /// Records that a sequence has checked a full block and relies on its content from now on: it checks the block
-    /// again only if [`Memory::breaches`] changes.
+    /// again only if [`Memory::breaches`] or its block table changes.
     pub(super) fn rely_on(&mut self, block: BlockId) {
         self.relied_on[block.0 as usize] += 1;
     }
@@ -124,7 +124,8 @@ impl Memory {
         self.writers[block.0 as usize].replace(step) == Some(step)
     }
 
-    /// Makes the token slots `slots` of a block garbage, because a step that will write them starts.
+    /// Makes the token slots `slots` of a block garbage, because a step that will write them starts. With one
+    /// fingerprint per block, does so only if the first slot of the block is one of them.
     pub(super) fn spoil(&mut self, block: u32, slots: Range<usize>) {
         self.touch(block);
         let run = self.run(block);

@@ -37,13 +37,15 @@ use std::rc::Rc;
 /// Options with which a mock device is opened: speed, sizes, seed, noise, and injected faults.
 #[derive(Debug, Clone)]
 pub struct MockOptions {
-    /// Speed of the mock device. The sizes of the profile (blocks, vocabulary) are overridden by those of the options.
+    /// Speed of the mock device. Of the sizes that the options have too (blocks, vocabulary), those of the options
+    /// count.
     pub profile: MockProfile,
     /// Clock of the engine, by whose time the mock device's steps and copies last.
     pub clock: Clock,
     /// Seed of the device's tokens, noise and faults.
     pub seed: u64,
-    /// Random spread of step times: sigma of a log-normal factor with mean 1; 0 for none.
+    /// Random spread of step times, in addition to that of the profile: sigma of a log-normal factor with mean 1; 0 for
+    /// none.
     pub noise_sigma: f64,
     /// Drift of the device's speed over time, if any.
     pub drift: Option<MockDrift>,
@@ -62,8 +64,9 @@ pub struct MockOptions {
     pub max_model_len: u32,
     /// Tokens that the mock device never samples (end tokens for example), so that no output ends early.
     pub reserved_tokens: Vec<TokenId>,
-    /// Token that ends an output. If set, the id of a prompt's last token is the length of the output, tokens, and the
-    /// end token is the last of them; it is sampled nowhere else. `None`: the device does not end outputs.
+    /// Token that ends an output. If set, the id of a prompt's last token is the length of the output, tokens (0 counts
+    /// as 1), and the end token is the last of them; it is sampled nowhere else. `None`: the device does not end
+    /// outputs.
     pub end_token: Option<TokenId>,
     /// How finely the content of KV memory is checked: by block or by token slot.
     pub fingerprints: Fingerprints,
@@ -74,8 +77,8 @@ pub struct MockOptions {
 }
 
 impl MockOptions {
-    /// Returns options for a mock device with the speed and sizes of its profile, without further noise and without
-    /// injected faults.
+    /// Returns options for a mock device with the speed, sizes and noise of its profile, without further noise and
+    /// without injected faults.
     pub fn new(profile: MockProfile, clock: Clock) -> MockOptions {
         MockOptions {
             clock,
@@ -97,7 +100,8 @@ impl MockOptions {
         }
     }
 
-    /// Returns an oracle that knows the tokens that a mock device with these options will sample.
+    /// Returns an oracle that knows the tokens that a mock device with these options will sample, except the end
+    /// tokens.
     ///
     /// # Panics
     /// If every token is reserved.

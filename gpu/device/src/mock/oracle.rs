@@ -1,5 +1,5 @@
-//! Tokens that the mock device "generates". Each token is a hash of all tokens before it, so that any stream can be
-//! checked without a second run.
+//! Tokens that the mock device "generates". Each token is a hash of the seed and of all tokens before it, so that any
+//! stream can be checked without a second run.
 
 use crate::TokenId;
 use crate::mix::mix;
@@ -11,7 +11,7 @@ pub(super) fn extend(prefix: u64, token: TokenId) -> u64 {
     mix(prefix ^ mix(u64::from(token))).max(1)
 }
 
-/// Oracle that knows every token that a mock device will sample.
+/// Oracle that knows every token that a mock device will sample, except the end tokens that its options may ask for.
 #[derive(Debug, Clone)]
 pub struct MockOracle {
     seed: u64,
@@ -33,7 +33,7 @@ impl MockOracle {
         MockOracle { seed, vocab_size, reserved: reserved.into() }
     }
 
-    /// Returns the first `n` output tokens that the mock device samples for a prompt.
+    /// Returns the first `n` output tokens that the mock device samples for a prompt if no end token comes before.
     pub fn output(&self, prompt: &[TokenId], n: usize) -> Vec<TokenId> {
         let mut prefix = prompt.iter().fold(0, |prefix, token| extend(prefix, *token));
         let mut output = Vec::with_capacity(n);

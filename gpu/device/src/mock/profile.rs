@@ -14,7 +14,7 @@ use std::path::Path;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MockProfile {
-    /// Name of the device in logs.
+    /// Name of the device; `/metrics` and logs show it after the prefix `mock:`.
     pub name: String,
     /// Fixed cost of a step, us.
     pub step_base_us: f64,
@@ -59,24 +59,26 @@ pub struct MockProfile {
     pub noise: StepNoise,
 }
 
-/// Sizes with which a server of the device is run; a size that is left out has the server's default. Only the simulator
-/// uses these sizes. A real server with a mock device takes its sizes from its own settings.
+/// Values of settings with which a server of the device is simulated; `None` for the default of the setting. Only the
+/// simulator uses these values: a real server with a mock device has its own settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerSizes {
-    /// Most sequences that run at once: `scheduler.max_num_seqs`.
+    /// Value of the setting `scheduler.max_num_seqs` (most sequences that run at once).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_num_seqs: Option<u32>,
-    /// Most tokens in one step: `scheduler.max_num_batched_tokens`.
+    /// Value of the setting `scheduler.max_num_batched_tokens` (most tokens in one step).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_num_batched_tokens: Option<u32>,
-    /// Most requests in the engine: `admission.max_requests`.
+    /// Value of the setting `admission.max_requests` (most requests in the engine).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_requests: Option<u32>,
-    /// Most requests of a tier that wait for their first token: `admission.max_queued_requests_per_tier`.
+    /// Value of the setting `admission.max_queued_requests_per_tier` (most requests of a tier that wait for their first
+    /// token).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_queued_requests_per_tier: Option<u32>,
-    /// Most prompt tokens of a tier that wait for their first token: `admission.max_queued_tokens_per_tier`.
+    /// Value of the setting `admission.max_queued_tokens_per_tier` (most prompt tokens of a tier's requests that wait
+    /// for their first token).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_queued_tokens_per_tier: Option<u64>,
 }
@@ -87,13 +89,13 @@ impl ServerSizes {
     }
 }
 
-/// Reason for which a profile could not be loaded.
+/// Reason for which the profile of a mock device could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum MockProfileError {
     /// There is no built-in device profile of the name that was asked for.
     #[error("there is no mock device \"{0}\": built in are {names}; the path of a .toml profile also works", names = names())]
     Unknown(String),
-    /// The file of the profile could not be read.
+    /// The file of the mock device profile could not be read.
     #[error("cannot read the mock device profile {path}: {source}")]
     Read {
         /// Path of the profile's file.
@@ -125,15 +127,16 @@ fn names() -> String {
 }
 
 impl MockProfile {
-    /// Returns the names of the built-in profiles.
+    /// Returns the names of the built-in mock device profiles.
     pub fn built_in() -> impl Iterator<Item = &'static str> {
         BUILT_IN.iter().map(|(name, _)| *name)
     }
 
-    /// Returns the built-in profile of that name, or reads a profile from a file if the name ends in `.toml`.
+    /// Returns the built-in mock device profile of that name; if the name ends in `.toml`, it is the path of a file
+    /// that is read instead.
     ///
     /// # Errors
-    /// [`MockProfileError`], which names the problem and what is allowed.
+    /// [`MockProfileError`] if there is no such profile, or if it cannot be read or used.
     pub fn named(name: &str) -> Result<MockProfile, MockProfileError> {
         if name.ends_with(".toml") {
             return MockProfile::from_file(Path::new(name));
@@ -144,7 +147,7 @@ impl MockProfile {
         }
     }
 
-    /// Reads a profile from a file.
+    /// Reads the profile of a mock device from a TOML file.
     ///
     /// # Errors
     /// [`MockProfileError`] if the file cannot be read or the profile cannot be used.
@@ -156,7 +159,7 @@ impl MockProfile {
         MockProfile::parse(&text)
     }
 
-    /// Parses a profile from its text.
+    /// Parses the profile of a mock device from TOML text.
     ///
     /// # Errors
     /// [`MockProfileError`] if the text is malformed or the profile is unusable.
@@ -217,9 +220,9 @@ impl MockProfile {
         Ok(())
     }
 
-    /// Returns the speed that the device reports to the engine. If the profile does not state one, it is the real
-    /// speed, except that the extra cost of a step with prefill (`prefill_step_us`) is missing, as in the first
-    /// estimate of a real server.
+    /// Returns the speed that the device reports to the engine when it is opened. If the profile does not state one
+    /// (`told`), it is the real speed, except that the extra cost of a step with prefill (`prefill_step_us`) is
+    /// missing, as in the first estimate of a real server.
     pub fn device_profile(&self) -> DeviceProfile {
         self.told.unwrap_or(DeviceProfile {
             step_base_us: self.step_base_us,

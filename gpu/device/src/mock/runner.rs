@@ -26,7 +26,7 @@ pub(super) struct MockRunner {
 }
 
 impl MockRunner {
-    /// Starts the task that runs steps on the current thread.
+    /// Starts the mock device's task that runs steps, on the current thread.
     pub(super) fn start(options: MockOptions, shared: Rc<RefCell<Shared>>) -> MockRunner {
         let depth = options.profile.max_steps_in_flight.max(1);
         let (jobs, work) = mpsc::channel(depth as usize);
@@ -89,7 +89,7 @@ struct Engine {
     own_noise: NoiseSource,
     faults: Draws,
     sequences: Sequences,
-    /// The last step that failed, as long as steps are in flight that were submitted before it failed.
+    /// The last step that failed, as long as steps are in flight that had been submitted when it failed.
     failed: Option<Failed>,
 }
 
@@ -237,7 +237,7 @@ impl Engine {
     }
 }
 
-/// Returns the modelled duration of a step without noise, us.
+/// Returns the modelled duration of a step on the device, with drift (`base_factor`) but without noise, us.
 fn step_us(profile: &super::MockProfile, base_factor: f64, work: Work) -> f64 {
     let prefill_step_us = if work.prefill_tokens > 0 { profile.prefill_step_us } else { 0.0 };
     profile.step_base_us * base_factor

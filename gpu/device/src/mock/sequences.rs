@@ -70,8 +70,8 @@ impl SequenceState {
         }
     }
 
-    /// Whether a slice of `len` tokens from position `first_pos` on decodes a token, rather than computing a part of
-    /// the prompt or recomputing lost tokens.
+    /// Whether a slice of `len` tokens from position `first_pos` on counts as a decode: it has one token, after the
+    /// prompt. All other slices count as prefill.
     pub(super) fn decodes(&self, first_pos: usize, len: usize) -> bool {
         len == 1 && first_pos >= self.prompt_len
     }
@@ -95,7 +95,8 @@ impl SequenceState {
         end == self.prompt_len + i as usize
     }
 
-    /// Samples the token of the sequence at position `end` and adds it to the sequence.
+    /// Samples the token of the sequence at position `end` and adds it to the sequence, unless the sequence has it
+    /// already (a repeated step).
     pub(super) fn sample(&mut self, end: usize, step: StepId, oracle: &MockOracle) -> TokenId {
         let token = match self.end {
             Some((position, token)) if position == end => token,

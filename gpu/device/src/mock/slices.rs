@@ -1,5 +1,5 @@
 //! Checks the slices of a step of the mock device against KV memory and the states of the sequences, and writes the
-//! results of the step.
+//! fingerprints of the step to KV memory.
 
 use super::faults::{MockFault, MockFaultKind};
 use super::memory::Memory;
@@ -11,13 +11,13 @@ use std::sync::Arc;
 /// Amount of work in a step, from which the mock device models the step's duration.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Work {
-    /// Decode tokens of the step.
+    /// Number of decode tokens of the step.
     pub(super) decode_tokens: u64,
-    /// Prefill tokens of the step.
+    /// Number of prefill tokens of the step.
     pub(super) prefill_tokens: u64,
-    /// Tokens whose KV the decodes of the step read.
+    /// Number of tokens whose KV the decodes of the step read, the decode tokens themselves included.
     pub(super) kv_tokens: u64,
-    /// Pairs of a prefill token and a token before it in its sequence.
+    /// Number of pairs of a prefill token and a token before it in its sequence.
     pub(super) prefill_context: u64,
 }
 
@@ -104,8 +104,8 @@ fn slice_is_wrong(
     }
 }
 
-/// Checks that every KV position that a step reads holds the right prefix of its sequence. Full blocks that were
-/// checked before and have not changed since are not checked again.
+/// Checks that every KV position that a step reads holds the right prefix of its sequence. With one fingerprint per
+/// block, full blocks that were checked before and have not changed since are not checked again.
 pub(super) fn check_reads(
     batch: &StepBatch,
     sequences: &mut Sequences,
@@ -155,7 +155,8 @@ fn doubt_what_changed(state: &mut SequenceState, slice: &SeqSlice, memory: &mut 
     state.table = Arc::clone(&slice.table);
 }
 
-/// Makes the KV that a starting step will write garbage until the step ends, so that early readers are found.
+/// Makes the KV that a starting step will write garbage until the step ends, so that early readers are found (see
+/// [`Memory::spoil`]).
 pub(super) fn spoil(batch: &StepBatch, sequences: &Sequences, memory: &mut Memory) {
     for slice in batch.slices.iter().filter(|slice| sequences.contains_key(&slice.seq)) {
         for (block, _, slots) in written(slice, memory.block_size()) {
@@ -164,7 +165,7 @@ pub(super) fn spoil(batch: &StepBatch, sequences: &Sequences, memory: &mut Memor
     }
 }
 
-/// Stores the KV fingerprints and the tokens of a step that succeeded.
+/// Stores in KV memory the fingerprints of the tokens that a step computed, when the step has succeeded.
 pub(super) fn write(batch: &StepBatch, sequences: &Sequences, memory: &mut Memory) {
     let block_size = memory.block_size();
     for slice in &batch.slices {

@@ -13,9 +13,9 @@ pub(super) const MAX_ROWS: usize = 24;
 /// values of a span of 256 positions are 256 KiB in 16 bits, so the values are still in the L2 cache when they are read
 /// after the scores are computed.
 const MAX_COMPONENTS: usize = 256;
-/// Number of work items per thread that an attention plan aims at. A tile that is larger than its share of the work is
-/// split by spans. Tiles may have several kv heads only if the batch has this many sequences per thread, or there is
-/// one thread.
+/// Number of work items per thread that an attention plan aims at. With several threads, a tile that is larger than its
+/// share of the work is split by spans. Tiles may have several kv heads only if the batch has this many sequences per
+/// thread, or there is one thread.
 const ITEMS_PER_THREAD: usize = 4;
 
 /// Tile of attention: query rows that are computed together. A tile is consecutive tokens of a sequence times
@@ -64,7 +64,7 @@ pub(super) struct Plan {
 /// in its rows, so a step needs few plans.
 const KEPT_MAX: usize = 4;
 
-/// Attention plans of the latest calls. The layers of a step ask for the same few plans.
+/// Attention plans that were made last. The layers of a step ask for the same few plans.
 #[derive(Debug, Default)]
 pub(super) struct Plans(Vec<Kept>);
 
@@ -140,8 +140,8 @@ fn plan(shape: &AttentionShape, batch: &[SeqRows], threads: usize) -> Plan {
 }
 
 impl Plan {
-    /// Makes the work items of all attention tiles. Splits a tile by spans if it costs more than an item's fair share
-    /// of the work.
+    /// Makes the work items of all attention tiles. With several threads, splits a tile by spans if it costs more than
+    /// an item's fair share of the work.
     fn split(&mut self, threads: usize) {
         // Cost of an attention tile in units of one query row over one span: reading the keys and values of one kv head
         // in a span costs about as much as the arithmetic of two query rows.

@@ -25,24 +25,25 @@ pub(crate) use activations::ActRows;
 use avx2_quant::Sums;
 use std::ops::Range;
 
-/// Largest size of the activations of a block of rows in a matrix product, bytes (counted as 2 per activation). The
-/// activations should stay in the L2 cache beside the weight panels that stream past.
+/// Largest size of the activations of a block of rows (of at least 24 rows) in a matrix product, bytes (counted as 2
+/// per activation). The activations should stay in the L2 cache beside the weight panels that stream past.
 const ROW_BLOCK_BYTES: usize = 192 << 10;
-/// Largest size of the quantized activations in one pass over a range of 8-bit weight panels, bytes. The activations
-/// stay in the L1 cache while the panels stream from the L2 cache.
+/// Largest size of the quantized activations in one pass (of at least 4 rows) over a range of 8-bit weight panels,
+/// bytes. The activations stay in the L1 cache while the panels stream from the L2 cache.
 const Q8_PASS_BYTES: usize = 16 << 10;
-/// Largest size of the quantized activations in one pass over a range of 4-bit weight panels, bytes. The activations
-/// stay in the L1 cache beside one panel.
+/// Largest size of the quantized activations in one pass (of at least 8 rows) over a range of 4-bit weight panels,
+/// bytes. The activations stay in the L1 cache beside one panel.
 const Q4_PASS_BYTES: usize = 24 << 10;
-/// Largest size of a range of quantized weight panels that several passes read, bytes. The panels should stay in the L2
-/// cache from one pass to the next.
+/// Largest size of a range of quantized weight panels (of at least one panel) that several passes read, bytes. The
+/// panels should stay in the L2 cache from one pass to the next.
 const PASSED_BYTES: usize = 128 << 10;
 /// Most activation rows in one pass over 4-bit weight panels, so that the sums of the rows also stay in the L1 cache.
 const Q4_PASS_ROWS: usize = 24;
 /// Least number of multiply-adds of a matrix product that is worth handing to another thread: about 1 us of work.
 const CHUNK_MACS: usize = 48 << 10;
-/// Most chunks of work per thread that the panels of a weight matrix are cut into. With several chunks per thread, a
-/// thread that is late does not delay the other threads for long.
+/// Most chunks of work per thread into which the panels of a weight matrix should be cut (a few more if parts of the
+/// matrix leave short chunks). With several chunks per thread, a thread that is late does not delay the other threads
+/// for long.
 const CHUNKS_PER_THREAD: usize = 6;
 
 /// Arguments of a matrix product that all its work items share.

@@ -16,7 +16,8 @@ const CHUNK_BYTES: usize = 32 << 20;
 /// Alignment of a weight matrix in its memory mapping, bytes: a cache line. No element type needs more.
 const ALIGNMENT: usize = 64;
 
-/// Allocator of memory for packed weights. A memory mapping is freed when the last matrix in it is dropped.
+/// Allocator of memory for packed weights. A memory mapping is freed when the last matrix in it is dropped and the
+/// allocator takes no more memory from it.
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
     chunk: Option<Arc<MmapRaw>>,

@@ -107,7 +107,7 @@ pub(crate) fn quantize_q8(weights: &[f32]) -> (f16, [i8; QUANT_LEN]) {
 
 /// Returns scale, minimum and nibbles of block number `index` of a weight row in one of the 4-bit encodings; the
 /// nibbles are in the order that [`Q4Block::set_row`] takes. Q4_K's product of two scales is rounded to f16. The error
-/// is 2^-12 of the scale, far below the step of a 4-bit weight.
+/// is at most 2^-11 of the product (unless it is subnormal), far below the step of a 4-bit weight.
 pub(crate) fn q4_parts(source: SourceType, row: &[u8], index: usize) -> (f16, f16, [u8; 16]) {
     match source {
         SourceType::Q4_0 => {

@@ -154,8 +154,8 @@ fn check_libraries(driver: i32) -> Result<(), CudaError> {
     }
 }
 
-/// Checks that libnvrtc and libcublasLt are not newer than the GPU's driver; `driver` is the major version of CUDA that
-/// the driver supports.
+/// Checks that libnvrtc and libcublasLt are not of a later major version of CUDA than the GPU's driver supports
+/// (`driver`).
 fn check_versions(driver: i32) -> Result<(), CudaError> {
     let compiler = compiler_version().map_or(0, |(major, _)| major);
     // SAFETY: libcublasLt was found; the call only returns its version, as 10,000 times the major version plus the
@@ -174,7 +174,7 @@ fn check_versions(driver: i32) -> Result<(), CudaError> {
     Ok(())
 }
 
-/// Returns the major version of CUDA that the GPU's driver supports.
+/// Returns the major version of CUDA that the GPU's driver supports; an error if the driver is older than 12.0.
 fn driver_version() -> Result<i32, CudaError> {
     let mut version = 0;
     // SAFETY: the CUDA driver writes one number (its version) to the address it is given.
@@ -205,8 +205,8 @@ pub(super) fn lost(error: DriverError) -> CudaError {
     CudaError::Lost(words(error))
 }
 
-/// Whether an error of the CUDA driver means that the context is unusable, so that the device is lost. The driver
-/// reports such an error for work that it accepted earlier.
+/// Whether an error of the CUDA driver means that the context is unusable, so that the device is lost: true for every
+/// error that is not known to leave it usable. The driver may report such an error for work that it accepted earlier.
 pub(super) fn is_lost(error: DriverError) -> bool {
     use CUresult::*;
     !matches!(

@@ -17,8 +17,9 @@ pub(super) const WORKSPACE_BYTES: usize = 32 << 20;
 const PLANS_MAX: usize = 65_536;
 /// Value of the constant `CUBLAS_OP_T` (transposed operand), which the bindings of cuBLASLt leave out.
 static TRANSPOSED: i32 = 1;
-/// Number of rows for which a matrix's pinned algorithm is chosen. The pinned algorithm serves all numbers of rows of
-/// the matrix, so that results do not depend on the number of rows; it must support each number in `OTHER_ROWS` too.
+/// Number of activation rows for which the pinned algorithm of a matrix shape is chosen. The algorithm serves all
+/// numbers of rows, so that results do not depend on the number of rows; it must support each number in `OTHER_ROWS`
+/// too.
 const PINNED_ROWS: usize = 64;
 const OTHER_ROWS: [usize; 6] = [1, 2, 17, 256, 2048, 8192];
 /// Most cuBLASLt algorithms that are tried as the pinned algorithm of a matrix, best first.
@@ -130,8 +131,8 @@ impl Products {
         Ok(plan)
     }
 
-    /// Returns the pinned algorithm of a matrix (the same for all numbers of rows), which is chosen at the first use of
-    /// the matrix.
+    /// Returns the pinned algorithm of a matrix shape (the same for all numbers of rows), which is chosen at the first
+    /// product with a matrix of this shape.
     fn pinned_algorithm(
         &mut self,
         (_, n, k, wide): Shape,
