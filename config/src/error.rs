@@ -1,6 +1,7 @@
 //! Errors for settings whose value cannot be used.
 
-/// Error for a setting whose value cannot be used. The message names the setting, the value and what is allowed.
+/// Error for a setting whose value cannot be used. The message names the setting and what is allowed, and a value that
+/// is out of its range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// A setting has a value outside its range.
@@ -24,7 +25,8 @@ pub enum SettingsError {
 }
 
 impl SettingsError {
-    /// Returns the error with the name of its setting continued: `field` was named from within the table `table`.
+    /// Returns the error with the name of the table `table` put before the name of its setting. A conflict names its
+    /// setting in full already and is returned unchanged.
     pub(crate) fn within(self, table: &str) -> SettingsError {
         match self {
             SettingsError::Range { field, value, allowed } => {

@@ -26,13 +26,13 @@ pub enum Kind {
     Target,
     /// A value that is `true` or `false`.
     Bool,
-    /// One word of a list.
+    /// One word of a list of words.
     Choice(&'static [&'static str]),
-    /// The place of a model.
+    /// The source of a model: a file, a directory or a name on Hugging Face.
     Model,
     /// A device that computes, as [`DeviceKind`](crate::DeviceKind) is written.
     Device,
-    /// An address to listen on.
+    /// An address that the server listens on: `HOST:PORT`.
     Address,
     /// A list of texts. Outside the file the texts are separated by commas.
     List,
@@ -62,7 +62,8 @@ impl Kind {
         }
     }
 
-    /// Returns the value that a text from outside the file stands for.
+    /// Returns the value that a text from the environment or a flag stands for. A text that is not of this kind stays a
+    /// text.
     pub(crate) fn read(&self, text: &str) -> Value {
         let value = match self {
             Kind::Integer { .. } => text.parse().map(Value::Integer).ok(),
@@ -77,7 +78,7 @@ impl Kind {
         value.unwrap_or_else(|| Value::String(text.to_owned()))
     }
 
-    /// Returns the value in the type of its setting; `None` if the value is not allowed.
+    /// Returns the value converted to the type of its setting; `None` if the setting does not allow the value.
     pub(crate) fn accept(&self, value: &Value) -> Option<Value> {
         let number = match value {
             Value::Integer(n) => Some(*n as f64),
@@ -134,10 +135,10 @@ pub(crate) trait Ranged: Copy {
     /// Number that is compared with the range.
     type Number: PartialOrd + Display + Copy;
 
-    /// Returns the number; `None` if the setting has no value.
+    /// Returns the number; `None` for an optional setting without a value.
     fn number(self) -> Option<Self::Number>;
 
-    /// Returns the kind of the numbers in a range.
+    /// Returns the kind of a setting whose numbers must lie in `range`.
     fn kind(range: RangeInclusive<Self::Number>) -> Kind;
 }
 
@@ -163,21 +164,21 @@ ranged!(u64, u64, Integer, Some);
 ranged!(f64, f64, Number, Some);
 ranged!(Option<f64>, f64, Number, std::convert::identity);
 
-/// A number outside the range of its setting.
+/// Error: a setting of a number type has a value outside its range. Does not say which setting.
 pub(crate) struct OutOfRange {
     value: String,
     allowed: String,
 }
 
 impl OutOfRange {
-    /// Returns the error of the setting that has the number.
+    /// Returns the error with the name of the setting, `field`.
     pub(crate) fn of(self, field: &str) -> SettingsError {
         let OutOfRange { value, allowed } = self;
         SettingsError::Range { field: field.to_owned(), value, allowed }
     }
 }
 
-/// Checks that a number is in its range. A setting without a value is.
+/// Checks that a number is in the range of its setting. An optional setting without a value passes.
 pub(crate) fn in_range<T: Ranged>(
     value: T,
     range: RangeInclusive<T::Number>,

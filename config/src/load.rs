@@ -36,8 +36,8 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Reason for which settings could not be loaded. The message is one line that names the place, the setting and what is
-/// allowed.
+/// Reason for which settings could not be loaded. The message is one line that says what is wrong and, for a single
+/// setting, names the place and what is allowed.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The settings file cannot be read.
@@ -45,15 +45,15 @@ pub enum LoadError {
     Unreadable {
         /// Path of the settings file.
         path: PathBuf,
-        /// Reason for which the settings file cannot be used.
+        /// Reason for which the settings file cannot be read.
         why: String,
     },
     /// The settings file is not valid TOML.
     #[error("{origin}: not valid TOML: {why}")]
     Syntax {
-        /// Place of the error: a line of the file, a variable or a flag.
+        /// Line of the settings file at which the error was noticed.
         origin: Origin,
-        /// Reason for which the settings file cannot be used.
+        /// What is wrong with the syntax of the settings file.
         why: String,
     },
     /// A name that a user wrote is not the name of a setting.
@@ -98,7 +98,8 @@ pub enum LoadError {
         /// Present name of the setting.
         new: &'static str,
     },
-    /// Each setting's value is allowed by itself, but the values cannot go together.
+    /// Each setting's value has the right type and range, but a value breaks another rule, mostly together with a
+    /// second one.
     #[error(transparent)]
     Settings(#[from] SettingsError),
 }
@@ -111,11 +112,12 @@ fn hint(suggestions: &[&str]) -> String {
     }
 }
 
-/// Loader that collects settings layer by layer; a later layer wins. The preset of the policy lies under all layers.
+/// Loader that collects settings layer by layer; for each setting, the value set last wins. The preset of the policy
+/// lies under all layers.
 #[derive(Debug, Default)]
 pub struct Loader {
     base: ServerSettings,
-    /// Settings that were set and their values, in order.
+    /// Settings that were set and their values, in the order in which they were set.
     given: Vec<(Named, Value)>,
     warnings: Vec<String>,
 }
@@ -129,7 +131,7 @@ impl Loader {
     /// Reads a settings file.
     ///
     /// # Errors
-    /// [`LoadError`], which names the line.
+    /// [`LoadError`], which names the line, or the file if it cannot be read.
     pub fn file(&mut self, path: &Path) -> Result<(), LoadError> {
         let unreadable = |why: String| LoadError::Unreadable { path: path.to_owned(), why };
         let size = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
@@ -180,7 +182,7 @@ impl Loader {
     /// warning, except `reserved` ones: the environment is shared, and orchestrators add variables of their own.
     ///
     /// # Errors
-    /// [`LoadError::Value`] if a value is not allowed.
+    /// [`LoadError::Value`] if a value is not allowed, [`LoadError::BothNames`] if a setting is given under two names.
     pub fn env(
         &mut self,
         vars: impl IntoIterator<Item = (String, String)>,
@@ -200,10 +202,11 @@ impl Loader {
         Ok(())
     }
 
-    /// Sets one field from a flag. `flag` is the flag as the user wrote it.
+    /// Sets one setting from a flag. `flag` is the flag as the user wrote it.
     ///
     /// # Errors
-    /// [`LoadError::Value`] if a value is not allowed.
+    /// [`LoadError::Value`] if a value is not allowed, [`LoadError::BothNames`] if the setting was given under an old
+    /// name.
     pub fn flag(
         &mut self,
         field: &'static Field,
@@ -213,10 +216,11 @@ impl Loader {
         self.set_text(Named { field, old: None }, value, Origin::Flag(flag.to_owned()))
     }
 
-    /// Sets the field that `assignment` (`PATH=VALUE`) names.
+    /// Sets the setting that `assignment` (`PATH=VALUE`) names.
     ///
     /// # Errors
-    /// [`LoadError`] if the assignment names no setting or the value is not allowed.
+    /// [`LoadError`] if the assignment names no setting or has no value, if the value is not allowed, or if the setting
+    /// is given under two names.
     pub fn assignment(&mut self, assignment: &str) -> Result<(), LoadError> {
         let (name, value) = match assignment.split_once('=') {
             Some((name, value)) => (name, Some(value)),
@@ -244,7 +248,8 @@ impl Loader {
     /// Checks the collected settings. Returns them with the warnings that came up while they were collected.
     ///
     /// # Errors
-    /// [`LoadError::Settings`] for values that cannot go together.
+    /// [`LoadError::Settings`] for a value that breaks a rule other than the range of its setting, mostly values that
+    /// cannot go together.
     pub fn finish(self) -> Result<(ServerSettings, Vec<String>), LoadError> {
         let mut base = self.base;
         if let Some(policy) = given_policy(&self.given) {

@@ -8,7 +8,8 @@ words! {
     Order {
         /// Requests are served in the order of arrival.
         Arrival = "arrival",
-        /// Requests are served by tier, then by their priority, then by arrival.
+        /// Requests are served by tier, then by their priority, then by arrival (under `scheduler.fair_tenants`, in the
+        /// order of the tenants' fair queue before arrival).
         Tier = "tier",
         /// Requests are served by predicted output length, the shortest first, then by arrival. Lengths are predicted
         /// from requests that have finished.
@@ -22,9 +23,9 @@ words! {
 words! {
     /// Times at which waiting sequences may start.
     Batching {
-        /// Sequences start whenever a slot is free.
+        /// Sequences start whenever a slot and the blocks that they need are free.
         Continuous = "continuous",
-        /// Sequences start only when all running ones have finished.
+        /// Sequences start until the first sequence of the batch has ended, and then only when all of the batch have.
         Static = "static",
     }
 }
@@ -34,7 +35,8 @@ words! {
     StepMix {
         /// A step holds decodes first, then prompts as far as the step budget allows.
         Mixed = "mixed",
-        /// A step holds prompts alone while any prompt can run, otherwise decodes.
+        /// A step holds prompts alone while any prompt can run, otherwise decodes. While victims are being copied out
+        /// to free blocks for a decode, steps hold decodes alone, so that no prompt takes these blocks.
         PromptsAlone = "prompts-alone",
     }
 }
@@ -42,7 +44,8 @@ words! {
 words! {
     /// Rule for the number of prompt tokens that a step may hold.
     Budget {
-        /// As many prompt tokens as `scheduler.max_num_batched_tokens` leaves beside the decodes.
+        /// As many prompt tokens as `scheduler.max_num_batched_tokens` leaves beside the decodes, at most
+        /// `scheduler.max_prefill_tokens` if that is set.
         Fixed = "fixed",
         /// As under `fixed`, but no more prompt tokens than the TPOT targets of the streams allow.
         Slack = "slack",
@@ -50,11 +53,14 @@ words! {
 }
 
 words! {
-    /// Order in which prompts of one tier share a step.
+    /// Order in which prompts of one tier share a step. Under `deadline` and `shortest`, a prompt that was denied
+    /// blocks goes before the others, and under `scheduler.fair_tenants` prompts of several tenants go in the order of
+    /// the tenants' fair queue.
     PrefillOrder {
-        /// Prompts are ordered by rank.
+        /// Prompts share a step in the order of service.
         Rank = "rank",
-        /// The prompt whose first token is due first goes first.
+        /// The prompt whose first token is due first goes first. Prompts of late requests go after those in time, the
+        /// one with the fewest tokens left to compute first.
         Deadline = "deadline",
         /// The prompt with the fewest tokens left to compute goes first.
         Shortest = "shortest",
@@ -86,7 +92,7 @@ words! {
     /// Rule that chooses which sequence is preempted first, among the preemptible sequences of the lowest tier unless
     /// the rule says otherwise.
     VictimRule {
-        /// The victim is the sequence that is last in rank.
+        /// The victim is the sequence that is last in the order of service.
         Rank = "rank",
         /// The victim is the sequence with the fewest output tokens, on a tie the one preempted least often.
         LeastProgress = "least-progress",
@@ -94,11 +100,12 @@ words! {
         LatestArrival = "latest-arrival",
         /// The victim is the sequence that started or resumed last, of any tier.
         ReverseFifo = "reverse-fifo",
-        /// The victim is the sequence whose last token is longest ago.
+        /// The victim is the sequence whose last token (or, before its first token, whose arrival) is longest ago.
         LeastRecent = "least-recent",
         /// The victim is the sequence with the most output tokens still allowed.
         LongestRemaining = "longest-remaining",
-        /// The victim is the sequence that is furthest ahead of its TPOT target.
+        /// The victim is a sequence without a TPOT target or without a first token, otherwise the one that is furthest
+        /// ahead of its TPOT target.
         Slack = "slack",
         /// The victim is the sequence with the lowest resume cost per freed block. Blocks shared with other sequences
         /// are not freed. Blocks with a copy in the host pool need no copy out.
@@ -157,7 +164,7 @@ words! {
 words! {
     /// Place at which a preempted sequence waits in the queue.
     ResumeOrder {
-        /// A preempted sequence waits at its rank.
+        /// A preempted sequence waits at its usual place in the order of service.
         Rank = "rank",
         /// A preempted sequence waits before all sequences of its tier that have not started.
         First = "first",

@@ -23,7 +23,7 @@ settings! {
 }
 
 impl PressureSettings {
-    /// Checks that no critical level lies below its warning level.
+    /// Checks that no threshold of a critical level lies below that of its warning level.
     pub(crate) fn check(&self) -> Result<(), SettingsError> {
         let conflict = |field| SettingsError::Conflict {
             field,

@@ -19,7 +19,7 @@ pub(crate) struct Named {
     pub(crate) old: Option<&'static str>,
 }
 
-/// Returns the setting one of whose names, present or old, `is_meant`.
+/// Returns the setting for whose present name, or one of whose old names, `is_meant` returns true.
 pub(crate) fn named(is_meant: impl Fn(&str) -> bool) -> Option<Named> {
     if let Some(field) = FIELDS.iter().find(|field| is_meant(&field.path)) {
         return Some(Named { field, old: None });

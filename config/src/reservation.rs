@@ -40,12 +40,13 @@ settings! {
 }
 
 impl ReservationSettings {
-    /// Returns the reserved shares of the blocks by tier (system, premium, standard, background), percent.
+    /// Returns the share of the KV blocks that is reserved for each tier (system, premium, standard, background),
+    /// percent.
     pub fn blocks_percent(&self) -> [f64; 4] {
         [0.0, self.premium_blocks_percent, self.standard_blocks_percent, 0.0]
     }
 
-    /// Returns the reserved shares of the slots by tier (system, premium, standard, background), percent.
+    /// Returns the share of the slots that is reserved for each tier (system, premium, standard, background), percent.
     pub fn slots_percent(&self) -> [f64; 4] {
         [0.0, self.premium_slots_percent, self.standard_slots_percent, 0.0]
     }

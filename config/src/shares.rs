@@ -20,12 +20,13 @@ settings! {
 }
 
 impl SharesSettings {
-    /// Returns the shares by tier (system, premium, standard, background), percent.
+    /// Returns the share of the device's time that each tier is due (system, premium, standard, background), percent; 0
+    /// for system.
     pub fn percent(&self) -> [f64; 4] {
         [0.0, self.premium_percent, self.standard_percent, self.background_percent]
     }
 
-    /// Checks that the shares add up to 100 percent.
+    /// Checks that the tiers' shares of the device's time add up to 100 percent.
     pub(crate) fn check(&self) -> Result<(), SettingsError> {
         let sum: f64 = self.percent().iter().sum();
         if (sum - 100.0).abs() > 1e-6 {

@@ -18,10 +18,11 @@ words! {
 words! {
     /// Rule that decides which requests are refused under overload.
     SheddingForm {
-        /// Refuses requests whose first token is forecast to be late, given the time that steps have for prompts.
+        /// Refuses requests whose first token is forecast to be late, if `shedding.late` is `refuse`. Premium is never
+        /// refused.
         Forecast = "forecast",
         /// Refuses requests at random under load. The probability grows with the excess of the tier's usage over its
-        /// share. Premium is never refused.
+        /// share. Premium is never refused, nor are clients that come back at the time they were told.
         Share = "share",
     }
 }

@@ -6,7 +6,8 @@ use crate::kind::{Kind, OfKind};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Default of [`TierSlo::assurance`], the share of the steps in which the reserve covers the lag of premium streams.
+/// Default of [`TierSlo::assurance`]: the share of the steps in which the reserve of premium streams covers the time
+/// that premium prompts take from these streams.
 const ASSURANCE: f64 = 0.999;
 
 /// The value of a latency-target setting.
@@ -121,7 +122,8 @@ settings! {
     }
 }
 
-/// Returns the default targets of the tiers whose requests come from people who wait for the answer.
+/// Returns the default targets of the tiers whose requests come from people who wait for the answer (premium and
+/// standard).
 fn interactive() -> TierSlo {
     let target = Target::Auto;
     TierSlo { ttft_ms: target, tpot_ms: target, e2e_ms: target, ..TierSlo::default() }
@@ -142,12 +144,13 @@ impl TierSlo {
 }
 
 impl SloSettings {
-    /// Returns the share of the steps in which the reserve of premium streams covers their lag, 0.9 to 0.9999.
+    /// Returns the share of the steps in which the reserve of premium streams covers the time that premium prompts take
+    /// from these streams, 0.9 to 0.9999.
     pub fn assurance(&self) -> f64 {
         self.premium.assurance.unwrap_or(ASSURANCE)
     }
 
-    /// Checks that no tier adds time to a derived target.
+    /// Checks that no tier whose TTFT target is `auto` adds time for each prompt token to it.
     pub(crate) fn check(&self) -> Result<(), SettingsError> {
         for (field, tier) in [
             ("slo.premium.ttft_ms_per_token", &self.premium),
@@ -165,7 +168,7 @@ impl SloSettings {
     }
 }
 
-/// Latency targets of one tier or one request; `None` is no target.
+/// Latency targets of one tier or one request. A target that is `None` does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SloTargets {
@@ -191,7 +194,7 @@ impl SloTargets {
     }
 
     /// Returns the targets of a request: those of its tier (`self`), replaced by those that the request asks for.
-    /// Unless the request `may_tighten` its targets, it can only loosen targets that its tier has.
+    /// Unless the request `may_tighten` its targets, it can only loosen targets that its tier has, and gets no others.
     #[must_use]
     pub fn asked(&self, asked: &SloTargets, may_tighten: bool) -> SloTargets {
         let pick = |own: Option<f64>, asked: Option<f64>| match (own, asked) {

@@ -12,14 +12,15 @@ words! {
     Policy {
         /// Static batching: a batch of requests starts when all requests of the batch before have finished.
         Static = "static",
-        /// Request-level scheduling: a request starts when another has ended, with its whole prompt alone in a step and
-        /// memory for its longest output.
+        /// Request-level scheduling: a request starts when another has ended, with whole prompts in steps without
+        /// decodes and memory for its longest output.
         RequestLevel = "request-level",
         /// Orca (OSDI 2022): scheduling at every step, whole prompts beside decodes.
         Orca = "orca",
-        /// Sarathi-Serve (OSDI 2024): decodes first, then a chunk of one prompt fills a step of fixed size.
+        /// Sarathi-Serve (OSDI 2024): a step holds decodes first, then a limited number of prompt tokens, and leaves at
+        /// most one prompt partly computed.
         Sarathi = "sarathi",
-        /// DeepSpeed-FastGen: prompts are cut into chunks and put together to steps of one size.
+        /// DeepSpeed-FastGen: prompts are cut into chunks that, after the decodes, fill steps up to one size.
         Splitfuse = "splitfuse",
         /// vLLM's first scheduler: prompts before decodes, preemption by swap, the last sequence to start is the first
         /// victim.
@@ -40,9 +41,10 @@ words! {
         Priority = "priority",
         /// Higher tiers start first and preempt lower ones when blocks or slots run out.
         PriorityPreempt = "priority+preempt",
-        /// As `priority+preempt`, with steps sized by the streams' TPOT targets.
+        /// As `priority+preempt`, with steps sized by the streams' TPOT targets, and ageing.
         PriorityPreemptSlo = "priority+preempt+slo",
-        /// As `sarathi`, with steps sized by the tightest TPOT slack of a stream.
+        /// As `sarathi`, with steps sized by the tightest TPOT slack of a stream, and the prompt with the fewest tokens
+        /// left first.
         Adaptive = "adaptive",
         /// The default policy, and the best that the project knows.
         #[default]
@@ -67,7 +69,7 @@ pub struct Preset {
     pub max_num_seqs: Option<u32>,
     /// Largest number of tokens in a step, if the preset defines one; `None` keeps the current setting.
     pub max_num_batched_tokens: Option<u32>,
-    /// Whether equal prefixes are shared, if the policy is known by that; `None` leaves the setting as it is.
+    /// Whether the prefix cache is on, if the preset defines it; `None` keeps the current setting.
     pub prefix_cache: Option<bool>,
     /// Settings of preemption.
     pub preemption: PreemptionSettings,
