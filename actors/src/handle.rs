@@ -106,7 +106,7 @@ impl EngineHandle {
         &self.shared.facts.info
     }
 
-    /// Returns the speeds that the device measured of itself when it was opened.
+    /// Returns the device's speeds as known when it was opened: measured, or for a mock device those of its profile.
     pub fn profile(&self) -> &DeviceProfile {
         &self.shared.facts.profile
     }

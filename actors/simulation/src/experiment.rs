@@ -70,7 +70,8 @@ pub enum ExperimentError {
         "the mock device found {count} steps with wrong KV content or malformed input; the first: {first}"
     )]
     Wrong {
-        /// Number of steps with wrong KV content or malformed input that the device detected.
+        /// Number of the engine's mistakes that the mock device found (wrong KV content or malformed input); one step
+        /// can have several.
         count: u64,
         /// Description of the first error that the device detected.
         first: String,

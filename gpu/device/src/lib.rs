@@ -37,7 +37,8 @@ pub use worker::{BlockingCopier, CopyThread, QueuedRunner, StepThread};
 pub struct Device {
     /// Sizes and limits of the device that the engine plans with.
     pub info: DeviceInfo,
-    /// First estimate of the device's speed; the engine corrects the estimate while it runs.
+    /// First estimate of the device's speed: measured when the device was opened, or set by the profile of a mock
+    /// device. The engine corrects the estimate while it runs.
     pub profile: DeviceProfile,
     /// Compute side of the device, which runs steps.
     pub runner: Box<dyn StepRunner>,

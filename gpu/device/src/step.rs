@@ -26,8 +26,8 @@ pub struct DeviceInfo {
 }
 
 /// Speed of a device: the coefficients of the linear model of step times, and the bandwidth of copies. The engine
-/// predicts step times with them and chooses between copying and recomputing. The values are a first measurement, which
-/// the engine corrects while it runs.
+/// predicts step times with them and chooses between copying and recomputing. The values are a first measurement (those
+/// of a mock device are set by its profile), which the engine corrects while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct DeviceProfile {
     /// Fixed cost of a step, us.
