@@ -171,8 +171,8 @@ pub async fn run(
 fn start(context: &Arc<Context>, stop: &watch::Receiver<bool>) -> mpsc::Receiver<Record> {
     let (sender, records) = mpsc::channel(RECORDS_WAITING);
     let slots = Arc::new(Semaphore::new(context.limits.max_in_flight));
-    // Held by every task that sends open-loop requests. As long as one of them holds it, closed-loop streams keep up
-    // the load.
+    // Marker that each open-loop class with requests to send and each of its running requests holds. As long as one of
+    // them does, closed-loop streams keep up the load.
     let open_work = Arc::new(());
     for (class, spec) in context.workload.classes.iter().enumerate() {
         let task = Task { context: context.clone(), stop: stop.clone(), records: sender.clone() };

@@ -25,14 +25,16 @@ pub(crate) trait SettingsTable {
     /// Names of the tables in this table.
     const TABLES: &'static [&'static str];
 
-    /// Returns the settings of the table in the order of their declarations. Their names begin at this table.
+    /// Returns the settings of the table in the order of their declarations. Their names do not begin with the name of
+    /// this table.
     fn fields() -> Vec<Field>;
 
-    /// Checks that every number is in its range. The error names the first setting that is not, from this table on.
+    /// Checks that every number is in its range. The error gives the first setting that is not, by its name without the
+    /// name of this table.
     fn check_ranges(&self) -> Result<(), SettingsError>;
 }
 
-/// Returns the settings of the table `name`, with names that begin at the table around it.
+/// Returns the settings with the name of their table, `name`, put before their names.
 pub(crate) fn within(name: &str, fields: Vec<Field>) -> impl Iterator<Item = Field> {
     fields.into_iter().map(move |field| Field { path: format!("{name}.{}", field.path), ..field })
 }

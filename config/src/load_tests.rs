@@ -179,7 +179,7 @@ fn an_old_and_a_new_name_together_are_refused() {
         "t.toml:3: http.head_wait_ms is the old name of http.first_token_wait_ms, and both are set; \
          remove http.head_wait_ms"
     );
-    // The order of the two does not matter, nor that they are given in different places.
+    // It does not matter whether the old or the new name comes first, nor that they are given in different places.
     let mut loader = Loader::default();
     loader.assignment("preemption.victim_release=all").unwrap();
     let error = loader.assignment("preemption.victim_gives=needed").expect_err("both names");

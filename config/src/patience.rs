@@ -7,7 +7,8 @@ settings! {
         /// Premium: longest wait of a request for its first token before it is turned away (429), s; 0: for ever. A
         /// request may state its own patience (`max_wait_ms`, `x-tiercel-max-wait-ms`).
         premium_s: f64 = 0.0, in 0.0..=86_400.0;
-        // As long as the client packages of OpenAI and of Anthropic wait for an answer by default.
+        // The default (600 s) is as long as the client packages of OpenAI and of Anthropic wait for an answer by
+        // default.
         /// Standard: longest wait of a request for its first token before it is turned away (429), s; 0: for ever.
         standard_s: f64 = 600.0, in 0.0..=86_400.0;
         /// Background: longest wait of a request for its first token before it is turned away (429), s; 0: for ever.

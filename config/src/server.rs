@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 const MAX_NAMES: usize = 32;
 /// Longest name that the model may have, bytes.
 const MAX_NAME_BYTES: usize = 256;
-/// A day, ms.
+/// Length of a day, ms: the upper limit of settings that are times.
 const DAY_MS: u64 = 86_400_000;
 
 /// All settings of `tiercel serve`. Each field is a table of the settings file; the tables of the engine stand beside
@@ -188,7 +188,7 @@ settings! {
         request_timeout_ms: u64 = 10_000, in 1_000..=DAY_MS;
         /// Time that an idle HTTP connection stays open, ms.
         keep_alive_ms: u64 = 75_000, in 1_000..=DAY_MS;
-        // A little less than the minute for which most proxies wait.
+        // The default (58 s) is a little less than the minute for which most proxies wait for an answer.
         /// Longest time that the HTTP status of a response stream is held back until its first token, ms. Until then
         /// the status can still say that the request is turned away.
         first_token_wait_ms: u64 = 58_000, in 0..=DAY_MS;

@@ -6,7 +6,7 @@ settings! {
     /// Shares of the device's time by tier, percent. They add up to 100.
     #[derive(Copy)]
     pub struct SharesSettings {
-        // The defaults are taken from the project's first source document.
+        // The default shares of the tiers are taken from the project's first source document.
         /// Premium's share of the device's time where tiers share it (scheduler.fair_tiers, shedding.form), percent.
         /// The shares of the three tiers add up to 100.
         premium_percent: f64 = 50.0, in 1.0..=98.0;

@@ -91,7 +91,7 @@ settings! {
         ttft_ms_per_token: f64 = 0.0, in 0.0..=1_000.0;
         /// Prompt tokens that ttft_ms covers (if it is a number, not auto); each further one adds ttft_ms_per_token.
         ttft_prompt_tokens: u32 = 0, in 0..=1 << 24;
-        // A setting of the premium tier only; `None` for the default.
+        // Only the premium tier has this setting; `None` stands for the default.
         /// Share of the steps in which the reserve of premium streams covers the time that premium prompts take from
         /// these streams. More costs lower tiers time (docs/simulation.md, "The dial").
         assurance: Option<f64> = None, in 0.9..=0.9999;
@@ -180,7 +180,7 @@ pub struct SloTargets {
     pub e2e_ms: Option<f64>,
     /// Time that is added to `ttft_ms` for every prompt token beyond `ttft_prompt_tokens`, ms.
     pub ttft_ms_per_token: f64,
-    /// Prompt tokens that `ttft_ms` covers. For every further prompt token `ttft_ms_per_token` is added.
+    /// Number of prompt tokens that `ttft_ms` covers. For every further prompt token `ttft_ms_per_token` is added.
     pub ttft_prompt_tokens: u32,
 }
 

@@ -15,14 +15,14 @@ pub struct Connection {
     buffer: Vec<u8>,
 }
 
-/// An HTTP response with its whole body.
+/// An HTTP response that a test client has read.
 #[derive(Debug, Clone)]
 pub struct Response {
     /// HTTP status code of the response.
     pub status: u16,
     /// Headers of the HTTP response; their names are in lower case.
     pub headers: Vec<(String, String)>,
-    /// Body of the HTTP response; the chunks of a chunked body are joined.
+    /// Body of the HTTP response, empty if only its head was read; the chunks of a chunked body are joined.
     pub body: Vec<u8>,
 }
 
@@ -123,7 +123,8 @@ impl Connection {
         self.head().expect("a response head")
     }
 
-    /// Reads a whole HTTP response; `None` if the server closes the connection before its end.
+    /// Reads a whole HTTP response; `None` if the server closes the connection before the end of the head or of a body
+    /// with a `Content-Length`. A chunked body that is cut off is returned as far as whole chunks came.
     pub fn response(&mut self) -> Option<Response> {
         let mut response = self.head()?;
         let chunked = response.header("transfer-encoding") == Some("chunked");

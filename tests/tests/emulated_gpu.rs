@@ -1,6 +1,6 @@
 //! Tests that the production engine on an emulated GPU gives the same tokens as one request at a time does, although it
 //! runs two steps in flight, has too little memory, and copies KV blocks out and in on threads. With `device.exact` no
-//! token changes, even if a kernel launch is refused.
+//! token changes, even if a kernel launch is refused. If the device is lost, every stream ends with the cause.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
 use std::cell::Cell;

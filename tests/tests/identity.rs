@@ -21,8 +21,8 @@ use tiercel_policy::blocks::Salt;
 const OUTPUT: usize = 48;
 /// Size of a device pool that holds all requests of a run without preemption, KV blocks.
 const ROOMY: u32 = 600;
-/// Size of a device pool that holds either one checked request or a premium prompt of [`INTRUDER`] tokens, but never
-/// both, KV blocks; so the premium request preempts the checked one.
+/// Size of a device pool that holds one checked request or a premium prompt of [`INTRUDER`] tokens, but not both once
+/// the checked request has more than 32 tokens, KV blocks; so the premium request preempts the checked one.
 const TIGHT: u32 = 12;
 const INTRUDER: usize = 150;
 /// Size of a token stream's buffer, tokens: the engine computes about this many tokens more than a client has read.
@@ -106,7 +106,8 @@ impl Setup {
         Engine { settings, device: loaded.device, clock: Clock::wall() }.start_here()
     }
 
-    /// Returns the requests whose prompt and output fit into a device pool of [`TIGHT`] blocks.
+    /// Returns the requests whose prompt and output have at most 140 tokens together, which fit into a device pool of
+    /// [`TIGHT`] blocks.
     fn short(&self) -> impl Iterator<Item = (usize, &Case)> {
         self.cases.iter().enumerate().filter(|(_, case)| case.prompt.len() + OUTPUT <= 140)
     }
@@ -239,8 +240,8 @@ async fn in_chunks(setup: &Setup, expected: &[Vec<TokenId>], chunk: u32, threads
     engine.drain(1_000).await;
 }
 
-/// Runs a background request that premium requests preempt three times. Returns its output, and how many host blocks
-/// were in use while it was preempted (0 if it was not swapped).
+/// Runs a background request that two or three premium requests preempt (three arrive). Returns its output, and how
+/// many host blocks were in use while it was preempted (0 if it was not swapped).
 async fn interrupted(engine: &EngineHandle, case: &Case, intruder: &Case) -> (Output, u32) {
     let mut stream = engine.submit(case.request(Tier::Background)).await.unwrap();
     let (mut tokens, mut in_host) = (Vec::new(), 0);

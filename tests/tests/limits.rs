@@ -30,8 +30,8 @@ fn a_full_server_turns_away_the_worst_that_waits_for_a_better_one() {
     });
     let mut running = server.connect();
     running.open_stream("/v1/completions", &in_tier(body(1000, true), "flex"));
-    // Fill the permits that background requests may have: 6 of 8, because one is reserved for tiers above standard and
-    // one more for tiers above background.
+    // Fill the permits (places for requests in the engine, 8 in all) that background requests may have: 6, because one
+    // is reserved for tiers above standard and one more for tiers above background.
     let mut waiting: Vec<Connection> = Vec::new();
     for (place, stream) in [true, false, true, false, true].into_iter().enumerate() {
         waiting.push(send(&server, &in_tier(body(1000, stream), "flex")));

@@ -84,7 +84,7 @@ pub struct Class {
     /// length.
     #[serde(default)]
     pub ignore_eos: bool,
-    /// Sampling parameters of the class's requests.
+    /// Sampling parameters of the class's requests to a server. The simulator samples greedily.
     #[serde(default)]
     pub sampling: Sampling,
     /// Latency targets of the class. Without targets, the report does not say how many requests were in target.

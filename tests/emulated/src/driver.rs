@@ -18,7 +18,8 @@ pub enum Fault {
     Launch(usize),
     /// The driver cannot make CUDA graphs.
     Graphs,
-    /// The device is lost at the kernel launch with this number, counted from 0. The next wait reports the loss.
+    /// The device is lost at the kernel launch with this number, counted from 0. The wait in which that launch runs
+    /// reports the loss, and so do later calls.
     Lost(usize),
 }
 
@@ -52,8 +53,9 @@ enum Asked {
 struct Slot {
     bytes: Vec<u8>,
     arrived: bool,
-    /// Whether `has_arrived` was called for the result slot. The first call returns false, as on a real GPU that is
-    /// still busy.
+    /// Whether `has_arrived` was called for the result slot. The first call returns false (unless the bytes are there
+    /// or the device is lost), as on a real GPU that is still busy; later calls return true, and `receive` then runs
+    /// the work.
     asked: bool,
 }
 

@@ -17,8 +17,8 @@ const LIMITS: (f32, f32) = (1e-2, 2e-2);
 /// Sequences of a step: for each, the number of tokens that the step computes and the number of earlier positions.
 type Parts<'a> = &'a [(usize, usize)];
 
-/// Checks that the GPU's attention equals the CPU's, and that with the option `exact` it does not depend on how a
-/// prompt was cut into chunks.
+/// Checks that the GPU's attention agrees with the CPU's within the limits of rounding, and that with the option
+/// `exact` it does not depend on how a prompt was cut into chunks.
 ///
 /// # Errors
 /// [`CheckError`] if something could not be run at all.

@@ -7,7 +7,7 @@ use tiercel_device::{
 };
 use tiercel_gpu::cuda::{CudaCopier, CudaKv, DevicePtr, Driver};
 
-/// Number of bytes in a measured copy between device and host memory.
+/// Number of bytes in a measured copy between device and host memory, before the division by `scale`.
 const MEASURED_BYTES: usize = 1 << 30;
 const REPEATS: usize = 5;
 

@@ -66,8 +66,8 @@ struct Sequence {
     table: Arc<[BlockId]>,
 }
 
-/// Steps of a model check: for each step, how many tokens it computes of the first sequence, whose logits are checked,
-/// and how many of each other sequence.
+/// Steps of a run that checks a model's computation: for each step, how many tokens it computes of the first sequence,
+/// whose logits are checked, and how many of each other sequence.
 type Steps<'a> = &'a [(usize, usize)];
 
 /// Checks the logits of every model family, with prompts computed by tiles (several rows at once) and row by row. With
@@ -186,7 +186,8 @@ pub(crate) fn machine<D: Driver>(
         head_dim: config.head_dim,
     };
     kv.at = driver.allocate(BLOCKS as usize * kv.block_bytes())?;
-    // Reserve the last KV block for CUDA graphs, whose padding rows write their KV to it; no sequence uses it.
+    // If decode steps may be replayed as CUDA graphs, reserve the last KV block for their padding rows, which write
+    // their KV to it; sequences must not use it then.
     let scratch = Some(BlockId(BLOCKS - 1)).filter(|_| graphs);
     let options = CudaOptions { exact, threads: 2, scratch };
     let ops = CudaOps::new(driver, kv, config.heads / config.kv_heads, options)?;

@@ -60,8 +60,8 @@ pub(crate) fn measure_pace<O: Ops + 'static>(
     Ok(())
 }
 
-/// Runs step 1, which starts the measured sequences with the last token of their context. The KV of the earlier context
-/// is undefined memory, because only the speed matters.
+/// Runs step 1, which starts the measured sequences with a known token at position `context`. The KV of the earlier
+/// positions is undefined memory, because only the speed matters.
 fn start<O: Ops + 'static>(runner: &mut ModelRunner<O>, pace: Pace) -> Result<(), CheckError> {
     let mut batch = step(1, 0, pace);
     batch.starts = (0..pace.seqs as u64)

@@ -30,7 +30,7 @@ pub(crate) struct Both {
     pub(crate) cpu: Tensor,
 }
 
-/// Attention shape and KV cache size with which GPU and CPU are compared.
+/// Attention shape, KV cache size and option `exact` with which GPU and CPU are compared.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setting {
     pub(crate) shape: AttentionShape,
@@ -76,7 +76,7 @@ impl<D: Driver> Pair<D> {
         })
     }
 
-    /// Returns random numbers below `size` in magnitude that bf16 represents exactly, so that GPU and CPU get equal
+    /// Returns random numbers of magnitude up to `size` that bf16 represents exactly, so that GPU and CPU get equal
     /// inputs.
     pub(crate) fn numbers(&mut self, len: usize, size: f32) -> Vec<f32> {
         let number = |_| bf16::from_f32(self.rng.random_range(-size..size)).to_f32();

@@ -27,7 +27,8 @@ pub struct PremiumPlan {
     /// Size of the device pool and of the host pool, blocks of 16 tokens: few enough that the background requests fill
     /// them.
     pub blocks: (u32, u32),
-    /// Number of background requests that run at any time, and the lengths of their prompts and outputs, tokens.
+    /// Number of background requests that are in the engine (running, waiting or preempted) at any time, and the
+    /// lengths of their prompts and outputs, tokens.
     pub background: (usize, u32, u32),
     /// Number of premium requests, time between their arrivals, us, and the lengths of their prompts and outputs,
     /// tokens.
@@ -38,7 +39,8 @@ pub struct PremiumPlan {
     pub warmup_us: u64,
 }
 
-/// Token and failure counts that the readers of all response streams share, and the flag that stops them.
+/// Counts of tokens and failed requests that the readers of all response streams share, and the flag that stops the
+/// background requests.
 #[derive(Default)]
 struct Seen {
     tokens: Cell<u64>,
@@ -46,8 +48,8 @@ struct Seen {
     stop: Cell<bool>,
 }
 
-/// Measures the throughput of background requests alone, then, for the same time, their service together with premium
-/// requests. The model has random weights.
+/// Measures the throughput of background requests alone; then, for the same time, the throughput of all requests while
+/// premium requests arrive, and the TTFT of these. The model has random weights.
 ///
 /// # Errors
 /// [`CheckError`] if something could not be run at all.
@@ -71,8 +73,8 @@ pub fn measure_premium<D: Driver>(
 fn settings(plan: &PremiumPlan) -> EngineSettings {
     let mut settings = EngineSettings::default();
     (settings.scheduler.max_num_seqs, settings.scheduler.max_num_batched_tokens) = plan.step;
-    // Switch off the prefix cache, because the prompts share no prefixes, and shedding, so that no request is refused
-    // for lateness however slow the device is.
+    // Switch off the prefix cache, so that background requests, which repeat their prompts, compute them each time, and
+    // shedding, so that no request is refused for lateness however slow the device is.
     settings.prefix_cache.enabled = false;
     settings.shedding = Policy::Fcfs.preset().shedding;
     settings

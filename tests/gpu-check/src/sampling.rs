@@ -13,8 +13,8 @@ use tiercel_model::sampling::Sampler;
 const COLS: usize = 3008;
 const VOCAB: usize = 3001;
 const ROWS: usize = 48;
-/// Maximum share of sampled tokens in which device and host may differ, percent. If the random number falls on the edge
-/// between two tokens, the last bit of a token's weight decides.
+/// Maximum share of sampled tokens in which device and host may differ, percent, unless sampling is greedy, where none
+/// may. If the random number falls on the edge between two tokens, the last bit of a token's weight decides.
 const MOST_DIFFERENT: f64 = 3.0;
 
 fn settings() -> [(&'static str, SamplingParams); 8] {
@@ -70,8 +70,8 @@ pub fn check_sampling<D: Driver>(
     unusable(&mut pair, report)
 }
 
-/// Checks that among equal logits the lowest token id wins, and that no token is sampled from a row with NaN, with
-/// +infinity, or without a finite logit.
+/// Checks that among equal logits the lowest token id wins, that no token is sampled from a row with NaN, with
+/// +infinity, or without a finite logit, and that padding columns are ignored.
 fn unusable<D: Driver>(pair: &mut Pair<D>, report: &mut Report) -> Result<(), CheckError> {
     let mut rows = vec![vec![-1.0_f32; COLS]; 6];
     (rows[0][900], rows[0][70], rows[0][COLS - 1]) = (2.0, 2.0, 9.0);

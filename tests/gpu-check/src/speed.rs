@@ -29,7 +29,8 @@ pub struct SpeedPlan {
     pub prefills: Vec<usize>,
     /// Number of repetitions of each measured step; the median time is reported.
     pub repeats: usize,
-    /// Size of each copy out and each copy in that runs while decode steps are measured, bytes.
+    /// Size of the measured block copies, and of each copy out and each copy in that runs while decode steps are
+    /// measured, bytes.
     pub copied_bytes: usize,
     /// Length of the sequence whose resume from host memory (copy of its KV to the device) is measured, tokens.
     pub resumed_tokens: usize,
@@ -37,7 +38,7 @@ pub struct SpeedPlan {
     pub product: usize,
     /// Number of bytes that are read and written to measure the GPU's memory bandwidth.
     pub moved_bytes: usize,
-    /// Whether a measurement that misses its goal fails the report.
+    /// Whether a measurement that misses its goal is reported as failed.
     pub judged: bool,
 }
 

@@ -114,8 +114,8 @@ fn decode<D: Driver>(
     Ok(tokens)
 }
 
-/// Ends a sequence while a step that computes it is in flight; returns the number of sequences that failed, which must
-/// be 0.
+/// Ends a sequence while a step that computes it is in flight; returns the number of samples that failed, which must be
+/// 0.
 fn ended_meanwhile<D: Driver>(runner: &mut Runner<D>) -> Result<usize, StepError> {
     let params = SamplingParams::greedy();
     runner.begin(&batch(1, &params))?;

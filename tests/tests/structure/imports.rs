@@ -24,7 +24,8 @@ pub(crate) fn edges(of: &Crate) -> Edges {
     edges
 }
 
-/// Visitor that collects all paths that a module's code names, resolved to paths from the crate's root.
+/// Visitor that collects the paths of at least two segments and the `use` paths of a module's code, resolved to paths
+/// from the crate's root. Re-exports and code of tests are left out.
 struct Paths<'a> {
     of: &'a Crate,
     module: &'a ModulePath,
@@ -94,8 +95,8 @@ fn absolute(of: &Crate, module: &[String], segments: &[String]) -> Option<Vec<St
     Some(base)
 }
 
-/// Returns the files that define the item to which a path from the crate's root leads, through re-exports: one, or
-/// several for a glob.
+/// Returns the files that define the item to which a path from the crate's root leads, through re-exports: several if
+/// several re-exports have the item's name. For a glob (`module::*`) it is the module's file.
 fn defining(of: &Crate, path: &[String], depth: usize) -> std::vec::IntoIter<String> {
     let mut files = Vec::new();
     let mut at = Vec::new();

@@ -69,7 +69,7 @@ fn options(args: impl Iterator<Item = String>) -> Result<Options, String> {
 fn check(options: &Options, report: &mut Report) -> Result<String, CheckError> {
     let Options { ordinal, quick, ref reference } = *options;
     // Hold one CUDA context until the end; otherwise the GPU would be initialized again for each of about a hundred
-    // models.
+    // models of the checks.
     let held = Context::open(ordinal)?;
     let cache = std::env::temp_dir().join("tiercel-gpu-check");
     let driver = |exact| {
@@ -114,8 +114,8 @@ fn part(name: &str, report: &mut Report, run: impl FnOnce(&mut Report) -> Result
     }
 }
 
-/// Returns the load of the premium measurement: background requests that need about twice as many KV blocks as there
-/// are, so that premium requests must preempt them.
+/// Returns the load of the premium measurement: background requests that need, at their full length, about twice as
+/// many KV blocks as there are, so that premium requests must preempt them.
 fn premium() -> PremiumPlan {
     PremiumPlan {
         model: LLAMA_8B.to_owned(),
