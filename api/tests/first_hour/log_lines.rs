@@ -16,7 +16,7 @@ fn with_an_access_log_every_request_has_a_line() {
     served.ask("POST", "/v1/embeddings", "{}");
     served.ask("GET", "/v1/models", "");
     served.ask("GET", "/health", "");
-    served.ask("POST", "/v1/completions", &completion(json!({"n": 5})).to_string());
+    served.ask("POST", "/v1/completions", &completion(json!({"n": 5, "max_tokens": 1900})).to_string());
     // Compare the log lines in sorted order: the server writes a request's line when it drops the request, which may be
     // after the client has sent the next one.
     let lines = served.stop().into_iter().filter(|line| line.contains(" status="));
@@ -45,9 +45,10 @@ fn refusals_have_lines_without_an_access_log_and_a_storm_is_counted() {
     let served = Served::start(&["--set", "admission.max_requests=4"]);
     served.ask("POST", "/v1/completions", &completion(json!({})).to_string());
     let storm = 200;
+    // The outputs are so long that no choice ends, and makes room, before the fifth choice is refused.
+    let too_many = completion(json!({"n": 5, "max_tokens": 1900})).to_string();
     for _ in 0..storm {
-        let (head, _) =
-            served.ask("POST", "/v1/completions", &completion(json!({"n": 5})).to_string());
+        let (head, _) = served.ask("POST", "/v1/completions", &too_many);
         assert_eq!(status(&head), 429, "{head}");
     }
     let lines = served.stop();
