@@ -16,7 +16,11 @@ fn with_an_access_log_every_request_has_a_line() {
     served.ask("POST", "/v1/embeddings", "{}");
     served.ask("GET", "/v1/models", "");
     served.ask("GET", "/health", "");
-    served.ask("POST", "/v1/completions", &completion(json!({"n": 5, "max_tokens": 1900})).to_string());
+    served.ask(
+        "POST",
+        "/v1/completions",
+        &completion(json!({"n": 5, "max_tokens": 1900})).to_string(),
+    );
     // Compare the log lines in sorted order: the server writes a request's line when it drops the request, which may be
     // after the client has sent the next one.
     let lines = served.stop().into_iter().filter(|line| line.contains(" status="));
