@@ -67,7 +67,7 @@ pub enum ExperimentError {
     /// The simulated device detected errors of the engine: a step read KV memory with wrong content, or a step was
     /// malformed.
     #[error(
-        "the mock device found {count} steps with wrong KV content or malformed input; the first: {first}"
+        "the mock device found {count} mistakes (wrong KV content or malformed steps); the first: {first}"
     )]
     Wrong {
         /// Number of the engine's mistakes that the mock device found (wrong KV content or malformed input); one step

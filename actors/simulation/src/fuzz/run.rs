@@ -33,7 +33,7 @@ pub enum Failure {
     /// The mock device detected errors of the engine: a step read KV memory with wrong content, or a step was
     /// malformed.
     #[error(
-        "the mock device found {count} steps with wrong KV content or malformed input; the first: {first}"
+        "the mock device found {count} mistakes (wrong KV content or malformed steps); the first: {first}"
     )]
     Wrong {
         /// Number of the engine's mistakes that the mock device found (wrong KV content or malformed input); one step
