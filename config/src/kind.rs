@@ -34,7 +34,7 @@ pub enum Kind {
     Device,
     /// An address that the server listens on: `HOST:PORT`.
     Address,
-    /// A list of texts. Outside the file the texts are separated by commas.
+    /// A setting whose value is a list of texts. In flags and environment variables, commas separate the texts.
     List,
 }
 

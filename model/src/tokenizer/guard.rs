@@ -20,8 +20,9 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// Creates the finder for the special tokens of a vocabulary and the tokens that end an answer. A token of a single
-    /// character is left out, because no separator can be put into it.
+    /// Creates the finder for the special tokens of a vocabulary and the tokens that end an answer. The finder splits
+    /// such a token in a client's text by a separator character, so that the text cannot act as a control token. A
+    /// token of a single character is left out, because it cannot be split.
     pub(super) fn new(vocab: &Vocab, ends: &[TokenId]) -> Result<Guard, TokenizerError> {
         let ids = 0..vocab.len() as TokenId;
         let spelled = ids

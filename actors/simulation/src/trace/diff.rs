@@ -25,9 +25,9 @@ pub struct Difference {
 pub enum Found {
     /// Both traces hold the same records.
     Equal {
-        /// Number of simulation runs in each trace.
+        /// Number of simulation runs in each of the two compared traces.
         runs: u64,
-        /// Number of events in each trace.
+        /// Number of recorded events of the engine in each of the two compared traces.
         events: u64,
     },
     /// The traces differ; holds the first difference.

@@ -1,5 +1,6 @@
-//! "Do no harm" tests of closed loops with more users than slots in a step: each user sends the next request when the
-//! last one has ended. At any time some requests are late while others can be in time.
+//! Tests that the default policy is no worse than first come, first served, in closed loops with more users than slots
+//! in a step: each user sends the next request when the last one has ended. At any time some requests are late while
+//! others can be in time.
 
 use crate::rules;
 use crate::runs::{self, Figures, Job, TierFigures};

@@ -25,7 +25,8 @@ pub struct Matrix {
     pub(crate) segments: Vec<Segment>,
 }
 
-/// One of the stacked parts of a packed weight matrix (such as q of q, k, v); all weights of the part have one form.
+/// One of the stacked parts of a packed weight matrix (such as q of q, k, v). All weights of the part have the same
+/// number format in memory (such as 8-bit blocks or bf16).
 #[derive(Debug)]
 pub(crate) struct Segment {
     /// Output feature of the matrix at which the stacked part begins.

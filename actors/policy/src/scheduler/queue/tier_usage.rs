@@ -11,7 +11,7 @@ const MEMORY_US: f64 = 60e6;
 pub(crate) struct TierUsage {
     /// Decayed sum of the device time that each tier used, us.
     us: [f64; TIERS],
-    /// Time at which usage was last added.
+    /// Time at which device time was last added to the tiers' sums.
     at: Timestamp,
 }
 
