@@ -32,7 +32,7 @@ const COPY_BATCH_US: f64 = 5_000.0;
 /// Facts about an engine that do not change after its start: device, settings, first targets, clock.
 pub(crate) struct Facts {
     pub(crate) info: DeviceInfo,
-    /// Speeds that the device measured of itself when it was opened.
+    /// Speeds that the device reports: measured when it was opened, or stated by the profile of a mock device.
     pub(crate) profile: DeviceProfile,
     /// Latency targets that are in effect when the engine starts.
     pub(crate) targets: Targets,

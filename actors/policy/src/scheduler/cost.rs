@@ -46,7 +46,7 @@ fn pairs(tokens: u32, computed: u32) -> u64 {
 /// are exact.
 #[derive(Debug, Clone)]
 pub struct CostModel {
-    /// Speeds that the device measured of itself at start.
+    /// Speeds that the device reports at its start: measured, or stated by the profile of a mock device.
     profile: DeviceProfile,
     /// Size of a KV block, bytes.
     block_bytes: f64,
