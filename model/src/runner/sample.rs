@@ -23,7 +23,7 @@ pub(super) struct Job {
 pub(super) enum Awaited {
     /// The host already has the result: the token that it sampled, or a fault.
     Known(Result<Sampled, SeqFault>),
-    /// The device draws the output token from the sampled row of the step with this number.
+    /// The device draws the output token: index of the token's row among the sampled rows of the step.
     Row(usize),
 }
 

@@ -29,7 +29,7 @@ impl PrefillTime {
         let room = basis.rules.prefill_room(streams.decode_tokens);
         let longest_us = bare_us + basis.cost.prefill_us(room, 0);
         let longest_us = longest_us.min(blocking_us(basis, traffic)).max(bare_us);
-        // Ignore TPOT targets that streams cannot meet even in steps without prompts: they do not limit the step.
+        // A TPOT target that the streams cannot meet even in a step without prompts does not limit the step's length.
         let target_us = if target_us > bare_us { target_us } else { f64::INFINITY };
         let step_us = target_us.clamp(bare_us, longest_us);
         PrefillTime { step_us, prompts_us: step_us - bare_us }
