@@ -272,7 +272,8 @@ impl EngineHandle {
             &self.shared.actors;
         let deadline = self.clock().now() + grace_ms * 1000;
         let (done, drained) = oneshot::channel();
-        // Ignore errors of the sends: a send to a dead actor fails at once, so a drain never waits for one.
+        // Errors of the sends below are ignored: a send to a dead actor fails at once, so a drain never waits for a
+        // dead actor.
         let _ = admission.send(StopAdmitting).await;
         if scheduler.send(Drain { deadline, done }).await.is_ok() {
             let last = (grace_ms + LAST_STEP_MS) * 1000;

@@ -179,7 +179,7 @@ pub struct Command(pub Control);
 pub struct Observe {
     /// Sequence of the request that the event is about.
     pub seq: SeqId,
-    /// Time at which the event of the request happened.
+    /// Time at which the event `what` of the request happened.
     pub at: Timestamp,
     /// Event of the request: promised targets, first token, or end.
     pub what: Observation,

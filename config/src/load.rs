@@ -69,7 +69,8 @@ pub enum LoadError {
     /// An assignment `PATH=VALUE` has no value.
     #[error("{origin}: {path} has no value; write {origin} {path}=VALUE, where VALUE is {allowed}")]
     NoValue {
-        /// Place of the error: a line of the file, a variable or a flag.
+        /// Where the assignment without a value stands: a line of the settings file, an environment variable or a
+        /// command-line flag.
         origin: Origin,
         /// Name of the setting.
         path: &'static str,

@@ -363,7 +363,7 @@ pub enum OpError {
          model.weights to f32, or download the model again if it should hold none"
     )]
     Scale {
-        /// Number of rows of the matrix with the too large weight.
+        /// Number of rows of the matrix that holds a weight too large for the quantized form.
         n: usize,
         /// Number of columns of the matrix with the too large weight.
         k: usize,

@@ -61,7 +61,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Returns whether the comparison is over: the continuation is as long as the reference, or differs from it.
+    /// Returns whether the comparison of the generated tokens with the reference is over: all tokens of the reference
+    /// were generated, or a token differs from it.
     fn is_over(&self) -> bool {
         !self.expected.tokens.starts_with(&self.output)
             || self.output.len() == self.expected.tokens.len()

@@ -328,8 +328,8 @@ fn garbage_on_the_socket_is_refused_or_closed() {
         connection.send(bytes);
         connection.finish_sending();
         refused_or_closed(name, &mut connection);
-        // Send the same bytes and keep the sending side open: the server's own timeouts must refuse the request or
-        // close the connection.
+        // The same bytes are sent again, but the sending side stays open: because of its own timeouts, the server must
+        // refuse the request or close the connection.
         let mut patient = server.connect();
         patient.send(bytes);
         refused_or_closed(name, &mut patient);

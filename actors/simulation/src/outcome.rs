@@ -89,8 +89,8 @@ pub struct TierOutcome {
     pub max_gap_ms: Option<Summary>,
     /// Output tokens per second of simulated time that came within the measured window.
     pub output_tokens_per_s: f64,
-    /// Numbers of requests that met each of their latency targets, and all of them. Present if the workload states
-    /// targets for the tier or class.
+    /// Counts of the requests that met their target of each latency (TTFT, TPOT, end-to-end time), and of those that
+    /// met all of their targets. Present if the workload states targets for the tier or class.
     pub compliance: Option<Compliance>,
 }
 
@@ -385,8 +385,8 @@ mod tests {
         assert_eq!(premium.max_gap_ms.expect("samples").max, 20_900.0);
         assert_eq!(premium.compliant_percent(), Some(100.0 / 6.0));
         assert_eq!(outcome.total.output_tokens_per_s, 10.0);
-        // Recomputed tokens are a share of 61 tokens: the 50 prompt tokens and 11 output tokens of the five requests
-        // that got a first token.
+        // The five requests that got a first token have 61 tokens (50 of prompts, 11 of outputs), of which 8 were
+        // recomputed.
         assert!((outcome.recomputed_percent - 100.0 * 8.0 / 61.0).abs() < 1e-9);
     }
 }

@@ -203,7 +203,8 @@ impl Traffic {
             self.seen.borrow_mut().returned += 1;
         }
         let Ok(mut stream) = self.engine.submit(request).await else { return };
-        // Wait for the first event: a request that is accepted and then turned away does not count as readmitted.
+        // The second attempt counts as readmitted only if its first event is no failure, because the engine may turn
+        // away a request that it has accepted.
         let served = !matches!(stream.next().await, Some(StreamEvent::Failed(_)) | None);
         if in_window && served {
             self.seen.borrow_mut().readmitted += 1;

@@ -122,7 +122,7 @@ impl SchedulerActor {
     /// After each message: carries out the actions that the scheduling policy asks for, until it waits for the next
     /// event.
     fn drive(&mut self) {
-        // Check the invariants of the scheduler's state after every event, in a release build only with
+        // The invariants of the scheduler's state are checked after every event, in a release build only with
         // `Checks::Always`. The state is small, so a check is cheap.
         if self.checks.are_due(0, 0)
             && let Err(violation) = self.core.check()

@@ -63,7 +63,8 @@ fn accepted_sequences_reach_the_scheduler_in_order_and_refused_ones_do_not() {
         let ids: Vec<SeqId> = enqueued.take().iter().map(|enqueue| enqueue.new.seq).collect();
         assert_eq!(ids, [first, second]);
         let (seq, how) = (first, Left::Started);
-        // Send the message that a sequence left the queue twice; the duplicate must not change the count.
+        // The message that the first sequence left the queue is sent twice; the duplicate must not change the count of
+        // queued requests.
         for _ in 0..2 {
             admission.send(LeftQueue { seq, how }).await.unwrap();
         }

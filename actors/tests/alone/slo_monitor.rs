@@ -11,7 +11,8 @@ use tiercel_device::{Clock, SeqId, Tier, Timestamp};
 use tiercel_policy::blocks::Salt;
 use tiercel_policy::slo::{Observation, Promise};
 
-/// Starts a monitor that watches one tenant. Returns it with the headrooms that it will report.
+/// Starts a monitor of latency targets that watches at most one tenant. Returns it with a recorder of the headroom
+/// (share of a target that is left) that it will report.
 fn started(clock: Clock) -> (Addr<SloMonitor>, Received<Headroom>) {
     let mut settings = EngineSettings::default();
     settings.slo.max_tenants = 1;

@@ -24,7 +24,7 @@ const MARKUP_BYTES: usize = 32;
 pub(crate) enum Stage {
     /// The server's socket listens, but the model is not ready: requests are answered with 503.
     Loading,
-    /// The server accepts requests.
+    /// The model is loaded, and the server accepts requests.
     Ready,
     /// The server shuts down: it refuses new requests, and running requests may finish.
     Draining,

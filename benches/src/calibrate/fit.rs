@@ -1,7 +1,7 @@
 //! Fits the cost coefficients of steps and requests to observed times: least squares without negative coefficients.
 
-/// Number of rounds of the weighted least-squares fit. Each round weights a row by the inverse of the step time that
-/// the round before predicts for it.
+/// Number of rounds of the weighted least-squares fit. In each round, the weight of an observed time is the inverse of
+/// the time that the previous round predicts for it.
 const ROUNDS: usize = 8;
 /// Lower limit of the predicted time whose inverse weights a row of the fit, as a share of the mean observed time.
 /// Without it, a prediction near 0 would give an infinite weight.

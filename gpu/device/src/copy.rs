@@ -55,8 +55,8 @@ pub enum CopyError {
     DeviceLost(String),
 }
 
-/// Copy side of a device: copies the batches of one direction in order of submission, concurrently with the steps,
-/// without blocking the caller.
+/// Part of a device that copies KV blocks in one direction between device and host: batches run in order of submission,
+/// concurrently with the steps, without blocking the caller.
 pub trait CopyEngine: Send {
     /// Submits a batch of copies. When it has ended, the device calls the callback `done` exactly once, from any
     /// thread.

@@ -6,7 +6,7 @@ use super::isa::Isa;
 use super::tensor::Rope;
 use crate::AttentionShape;
 
-/// Returns the sum of squares `Σ x²` of a row, accumulated in eight lanes and then pairwise over the lanes.
+/// Returns the sum of the squares of `values`: eight partial sums, which are then added in pairs.
 fn sum_of_squares(values: &[f32]) -> f32 {
     let mut lanes = [0.0_f32; 8];
     let chunks = values.chunks_exact(8);

@@ -244,7 +244,7 @@ pub enum CudaError {
         /// Text with which the CUDA driver explains the refusal.
         why: String,
     },
-    /// The CUDA driver did not accept a copy.
+    /// The CUDA driver refused to start a copy.
     #[error("a copy could not be started: {0}")]
     Copy(String),
     /// Work that the CUDA driver had accepted failed, so the device is lost: nothing on it can be used any more.

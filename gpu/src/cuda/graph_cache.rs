@@ -22,8 +22,8 @@ pub(super) struct GraphCache {
     /// KV block that padding rows, which belong to no sequence, write to. `None` disables CUDA graphs.
     scratch: Option<BlockId>,
     entries: HashMap<Key, Entry>,
-    /// How requested work of the step under construction is handled: launched at once, collected for a CUDA graph, or
-    /// left to a graph.
+    /// What happens to GPU work of the step under construction when the work is requested: it is launched at once,
+    /// collected for a new CUDA graph, or ignored because an existing graph contains it.
     mode: Mode,
 }
 

@@ -284,7 +284,7 @@ impl<D: Driver> Ops for CudaOps<D> {
             Arg::Ptr(weight.at),
             Arg::F32(eps),
         ];
-        // Divides the heads among thread blocks of four warps; each head takes one warp.
+        // Each thread block has four warps, and each warp normalizes one head of a row.
         self.launch("head_rms_norm", (qkv.rows, heads.len().div_ceil(4)), 128, &args);
     }
 

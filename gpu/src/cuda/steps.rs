@@ -17,7 +17,8 @@ pub(super) struct Steps {
     slots: [Slot; SLOTS],
     /// Index (0 or 1) of the buffers that the step under construction uses.
     current: usize,
-    /// Numbers of the sampled rows from which the step under construction draws tokens.
+    /// Indices, among the sampled rows of the step under construction, of the rows from whose logits the GPU draws
+    /// tokens.
     rows: Vec<usize>,
     under_way: VecDeque<UnderWay>,
 }

@@ -118,7 +118,7 @@ pub enum SourceError {
     Hub {
         /// Name of the hub's repository, `ORG/NAME`.
         repo: String,
-        /// Message of the failure, on one line.
+        /// Reason why the model could not be fetched from the hub, on one line.
         detail: String,
         /// Advice to the user how to get the model after the failure.
         advice: &'static str,

@@ -188,7 +188,7 @@ fn has_abandoned(dir: &Path) -> bool {
 /// fetch is running.
 fn remove_abandoned(dir: &Path) {
     for path in work_dirs(dir) {
-        // Ignore failures: a leftover directory that cannot be removed only takes space.
+        // A failure to remove a leftover directory is ignored, because the directory only takes space.
         let _ = fs::remove_dir_all(path);
     }
 }

@@ -119,8 +119,8 @@ impl Case {
         self.check_on(&|threads| Rig::open(&self.files, &self.options(threads)));
     }
 
-    /// Checks on an emulated GPU with `exact` that the logits are equal under all ways of cutting and batching the
-    /// sequence.
+    /// Checks on an emulated GPU, in the mode `exact`, that the logits are equal however the sequence is cut into
+    /// chunks and batched with others.
     fn check_emulated(&self) {
         self.check_on(&|threads| Rig::emulated(&self.files, &self.options(threads), true));
     }

@@ -75,7 +75,8 @@ fn sampled(runner: &mut ModelRunner<CpuOps>, batch: &StepBatch) -> Sampled {
 fn decoding_follows_the_sampled_tokens() {
     let mut runner = runner();
     let greedy = generate(&mut runner, 1, SamplingParams::greedy(), 12);
-    // Prefill the prompt with all sampled tokens but the last: the last token must be sampled again.
+    // The prompt and all sampled tokens but the last are prefilled as the prompt of a new sequence, which must then
+    // sample that last token again.
     let mut prompt = some_tokens(10, 3, 300);
     prompt.extend(&greedy[..11]);
     let starts = vec![start(2, SamplingParams::greedy(), &prompt)];

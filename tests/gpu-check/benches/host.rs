@@ -185,7 +185,8 @@ fn host(criterion: &mut Criterion) {
         for seqs in [1, 64, 256] {
             let mut runner = runner(graphs);
             let mut batch = decode(seqs);
-            // Warm up, so that the measured steps start no sequences and, with graphs, are replayed as CUDA graphs.
+            // The first eight runs are not measured: they start the sequences and, with graphs, make the CUDA graph
+            // that the measured runs replay.
             for _ in 0..8 {
                 runner.run(&batch).expect("nothing goes wrong");
                 batch.starts.clear();

@@ -79,8 +79,8 @@ impl DrainRate {
 }
 
 /// Returns the retry time (`Retry-After`) of a refused request, ms: the expected wait `wait_us` (10 s for `None`),
-/// clamped to 1 s to 2 min, plus up to a half of it. The addition depends on `number`; successive numbers spread it
-/// evenly, so that clients that are refused together do not retry together.
+/// clamped to 1 s to 2 min, plus up to a half of it. The addition is computed from `number`: consecutive values give
+/// evenly spread additions, so that clients that are refused together do not retry together.
 pub fn retry_after_ms(wait_us: Option<f64>, number: u64) -> u64 {
     let wait_ms = wait_us.map_or(UNKNOWN_MS, |us| us / 1000.0).clamp(1_000.0, LONGEST_MS);
     // Low-discrepancy sequence: the fractional parts of the golden ratio's multiples are spread evenly over 0 to 1,

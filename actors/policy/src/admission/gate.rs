@@ -31,7 +31,7 @@ pub struct Applicant {
     pub prompt: u32,
     /// Largest number of output tokens that the request may generate.
     pub max_tokens: u32,
-    /// Latency targets that the request states instead of its tier's.
+    /// Latency targets that the request itself states; they replace those of the request's tier.
     pub targets: SloTargets,
     /// Longest wait for a first token that the request states, ms; `None` stands for the setting of its tier.
     pub max_wait_ms: Option<u64>,

@@ -60,7 +60,8 @@ pub(super) enum Phase {
     Opening {
         /// Ticket (sequence and epoch) of the request for blocks that opens the sequence.
         ticket: Ticket,
-        /// Counts of the copies of the opening that ended: those that succeeded and those that failed.
+        /// Counts of the ended copies from host to device that were begun to give the sequence its blocks: those that
+        /// succeeded and those that failed.
         tally: Tally,
         /// Number of leading blocks of the prefix that are valid: those before the first block whose copy failed.
         valid_blocks: u32,

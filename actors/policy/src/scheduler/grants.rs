@@ -190,7 +190,8 @@ impl State {
             return Vec::new();
         };
         if phase == Phase::Waiting {
-            // The victim was already preempted, and counted then; now it gives up blocks that it had retained.
+            // The victim was preempted before, and its preemption was counted then; this time it only gives up KV
+            // blocks that it had retained on the device.
             self.queue.table.change(ticket.seq, |sequence| {
                 sequence.kv.saved = saved;
                 sequence.kv.retained = retained;

@@ -53,7 +53,7 @@ pub struct Unfinished {
 pub struct WindowReport {
     /// Number of latencies in the window.
     pub samples: u64,
-    /// Number of unfinished requests that have missed their target already.
+    /// Number of unfinished requests whose latency already exceeds its target.
     pub overdue: u64,
     /// Median latency, ms; 0 without samples.
     pub p50_ms: f64,
@@ -185,8 +185,8 @@ fn share_used(latency_ms: f64, target_ms: f64) -> f64 {
 fn percentile(sketch: &DDSketch, q: f64) -> f64 {
     let last = sketch.count().saturating_sub(1);
     let rank = ((sketch.count() as f64 * q).ceil() as usize).clamp(1, last + 1) - 1;
-    // Choose the argument such that the sketch, which returns the sample of rank `floor(q * last)`, returns the
-    // nearest-rank one.
+    // The sketch returns the sample of rank `floor(q * last)`, counted from 0. This `q` makes that rank equal to the
+    // nearest rank of the percentile.
     let q = if rank == last { 1.0 } else { (rank as f64 + 0.5) / last as f64 };
     sketch.quantile(q).expect("a quantile between 0 and 1").unwrap_or(0.0)
 }

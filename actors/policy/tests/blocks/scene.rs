@@ -127,7 +127,8 @@ impl Scene {
         Progress { seq: SeqId(seq), computed, hashes: hashes.to_vec() }
     }
 
-    /// Preempts the victims that must go for `blocks` blocks to be free, and takes none of these blocks.
+    /// Asks the block store for `blocks` free blocks, for which the store preempts as many of `victims` as it needs,
+    /// and gives the blocks back unused. Returns the outcomes of the preemptions.
     pub(crate) fn make_room(&mut self, blocks: u32, victims: Vec<Victim>) -> Vec<PreemptOutcome> {
         let grant = self.ask(vec![room(blocks, victims.len() as u32)], victims);
         self.store.release(SeqId(NEWCOMER));
@@ -150,7 +151,8 @@ impl Scene {
         outcome
     }
 
-    /// Completes all steps so far and returns the batches of copies that may start now.
+    /// Reports to the block store that all earlier steps are completed, and returns the batches of copies that may
+    /// start now.
     pub(crate) fn take(&mut self) -> Vec<CopyBatch> {
         self.ask(vec![], vec![]);
         let batches = self.store.take_copies();

@@ -21,7 +21,8 @@ pub(crate) struct Seq {
     pub(crate) id: SeqId,
     pub(crate) phase: Phase,
     pub(crate) epoch: u32,
-    /// `known`: number of tokens known so far; `last`: number of tokens at the end of the sequence's life.
+    /// `known`: number of the sequence's tokens that are known so far; `last`: number of tokens at which the sequence
+    /// ends.
     pub(crate) known: u32,
     pub(crate) last: u32,
     /// Number of tokens with valid KV: `computed` after the completed steps, `planned` after the steps in flight.
@@ -30,8 +31,8 @@ pub(crate) struct Seq {
     pub(crate) table: Arc<[BlockId]>,
     /// Number of blocks that the preempted sequence retains on the device.
     pub(crate) kept: u32,
-    /// Counter of how often the sequence got its blocks or failed in a step. Results of a step planned in an older life
-    /// do not count.
+    /// Number of times that the sequence got blocks to start or resume with, or failed in a step. The result of a step
+    /// that was planned at an older count is ignored.
     pub(crate) life: u32,
     /// For each token position, a fingerprint of the token prefix that ends there.
     pub(crate) prints: Vec<u64>,

@@ -97,7 +97,7 @@ pub enum DrainPlan {
     AtTheEnd,
     /// The engine is drained in the middle of the scenario, even while clients still have running requests.
     Amid {
-        /// Time at which the drain begins.
+        /// Simulated time at which the operator begins to drain the engine (to shut it down).
         at: Timestamp,
         /// Grace period in which running requests may finish before the drain ends them, ms.
         grace_ms: u64,

@@ -12,7 +12,7 @@ const LEAST_US: f64 = 100.0;
 /// Histograms of TTFTs, one for each tier.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Curve {
-    /// Number of requests by tier, including requests that got no token.
+    /// Number of requests of each tier, including requests that never got a token.
     requests: [u64; 4],
     /// Number of requests that got a first token, by tier and TTFT bucket.
     counts: [BTreeMap<u32, u64>; 4],

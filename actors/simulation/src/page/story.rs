@@ -50,8 +50,8 @@ pub(super) struct Told {
 }
 
 impl Story {
-    /// Makes a recorder for one simulation run. With `full`, it collects lanes and use of KV memory beside the TTFT
-    /// curve.
+    /// Makes a recorder of what the page shows of one simulation run: always the TTFT curve; with `full` also the
+    /// states of requests over time (lanes) and the KV blocks in use.
     pub(super) fn new(
         section: &Section,
         window: &Range<Timestamp>,

@@ -30,7 +30,8 @@ fn prompt(number: u32) -> Vec<TokenId> {
 fn who_would_be_late_is_told_at_once_and_let_in_when_told_to_come_back() {
     simulate(async |clock| {
         let engine = busy(clock.clone(), Late::Refuse).start();
-        // The engine learns the time of a step from a first request; without it, it could not forecast TTFTs.
+        // The engine serves one request first, from which it learns how long a step takes; without that time it could
+        // not forecast TTFTs.
         collect(engine.submit(request(&prompt(0), 1)).await.unwrap()).await;
         let mut readers = Vec::new();
         let came = clock.now();

@@ -22,7 +22,7 @@ pub(crate) struct Check {
     pub(crate) workload: String,
     pub(crate) tier: String,
     pub(crate) figure: String,
-    /// Value of the compared figure under the default policy.
+    /// Value of the compared figure (such as a latency percentile) under the default policy.
     pub(crate) default: f64,
     /// Value of the compared figure under the other policy, whose name is `policy`.
     pub(crate) other: f64,
@@ -33,7 +33,7 @@ pub(crate) struct Check {
     pub(crate) allowed: f64,
     /// Reason for which the rule allows a worse figure in this comparison, if any.
     pub(crate) excuse: Option<String>,
-    /// Whether there are too few requests for the figure to be compared.
+    /// Whether the figure rests on too few requests to be compared; a worse value then breaks no rule.
     pub(crate) few: bool,
 }
 

@@ -11,7 +11,7 @@ use tiercel_workload::{Arrival, Class, Targets, Workload};
 pub(crate) const TIERS: [Tier; 3] = [Tier::Premium, Tier::Standard, Tier::Background];
 /// Device profile for workloads that are not made for the CPU server.
 const LARGE_GPU: &str = "llama70b-tp8-a100";
-/// Profile of the CPU server, measured on two cores.
+/// Path of the device profile of the CPU server, which was measured on two CPU cores.
 const CPU: &str = "benches/profiles/cpu-smollm2-2-cores-calibrated.toml";
 /// Names of the workloads that are made for the CPU server.
 const MADE_FOR_CPU: [&str; 10] = [
@@ -37,7 +37,7 @@ const SHORT_BLOCKS: u32 = 384;
 pub(crate) enum Length {
     /// Simulate the first 45 seconds of each workload, for CI.
     Quick,
-    /// Simulate the whole duration of each workload.
+    /// Each workload is simulated for its whole duration.
     Full,
 }
 
@@ -160,8 +160,8 @@ fn derived(profile: &MockProfile) -> slo::Targets {
     slo::ServerTimes::new(&profile.device_profile(), &info, seqs, tokens).targets(&default.slo).0
 }
 
-/// Gives a class of the workload without targets those that a server derives by default; its requests are judged by
-/// them.
+/// Gives a traffic class that states no latency targets the targets that a server derives by default for the class's
+/// tier; requests of the class are judged by these targets.
 fn promise(class: &mut Class, derived: &slo::Targets) {
     let SloTargets { ttft_ms, tpot_ms, e2e_ms, ttft_ms_per_token, ttft_prompt_tokens } =
         derived.of(class.tier);

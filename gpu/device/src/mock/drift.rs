@@ -17,8 +17,8 @@ pub struct MockDrift {
 const MINUTE_US: u64 = 60_000_000;
 
 impl Default for MockDrift {
-    /// Returns the default drift: the fixed cost of a step is a fifth larger in every other minute, from the first one
-    /// on.
+    /// Returns the default drift: the fixed cost of a step is 20 % larger in every other minute, beginning with the
+    /// first minute.
     fn default() -> Self {
         MockDrift { base_factor: 1.2, slow_us: None }
     }

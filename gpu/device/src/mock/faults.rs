@@ -117,7 +117,7 @@ pub enum MockFaultKind {
     },
     /// Two slices of one step write the same KV block.
     SharedWrite {
-        /// Number of the KV block that two slices write.
+        /// Id of the KV block that two slices of the step write.
         block: BlockId,
     },
     /// A slice is malformed or does not fit the state of its sequence; the text says how.

@@ -279,7 +279,7 @@ impl Drop for Plan {
 impl Drop for Products {
     fn drop(&mut self) {
         self.plans.clear();
-        // SAFETY: the cuBLASLt handle was made in `new`, and this is its last use.
+        // SAFETY: `Products::new` created the cuBLASLt handle, and nothing uses the handle after this call.
         let _ = unsafe { result::destroy_handle(self.handle) };
     }
 }

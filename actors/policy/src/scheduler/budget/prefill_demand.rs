@@ -7,8 +7,8 @@ use tiercel_device::Timestamp;
 /// Safety margin of TTFT: a first token is planned to come this long before its TTFT target, in multiples of the mean
 /// error of predicted step times.
 const FIRST_TOKEN_MARGIN: f64 = 30.0;
-/// Lower bound of the error of predicted step times that the safety margin of TTFT assumes, as a share of the step,
-/// because little is known of the error at first.
+/// Smallest relative error of predicted step times with which the safety margin of TTFT is computed, because a smaller
+/// measured error means little until many steps have been measured.
 const LEAST_ERROR: f64 = 0.03;
 
 /// Prefill demand of the prompts of one tier: the time that they need so that their first tokens meet their deadlines.

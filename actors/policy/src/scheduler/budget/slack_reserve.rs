@@ -20,7 +20,8 @@ const LAG_US_MIN: f64 = 1e3;
 const BUCKET_RATIO: f64 = 1.05;
 /// Number of buckets of the lag histogram: one for no lag, the others up to the largest lag.
 const BUCKETS: usize = 143;
-/// Time span of the latest steps that the lag histogram covers, us.
+/// Time span of the most recent steps whose lags (times by which a premium stream would be behind its TPOT target) the
+/// histogram covers, us.
 const MEMORY_US: f64 = 600e6;
 /// Largest part of a step that a stream saves to build up its slack reserve, as a share of the time per token that it
 /// aims at, for each nine of the assurance (0.9 has one, 0.999 has three).
@@ -125,7 +126,8 @@ fn bucket_of(lag_us: f64) -> usize {
     (at as usize + 1).min(BUCKETS - 1)
 }
 
-/// Returns the upper bound of a bucket of the lag histogram, us; 0 for the bucket of no lag.
+/// Returns the upper bound of a bucket of the histogram of lags behind the TPOT target, us; 0 for bucket 0, which
+/// stands for no lag.
 fn upper_us(bucket: usize) -> f64 {
     match bucket {
         0 => 0.0,

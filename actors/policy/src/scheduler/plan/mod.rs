@@ -39,7 +39,8 @@ pub(crate) fn plan_step(view: &View<'_>, scope: RetryScope, others_first: bool) 
     let mut candidates = candidates::eligible(view, scope, others_first);
     let prompts = candidates::separate(&mut candidates, scope, settings.mix);
     let budget = StepBudget::new(&candidates, basis, (traffic, view.reserve), begins);
-    // Pause no stream after an empty plan: a paused stream may hold the blocks that other sequences wait for.
+    // Streams are not paused after an empty plan (one that runs no sequence), because a paused stream may hold the KV
+    // blocks that other sequences wait for.
     if let Some(budget) =
         budget.as_ref().filter(|_| settings.pause_background && retry.empty_plans == 0)
     {

@@ -70,7 +70,7 @@ struct Left {
     used_us: f64,
     /// Number of tokens that the step has for all its prompts.
     room: u32,
-    /// Number of prompt tokens in the step beyond which background prompts get none.
+    /// Number of prompt tokens in the step beyond which prompts of the background tier get no more tokens.
     background_room: u32,
     /// Number of tokens that all prompts together may get even if the step has no time for them.
     least: u32,
@@ -91,8 +91,9 @@ enum Chunk {
 }
 
 impl Left {
-    /// Chooses the chunk of a prompt, and counts its tokens and its time as used. `shares` says that the prompt is best
-    /// effort and that several tiers share the step's time for such prompts.
+    /// Chooses how many tokens of a prompt the step computes, and adds these tokens and their time to what prompts have
+    /// used up. `shares` is true if the prompt is best effort and several tiers share the step's time for best-effort
+    /// prompts.
     fn chunk(&mut self, sequence: &Sequence, shares: bool, basis: &Basis) -> Chunk {
         let settings = &basis.rules.scheduling;
         // Do not apply the token limit of background prompts if tiers share time for best-effort prompts: the tiers'

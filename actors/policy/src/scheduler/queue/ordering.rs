@@ -17,8 +17,8 @@ impl Queue {
         let (tier, prompt) = (sequence.tier, sequence.prompt_len());
         let predicted = self.predictor.predict(tier, prompt, sequence.text.max_tokens);
         sequence.service.predicted_tokens = predicted;
-        // Enter the sequence into both kinds of fair queue of tenants, even if the present order of service ignores
-        // them, because an operator may change the order.
+        // A new sequence enters both kinds of fair queue of tenants (by tokens and by device time), even if the present
+        // policy ignores them, because an operator may change the policy while the sequence waits.
         let tokens = f64::from(prompt) + predicted;
         sequence.service.token_tag = self.token_queue.arrive(sequence.service.tenant, tokens);
         self.tenants.enter(sequence, tier, &basis.cost);

@@ -144,8 +144,8 @@ pub(super) fn grant_first(request: &StepRequest) -> StepGrant {
     grant
 }
 
-/// Plans a step, grants all its blocks, completes it with token 1 for each sequence, and returns what is reported to
-/// clients.
+/// Runs one step: plans it, grants all its blocks, and completes it with token id 1 sampled for each sequence. Returns
+/// the effects of the completion, such as tokens for clients.
 pub(super) fn step(scheduler: &mut State) -> Vec<Effect> {
     let batch = submit(scheduler);
     let effects = scheduler.step_done(all_sample(&batch, 1), Timestamp(500));

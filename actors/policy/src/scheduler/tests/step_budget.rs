@@ -123,8 +123,9 @@ fn the_reserve_is_kept_from_worse_tiers_and_not_from_premium_itself() {
         s.enqueue(NewSequence { arrival: Timestamp(1000), ..sequence(2, Tier::Premium, 200) });
         tokens(&mut s, 2, 1000)
     };
-    // A step may take 490 us, of which the stream takes 101 us: 38 prompt tokens. If lower tiers have requests, 1000 /
-    // 30 us of each step are saved for the slack reserve of 1000 us: 35 tokens.
+    // A step may take 490 us, of which the decoding stream takes 101 us; the rest suffices for 38 prompt tokens. If
+    // lower tiers have requests, each step also saves 1000 / 30 us to build up the slack reserve of 1000 us, and the
+    // rest suffices for 35 prompt tokens.
     assert_eq!((prompt(None), prompt(Some(Timestamp(1000)))), (38, 35));
 }
 
