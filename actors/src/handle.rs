@@ -58,9 +58,9 @@ impl TokenStream {
         self.tier
     }
 
-    /// Ends the sequence as complete when the HTTP side finds the end of the output, such as a stop string. Unread
-    /// tokens are dropped, but the returned usage counts them. Returns `None` if the sequence failed before or the
-    /// engine stopped.
+    /// Ends the sequence as complete when the HTTP server finds the end of its output, such as a stop string. Returns
+    /// the token counts of the request, which include output tokens that nobody read; `None` if the sequence had failed
+    /// or the engine stopped.
     pub async fn stop(mut self) -> Option<Usage> {
         self.stop.do_send(Stop(self.seq));
         loop {

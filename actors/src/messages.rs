@@ -249,7 +249,7 @@ pub struct GetStatus;
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "Steps")]
 pub struct GetSteps {
-    /// Number of the last step whose record the asker has already.
+    /// Step number above which records are asked for: that of the last step whose record the asker already has.
     pub after: u64,
 }
 

@@ -120,7 +120,7 @@ impl Streams {
                 }
             }
         }
-        // Sort the sequences found, because a map yields the streams in no order.
+        // A hash map is iterated in no fixed order, so the found sequences are sorted by id.
         for found in [&mut check.gone, &mut check.caught_up, &mut check.stalled] {
             found.sort_unstable();
         }

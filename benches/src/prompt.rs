@@ -6,7 +6,7 @@ use serde_json::Value;
 use tiercel_workload::Planned;
 use tiercel_workload::Random;
 
-/// Form in which the load client sends prompts.
+/// Whether the load client sends prompts as token ids or as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PromptForm {

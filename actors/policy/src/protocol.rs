@@ -53,7 +53,8 @@ pub enum Release {
     Unshared,
     /// A victim gives up only as much of the tail of its block table as is needed, in multiples of `unit` blocks.
     Needed {
-        /// Granularity of the tail that a victim gives up, in blocks; at least 1.
+        /// The number of blocks that a victim frees is rounded up to a multiple of this many blocks, as far as the
+        /// victim has them; 0 counts as 1.
         unit: u32,
     },
 }
@@ -95,7 +96,7 @@ pub struct Want {
 /// Kind of a sequence's request for blocks, by what the sequence already holds.
 #[derive(Debug, Clone)]
 pub enum WantKind {
-    /// The sequence runs, and its block table needs room to grow.
+    /// The sequence runs and has a block table; blocks that the sequence lacks are appended to this table.
     Grow,
     /// The sequence has no block table, because it is new or its preemption was committed: it needs one.
     Open {
@@ -145,7 +146,8 @@ impl ResumeCosts {
     /// position 0.
     pub fn recompute_us(&self, depths: Range<usize>) -> f64 {
         let blocks = depths.len() as f64;
-        // Sum of the block positions: the number of pairs of a recomputed block and a block before it.
+        // Sum of the positions of the recomputed blocks. A block at position `p` has `p` blocks before it, and its
+        // recomputation takes longer with each of them.
         let before = (depths.start + depths.end).saturating_sub(1) as f64 * blocks / 2.0;
         blocks * self.first_block_us + before * self.block_before_us
     }

@@ -209,7 +209,8 @@ fn a_step_is_asked_for_run_and_delivered_in_this_order() {
             [Left::Started]
         );
         assert_eq!(alone.observed.take().len(), 2, "the promise, and the first token");
-        // Repeat the end of the step, and the grant for it: both must have no effect.
+        // The test sends the end of the step and the block store's answer for it a second time; the scheduler must
+        // ignore both.
         alone.end(&batch).await;
         assert!(alone.grant(&request, Vec::new()).await.is_none());
         assert!(stream.try_recv().is_err() && alone.reserved.take().is_empty());

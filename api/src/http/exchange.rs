@@ -5,7 +5,8 @@ use actix_web::HttpRequest;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Counters of a connection that tell whether the server or the client must act next.
+/// State of an HTTP connection, which tells which side must act next: the server, while it answers a request, or
+/// otherwise the client.
 #[derive(Default)]
 pub(crate) struct Exchange {
     /// Number of guards held by the parts of the server that answer the current request. Above 0 the server must act

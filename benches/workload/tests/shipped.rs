@@ -20,7 +20,7 @@ fn every_shipped_workload_is_valid_and_named_like_its_file() {
     for entry in std::fs::read_dir(folder).unwrap() {
         let entry = entry.unwrap();
         if entry.file_type().unwrap().is_dir() {
-            // Skip the subfolder with files of recorded traffic: it holds no workload.
+            // The subfolder holds recorded traffic and no workload, so it is left out.
             continue;
         }
         let file = entry.file_name().into_string().unwrap();

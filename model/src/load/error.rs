@@ -81,7 +81,7 @@ pub enum LoadError {
         tokens: usize,
         /// Bytes that the activations need.
         bytes: u64,
-        /// Bytes of free memory that the KV blocks leave.
+        /// Bytes of memory that are still free for the activations after the KV blocks.
         available: u64,
     },
     /// The operating system could not start a thread.

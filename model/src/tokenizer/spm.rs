@@ -41,7 +41,8 @@ pub(super) struct SpmEncoder {
     scores: Vec<f32>,
     bytes: Vec<Option<TokenId>>,
     unknown: Option<TokenId>,
-    /// Finders of tokens that are matched as a whole: `markup` with control tokens, `plain` without.
+    /// Search automata for the tokens that are matched as a whole in a text and never merged from pieces. `markup`
+    /// finds control tokens too, `plain` does not.
     markup: Whole,
     plain: Whole,
     add_space_prefix: bool,
@@ -156,8 +157,8 @@ struct Pair {
     score: f32,
     left: usize,
     right: usize,
-    /// Length of both pieces together, bytes, when the candidate merge was found. If it differs now, a piece has grown
-    /// and the candidate is stale.
+    /// Length of the two pieces of text together when they became a candidate for a merge, bytes. If their length has
+    /// changed since, one of them was merged already and the candidate is stale.
     len: usize,
 }
 

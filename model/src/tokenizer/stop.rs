@@ -76,7 +76,8 @@ impl StopMatcher {
         StopOutcome { text, stopped: None }
     }
 
-    /// Ends the text and returns its end that was held back, which can no longer become a stop string.
+    /// Records that the streamed text has ended. Returns the last characters, which were held back because a stop
+    /// string could have begun with them.
     pub fn finish(&mut self) -> String {
         self.state = ROOT;
         std::mem::take(&mut self.held)

@@ -104,8 +104,8 @@ fn sentence_piece_files_agree_with_llama_cpp() {
     for (text, expected) in vectors.texts.iter().zip(&vectors.expected) {
         let ids = tokenizer.encode(text, false, true).unwrap();
         assert_eq!(ids, *expected, "{text:?}");
-        // Skip texts that do not decode to themselves: SentencePiece's own character for a space decodes to a space,
-        // and a space is put after every user-defined token, such as `<think>`.
+        // Texts that do not decode to themselves are left out of this check: SentencePiece's own character for a space
+        // decodes to a space, and a space is put after every user-defined token, such as `<think>`.
         if !text.contains('\u{2581}') && !text.contains("<think>") {
             check_plain(&tokenizer, text, text);
         }

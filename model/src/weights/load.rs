@@ -42,7 +42,7 @@ pub(crate) struct HeadNorms<O: Ops> {
 pub struct LoadProgress {
     /// Number of parts (layers, embeddings) that are packed so far.
     pub done: usize,
-    /// Total number of parts: the layers, and one for the embeddings.
+    /// Total number of parts of the model's weights to pack: one for each layer, and one for the embeddings.
     pub total: usize,
 }
 
@@ -141,8 +141,8 @@ impl<O: Ops> Packer<'_, O> {
         for &role in roles {
             let Stored { shape, source, bytes } = self.checkpoint.tensor(role)?;
             let row_order = self.row_order(role);
-            // Index the two dimensions without a check: the shapes of all matrices were checked when the checkpoint was
-            // opened.
+            // Indexing `shape` with 0 and 1 cannot panic: the shapes of all matrices were checked when the checkpoint
+            // was opened.
             parts.push(MatrixPart { n: shape[0], k: shape[1], source, bytes, row_order });
         }
         self.ops.matrix(&parts, self.format).map_err(|source| {

@@ -1,4 +1,5 @@
-//! Starts and ends of copies between the device pool and the host pool.
+//! The block store's part in copying KV blocks between the device pool and the host pool: chooses the copies that may
+//! start, and records the copies that have ended.
 
 use super::BlockStore;
 use super::sequence::Phase;

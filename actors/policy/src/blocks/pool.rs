@@ -15,9 +15,9 @@ use tiercel_device::StepId;
 /// Name (content hash) of a full KV block, with the name of its parent block and its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Name {
-    /// Name of the block: hash of its tokens and of all tokens before them.
+    /// Hash of the KV block's tokens and of all tokens before them in the sequence.
     pub(super) hash: BlockHash,
-    /// Name of the previous block of the sequence; `None` for the first block.
+    /// Hash of the KV block before this one in the sequence; `None` for the first block.
     pub(super) parent: Option<BlockHash>,
     /// Index of the block in the block table of its sequence, from 0.
     pub(super) depth: u32,

@@ -55,8 +55,8 @@ impl BlockStore {
             grants.push(Grant { ticket: want.ticket, outcome });
         }
         self.mirror(&request.victims, request.mirror);
-        // A sequence whose request for blocks was denied may have been preempted for a later request. Report only its
-        // preemption then.
+        // A sequence whose request for KV blocks was denied may then have been preempted for a later request of the
+        // same step. For such a sequence the answer holds the preemption alone, not the denial.
         if !round.preempted.is_empty() {
             grants.retain(|grant| {
                 round.preempted.iter().all(|taken| taken.ticket.seq != grant.ticket.seq)

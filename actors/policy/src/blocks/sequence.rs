@@ -84,7 +84,8 @@ impl Phase {
     }
 }
 
-/// Counts of ended copies of one preemption, or of one opening of a sequence.
+/// Numbers of block copies that succeeded and that failed, for one preemption of a sequence or for giving a sequence
+/// its blocks by copies from the host pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Tally {
     /// Number of copies that succeeded.

@@ -10,8 +10,8 @@ use tiercel_device::{BlockId, SeqId, StepId};
 /// Blocks that the denied requests of a step wait for, so that requests of sequences served later do not take them.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    /// Blocks for denied requests that copies under way (queued or running) will satisfy when they end. They are set
-    /// aside against every later request.
+    /// Number of KV blocks set aside for denied requests that can be granted once the copies that are queued or running
+    /// have ended and freed blocks. No later request of the step may take these blocks.
     promised: u64,
     /// Blocks for denied requests that free blocks, pending blocks and all victims together cannot satisfy, while other
     /// sequences hold blocks that they will give back. They are set aside against later requests that open a sequence:
@@ -31,7 +31,8 @@ pub(super) struct Need {
     pub(super) blocks: u64,
     /// Number of blocks that must stay free beside `blocks` (watermark and reservations of other tiers).
     pub(super) keep_free: u64,
-    /// Free or pending blocks that the sequence already took as prefix-cache hits while its request is decided.
+    /// Number of prefix-cache hits that the sequence already holds while its request is decided, and that were free or
+    /// pending (about to come free) before.
     pub(super) held: u64,
     /// Whether the request opens a waiting sequence, instead of growing a running one.
     pub(super) opens: bool,

@@ -219,8 +219,8 @@ impl State {
         tier
     }
 
-    /// Counts the prompt tokens that a started sequence found in the prefix cache, or the tokens that a resumed
-    /// sequence must compute again.
+    /// Updates the token counters when a sequence gets its KV blocks: for a first start, by its prompt tokens and those
+    /// of them found in the prefix cache; for a resumption, by the tokens that must be computed again.
     fn count_opened(&mut self, opened: Opened) {
         match opened {
             Opened::First { prompt, hit } => {

@@ -54,7 +54,7 @@ pub enum RequestFault {
         }
     )]
     OutOfPatience {
-        /// Patience of the request, ms.
+        /// Longest time that the request was to wait for its first token, ms.
         patience_ms: u64,
         /// Whether the request stated its patience itself (`max_wait_ms`), instead of having that of its tier.
         stated: bool,
@@ -109,9 +109,9 @@ pub struct EndReport {
     pub usage: Usage,
     /// Time at which the sequence arrived.
     pub arrival: Timestamp,
-    /// Time at which the first token was sampled; `None` if there was none.
+    /// Time at which the first output token of the sequence was sampled; `None` if the sequence has no output.
     pub first_token_at: Option<Timestamp>,
-    /// Time at which the last token was sampled; `None` if there was none.
+    /// Time at which the last output token of the sequence was sampled; `None` if the sequence has no output.
     pub last_token_at: Option<Timestamp>,
 }
 

@@ -31,7 +31,8 @@ impl Suspects {
         self.members.extend(members);
     }
 
-    /// Removes a sequence from the suspects, because it succeeded or ended; returns whether it was one.
+    /// Removes a sequence from the suspects (sequences that may have made a step fail), because a step with it
+    /// succeeded or it ended; returns whether it was a suspect.
     pub(crate) fn remove(&mut self, seq: SeqId) -> bool {
         self.members.remove(&seq)
     }

@@ -83,7 +83,7 @@ pub struct ServerTimes {
     first_token_ms: f64,
     /// Time that each prompt token beyond `prompt_tokens` adds to the TTFT on a busy server, ms.
     prompt_token_ms: f64,
-    /// Number of prompt tokens that a step holds beside a busy server's batch.
+    /// Number of tokens of one prompt that fit into a step of a busy server beside its batch of decodes.
     prompt_tokens: u32,
 }
 
@@ -178,8 +178,8 @@ fn rounded(ms: f64) -> f64 {
         return 0.0;
     }
     let digits = 2 - ms.log10().floor() as i32;
-    // Multiply or divide by a power of ten from 1 up, which is exact as `f64`, so that the result is the `f64` nearest
-    // to the decimal number.
+    // Rounding multiplies or divides by a power of ten that is never below 1: as `f64` such a power is exact, a power
+    // below 1 would not be. So the result is the `f64` nearest to the rounded decimal number.
     let power = 10f64.powi(digits.abs());
     if digits >= 0 { (ms * power).round() / power } else { (ms / power).round() * power }
 }

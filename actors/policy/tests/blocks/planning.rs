@@ -82,7 +82,8 @@ impl World {
 
     fn want(&self, seq: &Seq, victims: &[Victim], draws: &mut Draws) -> Option<Want> {
         let worse = victims.iter().take_while(|victim| victim.ticket.seq > seq.id).count() as u32;
-        // If steps in flight compute all known tokens, count one more token, which they sample.
+        // Length to plan for: if the steps in flight compute all known tokens of the sequence, the last of them also
+        // samples a token, which counts too.
         let len = (seq.known + u32::from(seq.planned == seq.known)).min(seq.last);
         let chunk = 1 + draws.below(u64::from(self.config.block_size) * 4) as u32;
         let (kind, ticket, new_tokens) = match seq.phase {

@@ -55,7 +55,7 @@ pub(crate) fn open_with(
     Want { kind, ..grow(seq, tokens, max_victims) }
 }
 
-/// Sequence that asks for free blocks and takes none of them.
+/// Id of a test sequence whose request needs a number of free KV blocks to be granted but allocates none of them.
 const NEWCOMER: u64 = 998;
 
 /// Returns a want that is granted once `blocks` blocks are free, and that takes none of them.

@@ -74,7 +74,8 @@ fn settings(dice: &mut Dice, block_size: u32) -> EngineSettings {
     } else {
         dice.pick(&[PreemptionMode::Auto, swap, swap, recompute])
     };
-    // Change only the settings that are drawn, so that all others, and settings added later, keep their defaults.
+    // The engine settings start from their defaults, and only the settings drawn at random are overwritten; so settings
+    // added to the engine later keep their defaults here.
     let mut settings = EngineSettings::default();
     let scheduler = &mut settings.scheduler;
     scheduler.max_num_seqs = max_num_seqs;

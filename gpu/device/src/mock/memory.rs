@@ -90,8 +90,8 @@ impl Memory {
         }
     }
 
-    /// Whether a block is full and its last token slot has this fingerprint. Always false if memory has a fingerprint
-    /// per token slot, because then every slot must be compared.
+    /// Whether all token slots of a KV block are written and the fingerprint of the last slot is `print`. Always false
+    /// if the mock device keeps a fingerprint for every token slot, because then the caller must compare each slot.
     pub(super) fn is_full_with(&self, block: BlockId, print: u64) -> bool {
         let start = block.0 as usize * self.words;
         self.kind == Fingerprints::PerBlock
@@ -132,8 +132,9 @@ impl Memory {
         let words = &mut self.device[run];
         match self.kind {
             Fingerprints::PerSlot => words[slots].fill(0),
-            // With one fingerprint per block, token slots before `slots` must stay valid, so only a write from the
-            // first slot on makes the block garbage.
+            // If the mock device keeps one fingerprint per block, a write that begins after the first token slot leaves
+            // the fingerprint as it is, because the slots before stay valid. Only a write from the first slot on erases
+            // it.
             Fingerprints::PerBlock if slots.start == 0 => words.fill(0),
             Fingerprints::PerBlock => {}
         }

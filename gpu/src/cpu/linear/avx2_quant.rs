@@ -115,7 +115,7 @@ unsafe fn q4_add(block: &Q4Lanes, act: *const ActBlock, sums: __m256) -> __m256 
     let scales = _mm256_mul_ps(block.scales, _mm256_broadcast_ss(act_scale));
     let (mut ordered, mut swapped) = (_mm256_setzero_si256(), _mm256_setzero_si256());
     for (pair, [in_order, in_twos]) in block.weights.iter().enumerate() {
-        // SAFETY: an activation block holds 32 bytes, four pairs of groups of four.
+        // SAFETY: a block of activations holds 32 bytes, read here as four times 8 bytes, and `pair` is at most 3.
         let eight = unsafe { (&raw const (*act).values).cast::<i64>().add(pair).read_unaligned() };
         let values = _mm256_set1_epi64x(eight);
         // Adds up eight 16-bit results of `maddubs` per lane, four in `ordered` and four in `swapped`, without

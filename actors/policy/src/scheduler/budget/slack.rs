@@ -33,7 +33,8 @@ fn first_token(stream: &Sequence, now: Timestamp) -> Option<Timestamp> {
     stream.first_token_at.or_else(|| (stream.planned_output() > 0).then_some(now))
 }
 
-/// Returns a sort key of a stream that is larger the less slack it has; 0 for a stream without a TPOT target.
+/// Returns a sort key of a sequence that sends tokens to its client: the key is larger the less the sequence is ahead
+/// of its TPOT target, and 0 if it has no TPOT target.
 pub(crate) fn urgency(stream: &Sequence, now: Timestamp) -> u64 {
     let tpot_ms = stream.service.targets.tpot_ms;
     let (Some(target_ms), Some(first)) = (tpot_ms, first_token(stream, now)) else {

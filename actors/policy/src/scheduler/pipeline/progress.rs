@@ -53,7 +53,8 @@ impl InFlightProgress {
         self.parts().rfind(|part| part.samples).map(|part| part.step)
     }
 
-    /// Adds what one more step in flight computes of the sequence.
+    /// Records that one more step was submitted that computes tokens of the sequence; `part` says which step and which
+    /// tokens.
     pub(crate) fn submit(&mut self, part: Part) {
         let free = self.steps.iter_mut().find(|place| place.is_none());
         *free.expect("at most MAX_DEPTH steps are in flight") = Some(part);
@@ -73,8 +74,8 @@ impl InFlightProgress {
         self.steps.iter_mut().flatten().for_each(|part| part.computed = None);
     }
 
-    /// Checks that every part belongs to one of `steps`, the steps in flight. Returns the violation in words; `None` if
-    /// there is none.
+    /// Checks that every step whose result the sequence waits for is one of `steps`, the steps in flight. Returns an
+    /// error text that names a step that is not; `None` if all are in flight.
     pub(crate) fn violation(&self, mut steps: impl Iterator<Item = StepId>) -> Option<String> {
         let lost = self.parts().find(|part| !steps.any(|step| step == part.step))?;
         Some(format!("waits for {}, which is not in flight", lost.step))

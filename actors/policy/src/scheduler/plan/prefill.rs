@@ -84,7 +84,7 @@ struct Left {
 enum Chunk {
     /// The step computes this many tokens of the prompt.
     Tokens(u32),
-    /// The step computes nothing of this prompt, but may compute a part of the next prompt.
+    /// The step computes no token of this prompt, but may compute tokens of the prompts after it in the order.
     Skip,
     /// The step is full: it computes nothing of this prompt, nor of any prompt after it.
     StepIsFull,

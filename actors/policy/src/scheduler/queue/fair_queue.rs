@@ -24,7 +24,8 @@ pub(crate) struct FairTag {
     pub(crate) charged_us: f64,
 }
 
-/// Fair queue of tenants: the virtual time, and an account of each tenant's service.
+/// Fair queue, which serves tenants evenly: holds its virtual time, and a record of the service (tokens or device time)
+/// that each tenant was charged.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FairQueue {
     /// Virtual time: greatest start tag of a request that has started.

@@ -1,4 +1,4 @@
-//! Usage of tiers: the device time that each tier used lately.
+//! Device time that the requests of each tier used lately, older time counting less.
 
 use tiercel_device::{Tier, Timestamp};
 

@@ -18,7 +18,8 @@ pub(crate) struct Text {
     pub(crate) salt: Salt,
     /// Names (hashes) of all full blocks of `tokens`, in order.
     pub(crate) hashes: Vec<BlockHash>,
-    /// Number of names in `hashes` that the block store knows since the sequence last got its blocks.
+    /// Number of leading full blocks of the sequence whose hashes (names) the block store knows; counted anew each time
+    /// the sequence gets its blocks.
     pub(crate) registered: usize,
 }
 

@@ -35,7 +35,7 @@ const PHASES: [(&str, Setup); 9] = [
     ("Preempting", preempting),
 ];
 
-/// Function that applies an event to the sequence and returns the outcome in words.
+/// Function that applies one scheduler event to the test's sequence, and returns the outcome in words, such as `ends`.
 type Event = fn(&mut State, Option<&StepBatch>) -> String;
 
 const EVENTS: [(&str, Event); 15] = [
@@ -117,7 +117,8 @@ fn turned_away(somebody: bool) -> String {
     if somebody { "turned away" } else { "nothing" }.into()
 }
 
-/// Whether the sequence is before its rival in the order of service; `None` if it is not live.
+/// Whether the tested sequence `ID` is before the second sequence, `RIVAL`, in the order of service; `None` if either
+/// of them is not live.
 fn before_rival(s: &State) -> Option<bool> {
     let table = &s.queue.table;
     let rank = |seq| {

@@ -99,7 +99,7 @@ fn a_stream_alone_goes_on_however_short_the_targets_of_others_are() {
 #[test]
 fn admission_is_told_of_steps_as_long_as_they_will_be() {
     let mut s = paced();
-    // Expected step: 256 prompt tokens of 10 us, and a fixed cost of 100 us.
+    // Check the expected duration of a full step: 256 prompt tokens of 10 us each, and a fixed cost of 100 us.
     assert_eq!(s.capacity(Timestamp(1000)).step_us.round(), 2_660.0);
     s.enqueue(sequence(1, Tier::Premium, 4));
     s.cancel(SeqId(1));
@@ -205,8 +205,8 @@ fn a_late_prompt_keeps_its_pace_to_the_end() {
     s.basis.targets.premium.ttft_ms = Some(4.0);
     stream(&mut s, Tier::Premium, 1000, 20_000);
     s.enqueue(NewSequence { arrival: Timestamp(0), ..sequence(2, Tier::Premium, 700) });
-    // A late prompt is served at the rate of one that has just arrived: 700 tokens in 3559 us are 96 tokens in a step
-    // of 490 us.
+    // Although the prompt is past its deadline, each step computes as many of its tokens as if it had just arrived: 700
+    // tokens in 3559 us are 96 tokens in a step of 490 us.
     for (steps, expected) in [96, 96, 96, 96, 96, 96, 96, 28].into_iter().enumerate() {
         assert_eq!(tokens(&mut s, 2, 20_000 + 490 * steps as u64), expected);
     }
