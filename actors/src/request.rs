@@ -107,7 +107,8 @@ pub struct EngineStatus {
     pub pressure: [Level; Resource::ALL.len()],
     /// Counters of steps, tokens and preemptions since the start of the engine.
     pub counters: Counters,
-    /// Sums of the errors of predicted output lengths, over the requests that finished.
+    /// Errors of the predicted output lengths of finished requests: number of requests, and sums of the absolute errors
+    /// and of the true lengths.
     pub prediction_error: PredictionError,
     /// Mean relative errors of the cost model's predicted times of steps and of copies, lately.
     pub cost_error: CostError,

@@ -135,7 +135,8 @@ pub(crate) trait Ranged: Copy {
     /// Number that is compared with the range.
     type Number: PartialOrd + Display + Copy;
 
-    /// Returns the number; `None` for an optional setting without a value.
+    /// Returns the setting's value as a number to compare with the setting's range; `None` for an optional setting
+    /// without a value.
     fn number(self) -> Option<Self::Number>;
 
     /// Returns the kind of a setting whose numbers must lie in `range`.

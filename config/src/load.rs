@@ -21,7 +21,7 @@ pub enum Origin {
         /// Number of the line, from 1.
         line: usize,
     },
-    /// An environment variable, by its name.
+    /// Origin of a setting: the environment variable with this name.
     Env(String),
     /// A command-line flag, with its dashes.
     Flag(String),

@@ -2,8 +2,8 @@
 
 use std::path::{Component, Path, PathBuf};
 
-/// Returns the bytes of memory that this process can still use without swapping and without reaching the limit of its
-/// control group (a container has one). `None` if neither number is known.
+/// Returns how many bytes of memory this process can still use: the memory that is available without swapping, or what
+/// is left below the limit of its control group (a container has one) if that is less. `None` if neither is known.
 pub fn available_bytes() -> Option<u64> {
     available_under(Path::new("/"))
 }

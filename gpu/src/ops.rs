@@ -67,7 +67,7 @@ pub enum WeightFormat {
     Auto,
     /// Weights in f32: quantized weights are dequantized.
     F32,
-    /// Weights rounded to bf16.
+    /// Weights rounded to bf16, whatever their encoding in the model's file.
     Bf16,
     /// 8-bit weights in blocks of 32 that share a scale.
     Q8_0,
@@ -79,7 +79,7 @@ pub enum WeightFormat {
 /// Rows of a batch that belong to one sequence, and the sequence's KV blocks.
 #[derive(Debug, Clone)]
 pub struct SeqRows {
-    /// Row numbers of the sequence's tokens in the batch tensors.
+    /// Range of rows of the batch tensors that belong to the sequence's tokens.
     pub rows: Range<usize>,
     /// Position in its sequence of the token in the first of the rows. The KV of all earlier positions is already in
     /// the blocks.
@@ -193,7 +193,7 @@ pub trait Ops: Send {
         parts: &[MatrixPart<'_>],
         format: WeightFormat,
     ) -> Result<Self::Matrix, OpError>;
-    /// Returns a short description of the form of a packed matrix (`"q4 panels"`), for the log.
+    /// Returns a short description, such as `"q4 panels"`, of how a packed weight matrix is stored, for the log.
     fn describe(&self, matrix: &Self::Matrix) -> String;
     /// Copies a bias or norm weight to the memory of the device.
     ///
@@ -350,7 +350,7 @@ pub enum OpError {
     /// weights.
     #[error("rows of {k} weights cannot be stored in {encoding:?} (blocks of {block})")]
     Block {
-        /// Number of columns of the matrix that cannot be divided into weight blocks.
+        /// Number of columns of the refused weight matrix: 0, or not a multiple of the encoding's block length.
         k: usize,
         /// Encoding of the weight matrix in the file.
         encoding: SourceType,

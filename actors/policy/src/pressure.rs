@@ -160,7 +160,8 @@ mod tests {
         let mut before = Calm;
         let mut now = Timestamp(0);
         let seen = used.iter().map(|used| {
-            // Observe each usage twice, 5 s apart: long enough for a pressure level to be left.
+            // Observe each percentage in use twice, 5 s apart, so that a resource that may leave its pressure level
+            // does so.
             let first = pressure.observe(resource, *used, now);
             now = now + CALM_US;
             let transition = first.or_else(|| pressure.observe(resource, *used, now));

@@ -22,7 +22,7 @@ pub struct Outcome {
     /// Outcomes of the request classes of the workload, in the workload's order. The field `tier` holds the tier of the
     /// class.
     pub classes: Vec<TierOutcome>,
-    /// Number of steps of the engine in the whole run.
+    /// Number of steps of the engine that succeeded in the whole simulation run.
     pub steps: u64,
     /// Number of preemptions per simulated minute, over the whole run.
     pub preemptions_per_min: f64,

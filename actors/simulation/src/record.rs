@@ -14,7 +14,7 @@ pub(crate) enum Ending {
     TurnedAway,
     /// The request was accepted and then ended with an error.
     Failed,
-    /// The simulation run ended before the request did.
+    /// The request had not ended when the simulation run ended.
     Unfinished,
 }
 

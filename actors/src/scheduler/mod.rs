@@ -49,7 +49,7 @@ pub struct ToAdmission {
     pub capacity: Recipient<PrefillCapacity>,
     /// Recipient (Admission) of the latency targets in effect, sent when they change.
     pub targets: Recipient<Retarget>,
-    /// Recipient (Admission) of sequences whose tier an operator changed.
+    /// Recipient (Admission) of the message that an operator changed the tier of a sequence.
     pub tier: Recipient<TierChanged>,
 }
 

@@ -42,7 +42,7 @@ pub enum Event {
     },
     /// A step was submitted to the device.
     StepSubmitted {
-        /// Step that was submitted.
+        /// Id of the step that was submitted to the device.
         step: StepId,
         /// Slices of the step: the tokens that it computes of each sequence.
         slices: Vec<Slice>,
@@ -174,7 +174,7 @@ pub struct Slice {
     pub seq: SeqId,
     /// Position of the slice's first token in the sequence.
     pub first_pos: u32,
-    /// Number of tokens in the slice.
+    /// Number of tokens that the step computes of the slice's sequence.
     pub tokens: u32,
     /// Number of the output token that the step samples after the slice, counted from 0; `None` if the slice ends
     /// before the last known token, so that nothing is sampled.
@@ -226,7 +226,7 @@ impl Ending {
         }
     }
 
-    /// Returns the name of this way to end, as metrics and traces use it.
+    /// Returns the name in metrics and trace files of the way in which the sequence ended, such as `dropped`.
     pub fn name(self) -> &'static str {
         match self {
             Ending::Stop => "stop",

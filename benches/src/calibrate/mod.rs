@@ -55,7 +55,7 @@ const LEAST_STEPS: usize = 200;
 /// order of `MockProfile`'s fields.
 const COSTS: usize = 6;
 
-/// Result of a calibration.
+/// Result of a calibration: a device profile fitted to a running server, and facts about that server.
 #[derive(Debug, Clone)]
 pub struct Calibration {
     /// Device profile that was fitted to the server, for the simulator's mock device.

@@ -32,7 +32,7 @@ pub struct Planned {
 /// Shared prefix of several prompts, like a system prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedPrefix {
-    /// Number of the shared prefix, from 0; prefix 0 is the most popular.
+    /// Index of the shared prefix in order of popularity, from 0 for the most popular.
     pub number: u32,
     /// Length of the shared prefix, tokens.
     pub tokens: u32,

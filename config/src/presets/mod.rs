@@ -15,7 +15,8 @@ words! {
         /// Request-level scheduling: a request starts when another has ended, with whole prompts in steps without
         /// decodes and memory for its longest output.
         RequestLevel = "request-level",
-        /// Orca (OSDI 2022): scheduling at every step, whole prompts beside decodes.
+        /// Policy of Orca (OSDI 2022): sequences are scheduled anew for every step, and steps compute whole prompts
+        /// beside decodes.
         Orca = "orca",
         /// Sarathi-Serve (OSDI 2024): a step holds decodes first, then a limited number of prompt tokens, and leaves at
         /// most one prompt partly computed.

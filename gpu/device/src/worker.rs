@@ -13,8 +13,8 @@ use std::time::Duration;
 /// Runner of steps for a thread of its own: begins steps and waits for their ends, in order. A device that computes
 /// while its thread does other work may still run one step when the next is begun.
 pub trait QueuedRunner: Send + 'static {
-    /// Whether the device can begin this step only when all steps before it have ended. If so, the thread waits for
-    /// those steps first.
+    /// Whether the device can begin the given step only when all steps before it have ended. If so, the thread that
+    /// runs the device's steps waits for the earlier steps first.
     fn waits(&self, _batch: &StepBatch) -> bool {
         false
     }

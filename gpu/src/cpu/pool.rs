@@ -32,7 +32,8 @@ type Work<'a> = &'a (dyn Fn(usize) + Sync + 'a);
 struct Padded<T>(T);
 
 struct Shared {
-    /// Atomic counter from which threads claim chunks: `generation << CHUNK_BITS | unclaimed chunks`.
+    /// Atomic counter from which threads claim chunks of a job: `generation << CHUNK_BITS | unclaimed chunks`. Every
+    /// job has a new generation.
     claims: Padded<AtomicU64>,
     /// Number of chunks of the compute pool's current job that have run.
     finished: Padded<AtomicUsize>,

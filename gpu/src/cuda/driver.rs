@@ -223,7 +223,7 @@ pub enum CudaError {
         bytes: usize,
         /// Kind of memory: `"device"` or `"pinned host"`.
         what: &'static str,
-        /// Text with which the CUDA driver explains the failed allocation.
+        /// Explanation of the CUDA driver why the memory could not be allocated.
         why: String,
     },
     /// A source file of CUDA kernels could not be compiled.

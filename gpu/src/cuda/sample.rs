@@ -30,7 +30,7 @@ impl<D: Driver> CudaOps<D> {
 
 /// Encodes the parameters of a draw as the 32-bit words that the sampling kernel reads.
 fn words(draw: &Draw) -> [u32; 6] {
-    // Converts the random number `draw.at` to 32 bits; the product is at most 2^32 - 1, because `draw.at` is below 1.
+    // Scale the random number `draw.at` to a 32-bit integer, which cannot overflow because `draw.at` is below 1.
     let at = (draw.at * 4_294_967_296.0) as u32;
     let Draw { row, temperature, top_k, top_p, min_p, .. } = *draw;
     [temperature.to_bits(), top_k, top_p.to_bits(), min_p.to_bits(), at, row as u32]

@@ -81,7 +81,7 @@ pub enum WeightError {
          not supported"
     )]
     Unread {
-        /// Name of the tensor that is not read.
+        /// Name of the tensor in the model's files that the forward pass would not use.
         name: String,
     },
     /// The device could not take a weight matrix or a vector.

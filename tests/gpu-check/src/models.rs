@@ -59,7 +59,7 @@ pub(crate) struct Machine<O: Ops> {
     pub(crate) decoder: Decoder<O>,
 }
 
-/// A sequence of a check of a model's computation: its tokens, how many of them are computed, and its block table.
+/// Sequence in a check of a model's computation: its tokens, the number of tokens computed so far, and its block table.
 struct Sequence {
     tokens: Vec<TokenId>,
     done: usize,

@@ -77,7 +77,7 @@ pub enum Refusal {
         had_percent: u32,
         /// Share of the device's time that the tier is due, counted among the tiers that used any lately, percent.
         due_percent: u32,
-        /// Time after which the client shall come back, ms.
+        /// Time after which the client shall send the refused request again, ms.
         retry_after_ms: u64,
     },
     /// The server has no permit for this request: it holds as many requests as it may (`admission.max_requests`), or

@@ -125,8 +125,8 @@ impl BlockStore {
         sequence: &Sequence,
         arriving: &HashMap<u32, BlockHash>,
     ) -> Result<(), Violation> {
-        // Skip sequences that are being resumed: they keep the pins of the preemption, which need not agree with their
-        // new prefix.
+        // Skip sequences that are being opened or resumed: they may still have the pins on host blocks that a
+        // preemption made, and the block names of their new prefix need not match these pins.
         if matches!(sequence.phase, Phase::Opening { .. }) {
             return Ok(());
         }

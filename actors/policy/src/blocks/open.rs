@@ -16,7 +16,8 @@ use tiercel_device::{BlockId, CopyDirection, SeqId, StepId};
 enum Hit {
     /// Cache hit in this block of the device pool.
     Device(u32),
-    /// Cache hit in a queued or running copy from the host: destination block on the device, and id of the copy.
+    /// Cache hit in a block that a queued or running copy fills from the host pool. Holds the index of this block in
+    /// the device pool, and the id of the copy.
     Incoming(u32, u64),
     /// Cache hit in this block of the host pool only; it must be copied to the device.
     Host(u32),

@@ -18,7 +18,7 @@ pub struct StoreConfig {
     pub max_copy_blocks_per_batch: u32,
 }
 
-/// Usage of one pool of KV blocks, in blocks. `free + used + in_transit == total`.
+/// Numbers of blocks of one pool of KV blocks (device or host) by state. `free + used + in_transit == total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TierUsage {
     /// Free blocks: no sequence, pin or copy holds them, so they can be allocated. Blocks with cached content are

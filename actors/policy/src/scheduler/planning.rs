@@ -26,8 +26,9 @@ impl State {
         let view = self.view(begins);
         let mut plan = plan_step(&view, self.retry.scope, others_first);
         if plan.wants.is_empty() && self.retry.scope != RetryScope::All {
-            // The narrowed scope has no sequence left that can run, so plan all sequences. If there are suspects, this
-            // plan tries one alone, because the other sequences had their turn in the narrowed plan.
+            // No sequence in the narrowed scope of the plan can run, so plan all sequences. If there are suspects of a
+            // failed step, the new plan tries one suspect alone, because the other sequences had their turn in the
+            // narrowed plan.
             plan = plan_step(&view, RetryScope::All, false);
             plan.skips_running = false;
             self.retry.scope = RetryScope::All;

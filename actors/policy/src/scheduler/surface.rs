@@ -18,7 +18,7 @@ use tiercel_device::{
     DeviceInfo, DeviceProfile, SeqId, StepBatch, StepDone, StepId, Tier, Timestamp,
 };
 
-/// Action that the owner of a scheduler must carry out next.
+/// Action that a scheduler, which does no I/O itself, asks its caller to carry out next.
 #[derive(Debug)]
 #[must_use]
 pub enum Action {

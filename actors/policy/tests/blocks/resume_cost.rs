@@ -55,7 +55,8 @@ fn the_victim_that_is_computed_again_the_soonest_goes_first() {
 
 #[test]
 fn a_swapped_victim_costs_a_copy_out_and_a_copy_in() {
-    // Sequence 2 is swapped at two copies for each block. Sequence 3 is computed again in 95 us for each block.
+    // Sequence 2 is swapped: each block costs one copy out and one copy in, of `copy_us` each. Recomputing sequence 3
+    // costs 95 us per block.
     let victims = [victim(2, true), victim(3, false)];
     let chosen = |copy_us| both_orders(|| apart([2, 2]), victims, Release::All, copy_us);
     assert_eq!(chosen(47.0), [[2], [2]]);
@@ -106,7 +107,8 @@ fn sharing(own: u8, blocks: u8) -> Scene {
 
 #[test]
 fn only_blocks_that_come_free_and_are_needed_count() {
-    // Sequence 3 gives two blocks for 270 us. Sequence 2 gives three for 300 us, but only two are needed.
+    // Preempting sequence 3 frees two blocks that take 270 us to recompute. Sequence 2 would free three blocks for 300
+    // us, but only two are needed, so sequence 3 costs less per needed block.
     let victims = [victim(2, false), victim(3, false)];
     assert_eq!(both_orders(|| sharing(2, 3), victims, Release::All, 0.0), [[3], [3]]);
     // One block for 90 us is cheaper than sequence 3, but not enough, so both go; the cheaper one first.
@@ -127,7 +129,8 @@ fn blocks_that_a_victim_retains_cost_nothing() {
     let chosen = |release| both_orders(|| apart([6, 2]), victims, release, 40.0);
     assert_eq!(chosen(Release::All), [[3], [3]], "480 us for the two blocks that are needed");
     assert_eq!(chosen(Release::Needed { unit: 1 }), [[2], [2]], "160 us for them");
-    // The victim gives its tail, and computing a tail again takes longer the deeper it is.
+    // A victim gives up the tail of its block table, and recomputing a block takes longer the deeper the block is. So
+    // the shorter sequence 3 is the cheaper victim.
     let victims = [victim(2, false), victim(3, false)];
     let chosen = both_orders(|| apart([6, 2]), victims, Release::Needed { unit: 1 }, 40.0);
     assert_eq!(chosen, [[3], [3]]);

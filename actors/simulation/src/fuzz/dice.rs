@@ -11,7 +11,7 @@ impl Dice {
         Dice(Random::stream(seed, &[purpose]))
     }
 
-    /// Draws a random number from the range.
+    /// Draws a random integer from the range, both ends included.
     pub(super) fn between(&mut self, range: RangeInclusive<u32>) -> u32 {
         let (low, high) = (*range.start(), *range.end());
         low + self.0.below(u64::from(high.saturating_sub(low)) + 1) as u32

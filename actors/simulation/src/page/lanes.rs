@@ -64,7 +64,8 @@ pub(super) struct Lanes {
     spans: usize,
     /// Number of requests without a lane, because there were already as many lanes as the page may have.
     left_out: u64,
-    /// Time at which the lanes reached their maximum number of spans, if they did; later states are not shown.
+    /// Time at which the lanes together reached their maximum number of spans (times of a request in one state); `None`
+    /// if they did not. Later states are not shown.
     cut: Option<Timestamp>,
 }
 

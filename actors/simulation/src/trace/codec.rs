@@ -29,7 +29,8 @@ pub(super) enum Frame<'a> {
     Section(Cow<'a, Section>),
     /// Event of the simulation run and its time.
     Event(Timestamp, Cow<'a, Event>),
-    /// End mark of a complete trace file; holds the number of frames before it.
+    /// End mark of a complete trace file (recorded events of simulation runs); holds the number of frames before the
+    /// mark.
     End(u64),
 }
 

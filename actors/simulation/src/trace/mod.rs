@@ -68,7 +68,7 @@ pub enum TraceError {
         /// Format version of the trace file.
         found: u16,
     },
-    /// The file ends before the end mark of the trace.
+    /// The file lacks the end mark that every complete trace file has.
     #[error("the trace is cut off after {at} bytes")]
     Truncated {
         /// Offset in the trace file at which it ends too early, bytes.

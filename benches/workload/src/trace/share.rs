@@ -10,7 +10,7 @@ use std::ops::Range;
 /// miss 1 by a rounding error.
 pub(crate) const ROUNDING: f64 = 1e-9;
 
-/// Selection of the recorded requests that one class sends.
+/// Random selection of the recorded requests that one class of a workload sends.
 #[derive(Debug, Clone)]
 pub(crate) struct Part {
     seed: u64,

@@ -96,7 +96,7 @@ impl Draws {
 /// Mistake of the engine that the mock device found: a slice that the engine should not have submitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MockFault {
-    /// Number of the step that holds the faulty slice.
+    /// Id of the step with the slice that should not have been submitted.
     pub step: StepId,
     /// Sequence that the faulty slice belongs to.
     pub seq: SeqId,

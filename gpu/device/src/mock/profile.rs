@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(again, profile);
     }
 
-    /// Last line of the profile `tiny`, after which tables may follow.
+    /// Last line of the TOML text of the device profile `tiny`, after which the tests may add tables.
     const LAST_LINE: &str = "max_steps_in_flight = 2";
 
     #[test]

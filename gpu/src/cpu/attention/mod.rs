@@ -76,8 +76,8 @@ pub(super) fn is_vectorised(isa: Isa, block_size: usize, head_dim: usize) -> boo
     avx2::Avx2::new(isa, block_size, head_dim).is_some()
 }
 
-/// Whether the instruction set has vector kernels of attention for this block size and head width; false on this
-/// architecture.
+/// Whether vector kernels of attention exist for this instruction set, block size and head width: never on a processor
+/// that is not x86-64.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) fn is_vectorised(_: Isa, _: usize, _: usize) -> bool {
     false

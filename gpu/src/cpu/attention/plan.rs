@@ -173,7 +173,7 @@ fn kv_heads_together(shape: &AttentionShape) -> usize {
     (MAX_ROWS / group(shape)).min(MAX_COMPONENTS / shape.head_dim).max(1)
 }
 
-/// Cuts a range into consecutive pieces of at most `length`.
+/// Cuts a range into consecutive pieces of `length` each; the last piece may be shorter.
 fn pieces(range: Range<usize>, length: usize) -> impl Iterator<Item = Range<usize>> {
     let end = range.end;
     range.step_by(length).map(move |start| start..end.min(start + length))

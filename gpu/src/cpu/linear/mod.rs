@@ -240,7 +240,8 @@ impl Product<'_> {
     ) {
         let blocks = self.k.div_ceil(QUANT_LEN);
         let most = (Q4_PASS_BYTES / (blocks * size_of::<ActBlock>())).clamp(8, Q4_PASS_ROWS);
-        // Spreads the activation rows evenly over the passes over the weight panels.
+        // Choose the number of activation rows per pass over the weight panels so that the passes have about equally
+        // many rows.
         let pass = rows.len().div_ceil(rows.len().div_ceil(most));
         let mut sums = [Sums::ZERO; Q4_PASS_ROWS];
         for panels in cached::<Q4Block>(panels, blocks) {

@@ -1,4 +1,4 @@
-//! Packed weight matrices of the CPU device: their forms in memory, and packing.
+//! Packed weight matrices of the CPU device: their layouts in memory, and the packing of weights into them.
 
 mod arena;
 mod blocks;

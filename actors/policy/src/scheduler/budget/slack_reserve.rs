@@ -16,9 +16,11 @@ use tiercel_device::Timestamp;
 const LAG_US_MAX: f64 = 1e6;
 /// Smallest lag behind the TPOT target that the histogram distinguishes from none, us.
 const LAG_US_MIN: f64 = 1e3;
-/// Upper bound of a bucket of the lag histogram, divided by its lower bound.
+/// Ratio of a bucket's upper bound to its lower bound in the histogram of lags behind the TPOT target, for all buckets
+/// but the first and the last.
 const BUCKET_RATIO: f64 = 1.05;
-/// Number of buckets of the lag histogram: one for no lag, the others up to the largest lag.
+/// Number of buckets of the histogram of lags behind the TPOT target: one for lags below 1 ms, the others for lags up
+/// to 1 s.
 const BUCKETS: usize = 143;
 /// Time span of the most recent steps whose lags (times by which a premium stream would be behind its TPOT target) the
 /// histogram covers, us.

@@ -17,8 +17,8 @@ enum Protection {
     /// Least protected: the sequence makes no progress, because it is on hold or was preempted and retains blocks. Any
     /// sequence may take its blocks.
     Resting,
-    /// Usual protection: the order of service and the rule `preemption.victim` decide which sequences may take its
-    /// blocks.
+    /// Usual protection of a sequence from preemption: the order of service and the rule `preemption.victim` decide
+    /// which other sequences may take its blocks.
     Usual,
     /// The sequence was preempted as often as allowed (`preemption.max_per_request`), and `preemption.at_limit` is not
     /// `drop`. Its blocks may be taken only by the first sequence of a plan, and by running sequences that grow and are

@@ -74,8 +74,8 @@ impl Retry {
         }
     }
 
-    /// Chooses which sequences the next plan considers, after a plan that was `empty` or not. `reserved` says whether
-    /// blocks are reserved for any tier.
+    /// Chooses which sequences the next plan considers, and whether the next plan follows at once. `empty` says whether
+    /// the last plan was empty, and `reserved` whether blocks are reserved for any tier.
     pub(crate) fn planned(&mut self, empty: bool, reserved: bool) {
         let skipped = std::mem::take(&mut self.skipped_running);
         self.empty_plans = if empty { self.empty_plans + 1 } else { 0 };

@@ -24,7 +24,7 @@ pub(crate) struct LengthPredictor {
 /// Errors of predicted output lengths, summed over finished requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PredictionError {
-    /// Number of finished requests whose prediction was checked.
+    /// Number of finished requests whose predicted output length was compared with the true one.
     pub requests: u64,
     /// Sum of |predicted - true| output lengths, tokens.
     pub absolute_tokens: f64,

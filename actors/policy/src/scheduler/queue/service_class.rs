@@ -1,4 +1,4 @@
-//! Service class: the first part of a rank.
+//! Service class of a sequence: the first part of the sequence's rank in the order of service.
 
 use tiercel_device::Tier;
 

@@ -7,8 +7,7 @@ use tiercel_device::{BlockId, Epoch};
 /// KV state of a sequence in the scheduler: valid tokens, block table, and what preemptions took.
 #[derive(Debug)]
 pub(crate) struct Kv {
-    /// Epoch: number of preemptions of the sequence that took effect, by which messages about an earlier life are
-    /// recognized as stale.
+    /// Epoch: number of preemptions of the sequence that took effect. A message that carries an older epoch is stale.
     pub(crate) epoch: Epoch,
     /// Number of tokens whose KV is valid; at most the known tokens.
     pub(crate) computed: u32,

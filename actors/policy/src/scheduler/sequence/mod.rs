@@ -114,7 +114,8 @@ impl Sequence {
         self.len() - self.prompt_len()
     }
 
-    /// Returns the number of known tokens, plus tokens that steps in flight are sampling.
+    /// Returns the number of the sequence's known tokens, plus the number of its tokens that steps in flight are
+    /// sampling.
     pub(crate) fn planned_len(&self) -> u32 {
         self.len() + self.kv.in_flight.sampled()
     }

@@ -51,7 +51,7 @@ pub enum Phase {
 /// Hold: reason for which a sequence is not scheduled although it could be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
-    /// An operator paused the request.
+    /// The sequence is on hold because an operator paused its request.
     Operator,
     /// The client reads its response stream too slowly.
     Stream,
