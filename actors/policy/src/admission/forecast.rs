@@ -56,8 +56,7 @@ pub struct Capacity {
     pub step_us: f64,
     /// Length of an empty step (fixed cost of a step), us.
     pub idle_us: f64,
-    /// Time that a step of length `step_us` has for prompts if it leaves out the decode tokens of background and
-    /// best-effort requests, us.
+    /// Time that a step of length `step_us` has for prompts if it computes no decode tokens of the background tier, us.
     pub prompts_us: f64,
     /// Device time that the prompts of requests without a first token still need, by tier, us.
     pub backlog_us: [f64; TIERS],
