@@ -108,8 +108,8 @@ fn runner(sequences: usize, blocks: u32) -> ModelRunner<CpuOps> {
     open(&checkpoint, &options, &mut |_| {}).expect("a device").into_runner(sequences).0
 }
 
-/// Gives each test prompt consecutive KV blocks with room for the prompt and all of its output. Returns the prompts with
-/// their block tables, and the total number of blocks.
+/// Gives each test prompt consecutive KV blocks with room for the prompt and all of its output. Returns the prompts
+/// with their block tables, and the total number of blocks.
 fn start(prompts: &[Prompt]) -> (Vec<Run<'_>>, u32) {
     let mut next = 0u32;
     let runs = prompts.iter().map(|expected| {

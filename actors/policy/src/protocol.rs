@@ -244,7 +244,7 @@ pub enum StoreEvent {
     /// All copies of a prepared preemption ended. The preemption may be committed even if some copies failed, because
     /// blocks that were not saved on the host are recomputed.
     PreemptCopied {
-        /// Ticket (sequence and epoch) that the preemption was prepared with.
+        /// Ticket with which the preemption was prepared: the id of the victim, and its epoch before the preemption.
         ticket: Ticket,
         /// Number of the victim's blocks that the copies saved in the host pool, without those that it had before.
         copied: u32,

@@ -51,7 +51,8 @@ pub(super) enum Verdict {
     /// The request cannot be met now. It can be met when `pending_blocks` more blocks have come free; 0 if no copy
     /// under way will free enough.
     Unmet {
-        /// Number of blocks that must still come free from copies under way; 0 if they are not enough.
+        /// Number of blocks that must still come free from copies under way before the request for blocks can be met;
+        /// 0 if these copies free too few.
         pending_blocks: u32,
     },
 }

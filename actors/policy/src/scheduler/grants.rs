@@ -242,8 +242,8 @@ impl State {
     }
 }
 
-/// Returns the part of a sequence that the step computes: its tokens from position `computed` (the end of the steps in
-/// flight) up to `cover`.
+/// Returns the slice of a sequence that a step computes: the tokens from position `computed` (where the steps in flight
+/// end) to position `cover`, exclusive.
 fn slice_of(sequence: &Sequence, computed: u32, cover: u32) -> Slice {
     // If a step in flight is sampling the sequence's next token, that token is the input of this step, because the
     // steps in flight compute all tokens before it.

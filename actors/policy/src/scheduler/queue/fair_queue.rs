@@ -37,7 +37,8 @@ pub(crate) struct FairQueue {
 /// A tenant's account in a fair queue.
 #[derive(Debug, Clone, Copy)]
 struct Account {
-    /// Start tag of the tenant's last request.
+    /// Start tag of the tenant's last request: the virtual time, in start-time fair queueing, at which its
+    /// service begins.
     start: f64,
     /// Finish tag of the tenant's last request (start tag + service), which is the earliest start tag of its next one.
     finish: f64,
