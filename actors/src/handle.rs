@@ -245,8 +245,8 @@ impl EngineHandle {
         answer.map(|Steps(steps)| steps).map_err(|_| Refusal::EngineStopped)
     }
 
-    /// Returns the number of requests that hold a permit, waiting or running. Correct also after the engine has
-    /// stopped.
+    /// Returns the number of requests in the engine, waiting or running: those that hold a permit. The number is
+    /// correct also after the engine has stopped.
     pub fn places(&self) -> u32 {
         let free = u32::try_from(self.shared.permits.available_permits()).unwrap_or(u32::MAX);
         self.shared.max_requests.saturating_sub(free)

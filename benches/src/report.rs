@@ -33,7 +33,7 @@ pub struct Report {
     pub truncated: bool,
     /// Results per tier of the workload, the highest tier first.
     pub tiers: Vec<TierReport>,
-    /// Results of all tiers together.
+    /// Results of the requests of all tiers together.
     pub total: TierReport,
     /// Reasons for which requests failed, with counts of all requests of the run, also of those due outside of the
     /// measured window. Only the first few distinct reasons are listed; the others are summed up as `other reasons`.

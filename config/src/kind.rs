@@ -103,8 +103,8 @@ impl Kind {
             Kind::Model => text_that(&|text| !text.is_empty()),
             Kind::Device => text_that(&|text| DeviceKind::try_from(text.to_owned()).is_ok()),
             Kind::Address => text_that(&listen::is_address),
-            // A text without commas is a list of one text. With commas it is a mistake in a file, where several texts
-            // must be a list.
+            // For a setting that takes a list of texts, one text without commas is a list of one. In a settings file,
+            // one text with commas is a mistake: several texts must be a TOML list.
             Kind::List if value.as_str().is_some_and(|text| !text.contains(',')) => {
                 Some(Value::Array(vec![value.clone()]))
             }
@@ -118,7 +118,7 @@ impl Kind {
 
 /// A type whose values are of one kind in every setting of that type.
 pub(crate) trait OfKind {
-    /// Kind of the type's values.
+    /// Kind of value (integer, boolean, list and so on) that every setting of the implementing type has.
     const KIND: Kind;
 }
 

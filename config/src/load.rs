@@ -323,7 +323,7 @@ fn is_table(name: &str) -> bool {
         .any(|field| field.path.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
 }
 
-/// Returns a parsed value without its place in the file.
+/// Returns a value parsed from the settings file, without the position at which it stands there.
 fn plain(value: &Spanned<DeValue<'_>>) -> Value {
     use serde::de::{Deserialize, IntoDeserializer};
     let text = || Value::String(value.get_ref().type_str().to_owned());

@@ -157,8 +157,8 @@ fn continue_all(runner: &mut ModelRunner<CpuOps>, runs: &mut [Run<'_>]) {
     }
 }
 
-/// Checks that a continuation equals the reference, or that it takes the second-best token where it first differs and
-/// the two best are nearly tied.
+/// Checks that the generated continuation equals the reference, or that its first differing token is the reference's
+/// second-best one and nearly tied with the best.
 fn check(run: &Run<'_>) -> Result<(), String> {
     let Run { expected, output, .. } = run;
     let Some(step) = output.iter().zip(&expected.tokens).position(|(ours, theirs)| ours != theirs)

@@ -198,8 +198,8 @@ pub enum GrantOutcome {
     /// The request for blocks is denied for now: nothing was allocated, and the sequence keeps the blocks that it had.
     /// The request may succeed when `pending_blocks` more blocks have come free from copies under way.
     Denied {
-        /// Blocks that must come free from copies under way before the request may succeed; 0 if such copies are not
-        /// enough.
+        /// Number of KV blocks that copies under way must free before the denied request for blocks may succeed; 0 if
+        /// these copies cannot free enough.
         pending_blocks: u32,
     },
 }

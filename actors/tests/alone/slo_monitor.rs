@@ -59,7 +59,8 @@ fn promised(tier: Tier, ttft_ms: f64) -> Observation {
     Observation::Promised(Promise { tier, tenant: TENANT, arrival: Timestamp(0), targets })
 }
 
-/// Asserts that `/metrics` has this series with this value, to the accuracy of the windows.
+/// Asserts that the text `metrics` of the endpoint `/metrics` has the time series `series` with a value within 2 % of
+/// `expected`.
 fn assert_exported(metrics: &str, series: &str, expected: f64) {
     let line = metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     let value: f64 = line.unwrap_or_else(|| panic!("no {series} in {metrics}")).parse().unwrap();

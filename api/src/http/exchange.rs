@@ -1,5 +1,5 @@
-//! State of a connection: whether the server or the client must act next. Shared by the connection's socket and the
-//! requests that arrive on it.
+//! State of an HTTP connection: whether the server or the client must act next. The connection's socket and the
+//! requests that arrive on it share this state.
 
 use actix_web::HttpRequest;
 use std::cell::Cell;

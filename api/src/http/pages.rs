@@ -73,7 +73,7 @@ pub(crate) async fn metrics(app: Data<App>) -> HttpResponse {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct StepsQuery {
-    /// Number of a step: only later steps are returned.
+    /// Step number after which the answer begins: only records of steps with a higher number are returned.
     after: u64,
 }
 

@@ -203,8 +203,8 @@ impl AsyncWrite for Socket {
         match (refusal, ready!(written)?) {
             (None, taken) => Poll::Ready(Ok(taken)),
             (Some(refusal), taken) if taken == refusal.len() => Poll::Ready(Ok(bytes.len())),
-            // Abort the connection if an error response is only partly written: the connection ends after it in any
-            // case.
+            // An error response that is only partly written aborts the connection, which would end after a whole one
+            // too.
             (Some(_), _) => Poll::Ready(Err(Error::from(ErrorKind::ConnectionAborted))),
         }
     }

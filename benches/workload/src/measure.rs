@@ -51,7 +51,7 @@ impl Compliance {
         self.all_met += u64::from(ttft && tpot && e2e);
     }
 
-    /// Adds the counts of requests in target of another tier or run.
+    /// Adds another tier's or another run's counts of requests that met their latency targets to these counts.
     pub fn merge(&mut self, other: Compliance) {
         self.requests += other.requests;
         self.ttft_met += other.ttft_met;

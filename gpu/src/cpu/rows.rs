@@ -62,7 +62,7 @@ pub(super) fn silu_mul(isa: Isa, row: &[f32], out: &mut [f32]) {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => {
             #[expect(unsafe_code, reason = "calls a function compiled for AVX2")]
-            // SAFETY: `Isa::Avx2` exists only where the processor has AVX2.
+            // SAFETY: a value `Isa::Avx2` is made only if the processor has AVX2, which the called function needs.
             unsafe {
                 silu_mul_avx2(row, out)
             }

@@ -183,8 +183,8 @@ impl<D: Driver> CudaOps<D> {
         }
     }
 
-    /// Replays a CUDA graph. If the driver refuses it, the step fails and graphs are disabled, so that the step is
-    /// retried with launches.
+    /// Replays a CUDA graph. If the driver refuses the replay, the step fails and CUDA graphs are disabled, so that the
+    /// retried step launches its kernels one by one.
     fn replay_graph(&mut self, graph: usize) {
         if self.fault.is_some() {
             return;

@@ -89,8 +89,8 @@ impl Sequences {
     /// nothing if a later step already samples for the sequence.
     pub(super) fn drew(&mut self, seq: SeqId, step: StepId, token: TokenId) {
         let last = self.states.get_mut(&seq).and_then(|state| state.last.as_mut());
-        // Keep the record of a later step that has already begun for the sequence: only a record of `step` gets the
-        // token.
+        // If a later step has already begun for the sequence, leave that step's record as it is: only a record of
+        // `step` gets the token.
         if let Some((_, input)) = last.filter(|(last, _)| *last == step) {
             *input = Some(RowInput::Token(token));
         }

@@ -70,7 +70,7 @@ fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>, TokenizerError> {
 /// Notation in which the vocabulary of a `tokenizer.json` writes the bytes of its tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Decoding {
-    /// A token of the vocabulary is written as its own text.
+    /// Literal notation: the vocabulary lists each token as the text that the token stands for.
     Literal,
     /// Byte-level vocabulary: each character of a token stands for one byte (GPT-2's table).
     ByteLevel,

@@ -145,7 +145,7 @@ mod tests {
             let ending = stops.iter().enumerate();
             let ending =
                 ending.filter(|(_, stop)| !stop.is_empty() && text[..end].ends_with(*stop));
-            // Of equal stop strings, report the first.
+            // If two stop strings are equal, report the one that comes first in the list.
             if let Some((index, stop)) =
                 ending.max_by_key(|(index, stop)| (stop.len(), usize::MAX - index))
             {

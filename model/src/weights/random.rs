@@ -65,7 +65,7 @@ impl Numbers {
         let rounded = self.values.iter().flat_map(|v| bf16::from_f32(v * scale).to_le_bytes());
         self.bytes.clear();
         self.bytes.extend(rounded.take(n * k * 2));
-        // Rotate the random numbers, so that the next matrix starts at another one.
+        // Rotate the list of random numbers, so that the next matrix starts at another of them.
         self.values.rotate_left(n * k % PERIOD);
         let period = self.bytes.len();
         while self.bytes.len() < n * k * 2 {

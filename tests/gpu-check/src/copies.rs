@@ -84,8 +84,8 @@ fn round_trip<D: Driver>(mut driver: D, report: &mut Report) -> Result<(), Check
     Ok(())
 }
 
-/// Copies all blocks a few times and returns the highest rate, bytes/s. Device block `i` is copied to or from host
-/// block `i * stride` modulo the number of blocks.
+/// Copies `blocks` KV blocks between device and host a few times and returns the highest copy rate, bytes/s. Device
+/// block `i` is paired with host block `i * stride` modulo the number of blocks.
 fn bytes_per_s(
     copier: &mut impl BlockingCopier,
     direction: CopyDirection,

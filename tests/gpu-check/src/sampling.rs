@@ -91,8 +91,8 @@ fn unusable<D: Driver>(pair: &mut Pair<D>, report: &mut Report) -> Result<(), Ch
         let expected = [Some(70), None, None, None, last, Some(0)];
         report.holds(&format!("ties and rows without usable logits, {name}"), drawn == expected);
     }
-    // Sample with the smallest and the largest random number: the results must be the first and the last token of the
-    // row, whose logits are all equal.
+    // Sample a row whose logits are all equal with the smallest and with the largest random number: the results must be
+    // the first and the last token of the vocabulary.
     let ends = [(0.0, 0), (1.0 - f64::EPSILON, VOCAB as u32 - 1)].map(|(at, token)| {
         (Draw { row: 5, temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, at }, Some(token))
     });

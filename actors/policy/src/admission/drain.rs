@@ -53,7 +53,7 @@ impl DrainRate {
         }
     }
 
-    /// Records that a request left the queue by being served, which ends a gap between departures.
+    /// Records that a waiting request was served and so left the queue, which ends a gap between departures.
     pub fn left(&mut self, now: Timestamp) {
         self.waiting = self.waiting.saturating_sub(1);
         let since = std::mem::replace(&mut self.since, (self.waiting > 0).then_some(now));

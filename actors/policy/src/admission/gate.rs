@@ -385,8 +385,8 @@ impl Gate {
     }
 }
 
-/// Returns the longest predicted TTFT with which a request is accepted, us; `None` for no limit: if late requests are
-/// not refused, if the request has no TTFT target, or if it is premium.
+/// Returns the longest predicted TTFT with which a request is accepted, us. `None` means no limit: late requests are
+/// not refused, the request has no TTFT target, or the request is premium.
 fn latest_us(tier: Tier, targets: &SloTargets, shedding: &SheddingSettings) -> Option<f64> {
     // Premium requests are never refused for lateness: late is better than never, and lower tiers are preempted for
     // them.

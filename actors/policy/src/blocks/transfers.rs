@@ -26,7 +26,8 @@ pub(super) struct Transfer {
     pub(super) name: Name,
     /// Fence: step that must have completed before the copy may start.
     pub(super) fence: StepId,
-    /// Sequences that wait for the copy; empty for mirroring, or if all waiting sequences gave up.
+    /// Sequences that wait for the block copy to end. Empty for a copy made ahead of need (mirroring), or if all
+    /// waiting sequences gave up.
     pub(super) waiters: Vec<SeqId>,
     /// Whether the copy is for mirroring, so that it goes on although no sequence waits for it.
     pub(super) ahead_of_need: bool,

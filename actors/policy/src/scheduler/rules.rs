@@ -76,7 +76,7 @@ impl Rules {
         self.scheduling.order == Order::Tier
     }
 
-    /// Whether tiers share by fair queueing the time that is left to best-effort requests.
+    /// Whether the tiers share, by fair queueing, the device time that is left to best-effort requests.
     pub(crate) fn tiers_are_fair(&self) -> bool {
         self.scheduling.fair_tiers && self.by_tier()
     }

@@ -51,7 +51,7 @@ pub struct Unfinished {
 /// Statistics of the latencies in a sliding window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WindowReport {
-    /// Number of latencies in the window.
+    /// Number of latencies in the sliding window.
     pub samples: u64,
     /// Number of unfinished requests whose latency already exceeds its target.
     pub overdue: u64,

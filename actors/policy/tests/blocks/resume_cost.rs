@@ -141,7 +141,7 @@ fn a_cheap_victim_of_a_later_group_waits_for_its_turn() {
     let dear = victim(2, false);
     let cheap = Victim { group: 1, ..victim(3, false) };
     assert_eq!(apart([6, 2]).cheapest(&[dear, cheap], Release::All, 0.0), [2]);
-    // Groups need not come in the order of their numbers.
+    // The groups of victims need not come in ascending order of their group numbers.
     let dear = Victim { group: 2, ..dear };
     assert_eq!(apart([6, 2]).cheapest(&[dear, cheap], Release::All, 0.0), [2]);
 }

@@ -23,7 +23,7 @@ pub struct Difference {
 /// Result of comparing two traces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
-    /// Both traces hold the same records.
+    /// Both compared trace files hold the same records.
     Equal {
         /// Number of simulation runs in each of the two compared traces.
         runs: u64,

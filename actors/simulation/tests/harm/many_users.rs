@@ -23,7 +23,8 @@ fn users(streams: u32, duration_s: f64) -> Case {
     case
 }
 
-/// Simulates the case under the default policy and under `fcfs`, prints the measured figures and returns them.
+/// Simulates the test case (workload and device) under the default policy and under `fcfs`, prints the measured figures
+/// and returns them.
 fn played(case: &Case) -> [Figures; 2] {
     // Make the admission queue long enough for all users.
     let change = |settings: &mut EngineSettings| {

@@ -90,7 +90,7 @@ impl Case {
         TIERS.into_iter().filter(has).collect()
     }
 
-    /// Returns a copy of the case in which only requests of one tier are sent.
+    /// Returns a copy of the test case in which only requests of one tier are sent.
     pub(crate) fn of_tier(&self, tier: Tier) -> Case {
         let mut case = self.clone();
         case.workload.classes.retain(|class| class.tier == tier);

@@ -69,8 +69,8 @@ impl Format {
     }
 }
 
-/// Splits a line of a CSV file into its fields. No public data set of traffic quotes a field, so a quote is treated as
-/// an ordinary character.
+/// Splits a line of a CSV file into its fields. No public data set of traffic puts a field in quotation marks, so a
+/// quotation mark is treated as an ordinary character.
 pub(super) fn fields<'a, const N: usize>(
     line: &'a str,
     header: &str,

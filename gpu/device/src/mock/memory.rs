@@ -24,7 +24,8 @@ pub(super) struct Memory {
     words: usize,
     device: Vec<u64>,
     host: Vec<u64>,
-    /// For each device block, the last step that writes it; finds two slices of one step that write the same block.
+    /// For each device block, the last step that writes it. With it the mock device finds two slices of one step that
+    /// write the same block.
     writers: Vec<Option<StepId>>,
     /// For each device block, the number of sequences that checked its content and do not check it again.
     relied_on: Vec<u32>,

@@ -18,8 +18,8 @@ pub(super) struct Scratch {
     pub(super) merged: Merged,
 }
 
-/// Scratch memory for computing attention over one span of positions. The lists of references are empty between work
-/// items; only their allocations are kept.
+/// Scratch memory for computing attention over one span of positions. The vectors of references are empty between work
+/// items: only their allocations are reused.
 #[derive(Default)]
 pub(super) struct SpanScratch {
     queries: Vec<&'static [f32]>,

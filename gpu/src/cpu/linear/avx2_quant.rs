@@ -57,7 +57,7 @@ fn bytes<T>(values: &[T; 32]) -> __m256i {
 fn store<const R: usize>(sums: [__m256; R]) -> [[f32; QUANT_ROWS]; R] {
     let mut out = [[0.0; QUANT_ROWS]; R];
     for (out, sum) in out.iter_mut().zip(sums) {
-        // SAFETY: each row of sums that is stored to `out` is eight floats, one vector.
+        // SAFETY: the store writes one vector of eight floats, and each row of `out` has eight floats.
         unsafe { _mm256_storeu_ps(out.as_mut_ptr(), sum) };
     }
     out

@@ -55,7 +55,7 @@ impl Results {
 
     /// Whether the content sent to a result slot has arrived, or never will because the device failed.
     pub(super) fn has_arrived(&self, slot: usize) -> bool {
-        // SAFETY: the CUDA event belongs to this value.
+        // SAFETY: the queried CUDA event belongs to `self`, so it exists during the call.
         let state = unsafe { event::query(self.arrived[slot]) };
         !matches!(state, Err(DriverError(CUresult::CUDA_ERROR_NOT_READY)))
     }

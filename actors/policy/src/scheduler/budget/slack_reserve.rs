@@ -14,7 +14,7 @@ use tiercel_device::Timestamp;
 /// Upper bound of the measured lag behind the TPOT target, us. A stream with a larger lag needs more slack than streams
 /// can save.
 const LAG_US_MAX: f64 = 1e6;
-/// Smallest lag behind the TPOT target that the histogram distinguishes from none, us.
+/// Smallest lag behind the TPOT target that the histogram of lags tells apart from no lag, us.
 const LAG_US_MIN: f64 = 1e3;
 /// Ratio of a bucket's upper bound to its lower bound in the histogram of lags behind the TPOT target, for all buckets
 /// but the first and the last.

@@ -44,7 +44,7 @@ pub(crate) struct LateRequests {
 }
 
 impl LateRequests {
-    /// Adds a request to the late ones if it is marked late, and removes it otherwise.
+    /// Adds a request to the set of late requests if it is marked late, and otherwise removes it from that set.
     pub(crate) fn update(&mut self, sequence: &Sequence) {
         let entry = (sequence.tier, sequence.arrival, sequence.id);
         if sequence.service.late {

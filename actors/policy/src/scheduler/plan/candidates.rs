@@ -19,8 +19,8 @@ pub(crate) fn eligible<'a>(
     let running = view.queue.table.active();
     let running = running.filter(|(_, s)| view.may_step(s)).map(candidate);
     let open_limit = view.retry.open_limit;
-    // Look only at the first waiting sequences, as many as may be opened in one step; with suspects look at all, to
-    // find a waiting suspect.
+    // Consider only the first waiting sequences, as many as one step may open. If some sequences are suspected of
+    // having made a step fail, consider all, to find a suspect among them.
     let looked_at = if view.suspects.is_empty() { open_limit } else { usize::MAX };
     // A waiting sequence may be opened only after the steps in flight have sampled their tokens for it.
     let may_open = |s: &Sequence| {

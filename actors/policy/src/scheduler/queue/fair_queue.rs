@@ -28,7 +28,7 @@ pub(crate) struct FairTag {
 /// that each tenant was charged.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FairQueue {
-    /// Virtual time: greatest start tag of a request that has started.
+    /// Virtual time of the fair queue: the greatest start tag of all requests that have started.
     now: f64,
     /// Account of each tenant whose service is remembered.
     accounts: BTreeMap<Salt, Account>,

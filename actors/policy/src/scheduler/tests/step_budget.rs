@@ -134,7 +134,8 @@ fn prompts_go_on_however_little_a_stream_has_to_spend() {
     let mut s = paced();
     stream(&mut s, Tier::Premium, 900, 1000);
     s.enqueue(sequence(2, Tier::Standard, 200));
-    // In any case prompts get 15 % of the 101 us that the stream takes: one token.
+    // Prompts always get at least 15 % of the 101 us that a step with the one stream takes: enough for one prompt
+    // token.
     assert_eq!(tokens(&mut s, 2, 1000 + 4_000), 1);
 }
 

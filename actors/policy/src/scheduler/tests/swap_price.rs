@@ -39,7 +39,8 @@ fn the_cheaper_way_is_chosen_and_recompute_at_equal_price() {
 
 #[test]
 fn short_sequences_are_recomputed_and_long_ones_swapped() {
-    // A swap takes 250 us for each token. The n-th token takes n us to compute, so 499 tokens take 250 us each.
+    // A swap (copy to the host and back) takes 250 us for each token. The n-th token takes n us to compute, so
+    // computing 499 tokens takes 250 us per token on average.
     let model = priced(500.0, 1.0, 1.0);
     for (tokens, swaps) in [(496, false), (500, true)] {
         let (swap_us, compute_us) =

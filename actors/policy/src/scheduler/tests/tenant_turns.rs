@@ -101,7 +101,7 @@ fn tenants_that_all_wait_have_had_the_same_but_for_a_request_of_each_and_a_step(
             had_us[usize::from(tenant) - 1] += us;
             left -= u64::from(tenant == 2);
         }
-        // Stop when the modest tenant has at most 8 requests left, which could all be in one step.
+        // End the comparison when tenant 2 has at most 8 requests left, which could all be in one step.
         if left <= 8 {
             break;
         }
