@@ -164,7 +164,7 @@ words! {
 words! {
     /// Place at which a preempted sequence waits in the queue.
     ResumeOrder {
-        /// A preempted sequence waits at its usual place in the order of service.
+        /// A preempted sequence waits at its rank in the order of service, as if it had not been preempted.
         Rank = "rank",
         /// A preempted sequence waits before all sequences of its tier that have not started.
         First = "first",

@@ -180,7 +180,7 @@ pub struct Targets {
     /// Target for the time to first token, ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_ms: Option<f64>,
-    /// Time that the TTFT target grows by for every prompt token beyond `ttft_prompt_tokens`, ms.
+    /// Increase of the TTFT target for every prompt token beyond `ttft_prompt_tokens`, ms.
     #[serde(default)]
     pub ttft_ms_per_token: f64,
     /// Prompt length up to which the TTFT target is `ttft_ms`, tokens; longer prompts get more time.

@@ -216,8 +216,8 @@ fn packed_sizes_follow_the_form_of_every_tensor() {
     let checkpoint = Checkpoint::open(&ModelFiles::HfDir(tiny("llama2"))).unwrap();
     let bytes = |format| checkpoint.packed_bytes(format).unwrap() as f64;
     let parameters = checkpoint.config().parameters() as f64;
-    // Packed matrices may be a little larger than their weights: they are padded to whole rows and, in 8 bits, to whole
-    // quantization blocks.
+    // Packed matrices may be a little larger than their weights: packing pads a matrix to whole rows, and a matrix of
+    // 8-bit weights to whole quantization blocks.
     for (format, least, most) in [
         (WeightFormat::F32, 4.0, 4.2),
         (WeightFormat::Auto, 4.0, 4.2),

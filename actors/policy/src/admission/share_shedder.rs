@@ -68,7 +68,7 @@ impl ShareShedder {
     }
 
     /// Returns a tier's due share of the device's time, rescaled so that the due shares of the tiers that used device
-    /// time lately add up to 1; 1 if none did.
+    /// time lately add up to 1. Returns 1 if no tier used device time lately.
     fn due(&self, tier: Tier) -> f64 {
         let ShareReport { had, due, .. } = &self.report;
         let active = had.iter().zip(due).filter(|(had, _)| **had >= ACTIVE);

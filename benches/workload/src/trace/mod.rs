@@ -52,7 +52,8 @@ pub struct Trace {
     /// of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length_s: Option<f64>,
-    /// Whether recorded requests without prompt or output tokens are skipped and counted. By default they are errors.
+    /// Whether recorded requests without prompt or output tokens are skipped and counted. By default such a request is
+    /// an error.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skip_empty: bool,
     /// Recorded requests in the time window that is replayed, filled in by [`Workload::load`](crate::Workload::load).

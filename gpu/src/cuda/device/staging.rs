@@ -12,7 +12,7 @@ use cudarc::driver::sys::{CUevent, CUevent_flags, CUstream};
 /// Size of one half of the staging memory, bytes. A long copy fills one half while the GPU reads the other.
 const HALF_BYTES: usize = 8 << 20;
 
-/// Pinned staging memory in two halves, which uploads fill alternately.
+/// Pinned staging memory in two halves. Uploads to the device fill the halves alternately.
 pub(super) struct Staging {
     context: Context,
     memory: *mut u8,
