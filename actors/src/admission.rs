@@ -59,6 +59,7 @@ impl Handler<Submit> for Admission {
     ) -> Self::Result {
         let now = self.clock.now();
         let applicant = applicant(&request);
+        let returns = self.gate.returns(&applicant, now);
         let admitted = self.gate.submit(&applicant, now);
         let seq = admitted.inspect_err(|why| telemetry::refused(request.tier, why))?;
         let new = NewSequence {
@@ -72,6 +73,7 @@ impl Handler<Submit> for Admission {
             sampling: request.sampling,
             targets: request.targets,
             patience: self.gate.patience_of(&applicant),
+            returns,
             arrival: now,
         };
         self.scheduler.do_send(Enqueue { new, outlet });

@@ -91,6 +91,7 @@ impl Rounds {
             sampling: Arc::new(SamplingParams::greedy()),
             targets: SloTargets::default(),
             patience: Patience::default(),
+            returns: false,
             arrival: Timestamp(self.now_us),
         });
     }

@@ -48,7 +48,8 @@ fn started() -> Alone {
     Alone { reserved, ..started_with(to_reserved) }
 }
 
-/// Starts a Scheduler that sends its requests for blocks to `to_reserved`, so that `reserved` receives none.
+/// Starts a Scheduler that sends its requests for blocks to `to_reserved`. The field `reserved` of the returned
+/// [`Alone`] is a recorder that nothing sends to, so it stays empty.
 fn started_with(to_reserved: Recipient<ReserveStep>) -> Alone {
     let mut settings = EngineSettings::default();
     settings.preemption.mirror_percent = 1;
@@ -135,6 +136,7 @@ impl Alone {
             sampling: Arc::new(SamplingParams::greedy()),
             targets: SloTargets::default(),
             patience: Patience::default(),
+            returns: false,
             arrival: Timestamp(id),
         };
         let permit = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();

@@ -347,7 +347,7 @@ impl Gate {
 
     /// Whether the client says that it comes back, and its tenant has a retry credit whose time has come, so that the
     /// client is preferred to newcomers.
-    fn returns(&self, request: &Applicant, now: Timestamp) -> bool {
+    pub fn returns(&self, request: &Applicant, now: Timestamp) -> bool {
         request.returning && self.credits.is_due(request.tier, request.tenant, now)
     }
 

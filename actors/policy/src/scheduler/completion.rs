@@ -128,6 +128,7 @@ impl State {
         if first {
             self.queue.tenants.start(sequence);
             self.queue.token_queue.left(sequence.service.tenant);
+            self.deadlines.late.flow[sequence.tier.index()].serves(now);
             self.deadlines.leave(sequence);
         }
         effects.push(Effect::Token {

@@ -32,7 +32,7 @@ const DOUBLES_WHEN_SHORT: [&str; 2] = ["cpu-overload-600", "cpu-overload-x2-600"
 /// for.
 const SHORT_BLOCKS: u32 = 384;
 
-/// Length of the test simulations.
+/// How much of each workload the tests simulate: its first 45 s, or all of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Length {
     /// Simulate the first 45 seconds of each workload, for CI.

@@ -168,6 +168,7 @@ impl Deadlines {
     ) {
         let work_us = basis.cost.prefill_us(sequence.prompt_len(), 0);
         self.arrives(sequence.tier, work_us, now);
+        self.late.flow[sequence.tier.index()].comes(now);
         sequence.service.deadline = self.deadline(sequence, (queue, basis), now);
         self.insert(sequence);
     }

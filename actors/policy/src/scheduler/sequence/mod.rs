@@ -75,6 +75,7 @@ impl Sequence {
                 asked: new.targets,
                 targets: new.targets,
                 patience: new.patience,
+                returns: new.returns,
                 key: PriorityKey::UNPLACED,
                 ages_at: None,
                 deadline: None,

@@ -29,6 +29,9 @@ pub struct NewSequence {
     pub targets: SloTargets,
     /// Patience: longest wait for the first token.
     pub patience: Patience,
+    /// Whether the client comes back at its retry time after an earlier refusal. Among late requests of its tier it
+    /// then goes first.
+    pub returns: bool,
     /// Time at which the request arrived.
     pub arrival: Timestamp,
 }

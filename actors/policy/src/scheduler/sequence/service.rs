@@ -22,6 +22,8 @@ pub(crate) struct Service {
     pub(crate) targets: SloTargets,
     /// Patience: longest wait for the first token.
     pub(crate) patience: Patience,
+    /// Whether the client came back at its retry time after an earlier refusal.
+    pub(crate) returns: bool,
     /// Priority key: what the sequence's rank in the order of service is made of.
     pub(crate) key: PriorityKey,
     /// Time at which the sequence gains a tier by ageing, if it still waits then; `None` if it cannot gain one.

@@ -1,0 +1,85 @@
+//! Flow of requests through a tier: how many come, and how many get their first tokens.
+
+use tiercel_device::Timestamp;
+
+/// Time constant of the counts of requests that came and of those that were served, us. It is short enough that a burst
+/// is forgotten after a few minutes, and long enough for the counts to hold dozens of requests.
+const MEMORY_US: f64 = 60e6;
+/// Largest difference between the numbers of requests that came and that were served, as a share of the latter, at which
+/// the flow counts as balanced.
+const DIFFERENCE_MAX: f64 = 0.1;
+
+/// Flow of requests through one tier, over the last minute or so.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Flow {
+    /// Requests that came, each counted with the weight exp(-age / [`MEMORY_US`]).
+    came: f64,
+    /// Requests that got their first tokens, with the same weights.
+    served: f64,
+    /// Time of the latest change of the counts.
+    at: Timestamp,
+}
+
+impl Flow {
+    /// Counts a request that comes.
+    pub(crate) fn comes(&mut self, now: Timestamp) {
+        self.age(now);
+        self.came += 1.0;
+    }
+
+    /// Counts a request that gets its first token.
+    pub(crate) fn serves(&mut self, now: Timestamp) {
+        self.age(now);
+        self.served += 1.0;
+    }
+
+    /// Whether about as many requests come as are served.
+    pub(crate) fn balanced(&self) -> bool {
+        (self.came - self.served).abs() <= DIFFERENCE_MAX * self.served
+    }
+
+    fn age(&mut self, now: Timestamp) {
+        let weight = (-(now.since_us(self.at) as f64) / MEMORY_US).exp();
+        (self.came, self.served) = (self.came * weight, self.served * weight);
+        self.at = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the flow after ten minutes in which a request came every `gap_s` seconds and one was served every second.
+    fn flow(gap_s: f64) -> Flow {
+        let mut flow = Flow::default();
+        let mut next_s = 0.0;
+        for s in 0..600 {
+            while next_s < f64::from(s) + 1.0 {
+                flow.comes(Timestamp((next_s * 1e6) as u64));
+                next_s += gap_s;
+            }
+            flow.serves(Timestamp((s + 1) as u64 * 1_000_000));
+        }
+        flow
+    }
+
+    #[test]
+    fn a_flow_is_balanced_if_about_as_many_come_as_are_served() {
+        assert!(flow(1.0).balanced() && flow(1.05).balanced() && flow(0.95).balanced());
+        assert!(!flow(1.2).balanced(), "a backlog drains");
+        assert!(!flow(0.8).balanced(), "a backlog grows");
+    }
+
+    #[test]
+    fn a_burst_is_forgotten_after_a_few_minutes() {
+        let mut flow = flow(1.0);
+        let second = |s: u64| Timestamp(s * 1_000_000);
+        (0..100).for_each(|_| flow.comes(second(600)));
+        assert!(!flow.balanced());
+        for s in 601..=900 {
+            flow.comes(second(s));
+            flow.serves(second(s));
+        }
+        assert!(flow.balanced());
+    }
+}
