@@ -58,7 +58,8 @@ impl Text {
     /// chat template adds.
     pub(crate) const BYTES_MAX: usize = TEXT_BYTES_MAX - TEXT_BYTES_MAX / 32;
 
-    /// Returns the mock device's vocabulary of bytes.
+    /// Returns the text handling of the mock device, which has no model: a text is encoded as one token per byte. Of the
+    /// tokens that are no bytes, the marks of a chat message have no text, and all others have made-up texts.
     pub(crate) fn of_bytes() -> Text {
         Text { kind: Kind::Bytes, end_tokens: vec![bytes::END] }
     }

@@ -13,7 +13,7 @@ pub(crate) const MAX_STEPS: usize = 200_000;
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct StepsPage {
     pub(crate) device: DeviceInfo,
-    /// Speeds that the server measured of its device at startup.
+    /// Speeds that the server knew of its device at startup: measured, or stated by the profile of a mock device.
     pub(crate) measured: DeviceProfile,
     /// Engine settings of the server, as it serializes them.
     pub(crate) settings: serde_json::Value,
