@@ -6,7 +6,8 @@ use crate::rules;
 use crate::runs::{self, Figures, Job, TierFigures};
 use crate::workloads::{self, Case, Length};
 use tiercel_config::{EngineSettings, Policy};
-use tiercel_workload::{Arrival, Closed};
+use tiercel_device::Tier;
+use tiercel_workload::{Arrival, Closed, Poisson};
 
 /// Makes a test case with a closed loop of `streams` users on the CPU server, which has 64 slots in a step;
 /// `duration_s` seconds long.
@@ -67,4 +68,16 @@ fn none_of_six_hundred_users_is_refused() {
     }
     let checks = rules::completes(&case.workload.name, false, &default, &fcfs);
     assert!(!checks.is_empty() && checks.iter().all(|check| !check.broken()), "{checks:?}");
+}
+
+#[test]
+fn none_of_five_hundred_users_is_refused_beside_premium_requests() {
+    let mut case = users(500, 900.0);
+    let mut premium = case.workload.classes[0].clone();
+    premium.tier = Tier::Premium;
+    premium.arrival = Arrival::Poisson(Poisson { rate_per_s: 0.1, bursts: None });
+    case.workload.classes.push(premium);
+    let [default, fcfs] = played(&case);
+    let checks = rules::completes(&case.workload.name, false, &default, &fcfs);
+    assert!(checks.len() == 2 && checks.iter().all(|check| !check.broken()), "{checks:?}");
 }
