@@ -155,4 +155,19 @@ mod tests {
         }
         assert_eq!(rate.wait_us(Timestamp(9000 * S)), Some(3e6));
     }
+
+    #[test]
+    fn a_request_that_gives_up_ends_the_current_gap_only_if_no_other_request_waits() {
+        let mut rate = queue(1);
+        rate.gave_up();
+        for _ in 0..2 {
+            rate.entered(Timestamp(100 * S));
+        }
+        rate.left(Timestamp(101 * S));
+        assert_eq!(rate.wait_us(Timestamp(101 * S)), Some(1e6), "nobody waited before 100 s");
+        let mut rate = queue(3);
+        rate.gave_up();
+        rate.left(Timestamp(10 * S));
+        assert_eq!(rate.wait_us(Timestamp(10 * S)), Some(10e6), "two others waited for 10 s");
+    }
 }

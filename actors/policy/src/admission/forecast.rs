@@ -163,6 +163,7 @@ impl Forecast {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tiercel_config::Late;
 
     /// Scheduler report for tests: steps of 30 ms, of which 10 ms are for prompts, and 100 us per prompt token.
     fn capacity() -> Capacity {
@@ -249,5 +250,61 @@ mod tests {
             margin.observe(false);
         }
         assert_eq!(margin.share(), MARGINS.1);
+    }
+
+    /// Returns the forecast TTFT of a standard request at time `now`, us, after premium prompts of 30 ms arrived at
+    /// `arrivals`, and a later report in which no prompt waits.
+    fn after_premium(arrivals: &[Timestamp], now: Timestamp) -> f64 {
+        let mut forecast = forecast([0.0; TIERS]);
+        for arrival in arrivals {
+            forecast.arrived(Tier::Premium, 300, *arrival);
+        }
+        forecast.update(capacity());
+        forecast.first_token_us(Tier::Standard, 100, 1.0, now)
+    }
+
+    #[test]
+    fn the_demand_of_better_tiers_decays_with_the_time_constant() {
+        let then = NOW + MEMORY_US as u64;
+        // Each premium prompt of 30 ms adds 0.01 (30 ms in 3 s) to the premium demand. After 3 s, 1 / e of an addition
+        // is left.
+        let left = 0.01 / std::f64::consts::E;
+        let expected_us = |demand: f64| 10_000.0 / (1.0 / 3.0 - demand) + 30_000.0;
+        let one_us = after_premium(&[NOW], then);
+        assert!((one_us - expected_us(left)).abs() < 1.0, "{one_us}");
+        let two_us = after_premium(&[NOW, then], then);
+        assert!((two_us - expected_us(left + 0.01)).abs() < 1.0, "{two_us}");
+    }
+
+    #[test]
+    fn what_the_scheduler_reports_is_in_effect_until_the_next_report() {
+        let mut forecast = Forecast::default();
+        assert_eq!(forecast.shedding(), None);
+        for (late, fair_tenants, fair_tiers) in
+            [(Late::Wait, true, false), (Late::Refuse, false, true), (Late::BestEffort, true, true)]
+        {
+            let shedding = Some(SheddingSettings { late, ..SheddingSettings::default() });
+            forecast.update(Capacity { shedding, fair_tenants, fair_tiers, ..capacity() });
+            assert_eq!(forecast.shedding(), shedding);
+            assert_eq!(
+                (forecast.fair_tenants(), forecast.fair_tiers()),
+                (fair_tenants, fair_tiers)
+            );
+        }
+        forecast.update(capacity());
+        assert_eq!(forecast.shedding(), None);
+        assert_eq!((forecast.fair_tenants(), forecast.fair_tiers()), (false, false));
+    }
+
+    #[test]
+    fn one_request_changes_the_margin_by_the_learning_rate() {
+        let after = |late| {
+            let mut margin = Margin::default();
+            margin.observe(late);
+            margin.share()
+        };
+        // A late request lowers the margin by 0.02 * 0.95, and one in time raises the margin by 0.02 * 0.05.
+        assert!((after(true) - 0.981).abs() < 1e-12, "{}", after(true));
+        assert!((after(false) - 1.001).abs() < 1e-12, "{}", after(false));
     }
 }

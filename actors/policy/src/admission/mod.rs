@@ -132,4 +132,16 @@ mod tests {
         queue.leave(10);
         assert_eq!(queue, Queue { requests: 1, tokens: 10 });
     }
+
+    #[test]
+    fn waiting_prompts_may_have_exactly_as_many_tokens_as_the_limit() {
+        let limits =
+            AdmissionSettings { max_queued_tokens_per_tier: 100, ..AdmissionSettings::default() };
+        let mut queue = Queue::default();
+        queue.enter(60, &limits).expect("the queue is empty");
+        assert!(queue.enter(41, &limits).is_err(), "101 tokens would wait");
+        queue.enter(40, &limits).expect("100 tokens wait");
+        assert_eq!(queue, Queue { requests: 2, tokens: 100 });
+        assert!(queue.enter(1, &limits).is_err(), "101 tokens would wait");
+    }
 }

@@ -119,3 +119,51 @@ impl Refusal {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIER: Tier = Tier::Standard;
+
+    #[test]
+    fn refusals_for_load_tell_their_retry_time() {
+        let limit = String::from("2 requests waiting");
+        let (expected_ms, limit_ms, patience_ms, retry_after_ms) = (900, 500, 500, 4_200);
+        let refusals = [
+            Refusal::QueueFull { tier: TIER, limit, retry_after_ms },
+            Refusal::Late { tier: TIER, expected_ms, limit_ms, retry_after_ms },
+            Refusal::OutOfPatience {
+                tier: TIER,
+                expected_ms,
+                patience_ms,
+                stated: false,
+                retry_after_ms,
+            },
+            Refusal::OverShare { tier: TIER, had_percent: 80, due_percent: 23, retry_after_ms },
+            Refusal::ServerFull { limit: 8, tier: TIER, kept: 1, retry_after_ms },
+        ];
+        for refusal in refusals {
+            assert_eq!(refusal.retry_after_ms(), Some(4_200), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn refusals_that_coming_back_does_not_change_tell_no_retry_time() {
+        let refusals = [
+            Refusal::OutOfPatience {
+                tier: TIER,
+                expected_ms: 900,
+                patience_ms: 500,
+                stated: true,
+                retry_after_ms: 4_200,
+            },
+            Refusal::NeverFits(String::from("the prompt is too long")),
+            Refusal::ShuttingDown,
+            Refusal::EngineStopped,
+        ];
+        for refusal in refusals {
+            assert_eq!(refusal.retry_after_ms(), None, "{refusal}");
+        }
+    }
+}

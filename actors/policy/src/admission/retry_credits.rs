@@ -137,4 +137,15 @@ mod tests {
         credits.make(Tier::Background, TENANT, at(300), at(200));
         assert_eq!((credits.count, credits.due.len(), credits.earliest.len()), (1, 1, 1));
     }
+
+    #[test]
+    fn one_tenant_has_no_more_credits_in_a_tier_than_its_limit() {
+        let mut credits = RetryCredits::default();
+        for _ in 0..2 * MOST_OF_TENANT {
+            credits.make(Tier::Standard, TENANT, at(10), at(0));
+        }
+        assert_eq!(credits.count, MOST_OF_TENANT);
+        credits.make(Tier::Background, TENANT, at(10), at(0));
+        assert_eq!(credits.count, MOST_OF_TENANT + 1, "another tier");
+    }
 }

@@ -131,4 +131,13 @@ mod tests {
         assert_eq!([0.79, 0.8, 0.75, 0.71].map(&mut at), [false, true, true, true]);
         assert_eq!([0.69, 0.79, 0.81].map(&mut at), [false, false, true]);
     }
+
+    #[test]
+    fn refusing_ends_at_exactly_the_load_at_which_it_shall_end() {
+        let had = [0.0, 0.2, 0.0, 0.8];
+        let mut shedder = shedder(0.9, had);
+        assert!(refused(&shedder, Tier::Background) > 0);
+        shedder.update(ShareReport { load: 0.8 - HYSTERESIS, had, due: DUE }, 0.8);
+        assert_eq!(refused(&shedder, Tier::Background), 0);
+    }
 }

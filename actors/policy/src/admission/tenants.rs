@@ -127,7 +127,9 @@ mod tests {
         tenants.enter(Tier::Standard, GREEDY, 10);
         assert_eq!(requests(&tenants, GREEDY), (14, 875));
         assert_eq!(requests(&tenants, MODEST), (16, 1000));
-        tenants.enter(Tier::Standard, MODEST, 126);
+        tenants.enter(Tier::Standard, MODEST, 125);
+        assert_eq!(requests(&tenants, MODEST), (16, 1000), "exactly an eighth of the tokens");
+        tenants.enter(Tier::Standard, MODEST, 1);
         assert_eq!(requests(&tenants, MODEST), (14, 875), "it counts in tokens too");
     }
 }

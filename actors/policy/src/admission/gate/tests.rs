@@ -1,4 +1,13 @@
-//! Tests of the admission gate: changes of a waiting request's tier, and the closed gate.
+//! Tests of the admission gate: changes of a waiting request's tier, and the closed gate. The submodules test the other
+//! decisions of the gate.
+
+mod best_effort;
+mod lateness;
+mod margin;
+mod patience;
+mod retry_times;
+mod returning;
+mod shares;
 
 use super::*;
 use tiercel_config::EngineSettings;
@@ -36,6 +45,51 @@ fn of(tier: Tier) -> Applicant {
 }
 
 const NOW: Timestamp = Timestamp(1_000);
+
+/// Returns latency targets that consist of a TTFT target.
+fn ttft(ms: f64) -> SloTargets {
+    SloTargets { ttft_ms: Some(ms), ..SloTargets::default() }
+}
+
+/// Returns targets that give premium, standard and background the same TTFT target.
+fn all(ttft_ms: f64) -> Targets {
+    let (premium, standard, background) = (ttft(ttft_ms), ttft(ttft_ms), ttft(ttft_ms));
+    Targets { premium, standard, background, requests_may_tighten: false }
+}
+
+/// Returns shedding settings with which late requests are refused.
+fn refusing_late() -> SheddingSettings {
+    SheddingSettings { form: SheddingForm::Forecast, load_percent: 80.0, late: Late::Refuse }
+}
+
+/// Returns the scheduler's report of a device on which no prompt waits. A prompt token takes 100 us. Prompts have half
+/// of each step of 20 ms, so they take twice their device time.
+fn report() -> Capacity {
+    Capacity {
+        step_us: 20_000.0,
+        idle_us: 5_000.0,
+        prompts_us: 10_000.0,
+        token_us: 100.0,
+        shedding: Some(refusing_late()),
+        ..Capacity::default()
+    }
+}
+
+/// Returns a scheduler's report from which a request with a prompt of 10 tokens (1 ms of device time) has a forecast
+/// TTFT of `ttft_us`. The premium backlog, which is served before requests of all tiers but system, is so long that
+/// `2 * (backlog + 1 ms) + 20 ms` is `ttft_us`.
+fn forecasting(ttft_us: f64) -> Capacity {
+    let backlog_us = (ttft_us - 20_000.0) / 2.0 - 1_000.0;
+    Capacity { backlog_us: [0.0, backlog_us, 0.0, 0.0], ..report() }
+}
+
+/// Returns a gate that has these latency targets and took over this report of the scheduler.
+fn gate_with(targets: Targets, capacity: Capacity) -> Gate {
+    let mut gate = gate(|_| ());
+    gate.retarget(targets);
+    gate.update(capacity);
+    gate
+}
 
 #[test]
 fn a_request_that_changes_its_tier_takes_its_place_along() {
