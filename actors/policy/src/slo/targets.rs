@@ -296,4 +296,26 @@ mod tests {
             ServerTimes::new(&speed, &info(), 64, 256).targets(&SloSettings::default());
         assert_eq!(targets.premium.tpot_ms, Some(LEAST_MS));
     }
+
+    #[test]
+    fn a_derived_ttft_target_grows_by_a_multiple_of_the_time_of_a_prompt_token() {
+        let speed = DeviceProfile {
+            step_base_us: 1_000.0,
+            decode_token_us: 100.0,
+            prefill_token_us: 50.0,
+            kv_token_us: 0.0,
+            prefill_context_us: 0.0,
+            link_bytes_per_s: 1e9,
+        };
+        let mut settings = SloSettings::default();
+        settings.background.ttft_ms = Target::Auto;
+        let (targets, _) = ServerTimes::new(&speed, &info(), 8, 32).targets(&settings);
+        // A busy step decodes one token for 4 of 8 places, 1,400 us, and holds 28 prompt tokens, another 1,400 us: 0.1
+        // ms per prompt token. A first token takes one and a half such steps: 4.2 ms.
+        let of_tier =
+            |tier: SloTargets| (tier.ttft_ms, tier.ttft_ms_per_token, tier.ttft_prompt_tokens);
+        assert_eq!(of_tier(targets.premium), (Some(7.14), 0.17, 28), "1.7 times");
+        assert_eq!(of_tier(targets.standard), (Some(18.9), 0.45, 28), "4.5 times");
+        assert_eq!(of_tier(targets.background), (Some(75.6), 1.8, 28), "18 times");
+    }
 }

@@ -82,4 +82,21 @@ mod tests {
         assert_eq!(after.standard, before.standard, "a stated target stays");
         assert_eq!((s.targets(), s.derive_targets_anew()), (after, None));
     }
+
+    #[test]
+    fn targets_are_derived_again_after_a_tenth_of_change_since_they_were_derived_last() {
+        let mut s = scheduler(|settings| settings.slo = SloSettings::default());
+        // Returns whether the targets are derived again after a step that takes twice as long as predicted. Such a step
+        // raises the correction of step times by 5 %.
+        let mut derived_again = || {
+            let empty = StepWork::default();
+            let twice_us = 2.0 * s.basis.cost.step_us(&empty);
+            s.basis.cost.observe_step(&empty, twice_us as u64);
+            s.derived.again(&s.basis).is_some()
+        };
+        // Changes since the last derivation: 5 %, then 10.2 %.
+        assert_eq!([derived_again(), derived_again()], [false, true]);
+        assert_eq!([derived_again(), derived_again()], [false, true], "from then on");
+        assert!(s.derived.again(&s.basis).is_none(), "nothing has changed since");
+    }
 }

@@ -6,3 +6,6 @@ pub(crate) mod prefill_time;
 pub(crate) mod slack;
 pub(crate) mod slack_reserve;
 pub(crate) mod step_budget;
+
+#[cfg(test)]
+mod fixtures;

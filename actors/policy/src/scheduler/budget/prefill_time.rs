@@ -120,3 +120,103 @@ pub(crate) fn capacity(
         shedding: known.then_some(rules.shedding),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::State;
+    use crate::scheduler::budget::fixtures::{assert_near, cost, prompt, stream};
+    use crate::scheduler::tests::{NOW, scheduler, sequence};
+    use tiercel_config::{Budget, SheddingForm};
+
+    /// Creates a scheduler whose steps hold 32 tokens, on the device of `cost`.
+    fn state() -> State {
+        let mut s = scheduler(|_| ());
+        s.basis.cost = cost();
+        s
+    }
+
+    fn with_tpot_ms(mut stream: Sequence, tpot_ms: f64) -> Sequence {
+        stream.service.targets.tpot_ms = Some(tpot_ms);
+        stream
+    }
+
+    #[test]
+    fn a_step_is_as_long_as_its_streams_allow_unless_they_cannot_be_served_in_time_at_all() {
+        let s = state();
+        let streams = StepWork { decode_tokens: 3, kv_tokens: 40, ..StepWork::default() };
+        // Without prompts a step takes 100 + 3 * 7 + 40 * 0.5 = 141 us. It has room for 29 prompt tokens: 29 * 8 us,
+        // and 0.25 us for each of 406 pairs of tokens, 333.5 us.
+        let cases = [
+            (300.0, 159.0),
+            (142.0, 1.0),
+            (141.0, 333.5),
+            (120.0, 333.5),
+            (1_000.0, 333.5),
+            (f64::INFINITY, 333.5),
+        ];
+        for (target_us, prompts_us) in cases {
+            let time = PrefillTime::of(&streams, target_us, &s.basis, s.queue.traffic(NOW));
+            assert_eq!((time.step_us, time.prompts_us), (141.0 + prompts_us, prompts_us));
+            assert_near(time.share(), prompts_us / (141.0 + prompts_us));
+        }
+    }
+
+    #[test]
+    fn only_running_streams_above_background_set_the_length_of_the_steps_now() {
+        // All sequences but the first two have a TPOT target of 0.2 ms, which would make steps shorter.
+        let mut held = with_tpot_ms(stream(3, Tier::Premium, (9, 3), 50), 0.2);
+        held.held_by_operator = true;
+        let background = with_tpot_ms(stream(3, Tier::Background, (9, 3), 50), 0.2);
+        let last_token_left = with_tpot_ms(prompt(3, Tier::Premium, 10, 9), 0.2);
+        let mut resumed = with_tpot_ms(stream(3, Tier::Premium, (9, 3), 50), 0.2);
+        resumed.kv.computed = 4;
+        for other in [None, Some(held), Some(background), Some(last_token_left), Some(resumed)] {
+            let mut s = state();
+            s.queue.table.insert(with_tpot_ms(stream(1, Tier::Premium, (9, 3), 50), 0.4));
+            s.queue.table.insert(with_tpot_ms(stream(2, Tier::Standard, (14, 2), 50), 0.5));
+            let shown = format!("{other:?}");
+            other.into_iter().for_each(|other| s.queue.table.insert(other));
+            let time = PrefillTime::now(&s.queue, &s.basis, s.queue.traffic(NOW));
+            // The first stream aims at 98 % of 400 us. A step without prompts takes 100 us, 2 * 7 us for the decodes,
+            // and 0.5 us for each of the 12 + 16 tokens that they read.
+            assert!((time.step_us - 392.0).abs() < 1e-6, "{} with {shown}", time.step_us);
+            assert_near(time.prompts_us, 392.0 - 128.0);
+        }
+    }
+
+    #[test]
+    fn the_backlog_is_the_time_of_all_prompts_that_are_not_on_hold() {
+        let mut s = state();
+        s.queue.table.insert(prompt(1, Tier::Premium, 20, 8));
+        s.queue.table.insert(prompt(2, Tier::Premium, 10, 3));
+        s.queue.table.insert(prompt(3, Tier::Standard, 5, 2));
+        let mut held = prompt(4, Tier::Premium, 18, 5);
+        held.held_by_stream = true;
+        s.queue.table.insert(held);
+        s.enqueue(sequence(5, Tier::Premium, 40));
+        let report = capacity(&s.queue, &s.basis, (0.25, ShareReport::default()), NOW);
+        // Of a waiting prompt, three quarters of the tokens are expected to be computed, at 8 us each.
+        assert_eq!(report.token_us, 6.0);
+        // The rests of the running prompts: 12 tokens after 8 take 12 * 8 + 162 * 0.25 = 136.5 us, 7 after 3 take 7 * 8
+        // + 42 * 0.25 = 66.5 us, and 3 after 2 take 3 * 8 + 9 * 0.25 = 26.25 us. The waiting prompt takes 40 * 6 us.
+        assert_eq!(report.backlog_us[Tier::Premium.index()], 136.5 + 66.5 + 240.0);
+        assert_eq!(report.backlog_us[Tier::Standard.index()], 26.25);
+    }
+
+    #[test]
+    fn admission_may_shed_if_steps_follow_the_slack_or_usage_is_counted() {
+        for (budget, form, known) in [
+            (Budget::Slack, SheddingForm::Forecast, true),
+            (Budget::Fixed, SheddingForm::Share, true),
+            (Budget::Slack, SheddingForm::Share, true),
+            (Budget::Fixed, SheddingForm::Forecast, false),
+        ] {
+            let mut s = state();
+            s.basis.rules.scheduling.budget = budget;
+            s.basis.rules.shedding.form = form;
+            let shedding = s.capacity(NOW).shedding;
+            assert_eq!(shedding, known.then_some(s.basis.rules.shedding), "{budget:?} {form:?}");
+        }
+    }
+}

@@ -73,3 +73,92 @@ pub(crate) fn allowance(stream: &Sequence, bare_us: f64, now: Timestamp) -> Opti
     let lost = slack_us + can_gain_us < 0.0 || slack_us < -MAX_BEHIND * aim_us;
     (!lost).then_some(Allowance { aim_us, slack_us })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::budget::fixtures::{prompt, stream};
+    use crate::scheduler::pipeline::progress::Part;
+    use tiercel_device::{StepId, Tier};
+
+    /// Creates a stream with `output` output tokens and a TPOT target of `tpot_ms`. It arrived at 1,000 us, and its
+    /// first token came at 11,000 us.
+    fn paced(output: u32, tpot_ms: Option<f64>) -> Sequence {
+        let mut stream = stream(1_000, Tier::Premium, (9, output), 11_000);
+        stream.text.max_tokens = 900;
+        stream.service.targets.tpot_ms = tpot_ms;
+        stream
+    }
+
+    #[test]
+    fn a_first_token_in_flight_counts_as_coming_now_and_one_not_in_flight_as_none() {
+        let now = Timestamp(90_000);
+        assert_eq!(first_token(&paced(3, None), now), Some(Timestamp(11_000)));
+        let mut starting = prompt(1, Tier::Premium, 9, 4);
+        assert_eq!(first_token(&starting, now), None);
+        let part = Part { step: StepId(1), computed: Some(9), samples: true };
+        starting.kv.in_flight.submit(part);
+        assert_eq!(first_token(&starting, now), Some(now));
+    }
+
+    #[test]
+    fn the_urgency_is_smaller_by_each_microsecond_that_a_stream_is_ahead() {
+        let key_of_none_ahead = 1_u64 << 63;
+        // Due after 4 of 5 tokens at 2048 ms each: 8,192,000 us. The stream took 1,048,576 us, so it is 7,143,424 us
+        // ahead. An `f64` near 2^63 holds multiples of 1024 (above 2^63: of 2048), so all figures are exact.
+        let ahead = urgency(&paced(5, Some(2048.0)), Timestamp(11_000 + 1_048_576));
+        assert_eq!(ahead, key_of_none_ahead - 7_143_424);
+        // Due after 2 of 3 tokens: 4,096,000 us. The stream took 5,242,880 us, so it is 1,146,880 us behind.
+        let behind = urgency(&paced(3, Some(2048.0)), Timestamp(11_000 + 5_242_880));
+        assert_eq!(behind, key_of_none_ahead + 1_146_880);
+        assert_eq!(urgency(&paced(3, None), Timestamp(5_000_000)), 0, "without a TPOT target");
+    }
+
+    #[test]
+    fn ample_slack_against_tpot_is_the_time_of_all_tokens_less_the_time_since_the_first() {
+        let stream = paced(5, Some(30.0));
+        // 5 tokens of 30 ms are 150,000 us; 40,000 us have passed since the first token.
+        let now = Timestamp(11_000 + 40_000);
+        assert_eq!(ample_slack_us(&stream, 7_000.0, now), Some(110_000.0));
+        assert_eq!(ample_slack_us(&stream, 54_999.0, now), Some(110_000.0));
+        assert_eq!(ample_slack_us(&stream, 55_000.0, now), None, "exactly two steps");
+        assert_eq!(ample_slack_us(&prompt(1, Tier::Premium, 9, 4), 7_000.0, now), None);
+    }
+
+    #[test]
+    fn ample_slack_against_e2e_leaves_one_and_a_half_steps_for_each_token_to_come() {
+        let slack_us = |predicted, output_left: u32, tpot_ms| {
+            let mut stream = paced(5, tpot_ms);
+            stream.service.targets.e2e_ms = Some(400.0);
+            stream.service.predicted_tokens = predicted;
+            stream.text.max_tokens = 5 + output_left;
+            ample_slack_us(&stream, 3_000.0, Timestamp(1_000 + 60_000))
+        };
+        // Three times the predicted 7 tokens, less the 5 that the stream has, are 16 to come: 1.5 * 16 steps of 3,000
+        // us are 72,000 us. 400,000 us, less 60,000 us since the arrival, less 72,000 us are 268,000 us.
+        assert_eq!(slack_us(7.0, 90, None), Some(268_000.0));
+        // At most 4 tokens may come: 1.5 * 4 steps are 18,000 us.
+        assert_eq!(slack_us(7.0, 4, None), Some(322_000.0));
+        // At least one token comes, although the stream is longer than three times the prediction: 4,500 us.
+        assert_eq!(slack_us(1.5, 90, None), Some(335_500.0));
+        // The tighter target counts. TPOT: 5 tokens of 30 ms, less 50,000 us since the first token.
+        assert_eq!(slack_us(7.0, 90, Some(30.0)), Some(100_000.0));
+        assert_eq!(slack_us(7.0, 90, Some(300.0)), Some(268_000.0));
+    }
+
+    #[test]
+    fn a_stream_that_can_just_meet_its_target_limits_the_step_and_a_later_one_does_not() {
+        let slack_us = |output_left: u32, elapsed_us: u64| {
+            let mut stream = paced(1, Some(0.5));
+            stream.text.max_tokens = 1 + output_left;
+            allowance(&stream, 101.0, Timestamp(11_000 + elapsed_us)).map(|found| found.slack_us)
+        };
+        // The stream aims at 98 % of 500 us per token: 490 us. With 4 tokens left in steps of 101 us it can gain 4 *
+        // 389 us = 1,556 us.
+        assert_eq!(slack_us(4, 1_556), Some(-1_556.0));
+        assert_eq!(slack_us(4, 1_557), None);
+        // A stream that could gain enough is given up when it is more than 64 * 490 us = 31,360 us behind.
+        assert_eq!(slack_us(800, 31_360), Some(-31_360.0));
+        assert_eq!(slack_us(800, 31_361), None);
+    }
+}

@@ -206,4 +206,44 @@ mod tests {
         }
         assert_eq!(upper_us(bucket_of(LAG_US_MAX)), LAG_US_MAX);
     }
+
+    #[test]
+    fn an_idle_time_longer_than_a_token_is_taken_off_the_lag() {
+        let mut reserve = SlackReserve::new(0.9);
+        reserve.stepped(180_000.0, AIM_US, AIM_US, Timestamp(30_000));
+        assert_eq!(reserve.lag_us, 150_000.0, "180 ms of work in 30 ms");
+        // Steps of 30 ms of premium work leave the lag as it is. Before the first the device is idle for 40 ms, before
+        // the second for exactly the 30 ms that a token may take.
+        reserve.stepped(AIM_US, AIM_US, AIM_US, Timestamp(100_000));
+        assert_eq!(reserve.lag_us, 110_000.0);
+        reserve.stepped(AIM_US, AIM_US, AIM_US, Timestamp(160_000));
+        assert_eq!(reserve.lag_us, 110_000.0, "such a gap does not count as idle");
+    }
+
+    #[test]
+    fn the_reserve_stays_the_same_however_long_the_same_steps_go_on() {
+        // A lag of 30 ms in one of 20 steps: the reserve covers it, because 95 % of the steps are fewer than the 95.5 %
+        // that are assured. Ten minutes are 20,000 steps.
+        let reserves_us = [1_280, 19_200, 25_600, 320_000].map(|steps| {
+            let reserve = after(0.955, 20, 60_000.0, steps);
+            let sum_us: f64 = reserve.buckets.iter().sum();
+            assert!((reserve.seen_us / sum_us - 1.0).abs() < 1e-6, "{steps} steps");
+            assert!(reserve.seen_us < 1.001 * MEMORY_US, "{steps} steps");
+            reserve.us()
+        });
+        assert!((30e3..33e3).contains(&reserves_us[0]), "{reserves_us:?}");
+        assert_eq!(reserves_us, [reserves_us[0]; 4]);
+    }
+
+    #[test]
+    fn no_reserve_is_kept_if_exactly_the_assured_share_of_steps_has_no_lag() {
+        // Every fourth step ends with a lag of 10 ms, and the next three with none.
+        assert_eq!(after(0.75, 4, 40_000.0, 64).us(), 0.0);
+        assert!((10e3..11e3).contains(&after(0.76, 4, 40_000.0, 64).us()));
+    }
+
+    #[test]
+    fn a_lag_beyond_the_largest_is_in_the_last_bucket() {
+        assert_eq!(bucket_of(2.0 * LAG_US_MAX), BUCKETS - 1);
+    }
 }
