@@ -99,6 +99,8 @@ impl Summary {
             sum.drops[tier] += more.drops[tier];
         }
         sum.steps += more.steps;
+        sum.slices += more.slices;
+        sum.copied_blocks += more.copied_blocks;
         sum.failed_steps += more.failed_steps;
         sum.recomputed_tokens += more.recomputed_tokens;
         sum.prefix_query_tokens += more.prefix_query_tokens;

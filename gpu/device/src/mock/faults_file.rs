@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Number of bytes that are read at most of a TOML file with injected faults; the rest is ignored.
+/// Largest TOML file with injected faults that is read, bytes.
 const MAX_FILE_BYTES: u64 = 64 << 10;
 
 /// Reason for which a file of injected faults could not be loaded. The message is one line that says what to change.
@@ -18,6 +18,12 @@ pub enum MockFaultsError {
         path: PathBuf,
         /// I/O error from reading the file of injected faults.
         source: std::io::Error,
+    },
+    /// The file of injected faults is too large.
+    #[error("the faults file {path} has more than {MAX_FILE_BYTES} bytes")]
+    TooLarge {
+        /// Path of the file of injected faults.
+        path: PathBuf,
     },
     /// The file of injected faults is not TOML, or has an unknown field or a value of the wrong type.
     #[error("{path} is not a faults file: {problem}")]
@@ -51,7 +57,10 @@ impl MockFaults {
         let failed = |source| MockFaultsError::Read { path: path.to_owned(), source };
         let mut text = String::new();
         let file = File::open(path).map_err(failed)?;
-        file.take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(failed)?;
+        file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
+        if text.len() as u64 > MAX_FILE_BYTES {
+            return Err(MockFaultsError::TooLarge { path: path.to_owned() });
+        }
         let faults: MockFaults = toml::from_str(&text).map_err(|error| {
             // Joins the message of the TOML parser, which has several lines, to one line.
             let problem = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
@@ -130,6 +139,10 @@ mod tests {
             assert!(error.contains(says) && error.contains(name), "{error}");
             assert!(!error.contains('\n'), "{error}");
         }
+        let comment = "#".repeat(MAX_FILE_BYTES as usize);
+        assert_eq!(read("full", &comment), Ok(MockFaults::default()));
+        let error = read("large", &format!("{comment}\n")).expect_err("one byte too many");
+        assert!(error.contains("has more than 65536 bytes"), "{error}");
         let missing = MockFaults::from_file(Path::new("/nonexistent/faults.toml"));
         assert!(missing.expect_err("no file").to_string().contains("/nonexistent/faults.toml"));
     }
