@@ -102,6 +102,7 @@ mod tests {
     fn items_are_found_and_kept_in_order() {
         let mut map = ById::default();
         let places = [5, 1, 3].map(|id| map.insert(SeqId(id), id * 10));
+        assert!(!map.is_empty());
         assert_eq!(map.insert(SeqId(3), 33), places[2], "in the place of the one before");
         *map.get_mut(SeqId(1)).expect("it is there") += 1;
         let all: Vec<(u64, u64)> = map.iter().map(|(id, item)| (id.0, *item)).collect();

@@ -52,3 +52,20 @@ impl Cached {
             && self.inner.contains(&(Reverse(depth), id)) != leaf
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_has_one_place_in_the_order_of_eviction() {
+        let mut cached = Cached::default();
+        cached.insert(1, true, 7, 0);
+        cached.insert(2, false, 8, 3);
+        assert!(cached.lists(1, true, 7, 0) && cached.lists(2, false, 8, 3));
+        assert!(!cached.lists(1, false, 7, 0) && !cached.lists(2, true, 8, 3), "the wrong kind");
+        assert!(!cached.lists(3, true, 7, 0) && !cached.lists(3, false, 7, 0), "not listed");
+        cached.insert(1, false, 7, 0);
+        assert!(!cached.lists(1, true, 7, 0) && !cached.lists(1, false, 7, 0), "listed twice");
+    }
+}

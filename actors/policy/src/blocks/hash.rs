@@ -80,3 +80,37 @@ pub fn hash_block(salt: Salt, parent: Option<BlockHash>, tokens: &[TokenId]) -> 
     name.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
     BlockHash(name)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_token_of_a_block_is_part_of_its_name() {
+        for len in [1, 2, 3, 16, 64, 65, 200] {
+            let mut tokens: Vec<TokenId> = (0..len).collect();
+            let name = |tokens: &[TokenId]| hash_block(Salt([0; 16]), None, tokens);
+            let mut names = BTreeSet::from([name(&tokens)]);
+            for at in 0..tokens.len() {
+                // Change one bit of the highest byte.
+                tokens[at] ^= 1 << 24;
+                names.insert(name(&tokens));
+                tokens[at] ^= 1 << 24;
+            }
+            assert_eq!(names.len(), len as usize + 1, "{len} tokens");
+        }
+    }
+
+    #[test]
+    fn a_name_depends_on_the_salt_and_on_the_block_before() {
+        let (salt, parent) = (Salt([1; 16]), BlockHash([1; 16]));
+        let names = [
+            hash_block(salt, None, &[1, 2]),
+            hash_block(Salt([2; 16]), None, &[1, 2]),
+            hash_block(salt, Some(parent), &[1, 2]),
+            hash_block(salt, Some(BlockHash([2; 16])), &[1, 2]),
+        ];
+        assert_eq!(names.into_iter().collect::<BTreeSet<_>>().len(), 4);
+    }
+}

@@ -247,3 +247,6 @@ fn check_pool(tier: &str, pool: &Pool, holders: &[Holders]) -> Result<(), Violat
     hold!(free + used + in_transit == pool.total(), "{tier}: blocks do not add up");
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -243,3 +243,60 @@ impl Transfers {
         queued.len() == count && waiting.eq(queued) && self.queues.iter().enumerate().all(belongs)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a copy of the content number `content`.
+    fn copy(direction: CopyDirection, content: u8, ahead_of_need: bool) -> Transfer {
+        Transfer {
+            direction,
+            device: u32::from(content),
+            host: u32::from(content),
+            name: Name { hash: BlockHash([content; 16]), parent: None, depth: 0 },
+            fence: StepId(0),
+            waiters: Vec::new(),
+            ahead_of_need,
+            started: false,
+        }
+    }
+
+    /// Whether the queues agree after `change`. Before it, copy 1 is queued to the host, copy 2 to the device, and copy
+    /// 3 to the host ahead of need.
+    fn agree(change: impl FnOnce(&mut Transfers)) -> bool {
+        let mut transfers = Transfers::new();
+        transfers.push(copy(CopyDirection::Out, 1, false));
+        transfers.push(copy(CopyDirection::In, 2, false));
+        transfers.push(copy(CopyDirection::Out, 3, true));
+        change(&mut transfers);
+        transfers.queues_agree()
+    }
+
+    fn job(transfers: &mut Transfers, id: u64) -> &mut Transfer {
+        transfers.jobs.get_mut(&id).expect("the copy is queued")
+    }
+
+    #[test]
+    fn each_copy_that_has_not_started_is_once_in_the_queue_of_its_kind() {
+        assert!(agree(|_| ()));
+        assert!(!agree(|t| t.queues[0].clear()), "copy 1 is in no queue");
+        assert!(!agree(|t| t.queues[0].push_back(1)), "copy 1 is queued twice");
+        assert!(!agree(|t| t.queues.swap(0, 1)), "the directions are confused");
+        assert!(!agree(|t| t.queues[0].push_back(9)), "there is no copy 9");
+        assert!(!agree(|t| job(t, 1).started = true), "copy 1 has started");
+        assert!(!agree(|t| job(t, 3).waiters.push(SeqId(1))), "a sequence waits for copy 3");
+        assert!(!agree(|t| job(t, 3).ahead_of_need = false), "copy 3 is needed");
+    }
+
+    #[test]
+    fn looking_for_copies_in_vain_does_not_change_whose_turn_it_is() {
+        let mut transfers = Transfers::new();
+        assert!(transfers.take(StepId(0), 4, 4).is_empty());
+        transfers.push(copy(CopyDirection::In, 1, false));
+        transfers.push(copy(CopyDirection::Out, 2, false));
+        let directions: Vec<CopyDirection> =
+            transfers.take(StepId(0), 4, 4).iter().map(|batch| batch.direction).collect();
+        assert_eq!(directions, [CopyDirection::Out, CopyDirection::In]);
+    }
+}

@@ -209,3 +209,6 @@ impl State {
         PreemptDecision::Commit
     }
 }
+
+#[cfg(test)]
+mod tests;

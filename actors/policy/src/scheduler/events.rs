@@ -162,9 +162,11 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use crate::scheduler::tests::{NOW, grant_all, scheduler, sequence};
-    use crate::scheduler::{Hold, State};
-    use tiercel_device::{SeqId, Tier};
+    use crate::blocks::Salt;
+    use crate::scheduler::tests::{NOW, grant_all, scheduler, sequence, step};
+    use crate::scheduler::{Hold, NewSequence, State};
+    use tiercel_config::{Batching, Policy};
+    use tiercel_device::{SeqId, Tier, Timestamp};
 
     #[test]
     fn whoever_is_paused_before_it_has_started_is_in_nobodys_way() {
@@ -191,5 +193,85 @@ mod tests {
         assert_eq!(seen(&s), (0.0, 1), "a step in flight ends its prompt");
         s.set_hold(SeqId(2), Hold::Operator, true);
         assert_eq!(seen(&s), (0.0, 0));
+    }
+    #[test]
+    fn blocks_are_named_after_the_tenant_only_if_prefixes_are_shared() {
+        let tenant = Salt([7; 16]);
+        let salts = |shared| {
+            let mut s = scheduler(|e| e.prefix_cache.enabled = shared);
+            s.enqueue(NewSequence { salt: tenant, ..sequence(1, Tier::Standard, 20) });
+            let sequence = s.queue.table.get(SeqId(1)).expect("it waits");
+            (sequence.text.salt, sequence.service.tenant)
+        };
+        assert_eq!(salts(true), (tenant, tenant));
+        assert_eq!(salts(false), (Salt::of_sequence(SeqId(1)), tenant));
+    }
+
+    #[test]
+    fn a_request_leaves_the_line_of_its_tier_when_an_operator_moves_it() {
+        let lines = |s: &State| {
+            [Tier::Premium, Tier::Standard].map(|tier| s.queue.drain[tier.index()].waiting())
+        };
+        let mut s = scheduler(|_| ());
+        s.enqueue(sequence(1, Tier::Standard, 20));
+        assert!(s.reprioritize(SeqId(1), Tier::Premium, 0));
+        assert_eq!(lines(&s), [1, 0]);
+        s.set_hold(SeqId(1), Hold::Operator, true);
+        assert!(s.reprioritize(SeqId(1), Tier::Standard, 0));
+        assert_eq!(lines(&s), [0, 0], "a request on hold is in no line");
+        s.set_hold(SeqId(1), Hold::Operator, false);
+        assert_eq!(lines(&s), [0, 1]);
+        assert!(!s.reprioritize(SeqId(2), Tier::Premium, 0), "there is no such request");
+    }
+
+    #[test]
+    fn a_new_priority_in_the_same_tier_leaves_the_wait_as_it_is() {
+        let mut s = scheduler(|_| ());
+        s.enqueue(sequence(1, Tier::Standard, 20));
+        let drain = &mut s.queue.drain[Tier::Standard.index()];
+        drain.entered(Timestamp(1));
+        drain.left(Timestamp(1001));
+        // One request left after 1000 us, and the other one has waited 4000 us since: 5000 us for two departures.
+        let wait_us = |s: &State| s.queue.drain[Tier::Standard.index()].wait_us(Timestamp(5001));
+        assert_eq!(wait_us(&s), Some(2500.0));
+        assert!(s.reprioritize(SeqId(1), Tier::Standard, -1));
+        assert_eq!(wait_us(&s), Some(2500.0));
+    }
+
+    #[test]
+    fn a_late_request_stays_late_unless_its_tier_changes() {
+        let late_after = |tier| {
+            let mut s = scheduler(|_| ());
+            s.enqueue(sequence(1, Tier::Standard, 20));
+            s.queue.set_late(SeqId(1), true, &s.basis);
+            assert!(s.reprioritize(SeqId(1), tier, 5));
+            s.queue.table.get(SeqId(1)).expect("it waits").service.late
+        };
+        assert!(late_after(Tier::Standard));
+        assert!(!late_after(Tier::Premium));
+        let mut s = scheduler(|_| ());
+        s.enqueue(sequence(1, Tier::Standard, 20));
+        assert!(s.reprioritize(SeqId(1), Tier::Standard, 5));
+        assert!(!s.queue.table.get(SeqId(1)).expect("it waits").service.late);
+    }
+
+    #[test]
+    fn the_end_of_a_request_that_never_ran_leaves_a_static_batch_open() {
+        let starts_after = |ended| {
+            let mut s = scheduler(|e| {
+                e.use_policy(Policy::Fcfs);
+                e.scheduler.batching = Batching::Static;
+            });
+            s.enqueue(sequence(1, Tier::Standard, 4));
+            s.enqueue(sequence(2, Tier::Standard, 4));
+            step(&mut s);
+            s.enqueue(sequence(3, Tier::Standard, 4));
+            s.enqueue(sequence(4, Tier::Standard, 4));
+            s.cancel(SeqId(ended)).expect("it lives");
+            let request = s.plan(NOW).expect("a step");
+            request.wants.iter().any(|want| want.ticket.seq == SeqId(4))
+        };
+        assert!(starts_after(3), "sequence 3 was not in the batch");
+        assert!(!starts_after(2), "sequence 2 was in the batch");
     }
 }

@@ -269,3 +269,6 @@ fn slice_of(sequence: &Sequence, computed: u32, cover: u32) -> Slice {
         },
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -57,3 +57,75 @@ impl State {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::cost::StepWork;
+    use crate::scheduler::pipeline::progress::Part;
+    use crate::scheduler::tests::{scheduler, sequence, submit};
+    use tiercel_device::{SeqId, StepId, Tier, Timestamp};
+
+    /// Returns a state with the running sequence 1, and with a step of this sequence that has the work `work`.
+    fn with_step(slices: Vec<SeqId>, work: StepWork) -> State {
+        let mut s = scheduler(|_| ());
+        s.enqueue(sequence(1, Tier::Standard, 8));
+        s.open(SeqId(1), 0);
+        s.pipeline.submit(InFlight {
+            step: StepId(1),
+            slices,
+            work,
+            time_us: [0.0; Tier::ALL.len()],
+            begins: Timestamp(0),
+            expected_us: 100.0,
+            invalidated: false,
+        });
+        s
+    }
+
+    /// Checks that the text of the violation ends as expected.
+    fn assert_violation(s: &State, end: &str) {
+        let violation = s.check().expect_err(end);
+        assert!(violation.ends_with(end), "{violation}");
+    }
+
+    #[test]
+    fn a_step_in_flight_has_sequences_and_no_more_tokens_than_a_step_may_have() {
+        let work = |decodes, prefill| StepWork {
+            decode_tokens: decodes,
+            prefill_tokens: prefill,
+            ..StepWork::default()
+        };
+        assert_eq!(with_step(vec![SeqId(1)], work(31, 1)).check(), Ok(()));
+        let s = with_step(vec![SeqId(1)], work(32, 1));
+        assert_violation(&s, "a step of 33 tokens exceeds max_num_batched_tokens");
+        assert_violation(&with_step(Vec::new(), work(1, 1)), "an empty step is in flight");
+    }
+
+    #[test]
+    fn a_sequence_in_a_step_does_not_open() {
+        let mut s = with_step(vec![SeqId(1)], StepWork::default());
+        s.queue.table.change(SeqId(1), |sequence| sequence.phase = Phase::Opening);
+        assert_violation(&s, "but opens");
+    }
+
+    #[test]
+    fn a_sequence_does_not_wait_for_a_step_that_is_not_in_flight() {
+        let mut s = scheduler(|_| ());
+        s.enqueue(sequence(1, Tier::Standard, 8));
+        submit(&mut s);
+        assert_eq!(s.check(), Ok(()));
+        let part = Part { step: StepId(9), computed: None, samples: false };
+        s.queue.table.update(SeqId(1), |sequence| sequence.kv.in_flight.submit(part));
+        assert_violation(&s, "which is not in flight");
+    }
+
+    #[test]
+    fn the_numbers_of_each_sequence_agree() {
+        let mut s = scheduler(|_| ());
+        s.enqueue(sequence(1, Tier::Standard, 8));
+        assert_eq!(s.check(), Ok(()));
+        s.queue.table.update(SeqId(1), |sequence| sequence.kv.computed = 1);
+        assert_violation(&s, "waiting, but holds blocks");
+    }
+}

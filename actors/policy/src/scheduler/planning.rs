@@ -91,3 +91,49 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::scheduler::State;
+    use crate::scheduler::plan::retry::RetryScope;
+    use crate::scheduler::tests::{NOW, scheduler, sequence, step, submit};
+    use tiercel_device::{SeqId, StepDone, StepError, Tier, Timestamp};
+
+    /// Creates a scheduler whose running sequences 1 and 2 are suspects of a failed step.
+    fn suspecting() -> State {
+        let mut s = scheduler(|_| ());
+        for id in 1..=2 {
+            s.enqueue(sequence(id, Tier::Standard, 4));
+        }
+        step(&mut s);
+        let batch = submit(&mut s);
+        let result = Err(StepError::Failed("kernel".into()));
+        s.step_done(StepDone { id: batch.id, result }, Timestamp(600));
+        s
+    }
+
+    #[test]
+    fn a_suspect_runs_alone_before_sequences_that_are_not_suspects() {
+        let mut s = suspecting();
+        s.enqueue(sequence(3, Tier::Premium, 4));
+        let request = s.plan(NOW).expect("a step");
+        let planned: Vec<SeqId> = request.wants.iter().map(|want| want.ticket.seq).collect();
+        assert_eq!(planned, [SeqId(1)]);
+    }
+
+    #[test]
+    fn all_sequences_are_planned_if_none_that_runs_can_go_on() {
+        let mut s = scheduler(|_| ());
+        s.enqueue(sequence(1, Tier::Standard, 4));
+        s.retry.scope = RetryScope::Running;
+        let request = s.plan(NOW).expect("a sequence waits");
+        assert_eq!((request.wants.len(), s.retry.scope), (1, RetryScope::All));
+    }
+
+    #[test]
+    fn sequences_are_not_skipped_while_one_suspect_runs_alone() {
+        let mut s = suspecting();
+        assert_eq!(s.plan(NOW).expect("a step").wants.len(), 1);
+        assert!(!s.retry.skipped_running, "sequence 2 is left out on purpose");
+    }
+}

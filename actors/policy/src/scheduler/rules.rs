@@ -166,3 +166,37 @@ impl Rules {
             || self.preemption.at_limit == AtLimit::Drop && self.at_preemption_limit(preemptions)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::tests::scheduler;
+
+    #[test]
+    fn deadlines_are_judged_if_tiers_and_slack_rule_and_late_requests_do_not_just_wait() {
+        let judges = |order, budget, late| {
+            let rules = |e: &mut EngineSettings| {
+                (e.scheduler.order, e.scheduler.budget, e.shedding.late) = (order, budget, late);
+            };
+            scheduler(rules).basis.rules.judges_deadlines()
+        };
+        assert!(judges(Order::Tier, Budget::Slack, Late::BestEffort));
+        assert!(!judges(Order::Arrival, Budget::Slack, Late::BestEffort));
+        assert!(!judges(Order::Tier, Budget::Fixed, Late::BestEffort));
+        assert!(!judges(Order::Tier, Budget::Slack, Late::Wait));
+    }
+
+    #[test]
+    fn victims_give_up_the_part_of_their_table_that_the_policy_says() {
+        let release = |victim_release| {
+            let s = scheduler(|e| {
+                e.preemption.victim_release = victim_release;
+                e.preemption.victim_release_blocks = 3;
+            });
+            s.basis.rules.release()
+        };
+        assert_eq!(release(VictimRelease::All), Release::All);
+        assert_eq!(release(VictimRelease::Unshared), Release::Unshared);
+        assert_eq!(release(VictimRelease::Needed), Release::Needed { unit: 3 });
+    }
+}

@@ -216,3 +216,6 @@ impl State {
         census
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -47,3 +47,17 @@ impl Suspects {
         std::mem::take(&mut self.denied)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_members_of_a_failed_step_are_suspects_until_they_are_cleared() {
+        let mut suspects = Suspects::default();
+        suspects.extend([SeqId(1), SeqId(2)].into_iter());
+        assert!(suspects.contains(SeqId(1)) && !suspects.contains(SeqId(3)));
+        assert!(suspects.remove(SeqId(1)) && !suspects.contains(SeqId(1)));
+        assert!(suspects.contains(SeqId(2)));
+    }
+}

@@ -4,7 +4,7 @@
 use crate::scene::{Scene, covers, grow, names, only, open, open_with, pending, preempted};
 use crate::scene::{ticket, victim};
 use tiercel_device::SeqId;
-use tiercel_policy::{GrantOutcome, PreemptOutcome, StepRequest};
+use tiercel_policy::{GrantOutcome, PreemptOutcome, Release, StepRequest};
 
 #[test]
 fn victims_go_in_order_and_only_as_many_as_needed() {
@@ -214,4 +214,80 @@ fn released_blocks_serve_the_same_request() {
     let released = vec![SeqId(1), SeqId(1), SeqId(77)];
     let grant = scene.request(StepRequest { released, wants, ..StepRequest::default() });
     assert_eq!(covers(&grant), [Some(8)]);
+}
+
+#[test]
+fn blocks_that_copies_alone_hold_are_a_reason_to_hold_back_openings() {
+    let mut scene = Scene::new(6, 6);
+    scene.running(1, 1, 2);
+    scene.make_room(6, vec![victim(1, true)]);
+    assert_eq!(scene.take().len(), 1);
+    scene.store.release(SeqId(1));
+    // No sequence is left, but two blocks come free when the copies end. The first request needs seven blocks.
+    let wants = vec![open(8, 28, &[], 0), open(9, 4, &[], 0)];
+    assert_eq!(covers(&scene.ask(wants, vec![])), [None, None]);
+}
+
+#[test]
+fn a_sequence_without_device_blocks_is_no_reason_to_hold_back_openings() {
+    let mut scene = Scene::new(6, 6);
+    scene.running(1, 1, 2);
+    scene.swap_out(1);
+    let wants = vec![open(8, 28, &[], 0), open(9, 4, &[], 0)];
+    assert_eq!(covers(&scene.ask(wants, vec![])), [None, Some(4)]);
+}
+
+#[test]
+fn blocks_that_were_pending_before_are_set_aside_once() {
+    let mut scene = Scene::new(8, 8);
+    scene.running(1, 1, 2);
+    scene.running(2, 2, 1);
+    scene.running(3, 3, 3);
+    scene.make_room(5, vec![victim(3, true)]);
+    // Two blocks are free, and three are being copied. The first request waits for four of these five.
+    let grant = scene.ask(vec![open(8, 16, &[], 0), grow(2, 8, 0)], vec![]);
+    assert_eq!(covers(&grant), [None, Some(8)]);
+}
+
+#[test]
+fn a_denied_request_is_not_answered_if_its_sequence_is_preempted_for_a_later_one() {
+    let mut scene = Scene::new(4, 0);
+    scene.running(1, 1, 2);
+    scene.running(2, 2, 2);
+    let grant = scene.ask(vec![grow(2, 12, 0), grow(1, 12, 1)], vec![victim(2, false)]);
+    assert_eq!((preempted(&grant), covers(&grant)), (vec![2], vec![Some(12)]));
+}
+
+#[test]
+fn a_victim_that_is_being_copied_out_is_not_taken_again() {
+    let mut scene = Scene::new(6, 6);
+    for seq in 1..=3 {
+        scene.running(seq, seq as u8, 2);
+    }
+    let victims = vec![victim(3, true), victim(2, true)];
+    assert_eq!(preempted(&scene.ask(vec![open(9, 8, &[], 2)], victims.clone())), [3]);
+    // The request now needs two blocks more than are being copied out.
+    let grant = scene.ask(vec![open(9, 16, &[], 2)], victims);
+    assert_eq!((preempted(&grant), pending(&only(&grant))), (vec![2], 4));
+}
+
+#[test]
+fn what_a_preempted_sequence_retains_is_spared_if_others_give_enough() {
+    let mut scene = Scene::new(6, 0);
+    for seq in 1..=3 {
+        scene.running(seq, seq as u8, 2);
+    }
+    let release = Release::Needed { unit: 1 };
+    let request = |tokens, victims| {
+        let wants = vec![grow(1, tokens, 2)];
+        StepRequest { wants, victims, release, ..StepRequest::default() }
+    };
+    let grant = scene.request(request(12, vec![victim(2, false)]));
+    let freed = PreemptOutcome::Freed { blocks: 1, on_host: 0, kept: 1 };
+    assert_eq!((preempted(&grant), grant.preempted[0].outcome), (vec![2], freed));
+    // Sequence 1 needs two blocks. Sequence 2 is first in the list and has one left, but sequence 3 gives two.
+    let grant = scene.request(request(20, vec![victim(2, false), victim(3, false)]));
+    assert_eq!((preempted(&grant), covers(&grant)), (vec![3], vec![Some(20)]));
+    let tables = scene.store.snapshot().tables;
+    assert_eq!(tables, [(SeqId(1), 5), (SeqId(2), 1)]);
 }

@@ -201,3 +201,25 @@ fn what_the_host_has_is_computed_instead_if_the_link_is_busy_for_longer() {
     assert!(matches!(resumed(43.0, true), GrantOutcome::Run { computed: 0, .. }));
     assert!(matches!(resumed(43.0, false), GrantOutcome::Copying { blocks: 3 }));
 }
+
+#[test]
+fn blocks_are_copied_in_if_that_takes_as_long_as_to_compute_them() {
+    let text = names(2, 3);
+    let resumed = |copy_us| {
+        let mut scene = Scene::new(8, 8);
+        scene.running_on(2, &text, 0);
+        scene.swap_out(2);
+        scene.flush_device();
+        let costs = ResumeCosts { copy_us, first_block_us: 90.0, block_before_us: 10.0 };
+        let wants = vec![open(2, 13, &text, 0)];
+        only(&scene.request(StepRequest {
+            wants,
+            costs,
+            resumes_by_cost: true,
+            ..StepRequest::default()
+        }))
+    };
+    // Computing the three blocks again takes 90, 100 and 110 us.
+    assert!(matches!(resumed(100.0), GrantOutcome::Copying { blocks: 3 }));
+    assert!(matches!(resumed(101.0), GrantOutcome::Run { computed: 0, .. }));
+}

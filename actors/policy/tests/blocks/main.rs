@@ -1,10 +1,12 @@
 //! Randomized test of the block store: accounting, ownership and content of blocks are checked after every event.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod ahead;
 mod content;
 mod giving_way;
 mod keeping;
 mod planning;
+mod progress;
 mod resume_cost;
 mod scene;
 mod two_tiers;

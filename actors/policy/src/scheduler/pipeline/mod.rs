@@ -220,3 +220,43 @@ impl Pipeline {
         self.lead_us.min(self.host_us() * LEAD_MAX).min(step_us)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a step that takes 150 us.
+    fn step(number: u64) -> InFlight {
+        InFlight {
+            step: StepId(number),
+            slices: Vec::new(),
+            work: StepWork::default(),
+            time_us: [0.0; Tier::ALL.len()],
+            begins: Timestamp(1000),
+            expected_us: 150.0,
+            invalidated: false,
+        }
+    }
+
+    #[test]
+    fn the_pipeline_is_idle_while_no_step_is_planned_or_in_flight() {
+        let mut pipeline = Pipeline::new(1);
+        assert!(pipeline.is_idle());
+        let number = pipeline.reserve(Timestamp(0));
+        assert!(!pipeline.is_idle(), "a step is being planned");
+        assert!(pipeline.reserved(number).is_some() && pipeline.is_idle());
+        pipeline.submit(step(number.0));
+        assert!(!pipeline.is_idle(), "a step is in flight");
+        assert!(pipeline.ended(number, Timestamp(1200)).is_some() && pipeline.is_idle());
+    }
+
+    #[test]
+    fn a_step_is_planned_twice_the_hosts_time_before_the_one_in_flight_ends() {
+        let mut pipeline = Pipeline::new(2);
+        // Both means start at 0 us, and one observation counts a tenth: planning takes 10 us, and starting 5 us.
+        pipeline.planned_in(100);
+        pipeline.starts_in(50);
+        pipeline.submit(step(1));
+        assert_eq!(pipeline.next_plan(), Some(Timestamp(1000 + 150 - 2 * 15)));
+    }
+}

@@ -61,3 +61,36 @@ pub(crate) fn plan_step(view: &View<'_>, scope: RetryScope, others_first: bool) 
     let skips_running = candidates::skip_running(&candidates, view);
     StepPlan { wants, victims: victims.victims, skips_running }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::scheduler::NewSequence;
+    use crate::scheduler::tests::{NOW, all_sample, scheduler, sequence, submit};
+    use tiercel_config::Target;
+    use tiercel_device::{StepTiming, Tier};
+
+    #[test]
+    fn no_stream_is_paused_after_an_empty_plan() {
+        let running = |empty_plans| {
+            let mut s = scheduler(|e| {
+                e.scheduler.pause_background = true;
+                e.scheduler.background_prefill_percent = 100;
+                e.slo.premium.tpot_ms = Target::Ms(0.1042);
+            });
+            for (id, tier) in [(1, Tier::Background), (2, Tier::Background), (3, Tier::Premium)] {
+                s.enqueue(NewSequence { max_tokens: 900, ..sequence(id, tier, 4) });
+            }
+            let batch = submit(&mut s);
+            let mut done = all_sample(&batch, 1);
+            if let Ok(output) = &mut done.result {
+                // Report a duration of 0, so that the cost model learns nothing from the step.
+                output.timing = StepTiming::default();
+            }
+            s.step_done(done, NOW);
+            s.retry.empty_plans = empty_plans;
+            s.plan(NOW).expect("a step").wants.len()
+        };
+        // Premium aims at 98 % of 104.2 us, 102.1 us. The premium stream takes 101 us, and each other stream 1 us more.
+        assert_eq!([running(0), running(1)], [2, 3]);
+    }
+}

@@ -287,3 +287,6 @@ impl Sequence {
         self.kv.in_flight = InFlightProgress::default();
     }
 }
+
+#[cfg(test)]
+mod tests;

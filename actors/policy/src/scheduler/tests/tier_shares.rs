@@ -113,3 +113,55 @@ fn whoever_has_a_target_goes_first_whatever_its_tier_had() {
     let standard = then.iter().filter(|seq| tier_of(seq.0) == Tier::Standard).count();
     assert_eq!((then.len(), standard), (10, 7), "35 to 15 of what is left: {then:?}");
 }
+
+#[test]
+fn a_tier_that_was_away_has_no_credit_for_that_time() {
+    let mut s = without_targets(true);
+    for id in 1..=20 {
+        s.enqueue(of(id, Tier::Background, 64));
+    }
+    let alone: Vec<SeqId> = (1..=10).flat_map(|number| step(&mut s, number * 100)).collect();
+    assert!(alone.len() >= 10, "{alone:?}");
+    for id in 21..=40 {
+        s.enqueue(of(id, Tier::Premium, 64));
+    }
+    // Premium enters at the virtual time, which is the tag of background's last start. Background's next tag is one of
+    // its starts (641 us / 0.15) later, which is as much as 3.3 starts of premium (641 us / 0.5).
+    let started: Vec<u64> =
+        (11..=18).flat_map(|number| step(&mut s, number * 100)).map(|seq| seq.0).collect();
+    assert!(started.iter().take(6).any(|id| *id <= 20), "{started:?}");
+    assert!(started.iter().take(6).filter(|id| **id > 20).count() >= 3, "{started:?}");
+}
+
+#[test]
+fn as_many_waiting_sequences_are_chosen_as_were_asked_for() {
+    let mut s = without_targets(true);
+    for id in 1..=3 {
+        s.enqueue(of(id, Tier::Background, 30));
+    }
+    let chosen = |most| s.queue.in_fair_order(most, |_| true).len();
+    assert_eq!([chosen(0), chosen(2), chosen(9)], [0, 2, 3]);
+}
+
+#[test]
+fn a_tenant_is_charged_for_the_output_tokens_that_came() {
+    let mut s = without_targets(true);
+    // Ten tokens are charged: five prompt tokens, and five predicted ones, half of the longest output.
+    s.enqueue(NewSequence { max_tokens: 10, ..of(1, Tier::Background, 5) });
+    for number in 1..=3 {
+        step(&mut s, number * 100);
+    }
+    s.cancel(SeqId(1)).expect("it lives");
+    let tenant = sequence(2, Tier::Background, 5).salt;
+    assert_eq!(s.queue.token_queue.arrive(tenant, 1.0), 10.0 - 5.0 + 3.0);
+}
+
+#[test]
+fn a_tenant_whose_request_ended_without_output_waits_no_more() {
+    let mut s = without_targets(true);
+    s.enqueue(of(1, Tier::Background, 5));
+    let other = crate::blocks::Salt([9; 16]);
+    assert!(s.queue.token_queue.others_wait(other));
+    s.cancel(SeqId(1)).expect("it lives");
+    assert!(!s.queue.token_queue.others_wait(other));
+}

@@ -1,0 +1,104 @@
+//! Tests of what the scheduler counts and learns when steps and copies end.
+
+use super::*;
+use crate::scheduler::budget::slack_reserve::SlackReserve;
+use crate::scheduler::tests::{all_sample, scheduler, sequence, step, submit, ticket};
+use tiercel_config::SheddingForm;
+use tiercel_device::StepTiming;
+
+#[test]
+fn steps_and_their_sequences_are_counted() {
+    let mut s = scheduler(|_| ());
+    for id in 1..=3 {
+        s.enqueue(sequence(id, Tier::Standard, 4));
+    }
+    step(&mut s);
+    step(&mut s);
+    assert_eq!((s.counters().steps, s.counters().slices), (2, 6));
+    assert_eq!(s.counters().failed_steps, 0);
+    for failed in [1, 2] {
+        let batch = submit(&mut s);
+        let result = Err(StepError::Failed("kernel".into()));
+        s.step_done(StepDone { id: batch.id, result }, Timestamp(600));
+        assert_eq!((s.counters().steps, s.counters().failed_steps), (2, failed));
+    }
+}
+
+#[test]
+fn a_predicted_step_is_compared_with_its_time_of_computing_and_sampling() {
+    let mut s = scheduler(|_| ());
+    s.enqueue(sequence(1, Tier::Standard, 4));
+    let batch = submit(&mut s);
+    let mut done = all_sample(&batch, 1);
+    if let Ok(output) = &mut done.result {
+        output.timing = StepTiming { forward_us: 100, sampling_us: 60, host_us: 1000 };
+    }
+    s.step_done(done, Timestamp(700));
+    // The step was predicted to take 100 us and 10 us for each of four tokens; 140 / 160 - 1 = -0.125.
+    assert!((s.cost_error().step - 0.125).abs() < 1e-9, "{:?}", s.cost_error());
+}
+
+#[test]
+fn premium_keeps_a_reserve_for_the_time_by_which_its_own_work_exceeds_its_target() {
+    let mut s = scheduler(|_| ());
+    s.basis.targets.premium.tpot_ms = Some(2.0);
+    s.reserve = SlackReserve::new(0.999);
+    let ended = InFlight {
+        step: StepId(1),
+        slices: Vec::new(),
+        work: StepWork::default(),
+        time_us: [500.0, 1500.0, 9000.0, 9000.0],
+        begins: Timestamp(0),
+        expected_us: 100.0,
+        invalidated: false,
+    };
+    // A step without work is predicted to take 100 us, so the cost model learns nothing from these steps.
+    let timing = StepTiming { forward_us: 90, sampling_us: 10, host_us: 0 };
+    let output = StepOutput { sampled: Vec::new(), timing };
+    for number in 1..=64 {
+        s.learn_from_step(&ended, &output, Timestamp(number * 100));
+    }
+    // Each step holds 100 us of fixed cost and 2000 us of premium's and the system's work. Streams aim at 98 % of 2000
+    // us, so each of 64 steps adds 2100 - 1960 = 140 us to the lag. The reserve is the upper bound of the lag's bucket,
+    // which is 5 % wide.
+    let lag_us = 64.0 * 140.0;
+    assert!((lag_us..lag_us * 1.05).contains(&s.reserve.us()), "{}", s.reserve.us());
+}
+
+#[test]
+fn the_usage_of_tiers_is_measured_for_shedding_by_shares_alone() {
+    let shares = |form| {
+        let mut s = scheduler(|e| e.shedding.form = form);
+        s.enqueue(sequence(1, Tier::Standard, 4));
+        step(&mut s);
+        s.usage.shares()
+    };
+    assert_eq!(shares(SheddingForm::Share), [0.0, 0.0, 1.0, 0.0]);
+    assert_eq!(shares(SheddingForm::Forecast), [0.0; 4]);
+}
+
+#[test]
+fn a_committed_preemption_is_a_swap_if_any_block_was_copied() {
+    for (copied, swaps) in [(0, 0), (1, 1), (2, 1)] {
+        let mut s = scheduler(|_| ());
+        s.enqueue(sequence(1, Tier::Standard, 10));
+        s.open(SeqId(1), 0);
+        s.queue.table.change(SeqId(1), |sequence| sequence.phase = Phase::Preempting);
+        s.memory.shortage = true;
+        let event = StoreEvent::PreemptCopied { ticket: ticket(1), copied, failed: 0 };
+        assert_eq!(s.store_event(event), PreemptDecision::Commit);
+        let saved = s.queue.table.get(SeqId(1)).expect("it waits").kv.saved;
+        let standard = Tier::Standard.index();
+        let counted = (s.counters().swaps[standard], s.counters().recomputes[standard]);
+        assert_eq!((saved, counted), (copied > 0, (swaps, 1 - swaps)), "{copied}");
+    }
+}
+
+#[test]
+fn copied_blocks_are_counted_and_correct_the_predicted_copy_times() {
+    let mut s = scheduler(|_| ());
+    s.copied(3, 4);
+    s.copied(2, 4);
+    assert_eq!(s.counters().copied_blocks, 5);
+    assert!(s.cost_error().copy > 0.0);
+}

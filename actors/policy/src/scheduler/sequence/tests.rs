@@ -1,0 +1,95 @@
+//! Tests of one sequence's numbers, and of the check that these numbers agree.
+
+use super::*;
+use crate::scheduler::pipeline::progress::Part;
+use crate::scheduler::tests::{BLOCK, NOW, sequence};
+use tiercel_device::{BlockId, StepId};
+
+/// Returns a sequence of five tokens in the phase `phase`, with `computed` valid tokens and a table of `blocks` blocks.
+fn holding(phase: Phase, computed: u32, blocks: u32) -> Sequence {
+    let mut sequence = Sequence::new(sequence(1, Tier::Standard, 5), BLOCK);
+    sequence.phase = phase;
+    sequence.kv.computed = computed;
+    sequence.kv.table = (0..blocks).map(BlockId).collect();
+    sequence
+}
+
+/// Checks that the sequence has a violation whose text contains `what`.
+fn assert_violation(sequence: &Sequence, what: &str) {
+    let violation = sequence.violation(BLOCK).expect(what);
+    assert!(violation.contains(what), "{violation}");
+}
+
+#[test]
+fn output_is_counted_from_the_prompt_and_from_the_last_start() {
+    let mut sequence = holding(Phase::Waiting, 0, 0);
+    (0..3).for_each(|token| sequence.push(token, NOW, BLOCK));
+    assert_eq!((sequence.output_len(), sequence.tokens_since_open()), (3, 8));
+    sequence.opened(4, BLOCK);
+    assert_eq!(sequence.tokens_since_open(), 0);
+    (0..2).for_each(|token| sequence.push(token, NOW, BLOCK));
+    assert_eq!((sequence.output_len(), sequence.tokens_since_open()), (5, 2));
+    sequence.closed(false, 0);
+    let usage = Usage { prompt_tokens: 5, cached_tokens: 4, completion_tokens: 5, preemptions: 1 };
+    assert_eq!(sequence.usage(), usage);
+}
+
+#[test]
+fn the_block_store_knows_the_names_of_the_prefix_that_it_found() {
+    let mut sequence = holding(Phase::Waiting, 0, 0);
+    (0..8).for_each(|token| sequence.push(token, NOW, BLOCK));
+    sequence.opened(9, BLOCK);
+    assert_eq!(sequence.text.registered, 2, "two blocks of four tokens are full");
+}
+
+#[test]
+fn a_sequence_has_no_more_valid_tokens_than_tokens() {
+    assert_eq!(holding(Phase::Running, 5, 2).violation(BLOCK), None);
+    assert_violation(&holding(Phase::Running, 6, 2), "6 tokens computed of 5");
+}
+
+#[test]
+fn steps_in_flight_compute_no_more_tokens_than_there_will_be() {
+    let planned = |computed| {
+        let mut sequence = holding(Phase::Running, 0, 2);
+        let part = Part { step: StepId(1), computed: Some(computed), samples: true };
+        sequence.kv.in_flight.submit(part);
+        sequence
+    };
+    // The step samples the sixth token.
+    assert_eq!(planned(6).violation(BLOCK), None);
+    assert_violation(&planned(7), "more tokens are being computed than it has");
+}
+
+#[test]
+fn named_blocks_hold_valid_tokens_only() {
+    let named = |blocks| {
+        let mut sequence = holding(Phase::Running, 4, 2);
+        sequence.text.registered = blocks;
+        sequence
+    };
+    assert_eq!(named(1).violation(BLOCK), None);
+    assert_violation(&named(2), "blocks are named beyond the computed tokens");
+}
+
+#[test]
+fn a_waiting_sequence_has_neither_valid_tokens_nor_a_table() {
+    assert_eq!(holding(Phase::Waiting, 0, 0).violation(BLOCK), None);
+    for (computed, blocks) in [(1, 0), (0, 1)] {
+        assert_violation(&holding(Phase::Waiting, computed, blocks), "waiting, but holds blocks");
+    }
+}
+
+#[test]
+fn the_table_of_a_running_sequence_covers_its_valid_tokens() {
+    for (phase, computed, blocks) in [
+        (Phase::Running, 4, 1),
+        (Phase::Running, 3, 1),
+        (Phase::Running, 5, 0),
+        (Phase::Preempting, 5, 1),
+    ] {
+        let violation = holding(phase, computed, blocks).violation(BLOCK);
+        assert_eq!(violation, None, "{phase:?} {computed} {blocks}");
+    }
+    assert_violation(&holding(Phase::Running, 5, 1), "5 tokens computed, its blocks cover 4");
+}
