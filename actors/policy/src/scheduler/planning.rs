@@ -136,4 +136,24 @@ mod tests {
         assert_eq!(s.plan(NOW).expect("a step").wants.len(), 1);
         assert!(!s.retry.skipped_running, "sequence 2 is left out on purpose");
     }
+
+    #[test]
+    fn the_running_sequences_that_a_plan_leaves_out_for_one_suspect_do_not_count_as_skipped() {
+        let skipped = |suspect_denied: bool| {
+            let mut s = scheduler(|_| ());
+            for id in 1..=2 {
+                s.enqueue(sequence(id, Tier::Standard, 4));
+            }
+            step(&mut s);
+            s.suspects.extend([SeqId(1)].into_iter());
+            if suspect_denied {
+                s.suspects.deny();
+            }
+            let request = s.plan(NOW).expect("both run");
+            let ids: Vec<SeqId> = request.wants.iter().map(|want| want.ticket.seq).collect();
+            (ids, s.retry.skipped_running)
+        };
+        assert_eq!(skipped(false), (vec![SeqId(1)], false));
+        assert_eq!(skipped(true), (vec![SeqId(2)], true));
+    }
 }

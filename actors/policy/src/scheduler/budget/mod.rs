@@ -8,4 +8,4 @@ pub(crate) mod slack_reserve;
 pub(crate) mod step_budget;
 
 #[cfg(test)]
-mod fixtures;
+pub(crate) mod fixtures;

@@ -29,3 +29,34 @@ impl Mirroring {
         blocks as u32
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_of_the_link_s_time_since_the_last_step_goes_into_copies_and_fractions_add_up() {
+        let mut mirroring = Mirroring::default();
+        // 50 % of 22 us copy 2.75 blocks of 4 us. The 0.75 are left for the next step: 0.75 + 10 * 0.5 / 4 = 2. After
+        // 7 us there is 0.875 of a block, and 1 us later a whole one.
+        let blocks = [22, 32, 39, 40].map(|now| mirroring.blocks(50, 4.0, Timestamp(now)));
+        assert_eq!(blocks, [2, 2, 0, 1]);
+    }
+
+    #[test]
+    fn a_long_step_copies_no_more_than_the_limit_and_the_rest_is_lost() {
+        let mut mirroring = Mirroring::default();
+        assert_eq!(mirroring.blocks(50, 4.0, Timestamp(1_000_006)), MIRRORED_MAX);
+        assert_eq!(mirroring.blocks(50, 4.0, Timestamp(1_000_013)), 0, "0.875 of a block");
+    }
+
+    #[test]
+    fn without_mirroring_or_a_link_nothing_is_copied_and_the_fraction_is_forgotten() {
+        for (percent, block_us) in [(0, 4.0), (50, f64::INFINITY)] {
+            let mut mirroring = Mirroring::default();
+            assert_eq!(mirroring.blocks(50, 4.0, Timestamp(6)), 0, "0.75 of a block");
+            assert_eq!(mirroring.blocks(percent, block_us, Timestamp(100)), 0);
+            assert_eq!(mirroring.blocks(50, 4.0, Timestamp(104)), 0, "0.5 of a block");
+        }
+    }
+}

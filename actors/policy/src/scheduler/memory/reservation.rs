@@ -154,6 +154,26 @@ impl Reservations {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scheduler::budget::fixtures::prompt;
+    use crate::scheduler::queue::priority_key::{PriorityKey, Rank};
+    use crate::scheduler::sequence::Phase;
+    use std::sync::Arc;
+    use tiercel_config::ResumeOrder;
+    use tiercel_device::{SeqId, Timestamp};
+
+    /// A device pool of 40 blocks of 4 tokens.
+    const LIMITS: Limits = Limits { block_size: 4, device_blocks: 40, max_model_len: 1000 };
+
+    /// Reserves 12 of the 40 blocks for premium, and 8 for standard.
+    fn blocks(kind: Reservation) -> Reservations {
+        let settings = ReservationSettings {
+            kind,
+            premium_blocks_percent: 30.0,
+            standard_blocks_percent: 20.0,
+            ..ReservationSettings::default()
+        };
+        Reservations::new(&settings, LIMITS.device_blocks)
+    }
 
     fn slots(kind: Reservation) -> Slots {
         let settings = ReservationSettings {
@@ -184,5 +204,83 @@ mod tests {
         assert!(!hard.take(Tier::Premium) && !hard.take(Tier::Background));
         let mut lent = slots(Reservation::Lent);
         assert!((0..10).all(|_| lent.take(Tier::Background)) && !lent.take(Tier::Premium));
+    }
+
+    #[test]
+    fn only_lent_reservations_lend_and_without_any_no_block_is_reserved() {
+        assert!(blocks(Reservation::Lent).lends() && !blocks(Reservation::Hard).lends());
+        assert!(blocks(Reservation::Hard).any_blocks());
+        let none = Reservations::new(&ReservationSettings::default(), LIMITS.device_blocks);
+        assert!(!none.any_blocks());
+        assert_eq!(none.unused(&SequenceTable::new(ResumeOrder::Rank), LIMITS), [0; TIERS]);
+    }
+
+    #[test]
+    fn a_tier_cannot_count_on_the_blocks_of_the_others() {
+        // 12 blocks are reserved for premium and 8 for standard.
+        let never = Tier::ALL.map(|tier| blocks(Reservation::Hard).never_of(tier));
+        assert_eq!(never, [0, 8, 12, 20]);
+    }
+
+    #[test]
+    fn a_tier_uses_its_reservation_by_each_block_once_and_by_whole_retained_blocks() {
+        let mut table = SequenceTable::new(ResumeOrder::Rank);
+        let runs = [
+            (1, Tier::Premium, &[0, 1, 2][..]),
+            (2, Tier::Premium, &[0, 1, 5]),
+            (3, Tier::Standard, &[0]),
+            (4, Tier::Background, &[7, 8]),
+        ];
+        for (id, tier, held) in runs {
+            let mut sequence = prompt(id, tier, 12, 4);
+            sequence.kv.table = held.iter().copied().map(BlockId).collect::<Vec<_>>().into();
+            table.insert(sequence);
+        }
+        let mut retains = prompt(5, Tier::Standard, 12, 0);
+        retains.phase = Phase::Waiting;
+        retains.kv.table = Arc::from([]);
+        retains.kv.retained = 9;
+        table.insert(retains);
+        // Premium holds the four blocks 0, 1, 2 and 5 of its 12. Standard holds block 0 of its 8, and retains 9 tokens:
+        // 2 whole blocks.
+        assert_eq!(blocks(Reservation::Hard).unused(&table, LIMITS), [0, 8, 5, 0]);
+    }
+
+    /// Returns how many blocks a sequence of `tier` that can become `longest` tokens long leaves free for other tiers,
+    /// while premium does not use 8 blocks of its reservation, and standard 5.
+    fn kept(tier: Tier, longest: u32, limits: Limits) -> u32 {
+        let mut sequence = prompt(1, tier, 4, 0);
+        sequence.text.max_tokens = longest - 4;
+        blocks(Reservation::Hard).for_others(&sequence, &[0, 8, 5, 0], limits)
+    }
+
+    #[test]
+    fn a_sequence_leaves_other_tiers_what_they_do_not_use_of_their_reservations() {
+        assert_eq!(Tier::ALL.map(|tier| kept(tier, 12, LIMITS)), [0, 5, 8, 13]);
+    }
+
+    #[test]
+    fn a_sequence_that_cannot_fit_beside_the_reservations_ignores_them() {
+        // Background can count on 20 of the 40 blocks: 80 tokens.
+        assert_eq!(kept(Tier::Background, 80, LIMITS), 13);
+        assert_eq!(kept(Tier::Background, 81, LIMITS), 0);
+        let short_context = Limits { max_model_len: 80, ..LIMITS };
+        assert_eq!(kept(Tier::Background, 81, short_context), 13);
+    }
+
+    #[test]
+    fn the_most_that_a_candidate_leaves_free_counts_for_all() {
+        let rank = |id| {
+            let resume = (false, ResumeOrder::Rank);
+            Rank::new(PriorityKey::UNPLACED, resume, Timestamp(0), SeqId(id))
+        };
+        let sequences = [Tier::Standard, Tier::Background, Tier::Premium];
+        let sequences = sequences.map(|tier| prompt(1, tier, 4, 0));
+        let candidates: Vec<Candidate<'_>> =
+            sequences.iter().map(|sequence| Candidate::new(rank(1), sequence)).collect();
+        let most = |candidates: &[Candidate<'_>]| {
+            blocks(Reservation::Hard).most_for_others(candidates, &[0, 8, 5, 0], LIMITS)
+        };
+        assert_eq!((most(&candidates), most(&candidates[..1]), most(&[])), (13, 8, 0));
     }
 }

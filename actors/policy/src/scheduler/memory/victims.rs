@@ -200,3 +200,6 @@ fn swaps(sequence: &Sequence, basis: &Basis) -> bool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

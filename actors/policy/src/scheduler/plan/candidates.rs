@@ -110,3 +110,48 @@ pub(crate) fn skip_running(candidates: &[Candidate<'_>], view: &View<'_>) -> boo
     let planned = candidates.iter().filter(|candidate| !candidate.waits).count();
     planned < view.queue.table.active().filter(|(_, s)| view.may_step(s)).count()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::plan::fixtures::view;
+    use crate::scheduler::state::State;
+    use crate::scheduler::tests::{NOW, scheduler, sequence};
+    use tiercel_config::TierSlo;
+    use tiercel_device::{SeqId, Tier};
+
+    fn ids(s: &State, others_first: bool) -> Vec<u64> {
+        let found = eligible(&view(s), RetryScope::All, others_first);
+        found.iter().map(|candidate| candidate.sequence.id.0).collect()
+    }
+
+    #[test]
+    fn beside_suspects_too_a_plan_opens_only_so_many_sequences() {
+        let mut s = scheduler(|_| ());
+        for id in 1..=6 {
+            s.enqueue(sequence(id, Tier::Standard, 4));
+        }
+        s.retry.open_limit = 2;
+        s.suspects.extend([SeqId(1), SeqId(4)].into_iter());
+        assert_eq!(ids(&s, true), [2, 3], "others make room first");
+        assert_eq!(ids(&s, false), [1], "a suspect runs alone");
+    }
+
+    #[test]
+    fn after_an_empty_plan_rank_decides_and_not_the_fair_queue_of_the_tiers() {
+        let order = |empty_plans| {
+            let mut s = scheduler(|settings| {
+                settings.slo.premium = TierSlo::default();
+                settings.slo.background = TierSlo::default();
+            });
+            s.enqueue(sequence(1, Tier::Background, 4));
+            s.enqueue(sequence(2, Tier::Premium, 4));
+            s.queue.tiers.start(Tier::Premium, 1e6);
+            s.retry.empty_plans = empty_plans;
+            let request = s.plan(NOW).expect("both wait");
+            request.wants.iter().map(|want| want.ticket.seq.0).collect::<Vec<_>>()
+        };
+        assert_eq!(order(0), [1, 2], "premium had its share");
+        assert_eq!(order(1), [2, 1]);
+    }
+}

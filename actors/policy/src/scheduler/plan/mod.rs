@@ -4,6 +4,8 @@
 //! possible are made. A plan is only a request: the block store grants or denies the blocks.
 
 mod candidates;
+#[cfg(test)]
+mod fixtures;
 mod pausing;
 mod prefill;
 pub(crate) mod retry;

@@ -80,3 +80,73 @@ fn paused_too_long<'a, 'b: 'a>(
     });
     since.min().filter(|(at, _)| now.since_us(*at) > PAUSED_US_MAX).map(|(_, seq)| seq)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::budget::fixtures::{cost, stream};
+    use crate::scheduler::plan::fixtures::{candidates, view};
+    use crate::scheduler::sequence::Sequence;
+    use crate::scheduler::tests::{NOW, scheduler};
+
+    fn ids(candidates: &[Candidate<'_>]) -> Vec<u64> {
+        candidates.iter().map(|candidate| candidate.sequence.id.0).collect()
+    }
+
+    /// Returns the streams that stay in a step whose length premium's TTFT target of 5 ms bounds: a fifth of it is
+    /// 1,000 us. A step takes 100 us without streams, so that 900 us are left to background streams.
+    fn kept(streams: &[Sequence]) -> Vec<u64> {
+        let mut s = scheduler(|_| ());
+        s.basis.cost = cost();
+        s.basis.targets.premium.ttft_ms = Some(5.0);
+        for tier in [Tier::Premium, Tier::Background] {
+            s.queue.arrivals.set(tier, Some(NOW));
+        }
+        let (mut candidates, view) = (candidates(streams), view(&s));
+        let given = (view.traffic, view.reserve);
+        let budget = StepBudget::new(&candidates, view.basis, given, NOW).expect("slack counts");
+        pause(&mut candidates, &budget, &s.basis.cost, NOW);
+        ids(&candidates)
+    }
+
+    #[test]
+    fn background_streams_that_just_fit_into_the_step_are_not_paused() {
+        // A stream of 886 tokens takes 7 us, and 0.5 us for each token: 450 us.
+        let of = |id, prompt_len| stream(id, Tier::Background, (prompt_len, 6), 50);
+        assert_eq!(kept(&[of(1, 880), of(2, 880)]), [1, 2]);
+        assert_eq!(kept(&[of(1, 880), of(2, 881)]), [1]);
+    }
+
+    #[test]
+    fn the_last_candidate_of_a_step_is_not_paused() {
+        assert_eq!(kept(&[stream(1, Tier::Background, (2_000, 6), 50)]), [1]);
+    }
+
+    #[test]
+    fn standard_streams_with_most_slack_are_paused_until_the_step_is_short_enough() {
+        let left = |over_us| {
+            let mut streams = [1, 2, 3].map(|id| stream(id, Tier::Standard, (9, 3), 50));
+            for (stream, tpot_ms) in streams.iter_mut().zip([30.0, 60.0, 50.0]) {
+                stream.service.targets.tpot_ms = Some(tpot_ms);
+            }
+            let mut candidates = candidates(&streams);
+            pause_standard(&mut candidates, over_us, (&cost(), 100.0), NOW);
+            ids(&candidates)
+        };
+        // A stream of 12 tokens takes 7 + 12 * 0.5 = 13 us.
+        assert_eq!(left(0.0), [1, 2, 3]);
+        assert_eq!(left(13.0), [1, 3]);
+        assert_eq!(left(13.5), [1]);
+        assert_eq!(left(27.0), [] as [u64; 0]);
+    }
+
+    #[test]
+    fn the_oldest_stream_that_was_not_denied_is_paused_too_long_after_the_limit() {
+        let mut streams = [(1, 1_000), (2, 500), (3, 700)]
+            .map(|(id, last_at)| stream(id, Tier::Background, (9, 3), last_at));
+        streams[1].kv.denied = true;
+        let overdue = |now| paused_too_long(candidates(&streams).iter(), Timestamp(now));
+        assert_eq!(overdue(700 + PAUSED_US_MAX), None);
+        assert_eq!(overdue(700 + PAUSED_US_MAX + 1), Some(SeqId(3)));
+    }
+}

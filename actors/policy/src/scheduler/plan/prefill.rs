@@ -215,3 +215,6 @@ fn background_tokens(rules: &Rules, traffic: Traffic) -> u32 {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

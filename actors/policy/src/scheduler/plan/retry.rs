@@ -94,3 +94,67 @@ impl Retry {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_denial_limits_the_openings_to_those_that_succeeded_and_each_success_doubles_them() {
+        let mut retry = Retry::new();
+        let mut after = |opened, denied| {
+            retry.limit_opens(opened, denied);
+            retry.open_limit
+        };
+        assert_eq!(after(3, 1), 3);
+        let doubled: Vec<usize> = (0..5).map(|_| after(0, 0)).collect();
+        assert_eq!(doubled, [6, 12, 24, OPENS_MAX, OPENS_MAX]);
+        assert_eq!(after(0, 5), 1, "one may always try");
+        retry.scope = RetryScope::Running;
+        retry.limit_opens(7, 0);
+        assert_eq!(retry.open_limit, 1, "a plan without waiting sequences says nothing");
+    }
+
+    #[test]
+    fn plans_narrow_only_after_empty_ones_that_skipped_running_sequences() {
+        let next = |scope, skipped_running, empty| {
+            let mut retry = Retry { scope, skipped_running, ..Retry::new() };
+            retry.planned(empty, false);
+            (retry.scope, retry.again)
+        };
+        let (all, running) = (RetryScope::All, RetryScope::Running);
+        assert_eq!(next(all, true, true), (running, true));
+        assert_eq!(next(running, true, true), (RetryScope::Decodes, true));
+        assert_eq!(next(RetryScope::Decodes, true, true), (all, false));
+        for scope in [all, running] {
+            assert_eq!(next(scope, true, false), (all, false));
+            assert_eq!(next(scope, false, true), (all, false));
+        }
+    }
+
+    #[test]
+    fn only_the_first_empty_plan_beside_reservations_is_followed_by_another_at_once() {
+        let mut retry = Retry::new();
+        let mut follows = |empty, reserved| {
+            retry.again = false;
+            retry.planned(empty, reserved);
+            (retry.again, retry.empty_plans)
+        };
+        assert_eq!(follows(true, true), (true, 1));
+        assert_eq!(follows(true, true), (false, 2));
+        assert_eq!(follows(true, true), (false, 3));
+        assert_eq!(follows(false, true), (false, 0));
+        assert_eq!(follows(true, false), (false, 1));
+    }
+
+    #[test]
+    fn planning_waits_for_an_event_after_too_many_empty_plans() {
+        let mut retry = Retry::new();
+        for count in 1..=EMPTY_PLANS_MAX {
+            retry.skipped_running = true;
+            retry.planned(true, true);
+            assert_eq!(retry.empty_plans, count);
+        }
+        assert_eq!((retry.again, retry.scope), (false, RetryScope::All));
+    }
+}

@@ -117,3 +117,76 @@ fn want(candidate: &Candidate<'_>, claim: Claim, rules: &Rules) -> Want {
         max_victims: 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::budget::fixtures::prompt;
+    use crate::scheduler::memory::reservation::Reservations;
+    use crate::scheduler::plan::fixtures::{candidates, view};
+    use crate::scheduler::sequence::Phase;
+    use crate::scheduler::state::State;
+    use crate::scheduler::tests::scheduler;
+    use tiercel_config::{Reservation, ReservationSettings};
+
+    /// Creates a scheduler on a device of 100 blocks of 4 tokens, 10 of which are reserved for premium.
+    fn state() -> State {
+        let mut s = scheduler(|_| ());
+        let settings = ReservationSettings {
+            kind: Reservation::Hard,
+            premium_blocks_percent: 10.0,
+            ..ReservationSettings::default()
+        };
+        s.memory.reservations = Reservations::new(&settings, 100);
+        s
+    }
+
+    fn waiting(id: u64, tokens: u32) -> Sequence {
+        let mut sequence = prompt(id, Tier::Background, tokens, 0);
+        sequence.phase = Phase::Waiting;
+        sequence
+    }
+
+    #[test]
+    fn blocks_watermark_and_reservations_of_others_must_all_be_free() {
+        let mut s = state();
+        let sequences = [waiting(1, 5), waiting(2, 9)];
+        // The candidates need 2 and 3 blocks; 5 % of the blocks, the watermark of background, must stay free, and the
+        // 10 that are reserved for premium.
+        let mut fit = |free_blocks| {
+            s.memory.free_blocks = free_blocks;
+            surely_fit(&candidates(&sequences), &view(&s))
+        };
+        assert!(fit(20) && !fit(19));
+    }
+
+    #[test]
+    fn only_the_first_candidate_after_an_empty_plan_ignores_reservations() {
+        let sequences = [waiting(1, 5), waiting(2, 9)];
+        let kept = |empty_plans| {
+            let mut s = state();
+            s.retry.empty_plans = empty_plans;
+            let wants = wants(&candidates(&sequences), &Victims::default(), &view(&s));
+            wants.iter().map(|want| want.kept_for_others).collect::<Vec<_>>()
+        };
+        assert_eq!([0, 1, 2].map(kept), [[10, 10], [0, 10], [0, 10]]);
+    }
+
+    #[test]
+    fn only_a_resumed_sequence_is_kept_to_its_own_copies_and_only_if_the_setting_says_so() {
+        let own_only = |resume_from, was_open: bool| {
+            let mut s = state();
+            s.basis.rules.preemption.resume_from = resume_from;
+            let mut sequence = waiting(1, 5);
+            sequence.kv.cached_tokens = was_open.then_some(0);
+            let sequences = [sequence];
+            let wants = wants(&candidates(&sequences), &Victims::default(), &view(&s));
+            match wants[0].kind {
+                WantKind::Open { own_only, .. } => own_only,
+                WantKind::Grow => panic!("the sequence waits"),
+            }
+        };
+        assert!(own_only(ResumeFrom::OwnCopies, true) && !own_only(ResumeFrom::OwnCopies, false));
+        assert!(!own_only(ResumeFrom::Cache, true) && !own_only(ResumeFrom::Cache, false));
+    }
+}

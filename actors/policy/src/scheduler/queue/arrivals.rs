@@ -58,3 +58,33 @@ impl Traffic {
         self.lately[..tier.index()].contains(&true)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the traffic a minute after a premium request arrived, while `standard_tokens` prompt tokens of standard
+    /// requests wait.
+    fn traffic(standard_tokens: u64, late_us: u64) -> Traffic {
+        let mut arrivals = Arrivals::default();
+        arrivals.came(Tier::System, Timestamp(7));
+        arrivals.came(Tier::Premium, Timestamp(7));
+        arrivals.traffic([0, 0, standard_tokens, 0], Timestamp(7 + LATELY_US + late_us))
+    }
+
+    #[test]
+    fn a_tier_comes_for_a_minute_and_the_server_s_own_requests_never() {
+        let came = |late_us| Tier::ALL.map(|tier| traffic(0, late_us).came(tier));
+        assert_eq!(came(0), [false, true, false, false]);
+        assert_eq!(came(1), [false; 4]);
+        let higher = Tier::ALL.map(|tier| traffic(0, 0).higher_came(tier));
+        assert_eq!(higher, [false, false, true, true]);
+    }
+
+    #[test]
+    fn a_tier_whose_prompts_wait_is_present_although_none_came_lately() {
+        assert!(traffic(0, 0).one_tier && traffic(0, 1).one_tier);
+        assert!(!traffic(5, 0).one_tier);
+        assert!(traffic(5, 1).one_tier, "standard alone is left");
+    }
+}

@@ -159,4 +159,36 @@ mod tests {
         }
         assert_eq!(queue.accounts.len(), MAX_TENANTS);
     }
+
+    #[test]
+    fn refunds_that_wait_for_an_older_request_are_deducted_later_in_full() {
+        let mut queue = FairQueue::default();
+        let tenant = Salt([1; 16]);
+        for _ in 0..2 {
+            queue.arrive(tenant, 10.0);
+        }
+        // Of the refund of 15 only 10 count at once, because the second request starts at 10; the other 5 are taken off
+        // the next charge: 10 + 8 - 5.
+        queue.correct(tenant, -15.0);
+        queue.correct(tenant, 8.0);
+        assert_eq!(queue.arrive(tenant, 10.0), 13.0);
+    }
+
+    #[test]
+    fn a_tenant_without_waiting_requests_is_forgotten_before_those_that_wait() {
+        let salt = |tenant: usize| {
+            let mut salt = [0; 16];
+            salt[..4].copy_from_slice(&(tenant as u32).to_le_bytes());
+            Salt(salt)
+        };
+        let mut queue = FairQueue::default();
+        let idle = MAX_TENANTS / 2;
+        for tenant in 0..MAX_TENANTS {
+            queue.arrive(salt(tenant), if tenant == idle { 50.0 } else { 1.0 });
+        }
+        queue.left(salt(idle));
+        queue.arrive(salt(MAX_TENANTS), 1.0);
+        assert!(!queue.accounts.contains_key(&salt(idle)), "although it had most service");
+        assert_eq!(queue.accounts.len(), MAX_TENANTS);
+    }
 }

@@ -95,4 +95,19 @@ mod tests {
         assert_eq!((error.requests, error.tokens), (400, 200 * 340));
         assert_eq!(error.absolute_tokens, 200.0 * 340.0);
     }
+
+    #[test]
+    fn errors_add_up_whether_a_prediction_is_too_long_or_too_short() {
+        let mut predictor = LengthPredictor::new();
+        predictor.observe(Tier::Standard, 100, 50.0, 40);
+        predictor.observe(Tier::Standard, 100, 5.0, 12);
+        let expected = PredictionError { requests: 2, absolute_tokens: 17.0, tokens: 52 };
+        assert_eq!(predictor.error(), expected);
+    }
+
+    #[test]
+    fn the_last_class_holds_all_longer_prompts() {
+        assert_eq!([0, 1, 3, 4].map(class_of), [0, 0, 1, 2]);
+        assert_eq!([1 << 23, 1 << 24, u32::MAX].map(class_of), [LENGTH_CLASSES - 1; 3]);
+    }
 }

@@ -111,3 +111,64 @@ impl Queue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::scheduler::State;
+    use crate::scheduler::tests::{scheduler, sequence, step};
+    use tiercel_config::TierSlo;
+    use tiercel_device::{SeqId, Tier};
+
+    /// Creates a scheduler with a best-effort premium request and a best-effort background one that wait, after
+    /// background alone was charged 15 us of device time twice: 100 us each, divided by its share.
+    fn after_background() -> State {
+        let mut s = scheduler(|settings| {
+            settings.slo.premium = TierSlo::default();
+            settings.slo.background = TierSlo::default();
+        });
+        for _ in 0..2 {
+            s.queue.tiers.start(Tier::Background, 15.0);
+        }
+        s.enqueue(sequence(1, Tier::Premium, 4));
+        s.enqueue(sequence(2, Tier::Background, 4));
+        s
+    }
+
+    #[test]
+    fn a_tier_that_begins_to_wait_begins_at_the_virtual_time() {
+        let mut s = after_background();
+        s.queue.note_waiting_tiers();
+        let both = [false, true, false, true];
+        let mut starts = Vec::new();
+        for _ in 0..3 {
+            let tier = s.queue.tiers.next(both).expect("both tiers wait");
+            starts.push(tier);
+            // A premium request of 50 us counts 100 us: its share is a half.
+            s.queue.tiers.start(tier, 50.0);
+        }
+        // Premium begins at 100 us, where background's last request began, and goes first at 200 us too.
+        assert_eq!(starts, [Tier::Premium, Tier::Premium, Tier::Background]);
+    }
+
+    #[test]
+    fn no_more_sequences_are_listed_than_may_open() {
+        let s = after_background();
+        let listed = |most| {
+            let first = s.queue.in_fair_order(most, |_| true);
+            first.iter().map(|(_, sequence)| sequence.id.0).collect::<Vec<_>>()
+        };
+        assert_eq!([listed(0), listed(1), listed(9)], [vec![], vec![1], vec![1, 2]]);
+    }
+
+    #[test]
+    fn a_tenant_is_charged_the_output_that_it_had_instead_of_the_predicted_one() {
+        let mut s = scheduler(|_| ());
+        s.enqueue(sequence(1, Tier::Standard, 20));
+        step(&mut s);
+        s.cancel(SeqId(1)).expect("the request runs");
+        s.enqueue(sequence(2, Tier::Standard, 20));
+        let next = s.queue.table.get(SeqId(2)).expect("the request waits");
+        // The prompt of 20 tokens and the one output token that came, of 2 that were predicted.
+        assert_eq!(next.service.token_tag, 21.0);
+    }
+}

@@ -131,3 +131,6 @@ fn ages_at(sequence: &Sequence, times: u64, rules: &Rules) -> Option<Timestamp> 
     let gains = rules.by_tier() && span_us > 0 && sequence.service.key.class.tier() > highest;
     gains.then(|| Timestamp(sequence.arrival.0.saturating_add(span_us.saturating_mul(times))))
 }
+
+#[cfg(test)]
+mod tests;

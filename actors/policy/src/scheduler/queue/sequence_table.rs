@@ -199,3 +199,47 @@ fn rank_of(sequence: &Sequence, resume: ResumeOrder) -> Rank {
     let preempted = sequence.phase == Phase::Waiting && sequence.was_open();
     Rank::new(sequence.service.key, (preempted, resume), sequence.arrival, sequence.id)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::budget::fixtures::prompt;
+
+    /// Returns a table of three running sequences and two that wait, one of which was preempted.
+    fn table() -> SequenceTable {
+        let mut table = SequenceTable::new(ResumeOrder::Rank);
+        for id in 1..=5 {
+            let mut sequence = prompt(id, Tier::Standard, 9, 0);
+            if id > 3 {
+                sequence.phase = Phase::Waiting;
+                sequence.kv.cached_tokens = (id == 4).then_some(0);
+            }
+            table.insert(sequence);
+        }
+        table
+    }
+
+    #[test]
+    fn active_and_waiting_sequences_are_counted() {
+        let table = table();
+        assert_eq!(table.active_len(), 3);
+        assert_eq!(table.waiting_count(), (2, [0, 0, 1, 0]));
+    }
+
+    #[test]
+    fn a_table_out_of_order_is_found() {
+        let mut table = table();
+        assert_eq!(table.violation(), None);
+        table.order.swap(0, 2);
+        let violation = table.violation().expect("the order is wrong");
+        assert_eq!(violation, "active sequences are not in order of rank");
+    }
+
+    #[test]
+    fn a_sequence_in_the_wrong_phase_is_found() {
+        let mut waits = table();
+        waits.active_mut(SeqId(2)).expect("the sequence runs").phase = Phase::Waiting;
+        let violation = waits.violation().expect("the sequence is in the wrong place");
+        assert!(violation.ends_with("waits among active sequences"), "{violation}");
+    }
+}

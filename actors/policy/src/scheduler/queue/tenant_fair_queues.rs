@@ -71,3 +71,93 @@ impl TenantFairQueues {
         &mut self.0[sequence.service.tenant_tag.queue.index()]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blocks::Salt;
+    use crate::scheduler::budget::fixtures::{cost, prompt};
+    use tiercel_device::Timestamp;
+
+    /// Predicted device time of each request, us: 9 prompt tokens take 9 * 8 us and 0.25 us for each of 36 pairs, and 2
+    /// output tokens take 7 us each, and 0.5 us for each of the 9 tokens that they read.
+    const REQUEST_US: f64 = 81.0 + 23.0;
+
+    /// Enters a request of a tenant into the fair queue of the standard tier.
+    fn entered(queues: &mut TenantFairQueues, tenant: u8) -> Sequence {
+        let mut sequence = prompt(1, Tier::Standard, 9, 0);
+        sequence.service.tenant = Salt([tenant; 16]);
+        sequence.service.predicted_tokens = 2.0;
+        queues.enter(&mut sequence, Tier::Standard, &cost());
+        sequence
+    }
+
+    /// Returns the start tag of the next standard request of a tenant.
+    fn next_start(queues: &TenantFairQueues, tenant: u8) -> f64 {
+        entered(&mut queues.clone(), tenant).service.tenant_tag.start
+    }
+
+    #[test]
+    fn a_request_enters_a_queue_once_and_none_after_its_first_token() {
+        let mut queues = TenantFairQueues::default();
+        let mut first = entered(&mut queues, 1);
+        let tag = FairTag { queue: Tier::Standard, start: 0.0, charged_us: REQUEST_US };
+        assert_eq!(first.service.tenant_tag, tag);
+        queues.enter(&mut first, Tier::Standard, &cost());
+        assert_eq!(first.service.tenant_tag, tag);
+        assert_eq!(next_start(&queues, 1), REQUEST_US);
+        first.first_token_at = Some(Timestamp(5));
+        queues.enter(&mut first, Tier::Premium, &cost());
+        assert_eq!(first.service.tenant_tag, tag);
+    }
+
+    #[test]
+    fn a_request_that_moves_to_another_tier_is_charged_there_and_no_longer_here() {
+        let mut queues = TenantFairQueues::default();
+        let _first = entered(&mut queues, 1);
+        let mut second = entered(&mut queues, 1);
+        assert_eq!(second.service.tenant_tag.start, REQUEST_US);
+        queues.enter(&mut second, Tier::Premium, &cost());
+        let tag = FairTag { queue: Tier::Premium, start: 0.0, charged_us: REQUEST_US };
+        assert_eq!(second.service.tenant_tag, tag);
+        assert_eq!(next_start(&queues, 1), REQUEST_US);
+    }
+
+    #[test]
+    fn a_start_moves_the_virtual_time_unless_a_priority_brought_it_forward() {
+        for (priority, start) in [(0, REQUEST_US), (5, 0.0)] {
+            let mut queues = TenantFairQueues::default();
+            let first = entered(&mut queues, 1);
+            let mut second = entered(&mut queues, 1);
+            second.service.priority = priority;
+            queues.start(&first);
+            queues.start(&second);
+            assert_eq!(next_start(&queues, 2), start, "{priority}");
+        }
+    }
+
+    #[test]
+    fn requests_wait_until_they_start_or_end() {
+        let mut queues = TenantFairQueues::default();
+        let [first, second] = [entered(&mut queues, 1), entered(&mut queues, 1)];
+        let mut other = entered(&mut TenantFairQueues::default(), 2);
+        assert!(queues.others_wait(&other) && !queues.others_wait(&first));
+        queues.start(&first);
+        assert!(queues.others_wait(&other), "one request waits yet");
+        other.service.tenant_tag.queue = Tier::Premium;
+        assert!(!queues.others_wait(&other), "in another tier");
+        other.service.tenant_tag.queue = Tier::Standard;
+        queues.end(&second, 0.0);
+        assert!(!queues.others_wait(&other));
+    }
+
+    #[test]
+    fn a_request_that_ends_is_charged_what_it_used() {
+        let mut queues = TenantFairQueues::default();
+        let mut first = entered(&mut queues, 1);
+        queues.start(&first);
+        first.first_token_at = Some(Timestamp(5));
+        queues.end(&first, 50.0);
+        assert_eq!(next_start(&queues, 1), 50.0);
+    }
+}

@@ -90,6 +90,8 @@ impl TierFairQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scheduler::budget::fixtures::prompt;
+    use crate::scheduler::queue::service_class::ServiceClass;
 
     #[test]
     fn a_tier_that_was_away_has_no_credit_and_one_that_is_alone_no_debt_for_long() {
@@ -150,5 +152,38 @@ mod tests {
             alone += 1;
         }
         assert!((60..=63).contains(&alone), "{alone} s over its share");
+    }
+
+    /// Creates a best-effort premium request whose predicted device time is 30 us.
+    fn best_effort() -> Sequence {
+        let mut sequence = prompt(1, Tier::Premium, 9, 0);
+        sequence.service.key.class = ServiceClass::new(Tier::Premium, Tier::Background, true);
+        sequence.service.tenant_tag.charged_us = 30.0;
+        sequence
+    }
+
+    #[test]
+    fn a_best_effort_request_is_charged_by_its_prediction_and_in_the_end_by_what_it_used() {
+        let mut turns = TierFairQueue::new(&SharesSettings::default());
+        let mut sequence = best_effort();
+        turns.open(&mut sequence);
+        assert_eq!(sequence.service.charged, Some((Tier::Premium, 30.0)));
+        // Premium's share is a half.
+        assert_eq!(turns.finish, [0.0, 60.0, 0.0, 0.0]);
+        turns.end(&sequence, 12.0);
+        assert_eq!(turns.finish, [0.0, 24.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_resumed_request_and_one_that_no_share_pays_for_are_not_charged() {
+        let mut turns = TierFairQueue::new(&SharesSettings::default());
+        let (mut resumed, mut with_target) = (best_effort(), best_effort());
+        resumed.kv.cached_tokens = Some(0);
+        with_target.service.key.class = ServiceClass::new(Tier::Premium, Tier::Premium, true);
+        for sequence in [&mut resumed, &mut with_target] {
+            turns.open(sequence);
+            turns.end(sequence, 12.0);
+            assert_eq!((sequence.service.charged, turns.finish), (None, [0.0; TIERS]));
+        }
     }
 }

@@ -45,4 +45,14 @@ mod tests {
         assert!(usage.shares()[2] > 0.999, "{:?}", usage.shares());
         assert_eq!(TierUsage::default().shares(), [0.0; TIERS]);
     }
+
+    #[test]
+    fn usage_of_a_minute_ago_counts_a_third() {
+        let mut usage = TierUsage::default();
+        usage.add([0.0, 10.0, 0.0, 0.0], Timestamp(0));
+        usage.add([0.0, 0.0, 10.0, 0.0], Timestamp(60_000_000));
+        // Premium's 10 us count 10 / e beside standard's 10 us.
+        let premium = 1.0 / (1.0 + 1.0_f64.exp());
+        assert!((usage.shares()[1] - premium).abs() < 1e-9, "{:?}", usage.shares());
+    }
 }

@@ -171,3 +171,55 @@ fn unstarted(sequence: &Sequence) -> u64 {
     let waits = sequence.output_len() == 0 && !sequence.held();
     if waits { u64::from(sequence.left_to_compute()) } else { 0 }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::queue::priority_key::PriorityKey;
+    use crate::scheduler::tests::{BLOCK, sequence};
+    use tiercel_config::ResumeOrder;
+
+    fn rank(sequence: &Sequence) -> Rank {
+        let resume = (sequence.was_open(), ResumeOrder::Rank);
+        Rank::new(PriorityKey::UNPLACED, resume, sequence.arrival, sequence.id)
+    }
+
+    /// Returns two standard sequences and a background one that wait; the first was preempted.
+    fn three() -> Waiting {
+        let mut waiting = Waiting::default();
+        for (id, tier) in [(1, Tier::Standard), (2, Tier::Standard), (3, Tier::Background)] {
+            let mut sequence = Sequence::new(sequence(id, tier, 9), BLOCK);
+            sequence.kv.cached_tokens = (id == 1).then_some(0);
+            let rank = rank(&sequence);
+            waiting.insert(sequence, rank);
+        }
+        waiting
+    }
+
+    #[test]
+    fn sequences_that_never_ran_are_counted_by_tier_and_all_sequences_together() {
+        let mut waiting = three();
+        assert_eq!((waiting.len(), waiting.never_open()), (3, [0, 0, 1, 1]));
+        waiting.remove(SeqId(2), rank).expect("the sequence waits");
+        assert_eq!((waiting.len(), waiting.never_open()), (2, [0, 0, 0, 1]));
+    }
+
+    #[test]
+    fn a_wrong_index_is_found() {
+        let mut waiting = three();
+        assert!(waiting.index_is_right(rank));
+        waiting.index.never_open[0] += 1;
+        assert!(!waiting.index_is_right(rank));
+    }
+
+    #[test]
+    fn patience_ends_after_the_arrival_unless_a_sequence_has_a_token_or_waits_for_ever() {
+        let mut sequence = Sequence::new(sequence(7, Tier::Standard, 9), BLOCK);
+        assert_eq!(patience_end(&sequence), Some(Timestamp(100_000_007)));
+        sequence.first_token_at = Some(Timestamp(8));
+        assert_eq!(patience_end(&sequence), None);
+        sequence.first_token_at = None;
+        sequence.service.patience.us = None;
+        assert_eq!(patience_end(&sequence), None);
+    }
+}

@@ -337,3 +337,21 @@ fn a_premium_stream_saves_something_before_worse_tiers_may_spend_it() {
     s.enqueue(NewSequence { arrival: Timestamp(13_000), ..sequence(4, Tier::Premium, 60) });
     assert_eq!(tokens(&mut s, 4, 21_505), 60);
 }
+
+#[test]
+fn no_stream_sits_out_the_step_after_an_empty_plan() {
+    let running = |empty_plans| {
+        let mut s = paced();
+        s.basis.rules.scheduling.pause_background = true;
+        s.basis.targets.premium.tpot_ms = Some(0.104);
+        for id in 2..=3 {
+            s.enqueue(NewSequence { max_tokens: 900, ..sequence(id, Tier::Background, 4) });
+        }
+        stream(&mut s, Tier::Premium, 900, 1000);
+        s.retry.empty_plans = empty_plans;
+        decodes(&mut s, 1000)
+    };
+    // The premium stream aims at 98 % of 104 us per token. A step of it alone takes 101 us, and each further stream 1
+    // us.
+    assert_eq!((running(0), running(1)), ([1, 0, 0], [1, 0, 2]));
+}
