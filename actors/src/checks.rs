@@ -46,4 +46,10 @@ mod tests {
         assert_eq!(due(Checks::InDebugBuilds, SMALL - 1), 6 * debug);
         assert_eq!(due(Checks::InDebugBuilds, 2 * SMALL), 2 * debug);
     }
+
+    #[test]
+    fn plans_on_ticks_do_not_hide_missing_ones_where_every_event_is_checked() {
+        assert!(Checks::InDebugBuilds.plan_on_beat());
+        assert!(!Checks::Always.plan_on_beat());
+    }
 }

@@ -67,4 +67,13 @@ mod tests {
         drop(Lifeline::new("c", &obituary));
         assert_eq!(obituary.borrow().as_deref(), Some("actor b died"));
     }
+
+    #[test]
+    fn a_fatal_fault_is_announced_with_the_name_of_the_actor_that_noticed_it() {
+        let obituary = watch::Sender::new(None);
+        let mut lifeline = Lifeline::new("Executor", &obituary);
+        lifeline.fatal("device lost");
+        lifeline.release();
+        assert_eq!(obituary.borrow().as_deref(), Some("Executor: device lost"));
+    }
 }

@@ -36,3 +36,42 @@ pub(crate) fn left(report: &EndReport) -> Left {
         _ => Left::Ended,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tiercel_device::{SeqId, Tier};
+    use tiercel_policy::scheduler::{FinishReason, Usage};
+
+    fn report(completion_tokens: u32) -> EndReport {
+        EndReport {
+            seq: SeqId(1),
+            tier: Tier::Standard,
+            outcome: Some(Ok(FinishReason::Stop)),
+            usage: Usage { completion_tokens, ..Usage::default() },
+            arrival: Timestamp(1_000),
+            first_token_at: Some(Timestamp(3_000)),
+            last_token_at: Some(Timestamp(15_000)),
+        }
+    }
+
+    #[test]
+    fn the_time_per_token_is_the_mean_after_the_first_and_needs_two_tokens() {
+        let finished = |tokens| ending(&report(tokens), Timestamp(16_500));
+        // (15 ms - 3 ms) / (4 - 1 tokens) = 4 ms per token; the request took 16.5 ms - 1 ms in all.
+        let of_four = Observation::Finished { tpot_ms: Some(4.0), e2e_ms: 15.5 };
+        assert_eq!(finished(4), of_four);
+        assert_eq!(finished(2), Observation::Finished { tpot_ms: Some(12.0), e2e_ms: 15.5 });
+        assert_eq!(finished(1), Observation::Finished { tpot_ms: None, e2e_ms: 15.5 });
+    }
+
+    #[test]
+    fn only_ends_that_the_server_is_to_blame_for_miss_targets() {
+        let gone = |outcome| match ending(&EndReport { outcome, ..report(4) }, Timestamp(20_000)) {
+            Observation::Gone { broken } => broken,
+            other => panic!("{other:?}"),
+        };
+        assert!(!gone(None) && !gone(Some(Err(RequestFault::Stalled))));
+        assert!(gone(Some(Err(RequestFault::Dropped))));
+    }
+}

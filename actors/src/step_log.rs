@@ -158,4 +158,14 @@ mod tests {
         log.ended(&failed, Timestamp(1));
         assert_eq!(log.after(9_000), []);
     }
+
+    #[test]
+    fn the_time_of_the_device_includes_sampling() {
+        let mut log = StepLog::default();
+        log.submitted(&batch(1, vec![]), Timestamp(100));
+        let timing = StepTiming { forward_us: 300, sampling_us: 40, host_us: 5 };
+        let result = Ok(StepOutput { sampled: vec![], timing });
+        log.ended(&StepDone { id: StepId(1), result }, Timestamp(500));
+        assert_eq!(log.after(0)[0].device_us, 340);
+    }
 }

@@ -209,4 +209,19 @@ mod tests {
         assert_eq!(streams.check(Timestamp(0), 1).gone, [SeqId(1)]);
         assert_eq!(streams.token(SeqId(1), token(0), Timestamp(0)), Delivered::Gone);
     }
+
+    #[test]
+    fn unread_events_are_a_share_of_the_room_of_the_open_streams_only() {
+        // The buffers of 6 and 10 events have room for 4 and 8 beside the 2 reserved entries each.
+        let (mut streams, _reader, _) = streams(6);
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("one permit");
+        let (events, _other_reader) = mpsc::channel(10);
+        streams.open(SeqId(2), Outlet { events, permit });
+        for i in 0..3 {
+            streams.token(SeqId(1), token(i), Timestamp(0));
+        }
+        assert_eq!(streams.buffered_percent(), 25.0, "3 of 4 + 8");
+        streams.close(SeqId(2), None);
+        assert_eq!(streams.buffered_percent(), 75.0, "3 of 4");
+    }
 }

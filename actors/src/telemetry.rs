@@ -321,3 +321,6 @@ pub(crate) fn slo(report: &GroupReport) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

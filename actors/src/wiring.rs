@@ -209,3 +209,22 @@ fn store_config(
         max_copy_blocks_per_batch: (batch_bytes / block_bytes as f64).clamp(1.0, 4096.0) as u32,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kit::small_device;
+
+    #[test]
+    fn copies_in_transit_and_in_a_batch_are_limited_by_bytes_and_by_link_time() {
+        let mut settings = EngineSettings::default();
+        settings.preemption.max_in_transit_mib = 3;
+        let info = DeviceInfo { block_bytes: 1_000, ..small_device().0 };
+        // 3 MiB are 3145728 bytes, so 3145 blocks. In 5 ms a link of 120 MB/s copies 600000 bytes, so 600 blocks.
+        let config = store_config(&settings, &info, 120e6);
+        assert_eq!(config.max_copy_blocks_in_transit, 3_145);
+        assert_eq!(config.max_copy_blocks_per_batch, 600);
+        let slow = store_config(&settings, &DeviceInfo { block_bytes: 1 << 30, ..info }, 0.0);
+        assert_eq!((slow.max_copy_blocks_in_transit, slow.max_copy_blocks_per_batch), (1, 1));
+    }
+}

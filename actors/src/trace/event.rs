@@ -311,3 +311,51 @@ impl Event {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decode_computes_one_token_of_an_output_and_samples_another() {
+        let is_decode =
+            |tokens, sample| Slice { seq: SeqId(1), first_pos: 9, tokens, sample }.is_decode();
+        assert!(is_decode(1, Some(1)));
+        assert!(!is_decode(2, Some(1)), "two tokens are computed again after a preemption");
+        assert!(!is_decode(1, Some(0)), "the last token of a prompt is prefill");
+        assert!(!is_decode(1, None) && !is_decode(2, None));
+    }
+
+    #[test]
+    fn every_ending_has_its_name_and_only_stop_and_length_are_complete() {
+        let endings = [
+            (Ending::Stop, "stop", true),
+            (Ending::Length, "length", true),
+            (Ending::Cancelled, "cancelled", false),
+            (Ending::Dropped, "dropped", false),
+            (Ending::TurnedAway, "turned_away", false),
+            (Ending::Failed, "failed", false),
+            (Ending::Stalled, "stalled", false),
+            (Ending::Shutdown, "shutdown", false),
+        ];
+        for (ending, name, complete) in endings {
+            assert_eq!((ending.name(), ending.is_complete()), (name, complete));
+        }
+    }
+
+    #[test]
+    fn an_event_names_its_kind_and_its_sequence_if_there_is_one() {
+        let seq = SeqId(5);
+        let (text, known) = ("pause".to_owned(), true);
+        let events = [
+            (Event::FirstToken { seq }, "first-token", Some(seq)),
+            (Event::PreemptCopying { seq, blocks: 1 }, "preempt-copying", Some(seq)),
+            (Event::GaveMore { seq, blocks: 1, on_host: 0 }, "gave-more", Some(seq)),
+            (Event::Command { seq: None, text, known }, "command", None),
+            (Event::StepSubmitted { step: StepId(1), slices: vec![] }, "step-submitted", None),
+        ];
+        for (event, kind, of) in events {
+            assert_eq!((event.kind(), event.seq()), (kind, of));
+        }
+    }
+}

@@ -162,3 +162,6 @@ impl SequenceTrace {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,23 +1,26 @@
 //! Tests of the Scheduler actor alone: it has one open request for blocks at a time, submits a batch for each grant,
 //! and sends tokens to the clients.
 
+mod messages;
+
 use crate::run;
 use actix::{Actor, Addr, Recipient};
 use std::sync::Arc;
 use tiercel_actors::kit::{Received, answering, dead, lifeline, recorder, settle, small_device};
 use tiercel_actors::messages::{
     AbortPreempt, BlockUsage, Cancel, Command, CommitPreempt, CopiesEnded, Enqueue, ExecuteStep,
-    InUse, LeftQueue, Observe, Outlet, PrefillCapacity, ReserveStep, Retarget, StepEnded,
+    InUse, LeftQueue, Observe, Outlet, PlanDue, PrefillCapacity, ReserveStep, Retarget, StepEnded,
     StepReserved, StepsCompleted, Tick, TierChanged,
 };
 use tiercel_actors::trace::{SequenceTrace, Tracer};
 use tiercel_actors::{
-    Checks, Control, Peers, SchedulerActor, StreamEvent, ToAdmission, ToBlockManager, ToMonitor,
+    Checks, Control, Obituary, Peers, SchedulerActor, StreamEvent, ToAdmission, ToBlockManager,
+    ToMonitor,
 };
 use tiercel_config::{EngineSettings, SloTargets};
 use tiercel_device::{
-    BlockId, Clock, Sampled, SamplingParams, SeqId, StepBatch, StepDone, StepOutput, StepTiming,
-    Tier, Timestamp,
+    BlockId, Clock, DeviceInfo, Sampled, SamplingParams, SeqId, StepBatch, StepDone, StepOutput,
+    StepTiming, Tier, Timestamp,
 };
 use tiercel_policy::admission::{Left, Patience};
 use tiercel_policy::blocks::Salt;
@@ -27,43 +30,52 @@ use tiercel_policy::{
 };
 use tokio::sync::{Semaphore, mpsc};
 
-/// Scheduler under test, and the messages that it sent to the other actors.
-struct Alone {
-    scheduler: Addr<SchedulerActor>,
+/// Messages that the Scheduler under test sent to the other actors, except its requests for blocks.
+struct Told {
     left: Received<LeftQueue>,
     tiers: Received<TierChanged>,
-    reserved: Received<ReserveStep>,
     committed: Received<CommitPreempt>,
     aborted: Received<AbortPreempt>,
     completed: Received<StepsCompleted>,
     steps: Received<ExecuteStep>,
     observed: Received<Observe>,
+    in_use: Received<InUse>,
+    /// Timer messages of the Scheduler to itself, which do not reach it.
+    plans: Received<PlanDue>,
+}
+
+/// Scheduler under test, and the messages that it sent to the other actors.
+struct Alone {
+    scheduler: Addr<SchedulerActor>,
+    told: Told,
+    reserved: Received<ReserveStep>,
+    obituary: Obituary,
+    clock: Clock,
     /// Tokens in a KV block of the device.
     block_size: u32,
 }
 
 /// Starts a Scheduler whose requests for blocks name all possible victims, as they do with mirroring.
 fn started() -> Alone {
-    let (to_reserved, reserved) = recorder();
-    Alone { reserved, ..started_with(to_reserved) }
+    started_on(1, Clock::simulated())
 }
 
-/// Starts a Scheduler that sends its requests for blocks to `to_reserved`. The field `reserved` of the returned
-/// [`Alone`] is a recorder that nothing sends to, so it stays empty.
-fn started_with(to_reserved: Recipient<ReserveStep>) -> Alone {
-    let mut settings = EngineSettings::default();
-    settings.preemption.mirror_percent = 1;
-    let (info, profile) = small_device();
+/// Starts a Scheduler like [`started`], for a device that takes `steps_in_flight` steps at a time.
+fn started_on(steps_in_flight: u32, clock: Clock) -> Alone {
+    let (to_reserved, reserved) = recorder();
+    Alone { reserved, ..started_with(to_reserved, steps_in_flight, clock) }
+}
+
+fn neighbours(to_reserved: Recipient<ReserveStep>) -> (Peers, Told) {
     let (to_left, left) = recorder();
     let (to_tiers, tiers) = recorder();
-    let (_, reserved) = recorder();
     let (to_committed, committed) = recorder();
     let (to_aborted, aborted) = recorder();
     let (to_completed, completed) = recorder();
     let (to_steps, steps) = recorder();
     let (to_observed, observed) = recorder();
-    // Let a recorder receive the timer messages of the Scheduler to itself: these tests need no timer.
-    let (myself, _) = recorder();
+    let (to_in_use, in_use) = recorder();
+    let (myself, plans) = recorder();
     let peers = Peers {
         admission: ToAdmission {
             left: to_left,
@@ -79,36 +91,35 @@ fn started_with(to_reserved: Recipient<ReserveStep>) -> Alone {
             usage: answering(|_| BlockUsage::default()).0,
         },
         executor: to_steps,
-        monitor: ToMonitor { observe: to_observed, in_use: recorder::<InUse>().0 },
+        monitor: ToMonitor { observe: to_observed, in_use: to_in_use },
         myself,
     };
-    let (life, _) = lifeline("Scheduler");
-    let clock = Clock::simulated();
+    (peers, Told { left, tiers, committed, aborted, completed, steps, observed, in_use, plans })
+}
+
+/// Starts a Scheduler that sends its requests for blocks to `to_reserved`. The field `reserved` of the returned
+/// [`Alone`] is a recorder that nothing sends to, so it stays empty.
+fn started_with(to_reserved: Recipient<ReserveStep>, steps_in_flight: u32, clock: Clock) -> Alone {
+    let mut settings = EngineSettings::default();
+    settings.preemption.mirror_percent = 1;
+    let (info, profile) = small_device();
+    let info = DeviceInfo { max_steps_in_flight: steps_in_flight, ..info };
+    let (peers, told) = neighbours(to_reserved);
+    let (life, obituary) = lifeline("Scheduler");
     let trace = SequenceTrace::new(Tracer::new(None, clock.clone()));
     let block_size = info.block_size;
     let core = Scheduler::new(&settings, &info, profile);
     let scheduler = SchedulerActor::new(
         core,
         settings.stream,
-        clock,
+        clock.clone(),
         peers,
         Checks::Always,
         (trace, None),
         life,
     );
-    let scheduler = scheduler.start();
-    Alone {
-        scheduler,
-        left,
-        tiers,
-        reserved,
-        committed,
-        aborted,
-        completed,
-        steps,
-        observed,
-        block_size,
-    }
+    let (scheduler, (_, reserved)) = (scheduler.start(), recorder());
+    Alone { scheduler, told, reserved, obituary, clock, block_size }
 }
 
 impl Alone {
@@ -171,7 +182,7 @@ impl Alone {
         let grant = StepGrant { step: request.step, grants, preempted, free_blocks: 0 };
         self.scheduler.send(StepReserved(grant)).await.unwrap();
         settle().await;
-        self.steps.take().pop().map(|step| step.0)
+        self.told.steps.take().pop().map(|step| step.0)
     }
 
     /// Tells the Scheduler that a step has ended in which every sequence that samples got the token 7.
@@ -199,7 +210,7 @@ fn a_step_is_asked_for_run_and_delivered_in_this_order() {
         let alone = started();
         let mut stream = alone.enqueue(1, Tier::Standard).await;
         let request = alone.request().await;
-        assert!(alone.steps.take().is_empty(), "nothing runs before blocks are granted");
+        assert!(alone.told.steps.take().is_empty(), "nothing runs before blocks are granted");
         let batch = alone.grant(&request, Vec::new()).await.expect("it was granted");
         assert!(stream.try_recv().is_err(), "no token before the step has ended");
         alone.end(&batch).await;
@@ -207,10 +218,10 @@ fn a_step_is_asked_for_run_and_delivered_in_this_order() {
         assert_eq!(next.completed_step, batch.id);
         assert_eq!(stream.try_recv().ok(), Some(StreamEvent::Token { token: 7, logprobs: None }));
         assert_eq!(
-            alone.left.take().iter().map(|left| left.how).collect::<Vec<_>>(),
+            alone.told.left.take().iter().map(|left| left.how).collect::<Vec<_>>(),
             [Left::Started]
         );
-        assert_eq!(alone.observed.take().len(), 2, "the promise, and the first token");
+        assert_eq!(alone.told.observed.take().len(), 2, "the promise, and the first token");
         // The test sends the end of the step and the block store's answer for it a second time; the scheduler must
         // ignore both.
         alone.end(&batch).await;
@@ -233,7 +244,7 @@ fn a_sequence_that_is_cancelled_while_its_step_runs_is_released_with_the_next_re
         let request = alone.request().await;
         assert_eq!((request.released, request.wants.len()), (vec![SeqId(1)], 0));
         assert_eq!(
-            alone.left.take().iter().map(|left| left.how).collect::<Vec<_>>(),
+            alone.told.left.take().iter().map(|left| left.how).collect::<Vec<_>>(),
             [Left::Ended]
         );
     });
@@ -266,12 +277,12 @@ fn a_sequence_whose_client_does_not_read_is_held_until_it_does() {
 #[test]
 fn a_dead_neighbour_does_not_take_the_scheduler_along() {
     run(async {
-        let alone = started_with(dead());
+        let alone = started_with(dead(), 1, Clock::simulated());
         let _stream = alone.enqueue(1, Tier::Standard).await;
         settle().await;
         assert!(alone.scheduler.connected() && alone.reserved.take().is_empty());
         alone.scheduler.send(Cancel(SeqId(1))).await.unwrap();
-        assert_eq!(alone.left.take().len(), 1);
+        assert_eq!(alone.told.left.take().len(), 1);
     });
 }
 
@@ -294,12 +305,12 @@ fn reprioritizing_up_and_down_changes_who_is_preempted_next() {
         assert_eq!(first_victim(None).await, 2, "of equals the one that came last");
         assert_eq!(first_victim(Some(Tier::Background)).await, 1);
         assert_eq!(first_victim(Some(Tier::Premium)).await, 2);
-        let told: Vec<Tier> = alone.tiers.take().iter().map(|changed| changed.tier).collect();
+        let told: Vec<Tier> = alone.told.tiers.take().iter().map(|changed| changed.tier).collect();
         assert_eq!(told, [Tier::Background, Tier::Premium]);
         let unknown = Control::Reprioritize { seq: SeqId(9), tier: Tier::Premium, priority: 0 };
         assert!(!alone.scheduler.send(Command(unknown)).await.unwrap());
         settle().await;
-        assert!(alone.tiers.take().is_empty());
+        assert!(alone.told.tiers.take().is_empty());
     });
 }
 
@@ -328,10 +339,10 @@ fn a_preemption_is_committed_once_its_copies_have_ended_and_a_stale_event_is_ign
         alone.scheduler.send(copied()).await.unwrap();
         alone.scheduler.send(copied()).await.unwrap();
         settle().await;
-        assert_eq!(alone.committed.take().iter().map(|c| c.0).collect::<Vec<_>>(), [victim]);
-        assert!(alone.aborted.take().is_empty());
+        assert_eq!(alone.told.committed.take().iter().map(|c| c.0).collect::<Vec<_>>(), [victim]);
+        assert!(alone.told.aborted.take().is_empty());
         alone.end(&batch).await;
         settle().await;
-        assert!(alone.completed.take().is_empty(), "the next request tells it");
+        assert!(alone.told.completed.take().is_empty(), "the next request tells it");
     });
 }

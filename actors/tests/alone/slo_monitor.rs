@@ -4,7 +4,7 @@ use crate::run;
 use actix::{Actor, Addr};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tiercel_actors::kit::{Received, lifeline, recorder, settle};
-use tiercel_actors::messages::{GetPressure, Headroom, InUse, Observe, Tick};
+use tiercel_actors::messages::{GetPressure, Headroom, InUse, Observe, Shutdown, Tick};
 use tiercel_actors::{Level, Resource, SloMonitor};
 use tiercel_config::{EngineSettings, SloTargets};
 use tiercel_device::{Clock, SeqId, Tier, Timestamp};
@@ -109,4 +109,17 @@ fn a_tick_exports_the_windows_of_tiers_and_tenants_to_the_metrics() {
     assert_exported(&metrics, &overdue("ttft"), 1.0);
     assert_exported(&metrics, &overdue("e2e"), 0.0);
     assert_exported(&metrics, "tiercel_pressure_level{resource=\"blocks\"}", 2.0);
+}
+
+#[test]
+fn a_monitor_that_is_shut_down_stops_without_being_announced_dead() {
+    run(async {
+        let settings = EngineSettings::default();
+        let (life, obituary) = lifeline("SloMonitor");
+        let (slo, pressure, headroom) = (settings.slo, settings.pressure, recorder().0);
+        let monitor = SloMonitor::new(&slo, pressure, Clock::simulated(), headroom, life).start();
+        monitor.send(Shutdown).await.unwrap();
+        settle().await;
+        assert!(!monitor.connected() && obituary.borrow().is_none());
+    });
 }

@@ -1,14 +1,15 @@
 //! Tests of the SwapManager actor alone: batches of copies go to the copy engine, at most two at a time, and their ends
 //! come back as messages.
 
-use crate::run;
+use crate::{run, run_for_metrics};
 use actix::Actor;
 use std::sync::{Arc, Mutex};
 use tiercel_actors::SwapManager;
 use tiercel_actors::kit::{lifeline, recorder, settle};
-use tiercel_actors::messages::{CopyBlocks, CopyEnded};
+use tiercel_actors::messages::{CopyBlocks, CopyEnded, Shutdown};
 use tiercel_device::{
-    CopyBatch, CopyDirection, CopyDone, CopyEngine, CopyError, CopyId, SubmitError,
+    BlockId, CopyBatch, CopyDirection, CopyDone, CopyEngine, CopyError, CopyId, CopyPair,
+    HostBlockId, SubmitError,
 };
 
 type Done = Box<dyn FnOnce(CopyDone) + Send>;
@@ -70,5 +71,38 @@ fn a_batch_that_the_copy_engine_refuses_has_failed() {
         settle().await;
         let ends = ends.take();
         assert!(matches!(&ends[..], [end] if matches!(end.0.result, Err(CopyError::Failed(_)))));
+    });
+}
+
+#[test]
+fn the_bytes_of_a_batch_are_counted_when_it_has_ended() {
+    let metrics = run_for_metrics(async {
+        let engine = Held::default();
+        let (life, _obituary) = lifeline("SwapManager");
+        let ended = recorder::<CopyEnded>().0;
+        let swap = SwapManager::new(Box::new(engine.clone()), ended, 1_000, life).start();
+        for (id, blocks) in [(1, 3), (2, 5)] {
+            let pair = |block| CopyPair { device: BlockId(block), host: HostBlockId(block) };
+            let pairs = (0..blocks).map(pair).collect();
+            let batch = CopyBatch { pairs, ..copy(id).0 };
+            swap.send(CopyBlocks(batch)).await.unwrap();
+        }
+        engine.end_first();
+        settle().await;
+    });
+    // Only the first batch has ended: 3 blocks of 1000 bytes.
+    let series = "tiercel_swapped_bytes_total{direction=\"out\"}";
+    assert_eq!(metrics.get(series), Some("3000"));
+}
+
+#[test]
+fn a_swap_manager_that_is_shut_down_stops_without_being_announced_dead() {
+    run(async {
+        let (life, obituary) = lifeline("SwapManager");
+        let ended = recorder::<CopyEnded>().0;
+        let swap = SwapManager::new(Box::new(Held::default()), ended, 1, life).start();
+        swap.send(Shutdown).await.unwrap();
+        settle().await;
+        assert!(!swap.connected() && obituary.borrow().is_none());
     });
 }
