@@ -94,11 +94,11 @@ fn the_last_permits_are_reserved_for_higher_tiers() {
         let _standard = submitted(&engine, Tier::Standard, 3).await;
         assert_eq!(engine.places(), 14);
         let end = background.pop().expect("12 streams").next().await;
-        let turned_away = RequestFault::TurnedAway { retry_after_ms: 0 };
-        let Some(StreamEvent::Failed(fault)) = end else { panic!("{end:?}") };
-        assert_eq!(std::mem::discriminant(&fault), std::mem::discriminant(&turned_away));
-        // While premium has a permit of its own reserve, a permit that comes free is not for standard, so no background
-        // request is turned away.
+        let turned_away =
+            matches!(&end, Some(StreamEvent::Failed(RequestFault::TurnedAway { .. })));
+        assert!(turned_away, "{end:?}");
+        // With a premium request on one of the 2 permits that are reserved for premium, a permit that came free would not
+        // be for standard, so no background request is turned away for a standard one.
         let _premium = submitted(&engine, Tier::Premium, 1).await;
         assert_eq!((refused(&engine, Tier::Standard).await, engine.places()), (2, 15));
     });
