@@ -132,14 +132,17 @@ impl EngineHandle {
     /// # Errors
     /// Returns a [`Refusal`], for example if the request can never run, a queue is full or the engine is stopping.
     pub async fn submit(&self, request: Request) -> Result<TokenStream, Refusal> {
-        let (tier, tenant) = (request.tier, request.salt);
+        let (tier, tenant, returning) = (request.tier, request.salt, request.returning);
         let permit = match self.permit(tier) {
             Ok(permit) => Ok(permit),
             Err(full) => self.permit_of_another(&request, full).await,
         };
         let permit = permit.inspect_err(|why| {
             telemetry::refused(tier, why);
-            self.told(tier, tenant, why, 1);
+            // A client that came back at its retry time has a retry credit already, which only admission takes back.
+            if !returning {
+                self.told(tier, tenant, why, 1);
+            }
         })?;
         let (sender, events) = mpsc::channel(self.shared.buffer);
         let outlet = Outlet { events: sender, permit };

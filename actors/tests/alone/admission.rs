@@ -5,8 +5,8 @@ use actix::{Actor, Addr};
 use std::sync::Arc;
 use tiercel_actors::kit::{Received, lifeline, recorder, settle, small_device};
 use tiercel_actors::messages::{
-    Consider, Enqueue, GetQueued, Headroom, LeftQueue, Outlet, PrefillCapacity, StopAdmitting,
-    Submit, TierChanged,
+    Consider, Enqueue, GetQueued, Headroom, LeftQueue, Outlet, PrefillCapacity, RetryAdvised,
+    StopAdmitting, Submit, TierChanged,
 };
 use tiercel_actors::{Admission, Refusal, Request};
 use tiercel_config::{EngineSettings, SloTargets};
@@ -69,6 +69,25 @@ fn accepted_sequences_reach_the_scheduler_in_order_and_refused_ones_do_not() {
             admission.send(LeftQueue { seq, how }).await.unwrap();
         }
         assert_eq!(admission.send(GetQueued).await.unwrap().0, [0, 0, 1, 0]);
+    });
+}
+
+#[test]
+fn a_client_that_comes_back_reaches_the_scheduler_as_returning() {
+    run(async {
+        let (admission, enqueued) = started(|_| ());
+        let (tier, tenant) = (Tier::Standard, Salt([1; 16]));
+        let told = RetryAdvised { tier, tenant, retry_after_ms: 0, requests: 1 };
+        admission.send(told).await.unwrap();
+        for returning in [false, true, true] {
+            let permit = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
+            let outlet = Outlet { events: mpsc::channel(1).0, permit };
+            let request = Request { returning, ..request(tier) };
+            admission.send(Submit { request, outlet }).await.unwrap().unwrap();
+        }
+        settle().await;
+        let returns: Vec<bool> = enqueued.take().iter().map(|sent| sent.new.returns).collect();
+        assert_eq!(returns, [false, true, false], "the client was told one retry time");
     });
 }
 

@@ -117,18 +117,20 @@ impl State {
                 return;
             }
         };
-        if sequence.stops_at(sampled.token) {
-            effects.extend(self.end(seq, Some(Ok(FinishReason::Stop))).map(Effect::Ended));
-            return;
-        }
         let first = sequence.first_token_at.is_none();
+        if first {
+            self.deadlines.late.flow[sequence.tier.index()].serves(now);
+        }
         if sequence.in_line() {
             self.queue.drain[sequence.tier.index()].left(now);
+        }
+        if sequence.stops_at(sampled.token) {
+            effects.extend(self.end_counted(seq, Some(Ok(FinishReason::Stop))).map(Effect::Ended));
+            return;
         }
         if first {
             self.queue.tenants.start(sequence);
             self.queue.token_queue.left(sequence.service.tenant);
-            self.deadlines.late.flow[sequence.tier.index()].serves(now);
             self.deadlines.leave(sequence);
         }
         effects.push(Effect::Token {

@@ -111,6 +111,11 @@ impl State {
         // The request no longer counts as late if its tier changed, because it may be in time in the new tier.
         sequence.service.late &= sequence.tier == tier;
         self.deadlines.leave(&sequence);
+        sequence.service.returns &= sequence.tier == tier;
+        if sequence.first_token_at.is_none() {
+            self.deadlines.late.flow[sequence.tier.index()].leaves(sequence.arrival);
+            self.deadlines.late.flow[tier.index()].joins(sequence.arrival);
+        }
         (sequence.tier, sequence.service.priority) = (tier, priority);
         sequence.service.best_effort = false;
         self.queue.place_again(&mut sequence, &self.basis);
@@ -127,13 +132,27 @@ impl State {
         seq: SeqId,
         outcome: Option<Result<FinishReason, RequestFault>>,
     ) -> Option<EndReport> {
-        let sequence = self.queue.table.remove(seq)?;
-        self.suspects.remove(seq);
-        self.deadlines.leave(&sequence);
+        let sequence = self.queue.table.get(seq)?;
         if sequence.in_line() {
             self.queue.drain[sequence.tier.index()].gave_up();
         }
+        self.end_counted(seq, outcome)
+    }
+
+    /// Ends a sequence as [`Self::end`] does, but without a change of its tier's drain rate, which counts the sequence
+    /// as served already.
+    pub(crate) fn end_counted(
+        &mut self,
+        seq: SeqId,
+        outcome: Option<Result<FinishReason, RequestFault>>,
+    ) -> Option<EndReport> {
+        let sequence = self.queue.table.remove(seq)?;
+        self.suspects.remove(seq);
+        self.deadlines.leave(&sequence);
         let complete = matches!(outcome, Some(Ok(_)));
+        if sequence.first_token_at.is_none() && outcome.is_none() {
+            self.deadlines.late.flow[sequence.tier.index()].leaves(sequence.arrival);
+        }
         self.queue.ended(&sequence, self.used_us(&sequence), complete);
         if self.basis.rules.scheduling.batching == Batching::Static && sequence.was_open() {
             self.batch_closed = self.queue.table.iter().any(Sequence::was_open);
@@ -253,6 +272,41 @@ mod tests {
         s.enqueue(sequence(1, Tier::Standard, 20));
         assert!(s.reprioritize(SeqId(1), Tier::Standard, 5));
         assert!(!s.queue.table.get(SeqId(1)).expect("it waits").service.late);
+    }
+
+    #[test]
+    fn a_stream_does_not_become_late_again_with_a_new_priority() {
+        let mut s = scheduler(|_| ());
+        s.enqueue(sequence(1, Tier::Standard, 20));
+        s.queue.set_late(SeqId(1), true, &s.basis);
+        step(&mut s);
+        assert!(s.queue.table.get(SeqId(1)).expect("it decodes").first_token_at.is_some());
+        assert!(s.reprioritize(SeqId(1), Tier::Standard, 5));
+        assert!(s.deadlines.late.is_empty());
+    }
+
+    #[test]
+    fn a_client_came_back_only_in_the_tier_that_its_retry_time_was_for() {
+        let mut s = scheduler(|_| ());
+        s.enqueue(NewSequence { returns: true, ..sequence(1, Tier::Standard, 20) });
+        let returns = |s: &State| s.queue.table.get(SeqId(1)).expect("it waits").service.returns;
+        assert!(s.reprioritize(SeqId(1), Tier::Standard, 5) && returns(&s));
+        assert!(s.reprioritize(SeqId(1), Tier::Premium, 5) && !returns(&s));
+    }
+
+    #[test]
+    fn requests_that_leave_or_move_do_not_unbalance_the_flow_of_their_tier() {
+        let mut s = scheduler(|_| ());
+        (1..=3).for_each(|id| s.enqueue(sequence(id, Tier::Standard, 4)));
+        let balanced = |s: &State, tier: Tier| s.deadlines.late.flow[tier.index()].balanced();
+        assert!(!balanced(&s, Tier::Standard));
+        s.cancel(SeqId(3));
+        assert!(s.reprioritize(SeqId(2), Tier::Premium, 0));
+        assert!(!balanced(&s, Tier::Standard) && !balanced(&s, Tier::Premium));
+        step(&mut s);
+        assert!(balanced(&s, Tier::Standard) && balanced(&s, Tier::Premium));
+        s.cancel(SeqId(1));
+        assert!(balanced(&s, Tier::Standard), "a stream has been served");
     }
 
     #[test]

@@ -100,6 +100,9 @@ impl State {
     /// step, the tiers' shares and the prefix cache stay as they are.
     pub(crate) fn set_policy(&mut self, policy: Policy) {
         self.basis.rules.follow(policy);
+        if !self.basis.rules.judges_deadlines() {
+            self.deadlines.late.clear();
+        }
         self.queue.place_all(&self.basis);
         self.batch_closed = false;
         self.retry.noticed();

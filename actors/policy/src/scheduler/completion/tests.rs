@@ -102,3 +102,18 @@ fn copied_blocks_are_counted_and_correct_the_predicted_copy_times() {
     assert_eq!(s.counters().copied_blocks, 5);
     assert!(s.cost_error().copy > 0.0);
 }
+
+#[test]
+fn a_request_that_stops_at_its_first_token_counts_as_served() {
+    let mut s = scheduler(|_| ());
+    s.enqueue(sequence(1, Tier::Standard, 4));
+    let batch = submit(&mut s);
+    let stop_token = 99;
+    assert_eq!(s.step_done(all_sample(&batch, stop_token), Timestamp(1_500)).len(), 1);
+    let standard = Tier::Standard.index();
+    assert!(s.deadlines.late.flow[standard].balanced());
+    s.enqueue(sequence(2, Tier::Standard, 4));
+    // One request left the queue after it had waited 1,499 us (it arrived at 1 us), so the next one waits as long.
+    assert_eq!(s.queue.drain[standard].waiting(), 1);
+    assert_eq!(s.queue.drain[standard].wait_us(Timestamp(1_500)), Some(1_499.0));
+}

@@ -64,7 +64,7 @@ impl Deadlines {
             shares.iter_mut().for_each(|share| *share *= left);
             shares[tier.index()] += work_us / memory_us;
         }
-        self.at = now;
+        self.at = self.at.max(now);
     }
 
     /// Returns the recent prompt demand of `tiers` as a share of the device's time, averaged over the time constant of
@@ -176,9 +176,11 @@ impl Deadlines {
     /// Adds the deadline of a request again, if it has no first token yet, after an operator changed its tier or its
     /// priority.
     pub(crate) fn renew(&mut self, sequence: &mut Sequence, (queue, basis): (&Queue, &Basis)) {
-        let deadline = self.deadline(sequence, (queue, basis), sequence.arrival);
-        sequence.service.deadline = deadline.filter(|_| sequence.first_token_at.is_none());
-        self.insert(sequence);
+        sequence.service.deadline = None;
+        if sequence.first_token_at.is_none() {
+            sequence.service.deadline = self.deadline(sequence, (queue, basis), sequence.arrival);
+            self.insert(sequence);
+        }
     }
 
     /// Returns the deadline of a request's first token: by its TTFT target, or, without one, early enough for the whole
@@ -223,7 +225,8 @@ impl Deadlines {
     }
 
     /// Judges which requests are late before a step that begins at `now`, and moves them behind the requests of their
-    /// tier that are in time, or back among these. Late requests that have waited too long (starve) are moved first.
+    /// tier that are in time, or back among these. A request on hold needs no time, and is late once its deadline has
+    /// passed. Late requests that have waited too long (starve) are moved first.
     pub(crate) fn judge(&mut self, queue: &mut Queue, basis: &Basis, now: Timestamp) {
         if !basis.rules.judges_deadlines() {
             return;
@@ -246,7 +249,8 @@ impl Deadlines {
             let (late, work_us) = late(prompts, before_us, share);
             before_us += work_us;
             for (tier, deadline, seq) in entries {
-                self.set_late(seq, late.contains(&seq), queue, basis);
+                let missed = deadline <= now && queue.table.get(seq).is_some_and(Sequence::held);
+                self.set_late(seq, missed || late.contains(&seq), queue, basis);
                 if deadline <= now {
                     self.entries.remove(&(tier, deadline, seq));
                 }

@@ -38,11 +38,26 @@ impl Flow {
         (self.came - self.served).abs() <= DIFFERENCE_MAX * self.served
     }
 
-    fn age(&mut self, now: Timestamp) {
-        let weight = (-(now.since_us(self.at) as f64) / MEMORY_US).exp();
-        (self.came, self.served) = (self.came * weight, self.served * weight);
-        self.at = now;
+    /// Discounts a request that came at `arrival`, because its client left or an operator moved it to another tier.
+    pub(crate) fn leaves(&mut self, arrival: Timestamp) {
+        self.came = (self.came - weight(self.at.since_us(arrival))).max(0.0);
     }
+
+    /// Counts a request that came at `arrival`, because an operator moved it here from another tier.
+    pub(crate) fn joins(&mut self, arrival: Timestamp) {
+        self.came += weight(self.at.since_us(arrival));
+    }
+
+    fn age(&mut self, now: Timestamp) {
+        let weight = weight(now.since_us(self.at));
+        (self.came, self.served) = (self.came * weight, self.served * weight);
+        self.at = self.at.max(now);
+    }
+}
+
+/// Returns the weight with which a request counts that is `age_us` old.
+fn weight(age_us: u64) -> f64 {
+    (-(age_us as f64) / MEMORY_US).exp()
 }
 
 #[cfg(test)]
@@ -81,5 +96,32 @@ mod tests {
             flow.serves(second(s));
         }
         assert!(flow.balanced());
+    }
+
+    #[test]
+    fn a_request_whose_client_left_does_not_count_as_come() {
+        let second = |s: u64| Timestamp(s * 1_000_000);
+        let mut flow = flow(1.0);
+        (0..50).for_each(|_| flow.comes(second(600)));
+        let mut moved = Flow::default();
+        for s in 601..=630 {
+            flow.comes(second(s));
+            flow.serves(second(s));
+            moved.serves(second(s));
+        }
+        assert!(!flow.balanced());
+        (0..50).for_each(|_| flow.leaves(second(600)));
+        assert!(flow.balanced());
+        (601..=630).for_each(|s| moved.joins(second(s)));
+        assert!(moved.balanced());
+    }
+
+    #[test]
+    fn an_earlier_event_does_not_turn_time_back() {
+        let mut flow = Flow::default();
+        flow.comes(Timestamp(60_000_000));
+        flow.serves(Timestamp(0));
+        flow.comes(Timestamp(60_000_000));
+        assert_eq!((flow.came, flow.served), (2.0, 1.0));
     }
 }

@@ -32,9 +32,9 @@ impl Arrivals {
     /// `waiting_tokens` is the number of waiting prompt tokens of each tier.
     pub(crate) fn traffic(&self, waiting_tokens: [u64; TIERS], now: Timestamp) -> Traffic {
         let lately = self.0.map(|at| at.is_some_and(|at| now.since_us(at) <= LATELY_US));
-        let present =
-            lately.iter().zip(waiting_tokens).filter(|(lately, tokens)| **lately || *tokens > 0);
-        Traffic { lately, one_tier: present.count() <= 1 }
+        let present = std::array::from_fn(|tier| lately[tier] || waiting_tokens[tier] > 0);
+        let one_tier = present.into_iter().filter(|present| *present).count() <= 1;
+        Traffic { lately, present, one_tier }
     }
 }
 
@@ -43,6 +43,8 @@ impl Arrivals {
 pub(crate) struct Traffic {
     /// Whether requests of each tier arrived lately.
     lately: [bool; TIERS],
+    /// Whether requests of each tier arrived lately or wait.
+    present: [bool; TIERS],
     /// Whether all requests that arrived lately, and all that wait, are of one tier, or there are none.
     pub(crate) one_tier: bool,
 }
@@ -56,6 +58,11 @@ impl Traffic {
     /// Whether requests of a tier higher than `tier` arrived lately.
     pub(crate) fn higher_came(&self, tier: Tier) -> bool {
         self.lately[..tier.index()].contains(&true)
+    }
+
+    /// Whether requests of a tier higher than `tier` arrived lately or wait.
+    pub(crate) fn higher_present(&self, tier: Tier) -> bool {
+        self.present[..tier.index()].contains(&true)
     }
 }
 
@@ -86,5 +93,8 @@ mod tests {
         assert!(traffic(0, 0).one_tier && traffic(0, 1).one_tier);
         assert!(!traffic(5, 0).one_tier);
         assert!(traffic(5, 1).one_tier, "standard alone is left");
+        let higher = |late_us| Tier::ALL.map(|tier| traffic(5, late_us).higher_present(tier));
+        assert_eq!(higher(0), [false, false, true, true]);
+        assert_eq!(higher(1), [false, false, false, true], "standard waits");
     }
 }

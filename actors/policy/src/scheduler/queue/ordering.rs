@@ -73,11 +73,13 @@ impl Queue {
         }
     }
 
-    /// Gives all sequences new latency targets and priority keys, because the policy has changed.
+    /// Gives all sequences new latency targets and priority keys, because the policy has changed. Under a policy that
+    /// does not judge lateness, no sequence is late.
     pub(crate) fn place_all(&mut self, basis: &Basis) {
         let empty = SequenceTable::new(basis.rules.preemption.resume);
         let mut all = std::mem::replace(&mut self.table, empty);
         for mut sequence in all.drain() {
+            sequence.service.late &= basis.rules.judges_deadlines();
             self.place(&mut sequence, basis);
             self.table.insert(sequence);
         }

@@ -253,3 +253,19 @@ fn a_request_is_judged_by_its_new_tier_and_no_more_when_it_has_left() {
     s.cancel(SeqId(1)).expect("it waits");
     assert_eq!(judged(&s), []);
 }
+
+#[test]
+fn a_request_paused_over_its_deadline_is_late_when_it_resumes() {
+    let mut s = scheduler(|e| e.use_policy(Policy::Tiercel));
+    s.enqueue(sequence(1, Tier::Standard, 20));
+    let deadline = s.queue.table.get(SeqId(1)).expect("it waits").service.deadline;
+    let deadline = deadline.expect("it has a target");
+    s.set_hold(SeqId(1), crate::scheduler::Hold::Operator, true);
+    s.judge(Timestamp(deadline.0 - 1));
+    assert!(!late_of(&s, 1));
+    s.judge(deadline);
+    assert!(late_of(&s, 1));
+    s.set_hold(SeqId(1), crate::scheduler::Hold::Operator, false);
+    s.judge(deadline);
+    assert!(late_of(&s, 1));
+}
