@@ -30,6 +30,8 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// The source of a model: a file, a directory or a name on Hugging Face.
     Model,
+    /// A path of a file.
+    File,
     /// A device that computes, as [`DeviceKind`](crate::DeviceKind) is written.
     Device,
     /// An address that the server listens on: `HOST:PORT`.
@@ -47,6 +49,7 @@ impl Kind {
             Kind::Target => "a number above 0, \"auto\" or \"none\"".into(),
             Kind::Bool => "true or false".into(),
             Kind::Choice(words) => words.join(", "),
+            Kind::File => "a path of a file".into(),
             Kind::Model => "a .gguf file, a Hugging Face directory, or hf:ORG/NAME[@REV]".into(),
             Kind::Device => "auto, cpu, cuda, cuda:N or mock:PROFILE".into(),
             Kind::Address => listen::FORM.into(),
@@ -69,7 +72,7 @@ impl Kind {
             Kind::Integer { .. } => text.parse().map(Value::Integer).ok(),
             Kind::Number { .. } | Kind::Target => text.parse().map(Value::Float).ok(),
             Kind::Bool => text.parse().map(Value::Boolean).ok(),
-            Kind::Choice(_) | Kind::Model | Kind::Device | Kind::Address => None,
+            Kind::Choice(_) | Kind::Model | Kind::File | Kind::Device | Kind::Address => None,
             Kind::List if text.trim().is_empty() => Some(Value::Array(Vec::new())),
             Kind::List => Some(Value::Array(
                 text.split(',').map(|item| Value::String(item.trim().to_owned())).collect(),
@@ -100,7 +103,7 @@ impl Kind {
             Kind::Target => number.filter(|x| x.is_finite() && *x > 0.0).map(Value::Float),
             Kind::Bool => value.as_bool().map(Value::Boolean),
             Kind::Choice(words) => text_that(&|word| words.contains(&word)),
-            Kind::Model => text_that(&|text| !text.is_empty()),
+            Kind::Model | Kind::File => text_that(&|text| !text.is_empty()),
             Kind::Device => text_that(&|text| DeviceKind::try_from(text.to_owned()).is_ok()),
             Kind::Address => text_that(&listen::is_address),
             // For a setting that takes a list of texts, one text without commas is a list of one. In a settings file,

@@ -1,6 +1,6 @@
 //! Checks the form of an address that the server listens on: `HOST:PORT`.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// Text in error messages that states the form of an address to listen on.
 pub(crate) const FORM: &str = "HOST:PORT";
@@ -17,6 +17,15 @@ pub(crate) fn is_address(text: &str) -> bool {
 pub(crate) fn expected(text: &str) -> String {
     let meant = meant(text.trim());
     meant.map_or(FORM.to_owned(), |meant| format!("{FORM}; did you mean {meant}?"))
+}
+
+/// Whether only programs of the same machine can reach an address of the form `HOST:PORT`. Of host names, only
+/// `localhost` is known to be such an address.
+pub(crate) fn is_loopback(text: &str) -> bool {
+    let host = text.rsplit_once(':').map_or(text, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 fn meant(text: &str) -> Option<String> {
@@ -55,6 +64,20 @@ fn is_port(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn loopback_is_this_machine_only() {
+        for address in
+            ["127.0.0.1:1", "127.8.0.1:0", "localhost:80", "[::1]:80", "[::ffff:127.0.0.1]:1"]
+        {
+            assert!(is_loopback(address), "{address}");
+        }
+        for address in
+            ["0.0.0.0:1", "[::]:1", "10.0.0.1:80", "example.org:80", "localhost.example.org:80"]
+        {
+            assert!(!is_loopback(address), "{address}");
+        }
+    }
 
     #[test]
     fn an_address_is_a_host_and_a_port() {

@@ -78,7 +78,12 @@ fn errors_name_file_line_setting_and_what_is_allowed() {
     assert!(refused("[scheduler\n").contains("t.toml:1: not valid TOML"));
     assert!(refused("[http]\napi_keys = [1]").contains("list of texts"));
     assert!(refused("[http]\napi_keys = [\"\"]").contains("empty key"));
-    assert!(refused("[slo]\nmax_tenants = 4").contains("http.api_keys"));
+    assert!(refused("[slo]\nmax_tenants = 4").contains("http.keys_file"));
+    let open = "[http]\nlisten = \"0.0.0.0:80\"\n";
+    assert!(refused(open).contains("http.listen: lets other machines in"));
+    for more in ["api_keys = [\"k\"]", "keys_file = \"k.toml\"", "allow_anonymous = true"] {
+        assert!(load(&format!("{open}{more}")).is_ok(), "{more}");
+    }
     assert!(refused("[shares]\npremium_percent = 60.0").contains("100 together"));
     assert!(refused("[kv]\nblock_size = 12").contains("multiple of 8"));
     let conflict = refused("[scheduler]\nmax_num_seqs = 512\n");
@@ -243,6 +248,7 @@ fn full() -> ServerSettings {
     let mut settings = ServerSettings::default();
     settings.model.source = Some("m".into());
     settings.model.served_name = vec!["n".into()];
+    settings.http.keys_file = Some("k".into());
     settings
 }
 

@@ -3,6 +3,7 @@
 use crate::declare::{Field, SettingsTable, within};
 use crate::engine::EngineSettings;
 use crate::kind::OfKind;
+use crate::listen::is_loopback;
 use crate::{Kind, SettingsError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -174,9 +175,14 @@ settings! {
     pub struct HttpSettings {
         /// Address that the server listens on; port 0 takes a free port.
         listen: String = "127.0.0.1:8080".into(), as Kind::Address, flag "listen";
-        /// API keys, of which a client must send one as `Authorization: Bearer KEY`. An empty list lets every client
-        /// in. `/health` and `/metrics` need no key.
+        /// File with the hashes of the API keys and their rights (docs/operator.md). A client must send one of the keys as
+        /// `Authorization: Bearer KEY`, except for `/health` and `/metrics`. SIGHUP makes the server read the file again.
+        keys_file: Option<String> = None, as Kind::File, flag "keys-file";
+        /// API keys in plain text, each with the rights of a standard client. http.keys_file is better: it holds hashes,
+        /// and gives each key its rights.
         api_keys: Vec<String> = Vec::new();
+        /// Whether a server without keys may listen on an address that other machines can reach, and serve everybody.
+        allow_anonymous: bool = false, flag "allow-anonymous";
         /// Whether the log has a line for each request. Refused requests are logged in any case, at most ten lines a
         /// second.
         access_log: bool = false, flag "access-log";
@@ -196,6 +202,13 @@ settings! {
         comment_interval_ms: u64 = 5_000, in 10..=DAY_MS;
         /// Longest time that running requests may take to finish on shutdown, ms.
         drain_grace_ms: u64 = 30_000, in 0..=DAY_MS, flag "drain-grace-ms";
+    }
+}
+
+impl HttpSettings {
+    /// Whether the settings state or name API keys.
+    pub fn has_keys(&self) -> bool {
+        !self.api_keys.is_empty() || self.keys_file.is_some()
     }
 }
 
@@ -238,10 +251,17 @@ impl ServerSettings {
             });
         }
         // Without API keys a client can make up any number of tenants, and each of them would get a metric of its own.
-        if self.engine.slo.max_tenants > 0 && self.http.api_keys.is_empty() {
+        if self.engine.slo.max_tenants > 0 && !self.http.has_keys() {
             return Err(SettingsError::Conflict {
                 field: "slo.max_tenants",
-                why: "must be 0 without http.api_keys, because tenants are told apart by their API keys",
+                why: "must be 0 without http.keys_file, because tenants are told apart by their API keys",
+            });
+        }
+        if !self.http.has_keys() && !self.http.allow_anonymous && !is_loopback(&self.http.listen) {
+            return Err(SettingsError::Conflict {
+                field: "http.listen",
+                why: "lets other machines in, and the server has no API keys; state http.keys_file, or \
+                      http.allow_anonymous = true to serve everybody",
             });
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use crate::boot::metrics::Exporter;
 use crate::boot::tokenizing::{NotTokenized, Tokenizing};
-use crate::http::{AccessLog, ApiError, Tenants};
+use crate::http::{AccessLog, ApiError, Keys};
 use crate::openai::ModelFacts;
 use crate::text::{Text, TextError};
 use actix_web::http::StatusCode;
@@ -30,11 +30,11 @@ pub(crate) enum Stage {
     Draining,
 }
 
-/// State that all HTTP workers share: settings, tenants, metrics, access log and, after loading, the engine.
+/// State that all HTTP workers share: settings, API keys, metrics, access log and, after loading, the engine.
 pub(crate) struct App {
     pub(crate) http: HttpSettings,
     pub(crate) clock: Clock,
-    pub(crate) tenants: Tenants,
+    pub(crate) keys: Keys,
     pub(crate) metrics: Exporter,
     pub(crate) access: Arc<AccessLog>,
     serving: OnceLock<Serving>,
@@ -73,9 +73,9 @@ pub(crate) struct Serving {
 }
 
 impl App {
-    pub(crate) fn new(http: HttpSettings, clock: Clock, metrics: Exporter) -> App {
+    pub(crate) fn new((http, keys): (HttpSettings, Keys), clock: Clock, metrics: Exporter) -> App {
         App {
-            tenants: Tenants::new(&http.api_keys),
+            keys,
             access: Arc::new(AccessLog::new(http.access_log, clock.clone())),
             http,
             clock,

@@ -11,6 +11,9 @@ pub enum BootError {
         /// Error of the operating system for the address.
         source: std::io::Error,
     },
+    /// The keys file cannot be used.
+    #[error(transparent)]
+    Keys(#[from] tiercel_config::KeysError),
     /// The operating system refused to create a thread, a signal handler or another resource.
     #[error("cannot start {what}: {source}")]
     System {

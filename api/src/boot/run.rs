@@ -3,8 +3,8 @@
 use crate::boot::app::Model;
 use crate::boot::metrics::Exporter;
 use crate::boot::model::{self, Loaded};
-use crate::boot::{App, BootError, Serving, greeting, mock};
-use crate::http;
+use crate::boot::{App, BootError, Serving, greeting, mock, signals};
+use crate::http::{self, Keys};
 use actix_rt::Arbiter;
 use actix_server::{Server, ServerHandle};
 use actix_web::web::Data;
@@ -17,6 +17,7 @@ use tiercel_config::{DeviceKind, ServerSettings, SloTargets};
 use tiercel_device::{Clock, SamplingParams, Tier};
 use tiercel_model::source::Stop;
 use tiercel_policy::blocks::Salt;
+use tokio::signal::unix::Signal;
 
 /// Interval of the server's periodic upkeep, us: it moves metrics samples into histogram buckets and logs how many
 /// refusals had no log line.
@@ -28,16 +29,18 @@ pub(crate) struct Bound {
     listener: TcpListener,
     address: SocketAddr,
     exporter: Exporter,
+    keys: Keys,
 }
 
 impl Bound {
-    /// Binds the socket that the server listens on.
+    /// Reads the API keys and binds the socket that the server listens on.
     pub(crate) fn bind(settings: ServerSettings) -> Result<Bound, BootError> {
+        let keys = Keys::new(&settings.http)?;
         let refused = |source| BootError::Listen { address: settings.http.listen.clone(), source };
         let listener = TcpListener::bind(&settings.http.listen).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         let exporter = Exporter::install()?;
-        Ok(Bound { settings, listener, address, exporter })
+        Ok(Bound { settings, listener, address, exporter, keys })
     }
 
     /// Returns the address of the server's socket, with the real port even if port 0 was asked for.
@@ -52,9 +55,9 @@ impl Bound {
         shutdown: impl Future<Output = ()>,
         ready: impl FnOnce(EngineHandle),
     ) -> Result<(), BootError> {
-        let Bound { settings, listener, address, exporter } = self;
+        let Bound { settings, listener, address, exporter, keys } = self;
         let clock = Clock::wall();
-        let app = Data::new(App::new(settings.http.clone(), clock.clone(), exporter));
+        let app = Data::new(App::new((settings.http.clone(), keys), clock.clone(), exporter));
         let stall_timeout_ms = settings.engine.stream.stall_timeout_ms;
         let server = http::server(listener, app.clone(), stall_timeout_ms)
             .map_err(|source| BootError::System { what: "the HTTP server", source })?;
@@ -62,6 +65,11 @@ impl Bound {
         let handle = server.handle();
         let mut http = pin!(until_http_ends(server));
         actix_rt::spawn(upkeep(app.clone()));
+        if app.keys.reloadable() {
+            let hangup = signals::hangup()
+                .map_err(|source| BootError::System { what: "the handler of SIGHUP", source })?;
+            actix_rt::spawn(reload_keys(hangup, app.clone()));
+        }
         let control = Arbiter::new();
         let life = Life { settings: &settings, app: &app, control: &control, address };
         let served = tokio::select! {
@@ -125,7 +133,13 @@ impl Life<'_> {
         for line in greeting::targets(serving.engine.targets()) {
             tracing::info!("{line}");
         }
-        let keys = !self.settings.http.api_keys.is_empty();
+        let keys = self.app.keys.required();
+        if !self.settings.http.api_keys.is_empty() {
+            tracing::warn!(
+                "http.api_keys holds keys in plain text, and their clients are standard at most; \
+                 http.keys_file holds hashes and gives each key its rights"
+            );
+        }
         tracing::info!(
             "{}",
             greeting::example(&url, serving.context_tokens, serving.text.has_chat(), keys)
@@ -162,7 +176,7 @@ async fn launch(
     };
     warm?;
     if settings.engine.slo.max_tenants > 0 {
-        app.tenants.log_labels();
+        app.keys.log_labels();
     }
     let names = match settings.model.served_name.as_slice() {
         [] => vec![name],
@@ -219,6 +233,16 @@ async fn stop_http(
     http: std::pin::Pin<&mut impl Future<Output = BootError>>,
 ) {
     futures_util::future::join(handle.stop(true), http).await;
+}
+
+/// Reads the keys file again at each SIGHUP. A file that cannot be used is logged, and the keys stay as they were.
+async fn reload_keys(mut hangup: Signal, app: Data<App>) {
+    while hangup.recv().await.is_some() {
+        match app.keys.reload() {
+            Ok(keys) => tracing::info!(keys, "read the keys file again"),
+            Err(error) => tracing::error!("the API keys stay as they were: {error}"),
+        }
+    }
 }
 
 async fn upkeep(app: Data<App>) {

@@ -1,4 +1,4 @@
-//! Shutdown by SIGTERM or ctrl-C (SIGINT).
+//! Signals: shutdown by SIGTERM or ctrl-C (SIGINT), and SIGHUP.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -21,6 +21,14 @@ pub(crate) fn shutdown() -> std::io::Result<impl Future<Output = ()>> {
             std::process::exit(INTERRUPTED);
         });
     })
+}
+
+/// Returns the signals SIGHUP that arrive from now on; they no longer end the process.
+///
+/// # Errors
+/// If the operating system refuses the signal handler.
+pub(crate) fn hangup() -> std::io::Result<Signal> {
+    signal(SignalKind::hangup())
 }
 
 async fn either(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {

@@ -110,6 +110,7 @@ fn value_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Address => "HOST:PORT",
         Kind::Model => "MODEL",
+        Kind::File => "FILE",
         Kind::List => "NAME",
         Kind::Device => "auto|cpu|cuda|cuda:N|mock:PROFILE",
         Kind::Integer { .. } => "N",
@@ -122,8 +123,8 @@ fn value_name(kind: Kind) -> &'static str {
 fn of_other_servers() -> [Arg; 4] {
     let suggest = UnknownArgumentValueParser::suggest_arg;
     let listen = "--listen takes host and port, such as --listen 0.0.0.0:8080";
-    let keys = "API keys are a setting: TIERCEL_HTTP_API_KEYS=KEY in the environment, or api_keys = \
-                [\"KEY\"] under [http] in a file for --config";
+    let keys = "API keys are in a file of hashes, named by --keys-file; a key in plain text can be \
+                stated by TIERCEL_HTTP_API_KEYS=KEY in the environment";
     [
         ("host", suggest("--listen").and_suggest(listen)),
         ("port", suggest("--listen").and_suggest(listen)),

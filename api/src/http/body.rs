@@ -2,7 +2,7 @@
 //! nesting depth.
 
 use crate::boot::App;
-use crate::http::{ApiError, Exchange};
+use crate::http::{ApiError, Caller, Exchange};
 use actix_web::dev::Payload;
 use actix_web::http::{StatusCode, header};
 use actix_web::web::{BytesMut, Data};
@@ -10,13 +10,11 @@ use actix_web::{FromRequest, HttpRequest};
 use futures_util::StreamExt;
 use futures_util::future::{FutureExt, LocalBoxFuture};
 use serde_json::Value;
-use tiercel_policy::blocks::Salt;
 
 /// An HTTP request with a JSON body, as a parameter of a handler. The API key is checked before the body is read. A
 /// request that breaks a rule is answered with an [`ApiError`] of status 400, 401, 408, 413 or 415.
 pub(crate) struct JsonRequest {
-    /// Salt of the request's tenant.
-    pub(crate) salt: Salt,
+    pub(crate) caller: Caller,
     pub(crate) body: Value,
 }
 
@@ -28,8 +26,8 @@ impl FromRequest for JsonRequest {
         let (request, payload) = (request.clone(), payload.take());
         async move {
             let app = request.app_data::<Data<App>>().expect("every worker's state holds the App");
-            let salt = app.tenants.salt(&request)?;
-            Ok(JsonRequest { salt, body: json(app, &request, payload).await? })
+            let caller = app.keys.caller(&request)?;
+            Ok(JsonRequest { caller, body: json(app, &request, payload).await? })
         }
         .boxed_local()
     }

@@ -3,18 +3,20 @@
 
 mod access;
 mod body;
+mod caller;
 mod error;
 mod exchange;
+mod keys;
 mod pages;
 mod socket;
-mod tenants;
 mod unserved;
 
 pub(crate) use access::{AccessLog, Record};
 pub(crate) use body::JsonRequest;
+pub(crate) use caller::{Caller, Rights};
 pub(crate) use error::ApiError;
 pub(crate) use exchange::{Answering, Exchange};
-pub(crate) use tenants::Tenants;
+pub(crate) use keys::Keys;
 
 use crate::boot::{App, TOKENIZING_THREADS};
 use crate::openai;

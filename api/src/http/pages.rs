@@ -14,7 +14,7 @@ const STATUS_TIMEOUT_US: u64 = 2_000_000;
 
 /// Endpoint `GET /v1/models`: lists the served model under each of its names.
 pub(crate) async fn models(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
-    app.tenants.salt(&request)?;
+    app.keys.caller(&request)?;
     let serving = app.accepting()?;
     let models: Value = serving.names.iter().map(|name| describe(serving, name)).collect();
     Ok(HttpResponse::Ok().json(json!({"object": "list", "data": models})))
@@ -26,7 +26,7 @@ pub(crate) async fn model(
     request: HttpRequest,
     id: Path<String>,
 ) -> Result<HttpResponse, ApiError> {
-    app.tenants.salt(&request)?;
+    app.keys.caller(&request)?;
     let serving = app.accepting()?;
     let name = serving.check_model(Some(&id))?;
     Ok(HttpResponse::Ok().json(describe(serving, name)))
@@ -80,7 +80,7 @@ pub(crate) struct StepsQuery {
 /// Endpoint `GET /debug/steps`, used by `tiercel bench --calibrate`. Returns the contents and times of the latest
 /// steps, the device, its measured profile, the engine's settings and the TPOT target of the standard tier.
 pub(crate) async fn steps(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
-    app.tenants.salt(&request)?;
+    app.keys.caller(&request)?;
     let asked = Query::<StepsQuery>::from_query(request.query_string()).map_err(|error| {
         let message = format!("{error}; expected /debug/steps?after=STEP, a whole number");
         ApiError::new(StatusCode::BAD_REQUEST, message).code("invalid_query")

@@ -1,7 +1,7 @@
 //! The endpoint `POST /v1/chat/completions`, which answers conversations.
 
 use crate::boot::App;
-use crate::http::{Answering, ApiError, JsonRequest, Record};
+use crate::http::{Answering, ApiError, JsonRequest, Record, Rights};
 use crate::openai::fields::Fields;
 use crate::openai::generate::{self, Job};
 use crate::openai::messages;
@@ -19,10 +19,10 @@ use tiercel_model::template::ChatMessage;
 pub(crate) async fn chat(
     app: Data<App>,
     request: HttpRequest,
-    JsonRequest { salt, body }: JsonRequest,
+    JsonRequest { caller, body }: JsonRequest,
 ) -> Result<HttpResponse, ApiError> {
     let serving = app.accepting()?;
-    let mut chat = ChatRequest::read(&body, &serving.facts)?;
+    let mut chat = ChatRequest::read(&body, (&serving.facts, &caller.rights))?;
     let record = Record::of(&request);
     record.tier(chat.common.tier);
     chat.common.targets = slo::or_of_headers(chat.common.targets, request.headers())?;
@@ -38,7 +38,7 @@ pub(crate) async fn chat(
         prompts: vec![prompt],
         prompt_param: "messages",
         default_max_tokens: None,
-        salt,
+        salt: caller.salt,
         returning: returning::says_so(request.headers()),
     };
     generate::run(&app, serving, job, (answering, record)).await
@@ -51,10 +51,13 @@ struct ChatRequest {
 }
 
 impl ChatRequest {
-    fn read(body: &Value, model: &ModelFacts) -> Result<ChatRequest, ApiError> {
+    fn read(
+        body: &Value,
+        (model, rights): (&ModelFacts, &Rights),
+    ) -> Result<ChatRequest, ApiError> {
         let fields = Fields::root(body)?;
         refuse_unsupported(&fields)?;
-        let mut common = Common::read(&fields, model)?;
+        let mut common = Common::read(&fields, (model, rights))?;
         common.sampling.logprobs = chat_logprobs(&fields)?;
         Ok(ChatRequest { common, messages: messages::read(&fields)? })
     }
@@ -104,7 +107,8 @@ mod tests {
         for (key, value) in extra.as_object().unwrap() {
             body[key] = value.clone();
         }
-        ChatRequest::read(&body, &ModelFacts { vocab_size: 100, ..ModelFacts::default() })
+        let model = ModelFacts { vocab_size: 100, ..ModelFacts::default() };
+        ChatRequest::read(&body, (&model, &Rights::ALL))
     }
 
     #[test]

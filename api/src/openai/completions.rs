@@ -1,7 +1,7 @@
 //! The endpoint `POST /v1/completions`, which continues texts.
 
 use crate::boot::App;
-use crate::http::{Answering, ApiError, JsonRequest, Record};
+use crate::http::{Answering, ApiError, JsonRequest, Record, Rights};
 use crate::openai::fields::{Fields, wrong};
 use crate::openai::generate::{self, Job};
 use crate::openai::patience;
@@ -21,10 +21,10 @@ const DEFAULT_MAX_TOKENS: u32 = 16;
 pub(crate) async fn completions(
     app: Data<App>,
     request: HttpRequest,
-    JsonRequest { salt, body }: JsonRequest,
+    JsonRequest { caller, body }: JsonRequest,
 ) -> Result<HttpResponse, ApiError> {
     let serving = app.accepting()?;
-    let mut text = TextRequest::read(&body, &serving.facts)?;
+    let mut text = TextRequest::read(&body, (&serving.facts, &caller.rights))?;
     let record = Record::of(&request);
     record.tier(text.common.tier);
     text.common.targets = slo::or_of_headers(text.common.targets, request.headers())?;
@@ -46,7 +46,7 @@ pub(crate) async fn completions(
         prompts,
         prompt_param: "prompt",
         default_max_tokens: Some(DEFAULT_MAX_TOKENS),
-        salt,
+        salt: caller.salt,
         returning: returning::says_so(request.headers()),
     };
     generate::run(&app, serving, job, (answering, record)).await
@@ -65,9 +65,12 @@ struct TextRequest {
 }
 
 impl TextRequest {
-    fn read(body: &Value, model: &ModelFacts) -> Result<TextRequest, ApiError> {
+    fn read(
+        body: &Value,
+        (model, rights): (&ModelFacts, &Rights),
+    ) -> Result<TextRequest, ApiError> {
         let fields = Fields::root(body)?;
-        let mut common = Common::read(&fields, model)?;
+        let mut common = Common::read(&fields, (model, rights))?;
         refuse_unsupported(&fields, common.n)?;
         common.sampling.logprobs = text_logprobs(&fields)?;
         let prompt = fields
@@ -163,9 +166,12 @@ mod tests {
         for extra in [json!({"echo": true}), json!({"suffix": "x"}), json!({"best_of": 2})] {
             let mut body = json!({"prompt": "a"});
             body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-            assert!(TextRequest::read(&body, &ModelFacts::default()).is_err(), "{body}");
+            assert!(
+                TextRequest::read(&body, (&ModelFacts::default(), &Rights::ALL)).is_err(),
+                "{body}"
+            );
         }
         let body = json!({"prompt": "a", "best_of": 2, "n": 2, "echo": false, "suffix": ""});
-        assert!(TextRequest::read(&body, &ModelFacts::default()).is_ok());
+        assert!(TextRequest::read(&body, (&ModelFacts::default(), &Rights::ALL)).is_ok());
     }
 }

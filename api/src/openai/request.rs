@@ -1,6 +1,6 @@
 //! Reads and checks the fields that requests for chat completions and for text completions share.
 
-use crate::http::ApiError;
+use crate::http::{ApiError, Rights};
 use crate::openai::fields::{Fields, integer, number, wrong};
 use crate::openai::{patience, slo};
 use serde_json::Value;
@@ -60,9 +60,13 @@ pub(crate) struct Common {
 impl Common {
     /// Reads all shared fields of a completion request, but not the prompt and `logprobs`, whose form differs between
     /// chat and text completions.
-    pub(crate) fn read(body: &Fields<'_>, model: &ModelFacts) -> Result<Common, ApiError> {
+    pub(crate) fn read(
+        body: &Fields<'_>,
+        (model, rights): (&ModelFacts, &Rights),
+    ) -> Result<Common, ApiError> {
         let stream = body.boolean("stream")?;
-        let (tier, priority) = tier(body)?;
+        let (asked, priority) = tier(body)?;
+        let tier = rights.tier(asked)?;
         let seed = body.get("seed").map(|value| seed(value, &body.path("seed"))).transpose()?;
         Ok(Common {
             model: body.string("model")?.map(str::to_owned),
@@ -213,14 +217,15 @@ pub(crate) fn token_ids(
     values.iter().map(|value| integer(value, path, 0..=last).map(|id| id as TokenId)).collect()
 }
 
-/// Reads a request's tier, and its priority within the tier. The field `service_tier` names the tier; without it, the
-/// sign of the field `priority` decides: negative is premium, 0 is standard, positive is background.
-fn tier(body: &Fields<'_>) -> Result<(Tier, i32), ApiError> {
+/// Reads the tier that a request asks for, if any, and its priority within the tier. The field `service_tier` names the
+/// tier; without it, the sign of the field `priority` decides: negative is premium, positive is background.
+fn tier(body: &Fields<'_>) -> Result<(Option<Tier>, i32), ApiError> {
     let priority = body.integer("priority", i64::MIN..=i64::MAX)?.unwrap_or(0);
     let tier = match body.string("service_tier")? {
-        Some("priority") => Tier::Premium,
-        Some("default" | "auto") => Tier::Standard,
-        Some("flex") => Tier::Background,
+        Some("priority") => Some(Tier::Premium),
+        Some("default") => Some(Tier::Standard),
+        Some("flex") => Some(Tier::Background),
+        Some("auto") => None,
         Some(other) => {
             let short: String = other.chars().take(40).collect();
             let message =
@@ -228,9 +233,9 @@ fn tier(body: &Fields<'_>) -> Result<(Tier, i32), ApiError> {
             return Err(ApiError::param("service_tier", message));
         }
         None => match priority {
-            ..0 => Tier::Premium,
-            0 => Tier::Standard,
-            1.. => Tier::Background,
+            ..0 => Some(Tier::Premium),
+            0 => None,
+            1.. => Some(Tier::Background),
         },
     };
     Ok((tier, priority.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32))
@@ -252,7 +257,7 @@ mod tests {
 
     fn read(body: Value) -> Result<Common, ApiError> {
         let model = ModelFacts { vocab_size: 100, ..ModelFacts::default() };
-        Common::read(&Fields::root(&body).unwrap(), &model)
+        Common::read(&Fields::root(&body).unwrap(), (&model, &Rights::ALL))
     }
 
     #[test]
@@ -266,7 +271,9 @@ mod tests {
             ..SamplingParams::default()
         };
         let model = ModelFacts { vocab_size: 100, sampling: sampling.clone() };
-        let read = |body: Value| Common::read(&Fields::root(&body).unwrap(), &model).unwrap();
+        let read = |body: Value| {
+            Common::read(&Fields::root(&body).unwrap(), (&model, &Rights::ALL)).unwrap()
+        };
         assert_eq!(read(json!({})).sampling, sampling);
         let given = json!({
             "temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1,

@@ -63,9 +63,9 @@ fn what_is_said_about_a_wrong_command_line() {
         (&["serve", "--port", "8080"], listen.replace("NAME", "port <port>")),
         (
             &["serve", "--api-key", "secret"],
-            "error: unexpected argument '--api-key <api-key>' found\n\n  tip: API keys are a setting: \
-             TIERCEL_HTTP_API_KEYS=KEY in the environment, or api_keys = [\"KEY\"] under [http] in a \
-             file for --config\n\n"
+            "error: unexpected argument '--api-key <api-key>' found\n\n  tip: API keys are in a \
+             file of hashes, named by --keys-file; a key in plain text can be stated by \
+             TIERCEL_HTTP_API_KEYS=KEY in the environment\n\n"
                 .to_owned(),
         ),
         (

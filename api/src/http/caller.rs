@@ -1,0 +1,113 @@
+//! Caller: the client of an HTTP request, with the rights that its API key gives it.
+
+use crate::http::ApiError;
+use actix_web::http::StatusCode;
+use tiercel_config::{AboveHighest, ApiKey, KeyTier, Role};
+use tiercel_device::Tier;
+use tiercel_policy::blocks::Salt;
+
+/// Rights of the clients that use an API key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rights {
+    /// Highest tier that a request may be served in.
+    highest_tier: Tier,
+    /// Tier of a request that asks for none.
+    default_tier: Tier,
+    above_highest: AboveHighest,
+    /// Which control routes are open.
+    role: Role,
+}
+
+/// Client of an HTTP request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Caller {
+    /// Salt of the client's tenant. Only requests of one tenant share prefix-cache blocks.
+    pub(crate) salt: Salt,
+    pub(crate) rights: Rights,
+}
+
+impl Rights {
+    /// Rights of every client of a server without keys.
+    pub(crate) const ALL: Rights = Rights {
+        highest_tier: Tier::Premium,
+        default_tier: Tier::Standard,
+        above_highest: AboveHighest::Cap,
+        role: Role::Operator,
+    };
+
+    /// Rights of the keys that stand in `http.api_keys`.
+    pub(crate) const STANDARD: Rights =
+        Rights { highest_tier: Tier::Standard, role: Role::None, ..Rights::ALL };
+
+    pub(crate) fn of(key: &ApiKey) -> Rights {
+        Rights {
+            highest_tier: tier(key.highest_tier),
+            default_tier: tier(key.default_tier),
+            above_highest: key.above_highest,
+            role: key.role,
+        }
+    }
+
+    /// Returns the tier that a request is served in that asks for the tier `asked`.
+    ///
+    /// # Errors
+    /// 403 if the key does not allow the tier, and its requests are to be refused rather than served in a lower tier.
+    pub(crate) fn tier(&self, asked: Option<Tier>) -> Result<Tier, ApiError> {
+        let asked = asked.unwrap_or(self.default_tier);
+        match self.above_highest {
+            _ if asked >= self.highest_tier => Ok(asked),
+            AboveHighest::Cap => Ok(self.highest_tier),
+            AboveHighest::Refuse => {
+                let (asked, highest) = (asked.name(), self.highest_tier.name());
+                let message = format!(
+                    "this API key may not ask for the tier {asked}; its highest tier is {highest}"
+                );
+                let error = ApiError::new(StatusCode::FORBIDDEN, message);
+                Err(error.about("service_tier").code("tier_not_allowed"))
+            }
+        }
+    }
+}
+
+fn tier(tier: KeyTier) -> Tier {
+    match tier {
+        KeyTier::Premium => Tier::Premium,
+        KeyTier::Standard => Tier::Standard,
+        KeyTier::Background => Tier::Background,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIERS: [Tier; 3] = [Tier::Premium, Tier::Standard, Tier::Background];
+
+    fn rights(highest_tier: Tier, above_highest: AboveHighest) -> Rights {
+        Rights { highest_tier, above_highest, default_tier: Tier::Background, ..Rights::ALL }
+    }
+
+    #[test]
+    fn a_request_above_the_highest_tier_of_its_key_is_capped_or_refused() {
+        use Tier::{Background, Premium, Standard};
+        let cap = |highest| {
+            let rights = rights(highest, AboveHighest::Cap);
+            TIERS.map(|asked| rights.tier(Some(asked)).unwrap())
+        };
+        assert_eq!(cap(Premium), TIERS);
+        assert_eq!(cap(Standard), [Standard, Standard, Background]);
+        assert_eq!(cap(Background), [Background; 3]);
+        let refuse = rights(Standard, AboveHighest::Refuse);
+        let error = refuse.tier(Some(Premium)).expect_err("premium is not allowed");
+        assert_eq!(error.outcome(), Some("tier_not_allowed"));
+        assert!(error.to_string().contains("premium") && error.to_string().contains("standard"));
+        assert_eq!(refuse.tier(Some(Standard)).unwrap(), Standard);
+    }
+
+    #[test]
+    fn a_request_that_asks_for_no_tier_has_the_default_of_its_key() {
+        let rights = rights(Tier::Standard, AboveHighest::Refuse);
+        assert_eq!(rights.tier(None).unwrap(), Tier::Background);
+        assert_eq!(Rights::ALL.tier(None).unwrap(), Tier::Standard);
+    }
+}

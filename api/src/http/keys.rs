@@ -1,0 +1,162 @@
+//! API keys: which clients the server lets in, and with which rights.
+
+use crate::http::ApiError;
+use crate::http::caller::{Caller, Rights};
+use actix_web::HttpRequest;
+use actix_web::http::{StatusCode, header};
+use sha2::{Digest, Sha256};
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+use subtle::{ConditionallySelectable, ConstantTimeEq};
+use tiercel_config::{HttpSettings, KeysError, read_keys};
+use tiercel_device::Clock;
+use tiercel_policy::blocks::Salt;
+
+/// Name of the only tenant of a server without keys. Names in a keys file cannot have brackets.
+const LOCAL: &str = "[local]";
+
+/// API keys of the server. A server without keys lets every client in, and all clients belong to one tenant.
+pub(crate) struct Keys {
+    /// Key of the hash that turns tenants' names into salts of the prefix cache; random per process, so that no client
+    /// can compute another tenant's salt.
+    salt_key: [u8; 32],
+    /// Keys file (`http.keys_file`), read again by [`Keys::reload`].
+    file: Option<PathBuf>,
+    /// Keys of the setting `http.api_keys`, which stay when the keys file is read again.
+    of_settings: Vec<Accepted>,
+    /// All keys that are in force. Readers copy the pointer and hold the lock no longer than that.
+    accepted: RwLock<Arc<[Accepted]>>,
+}
+
+/// A key that the server accepts.
+#[derive(Debug, Clone)]
+struct Accepted {
+    /// Name of the key in the log.
+    name: String,
+    sha256: [u8; 32],
+    caller: Caller,
+    /// Time from which the key is refused, seconds since 1970.
+    expires_unix_s: Option<i64>,
+}
+
+impl Keys {
+    /// Reads the keys that the settings state or name.
+    ///
+    /// # Errors
+    /// If the keys file cannot be used.
+    pub(crate) fn new(settings: &HttpSettings) -> Result<Keys, KeysError> {
+        let salt_key = rand::random();
+        let of_settings = settings.api_keys.iter().enumerate().map(|(index, key)| {
+            let name = format!("http.api_keys[{}]", index + 1);
+            let caller = Caller { salt: salt(&salt_key, &name), rights: Rights::STANDARD };
+            let sha256 = Sha256::digest(key.as_bytes()).into();
+            Accepted { name, sha256, caller, expires_unix_s: None }
+        });
+        let file = settings.keys_file.as_ref().map(PathBuf::from);
+        let of_settings = of_settings.collect();
+        let keys = Keys { salt_key, file, of_settings, accepted: RwLock::new(Arc::new([])) };
+        keys.reload()?;
+        Ok(keys)
+    }
+
+    /// Reads the keys file again. Requests that are being served go on; if the file cannot be used, the keys stay as
+    /// they were. Returns the number of keys in force.
+    ///
+    /// # Errors
+    /// If the keys file cannot be used.
+    pub(crate) fn reload(&self) -> Result<usize, KeysError> {
+        let mut accepted = self.of_settings.clone();
+        if let Some(file) = &self.file {
+            accepted.extend(read_keys(file)?.into_iter().map(|key| Accepted {
+                caller: Caller {
+                    salt: salt(&self.salt_key, &key.tenant),
+                    rights: Rights::of(&key),
+                },
+                name: key.name,
+                sha256: key.sha256,
+                expires_unix_s: key.expires_unix_s,
+            }));
+        }
+        let count = accepted.len();
+        *self.accepted.write().unwrap_or_else(PoisonError::into_inner) = accepted.into();
+        Ok(count)
+    }
+
+    /// Whether clients need a key.
+    pub(crate) fn required(&self) -> bool {
+        self.file.is_some() || !self.of_settings.is_empty()
+    }
+
+    /// Whether the keys come from a file, which can be read again.
+    pub(crate) fn reloadable(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Logs for each key the label that its tenant has in the metrics.
+    pub(crate) fn log_labels(&self) {
+        for key in self.in_force().iter() {
+            let tenant = key.caller.salt.label();
+            tracing::info!(key = key.name, tenant, "an API key stands for this tenant");
+        }
+    }
+
+    /// Returns the caller of an HTTP request, by its bearer token.
+    ///
+    /// # Errors
+    /// 401 if this server requires an API key and the request has none that is in force.
+    pub(crate) fn caller(&self, request: &HttpRequest) -> Result<Caller, ApiError> {
+        if !self.required() {
+            return Ok(Caller { salt: salt(&self.salt_key, LOCAL), rights: Rights::ALL });
+        }
+        let token = request
+            .headers()
+            .get(header::AUTHORIZATION)
+            .and_then(|value| bearer(value.as_bytes()))
+            .unwrap_or_default();
+        let refused =
+            |message| Err(ApiError::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key"));
+        if token.is_empty() {
+            return refused(
+                "this server wants an API key; send the header `Authorization: Bearer KEY`",
+            );
+        }
+        let accepted = self.in_force();
+        match find(&accepted, &Sha256::digest(token).into()) {
+            None => refused("the API key is not one of this server's"),
+            Some(key) if key.expires_unix_s.is_some_and(|at| at <= Clock::unix_s() as i64) => {
+                refused("the API key has expired; ask the operator for a new one")
+            }
+            Some(key) => Ok(key.caller),
+        }
+    }
+
+    fn in_force(&self) -> Arc<[Accepted]> {
+        self.accepted.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Returns the key with this hash. Compares all hashes in constant time, so that the time of the answer does not tell how
+/// much of a hash is right, nor which key it is.
+fn find<'a>(accepted: &'a [Accepted], sha256: &[u8; 32]) -> Option<&'a Accepted> {
+    let mut found = 0;
+    for (number, key) in (1_u32..).zip(accepted) {
+        found.conditional_assign(&number, key.sha256.ct_eq(sha256));
+    }
+    accepted.get(found.checked_sub(1)? as usize)
+}
+
+/// Returns the prefix-cache salt of a tenant.
+fn salt(salt_key: &[u8; 32], tenant: &str) -> Salt {
+    let mut salt = [0; 16];
+    salt.copy_from_slice(&blake3::keyed_hash(salt_key, tenant.as_bytes()).as_bytes()[..16]);
+    Salt(salt)
+}
+
+/// Returns the token of an `Authorization` header value `Bearer TOKEN`; upper and lower case of `Bearer` do not matter.
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
+#[cfg(test)]
+mod tests;

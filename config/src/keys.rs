@@ -1,0 +1,248 @@
+//! The keys file: who may use the server, as which tenant, and up to which tier.
+//!
+//! The file holds hashes instead of keys, so a copy of it lets nobody in.
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use toml::value::Datetime;
+
+/// Largest keys file, bytes.
+const MAX_FILE_BYTES: u64 = 4 << 20;
+/// Most keys in a keys file: each request is compared with all of them.
+const MAX_KEYS: usize = 4096;
+/// Longest name of a key or of a tenant, bytes.
+const MAX_NAME_BYTES: usize = 64;
+
+words! {
+    /// Tier, as the keys file names it. Earlier variants are higher.
+    #[derive(PartialOrd, Ord)]
+    KeyTier {
+        /// The highest tier.
+        Premium = "premium",
+        /// The tier between.
+        Standard = "standard",
+        /// The lowest tier.
+        Background = "background",
+    }
+}
+
+words! {
+    /// What happens to a request for a higher tier than its key allows.
+    AboveHighest {
+        /// The request is served at the highest tier of its key.
+        Cap = "cap",
+        /// The request is answered with 403.
+        Refuse = "refuse",
+    }
+}
+
+words! {
+    /// Which control routes a key opens. Later variants open more.
+    #[derive(PartialOrd, Ord)]
+    Role {
+        /// No control route.
+        None = "none",
+        /// Routes that show requests and settings.
+        Viewer = "viewer",
+        /// Routes that show and change requests and settings.
+        Operator = "operator",
+    }
+}
+
+/// An API key: the hash of its secret, and the rights of the clients that send the secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiKey {
+    /// Name of the key in logs, unique in its file.
+    pub name: String,
+    /// SHA-256 hash of the secret.
+    pub sha256: [u8; 32],
+    /// Tenant that requests with the key belong to; several keys may name the same one.
+    pub tenant: String,
+    /// Highest tier that requests with the key are served in.
+    pub highest_tier: KeyTier,
+    /// Tier of requests that ask for none.
+    pub default_tier: KeyTier,
+    /// What happens to a request for a tier above the highest one.
+    pub above_highest: AboveHighest,
+    /// Which control routes the key opens.
+    pub role: Role,
+    /// Time from which the key is refused, seconds since 1970; `None` if it does not expire.
+    pub expires_unix_s: Option<i64>,
+}
+
+/// Reason for which a keys file cannot be used. The message is one line.
+#[derive(Debug, thiserror::Error)]
+pub enum KeysError {
+    /// The keys file cannot be read.
+    #[error("cannot read the keys file {}: {why}", path.display())]
+    Unreadable {
+        /// Path of the keys file.
+        path: PathBuf,
+        /// Reason for which the keys file cannot be read.
+        why: String,
+    },
+    /// The keys file is not TOML of the expected form.
+    #[error("{}: {why}", path.display())]
+    Syntax {
+        /// Path of the keys file.
+        path: PathBuf,
+        /// What is wrong, with the line.
+        why: String,
+    },
+    /// A field of a key cannot be used.
+    #[error("{}: key {key}: {field} {why}", path.display())]
+    Field {
+        /// Path of the keys file.
+        path: PathBuf,
+        /// Name of the key, or its number if the name cannot be used.
+        key: String,
+        /// Field of the key.
+        field: &'static str,
+        /// What the field must be.
+        why: String,
+    },
+}
+
+/// A keys file as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    key: Vec<Entry>,
+}
+
+/// A key as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: String,
+    sha256: String,
+    tenant: Option<String>,
+    highest_tier: Option<KeyTier>,
+    default_tier: Option<KeyTier>,
+    above_highest: Option<AboveHighest>,
+    role: Option<Role>,
+    expires: Option<Datetime>,
+}
+
+/// Reads a keys file.
+///
+/// # Errors
+/// If the file cannot be read, is no TOML of the expected form, or if a field cannot be used; the error names it.
+pub fn read_keys(path: &Path) -> Result<Vec<ApiKey>, KeysError> {
+    let unreadable = |why: String| KeysError::Unreadable { path: path.to_owned(), why };
+    let bytes = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
+    if bytes > MAX_FILE_BYTES {
+        return Err(unreadable(format!("it has {bytes} bytes; allowed are {MAX_FILE_BYTES}")));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
+    parse_keys(&text, path)
+}
+
+/// Parses the text of a keys file; `path` is for error messages.
+fn parse_keys(text: &str, path: &Path) -> Result<Vec<ApiKey>, KeysError> {
+    let syntax = |why: String| KeysError::Syntax { path: path.to_owned(), why };
+    let file: File = toml::from_str(text).map_err(|error| syntax(one_line(&error, text)))?;
+    if file.key.is_empty() {
+        return Err(syntax("it has no [[key]], so nobody could use the server".into()));
+    }
+    if file.key.len() > MAX_KEYS {
+        return Err(syntax(format!("it has {} keys; at most {MAX_KEYS} fit", file.key.len())));
+    }
+    let (mut names, mut hashes) = (BTreeSet::new(), BTreeSet::new());
+    let mut keys = Vec::with_capacity(file.key.len());
+    for (index, entry) in file.key.into_iter().enumerate() {
+        let named = is_name(&entry.name);
+        let label = if named { entry.name.clone() } else { format!("number {}", index + 1) };
+        let wrong =
+            |(field, why)| KeysError::Field { path: path.to_owned(), key: label, field, why };
+        let key = check(entry).map_err(wrong.clone())?;
+        if !names.insert(key.name.clone()) {
+            return Err(wrong(("name", "is the name of two keys".into())));
+        }
+        if !hashes.insert(key.sha256) {
+            return Err(wrong(("sha256", "is the hash of two keys".into())));
+        }
+        keys.push(key);
+    }
+    Ok(keys)
+}
+
+/// Returns the message of a TOML error on one line, with the number of its line in the file.
+fn one_line(error: &toml::de::Error, text: &str) -> String {
+    let message = error.message().replace('\n', ", ");
+    let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
+    line.map(|line| format!("line {line}: {message}")).unwrap_or(message)
+}
+
+/// A field of a key that cannot be used, and what it must be.
+type Wrong = (&'static str, String);
+
+fn check(entry: Entry) -> Result<ApiKey, Wrong> {
+    let name_rule = || format!("must have 1 to {MAX_NAME_BYTES} letters, digits, '.', '_' or '-'");
+    if !is_name(&entry.name) {
+        return Err(("name", name_rule()));
+    }
+    let tenant = entry.tenant.unwrap_or_else(|| entry.name.clone());
+    if !is_name(&tenant) {
+        return Err(("tenant", name_rule()));
+    }
+    let highest_tier = entry.highest_tier.unwrap_or(KeyTier::Standard);
+    let default_tier = entry.default_tier.unwrap_or(KeyTier::Standard.max(highest_tier));
+    if default_tier < highest_tier {
+        return Err(("default_tier", "must not be above highest_tier".into()));
+    }
+    let sha256 = parse_hash(&entry.sha256).ok_or_else(|| {
+        ("sha256", "must be 64 hexadecimal digits: printf %s KEY | sha256sum".into())
+    })?;
+    Ok(ApiKey {
+        name: entry.name,
+        sha256,
+        tenant,
+        highest_tier,
+        default_tier,
+        above_highest: entry.above_highest.unwrap_or(AboveHighest::Cap),
+        role: entry.role.unwrap_or(Role::None),
+        expires_unix_s: entry.expires.map(unix_s).transpose()?,
+    })
+}
+
+fn is_name(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=MAX_NAME_BYTES).contains(&text.len()) && text.bytes().all(allowed)
+}
+
+fn parse_hash(text: &str) -> Option<[u8; 32]> {
+    let digits: Vec<u8> = text
+        .chars()
+        .map(|digit| digit.to_digit(16).map(|value| value as u8))
+        .collect::<Option<_>>()?;
+    let bytes: Vec<u8> =
+        digits.chunks(2).map(|pair| pair.iter().fold(0, |n, d| n * 16 + d)).collect();
+    if digits.len() == 64 { bytes.try_into().ok() } else { None }
+}
+
+/// Returns the time of a TOML date, seconds since 1970. A date alone is its first second, and a time without an offset is
+/// in UTC.
+fn unix_s(date: Datetime) -> Result<i64, Wrong> {
+    let wrong = || {
+        (
+            "expires",
+            "must be a date or a time, such as 2027-01-31 or 2027-01-31T12:00:00Z".to_owned(),
+        )
+    };
+    if date.date.is_none() {
+        return Err(wrong());
+    }
+    let text = date.to_string();
+    let civil =
+        |text: &str| text.parse::<jiff::civil::DateTime>().ok()?.to_zoned(TimeZone::UTC).ok();
+    let at = text.parse::<Timestamp>().ok().or_else(|| civil(&text).map(|zoned| zoned.timestamp()));
+    at.map(|at| at.as_second()).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! Tests of the keys file.
+
+use super::*;
+
+/// SHA-256 of "k1", in hexadecimal digits, by sha256sum.
+const HASH: &str = "6ab9f1eb8f7d3388f4f9d586f66e99fd54080df2c446f0e58668b09c08a16dd0";
+
+fn parse(text: &str) -> Result<Vec<ApiKey>, String> {
+    parse_keys(&text.replace("HASH", HASH), Path::new("keys.toml"))
+        .map_err(|error| error.to_string())
+}
+
+fn refused(text: &str) -> String {
+    parse(text).expect_err(text)
+}
+
+#[test]
+fn a_key_of_name_and_hash_is_a_standard_client() {
+    let keys = parse("[[key]]\nname = \"app\"\nsha256 = \"HASH\"").unwrap();
+    let [key] = &keys[..] else { panic!("{keys:?}") };
+    assert_eq!((key.name.as_str(), key.tenant.as_str()), ("app", "app"));
+    assert_eq!((key.highest_tier, key.default_tier), (KeyTier::Standard, KeyTier::Standard));
+    assert_eq!((key.above_highest, key.role), (AboveHighest::Cap, Role::None));
+    assert_eq!(key.expires_unix_s, None);
+    assert_eq!((key.sha256[0], key.sha256[31]), (0x6a, 0xd0));
+}
+
+#[test]
+fn every_field_is_read() {
+    let keys = parse(
+        "[[key]]\nname = \"app\"\nsha256 = \"HASH\"\ntenant = \"shop\"\nhighest_tier = \"premium\"\n\
+         default_tier = \"background\"\nabove_highest = \"refuse\"\nrole = \"operator\"\nexpires = 1970-01-02",
+    )
+    .unwrap();
+    let key = &keys[0];
+    assert_eq!(key.tenant, "shop");
+    assert_eq!((key.highest_tier, key.default_tier), (KeyTier::Premium, KeyTier::Background));
+    assert_eq!((key.above_highest, key.role), (AboveHighest::Refuse, Role::Operator));
+    assert_eq!(key.expires_unix_s, Some(86_400));
+}
+
+#[test]
+fn the_default_tier_is_standard_or_the_highest_one_below_it() {
+    let key = |tier: &str| {
+        let text = format!("[[key]]\nname = \"a\"\nsha256 = \"HASH\"\nhighest_tier = \"{tier}\"");
+        parse(&text).unwrap()[0].default_tier
+    };
+    assert_eq!(key("premium"), KeyTier::Standard);
+    assert_eq!(key("background"), KeyTier::Background);
+}
+
+#[test]
+fn dates_and_times_are_read_in_utc() {
+    let expires = |date: &str| {
+        let text = format!("[[key]]\nname = \"a\"\nsha256 = \"HASH\"\nexpires = {date}");
+        parse(&text).map(|keys| keys[0].expires_unix_s)
+    };
+    assert_eq!(expires("1970-01-01T01:00:00Z"), Ok(Some(3_600)));
+    assert_eq!(expires("1970-01-01T01:00:00+01:00"), Ok(Some(0)));
+    assert_eq!(expires("1970-01-01T01:00:00"), Ok(Some(3_600)));
+    assert!(expires("01:00:00").unwrap_err().contains("expires must be a date"));
+}
+
+#[test]
+fn a_wrong_file_is_refused_with_the_key_and_the_field() {
+    let one = "[[key]]\nname = \"a\"\nsha256 = \"HASH\"\n";
+    let other = "[[key]]\nname = \"b\"\nsha256 = \"HASH\"\n";
+    for (text, expected) in [
+        (String::new(), "keys.toml: it has no [[key]]"),
+        (format!("{one}secret = \"x\""), "keys.toml: line 4: unknown field `secret`"),
+        (format!("{one}role = \"root\""), "keys.toml: line 4: unknown variant `root`, expected"),
+        ("[[key]]\nname = \"a\"\nsha256 = \"12\"".into(), "key a: sha256 must be 64 hexadecimal"),
+        (
+            "[[key]]\nname = \"a b\"\nsha256 = \"HASH\"".into(),
+            "key number 1: name must have 1 to 64",
+        ),
+        (format!("{one}tenant = \"\""), "key a: tenant must have"),
+        (format!("{one}default_tier = \"premium\""), "key a: default_tier must not be above"),
+        (format!("{one}{other}"), "key b: sha256 is the hash of two keys"),
+        (format!("{one}{one}"), "key a: name is the name of two keys"),
+        ("key = 1".into(), "keys.toml: line 1:"),
+    ] {
+        let why = refused(&text);
+        assert!(why.contains(expected), "{text}\n{why}");
+        assert!(!why.contains('\n') && !why.contains(HASH), "{why}");
+    }
+}
+
+#[test]
+fn a_file_that_is_missing_or_too_large_is_named() {
+    let missing = read_keys(Path::new("/nowhere/keys.toml")).expect_err("missing").to_string();
+    assert!(missing.starts_with("cannot read the keys file /nowhere/keys.toml"), "{missing}");
+    let many = "[[key]]\nname = \"a\"\nsha256 = \"HASH\"\n".repeat(MAX_KEYS + 1);
+    assert!(refused(&many).contains("it has 4097 keys; at most 4096 fit"));
+}
