@@ -153,6 +153,11 @@ mod tests {
     use super::*;
     use Level::{Critical, None as Calm, Warning};
 
+    #[test]
+    fn levels_have_the_names_that_metrics_and_logs_show() {
+        assert_eq!([Calm, Warning, Critical].map(Level::name), ["none", "warning", "critical"]);
+    }
+
     /// Returns the pressure level after each usage in `used`. Asserts that a transition is reported if and only if the
     /// level changed.
     fn levels(resource: Resource, used: &[f64]) -> Vec<Level> {

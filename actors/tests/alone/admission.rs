@@ -5,20 +5,25 @@ use actix::{Actor, Addr};
 use std::sync::Arc;
 use tiercel_actors::kit::{Received, lifeline, recorder, settle, small_device};
 use tiercel_actors::messages::{
-    Consider, Enqueue, GetQueued, Headroom, LeftQueue, Outlet, PrefillCapacity, RetryAdvised,
-    StopAdmitting, Submit, TierChanged,
+    Consider, Enqueue, GetQueued, Headroom, LeftQueue, Outlet, PrefillCapacity, Retarget,
+    RetryAdvised, StopAdmitting, Submit, TierChanged,
 };
 use tiercel_actors::{Admission, Refusal, Request};
-use tiercel_config::{EngineSettings, SloTargets};
+use tiercel_config::{EngineSettings, Late, SloTargets, Target};
 use tiercel_device::{Clock, SamplingParams, SeqId, Tier};
 use tiercel_policy::admission::{Capacity, Gate, Left};
 use tiercel_policy::blocks::Salt;
 use tiercel_policy::scheduler::{Reservations, Scheduler};
 use tokio::sync::{Semaphore, mpsc};
 
-fn started(change: impl FnOnce(&mut EngineSettings)) -> (Addr<Admission>, Received<Enqueue>) {
+fn with(change: impl FnOnce(&mut EngineSettings)) -> EngineSettings {
     let mut settings = EngineSettings::default();
     change(&mut settings);
+    settings
+}
+
+fn started(change: impl FnOnce(&mut EngineSettings)) -> (Addr<Admission>, Received<Enqueue>) {
+    let settings = with(change);
     let (info, profile) = small_device();
     let targets = Scheduler::new(&settings, &info, profile).targets();
     let reservations = Reservations::new(&settings.reservation, info.device_blocks);
@@ -100,6 +105,32 @@ fn a_changed_tier_moves_the_request_to_another_queue() {
         assert_eq!(admission.send(GetQueued).await.unwrap().0, [0, 1, 0, 0]);
         admission.send(TierChanged { seq, tier: Tier::Background }).await.unwrap();
         assert_eq!(admission.send(GetQueued).await.unwrap().0, [0, 0, 0, 1]);
+    });
+}
+
+#[test]
+fn new_targets_change_which_requests_are_late() {
+    run(async {
+        let set = |ttft_ms| {
+            move |settings: &mut EngineSettings| {
+                settings.slo.standard.ttft_ms = Target::Ms(ttft_ms);
+                settings.shedding.late = Late::Refuse;
+            }
+        };
+        let (admission, _enqueued) = started(set(100.0));
+        // The premium backlog takes a second of the device's time.
+        let shedding = Some(with(set(100.0)).shedding);
+        let backlog_us = [0.0, 1e6, 0.0, 0.0];
+        let (step_us, prompts_us, idle_us, token_us) = (20_000.0, 10_000.0, 5_000.0, 100.0);
+        let of_step = Capacity { step_us, prompts_us, idle_us, token_us, ..Capacity::default() };
+        let capacity = Capacity { backlog_us, shedding, ..of_step };
+        admission.send(PrefillCapacity(capacity)).await.unwrap();
+        let refused = submit(&admission, Tier::Standard).await;
+        assert!(matches!(refused, Err(Refusal::Late { .. })), "{refused:?}");
+        let (info, profile) = small_device();
+        let targets = Scheduler::new(&with(set(10_000.0)), &info, profile).targets();
+        admission.send(Retarget(targets)).await.unwrap();
+        assert!(submit(&admission, Tier::Standard).await.is_ok());
     });
 }
 

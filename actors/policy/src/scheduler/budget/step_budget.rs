@@ -192,3 +192,32 @@ pub(crate) fn blocking_us(basis: &Basis, traffic: Traffic) -> f64 {
     let target_us = ttft_ms.fold(f64::INFINITY, f64::min) * 1000.0;
     (BLOCKING * target_us).max(LEAST_BLOCKING * basis.cost.step_us(&StepWork::default()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a budget of 100, 200, 300 and 400 us for the streams of the tiers, with a premium demand of 30 us and a
+    /// standard demand of 50 us.
+    fn budget() -> StepBudget {
+        StepBudget {
+            allowed_us: [100.0, 200.0, 300.0, 400.0],
+            blocking_us: 1_000.0,
+            prefill_demand_us: [0.0, 30.0, 50.0, 0.0],
+            reserved_us: 90.0,
+        }
+    }
+
+    #[test]
+    fn background_streams_get_what_higher_tiers_leave() {
+        assert_eq!(budget().left_to_background(5.0), 90.0 - 5.0 - 80.0);
+        let blocked = StepBudget { blocking_us: 60.0, ..budget() };
+        assert_eq!(blocked.left_to_background(5.0), 60.0 - 5.0 - 80.0);
+    }
+
+    #[test]
+    fn premium_prompts_take_time_beyond_what_premium_streams_allow() {
+        assert_eq!(budget().over_premium(5.0), 5.0 + 30.0 - 90.0);
+        assert_eq!(budget().over_premium(70.0), 70.0 + 30.0 - 90.0);
+    }
+}

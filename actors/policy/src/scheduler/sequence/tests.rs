@@ -35,6 +35,32 @@ fn output_is_counted_from_the_prompt_and_from_the_last_start() {
 }
 
 #[test]
+fn full_blocks_are_named_looked_up_and_registered_once() {
+    // Nine tokens: two full blocks of four, and one token.
+    let mut sequence = Sequence::new(sequence(1, Tier::Standard, 9), BLOCK);
+    let names = sequence.text.findable(BLOCK);
+    assert_eq!(names.len(), 2);
+    assert_ne!(names[0], names[1]);
+    assert_eq!(sequence.text.register(3, BLOCK), []);
+    assert_eq!(sequence.text.register(4, BLOCK), names[..1]);
+    assert_eq!(sequence.text.register(9, BLOCK), names[1..]);
+    (0..3).for_each(|token| sequence.push(token, NOW, BLOCK));
+    assert_eq!(sequence.text.findable(BLOCK).len(), 2, "the last token's block is left out");
+    assert_eq!(sequence.text.register(12, BLOCK).len(), 1);
+    sequence.push(1, NOW, BLOCK);
+    let longer = sequence.text.findable(BLOCK);
+    assert_eq!((longer.len(), &longer[..2]), (3, &names[..]));
+}
+
+#[test]
+fn each_block_table_has_an_epoch_of_its_own() {
+    let mut sequence = holding(Phase::Running, 4, 1);
+    let before = sequence.kv.epoch.0;
+    (0..2).for_each(|_| sequence.kv.close(false, 0));
+    assert_eq!(sequence.kv.epoch.0, before + 2);
+}
+
+#[test]
 fn the_block_store_knows_the_names_of_the_prefix_that_it_found() {
     let mut sequence = holding(Phase::Waiting, 0, 0);
     (0..8).for_each(|token| sequence.push(token, NOW, BLOCK));

@@ -181,6 +181,14 @@ fn taken(late: &mut LateRequests, drain_s: f64, now_s: u64) -> Vec<u64> {
 }
 
 #[test]
+fn the_fair_part_of_a_tenant_is_what_equal_shares_serve_before_its_last_request() {
+    let lengths = [1, 2, 2, 5];
+    assert_eq!(fair_part(1, &lengths), 4.0 / 10.0);
+    assert_eq!(fair_part(2, &lengths), 7.0 / 10.0);
+    assert_eq!(fair_part(5, &lengths), 1.0);
+}
+
+#[test]
 fn few_starve_at_a_time() {
     let mut late = of_tenants(100, 0);
     let first: Vec<u64> = (0..STARVING_MAX as u64).collect();
