@@ -173,6 +173,23 @@ mod tests {
     use crate::scheduler::tests::scheduler;
 
     #[test]
+    fn a_new_policy_leaves_the_sizes_as_they_are() {
+        let mut rules = scheduler(|e| {
+            (e.scheduler.max_num_seqs, e.scheduler.max_num_batched_tokens) = (7, 77);
+            (e.scheduler.steps_in_flight, e.preemption.max_in_transit_mib) = (1, 777);
+        })
+        .basis
+        .rules;
+        for policy in [Policy::Static, Policy::Throughput, Policy::Tiercel] {
+            rules.follow(policy);
+            let SchedulerSettings { max_num_seqs, max_num_batched_tokens, steps_in_flight, .. } =
+                rules.scheduling;
+            assert_eq!((max_num_seqs, max_num_batched_tokens, steps_in_flight), (7, 77, 1));
+            assert_eq!(rules.preemption.max_in_transit_mib, 777);
+        }
+    }
+
+    #[test]
     fn deadlines_are_judged_if_tiers_and_slack_rule_and_late_requests_do_not_just_wait() {
         let judges = |order, budget, late| {
             let rules = |e: &mut EngineSettings| {
