@@ -74,4 +74,17 @@ mod tests {
         assert!(!gone(None) && !gone(Some(Err(RequestFault::Stalled))));
         assert!(gone(Some(Err(RequestFault::Dropped))));
     }
+
+    #[test]
+    fn a_request_that_was_told_a_retry_time_was_turned_away() {
+        let left = |fault| left(&EndReport { outcome: Some(Err(fault)), ..report(0) });
+        let retry_after_ms = 7;
+        let told = Left::TurnedAway { retry_after_ms };
+        assert_eq!(left(RequestFault::TurnedAway { retry_after_ms }), told);
+        let impatient =
+            |stated| RequestFault::OutOfPatience { patience_ms: 1, stated, retry_after_ms };
+        assert_eq!(left(impatient(false)), told);
+        assert_eq!(left(impatient(true)), Left::Ended, "its client was told no retry time");
+        assert_eq!(left(RequestFault::Dropped), Left::Ended);
+    }
 }

@@ -116,6 +116,7 @@ fn a_stream_has_its_sequence_and_tier_and_frees_its_permit_when_it_is_dropped() 
         assert_eq!(engine.control(Control::Pause(SeqId(99))).await, Ok(false));
         let status = engine.status().await.expect("the engine runs");
         assert_eq!((status.places, status.device_blocks), (2, 256));
+        assert_eq!(status.queued, [0, 1, 0, 1]);
         drop(background);
         settle().await;
         assert_eq!(engine.places(), 1);

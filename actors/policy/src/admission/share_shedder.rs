@@ -55,8 +55,7 @@ impl ShareShedder {
     /// it is refused, returns the tier's used and due share of the device's time.
     pub fn refuses(&self, tier: Tier, number: u64) -> Option<(f64, f64)> {
         let (had, due) = (self.report.had[tier.index()], self.due(tier));
-        let probability = self.probability(tier);
-        (probability > 0.0 && draw(number) < probability).then_some((had, due))
+        (draw(number) < self.probability(tier)).then_some((had, due))
     }
 
     fn probability(&self, tier: Tier) -> f64 {
