@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Deserialize;
 use std::collections::BTreeSet;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use toml::value::Datetime;
 
@@ -15,6 +16,29 @@ const MAX_FILE_BYTES: u64 = 4 << 20;
 const MAX_KEYS: usize = 4096;
 /// Longest name of a key or of a tenant, bytes.
 const MAX_NAME_BYTES: usize = 64;
+/// SHA-256 hash of the empty text, which a key has if the variable in its recipe was not set.
+const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+/// Words that the parser's messages may repeat from a keys file. Other text of the file may be a secret.
+const KNOWN: &[&str] = &[
+    "key",
+    "name",
+    "sha256",
+    "tenant",
+    "highest_tier",
+    "default_tier",
+    "above_highest",
+    "expires",
+    "premium",
+    "standard",
+    "background",
+    "cap",
+    "refuse",
+    "=",
+    "]",
+    "]]",
+    ",",
+    "\n",
+];
 
 words! {
     /// Tier, as the keys file names it. Earlier variants are higher.
@@ -39,19 +63,6 @@ words! {
     }
 }
 
-words! {
-    /// Which control routes a key opens. Later variants open more.
-    #[derive(PartialOrd, Ord)]
-    Role {
-        /// No control route.
-        None = "none",
-        /// Routes that show requests and settings.
-        Viewer = "viewer",
-        /// Routes that show and change requests and settings.
-        Operator = "operator",
-    }
-}
-
 /// An API key: the hash of its secret, and the rights of the clients that send the secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiKey {
@@ -67,8 +78,6 @@ pub struct ApiKey {
     pub default_tier: KeyTier,
     /// What happens to a request for a tier above the highest one.
     pub above_highest: AboveHighest,
-    /// Which control routes the key opens.
-    pub role: Role,
     /// Time from which the key is refused, seconds since 1970; `None` if it does not expire.
     pub expires_unix_s: Option<i64>,
 }
@@ -77,7 +86,7 @@ pub struct ApiKey {
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
     /// The keys file cannot be read.
-    #[error("cannot read the keys file {}: {why}", path.display())]
+    #[error("cannot read the keys file {} (--keys-file): {why}", path.display())]
     Unreadable {
         /// Path of the keys file.
         path: PathBuf,
@@ -106,6 +115,13 @@ pub enum KeysError {
     },
 }
 
+impl KeysError {
+    /// Returns the error for a field of the key `key` in the keys file `path`.
+    pub fn field(path: &Path, key: &str, field: &'static str, why: String) -> KeysError {
+        KeysError::Field { path: path.to_owned(), key: key.to_owned(), field, why }
+    }
+}
+
 /// A keys file as it is written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -124,7 +140,6 @@ struct Entry {
     highest_tier: Option<KeyTier>,
     default_tier: Option<KeyTier>,
     above_highest: Option<AboveHighest>,
-    role: Option<Role>,
     expires: Option<Datetime>,
 }
 
@@ -134,11 +149,17 @@ struct Entry {
 /// If the file cannot be read, is no TOML of the expected form, or if a field cannot be used; the error names it.
 pub fn read_keys(path: &Path) -> Result<Vec<ApiKey>, KeysError> {
     let unreadable = |why: String| KeysError::Unreadable { path: path.to_owned(), why };
-    let bytes = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
-    if bytes > MAX_FILE_BYTES {
-        return Err(unreadable(format!("it has {bytes} bytes; allowed are {MAX_FILE_BYTES}")));
+    let failed = |error: std::io::Error| unreadable(error.to_string());
+    // A pipe or a device could block or never end.
+    if !std::fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(unreadable("it is no regular file".into()));
     }
-    let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(failed)?;
+    file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 > MAX_FILE_BYTES {
+        return Err(unreadable(format!("it has more than {MAX_FILE_BYTES} bytes")));
+    }
     parse_keys(&text, path)
 }
 
@@ -147,7 +168,7 @@ fn parse_keys(text: &str, path: &Path) -> Result<Vec<ApiKey>, KeysError> {
     let syntax = |why: String| KeysError::Syntax { path: path.to_owned(), why };
     let file: File = toml::from_str(text).map_err(|error| syntax(one_line(&error, text)))?;
     if file.key.is_empty() {
-        return Err(syntax("it has no [[key]], so nobody could use the server".into()));
+        return Err(syntax("it has no [[key]]".into()));
     }
     if file.key.len() > MAX_KEYS {
         return Err(syntax(format!("it has {} keys; at most {MAX_KEYS} fit", file.key.len())));
@@ -157,9 +178,8 @@ fn parse_keys(text: &str, path: &Path) -> Result<Vec<ApiKey>, KeysError> {
     for (index, entry) in file.key.into_iter().enumerate() {
         let named = is_name(&entry.name);
         let label = if named { entry.name.clone() } else { format!("number {}", index + 1) };
-        let wrong =
-            |(field, why)| KeysError::Field { path: path.to_owned(), key: label, field, why };
-        let key = check(entry).map_err(wrong.clone())?;
+        let wrong = |(field, why)| KeysError::field(path, &label, field, why);
+        let key = check(entry).map_err(wrong)?;
         if !names.insert(key.name.clone()) {
             return Err(wrong(("name", "is the name of two keys".into())));
         }
@@ -171,9 +191,18 @@ fn parse_keys(text: &str, path: &Path) -> Result<Vec<ApiKey>, KeysError> {
     Ok(keys)
 }
 
-/// Returns the message of a TOML error on one line, with the number of its line in the file.
+/// Returns the message of a TOML error on one line, with the number of its line in the file. A message that repeats text
+/// of the file other than known words is replaced, because a secret may stand at a wrong place.
 fn one_line(error: &toml::de::Error, text: &str) -> String {
     let message = error.message().replace('\n', ", ");
+    let repeated = message.split(['`', '"', '\'']).skip(1).step_by(2);
+    let message = if repeated.into_iter().all(|word| KNOWN.contains(&word)) {
+        message
+    } else {
+        "not of the expected form: tables [[key]] with name, sha256 and, where wanted, tenant, highest_tier, \
+         default_tier, above_highest and expires"
+            .to_owned()
+    };
     let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
     line.map(|line| format!("line {line}: {message}")).unwrap_or(message)
 }
@@ -195,9 +224,11 @@ fn check(entry: Entry) -> Result<ApiKey, Wrong> {
     if default_tier < highest_tier {
         return Err(("default_tier", "must not be above highest_tier".into()));
     }
-    let sha256 = parse_hash(&entry.sha256).ok_or_else(|| {
-        ("sha256", "must be 64 hexadecimal digits: printf %s KEY | sha256sum".into())
-    })?;
+    let hash_rule = || "must be 64 hexadecimal digits: printf %s \"$KEY\" | sha256sum".to_owned();
+    let sha256 = parse_hash(&entry.sha256).ok_or_else(|| ("sha256", hash_rule()))?;
+    if entry.sha256.eq_ignore_ascii_case(EMPTY) {
+        return Err(("sha256", "is the hash of an empty key".into()));
+    }
     Ok(ApiKey {
         name: entry.name,
         sha256,
@@ -205,7 +236,6 @@ fn check(entry: Entry) -> Result<ApiKey, Wrong> {
         highest_tier,
         default_tier,
         above_highest: entry.above_highest.unwrap_or(AboveHighest::Cap),
-        role: entry.role.unwrap_or(Role::None),
         expires_unix_s: entry.expires.map(unix_s).transpose()?,
     })
 }
@@ -229,10 +259,8 @@ fn parse_hash(text: &str) -> Option<[u8; 32]> {
 /// in UTC.
 fn unix_s(date: Datetime) -> Result<i64, Wrong> {
     let wrong = || {
-        (
-            "expires",
-            "must be a date or a time, such as 2027-01-31 or 2027-01-31T12:00:00Z".to_owned(),
-        )
+        let rule = "must be a date or a time before 9999-12-30, such as 2027-01-31 or 2027-01-31T12:00:00Z";
+        ("expires", rule.to_owned())
     };
     if date.date.is_none() {
         return Err(wrong());

@@ -283,7 +283,7 @@ impl Loader {
             return Err(LoadError::Value {
                 origin,
                 path: old.unwrap_or(&field.path),
-                value: value.to_string(),
+                value: shown(field, &value),
                 allowed: field.kind.expected(&value),
             });
         };
@@ -294,6 +294,11 @@ impl Loader {
         self.given.push((named, accepted));
         Ok(())
     }
+}
+
+/// Returns the value of a setting as an error message shows it. API keys are secret.
+fn shown(field: &Field, value: &Value) -> String {
+    if field.path == "http.api_keys" { "...".to_owned() } else { value.to_string() }
 }
 
 /// Returns the policy that was set last, if any.

@@ -77,6 +77,8 @@ fn errors_name_file_line_setting_and_what_is_allowed() {
     assert!(refused("scheduler = 3").contains("t.toml:1: unknown setting scheduler"));
     assert!(refused("[scheduler\n").contains("t.toml:1: not valid TOML"));
     assert!(refused("[http]\napi_keys = [1]").contains("list of texts"));
+    let secret = refused("[http]\napi_keys = \"SECRET,k2\"");
+    assert!(secret.contains("list of texts") && !secret.contains("SECRET"), "{secret}");
     assert!(refused("[http]\napi_keys = [\"\"]").contains("empty key"));
     assert!(refused("[slo]\nmax_tenants = 4").contains("http.keys_file"));
     let open = "[http]\nlisten = \"0.0.0.0:80\"\n";

@@ -8,6 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tempfile::TempDir;
 use tiercel_tests::{Response, TestServer};
 
+/// Number of requests after which a change of the keys must show.
+const MANY: u32 = 10_000;
+
 /// Returns the lines of a keys file for a key whose secret is its name with `!` behind.
 fn entry(name: &str, more: &str) -> String {
     let digits: String =
@@ -135,17 +138,24 @@ fn keys_are_read_again_under_load() {
             assert!(Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
         };
         hangup();
-        while status("comes") != 200 {
-            std::thread::yield_now();
-        }
+        // Ends with a failed test if the keys are never read again.
+        let until = |name: &str| {
+            let read = (0..MANY).any(|_| status(name) == 200);
+            done.fetch_or(!read, Ordering::Relaxed);
+            assert!(read, "{name}");
+        };
+        until("comes");
         assert_eq!(status("leaves"), 401);
         std::fs::write(folder.path().join("keys.toml"), "[[key]]\nname = \"stays\"").unwrap();
         hangup();
         let before = served.load(Ordering::Relaxed);
-        while served.load(Ordering::Relaxed) < before + 50 {
-            std::thread::yield_now();
-        }
+        let more = || status("stays") == 200 && served.load(Ordering::Relaxed) > before + 50;
+        assert!((0..MANY).any(|_| more()));
         assert_eq!([status("comes"), status("leaves")], [200, 401], "a wrong file changes nothing");
+        write(&folder, &[entry("stays", ""), entry("later", "")]);
+        hangup();
+        until("later");
+        assert_eq!(status("comes"), 401);
         done.store(true, Ordering::Relaxed);
     });
     server.finish();

@@ -68,7 +68,8 @@ impl Bound {
         if app.keys.reloadable() {
             let hangup = signals::hangup()
                 .map_err(|source| BootError::System { what: "the handler of SIGHUP", source })?;
-            actix_rt::spawn(reload_keys(hangup, app.clone()));
+            let labels = settings.engine.slo.max_tenants > 0;
+            actix_rt::spawn(reload_keys(hangup, app.clone(), labels));
         }
         let control = Arbiter::new();
         let life = Life { settings: &settings, app: &app, control: &control, address };
@@ -236,10 +237,18 @@ async fn stop_http(
 }
 
 /// Reads the keys file again at each SIGHUP. A file that cannot be used is logged, and the keys stay as they were.
-async fn reload_keys(mut hangup: Signal, app: Data<App>) {
+/// `labels` says whether tenants have metrics of their own, whose labels are logged.
+async fn reload_keys(mut hangup: Signal, app: Data<App>, labels: bool) {
     while hangup.recv().await.is_some() {
-        match app.keys.reload() {
-            Ok(keys) => tracing::info!(keys, "read the keys file again"),
+        let reading = app.clone();
+        match actix_web::web::block(move || reading.keys.reload()).await {
+            Ok(Ok((before, keys))) => {
+                tracing::info!(keys, before, "read the keys file again");
+                if labels {
+                    app.keys.log_labels();
+                }
+            }
+            Ok(Err(error)) => tracing::error!("the API keys stay as they were: {error}"),
             Err(error) => tracing::error!("the API keys stay as they were: {error}"),
         }
     }

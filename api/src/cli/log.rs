@@ -27,6 +27,8 @@ pub(crate) fn start(default: &str) {
         .with_writer(std::io::stderr)
         .with_ansi(colours)
         .with_target(false)
+        // The terminal may be gone: writing about that to the terminal would panic.
+        .log_internal_errors(false)
         .init();
     if let Some(problem) = problem {
         let line = problem.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -2,7 +2,7 @@
 
 use crate::http::ApiError;
 use actix_web::http::StatusCode;
-use tiercel_config::{AboveHighest, ApiKey, KeyTier, Role};
+use tiercel_config::{AboveHighest, ApiKey, KeyTier};
 use tiercel_device::Tier;
 use tiercel_policy::blocks::Salt;
 
@@ -14,8 +14,9 @@ pub(crate) struct Rights {
     /// Tier of a request that asks for none.
     default_tier: Tier,
     above_highest: AboveHighest,
-    /// Which control routes are open.
-    role: Role,
+    /// Whether a request may go before other requests of its tier by a priority below 0. Otherwise a client could go
+    /// before the requests of other tenants.
+    may_go_first: bool,
 }
 
 /// Client of an HTTP request.
@@ -32,19 +33,19 @@ impl Rights {
         highest_tier: Tier::Premium,
         default_tier: Tier::Standard,
         above_highest: AboveHighest::Cap,
-        role: Role::Operator,
+        may_go_first: true,
     };
 
     /// Rights of the keys that stand in `http.api_keys`.
     pub(crate) const STANDARD: Rights =
-        Rights { highest_tier: Tier::Standard, role: Role::None, ..Rights::ALL };
+        Rights { highest_tier: Tier::Standard, may_go_first: false, ..Rights::ALL };
 
     pub(crate) fn of(key: &ApiKey) -> Rights {
         Rights {
             highest_tier: tier(key.highest_tier),
             default_tier: tier(key.default_tier),
             above_highest: key.above_highest,
-            role: key.role,
+            may_go_first: false,
         }
     }
 
@@ -66,6 +67,12 @@ impl Rights {
                 Err(error.about("service_tier").code("tier_not_allowed"))
             }
         }
+    }
+
+    /// Returns the priority within its tier that a request has which asks for the priority `asked`; a lower number goes
+    /// first.
+    pub(crate) fn priority(&self, asked: i32) -> i32 {
+        if self.may_go_first { asked } else { asked.max(0) }
     }
 }
 
@@ -102,6 +109,12 @@ mod tests {
         assert_eq!(error.outcome(), Some("tier_not_allowed"));
         assert!(error.to_string().contains("premium") && error.to_string().contains("standard"));
         assert_eq!(refuse.tier(Some(Standard)).unwrap(), Standard);
+    }
+
+    #[test]
+    fn only_without_keys_a_priority_goes_before_other_requests() {
+        assert_eq!([-5, 0, 5].map(|asked| Rights::ALL.priority(asked)), [-5, 0, 5]);
+        assert_eq!([-5, 0, 5].map(|asked| Rights::STANDARD.priority(asked)), [0, 0, 5]);
     }
 
     #[test]

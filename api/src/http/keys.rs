@@ -49,7 +49,7 @@ impl Keys {
         let of_settings = settings.api_keys.iter().enumerate().map(|(index, key)| {
             let name = format!("http.api_keys[{}]", index + 1);
             let caller = Caller { salt: salt(&salt_key, &name), rights: Rights::STANDARD };
-            let sha256 = Sha256::digest(key.as_bytes()).into();
+            let sha256 = Sha256::digest(key.trim().as_bytes()).into();
             Accepted { name, sha256, caller, expires_unix_s: None }
         });
         let file = settings.keys_file.as_ref().map(PathBuf::from);
@@ -59,27 +59,32 @@ impl Keys {
         Ok(keys)
     }
 
-    /// Reads the keys file again. Requests that are being served go on; if the file cannot be used, the keys stay as
-    /// they were. Returns the number of keys in force.
+    /// Reads the keys file again; this blocks the thread. Requests that are being served go on. If the file cannot be
+    /// used, the keys stay as they were. Returns the numbers of keys before and after.
     ///
     /// # Errors
     /// If the keys file cannot be used.
-    pub(crate) fn reload(&self) -> Result<usize, KeysError> {
+    pub(crate) fn reload(&self) -> Result<(usize, usize), KeysError> {
         let mut accepted = self.of_settings.clone();
         if let Some(file) = &self.file {
-            accepted.extend(read_keys(file)?.into_iter().map(|key| Accepted {
-                caller: Caller {
-                    salt: salt(&self.salt_key, &key.tenant),
-                    rights: Rights::of(&key),
-                },
-                name: key.name,
-                sha256: key.sha256,
-                expires_unix_s: key.expires_unix_s,
-            }));
+            for key in read_keys(file)? {
+                if let Some(stated) = self.of_settings.iter().find(|of| of.sha256 == key.sha256) {
+                    let why = format!("is the hash of {}; remove the key there", stated.name);
+                    return Err(KeysError::field(file, &key.name, "sha256", why));
+                }
+                let salt = salt(&self.salt_key, &key.tenant);
+                accepted.push(Accepted {
+                    caller: Caller { salt, rights: Rights::of(&key) },
+                    name: key.name,
+                    sha256: key.sha256,
+                    expires_unix_s: key.expires_unix_s,
+                });
+            }
         }
-        let count = accepted.len();
-        *self.accepted.write().unwrap_or_else(PoisonError::into_inner) = accepted.into();
-        Ok(count)
+        let after = accepted.len();
+        let mut in_force = self.accepted.write().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *in_force, accepted.into());
+        Ok((before.len(), after))
     }
 
     /// Whether clients need a key.

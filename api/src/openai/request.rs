@@ -66,7 +66,7 @@ impl Common {
     ) -> Result<Common, ApiError> {
         let stream = body.boolean("stream")?;
         let (asked, priority) = tier(body)?;
-        let tier = rights.tier(asked)?;
+        let (tier, priority) = (rights.tier(asked)?, rights.priority(priority));
         let seed = body.get("seed").map(|value| seed(value, &body.path("seed"))).transpose()?;
         Ok(Common {
             model: body.string("model")?.map(str::to_owned),

@@ -20,7 +20,7 @@ fn a_key_of_name_and_hash_is_a_standard_client() {
     let [key] = &keys[..] else { panic!("{keys:?}") };
     assert_eq!((key.name.as_str(), key.tenant.as_str()), ("app", "app"));
     assert_eq!((key.highest_tier, key.default_tier), (KeyTier::Standard, KeyTier::Standard));
-    assert_eq!((key.above_highest, key.role), (AboveHighest::Cap, Role::None));
+    assert_eq!(key.above_highest, AboveHighest::Cap);
     assert_eq!(key.expires_unix_s, None);
     assert_eq!((key.sha256[0], key.sha256[31]), (0x6a, 0xd0));
 }
@@ -29,13 +29,13 @@ fn a_key_of_name_and_hash_is_a_standard_client() {
 fn every_field_is_read() {
     let keys = parse(
         "[[key]]\nname = \"app\"\nsha256 = \"HASH\"\ntenant = \"shop\"\nhighest_tier = \"premium\"\n\
-         default_tier = \"background\"\nabove_highest = \"refuse\"\nrole = \"operator\"\nexpires = 1970-01-02",
+         default_tier = \"background\"\nabove_highest = \"refuse\"\nexpires = 1970-01-02",
     )
     .unwrap();
     let key = &keys[0];
     assert_eq!(key.tenant, "shop");
     assert_eq!((key.highest_tier, key.default_tier), (KeyTier::Premium, KeyTier::Background));
-    assert_eq!((key.above_highest, key.role), (AboveHighest::Refuse, Role::Operator));
+    assert_eq!(key.above_highest, AboveHighest::Refuse);
     assert_eq!(key.expires_unix_s, Some(86_400));
 }
 
@@ -67,8 +67,24 @@ fn a_wrong_file_is_refused_with_the_key_and_the_field() {
     let other = "[[key]]\nname = \"b\"\nsha256 = \"HASH\"\n";
     for (text, expected) in [
         (String::new(), "keys.toml: it has no [[key]]"),
-        (format!("{one}secret = \"x\""), "keys.toml: line 4: unknown field `secret`"),
-        (format!("{one}role = \"root\""), "keys.toml: line 4: unknown variant `root`, expected"),
+        (
+            format!("{one}SECRET = \"x\""),
+            "keys.toml: line 4: not of the expected form: tables [[key]]",
+        ),
+        (format!("{one}above_highest = \"SECRET\""), "keys.toml: line 4: not of the expected form"),
+        ("key = \"SECRET\"".into(), "keys.toml: line 1: not of the expected form"),
+        ("key = [\"SE`CRET\"]".into(), "keys.toml: line 1: not of the expected form"),
+        ("SECRET = \"shop\"".into(), "keys.toml: line 1: not of the expected form"),
+        ("SECRET".into(), "keys.toml: line 1:"),
+        ("[[key]]\nname = \"a\"".into(), "keys.toml: line 1: missing field `sha256`"),
+        (
+            format!("[[key]]\nname = \"a\"\nsha256 = \"{EMPTY}\""),
+            "key a: sha256 is the hash of an empty",
+        ),
+        (
+            format!("{one}expires = 9999-12-31"),
+            "key a: expires must be a date or a time before 9999-12-30",
+        ),
         ("[[key]]\nname = \"a\"\nsha256 = \"12\"".into(), "key a: sha256 must be 64 hexadecimal"),
         (
             "[[key]]\nname = \"a b\"\nsha256 = \"HASH\"".into(),
@@ -83,6 +99,7 @@ fn a_wrong_file_is_refused_with_the_key_and_the_field() {
         let why = refused(&text);
         assert!(why.contains(expected), "{text}\n{why}");
         assert!(!why.contains('\n') && !why.contains(HASH), "{why}");
+        assert!(!why.contains("SECRET") && !why.contains("CRET"), "{why}");
     }
 }
 
@@ -92,4 +109,18 @@ fn a_file_that_is_missing_or_too_large_is_named() {
     assert!(missing.starts_with("cannot read the keys file /nowhere/keys.toml"), "{missing}");
     let many = "[[key]]\nname = \"a\"\nsha256 = \"HASH\"\n".repeat(MAX_KEYS + 1);
     assert!(refused(&many).contains("it has 4097 keys; at most 4096 fit"));
+    let folder = read_keys(Path::new("/")).expect_err("a folder").to_string();
+    assert!(folder.ends_with("it is no regular file"), "{folder}");
+}
+
+#[test]
+fn a_file_from_another_system_is_read_too() {
+    let text =
+        format!("\u{feff}[[key]]\r\nname = \"a\"\r\nsha256 = \"{}\"\r\n", HASH.to_uppercase());
+    assert_eq!(parse(&text).unwrap()[0].sha256, parse_hash(HASH).unwrap());
+    for digits in
+        [&HASH[1..], &format!("{HASH}0"), &HASH.replace('6', "g"), &HASH.replace('6', "\u{0666}")]
+    {
+        assert_eq!(parse_hash(digits), None, "{digits}");
+    }
 }

@@ -36,7 +36,7 @@ impl OfFile {
         OfFile { folder, keys }
     }
 
-    fn rewrite(&self, text: &str) -> Result<usize, KeysError> {
+    fn rewrite(&self, text: &str) -> Result<(usize, usize), KeysError> {
         std::fs::write(self.folder.path().join("keys.toml"), text).unwrap();
         self.keys.reload()
     }
@@ -96,7 +96,8 @@ fn an_expired_key_is_refused() {
 #[test]
 fn a_file_is_read_again_and_a_wrong_one_changes_nothing() {
     let server = OfFile::new(&entry("a", "1", ""));
-    assert_eq!(server.rewrite(&entry("b", "2", "")).unwrap(), 2, "the key of the settings stays");
+    let both = [entry("b", "2", ""), entry("c", "3", "")].concat();
+    assert_eq!(server.rewrite(&both).unwrap(), (2, 3), "the key of the settings stays");
     assert!(
         server.caller("1").is_err() && server.caller("2").is_ok() && server.caller("old").is_ok()
     );
@@ -106,11 +107,19 @@ fn a_file_is_read_again_and_a_wrong_one_changes_nothing() {
 }
 
 #[test]
+fn a_key_stands_in_one_place_only() {
+    let server = OfFile::new(&entry("a", "1", ""));
+    let error = server.rewrite(&entry("b", "old", "")).expect_err("it is in the settings");
+    assert!(error.to_string().contains("key b: sha256 is the hash of http.api_keys[1]"), "{error}");
+}
+
+#[test]
 fn every_key_is_compared_and_the_right_one_found() {
     let entries: Vec<String> =
         (0..50).map(|number| entry(&format!("k{number}"), &number.to_string(), "")).collect();
     let server = OfFile::new(&entries.concat());
     let salts: Vec<Salt> =
         (0..50).map(|number| server.caller(&number.to_string()).unwrap().salt).collect();
-    assert!((1..50).all(|number| salts[number] != salts[0]));
+    let distinct: std::collections::BTreeSet<Salt> = salts.into_iter().collect();
+    assert_eq!(distinct.len(), 50);
 }
