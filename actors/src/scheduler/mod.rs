@@ -127,8 +127,7 @@ impl SchedulerActor {
         if self.checks.are_due(0, 0)
             && let Err(violation) = self.core.check()
         {
-            self.lifeline.fatal(&format!("scheduler invariant broken: {violation}"));
-            panic!("scheduler invariant broken: {violation}");
+            self.broken(&violation.to_string());
         }
         loop {
             let now = self.clock.now();
@@ -136,6 +135,11 @@ impl SchedulerActor {
             self.carry_out(action, now);
         }
         self.finish_drain();
+    }
+
+    fn broken(&self, violation: &str) -> ! {
+        self.lifeline.fatal(&format!("scheduler invariant broken: {violation}"));
+        panic!("scheduler invariant broken: {violation}");
     }
 
     fn carry_out(&mut self, action: Action, now: Timestamp) {
@@ -352,6 +356,10 @@ impl Handler<Tick> for SchedulerActor {
     type Result = bool;
 
     fn handle(&mut self, _: Tick, _: &mut Self::Context) -> bool {
+        // Each message ends with `drive`. A tick would hide a handler that left it out: it would only be late.
+        if self.checks.are_due(0, 0) && !self.core.is_settled() {
+            self.broken("a message left actions over");
+        }
         let now = self.clock.now();
         let check = self.streams.check(now, self.settings.stall_timeout_ms);
         for seq in check.gone {

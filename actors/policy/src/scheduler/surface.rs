@@ -88,6 +88,11 @@ impl Scheduler {
         self.state.take_completed().map(Action::Completed)
     }
 
+    /// Whether all actions that earlier events caused have been taken, and the step that they made due is planned.
+    pub fn is_settled(&self) -> bool {
+        self.actions.is_empty() && !self.plan_due
+    }
+
     /// Adds a new sequence, which waits for KV blocks.
     pub fn enqueue(&mut self, new: NewSequence) {
         self.state.enqueue(new);

@@ -39,12 +39,16 @@ fn submit(s: &mut Scheduler, now: u64) -> StepBatch {
 fn a_cycle_is_reserve_submit_deliver_and_the_completion_is_told_in_any_case() {
     let mut s = surface();
     assert!(s.next_action(Timestamp(0)).is_none(), "nothing happened");
+    assert!(s.is_settled());
     s.enqueue(NewSequence { max_tokens: 2, ..sequence(1, Tier::Standard, 5) });
+    assert!(!s.is_settled(), "a step is to be planned");
     let request = reserve(&mut s, 10);
     assert!(s.next_action(Timestamp(10)).is_none(), "the block store has yet to answer");
+    assert!(s.is_settled());
     s.granted(grant_all(&request));
     let batch = submit(&mut s, 20);
     s.step_done(all_sample(&batch, 1), Timestamp(30));
+    assert!(!s.is_settled(), "a token is to be delivered");
     let delivered = s.next_action(Timestamp(30));
     assert!(
         matches!(&delivered, Some(Action::Deliver(effects)) if effects.len() == 1),
