@@ -2,14 +2,17 @@
 //! the policy's decisions into messages.
 
 mod commands;
+mod peers;
 mod status;
+
+pub use peers::{Peers, ToAdmission, ToBlockManager, ToMonitor};
 
 use crate::checks::Checks;
 use crate::lifeline::Lifeline;
 use crate::messages::{
     AbortPreempt, CommitPreempt, CopiesEnded, Drain, Enqueue, ExecuteStep, GetUsage, InUse,
     LeftQueue, Observe, PlanDue, PrefillCapacity, ReserveStep, Retarget, Shutdown, StepEnded,
-    StepReserved, StepsCompleted, Tick, TierChanged,
+    StepReserved, StepsCompleted, Tick,
 };
 use crate::observed::{ending, left};
 use crate::request::{RequestFault, StreamEvent};
@@ -17,7 +20,7 @@ use crate::step_log::StepLog;
 use crate::streams::{Delivered, Streams};
 use crate::telemetry;
 use crate::trace::SequenceTrace;
-use actix::{Actor, ActorContext, Context, Handler, Recipient};
+use actix::{Actor, ActorContext, Context, Handler};
 use tiercel_config::StreamSettings;
 use tiercel_device::{Clock, SeqId, StepBatch, StepError, Tier, Timestamp};
 use tiercel_policy::StoreEvent;
@@ -25,55 +28,6 @@ use tiercel_policy::admission::Left;
 use tiercel_policy::pressure::{Resource, percent};
 use tiercel_policy::scheduler::{Action, Effect, EndReport, Hold, PreemptDecision, Scheduler};
 use tiercel_policy::slo::Observation;
-
-/// Actors that the Scheduler sends messages to.
-pub struct Peers {
-    /// Recipients of the Scheduler's messages to Admission.
-    pub admission: ToAdmission,
-    /// Recipients of the Scheduler's messages to the BlockManager.
-    pub block_manager: ToBlockManager,
-    /// Recipient (the Executor) of the steps to run.
-    pub executor: Recipient<ExecuteStep>,
-    /// Recipients of the Scheduler's messages to the SloMonitor.
-    pub monitor: ToMonitor,
-    /// Recipient (the Scheduler itself) of the timer message that the next step is due to be planned.
-    pub myself: Recipient<PlanDue>,
-}
-
-/// Recipients of the Scheduler's messages to Admission.
-pub struct ToAdmission {
-    /// Recipient (Admission) of sequences that left its queue, by their first token or by ending.
-    pub left: Recipient<LeftQueue>,
-    /// Recipient (Admission) of the device time that is available to prompts, sent with each request for a step's
-    /// blocks.
-    pub capacity: Recipient<PrefillCapacity>,
-    /// Recipient (Admission) of the latency targets in effect, sent when they change.
-    pub targets: Recipient<Retarget>,
-    /// Recipient (Admission) of the message that an operator changed the tier of a sequence.
-    pub tier: Recipient<TierChanged>,
-}
-
-/// Recipients of the Scheduler's messages to the BlockManager.
-pub struct ToBlockManager {
-    /// Recipient (the BlockManager) of requests for the KV blocks of a step.
-    pub reserve: Recipient<ReserveStep>,
-    /// Recipient (the BlockManager) of swaps to commit: the victim's device blocks come free.
-    pub commit: Recipient<CommitPreempt>,
-    /// Recipient (the BlockManager) of swaps to abort: the victim keeps its device blocks.
-    pub abort: Recipient<AbortPreempt>,
-    /// Recipient (the BlockManager) of completed steps, so that it may copy their blocks.
-    pub completed: Recipient<StepsCompleted>,
-    /// Recipient (the BlockManager) of questions how many blocks are free.
-    pub usage: Recipient<GetUsage>,
-}
-
-/// Recipients of the Scheduler's messages to the SloMonitor.
-pub struct ToMonitor {
-    /// Recipient (the SloMonitor) of events that matter to latency targets, such as a request's first token.
-    pub observe: Recipient<Observe>,
-    /// Recipient (the SloMonitor) of the shares of slots and output buffers that are in use.
-    pub in_use: Recipient<InUse>,
-}
 
 /// Actor that drives the cycle of planning a step, asking for its blocks and running it, and that delivers tokens to
 /// the clients.
