@@ -260,8 +260,8 @@ impl ServerSettings {
         if !self.http.has_keys() && !self.http.allow_anonymous && !is_loopback(&self.http.listen) {
             return Err(SettingsError::Conflict {
                 field: "http.listen",
-                why: "lets other machines in, and the server has no API keys; state http.keys_file, or \
-                      http.allow_anonymous = true to serve everybody",
+                why: "lets other machines in, and the server has no API keys; state http.keys_file \
+                      (--keys-file), or --allow-anonymous to serve everybody",
             });
         }
         Ok(())
