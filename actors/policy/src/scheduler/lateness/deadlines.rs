@@ -116,6 +116,28 @@ struct Prompt {
     work_us: f64,
 }
 
+/// A request whose lateness is judged before a step.
+struct Judged {
+    entry: Entry,
+    /// Prompt work that the request still has; `None` if it needs no time now.
+    prompt: Option<Prompt>,
+    /// Whether the request is on hold.
+    held: bool,
+    /// Whether the request was late until now.
+    was_late: bool,
+}
+
+impl Judged {
+    fn new(entry: Entry, sequence: &Sequence, due_us: f64, basis: &Basis) -> Judged {
+        Judged {
+            entry,
+            prompt: prompt(sequence, due_us, basis),
+            held: sequence.held(),
+            was_late: sequence.service.late,
+        }
+    }
+}
+
 /// Prompts that are in time, by tenant: the sum of their work, us, and a heap of the prompts, longest first.
 #[derive(Debug, Default)]
 struct InTime(BTreeMap<Salt, (u64, BinaryHeap<(u64, SeqId)>)>);
@@ -137,14 +159,11 @@ impl InTime {
     }
 }
 
-/// Returns the prompts that are late, and the total work of those in time, us. `prompts` come earliest deadline first.
-/// They get the share `share` of the device's time, after `before_us` of work of higher tiers.
-fn late(
-    prompts: impl Iterator<Item = Prompt>,
-    before_us: f64,
-    share: f64,
-) -> (BTreeSet<SeqId>, f64) {
-    let (mut in_time, mut late) = (InTime::default(), BTreeSet::new());
+/// Returns the prompts that are late, in ascending order of their ids, and the total work of those in time, us. `prompts`
+/// come earliest deadline first. They get the share `share` of the device's time, after `before_us` of work of higher
+/// tiers.
+fn late(prompts: impl Iterator<Item = Prompt>, before_us: f64, share: f64) -> (Vec<SeqId>, f64) {
+    let (mut in_time, mut late) = (InTime::default(), Vec::new());
     let mut work_us = 0.0;
     for prompt in prompts {
         in_time.take(prompt);
@@ -152,9 +171,10 @@ fn late(
         while (before_us + work_us) / share > prompt.due_us {
             let Some((longest_us, longest)) = in_time.give_up() else { break };
             work_us -= longest_us as f64;
-            late.insert(longest);
+            late.push(longest);
         }
     }
+    late.sort_unstable();
     (late, work_us.max(0.0))
 }
 
@@ -241,18 +261,23 @@ impl Deadlines {
         for tier in Tier::ALL {
             let taken = self.taken_by(&Tier::ALL[..tier.index()], tier, now);
             let share = (time.share() * OPTIMISM[tier.index()] - taken).max(SHARE_MIN);
-            let entries: Vec<Entry> = self.of(tier).collect();
-            let prompts = entries.iter().filter_map(|(_, deadline, seq)| {
+            let judged = self.of(tier).filter_map(|entry| {
+                let (_, deadline, seq) = entry;
                 let due_us = deadline.0 as f64 - now.0 as f64 - time.step_us;
-                prompt(queue.table.get(*seq)?, due_us, basis)
+                Some(Judged::new(entry, queue.table.get(seq)?, due_us, basis))
             });
+            let judged: Vec<Judged> = judged.collect();
+            let prompts = judged.iter().filter_map(|request| request.prompt);
             let (late, work_us) = late(prompts, before_us, share);
             before_us += work_us;
-            for (tier, deadline, seq) in entries {
-                let missed = deadline <= now && queue.table.get(seq).is_some_and(Sequence::held);
-                self.set_late(seq, missed || late.contains(&seq), queue, basis);
+            for Judged { entry, held, was_late, .. } in judged {
+                let (_, deadline, seq) = entry;
+                let is_late = (deadline <= now && held) || late.binary_search(&seq).is_ok();
+                if is_late != was_late {
+                    self.set_late(seq, is_late, queue, basis);
+                }
                 if deadline <= now {
-                    self.entries.remove(&(tier, deadline, seq));
+                    self.entries.remove(&entry);
                 }
             }
         }

@@ -13,7 +13,7 @@ fn waiting(id: u64, tenant: u8, due_us: f64, work_us: f64) -> Prompt {
     Prompt { seq: SeqId(id), tenant: Salt([tenant; 16]), due_us, work_us }
 }
 
-fn ids(late: &BTreeSet<SeqId>) -> Vec<u64> {
+fn ids(late: &[SeqId]) -> Vec<u64> {
     late.iter().map(|seq| seq.0).collect()
 }
 
