@@ -4,10 +4,12 @@
 use crate::lifeline::Obituary;
 use crate::messages::{
     Cancel, Command, Consider, Displace, Drain, GetPressure, GetQueued, GetStatus, GetSteps,
-    Outlet, PressureLevels, QueuedPlaces, RetryAdvised, Shutdown, Steps, Stop, StopAdmitting,
-    Submit,
+    Inspect, Outlet, PressureLevels, QueuedPlaces, RetryAdvised, Shutdown, Steps, Stop,
+    StopAdmitting, Submit, TakeSnapshot,
 };
-use crate::request::{Control, EngineStatus, Refusal, Request, StreamEvent, Usage};
+use crate::request::{
+    Changed, Control, EngineStatus, Refusal, Request, SequenceView, Snapshot, StreamEvent, Usage,
+};
 use crate::streams::RESERVED_EVENTS;
 use crate::telemetry;
 use crate::wiring::{Actors, Facts};
@@ -214,14 +216,55 @@ impl EngineHandle {
         }
     }
 
-    /// Sends an operator command to the scheduler. Returns whether the sequence that it names exists; true for commands
+    /// Sends an operator command to the scheduler. Returns whether the sequence that it names is live; true for commands
     /// that name none.
     ///
     /// # Errors
     /// [`Refusal::EngineStopped`] if the engine has stopped.
     pub async fn control(&self, control: Control) -> Result<bool, Refusal> {
+        self.command(control).await.map(|changed| changed.known)
+    }
+
+    /// Sends an operator command to the scheduler. Returns what it changed.
+    ///
+    /// # Errors
+    /// [`Refusal::EngineStopped`] if the engine has stopped.
+    pub async fn command(&self, control: Control) -> Result<Changed, Refusal> {
         let answer = self.shared.actors.scheduler.send(Command(control)).await;
         answer.map_err(|_| Refusal::EngineStopped)
+    }
+
+    /// Returns a view of a live sequence; `None` if the sequence is unknown.
+    ///
+    /// # Errors
+    /// [`Refusal::EngineStopped`] if the engine has stopped.
+    pub async fn inspect(&self, seq: SeqId) -> Result<Option<SequenceView>, Refusal> {
+        let answer = self.shared.actors.scheduler.send(Inspect(seq)).await;
+        answer.map_err(|_| Refusal::EngineStopped)
+    }
+
+    /// Returns a snapshot of all live sequences that was begun at most `max_age_ms` ago. Callers share a snapshot that
+    /// is young enough, so many listings cost the scheduler no more than one.
+    ///
+    /// # Errors
+    /// [`Refusal::EngineStopped`] if the engine has stopped.
+    pub async fn snapshot(&self, max_age_ms: u64) -> Result<Arc<Snapshot>, Refusal> {
+        let Actors { scheduler, snapshots, .. } = &self.shared.actors;
+        let mut published = snapshots.subscribe();
+        let oldest = self.clock().now().0.saturating_sub(max_age_ms * 1_000);
+        let is_young = |snapshot: &Arc<Snapshot>| snapshot.at.0 > oldest;
+        let found = published.borrow_and_update().clone();
+        if is_young(&found) {
+            return Ok(found);
+        }
+        scheduler.send(TakeSnapshot).await.map_err(|_| Refusal::EngineStopped)?;
+        tokio::select! {
+            // A snapshot that is being taken was begun at most some milliseconds ago.
+            published = published.changed() => published.map_err(|_| Refusal::EngineStopped)?,
+            _ = self.died() => return Err(Refusal::EngineStopped),
+        }
+        let taken = published.borrow().clone();
+        Ok(taken)
     }
 
     /// Returns the status of the engine at this moment: sequences, blocks, counters, queues and pressure levels.
@@ -271,7 +314,7 @@ impl EngineHandle {
     /// Drains the engine: refuses new requests, lets live ones finish for at most `grace_ms`, ends the rest with an
     /// error, and stops the actors when nothing is left, at the latest 30 s after the grace period.
     pub async fn drain(&self, grace_ms: u64) {
-        let Actors { admission, scheduler, block_manager, swap, executor, monitor } =
+        let Actors { admission, scheduler, block_manager, swap, executor, monitor, .. } =
             &self.shared.actors;
         let deadline = self.clock().now() + grace_ms * 1000;
         let (done, drained) = oneshot::channel();

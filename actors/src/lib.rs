@@ -28,10 +28,11 @@ pub use executor::Executor;
 pub use handle::{EngineHandle, TokenStream};
 pub use lifeline::{Lifeline, Obituary};
 pub use request::{
-    Control, CostError, Counters, EngineStatus, FinishReason, Level, PredictionError, Refusal,
-    Request, RequestFault, Resource, StreamEvent, Usage,
+    Changed, Control, CostError, Counters, EngineStatus, FinishReason, Level, PredictionError,
+    Refusal, Request, RequestFault, Resource, SequenceState, SequenceView, Snapshot, StreamEvent,
+    Usage,
 };
-pub use scheduler::{Peers, SchedulerActor, ToAdmission, ToBlockManager, ToMonitor};
+pub use scheduler::{Peers, SchedulerActor, Snapshots, ToAdmission, ToBlockManager, ToMonitor};
 pub use slo_monitor::SloMonitor;
 pub use step_log::StepLog;
 pub use swap_manager::SwapManager;

@@ -1,6 +1,6 @@
 //! The messages between the actors of the engine. A step takes a handful of messages, whatever its batch size.
 
-use crate::request::{Control, EngineStatus, Refusal, Request, StreamEvent};
+use crate::request::{Changed, Control, EngineStatus, Refusal, Request, SequenceView, StreamEvent};
 use actix::Message;
 use tiercel_device::{
     CopyBatch, CopyDone, SeqId, StepBatch, StepDone, StepId, StepRecord, Tier, Timestamp,
@@ -166,11 +166,25 @@ pub struct Consider(pub Request);
 #[rtype(result = "bool")]
 pub struct Displace(pub Tier);
 
-/// Operator -> Scheduler: an operator's command. The answer is whether the sequence that it names exists; true for
-/// commands that name none.
+/// Operator -> Scheduler: an operator's command. The answer says what it changed.
 #[derive(Debug, Message)]
-#[rtype(result = "bool")]
+#[rtype(result = "Changed")]
 pub struct Command(pub Control);
+
+/// api -> Scheduler: asks for a view of one live sequence; `None` if it is unknown.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "Option<SequenceView>")]
+pub struct Inspect(pub SeqId);
+
+/// api -> Scheduler: asks for a new snapshot of all live sequences, which the Scheduler publishes when it is complete.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct TakeSnapshot;
+
+/// Scheduler -> itself: add the next sequences to the snapshot that is being taken.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct ContinueSnapshot;
 
 /// Scheduler -> SloMonitor: an event of a request that matters to its latency targets, such as its first token or its
 /// end. Sent once per such event, not per step.

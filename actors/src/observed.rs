@@ -5,13 +5,15 @@ use tiercel_policy::admission::Left;
 use tiercel_policy::scheduler::{EndReport, RequestFault};
 use tiercel_policy::slo::Observation;
 
-/// Returns what the end of a request means for its latency targets. A request whose client left or did not read, or
-/// that a shutdown ended, misses no target that it had not missed before; one that failed, was dropped or was turned
+/// Returns what the end of a request means for its latency targets. A request whose client left or did not read,
+/// that a shutdown ended, or that was cancelled, misses no target that it had not missed before; one that failed, was dropped or was turned
 /// away misses its targets.
 pub(crate) fn ending(report: &EndReport, now: Timestamp) -> Observation {
     match &report.outcome {
         Some(Ok(_)) => {}
-        None | Some(Err(RequestFault::Stalled | RequestFault::ShuttingDown)) => {
+        None
+        | Some(Err(RequestFault::Stalled | RequestFault::ShuttingDown | RequestFault::Cancelled)) =>
+        {
             return Observation::Gone { broken: false };
         }
         Some(Err(_)) => return Observation::Gone { broken: true },

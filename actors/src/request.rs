@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 use tiercel_config::{Policy, SloTargets};
-use tiercel_device::{SamplingParams, SeqId, Tier, TokenId, TokenLogprobs};
+use tiercel_device::{SamplingParams, SeqId, StepId, Tier, Timestamp, TokenId, TokenLogprobs};
 pub use tiercel_policy::admission::Refusal;
 use tiercel_policy::blocks::Salt;
 pub use tiercel_policy::pressure::{Level, Resource};
 pub use tiercel_policy::scheduler::{
-    CostError, Counters, FinishReason, PredictionError, RequestFault, Usage,
+    CostError, Counters, FinishReason, PredictionError, RequestFault, SequenceState, SequenceView,
+    Usage,
 };
 
 /// Request for one sequence: prompt, limits and sampling. An HTTP request with `n = 2` becomes two values of this type.
@@ -78,8 +79,49 @@ pub enum Control {
     Pause(SeqId),
     /// Schedule a paused sequence again.
     Resume(SeqId),
+    /// End the sequence with the error [`RequestFault::Cancelled`].
+    Cancel(SeqId),
     /// Switch the engine to another scheduling policy.
     SetPolicy(Policy),
+}
+
+impl Control {
+    /// Returns the sequence that the command names, if it names one.
+    pub fn seq(&self) -> Option<SeqId> {
+        match self {
+            Control::Reprioritize { seq, .. }
+            | Control::Pause(seq)
+            | Control::Resume(seq)
+            | Control::Cancel(seq) => Some(*seq),
+            Control::SetPolicy(_) => None,
+        }
+    }
+}
+
+/// What an operator's command changed.
+#[derive(Debug, Clone, PartialEq, actix::MessageResponse)]
+pub struct Changed {
+    /// Whether the sequence that the command names is live; true for commands that name none.
+    pub known: bool,
+    /// The sequence before the command; `None` for an unknown sequence and for commands that name none.
+    pub before: Option<SequenceView>,
+    /// The sequence after the command; `None` also if the command ended it.
+    pub after: Option<SequenceView>,
+    /// Step that was planned last before the command. The command takes effect in a later step.
+    pub step: StepId,
+}
+
+/// All live sequences of an engine, each as it was when the snapshot came to it; a snapshot takes a few milliseconds.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Snapshot {
+    /// Time at which the snapshot was begun; all times in the snapshot are times of the engine's clock.
+    pub at: Timestamp,
+    /// Step that was planned last when the snapshot was begun.
+    pub step: StepId,
+    /// Live sequences, by id.
+    pub sequences: Vec<SequenceView>,
+    /// Time in which the queue of each tier drains, us, if known.
+    pub drain_us: [Option<f64>; Tier::ALL.len()],
 }
 
 /// Status of the engine at one moment, for `/health`, tests and operators.

@@ -7,7 +7,7 @@ use crate::checks::Checks;
 use crate::executor::Executor;
 use crate::lifeline::{Lifeline, Obituary};
 use crate::messages::Tick;
-use crate::scheduler::{Peers, SchedulerActor, ToAdmission, ToBlockManager, ToMonitor};
+use crate::scheduler::{Peers, SchedulerActor, Snapshots, ToAdmission, ToBlockManager, ToMonitor};
 use crate::slo_monitor::SloMonitor;
 use crate::step_log::StepLog;
 use crate::swap_manager::SwapManager;
@@ -40,7 +40,7 @@ pub(crate) struct Facts {
     pub(crate) clock: Clock,
 }
 
-/// Addresses of a running engine's actors.
+/// Addresses of a running engine's actors, and the channel of the Scheduler's snapshots.
 #[derive(Clone)]
 pub(crate) struct Actors {
     pub(crate) admission: Addr<Admission>,
@@ -49,6 +49,7 @@ pub(crate) struct Actors {
     pub(crate) swap: Addr<SwapManager>,
     pub(crate) executor: Addr<Executor>,
     pub(crate) monitor: Addr<SloMonitor>,
+    pub(crate) snapshots: Snapshots,
 }
 
 /// How the actors of an engine are supervised, checked and recorded.
@@ -155,7 +156,8 @@ pub(crate) fn start(
     let gate = Gate::new(limits, targets, (info, reservations));
     let enqueue = boxes.scheduler.address().recipient();
     let admission = Admission::new(gate, clock.clone(), enqueue, life("Admission"));
-    let trace = (SequenceTrace::new(tracer), steps);
+    let snapshots = Snapshots::default();
+    let trace = (SequenceTrace::new(tracer), steps, snapshots.clone());
     let life_of_scheduler = life("Scheduler");
     let scheduler = SchedulerActor::new(
         core,
@@ -173,6 +175,7 @@ pub(crate) fn start(
         swap: boxes.swap.run(swap),
         executor: boxes.executor.run(executor),
         monitor: boxes.monitor.run(monitor),
+        snapshots,
     };
     beat(&clock, BEAT_US, actors.scheduler.clone().recipient());
     beat(&clock, SLO_BEAT_US, actors.monitor.clone().recipient());

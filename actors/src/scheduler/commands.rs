@@ -3,7 +3,7 @@
 
 use super::SchedulerActor;
 use crate::messages::{Cancel, Command, Displace, Stop, TierChanged};
-use crate::request::Control;
+use crate::request::{Changed, Control, RequestFault};
 use actix::Handler;
 use tiercel_policy::scheduler::Hold;
 
@@ -36,9 +36,11 @@ impl Handler<Displace> for SchedulerActor {
 }
 
 impl Handler<Command> for SchedulerActor {
-    type Result = bool;
+    type Result = Changed;
 
-    fn handle(&mut self, Command(control): Command, _: &mut Self::Context) -> bool {
+    fn handle(&mut self, Command(control): Command, _: &mut Self::Context) -> Changed {
+        let (now, step) = (self.clock.now(), self.core.last_step());
+        let before = control.seq().and_then(|seq| self.core.inspect(seq, now));
         let known = match control.clone() {
             Control::Reprioritize { seq, tier, priority } => {
                 let known = self.core.reprioritize(seq, tier, priority);
@@ -50,14 +52,19 @@ impl Handler<Command> for SchedulerActor {
             }
             Control::Pause(seq) => self.core.set_hold(seq, Hold::Operator, true),
             Control::Resume(seq) => self.core.set_hold(seq, Hold::Operator, false),
+            Control::Cancel(seq) => {
+                self.core.fail(seq, RequestFault::Cancelled);
+                before.is_some()
+            }
             Control::SetPolicy(policy) => {
                 self.core.set_policy(policy);
                 true
             }
         };
-        tracing::info!(?control, known, "received an operator command");
+        tracing::info!(?control, known, %step, "received an operator command");
         self.trace.command(&control, known);
+        let after = control.seq().and_then(|seq| self.core.inspect(seq, now));
         self.drive();
-        known
+        Changed { known, before, after, step }
     }
 }

@@ -3,9 +3,11 @@
 
 mod commands;
 mod peers;
+mod snapshot;
 mod status;
 
 pub use peers::{Peers, ToAdmission, ToBlockManager, ToMonitor};
+pub use snapshot::Snapshots;
 
 use crate::checks::Checks;
 use crate::lifeline::Lifeline;
@@ -21,6 +23,7 @@ use crate::streams::{Delivered, Streams};
 use crate::telemetry;
 use crate::trace::SequenceTrace;
 use actix::{Actor, ActorContext, Context, Handler};
+use snapshot::SnapshotTaker;
 use tiercel_config::StreamSettings;
 use tiercel_device::{Clock, SeqId, StepBatch, StepError, Tier, Timestamp};
 use tiercel_policy::StoreEvent;
@@ -44,6 +47,7 @@ pub struct SchedulerActor {
     trace: SequenceTrace,
     /// Log of the last steps' work and durations. Only a server keeps one.
     steps: Option<StepLog>,
+    snapshots: SnapshotTaker,
     lifeline: Lifeline,
 }
 
@@ -55,7 +59,7 @@ impl SchedulerActor {
         clock: Clock,
         peers: Peers,
         checks: Checks,
-        (trace, steps): (SequenceTrace, Option<StepLog>),
+        (trace, steps, snapshots): (SequenceTrace, Option<StepLog>, Snapshots),
         lifeline: Lifeline,
     ) -> SchedulerActor {
         SchedulerActor {
@@ -69,6 +73,7 @@ impl SchedulerActor {
             checks,
             trace,
             steps,
+            snapshots: SnapshotTaker::new(snapshots),
             lifeline,
         }
     }
@@ -170,6 +175,7 @@ impl SchedulerActor {
     fn ended(&mut self, report: EndReport, now: Timestamp) {
         telemetry::ended(&report);
         self.trace.ended(&report);
+        self.snapshots.leaves(report.seq);
         if report.first_token_at.is_none() {
             let how = left(&report);
             self.peers.admission.left.do_send(LeftQueue { seq: report.seq, how });
@@ -245,6 +251,7 @@ impl Handler<Enqueue> for SchedulerActor {
         self.trace.arrived(&new);
         let seq = new.seq;
         self.streams.open(seq, outlet);
+        self.snapshots.enters(seq);
         self.core.enqueue(new);
         self.promise(seq);
         self.drive();

@@ -196,7 +196,7 @@ pub enum Ending {
     Stop,
     /// The output reached its maximum length.
     Length,
-    /// The client left before the output of the sequence was complete.
+    /// The client left before the output of the sequence was complete, or an operator cancelled the sequence.
     Cancelled,
     /// The sequence was preempted by ending it, as the settings ask for (`drop`).
     Dropped,
@@ -213,7 +213,7 @@ pub enum Ending {
 impl Ending {
     pub(crate) fn of(report: &EndReport) -> Ending {
         match &report.outcome {
-            None => Ending::Cancelled,
+            None | Some(Err(RequestFault::Cancelled)) => Ending::Cancelled,
             Some(Ok(FinishReason::Stop)) => Ending::Stop,
             Some(Ok(FinishReason::Length)) => Ending::Length,
             Some(Err(RequestFault::Dropped)) => Ending::Dropped,

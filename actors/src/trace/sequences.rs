@@ -156,6 +156,7 @@ impl SequenceTrace {
                 }
                 Control::Pause(seq) => (Some(*seq), "pause".to_owned()),
                 Control::Resume(seq) => (Some(*seq), "resume".to_owned()),
+                Control::Cancel(seq) => (Some(*seq), "cancel".to_owned()),
                 Control::SetPolicy(policy) => (None, format!("policy {policy:?}")),
             };
             Event::Command { seq, text, known }

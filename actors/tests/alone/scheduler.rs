@@ -9,13 +9,13 @@ use std::sync::Arc;
 use tiercel_actors::kit::{Received, answering, dead, lifeline, recorder, settle, small_device};
 use tiercel_actors::messages::{
     AbortPreempt, BlockUsage, Cancel, Command, CommitPreempt, CopiesEnded, Enqueue, ExecuteStep,
-    InUse, LeftQueue, Observe, Outlet, PlanDue, PrefillCapacity, ReserveStep, Retarget, StepEnded,
-    StepReserved, StepsCompleted, Tick, TierChanged,
+    InUse, Inspect, LeftQueue, Observe, Outlet, PlanDue, PrefillCapacity, ReserveStep, Retarget,
+    StepEnded, StepReserved, StepsCompleted, TakeSnapshot, Tick, TierChanged,
 };
 use tiercel_actors::trace::{SequenceTrace, Tracer};
 use tiercel_actors::{
-    Checks, Control, Obituary, Peers, SchedulerActor, StreamEvent, ToAdmission, ToBlockManager,
-    ToMonitor,
+    Checks, Control, Obituary, Peers, RequestFault, SchedulerActor, SequenceState, Snapshots,
+    StreamEvent, ToAdmission, ToBlockManager, ToMonitor,
 };
 use tiercel_config::{EngineSettings, SloTargets};
 use tiercel_device::{
@@ -53,6 +53,8 @@ struct Alone {
     clock: Clock,
     /// Tokens in a KV block of the device.
     block_size: u32,
+    /// Channel on which the Scheduler publishes its snapshots.
+    snapshots: Snapshots,
 }
 
 /// Starts a Scheduler whose requests for blocks name all possible victims, as they do with mirroring.
@@ -107,7 +109,7 @@ fn started_with(to_reserved: Recipient<ReserveStep>, steps_in_flight: u32, clock
     let (peers, told) = neighbours(to_reserved);
     let (life, obituary) = lifeline("Scheduler");
     let trace = SequenceTrace::new(Tracer::new(None, clock.clone()));
-    let block_size = info.block_size;
+    let (block_size, snapshots) = (info.block_size, Snapshots::default());
     let core = Scheduler::new(&settings, &info, profile);
     let scheduler = SchedulerActor::new(
         core,
@@ -115,11 +117,11 @@ fn started_with(to_reserved: Recipient<ReserveStep>, steps_in_flight: u32, clock
         clock.clone(),
         peers,
         Checks::Always,
-        (trace, None),
+        (trace, None, snapshots.clone()),
         life,
     );
     let (scheduler, (_, reserved)) = (scheduler.start(), recorder());
-    Alone { scheduler, told, reserved, obituary, clock, block_size }
+    Alone { scheduler, told, reserved, obituary, clock, block_size, snapshots }
 }
 
 impl Alone {
@@ -297,7 +299,7 @@ fn reprioritizing_up_and_down_changes_who_is_preempted_next() {
         let first_victim = async |tier: Option<Tier>| {
             if let Some(tier) = tier {
                 let control = Control::Reprioritize { seq: SeqId(1), tier, priority: 0 };
-                assert!(alone.scheduler.send(Command(control)).await.unwrap());
+                assert!(alone.scheduler.send(Command(control)).await.unwrap().known);
                 alone.step().await;
             }
             alone.step().await.victims[0].ticket.seq.0
@@ -308,7 +310,7 @@ fn reprioritizing_up_and_down_changes_who_is_preempted_next() {
         let told: Vec<Tier> = alone.told.tiers.take().iter().map(|changed| changed.tier).collect();
         assert_eq!(told, [Tier::Background, Tier::Premium]);
         let unknown = Control::Reprioritize { seq: SeqId(9), tier: Tier::Premium, priority: 0 };
-        assert!(!alone.scheduler.send(Command(unknown)).await.unwrap());
+        assert!(!alone.scheduler.send(Command(unknown)).await.unwrap().known);
         settle().await;
         assert!(alone.told.tiers.take().is_empty());
     });
@@ -344,5 +346,61 @@ fn a_preemption_is_committed_once_its_copies_have_ended_and_a_stale_event_is_ign
         alone.end(&batch).await;
         settle().await;
         assert!(alone.told.completed.take().is_empty(), "the next request tells it");
+    });
+}
+
+#[test]
+fn a_command_answers_with_the_sequence_before_and_after_it() {
+    run(async {
+        let alone = started();
+        let mut stream = alone.enqueue(1, Tier::Background).await;
+        alone.step().await;
+        let seq = SeqId(1);
+        let raised = Control::Reprioritize { seq, tier: Tier::Premium, priority: -1 };
+        let changed = alone.scheduler.send(Command(raised)).await.unwrap();
+        let tier = |view: &Option<tiercel_actors::SequenceView>| {
+            view.as_ref().map(|view| (view.tier, view.priority))
+        };
+        assert_eq!(tier(&changed.before), Some((Tier::Background, 0)));
+        assert_eq!(tier(&changed.after), Some((Tier::Premium, -1)));
+        let paused = alone.scheduler.send(Command(Control::Pause(seq))).await.unwrap();
+        assert!(paused.after.is_some_and(|view| view.paused) && paused.step >= changed.step);
+        let cancelled = alone.scheduler.send(Command(Control::Cancel(seq))).await.unwrap();
+        assert!(cancelled.known && cancelled.after.is_none());
+        let mut last = None;
+        while let Ok(event) = stream.try_recv() {
+            last = Some(event);
+        }
+        assert_eq!(last, Some(StreamEvent::Failed(RequestFault::Cancelled)));
+        assert!(!alone.scheduler.send(Command(Control::Cancel(seq))).await.unwrap().known);
+        assert_eq!(alone.scheduler.send(Inspect(seq)).await.unwrap(), None);
+    });
+}
+
+#[test]
+fn a_snapshot_holds_every_live_sequence_once() {
+    run(async {
+        let alone = started();
+        let mut streams = Vec::new();
+        for id in 1..=200 {
+            streams.push(alone.enqueue(id, Tier::Standard).await);
+        }
+        alone.step().await;
+        let mut published = alone.snapshots.subscribe();
+        alone.scheduler.do_send(TakeSnapshot);
+        // A second request while the first snapshot is being taken begins no other one.
+        alone.scheduler.do_send(TakeSnapshot);
+        // Sequence 3 ends before the snapshot is complete, and sequence 201 comes.
+        alone.scheduler.do_send(Cancel(SeqId(3)));
+        let _late = alone.enqueue(201, Tier::Premium).await;
+        published.changed().await.unwrap();
+        let snapshot = published.borrow_and_update().clone();
+        let ids: Vec<u64> = snapshot.sequences.iter().map(|view| view.seq.0).collect();
+        assert!(ids.is_sorted_by(|a, b| a < b), "each once: {ids:?}");
+        assert!((4..=200).all(|id| ids.contains(&id)), "{ids:?}");
+        let runs = snapshot.sequences.iter().filter(|view| view.state != SequenceState::Waiting);
+        assert!(runs.count() > 0);
+        settle().await;
+        assert!(!published.has_changed().unwrap());
     });
 }

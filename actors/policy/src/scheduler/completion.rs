@@ -143,6 +143,7 @@ impl State {
         let Limits { block_size, max_model_len, .. } = self.basis.rules.limits;
         let at_limit = self.queue.table.update(seq, |sequence| {
             sequence.push(sampled.token, now, block_size);
+            sequence.first_token_step.get_or_insert(step);
             sequence.at_limit(max_model_len)
         });
         if at_limit == Some(true) {

@@ -71,9 +71,12 @@ pub enum RequestFault {
     /// The client read nothing of its response stream for `stream.stall_timeout_ms`.
     #[error("the client stopped reading its stream")]
     Stalled,
-    /// The server is shutting down.
-    #[error("the server is shutting down")]
+    /// The server drains, and the request was not complete at the drain's deadline.
+    #[error("the server is shutting down; send the request again, to another server or later")]
     ShuttingDown,
+    /// An operator, or another client with the same API key, cancelled the request.
+    #[error("this request was cancelled")]
+    Cancelled,
 }
 
 /// Event of a sequence to pass on to its client: a token, or the end.

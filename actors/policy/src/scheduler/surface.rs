@@ -7,6 +7,7 @@ use crate::admission::Capacity;
 use crate::protocol::{StepGrant, StepRequest, StoreEvent};
 use crate::scheduler::cost::CostError;
 use crate::scheduler::counters::{Census, Counters};
+use crate::scheduler::inspect::SequenceView;
 use crate::scheduler::outcome::{Effect, PreemptDecision, RequestFault};
 use crate::scheduler::queue::length_predictor::PredictionError;
 use crate::scheduler::sequence::{Hold, NewSequence, Phase};
@@ -228,6 +229,22 @@ impl Scheduler {
     /// Returns the phase of a live sequence; `None` if the sequence is unknown.
     pub fn phase(&self, seq: SeqId) -> Option<Phase> {
         self.state.phase(seq)
+    }
+
+    /// Returns a view of a live sequence for operators; `None` if the sequence is unknown.
+    pub fn inspect(&self, seq: SeqId, now: Timestamp) -> Option<SequenceView> {
+        self.state.inspect(seq, now)
+    }
+
+    /// Returns the time in which the queue of a tier drains, us, from its length and the rate at which requests leave it
+    /// (Little's law); `None` if that rate is unknown.
+    pub fn drain_us(&self, tier: Tier, now: Timestamp) -> Option<f64> {
+        self.state.queue.drain[tier.index()].wait_us(now)
+    }
+
+    /// Returns the step that was planned last.
+    pub fn last_step(&self) -> StepId {
+        self.state.pipeline.last()
     }
 
     /// Returns the ids of all live sequences: first active ones (which hold KV blocks), then waiting ones, each group

@@ -193,6 +193,9 @@ fn may_fail(scenario: &Scenario, client: &Client, why: &RequestFault) -> bool {
         }
         RequestFault::Stalled => matches!(client.habit, Habit::ReadsLate(us) if us >= stall_us),
         RequestFault::ShuttingDown => drained_amid(scenario),
+        RequestFault::Cancelled => {
+            scenario.orders.iter().any(|order| matches!(order.act, Act::Cancel { .. }))
+        }
         RequestFault::Step(_) => scenario.faults.step_fails > 0.0 || scenario.loses_device(),
         RequestFault::Model(_) => false,
     }

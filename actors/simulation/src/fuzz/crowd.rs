@@ -131,9 +131,10 @@ fn habit(dice: &mut Dice, max_tokens: u32) -> Habit {
 
 fn act(dice: &mut Dice, clients: usize) -> Act {
     let client = dice.between(0..=clients as u32 - 1) as usize;
-    match dice.between(0..=3) {
-        0 => Act::SetPolicy(dice.pick(Policy::ALL).0),
-        1 => {
+    match dice.between(0..=8) {
+        8 => Act::Cancel { client },
+        0 | 4 => Act::SetPolicy(dice.pick(Policy::ALL).0),
+        1 | 5 => {
             let for_us = dice.pick(&[100, 5_000, 400_000]);
             Act::Pause { client, for_us }
         }

@@ -224,6 +224,11 @@ async fn give(stage: Rc<Stage>, order: Order) {
     let command = async |control| drop(stage.engine.control(control).await);
     match order.act {
         Act::SetPolicy(policy) => command(Control::SetPolicy(policy)).await,
+        Act::Cancel { client } => {
+            if let Some(seq) = seq_of(client) {
+                command(Control::Cancel(seq)).await;
+            }
+        }
         Act::Reprioritize { client, tier, priority } => {
             if let Some(seq) = seq_of(client) {
                 command(Control::Reprioritize { seq, tier, priority }).await;

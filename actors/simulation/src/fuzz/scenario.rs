@@ -86,6 +86,11 @@ pub enum Act {
         /// Time for which the request is paused, us.
         for_us: u64,
     },
+    /// Cancels a request.
+    Cancel {
+        /// Index of the client whose request is cancelled.
+        client: usize,
+    },
     /// Switches the engine to another policy.
     SetPolicy(Policy),
 }

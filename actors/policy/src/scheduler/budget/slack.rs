@@ -46,6 +46,20 @@ pub(crate) fn urgency(stream: &Sequence, now: Timestamp) -> u64 {
     (u64::MAX as f64 / 2.0 - slack_us).max(1.0) as u64
 }
 
+/// Returns the time by which a sequence is ahead of its latency target, us: of its TTFT target before the first token, of
+/// its TPOT target afterwards. Negative if it is behind; `None` without the target.
+pub(crate) fn slack_us(sequence: &Sequence, now: Timestamp) -> Option<i64> {
+    let targets = &sequence.service.targets;
+    let due = match sequence.first_token_at {
+        None => targets.ttft_ms.map(|_| first_token_due(sequence))?,
+        Some(first) => {
+            let pace_us = targets.tpot_ms? * 1000.0;
+            first + (pace_us * f64::from(sequence.output_len().saturating_sub(1))) as u64
+        }
+    };
+    Some(due.0 as i64 - now.0 as i64)
+}
+
 /// Returns the slack of a stream against the tightest of its TPOT and E2E targets, us, if it exceeds two steps of
 /// `step_us`; `None` otherwise.
 pub(crate) fn ample_slack_us(stream: &Sequence, step_us: f64, now: Timestamp) -> Option<f64> {
@@ -99,6 +113,20 @@ mod tests {
         let part = Part { step: StepId(1), computed: Some(9), samples: true };
         starting.kv.in_flight.submit(part);
         assert_eq!(first_token(&starting, now), Some(now));
+    }
+
+    #[test]
+    fn the_slack_is_against_ttft_before_the_first_token_and_against_tpot_after_it() {
+        let mut waiting = prompt(1, Tier::Premium, 9, 4);
+        waiting.service.targets.ttft_ms = None;
+        assert_eq!(slack_us(&waiting, Timestamp(900)), None);
+        waiting.service.targets.ttft_ms = Some(2.0);
+        assert_eq!(slack_us(&waiting, Timestamp(900)), Some(1_101), "it arrived at 1 us");
+        assert_eq!(slack_us(&waiting, Timestamp(3_000)), Some(-999));
+        // The third token is due 2 * 30 ms after the first, which came at 11 ms.
+        let stream = paced(3, Some(30.0));
+        assert_eq!(slack_us(&stream, Timestamp(50_000)), Some(21_000));
+        assert_eq!(slack_us(&paced(3, None), Timestamp(50_000)), None);
     }
 
     #[test]

@@ -106,6 +106,11 @@ impl Pipeline {
         self.reserving.is_none() && self.in_flight.is_empty()
     }
 
+    /// Returns the step that was planned last.
+    pub(crate) fn last(&self) -> StepId {
+        self.last
+    }
+
     /// Whether no step is in flight at the device.
     pub(crate) fn is_dry(&self) -> bool {
         self.in_flight.is_empty()

@@ -195,7 +195,7 @@ impl SequenceTable {
 }
 
 /// Returns the rank of a sequence. A preempted sequence ranks as preempted only until it gets its blocks back.
-fn rank_of(sequence: &Sequence, resume: ResumeOrder) -> Rank {
+pub(crate) fn rank_of(sequence: &Sequence, resume: ResumeOrder) -> Rank {
     let preempted = sequence.phase == Phase::Waiting && sequence.was_open();
     Rank::new(sequence.service.key, (preempted, resume), sequence.arrival, sequence.id)
 }

@@ -14,7 +14,7 @@ use crate::scheduler::sequence::kv::Kv;
 use crate::scheduler::sequence::service::Service;
 use crate::scheduler::sequence::text::Text;
 use std::sync::Arc;
-use tiercel_device::{SeqId, SeqStart, Ticket, Tier, Timestamp, TokenId};
+use tiercel_device::{SeqId, SeqStart, StepId, Ticket, Tier, Timestamp, TokenId};
 
 pub use crate::scheduler::sequence::new::{Hold, NewSequence, Phase};
 
@@ -43,6 +43,8 @@ pub(crate) struct Sequence {
     pub(crate) held_by_stream: bool,
     pub(crate) preemptions: u32,
     pub(crate) first_token_at: Option<Timestamp>,
+    /// Step that sampled the first output token.
+    pub(crate) first_token_step: Option<StepId>,
     pub(crate) last_token_at: Option<Timestamp>,
     /// Whether the device keeps sampler state for the sequence.
     pub(crate) on_device: bool,
@@ -90,6 +92,7 @@ impl Sequence {
             held_by_stream: false,
             preemptions: 0,
             first_token_at: None,
+            first_token_step: None,
             last_token_at: None,
             on_device: false,
         }

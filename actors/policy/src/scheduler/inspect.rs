@@ -1,0 +1,177 @@
+//! Views of live sequences: what operators are told of a request.
+
+use crate::blocks::Salt;
+use crate::scheduler::budget::slack::slack_us;
+use crate::scheduler::queue::priority_key::Rank;
+use crate::scheduler::queue::sequence_table::rank_of;
+use crate::scheduler::sequence::{Phase, Sequence};
+use crate::scheduler::state::State;
+use tiercel_config::ResumeOrder;
+use tiercel_device::{SeqId, StepId, Tier, Timestamp};
+
+/// Place of a live sequence in the order of service; the lower one is served first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServiceOrder(Rank);
+
+/// State of a live sequence, as operators see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SequenceState {
+    /// The sequence waits for its first KV blocks.
+    Waiting,
+    /// The sequence holds KV blocks, and its prompt is being computed.
+    Prefill,
+    /// The sequence holds KV blocks and sends tokens.
+    Decode,
+    /// The sequence was preempted, or is being preempted, and waits to resume.
+    Preempted,
+    /// KV of the preempted sequence is being copied back to the device.
+    Resuming,
+}
+
+/// A live sequence at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SequenceView {
+    /// Id of the sequence.
+    pub seq: SeqId,
+    /// Tier of the sequence.
+    pub tier: Tier,
+    /// Priority within the tier; the lower number is served first.
+    pub priority: i32,
+    /// Tenant of the sequence.
+    pub tenant: Salt,
+    /// State of the sequence.
+    pub state: SequenceState,
+    /// Whether an operator paused the sequence.
+    pub paused: bool,
+    /// Whether the sequence is on hold because its client reads too slowly.
+    pub slow_reader: bool,
+    /// Whether the first token of the sequence is expected after its deadline.
+    pub late: bool,
+    /// Place of the sequence in the order of service.
+    pub order: ServiceOrder,
+    /// Time at which the sequence arrived.
+    pub arrival: Timestamp,
+    /// Time at which the first output token of the sequence was sampled; `None` before.
+    pub first_token_at: Option<Timestamp>,
+    /// Step that sampled the first output token; `None` before.
+    pub first_token_step: Option<StepId>,
+    /// Number of prompt tokens.
+    pub prompt_tokens: u32,
+    /// Number of tokens whose KV is valid on the device.
+    pub computed_tokens: u32,
+    /// Number of tokens whose KV a preemption saved in the host pool and that are not copied back yet.
+    pub saved_tokens: u32,
+    /// Number of output tokens so far.
+    pub output_tokens: u32,
+    /// Largest number of output tokens.
+    pub max_tokens: u32,
+    /// Number of KV blocks of the device pool that the running sequence holds.
+    pub device_blocks: u32,
+    /// Number of times that the sequence was preempted.
+    pub preemptions: u32,
+    /// Time by which the sequence is ahead of its latency target, us: of its TTFT target before the first token, of its
+    /// TPOT target afterwards. Negative if it is behind; `None` without the target.
+    pub slack_us: Option<i64>,
+}
+
+impl State {
+    /// Returns a view of a live sequence; `None` if the sequence is unknown.
+    pub(crate) fn inspect(&self, seq: SeqId, now: Timestamp) -> Option<SequenceView> {
+        let sequence = self.queue.table.get(seq)?;
+        Some(view(sequence, self.basis.rules.preemption.resume, now))
+    }
+}
+
+fn view(sequence: &Sequence, resume: ResumeOrder, now: Timestamp) -> SequenceView {
+    let Sequence { kv, service, text, .. } = sequence;
+    let waits_for_copy = kv.saved && sequence.phase != Phase::Running;
+    SequenceView {
+        seq: sequence.id,
+        tier: sequence.tier,
+        priority: service.priority,
+        tenant: service.tenant,
+        state: state_of(sequence),
+        paused: sequence.held_by_operator,
+        slow_reader: sequence.held_by_stream,
+        late: service.late,
+        order: ServiceOrder(rank_of(sequence, resume)),
+        arrival: sequence.arrival,
+        first_token_at: sequence.first_token_at,
+        first_token_step: sequence.first_token_step,
+        prompt_tokens: sequence.prompt_len(),
+        computed_tokens: kv.computed,
+        saved_tokens: if waits_for_copy { kv.lost } else { 0 },
+        output_tokens: sequence.output_len(),
+        max_tokens: text.max_tokens,
+        device_blocks: kv.table.len() as u32,
+        preemptions: sequence.preemptions,
+        slack_us: slack_us(sequence, now),
+    }
+}
+
+fn state_of(sequence: &Sequence) -> SequenceState {
+    match sequence.phase {
+        Phase::Running if sequence.first_token_at.is_some() => SequenceState::Decode,
+        Phase::Running => SequenceState::Prefill,
+        Phase::Opening if sequence.was_open() => SequenceState::Resuming,
+        Phase::Waiting if sequence.was_open() => SequenceState::Preempted,
+        Phase::Preempting => SequenceState::Preempted,
+        Phase::Waiting | Phase::Opening => SequenceState::Waiting,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::budget::fixtures::stream;
+    use crate::scheduler::tests::{NOW, grant_all, scheduler, sequence};
+
+    #[test]
+    fn a_view_shows_a_sequence_before_and_in_its_first_step() {
+        let mut s = scheduler(|_| ());
+        s.enqueue(sequence(1, Tier::Standard, 20));
+        s.enqueue(sequence(2, Tier::Premium, 20));
+        let seen = |s: &State| [1, 2].map(|id| s.inspect(SeqId(id), NOW).expect("it is live"));
+        let [standard, premium] = seen(&s);
+        assert_eq!((standard.state, standard.device_blocks), (SequenceState::Waiting, 0));
+        assert_eq!((standard.prompt_tokens, standard.output_tokens), (20, 0));
+        assert!(premium.order < standard.order, "premium is served first");
+        let request = s.plan(NOW).expect("both can run");
+        s.granted(grant_all(&request));
+        let [standard, _] = seen(&s);
+        assert_eq!(standard.state, SequenceState::Prefill);
+        assert!(standard.device_blocks > 0);
+        assert_eq!(s.inspect(SeqId(3), NOW), None);
+    }
+
+    #[test]
+    fn the_state_follows_from_phase_and_first_token() {
+        let mut sequence = stream(1, Tier::Standard, (9, 3), 11_000);
+        assert_eq!(state_of(&sequence), SequenceState::Decode);
+        sequence.kv.cached_tokens = Some(0);
+        for (phase, state) in [
+            (Phase::Preempting, SequenceState::Preempted),
+            (Phase::Waiting, SequenceState::Preempted),
+            (Phase::Opening, SequenceState::Resuming),
+        ] {
+            sequence.phase = phase;
+            assert_eq!(state_of(&sequence), state, "{phase:?}");
+        }
+        sequence.kv.cached_tokens = None;
+        assert_eq!(state_of(&sequence), SequenceState::Waiting, "copies for a first start");
+    }
+
+    #[test]
+    fn saved_tokens_are_shown_until_the_sequence_runs_again() {
+        let mut sequence = stream(1, Tier::Standard, (9, 3), 11_000);
+        sequence.kv.close(true, 0);
+        sequence.phase = Phase::Waiting;
+        let seen = |sequence: &Sequence| {
+            let view = view(sequence, ResumeOrder::First, NOW);
+            (view.saved_tokens, view.computed_tokens)
+        };
+        assert_eq!(seen(&sequence), (11, 0));
+        sequence.phase = Phase::Running;
+        assert_eq!(seen(&sequence).0, 0);
+    }
+}
