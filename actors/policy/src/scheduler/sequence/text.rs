@@ -71,3 +71,28 @@ impl Text {
         hashes
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::scheduler::tests::{BLOCK, sequence};
+    use crate::scheduler::{NewSequence, sequence::Sequence};
+    use std::sync::Arc;
+    use tiercel_device::{Tier, TokenId};
+
+    #[test]
+    fn a_block_is_named_after_its_own_tokens_and_those_before_it() {
+        let names = |changed: usize| {
+            let mut prompt: Vec<TokenId> = (0..3 * BLOCK).collect();
+            prompt[changed] = 7_777;
+            let new = sequence(1, Tier::Standard, 1);
+            let new = NewSequence { prompt: Arc::from(prompt), ..new };
+            Sequence::new(new, BLOCK).text.hashes
+        };
+        let block = BLOCK as usize;
+        let (first, second, third) = (names(0), names(block), names(2 * block));
+        assert_eq!(first.len(), 3);
+        assert!(first.iter().zip(&second).all(|(a, b)| a != b), "all after a changed token differ");
+        assert_eq!(second[0], third[0]);
+        assert_ne!(second[1], third[1]);
+    }
+}
