@@ -4,11 +4,11 @@
 use crate::lifeline::Obituary;
 use crate::messages::{
     Cancel, Command, Consider, Displace, Drain, GetPressure, GetQueued, GetStatus, GetSteps,
-    Inspect, Outlet, PressureLevels, QueuedPlaces, RetryAdvised, Shutdown, Steps, Stop,
-    StopAdmitting, Submit, TakeSnapshot,
+    Outlet, PressureLevels, QueuedPlaces, RetryAdvised, Shutdown, Steps, Stop, StopAdmitting,
+    Submit, TakeSnapshot,
 };
 use crate::request::{
-    Changed, Control, EngineStatus, Refusal, Request, SequenceView, Snapshot, StreamEvent, Usage,
+    Changed, Control, EngineStatus, Refusal, Request, Snapshot, StreamEvent, Usage,
 };
 use crate::streams::RESERVED_EVENTS;
 use crate::telemetry;
@@ -231,15 +231,6 @@ impl EngineHandle {
     /// [`Refusal::EngineStopped`] if the engine has stopped.
     pub async fn command(&self, control: Control) -> Result<Changed, Refusal> {
         let answer = self.shared.actors.scheduler.send(Command(control)).await;
-        answer.map_err(|_| Refusal::EngineStopped)
-    }
-
-    /// Returns a view of a live sequence; `None` if the sequence is unknown.
-    ///
-    /// # Errors
-    /// [`Refusal::EngineStopped`] if the engine has stopped.
-    pub async fn inspect(&self, seq: SeqId) -> Result<Option<SequenceView>, Refusal> {
-        let answer = self.shared.actors.scheduler.send(Inspect(seq)).await;
         answer.map_err(|_| Refusal::EngineStopped)
     }
 

@@ -1,6 +1,6 @@
 //! The messages between the actors of the engine. A step takes a handful of messages, whatever its batch size.
 
-use crate::request::{Changed, Control, EngineStatus, Refusal, Request, SequenceView, StreamEvent};
+use crate::request::{Changed, Control, EngineStatus, Refusal, Request, StreamEvent};
 use actix::Message;
 use tiercel_device::{
     CopyBatch, CopyDone, SeqId, StepBatch, StepDone, StepId, StepRecord, Tier, Timestamp,
@@ -170,11 +170,6 @@ pub struct Displace(pub Tier);
 #[derive(Debug, Message)]
 #[rtype(result = "Changed")]
 pub struct Command(pub Control);
-
-/// api -> Scheduler: asks for a view of one live sequence; `None` if it is unknown.
-#[derive(Debug, Clone, Copy, Message)]
-#[rtype(result = "Option<SequenceView>")]
-pub struct Inspect(pub SeqId);
 
 /// api -> Scheduler: asks for a new snapshot of all live sequences, which the Scheduler publishes when it is complete.
 #[derive(Debug, Clone, Copy, Message)]

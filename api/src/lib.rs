@@ -4,6 +4,8 @@
 //! |---|---|
 //! | [`cli`] | arguments, logs, exit codes |
 //! | [`boot`] | settings to model, device, engine and server; shutdown |
+//! | `control` | the control API: operators see and change live requests |
+//! | `live` | live requests, by the ids that clients and the engine know |
 //! | `http` | routes, limits, errors, tenants, health |
 //! | `openai` | requests, responses, response streams |
 //! | `text` | tokens to text and back |
@@ -11,6 +13,8 @@
 
 pub mod boot;
 pub mod cli;
+mod control;
 mod http;
+mod live;
 mod openai;
 mod text;

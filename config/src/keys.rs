@@ -28,6 +28,9 @@ const KNOWN: &[&str] = &[
     "default_tier",
     "above_highest",
     "expires",
+    "role",
+    "viewer",
+    "operator",
     "premium",
     "standard",
     "background",
@@ -63,6 +66,17 @@ words! {
     }
 }
 
+words! {
+    /// What a key may do on the control API. Later variants may do all that earlier ones may.
+    #[derive(PartialOrd, Ord)]
+    Role {
+        /// The key may see requests and the engine's state.
+        Viewer = "viewer",
+        /// The key may also change requests, and drain the server.
+        Operator = "operator",
+    }
+}
+
 /// An API key: the hash of its secret, and the rights of the clients that send the secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiKey {
@@ -80,6 +94,8 @@ pub struct ApiKey {
     pub above_highest: AboveHighest,
     /// Time from which the key is refused, seconds since 1970; `None` if it does not expire.
     pub expires_unix_s: Option<i64>,
+    /// What the key may do on the control API; `None` for nothing.
+    pub role: Option<Role>,
 }
 
 /// Reason for which a keys file cannot be used. The message is one line.
@@ -141,6 +157,7 @@ struct Entry {
     default_tier: Option<KeyTier>,
     above_highest: Option<AboveHighest>,
     expires: Option<Datetime>,
+    role: Option<Role>,
 }
 
 /// Reads a keys file.
@@ -200,7 +217,7 @@ fn one_line(error: &toml::de::Error, text: &str) -> String {
         message
     } else {
         "not of the expected form: tables [[key]] with name, sha256 and, where wanted, tenant, highest_tier, \
-         default_tier, above_highest and expires"
+         default_tier, above_highest, role and expires"
             .to_owned()
     };
     let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
@@ -237,6 +254,7 @@ fn check(entry: Entry) -> Result<ApiKey, Wrong> {
         default_tier,
         above_highest: entry.above_highest.unwrap_or(AboveHighest::Cap),
         expires_unix_s: entry.expires.map(unix_s).transpose()?,
+        role: entry.role,
     })
 }
 

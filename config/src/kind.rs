@@ -36,6 +36,8 @@ pub enum Kind {
     Device,
     /// An address that the server listens on: `HOST:PORT`.
     Address,
+    /// An address of a listener that the server may choose itself (`auto`) or do without (`off`).
+    Listener,
     /// A setting whose value is a list of texts. In flags and environment variables, commas separate the texts.
     List,
 }
@@ -53,6 +55,7 @@ impl Kind {
             Kind::Model => "a .gguf file, a Hugging Face directory, or hf:ORG/NAME[@REV]".into(),
             Kind::Device => "auto, cpu, cuda, cuda:N or mock:PROFILE".into(),
             Kind::Address => listen::FORM.into(),
+            Kind::Listener => format!("auto, off or {}", listen::FORM),
             Kind::List => "a list of texts".into(),
         }
     }
@@ -72,7 +75,8 @@ impl Kind {
             Kind::Integer { .. } => text.parse().map(Value::Integer).ok(),
             Kind::Number { .. } | Kind::Target => text.parse().map(Value::Float).ok(),
             Kind::Bool => text.parse().map(Value::Boolean).ok(),
-            Kind::Choice(_) | Kind::Model | Kind::File | Kind::Device | Kind::Address => None,
+            Kind::Choice(_) | Kind::Model | Kind::File | Kind::Device => None,
+            Kind::Address | Kind::Listener => None,
             Kind::List if text.trim().is_empty() => Some(Value::Array(Vec::new())),
             Kind::List => Some(Value::Array(
                 text.split(',').map(|item| Value::String(item.trim().to_owned())).collect(),
@@ -106,6 +110,9 @@ impl Kind {
             Kind::Model | Kind::File => text_that(&|text| !text.is_empty()),
             Kind::Device => text_that(&|text| DeviceKind::try_from(text.to_owned()).is_ok()),
             Kind::Address => text_that(&listen::is_address),
+            Kind::Listener => {
+                text_that(&|text| ["auto", "off"].contains(&text) || listen::is_address(text))
+            }
             // For a setting that takes a list of texts, one text without commas is a list of one. In a settings file,
             // one text with commas is a mistake: several texts must be a TOML list.
             Kind::List if value.as_str().is_some_and(|text| !text.contains(',')) => {

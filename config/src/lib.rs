@@ -35,8 +35,9 @@ pub use declare::Field;
 pub use engine::{AdmissionSettings, EngineSettings, PrefixCacheSettings, StreamSettings};
 pub use error::SettingsError;
 pub use fields::{FIELDS, field};
-pub use keys::{AboveHighest, ApiKey, KeyTier, KeysError, read_keys};
+pub use keys::{AboveHighest, ApiKey, KeyTier, KeysError, Role, read_keys};
 pub use kind::Kind;
+pub use listen::is_loopback;
 pub use load::{LoadError, Loader, Origin};
 pub use patience::PatienceSettings;
 pub use policy::{

@@ -21,7 +21,7 @@ pub(crate) fn expected(text: &str) -> String {
 
 /// Whether only programs of the same machine can reach an address of the form `HOST:PORT`. Of host names, only
 /// `localhost` is known to be such an address.
-pub(crate) fn is_loopback(text: &str) -> bool {
+pub fn is_loopback(text: &str) -> bool {
     let host = text.rsplit_once(':').map_or(text, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');
     host.eq_ignore_ascii_case("localhost")

@@ -181,6 +181,9 @@ settings! {
         /// API keys in plain text, each with the rights of a standard client. http.keys_file is better: it holds hashes,
         /// and gives each key its rights.
         api_keys: Vec<String> = Vec::new();
+        /// Address of the control API, by which operators see and change requests (docs/operator.md). auto takes the port
+        /// after that of http.listen on this machine alone, if that port is free; off turns the control API off.
+        control_listen: String = "auto".into(), as Kind::Listener, flag "control-listen";
         /// Whether a server without keys may listen on an address that other machines can reach, and serve everybody.
         allow_anonymous: bool = false, flag "allow-anonymous";
         /// Whether the log has a line for each request. Refused requests are logged in any case, at most ten lines a
@@ -262,6 +265,15 @@ impl ServerSettings {
                 field: "http.listen",
                 why: "lets other machines in, and the server has no API keys; state http.keys_file \
                       (--keys-file), or --allow-anonymous to serve everybody",
+            });
+        }
+        let control = self.http.control_listen.as_str();
+        let chosen = ["auto", "off"].contains(&control);
+        if self.http.keys_file.is_none() && !chosen && !is_loopback(control) {
+            return Err(SettingsError::Conflict {
+                field: "http.control_listen",
+                why: "lets other machines control the server, and no key has the role of an operator; \
+                      state http.keys_file (--keys-file) with such a key, or listen on 127.0.0.1",
             });
         }
         Ok(())

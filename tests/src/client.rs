@@ -86,7 +86,7 @@ impl Connection {
         headers: &[(&str, &str)],
         body: &[u8],
     ) {
-        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\n");
+        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n");
         for (name, value) in headers {
             head += &format!("{name}: {value}\r\n");
         }

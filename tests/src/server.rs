@@ -42,6 +42,7 @@ impl TestServer {
     /// Starts a server with the given settings, but on a free port, and waits until it is ready to serve requests.
     pub fn start(mut settings: ServerSettings) -> TestServer {
         settings.http.listen = "127.0.0.1:0".into();
+        settings.http.control_listen = "127.0.0.1:0".into();
         settings.check().unwrap();
         TestServer { running: start(settings).unwrap().ready().unwrap() }
     }
@@ -49,6 +50,11 @@ impl TestServer {
     /// Returns the address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.running.address()
+    }
+
+    /// Opens a new connection to the server's control API.
+    pub fn control(&self) -> Connection {
+        Connection::open(self.running.control_address().unwrap())
     }
 
     /// Returns the handle of the server's engine, for direct access without HTTP.

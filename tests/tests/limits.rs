@@ -197,7 +197,7 @@ fn requests_that_outlast_the_grace_end_with_an_error_inside_the_stream() {
         rest.extend(chunk);
     }
     let last: Value = serde_json::from_str(events(&rest).last().unwrap()).unwrap();
-    assert_eq!(last["error"]["code"], "shutting_down", "{last}");
+    assert_eq!(last["error"]["code"], "drained", "{last}");
     let refused = whole.response().unwrap();
     assert_eq!((refused.status, &refused.error()["code"]), (503, &json!("shutting_down")));
 }

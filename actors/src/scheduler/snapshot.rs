@@ -2,9 +2,9 @@
 //! that a listing of thousands of requests does not delay a step.
 
 use super::SchedulerActor;
-use crate::messages::{ContinueSnapshot, Inspect, TakeSnapshot};
-use crate::request::{SequenceView, Snapshot};
-use actix::{AsyncContext, Handler, MessageResult};
+use crate::messages::{ContinueSnapshot, TakeSnapshot};
+use crate::request::Snapshot;
+use actix::{AsyncContext, Handler};
 use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
@@ -88,14 +88,5 @@ impl Handler<ContinueSnapshot> for SchedulerActor {
         if self.snapshots.next_slice(&self.core, self.clock.now()) {
             ctx.notify(ContinueSnapshot);
         }
-    }
-}
-
-impl Handler<Inspect> for SchedulerActor {
-    type Result = MessageResult<Inspect>;
-
-    fn handle(&mut self, Inspect(seq): Inspect, _: &mut Self::Context) -> MessageResult<Inspect> {
-        let view: Option<SequenceView> = self.core.inspect(seq, self.clock.now());
-        MessageResult(view)
     }
 }

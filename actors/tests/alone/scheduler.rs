@@ -9,8 +9,8 @@ use std::sync::Arc;
 use tiercel_actors::kit::{Received, answering, dead, lifeline, recorder, settle, small_device};
 use tiercel_actors::messages::{
     AbortPreempt, BlockUsage, Cancel, Command, CommitPreempt, CopiesEnded, Enqueue, ExecuteStep,
-    InUse, Inspect, LeftQueue, Observe, Outlet, PlanDue, PrefillCapacity, ReserveStep, Retarget,
-    StepEnded, StepReserved, StepsCompleted, TakeSnapshot, Tick, TierChanged,
+    InUse, LeftQueue, Observe, Outlet, PlanDue, PrefillCapacity, ReserveStep, Retarget, StepEnded,
+    StepReserved, StepsCompleted, TakeSnapshot, Tick, TierChanged,
 };
 use tiercel_actors::trace::{SequenceTrace, Tracer};
 use tiercel_actors::{
@@ -373,7 +373,6 @@ fn a_command_answers_with_the_sequence_before_and_after_it() {
         }
         assert_eq!(last, Some(StreamEvent::Failed(RequestFault::Cancelled)));
         assert!(!alone.scheduler.send(Command(Control::Cancel(seq))).await.unwrap().known);
-        assert_eq!(alone.scheduler.send(Inspect(seq)).await.unwrap(), None);
     });
 }
 

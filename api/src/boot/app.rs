@@ -2,7 +2,9 @@
 
 use crate::boot::metrics::Exporter;
 use crate::boot::tokenizing::{NotTokenized, Tokenizing};
+use crate::control::Audit;
 use crate::http::{AccessLog, ApiError, Keys};
+use crate::live::LiveRequests;
 use crate::openai::ModelFacts;
 use crate::text::{Text, TextError};
 use actix_web::http::StatusCode;
@@ -12,6 +14,7 @@ use tiercel_actors::EngineHandle;
 use tiercel_config::{EngineSettings, HttpSettings, Order};
 use tiercel_device::{Clock, SamplingParams, Tier, TokenId};
 use tiercel_model::template::ChatMessage;
+use tokio::sync::watch;
 
 /// Longest text that an HTTP worker tokenizes on its own thread, bytes. Longer texts are tokenized on another thread,
 /// so that they do not block the worker's other connections.
@@ -37,8 +40,12 @@ pub(crate) struct App {
     pub(crate) keys: Keys,
     pub(crate) metrics: Exporter,
     pub(crate) access: Arc<AccessLog>,
+    pub(crate) audit: Audit,
+    pub(crate) live: Arc<LiveRequests>,
     serving: OnceLock<Serving>,
     draining: AtomicBool,
+    /// Deadline of the drain that an operator asked for, ms; `None` if nobody did.
+    drain_asked: watch::Sender<Option<u64>>,
 }
 
 /// A model as the API needs it: its tokenizer and chat template, its names and its default sampling parameters.
@@ -80,8 +87,11 @@ impl App {
             http,
             clock,
             metrics,
+            audit: Audit::new(),
+            live: Arc::default(),
             serving: OnceLock::new(),
             draining: AtomicBool::new(false),
+            drain_asked: watch::Sender::new(None),
         }
     }
 
@@ -104,6 +114,35 @@ impl App {
         self.draining.store(true, Ordering::Relaxed);
     }
 
+    /// Asks the server to drain, with a deadline for running requests; returns false if it was asked or drains already.
+    pub(crate) fn ask_to_drain(&self, deadline_ms: u64) -> bool {
+        let first = |asked: &mut Option<u64>| {
+            let first = asked.is_none() && self.stage() == Stage::Ready;
+            if first {
+                *asked = Some(deadline_ms);
+            }
+            first
+        };
+        self.drain_asked.send_if_modified(first)
+    }
+
+    /// Waits until an operator asks the server to drain. Returns the deadline for running requests, ms.
+    pub(crate) async fn drain_asked(&self) -> u64 {
+        let mut asked = self.drain_asked.subscribe();
+        let deadline_ms = asked.wait_for(Option::is_some).await.ok().and_then(|asked| *asked);
+        deadline_ms.expect("the app holds the sender, and the value that was waited for is there")
+    }
+
+    /// Returns the model and its engine, also while the server drains.
+    ///
+    /// # Errors
+    /// 503 while the model is loading.
+    pub(crate) fn loaded(&self) -> Result<&Serving, ApiError> {
+        let loading =
+            || ApiError::unavailable("the model is still loading; try again soon", "loading");
+        self.serving.get().ok_or_else(loading)
+    }
+
     /// Returns the model and its engine if the server accepts requests now.
     ///
     /// # Errors
@@ -114,9 +153,7 @@ impl App {
             (Stage::Draining, _) => {
                 Err(ApiError::unavailable("the server is shutting down", "shutting_down"))
             }
-            _ => {
-                Err(ApiError::unavailable("the model is still loading; try again soon", "loading"))
-            }
+            _ => self.loaded(),
         }
     }
 }

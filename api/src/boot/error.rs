@@ -11,6 +11,14 @@ pub enum BootError {
         /// Error of the operating system for the address.
         source: std::io::Error,
     },
+    /// The control API cannot listen on the configured address.
+    #[error("cannot listen on {address}: {source}; choose another address with --control-listen")]
+    ListenControl {
+        /// Address of the control API, as in the settings.
+        address: String,
+        /// Error of the operating system for the address.
+        source: std::io::Error,
+    },
     /// The keys file cannot be used.
     #[error(transparent)]
     Keys(#[from] tiercel_config::KeysError),

@@ -3,8 +3,8 @@
 use crate::boot::app::Model;
 use crate::boot::metrics::Exporter;
 use crate::boot::model::{self, Loaded};
-use crate::boot::{App, BootError, Serving, greeting, mock, signals};
-use crate::http::{self, Keys};
+use crate::boot::{App, BootError, Serving, control, greeting, mock, signals};
+use crate::http::{self, Keys, Surface};
 use actix_rt::Arbiter;
 use actix_server::{Server, ServerHandle};
 use actix_web::web::Data;
@@ -30,6 +30,8 @@ pub(crate) struct Bound {
     address: SocketAddr,
     exporter: Exporter,
     keys: Keys,
+    /// Socket of the control API; `None` if the server has none.
+    control: Option<TcpListener>,
 }
 
 impl Bound {
@@ -39,8 +41,14 @@ impl Bound {
         let refused = |source| BootError::Listen { address: settings.http.listen.clone(), source };
         let listener = TcpListener::bind(&settings.http.listen).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
+        let control = control::bind(&settings.http.control_listen, address)?;
         let exporter = Exporter::install()?;
-        Ok(Bound { settings, listener, address, exporter, keys })
+        Ok(Bound { settings, listener, address, exporter, keys, control })
+    }
+
+    /// Returns the address of the control API, if the server has one.
+    pub(crate) fn control_address(&self) -> Option<SocketAddr> {
+        self.control.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
     /// Returns the address of the server's socket, with the real port even if port 0 was asked for.
@@ -55,12 +63,19 @@ impl Bound {
         shutdown: impl Future<Output = ()>,
         ready: impl FnOnce(EngineHandle),
     ) -> Result<(), BootError> {
-        let Bound { settings, listener, address, exporter, keys } = self;
+        let control_address = self.control_address();
+        let Bound { settings, listener, address, exporter, keys, control: operators } = self;
         let clock = Clock::wall();
         let app = Data::new(App::new((settings.http.clone(), keys), clock.clone(), exporter));
         let stall_timeout_ms = settings.engine.stream.stall_timeout_ms;
-        let server = http::server(listener, app.clone(), stall_timeout_ms)
-            .map_err(|source| BootError::System { what: "the HTTP server", source })?;
+        let serve = |listener, surface| {
+            http::server(listener, app.clone(), surface, stall_timeout_ms)
+                .map_err(|source| BootError::System { what: "the HTTP server", source })
+        };
+        let server = serve(listener, Surface::Public)?;
+        let operators = operators.map(|listener| serve(listener, Surface::Control)).transpose()?;
+        let operators_handle = operators.as_ref().map(Server::handle);
+        operators.map(actix_rt::spawn);
         tracing::info!(%address, "listening; loading the model");
         let handle = server.handle();
         let mut http = pin!(until_http_ends(server));
@@ -72,7 +87,8 @@ impl Bound {
             actix_rt::spawn(reload_keys(hangup, app.clone(), labels));
         }
         let control = Arbiter::new();
-        let life = Life { settings: &settings, app: &app, control: &control, address };
+        let life =
+            Life { settings: &settings, app: &app, control: &control, address, control_address };
         let served = tokio::select! {
             served = life.serve(shutdown, ready) => served,
             error = &mut http => Err(error),
@@ -80,6 +96,9 @@ impl Bound {
         control.stop();
         served?;
         stop_http(&handle, http).await;
+        if let Some(operators) = operators_handle {
+            operators.stop(false).await;
+        }
         app.access.tell_left_out();
         tracing::info!("the server has stopped");
         Ok(())
@@ -93,6 +112,8 @@ struct Life<'a> {
     /// Arbiter (a thread with an event loop) that runs the engine's actors.
     control: &'a Arbiter,
     address: SocketAddr,
+    /// Address of the control API, if the server has one.
+    control_address: Option<SocketAddr>,
 }
 
 impl Life<'_> {
@@ -115,13 +136,14 @@ impl Life<'_> {
         };
         self.greet();
         ready(engine.clone());
-        tokio::select! {
-            () = &mut shutdown => {}
+        let grace_ms = tokio::select! {
+            () = &mut shutdown => self.settings.http.drain_grace_ms,
+            deadline_ms = self.app.drain_asked() => deadline_ms,
             cause = engine.died() => return Err(BootError::EngineDied(cause)),
-        }
+        };
         self.app.drain();
         tokio::select! {
-            () = engine.drain(self.settings.http.drain_grace_ms) => Ok(()),
+            () = engine.drain(grace_ms) => Ok(()),
             cause = engine.died() => Err(BootError::EngineDied(cause)),
         }
     }
@@ -131,6 +153,9 @@ impl Life<'_> {
         let Ok(serving) = self.app.accepting() else { return };
         let url = greeting::url(self.address);
         tracing::info!(model = serving.names.first(), url, "ready");
+        if let Some(control) = self.control_address {
+            tracing::info!("operators: tiercel ctl --url {} requests", greeting::url(control));
+        }
         for line in greeting::targets(serving.engine.targets()) {
             tracing::info!("{line}");
         }

@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 /// A server that listens and whose model may still be loading.
 pub struct Starting {
     address: SocketAddr,
+    control: Option<SocketAddr>,
     ready: mpsc::Receiver<EngineHandle>,
     thread: Thread,
 }
@@ -19,6 +20,7 @@ pub struct Starting {
 /// A server that serves requests. Dropping the value stops the server in the background.
 pub struct Running {
     address: SocketAddr,
+    control: Option<SocketAddr>,
     engine: EngineHandle,
     thread: Thread,
 }
@@ -34,7 +36,7 @@ struct Thread {
 /// [`BootError`] if the address cannot be bound or a thread cannot be started.
 pub fn start(settings: ServerSettings) -> Result<Starting, BootError> {
     let bound = Bound::bind(settings)?;
-    let address = bound.address();
+    let (address, control) = (bound.address(), bound.control_address());
     let (stop, stopped) = oneshot::channel();
     let (on_ready, ready) = mpsc::sync_channel(1);
     let serve = move || {
@@ -50,7 +52,7 @@ pub fn start(settings: ServerSettings) -> Result<Starting, BootError> {
         .name("tiercel-main".into())
         .spawn(serve)
         .map_err(|source| BootError::System { what: "the main thread", source })?;
-    Ok(Starting { address, ready, thread: Thread { stop, handle } })
+    Ok(Starting { address, control, ready, thread: Thread { stop, handle } })
 }
 
 impl Starting {
@@ -64,9 +66,9 @@ impl Starting {
     /// # Errors
     /// [`BootError`] if the server ended before it could serve requests.
     pub fn ready(self) -> Result<Running, BootError> {
-        let Starting { address, ready, thread } = self;
+        let Starting { address, control, ready, thread } = self;
         match ready.recv() {
-            Ok(engine) => Ok(Running { address, engine, thread }),
+            Ok(engine) => Ok(Running { address, control, engine, thread }),
             Err(_) => Err(thread.stop().err().unwrap_or(BootError::HttpStopped)),
         }
     }
@@ -76,6 +78,11 @@ impl Running {
     /// Returns the address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Returns the address of the server's control API, if it has one.
+    pub fn control_address(&self) -> Option<SocketAddr> {
+        self.control
     }
 
     /// Returns the handle of the server's engine.

@@ -108,7 +108,7 @@ fn flag(field: &'static Field, name: &'static str) -> Arg {
 
 fn value_name(kind: Kind) -> &'static str {
     match kind {
-        Kind::Address => "HOST:PORT",
+        Kind::Address | Kind::Listener => "HOST:PORT",
         Kind::Model => "MODEL",
         Kind::File => "FILE",
         Kind::List => "NAME",

@@ -1,7 +1,7 @@
 //! Access log: one line for each HTTP request if the operator wants it, and in any case one line for each refused
 //! request, up to a limit per second.
 
-use crate::http::ApiError;
+use crate::http::{ApiError, RequestId};
 use actix_web::dev::ServiceResponse;
 use actix_web::http::StatusCode;
 use actix_web::{HttpMessage, HttpRequest};
@@ -15,7 +15,7 @@ const REFUSALS_PER_S: u32 = 10;
 /// Maximum length of a request's path in the access log, characters; longer paths are cut.
 const PATH_CHARS: usize = 100;
 /// Paths of requests that get no line in the access log, because monitoring asks for them all the time.
-const PROBES: [&str; 2] = ["/health", "/metrics"];
+const PROBES: [&str; 3] = ["/health", "/ready", "/metrics"];
 
 /// Access log of HTTP requests, shared by all HTTP workers.
 pub(crate) struct AccessLog {
@@ -80,6 +80,7 @@ pub(crate) struct Record {
     began: Timestamp,
     method: String,
     path: String,
+    request_id: Arc<str>,
     facts: RefCell<Facts>,
 }
 
@@ -107,6 +108,7 @@ impl Record {
             began: log.clock.now(),
             method: request.method().to_string(),
             path: request.path().chars().take(PATH_CHARS).collect(),
+            request_id: RequestId::of(request),
             facts: RefCell::default(),
         });
         request.extensions_mut().insert(record.clone());
@@ -178,6 +180,7 @@ impl Record {
         let since_ms = |at: Timestamp| (at.since_ms(self.began) * 10.0).round() / 10.0;
         tracing::info!(
             id = facts.id.as_deref().map(tracing::field::display),
+            request_id = %self.request_id,
             tier = facts.tier.map(tracing::field::display),
             status = facts.status.map(|status| status.as_u16()),
             outcome = outcome.map(tracing::field::display),
@@ -197,6 +200,7 @@ impl Record {
         let Some(left_out) = log.allowance().take(log.clock.now()) else { return };
         tell_left_out(left_out);
         tracing::info!(
+            request_id = %self.request_id,
             tier = facts.tier.map(tracing::field::display),
             status = facts.status.map(|status| status.as_u16()),
             outcome = facts.outcome.map(tracing::field::display),

@@ -2,6 +2,7 @@
 
 use crate::http::ApiError;
 use actix_web::http::StatusCode;
+use std::sync::Arc;
 use tiercel_config::{AboveHighest, ApiKey, KeyTier};
 use tiercel_device::Tier;
 use tiercel_policy::blocks::Salt;
@@ -20,8 +21,12 @@ pub(crate) struct Rights {
 }
 
 /// Client of an HTTP request.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Caller {
+    /// Name of the client's API key.
+    pub(crate) key: Arc<str>,
+    /// Name of the client's tenant.
+    pub(crate) tenant: Arc<str>,
     /// Salt of the client's tenant. Only requests of one tenant share prefix-cache blocks.
     pub(crate) salt: Salt,
     pub(crate) rights: Rights,

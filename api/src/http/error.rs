@@ -180,7 +180,12 @@ impl From<RequestFault> for ApiError {
                 ApiError::too_many(message, "overloaded", retry_after_ms)
             }
             RequestFault::Dropped => ApiError::unavailable(message, "preempted"),
-            RequestFault::ShuttingDown => ApiError::unavailable(message, "shutting_down"),
+            RequestFault::ShuttingDown => ApiError::unavailable(message, "drained"),
+            // Tell clients not to retry: whoever cancelled the request does not want it to come back.
+            RequestFault::Cancelled => {
+                let error = ApiError::new(StatusCode::CONFLICT, message).code("cancelled");
+                ApiError { is_final: true, ..error }
+            }
             RequestFault::Stalled => {
                 ApiError::new(StatusCode::REQUEST_TIMEOUT, message).code("stalled")
             }

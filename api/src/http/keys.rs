@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
-use tiercel_config::{HttpSettings, KeysError, read_keys};
+use tiercel_config::{HttpSettings, KeysError, Role, is_loopback, read_keys};
 use tiercel_device::Clock;
 use tiercel_policy::blocks::Salt;
 
@@ -31,12 +31,19 @@ pub(crate) struct Keys {
 /// A key that the server accepts.
 #[derive(Debug, Clone)]
 struct Accepted {
-    /// Name of the key in the log.
-    name: String,
     sha256: [u8; 32],
     caller: Caller,
     /// Time from which the key is refused, seconds since 1970.
     expires_unix_s: Option<i64>,
+    /// What the key may do on the control API.
+    role: Option<Role>,
+}
+
+/// Client of the control API.
+#[derive(Debug, Clone)]
+pub(crate) struct Operator {
+    /// Name of the client's API key, for the audit log.
+    pub(crate) name: Arc<str>,
 }
 
 impl Keys {
@@ -48,9 +55,15 @@ impl Keys {
         let salt_key = rand::random();
         let of_settings = settings.api_keys.iter().enumerate().map(|(index, key)| {
             let name = format!("http.api_keys[{}]", index + 1);
-            let caller = Caller { salt: salt(&salt_key, &name), rights: Rights::STANDARD };
+            let name: Arc<str> = name.into();
+            let caller = Caller {
+                salt: salt(&salt_key, &name),
+                rights: Rights::STANDARD,
+                tenant: name.clone(),
+                key: name,
+            };
             let sha256 = Sha256::digest(key.trim().as_bytes()).into();
-            Accepted { name, sha256, caller, expires_unix_s: None }
+            Accepted { sha256, caller, expires_unix_s: None, role: None }
         });
         let file = settings.keys_file.as_ref().map(PathBuf::from);
         let of_settings = of_settings.collect();
@@ -69,15 +82,20 @@ impl Keys {
         if let Some(file) = &self.file {
             for key in read_keys(file)? {
                 if let Some(stated) = self.of_settings.iter().find(|of| of.sha256 == key.sha256) {
-                    let why = format!("is the hash of {}; remove the key there", stated.name);
+                    let why = format!("is the hash of {}; remove the key there", stated.caller.key);
                     return Err(KeysError::field(file, &key.name, "sha256", why));
                 }
-                let salt = salt(&self.salt_key, &key.tenant);
+                let caller = Caller {
+                    salt: salt(&self.salt_key, &key.tenant),
+                    rights: Rights::of(&key),
+                    key: key.name.into(),
+                    tenant: key.tenant.into(),
+                };
                 accepted.push(Accepted {
-                    caller: Caller { salt, rights: Rights::of(&key) },
-                    name: key.name,
+                    caller,
                     sha256: key.sha256,
                     expires_unix_s: key.expires_unix_s,
+                    role: key.role,
                 });
             }
         }
@@ -101,7 +119,7 @@ impl Keys {
     pub(crate) fn log_labels(&self) {
         for key in self.in_force().iter() {
             let tenant = key.caller.salt.label();
-            tracing::info!(key = key.name, tenant, "an API key stands for this tenant");
+            tracing::info!(key = &*key.caller.key, tenant, "an API key stands for this tenant");
         }
     }
 
@@ -111,8 +129,45 @@ impl Keys {
     /// 401 if this server requires an API key and the request has none that is in force.
     pub(crate) fn caller(&self, request: &HttpRequest) -> Result<Caller, ApiError> {
         if !self.required() {
-            return Ok(Caller { salt: salt(&self.salt_key, LOCAL), rights: Rights::ALL });
+            return Ok(Caller {
+                salt: salt(&self.salt_key, LOCAL),
+                rights: Rights::ALL,
+                key: LOCAL.into(),
+                tenant: LOCAL.into(),
+            });
         }
+        self.key(request).map(|key| key.caller)
+    }
+
+    /// Returns the client of a request to the control API. On a server without keys, every program of this machine is an
+    /// operator, but no page in a browser is.
+    ///
+    /// # Errors
+    /// 401 without a key that is in force, and 403 if the key lacks the role `needed`.
+    pub(crate) fn operator(
+        &self,
+        request: &HttpRequest,
+        needed: Role,
+    ) -> Result<Operator, ApiError> {
+        if !self.required() {
+            refuse_browsers(request)?;
+            return Ok(Operator { name: LOCAL.into() });
+        }
+        let key = self.key(request)?;
+        if key.role.is_some_and(|role| role >= needed) {
+            return Ok(Operator { name: key.caller.key });
+        }
+        let needed = match needed {
+            Role::Viewer => "viewer or operator",
+            Role::Operator => "operator",
+        };
+        let message =
+            format!("this needs an API key with the role {needed} (field `role` in the keys file)");
+        Err(ApiError::new(StatusCode::FORBIDDEN, message).code("role_needed"))
+    }
+
+    /// Returns the key that an HTTP request carries as its bearer token.
+    fn key(&self, request: &HttpRequest) -> Result<Accepted, ApiError> {
         let token = request
             .headers()
             .get(header::AUTHORIZATION)
@@ -131,7 +186,7 @@ impl Keys {
             Some(key) if key.expires_unix_s.is_some_and(|at| at <= Clock::unix_s() as i64) => {
                 refused("the API key has expired; ask the operator for a new one")
             }
-            Some(key) => Ok(key.caller),
+            Some(key) => Ok(key.clone()),
         }
     }
 
@@ -148,6 +203,21 @@ fn find<'a>(accepted: &'a [Accepted], sha256: &[u8; 32]) -> Option<&'a Accepted>
         found.conditional_assign(&number, key.sha256.ct_eq(sha256));
     }
     accepted.get(found.checked_sub(1)? as usize)
+}
+
+/// Refuses a request that a page in a browser may have sent: one with the header `Origin`, or one whose `Host` is a name
+/// that a page's owner can point to this machine.
+///
+/// # Errors
+/// 403 for such a request.
+fn refuse_browsers(request: &HttpRequest) -> Result<(), ApiError> {
+    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    if host.is_some_and(is_loopback) && !request.headers().contains_key(header::ORIGIN) {
+        return Ok(());
+    }
+    let message = "without API keys only programs of this machine may use the control API, at \
+                   127.0.0.1 or localhost, and pages in browsers may not";
+    Err(ApiError::new(StatusCode::FORBIDDEN, message).code("local_only"))
 }
 
 /// Returns the prefix-cache salt of a tenant.

@@ -8,6 +8,7 @@ mod error;
 mod exchange;
 mod keys;
 mod pages;
+mod request_id;
 mod socket;
 mod unserved;
 
@@ -17,8 +18,10 @@ pub(crate) use caller::{Caller, Rights};
 pub(crate) use error::ApiError;
 pub(crate) use exchange::{Answering, Exchange};
 pub(crate) use keys::Keys;
+pub(crate) use request_id::RequestId;
 
 use crate::boot::{App, TOKENIZING_THREADS};
+use crate::control::{requests, server as whole};
 use crate::openai;
 use actix_http::HttpService;
 use actix_server::Server;
@@ -35,17 +38,33 @@ use tokio::net::TcpStream;
 /// Longest time for sending the rest of the answers after the engine has drained, s.
 const FLUSH_S: u64 = 5;
 
+/// Most connections of the control API.
+const CONTROL_CONNECTIONS: usize = 64;
+
+/// What an HTTP server serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Surface {
+    /// OpenAI's API, for clients.
+    Public,
+    /// The control API, for operators.
+    Control,
+}
+
 /// Makes an HTTP server on a bound socket; the server answers from the moment it is polled. The engine ends a request
 /// whose client reads nothing for `stall_timeout_ms`. If the client does not read the error within the request timeout
 /// either, the server closes the connection.
 pub(crate) fn server(
     listener: TcpListener,
     app: Data<App>,
+    surface: Surface,
     stall_timeout_ms: u64,
 ) -> std::io::Result<Server> {
     let address = listener.local_addr()?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let (workers, connections) = shares(cores, app.http.max_connections as usize);
+    let (workers, connections) = match surface {
+        Surface::Public => shares(cores, app.http.max_connections as usize),
+        Surface::Control => (1, CONTROL_CONNECTIONS),
+    };
     let builder = Server::build()
         .workers(workers)
         .worker_max_blocking_threads(TOKENIZING_THREADS)
@@ -62,7 +81,7 @@ pub(crate) fn server(
             stall_us: (stall_timeout_ms + settings.request_timeout_ms) * 1_000,
         };
         let clock = app.clock.clone();
-        let routes = web_app(app.clone()).into_factory();
+        let routes = web_app(app.clone(), surface).into_factory();
         let http = HttpService::build()
             .graceful_shutdown_signal(move || {
                 let draining = draining.clone();
@@ -93,6 +112,7 @@ pub(crate) fn server(
 /// Makes the web application of one HTTP worker: all routes, with an access-log record of every request.
 fn web_app(
     app: Data<App>,
+    surface: Surface,
 ) -> WebApp<
     impl ServiceFactory<
         ServiceRequest,
@@ -107,16 +127,23 @@ fn web_app(
         .app_data(app)
         .wrap_fn(move |request, service| {
             let answering = Answering::begin(request.request());
+            let id = RequestId::begin(request.request());
             let record = Record::begin(&access, request.request());
             let answer = service.call(request);
             async move {
-                let answer = answer.await;
+                let mut answer = answer.await;
                 drop(answering);
                 record.answered(&answer);
+                if let Ok(answer) = &mut answer {
+                    id.echo(answer.headers_mut());
+                }
                 answer
             }
         })
-        .configure(routes)
+        .configure(match surface {
+            Surface::Public => routes,
+            Surface::Control => control_routes,
+        })
 }
 
 /// Returns the number of HTTP workers and the maximum number of connections of each. There is one worker for every
@@ -135,10 +162,36 @@ fn routes(config: &mut web::ServiceConfig) {
         .service(post("/detokenize").route(web::post().to(openai::detokenize)))
         .service(get("/v1/models").route(reading().to(pages::models)))
         .service(get("/v1/models/{id:.+}").route(reading().to(pages::model)))
-        .service(get("/health").route(reading().to(pages::health)))
-        .service(get("/metrics").route(reading().to(pages::metrics)))
+        .service(get("/v1/requests").route(reading().to(requests::own)))
+        .service(post("/v1/requests/{id}/cancel").route(web::post().to(requests::cancel_own)))
         .service(get("/debug/steps").route(reading().to(pages::steps)))
+        .configure(probes)
         .default_service(web::to(pages::elsewhere));
+}
+
+fn control_routes(config: &mut web::ServiceConfig) {
+    let one = |verb: &str| post(&format!("/control/v1/requests/{{id}}/{verb}"));
+    config
+        .service(get("/control/v1/requests").route(reading().to(requests::list)))
+        .service(get("/control/v1/requests/{id}").route(reading().to(requests::show)))
+        .service(one("reprioritize").route(web::post().to(requests::reprioritize)))
+        .service(one("pause").route(web::post().to(requests::pause)))
+        .service(one("resume").route(web::post().to(requests::resume)))
+        .service(one("cancel").route(web::post().to(requests::cancel)))
+        .service(get("/control/v1/status").route(reading().to(whole::status)))
+        .service(get("/control/v1/events").route(reading().to(whole::events)))
+        .service(post("/control/v1/drain").route(web::post().to(whole::drain)))
+        .service(get("/load").route(reading().to(whole::load)))
+        .configure(probes)
+        .default_service(web::to(pages::elsewhere));
+}
+
+/// Routes for monitoring, which need no key.
+fn probes(config: &mut web::ServiceConfig) {
+    config
+        .service(get("/health").route(reading().to(pages::health)))
+        .service(get("/ready").route(reading().to(pages::health)))
+        .service(get("/metrics").route(reading().to(pages::metrics)));
 }
 
 /// Returns a route for the methods GET and HEAD. actix leaves out the body of an answer to HEAD.

@@ -1,7 +1,7 @@
 //! The endpoint `POST /v1/chat/completions`, which answers conversations.
 
 use crate::boot::App;
-use crate::http::{Answering, ApiError, JsonRequest, Record, Rights};
+use crate::http::{Answering, ApiError, JsonRequest, Record, RequestId, Rights};
 use crate::openai::fields::Fields;
 use crate::openai::generate::{self, Job};
 use crate::openai::messages;
@@ -38,7 +38,8 @@ pub(crate) async fn chat(
         prompts: vec![prompt],
         prompt_param: "messages",
         default_max_tokens: None,
-        salt: caller.salt,
+        caller,
+        request_id: RequestId::of(&request),
         returning: returning::says_so(request.headers()),
     };
     generate::run(&app, serving, job, (answering, record)).await

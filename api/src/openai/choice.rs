@@ -7,7 +7,7 @@ use futures_util::stream::{self, LocalBoxStream, StreamExt};
 use std::rc::Rc;
 use std::sync::Arc;
 use tiercel_actors::{FinishReason, StreamEvent, TokenStream};
-use tiercel_device::{Tier, TokenId, TokenLogprobs};
+use tiercel_device::{SeqId, Tier, TokenId, TokenLogprobs};
 use tiercel_model::tokenizer::StopMatcher;
 
 /// Event of a choice while it is generated: more text, its end, or a failure.
@@ -96,6 +96,11 @@ impl Choice {
             decoded: 0,
             record,
         }
+    }
+
+    /// Returns the id of the choice's sequence.
+    pub(crate) fn seq(&self) -> SeqId {
+        self.tokens.seq()
     }
 
     /// Returns the tier in which the choice's sequence is really served.

@@ -1,7 +1,7 @@
 //! The endpoint `POST /v1/completions`, which continues texts.
 
 use crate::boot::App;
-use crate::http::{Answering, ApiError, JsonRequest, Record, Rights};
+use crate::http::{Answering, ApiError, JsonRequest, Record, RequestId, Rights};
 use crate::openai::fields::{Fields, wrong};
 use crate::openai::generate::{self, Job};
 use crate::openai::patience;
@@ -46,7 +46,8 @@ pub(crate) async fn completions(
         prompts,
         prompt_param: "prompt",
         default_max_tokens: Some(DEFAULT_MAX_TOKENS),
-        salt: caller.salt,
+        caller,
+        request_id: RequestId::of(&request),
         returning: returning::says_so(request.headers()),
     };
     generate::run(&app, serving, job, (answering, record)).await

@@ -2,7 +2,8 @@
 //! output.
 
 use crate::boot::{App, Serving};
-use crate::http::{Answering, ApiError, Record};
+use crate::http::{Answering, ApiError, Caller, Record};
+use crate::live::LiveRequest;
 use crate::openai::choice::{Choice, Event};
 use crate::openai::request::{Common, MAX_CHOICES};
 use crate::openai::response::{Collected, Envelope, Style, Totals};
@@ -14,7 +15,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tiercel_actors::Request;
 use tiercel_device::{Clock, SamplingParams, TokenId};
-use tiercel_policy::blocks::Salt;
 
 /// A checked generation request, ready to be submitted to the engine.
 pub(crate) struct Job {
@@ -27,7 +27,9 @@ pub(crate) struct Job {
     pub(crate) prompt_param: &'static str,
     /// Maximum number of output tokens if the request states none; `None` is as many as fit into the context.
     pub(crate) default_max_tokens: Option<u32>,
-    pub(crate) salt: Salt,
+    pub(crate) caller: Caller,
+    /// Id of the HTTP request (`X-Request-Id`).
+    pub(crate) request_id: Arc<str>,
     /// Whether the client says that this request is a retry of a refused one.
     pub(crate) returning: bool,
 }
@@ -55,13 +57,21 @@ pub(crate) async fn run(
     let totals = Totals { prompt_tokens, ..Totals::default() };
     record.submitted(&id, prompt_tokens, count as u32);
     let choices = submit(serving, &job, &record).await?;
+    let listed = app.live.enter(LiveRequest {
+        id: id.clone(),
+        request_id: job.request_id.clone(),
+        key: job.caller.key.clone(),
+        tenant: job.caller.tenant.clone(),
+        salt: job.caller.salt,
+        sequences: choices.iter().map(Choice::seq).collect(),
+    });
     let envelope = envelope(serving, &job, id, &choices);
     if !job.common.stream {
         return collect(envelope, choices, totals).await;
     }
     let times_us = (app.http.first_token_wait_ms * 1_000, app.http.comment_interval_ms * 1_000);
     let body = sse::open(envelope, choices, (totals, record), app.clock.clone(), times_us).await?;
-    let body = body.inspect(move |_| _ = &answering);
+    let body = body.inspect(move |_| _ = (&answering, &listed));
     Ok(HttpResponse::Ok()
         .content_type("text/event-stream; charset=utf-8")
         .insert_header((header::CACHE_CONTROL, "no-cache"))
@@ -94,7 +104,7 @@ async fn submit(
             let request = Request {
                 tier: job.common.tier,
                 priority: job.common.priority,
-                salt: job.salt,
+                salt: job.caller.salt,
                 prompt: prompt.clone(),
                 max_tokens,
                 stop_tokens: stop_tokens.clone(),
@@ -109,7 +119,7 @@ async fn submit(
                 // refusal.
                 if !job.returning {
                     let others = job.prompts.len() * job.common.n as usize - 1;
-                    serving.engine.told(job.common.tier, job.salt, refusal, others);
+                    serving.engine.told(job.common.tier, job.caller.salt, refusal, others);
                 }
             })?;
             let place = (choices.len() as u32, copy == 0);

@@ -1,0 +1,74 @@
+//! Audit: each change that an operator makes, as a line in the log and as an event for the listeners of the event stream.
+
+use crate::control::row::Row;
+use serde::Serialize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tiercel_device::Clock;
+use tokio::sync::broadcast;
+
+/// Events that a slow listener may be behind; older ones are lost for it, and it is told how many.
+const BUFFERED_EVENTS: usize = 256;
+
+/// Recorder of operators' changes.
+pub(crate) struct Audit {
+    events: broadcast::Sender<Arc<str>>,
+    /// Number of the latest event.
+    number: AtomicU64,
+}
+
+/// A change that an operator made, or an event of the server's life.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Event<'a> {
+    /// Name of the key that asked for the change.
+    pub(crate) by: &'a str,
+    /// What was done: `reprioritize`, `pause`, `resume`, `cancel` or `drain`.
+    pub(crate) action: &'static str,
+    /// Step that was planned last before the change, which takes effect in a later one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) step: Option<u64>,
+    /// The request before the change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) before: Option<Row>,
+    /// The request after the change; absent if the change ended it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) after: Option<Row>,
+    /// Longest time that running requests have to finish in a drain, ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) deadline_ms: Option<u64>,
+}
+
+/// An event with its number and time.
+#[derive(Serialize)]
+struct Numbered<'a> {
+    number: u64,
+    unix_s: u64,
+    #[serde(flatten)]
+    event: &'a Event<'a>,
+}
+
+impl Audit {
+    pub(crate) fn new() -> Audit {
+        Audit { events: broadcast::Sender::new(BUFFERED_EVENTS), number: AtomicU64::new(0) }
+    }
+
+    /// Logs an event and sends it to the listeners of the event stream.
+    pub(crate) fn record(&self, event: &Event<'_>) {
+        let number = self.number.fetch_add(1, Ordering::Relaxed) + 1;
+        let numbered = Numbered { number, unix_s: Clock::unix_s(), event };
+        let json = serde_json::to_string(&numbered).expect("an event has only text keys");
+        tracing::info!(target: "tiercel::audit", "{json}");
+        // Ignore that nobody may listen.
+        let _ = self.events.send(json.into());
+    }
+
+    /// Returns a receiver of the events from now on.
+    pub(crate) fn listen(&self) -> broadcast::Receiver<Arc<str>> {
+        self.events.subscribe()
+    }
+
+    /// Returns the number of listeners.
+    pub(crate) fn listeners(&self) -> usize {
+        self.events.receiver_count()
+    }
+}

@@ -1,0 +1,10 @@
+//! The control API: operators see and change live requests, and drain the server. It has a listener of its own, which only
+//! this machine can reach unless the settings say otherwise.
+
+mod audit;
+mod query;
+pub(crate) mod requests;
+mod row;
+pub(crate) mod server;
+
+pub(crate) use audit::Audit;

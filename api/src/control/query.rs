@@ -1,0 +1,114 @@
+//! Queries: which requests a listing shows, in which order, and how many.
+
+use crate::control::row::{Row, STATES};
+use crate::http::ApiError;
+use actix_web::HttpRequest;
+use actix_web::http::StatusCode;
+use actix_web::web::Query;
+use serde::Deserialize;
+use std::cmp::Ordering;
+use tiercel_device::Tier;
+
+/// Most requests in one answer.
+const LIMIT_MAX: usize = 1_000;
+/// Requests in one answer if the query states no number.
+const LIMIT: usize = 100;
+
+/// Query parameters of a listing.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Listing {
+    /// Show only requests of this tier.
+    tier: Option<Tier>,
+    /// Show only requests in this state.
+    state: Option<String>,
+    /// Show only paused requests, or only others.
+    paused: Option<bool>,
+    /// Show only requests of this tenant.
+    tenant: Option<String>,
+    /// Show only requests with this `X-Request-Id`.
+    request_id: Option<String>,
+    /// Order of the answer; without it, the order of service.
+    sort: Option<Sort>,
+    /// Most requests in the answer.
+    limit: Option<usize>,
+    /// Number of requests to skip.
+    offset: usize,
+}
+
+/// Order of a listing.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Sort {
+    /// Requests with the least slack first; those without a target last.
+    Slack,
+    /// The oldest request first.
+    Age,
+    /// The request with the most output tokens first.
+    Output,
+}
+
+/// A page of a listing.
+pub(crate) struct Page {
+    /// Number of requests that match.
+    pub(crate) total: usize,
+    pub(crate) rows: Vec<Row>,
+    /// Offset of the next page; `None` on the last one.
+    pub(crate) next_offset: Option<usize>,
+}
+
+impl Listing {
+    /// Reads the query parameters of a listing.
+    ///
+    /// # Errors
+    /// 400 for a parameter that is unknown or that has a value that is not allowed.
+    pub(crate) fn read(request: &HttpRequest) -> Result<Listing, ApiError> {
+        let wrong = |message: String| {
+            Err(ApiError::new(StatusCode::BAD_REQUEST, message).code("invalid_query"))
+        };
+        let listing = match Query::<Listing>::from_query(request.query_string()) {
+            Ok(listing) => listing.into_inner(),
+            Err(error) => {
+                return wrong(format!(
+                    "{error}; the parameters are tier, state, paused, tenant, request_id, sort (slack, age or output), \
+                     limit and offset"
+                ));
+            }
+        };
+        if listing.state.as_ref().is_some_and(|state| !STATES.contains(&state.as_str())) {
+            return wrong(format!("'state' must be one of {}", STATES.join(", ")));
+        }
+        if listing.limit.is_some_and(|limit| !(1..=LIMIT_MAX).contains(&limit)) {
+            return wrong(format!("'limit' must be a number from 1 to {LIMIT_MAX}"));
+        }
+        Ok(listing)
+    }
+
+    /// Returns the page of `rows` that the query asks for.
+    pub(crate) fn page(&self, mut rows: Vec<Row>) -> Page {
+        rows.retain(|row| self.matches(row));
+        match self.sort {
+            None => {}
+            Some(Sort::Slack) => rows.sort_by(by_slack),
+            Some(Sort::Age) => rows.sort_by_key(|row| std::cmp::Reverse(row.age_ms)),
+            Some(Sort::Output) => rows.sort_by_key(|row| std::cmp::Reverse(row.output_tokens)),
+        }
+        let (total, limit) = (rows.len(), self.limit.unwrap_or(LIMIT));
+        let rows: Vec<Row> = rows.into_iter().skip(self.offset).take(limit).collect();
+        let next = self.offset.saturating_add(rows.len());
+        Page { total, rows, next_offset: (next < total).then_some(next) }
+    }
+
+    fn matches(&self, row: &Row) -> bool {
+        self.tier.is_none_or(|tier| row.tier == tier.name())
+            && self.state.as_ref().is_none_or(|state| row.state == state)
+            && self.paused.is_none_or(|paused| row.paused == paused)
+            && self.tenant.as_ref().is_none_or(|tenant| *row.tenant == **tenant)
+            && self.request_id.as_ref().is_none_or(|id| *row.request_id == **id)
+    }
+}
+
+fn by_slack(a: &Row, b: &Row) -> Ordering {
+    let slack = |row: &Row| row.slack_ms.unwrap_or(f64::INFINITY);
+    slack(a).total_cmp(&slack(b))
+}

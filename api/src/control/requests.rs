@@ -1,0 +1,238 @@
+//! Endpoints that list, show and change live requests.
+
+use crate::boot::{App, Serving};
+use crate::control::audit::Event;
+use crate::control::query::Listing;
+use crate::control::row::{Row, rows};
+use crate::http::{ApiError, JsonRequest};
+use crate::live::LiveRequest;
+use actix_web::http::StatusCode;
+use actix_web::web::{Data, Path};
+use actix_web::{HttpRequest, HttpResponse};
+use serde::Deserialize;
+use serde_json::json;
+use std::sync::Arc;
+use tiercel_actors::{Changed, Control};
+use tiercel_config::Role;
+use tiercel_device::{SeqId, Tier};
+use tiercel_policy::blocks::Salt;
+
+/// Age up to which listings share a snapshot, ms.
+const SNAPSHOT_AGE_MS: u64 = 250;
+
+/// Endpoint `GET /control/v1/requests`: lists live requests.
+pub(crate) async fn list(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
+    app.keys.operator(&request, Role::Viewer)?;
+    listing(&app, &request, None).await
+}
+
+/// Endpoint `GET /v1/requests`: lists the live requests of the caller's tenant.
+pub(crate) async fn own(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
+    let caller = app.keys.caller(&request)?;
+    listing(&app, &request, Some(caller.salt)).await
+}
+
+async fn listing(
+    app: &App,
+    request: &HttpRequest,
+    of: Option<Salt>,
+) -> Result<HttpResponse, ApiError> {
+    let listing = Listing::read(request)?;
+    let engine = &app.loaded()?.engine;
+    let snapshot = engine.snapshot(SNAPSHOT_AGE_MS).await?;
+    let requests = app.live.of(snapshot.sequences.iter().map(|view| view.seq));
+    let mut rows = rows(&snapshot, &requests, app.clock.now());
+    if let Some(salt) = of {
+        rows.retain(|row| requests.get(&SeqId(row.seq)).is_some_and(|r| r.salt == salt));
+    }
+    let page = listing.page(rows);
+    Ok(HttpResponse::Ok().json(json!({
+        "step": snapshot.step.0,
+        "total": page.total,
+        "requests": page.rows,
+        "next_offset": page.next_offset,
+    })))
+}
+
+/// Endpoint `GET /control/v1/requests/{id}`: shows the requests with an id, which may be any of the three ids of a request.
+pub(crate) async fn show(
+    app: Data<App>,
+    request: HttpRequest,
+    id: Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    app.keys.operator(&request, Role::Viewer)?;
+    let found = app.live.find(&id, None);
+    if found.is_empty() {
+        return Err(unknown(&id));
+    }
+    let snapshot = app.loaded()?.engine.snapshot(0).await?;
+    let named = found.iter().flat_map(|request| {
+        request.sequences.iter().map(|seq| (*seq, request.clone())).collect::<Vec<_>>()
+    });
+    let rows = rows(&snapshot, &named.collect(), app.clock.now());
+    Ok(HttpResponse::Ok().json(json!({"step": snapshot.step.0, "requests": rows})))
+}
+
+/// Change of a request that an operator asks for.
+#[derive(Debug, Clone, Copy)]
+enum Change {
+    Reprioritize { tier: Tier, priority: Option<i32> },
+    Pause,
+    Resume,
+    Cancel,
+}
+
+/// Body of a request to change tier and priority.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Reprioritize {
+    tier: Tier,
+    priority: Option<i32>,
+}
+
+/// Endpoint `POST /control/v1/requests/{id}/reprioritize`: changes the tier of a request, and its priority if one is given.
+pub(crate) async fn reprioritize(
+    app: Data<App>,
+    request: HttpRequest,
+    id: Path<String>,
+    body: JsonRequest,
+) -> Result<HttpResponse, ApiError> {
+    let Reprioritize { tier, priority } = serde_json::from_value(body.body).map_err(|error| {
+        let message = format!(
+            "{error}; expected {{\"tier\": \"premium\", \"standard\" or \"background\", \"priority\": a whole number}}"
+        );
+        ApiError::param("tier", message)
+    })?;
+    if tier == Tier::System {
+        return Err(ApiError::param("tier", "'tier' must be premium, standard or background"));
+    }
+    change(&app, &request, &id, Change::Reprioritize { tier, priority }).await
+}
+
+/// Endpoint `POST /control/v1/requests/{id}/pause`: stops scheduling a request.
+pub(crate) async fn pause(
+    app: Data<App>,
+    request: HttpRequest,
+    id: Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    change(&app, &request, &id, Change::Pause).await
+}
+
+/// Endpoint `POST /control/v1/requests/{id}/resume`: schedules a paused request again.
+pub(crate) async fn resume(
+    app: Data<App>,
+    request: HttpRequest,
+    id: Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    change(&app, &request, &id, Change::Resume).await
+}
+
+/// Endpoint `POST /control/v1/requests/{id}/cancel`: ends a request with an error of code `cancelled`.
+pub(crate) async fn cancel(
+    app: Data<App>,
+    request: HttpRequest,
+    id: Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    change(&app, &request, &id, Change::Cancel).await
+}
+
+/// Endpoint `POST /v1/requests/{id}/cancel`: cancels a request of the caller's tenant.
+pub(crate) async fn cancel_own(
+    app: Data<App>,
+    request: HttpRequest,
+    id: Path<String>,
+) -> Result<HttpResponse, ApiError> {
+    let caller = app.keys.caller(&request)?;
+    let target = only(app.live.find(&id, Some(caller.salt)), &id)?;
+    apply(&app, &caller.key, &target, Change::Cancel).await
+}
+
+async fn change(
+    app: &App,
+    request: &HttpRequest,
+    id: &str,
+    change: Change,
+) -> Result<HttpResponse, ApiError> {
+    let operator = app.keys.operator(request, Role::Operator)?;
+    let target = only(app.live.find(id, None), id)?;
+    apply(app, &operator.name, &target, change).await
+}
+
+/// Changes all choices of a request that are live, and answers with each of them before and after the change.
+async fn apply(
+    app: &App,
+    by: &str,
+    target: &LiveRequest,
+    change: Change,
+) -> Result<HttpResponse, ApiError> {
+    let serving = app.loaded()?;
+    let mut changes = Vec::new();
+    for seq in &target.sequences {
+        let Some(changed) = command(serving, *seq, change).await? else { continue };
+        let now = app.clock.now();
+        let row = |view: &Option<_>| view.as_ref().map(|view| Row::new(view, target, now));
+        let (before, after) = (row(&changed.before), row(&changed.after));
+        let step = Some(changed.step.0);
+        let event = Event { by, action: action(change), step, before, after, deadline_ms: None };
+        app.audit.record(&event);
+        changes.push(json!({"step": step, "before": event.before, "after": event.after}));
+    }
+    if changes.is_empty() {
+        return Err(unknown(&target.id));
+    }
+    Ok(HttpResponse::Ok().json(json!({"id": target.id, "changes": changes})))
+}
+
+/// Gives the engine the command for one sequence; `None` if the sequence has ended.
+async fn command(
+    serving: &Serving,
+    seq: SeqId,
+    change: Change,
+) -> Result<Option<Changed>, ApiError> {
+    let control = match change {
+        Change::Reprioritize { tier, priority } => {
+            Control::Reprioritize { seq, tier, priority: priority.unwrap_or(0) }
+        }
+        Change::Pause => Control::Pause(seq),
+        Change::Resume => Control::Resume(seq),
+        Change::Cancel => Control::Cancel(seq),
+    };
+    let changed = serving.engine.command(control).await?;
+    Ok(changed.known.then_some(changed))
+}
+
+fn action(change: Change) -> &'static str {
+    match change {
+        Change::Reprioritize { .. } => "reprioritize",
+        Change::Pause => "pause",
+        Change::Resume => "resume",
+        Change::Cancel => "cancel",
+    }
+}
+
+/// Returns the only request of those found under an id.
+///
+/// # Errors
+/// 404 if there is none, and 409 if there are several, because clients choose `X-Request-Id`.
+fn only(found: Vec<Arc<LiveRequest>>, id: &str) -> Result<Arc<LiveRequest>, ApiError> {
+    match found.as_slice() {
+        [] => Err(unknown(id)),
+        [one] => Ok(one.clone()),
+        several => {
+            let ids: Vec<&str> =
+                several.iter().take(10).map(|request| request.id.as_str()).collect();
+            let message = format!(
+                "{} requests have this id; name one of them: {}",
+                several.len(),
+                ids.join(", ")
+            );
+            Err(ApiError::new(StatusCode::CONFLICT, message).code("ambiguous_id"))
+        }
+    }
+}
+
+fn unknown(id: &str) -> ApiError {
+    let short: String = id.chars().take(150).collect();
+    let message = format!("no live request has the id {short:?}; it may have ended");
+    ApiError::new(StatusCode::NOT_FOUND, message).code("request_not_found")
+}

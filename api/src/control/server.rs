@@ -1,0 +1,154 @@
+//! Endpoints about the server as a whole: status, load, drain and events.
+
+use crate::boot::{App, Stage};
+use crate::control::audit::Event;
+use crate::http::{ApiError, JsonRequest};
+use actix_web::http::{StatusCode, header};
+use actix_web::web::{Bytes, Data};
+use actix_web::{HttpRequest, HttpResponse};
+use futures_util::stream;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::convert::Infallible;
+use std::sync::Arc;
+use tiercel_actors::EngineStatus;
+use tiercel_config::Role;
+use tiercel_device::{Clock, Tier};
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+
+/// Most listeners of the event stream.
+const LISTENERS_MAX: usize = 16;
+/// Longest deadline of a drain, ms.
+const DEADLINE_MAX_MS: u64 = 86_400_000;
+
+/// Endpoint `GET /control/v1/status`: the stage of the server's life, queues, memory and counters.
+pub(crate) async fn status(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
+    app.keys.operator(&request, Role::Viewer)?;
+    let engine = &app.loaded()?.engine;
+    let status = engine.status().await?;
+    let counters = status.counters;
+    Ok(HttpResponse::Ok().json(json!({
+        "stage": stage(app.stage()),
+        "requests": status.places,
+        "max_requests": engine.settings().admission.max_requests,
+        "queued": by_tier(status.queued),
+        "running": status.running,
+        "preempted": status.preempted,
+        "device_blocks": status.device_blocks,
+        "device_blocks_free": status.device_blocks_free,
+        "host_blocks": status.host_blocks,
+        "host_blocks_free": status.host_blocks_free,
+        "steps": counters.steps,
+    })))
+}
+
+/// Endpoint `GET /load`: what a router needs to choose between servers.
+pub(crate) async fn load(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
+    app.keys.operator(&request, Role::Viewer)?;
+    let engine = &app.loaded()?.engine;
+    let status = engine.status().await?;
+    let EngineStatus { queued, running, preempted, places, device_blocks, .. } = status;
+    let used = device_blocks.saturating_sub(status.device_blocks_free);
+    Ok(HttpResponse::Ok().json(json!({
+        "accepts": app.stage() == Stage::Ready,
+        "requests": places,
+        "max_requests": engine.settings().admission.max_requests,
+        "queued": by_tier(queued),
+        "running": running,
+        "preempted": preempted,
+        "kv_used": f64::from(used) / f64::from(device_blocks.max(1)),
+    })))
+}
+
+fn by_tier(counts: [u32; Tier::ALL.len()]) -> Value {
+    let tiers = [Tier::Premium, Tier::Standard, Tier::Background];
+    tiers.iter().map(|tier| (tier.name().to_owned(), json!(counts[tier.index()]))).collect()
+}
+
+fn stage(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Loading => "loading",
+        Stage::Ready => "ready",
+        Stage::Draining => "draining",
+    }
+}
+
+/// Body of a request to drain the server.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct DrainBody {
+    deadline_ms: Option<u64>,
+}
+
+/// Endpoint `POST /control/v1/drain`: refuses new requests, lets running ones finish until the deadline, ends the others
+/// with an error of code `drained`, and stops the server with exit code 0.
+pub(crate) async fn drain(
+    app: Data<App>,
+    request: HttpRequest,
+    body: JsonRequest,
+) -> Result<HttpResponse, ApiError> {
+    let operator = app.keys.operator(&request, Role::Operator)?;
+    let expected = || {
+        let message = format!(
+            "expected {{\"deadline_ms\": a whole number up to {DEADLINE_MAX_MS}}}, or {{}} for http.drain_grace_ms"
+        );
+        ApiError::param("deadline_ms", message)
+    };
+    let asked: DrainBody = serde_json::from_value(body.body).map_err(|_| expected())?;
+    let deadline_ms = asked.deadline_ms.unwrap_or(app.http.drain_grace_ms);
+    if deadline_ms > DEADLINE_MAX_MS {
+        return Err(expected());
+    }
+    let requests = app.loaded()?.engine.places();
+    if !app.ask_to_drain(deadline_ms) {
+        let message = "the server is draining already";
+        return Err(ApiError::new(StatusCode::CONFLICT, message).code("draining"));
+    }
+    let deadline_ms = Some(deadline_ms);
+    app.audit.record(&Event {
+        by: &operator.name,
+        action: "drain",
+        deadline_ms,
+        ..Event::default()
+    });
+    Ok(HttpResponse::Accepted().json(json!({"deadline_ms": deadline_ms, "requests": requests})))
+}
+
+/// Endpoint `GET /control/v1/events`: sends every change that is made from now on, as server-sent events.
+pub(crate) async fn events(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
+    app.keys.operator(&request, Role::Viewer)?;
+    if app.audit.listeners() >= LISTENERS_MAX {
+        let message = format!("{LISTENERS_MAX} clients listen already; close one of them");
+        return Err(
+            ApiError::new(StatusCode::TOO_MANY_REQUESTS, message).code("too_many_listeners")
+        );
+    }
+    let state = (app.audit.listen(), app.clock.clone(), app.http.comment_interval_ms * 1_000);
+    let begin = Bytes::from_static(b": events from now on\n\n");
+    let rest = stream::unfold(state, |(mut events, clock, interval_us)| async move {
+        let bytes = next_event(&mut events, &clock, interval_us).await?;
+        Some((Ok(bytes), (events, clock, interval_us)))
+    });
+    let first = stream::once(std::future::ready(Ok::<Bytes, Infallible>(begin)));
+    Ok(HttpResponse::Ok()
+        .content_type("text/event-stream; charset=utf-8")
+        .insert_header((header::CACHE_CONTROL, "no-cache"))
+        .streaming(futures_util::StreamExt::chain(first, rest)))
+}
+
+/// Returns the next event, or a comment if there is none for `interval_us`; `None` when the server ends.
+async fn next_event(
+    events: &mut Receiver<Arc<str>>,
+    clock: &Clock,
+    interval_us: u64,
+) -> Option<Bytes> {
+    match clock.timeout_us(interval_us, events.recv()).await {
+        None => Some(Bytes::from_static(b": waiting\n\n")),
+        Some(Ok(json)) => Some(Bytes::from(format!("data: {json}\n\n"))),
+        Some(Err(RecvError::Lagged(lost))) => {
+            Some(Bytes::from(format!("event: lost\ndata: {{\"lost\": {lost}}}\n\n")))
+        }
+        Some(Err(RecvError::Closed)) => None,
+    }
+}

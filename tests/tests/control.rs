@@ -1,0 +1,340 @@
+//! Tests of the control API: what operators see and change, who may, and what clients notice.
+#![allow(clippy::unwrap_used, reason = "tests state what must hold")]
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+use tiercel_tests::{Connection, Response, TestServer};
+
+/// Returns the body of a streamed background completion with greedy sampling.
+fn background(max_tokens: u32) -> Value {
+    json!({
+        "prompt": "Hello", "max_tokens": max_tokens, "ignore_eos": true, "temperature": 0,
+        "service_tier": "flex", "stream": true,
+    })
+}
+
+/// Sends a streamed completion without waiting for its answer, with the request id `request_id`.
+fn send(server: &TestServer, request_id: &str, body: &Value) -> Connection {
+    let mut connection = server.connect();
+    let headers = [("content-type", "application/json"), ("x-request-id", request_id)];
+    connection.send_request("POST", "/v1/completions", &headers, body.to_string().as_bytes());
+    connection
+}
+
+/// Starts a server that runs two requests at a time, in steps of 50 ms.
+fn two_at_a_time() -> TestServer {
+    TestServer::slow(|settings| settings.engine.scheduler.max_num_seqs = 2)
+}
+
+fn listing(server: &TestServer, query: &str) -> Value {
+    let path = format!("/control/v1/requests{query}");
+    server.control().request("GET", &path, &[], b"").json()
+}
+
+/// Gives a command for a request, and returns the response.
+fn command(server: &TestServer, id: &str, verb: &str, body: &Value) -> Response {
+    server.control().post(&format!("/control/v1/requests/{id}/{verb}"), body)
+}
+
+/// Waits until `count` requests are live and a listing shows them, and returns the listing.
+fn wait_for(server: &TestServer, count: usize) -> Value {
+    server.wait_for("all arrived", |status| status.places as usize == count);
+    loop {
+        let listing = listing(server, "?limit=1000");
+        if listing["total"] == json!(count) {
+            return listing;
+        }
+    }
+}
+
+/// Returns the data of a response stream's events.
+fn events(response: &Response) -> Vec<Value> {
+    let text = response.text();
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    data.filter_map(|json| serde_json::from_str(json).ok()).collect()
+}
+
+/// Reads the rest of a chunked response, to its end.
+fn rest_of(stream: &mut Connection) -> String {
+    let mut rest = Vec::new();
+    while let Some(chunk) = stream.chunk().filter(|chunk| !chunk.is_empty()) {
+        rest.extend(chunk);
+    }
+    String::from_utf8(rest).unwrap()
+}
+
+fn text_of(response: &Response) -> String {
+    let pieces = events(response).into_iter();
+    pieces.filter_map(|event| event["choices"][0]["text"].as_str().map(str::to_owned)).collect()
+}
+
+#[test]
+fn a_raised_request_gets_its_first_token_within_three_steps() {
+    let server = two_at_a_time();
+    let streams: Vec<Connection> =
+        (0..20).map(|n| send(&server, &format!("flood-{n}"), &background(400))).collect();
+    let before = wait_for(&server, 20);
+    assert_eq!(before["requests"].as_array().unwrap().len(), 20);
+    let waiting = listing(&server, "?state=waiting&sort=age&limit=3");
+    let last = wait_for(&server, 20)["requests"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!((&last["state"], &last["tier"]), (&json!("waiting"), &json!("background")));
+    assert_eq!(waiting["requests"].as_array().unwrap().len(), 3);
+    assert_eq!(waiting["next_offset"], 3);
+    let id = last["id"].as_str().unwrap();
+    let raised = command(&server, id, "reprioritize", &json!({"tier": "premium"}));
+    assert_eq!(raised.status, 200, "{}", raised.text());
+    let change = raised.json()["changes"][0].clone();
+    assert_eq!(
+        (&change["before"]["tier"], &change["after"]["tier"]),
+        (&json!("background"), &json!("premium"))
+    );
+    let first = loop {
+        let shown =
+            server.control().request("GET", &format!("/control/v1/requests/{id}"), &[], b"");
+        let row = shown.json()["requests"][0].clone();
+        if let Some(step) = row["first_token_step"].as_u64() {
+            break step;
+        }
+    };
+    let steps = first - change["step"].as_u64().unwrap();
+    assert!((1..=3).contains(&steps), "first token {steps} steps after the change");
+    drop(streams);
+    server.finish();
+}
+
+#[test]
+fn a_paused_request_stands_still_and_its_text_is_the_same_after_it_resumes() {
+    let server = TestServer::slow(|_| ());
+    let expected = text_of(&send(&server, "plain", &background(12)).response().unwrap());
+    let mut stream = send(&server, "trace-7", &background(12));
+    wait_for(&server, 1);
+    let paused = command(&server, "trace-7", "pause", &json!({}));
+    assert_eq!(paused.json()["changes"][0]["after"]["paused"], true);
+    let tokens = || {
+        let shown = server.control().request("GET", "/control/v1/requests/trace-7", &[], b"");
+        shown.json()["requests"][0]["output_tokens"].as_u64().unwrap()
+    };
+    // A step that was in flight at the pause may still give a token; steps of another request show that time passes.
+    send(&server, "other", &background(4)).response().unwrap();
+    let still = tokens();
+    send(&server, "other", &background(4)).response().unwrap();
+    assert_eq!(tokens(), still);
+    assert!(still < 12);
+    assert_eq!(command(&server, "trace-7", "resume", &json!({})).status, 200);
+    let response = stream.response().unwrap();
+    assert_eq!(response.header("x-request-id"), Some("trace-7"));
+    assert_eq!(text_of(&response), expected);
+    server.finish();
+}
+
+#[test]
+fn a_cancelled_stream_ends_with_an_error_event_and_a_waiting_request_with_a_409() {
+    let server = two_at_a_time();
+    let mut streams: Vec<Connection> =
+        (0..3).map(|n| send(&server, &format!("r{n}"), &background(400))).collect();
+    wait_for(&server, 3);
+    let begun = streams[0].head().unwrap();
+    assert_eq!(begun.status, 200);
+    for id in ["r0", "r2"] {
+        assert_eq!(command(&server, id, "cancel", &json!({})).status, 200);
+    }
+    let rest = rest_of(&mut streams[0]);
+    assert!(rest.trim_end().lines().last().unwrap().contains("\"code\":\"cancelled\""), "{rest}");
+    let refused = streams[2].response().unwrap();
+    assert_eq!((refused.status, &refused.error()["code"]), (409, &json!("cancelled")));
+    assert_eq!(refused.header("x-should-retry"), Some("false"));
+    let gone = command(&server, "r0", "cancel", &json!({}));
+    assert_eq!((gone.status, &gone.error()["code"]), (404, &json!("request_not_found")));
+    drop(streams);
+    server.finish();
+}
+
+#[test]
+fn an_id_of_several_requests_is_ambiguous_and_changes_none() {
+    let server = two_at_a_time();
+    let streams =
+        [send(&server, "same", &background(400)), send(&server, "same", &background(400))];
+    wait_for(&server, 2);
+    let refused = command(&server, "same", "cancel", &json!({}));
+    assert_eq!((refused.status, &refused.error()["code"]), (409, &json!("ambiguous_id")));
+    assert_eq!(wait_for(&server, 2)["total"], 2);
+    drop(streams);
+    server.finish();
+}
+
+#[test]
+fn wrong_queries_and_bodies_say_what_is_allowed() {
+    let server = TestServer::mock(|_| ());
+    for query in ["?tier=gold", "?state=asleep", "?limit=0", "?limit=1001", "?sort=name", "?x=1"] {
+        let path = format!("/control/v1/requests{query}");
+        let refused = server.control().request("GET", &path, &[], b"");
+        assert_eq!(
+            (refused.status, &refused.error()["code"]),
+            (400, &json!("invalid_query")),
+            "{query}"
+        );
+    }
+    for body in [json!({}), json!({"tier": "gold"}), json!({"tier": "system"}), json!([])] {
+        assert_eq!(command(&server, "1", "reprioritize", &body).status, 400, "{body}");
+    }
+    assert_eq!(command(&server, "1", "reprioritize", &json!({"tier": "premium"})).status, 404);
+    for body in
+        [json!({"deadline_ms": -1}), json!({"deadline": 5}), json!({"deadline_ms": 86_400_001u64})]
+    {
+        assert_eq!(server.control().post("/control/v1/drain", &body).status, 400, "{body}");
+    }
+    server.finish();
+}
+
+/// Returns the lines of a keys file for a key whose secret is its name with `!` behind.
+fn entry(name: &str, more: &str) -> String {
+    let digits: String =
+        Sha256::digest(format!("{name}!")).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("[[key]]\nname = \"{name}\"\nsha256 = \"{digits}\"\n{more}\n")
+}
+
+fn start(folder: &TempDir, keys: &[String]) -> TestServer {
+    let file = folder.path().join("keys.toml");
+    std::fs::write(&file, keys.concat()).unwrap();
+    let file = file.to_str().unwrap().to_owned();
+    TestServer::slow(|settings| settings.http.keys_file = Some(file))
+}
+
+fn with_key(
+    connection: &mut Connection,
+    key: &str,
+    (method, path): (&str, &str),
+    body: &str,
+) -> Response {
+    let authorization = format!("Bearer {key}!");
+    let headers = [("content-type", "application/json"), ("authorization", authorization.as_str())];
+    connection.request(method, path, &headers, body.as_bytes())
+}
+
+#[test]
+fn nobody_reaches_a_control_route_without_the_role() {
+    let folder = TempDir::new().unwrap();
+    let keys = [
+        entry("plain", "highest_tier = \"premium\""),
+        entry("viewer", "role = \"viewer\""),
+        entry("operator", "role = \"operator\""),
+        entry("old", "role = \"operator\"\nexpires = 2020-01-01"),
+    ];
+    let server = start(&folder, &keys);
+    let reading = ["/control/v1/requests", "/control/v1/requests/1", "/control/v1/status", "/load"];
+    let verbs = ["reprioritize", "pause", "resume", "cancel"];
+    let changing = verbs.map(|verb| format!("/control/v1/requests/1/{verb}"));
+    for (key, read, change) in [
+        ("plain", 403, 403),
+        ("viewer", 200, 403),
+        ("operator", 200, 404),
+        ("old", 401, 401),
+        ("forged", 401, 401),
+    ] {
+        let status = |method: &str, path: &str| {
+            let body = if method == "POST" { r#"{"tier": "premium"}"# } else { "" };
+            with_key(&mut server.control(), key, (method, path), body).status
+        };
+        for path in reading {
+            let allowed = if read == 200 && path.ends_with("/1") { 404 } else { read };
+            assert_eq!(status("GET", path), allowed, "{key} {path}");
+        }
+        for path in &changing {
+            assert_eq!(status("POST", path), change, "{key} {path}");
+        }
+        if key != "operator" {
+            assert_eq!(status("POST", "/control/v1/drain"), change, "{key} drain");
+            if read != 200 {
+                assert_eq!(status("GET", "/control/v1/events"), read, "{key} events");
+            }
+        }
+    }
+    for path in reading {
+        assert_eq!(server.control().request("GET", path, &[], b"").status, 401, "no key: {path}");
+    }
+    // The public listener has no control routes.
+    let elsewhere = with_key(&mut server.connect(), "operator", ("GET", reading[0]), "");
+    assert_eq!(elsewhere.status, 404);
+    for probe in ["/health", "/ready", "/metrics"] {
+        assert_eq!(server.control().request("GET", probe, &[], b"").status, 200, "{probe}");
+    }
+    server.finish();
+}
+
+#[test]
+fn without_keys_pages_in_browsers_may_not_control_the_server() {
+    let server = TestServer::mock(|_| ());
+    let from = |headers: &[(&str, &str)]| {
+        server.control().request("GET", "/control/v1/status", headers, b"").status
+    };
+    assert_eq!(from(&[]), 200);
+    assert_eq!(from(&[("origin", "https://example.org")]), 403);
+    let mut rebound = server.control();
+    rebound.send(b"GET /control/v1/status HTTP/1.1\r\nhost: example.org\r\n\r\n");
+    assert_eq!(rebound.response().unwrap().status, 403);
+    server.finish();
+}
+
+#[test]
+fn a_client_sees_and_cancels_the_requests_of_its_tenant_only() {
+    let folder = TempDir::new().unwrap();
+    let server = start(&folder, &[entry("a", ""), entry("b", "")]);
+    let mut streams = ["a", "b"].map(|key| {
+        let mut connection = server.connect();
+        let authorization = format!("Bearer {key}!");
+        let headers =
+            [("content-type", "application/json"), ("authorization", authorization.as_str())];
+        let body = background(400).to_string();
+        connection.send_request("POST", "/v1/completions", &headers, body.as_bytes());
+        connection
+    });
+    let ids = streams.each_mut().map(|stream| {
+        stream.head().unwrap();
+        let chunk = String::from_utf8(stream.chunk().unwrap()).unwrap();
+        let json: Value =
+            serde_json::from_str(chunk.trim().strip_prefix("data: ").unwrap()).unwrap();
+        json["id"].as_str().unwrap().to_owned()
+    });
+    let own = with_key(&mut server.connect(), "a", ("GET", "/v1/requests"), "").json();
+    assert_eq!((&own["total"], &own["requests"][0]["id"]), (&json!(1), &json!(ids[0])));
+    let cancel = |id: &str| {
+        let path = format!("/v1/requests/{id}/cancel");
+        with_key(&mut server.connect(), "a", ("POST", &path), "{}").status
+    };
+    assert_eq!(cancel(&ids[1]), 404, "it is another tenant's");
+    assert_eq!(cancel(&ids[0]), 200);
+    drop(streams);
+    server.finish();
+}
+
+#[test]
+fn a_drain_lets_requests_finish_until_the_deadline_and_stops_the_server() {
+    let server = TestServer::slow(|settings| settings.engine.scheduler.max_num_seqs = 64);
+    // A block has 16 tokens and the device pool 64 blocks, so 64 requests with few tokens run at once.
+    let lengths = |n: u32| if n.is_multiple_of(2) { 8 } else { 900 };
+    let mut streams: Vec<Connection> =
+        (0..64).map(|n| send(&server, &format!("s{n}"), &background(lengths(n)))).collect();
+    for stream in &mut streams {
+        assert_eq!(stream.head().unwrap().status, 200);
+    }
+    let mut listener = server.control();
+    listener.send_request("GET", "/control/v1/events", &[], b"");
+    assert_eq!(listener.head().unwrap().status, 200);
+    let asked = server.control().post("/control/v1/drain", &json!({"deadline_ms": 3_000}));
+    assert_eq!((asked.status, &asked.json()["deadline_ms"]), (202, &json!(3_000)));
+    let again = server.control().post("/control/v1/drain", &json!({}));
+    assert_eq!((again.status, &again.error()["code"]), (409, &json!("draining")));
+    let refused = server.post("/v1/completions", &background(1));
+    assert_eq!((refused.status, &refused.error()["code"]), (503, &json!("shutting_down")));
+    let status = server.control().request("GET", "/control/v1/status", &[], b"").json();
+    assert_eq!(status["stage"], "draining");
+    for (n, stream) in (0..).zip(&mut streams) {
+        let text = rest_of(stream);
+        let (finished, drained) = (text.contains("[DONE]"), text.contains("\"code\":\"drained\""));
+        assert!(finished != drained && finished == (lengths(n) == 8), "{n}: {text}");
+    }
+    let heard = rest_of(&mut listener);
+    assert!(heard.contains("\"action\":\"drain\""), "{heard}");
+    server.stop().unwrap();
+}
