@@ -4,7 +4,8 @@
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
-use tiercel_tests::{Connection, Response, TestServer};
+use tiercel_config::DeviceKind;
+use tiercel_tests::{Connection, Response, SlowProfile, TestServer};
 
 /// Returns the body of a streamed background completion with greedy sampling.
 fn background(max_tokens: u32) -> Value {
@@ -310,8 +311,11 @@ fn a_client_sees_and_cancels_the_requests_of_its_tenant_only() {
 
 #[test]
 fn a_drain_lets_requests_finish_until_the_deadline_and_stops_the_server() {
-    let server = TestServer::slow(|settings| settings.engine.scheduler.max_num_seqs = 64);
-    // A block has 16 tokens and the device pool 64 blocks, so 64 requests with few tokens run at once.
+    let profile = SlowProfile::with_blocks(4_096);
+    let server = TestServer::mock(|settings| {
+        settings.device.kind = DeviceKind::Mock(profile.name());
+        settings.engine.scheduler.max_num_seqs = 64;
+    });
     let lengths = |n: u32| if n.is_multiple_of(2) { 8 } else { 900 };
     let mut streams: Vec<Connection> =
         (0..64).map(|n| send(&server, &format!("s{n}"), &background(lengths(n)))).collect();
