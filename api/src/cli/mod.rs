@@ -3,6 +3,7 @@
 
 mod bench;
 mod calibrate;
+mod ctl;
 mod failure;
 mod fuzz;
 mod log;
@@ -27,6 +28,7 @@ Examples:
   tiercel serve                                 serve SmolLM2-135M-Instruct on 127.0.0.1:8080
   tiercel serve --model ./model.gguf            serve a local GGUF file
   tiercel serve --device mock:tiny              try out clients: made-up text, no model
+  tiercel ctl requests                          list the live requests of a running server
   tiercel pull hf:Qwen/Qwen3-0.6B               download a model before the first start
   tiercel bench --url http://127.0.0.1:8080 --workload load.toml --json result.json
   tiercel simulate --workload benches/workloads/w2-memory-tight.toml --policy fcfs,tiercel
@@ -42,6 +44,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Serve),
+    Ctl(ctl::Ctl),
     Pull(pull::Pull),
     Bench(bench::Bench),
     Simulate(Box<simulate::Simulate>),
@@ -58,6 +61,7 @@ pub fn main() -> ExitCode {
     });
     let done = match cli.command {
         Command::Serve(serve) => serve.run(),
+        Command::Ctl(ctl) => ctl.run(),
         Command::Pull(pull) => pull.run(),
         Command::Bench(bench) => bench.run(),
         Command::Simulate(simulate) => simulate.run(),

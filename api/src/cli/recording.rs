@@ -41,7 +41,7 @@ impl RecordingArgs {
         }
         let open = |path: &PathBuf| ReportFile::create(path.clone());
         let trace = self.trace.as_ref().map(open).transpose()?;
-        let trace = trace.map(|file| Ok((file.writer()?, file))).transpose()?;
+        let trace = trace.map(|file| Ok::<_, Failure>((file.writer()?, file))).transpose()?;
         let page = self.html.as_ref().map(open).transpose()?;
         Ok(Recording {
             trace: trace.map(|(out, file)| (file, Rc::new(TraceWriter::new(out)))),

@@ -93,7 +93,7 @@ fn view(sequence: &Sequence, resume: ResumeOrder, now: Timestamp) -> SequenceVie
         state: state_of(sequence),
         paused: sequence.held_by_operator,
         slow_reader: sequence.held_by_stream,
-        late: service.late,
+        late: service.late && sequence.first_token_at.is_none(),
         order: ServiceOrder(rank_of(sequence, resume)),
         arrival: sequence.arrival,
         first_token_at: sequence.first_token_at,

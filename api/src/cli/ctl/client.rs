@@ -1,0 +1,131 @@
+//! Client of the control API.
+
+use crate::cli::failure::Failure;
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::time::Duration;
+use ureq::http::Response;
+use ureq::{Agent, Body};
+
+/// Longest wait for an answer.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Largest answer, bytes.
+const MAX_ANSWER_BYTES: u64 = 64 << 20;
+
+/// Connection settings of a control API: its base URL, and the key to send.
+pub(super) struct Client {
+    agent: Agent,
+    url: String,
+    key: Option<String>,
+}
+
+/// Reason why a request to the control API failed.
+pub(super) enum Trouble {
+    /// The server answered with an error.
+    Refused(String),
+    /// No server could be reached, or it hung up.
+    Unreachable(String),
+}
+
+impl From<Trouble> for Failure {
+    fn from(trouble: Trouble) -> Failure {
+        match trouble {
+            Trouble::Refused(message) | Trouble::Unreachable(message) => Failure::new(message),
+        }
+    }
+}
+
+impl Client {
+    pub(super) fn new(url: &str, key: Option<String>) -> Client {
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_connect(Some(TIMEOUT))
+            .timeout_recv_response(Some(TIMEOUT))
+            .build();
+        let url = url.trim_end_matches('/').to_owned();
+        Client { agent: Agent::new_with_config(config), url, key }
+    }
+
+    /// Sends a GET request and returns the JSON of the answer.
+    pub(super) fn get(&self, path: &str, query: &[(&str, String)]) -> Result<Value, Trouble> {
+        let mut request = self.agent.get(format!("{}{path}", self.url));
+        for (name, value) in query {
+            request = request.query(*name, value);
+        }
+        self.answer(self.with_key(request).call())
+    }
+
+    /// Sends a POST request with a JSON body and returns the JSON of the answer.
+    pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
+        let request = self.with_key(self.agent.post(format!("{}{path}", self.url)));
+        self.answer(request.content_type("application/json").send(body.to_string()))
+    }
+
+    /// Calls `each` with the JSON text of each server-sent event, until the stream or `each` ends it by returning false.
+    pub(super) fn listen(
+        &self,
+        path: &str,
+        mut each: impl FnMut(&str) -> bool,
+    ) -> Result<(), Trouble> {
+        let request = self.with_key(self.agent.get(format!("{}{path}", self.url)));
+        let mut response = self.checked(request.call())?;
+        let lines = BufReader::new(response.body_mut().as_reader()).lines();
+        for line in lines {
+            let line = line.map_err(|error| {
+                Trouble::Refused(format!("the server ended the stream: {error}"))
+            })?;
+            if let Some(json) = line.strip_prefix("data: ")
+                && !each(json)
+            {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn with_key<T>(&self, request: ureq::RequestBuilder<T>) -> ureq::RequestBuilder<T> {
+        match &self.key {
+            Some(key) => request.header("authorization", format!("Bearer {key}")),
+            None => request,
+        }
+    }
+
+    fn answer(&self, response: Result<Response<Body>, ureq::Error>) -> Result<Value, Trouble> {
+        let mut response = self.checked(response)?;
+        let body = response.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_string();
+        let text = body.map_err(|error| self.unreachable(&error))?;
+        serde_json::from_str(&text).map_err(|error| {
+            Trouble::Refused(format!("{} did not answer with JSON: {error}", self.url))
+        })
+    }
+
+    fn checked(
+        &self,
+        response: Result<Response<Body>, ureq::Error>,
+    ) -> Result<Response<Body>, Trouble> {
+        let mut response = response.map_err(|error| self.unreachable(&error))?;
+        let status = response.status().as_u16();
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let text = response.body_mut().read_to_string().unwrap_or_default();
+        let json: Value = serde_json::from_str(&text).unwrap_or_default();
+        let message = json["error"]["message"].as_str().unwrap_or("no message");
+        let hint = match status {
+            401 => "; put an API key of this server into TIERCEL_API_KEY",
+            404 if json["error"]["code"] == "unknown_url" => {
+                "; is this the address of the control API (http.control_listen)?"
+            }
+            _ => "",
+        };
+        Err(Trouble::Refused(format!("{message} (status {status}){hint}")))
+    }
+
+    fn unreachable(&self, error: &dyn std::fmt::Display) -> Trouble {
+        Trouble::Unreachable(format!(
+            "cannot reach the control API at {}: {error}; state its address with --url, as the server logs it when it \
+             is ready",
+            self.url
+        ))
+    }
+}

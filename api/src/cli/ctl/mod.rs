@@ -1,0 +1,240 @@
+//! The command `tiercel ctl`: operators see and change the requests of a running server.
+
+mod client;
+mod text;
+
+use crate::cli::failure::Failure;
+use clap::{Args, Subcommand, ValueEnum};
+use client::{Client, Trouble};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::time::Duration;
+
+/// Interval at which `drain` asks how far the server is.
+const LOOK: Duration = Duration::from_millis(500);
+
+const EXAMPLES: &str = "\
+ID is the id in the response (chatcmpl-...), the client's X-Request-Id, or the number in the column SEQ.
+If the server has API keys, TIERCEL_API_KEY must hold one with the role viewer or operator.
+
+Examples:
+  tiercel ctl requests --state waiting --sort age
+  tiercel ctl reprioritize chatcmpl-0d5c... premium
+  tiercel ctl --json show 17
+  tiercel ctl drain --deadline-s 60
+  tiercel ctl --url http://127.0.0.1:9001 events";
+
+/// See and change the requests of a running server.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Ctl {
+    /// URL of the control API, as the server logs it when it is ready
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "TIERCEL_CONTROL_URL",
+        default_value = "http://127.0.0.1:8081"
+    )]
+    url: String,
+    /// Print the server's answer as JSON
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: CtlCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum CtlCommand {
+    /// List live requests in the order of service
+    Requests(Requests),
+    /// Show one request
+    Show { id: String },
+    /// Change the tier of a request, and its priority within the tier (lower numbers go first)
+    Reprioritize {
+        id: String,
+        tier: Tier,
+        #[arg(long, value_name = "N", allow_negative_numbers = true)]
+        priority: Option<i32>,
+    },
+    /// Stop scheduling a request until `resume`; it keeps its KV blocks until others need them
+    Pause { id: String },
+    /// Schedule a paused request again
+    Resume { id: String },
+    /// End a request with an error
+    Cancel { id: String },
+    /// Show the stage of the server, queues and memory
+    Status,
+    /// Refuse new requests, let running ones finish, and stop the server
+    Drain {
+        /// Longest time that running requests have to finish, seconds; by default http.drain_grace_ms
+        #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(0..=86_400))]
+        deadline_s: Option<u64>,
+        /// Return at once instead of reporting until the server has stopped
+        #[arg(long)]
+        no_wait: bool,
+    },
+    /// Print every change that operators make from now on
+    Events,
+}
+
+/// Which requests to list.
+#[derive(Debug, Args)]
+struct Requests {
+    /// Only requests of this tier
+    #[arg(long)]
+    tier: Option<Tier>,
+    /// Only requests in this state: waiting, prefill, decode, preempted or resuming
+    #[arg(long)]
+    state: Option<String>,
+    /// Only requests of this tenant
+    #[arg(long)]
+    tenant: Option<String>,
+    /// Order: the least slack first, the oldest first, or the longest output first; by default the order of service
+    #[arg(long, value_parser = ["slack", "age", "output"])]
+    sort: Option<String>,
+    /// Most requests to show
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    limit: u64,
+    /// Number of requests to skip
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    offset: u64,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Tier {
+    Premium,
+    Standard,
+    Background,
+}
+
+impl Tier {
+    fn name(self) -> &'static str {
+        match self {
+            Tier::Premium => "premium",
+            Tier::Standard => "standard",
+            Tier::Background => "background",
+        }
+    }
+}
+
+impl Ctl {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let client = Client::new(&self.url, std::env::var("TIERCEL_API_KEY").ok());
+        let json = self.json;
+        let print = |answer: &Value, text: fn(&Value) -> String| {
+            print_line(&if json { answer.to_string() } else { text(answer) });
+        };
+        match self.command {
+            CtlCommand::Requests(which) => {
+                print(&client.get("/control/v1/requests", &which.query())?, text::requests);
+            }
+            CtlCommand::Show { id } => print(&client.get(&path(&id, ""), &[])?, text::requests),
+            CtlCommand::Reprioritize { id, tier, priority } => {
+                let body = json!({"tier": tier.name(), "priority": priority});
+                print(&client.post(&path(&id, "/reprioritize"), &body)?, text::changes);
+            }
+            CtlCommand::Pause { id } => print(&post(&client, &id, "/pause")?, text::changes),
+            CtlCommand::Resume { id } => print(&post(&client, &id, "/resume")?, text::changes),
+            CtlCommand::Cancel { id } => print(&post(&client, &id, "/cancel")?, text::changes),
+            CtlCommand::Status => print(&client.get("/control/v1/status", &[])?, text::status),
+            CtlCommand::Drain { deadline_s, no_wait } => {
+                let body = json!({"deadline_ms": deadline_s.map(|seconds| seconds * 1_000)});
+                let answer = client.post("/control/v1/drain", &body)?;
+                print(&answer, draining);
+                if !no_wait {
+                    follow_drain(&client, &print)?;
+                }
+            }
+            CtlCommand::Events => client.listen("/control/v1/events", |event| {
+                // Print what is no JSON as it is.
+                let parsed: Value = serde_json::from_str(event).unwrap_or_else(|_| json!(event));
+                print(&parsed, text::event);
+                true
+            })?,
+        }
+        Ok(())
+    }
+}
+
+impl Requests {
+    fn query(self) -> Vec<(&'static str, String)> {
+        let Requests { tier, state, tenant, sort, limit, offset } = self;
+        let optional = [
+            ("tier", tier.map(|tier| tier.name().to_owned())),
+            ("state", state),
+            ("tenant", tenant),
+            ("sort", sort),
+        ];
+        let stated = optional.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let page = [("limit", limit.to_string()), ("offset", offset.to_string())];
+        stated.chain(page).collect()
+    }
+}
+
+/// Prints a line. If the reader of the output, such as `head`, wants no more lines, ends the process, which is no error.
+fn print_line(line: &str) {
+    if writeln!(std::io::stdout().lock(), "{line}").is_err() {
+        std::process::exit(0);
+    }
+}
+
+fn post(client: &Client, id: &str, verb: &str) -> Result<Value, Trouble> {
+    client.post(&path(id, verb), &json!({}))
+}
+
+/// Returns the path of a request in the control API. Characters of the id that have a meaning in a path are escaped.
+fn path(id: &str, verb: &str) -> String {
+    let escape = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
+            char::from(byte).to_string()
+        }
+        other => format!("%{other:02X}"),
+    };
+    format!("/control/v1/requests/{}{verb}", id.bytes().map(escape).collect::<String>())
+}
+
+fn draining(answer: &Value) -> String {
+    format!(
+        "draining: {} requests may finish within {} ms",
+        answer["requests"], answer["deadline_ms"]
+    )
+}
+
+/// Reports how many requests are left until the server has stopped.
+fn follow_drain(
+    client: &Client,
+    print: &impl Fn(&Value, fn(&Value) -> String),
+) -> Result<(), Failure> {
+    let mut left = None;
+    loop {
+        match client.get("/control/v1/status", &[]) {
+            Ok(status) => {
+                let now = status["requests"].as_u64();
+                if now != left {
+                    print(&json!({"requests": now}), |status| {
+                        format!("{} requests left", status["requests"])
+                    });
+                    left = now;
+                }
+            }
+            Err(Trouble::Unreachable(_)) => break,
+            // The engine has stopped, and the server is about to.
+            Err(Trouble::Refused(_)) if left == Some(0) => {}
+            Err(refused) => return Err(refused.into()),
+        }
+        std::thread::park_timeout(LOOK);
+    }
+    print(&json!({"stopped": true}), |_| "the server has stopped".to_owned());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::path;
+
+    #[test]
+    fn ids_are_escaped_in_paths() {
+        assert_eq!(path("chatcmpl-1", ""), "/control/v1/requests/chatcmpl-1");
+        assert_eq!(path("a/b?c d", "/pause"), "/control/v1/requests/a%2Fb%3Fc%20d/pause");
+    }
+}

@@ -1,0 +1,234 @@
+//! Text for people: tables of requests, and lines about changes.
+
+use comfy_table::presets::NOTHING;
+use comfy_table::{Cell, Color, ContentArrangement, Table};
+use serde_json::Value;
+
+/// Returns the table of the requests in a listing, and a line that says how many there are.
+pub(super) fn requests(listing: &Value) -> String {
+    let rows = listing["requests"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let total = listing["total"].as_u64().unwrap_or(rows.len() as u64);
+    let mut table = Table::new();
+    table.load_preset(NOTHING);
+    if table.is_tty() {
+        // Fit the table into the terminal. Programs that read the output get a line for each request.
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+    }
+    table.set_header([
+        "SEQ",
+        "TIER",
+        "PRIO",
+        "STATE",
+        "POS",
+        "FIRST IN",
+        "AGE",
+        "PROMPT",
+        "OUTPUT",
+        "BLOCKS",
+        "PREEMPTED",
+        "SLACK",
+        "TENANT",
+        "ID",
+        "REQUEST ID",
+    ]);
+    for row in rows {
+        table.add_row(cells(row));
+    }
+    let shown = match rows.len() as u64 == total {
+        true => String::new(),
+        false => format!(", {} shown (--limit, --offset)", rows.len()),
+    };
+    let count = format!("{total} request{}{shown}", if total == 1 { "" } else { "s" });
+    if rows.is_empty() { count } else { format!("{table}\n{count}") }
+}
+
+fn cells(row: &Value) -> Vec<Cell> {
+    let text = |name: &str| match &row[name] {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let seconds = |name: &str| row[name].as_f64().map_or("-".to_owned(), |ms| duration(ms / 1e3));
+    // The computed tokens include those of the output.
+    let part = |done: &str, all: &str| {
+        let (done, all) = (row[done].as_u64().unwrap_or(0), row[all].as_u64().unwrap_or(0));
+        format!("{}/{all}", done.min(all))
+    };
+    let slack = Cell::new(seconds("slack_ms"));
+    let behind = row["slack_ms"].as_f64().is_some_and(|ms| ms < 0.0);
+    vec![
+        Cell::new(text("seq")),
+        tier(&text("tier")),
+        Cell::new(text("priority")),
+        Cell::new(state(row)),
+        Cell::new(text("position")),
+        Cell::new(seconds("first_token_in_ms")),
+        Cell::new(seconds("age_ms")),
+        Cell::new(part("computed_tokens", "prompt_tokens")),
+        Cell::new(part("output_tokens", "max_tokens")),
+        Cell::new(text("device_blocks")),
+        Cell::new(text("preemptions")),
+        if behind { slack.fg(Color::Red) } else { slack },
+        Cell::new(text("tenant")),
+        Cell::new(text("id")),
+        Cell::new(text("request_id")),
+    ]
+}
+
+fn tier(name: &str) -> Cell {
+    let cell = Cell::new(name);
+    match name {
+        "premium" => cell.fg(Color::Magenta),
+        "background" => cell.fg(Color::DarkGrey),
+        _ => cell,
+    }
+}
+
+fn state(row: &Value) -> String {
+    let is = |flag: &str| row[flag].as_bool() == Some(true);
+    let state = row["state"].as_str().unwrap_or("?");
+    match (is("paused"), is("slow_reader"), is("late")) {
+        (true, _, _) => format!("{state}, paused"),
+        (_, true, _) => format!("{state}, slow reader"),
+        (_, _, true) => format!("{state}, late"),
+        _ => state.to_owned(),
+    }
+}
+
+/// Returns a duration in the unit that suits its size.
+fn duration(seconds: f64) -> String {
+    match seconds.abs() {
+        s if s < 10.0 => format!("{:.0}ms", seconds * 1e3),
+        s if s < 600.0 => format!("{seconds:.0}s"),
+        _ => format!("{:.0}min", seconds / 60.0),
+    }
+}
+
+/// Returns a line for each choice that a command changed.
+pub(super) fn changes(answer: &Value) -> String {
+    let changes = answer["changes"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let line = |change: &Value| {
+        let (before, after) = (&change["before"], &change["after"]);
+        let place = |row: &Value| {
+            let of = |name: &str| row[name].as_str().unwrap_or("?").to_owned();
+            format!("{} priority {}, {}", of("tier"), row["priority"], state(row))
+        };
+        let after = if after.is_null() { "ended".to_owned() } else { place(after) };
+        format!(
+            "{} (seq {}): {} -> {after}, from step {}",
+            answer["id"].as_str().unwrap_or("?"),
+            before["seq"],
+            place(before),
+            change["step"].as_u64().unwrap_or(0) + 1
+        )
+    };
+    changes.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the lines of the server's status.
+pub(super) fn status(status: &Value) -> String {
+    let queued = status["queued"].as_object().into_iter().flatten();
+    let queued: Vec<String> = queued.map(|(tier, count)| format!("{tier} {count}")).collect();
+    let used = |pool: &str| {
+        let (all, free) = (&status[pool], &status[format!("{pool}_free")]);
+        format!("{} of {all}", all.as_u64().unwrap_or(0) - free.as_u64().unwrap_or(0))
+    };
+    format!(
+        "{}: {} requests (at most {}), {} running, {} preempted\nwithout a first token: {}\nKV blocks in use: {} on \
+         the device, {} on the host\nsteps: {}",
+        status["stage"].as_str().unwrap_or("?"),
+        status["requests"],
+        status["max_requests"],
+        status["running"],
+        status["preempted"],
+        queued.join(", "),
+        used("device_blocks"),
+        used("host_blocks"),
+        status["steps"],
+    )
+}
+
+/// Returns the line of an event.
+pub(super) fn event(event: &Value) -> String {
+    let of = |name: &str| event[name].as_str().unwrap_or("?");
+    if let Some(lost) = event["lost"].as_u64() {
+        return format!("{lost} events were lost, because this listener is too slow");
+    }
+    let changed = match &event["before"] {
+        Value::Null => format!("deadline {} ms", event["deadline_ms"]),
+        before => {
+            let step = event["step"].clone();
+            let change =
+                serde_json::json!({"before": before, "after": event["after"], "step": step});
+            changes(&serde_json::json!({"id": before["id"], "changes": [change]}))
+        }
+    };
+    let of_day = event["unix_s"].as_u64().unwrap_or(0) % 86_400;
+    let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
+    let (action, by) = (of("action"), of("by"));
+    format!("{hour:02}:{minute:02}:{second:02} UTC {action} by {by}: {changed}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn row() -> Value {
+        json!({
+            "id": "chatcmpl-1", "request_id": "trace", "seq": 7, "tenant": "shop", "tier": "background",
+            "priority": 0, "state": "waiting", "paused": false, "slow_reader": false, "late": true,
+            "position": 3, "first_token_in_ms": 61_000, "age_ms": 1_500, "prompt_tokens": 20,
+            "computed_tokens": 0, "output_tokens": 0, "max_tokens": 64, "device_blocks": 0,
+            "preemptions": 0, "slack_ms": -250.0,
+        })
+    }
+
+    #[test]
+    fn a_table_has_a_line_for_each_request_and_says_how_many_there_are() {
+        let text = requests(&json!({"total": 12, "requests": [row()], "next_offset": 1}));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        for shown in
+            ["7", "background", "waiting, late", "61s", "1500ms", "0/64", "-250ms", "chatcmpl-1"]
+        {
+            assert!(lines[1].contains(shown), "{shown}: {text}");
+        }
+        assert_eq!(lines[2], "12 requests, 1 shown (--limit, --offset)");
+        assert_eq!(requests(&json!({"total": 0, "requests": []})), "0 requests");
+    }
+
+    #[test]
+    fn a_change_is_a_line_with_both_states() {
+        let mut raised = row();
+        raised["tier"] = json!("premium");
+        let change = json!({"step": 41, "before": row(), "after": raised});
+        let answer = json!({"id": "chatcmpl-1", "changes": [change]});
+        assert_eq!(
+            changes(&answer),
+            "chatcmpl-1 (seq 7): background priority 0, waiting, late -> premium priority 0, waiting, late, from step 42"
+        );
+    }
+
+    #[test]
+    fn an_event_has_its_time_of_day_and_its_author() {
+        let drain =
+            json!({"unix_s": 86_400 + 3_723, "action": "drain", "by": "ann", "deadline_ms": 5});
+        assert_eq!(event(&drain), "01:02:03 UTC drain by ann: deadline 5 ms");
+        let change =
+            json!({"unix_s": 0, "action": "cancel", "by": "bob", "step": 4, "before": row()});
+        assert_eq!(
+            event(&change),
+            "00:00:00 UTC cancel by bob: chatcmpl-1 (seq 7): background priority 0, waiting, late -> ended, from step 5"
+        );
+        assert!(event(&json!({"lost": 3})).starts_with("3 events were lost"));
+    }
+
+    #[test]
+    fn durations_have_the_unit_of_their_size() {
+        assert_eq!(
+            [0.25, -0.25, 9.9, 61.0, 3_600.0].map(duration),
+            ["250ms", "-250ms", "9900ms", "61s", "60min"]
+        );
+    }
+}

@@ -1,0 +1,124 @@
+//! Tests of `tiercel ctl`, by its text and by its JSON.
+#![allow(clippy::unwrap_used, reason = "tests state what must hold")]
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Output, Stdio};
+use tiercel::boot::{Running, start};
+use tiercel_config::{DeviceKind, ServerSettings};
+
+const PROFILE: &str = "name = \"slow\"\nstep_base_us = 50000.0\ndecode_token_us = 1.0\nprefill_token_us = 1.0\n\
+    kv_token_us = 0.0\nprefill_context_us = 0.0\nprefill_step_us = 0.0\nlink_bytes_per_s = 1e9\n\
+    kv_bytes_per_token = 4000\nblock_size = 16\ndevice_blocks = 256\nhost_blocks = 64\nvocab_size = 1000\n\
+    max_model_len = 2048\nmax_steps_in_flight = 1\n";
+
+/// Starts a server whose steps take 50 ms, and that runs one request at a time.
+fn server() -> Running {
+    let mut file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+    file.write_all(PROFILE.as_bytes()).unwrap();
+    let mut settings = ServerSettings::default();
+    settings.device.kind = DeviceKind::Mock(file.path().to_str().unwrap().to_owned());
+    settings.http.listen = "127.0.0.1:0".into();
+    settings.http.control_listen = "127.0.0.1:0".into();
+    settings.engine.scheduler.max_num_seqs = 1;
+    start(settings).unwrap().ready().unwrap()
+}
+
+/// Sends a streamed background request with the request id `id`, and does not read its answer.
+fn send(address: SocketAddr, id: &str) -> TcpStream {
+    let body = r#"{"prompt": "Hello", "max_tokens": 900, "ignore_eos": true, "stream": true, "service_tier": "flex"}"#;
+    let mut socket = TcpStream::connect(address).unwrap();
+    write!(
+        socket,
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         x-request-id: {id}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    socket
+}
+
+fn command(server: &Running, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tiercel"));
+    let url = format!("http://{}", server.control_address().unwrap());
+    command.args(["ctl", "--url", &url]).args(args).env_remove("TIERCEL_API_KEY");
+    command
+}
+
+fn ctl(server: &Running, args: &[&str]) -> Output {
+    command(server, args).output().unwrap()
+}
+
+/// Runs a command that must succeed, and returns the lines that it prints.
+fn lines(server: &Running, args: &[&str]) -> Vec<String> {
+    let output = ctl(server, args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// Runs a command that must fail, and returns the line that it prints on stderr.
+fn failure(server: &Running, args: &[&str]) -> String {
+    let output = ctl(server, args);
+    assert_eq!(output.status.code(), Some(1), "{args:?}");
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    text
+}
+
+#[test]
+fn operators_see_and_change_requests() {
+    let server = server();
+    let streams = ["first", "second"].map(|id| send(server.address(), id));
+    let json =
+        |args: &[&str]| -> Value { serde_json::from_str(&lines(&server, args).join("")).unwrap() };
+    while json(&["--json", "requests"])["total"] != 2 {}
+    let table = lines(&server, &["requests"]);
+    assert_eq!(table.len(), 4, "{table:?}");
+    assert!(table[0].contains("SEQ") && table[0].contains("REQUEST ID"), "{}", table[0]);
+    let waits = table.iter().find(|line| line.contains("waiting")).unwrap();
+    let id = waits.split_whitespace().last().unwrap().to_owned();
+    assert!(waits.contains("background") && waits.contains("cmpl-"), "{waits}");
+    assert_eq!(table[3], "2 requests");
+
+    let mut listener = command(&server, &["events"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut events = BufReader::new(listener.stdout.take().unwrap()).lines();
+    // The listener may connect after a change; so pause and resume until it has heard of one.
+    let heard = std::thread::spawn(move || events.next().unwrap().unwrap());
+    while !heard.is_finished() {
+        lines(&server, &["pause", &id]);
+        lines(&server, &["resume", &id]);
+    }
+    let heard = heard.join().unwrap();
+    assert!(heard.contains("pause by [local]") || heard.contains("resume by [local]"), "{heard}");
+    listener.kill().unwrap();
+    listener.wait().unwrap();
+
+    let raised = lines(&server, &["reprioritize", &id, "premium", "--priority", "-2"]);
+    assert!(raised[0].contains("background priority 0"), "{raised:?}");
+    assert!(raised[0].contains("-> premium priority -2"), "{raised:?}");
+    let shown = json(&["--json", "show", &id]);
+    assert_eq!(
+        (&shown["requests"][0]["tier"], &shown["requests"][0]["priority"]),
+        (&"premium".into(), &(-2).into())
+    );
+    assert!(lines(&server, &["cancel", &id])[0].contains("ended"));
+    assert!(
+        failure(&server, &["show", "nobody"]).contains("no live request has the id \"nobody\"")
+    );
+    assert!(
+        failure(&server, &["requests", "--state", "asleep"]).contains("must be one of waiting")
+    );
+    assert!(lines(&server, &["status"])[0].starts_with("ready: "));
+
+    let drained = lines(&server, &["drain", "--deadline-s", "1"]);
+    assert!(drained[0].starts_with("draining: "), "{drained:?}");
+    assert_eq!(drained.last().unwrap(), "the server has stopped");
+    for mut stream in streams {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("\"drained\"") || answer.contains("\"cancelled\""), "{answer}");
+    }
+    assert!(failure(&server, &["requests"]).contains("--url"));
+    server.stop().unwrap();
+}
