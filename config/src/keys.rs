@@ -14,6 +14,8 @@ use toml::value::Datetime;
 const MAX_FILE_BYTES: u64 = 4 << 20;
 /// Most keys in a keys file: each request is compared with all of them.
 const MAX_KEYS: usize = 4096;
+/// Largest limit of a key, per minute.
+const MAX_LIMIT: u64 = 1_000_000_000_000;
 /// Longest name of a key or of a tenant, bytes.
 const MAX_NAME_BYTES: usize = 64;
 /// SHA-256 hash of the empty text, which a key has if the variable in its recipe was not set.
@@ -29,6 +31,9 @@ const KNOWN: &[&str] = &[
     "above_highest",
     "expires",
     "role",
+    "requests_per_min",
+    "tokens_per_min",
+    "max_live",
     "viewer",
     "operator",
     "premium",
@@ -96,6 +101,12 @@ pub struct ApiKey {
     pub expires_unix_s: Option<i64>,
     /// What the key may do on the control API; `None` for nothing.
     pub role: Option<Role>,
+    /// Most requests per minute; `None` for no limit.
+    pub requests_per_min: Option<u64>,
+    /// Most tokens per minute, of prompts and outputs; `None` for no limit.
+    pub tokens_per_min: Option<u64>,
+    /// Most live choices; `None` for no limit.
+    pub max_live: Option<u32>,
 }
 
 /// Reason for which a keys file cannot be used. The message is one line.
@@ -158,6 +169,9 @@ struct Entry {
     above_highest: Option<AboveHighest>,
     expires: Option<Datetime>,
     role: Option<Role>,
+    requests_per_min: Option<u64>,
+    tokens_per_min: Option<u64>,
+    max_live: Option<u32>,
 }
 
 /// Reads a keys file.
@@ -217,7 +231,7 @@ fn one_line(error: &toml::de::Error, text: &str) -> String {
         message
     } else {
         "not of the expected form: tables [[key]] with name, sha256 and, where wanted, tenant, highest_tier, \
-         default_tier, above_highest, role and expires"
+         default_tier, above_highest, expires, role, requests_per_min, tokens_per_min and max_live"
             .to_owned()
     };
     let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
@@ -255,7 +269,21 @@ fn check(entry: Entry) -> Result<ApiKey, Wrong> {
         above_highest: entry.above_highest.unwrap_or(AboveHighest::Cap),
         expires_unix_s: entry.expires.map(unix_s).transpose()?,
         role: entry.role,
+        requests_per_min: limit("requests_per_min", entry.requests_per_min)?,
+        tokens_per_min: limit("tokens_per_min", entry.tokens_per_min)?,
+        max_live: limit("max_live", entry.max_live.map(u64::from))?.map(|limit| limit as u32),
     })
+}
+
+/// Checks a limit: a limit of 0 would refuse everything.
+fn limit(field: &'static str, limit: Option<u64>) -> Result<Option<u64>, Wrong> {
+    match limit {
+        Some(limit) if !(1..=MAX_LIMIT).contains(&limit) => Err((
+            field,
+            format!("must be a number from 1 to {MAX_LIMIT}; leave it out for no limit"),
+        )),
+        limit => Ok(limit),
+    }
 }
 
 fn is_name(text: &str) -> bool {

@@ -160,3 +160,72 @@ fn keys_are_read_again_under_load() {
     });
     server.finish();
 }
+
+#[test]
+fn a_key_gets_its_rate_of_requests_and_its_headers_say_what_is_left() {
+    let folder = TempDir::new().unwrap();
+    let keys = [entry("limited", "requests_per_min = 30"), entry("free", "")];
+    let server = start(&folder, &keys);
+    let answers: Vec<Response> =
+        (0..8).map(|_| ask(&server, "/v1/completions", "limited", &json!({}))).collect();
+    let served = answers.iter().take_while(|answer| answer.status == 200).count();
+    // A sixth of a minute's requests may come at once; one more comes after each 2 s.
+    assert!((5..=7).contains(&served), "{served}");
+    assert_eq!(answers[0].header("x-ratelimit-limit-requests"), Some("30"));
+    assert_eq!(answers[0].header("x-ratelimit-remaining-requests"), Some("4"));
+    assert_eq!(answers[0].header("x-ratelimit-limit-tokens"), None);
+    let refused = answers.last().unwrap();
+    assert_eq!((refused.status, &refused.error()["code"]), (429, &json!("rate_limit_exceeded")));
+    assert_eq!(refused.header("x-ratelimit-remaining-requests"), Some("0"));
+    let retry_ms: u64 = refused.header("retry-after-ms").unwrap().parse().unwrap();
+    assert!((1..=2_000).contains(&retry_ms), "{retry_ms}");
+    let free = ask(&server, "/v1/completions", "free", &json!({}));
+    assert_eq!((free.status, free.header("x-ratelimit-limit-requests")), (200, None));
+    server.finish();
+}
+
+#[test]
+fn unused_tokens_are_refunded_at_the_end_of_a_request() {
+    let folder = TempDir::new().unwrap();
+    let server = start(&folder, &[entry("limited", "tokens_per_min = 6000")]);
+    // At most 1000 tokens at once. Each request asks for 900 and ends after one token or so.
+    let few = json!({"max_tokens": 900, "stop": ["t"]});
+    for n in 0..5 {
+        let answer = ask(&server, "/v1/completions", "limited", &few);
+        assert_eq!(answer.status, 200, "{n}: {}", answer.text());
+    }
+    let whole = json!({"max_tokens": 900});
+    assert_eq!(ask(&server, "/v1/completions", "limited", &whole).status, 200);
+    let refused = ask(&server, "/v1/completions", "limited", &whole);
+    assert_eq!((refused.status, &refused.error()["code"]), (429, &json!("rate_limit_exceeded")));
+    assert!(refused.error()["message"].as_str().unwrap().contains("6000 tokens per minute"));
+    server.finish();
+}
+
+#[test]
+fn a_key_has_no_more_live_choices_than_it_may_have() {
+    let folder = TempDir::new().unwrap();
+    let server = start(&folder, &[entry("narrow", "max_live = 2")]);
+    let alone = ask(&server, "/v1/completions", "narrow", &json!({"n": 3}));
+    assert_eq!((alone.status, &alone.error()["param"]), (400, &json!("n")));
+    let mut stream = server.connect();
+    let headers = [("content-type", "application/json"), ("authorization", "Bearer narrow!")];
+    let body =
+        json!({"prompt": "Hello", "max_tokens": 400, "stream": true, "ignore_eos": true, "n": 2});
+    stream.send_request("POST", "/v1/completions", &headers, body.to_string().as_bytes());
+    assert_eq!(stream.head().unwrap().status, 200);
+    let refused = ask(&server, "/v1/completions", "narrow", &json!({}));
+    assert_eq!((refused.status, &refused.error()["code"]), (429, &json!("rate_limit_exceeded")));
+    drop(stream);
+    server.wait_until_idle();
+    let mut served = ask(&server, "/v1/completions", "narrow", &json!({}));
+    for _ in 0..MANY {
+        // The server notices that a client has gone, and then frees its places.
+        if served.status == 200 {
+            break;
+        }
+        served = ask(&server, "/v1/completions", "narrow", &json!({}));
+    }
+    assert_eq!(served.status, 200);
+    server.finish();
+}

@@ -3,7 +3,7 @@
 use crate::boot::metrics::Exporter;
 use crate::boot::tokenizing::{NotTokenized, Tokenizing};
 use crate::control::Audit;
-use crate::http::{AccessLog, ApiError, Keys};
+use crate::http::{AccessLog, ApiError, Keys, Meters};
 use crate::live::LiveRequests;
 use crate::openai::ModelFacts;
 use crate::text::{Text, TextError};
@@ -42,6 +42,7 @@ pub(crate) struct App {
     pub(crate) access: Arc<AccessLog>,
     pub(crate) audit: Audit,
     pub(crate) live: Arc<LiveRequests>,
+    pub(crate) meters: Arc<Meters>,
     serving: OnceLock<Serving>,
     draining: AtomicBool,
     /// Deadline of the drain that an operator asked for, ms; `None` if nobody did.
@@ -81,6 +82,7 @@ pub(crate) struct Serving {
 
 impl App {
     pub(crate) fn new((http, keys): (HttpSettings, Keys), clock: Clock, metrics: Exporter) -> App {
+        let meters = Arc::new(Meters::new(clock.clone()));
         App {
             keys,
             access: Arc::new(AccessLog::new(http.access_log, clock.clone())),
@@ -89,6 +91,7 @@ impl App {
             metrics,
             audit: Audit::new(),
             live: Arc::default(),
+            meters,
             serving: OnceLock::new(),
             draining: AtomicBool::new(false),
             drain_asked: watch::Sender::new(None),

@@ -269,6 +269,7 @@ async fn reload_keys(mut hangup: Signal, app: Data<App>, labels: bool) {
         match actix_web::web::block(move || reading.keys.reload()).await {
             Ok(Ok((before, keys))) => {
                 tracing::info!(keys, before, "read the keys file again");
+                app.meters.retain(&app.keys.names());
                 if labels {
                     app.keys.log_labels();
                 }

@@ -152,6 +152,11 @@ impl Record {
         }
     }
 
+    /// Returns the number of output tokens so far.
+    pub(crate) fn output_tokens(&self) -> u32 {
+        self.facts.borrow().output_tokens.unwrap_or(0)
+    }
+
     /// Records for the access log that the request ends with an error.
     pub(crate) fn failed(&self, error: &ApiError) {
         let mut facts = self.facts.borrow_mut();

@@ -5,6 +5,7 @@ use actix_web::http::StatusCode;
 use std::sync::Arc;
 use tiercel_config::{AboveHighest, ApiKey, KeyTier};
 use tiercel_device::Tier;
+use tiercel_policy::admission::{KeyLimits, Rate};
 use tiercel_policy::blocks::Salt;
 
 /// Rights of the clients that use an API key.
@@ -27,6 +28,8 @@ pub(crate) struct Caller {
     pub(crate) key: Arc<str>,
     /// Name of the client's tenant.
     pub(crate) tenant: Arc<str>,
+    /// Limits of the client's API key.
+    pub(crate) limits: KeyLimits,
     /// Salt of the client's tenant. Only requests of one tenant share prefix-cache blocks.
     pub(crate) salt: Salt,
     pub(crate) rights: Rights,
@@ -78,6 +81,16 @@ impl Rights {
     /// first.
     pub(crate) fn priority(&self, asked: i32) -> i32 {
         if self.may_go_first { asked } else { asked.max(0) }
+    }
+}
+
+/// Returns the limits of an API key.
+pub(crate) fn limits_of(key: &ApiKey) -> KeyLimits {
+    let rate = |per_min: Option<u64>| per_min.map(|per_min| Rate { per_min });
+    KeyLimits {
+        requests: rate(key.requests_per_min),
+        tokens: rate(key.tokens_per_min),
+        live: key.max_live,
     }
 }
 

@@ -1,7 +1,7 @@
 //! API keys: which clients the server lets in, and with which rights.
 
 use crate::http::ApiError;
-use crate::http::caller::{Caller, Rights};
+use crate::http::caller::{Caller, Rights, limits_of};
 use actix_web::HttpRequest;
 use actix_web::http::{StatusCode, header};
 use sha2::{Digest, Sha256};
@@ -10,6 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 use tiercel_config::{HttpSettings, KeysError, Role, is_loopback, read_keys};
 use tiercel_device::Clock;
+use tiercel_policy::admission::KeyLimits;
 use tiercel_policy::blocks::Salt;
 
 /// Name of the only tenant of a server without keys. Names in a keys file cannot have brackets.
@@ -59,6 +60,7 @@ impl Keys {
             let caller = Caller {
                 salt: salt(&salt_key, &name),
                 rights: Rights::STANDARD,
+                limits: KeyLimits::default(),
                 tenant: name.clone(),
                 key: name,
             };
@@ -88,6 +90,7 @@ impl Keys {
                 let caller = Caller {
                     salt: salt(&self.salt_key, &key.tenant),
                     rights: Rights::of(&key),
+                    limits: limits_of(&key),
                     key: key.name.into(),
                     tenant: key.tenant.into(),
                 };
@@ -103,6 +106,11 @@ impl Keys {
         let mut in_force = self.accepted.write().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *in_force, accepted.into());
         Ok((before.len(), after))
+    }
+
+    /// Returns the names of the keys in force.
+    pub(crate) fn names(&self) -> Vec<Arc<str>> {
+        self.in_force().iter().map(|key| key.caller.key.clone()).collect()
     }
 
     /// Whether clients need a key.
@@ -132,6 +140,7 @@ impl Keys {
             return Ok(Caller {
                 salt: salt(&self.salt_key, LOCAL),
                 rights: Rights::ALL,
+                limits: KeyLimits::default(),
                 key: LOCAL.into(),
                 tenant: LOCAL.into(),
             });

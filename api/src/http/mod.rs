@@ -7,6 +7,7 @@ mod caller;
 mod error;
 mod exchange;
 mod keys;
+mod metering;
 mod pages;
 mod request_id;
 mod socket;
@@ -18,6 +19,7 @@ pub(crate) use caller::{Caller, Rights};
 pub(crate) use error::ApiError;
 pub(crate) use exchange::{Answering, Exchange};
 pub(crate) use keys::Keys;
+pub(crate) use metering::{Metered, Meters};
 pub(crate) use request_id::RequestId;
 
 use crate::boot::{App, TOKENIZING_THREADS};

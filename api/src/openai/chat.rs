@@ -42,7 +42,7 @@ pub(crate) async fn chat(
         request_id: RequestId::of(&request),
         returning: returning::says_so(request.headers()),
     };
-    generate::run(&app, serving, job, (answering, record)).await
+    generate::answer(&app, serving, job, (answering, record)).await
 }
 
 #[derive(Debug)]

@@ -50,7 +50,7 @@ pub(crate) async fn completions(
         request_id: RequestId::of(&request),
         returning: returning::says_so(request.headers()),
     };
-    generate::run(&app, serving, job, (answering, record)).await
+    generate::answer(&app, serving, job, (answering, record)).await
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //! output.
 
 use crate::boot::{App, Serving};
-use crate::http::{Answering, ApiError, Caller, Record};
+use crate::http::{Answering, ApiError, Caller, Metered, Record};
 use crate::live::LiveRequest;
 use crate::openai::choice::{Choice, Event};
 use crate::openai::request::{Common, MAX_CHOICES};
@@ -34,6 +34,23 @@ pub(crate) struct Job {
     pub(crate) returning: bool,
 }
 
+/// Answers a checked generation request. The response, also one with an error, says what is left of the rates of the
+/// caller's key.
+pub(crate) async fn answer(
+    app: &App,
+    serving: &Serving,
+    job: Job,
+    of_request: (Answering, Rc<Record>),
+) -> Result<HttpResponse, ApiError> {
+    let caller = job.caller.clone();
+    let mut response = match run(app, serving, job, of_request).await {
+        Ok(response) => response,
+        Err(error) => HttpResponse::from_error(error),
+    };
+    app.meters.tell(&caller, response.headers_mut());
+    Ok(response)
+}
+
 /// Runs a checked generation request. A streamed response begins when the engine has accepted every choice and the
 /// first event of a choice has come, for which it waits at most `http.first_token_wait_ms`. A response that is not
 /// streamed begins when all choices are complete.
@@ -41,7 +58,7 @@ pub(crate) struct Job {
 /// # Errors
 /// [`ApiError`] for a request that cannot run, that was refused, or that failed before the head of its response was
 /// sent.
-pub(crate) async fn run(
+async fn run(
     app: &App,
     serving: &Serving,
     job: Job,
@@ -55,8 +72,19 @@ pub(crate) async fn run(
     let id = response_id(job.style);
     let prompt_tokens = job.prompts.iter().map(|prompt| prompt.len() as u32).sum();
     let totals = Totals { prompt_tokens, ..Totals::default() };
+    // Check the length of all prompts before the request is charged to its key.
+    let limits: Vec<u32> = job
+        .prompts
+        .iter()
+        .map(|prompt| max_tokens(serving, &job, prompt.len()))
+        .collect::<Result<_, ApiError>>()?;
+    let output_tokens =
+        limits.iter().map(|max| u64::from(*max)).sum::<u64>() * u64::from(job.common.n);
+    let tokens = (u64::from(prompt_tokens), output_tokens);
+    let mut metered = app.meters.admit(&job.caller, count as u32, tokens)?;
     record.submitted(&id, prompt_tokens, count as u32);
-    let choices = submit(serving, &job, &record).await?;
+    let choices = submit(serving, &job, &limits, &record).await?;
+    metered.iter_mut().for_each(|metered: &mut Metered| metered.accepted(record.clone()));
     let listed = app.live.enter(LiveRequest {
         id: id.clone(),
         request_id: job.request_id.clone(),
@@ -71,7 +99,7 @@ pub(crate) async fn run(
     }
     let times_us = (app.http.first_token_wait_ms * 1_000, app.http.comment_interval_ms * 1_000);
     let body = sse::open(envelope, choices, (totals, record), app.clock.clone(), times_us).await?;
-    let body = body.inspect(move |_| _ = (&answering, &listed));
+    let body = body.inspect(move |_| _ = (&answering, &listed, &metered));
     Ok(HttpResponse::Ok()
         .content_type("text/event-stream; charset=utf-8")
         .insert_header((header::CACHE_CONTROL, "no-cache"))
@@ -83,14 +111,9 @@ pub(crate) async fn run(
 async fn submit(
     serving: &Serving,
     job: &Job,
+    limits: &[u32],
     record: &Rc<Record>,
 ) -> Result<Vec<Choice>, ApiError> {
-    // Check the length of all prompts before the first is submitted to the engine.
-    let limits = job
-        .prompts
-        .iter()
-        .map(|prompt| max_tokens(serving, job, prompt.len()))
-        .collect::<Result<Vec<u32>, ApiError>>()?;
     let mut stop_tokens = job.common.stop_token_ids.clone();
     if !job.common.ignore_eos {
         stop_tokens.extend_from_slice(serving.text.end_tokens());
@@ -106,7 +129,7 @@ async fn submit(
                 priority: job.common.priority,
                 salt: job.caller.salt,
                 prompt: prompt.clone(),
-                max_tokens,
+                max_tokens: *max_tokens,
                 stop_tokens: stop_tokens.clone(),
                 sampling: Arc::new(SamplingParams { seed, ..job.common.sampling.clone() }),
                 targets: job.common.targets,

@@ -124,3 +124,26 @@ fn a_file_from_another_system_is_read_too() {
         assert_eq!(parse_hash(digits), None, "{digits}");
     }
 }
+
+#[test]
+fn roles_and_limits_are_read_and_a_limit_of_zero_is_refused() {
+    let text =
+        |more: &str| format!("[[key]]\nname = \"a\"\nsha256 = \"{}\"\n{more}\n", "ab".repeat(32));
+    let read = |more: &str| parse(&text(more)).map(|keys| keys[0].clone());
+    let plain = read("").unwrap();
+    assert_eq!((plain.role, plain.requests_per_min, plain.max_live), (None, None, None));
+    let key =
+        read("role = \"operator\"\nrequests_per_min = 60\ntokens_per_min = 7000\nmax_live = 4")
+            .unwrap();
+    assert_eq!(key.role, Some(Role::Operator));
+    assert_eq!(
+        (key.requests_per_min, key.tokens_per_min, key.max_live),
+        (Some(60), Some(7000), Some(4))
+    );
+    assert!(Role::Operator > Role::Viewer, "an operator may do all that a viewer may");
+    for field in ["requests_per_min", "tokens_per_min", "max_live"] {
+        let error = read(&format!("{field} = 0")).unwrap_err();
+        assert!(error.contains(field) && error.contains("from 1"), "{error}");
+    }
+    assert!(read("role = \"owner\"").is_err());
+}

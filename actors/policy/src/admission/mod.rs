@@ -1,10 +1,12 @@
-//! Admission rules: which requests can never fit, when a queue is full, which requests would be too late, and when
-//! refused clients shall retry.
+//! Admission rules: which requests can never fit, when a queue is full, which requests would be too late, when refused
+//! clients shall retry, and how much the clients of an API key may ask for.
 
 mod drain;
 mod forecast;
 mod gate;
+mod key_limits;
 mod patience;
+mod rate;
 mod refusal;
 mod retry_credits;
 mod share_shedder;
@@ -13,7 +15,9 @@ mod tenants;
 pub use drain::{DrainRate, retry_after_ms};
 pub use forecast::{Capacity, Forecast, Margin};
 pub use gate::{Applicant, Gate, Left};
+pub use key_limits::{Charge, KeyLimits, KeyUsage, OverLimit, Remaining};
 pub use patience::Patience;
+pub use rate::Rate;
 pub use refusal::Refusal;
 pub use retry_credits::RetryCredits;
 pub use share_shedder::{ShareReport, ShareShedder};

@@ -1,0 +1,257 @@
+//! Limits of an API key: requests per minute, tokens per minute, and live requests.
+
+use crate::admission::rate::{Gcra, Rate};
+use tiercel_device::Timestamp;
+
+/// Limits of an API key; `None` is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KeyLimits {
+    /// Rate of requests.
+    pub requests: Option<Rate>,
+    /// Rate of tokens: prompt and output together.
+    pub tokens: Option<Rate>,
+    /// Most live choices; a request for `n` choices has `n`.
+    pub live: Option<u32>,
+}
+
+/// Use of an API key.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct KeyUsage {
+    requests: Gcra,
+    tokens: Gcra,
+    /// Number of live choices.
+    live: u32,
+}
+
+/// What a request was charged, to be given to [`KeyUsage::settle`] at its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub struct Charge {
+    choices: u32,
+    tokens: u64,
+}
+
+/// Reason why the limits of its key refuse a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum OverLimit {
+    /// The key's requests come faster than its rate allows.
+    #[error("this API key may send {per_min} requests per minute; retry in {} s", retry_after_ms.div_ceil(1000))]
+    Requests {
+        /// Requests per minute that the key allows.
+        per_min: u64,
+        /// Time after which the request would be accepted, ms.
+        retry_after_ms: u64,
+    },
+    /// The key's tokens come faster than its rate allows.
+    #[error(
+        "this API key may use {per_min} tokens per minute (prompt and max_tokens); retry in {} s",
+        retry_after_ms.div_ceil(1000)
+    )]
+    Tokens {
+        /// Tokens per minute that the key allows.
+        per_min: u64,
+        /// Time after which the request would be accepted if nothing is refunded meanwhile, ms.
+        retry_after_ms: u64,
+    },
+    /// The key has as many live choices as it may have, or the request alone has more.
+    #[error(
+        "this API key may have {limit} live requests (choices), and has {live}; wait for one to end"
+    )]
+    Live {
+        /// Most live choices that the key allows.
+        limit: u32,
+        /// Live choices of the key.
+        live: u32,
+    },
+}
+
+/// What is left of a rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Remaining {
+    /// Amount per minute that the key allows.
+    pub limit: u64,
+    /// Amount that may come at once now.
+    pub remaining: u64,
+    /// Time after which as much may come at once as ever, ms.
+    pub reset_ms: u64,
+}
+
+impl KeyUsage {
+    /// Charges a request with `choices` choices and at most `tokens` tokens (prompt and output), if the limits allow it. A
+    /// request is charged at most as many tokens as may come at once; if it uses more, the rest is charged at its end. So
+    /// a rate never refuses a request for good.
+    ///
+    /// # Errors
+    /// [`OverLimit`], without any charge.
+    pub fn admit(
+        &mut self,
+        limits: &KeyLimits,
+        (choices, tokens): (u32, u64),
+        now: Timestamp,
+    ) -> Result<Charge, OverLimit> {
+        if let Some(limit) = limits.live
+            && self.live.saturating_add(choices) > limit
+        {
+            return Err(OverLimit::Live { limit, live: self.live });
+        }
+        let ms = |us: u64| us.div_ceil(1_000);
+        let tokens = limits.tokens.map_or(tokens, |rate| tokens.min(rate.burst()));
+        if let Some(rate) = limits.requests {
+            let wait_us = self.requests.wait_us(rate, 1, now);
+            if wait_us > 0 {
+                let per_min = rate.per_min;
+                return Err(OverLimit::Requests { per_min, retry_after_ms: ms(wait_us) });
+            }
+        }
+        if let Some(rate) = limits.tokens {
+            let wait_us = self.tokens.wait_us(rate, tokens, now);
+            if wait_us > 0 {
+                let per_min = rate.per_min;
+                return Err(OverLimit::Tokens { per_min, retry_after_ms: ms(wait_us) });
+            }
+            self.tokens.charge(rate, tokens, now);
+        }
+        if let Some(rate) = limits.requests {
+            self.requests.charge(rate, 1, now);
+        }
+        self.live += choices;
+        Ok(Charge { choices, tokens })
+    }
+
+    /// Ends a request that was charged `charge` and used `used` tokens: refunds the tokens that it did not use, or charges
+    /// those that it used beyond its charge.
+    pub fn settle(&mut self, limits: &KeyLimits, charge: Charge, used: u64, now: Timestamp) {
+        self.live = self.live.saturating_sub(charge.choices);
+        let Some(rate) = limits.tokens else { return };
+        match used.checked_sub(charge.tokens) {
+            Some(more) => self.tokens.charge(rate, more, now),
+            None => self.tokens.refund(rate, charge.tokens - used),
+        }
+    }
+
+    /// Returns the number of live choices.
+    pub fn live(&self) -> u32 {
+        self.live
+    }
+
+    /// Returns what is left of the rates of requests and of tokens; `None` without such a rate.
+    pub fn remaining(&self, limits: &KeyLimits, now: Timestamp) -> [Option<Remaining>; 2] {
+        let of = |gcra: &Gcra, rate: Option<Rate>| {
+            let rate = rate?;
+            let (remaining, reset_us) = (gcra.remaining(rate, now), gcra.reset_us(now));
+            Some(Remaining { limit: rate.per_min, remaining, reset_ms: reset_us.div_ceil(1_000) })
+        };
+        [of(&self.requests, limits.requests), of(&self.tokens, limits.tokens)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const S: u64 = 1_000_000;
+
+    fn limits(requests: u64, tokens: u64, live: u32) -> KeyLimits {
+        let rate = |per_min: u64| (per_min > 0).then_some(Rate { per_min });
+        KeyLimits {
+            requests: rate(requests),
+            tokens: rate(tokens),
+            live: (live > 0).then_some(live),
+        }
+    }
+
+    #[test]
+    fn unused_tokens_are_refunded_and_used_ones_beyond_the_charge_are_owed() {
+        let limits = limits(0, 6_000, 0);
+        let mut usage = KeyUsage::default();
+        let now = Timestamp(5 * S);
+        let left = |usage: &KeyUsage| usage.remaining(&limits, now)[1].unwrap().remaining;
+        assert_eq!(left(&usage), 1_000, "ten seconds' worth at once");
+        let charge = usage.admit(&limits, (1, 700), now).unwrap();
+        assert_eq!(left(&usage), 300);
+        assert!(matches!(
+            usage.admit(&limits, (1, 400), now),
+            Err(OverLimit::Tokens { retry_after_ms: 1_000, .. })
+        ));
+        usage.settle(&limits, charge, 100, now);
+        assert_eq!(left(&usage), 900);
+        // A request for more than may come at once is charged 1000 tokens, and owes the rest at its end.
+        assert!(usage.admit(&limits, (1, 50_000), now).is_err(), "100 are missing");
+        let later = Timestamp(6 * S);
+        let charge = usage.admit(&limits, (1, 50_000), later).unwrap();
+        usage.settle(&limits, charge, 3_000, later);
+        assert_eq!(usage.remaining(&limits, later)[1].unwrap().reset_ms, 30_000);
+        assert!(matches!(
+            usage.admit(&limits, (1, 1), later),
+            Err(OverLimit::Tokens { retry_after_ms: 20_010, .. })
+        ));
+    }
+
+    #[test]
+    fn a_refused_request_is_charged_nothing() {
+        let limits = limits(6, 600, 2);
+        let mut usage = KeyUsage::default();
+        let now = Timestamp(0);
+        let _first = usage.admit(&limits, (2, 10), now).unwrap();
+        let before = usage;
+        assert_eq!(usage.admit(&limits, (1, 1), now), Err(OverLimit::Live { limit: 2, live: 2 }));
+        usage.live = 0;
+        assert!(matches!(
+            usage.admit(&limits, (1, 1), now),
+            Err(OverLimit::Requests { per_min: 6, .. })
+        ));
+        usage.live = before.live;
+        assert_eq!(usage, before);
+    }
+
+    #[test]
+    fn live_choices_are_counted_until_their_requests_end() {
+        let limits = limits(0, 0, 3);
+        let mut usage = KeyUsage::default();
+        let charge = usage.admit(&limits, (2, 1), Timestamp(0)).unwrap();
+        assert!(usage.admit(&limits, (2, 1), Timestamp(0)).is_err());
+        usage.settle(&limits, charge, 1, Timestamp(0));
+        assert_eq!(usage.live(), 0);
+        assert!(usage.admit(&limits, (3, 1), Timestamp(0)).is_ok());
+        assert_eq!(usage.remaining(&limits, Timestamp(0)), [None, None]);
+    }
+
+    proptest! {
+        /// Property: in a flood, a key gets its rate of requests and of tokens within 1 % (or one request, for few), beyond
+        /// one burst.
+        #[test]
+        fn a_flood_gets_the_rate_and_one_burst(
+            requests in 10_u64..2_000,
+            tokens in 1_000_u64..200_000,
+            cost in 1_u64..400,
+            every_us in 500_u64..5_000,
+        ) {
+            let limits = limits(requests, tokens, 0);
+            let mut usage = KeyUsage::default();
+            let (mut accepted, mut used) = (0_u64, 0_u64);
+            let mut now = Timestamp(0);
+            while now.0 < 60 * S {
+                now = now + every_us;
+                if let Ok(charge) = usage.admit(&limits, (1, cost), now) {
+                    usage.settle(&limits, charge, cost, now);
+                    accepted += 1;
+                    used += cost;
+                }
+            }
+            let burst = |per_min: u64| (per_min / 6).max(1);
+            let most = |per_min: u64, one: u64| per_min + burst(per_min) + per_min / 100 + one;
+            prop_assert!(accepted <= most(requests, 1), "{accepted} of {requests}");
+            prop_assert!(used <= most(tokens, cost), "{used} of {tokens}");
+            // One of the two rates is the limit, or the clients do not send faster.
+            let offered = 60 * S / every_us;
+            let full = |got: u64, per_min: u64, one: u64| {
+                got + one >= per_min + burst(per_min) - per_min / 100 - per_min * every_us / (60 * S)
+            };
+            prop_assert!(
+                full(accepted, requests, 2) || full(used, tokens, 2 * cost) || accepted + 1 >= offered,
+                "{accepted} requests and {used} tokens"
+            );
+        }
+    }
+}
