@@ -1,10 +1,7 @@
 //! Snapshots of all live sequences, for listings. The Scheduler takes a snapshot in slices between its other messages, so
 //! that a listing of thousands of requests does not delay a step.
 
-use super::SchedulerActor;
-use crate::messages::{ContinueSnapshot, TakeSnapshot};
 use crate::request::Snapshot;
-use actix::{AsyncContext, Handler};
 use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
@@ -43,7 +40,7 @@ impl SnapshotTaker {
     }
 
     /// Begins a snapshot, unless one is being taken; returns whether it began one.
-    fn begin(&mut self, core: &Scheduler, now: Timestamp) -> bool {
+    pub(crate) fn begin(&mut self, core: &Scheduler, now: Timestamp) -> bool {
         if self.partial.is_some() {
             return false;
         }
@@ -55,7 +52,7 @@ impl SnapshotTaker {
 
     /// Adds the next sequences to the snapshot that is being taken, and publishes it if it is complete; returns whether
     /// sequences are left.
-    fn next_slice(&mut self, core: &Scheduler, now: Timestamp) -> bool {
+    pub(crate) fn next_slice(&mut self, core: &Scheduler, now: Timestamp) -> bool {
         let Some(mut snapshot) = self.partial.take() else { return false };
         let last = snapshot.sequences.last().map(|view| view.seq);
         let rest = self.live.range((last.map_or(Unbounded, Excluded), Unbounded));
@@ -68,25 +65,5 @@ impl SnapshotTaker {
         // Replace the value also if no handle of the engine is left to read it.
         self.published.send_replace(Arc::new(snapshot));
         false
-    }
-}
-
-impl Handler<TakeSnapshot> for SchedulerActor {
-    type Result = ();
-
-    fn handle(&mut self, _: TakeSnapshot, ctx: &mut Self::Context) {
-        if self.snapshots.begin(&self.core, self.clock.now()) {
-            ctx.notify(ContinueSnapshot);
-        }
-    }
-}
-
-impl Handler<ContinueSnapshot> for SchedulerActor {
-    type Result = ();
-
-    fn handle(&mut self, _: ContinueSnapshot, ctx: &mut Self::Context) {
-        if self.snapshots.next_slice(&self.core, self.clock.now()) {
-            ctx.notify(ContinueSnapshot);
-        }
     }
 }

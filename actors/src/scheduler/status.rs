@@ -1,9 +1,9 @@
-//! Handlers of the Scheduler that return the engine's status and the recorded steps.
+//! Handlers of the Scheduler that report on the engine: status, recorded steps, snapshots.
 
 use super::SchedulerActor;
-use crate::messages::{GetStatus, GetSteps, GetUsage, Steps};
+use crate::messages::{ContinueSnapshot, GetStatus, GetSteps, GetUsage, Steps, TakeSnapshot};
 use crate::request::EngineStatus;
-use actix::{Handler, ResponseFuture};
+use actix::{AsyncContext, Handler, ResponseFuture};
 
 impl Handler<GetStatus> for SchedulerActor {
     type Result = ResponseFuture<EngineStatus>;
@@ -41,5 +41,25 @@ impl Handler<GetSteps> for SchedulerActor {
 
     fn handle(&mut self, GetSteps { after }: GetSteps, _: &mut Self::Context) -> Steps {
         Steps(self.steps.as_ref().map(|steps| steps.after(after)).unwrap_or_default())
+    }
+}
+
+impl Handler<TakeSnapshot> for SchedulerActor {
+    type Result = ();
+
+    fn handle(&mut self, _: TakeSnapshot, ctx: &mut Self::Context) {
+        if self.snapshots.begin(&self.core, self.clock.now()) {
+            ctx.notify(ContinueSnapshot);
+        }
+    }
+}
+
+impl Handler<ContinueSnapshot> for SchedulerActor {
+    type Result = ();
+
+    fn handle(&mut self, _: ContinueSnapshot, ctx: &mut Self::Context) {
+        if self.snapshots.next_slice(&self.core, self.clock.now()) {
+            ctx.notify(ContinueSnapshot);
+        }
     }
 }

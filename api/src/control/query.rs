@@ -91,7 +91,9 @@ impl Listing {
             None => {}
             Some(Sort::Slack) => rows.sort_by(by_slack),
             Some(Sort::Age) => rows.sort_by_key(|row| std::cmp::Reverse(row.age_ms)),
-            Some(Sort::Output) => rows.sort_by_key(|row| std::cmp::Reverse(row.output_tokens)),
+            Some(Sort::Output) => {
+                rows.sort_by_key(|row| std::cmp::Reverse(row.progress.output_tokens))
+            }
         }
         let (total, limit) = (rows.len(), self.limit.unwrap_or(LIMIT));
         let rows: Vec<Row> = rows.into_iter().skip(self.offset).take(limit).collect();

@@ -7,6 +7,21 @@ use std::sync::Arc;
 use tiercel_actors::{SequenceState, SequenceView, Snapshot};
 use tiercel_device::{SeqId, Tier, Timestamp};
 
+/// How far a choice is, and the memory that it has.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct Progress {
+    pub(crate) prompt_tokens: u32,
+    /// Tokens whose KV is valid on the device.
+    pub(crate) computed_tokens: u32,
+    /// Tokens whose KV a preemption saved in the host pool.
+    pub(crate) saved_tokens: u32,
+    pub(crate) output_tokens: u32,
+    pub(crate) max_tokens: u32,
+    /// KV blocks of the device pool.
+    pub(crate) device_blocks: u32,
+    pub(crate) preemptions: u32,
+}
+
 /// One choice of a request. Most requests have one choice.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Row {
@@ -46,16 +61,8 @@ pub(crate) struct Row {
     /// Step that sampled the first token; absent before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) first_token_step: Option<u64>,
-    pub(crate) prompt_tokens: u32,
-    /// Tokens whose KV is valid on the device.
-    pub(crate) computed_tokens: u32,
-    /// Tokens whose KV a preemption saved in the host pool.
-    pub(crate) saved_tokens: u32,
-    pub(crate) output_tokens: u32,
-    pub(crate) max_tokens: u32,
-    /// KV blocks of the device pool.
-    pub(crate) device_blocks: u32,
-    pub(crate) preemptions: u32,
+    #[serde(flatten)]
+    pub(crate) progress: Progress,
     /// Time by which the request is ahead of its latency target, ms (TTFT before the first token, then TPOT); negative if
     /// it is behind, absent without the target.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,13 +88,15 @@ impl Row {
             age_ms: now.since_us(view.arrival) / 1_000,
             ttft_ms: view.first_token_at.map(|at| at.since_ms(view.arrival)),
             first_token_step: view.first_token_step.map(|step| step.0),
-            prompt_tokens: view.prompt_tokens,
-            computed_tokens: view.computed_tokens,
-            saved_tokens: view.saved_tokens,
-            output_tokens: view.output_tokens,
-            max_tokens: view.max_tokens,
-            device_blocks: view.device_blocks,
-            preemptions: view.preemptions,
+            progress: Progress {
+                prompt_tokens: view.prompt_tokens,
+                computed_tokens: view.computed_tokens,
+                saved_tokens: view.saved_tokens,
+                output_tokens: view.output_tokens,
+                max_tokens: view.max_tokens,
+                device_blocks: view.device_blocks,
+                preemptions: view.preemptions,
+            },
             slack_ms: view.slack_us.map(|us| us as f64 / 1_000.0),
         }
     }
