@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod ending;
+mod operators;
 mod overload;
 mod pressure;
 mod requests;
