@@ -1,8 +1,9 @@
 //! Live requests of the server: the ids that clients know, and the sequences that the engine knows.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tiercel_device::SeqId;
+use tiercel_device::{SeqId, Tier};
 use tiercel_policy::blocks::Salt;
 
 /// A request that is being answered.
@@ -20,6 +21,34 @@ pub(crate) struct LiveRequest {
     pub(crate) salt: Salt,
     /// Sequences of the request's choices, in order.
     pub(crate) sequences: Vec<SeqId>,
+    /// Tier that the request is in now, as the index of the tier.
+    pub(crate) tier: AtomicU8,
+}
+
+impl LiveRequest {
+    /// Makes a request of a tier, for tests.
+    #[cfg(test)]
+    pub(crate) fn of_tier(tier: Tier) -> LiveRequest {
+        LiveRequest {
+            id: "chatcmpl-1".into(),
+            request_id: "req-1".into(),
+            key: "key".into(),
+            tenant: "tenant".into(),
+            salt: Salt([0; 16]),
+            sequences: Vec::new(),
+            tier: AtomicU8::new(tier.index() as u8),
+        }
+    }
+
+    /// Returns the tier that the request is in now.
+    pub(crate) fn tier(&self) -> Tier {
+        Tier::ALL[usize::from(self.tier.load(Ordering::Relaxed))]
+    }
+
+    /// Records that an operator moved the request to another tier.
+    pub(crate) fn set_tier(&self, tier: Tier) {
+        self.tier.store(tier.index() as u8, Ordering::Relaxed);
+    }
 }
 
 /// All live requests. Their number is limited by the engine's permits.
@@ -33,6 +62,13 @@ type Index = HashMap<SeqId, Arc<LiveRequest>>;
 pub(crate) struct Listed {
     requests: Arc<LiveRequests>,
     request: Arc<LiveRequest>,
+}
+
+impl Listed {
+    /// Returns the request of this entry.
+    pub(crate) fn request(&self) -> Arc<LiveRequest> {
+        self.request.clone()
+    }
 }
 
 impl LiveRequests {
@@ -97,10 +133,9 @@ mod tests {
         LiveRequest {
             id: id.into(),
             request_id: request_id.into(),
-            key: "key".into(),
-            tenant: "tenant".into(),
             salt: Salt([salt; 16]),
             sequences: sequences.iter().map(|id| SeqId(*id)).collect(),
+            ..LiveRequest::of_tier(Tier::Standard)
         }
     }
 

@@ -122,10 +122,21 @@ fn a_paused_request_stands_still_and_its_text_is_the_same_after_it_resumes() {
     send(&server, "other", &background(4)).response().unwrap();
     assert_eq!(tokens(), still);
     assert!(still < 12);
+    assert_eq!(
+        command(&server, "trace-7", "reprioritize", &json!({"tier": "premium"})).status,
+        200
+    );
     assert_eq!(command(&server, "trace-7", "resume", &json!({})).status, 200);
     let response = stream.response().unwrap();
     assert_eq!(response.header("x-request-id"), Some("trace-7"));
     assert_eq!(text_of(&response), expected);
+    let tier = |event: &Value| event["service_tier"].clone();
+    assert_eq!(events(&response).first().map(tier), Some(json!("flex")));
+    assert_eq!(
+        events(&response).last().map(tier),
+        Some(json!("priority")),
+        "it was raised meanwhile"
+    );
     server.finish();
 }
 

@@ -229,3 +229,41 @@ fn a_key_has_no_more_live_choices_than_it_may_have() {
     assert_eq!(served.status, 200);
     server.finish();
 }
+
+#[test]
+fn one_of_several_tenants_cannot_take_all_places() {
+    let folder = TempDir::new().unwrap();
+    write(&folder, &[entry("greedy", ""), entry("modest", "")]);
+    let file = folder.path().join("keys.toml").to_str().unwrap().to_owned();
+    let server = TestServer::slow(|settings| {
+        settings.http.keys_file = Some(file);
+        settings.engine.admission.max_requests = 16;
+    });
+    let headers = [("content-type", "application/json"), ("authorization", "Bearer greedy!")];
+    let streams: Vec<_> = (0..2)
+        .map(|_| {
+            let mut stream = server.connect();
+            let body = json!({"prompt": "Hi", "max_tokens": 400, "stream": true, "n": 6, "ignore_eos": true});
+            stream.send_request("POST", "/v1/completions", &headers, body.to_string().as_bytes());
+            stream
+        })
+        .collect();
+    server.wait_for("12 of 16 places taken", |status| status.places == 12);
+    let refused = ask(&server, "/v1/completions", "greedy", &json!({}));
+    assert_eq!((refused.status, &refused.error()["code"]), (429, &json!("rate_limit_exceeded")));
+    assert!(refused.error()["message"].as_str().unwrap().contains("12 that one tenant"));
+    assert_eq!(ask(&server, "/v1/completions", "modest", &json!({})).status, 200);
+    drop(streams);
+    server.finish();
+}
+
+#[test]
+fn a_connection_without_a_key_is_closed_after_its_401() {
+    let folder = TempDir::new().unwrap();
+    let server = start(&folder, &[entry("a", "")]);
+    let mut connection = server.connect();
+    let refused = connection.request("GET", "/v1/models", &[], b"");
+    assert_eq!((refused.status, refused.header("connection")), (401, Some("close")));
+    assert_eq!(connection.rest(), b"", "the server closes the connection");
+    server.finish();
+}

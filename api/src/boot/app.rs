@@ -76,13 +76,19 @@ pub(crate) struct Serving {
     /// most `Text::BYTES_MAX`. A longer text is refused without being tokenized.
     max_text_bytes: usize,
     /// Whether the scheduling policy serves requests in order of their tiers.
-    tiers_matter: bool,
+    pub(crate) tiers_matter: bool,
     tokenizing: Tokenizing,
 }
 
 impl App {
-    pub(crate) fn new((http, keys): (HttpSettings, Keys), clock: Clock, metrics: Exporter) -> App {
-        let meters = Arc::new(Meters::new(clock.clone()));
+    /// Makes the state of a server whose engine will have `places` places.
+    pub(crate) fn new(
+        (http, keys): (HttpSettings, Keys),
+        places: u32,
+        clock: Clock,
+        metrics: Exporter,
+    ) -> App {
+        let meters = Arc::new(Meters::new(clock.clone(), places));
         App {
             keys,
             access: Arc::new(AccessLog::new(http.access_log, clock.clone())),
@@ -184,12 +190,6 @@ impl Serving {
             // the engine admits.
             tokenizing: Tokenizing::new(settings.admission.max_requests as usize),
         }
-    }
-
-    /// Returns the tier that a request of `tier` is effectively served in: always standard if the scheduling policy
-    /// ignores tiers.
-    pub(crate) fn tier_used(&self, tier: Tier) -> Tier {
-        if self.tiers_matter { tier } else { Tier::Standard }
     }
 
     pub(crate) fn vocab_size(&self) -> u32 {

@@ -66,7 +66,9 @@ impl Bound {
         let control_address = self.control_address();
         let Bound { settings, listener, address, exporter, keys, control: operators } = self;
         let clock = Clock::wall();
-        let app = Data::new(App::new((settings.http.clone(), keys), clock.clone(), exporter));
+        let places = settings.engine.admission.max_requests;
+        let of_http = (settings.http.clone(), keys);
+        let app = Data::new(App::new(of_http, places, clock.clone(), exporter));
         let stall_timeout_ms = settings.engine.stream.stall_timeout_ms;
         let serve = |listener, surface| {
             http::server(listener, app.clone(), surface, stall_timeout_ms)

@@ -169,6 +169,9 @@ async fn apply(
     let mut changes = Vec::new();
     for seq in &target.sequences {
         let Some(changed) = command(serving, *seq, change).await? else { continue };
+        if let Some(view) = &changed.after {
+            target.set_tier(view.tier);
+        }
         let now = app.clock.now();
         let row = |view: &Option<_>| view.as_ref().map(|view| Row::new(view, target, now));
         let (before, after) = (row(&changed.before), row(&changed.after));

@@ -5,7 +5,9 @@ use crate::http::caller::{Caller, Rights, limits_of};
 use actix_web::HttpRequest;
 use actix_web::http::{StatusCode, header};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 use tiercel_config::{HttpSettings, KeysError, Role, is_loopback, read_keys};
@@ -27,6 +29,8 @@ pub(crate) struct Keys {
     of_settings: Vec<Accepted>,
     /// All keys that are in force. Readers copy the pointer and hold the lock no longer than that.
     accepted: RwLock<Arc<[Accepted]>>,
+    /// Number of tenants that the keys in force belong to.
+    tenants: AtomicUsize,
 }
 
 /// A key that the server accepts.
@@ -69,7 +73,9 @@ impl Keys {
         });
         let file = settings.keys_file.as_ref().map(PathBuf::from);
         let of_settings = of_settings.collect();
-        let keys = Keys { salt_key, file, of_settings, accepted: RwLock::new(Arc::new([])) };
+        let accepted = RwLock::new(Arc::<[Accepted]>::from([]));
+        let tenants = AtomicUsize::new(0);
+        let keys = Keys { salt_key, file, of_settings, accepted, tenants };
         keys.reload()?;
         Ok(keys)
     }
@@ -103,9 +109,16 @@ impl Keys {
             }
         }
         let after = accepted.len();
+        let tenants: BTreeSet<&Arc<str>> = accepted.iter().map(|key| &key.caller.tenant).collect();
+        self.tenants.store(tenants.len(), Ordering::Relaxed);
         let mut in_force = self.accepted.write().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *in_force, accepted.into());
         Ok((before.len(), after))
+    }
+
+    /// Returns the number of tenants that the keys in force belong to; 0 without keys.
+    pub(crate) fn tenants(&self) -> usize {
+        self.tenants.load(Ordering::Relaxed)
     }
 
     /// Returns the names of the keys in force.

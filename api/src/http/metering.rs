@@ -23,68 +23,101 @@ const HEADERS: [[HeaderName; 3]; 2] = [
     ],
 ];
 
-/// Meters of all API keys with limits, by the names of the keys. A key that is renamed begins anew.
+/// Retry time of clients that have too many live requests, ms: one of them may end at any time.
+const LIVE_RETRY_MS: u64 = 1_000;
+/// Part of all places in the engine that one tenant may take if there are several tenants.
+const TENANT_PLACES_PERCENT: u32 = 75;
+
+/// Meters of all API keys and of their tenants.
 pub(crate) struct Meters {
     clock: Clock,
-    usage: Mutex<HashMap<Arc<str>, KeyUsage>>,
+    /// Most live choices of a tenant if there are several tenants.
+    tenant_places: u32,
+    usage: Mutex<Usage>,
+}
+
+/// Use of keys and tenants. A key that is renamed begins anew.
+#[derive(Default)]
+struct Usage {
+    /// Use of each key with limits, by its name.
+    keys: HashMap<Arc<str>, KeyUsage>,
+    /// Live choices of each tenant that has any.
+    tenants: HashMap<Arc<str>, u32>,
 }
 
 /// A request that was charged to its key. When this value is dropped, the request has ended: the tokens that it did not
 /// use are refunded.
 pub(crate) struct Metered {
     meters: Arc<Meters>,
-    key: Arc<str>,
-    limits: KeyLimits,
-    charge: Charge,
+    caller: Caller,
+    choices: u32,
+    /// Charge of the key; `None` for a key without limits.
+    charge: Option<Charge>,
     prompt_tokens: u64,
     /// Record of the request, which counts its output tokens; `None` until the engine has accepted the request.
     record: Option<Rc<Record>>,
 }
 
 impl Meters {
-    pub(crate) fn new(clock: Clock) -> Meters {
-        Meters { clock, usage: Mutex::default() }
+    /// Makes meters for an engine with `places` places.
+    pub(crate) fn new(clock: Clock, places: u32) -> Meters {
+        let tenant_places = (places * TENANT_PLACES_PERCENT / 100).max(1);
+        Meters { clock, tenant_places, usage: Mutex::default() }
     }
 
     /// Charges a request with `choices` choices, whose prompts have `prompt_tokens` tokens and whose output at most
-    /// `output_tokens`, to the caller's key. `None` for a key without limits.
+    /// `output_tokens`, to the caller's key. `shared` says whether there are several tenants.
     ///
     /// # Errors
-    /// 429 if the request exceeds a limit of the key, and 400 if it alone has more choices than may be live.
+    /// 429 if the request exceeds a limit of the key, or its tenant would have too many of the places, and 400 if it alone
+    /// has more choices than may be live.
     pub(crate) fn admit(
         self: &Arc<Meters>,
         caller: &Caller,
-        choices: u32,
+        (choices, shared): (u32, bool),
         (prompt_tokens, output_tokens): (u64, u64),
-    ) -> Result<Option<Metered>, ApiError> {
-        if caller.limits == KeyLimits::default() {
-            return Ok(None);
-        }
+    ) -> Result<Metered, ApiError> {
         if let Some(limit) = caller.limits.live.filter(|limit| choices > *limit) {
             let message = format!(
                 "{choices} choices are more than this API key may have at a time, which is {limit}"
             );
             return Err(ApiError::param("n", message));
         }
-        let now = self.clock.now();
-        let tokens = prompt_tokens.saturating_add(output_tokens);
+        let tokens = (choices, prompt_tokens.saturating_add(output_tokens));
         let mut usage = self.usage();
-        let of_key = usage.entry(caller.key.clone()).or_default();
-        let charge = of_key.admit(&caller.limits, (choices, tokens), now)?;
+        let live = usage.tenants.get(&caller.tenant).copied().unwrap_or(0);
+        if shared && live > 0 && live + choices > self.tenant_places {
+            return Err(self.too_many(live));
+        }
+        let limited = caller.limits != KeyLimits::default();
+        let charge = match limited {
+            true => {
+                let of_key = usage.keys.entry(caller.key.clone()).or_default();
+                Some(of_key.admit(&caller.limits, tokens, self.clock.now())?)
+            }
+            false => None,
+        };
+        *usage.tenants.entry(caller.tenant.clone()).or_default() += choices;
         drop(usage);
-        Ok(Some(Metered {
-            meters: self.clone(),
-            key: caller.key.clone(),
-            limits: caller.limits,
-            charge,
-            prompt_tokens,
-            record: None,
-        }))
+        let (meters, caller) = (self.clone(), caller.clone());
+        Ok(Metered { meters, caller, choices, charge, prompt_tokens, record: None })
+    }
+
+    /// Makes the error for a request whose tenant has as many places as one tenant may have.
+    fn too_many(&self, live: u32) -> ApiError {
+        let message = format!(
+            "the clients of this tenant have {live} live requests (choices), of {} that one tenant may have while \
+             others share this server; wait for one to end",
+            self.tenant_places
+        );
+        ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
+            .code("rate_limit_exceeded")
+            .retry_after_ms(LIVE_RETRY_MS)
     }
 
     /// Writes into the headers of a response what is left of the caller's rates.
     pub(crate) fn tell(&self, caller: &Caller, headers: &mut HeaderMap) {
-        let usage = self.usage().get(&caller.key).copied().unwrap_or_default();
+        let usage = self.usage().keys.get(&caller.key).copied().unwrap_or_default();
         let remaining = usage.remaining(&caller.limits, self.clock.now());
         for (names, left) in HEADERS.into_iter().zip(remaining) {
             let Some(Remaining { limit, remaining, reset_ms }) = left else { continue };
@@ -98,10 +131,10 @@ impl Meters {
 
     /// Forgets the keys that are not among `names` and have no live request.
     pub(crate) fn retain(&self, names: &[Arc<str>]) {
-        self.usage().retain(|key, usage| usage.live() > 0 || names.contains(key));
+        self.usage().keys.retain(|key, usage| usage.live() > 0 || names.contains(key));
     }
 
-    fn usage(&self) -> MutexGuard<'_, HashMap<Arc<str>, KeyUsage>> {
+    fn usage(&self) -> MutexGuard<'_, Usage> {
         // Ignore that the mutex is poisoned: the numbers that it guards stay valid after a panic.
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -118,20 +151,27 @@ impl Drop for Metered {
     fn drop(&mut self) {
         let output = |record: &Rc<Record>| self.prompt_tokens + u64::from(record.output_tokens());
         let used = self.record.as_ref().map_or(0, output);
+        let Caller { key, tenant, limits, .. } = &self.caller;
         let now = self.meters.clock.now();
-        if let Some(usage) = self.meters.usage().get_mut(&self.key) {
-            usage.settle(&self.limits, self.charge, used, now);
+        let mut usage = self.meters.usage();
+        if let (Some(of_key), Some(charge)) = (usage.keys.get_mut(key), self.charge) {
+            of_key.settle(limits, charge, used, now);
+        }
+        if let Some(live) = usage.tenants.get_mut(tenant) {
+            *live = live.saturating_sub(self.choices);
+            if *live == 0 {
+                usage.tenants.remove(tenant);
+            }
         }
     }
 }
 
 impl From<OverLimit> for ApiError {
     fn from(over: OverLimit) -> ApiError {
-        // A place may come free at any time, so clients that have too many live requests shall come back after a second.
         let retry_after_ms = match over {
             OverLimit::Requests { retry_after_ms, .. }
             | OverLimit::Tokens { retry_after_ms, .. } => retry_after_ms,
-            OverLimit::Live { .. } => 1_000,
+            OverLimit::Live { .. } => LIVE_RETRY_MS,
         };
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, over.to_string())
             .code("rate_limit_exceeded")

@@ -19,16 +19,18 @@ pub(crate) use caller::{Caller, Rights};
 pub(crate) use error::ApiError;
 pub(crate) use exchange::{Answering, Exchange};
 pub(crate) use keys::Keys;
-pub(crate) use metering::{Metered, Meters};
+pub(crate) use metering::Meters;
 pub(crate) use request_id::RequestId;
 
 use crate::boot::{App, TOKENIZING_THREADS};
 use crate::control::{requests, server as whole};
 use crate::openai;
+use actix_http::ConnectionType;
 use actix_http::HttpService;
 use actix_server::Server;
 use actix_service::{IntoServiceFactory, ServiceFactoryExt, fn_service, map_config};
 use actix_web::dev::{AppConfig, Service, ServiceFactory, ServiceRequest, ServiceResponse};
+use actix_web::http::StatusCode;
 use actix_web::web::{self, Data};
 use actix_web::{App as WebApp, Resource, Route, guard};
 use socket::{Patience, Socket};
@@ -138,6 +140,11 @@ fn web_app(
                 record.answered(&answer);
                 if let Ok(answer) = &mut answer {
                     id.echo(answer.headers_mut());
+                    // Close the connection of a client without a key, so that such clients cannot take all connections.
+                    if answer.status() == StatusCode::UNAUTHORIZED {
+                        let head = answer.response_mut().head_mut();
+                        head.set_connection_type(ConnectionType::Close);
+                    }
                 }
                 answer
             }

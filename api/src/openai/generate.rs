@@ -2,7 +2,7 @@
 //! output.
 
 use crate::boot::{App, Serving};
-use crate::http::{Answering, ApiError, Caller, Metered, Record};
+use crate::http::{Answering, ApiError, Caller, Record};
 use crate::live::LiveRequest;
 use crate::openai::choice::{Choice, Event};
 use crate::openai::request::{Common, MAX_CHOICES};
@@ -13,6 +13,7 @@ use actix_web::http::header;
 use futures_util::stream::{SelectAll, StreamExt};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 use tiercel_actors::Request;
 use tiercel_device::{Clock, SamplingParams, TokenId};
 
@@ -81,10 +82,11 @@ async fn run(
     let output_tokens =
         limits.iter().map(|max| u64::from(*max)).sum::<u64>() * u64::from(job.common.n);
     let tokens = (u64::from(prompt_tokens), output_tokens);
-    let mut metered = app.meters.admit(&job.caller, count as u32, tokens)?;
+    let shared = app.keys.tenants() > 1;
+    let mut metered = app.meters.admit(&job.caller, (count as u32, shared), tokens)?;
     record.submitted(&id, prompt_tokens, count as u32);
     let choices = submit(serving, &job, &limits, &record).await?;
-    metered.iter_mut().for_each(|metered: &mut Metered| metered.accepted(record.clone()));
+    metered.accepted(record.clone());
     let listed = app.live.enter(LiveRequest {
         id: id.clone(),
         request_id: job.request_id.clone(),
@@ -92,8 +94,9 @@ async fn run(
         tenant: job.caller.tenant.clone(),
         salt: job.caller.salt,
         sequences: choices.iter().map(Choice::seq).collect(),
+        tier: AtomicU8::new(choices.first().map_or(job.common.tier, Choice::tier).index() as u8),
     });
-    let envelope = envelope(serving, &job, id, &choices);
+    let envelope = envelope(serving, &job, id, listed.request());
     if !job.common.stream {
         return collect(envelope, choices, totals).await;
     }
@@ -200,13 +203,14 @@ fn response_id(style: Style) -> String {
     format!("{prefix}-{:032x}", rand::random::<u128>())
 }
 
-fn envelope(serving: &Serving, job: &Job, id: String, choices: &[Choice]) -> Envelope {
+fn envelope(serving: &Serving, job: &Job, id: String, request: Arc<LiveRequest>) -> Envelope {
     Envelope {
         style: job.style,
         id,
         created: Clock::unix_s(),
         model: job.model.clone(),
-        tier: serving.tier_used(choices.first().map_or(job.common.tier, Choice::tier)),
+        request,
+        tiers_matter: serving.tiers_matter,
         include_usage: job.common.include_usage,
         logprobs: job.common.sampling.logprobs.is_some(),
         text: serving.text.clone(),

@@ -1,5 +1,6 @@
 //! Bodies of responses and chunks of response streams, as OpenAI's clients read them.
 
+use crate::live::LiveRequest;
 use crate::openai::choice::Delta;
 use crate::openai::request::service_tier;
 use crate::text::Text;
@@ -38,7 +39,10 @@ pub(crate) struct Envelope {
     pub(crate) id: String,
     pub(crate) created: u64,
     pub(crate) model: String,
-    pub(crate) tier: Tier,
+    /// The request in the list of live requests, which knows its tier.
+    pub(crate) request: Arc<LiveRequest>,
+    /// Whether the scheduling policy serves requests in order of their tiers.
+    pub(crate) tiers_matter: bool,
     /// Whether the response stream ends with a usage chunk; all other chunks then hold `"usage": null`.
     pub(crate) include_usage: bool,
     /// Whether the request asks for log-probabilities.
@@ -135,13 +139,18 @@ impl Envelope {
         }
     }
 
+    /// Returns the tier that the request is served in now: always standard if the scheduling policy ignores tiers.
+    fn tier(&self) -> Tier {
+        if self.tiers_matter { self.request.tier() } else { Tier::Standard }
+    }
+
     fn head(&self, object: &str) -> Map<String, Value> {
         let mut head = Map::new();
         head.insert("id".into(), json!(self.id));
         head.insert("object".into(), json!(object));
         head.insert("created".into(), json!(self.created));
         head.insert("model".into(), json!(self.model));
-        head.insert("service_tier".into(), json!(service_tier(self.tier)));
+        head.insert("service_tier".into(), json!(service_tier(self.tier())));
         head
     }
 
@@ -217,7 +226,8 @@ mod tests {
             id: String::new(),
             created: 0,
             model: String::new(),
-            tier: Tier::Standard,
+            request: Arc::new(LiveRequest::of_tier(Tier::Standard)),
+            tiers_matter: true,
             include_usage: false,
             logprobs: true,
             text: Arc::new(Text::of_bytes()),
