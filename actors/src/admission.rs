@@ -3,7 +3,7 @@
 use crate::lifeline::Lifeline;
 use crate::messages::{
     Consider, Enqueue, GetQueued, Headroom, LeftQueue, PrefillCapacity, QueuedPlaces, Retarget,
-    RetryAdvised, Shutdown, StopAdmitting, Submit, TierChanged,
+    RetryAdvised, SetLimits, Shutdown, StopAdmitting, Submit, TierChanged,
 };
 use crate::request::{Refusal, Request};
 use crate::telemetry;
@@ -113,6 +113,14 @@ impl Handler<TierChanged> for Admission {
 
     fn handle(&mut self, TierChanged { seq, tier }: TierChanged, _: &mut Self::Context) {
         self.gate.tier_changed(seq, tier);
+    }
+}
+
+impl Handler<SetLimits> for Admission {
+    type Result = ();
+
+    fn handle(&mut self, limits: SetLimits, _: &mut Self::Context) {
+        self.gate.set_limits(limits.admission, limits.patience);
     }
 }
 

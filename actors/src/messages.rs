@@ -2,6 +2,7 @@
 
 use crate::request::{Changed, Control, EngineStatus, Refusal, Request, StreamEvent};
 use actix::Message;
+use tiercel_config::{AdmissionSettings, PatienceSettings};
 use tiercel_device::{
     CopyBatch, CopyDone, SeqId, StepBatch, StepDone, StepId, StepRecord, Tier, Timestamp,
 };
@@ -78,6 +79,16 @@ pub struct RetryAdvised {
     pub retry_after_ms: u64,
     /// Number of refused requests.
     pub requests: usize,
+}
+
+/// Scheduler -> Admission: an operator changed the limits of the queues or the patience of tiers.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "()")]
+pub struct SetLimits {
+    /// Limits of requests in the queues.
+    pub admission: AdmissionSettings,
+    /// Patience by tier, for requests that come from now on.
+    pub patience: PatienceSettings,
 }
 
 /// Scheduler -> Admission, with each request for a step's blocks: the device time that is available to prompts, from

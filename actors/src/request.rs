@@ -1,7 +1,7 @@
 //! Types of a request, of the events on its response stream, of its refusal and of the engine's status.
 
 use std::sync::Arc;
-use tiercel_config::{Policy, SloTargets};
+use tiercel_config::{EngineSettings, Policy, SloTargets};
 use tiercel_device::{SamplingParams, SeqId, StepId, Tier, Timestamp, TokenId, TokenLogprobs};
 pub use tiercel_policy::admission::Refusal;
 use tiercel_policy::blocks::Salt;
@@ -64,7 +64,7 @@ pub enum StreamEvent {
 }
 
 /// Operator command to a live sequence or to the engine. It takes effect by the next step that is planned.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Control {
     /// Change the tier of a sequence and its priority within the tier.
     Reprioritize {
@@ -83,6 +83,9 @@ pub enum Control {
     Cancel(SeqId),
     /// Switch the engine to another scheduling policy.
     SetPolicy(Policy),
+    /// Change settings of scheduling, preemption, shedding, shares, patience and the limits of the queues, as far as
+    /// [`tiercel_config::changed`] allows. Requests that wait keep their patience.
+    Adjust(Box<EngineSettings>),
 }
 
 impl Control {
@@ -93,7 +96,7 @@ impl Control {
             | Control::Pause(seq)
             | Control::Resume(seq)
             | Control::Cancel(seq) => Some(*seq),
-            Control::SetPolicy(_) => None,
+            Control::SetPolicy(_) | Control::Adjust(_) => None,
         }
     }
 }

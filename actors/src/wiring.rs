@@ -94,7 +94,8 @@ impl Mailboxes {
                 left: admission.clone().recipient(),
                 capacity: admission.clone().recipient(),
                 targets: admission.clone().recipient(),
-                tier: admission.recipient(),
+                tier: admission.clone().recipient(),
+                limits: admission.recipient(),
             },
             block_manager: ToBlockManager {
                 reserve: blocks.clone().recipient(),

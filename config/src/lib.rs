@@ -18,6 +18,7 @@ mod fields;
 mod keys;
 mod kind;
 mod listen;
+mod live;
 mod load;
 mod patience;
 mod policy;
@@ -38,6 +39,7 @@ pub use fields::{FIELDS, field};
 pub use keys::{AboveHighest, ApiKey, KeyTier, KeysError, Role, read_keys};
 pub use kind::Kind;
 pub use listen::is_loopback;
+pub use live::{ChangeError, changeable, changed};
 pub use load::{LoadError, Loader, Origin};
 pub use patience::PatienceSettings;
 pub use policy::{

@@ -25,6 +25,8 @@ pub enum Origin {
     Env(String),
     /// A command-line flag, with its dashes.
     Flag(String),
+    /// An operator's request to change settings while the server runs.
+    Request,
 }
 
 impl fmt::Display for Origin {
@@ -32,6 +34,7 @@ impl fmt::Display for Origin {
         match self {
             Origin::File { path, line } => write!(f, "{}:{line}", path.display()),
             Origin::Env(name) | Origin::Flag(name) => f.write_str(name),
+            Origin::Request => f.write_str("the request"),
         }
     }
 }
@@ -235,6 +238,20 @@ impl Loader {
                 Err(LoadError::NoValue { origin, path, allowed })
             }
             (None, _) => {
+                let suggestions = suggest::paths(name);
+                Err(LoadError::Unknown { origin, name: name.to_owned(), suggestions })
+            }
+        }
+    }
+
+    /// Sets the setting of this name from a text.
+    ///
+    /// # Errors
+    /// [`LoadError`] if there is no such setting, or if the value is not allowed.
+    pub fn named(&mut self, name: &str, value: &str, origin: Origin) -> Result<(), LoadError> {
+        match named(|path| path == name) {
+            Some(named) => self.set_text(named, value, origin),
+            None => {
                 let suggestions = suggest::paths(name);
                 Err(LoadError::Unknown { origin, name: name.to_owned(), suggestions })
             }

@@ -353,3 +353,114 @@ fn a_drain_lets_requests_finish_until_the_deadline_and_stops_the_server() {
     assert!(heard.contains("\"action\":\"drain\""), "{heard}");
     server.stop().unwrap();
 }
+
+/// Sends a change of settings, and returns the response.
+fn set(server: &TestServer, changes: &Value) -> Response {
+    let headers = [("content-type", "application/json")];
+    let body = changes.to_string();
+    server.control().request("PATCH", "/control/v1/policy", &headers, body.as_bytes())
+}
+
+fn settings(server: &TestServer) -> Value {
+    server.control().request("GET", "/control/v1/policy", &[], b"").json()["settings"].clone()
+}
+
+#[test]
+fn a_change_of_settings_holds_as_a_whole_or_says_which_field_is_wrong() {
+    let server = TestServer::mock(|_| ());
+    let before = settings(&server);
+    for (wrong, field) in [
+        (json!({"patience.standard_s": -1}), "patience.standard_s"),
+        (json!({"patience.standard_s": 5, "shares.premium_percent": 90}), "shares.premium_percent"),
+        (json!({"patience.standard_s": 5, "nonsense": 1}), "nonsense"),
+        (json!({"admission.max_requests": 5}), "admission.max_requests"),
+        (
+            json!({"scheduler.max_num_seqs": 4_000, "scheduler.max_num_batched_tokens": 4_000}),
+            "scheduler.max_num_seqs",
+        ),
+        (json!({"patience.standard_s": [1]}), "patience.standard_s"),
+        (json!({}), "body"),
+    ] {
+        let refused = set(&server, &wrong);
+        assert_eq!(
+            (refused.status, &refused.error()["param"]),
+            (400, &json!(field)),
+            "{wrong}: {}",
+            refused.text()
+        );
+    }
+    assert_eq!(settings(&server), before, "nothing changed");
+    let changed = set(&server, &json!({"patience.standard_s": 60, "preemption.mode": "recompute"}));
+    assert_eq!(changed.status, 200, "{}", changed.text());
+    assert_eq!(
+        changed.json()["changed"]["patience.standard_s"],
+        json!({"before": 600.0, "after": 60.0})
+    );
+    let tier = |server: &TestServer| {
+        let body = json!({"prompt": "Hi", "max_tokens": 1, "service_tier": "priority"});
+        server.post("/v1/completions", &body).json()["service_tier"].clone()
+    };
+    assert_eq!(tier(&server), "priority");
+    assert_eq!(set(&server, &json!({"scheduler.policy": "fcfs"})).status, 200);
+    assert_eq!(tier(&server), "default", "this policy ignores tiers, and the answer says so");
+    assert_eq!(settings(&server)["patience"]["standard_s"], 60.0);
+    server.finish();
+}
+
+#[test]
+fn a_thousand_changes_under_load_lose_and_alter_no_stream() {
+    let server = TestServer::mock(|_| ());
+    let lone = |n: u32| {
+        let mut body = background(60);
+        body["prompt"] = json!(format!("Hello {n}"));
+        body
+    };
+    let expected: Vec<String> =
+        (0..4).map(|n| text_of(&send(&server, "lone", &lone(n)).response().unwrap())).collect();
+    let valid = [
+        json!({"scheduler.policy": "fcfs"}),
+        json!({"scheduler.policy": "vllm-v1"}),
+        json!({"scheduler.policy": "tiercel"}),
+        json!({"preemption.mode": "recompute"}),
+        json!({"preemption.mode": "swap"}),
+        json!({"scheduler.max_num_seqs": 3}),
+        json!({"scheduler.max_num_seqs": 16}),
+        json!({"shares.premium_percent": 40, "shares.standard_percent": 45}),
+        json!({"shares.premium_percent": 50, "shares.standard_percent": 35}),
+        json!({"scheduler.ageing_s": 1, "shedding.late": "refuse"}),
+    ];
+    let invalid = [json!({"scheduler.policy": "best"}), json!({"shares.premium_percent": 99})];
+    let reading = |n: u32| {
+        let (address, body, expected) = (server.address(), lone(n % 4), &expected);
+        move || {
+            for _ in 0..3 {
+                let mut connection = Connection::open(address);
+                let headers = [("content-type", "application/json")];
+                connection.send_request(
+                    "POST",
+                    "/v1/completions",
+                    &headers,
+                    body.to_string().as_bytes(),
+                );
+                let response = connection.response().unwrap();
+                // A policy that refuses late requests may refuse this one.
+                if response.status != 429 {
+                    assert_eq!(text_of(&response), expected[n as usize % 4]);
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..64).map(|n| scope.spawn(reading(n))).collect();
+        for n in 0..1_000_usize {
+            let (changes, status) = match n % 7 {
+                3 => (&invalid[n % 2], 400),
+                _ => (&valid[(n * 7 + n / 10) % valid.len()], 200),
+            };
+            let answer = set(&server, changes);
+            assert_eq!(answer.status, status, "{changes}: {}", answer.text());
+        }
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+    });
+    server.finish();
+}

@@ -2,9 +2,10 @@
 //! operator commands.
 
 use super::SchedulerActor;
-use crate::messages::{Cancel, Command, Displace, Stop, TierChanged};
+use crate::messages::{Cancel, Command, Displace, SetLimits, Stop, TierChanged};
 use crate::request::{Changed, Control, RequestFault};
 use actix::Handler;
+use tiercel_config::EngineSettings;
 use tiercel_policy::scheduler::Hold;
 
 impl Handler<Cancel> for SchedulerActor {
@@ -60,8 +61,14 @@ impl Handler<Command> for SchedulerActor {
                 self.core.set_policy(policy);
                 true
             }
+            Control::Adjust(settings) => {
+                self.core.adjust(&settings);
+                let EngineSettings { admission, patience, .. } = *settings;
+                self.peers.admission.limits.do_send(SetLimits { admission, patience });
+                true
+            }
         };
-        tracing::info!(?control, known, %step, "received an operator command");
+        tracing::debug!(?control, known, %step, "received an operator command");
         self.trace.command(&control, known);
         let after = control.seq().and_then(|seq| self.core.inspect(seq, now));
         self.drive();

@@ -2,7 +2,7 @@
 
 use crate::messages::{
     AbortPreempt, CommitPreempt, ExecuteStep, GetUsage, InUse, LeftQueue, Observe, PlanDue,
-    PrefillCapacity, ReserveStep, Retarget, StepsCompleted, TierChanged,
+    PrefillCapacity, ReserveStep, Retarget, SetLimits, StepsCompleted, TierChanged,
 };
 use actix::Recipient;
 
@@ -31,6 +31,8 @@ pub struct ToAdmission {
     pub targets: Recipient<Retarget>,
     /// Recipient (Admission) of the message that an operator changed the tier of a sequence.
     pub tier: Recipient<TierChanged>,
+    /// Recipient (Admission) of the limits and the patience that an operator set.
+    pub limits: Recipient<SetLimits>,
 }
 
 /// Recipients of the Scheduler's messages to the BlockManager.

@@ -158,6 +158,7 @@ impl SequenceTrace {
                 Control::Resume(seq) => (Some(*seq), "resume".to_owned()),
                 Control::Cancel(seq) => (Some(*seq), "cancel".to_owned()),
                 Control::SetPolicy(policy) => (None, format!("policy {policy:?}")),
+                Control::Adjust(_) => (None, "settings".to_owned()),
             };
             Event::Command { seq, text, known }
         });

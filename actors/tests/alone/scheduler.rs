@@ -9,8 +9,8 @@ use std::sync::Arc;
 use tiercel_actors::kit::{Received, answering, dead, lifeline, recorder, settle, small_device};
 use tiercel_actors::messages::{
     AbortPreempt, BlockUsage, Cancel, Command, CommitPreempt, CopiesEnded, Enqueue, ExecuteStep,
-    InUse, LeftQueue, Observe, Outlet, PlanDue, PrefillCapacity, ReserveStep, Retarget, StepEnded,
-    StepReserved, StepsCompleted, TakeSnapshot, Tick, TierChanged,
+    InUse, LeftQueue, Observe, Outlet, PlanDue, PrefillCapacity, ReserveStep, Retarget, SetLimits,
+    StepEnded, StepReserved, StepsCompleted, TakeSnapshot, Tick, TierChanged,
 };
 use tiercel_actors::trace::{SequenceTrace, Tracer};
 use tiercel_actors::{
@@ -33,6 +33,7 @@ use tokio::sync::{Semaphore, mpsc};
 /// Messages that the Scheduler under test sent to the other actors, except its requests for blocks.
 struct Told {
     left: Received<LeftQueue>,
+    limits: Received<SetLimits>,
     tiers: Received<TierChanged>,
     committed: Received<CommitPreempt>,
     aborted: Received<AbortPreempt>,
@@ -71,6 +72,7 @@ fn started_on(steps_in_flight: u32, clock: Clock) -> Alone {
 fn neighbours(to_reserved: Recipient<ReserveStep>) -> (Peers, Told) {
     let (to_left, left) = recorder();
     let (to_tiers, tiers) = recorder();
+    let (to_limits, limits) = recorder();
     let (to_committed, committed) = recorder();
     let (to_aborted, aborted) = recorder();
     let (to_completed, completed) = recorder();
@@ -84,6 +86,7 @@ fn neighbours(to_reserved: Recipient<ReserveStep>) -> (Peers, Told) {
             capacity: recorder::<PrefillCapacity>().0,
             targets: recorder::<Retarget>().0,
             tier: to_tiers,
+            limits: to_limits,
         },
         block_manager: ToBlockManager {
             reserve: to_reserved,
@@ -96,7 +99,10 @@ fn neighbours(to_reserved: Recipient<ReserveStep>) -> (Peers, Told) {
         monitor: ToMonitor { observe: to_observed, in_use: to_in_use },
         myself,
     };
-    (peers, Told { left, tiers, committed, aborted, completed, steps, observed, in_use, plans })
+    (
+        peers,
+        Told { left, tiers, limits, committed, aborted, completed, steps, observed, in_use, plans },
+    )
 }
 
 /// Starts a Scheduler that sends its requests for blocks to `to_reserved`. The field `reserved` of the returned
@@ -401,5 +407,26 @@ fn a_snapshot_holds_every_live_sequence_once() {
         assert!(runs.count() > 0);
         settle().await;
         assert!(!published.has_changed().unwrap());
+    });
+}
+
+#[test]
+fn adjusted_settings_hold_from_the_next_plan_and_reach_admission() {
+    run(async {
+        let alone = started();
+        let _streams =
+            [alone.enqueue(1, Tier::Standard).await, alone.enqueue(2, Tier::Standard).await];
+        alone.step().await;
+        assert_eq!(alone.step().await.wants.len(), 2);
+        let mut settings = EngineSettings::default();
+        settings.scheduler.max_num_seqs = 1;
+        settings.patience.standard_s = 7.0;
+        let control = Control::Adjust(Box::new(settings));
+        assert!(alone.scheduler.send(Command(control)).await.unwrap().known);
+        settle().await;
+        let limits = alone.told.limits.take();
+        assert_eq!(limits.iter().map(|l| l.patience.standard_s).collect::<Vec<_>>(), [7.0]);
+        alone.step().await;
+        assert_eq!(alone.step().await.wants.len(), 1, "one sequence a step");
     });
 }

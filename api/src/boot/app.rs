@@ -75,8 +75,10 @@ pub(crate) struct Serving {
     /// Longest text that may fit into the context, bytes: `context_tokens` tokens of the longest token's length, but at
     /// most `Text::BYTES_MAX`. A longer text is refused without being tokenized.
     max_text_bytes: usize,
+    /// Settings of the engine that are in effect.
+    pub(crate) settings: tokio::sync::Mutex<EngineSettings>,
     /// Whether the scheduling policy serves requests in order of their tiers.
-    pub(crate) tiers_matter: bool,
+    tiers_matter: AtomicBool,
     tokenizing: Tokenizing,
 }
 
@@ -185,11 +187,22 @@ impl Serving {
             created_unix_s: Clock::unix_s(),
             context_tokens,
             max_text_bytes: max_text_bytes.min(Text::BYTES_MAX),
-            tiers_matter: settings.scheduler.order == Order::Tier,
+            settings: tokio::sync::Mutex::new(settings.clone()),
+            tiers_matter: AtomicBool::new(settings.scheduler.order == Order::Tier),
             // Bound of the tokenizing queue: each request in the queue enters the engine next, so as many may wait as
             // the engine admits.
             tokenizing: Tokenizing::new(settings.admission.max_requests as usize),
         }
+    }
+
+    /// Whether the scheduling policy serves requests in order of their tiers.
+    pub(crate) fn tiers_matter(&self) -> bool {
+        self.tiers_matter.load(Ordering::Relaxed)
+    }
+
+    /// Records which settings the engine follows from now on.
+    pub(crate) fn follow(&self, settings: &EngineSettings) {
+        self.tiers_matter.store(settings.scheduler.order == Order::Tier, Ordering::Relaxed);
     }
 
     pub(crate) fn vocab_size(&self) -> u32 {

@@ -2,6 +2,7 @@
 
 use crate::control::row::Row;
 use serde::Serialize;
+use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tiercel_device::Clock;
@@ -22,7 +23,7 @@ pub(crate) struct Audit {
 pub(crate) struct Event<'a> {
     /// Name of the key that asked for the change.
     pub(crate) by: &'a str,
-    /// What was done: `reprioritize`, `pause`, `resume`, `cancel` or `drain`.
+    /// What was done: `reprioritize`, `pause`, `resume`, `cancel`, `policy` or `drain`.
     pub(crate) action: &'static str,
     /// Step that was planned last before the change, which takes effect in a later one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,6 +34,9 @@ pub(crate) struct Event<'a> {
     /// The request after the change; absent if the change ended it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) after: Option<Row>,
+    /// Settings that were changed, each with its values before and after.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) settings: Option<Value>,
     /// Longest time that running requests have to finish in a drain, ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) deadline_ms: Option<u64>,

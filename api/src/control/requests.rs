@@ -176,7 +176,7 @@ async fn apply(
         let row = |view: &Option<_>| view.as_ref().map(|view| Row::new(view, target, now));
         let (before, after) = (row(&changed.before), row(&changed.after));
         let step = Some(changed.step.0);
-        let event = Event { by, action: action(change), step, before, after, deadline_ms: None };
+        let event = Event { by, action: action(change), step, before, after, ..Event::default() };
         app.audit.record(&event);
         changes.push(json!({"step": step, "before": event.before, "after": event.after}));
     }

@@ -23,7 +23,7 @@ pub(crate) use metering::Meters;
 pub(crate) use request_id::RequestId;
 
 use crate::boot::{App, TOKENIZING_THREADS};
-use crate::control::{requests, server as whole};
+use crate::control::{policy, requests, server as whole};
 use crate::openai;
 use actix_http::ConnectionType;
 use actix_http::HttpService;
@@ -187,6 +187,12 @@ fn control_routes(config: &mut web::ServiceConfig) {
         .service(one("pause").route(web::post().to(requests::pause)))
         .service(one("resume").route(web::post().to(requests::resume)))
         .service(one("cancel").route(web::post().to(requests::cancel)))
+        .service(
+            web::resource("/control/v1/policy")
+                .route(reading().to(policy::get))
+                .route(web::patch().to(policy::patch))
+                .default_service(web::to(|r| pages::wrong_method(r, "GET, HEAD, PATCH"))),
+        )
         .service(get("/control/v1/status").route(reading().to(whole::status)))
         .service(get("/control/v1/events").route(reading().to(whole::events)))
         .service(post("/control/v1/drain").route(web::post().to(whole::drain)))

@@ -210,7 +210,7 @@ fn envelope(serving: &Serving, job: &Job, id: String, request: Arc<LiveRequest>)
         created: Clock::unix_s(),
         model: job.model.clone(),
         request,
-        tiers_matter: serving.tiers_matter,
+        tiers_matter: serving.tiers_matter(),
         include_usage: job.common.include_usage,
         logprobs: job.common.sampling.logprobs.is_some(),
         text: serving.text.clone(),

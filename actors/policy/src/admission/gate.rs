@@ -127,6 +127,11 @@ impl Gate {
         }
     }
 
+    /// Changes the limits of the queues, and the patience of requests that come from now on.
+    pub fn set_limits(&mut self, settings: AdmissionSettings, patience: PatienceSettings) {
+        (self.settings, self.patience) = (settings, patience);
+    }
+
     /// Accepts a request into its tier's queue, and returns the id of its sequence.
     ///
     /// # Errors

@@ -146,6 +146,7 @@ impl KeyUsage {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests state what must hold")]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -71,6 +71,16 @@ impl Rules {
         self.shedding = preset.shedding;
     }
 
+    /// Switches to other settings of scheduling, preemption, shedding and shares. What stays as it is: the number of steps in
+    /// flight, the limit on copies in transit, and the prefix cache.
+    pub(crate) fn adjust(&mut self, settings: &EngineSettings) {
+        let steps_in_flight = self.scheduling.steps_in_flight;
+        let max_in_transit_mib = self.preemption.max_in_transit_mib;
+        self.scheduling = SchedulerSettings { steps_in_flight, ..settings.scheduler };
+        self.preemption = PreemptionSettings { max_in_transit_mib, ..settings.preemption };
+        (self.shedding, self.shares) = (settings.shedding, settings.shares);
+    }
+
     /// Whether the order of service serves higher tiers first (`scheduler.order = tier`).
     pub(crate) fn by_tier(&self) -> bool {
         self.scheduling.order == Order::Tier

@@ -100,6 +100,17 @@ impl State {
     /// step, the tiers' shares and the prefix cache stay as they are.
     pub(crate) fn set_policy(&mut self, policy: Policy) {
         self.basis.rules.follow(policy);
+        self.rules_changed();
+    }
+
+    /// Switches to other settings of scheduling, preemption, shedding and shares, which the next plan follows.
+    pub(crate) fn adjust(&mut self, settings: &EngineSettings) {
+        self.basis.rules.adjust(settings);
+        self.queue.tiers.set_shares(&settings.shares);
+        self.rules_changed();
+    }
+
+    fn rules_changed(&mut self) {
         if !self.basis.rules.judges_deadlines() {
             self.deadlines.late.clear();
         }

@@ -147,6 +147,13 @@ impl Scheduler {
         self.state.set_policy(policy);
     }
 
+    /// Switches to other settings of scheduling, preemption, shedding and shares, which the next plan follows. The number of
+    /// steps in flight, the limit on copies in transit and the prefix cache stay as they are.
+    pub fn adjust(&mut self, settings: &EngineSettings) {
+        self.plan_due = true;
+        self.state.adjust(settings);
+    }
+
     /// Periodic work: ends requests that have waited for their first token longer than their patience, and derives
     /// latency targets again if no sequence is live.
     pub fn tick(&mut self, now: Timestamp) {

@@ -61,6 +61,12 @@ impl Client {
         self.answer(request.content_type("application/json").send(body.to_string()))
     }
 
+    /// Sends a PATCH request with a JSON body and returns the JSON of the answer.
+    pub(super) fn patch(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
+        let request = self.with_key(self.agent.patch(format!("{}{path}", self.url)));
+        self.answer(request.content_type("application/json").send(body.to_string()))
+    }
+
     /// Calls `each` with the JSON text of each server-sent event, until the stream or `each` ends it by returning false.
     pub(super) fn listen(
         &self,

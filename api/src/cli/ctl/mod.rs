@@ -21,6 +21,7 @@ Examples:
   tiercel ctl requests --state waiting --sort age
   tiercel ctl reprioritize chatcmpl-0d5c... premium
   tiercel ctl --json show 17
+  tiercel ctl policy set patience.standard_s=60 scheduler.policy=fcfs
   tiercel ctl drain --deadline-s 60
   tiercel ctl --url http://127.0.0.1:9001 events";
 
@@ -62,6 +63,9 @@ enum CtlCommand {
     Resume { id: String },
     /// End a request with an error
     Cancel { id: String },
+    /// Show or change the settings of the running engine
+    #[command(subcommand)]
+    Policy(PolicyCommand),
     /// Show the stage of the server, queues and memory
     Status,
     /// Refuse new requests, let running ones finish, and stop the server
@@ -75,6 +79,22 @@ enum CtlCommand {
     },
     /// Print every change that operators make from now on
     Events,
+}
+
+#[derive(Debug, Subcommand)]
+enum PolicyCommand {
+    /// List the settings that can be changed, with their values and what is allowed
+    Get,
+    /// Change settings, all or none, such as patience.standard_s=60 or scheduler.policy=fcfs
+    Set {
+        #[arg(required = true, value_name = "NAME=VALUE", value_parser = assignment)]
+        assignments: Vec<(String, String)>,
+    },
+}
+
+fn assignment(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
 /// Which requests to list.
@@ -136,6 +156,14 @@ impl Ctl {
             CtlCommand::Pause { id } => print(&post(&client, &id, "/pause")?, text::changes),
             CtlCommand::Resume { id } => print(&post(&client, &id, "/resume")?, text::changes),
             CtlCommand::Cancel { id } => print(&post(&client, &id, "/cancel")?, text::changes),
+            CtlCommand::Policy(PolicyCommand::Get) => {
+                print(&client.get("/control/v1/policy", &[])?, text::settings);
+            }
+            CtlCommand::Policy(PolicyCommand::Set { assignments }) => {
+                let body: Value =
+                    assignments.into_iter().map(|(name, value)| (name, json!(value))).collect();
+                print(&client.patch("/control/v1/policy", &body)?, text::changed_settings);
+            }
             CtlCommand::Status => print(&client.get("/control/v1/status", &[])?, text::status),
             CtlCommand::Drain { deadline_s, no_wait } => {
                 let body = json!({"deadline_ms": deadline_s.map(|seconds| seconds * 1_000)});

@@ -125,6 +125,41 @@ pub(super) fn changes(answer: &Value) -> String {
     changes.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
+/// Returns a line for each setting that can be changed.
+pub(super) fn settings(answer: &Value) -> String {
+    let fields = answer["changeable"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_header(["SETTING", "VALUE", "ALLOWED"]);
+    for field in fields {
+        let most = field["at_most"].as_u64().map(|most| format!(", at most {most}"));
+        let allowed =
+            format!("{}{}", field["allowed"].as_str().unwrap_or("?"), most.unwrap_or_default());
+        table.add_row([plain(&field["name"]), plain(&field["value"]), allowed]);
+    }
+    table.to_string()
+}
+
+/// Returns a line for each setting that a command changed.
+pub(super) fn changed_settings(answer: &Value) -> String {
+    let changed = answer["changed"].as_object().into_iter().flatten();
+    let lines: Vec<String> = changed
+        .map(|(name, change)| {
+            format!("{name}: {} -> {}", plain(&change["before"]), plain(&change["after"]))
+        })
+        .collect();
+    match lines.is_empty() {
+        true => "nothing changed".to_owned(),
+        false => {
+            format!("{}\nfrom step {}", lines.join("\n"), answer["step"].as_u64().unwrap_or(0) + 1)
+        }
+    }
+}
+
+/// Returns a value as users write it in settings.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
 /// Returns the lines of the server's status.
 pub(super) fn status(status: &Value) -> String {
     let queued = status["queued"].as_object().into_iter().flatten();
@@ -155,6 +190,12 @@ pub(super) fn event(event: &Value) -> String {
         return format!("{lost} events were lost, because this listener is too slow");
     }
     let changed = match &event["before"] {
+        Value::Null if event["settings"].is_object() => {
+            let lines = changed_settings(
+                &serde_json::json!({"changed": event["settings"], "step": event["step"]}),
+            );
+            lines.replace('\n', ", ")
+        }
         Value::Null => format!("deadline {} ms", event["deadline_ms"]),
         before => {
             let step = event["step"].clone();

@@ -32,9 +32,13 @@ pub(crate) struct TierFairQueue {
 
 impl TierFairQueue {
     pub(crate) fn new(shares: &SharesSettings) -> TierFairQueue {
-        // Give each tier a share of at least 1 %, because a tier with a share of 0 would never be served.
-        let weights = shares.percent().map(|percent| (percent / 100.0).max(0.01));
+        let weights = weights(shares);
         TierFairQueue { weights, now: 0.0, finish: [0.0; TIERS], waited: [false; TIERS] }
+    }
+
+    /// Changes the shares that tiers are due. Requests that start from now on are charged by them.
+    pub(crate) fn set_shares(&mut self, shares: &SharesSettings) {
+        self.weights = weights(shares);
     }
 
     /// Records which tiers have best-effort requests waiting. A tier that had none before starts at the virtual time
@@ -85,6 +89,12 @@ impl TierFairQueue {
     fn correct(&mut self, tier: Tier, us: f64) {
         self.finish[tier.index()] += us / self.weights[tier.index()];
     }
+}
+
+/// Returns the share of the device's time that each tier is due, 0 to 1: at least 1 %, because a tier with a share of 0 would
+/// never be served.
+fn weights(shares: &SharesSettings) -> [f64; TIERS] {
+    shares.percent().map(|percent| (percent / 100.0).max(0.01))
 }
 
 #[cfg(test)]
