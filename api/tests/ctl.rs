@@ -111,6 +111,15 @@ fn operators_see_and_change_requests() {
     );
     assert!(lines(&server, &["status"])[0].starts_with("ready: "));
 
+    let set = lines(&server, &["policy", "set", "patience.standard_s=60", "scheduler.policy=fcfs"]);
+    assert!(set.contains(&"patience.standard_s: 600.0 -> 60.0".to_owned()), "{set:?}");
+    assert!(set.contains(&"scheduler.order: tier -> arrival".to_owned()), "{set:?}");
+    let shown = lines(&server, &["policy", "get"]);
+    assert!(shown.iter().any(|line| line.contains("patience.standard_s") && line.contains("60.0")));
+    assert!(
+        failure(&server, &["policy", "set", "patience.standrad_s=60"]).contains("did you mean")
+    );
+
     let drained = lines(&server, &["drain", "--deadline-s", "1"]);
     assert!(drained[0].starts_with("draining: "), "{drained:?}");
     assert_eq!(drained.last().unwrap(), "the server has stopped");

@@ -210,7 +210,8 @@ fn may_drop(scenario: &Scenario) -> bool {
 /// Whether the operator changes the scheduling policy during the scenario. Then swaps and recomputes are valid under
 /// any preemption mode, and refusals by the rules of any policy.
 fn changes_policy(scenario: &Scenario) -> bool {
-    scenario.orders.iter().any(|order| matches!(order.act, Act::SetPolicy(_)))
+    let changes = |act: &Act| matches!(act, Act::SetPolicy(_) | Act::Adjust { .. });
+    scenario.orders.iter().any(|order| changes(&order.act))
 }
 
 /// Whether a request of the scenario may end without its client's doing: by a drop, a failed step, a lost device or a

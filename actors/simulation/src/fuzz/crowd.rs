@@ -131,7 +131,11 @@ fn habit(dice: &mut Dice, max_tokens: u32) -> Habit {
 
 fn act(dice: &mut Dice, clients: usize) -> Act {
     let client = dice.between(0..=clients as u32 - 1) as usize;
-    match dice.between(0..=8) {
+    match dice.between(0..=10) {
+        9 | 10 => {
+            let policy = dice.pick(Policy::ALL).0;
+            Act::Adjust { policy, seqs_percent: dice.pick(&[1, 30, 100]) }
+        }
         8 => Act::Cancel { client },
         0 | 4 => Act::SetPolicy(dice.pick(Policy::ALL).0),
         1 | 5 => {

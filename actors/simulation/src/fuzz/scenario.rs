@@ -93,6 +93,13 @@ pub enum Act {
     },
     /// Switches the engine to another policy.
     SetPolicy(Policy),
+    /// Changes settings: those of another policy, and the number of sequences in a step.
+    Adjust {
+        /// Policy whose settings the engine follows from then on.
+        policy: Policy,
+        /// Most sequences in a step, as a share of the number at the start, percent.
+        seqs_percent: u32,
+    },
 }
 
 /// Time at which a fuzzing scenario drains (shuts down) its engine.
