@@ -199,5 +199,5 @@ fn requests_that_outlast_the_grace_end_with_an_error_inside_the_stream() {
     let last: Value = serde_json::from_str(events(&rest).last().unwrap()).unwrap();
     assert_eq!(last["error"]["code"], "drained", "{last}");
     let refused = whole.response().unwrap();
-    assert_eq!((refused.status, &refused.error()["code"]), (503, &json!("shutting_down")));
+    assert_eq!((refused.status, &refused.error()["code"]), (503, &json!("drained")));
 }

@@ -87,6 +87,8 @@ pub(crate) struct Record {
 #[derive(Default)]
 struct Facts {
     id: Option<String>,
+    /// Name of the client's API key; `None` on a server without keys.
+    key: Option<Arc<str>>,
     tier: Option<Tier>,
     prompt_tokens: Option<u32>,
     cached_tokens: Option<u32>,
@@ -119,6 +121,11 @@ impl Record {
     pub(crate) fn of(request: &HttpRequest) -> Rc<Record> {
         let record = request.extensions().get::<Rc<Record>>().cloned();
         record.expect("the server begins the record of every request before it is routed")
+    }
+
+    /// Records the name of the client's API key for the access log.
+    pub(crate) fn key(&self, key: &Arc<str>) {
+        self.facts.borrow_mut().key = Some(key.clone());
     }
 
     /// Records the request's tier for the access log.
@@ -186,6 +193,7 @@ impl Record {
         tracing::info!(
             id = facts.id.as_deref().map(tracing::field::display),
             request_id = %self.request_id,
+            key = facts.key.as_deref(),
             tier = facts.tier.map(tracing::field::display),
             status = facts.status.map(|status| status.as_u16()),
             outcome = outcome.map(tracing::field::display),
@@ -206,6 +214,7 @@ impl Record {
         tell_left_out(left_out);
         tracing::info!(
             request_id = %self.request_id,
+            key = facts.key.as_deref(),
             tier = facts.tier.map(tracing::field::display),
             status = facts.status.map(|status| status.as_u16()),
             outcome = facts.outcome.map(tracing::field::display),

@@ -87,10 +87,12 @@ fn what_is_said_about_a_wrong_command_line() {
 fn the_start_ends_with_url_targets_and_a_command() {
     let served = Served::start(&[]);
     let ready = served.start.iter().position(|line| line.starts_with("INFO ready")).unwrap();
+    let shown: Vec<String> = served.start[ready..].iter().map(|line| without_port(line)).collect();
     assert_eq!(
-        served.start[ready..],
+        shown,
         [
             "INFO ready model=\"mock-tiny\" url=\"http://ADDRESS\"",
+            "INFO operators: tiercel ctl --url http://127.0.0.1:N requests",
             "INFO targets of premium: first token within 1.3 ms plus 0.00375 ms per prompt token beyond 224, 0.5 ms per output token, last token within 74.2 ms",
             "INFO targets of standard: first token within 3.3 ms plus 0.00994 ms per prompt token beyond 224, 1.2 ms per output token, last token within 196 ms",
             "INFO targets of background: last token within 785 ms",
@@ -125,4 +127,13 @@ fn the_start_ends_with_url_targets_and_a_command() {
     let keyed = Served::start(&["--set", "http.api_keys=k"]);
     let command = keyed.start.last().unwrap();
     assert!(command.contains("-H \"Authorization: Bearer $TIERCEL_API_KEY\""), "{command}");
+}
+
+/// Replaces the control listener's port, which differs between runs, by N.
+fn without_port(line: &str) -> String {
+    let Some((before, after)) = line.split_once("ctl --url http://127.0.0.1:") else {
+        return line.to_owned();
+    };
+    let rest = after.trim_start_matches(|digit: char| digit.is_ascii_digit());
+    format!("{before}ctl --url http://127.0.0.1:N{rest}")
 }

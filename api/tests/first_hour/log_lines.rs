@@ -29,17 +29,18 @@ fn with_an_access_log_every_request_has_a_line() {
     assert_eq!(
         lines,
         [
-            "INFO GET /v1/models status=200 total_ms=N",
-            "INFO POST /v1/completions id=cmpl-N tier=premium status=200 outcome=length prompt=1 \
+            "INFO GET /v1/models request_id=req-N status=200 total_ms=N",
+            "INFO POST /v1/completions id=cmpl-N request_id=req-N tier=premium status=200 outcome=length prompt=1 \
              cached=0 output=6 ttft_ms=N total_ms=N",
-            "INFO POST /v1/completions id=cmpl-N tier=standard status=200 outcome=length prompt=1 \
+            "INFO POST /v1/completions id=cmpl-N request_id=req-N tier=standard status=200 outcome=length prompt=1 \
              cached=0 output=3 ttft_ms=N total_ms=N",
-            "INFO POST /v1/completions id=cmpl-N tier=standard status=429 outcome=queue_full prompt=1 \
+            "INFO POST /v1/completions id=cmpl-N request_id=req-N tier=standard status=429 outcome=queue_full prompt=1 \
              output=0 total_ms=N",
-            "INFO POST /v1/completions status=400 outcome=invalid_value total_ms=N",
-            "INFO POST /v1/embeddings status=400 outcome=unsupported total_ms=N",
+            "INFO POST /v1/completions request_id=req-N status=400 outcome=invalid_value total_ms=N",
+            "INFO POST /v1/embeddings request_id=req-N status=400 outcome=unsupported total_ms=N",
             "INFO refused POST /v1/completions: the server holds as many requests as it may (4, 0 of \
-             them reserved for tiers above standard); retry in N s tier=standard status=429 outcome=queue_full prompt=1",
+             them reserved for tiers above standard); retry in N s request_id=req-N \
+             tier=standard status=429 outcome=queue_full prompt=1",
         ]
     );
 }
