@@ -3,11 +3,16 @@
 use tiercel_device::Timestamp;
 
 /// Time constant of the counts of requests that came and of those that were served, us. It is short enough that a burst
-/// is forgotten after a few minutes, and long enough for the counts to hold dozens of requests.
+/// is forgotten after a few minutes, and long enough for the counts to hold dozens of requests. Also the time for which
+/// the counts must be about equal for the flow to count as balanced: at the end of a burst, the count of requests that
+/// came falls below the count of those that were served, and both are equal for some seconds on the way.
 const MEMORY_US: f64 = 60e6;
 /// Largest difference between the numbers of requests that came and that were served, as a share of the latter, at which
-/// the flow counts as balanced.
+/// the two count as about equal.
 const DIFFERENCE_MAX: f64 = 0.1;
+/// Number of served requests from which on the difference counts as a share of them. Of fewer, a difference of up to two
+/// requests counts as about equal, because each request that comes makes such a difference.
+const SERVED_MIN: f64 = 20.0;
 
 /// Flow of requests through one tier, over the last minute or so.
 #[derive(Debug, Clone, Copy, Default)]
@@ -18,6 +23,8 @@ pub(crate) struct Flow {
     served: f64,
     /// Time of the latest change of the counts.
     at: Timestamp,
+    /// Time from which on the counts have been about equal; `None` if they differ.
+    equal_since: Option<Timestamp>,
 }
 
 impl Flow {
@@ -25,27 +32,44 @@ impl Flow {
     pub(crate) fn comes(&mut self, now: Timestamp) {
         self.age(now);
         self.came += 1.0;
+        self.compare();
     }
 
     /// Counts a request that gets its first token.
     pub(crate) fn serves(&mut self, now: Timestamp) {
         self.age(now);
         self.served += 1.0;
+        self.compare();
     }
 
-    /// Whether about as many requests come as are served.
+    /// Whether about as many requests have come as were served, for the last minute.
     pub(crate) fn balanced(&self) -> bool {
-        (self.came - self.served).abs() <= DIFFERENCE_MAX * self.served
+        self.equal_since.is_some_and(|since| self.at.since_us(since) as f64 >= MEMORY_US)
     }
 
     /// Discounts a request that came at `arrival`, because its client left or an operator moved it to another tier.
     pub(crate) fn leaves(&mut self, arrival: Timestamp) {
         self.came = (self.came - weight(self.at.since_us(arrival))).max(0.0);
+        self.compare();
     }
 
     /// Counts a request that came at `arrival`, because an operator moved it here from another tier.
     pub(crate) fn joins(&mut self, arrival: Timestamp) {
         self.came += weight(self.at.since_us(arrival));
+        self.compare();
+    }
+
+    /// Returns the number of requests that came less the number of those that were served, for tests.
+    #[cfg(test)]
+    pub(crate) fn excess(&self) -> i64 {
+        (self.came - self.served).round() as i64
+    }
+
+    /// Notes whether the counts are about equal.
+    fn compare(&mut self) {
+        let difference = (self.came - self.served).abs();
+        let equal = difference <= DIFFERENCE_MAX * self.served.max(SERVED_MIN);
+        self.equal_since = equal.then(|| self.equal_since.unwrap_or(self.at));
     }
 
     fn age(&mut self, now: Timestamp) {
@@ -99,6 +123,49 @@ mod tests {
     }
 
     #[test]
+    fn a_flow_is_balanced_after_a_minute_of_equal_counts() {
+        let mut flow = Flow::default();
+        let mut balanced = Vec::new();
+        for s in 0..=60_u64 {
+            flow.comes(Timestamp(s * 1_000_000));
+            flow.serves(Timestamp(s * 1_000_000));
+            balanced.push(flow.balanced());
+        }
+        assert_eq!(balanced.iter().position(|balanced| *balanced), Some(60));
+        (0..9).for_each(|_| flow.comes(Timestamp(61_000_000)));
+        assert!(!flow.balanced(), "9 more than 38 came");
+        flow.serves(Timestamp(62_000_000));
+        (0..8).for_each(|_| flow.serves(Timestamp(62_000_000)));
+        assert!(flow.equal_since.is_some() && !flow.balanced(), "the minute begins anew");
+    }
+
+    #[test]
+    fn of_few_requests_two_more_may_come_than_are_served() {
+        let mut flow = Flow::default();
+        let second = Timestamp(0);
+        flow.comes(second);
+        flow.comes(second);
+        assert!(flow.equal_since.is_some());
+        flow.comes(second);
+        assert!(flow.equal_since.is_none());
+    }
+
+    #[test]
+    fn the_end_of_a_burst_on_which_the_counts_cross_is_not_balanced() {
+        // For ten minutes two requests come for each that is served, and then one for every two.
+        let mut flow = Flow::default();
+        let mut equal = 0;
+        for s in 0..900_u64 {
+            let (came, served) = if s < 600 { (2, 1) } else { (1, 2) };
+            (0..came).for_each(|_| flow.comes(Timestamp(s * 1_000_000)));
+            (0..served).for_each(|_| flow.serves(Timestamp(s * 1_000_000)));
+            equal += u32::from(flow.equal_since.is_some());
+            assert!(!flow.balanced(), "second {s}");
+        }
+        assert!(equal > 0, "the counts cross");
+    }
+
+    #[test]
     fn a_request_whose_client_left_does_not_count_as_come() {
         let second = |s: u64| Timestamp(s * 1_000_000);
         let mut flow = flow(1.0);
@@ -109,11 +176,11 @@ mod tests {
             flow.serves(second(s));
             moved.serves(second(s));
         }
-        assert!(!flow.balanced());
+        assert!(flow.equal_since.is_none() && moved.equal_since.is_none());
         (0..50).for_each(|_| flow.leaves(second(600)));
-        assert!(flow.balanced());
+        assert!(flow.equal_since.is_some());
         (601..=630).for_each(|s| moved.joins(second(s)));
-        assert!(moved.balanced());
+        assert!(moved.equal_since.is_some());
     }
 
     #[test]

@@ -28,11 +28,20 @@ fn with_a_late_one(first: NewSequence, better_came: bool, wait_us: u64) -> State
     s.queue.arrivals = Arrivals::default();
     s.queue.arrivals.set(tier, Some(now));
     s.queue.arrivals.set(Tier::Premium, better_came.then_some(now));
-    // As many requests come as are served.
-    (0..2).for_each(|_| s.deadlines.late.flow[tier.index()].serves(now));
-    s.deadlines.late.flow[tier.index()].comes(now);
+    balance(&mut s, tier, now);
     judge(&mut s, now);
     s
+}
+
+/// Lets as many requests of a tier come as are served, one a second in the 61 s before `now`.
+fn balance(s: &mut State, tier: Tier, now: Timestamp) {
+    let flow = &mut s.deadlines.late.flow[tier.index()];
+    *flow = Flow::default();
+    for second in (0..=61).rev() {
+        let at = Timestamp(now.0.saturating_sub(second * 1_000_000));
+        flow.comes(at);
+        flow.serves(at);
+    }
 }
 
 fn late_one(tier: Tier) -> NewSequence {
@@ -81,13 +90,20 @@ fn beside_premium_a_late_request_goes_first_after_half_of_the_patience() {
 fn beside_premium_no_request_starves_while_more_or_fewer_come_than_are_served() {
     let mut s = with_a_late_one(late_one(Tier::Standard), true, 299_000_000);
     let now = Timestamp(310_010_000);
-    (0..10).for_each(|_| s.deadlines.late.flow[Tier::Standard.index()].serves(now));
+    let flow = &mut s.deadlines.late.flow[Tier::Standard.index()];
+    (0..10).for_each(|_| flow.serves(now));
     judge(&mut s, now);
     assert_eq!(order(&s), [2, 1], "the backlog drains");
-    (0..20).for_each(|_| s.deadlines.late.flow[Tier::Standard.index()].comes(now));
+    let flow = &mut s.deadlines.late.flow[Tier::Standard.index()];
+    (0..20).for_each(|_| flow.comes(now));
     judge(&mut s, now);
     assert_eq!(order(&s), [2, 1], "the backlog grows");
-    (0..10).for_each(|_| s.deadlines.late.flow[Tier::Standard.index()].serves(now));
+    let flow = &mut s.deadlines.late.flow[Tier::Standard.index()];
+    (0..10).for_each(|_| flow.serves(now));
+    judge(&mut s, now);
+    assert_eq!(order(&s), [2, 1], "as many come as are served, but not for a minute yet");
+    let now = Timestamp(380_010_000);
+    balance(&mut s, Tier::Standard, now);
     judge(&mut s, now);
     assert_eq!(order(&s), [1, 2]);
 }
