@@ -7,8 +7,8 @@
 //! tenant. If no higher tier has requests, and only a few more requests come than can be in time, the tier is thereby
 //! served nearly as by a plain first-come-first-served server.
 //!
-//! If a higher tier has requests, a late request starves only while about as many requests of its tier come as are
-//! served ([`Flow`]), as with clients that wait for their answers. If more come, the order of arrival would make all
+//! If a higher tier has requests, a late request starves only when about as many requests of its tier have come as were
+//! served for a minute ([`Flow`]), as with clients that wait for their answers. If more come, the order of arrival would make all
 //! requests late. If fewer come, as after a burst, the time that the newcomers leave drains the backlog.
 //!
 //! If no higher tier has requests, no request starves while its tenant's queue is so long that in the order of arrival
@@ -181,7 +181,7 @@ fn remove<T: Ord>(sets: &mut BTreeMap<Owner, BTreeSet<T>>, owner: Owner, entry: 
 
 /// Returns the wait after which a late request of the tier starves, us, if its tenant's queue drains
 /// in `drain_us`; `None` if no request of the tenant starves, however long it waits. `balanced` says whether about as
-/// many requests of the tier come as are served.
+/// many requests of the tier have come as were served for a minute.
 fn starving_after_us(tier: Tier, drain_us: f64, traffic: Traffic, balanced: bool) -> Option<u64> {
     if !traffic.higher_present(tier) {
         let wait_us = ALONE_US.max((ALONE_SHARE * drain_us) as u64);
