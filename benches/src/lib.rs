@@ -19,6 +19,7 @@ mod server;
 mod sse;
 mod table;
 mod tally;
+mod tls;
 
 pub use calibrate::{CalibrateError, Calibration, calibrate, calibration_workload};
 pub use prompt::PromptForm;

@@ -7,6 +7,7 @@ use crate::request::{Outcome, Record, perform};
 use crate::server::discover;
 use crate::tally::Tally;
 use futures_util::future::{Either, select};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -28,6 +29,8 @@ pub struct Target {
     pub url: String,
     /// API key of the server, sent as a bearer token if given.
     pub api_key: Option<String>,
+    /// File of the certificates (PEM) to trust for https; without it, those that browsers trust.
+    pub ca_file: Option<PathBuf>,
     /// Model that requests ask for; without it, the first model that the server lists.
     pub model: Option<String>,
     /// Limits that the load client sets itself: requests in flight and idle timeout.
@@ -136,7 +139,7 @@ pub async fn run(
         return Err(BenchError::Workload { field, problem });
     }
     let url = target.url.clone();
-    let endpoint = Endpoint::parse(&url, target.api_key.as_deref())
+    let endpoint = Endpoint::parse(&url, target.api_key.as_deref(), target.ca_file.as_deref())
         .map_err(|problem| BenchError::Url { url: url.clone(), problem })?;
     let clock = Clock::wall();
     let found = clock

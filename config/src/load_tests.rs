@@ -251,6 +251,8 @@ fn full() -> ServerSettings {
     settings.model.source = Some("m".into());
     settings.model.served_name = vec!["n".into()];
     settings.http.keys_file = Some("k".into());
+    settings.http.tls_cert_file = Some("c".into());
+    settings.http.tls_key_file = Some("k".into());
     settings
 }
 
@@ -301,4 +303,23 @@ fn a_gpu_is_named_by_its_number() {
     for wrong in ["cuda:", "cuda:x", "cuda:-1", "gpu", "mock:"] {
         assert!(kind(wrong).is_err_and(|why| why.contains("cuda:N")), "{wrong}");
     }
+}
+
+#[test]
+fn tls_needs_both_files_and_metrics_a_listener_that_is_on() {
+    let wrong = |http: &str| {
+        let mut loader = Loader::default();
+        loader.text(Path::new("t.toml"), &format!("[http]\n{http}")).unwrap();
+        loader.finish().map(|_| ()).map_err(|error| error.to_string())
+    };
+    let missing = |name: &str, http: &str| {
+        let why = wrong(http).expect_err(http);
+        assert!(why.starts_with(&format!("{name}: is missing")), "{why}");
+    };
+    missing("http.tls_key_file", "tls_cert_file = \"c\"");
+    missing("http.tls_cert_file", "tls_key_file = \"k\"");
+    assert_eq!(wrong("tls_cert_file = \"c\"\ntls_key_file = \"k\""), Ok(()));
+    let off = wrong("metrics = \"control\"\ncontrol_listen = \"off\"").expect_err("off");
+    assert!(off.starts_with("http.metrics: "), "{off}");
+    assert_eq!(wrong("metrics = \"public\"\ncontrol_listen = \"off\""), Ok(()));
 }

@@ -184,6 +184,13 @@ settings! {
         /// Address of the control API, by which operators see and change requests (docs/operator.md). auto takes the port
         /// after that of http.listen on this machine alone, if that port is free; off turns the control API off.
         control_listen: String = "auto".into(), as Kind::Listener, flag "control-listen";
+        /// Certificate of the server and those of its certificate authority (PEM). With it and http.tls_key_file, both
+        /// listeners speak TLS only. SIGHUP makes the server read both files again.
+        tls_cert_file: Option<String> = None, as Kind::File, flag "tls-cert-file";
+        /// Private key of the certificate in http.tls_cert_file (PEM, not encrypted).
+        tls_key_file: Option<String> = None, as Kind::File, flag "tls-key-file";
+        /// Listeners that answer `/metrics`, which needs no key. The other listener answers 404.
+        metrics: MetricsAt = MetricsAt::Both;
         /// Whether a server without keys may listen on an address that other machines can reach, and serve everybody.
         allow_anonymous: bool = false, flag "allow-anonymous";
         /// Whether the log has a line for each request. Refused requests are logged in any case, at most ten lines a
@@ -191,8 +198,12 @@ settings! {
         access_log: bool = false, flag "access-log";
         /// Largest body of an HTTP request, KiB.
         max_body_kib: u32 = 4096, in 1..=65_536;
-        /// Most open HTTP connections.
+        /// Most open HTTP connections. One more takes the place of the connection that has been idle longest; if none is
+        /// idle, it waits.
         max_connections: u32 = 2048, in 1..=65_536;
+        /// Most open HTTP connections of one client address (of an IPv6 address, its /64 network); 0 for no limit. One more
+        /// takes the place of the address's own longest idle connection; if none is idle, it is closed at once.
+        max_connections_per_address: u32 = 1536, in 0..=65_536;
         /// Longest wait for the head of an HTTP request, and again for its body, ms.
         request_timeout_ms: u64 = 10_000, in 1_000..=DAY_MS;
         /// Time that an idle HTTP connection stays open, ms.
@@ -208,7 +219,46 @@ settings! {
     }
 }
 
+words! {
+    /// Listeners that answer `/metrics`.
+    MetricsAt {
+        /// The listener for clients.
+        Public = "public",
+        /// The listener of the control API.
+        Control = "control",
+        /// Both listeners.
+        Both = "both",
+    }
+}
+
 impl HttpSettings {
+    /// Whether the listeners speak TLS.
+    pub fn has_tls(&self) -> bool {
+        self.tls_cert_file.is_some()
+    }
+
+    /// Checks that TLS has both of its files, and that `/metrics` is not moved to a listener that is off.
+    fn check_listeners(&self) -> Result<(), SettingsError> {
+        let refuse = |field, why| Err(SettingsError::Conflict { field, why });
+        match (&self.tls_cert_file, &self.tls_key_file) {
+            (None, Some(_)) => refuse(
+                "http.tls_cert_file",
+                "is missing, but http.tls_key_file is stated; state both files (--tls-cert-file and \
+                 --tls-key-file), or neither",
+            ),
+            (Some(_), None) => refuse(
+                "http.tls_key_file",
+                "is missing, but http.tls_cert_file is stated; state both files (--tls-cert-file and \
+                 --tls-key-file), or neither",
+            ),
+            _ if self.metrics == MetricsAt::Control && self.control_listen == "off" => refuse(
+                "http.metrics",
+                "is control, but http.control_listen is off; state public, or an address of the control API",
+            ),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the settings state or name API keys.
     pub fn has_keys(&self) -> bool {
         !self.api_keys.is_empty() || self.keys_file.is_some()
@@ -267,6 +317,7 @@ impl ServerSettings {
                       (--keys-file), or --allow-anonymous to serve everybody",
             });
         }
+        self.http.check_listeners()?;
         let control = self.http.control_listen.as_str();
         let chosen = ["auto", "off"].contains(&control);
         if self.http.keys_file.is_none() && !chosen && !is_loopback(control) {

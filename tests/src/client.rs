@@ -1,8 +1,10 @@
 //! An HTTP/1.1 client over one blocking socket that sends any bytes a test wants to send, valid or not.
 
+use crate::wire::Wire;
 use serde_json::Value;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Time after which the test client fails if the server sends nothing or accepts nothing.
@@ -10,7 +12,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A test client's connection to a server.
 pub struct Connection {
-    socket: TcpStream,
+    socket: Wire,
     /// Bytes that the client has read from the socket but not yet returned to the test.
     buffer: Vec<u8>,
 }
@@ -64,10 +66,18 @@ impl Response {
 impl Connection {
     /// Opens a connection to a server.
     pub fn open(address: SocketAddr) -> Connection {
-        let socket = TcpStream::connect(address).unwrap();
-        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
-        socket.set_write_timeout(Some(TIMEOUT)).unwrap();
-        Connection { socket, buffer: Vec::new() }
+        Connection { socket: Wire::plain(address, TIMEOUT), buffer: Vec::new() }
+    }
+
+    /// Opens a TLS connection to a server with a certificate for `localhost`. The handshake is made when the test first
+    /// sends or reads.
+    pub fn open_tls(address: SocketAddr, config: Arc<rustls::ClientConfig>) -> Connection {
+        Connection { socket: Wire::tls(address, TIMEOUT, config), buffer: Vec::new() }
+    }
+
+    /// Returns the socket below, for its TLS state and its TCP connection.
+    pub fn wire(&mut self) -> &mut Wire {
+        &mut self.socket
     }
 
     /// Sends raw bytes to the server. It is no error if the server has already closed the connection.
@@ -171,7 +181,7 @@ impl Connection {
     /// Closes only the client's sending side of the connection (TCP half-close).
     pub fn finish_sending(&self) {
         // The half-close fails if the server has already closed the connection; for a test that is no error.
-        let _ = self.socket.shutdown(Shutdown::Write);
+        let _ = self.socket.tcp().shutdown(Shutdown::Write);
     }
 
     fn until(&mut self, mark: &[u8]) -> Option<Vec<u8>> {
@@ -212,7 +222,11 @@ impl Connection {
 fn is_hangup(kind: ErrorKind) -> bool {
     matches!(
         kind,
-        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted
+        ErrorKind::ConnectionReset
+            | ErrorKind::BrokenPipe
+            | ErrorKind::ConnectionAborted
+            // A TLS connection that is closed without its end mark.
+            | ErrorKind::UnexpectedEof
     )
 }
 

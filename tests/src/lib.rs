@@ -5,8 +5,10 @@ mod client;
 mod python;
 mod server;
 mod slow;
+mod wire;
 
 pub use client::{Connection, Response, events};
 pub use python::run_script;
 pub use server::TestServer;
 pub use slow::SlowProfile;
+pub use wire::Wire;

@@ -22,6 +22,9 @@ pub enum BootError {
     /// The keys file cannot be used.
     #[error(transparent)]
     Keys(#[from] tiercel_config::KeysError),
+    /// A file of the server's certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] crate::http::TlsError),
     /// The operating system refused to create a thread, a signal handler or another resource.
     #[error("cannot start {what}: {source}")]
     System {

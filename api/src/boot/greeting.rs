@@ -9,13 +9,14 @@ const EXAMPLE_TOKENS: u32 = 256;
 
 /// Returns the base URL at which this machine reaches the server. For a server that listens on all addresses the URL
 /// has the loopback address.
-pub(super) fn url(address: SocketAddr) -> String {
+pub(super) fn url(address: SocketAddr, tls: bool) -> String {
     let ip = match address.ip() {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
         ip => ip,
     };
-    format!("http://{}", SocketAddr::new(ip, address.port()))
+    let scheme = if tls { "https" } else { "http" };
+    format!("{scheme}://{}", SocketAddr::new(ip, address.port()))
 }
 
 /// Returns for each tier a log line with the latency targets that the engine aims at.
@@ -86,8 +87,9 @@ mod tests {
             ("[::]:80", "http://[::1]:80"),
             ("10.1.2.3:80", "http://10.1.2.3:80"),
         ] {
-            assert_eq!(url(address.parse().unwrap()), expected);
+            assert_eq!(url(address.parse().unwrap(), false), expected);
         }
+        assert_eq!(url("10.1.2.3:80".parse().unwrap(), true), "https://10.1.2.3:80");
     }
 
     #[test]

@@ -34,6 +34,7 @@ impl Exporter {
             .set_buckets_for_metric(Matcher::Suffix("_tokens".into()), &TOKENS)?
             .install_recorder()?;
         tiercel_actors::describe_metrics();
+        crate::http::describe_metrics();
         Ok(Exporter { handle: INSTALLED.get_or_init(|| handle).clone() })
     }
 

@@ -4,7 +4,7 @@ use crate::boot::app::Model;
 use crate::boot::metrics::Exporter;
 use crate::boot::model::{self, Loaded};
 use crate::boot::{App, BootError, Serving, control, greeting, mock, signals};
-use crate::http::{self, Keys, Surface};
+use crate::http::{self, Certificate, Keys, Surface};
 use actix_rt::Arbiter;
 use actix_server::{Server, ServerHandle};
 use actix_web::web::Data;
@@ -30,20 +30,23 @@ pub(crate) struct Bound {
     address: SocketAddr,
     exporter: Exporter,
     keys: Keys,
+    /// Certificate of both listeners; `None` without TLS.
+    certificate: Option<Arc<Certificate>>,
     /// Socket of the control API; `None` if the server has none.
     control: Option<TcpListener>,
 }
 
 impl Bound {
-    /// Reads the API keys and binds the socket that the server listens on.
+    /// Reads the API keys and the certificate, and binds the socket that the server listens on.
     pub(crate) fn bind(settings: ServerSettings) -> Result<Bound, BootError> {
         let keys = Keys::new(&settings.http)?;
+        let certificate = Certificate::new(&settings.http)?.map(Arc::new);
         let refused = |source| BootError::Listen { address: settings.http.listen.clone(), source };
         let listener = TcpListener::bind(&settings.http.listen).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         let control = control::bind(&settings.http.control_listen, address)?;
         let exporter = Exporter::install()?;
-        Ok(Bound { settings, listener, address, exporter, keys, control })
+        Ok(Bound { settings, listener, address, exporter, keys, certificate, control })
     }
 
     /// Returns the address of the control API, if the server has one.
@@ -64,14 +67,15 @@ impl Bound {
         ready: impl FnOnce(EngineHandle),
     ) -> Result<(), BootError> {
         let control_address = self.control_address();
-        let Bound { settings, listener, address, exporter, keys, control: operators } = self;
+        let Bound { settings, listener, address, exporter, keys, certificate, control: operators } =
+            self;
         let clock = Clock::wall();
         let places = settings.engine.admission.max_requests;
         let of_http = (settings.http.clone(), keys);
         let app = Data::new(App::new(of_http, places, clock.clone(), exporter));
         let stall_timeout_ms = settings.engine.stream.stall_timeout_ms;
         let serve = |listener, surface| {
-            http::server(listener, app.clone(), surface, stall_timeout_ms)
+            http::server(listener, app.clone(), surface, certificate.clone(), stall_timeout_ms)
                 .map_err(|source| BootError::System { what: "the HTTP server", source })
         };
         let server = serve(listener, Surface::Public)?;
@@ -83,10 +87,11 @@ impl Bound {
         let mut http = pin!(until_http_ends(server));
         actix_rt::spawn(upkeep(app.clone()));
         if app.keys.reloadable() {
-            let hangup = signals::hangup()
-                .map_err(|source| BootError::System { what: "the handler of SIGHUP", source })?;
             let labels = settings.engine.slo.max_tenants > 0;
-            actix_rt::spawn(reload_keys(hangup, app.clone(), labels));
+            actix_rt::spawn(reload_keys(signals::hangup()?, app.clone(), labels));
+        }
+        if let Some(certificate) = certificate.clone() {
+            actix_rt::spawn(reload_certificate(signals::hangup()?, certificate));
         }
         let control = Arbiter::new();
         let life =
@@ -153,10 +158,11 @@ impl Life<'_> {
     /// Logs that the server is ready: its URL, the latency targets of each tier, and a sample request.
     fn greet(&self) {
         let Ok(serving) = self.app.accepting() else { return };
-        let url = greeting::url(self.address);
-        tracing::info!(model = serving.names.first(), url, "ready");
+        let url = |address| greeting::url(address, self.settings.http.has_tls());
+        let public = url(self.address);
+        tracing::info!(model = serving.names.first(), url = public, "ready");
         if let Some(control) = self.control_address {
-            tracing::info!("operators: tiercel ctl --url {} requests", greeting::url(control));
+            tracing::info!("operators: tiercel ctl --url {} requests", url(control));
         }
         for line in greeting::targets(serving.engine.targets()) {
             tracing::info!("{line}");
@@ -170,7 +176,7 @@ impl Life<'_> {
         }
         tracing::info!(
             "{}",
-            greeting::example(&url, serving.context_tokens, serving.text.has_chat(), keys)
+            greeting::example(&public, serving.context_tokens, serving.text.has_chat(), keys)
         );
     }
 }
@@ -278,6 +284,19 @@ async fn reload_keys(mut hangup: Signal, app: Data<App>, labels: bool) {
             }
             Ok(Err(error)) => tracing::error!("the API keys stay as they were: {error}"),
             Err(error) => tracing::error!("the API keys stay as they were: {error}"),
+        }
+    }
+}
+
+/// Reads the files of the certificate again at each SIGHUP. If a file cannot be used, that is logged, and the certificate
+/// stays as it was.
+async fn reload_certificate(mut hangup: Signal, certificate: Arc<Certificate>) {
+    while hangup.recv().await.is_some() {
+        let certificate = certificate.clone();
+        match actix_web::web::block(move || certificate.reload()).await {
+            Ok(Ok(())) => tracing::info!("read the TLS certificate again"),
+            Ok(Err(error)) => tracing::error!("the TLS certificate stays as it was: {error}"),
+            Err(error) => tracing::error!("the TLS certificate stays as it was: {error}"),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Signals: shutdown by SIGTERM or ctrl-C (SIGINT), and SIGHUP.
 
+use crate::boot::BootError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Exit code of the process after a second SIGTERM or ctrl-C: 130, as shells report an interrupted program.
@@ -26,9 +27,10 @@ pub(crate) fn shutdown() -> std::io::Result<impl Future<Output = ()>> {
 /// Returns the signals SIGHUP that arrive from now on; they no longer end the process.
 ///
 /// # Errors
-/// If the operating system refuses the signal handler.
-pub(crate) fn hangup() -> std::io::Result<Signal> {
+/// [`BootError::System`] if the operating system refuses the signal handler.
+pub(crate) fn hangup() -> Result<Signal, BootError> {
     signal(SignalKind::hangup())
+        .map_err(|source| BootError::System { what: "the handler of SIGHUP", source })
 }
 
 async fn either(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {

@@ -43,6 +43,9 @@ pub(crate) struct Bench {
     /// API key, sent as a bearer token
     #[arg(long, env = "TIERCEL_API_KEY", hide_env_values = true, value_name = "KEY")]
     api_key: Option<String>,
+    /// Certificates (PEM) of the authorities to trust for https; by default those that browsers trust
+    #[arg(long, value_name = "FILE", env = "TIERCEL_CA_FILE")]
+    ca: Option<PathBuf>,
 }
 
 impl Bench {
@@ -56,6 +59,7 @@ impl Bench {
         let target = Target {
             url: self.url,
             api_key: self.api_key,
+            ca_file: self.ca,
             model: self.model,
             limits: Limits::default(),
         };

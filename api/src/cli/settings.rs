@@ -9,8 +9,15 @@ use tiercel_config::{FIELDS, Field, Kind, Loader, ServerSettings};
 
 const CONFIG: &str = "TIERCEL_CONFIG";
 /// Environment variables that begin with `TIERCEL_` but are not settings.
-const RESERVED: [&str; 5] =
-    [CONFIG, log::FILTER, "TIERCEL_CACHE_DIR", "TIERCEL_API_KEY", "TIERCEL_CONTROL_URL"];
+const RESERVED: [&str; 7] = [
+    CONFIG,
+    log::FILTER,
+    "TIERCEL_CACHE_DIR",
+    "TIERCEL_API_KEY",
+    "TIERCEL_CONTROL_URL",
+    "TIERCEL_CA_FILE",
+    "TIERCEL_CONNECT",
+];
 
 /// Settings that the user gives on the command line: a settings file, flags, and assignments (`--set`).
 #[derive(Debug, Default)]

@@ -4,23 +4,32 @@
 mod access;
 mod body;
 mod caller;
+mod connections;
+mod entrance;
 mod error;
 mod exchange;
 mod keys;
 mod metering;
 mod pages;
 mod request_id;
+mod seats;
 mod socket;
+mod stream;
+mod surface;
+mod tls;
 mod unserved;
 
 pub(crate) use access::{AccessLog, Record};
 pub(crate) use body::JsonRequest;
 pub(crate) use caller::{Caller, Rights};
+pub(crate) use connections::describe_metrics;
 pub(crate) use error::ApiError;
 pub(crate) use exchange::{Answering, Exchange};
 pub(crate) use keys::Keys;
 pub(crate) use metering::Meters;
 pub(crate) use request_id::RequestId;
+pub(crate) use surface::Surface;
+pub(crate) use tls::{Certificate, TlsError};
 
 use crate::boot::{App, TOKENIZING_THREADS};
 use crate::control::{policy, requests, server as whole};
@@ -33,10 +42,13 @@ use actix_web::dev::{AppConfig, Service, ServiceFactory, ServiceRequest, Service
 use actix_web::http::StatusCode;
 use actix_web::web::{self, Data};
 use actix_web::{App as WebApp, Resource, Route, guard};
+use connections::Connections;
+use entrance::Entrance;
 use socket::{Patience, Socket};
-use std::future::ready;
 use std::net::TcpListener;
+use std::sync::Arc;
 use std::time::Duration;
+use tiercel_config::HttpSettings;
 use tokio::net::TcpStream;
 
 /// Longest time for sending the rest of the answers after the engine has drained, s.
@@ -44,15 +56,11 @@ const FLUSH_S: u64 = 5;
 
 /// Most connections of the control API.
 const CONTROL_CONNECTIONS: usize = 64;
-
-/// What an HTTP server serves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Surface {
-    /// OpenAI's API, for clients.
-    Public,
-    /// The control API, for operators.
-    Control,
-}
+/// Most connections of the control API of one client address.
+const CONTROL_CONNECTIONS_PER_ADDRESS: usize = 48;
+/// Connections that each HTTP worker accepts beyond its share of the listener's connections: they make idle connections
+/// give way, or wait while none is idle. Others wait in the operating system.
+const NEWCOMERS: usize = 16;
 
 /// Makes an HTTP server on a bound socket; the server answers from the moment it is polled. The engine ends a request
 /// whose client reads nothing for `stall_timeout_ms`. If the client does not read the error within the request timeout
@@ -61,18 +69,22 @@ pub(crate) fn server(
     listener: TcpListener,
     app: Data<App>,
     surface: Surface,
+    certificate: Option<Arc<Certificate>>,
     stall_timeout_ms: u64,
 ) -> std::io::Result<Server> {
     let address = listener.local_addr()?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let (workers, connections) = match surface {
-        Surface::Public => shares(cores, app.http.max_connections as usize),
-        Surface::Control => (1, CONTROL_CONNECTIONS),
+    let (total, per_address) = most_connections(&app.http, surface);
+    let (workers, share) = match surface {
+        Surface::Public => shares(cores, total),
+        Surface::Control => (1, total),
     };
+    let connections = Connections::new(surface, (total, per_address), app.clock.clone());
+    let connections = Arc::new(connections);
     let builder = Server::build()
         .workers(workers)
         .worker_max_blocking_threads(TOKENIZING_THREADS)
-        .max_concurrent_connections(connections)
+        .max_concurrent_connections(share + NEWCOMERS)
         .shutdown_timeout(FLUSH_S)
         .disable_signals();
     let draining = builder.graceful_shutdown_signal();
@@ -84,7 +96,13 @@ pub(crate) fn server(
             idle_us: settings.keep_alive_ms * 1_000,
             stall_us: (stall_timeout_ms + settings.request_timeout_ms) * 1_000,
         };
-        let clock = app.clock.clone();
+        let entrance = Entrance {
+            connections: connections.clone(),
+            certificate: certificate.clone(),
+            clock: app.clock.clone(),
+            patience,
+            draining: draining.clone(),
+        };
         let routes = web_app(app.clone(), surface).into_factory();
         let http = HttpService::build()
             .graceful_shutdown_signal(move || {
@@ -104,13 +122,20 @@ pub(crate) fn server(
             .h1(map_config(routes.map_err(|error| error.error_response()), |()| {
                 AppConfig::default()
             }));
-        fn_service(move |stream: TcpStream| {
-            let peer = stream.peer_addr().ok();
-            ready(Ok((Socket::new(stream, clock.clone(), patience), peer)))
-        })
-        .and_then(http)
+        fn_service(move |stream: TcpStream| entrance.clone().enter(stream)).and_then(http)
     })?;
     Ok(builder.run())
+}
+
+/// Returns the maximum number of connections of a listener, and of one client address (0 for no limit).
+fn most_connections(settings: &HttpSettings, surface: Surface) -> (usize, usize) {
+    let per_address = settings.max_connections_per_address as usize;
+    match surface {
+        Surface::Public => (settings.max_connections as usize, per_address),
+        Surface::Control => {
+            (CONTROL_CONNECTIONS, per_address.min(CONTROL_CONNECTIONS_PER_ADDRESS))
+        }
+    }
 }
 
 /// Makes the web application of one HTTP worker: all routes, with an access-log record of every request.
@@ -129,6 +154,7 @@ fn web_app(
     let access = app.access.clone();
     WebApp::new()
         .app_data(app)
+        .app_data(surface)
         .wrap_fn(move |request, service| {
             let answering = Answering::begin(request.request());
             let id = RequestId::begin(request.request());

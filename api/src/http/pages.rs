@@ -1,7 +1,7 @@
 //! HTTP endpoints for models, health, metrics and steps, and the answers to unknown paths and wrong methods.
 
 use crate::boot::{App, Serving, Stage};
-use crate::http::{ApiError, unserved};
+use crate::http::{ApiError, Surface, unserved};
 use actix_web::http::{StatusCode, header};
 use actix_web::web::{Data, Path, Query};
 use actix_web::{HttpRequest, HttpResponse, ResponseError};
@@ -62,11 +62,29 @@ async fn engine_answers(app: &App) -> bool {
     matches!(status, Some(Ok(_)))
 }
 
-/// Endpoint `GET /metrics`: returns the server's metrics in Prometheus' text format.
-pub(crate) async fn metrics(app: Data<App>) -> HttpResponse {
-    HttpResponse::Ok()
+/// Endpoint `GET /metrics`: returns the server's metrics in Prometheus' text format, on the listeners that `http.metrics`
+/// names.
+///
+/// # Errors
+/// 404 on another listener.
+pub(crate) async fn metrics(
+    app: Data<App>,
+    request: HttpRequest,
+) -> Result<HttpResponse, ApiError> {
+    let elsewhere = match request.app_data::<Surface>() {
+        Some(surface) if surface.has_metrics(app.http.metrics) => None,
+        Some(Surface::Control) => Some("public"),
+        Some(Surface::Public) | None => Some("control"),
+    };
+    if let Some(elsewhere) = elsewhere {
+        let message = format!(
+            "the metrics are on the {elsewhere} listener (setting http.metrics), not on this one"
+        );
+        return Err(ApiError::new(StatusCode::NOT_FOUND, message).code("unknown_url"));
+    }
+    Ok(HttpResponse::Ok()
         .content_type("text/plain; version=0.0.4; charset=utf-8")
-        .body(app.metrics.render())
+        .body(app.metrics.render()))
 }
 
 /// Query parameters of the endpoint `GET /debug/steps`.

@@ -8,9 +8,13 @@
 //! actix also reads ahead while a handler runs, and so notices a client that leaves. But when 128 KiB of further
 //! requests wait in its buffer, actix stops reading and spins without noticing anything. So this socket closes the
 //! connection of a client that sends more than 32 KiB after the end of a request that is still being answered.
+//!
+//! The socket also tells the listener when its connection is idle, and closes an idle connection that was evicted.
 
 use crate::http::ApiError;
+use crate::http::connections::Seat;
 use crate::http::exchange::Exchange;
+use crate::http::stream::Stream;
 use actix_web::http::StatusCode;
 use std::io::{Error, ErrorKind, Result};
 use std::pin::Pin;
@@ -18,7 +22,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use tiercel_device::Clock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 /// Maximum number of bytes that a client may send after the end of a request that is still being answered. A client
 /// that sends more is disconnected.
@@ -26,13 +29,16 @@ const AHEAD_BYTES_MAX: usize = 32 * 1024;
 /// Maximum number of bytes that the socket passes to actix before it yields to other tasks, so that a request that has
 /// arrived is begun before more bytes are read.
 const TURN_BYTES: usize = 16 * 1024;
+/// Error message for a client whose bytes cannot be read as HTTP.
+const NOT_HTTP: &str =
+    "this is not an HTTP/1.1 request that can be read; send one with a small, valid head";
 
 /// Timeouts for the client's side of a connection, us: for sending a request head, for being idle, and for reading an
 /// answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
     /// Longest time between the first and the last byte of a request head, us. For the first request of a connection,
-    /// the time begins when the connection is accepted.
+    /// the time begins when the connection is accepted, and includes the TLS handshake.
     pub(crate) head_us: u64,
     /// Longest idle time of a connection, us: from the end of an answer to the first byte of the next request.
     pub(crate) idle_us: u64,
@@ -42,7 +48,8 @@ pub(crate) struct Patience {
 
 /// Socket of a client's connection, with timers and limits.
 pub(crate) struct Socket {
-    stream: TcpStream,
+    stream: Stream,
+    seat: Seat,
     exchange: Rc<Exchange>,
     clock: Clock,
     patience: Patience,
@@ -57,6 +64,8 @@ pub(crate) struct Socket {
     stall: Option<Timer>,
     /// Bytes received since a write of the answer first blocked; `None` once all of the answer has been written.
     behind: Option<usize>,
+    /// Whether nothing has been received yet.
+    fresh: bool,
 }
 
 type Timer = Pin<Box<dyn Future<Output = ()>>>;
@@ -69,13 +78,17 @@ enum Due {
 }
 
 impl Socket {
-    pub(crate) fn new(stream: TcpStream, clock: Clock, patience: Patience) -> Socket {
-        // Turn off Nagle's algorithm: a token must not wait for the acknowledgement of the token before it. If this
-        // fails, the socket is broken, and reading from it will report that.
-        let _ = stream.set_nodelay(true);
-        let due = Some(Due::Head(timer(&clock, patience.head_us)));
+    /// Makes the socket of a connection, whose client has `head_us` microseconds for the head of its first request.
+    pub(super) fn new(
+        stream: Stream,
+        seat: Seat,
+        clock: Clock,
+        (patience, head_us): (Patience, u64),
+    ) -> Socket {
+        let due = Some(Due::Head(timer(&clock, head_us)));
         Socket {
             stream,
+            seat,
             exchange: Rc::default(),
             clock,
             patience,
@@ -84,6 +97,7 @@ impl Socket {
             due,
             stall: None,
             behind: None,
+            fresh: true,
         }
     }
 
@@ -93,9 +107,9 @@ impl Socket {
         self.exchange.clone()
     }
 
-    /// Fails if the client has not sent its next request, or the rest of a request head, in time. Otherwise registers
-    /// the timer, so that the task is woken at the timeout. actix flushes after each answer, so this check always runs
-    /// after an answer.
+    /// Fails if the client has not sent its next request, or the rest of a request head, in time, or if the connection
+    /// was evicted while idle. Otherwise registers the timer, so that the task is woken at the timeout. actix flushes
+    /// after each answer, so this check always runs after an answer.
     fn check_due(&mut self, cx: &mut Context<'_>) -> Result<()> {
         let answered = self.exchange.answered();
         if self.exchange.is_answering() || answered != self.answered {
@@ -105,19 +119,42 @@ impl Socket {
         // No timer for the client's next request is needed while a request is being answered; if the client does not
         // read the answer, the stall timer runs.
         if self.exchange.is_answering() || self.stall.is_some() {
+            // A connection whose next request came just when it was evicted may finish that request.
+            self.seat.set_busy();
             return Ok(());
         }
-        let idle = || Due::Request(timer(&self.clock, self.patience.idle_us));
-        let late = match self.due.get_or_insert_with(idle) {
-            Due::Request(timer) | Due::Head(timer) => timer.as_mut().poll(cx).is_ready(),
+        if self.due.is_none() {
+            self.due = Some(Due::Request(timer(&self.clock, self.patience.idle_us)));
+            self.seat.set_idle();
+        }
+        if self.seat.poll_evicted(cx).is_ready() {
+            return Err(Error::from(ErrorKind::ConnectionAborted));
+        }
+        let late = match &mut self.due {
+            Some(Due::Request(timer) | Due::Head(timer)) => timer.as_mut().poll(cx).is_ready(),
+            None => false,
         };
         if late { Err(Error::from(ErrorKind::TimedOut)) } else { Ok(()) }
     }
 
-    /// Counts received bytes. Fails if the client has sent too much while its request is being answered, and starts the
-    /// timer when a new request head begins.
+    /// Starts the stall timer, if it does not run, and fails when it ends.
+    fn check_stall(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
+        let Socket { clock, patience, stall, behind, .. } = self;
+        behind.get_or_insert(0);
+        let stall = stall.get_or_insert_with(|| timer(clock, patience.stall_us));
+        stall.as_mut().poll(cx).map(|()| Error::from(ErrorKind::TimedOut))
+    }
+
+    /// Counts received bytes. Fails if the client has sent too much while its request is being answered, or if the
+    /// connection was evicted before the bytes came, and starts the timer when a new request head begins.
     fn received(&mut self, bytes: usize) -> Result<()> {
         self.turn += bytes;
+        if bytes > 0 {
+            self.fresh = false;
+            if !self.seat.set_busy() {
+                return Err(Error::from(ErrorKind::ConnectionAborted));
+            }
+        }
         self.behind = self.behind.map(|behind| behind + bytes);
         if self.exchange.arrived(bytes).max(self.behind.unwrap_or(0)) > AHEAD_BYTES_MAX {
             return Err(Error::from(ErrorKind::ConnectionAborted));
@@ -142,10 +179,8 @@ fn refusal_without_body(bytes: &[u8]) -> Option<&str> {
 }
 
 /// Returns an HTTP response with the given status line and a JSON error body, as OpenAI's clients read it.
-fn envelope(status_line: &str) -> Vec<u8> {
-    let message =
-        "this is not an HTTP/1.1 request that can be read; send one with a small, valid head";
-    let body = ApiError::new(StatusCode::BAD_REQUEST, message).code("invalid_http").body();
+pub(super) fn envelope(status_line: &str, message: &str, code: &'static str) -> Vec<u8> {
+    let body = ApiError::new(StatusCode::BAD_REQUEST, message).code(code).body();
     let body = body.to_string();
     let length = body.len();
     format!(
@@ -176,6 +211,11 @@ impl AsyncRead for Socket {
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if read.is_pending() {
             self.turn = 0;
+            if self.fresh {
+                self.seat.set_idle();
+                // Register for the eviction, or notice that it has come already.
+                self.check_due(cx)?;
+            }
         }
         ready!(read)?;
         Poll::Ready(self.received(buffer.filled().len() - before))
@@ -188,15 +228,12 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<Result<usize>> {
-        let refusal = refusal_without_body(bytes).map(envelope);
+        let refusal =
+            refusal_without_body(bytes).map(|line| envelope(line, NOT_HTTP, "invalid_http"));
         let out = refusal.as_ref().map_or(bytes, Vec::as_slice);
         let written = Pin::new(&mut self.stream).poll_write(cx, out);
         if written.is_pending() {
-            let Socket { clock, patience, stall, behind, .. } = &mut *self;
-            behind.get_or_insert(0);
-            let stall = stall.get_or_insert_with(|| timer(clock, patience.stall_us));
-            ready!(stall.as_mut().poll(cx));
-            return Poll::Ready(Err(Error::from(ErrorKind::TimedOut)));
+            return Poll::Ready(Err(ready!(self.check_stall(cx))));
         }
         // A write has succeeded, so the client reads: clear its timers, which begin anew when it must act again.
         (self.stall, self.due) = (None, None);
@@ -209,11 +246,19 @@ impl AsyncWrite for Socket {
         }
     }
 
-    /// Flushes the connection and checks the client's timers. actix calls this when it has nothing left to write.
+    /// Flushes the connection and checks the client's timers. actix calls this when it has nothing left to write. TLS may
+    /// still have a part of the answer that the client does not read.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx)?;
+        if flushed.is_pending() {
+            return Poll::Ready(Err(ready!(self.check_stall(cx))));
+        }
+        if self.stall.take().is_some() {
+            self.due = None;
+        }
         self.behind = None;
         self.check_due(cx)?;
-        Pin::new(&mut self.stream).poll_flush(cx)
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {

@@ -112,7 +112,7 @@ pub async fn calibrate(
     progress: impl FnMut(&Progress),
 ) -> Result<Calibration, CalibrateError> {
     let url = target.url.clone();
-    let endpoint = Endpoint::parse(&url, target.api_key.as_deref())
+    let endpoint = Endpoint::parse(&url, target.api_key.as_deref(), target.ca_file.as_deref())
         .map_err(|problem| BenchError::Url { url: url.clone(), problem })?;
     let silent =
         |error: HttpError| CalibrateError::Steps { url: url.clone(), problem: error.to_string() };

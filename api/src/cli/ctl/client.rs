@@ -1,5 +1,6 @@
 //! Client of the control API.
 
+use crate::cli::ctl::reach::Reach;
 use crate::cli::failure::Failure;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -36,14 +37,17 @@ impl From<Trouble> for Failure {
 }
 
 impl Client {
-    pub(super) fn new(url: &str, key: Option<String>) -> Client {
+    /// Makes a client of the control API at `url`.
+    ///
+    /// # Errors
+    /// If the file or the address of `reach` cannot be used.
+    pub(super) fn new(url: &str, reach: Reach, key: Option<String>) -> Result<Client, Failure> {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .timeout_connect(Some(TIMEOUT))
-            .timeout_recv_response(Some(TIMEOUT))
-            .build();
+            .timeout_recv_response(Some(TIMEOUT));
         let url = url.trim_end_matches('/').to_owned();
-        Client { agent: Agent::new_with_config(config), url, key }
+        Ok(Client { agent: reach.agent(config)?, url, key })
     }
 
     /// Sends a GET request and returns the JSON of the answer.
@@ -128,10 +132,12 @@ impl Client {
     }
 
     fn unreachable(&self, error: &dyn std::fmt::Display) -> Trouble {
-        Trouble::Unreachable(format!(
-            "cannot reach the control API at {}: {error}; state its address with --url, as the server logs it when it \
-             is ready",
-            self.url
-        ))
+        let hint = if self.url.starts_with("https:") {
+            "the URL must have a name of the server's certificate (--connect states another address of the server), \
+             and --ca the certificate of a private authority"
+        } else {
+            "state its address with --url, as the server logs it when it is ready"
+        };
+        Trouble::Unreachable(format!("cannot reach the control API at {}: {error}; {hint}", self.url))
     }
 }

@@ -1,11 +1,13 @@
 //! The command `tiercel ctl`: operators see and change the requests of a running server.
 
 mod client;
+mod reach;
 mod text;
 
 use crate::cli::failure::Failure;
 use clap::{Args, Subcommand, ValueEnum};
 use client::{Client, Trouble};
+use reach::Reach;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::time::Duration;
@@ -16,6 +18,7 @@ const LOOK: Duration = Duration::from_millis(500);
 const EXAMPLES: &str = "\
 ID is the id in the response (chatcmpl-...), the client's X-Request-Id, or the number in the column SEQ.
 If the server has API keys, TIERCEL_API_KEY must hold one with the role viewer or operator.
+A server with TLS needs an https:// URL with a name of its certificate.
 
 Examples:
   tiercel ctl requests --state waiting --sort age
@@ -23,7 +26,8 @@ Examples:
   tiercel ctl --json show 17
   tiercel ctl policy set patience.standard_s=60 scheduler.policy=fcfs
   tiercel ctl drain --deadline-s 60
-  tiercel ctl --url http://127.0.0.1:9001 events";
+  tiercel ctl --url http://127.0.0.1:9001 events
+  tiercel ctl --url https://llm.example.com:8081 --connect 127.0.0.1:8081 status";
 
 /// See and change the requests of a running server.
 #[derive(Debug, Args)]
@@ -37,6 +41,8 @@ pub(crate) struct Ctl {
         default_value = "http://127.0.0.1:8081"
     )]
     url: String,
+    #[command(flatten)]
+    reach: Reach,
     /// Print the server's answer as JSON
     #[arg(long, global = true)]
     json: bool,
@@ -139,7 +145,7 @@ impl Tier {
 
 impl Ctl {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let client = Client::new(&self.url, std::env::var("TIERCEL_API_KEY").ok());
+        let client = Client::new(&self.url, self.reach, std::env::var("TIERCEL_API_KEY").ok())?;
         let json = self.json;
         let print = |answer: &Value, text: fn(&Value) -> String| {
             print_line(&if json { answer.to_string() } else { text(answer) });

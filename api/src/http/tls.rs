@@ -1,0 +1,124 @@
+//! The server's certificate: read from PEM files at the start and again at SIGHUP.
+
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{Error, InconsistentKeys, ServerConfig};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use tiercel_config::HttpSettings;
+use tokio_rustls::TlsAcceptor;
+
+/// Names of the settings that name the files.
+const CERT: &str = "http.tls_cert_file";
+const KEY: &str = "http.tls_key_file";
+/// Largest file of a certificate or a key, bytes.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// Certificate of the server, with its private key.
+pub(crate) struct Certificate {
+    cert_file: PathBuf,
+    key_file: PathBuf,
+    /// What new connections use. Readers copy the pointer and hold the lock no longer than that.
+    in_force: RwLock<Arc<ServerConfig>>,
+}
+
+/// A file of the server's certificate that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{setting}: cannot use {}: {why}", path.display())]
+pub struct TlsError {
+    /// Setting that names the file.
+    setting: &'static str,
+    /// Path of the file.
+    path: PathBuf,
+    /// Reason for which the file cannot be used.
+    why: String,
+}
+
+impl Certificate {
+    /// Reads the files that the settings name; `None` for a server without TLS.
+    ///
+    /// # Errors
+    /// If a file cannot be used.
+    pub(crate) fn new(settings: &HttpSettings) -> Result<Option<Certificate>, TlsError> {
+        let (Some(cert_file), Some(key_file)) = (&settings.tls_cert_file, &settings.tls_key_file)
+        else {
+            return Ok(None);
+        };
+        let (cert_file, key_file) = (PathBuf::from(cert_file), PathBuf::from(key_file));
+        let in_force = RwLock::new(Arc::new(read(&cert_file, &key_file)?));
+        Ok(Some(Certificate { cert_file, key_file, in_force }))
+    }
+
+    /// Reads the files again; this blocks the thread. Open connections go on with the certificate that they began with.
+    /// If a file cannot be used, the certificate stays as it was.
+    ///
+    /// # Errors
+    /// If a file cannot be used.
+    pub(crate) fn reload(&self) -> Result<(), TlsError> {
+        let read = Arc::new(read(&self.cert_file, &self.key_file)?);
+        *self.in_force.write().unwrap_or_else(PoisonError::into_inner) = read;
+        Ok(())
+    }
+
+    /// Returns what makes a TLS connection of a new TCP connection.
+    pub(super) fn acceptor(&self) -> TlsAcceptor {
+        self.in_force.read().unwrap_or_else(PoisonError::into_inner).clone().into()
+    }
+}
+
+/// Reads a certificate and its key from their files.
+fn read(cert_file: &Path, key_file: &Path) -> Result<ServerConfig, TlsError> {
+    let no_cert = |why: String| TlsError { setting: CERT, path: cert_file.to_owned(), why };
+    let no_key = |why: String| TlsError { setting: KEY, path: key_file.to_owned(), why };
+    let bytes = contents(cert_file).map_err(no_cert)?;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    let chain = chain.map_err(|error| no_cert(format!("it is not PEM: {error}")))?;
+    if chain.is_empty() {
+        return Err(no_cert("it holds no certificate (-----BEGIN CERTIFICATE-----)".into()));
+    }
+    let bytes = contents(key_file).map_err(no_key)?;
+    let key = PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| {
+        no_key(match error {
+            pem::Error::NoItemsFound => {
+                "it holds no private key (-----BEGIN PRIVATE KEY-----) without a password".into()
+            }
+            other => format!("it is not PEM: {other}"),
+        })
+    })?;
+    let provider = Arc::new(default_provider());
+    let key = provider.key_provider.load_private_key(key);
+    let key = key.map_err(|error| no_key(error.to_string()))?;
+    let certified = CertifiedKey::new(chain, key);
+    match certified.keys_match() {
+        Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
+        Err(Error::InconsistentKeys(_)) => {
+            return Err(no_key(format!("the key is not that of the certificate in {CERT}")));
+        }
+        Err(error) => return Err(no_cert(error.to_string())),
+    }
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| no_cert(error.to_string()))?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn contents(path: &Path) -> Result<Vec<u8>, String> {
+    let failed = |error: std::io::Error| error.to_string();
+    // A pipe or a device could block or never end.
+    if !std::fs::metadata(path).map_err(failed)?.is_file() {
+        return Err("it is no regular file".into());
+    }
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(failed)?;
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(format!("it has more than {MAX_FILE_BYTES} bytes"));
+    }
+    Ok(bytes)
+}
