@@ -6,6 +6,7 @@ use serde_json::json;
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::time::Duration;
+use tiercel_config::MetricsAt;
 use tiercel_tests::{Connection, TestServer};
 
 const HEALTH: &[u8] = b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n";
@@ -147,4 +148,119 @@ fn requests_piled_up_behind_an_answer_that_nobody_reads_end_the_connection() {
     };
     assert!([ErrorKind::ConnectionReset, ErrorKind::BrokenPipe].contains(&error.kind()), "{error}");
     server.finish();
+}
+
+/// Returns a connection that has sent half of a request head, and whose bytes the server has read.
+fn half_sent(server: &TestServer) -> Connection {
+    let mut connection = used(server);
+    connection.send(HALF_A_HEAD);
+    connection
+}
+
+/// Returns the value of `tiercel_connections_closed_total` for the public listener and this cause.
+fn closed(metrics: &str, cause: &str) -> f64 {
+    let name = format!(
+        "tiercel_connections_closed_total{{listener=\"public\",cause=\"{cause}\"}} "
+    );
+    let value = metrics.lines().find_map(|line| line.strip_prefix(&name));
+    value.unwrap_or_else(|| panic!("no {name} in {metrics}")).parse().unwrap()
+}
+
+#[test]
+fn idle_connections_give_way_to_newcomers_the_longest_idle_first() {
+    let server = TestServer::mock(|settings| settings.http.max_connections = 6);
+    let mut held: Vec<Connection> = (0..6).map(|_| used(&server)).collect();
+    // The first connection acts again, so that the second has been idle longest.
+    held[0].send(HEALTH);
+    assert_eq!(held[0].response().unwrap().status, 200);
+    assert_eq!(server.get("/health").status, 200);
+    assert_eq!(held[1].rest(), b"", "it is closed");
+    for place in [0, 2, 3, 4, 5] {
+        held[place].send(HEALTH);
+        assert_eq!(held[place].response().unwrap().status, 200, "{place}");
+    }
+    assert!(closed(&server.get("/metrics").text(), "evicted") >= 1.0);
+    server.finish();
+}
+
+#[test]
+fn silent_connections_hide_neither_listener() {
+    let server = TestServer::mock(|settings| settings.http.max_connections = 50);
+    let silent: Vec<Connection> = (0..200).map(|_| server.connect()).collect();
+    let of_control: Vec<Connection> = (0..200).map(|_| server.control()).collect();
+    for path in ["/health", "/ready"] {
+        assert_eq!(server.get(path).status, 200);
+        assert_eq!(server.control().request("GET", path, &[], b"").status, 200);
+    }
+    drop((silent, of_control));
+    server.finish();
+}
+
+#[test]
+fn a_connection_in_a_request_is_never_evicted() {
+    let server = TestServer::slow(|settings| {
+        settings.http.max_connections = 2;
+        settings.http.request_timeout_ms = 60_000;
+    });
+    let mut stream = server.connect();
+    let body = json!({"prompt": "x", "max_tokens": 20, "ignore_eos": true, "stream": true});
+    assert_eq!(stream.open_stream("/v1/completions", &body).status, 200);
+    let mut half = half_sent(&server);
+    // Both connections are in a request, so newcomers wait until the stream has ended.
+    let mut waiting = [server.connect(), server.connect()];
+    waiting.iter_mut().for_each(|connection| connection.send(HEALTH));
+    let mut text = Vec::new();
+    while let Some(chunk) = stream.chunk().filter(|chunk| !chunk.is_empty()) {
+        text.extend(chunk);
+    }
+    assert!(text.ends_with(b"data: [DONE]\n\n"), "{}", String::from_utf8_lossy(&text));
+    for connection in &mut waiting {
+        assert_eq!(connection.response().unwrap().status, 200);
+    }
+    half.send(&b"at/completions HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n{}"[..]);
+    assert_eq!(half.response().unwrap().status, 400, "its request was read to the end");
+    server.finish();
+}
+
+#[test]
+fn an_address_has_no_more_connections_than_it_may() {
+    let server = TestServer::mock(|settings| {
+        settings.http.max_connections_per_address = 2;
+        settings.http.request_timeout_ms = 60_000;
+    });
+    let held = [half_sent(&server), half_sent(&server)];
+    let mut third = server.connect();
+    third.send(HEALTH);
+    assert_eq!(third.rest(), b"", "it is closed without an answer");
+    drop(held);
+    // The server notices that the clients have gone. Then one of the address's own idle connections gives way.
+    let metrics = (0..10_000).find_map(|_| {
+        let mut connection = server.connect();
+        connection.send_request("GET", "/metrics", &[], b"");
+        connection.response()
+    });
+    assert!(closed(&metrics.unwrap().text(), "address_cap") >= 1.0);
+    let mut idle = used(&server);
+    let others = [used(&server), used(&server)];
+    assert_eq!(idle.rest(), b"", "it is closed");
+    drop(others);
+    server.finish();
+}
+
+#[test]
+fn metrics_are_on_the_listeners_that_the_setting_names() {
+    for (at, expected) in [
+        (MetricsAt::Both, [200, 200]),
+        (MetricsAt::Public, [200, 404]),
+        (MetricsAt::Control, [404, 200]),
+    ] {
+        let server = TestServer::mock(|settings| settings.http.metrics = at);
+        let answers =
+            [server.connect(), server.control()].map(|mut to| to.request("GET", "/metrics", &[], b""));
+        assert_eq!(answers.each_ref().map(|answer| answer.status), expected, "{at:?}");
+        for answer in answers.iter().filter(|answer| answer.status == 404) {
+            assert!(answer.text().contains("http.metrics"), "{}", answer.text());
+        }
+        server.finish();
+    }
 }

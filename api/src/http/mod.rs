@@ -91,16 +91,11 @@ pub(crate) fn server(
     let builder = builder.listen("http", listener, move || {
         let draining = draining.clone();
         let settings = &app.http;
-        let patience = Patience {
-            head_us: settings.request_timeout_ms * 1_000,
-            idle_us: settings.keep_alive_ms * 1_000,
-            stall_us: (stall_timeout_ms + settings.request_timeout_ms) * 1_000,
-        };
         let entrance = Entrance {
             connections: connections.clone(),
             certificate: certificate.clone(),
             clock: app.clock.clone(),
-            patience,
+            patience: Patience::new(settings, stall_timeout_ms),
             draining: draining.clone(),
         };
         let routes = web_app(app.clone(), surface).into_factory();

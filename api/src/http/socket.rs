@@ -20,6 +20,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use tiercel_config::HttpSettings;
 use tiercel_device::Clock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -44,6 +45,18 @@ pub(crate) struct Patience {
     pub(crate) idle_us: u64,
     /// Longest time that a write of an answer may be blocked because the client does not read, us.
     pub(crate) stall_us: u64,
+}
+
+impl Patience {
+    /// Returns the timeouts of the settings. A client that does not read gets the time in which the engine ends its
+    /// request, and the time of a request head for reading the error.
+    pub(super) fn new(settings: &HttpSettings, stall_timeout_ms: u64) -> Patience {
+        Patience {
+            head_us: settings.request_timeout_ms * 1_000,
+            idle_us: settings.keep_alive_ms * 1_000,
+            stall_us: (stall_timeout_ms + settings.request_timeout_ms) * 1_000,
+        }
+    }
 }
 
 /// Socket of a client's connection, with timers and limits.
