@@ -163,6 +163,12 @@ impl Life<'_> {
         tracing::info!(model = serving.names.first(), url = public, "ready");
         if let Some(control) = self.control_address {
             tracing::info!("operators: tiercel ctl --url {} requests", url(control));
+            if self.settings.http.has_tls() {
+                tracing::info!(
+                    "the host in these URLs must be a name of the certificate; tiercel ctl --connect {control} \
+                     reaches the control API under any name"
+                );
+            }
         }
         for line in greeting::targets(serving.engine.targets()) {
             tracing::info!("{line}");
