@@ -63,18 +63,25 @@ fn files_that_cannot_be_used_end_the_start_with_one_line() {
     let start = |pair: [&str; 2]| {
         let [cert, key] = pair;
         let (code, line) = failure(&[
-            "serve", "--device", "mock:tiny", "--listen", "127.0.0.1:0", "--control-listen", "off",
-            "--tls-cert-file", cert, "--tls-key-file", key,
+            "serve",
+            "--device",
+            "mock:tiny",
+            "--listen",
+            "127.0.0.1:0",
+            "--control-listen",
+            "off",
+            "--tls-cert-file",
+            cert,
+            "--tls-key-file",
+            key,
         ]);
         assert_eq!(code, 1, "{line}");
         line
     };
     let (cert, key) = (files.path("cert.pem"), files.path("key.pem"));
     let empty = files.write("empty.pem", "");
-    let broken = files.write(
-        "broken.pem",
-        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
-    );
+    let broken =
+        files.write("broken.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
     let other = files.write("other.pem", &KeyPair::generate().unwrap().serialize_pem());
     let locked = files.write(
         "locked.pem",

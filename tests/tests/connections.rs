@@ -159,9 +159,8 @@ fn half_sent(server: &TestServer) -> Connection {
 
 /// Returns the value of `tiercel_connections_closed_total` for the public listener and this cause.
 fn closed(metrics: &str, cause: &str) -> f64 {
-    let name = format!(
-        "tiercel_connections_closed_total{{listener=\"public\",cause=\"{cause}\"}} "
-    );
+    let name =
+        format!("tiercel_connections_closed_total{{listener=\"public\",cause=\"{cause}\"}} ");
     let value = metrics.lines().find_map(|line| line.strip_prefix(&name));
     value.unwrap_or_else(|| panic!("no {name} in {metrics}")).parse().unwrap()
 }
@@ -255,8 +254,8 @@ fn metrics_are_on_the_listeners_that_the_setting_names() {
         (MetricsAt::Control, [404, 200]),
     ] {
         let server = TestServer::mock(|settings| settings.http.metrics = at);
-        let answers =
-            [server.connect(), server.control()].map(|mut to| to.request("GET", "/metrics", &[], b""));
+        let answers = [server.connect(), server.control()]
+            .map(|mut to| to.request("GET", "/metrics", &[], b""));
         assert_eq!(answers.each_ref().map(|answer| answer.status), expected, "{at:?}");
         for answer in answers.iter().filter(|answer| answer.status == 404) {
             assert!(answer.text().contains("http.metrics"), "{}", answer.text());

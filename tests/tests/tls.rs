@@ -189,7 +189,8 @@ fn a_certificate_is_read_again_and_no_stream_notices() {
     hangup();
     assert!(until(&second));
     // A key that does not belong to the certificate.
-    std::fs::write(authority.file("key.pem"), KeyPair::generate().unwrap().serialize_pem()).unwrap();
+    std::fs::write(authority.file("key.pem"), KeyPair::generate().unwrap().serialize_pem())
+        .unwrap();
     hangup();
     assert!((0..20).all(|_| served() == second), "wrong files change nothing");
     let third = authority.issue();
@@ -267,8 +268,7 @@ fn a_connection_in_use_outlives_every_timer_under_tls() {
     });
     let mut connection = authority.connect(server.address());
     for stream in [false, true] {
-        let body =
-            json!({"prompt": "x", "max_tokens": 30, "ignore_eos": true, "stream": stream});
+        let body = json!({"prompt": "x", "max_tokens": 30, "ignore_eos": true, "stream": stream});
         assert_eq!(connection.post("/v1/completions", &body).status, 200, "stream {stream}");
     }
     finish(server, &authority);

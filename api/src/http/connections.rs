@@ -55,7 +55,10 @@ pub(super) struct Seat {
 
 /// Describes the metrics of connections.
 pub(crate) fn describe_metrics() {
-    metrics::describe_gauge!("tiercel_connections", "Open connections that hold a seat, by listener");
+    metrics::describe_gauge!(
+        "tiercel_connections",
+        "Open connections that hold a seat, by listener"
+    );
     metrics::describe_counter!(
         "tiercel_connections_closed_total",
         "Connections that the server closed, by listener and cause (evicted, address_cap, handshake)"

@@ -127,9 +127,7 @@ fn most_connections(settings: &HttpSettings, surface: Surface) -> (usize, usize)
     let per_address = settings.max_connections_per_address as usize;
     match surface {
         Surface::Public => (settings.max_connections as usize, per_address),
-        Surface::Control => {
-            (CONTROL_CONNECTIONS, per_address.min(CONTROL_CONNECTIONS_PER_ADDRESS))
-        }
+        Surface::Control => (CONTROL_CONNECTIONS, per_address.min(CONTROL_CONNECTIONS_PER_ADDRESS)),
     }
 }
 

@@ -64,3 +64,75 @@ impl AsyncWrite for Stream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::crypto::ring::default_provider;
+    use rustls::pki_types::{PrivateKeyDer, ServerName};
+    use rustls::{ClientConfig, RootCertStore, ServerConfig};
+    use std::future::poll_fn;
+    use std::sync::Arc;
+    use tiercel_device::Clock;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+    use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+    const PIECE: usize = 1024;
+    /// Time within which bytes come that the operating system has, us.
+    const SOON_US: u64 = 20_000_000;
+
+    /// Returns a TLS connection of a server, and the TCP connection of its client after the handshake.
+    async fn connected() -> (Stream, TcpStream) {
+        let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        let certificate = certified.cert.der().clone();
+        let key = PrivateKeyDer::Pkcs8(certified.signing_key.serialize_der().into());
+        let provider = Arc::new(default_provider());
+        let server = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.clone()], key)
+            .unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate).unwrap();
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let to_server = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (of_server, _) = listener.accept().await.unwrap();
+        let connector = TlsConnector::from(Arc::new(client));
+        let name = ServerName::try_from("localhost").unwrap();
+        let (accepted, connected) = futures_util::future::join(
+            TlsAcceptor::from(Arc::new(server)).accept(of_server),
+            connector.connect(name, to_server),
+        )
+        .await;
+        (Stream::Tls(Box::new(accepted.unwrap())), connected.unwrap().into_inner().0)
+    }
+
+    #[test]
+    fn tls_takes_no_more_than_the_client_can_read() {
+        actix_rt::System::new().block_on(async {
+            let (mut server, mut client) = connected().await;
+            let mut taken = 0;
+            // The client reads nothing until the server takes nothing more.
+            loop {
+                let piece = [b'x'; PIECE];
+                let written =
+                    poll_fn(|cx| Poll::Ready(Pin::new(&mut server).poll_write(cx, &piece)));
+                match written.await {
+                    Poll::Ready(written) => taken += written.unwrap(),
+                    Poll::Pending => break,
+                }
+            }
+            // All but the last piece was given to the operating system, which needs no more help of the server.
+            let mut come = vec![0; taken - PIECE];
+            let reading = Clock::wall().timeout_us(SOON_US, client.read_exact(&mut come)).await;
+            assert!(reading.is_some(), "{taken} bytes were taken");
+        });
+    }
+}

@@ -138,6 +138,9 @@ impl Client {
         } else {
             "state its address with --url, as the server logs it when it is ready"
         };
-        Trouble::Unreachable(format!("cannot reach the control API at {}: {error}; {hint}", self.url))
+        Trouble::Unreachable(format!(
+            "cannot reach the control API at {}: {error}; {hint}",
+            self.url
+        ))
     }
 }

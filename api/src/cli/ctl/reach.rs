@@ -44,8 +44,9 @@ impl Reach {
         let config = config.build();
         let Some(connect) = self.connect else { return Ok(Agent::new_with_config(config)) };
         let found = connect.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
-        let addresses = found
-            .map_err(|error| Failure::usage(format!("--connect {connect}: {error}; write HOST:PORT")))?;
+        let addresses = found.map_err(|error| {
+            Failure::usage(format!("--connect {connect}: {error}; write HOST:PORT"))
+        })?;
         Ok(Agent::with_parts(config, DefaultConnector::default(), Fixed(addresses)))
     }
 }
