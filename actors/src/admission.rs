@@ -37,9 +37,11 @@ fn applicant(request: &Request) -> Applicant {
     Applicant {
         tier: request.tier,
         tenant: request.salt,
+        weight: request.weight,
         prompt: request.prompt.len() as u32,
         max_tokens: request.max_tokens,
         targets: request.targets,
+        may_tighten: request.may_tighten,
         max_wait_ms: request.max_wait_ms,
         returning: request.returning,
     }
@@ -67,11 +69,13 @@ impl Handler<Submit> for Admission {
             tier: request.tier,
             priority: request.priority,
             salt: request.salt,
+            weight: request.weight,
             prompt: request.prompt,
             max_tokens: request.max_tokens,
             stop_tokens: request.stop_tokens,
             sampling: request.sampling,
             targets: request.targets,
+            may_tighten: request.may_tighten,
             patience: self.gate.patience_of(&applicant),
             returns,
             arrival: now,
@@ -120,7 +124,7 @@ impl Handler<SetLimits> for Admission {
     type Result = ();
 
     fn handle(&mut self, limits: SetLimits, _: &mut Self::Context) {
-        self.gate.set_limits(limits.admission, limits.patience);
+        self.gate.set_limits(limits.admission, limits.patience, &limits.reservation);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::request::{Changed, Control, EngineStatus, Refusal, Request, StreamEvent};
 use actix::Message;
-use tiercel_config::{AdmissionSettings, PatienceSettings};
+use tiercel_config::{AdmissionSettings, PatienceSettings, ReservationSettings};
 use tiercel_device::{
     CopyBatch, CopyDone, SeqId, StepBatch, StepDone, StepId, StepRecord, Tier, Timestamp,
 };
@@ -81,7 +81,7 @@ pub struct RetryAdvised {
     pub requests: usize,
 }
 
-/// Scheduler -> Admission: an operator changed the limits of the queues or the patience of tiers.
+/// Scheduler -> Admission: an operator changed the limits of the queues, the patience of tiers or the reservations.
 #[derive(Debug, Clone, Message)]
 #[rtype(result = "()")]
 pub struct SetLimits {
@@ -89,6 +89,8 @@ pub struct SetLimits {
     pub admission: AdmissionSettings,
     /// Patience by tier, for requests that come from now on.
     pub patience: PatienceSettings,
+    /// Reservations of blocks and slots for tiers.
+    pub reservation: ReservationSettings,
 }
 
 /// Scheduler -> Admission, with each request for a step's blocks: the device time that is available to prompts, from

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use tiercel_config::{EngineSettings, Policy, SloTargets};
 use tiercel_device::{SamplingParams, SeqId, StepId, Tier, Timestamp, TokenId, TokenLogprobs};
+use tiercel_policy::Weight;
 pub use tiercel_policy::admission::Refusal;
 use tiercel_policy::blocks::Salt;
 pub use tiercel_policy::pressure::{Level, Resource};
@@ -21,6 +22,8 @@ pub struct Request {
     pub priority: i32,
     /// Salt of the request's tenant: namespace of the prefix cache.
     pub salt: Salt,
+    /// Weight of the tenant in the fair queues.
+    pub weight: Weight,
     /// Prompt tokens; not empty.
     pub prompt: Arc<[TokenId]>,
     /// Limit of the output, tokens; at least 1.
@@ -30,9 +33,11 @@ pub struct Request {
     pub stop_tokens: Arc<[TokenId]>,
     /// Sampling parameters: how output tokens are chosen.
     pub sampling: Arc<SamplingParams>,
-    /// Latency targets that the request itself states. They can only loosen targets that its tier has; only with
-    /// `slo.requests_may_tighten` they replace or add any.
+    /// Latency targets that the request itself states. They can only loosen targets that its tier has, unless the request
+    /// may tighten its targets: then they replace or add any.
     pub targets: SloTargets,
+    /// Whether the request may tighten its targets; `None` for what `slo.requests_may_tighten` says.
+    pub may_tighten: Option<bool>,
     /// Patience that the request states, ms: the longest wait for its first token. `None` stands for the patience of
     /// its tier.
     pub max_wait_ms: Option<u64>,
@@ -83,8 +88,8 @@ pub enum Control {
     Cancel(SeqId),
     /// Switch the engine to another scheduling policy.
     SetPolicy(Policy),
-    /// Change settings of scheduling, preemption, shedding, shares, patience and the limits of the queues, as far as
-    /// [`tiercel_config::changed`] allows. Requests that wait keep their patience.
+    /// Change settings of scheduling, preemption, shedding, shares, patience, reservations, latency targets and the limits
+    /// of the queues, as far as [`tiercel_config::changed`] allows. Live requests keep their patience and their targets.
     Adjust(Box<EngineSettings>),
 }
 

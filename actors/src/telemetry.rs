@@ -11,7 +11,7 @@ use tiercel_config::SloTargets;
 use tiercel_device::{CopyDirection, DeviceInfo, StepBatch, StepTiming, Tier};
 use tiercel_policy::pressure::{Resource, Transition};
 use tiercel_policy::scheduler::{Census, CostError, Counters, EndReport};
-use tiercel_policy::slo::{GroupReport, Observation, Targets, Unreachable};
+use tiercel_policy::slo::{GroupReport, Observation, Retargeted, Targets, Unreachable};
 
 /// Names and descriptions of the engine's counter metrics.
 const COUNTERS: [(&str, &str); 10] = [
@@ -59,7 +59,7 @@ const GAUGES: [(&str, &str); 14] = [
     ),
     (
         "tiercel_slo_target_seconds",
-        "Latency target in effect, stated or derived from the device (auto), by tier and metric",
+        "Latency target in effect, stated or derived from the device (auto), by tier and metric; NaN once a change has removed it",
     ),
     (
         "tiercel_slo_headroom_ratio",
@@ -265,20 +265,27 @@ pub(crate) fn targets(targets: &Targets) {
     }
 }
 
-/// Reports that derived latency targets changed with the device's step times: sets their metrics, and writes them to
-/// the log.
-pub(crate) fn retargeted(changed: &Targets) {
-    targets(changed);
+/// Reports that the latency targets in effect changed: sets their metrics, and writes them to the log. The metric of a
+/// target that is there no more becomes NaN.
+pub(crate) fn retargeted(change: &Retargeted) {
+    targets(&change.targets);
+    let why = if change.by_operator { "an operator changed them" } else { "step times changed" };
     for tier in [Tier::Premium, Tier::Standard, Tier::Background] {
-        let SloTargets { ttft_ms, tpot_ms, e2e_ms, .. } = changed.of(tier);
-        tracing::info!(
-            tier = tier.name(),
-            ttft_ms,
-            tpot_ms,
-            e2e_ms,
-            "step times changed, so new latency targets are in effect"
-        );
+        let (before, after) = (change.before.of(tier), change.targets.of(tier));
+        let pairs = [
+            ("ttft", before.ttft_ms, after.ttft_ms),
+            ("tpot", before.tpot_ms, after.tpot_ms),
+            ("e2e", before.e2e_ms, after.e2e_ms),
+        ];
+        for (metric, _, _) in pairs.iter().filter(|(_, had, has)| had.is_some() && has.is_none()) {
+            gauge!("tiercel_slo_target_seconds", "tier" => tier.name(), "metric" => *metric)
+                .set(f64::NAN);
+        }
+        let SloTargets { ttft_ms, tpot_ms, e2e_ms, .. } = after;
+        let tier = tier.name();
+        tracing::info!(tier, ttft_ms, tpot_ms, e2e_ms, why, "new latency targets are in effect");
     }
+    change.unreachable.iter().for_each(unreachable);
 }
 
 /// Writes a warning about a stated latency target that the device misses even for a request that is alone.

@@ -5,8 +5,9 @@
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Deserialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use toml::value::Datetime;
 
@@ -16,6 +17,10 @@ const MAX_FILE_BYTES: u64 = 4 << 20;
 const MAX_KEYS: usize = 4096;
 /// Largest limit of a key, per minute.
 const MAX_LIMIT: u64 = 1_000_000_000_000;
+/// Allowed weights of a tenant (field `share`).
+const SHARES: RangeInclusive<f64> = 0.01..=100.0;
+/// Weight of a tenant for which no key states one.
+const SHARE: f64 = 1.0;
 /// Longest name of a key or of a tenant, bytes.
 const MAX_NAME_BYTES: usize = 64;
 /// SHA-256 hash of the empty text, which a key has if the variable in its recipe was not set.
@@ -34,6 +39,8 @@ const KNOWN: &[&str] = &[
     "requests_per_min",
     "tokens_per_min",
     "max_live",
+    "share",
+    "may_tighten_targets",
     "viewer",
     "operator",
     "premium",
@@ -83,7 +90,7 @@ words! {
 }
 
 /// An API key: the hash of its secret, and the rights of the clients that send the secret.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ApiKey {
     /// Name of the key in logs, unique in its file.
     pub name: String,
@@ -107,6 +114,11 @@ pub struct ApiKey {
     pub tokens_per_min: Option<u64>,
     /// Most live choices; `None` for no limit.
     pub max_live: Option<u32>,
+    /// Weight of the key's tenant in the fair queues, 0.01 to 100. All keys of a tenant have the same.
+    pub share: f64,
+    /// Whether requests with the key may state tighter targets than those of their tier; `None` for what
+    /// `slo.requests_may_tighten` says.
+    pub may_tighten_targets: Option<bool>,
 }
 
 /// Reason for which a keys file cannot be used. The message is one line.
@@ -172,6 +184,8 @@ struct Entry {
     requests_per_min: Option<u64>,
     tokens_per_min: Option<u64>,
     max_live: Option<u32>,
+    share: Option<f64>,
+    may_tighten_targets: Option<bool>,
 }
 
 /// Reads a keys file.
@@ -205,12 +219,15 @@ fn parse_keys(text: &str, path: &Path) -> Result<Vec<ApiKey>, KeysError> {
         return Err(syntax(format!("it has {} keys; at most {MAX_KEYS} fit", file.key.len())));
     }
     let (mut names, mut hashes) = (BTreeSet::new(), BTreeSet::new());
+    let mut shares = Shares::default();
     let mut keys = Vec::with_capacity(file.key.len());
     for (index, entry) in file.key.into_iter().enumerate() {
         let named = is_name(&entry.name);
         let label = if named { entry.name.clone() } else { format!("number {}", index + 1) };
         let wrong = |(field, why)| KeysError::field(path, &label, field, why);
+        let stated = entry.share;
         let key = check(entry).map_err(wrong)?;
+        shares.state(&key, stated).map_err(wrong)?;
         if !names.insert(key.name.clone()) {
             return Err(wrong(("name", "is the name of two keys".into())));
         }
@@ -219,7 +236,41 @@ fn parse_keys(text: &str, path: &Path) -> Result<Vec<ApiKey>, KeysError> {
         }
         keys.push(key);
     }
+    for key in &mut keys {
+        key.share = shares.of(&key.tenant);
+    }
     Ok(keys)
+}
+
+/// Weights that the keys of a file state, by tenant, each with the name of the first key that states it.
+#[derive(Default)]
+struct Shares(BTreeMap<String, (f64, String)>);
+
+impl Shares {
+    /// Takes over the weight that a key states, if any. Fails if another key states another weight for the same tenant.
+    fn state(&mut self, key: &ApiKey, stated: Option<f64>) -> Result<(), Wrong> {
+        let Some(share) = stated else { return Ok(()) };
+        if !SHARES.contains(&share) {
+            let (low, high) = (SHARES.start(), SHARES.end());
+            return Err(("share", format!("must be a number from {low} to {high}")));
+        }
+        let (of_tenant, first) =
+            self.0.entry(key.tenant.clone()).or_insert_with(|| (share, key.name.clone()));
+        if *of_tenant == share {
+            return Ok(());
+        }
+        let tenant = &key.tenant;
+        Err((
+            "share",
+            format!(
+                "is {share}, but key {first} states {of_tenant} for the same tenant, {tenant}; a tenant has one share"
+            ),
+        ))
+    }
+
+    fn of(&self, tenant: &str) -> f64 {
+        self.0.get(tenant).map_or(SHARE, |(share, _)| *share)
+    }
 }
 
 /// Returns the message of a TOML error on one line, with the number of its line in the file. A message that repeats text
@@ -231,7 +282,8 @@ fn one_line(error: &toml::de::Error, text: &str) -> String {
         message
     } else {
         "not of the expected form: tables [[key]] with name, sha256 and, where wanted, tenant, highest_tier, \
-         default_tier, above_highest, expires, role, requests_per_min, tokens_per_min and max_live"
+         default_tier, above_highest, expires, role, requests_per_min, tokens_per_min, max_live, share and \
+         may_tighten_targets"
             .to_owned()
     };
     let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
@@ -272,6 +324,8 @@ fn check(entry: Entry) -> Result<ApiKey, Wrong> {
         requests_per_min: limit("requests_per_min", entry.requests_per_min)?,
         tokens_per_min: limit("tokens_per_min", entry.tokens_per_min)?,
         max_live: limit("max_live", entry.max_live.map(u64::from))?.map(|limit| limit as u32),
+        share: SHARE,
+        may_tighten_targets: entry.may_tighten_targets,
     })
 }
 
@@ -299,6 +353,12 @@ fn parse_hash(text: &str) -> Option<[u8; 32]> {
     let bytes: Vec<u8> =
         digits.chunks(2).map(|pair| pair.iter().fold(0, |n, d| n * 16 + d)).collect();
     if digits.len() == 64 { bytes.try_into().ok() } else { None }
+}
+
+/// Returns a time as text in UTC, such as 2027-01-31T12:00:00Z; a keys file accepts this form. `unix_s` is in seconds since
+/// 1970.
+pub fn utc_text(unix_s: i64) -> String {
+    Timestamp::from_second(unix_s).map_or_else(|_| "?".to_owned(), |at| at.to_string())
 }
 
 /// Returns the time of a TOML date, seconds since 1970. A date alone is its first second, and a time without an offset is

@@ -36,7 +36,7 @@ pub use declare::Field;
 pub use engine::{AdmissionSettings, EngineSettings, PrefixCacheSettings, StreamSettings};
 pub use error::SettingsError;
 pub use fields::{FIELDS, field};
-pub use keys::{AboveHighest, ApiKey, KeyTier, KeysError, Role, read_keys};
+pub use keys::{AboveHighest, ApiKey, KeyTier, KeysError, Role, read_keys, utc_text};
 pub use kind::Kind;
 pub use listen::is_loopback;
 pub use live::{ChangeError, changeable, changed};

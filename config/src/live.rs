@@ -4,11 +4,24 @@ use crate::load::{LoadError, Loader, Origin};
 use crate::{EngineSettings, FIELDS, Field, ServerSettings};
 
 /// Tables whose settings may be changed while the server runs.
-const TABLES: [&str; 6] =
-    ["scheduler", "preemption", "shedding", "shares", "patience", "admission"];
+const TABLES: [&str; 8] = [
+    "scheduler",
+    "preemption",
+    "shedding",
+    "shares",
+    "patience",
+    "admission",
+    "slo",
+    "reservation",
+];
 /// Settings of these tables that stay as they were at the start, because memory was set aside by them.
-const FIXED: [&str; 3] =
-    ["scheduler.steps_in_flight", "preemption.max_in_transit_mib", "admission.max_requests"];
+const FIXED: [&str; 5] = [
+    "scheduler.steps_in_flight",
+    "preemption.max_in_transit_mib",
+    "admission.max_requests",
+    "slo.window_s",
+    "slo.max_tenants",
+];
 /// Settings that may not exceed their value at the start, for the same reason.
 const AT_MOST: [&str; 2] = ["scheduler.max_num_seqs", "scheduler.max_num_batched_tokens"];
 
@@ -96,7 +109,7 @@ pub fn changed(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Policy;
+    use crate::{Policy, Reservation, Target};
 
     fn change(changes: &[(&str, &str)]) -> Result<EngineSettings, String> {
         let current = EngineSettings::default();
@@ -121,6 +134,38 @@ mod tests {
     }
 
     #[test]
+    fn targets_and_reservations_are_checked_with_what_is_in_effect() {
+        let changed = change(&[
+            ("slo.premium.ttft_ms", "150"),
+            ("slo.standard.e2e_ms", "none"),
+            ("slo.premium.assurance", "0.99"),
+            ("slo.requests_may_tighten", "true"),
+            ("reservation.kind", "hard"),
+            ("reservation.premium_blocks_percent", "30"),
+        ])
+        .unwrap();
+        assert_eq!(changed.slo.premium.ttft_ms, Target::Ms(150.0));
+        assert_eq!(changed.slo.standard.e2e_ms, Target::None);
+        assert_eq!((changed.slo.assurance(), changed.slo.requests_may_tighten), (0.99, true));
+        assert_eq!(changed.reservation.kind, Reservation::Hard);
+        assert_eq!(changed.reservation.premium_blocks_percent, 30.0);
+        let started = EngineSettings::default();
+        let next = |path: &str, value: &str| {
+            super::changed(&changed, &started, &[(path.to_owned(), value.to_owned())])
+        };
+        assert_eq!(next("slo.premium.ttft_ms", "auto").unwrap().slo.premium.ttft_ms, Target::Auto);
+        for (path, value) in [
+            ("reservation.standard_blocks_percent", "61"),
+            ("slo.standard.ttft_ms_per_token", "0.5"),
+            ("slo.premium.assurance", "1"),
+            ("slo.premium.ttft_ms", "soon"),
+        ] {
+            let why = next(path, value).expect_err(path).to_string();
+            assert!(why.contains(path), "{why}");
+        }
+    }
+
+    #[test]
     fn a_policy_brings_its_settings_but_not_its_sizes() {
         let changed = change(&[("scheduler.policy", "fcfs")]).unwrap();
         let mut expected = EngineSettings::default();
@@ -135,9 +180,13 @@ mod tests {
     #[test]
     fn what_cannot_be_changed_says_so() {
         let refused = |path: &str, value: &str| change(&[(path, value)]).unwrap_err();
-        for path in
-            ["http.listen", "admission.max_requests", "slo.premium.ttft_ms", "stream.buffer_tokens"]
-        {
+        for path in [
+            "http.listen",
+            "admission.max_requests",
+            "slo.window_s",
+            "slo.max_tenants",
+            "stream.buffer_tokens",
+        ] {
             let value = if path == "http.listen" { "127.0.0.1:1" } else { "100" };
             assert!(refused(path, value).contains("cannot be changed"), "{path}");
         }

@@ -428,8 +428,23 @@ fn a_thousand_changes_under_load_lose_and_alter_no_stream() {
         json!({"shares.premium_percent": 40, "shares.standard_percent": 45}),
         json!({"shares.premium_percent": 50, "shares.standard_percent": 35}),
         json!({"scheduler.ageing_s": 1, "shedding.late": "refuse"}),
+        json!({"slo.premium.ttft_ms": 50, "slo.premium.tpot_ms": "auto", "slo.premium.assurance": 0.99}),
+        json!({"slo.background.e2e_ms": 1, "slo.background.ttft_ms": 0.5}),
+        json!({"slo.background.e2e_ms": "auto", "slo.background.ttft_ms": "none", "slo.premium.ttft_ms": "auto"}),
+        json!({"reservation.kind": "hard", "reservation.premium_blocks_percent": 60}),
+        json!({"reservation.kind": "lent", "reservation.premium_slots_percent": 40}),
+        json!({"reservation.premium_blocks_percent": 0, "reservation.premium_slots_percent": 0}),
+        json!({"slo.standard.ttft_ms": "auto", "slo.requests_may_tighten": true}),
     ];
-    let invalid = [json!({"scheduler.policy": "best"}), json!({"shares.premium_percent": 99})];
+    let invalid = [
+        json!({"scheduler.policy": "best"}),
+        json!({"shares.premium_percent": 99}),
+        json!({"slo.premium.ttft_ms": "soon"}),
+        json!({"slo.background.ttft_ms": 5, "reservation.premium_blocks_percent": 91}),
+        json!({"slo.standard.ttft_ms": "auto", "slo.standard.ttft_ms_per_token": 1}),
+        json!({"reservation.premium_slots_percent": 50, "reservation.standard_slots_percent": 41}),
+        json!({"slo.background.ttft_ms": 5, "slo.window_s": 30}),
+    ];
     let reading = |n: u32| {
         let (address, body, expected) = (server.address(), lone(n % 4), &expected);
         move || {
@@ -454,7 +469,7 @@ fn a_thousand_changes_under_load_lose_and_alter_no_stream() {
         let readers: Vec<_> = (0..64).map(|n| scope.spawn(reading(n))).collect();
         for n in 0..1_000_usize {
             let (changes, status) = match n % 7 {
-                3 => (&invalid[n % 2], 400),
+                3 => (&invalid[n / 7 % invalid.len()], 400),
                 _ => (&valid[(n * 7 + n / 10) % valid.len()], 200),
             };
             let answer = set(&server, changes);

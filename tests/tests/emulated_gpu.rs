@@ -16,6 +16,7 @@ use tiercel_device::{
 use tiercel_emulated::{EmulatedDriver, Fault};
 use tiercel_model::load::{GpuUse, KvCapacity, LoadOptions, open_cuda};
 use tiercel_model::weights::{Checkpoint, ModelFiles};
+use tiercel_policy::Weight;
 use tiercel_policy::blocks::Salt;
 
 const OUTPUT: u32 = 30;
@@ -116,11 +117,13 @@ fn request(number: u32, tier: Tier) -> Request {
         tier,
         priority: 0,
         salt: Salt([0; 16]),
+        weight: Weight::default(),
         prompt: (0..PROMPT).map(|i| (i * i * 7 + number * 31) % 300).collect(),
         max_tokens: OUTPUT,
         stop_tokens: Arc::from([]),
         sampling: Arc::new(sampling),
         targets: SloTargets::default(),
+        may_tighten: None,
         max_wait_ms: None,
         returning: false,
     }

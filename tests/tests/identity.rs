@@ -15,6 +15,7 @@ use tiercel_device::{Clock, SamplingParams, Tier, TokenId};
 use tiercel_gpu::{KvType, WeightFormat};
 use tiercel_model::load::{KvCapacity, LoadOptions, load};
 use tiercel_model::source::{ModelFiles, Resolver};
+use tiercel_policy::Weight;
 use tiercel_policy::blocks::Salt;
 
 /// Output length of each request whose tokens are compared between runs, tokens.
@@ -119,11 +120,13 @@ impl Case {
             tier,
             priority: 0,
             salt: Salt([0; 16]),
+            weight: Weight::default(),
             prompt: Arc::clone(&self.prompt),
             max_tokens: OUTPUT as u32,
             stop_tokens: Arc::from([]),
             sampling: Arc::new(self.sampling.clone()),
             targets: SloTargets::default(),
+            may_tighten: None,
             max_wait_ms: None,
             returning: false,
         }

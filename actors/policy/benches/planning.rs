@@ -14,10 +14,10 @@ use tiercel_device::{
     Clock, DeviceInfo, DeviceProfile, Sampled, SamplingParams, SeqId, StepBatch, StepDone,
     StepOutput, StepTiming, Tier, Timestamp,
 };
-use tiercel_policy::StoreEvent;
 use tiercel_policy::admission::Patience;
 use tiercel_policy::blocks::{BlockStore, Salt, StoreConfig};
 use tiercel_policy::scheduler::{Action, Effect, NewSequence, PreemptDecision, Scheduler};
+use tiercel_policy::{StoreEvent, Weight};
 
 const BLOCK: u32 = 16;
 const PROMPT: u32 = 128;
@@ -85,11 +85,13 @@ impl Rounds {
             tier: tier[id as usize % tier.len()],
             priority: 0,
             salt: Salt([0; 16]),
+            weight: Weight::default(),
             prompt: (0..PROMPT).map(|at| at ^ (id as u32)).collect(),
             max_tokens: 100 + (id * 37 % 400) as u32,
             stop_tokens: Arc::from([]),
             sampling: Arc::new(SamplingParams::greedy()),
             targets: SloTargets::default(),
+            may_tighten: None,
             patience: Patience::default(),
             returns: false,
             arrival: Timestamp(self.now_us),

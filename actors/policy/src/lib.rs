@@ -9,8 +9,10 @@ pub mod pressure;
 mod protocol;
 pub mod scheduler;
 pub mod slo;
+mod weight;
 
 pub use protocol::{
     Grant, GrantOutcome, PreemptOutcome, Preempted, Progress, Release, ResumeCosts, StepGrant,
     StepRequest, StoreEvent, Victim, Want, WantKind,
 };
+pub use weight::Weight;

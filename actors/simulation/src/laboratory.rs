@@ -6,6 +6,7 @@ use tiercel_actors::trace::Record;
 use tiercel_actors::{Engine, EngineHandle, Request, StreamEvent, TokenStream};
 use tiercel_config::{EngineSettings, SloTargets};
 use tiercel_device::{Clock, MockDevice, MockOptions, MockProfile, SamplingParams, Tier, TokenId};
+use tiercel_policy::Weight;
 use tiercel_policy::blocks::Salt;
 
 /// Runs the async function `experiment` under simulated time: whenever no task can run, time jumps to the next timer.
@@ -72,11 +73,13 @@ pub fn request(prompt: &[TokenId], max_tokens: u32) -> Request {
         tier: Tier::Standard,
         priority: 0,
         salt: Salt([0; 16]),
+        weight: Weight::default(),
         prompt: Arc::from(prompt),
         max_tokens,
         stop_tokens: Arc::from([]),
         sampling: Arc::new(SamplingParams::greedy()),
         targets: SloTargets::default(),
+        may_tighten: None,
         max_wait_ms: None,
         returning: false,
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tiercel_actors::{EngineHandle, FinishReason, Request, RequestFault, StreamEvent};
 use tiercel_config::SloTargets;
 use tiercel_device::{HostCosts, SamplingParams, Tier, Timestamp, TokenId};
+use tiercel_policy::Weight;
 use tiercel_policy::blocks::Salt;
 use tiercel_workload::{
     Arrival, Class, MAX_REQUESTS, Planned, Random, Workload, arrivals, closed_request, seconds,
@@ -243,11 +244,13 @@ impl Traffic {
             tier: class.tier,
             priority: 0,
             salt: self.tenant(planned.class),
+            weight: Weight::default(),
             prompt: prompt(self.workload.seed, self.last_token, planned),
             max_tokens,
             stop_tokens,
             sampling: Arc::clone(&self.greedy),
             targets: SloTargets::default(),
+            may_tighten: None,
             max_wait_ms: None,
             returning: false,
         }

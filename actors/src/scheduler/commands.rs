@@ -63,8 +63,9 @@ impl Handler<Command> for SchedulerActor {
             }
             Control::Adjust(settings) => {
                 self.core.adjust(&settings);
-                let EngineSettings { admission, patience, .. } = *settings;
-                self.peers.admission.limits.do_send(SetLimits { admission, patience });
+                let EngineSettings { admission, patience, reservation, .. } = *settings;
+                let limits = SetLimits { admission, patience, reservation };
+                self.peers.admission.limits.do_send(limits);
                 true
             }
         };

@@ -114,9 +114,9 @@ impl SchedulerActor {
             Action::Completed(step) => {
                 self.peers.block_manager.completed.do_send(StepsCompleted(step));
             }
-            Action::Retarget(targets) => {
-                telemetry::retargeted(&targets);
-                self.peers.admission.targets.do_send(Retarget(targets));
+            Action::Retarget(retargeted) => {
+                telemetry::retargeted(&retargeted);
+                self.peers.admission.targets.do_send(Retarget(retargeted.targets));
             }
         }
     }

@@ -236,15 +236,27 @@ fn new_targets_replace_the_exported_ones_and_absent_targets_are_not_exported() {
         background: SloTargets::default(),
         requests_may_tighten: false,
     };
+    let change = |before, targets| Retargeted {
+        before,
+        targets,
+        by_operator: true,
+        unreachable: Vec::new(),
+    };
     let series = "tiercel_slo_target_seconds{tier=\"standard\",metric=\"ttft\"}";
     let at_first = metrics_of(|| targets(&of(250.0)));
     at_first.assert_are(&[(series, 0.25)]);
     assert_eq!(at_first.0.matches("tiercel_slo_target_seconds{").count(), 1, "{}", at_first.0);
     let later = metrics_of(|| {
         targets(&of(250.0));
-        retargeted(&of(300.0));
+        retargeted(&change(of(250.0), of(300.0)));
     });
     later.assert_are(&[(series, 0.3)]);
+    let none = Targets { standard: SloTargets::default(), ..of(0.0) };
+    let removed = metrics_of(|| {
+        targets(&of(250.0));
+        retargeted(&change(of(250.0), none));
+    });
+    assert!(removed.0.contains(&format!("{series} NaN")), "{}", removed.0);
 }
 
 /// Log that keeps the messages of all events.

@@ -11,6 +11,7 @@ use tiercel_actors::messages::{
 use tiercel_actors::{Admission, Refusal, Request};
 use tiercel_config::{EngineSettings, Late, SloTargets, Target};
 use tiercel_device::{Clock, SamplingParams, SeqId, Tier};
+use tiercel_policy::Weight;
 use tiercel_policy::admission::{Capacity, Gate, Left};
 use tiercel_policy::blocks::Salt;
 use tiercel_policy::scheduler::{Reservations, Scheduler};
@@ -38,11 +39,13 @@ fn request(tier: Tier) -> Request {
         tier,
         priority: 0,
         salt: Salt([1; 16]),
+        weight: Weight::default(),
         prompt: Arc::from([1, 2, 3]),
         max_tokens: 4,
         stop_tokens: Arc::from([]),
         sampling: Arc::new(SamplingParams::greedy()),
         targets: SloTargets::default(),
+        may_tighten: None,
         max_wait_ms: None,
         returning: false,
     }

@@ -12,6 +12,7 @@ use tiercel_device::{
     Clock, Device, MockDevice, MockOptions, MockProfile, SamplingParams, SeqId, StepBatch,
     StepDone, StepRunner, SubmitError, Tier, Timestamp,
 };
+use tiercel_policy::Weight;
 use tiercel_policy::blocks::Salt;
 
 /// Device side for steps (step runner) that accepts every step and never ends it, or that has stopped.
@@ -55,11 +56,13 @@ fn request(tier: Tier, max_tokens: u32) -> Request {
         tier,
         priority: 0,
         salt: Salt([1; 16]),
+        weight: Weight::default(),
         prompt: Arc::from([1, 2, 3]),
         max_tokens,
         stop_tokens: Arc::from([]),
         sampling: Arc::new(SamplingParams::greedy()),
         targets: SloTargets::default(),
+        may_tighten: None,
         max_wait_ms: None,
         returning: false,
     }

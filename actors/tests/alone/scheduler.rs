@@ -17,11 +17,12 @@ use tiercel_actors::{
     Checks, Control, Obituary, Peers, RequestFault, SchedulerActor, SequenceState, Snapshots,
     StreamEvent, ToAdmission, ToBlockManager, ToMonitor,
 };
-use tiercel_config::{EngineSettings, SloTargets};
+use tiercel_config::{EngineSettings, SloTargets, Target};
 use tiercel_device::{
     BlockId, Clock, DeviceInfo, Sampled, SamplingParams, SeqId, StepBatch, StepDone, StepOutput,
     StepTiming, Tier, Timestamp,
 };
+use tiercel_policy::Weight;
 use tiercel_policy::admission::{Left, Patience};
 use tiercel_policy::blocks::Salt;
 use tiercel_policy::scheduler::{NewSequence, Scheduler};
@@ -34,6 +35,7 @@ use tokio::sync::{Semaphore, mpsc};
 struct Told {
     left: Received<LeftQueue>,
     limits: Received<SetLimits>,
+    targets: Received<Retarget>,
     tiers: Received<TierChanged>,
     committed: Received<CommitPreempt>,
     aborted: Received<AbortPreempt>,
@@ -73,6 +75,7 @@ fn neighbours(to_reserved: Recipient<ReserveStep>) -> (Peers, Told) {
     let (to_left, left) = recorder();
     let (to_tiers, tiers) = recorder();
     let (to_limits, limits) = recorder();
+    let (to_targets, targets) = recorder();
     let (to_committed, committed) = recorder();
     let (to_aborted, aborted) = recorder();
     let (to_completed, completed) = recorder();
@@ -84,7 +87,7 @@ fn neighbours(to_reserved: Recipient<ReserveStep>) -> (Peers, Told) {
         admission: ToAdmission {
             left: to_left,
             capacity: recorder::<PrefillCapacity>().0,
-            targets: recorder::<Retarget>().0,
+            targets: to_targets,
             tier: to_tiers,
             limits: to_limits,
         },
@@ -101,7 +104,19 @@ fn neighbours(to_reserved: Recipient<ReserveStep>) -> (Peers, Told) {
     };
     (
         peers,
-        Told { left, tiers, limits, committed, aborted, completed, steps, observed, in_use, plans },
+        Told {
+            left,
+            tiers,
+            limits,
+            targets,
+            committed,
+            aborted,
+            completed,
+            steps,
+            observed,
+            in_use,
+            plans,
+        },
     )
 }
 
@@ -149,11 +164,13 @@ impl Alone {
             tier,
             priority: 0,
             salt: Salt([1; 16]),
+            weight: Weight::default(),
             prompt: (0..6).collect(),
             max_tokens: 20,
             stop_tokens: Arc::from([]),
             sampling: Arc::new(SamplingParams::greedy()),
             targets: SloTargets::default(),
+            may_tighten: None,
             patience: Patience::default(),
             returns: false,
             arrival: Timestamp(id),
@@ -421,11 +438,18 @@ fn adjusted_settings_hold_from_the_next_plan_and_reach_admission() {
         let mut settings = EngineSettings::default();
         settings.scheduler.max_num_seqs = 1;
         settings.patience.standard_s = 7.0;
+        settings.reservation.premium_blocks_percent = 40.0;
+        settings.slo.standard.ttft_ms = Target::Ms(700.0);
         let control = Control::Adjust(Box::new(settings));
         assert!(alone.scheduler.send(Command(control)).await.unwrap().known);
         settle().await;
         let limits = alone.told.limits.take();
-        assert_eq!(limits.iter().map(|l| l.patience.standard_s).collect::<Vec<_>>(), [7.0]);
+        let [limits] = &limits[..] else { panic!("{limits:?}") };
+        assert_eq!(limits.patience.standard_s, 7.0);
+        assert_eq!(limits.reservation.premium_blocks_percent, 40.0);
+        let targets = alone.told.targets.take();
+        let ttft = targets.iter().map(|Retarget(targets)| targets.standard.ttft_ms);
+        assert_eq!(ttft.collect::<Vec<_>>(), [Some(700.0)]);
         alone.step().await;
         assert_eq!(alone.step().await.wants.len(), 1, "one sequence a step");
     });

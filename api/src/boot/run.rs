@@ -16,6 +16,7 @@ use tiercel_actors::{Engine, EngineHandle, Request, StreamEvent};
 use tiercel_config::{DeviceKind, ServerSettings, SloTargets};
 use tiercel_device::{Clock, SamplingParams, Tier};
 use tiercel_model::source::Stop;
+use tiercel_policy::Weight;
 use tiercel_policy::blocks::Salt;
 use tokio::signal::unix::Signal;
 
@@ -235,11 +236,13 @@ async fn warm_up(engine: &EngineHandle) -> Result<(), BootError> {
         tier: Tier::System,
         priority: 0,
         salt: Salt(rand::random()),
+        weight: Weight::default(),
         prompt: Arc::new([0]),
         max_tokens: 1,
         stop_tokens: Arc::new([]),
         sampling: Arc::new(SamplingParams::greedy()),
         targets: SloTargets::default(),
+        may_tighten: None,
         max_wait_ms: None,
         returning: false,
     };

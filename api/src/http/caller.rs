@@ -5,6 +5,7 @@ use actix_web::http::StatusCode;
 use std::sync::Arc;
 use tiercel_config::{AboveHighest, ApiKey, KeyTier};
 use tiercel_device::Tier;
+use tiercel_policy::Weight;
 use tiercel_policy::admission::{KeyLimits, Rate};
 use tiercel_policy::blocks::Salt;
 
@@ -12,13 +13,16 @@ use tiercel_policy::blocks::Salt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rights {
     /// Highest tier that a request may be served in.
-    highest_tier: Tier,
+    pub(crate) highest_tier: Tier,
     /// Tier of a request that asks for none.
-    default_tier: Tier,
-    above_highest: AboveHighest,
+    pub(crate) default_tier: Tier,
+    pub(crate) above_highest: AboveHighest,
     /// Whether a request may go before other requests of its tier by a priority below 0. Otherwise a client could go
     /// before the requests of other tenants.
     may_go_first: bool,
+    /// Whether a request may state tighter targets than those of its tier; `None` for what `slo.requests_may_tighten`
+    /// says.
+    pub(crate) may_tighten: Option<bool>,
 }
 
 /// Client of an HTTP request.
@@ -32,6 +36,8 @@ pub(crate) struct Caller {
     pub(crate) limits: KeyLimits,
     /// Salt of the client's tenant. Only requests of one tenant share prefix-cache blocks.
     pub(crate) salt: Salt,
+    /// Weight of the client's tenant in the fair queues.
+    pub(crate) weight: Weight,
     pub(crate) rights: Rights,
 }
 
@@ -42,6 +48,7 @@ impl Rights {
         default_tier: Tier::Standard,
         above_highest: AboveHighest::Cap,
         may_go_first: true,
+        may_tighten: None,
     };
 
     /// Rights of the keys that stand in `http.api_keys`.
@@ -54,6 +61,7 @@ impl Rights {
             default_tier: tier(key.default_tier),
             above_highest: key.above_highest,
             may_go_first: false,
+            may_tighten: key.may_tighten_targets,
         }
     }
 

@@ -12,6 +12,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 use tiercel_config::{HttpSettings, KeysError, Role, is_loopback, read_keys};
 use tiercel_device::Clock;
+use tiercel_policy::Weight;
 use tiercel_policy::admission::KeyLimits;
 use tiercel_policy::blocks::Salt;
 
@@ -35,13 +36,13 @@ pub(crate) struct Keys {
 
 /// A key that the server accepts.
 #[derive(Debug, Clone)]
-struct Accepted {
+pub(crate) struct Accepted {
     sha256: [u8; 32],
-    caller: Caller,
+    pub(crate) caller: Caller,
     /// Time from which the key is refused, seconds since 1970.
-    expires_unix_s: Option<i64>,
+    pub(crate) expires_unix_s: Option<i64>,
     /// What the key may do on the control API.
-    role: Option<Role>,
+    pub(crate) role: Option<Role>,
 }
 
 /// Client of the control API.
@@ -63,6 +64,7 @@ impl Keys {
             let name: Arc<str> = name.into();
             let caller = Caller {
                 salt: salt(&salt_key, &name),
+                weight: Weight::default(),
                 rights: Rights::STANDARD,
                 limits: KeyLimits::default(),
                 tenant: name.clone(),
@@ -95,6 +97,7 @@ impl Keys {
                 }
                 let caller = Caller {
                     salt: salt(&self.salt_key, &key.tenant),
+                    weight: Weight::new(key.share),
                     rights: Rights::of(&key),
                     limits: limits_of(&key),
                     key: key.name.into(),
@@ -152,6 +155,7 @@ impl Keys {
         if !self.required() {
             return Ok(Caller {
                 salt: salt(&self.salt_key, LOCAL),
+                weight: Weight::default(),
                 rights: Rights::ALL,
                 limits: KeyLimits::default(),
                 key: LOCAL.into(),
@@ -212,7 +216,8 @@ impl Keys {
         }
     }
 
-    fn in_force(&self) -> Arc<[Accepted]> {
+    /// Returns the keys in force: those of `http.api_keys`, then those of the keys file in its order.
+    pub(crate) fn in_force(&self) -> Arc<[Accepted]> {
         self.accepted.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

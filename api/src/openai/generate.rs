@@ -131,11 +131,13 @@ async fn submit(
                 tier: job.common.tier,
                 priority: job.common.priority,
                 salt: job.caller.salt,
+                weight: job.caller.weight,
                 prompt: prompt.clone(),
                 max_tokens: *max_tokens,
                 stop_tokens: stop_tokens.clone(),
                 sampling: Arc::new(SamplingParams { seed, ..job.common.sampling.clone() }),
                 targets: job.common.targets,
+                may_tighten: job.caller.rights.may_tighten,
                 max_wait_ms: job.common.max_wait_ms,
                 returning: job.returning,
             };

@@ -58,6 +58,7 @@ fn dates_and_times_are_read_in_utc() {
     assert_eq!(expires("1970-01-01T01:00:00Z"), Ok(Some(3_600)));
     assert_eq!(expires("1970-01-01T01:00:00+01:00"), Ok(Some(0)));
     assert_eq!(expires("1970-01-01T01:00:00"), Ok(Some(3_600)));
+    assert_eq!(expires(&utc_text(3_600)), Ok(Some(3_600)), "{}", utc_text(3_600));
     assert!(expires("01:00:00").unwrap_err().contains("expires must be a date"));
 }
 
@@ -146,4 +147,37 @@ fn roles_and_limits_are_read_and_a_limit_of_zero_is_refused() {
         assert!(error.contains(field) && error.contains("from 1"), "{error}");
     }
     assert!(read("role = \"owner\"").is_err());
+}
+
+#[test]
+fn the_keys_of_a_tenant_have_one_share_whichever_states_it() {
+    let key = |name: &str, more: &str| {
+        let hash = format!("{:02x}", name.as_bytes()[0]).repeat(32);
+        format!("[[key]]\nname = \"{name}\"\nsha256 = \"{hash}\"\n{more}\n")
+    };
+    let read = |keys: &[String]| parse(&keys.concat());
+    let of_shop = |share: &str| format!("tenant = \"shop\"\n{share}");
+    let (three, silent) = (of_shop("share = 3"), of_shop(""));
+    let keys =
+        read(&[key("a", &silent), key("b", &three), key("c", &three), key("d", "")]).unwrap();
+    assert_eq!(keys.iter().map(|key| key.share).collect::<Vec<f64>>(), [3.0, 3.0, 3.0, 1.0]);
+    let other = read(&[key("a", &three), key("b", &of_shop("share = 2.5"))]).unwrap_err();
+    let expected = "key b: share is 2.5, but key a states 3 for the same tenant, shop";
+    assert!(other.contains(expected), "{other}");
+    for share in ["0", "0.001", "101", "-1", "nan", "inf"] {
+        let error = read(&[key("a", &format!("share = {share}"))]).unwrap_err();
+        assert!(error.contains("key a: share must be a number from 0.01 to 100"), "{error}");
+    }
+    assert!(read(&[key("a", "share = \"much\"")]).unwrap_err().contains("line 4"));
+}
+
+#[test]
+fn a_key_says_whether_it_may_tighten_or_leaves_it_to_the_setting() {
+    let right = |more: &str| {
+        let text = format!("[[key]]\nname = \"a\"\nsha256 = \"HASH\"\n{more}");
+        parse(&text).unwrap()[0].may_tighten_targets
+    };
+    assert_eq!(right(""), None);
+    assert_eq!(right("may_tighten_targets = true"), Some(true));
+    assert_eq!(right("may_tighten_targets = false"), Some(false));
 }

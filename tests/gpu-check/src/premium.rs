@@ -15,6 +15,7 @@ use tiercel_model::arch::ModelConfig;
 use tiercel_model::forward::{Decoder, DecoderLimits};
 use tiercel_model::load::{LoadOptions, Parts, start};
 use tiercel_model::weights::Weights;
+use tiercel_policy::Weight;
 use tiercel_policy::blocks::Salt;
 
 const BLOCK_SIZE: usize = 16;
@@ -183,11 +184,13 @@ fn request(number: usize, tier: Tier, (prompt, output): (u32, u32)) -> Request {
         tier,
         priority: 0,
         salt: Salt([0; 16]),
+        weight: Weight::default(),
         prompt,
         max_tokens: output,
         stop_tokens: Arc::from([]),
         sampling: Arc::new(SamplingParams::greedy()),
         targets: SloTargets::default(),
+        may_tighten: None,
         max_wait_ms: None,
         returning: false,
     }

@@ -1,15 +1,17 @@
 //! The admission gate: accepts or refuses each request at once.
 
+use crate::Weight;
 use crate::admission::forecast::{Capacity, Forecast, Margin};
 use crate::admission::{
-    Patience, Queue, Refusal, RetryCredits, ShareShedder, Tenants, fits, retry_after_ms,
+    Applicant, Patience, Queue, Refusal, RetryCredits, ShareShedder, Tenants, fits, retry_after_ms,
 };
 use crate::blocks::Salt;
 use crate::scheduler::Reservations;
 use crate::slo::Targets;
 use std::collections::BTreeMap;
 use tiercel_config::{
-    AdmissionSettings, Late, PatienceSettings, SheddingForm, SheddingSettings, SloTargets,
+    AdmissionSettings, Late, PatienceSettings, ReservationSettings, SheddingForm, SheddingSettings,
+    SloTargets,
 };
 use tiercel_device::{DeviceInfo, SeqId, Tier, Timestamp};
 
@@ -19,26 +21,6 @@ const ALONE_TIMES: f64 = 2.0;
 /// Factor on the latest acceptable TTFT for a client that comes back at its retry time. Newcomers must meet the limit
 /// without the factor, which leaves room for returning clients.
 const RETURN_TIMES: f64 = 1.5;
-
-/// Facts about an arriving request from which the admission gate decides.
-#[derive(Debug, Clone, Copy)]
-pub struct Applicant {
-    /// Tier (importance) of the request.
-    pub tier: Tier,
-    /// Tenant of the request.
-    pub tenant: Salt,
-    /// Length of the prompt, tokens.
-    pub prompt: u32,
-    /// Largest number of output tokens that the request may generate.
-    pub max_tokens: u32,
-    /// Latency targets that the request itself states. A stated target may only be looser than the target of the
-    /// request's tier, unless `slo.requests_may_tighten` is set.
-    pub targets: SloTargets,
-    /// Longest wait for a first token that the request states, ms; `None` stands for the setting of its tier.
-    pub max_wait_ms: Option<u64>,
-    /// Whether the client claims that it comes back after an earlier refusal (or after its queued request was ended).
-    pub returning: bool,
-}
 
 /// How a sequence left the queue of requests without a first token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +42,7 @@ pub enum Left {
 struct Queued {
     tier: Tier,
     tenant: Salt,
+    weight: Weight,
     prompt: u32,
     /// Deadline of the first token (arrival + TTFT target); `None` without a target, if even an idle server could not
     /// meet it, or after the tier was changed.
@@ -127,9 +110,16 @@ impl Gate {
         }
     }
 
-    /// Changes the limits of the queues, and the patience of requests that come from now on.
-    pub fn set_limits(&mut self, settings: AdmissionSettings, patience: PatienceSettings) {
+    /// Changes the limits of the queues, and the patience and the reservations by which requests are judged that come
+    /// from now on.
+    pub fn set_limits(
+        &mut self,
+        settings: AdmissionSettings,
+        patience: PatienceSettings,
+        reservation: &ReservationSettings,
+    ) {
         (self.settings, self.patience) = (settings, patience);
+        self.reservations = Reservations::new(reservation, self.info.device_blocks);
     }
 
     /// Accepts a request into its tier's queue, and returns the id of its sequence.
@@ -176,7 +166,9 @@ impl Gate {
 
     /// Removes a sequence from its admission queue, because it got its first token or ended before it.
     pub fn left(&mut self, seq: SeqId, how: Left, now: Timestamp) {
-        let Some(Queued { tier, tenant, prompt, due }) = self.queued.remove(&seq) else { return };
+        let Some(Queued { tier, tenant, prompt, due, .. }) = self.queued.remove(&seq) else {
+            return;
+        };
         let judged = tier == Tier::Standard && how == Left::Started;
         if let Some(due) = due.filter(|_| judged) {
             self.margin.observe(now > due);
@@ -195,12 +187,12 @@ impl Gate {
         let Some(queued) = self.queued.get_mut(&seq).filter(|queued| queued.tier != tier) else {
             return;
         };
-        let Queued { tier: before, tenant, prompt, .. } = *queued;
+        let Queued { tier: before, tenant, weight, prompt, .. } = *queued;
         (queued.tier, queued.due) = (tier, None);
         self.queues[before.index()].leave(prompt);
         self.tenants.leave(before, tenant, prompt);
         self.queues[tier.index()].add(prompt);
-        self.tenants.enter(tier, tenant, prompt);
+        self.tenants.enter(tier, (tenant, weight), prompt);
     }
 
     /// Takes over the scheduler's next report on the device time that is available to prompts.
@@ -232,9 +224,9 @@ impl Gate {
     }
 
     fn admit(&mut self, request: &Applicant, now: Timestamp) -> Result<SeqId, Refusal> {
-        let (tier, prompt) = (request.tier, request.prompt);
+        let Applicant { tier, tenant, weight, prompt, .. } = *request;
         self.queues[tier.index()] = self.consider(request, now)?;
-        self.tenants.enter(tier, request.tenant, prompt);
+        self.tenants.enter(tier, (tenant, weight), prompt);
         self.forecast.arrived(self.effective_tier(request), prompt, now);
         let seq = SeqId(self.next);
         self.next += 1;
@@ -242,15 +234,16 @@ impl Gate {
         let target_us = targets.ttft_ms.map(|ms| ms * 1000.0);
         let idle_us = self.forecast.idle_us(prompt);
         let due = target_us.filter(|us| idle_us <= *us).map(|us| now + us as u64);
-        self.queued.insert(seq, Queued { tier, tenant: request.tenant, prompt, due });
+        self.queued.insert(seq, Queued { tier, tenant, weight, prompt, due });
         Ok(seq)
     }
 
     /// Returns the latency targets of a request: those of its tier for a prompt of that length, replaced by those that
-    /// it states. A request can only loosen targets that its tier has, unless `requests_may_tighten` is set.
+    /// it states. A request can only loosen targets that its tier has, unless it may tighten them.
     fn targets_of(&self, request: &Applicant) -> SloTargets {
         let of_tier = self.targets.of(request.tier);
-        of_tier.of_prompt(request.prompt).asked(&request.targets, self.targets.requests_may_tighten)
+        let may_tighten = request.may_tighten.unwrap_or(self.targets.requests_may_tighten);
+        of_tier.of_prompt(request.prompt).asked(&request.targets, may_tighten)
     }
 
     /// Returns the tier as which the request's prompt waits: background for a best-effort request (without TTFT and
@@ -293,7 +286,10 @@ impl Gate {
     /// Returns the share of the prompt work waiting in the request's tier that is served before the request, 0 to 1.
     fn ahead(&self, request: &Applicant) -> f64 {
         match self.forecast.fair_tenants() {
-            true => self.tenants.ahead(request.tier, request.tenant, request.prompt),
+            true => {
+                let Applicant { tier, tenant, weight, prompt, .. } = *request;
+                self.tenants.ahead(tier, (tenant, weight), prompt)
+            }
             false => 1.0,
         }
     }

@@ -1,6 +1,7 @@
 //! Admission rules: which requests can never fit, when a queue is full, which requests would be too late, when refused
 //! clients shall retry, and how much the clients of an API key may ask for.
 
+mod applicant;
 mod drain;
 mod forecast;
 mod gate;
@@ -12,9 +13,10 @@ mod retry_credits;
 mod share_shedder;
 mod tenants;
 
+pub use applicant::Applicant;
 pub use drain::{DrainRate, retry_after_ms};
 pub use forecast::{Capacity, Forecast, Margin};
-pub use gate::{Applicant, Gate, Left};
+pub use gate::{Gate, Left};
 pub use key_limits::{Charge, KeyLimits, KeyUsage, OverLimit, Remaining};
 pub use patience::Patience;
 pub use rate::Rate;

@@ -1,5 +1,6 @@
 //! Counts each tenant's requests and prompt tokens in the admission queues of the tiers.
 
+use crate::Weight;
 use crate::admission::Queue;
 use crate::blocks::Salt;
 use std::collections::BTreeMap;
@@ -12,18 +13,28 @@ const KEPT_PART: u32 = 8;
 /// Waiting requests of each tenant in the admission queue of each tier. A tenant without a waiting request has no
 /// entry, so the map is no larger than the queues.
 #[derive(Debug, Clone, Default)]
-pub struct Tenants(BTreeMap<(Tier, Salt), Queue>);
+pub struct Tenants(BTreeMap<(Tier, Salt), OfTenant>);
+
+/// Waiting requests of one tenant in one tier.
+#[derive(Debug, Clone, Copy, Default)]
+struct OfTenant {
+    queue: Queue,
+    /// Weight of the tenant in the fair queues, as its latest request states it.
+    weight: Weight,
+}
 
 impl Tenants {
     /// Adds an accepted request of a tenant to the counts of its tier's queue.
-    pub fn enter(&mut self, tier: Tier, tenant: Salt, prompt: u32) {
-        self.0.entry((tier, tenant)).or_default().add(prompt);
+    pub fn enter(&mut self, tier: Tier, (tenant, weight): (Salt, Weight), prompt: u32) {
+        let of_tenant = self.0.entry((tier, tenant)).or_default();
+        of_tenant.queue.add(prompt);
+        of_tenant.weight = weight;
     }
 
     /// Records that a request of a tenant left the admission queue: it got its first token, ended or moved to another
     /// tier.
     pub fn leave(&mut self, tier: Tier, tenant: Salt, prompt: u32) {
-        if let Some(queue) = self.0.get_mut(&(tier, tenant)) {
+        if let Some(OfTenant { queue, .. }) = self.0.get_mut(&(tier, tenant)) {
             queue.leave(prompt);
             if queue.requests == 0 {
                 self.0.remove(&(tier, tenant));
@@ -33,20 +44,22 @@ impl Tenants {
 
     /// Returns the share of a tier's waiting prompt tokens that fair queueing serves before a new request of the
     /// tenant: all tokens that the tenant itself has waiting, and of every other tenant at most as many as the tenant
-    /// has with the new request. 1 if no request waits.
-    pub fn ahead(&self, tier: Tier, tenant: Salt, prompt: u32) -> f64 {
-        let own = self.of(tier, tenant).tokens;
-        let turn = own + u64::from(prompt);
+    /// has with the new request, times the ratio of the other tenant's weight to its own. 1 if no request waits.
+    pub fn ahead(&self, tier: Tier, (tenant, weight): (Salt, Weight), prompt: u32) -> f64 {
+        let own = self.of(tier, tenant).tokens as f64;
+        let turn = weight.virtual_time(own + f64::from(prompt));
         let (mut all, mut before) = (own, own);
-        for (_, queue) in self.of_tier(tier).filter(|(other, _)| *other != tenant) {
-            all += queue.tokens;
-            before += queue.tokens.min(turn);
+        for (_, other) in self.of_tier(tier).filter(|(other, _)| *other != tenant) {
+            let tokens = other.queue.tokens as f64;
+            all += tokens;
+            before += tokens.min(turn * other.weight.get());
         }
-        if all == 0 { 1.0 } else { before as f64 / all as f64 }
+        if all == 0.0 { 1.0 } else { before / all }
     }
 
     /// Returns the limits of a tier's admission queue for one tenant. A tenant that holds more than an eighth of the
-    /// queue cannot fill its last eighth.
+    /// queue cannot fill its last eighth. This holds for tenants of every weight, because it leaves room for newcomers;
+    /// how soon requests are served does not depend on the room that their tenant has in the queue.
     pub fn limits(
         &self,
         tier: Tier,
@@ -69,12 +82,12 @@ impl Tenants {
     }
 
     fn of(&self, tier: Tier, tenant: Salt) -> Queue {
-        self.0.get(&(tier, tenant)).copied().unwrap_or_default()
+        self.0.get(&(tier, tenant)).map(|of_tenant| of_tenant.queue).unwrap_or_default()
     }
 
-    fn of_tier(&self, tier: Tier) -> impl Iterator<Item = (Salt, &Queue)> {
+    fn of_tier(&self, tier: Tier) -> impl Iterator<Item = (Salt, &OfTenant)> {
         let all = (tier, Salt([0; 16]))..=(tier, Salt([u8::MAX; 16]));
-        self.0.range(all).map(|((_, tenant), queue)| (*tenant, queue))
+        self.0.range(all).map(|((_, tenant), of_tenant)| (*tenant, of_tenant))
     }
 }
 
@@ -85,27 +98,45 @@ mod tests {
     const GREEDY: Salt = Salt([1; 16]);
     const MODEST: Salt = Salt([2; 16]);
 
+    /// Returns a tenant of weight 1.
+    fn of(tenant: Salt) -> (Salt, Weight) {
+        (tenant, Weight::default())
+    }
+
     #[test]
     fn a_tenant_with_little_waits_for_no_more_than_its_turn() {
         let mut tenants = Tenants::default();
-        assert_eq!(tenants.ahead(Tier::Standard, MODEST, 100), 1.0, "nobody is there");
+        assert_eq!(tenants.ahead(Tier::Standard, of(MODEST), 100), 1.0, "nobody is there");
         for _ in 0..9 {
-            tenants.enter(Tier::Standard, GREEDY, 100);
-            tenants.enter(Tier::Premium, GREEDY, 100);
+            tenants.enter(Tier::Standard, of(GREEDY), 100);
+            tenants.enter(Tier::Premium, of(GREEDY), 100);
         }
-        assert_eq!(tenants.ahead(Tier::Standard, GREEDY, 100), 1.0);
-        assert_eq!(tenants.ahead(Tier::Standard, MODEST, 100), 100.0 / 900.0);
-        tenants.enter(Tier::Standard, MODEST, 100);
+        assert_eq!(tenants.ahead(Tier::Standard, of(GREEDY), 100), 1.0);
+        assert_eq!(tenants.ahead(Tier::Standard, of(MODEST), 100), 100.0 / 900.0);
+        tenants.enter(Tier::Standard, of(MODEST), 100);
         // Of ten waiting prompts of 100 tokens, three are before the new request: one of its own tenant, and two of the
         // other tenant (as many as its own tenant then has).
-        assert_eq!(tenants.ahead(Tier::Standard, MODEST, 100), 0.3);
-        assert_eq!(tenants.ahead(Tier::Standard, GREEDY, 100), 1.0);
+        assert_eq!(tenants.ahead(Tier::Standard, of(MODEST), 100), 0.3);
+        assert_eq!(tenants.ahead(Tier::Standard, of(GREEDY), 100), 1.0);
         tenants.leave(Tier::Standard, MODEST, 100);
         for _ in 0..9 {
             tenants.leave(Tier::Standard, GREEDY, 100);
             tenants.leave(Tier::Premium, GREEDY, 100);
         }
         assert!(tenants.0.is_empty());
+    }
+
+    #[test]
+    fn a_tenant_of_more_weight_waits_for_less_of_the_others() {
+        let mut tenants = Tenants::default();
+        let heavy = (MODEST, Weight::new(4.0));
+        (0..9).for_each(|_| tenants.enter(Tier::Standard, of(GREEDY), 100));
+        assert_eq!(tenants.ahead(Tier::Standard, heavy, 100), 25.0 / 900.0);
+        (0..3).for_each(|_| tenants.enter(Tier::Standard, heavy, 100));
+        assert_eq!(tenants.ahead(Tier::Standard, heavy, 100), 400.0 / 1200.0, "100 of the other");
+        // A tenant of weight 1 has its first 100 tokens after 100 of the greedy tenant and all 300 of the heavy one.
+        let newcomer = of(Salt([3; 16]));
+        assert_eq!(tenants.ahead(Tier::Standard, newcomer, 100), 400.0 / 1200.0);
     }
 
     #[test]
@@ -121,15 +152,15 @@ mod tests {
             (limits.max_queued_requests_per_tier, limits.max_queued_tokens_per_tier)
         };
         for _ in 0..2 {
-            tenants.enter(Tier::Standard, GREEDY, 10);
+            tenants.enter(Tier::Standard, of(GREEDY), 10);
             assert_eq!(requests(&tenants, GREEDY), (16, 1000));
         }
-        tenants.enter(Tier::Standard, GREEDY, 10);
+        tenants.enter(Tier::Standard, of(GREEDY), 10);
         assert_eq!(requests(&tenants, GREEDY), (14, 875));
         assert_eq!(requests(&tenants, MODEST), (16, 1000));
-        tenants.enter(Tier::Standard, MODEST, 125);
+        tenants.enter(Tier::Standard, of(MODEST), 125);
         assert_eq!(requests(&tenants, MODEST), (16, 1000), "exactly an eighth of the tokens");
-        tenants.enter(Tier::Standard, MODEST, 1);
+        tenants.enter(Tier::Standard, of(MODEST), 1);
         assert_eq!(requests(&tenants, MODEST), (14, 875), "it counts in tokens too");
     }
 }

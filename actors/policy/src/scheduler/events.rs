@@ -108,6 +108,7 @@ impl State {
             self.queue.drain[sequence.tier.index()].gave_up();
             self.queue.drain[tier.index()].moved_in();
         }
+        let moves = sequence.tier != tier;
         // The request no longer counts as late if its tier changed, because it may be in time in the new tier.
         sequence.service.late &= sequence.tier == tier;
         self.deadlines.leave(&sequence);
@@ -118,7 +119,10 @@ impl State {
         }
         (sequence.tier, sequence.service.priority) = (tier, priority);
         sequence.service.best_effort = false;
-        self.queue.place_again(&mut sequence, &self.basis);
+        match moves {
+            true => self.queue.place_in_new_tier(&mut sequence, &self.basis),
+            false => self.queue.place_again(&mut sequence, &self.basis),
+        }
         self.deadlines.renew(&mut sequence, (&self.queue, &self.basis));
         self.queue.table.insert(sequence);
         self.retry.noticed();

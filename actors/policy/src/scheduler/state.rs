@@ -20,7 +20,7 @@ use crate::scheduler::queue::tier_usage::TierUsage;
 use crate::scheduler::rules::Rules;
 use crate::scheduler::sequence::{Phase, Sequence};
 use crate::scheduler::suspects::Suspects;
-use crate::slo::{Promise, Targets};
+use crate::slo::{Promise, Retargeted, Targets};
 use tiercel_config::{EngineSettings, Policy};
 use tiercel_device::{DeviceInfo, DeviceProfile, SeqId, Ticket, Timestamp};
 
@@ -103,11 +103,22 @@ impl State {
         self.rules_changed();
     }
 
-    /// Switches to other settings of scheduling, preemption, shedding and shares, which the next plan follows.
-    pub(crate) fn adjust(&mut self, settings: &EngineSettings) {
+    /// Switches to other settings of scheduling, preemption, shedding, shares, reservations and latency targets, which the
+    /// next plan follows. Live sequences keep the targets that they were promised. Returns the change of the targets in
+    /// effect, if the settings of targets differ.
+    pub(crate) fn adjust(&mut self, settings: &EngineSettings) -> Option<Retargeted> {
         self.basis.rules.adjust(settings);
         self.queue.tiers.set_shares(&settings.shares);
+        let device_blocks = self.basis.rules.limits.device_blocks;
+        self.memory.reservations = Reservations::new(&settings.reservation, device_blocks);
+        self.reserve.set_assurance(settings.slo.assurance());
+        let followed = self.derived.follow(&settings.slo, &self.basis);
+        let retargeted = followed.map(|(targets, unreachable)| {
+            let before = std::mem::replace(&mut self.basis.targets, targets);
+            Retargeted { before, targets, by_operator: true, unreachable }
+        });
         self.rules_changed();
+        retargeted
     }
 
     fn rules_changed(&mut self) {
@@ -125,14 +136,16 @@ impl State {
     }
 
     /// Derives the latency targets again if step times have changed by a tenth or more, but only while no sequence is
-    /// live, so that each request is served by the targets that it was promised. Returns the targets if they changed.
-    pub(crate) fn derive_targets_anew(&mut self) -> Option<Targets> {
+    /// live. Returns the change of the targets, if they changed.
+    pub(crate) fn derive_targets_anew(&mut self) -> Option<Retargeted> {
         if !self.queue.table.is_empty() {
             return None;
         }
         let targets = self.derived.again(&self.basis)?;
         let before = std::mem::replace(&mut self.basis.targets, targets);
-        (before != targets).then_some(targets)
+        let retargeted =
+            Retargeted { before, targets, by_operator: false, unreachable: Vec::new() };
+        (before != targets).then_some(retargeted)
     }
 
     /// Returns what a live sequence was promised: its tier, tenant, arrival and latency targets.

@@ -12,7 +12,7 @@ use crate::scheduler::outcome::{Effect, PreemptDecision, RequestFault};
 use crate::scheduler::queue::length_predictor::PredictionError;
 use crate::scheduler::sequence::{Hold, NewSequence, Phase};
 use crate::scheduler::state::State;
-use crate::slo::{Promise, Targets};
+use crate::slo::{Promise, Retargeted, Targets};
 use std::collections::VecDeque;
 use tiercel_config::{EngineSettings, Policy};
 use tiercel_device::{
@@ -40,7 +40,7 @@ pub enum Action {
     /// Tell the block store that this step and every step before it have completed, because copies may wait for them.
     Completed(StepId),
     /// Tell admission the new latency targets, which new requests are promised from now on.
-    Retarget(Targets),
+    Retarget(Retargeted),
 }
 
 /// The scheduler: every live sequence, and the actions that its owner must carry out.
@@ -147,11 +147,13 @@ impl Scheduler {
         self.state.set_policy(policy);
     }
 
-    /// Switches to other settings of scheduling, preemption, shedding and shares, which the next plan follows. The number of
-    /// steps in flight, the limit on copies in transit and the prefix cache stay as they are.
+    /// Switches to other settings of scheduling, preemption, shedding, shares, reservations and latency targets, which the
+    /// next plan follows. The number of steps in flight, the limit on copies in transit and the prefix cache stay as they
+    /// are, and live sequences keep the targets that they were promised.
     pub fn adjust(&mut self, settings: &EngineSettings) {
         self.plan_due = true;
-        self.state.adjust(settings);
+        let retarget = self.state.adjust(settings).map(Action::Retarget);
+        self.actions.extend(retarget);
     }
 
     /// Periodic work: ends requests that have waited for their first token longer than their patience, and derives

@@ -5,6 +5,6 @@ mod targets;
 mod watch;
 mod window;
 
-pub use targets::{ServerTimes, Targets, Unreachable};
+pub use targets::{Retargeted, ServerTimes, Targets, Unreachable};
 pub use watch::{GroupReport, Observation, Promise, Watch};
 pub use window::{Unfinished, Window, WindowReport};

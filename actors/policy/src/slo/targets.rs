@@ -54,6 +54,19 @@ impl Targets {
     }
 }
 
+/// A change of the latency targets in effect.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Retargeted {
+    /// Targets before the change.
+    pub before: Targets,
+    /// Targets from now on.
+    pub targets: Targets,
+    /// Whether an operator changed the settings; otherwise the step times of the device changed.
+    pub by_operator: bool,
+    /// Stated targets that the device cannot meet, if an operator changed the settings.
+    pub unreachable: Vec<Unreachable>,
+}
+
 /// A latency target in the settings that the device misses even for a request alone, so that the derived target is in
 /// effect instead.
 #[derive(Debug, Clone, Copy, PartialEq)]

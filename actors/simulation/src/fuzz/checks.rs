@@ -5,7 +5,7 @@ use super::run::{Failure, Summary};
 use super::scenario::{Act, Client, DrainPlan, Habit, Scenario};
 use std::ops::RangeInclusive;
 use tiercel_actors::{Counters, FinishReason, Refusal, RequestFault, Usage};
-use tiercel_config::{AtLimit, Budget, PreemptionMode, SheddingForm};
+use tiercel_config::{AtLimit, Budget, PreemptionMode, ReservationSettings, SheddingForm};
 use tiercel_device::{MockOracle, Tier, Timestamp, TokenId};
 use tiercel_policy::scheduler::Reservations;
 
@@ -75,8 +75,11 @@ fn check_ending(
     answer: &Answer,
     cacheable: u32,
 ) -> Result<(), String> {
-    let fits = fits(scenario, client);
-    if !fits && !matches!(seen.ending, Ending::Refused(_)) {
+    // An operator may change reservations, so that a request fits at one time and not at another.
+    let fitting: Vec<bool> =
+        scenario.reservations().iter().map(|kept| fits(scenario, client, kept)).collect();
+    let fits = fitting.iter().all(|fits| *fits);
+    if !fitting.contains(&true) && !matches!(seen.ending, Ending::Refused(_)) {
         return Err("a request that can never fit was accepted".to_owned());
     }
     match &seen.ending {
@@ -124,13 +127,13 @@ fn cacheable(scenario: &Scenario, answers: &[Answer], request: usize) -> u32 {
     most - most % scenario.profile.block_size
 }
 
-/// Whether the client's request fits into the device pool when it runs alone, without the blocks that are reserved for
+/// Whether the client's request fits into the device pool when it runs alone, without the blocks that `kept` reserves for
 /// other tiers, and its prompt is shorter than the longest sequence.
-fn fits(scenario: &Scenario, client: &Client) -> bool {
+fn fits(scenario: &Scenario, client: &Client, kept: &ReservationSettings) -> bool {
     let profile = &scenario.profile;
     let prompt = client.request.prompt.len() as u32;
     let longest = (prompt + client.request.max_tokens).min(profile.max_model_len);
-    let kept = Reservations::new(&scenario.settings.reservation, profile.device_blocks);
+    let kept = Reservations::new(kept, profile.device_blocks);
     let blocks = profile.device_blocks - kept.never_of(client.request.tier);
     prompt < profile.max_model_len && longest <= blocks * profile.block_size
 }

@@ -4,8 +4,9 @@ use super::dice::Dice;
 use super::scenario::{Act, Client, DrainPlan, Habit, Order, Scenario};
 use std::sync::Arc;
 use tiercel_actors::Request;
-use tiercel_config::{Policy, SloTargets};
+use tiercel_config::{Policy, Reservation, SloTargets, Target};
 use tiercel_device::{MockOracle, MockProfile, SamplingParams, Tier, Timestamp, TokenId};
+use tiercel_policy::Weight;
 use tiercel_policy::blocks::Salt;
 
 /// Adds clients, operator commands and the time of the server's shutdown to a fuzz scenario.
@@ -50,15 +51,20 @@ fn requests(dice: &mut Dice, profile: &MockProfile, oracle: &MockOracle) -> Vec<
             Arc::from([])
         };
         let logprobs = dice.chance(0.1).then(|| dice.pick(&[0, 2]));
+        let tier = dice.pick(&[Tier::Premium, Tier::Standard, Tier::Background]);
+        let priority = dice.pick(&[-1, 0, 0, 1]);
+        let tenant: u8 = dice.pick(&[0, 0, 0, 1]);
         drawn.push(Request {
-            tier: dice.pick(&[Tier::Premium, Tier::Standard, Tier::Background]),
-            priority: dice.pick(&[-1, 0, 0, 1]),
-            salt: Salt([dice.pick(&[0, 0, 0, 1]); 16]),
+            tier,
+            priority,
+            salt: Salt([tenant; 16]),
+            weight: Weight::new(if tenant == 1 { 3.0 } else { 1.0 }),
             prompt: prompt.into(),
             max_tokens,
             stop_tokens,
             sampling: Arc::new(SamplingParams { logprobs, ..SamplingParams::greedy() }),
             targets: SloTargets::default(),
+            may_tighten: None,
             max_wait_ms: dice.chance(0.05).then(|| dice.pick(&[5, 50, 500])),
             returning: false,
         });
@@ -134,7 +140,13 @@ fn act(dice: &mut Dice, clients: usize) -> Act {
     match dice.between(0..=10) {
         9 | 10 => {
             let policy = dice.pick(Policy::ALL).0;
-            Act::Adjust { policy, seqs_percent: dice.pick(&[1, 30, 100]) }
+            Act::Adjust {
+                policy,
+                seqs_percent: dice.pick(&[1, 30, 100]),
+                target: dice.pick(&[Target::Auto, Target::None, Target::Ms(0.5), Target::Ms(50.0)]),
+                kind: dice.pick(&[Reservation::Hard, Reservation::Lent]),
+                reserved_percent: dice.pick(&[0.0, 0.0, 30.0, 60.0]),
+            }
         }
         8 => Act::Cancel { client },
         0 | 4 => Act::SetPolicy(dice.pick(Policy::ALL).0),

@@ -224,14 +224,10 @@ async fn give(stage: Rc<Stage>, order: Order) {
     let command = async |control| drop(stage.engine.control(control).await);
     match order.act {
         Act::SetPolicy(policy) => command(Control::SetPolicy(policy)).await,
-        Act::Adjust { policy, seqs_percent } => {
-            let mut settings = stage.engine.settings().clone();
-            let sizes = settings.scheduler;
-            settings.use_policy(policy);
-            let seqs = (sizes.max_num_seqs * seqs_percent / 100).max(1);
-            settings.scheduler.max_num_seqs = seqs;
-            settings.scheduler.max_num_batched_tokens = sizes.max_num_batched_tokens;
-            command(Control::Adjust(Box::new(settings))).await;
+        Act::Adjust { .. } => {
+            if let Some(settings) = order.act.adjusted(stage.engine.settings()) {
+                command(Control::Adjust(Box::new(settings))).await;
+            }
         }
         Act::Cancel { client } => {
             if let Some(seq) = seq_of(client) {

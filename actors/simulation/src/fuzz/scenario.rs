@@ -2,7 +2,7 @@
 
 use std::fmt;
 use tiercel_actors::Request;
-use tiercel_config::{EngineSettings, Policy};
+use tiercel_config::{EngineSettings, Policy, Reservation, ReservationSettings, Target};
 use tiercel_device::{
     Clock, Fingerprints, MockFaults, MockOptions, MockOracle, MockProfile, Tier, Timestamp,
 };
@@ -93,13 +93,41 @@ pub enum Act {
     },
     /// Switches the engine to another policy.
     SetPolicy(Policy),
-    /// Changes settings: those of another policy, and the number of sequences in a step.
+    /// Changes settings: those of another policy, the number of sequences in a step, latency targets and reservations.
     Adjust {
         /// Policy whose settings the engine follows from then on.
         policy: Policy,
         /// Most sequences in a step, as a share of the number at the start, percent.
         seqs_percent: u32,
+        /// TTFT and TPOT target of premium and of standard from then on.
+        target: Target,
+        /// Use that other tiers may make of reservations from then on.
+        kind: Reservation,
+        /// Share of the blocks and of the slots that is reserved for premium from then on, percent.
+        reserved_percent: f64,
     },
+}
+
+impl Act {
+    /// Returns the settings after the command of an engine that was started with the settings `started`; `None` for a
+    /// command that changes no single settings.
+    pub(super) fn adjusted(&self, started: &EngineSettings) -> Option<EngineSettings> {
+        let Act::Adjust { policy, seqs_percent, target, kind, reserved_percent } = *self else {
+            return None;
+        };
+        let mut settings = started.clone();
+        let sizes = settings.scheduler;
+        settings.use_policy(policy);
+        settings.scheduler.max_num_seqs = (sizes.max_num_seqs * seqs_percent / 100).max(1);
+        settings.scheduler.max_num_batched_tokens = sizes.max_num_batched_tokens;
+        for tier in [&mut settings.slo.premium, &mut settings.slo.standard] {
+            (tier.ttft_ms, tier.tpot_ms, tier.ttft_ms_per_token) = (target, target, 0.0);
+        }
+        settings.reservation.kind = kind;
+        settings.reservation.premium_blocks_percent = reserved_percent;
+        settings.reservation.premium_slots_percent = reserved_percent;
+        Some(settings)
+    }
 }
 
 /// Time at which a fuzzing scenario drains (shuts down) its engine.
@@ -142,6 +170,13 @@ impl Scenario {
         let mut fewer = self.clone();
         fewer.clients.truncate(clients);
         fewer
+    }
+
+    /// Returns the reservations that are in effect at some time of the scenario.
+    pub(super) fn reservations(&self) -> Vec<ReservationSettings> {
+        let changed = self.orders.iter().filter_map(|order| order.act.adjusted(&self.settings));
+        let changed = changed.map(|settings| settings.reservation);
+        std::iter::once(self.settings.reservation).chain(changed).collect()
     }
 
     /// Whether the mock device is lost (fails for good) at some step of the scenario.

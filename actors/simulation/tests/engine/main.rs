@@ -10,6 +10,7 @@ mod reservation;
 mod shares;
 mod storms;
 mod two_steps;
+mod weights;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

@@ -2,7 +2,7 @@
 //! can get.
 
 use super::{settled, tight};
-use tiercel_actors::{EngineHandle, Refusal, Request};
+use tiercel_actors::{Control, EngineHandle, Refusal, Request};
 use tiercel_config::{PreemptionMode, Reservation};
 use tiercel_device::{Clock, Tier, TokenId};
 use tiercel_simulation::{collect, request, simulate};
@@ -96,4 +96,39 @@ fn a_request_that_does_not_fit_beside_what_is_kept_is_told_so() {
         }
         settled(&engine).await;
     });
+}
+
+#[test]
+fn a_reservation_that_live_requests_cannot_fit_beside_loses_none_of_them() {
+    for kind in [Reservation::Hard, Reservation::Lent] {
+        simulate(async |clock| {
+            let laboratory = tight(clock, PreemptionMode::Swap);
+            let oracle = laboratory.device.oracle();
+            let engine = laboratory.start_checked();
+            let asked =
+                |number| Request { tier: Tier::Background, ..request(&prompt(number), 100) };
+            let mut readers = Vec::new();
+            for number in 0..6 {
+                let stream = engine.submit(asked(number)).await.unwrap();
+                readers.push((number, actix_rt::spawn(collect(stream))));
+            }
+            engine.clock().sleep_us(5_000).await;
+            // Each request needs 31 of the 40 blocks. Background can count on 20 from now on.
+            let mut settings = laboratory.settings.clone();
+            settings.reservation.kind = kind;
+            settings.reservation.premium_blocks_percent = 50.0;
+            settings.reservation.premium_slots_percent = 50.0;
+            engine.control(Control::Adjust(Box::new(settings))).await.unwrap();
+            let refused = engine.submit(asked(6)).await;
+            assert!(matches!(refused, Err(Refusal::NeverFits(_))), "{kind:?}: it never fits");
+            for (number, reader) in readers {
+                let got =
+                    engine.clock().timeout_us(60_000_000, reader).await.expect("it ends").unwrap();
+                assert_eq!(got.tokens, oracle.output(&prompt(number), 100), "{kind:?} {number}");
+            }
+            engine.control(Control::Adjust(Box::new(laboratory.settings.clone()))).await.unwrap();
+            assert_eq!(collect(engine.submit(asked(6)).await.unwrap()).await.tokens.len(), 100);
+            settled(&engine).await;
+        });
+    }
 }

@@ -13,7 +13,7 @@ use tiercel_device::{
 use tiercel_policy::admission::Patience;
 use tiercel_policy::blocks::Salt;
 use tiercel_policy::scheduler::{Action, FinishReason, Usage};
-use tiercel_policy::{Grant, Preempted};
+use tiercel_policy::{Grant, Preempted, Weight};
 
 /// Recorder that keeps all events.
 #[derive(Default)]
@@ -48,11 +48,13 @@ fn new(seq: u64) -> NewSequence {
         tier: Tier::Premium,
         priority: 0,
         salt: Salt([1; 16]),
+        weight: Weight::default(),
         prompt: Arc::from([1, 2, 3]),
         max_tokens: 20,
         stop_tokens: Arc::from([]),
         sampling: Arc::new(SamplingParams::greedy()),
         targets: SloTargets::default(),
+        may_tighten: None,
         patience: Patience::default(),
         returns: false,
         arrival: Timestamp(seq),

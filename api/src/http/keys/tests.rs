@@ -84,6 +84,20 @@ fn keys_of_a_file_have_their_tenant_and_their_rights() {
 }
 
 #[test]
+fn a_key_has_the_share_of_its_tenant_and_the_right_to_tighten_that_it_states() {
+    let server = OfFile::new(
+        &[
+            entry("a", "1", "tenant = \"shop\"\nshare = 3\nmay_tighten_targets = true"),
+            entry("b", "2", "tenant = \"shop\"\nmay_tighten_targets = false"),
+        ]
+        .concat(),
+    );
+    let callers = ["1", "2", "old"].map(|secret| server.caller(secret).unwrap());
+    let found = callers.map(|caller| (caller.weight.get(), caller.rights.may_tighten));
+    assert_eq!(found, [(3.0, Some(true)), (3.0, Some(false)), (1.0, None)]);
+}
+
+#[test]
 fn an_expired_key_is_refused() {
     let server = OfFile::new(
         &[entry("gone", "1", "expires = 2000-01-01"), entry("live", "2", "expires = 2999-01-01")]

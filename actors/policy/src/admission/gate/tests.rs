@@ -36,9 +36,11 @@ fn of(tier: Tier) -> Applicant {
     Applicant {
         tier,
         tenant: Salt([1; 16]),
+        weight: Weight::default(),
         prompt: 10,
         max_tokens: 10,
         targets: SloTargets::default(),
+        may_tighten: None,
         max_wait_ms: None,
         returning: false,
     }

@@ -1,9 +1,9 @@
-//! Derived latency targets: computed from the speed of the device at start, and again, while no sequence is live, when
-//! its steps have become faster or slower.
+//! Derived latency targets: computed from the speed of the device at start, again, while no sequence is live, when its
+//! steps have become faster or slower, and again when an operator changes the settings of targets.
 
 use crate::scheduler::basis::Basis;
 use crate::scheduler::cost::CostModel;
-use crate::slo::{ServerTimes, Targets};
+use crate::slo::{ServerTimes, Targets, Unreachable};
 use tiercel_config::{SchedulerSettings, SloSettings};
 use tiercel_device::DeviceInfo;
 
@@ -30,8 +30,32 @@ impl DerivedTargets {
     /// Returns the latency targets on a device with this cost model: stated targets as they are, `auto` ones derived
     /// from the device's speed.
     pub(crate) fn targets(&self, cost: &CostModel, sizes: &SchedulerSettings) -> Targets {
+        self.with_unreachable(cost, sizes).0
+    }
+
+    /// Returns the latency targets, and the stated ones that the device cannot meet.
+    fn with_unreachable(
+        &self,
+        cost: &CostModel,
+        sizes: &SchedulerSettings,
+    ) -> (Targets, Vec<Unreachable>) {
         let (seqs, tokens) = (sizes.max_num_seqs, sizes.max_num_batched_tokens);
-        ServerTimes::new(&cost.speed(), &self.info, seqs, tokens).targets(&self.slo).0
+        ServerTimes::new(&cost.speed(), &self.info, seqs, tokens).targets(&self.slo)
+    }
+
+    /// Takes over other settings of targets. Returns the targets that follow from them and from the speed of the device
+    /// as it is now, and the stated ones that the device cannot meet; `None` if the settings are as before.
+    pub(crate) fn follow(
+        &mut self,
+        slo: &SloSettings,
+        basis: &Basis,
+    ) -> Option<(Targets, Vec<Unreachable>)> {
+        if *slo == self.slo {
+            return None;
+        }
+        self.slo = slo.clone();
+        self.correction = basis.cost.step_correction();
+        Some(self.with_unreachable(&basis.cost, &basis.rules.scheduling))
     }
 }
 
@@ -53,6 +77,7 @@ mod tests {
     use super::*;
     use crate::scheduler::StepWork;
     use crate::scheduler::tests::{scheduler, sequence};
+    use crate::slo::Retargeted;
     use tiercel_config::{Target, TierSlo};
     use tiercel_device::Tier;
 
@@ -75,7 +100,9 @@ mod tests {
         s.enqueue(sequence(1, Tier::Premium, 10));
         assert_eq!(s.derive_targets_anew(), None, "somebody is served");
         s.cancel(tiercel_device::SeqId(1));
-        let after = s.derive_targets_anew().expect("twice as slow");
+        let Retargeted { before: told, targets: after, by_operator, .. } =
+            s.derive_targets_anew().expect("twice as slow");
+        assert_eq!((told, by_operator), (before, false));
         let ttft_ms = |targets: Targets| targets.premium.ttft_ms.expect("premium has a target");
         let ratio = ttft_ms(after) / ttft_ms(before);
         assert!((1.9..2.1).contains(&ratio), "{ratio}");

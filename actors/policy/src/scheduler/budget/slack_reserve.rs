@@ -67,6 +67,14 @@ impl SlackReserve {
         }
     }
 
+    /// Changes the assurance: the reserve follows from the lags that were measured so far.
+    pub(crate) fn set_assurance(&mut self, assurance: f64) {
+        if assurance != self.assurance {
+            self.assurance = assurance;
+            self.look();
+        }
+    }
+
     /// Creates a slack reserve of `reserve_us` for tests, without measured lags.
     #[cfg(test)]
     pub(crate) fn of_us(reserve_us: f64) -> SlackReserve {

@@ -4,12 +4,13 @@
 //! (Moore, Management Science 15, 1968): take prompts in the order of their deadlines, and whenever the work of the
 //! prompts taken so far does not fit before a deadline, give up the longest of these prompts. The work of higher tiers'
 //! prompts counts as done first. If several tenants have prompts, the longest prompt of the tenant with the most work
-//! is given up.
+//! for its weight is given up.
 //!
 //! A late request waits behind all requests of its tier that can be in time, and before lower tiers. Until the deadline
 //! has passed, lateness is judged again before each step, so that a wrong estimate costs little. A late request that
 //! has waited too long is served first of its tier after all (see [`crate::scheduler::lateness::starvation`]).
 
+use crate::Weight;
 use crate::blocks::Salt;
 use crate::scheduler::basis::Basis;
 use crate::scheduler::budget::prefill_time::PrefillTime;
@@ -109,6 +110,7 @@ impl Deadlines {
 struct Prompt {
     seq: SeqId,
     tenant: Salt,
+    weight: Weight,
     /// Time until the prompt's deadline less the length of one step, us; negative if a step cannot end in time any
     /// more.
     due_us: f64,
@@ -138,23 +140,35 @@ impl Judged {
     }
 }
 
-/// Prompts that are in time, by tenant: the sum of their work, us, and a heap of the prompts, longest first.
+/// Prompts that are in time, by tenant.
 #[derive(Debug, Default)]
-struct InTime(BTreeMap<Salt, (u64, BinaryHeap<(u64, SeqId)>)>);
+struct InTime(BTreeMap<Salt, OfTenant>);
+
+/// Prompts of one tenant that are in time.
+#[derive(Debug, Default)]
+struct OfTenant {
+    weight: Weight,
+    /// Sum of the prompts' work, us.
+    work_us: u64,
+    /// Work of each prompt, us, and its sequence; the longest first.
+    prompts: BinaryHeap<(u64, SeqId)>,
+}
 
 impl InTime {
     fn take(&mut self, prompt: Prompt) {
         let work_us = prompt.work_us as u64;
-        let (all_us, prompts) = self.0.entry(prompt.tenant).or_default();
-        *all_us += work_us;
-        prompts.push((work_us, prompt.seq));
+        let of_tenant = self.0.entry(prompt.tenant).or_default();
+        of_tenant.weight = prompt.weight;
+        of_tenant.work_us += work_us;
+        of_tenant.prompts.push((work_us, prompt.seq));
     }
 
-    /// Removes the longest prompt of the tenant with the most work from the prompts in time: it will be late.
+    /// Removes the longest prompt of the tenant with the most work for its weight from the prompts in time: it will be late.
     fn give_up(&mut self) -> Option<(u64, SeqId)> {
-        let (all_us, prompts) = self.0.values_mut().max_by_key(|(all_us, _)| *all_us)?;
-        let longest = prompts.pop()?;
-        *all_us -= longest.0;
+        let part = |of: &OfTenant| of.weight.virtual_time(of.work_us as f64);
+        let most = self.0.values_mut().max_by(|a, b| part(a).total_cmp(&part(b)))?;
+        let longest = most.prompts.pop()?;
+        most.work_us -= longest.0;
         Some(longest)
     }
 }
@@ -321,8 +335,8 @@ fn prompt(sequence: &Sequence, due_us: f64, basis: &Basis) -> Option<Prompt> {
     let waits = !sequence.held() && sequence.planned_output() == 0;
     let left = sequence.left_to_compute();
     let work_us = basis.cost.prefill_us(left, sequence.planned_len() - left);
-    let tenant = sequence.service.tenant;
-    waits.then_some(Prompt { seq: sequence.id, tenant, due_us, work_us })
+    let (tenant, weight) = sequence.service.weighted_tenant();
+    waits.then_some(Prompt { seq: sequence.id, tenant, weight, due_us, work_us })
 }
 
 #[cfg(test)]

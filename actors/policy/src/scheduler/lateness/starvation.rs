@@ -14,12 +14,13 @@
 //! If no higher tier has requests, no request starves while its tenant's queue is so long that in the order of arrival
 //! every request would wait for minutes. The time in which the queue of the tier drains follows from its length and from
 //! the rate at which requests leave it (Little's law). The time in which a tenant's queue drains follows from the
-//! tenant's fair part of the late requests (see [`fair_part`]). So a tenant with few requests does not wait until the
+//! tenant's fair part of the late requests by the weights of the tenants (see [`fair_part`]). So a tenant with few requests does not wait until the
 //! backlog of a tenant with many is served.
 //!
 //! A late request whose client came back at its retry time starves at once: the server told the client to come then. At
 //! most [`STARVING_MAX`] requests of a tier starve at a time, the oldest of those that may.
 
+use crate::Weight;
 use crate::blocks::Salt;
 use crate::scheduler::lateness::flow::Flow;
 use crate::scheduler::queue::arrivals::Traffic;
@@ -39,8 +40,8 @@ const ALONE_SHARE: f64 = 0.35;
 /// requests. Also the wait after which a late request starves beside a higher tier: half of the default patience. Background requests do not starve while higher tiers have requests, which leave so little time
 /// that all of background would be late.
 const ANY_US: u64 = 300_000_000;
-/// Most requests of a tier that starve at a time: more than start within a step. Tenants with late requests have equal
-/// parts of them.
+/// Most requests of a tier that starve at a time: more than start within a step. Tenants with late requests have parts of
+/// them in proportion to their weights, and at least one each.
 const STARVING_MAX: usize = 32;
 
 /// Tier and tenant of a request.
@@ -55,11 +56,33 @@ type Late = (bool, Timestamp, SeqId);
 pub(crate) struct LateRequests {
     /// Late requests that do not starve yet: they are served behind the requests of their tier that are in time. A
     /// tenant without such requests has no entry.
-    late: BTreeMap<Owner, BTreeSet<Late>>,
+    late: BTreeMap<Owner, Group<Late>>,
     /// Late requests that have waited too long (starve). A tenant without such requests has no entry.
-    starving: BTreeMap<Owner, BTreeSet<SeqId>>,
+    starving: BTreeMap<Owner, Group<SeqId>>,
     /// Flow of requests through each tier.
     pub(crate) flow: [Flow; Tier::ALL.len()],
+}
+
+/// Requests of one tenant.
+#[derive(Debug, Clone)]
+struct Group<T> {
+    /// Weight of the tenant, as its latest request states it.
+    weight: Weight,
+    requests: BTreeSet<T>,
+}
+
+impl<T> Default for Group<T> {
+    fn default() -> Group<T> {
+        Group { weight: Weight::default(), requests: BTreeSet::new() }
+    }
+}
+
+impl<T> Group<T> {
+    /// Returns the number of requests divided by the weight: the place of the last one in a fair queue, in turns of a
+    /// tenant of weight 1.
+    fn turns(&self) -> f64 {
+        self.weight.virtual_time(self.requests.len() as f64)
+    }
 }
 
 impl LateRequests {
@@ -67,7 +90,9 @@ impl LateRequests {
     pub(crate) fn update(&mut self, sequence: &Sequence) {
         let entry = entry(sequence);
         if sequence.service.late {
-            self.late.entry(owner(sequence)).or_default().insert(entry);
+            let group = self.late.entry(owner(sequence)).or_default();
+            group.weight = sequence.service.weight;
+            group.requests.insert(entry);
         } else {
             remove(&mut self.late, owner(sequence), entry);
         }
@@ -100,38 +125,44 @@ impl LateRequests {
         traffic: Traffic,
         now: Timestamp,
     ) -> Vec<SeqId> {
-        let starving: usize = self.starving.range(tenants_of(tier)).map(|(_, set)| set.len()).sum();
+        let starving = self.starving.range(tenants_of(tier));
+        let starving: usize = starving.map(|(_, group)| group.requests.len()).sum();
         let free = STARVING_MAX.saturating_sub(starving);
         if free == 0 {
             return Vec::new();
         }
         let balanced = self.flow[tier.index()].balanced();
-        let mut lengths: Vec<usize> =
-            self.late.range(tenants_of(tier)).map(|(_, late)| late.len()).collect();
-        lengths.sort_unstable();
-        let part = (STARVING_MAX / self.tenants(tier).max(1)).max(1);
+        let mut groups: Vec<&Group<Late>> =
+            self.late.range(tenants_of(tier)).map(|(_, late)| late).collect();
+        groups.sort_unstable_by(|a, b| a.turns().total_cmp(&b.turns()));
+        let weights = self.weights(tier);
         let mut chosen = Vec::new();
         for (owner, late) in self.late.range(tenants_of(tier)) {
-            let drain_us = drain_us.unwrap_or(0.0) * fair_part(late.len(), &lengths);
+            let drain_us = drain_us.unwrap_or(0.0) * fair_part(late.turns(), &groups);
             let wait_us = starving_after_us(tier, drain_us, traffic, balanced).unwrap_or(u64::MAX);
             let limit = Timestamp(now.0.saturating_sub(wait_us));
-            let already = self.starving.get(owner).map_or(0, BTreeSet::len);
-            let oldest = eligible(late, limit, part.saturating_sub(already));
+            let part = (STARVING_MAX as f64 * late.weight.get() / weights) as usize;
+            let already = self.starving.get(owner).map_or(0, |group| group.requests.len());
+            let oldest = eligible(&late.requests, limit, part.max(1).saturating_sub(already));
             chosen.extend(oldest.into_iter().map(|(arrival, seq)| (arrival, seq, *owner)));
         }
         chosen.sort_unstable();
         chosen.truncate(free);
         for (_, seq, owner) in &chosen {
-            self.starving.entry(*owner).or_default().insert(*seq);
+            let weight = self.late.get(owner).map(|late| late.weight).unwrap_or_default();
+            let group = self.starving.entry(*owner).or_default();
+            group.weight = weight;
+            group.requests.insert(*seq);
         }
         chosen.into_iter().map(|(_, seq, _)| seq).collect()
     }
 
-    /// Returns the number of tenants that have late or starving requests of a tier.
-    fn tenants(&self, tier: Tier) -> usize {
+    /// Returns the sum of the weights of the tenants that have late or starving requests of a tier.
+    fn weights(&self, tier: Tier) -> f64 {
+        let late = self.late.range(tenants_of(tier)).map(|(_, group)| group.weight);
         let only_starving = self.starving.range(tenants_of(tier));
         let only_starving = only_starving.filter(|(owner, _)| !self.late.contains_key(owner));
-        self.late.range(tenants_of(tier)).count() + only_starving.count()
+        late.chain(only_starving.map(|(_, group)| group.weight)).map(Weight::get).sum()
     }
 }
 
@@ -153,13 +184,17 @@ fn eligible(late: &BTreeSet<Late>, limit: Timestamp, most: usize) -> Vec<(Timest
     oldest
 }
 
-/// Returns the part of a tier's late requests that are served until a tenant with `own` of them has none left, if tenants
-/// with late requests get equal shares: the sum of `min(n, own)` over the tenants' numbers `n` of late requests, divided
-/// by the sum of `n`. `lengths` holds the numbers of all tenants in ascending order.
-fn fair_part(own: usize, lengths: &[usize]) -> f64 {
-    let fewer = lengths.partition_point(|length| *length < own);
-    let before = lengths[..fewer].iter().sum::<usize>() + own * (lengths.len() - fewer);
-    before as f64 / lengths.iter().sum::<usize>() as f64
+/// Returns the part of a tier's late requests that are served until a tenant whose last one comes after `turns` turns has
+/// none left, if tenants with late requests are served in proportion to their weights `w`: the sum of `min(n, w * turns)`
+/// over the tenants' numbers `n` of late requests, divided by the sum of `n`. `groups` holds the late requests of all
+/// tenants, those with the fewest turns first.
+fn fair_part(turns: f64, groups: &[&Group<Late>]) -> f64 {
+    let fewer = groups.partition_point(|group| group.turns() < turns);
+    let (whole, part) = groups.split_at(fewer);
+    let count = |group: &&Group<Late>| group.requests.len() as f64;
+    let before = whole.iter().map(count).sum::<f64>()
+        + turns * part.iter().map(|group| group.weight.get()).sum::<f64>();
+    before / groups.iter().map(count).sum::<f64>()
 }
 
 fn owner(sequence: &Sequence) -> Owner {
@@ -170,12 +205,12 @@ fn entry(sequence: &Sequence) -> Late {
     (!sequence.service.returns, sequence.arrival, sequence.id)
 }
 
-/// Removes an entry from the set of its owner, and the set if nothing is left in it.
-fn remove<T: Ord>(sets: &mut BTreeMap<Owner, BTreeSet<T>>, owner: Owner, entry: T) {
-    let Some(of_owner) = sets.get_mut(&owner) else { return };
-    of_owner.remove(&entry);
-    if of_owner.is_empty() {
-        sets.remove(&owner);
+/// Removes an entry from the group of its owner, and the group if nothing is left in it.
+fn remove<T: Ord>(groups: &mut BTreeMap<Owner, Group<T>>, owner: Owner, entry: T) {
+    let Some(of_owner) = groups.get_mut(&owner) else { return };
+    of_owner.requests.remove(&entry);
+    if of_owner.requests.is_empty() {
+        groups.remove(&owner);
     }
 }
 

@@ -3,8 +3,11 @@
 //! Start-time fair queueing (Goyal, Vin, Cheng 1997): the start tag of a request is the later of the virtual time and
 //! the finish tag of its tenant's last request. Requests are served in the order of start tags, and the virtual time is
 //! the greatest start tag of a request that has started. Service is counted in tokens or in us of device time; the
-//! service of an output is predicted until the output ends.
+//! service of an output is predicted until the output ends. A tenant's tags advance by service / weight, so that
+//! tenants whose requests all wait have service in proportion to their weights. Each request counts with the weight that
+//! its tenant had when the request arrived.
 
+use crate::Weight;
 use crate::blocks::Salt;
 use std::collections::BTreeMap;
 use tiercel_device::Tier;
@@ -24,7 +27,7 @@ pub(crate) struct FairTag {
     pub(crate) charged_us: f64,
 }
 
-/// Fair queue, which serves tenants evenly: holds its virtual time, and a record of the service (tokens or device time)
+/// Fair queue, which serves tenants by their weights: holds its virtual time, and a record of the service (tokens or device time)
 /// that each tenant was charged.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FairQueue {
@@ -40,9 +43,10 @@ struct Account {
     /// Start tag of the tenant's last request: the virtual time, in start-time fair queueing, at which its
     /// service begins.
     start: f64,
-    /// Finish tag of the tenant's last request (start tag + service), which is the earliest start tag of its next one.
+    /// Finish tag of the tenant's last request (start tag + service / weight), which is the earliest start tag of its
+    /// next one.
     finish: f64,
-    /// Refund of charged service that is not deducted from `finish` yet, because the tenant's waiting requests must
+    /// Refund of charged virtual time that is not deducted from `finish` yet, because the tenant's waiting requests must
     /// keep their order.
     credit: f64,
     /// Number of the tenant's requests that have not started.
@@ -60,8 +64,8 @@ impl Account {
 }
 
 impl FairQueue {
-    /// Adds a request of a tenant with the predicted service `service`, and returns its start tag.
-    pub(crate) fn arrive(&mut self, tenant: Salt, service: f64) -> f64 {
+    /// Adds a request of a tenant of the weight `weight` with the predicted service `service`, and returns its start tag.
+    pub(crate) fn arrive(&mut self, (tenant, weight): (Salt, Weight), service: f64) -> f64 {
         if self.accounts.len() >= MAX_TENANTS && !self.accounts.contains_key(&tenant) {
             self.forget_least();
         }
@@ -69,7 +73,7 @@ impl FairQueue {
         let account = self.accounts.entry(tenant).or_insert(fresh);
         account.start = account.finish.max(self.now);
         account.waiting += 1;
-        account.finish = account.start + service;
+        account.finish = account.start + weight.virtual_time(service);
         account.start
     }
 
@@ -91,11 +95,11 @@ impl FairQueue {
         self.now = self.now.max(tag);
     }
 
-    /// Corrects the charge of a tenant by `service`, actual less predicted service of a request. The tenant's waiting
-    /// requests keep their order.
-    pub(crate) fn correct(&mut self, tenant: Salt, service: f64) {
+    /// Corrects the charge of a tenant by `service`, actual less predicted service of a request that arrived with the
+    /// weight `weight`. The tenant's waiting requests keep their order.
+    pub(crate) fn correct(&mut self, (tenant, weight): (Salt, Weight), service: f64) {
         if let Some(account) = self.accounts.get_mut(&tenant) {
-            account.correct(service);
+            account.correct(weight.virtual_time(service));
         }
     }
 
@@ -114,19 +118,24 @@ impl FairQueue {
 mod tests {
     use super::*;
 
+    /// Returns a tenant of weight 1.
+    fn of(tenant: Salt) -> (Salt, Weight) {
+        (tenant, Weight::default())
+    }
+
     #[test]
     fn a_tenant_that_had_less_comes_first() {
         let mut queue = FairQueue::default();
         let (greedy, modest) = (Salt([1; 16]), Salt([2; 16]));
-        let tags: Vec<f64> = (0..3).map(|_| queue.arrive(greedy, 100.0)).collect();
+        let tags: Vec<f64> = (0..3).map(|_| queue.arrive(of(greedy), 100.0)).collect();
         assert_eq!(tags, [0.0, 100.0, 200.0]);
         queue.start(100.0);
-        assert_eq!(queue.arrive(modest, 100.0), 100.0, "no credit for having been away");
-        queue.correct(modest, -60.0);
-        assert_eq!(queue.arrive(modest, 10.0), 140.0, "what was not used is given back");
-        queue.correct(modest, -90.0);
+        assert_eq!(queue.arrive(of(modest), 100.0), 100.0, "no credit for having been away");
+        queue.correct(of(modest), -60.0);
+        assert_eq!(queue.arrive(of(modest), 10.0), 140.0, "what was not used is given back");
+        queue.correct(of(modest), -90.0);
         assert_eq!(
-            queue.arrive(modest, 10.0),
+            queue.arrive(of(modest), 10.0),
             140.0,
             "nobody overtakes an older request of its own"
         );
@@ -137,16 +146,16 @@ mod tests {
         let mut queue = FairQueue::default();
         let (fickle, other) = (Salt([1; 16]), Salt([2; 16]));
         for _ in 0..100 {
-            queue.arrive(fickle, 10.0);
+            queue.arrive(of(fickle), 10.0);
         }
         assert!(!queue.others_wait(fickle) && queue.others_wait(other));
         // All requests of the tenant give up without service, so their charge is refunded in full.
         for _ in 0..100 {
             queue.left(fickle);
-            queue.correct(fickle, -10.0);
+            queue.correct(of(fickle), -10.0);
         }
         assert!(!queue.others_wait(other));
-        assert_eq!(queue.arrive(fickle, 10.0), 0.0, "it owes nothing");
+        assert_eq!(queue.arrive(of(fickle), 10.0), 0.0, "it owes nothing");
     }
 
     #[test]
@@ -155,7 +164,7 @@ mod tests {
         for tenant in 0..2 * MAX_TENANTS as u32 {
             let mut salt = [0; 16];
             salt[..4].copy_from_slice(&tenant.to_le_bytes());
-            queue.arrive(Salt(salt), 1.0);
+            queue.arrive(of(Salt(salt)), 1.0);
         }
         assert_eq!(queue.accounts.len(), MAX_TENANTS);
     }
@@ -165,13 +174,13 @@ mod tests {
         let mut queue = FairQueue::default();
         let tenant = Salt([1; 16]);
         for _ in 0..2 {
-            queue.arrive(tenant, 10.0);
+            queue.arrive(of(tenant), 10.0);
         }
         // Of the refund of 15 only 10 count at once, because the second request starts at 10; the other 5 are taken off
         // the next charge: 10 + 8 - 5.
-        queue.correct(tenant, -15.0);
-        queue.correct(tenant, 8.0);
-        assert_eq!(queue.arrive(tenant, 10.0), 13.0);
+        queue.correct(of(tenant), -15.0);
+        queue.correct(of(tenant), 8.0);
+        assert_eq!(queue.arrive(of(tenant), 10.0), 13.0);
     }
 
     #[test]
@@ -184,11 +193,38 @@ mod tests {
         let mut queue = FairQueue::default();
         let idle = MAX_TENANTS / 2;
         for tenant in 0..MAX_TENANTS {
-            queue.arrive(salt(tenant), if tenant == idle { 50.0 } else { 1.0 });
+            queue.arrive(of(salt(tenant)), if tenant == idle { 50.0 } else { 1.0 });
         }
         queue.left(salt(idle));
-        queue.arrive(salt(MAX_TENANTS), 1.0);
+        queue.arrive(of(salt(MAX_TENANTS)), 1.0);
         assert!(!queue.accounts.contains_key(&salt(idle)), "although it had most service");
         assert_eq!(queue.accounts.len(), MAX_TENANTS);
+    }
+
+    #[test]
+    fn tenants_that_all_wait_start_in_proportion_to_their_weights() {
+        let mut queue = FairQueue::default();
+        let tenants = [(Salt([1; 16]), Weight::new(3.0)), (Salt([2; 16]), Weight::new(0.5))];
+        let mut tags: Vec<(f64, usize)> = Vec::new();
+        for (number, tenant) in tenants.into_iter().enumerate() {
+            tags.extend((0..700).map(|_| (queue.arrive(tenant, 10.0), number)));
+        }
+        tags.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let first = tags[..350].iter().filter(|(_, number)| *number == 0).count();
+        assert!((299..=301).contains(&first), "{first} of 350 starts, expected 3 / 3.5");
+    }
+
+    #[test]
+    fn a_refund_counts_with_the_weight_of_its_charge() {
+        let mut queue = FairQueue::default();
+        let (light, heavy) =
+            ((Salt([1; 16]), Weight::default()), (Salt([1; 16]), Weight::new(4.0)));
+        queue.arrive(light, 100.0);
+        queue.left(light.0);
+        // The keys were read again meanwhile, and the tenant has another weight.
+        assert_eq!(queue.arrive(heavy, 100.0), 100.0);
+        queue.left(heavy.0);
+        queue.correct(light, -100.0);
+        assert_eq!(queue.arrive(heavy, 100.0), 25.0, "only the second request is charged: 100 / 4");
     }
 }

@@ -98,11 +98,11 @@ impl Queue {
     /// the predicted service to the service that it had: `used_us` of device time, or, in the token queue, output
     /// tokens. If its output is `complete`, its length goes into the predicted lengths.
     pub(crate) fn ended(&mut self, sequence: &Sequence, used_us: f64, complete: bool) {
-        let tenant = sequence.service.tenant;
+        let tenant = sequence.service.weighted_tenant();
         let (predicted, output) = (sequence.service.predicted_tokens, sequence.output_len());
         self.token_queue.correct(tenant, f64::from(output) - predicted);
         if sequence.first_token_at.is_none() {
-            self.token_queue.left(tenant);
+            self.token_queue.left(tenant.0);
         }
         self.tenants.end(sequence, used_us);
         self.tiers.end(sequence, used_us);

@@ -20,12 +20,20 @@ impl Queue {
         // A new sequence enters both kinds of fair queue of tenants (by tokens and by device time), even if the present
         // policy ignores them, because an operator may change the policy while the sequence waits.
         let tokens = f64::from(prompt) + predicted;
-        sequence.service.token_tag = self.token_queue.arrive(sequence.service.tenant, tokens);
+        sequence.service.token_tag =
+            self.token_queue.arrive(sequence.service.weighted_tenant(), tokens);
         self.tenants.enter(sequence, tier, &basis.cost);
+        promise(sequence, basis);
         self.place(sequence, basis);
     }
 
-    /// Gives a preempted sequence, or one whose tier changed, a new priority key. If the sequence has no first token
+    /// Gives a sequence that moved to another tier the latency targets of that tier, and a new priority key.
+    pub(crate) fn place_in_new_tier(&mut self, sequence: &mut Sequence, basis: &Basis) {
+        promise(sequence, basis);
+        self.place_again(sequence, basis);
+    }
+
+    /// Gives a preempted sequence, or one whose tier or priority changed, a new priority key. If the sequence has no first token
     /// and is not in the fair queue of its tier's tenants (because its tier changed, or it aged), moves it there
     /// before.
     pub(crate) fn place_again(&mut self, sequence: &mut Sequence, basis: &Basis) {
@@ -34,13 +42,10 @@ impl Queue {
         self.place(sequence, basis);
     }
 
-    /// Sets the latency targets, the priority key and the time of ageing of a sequence, and whether it is best effort,
-    /// from its tier, its priority, its tags in the fair queues and the settings in effect.
+    /// Sets the priority key and the time of ageing of a sequence, and whether it is best effort, from its tier, its
+    /// priority, its targets, its tags in the fair queues and the settings in effect.
     pub(crate) fn place(&self, sequence: &mut Sequence, basis: &Basis) {
         let rules = &basis.rules;
-        let of_tier = basis.targets.of(sequence.tier).of_prompt(sequence.prompt_len());
-        sequence.service.targets =
-            of_tier.asked(&sequence.service.asked, basis.targets.requests_may_tighten);
         sequence.service.best_effort = is_best_effort(sequence, rules);
         sequence.service.key = self.key(sequence, rules);
         sequence.service.ages_at = ages_at(sequence, 1, rules);
@@ -73,8 +78,8 @@ impl Queue {
         }
     }
 
-    /// Gives all sequences new latency targets and priority keys, because the policy has changed. Under a policy that
-    /// does not judge lateness, no sequence is late.
+    /// Gives all sequences new priority keys, because the policy has changed. They keep their latency targets. Under a
+    /// policy that does not judge lateness, no sequence is late.
     pub(crate) fn place_all(&mut self, basis: &Basis) {
         let empty = SequenceTable::new(basis.rules.preemption.resume);
         let mut all = std::mem::replace(&mut self.table, empty);
@@ -110,6 +115,14 @@ impl Queue {
             self.table.insert(sequence);
         }
     }
+}
+
+/// Promises a sequence the latency targets in effect: those of its tier for a prompt of its length, replaced by those that
+/// the request states, as far as it may.
+fn promise(sequence: &mut Sequence, basis: &Basis) {
+    let of_tier = basis.targets.of(sequence.tier).of_prompt(sequence.prompt_len());
+    let may_tighten = sequence.service.may_tighten.unwrap_or(basis.targets.requests_may_tighten);
+    sequence.service.targets = of_tier.asked(&sequence.service.asked, may_tighten);
 }
 
 /// Whether a sequence is best effort: it has neither a TTFT nor a TPOT target, and tiers share the time left to such

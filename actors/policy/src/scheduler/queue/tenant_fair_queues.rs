@@ -1,8 +1,8 @@
 //! Fair queues of the tenants, one for each tier, in which service is counted in device time.
 //!
 //! The service of a request is the time that its prompt and its output add to steps, predicted when the request comes
-//! and corrected when it has ended. Among tenants that all have requests waiting, the service of the requests that have
-//! started differs by at most the costliest request of each of two tenants, and the prompts of the step under way
+//! and corrected when it has ended. Among tenants that all have requests waiting, the service / weight of the requests that
+//! have started differs by at most the costliest request of each of two tenants, and the prompts of the step under way
 //! (theorem 1 of the paper that [`FairQueue`]'s module names: a tenant is ahead of another by its last start, and by
 //! the service of the request that started).
 
@@ -24,10 +24,10 @@ impl TenantFairQueues {
         if sequence.first_token_at.is_some() || (known && before == tier) {
             return;
         }
-        let tenant = sequence.service.tenant;
+        let tenant = sequence.service.weighted_tenant();
         if known {
             let left = &mut self.0[before.index()];
-            left.left(tenant);
+            left.left(tenant.0);
             left.correct(tenant, -charged_us);
         }
         let prompt = sequence.prompt_len();
@@ -53,10 +53,10 @@ impl TenantFairQueues {
     /// Corrects the charge of a tenant when its sequence ends: from the predicted device time to the `used_us` that the
     /// sequence really used.
     pub(crate) fn end(&mut self, sequence: &Sequence, used_us: f64) {
-        let (tenant, tag) = (sequence.service.tenant, sequence.service.tenant_tag);
+        let (tenant, tag) = (sequence.service.weighted_tenant(), sequence.service.tenant_tag);
         let queue = self.of(sequence);
         if sequence.first_token_at.is_none() {
-            queue.left(tenant);
+            queue.left(tenant.0);
         }
         queue.correct(tenant, used_us - tag.charged_us);
     }

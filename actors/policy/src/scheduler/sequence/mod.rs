@@ -74,7 +74,9 @@ impl Sequence {
             service: Service {
                 priority: new.priority,
                 tenant: new.salt,
+                weight: new.weight,
                 asked: new.targets,
+                may_tighten: new.may_tighten,
                 targets: new.targets,
                 patience: new.patience,
                 returns: new.returns,

@@ -1,5 +1,6 @@
 //! Sequences as they enter the scheduler, and the phases and holds that other parts of the engine see.
 
+use crate::Weight;
 use crate::admission::Patience;
 use crate::blocks::Salt;
 use std::sync::Arc;
@@ -17,6 +18,8 @@ pub struct NewSequence {
     pub priority: i32,
     /// Salt (namespace) of the sequence's block names.
     pub salt: Salt,
+    /// Weight of the request's tenant in the fair queues.
+    pub weight: Weight,
     /// Tokens of the prompt; at least one.
     pub prompt: Arc<[TokenId]>,
     /// Largest number of output tokens; at least 1.
@@ -27,6 +30,9 @@ pub struct NewSequence {
     pub sampling: Arc<SamplingParams>,
     /// Latency targets that the request states instead of its tier's.
     pub targets: SloTargets,
+    /// Whether the request may state tighter targets than those of its tier; `None` for what
+    /// `slo.requests_may_tighten` says.
+    pub may_tighten: Option<bool>,
     /// Patience: longest wait for the first token.
     pub patience: Patience,
     /// Whether the client comes back at its retry time after an earlier refusal. Among late requests of its tier it

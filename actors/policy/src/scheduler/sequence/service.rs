@@ -1,5 +1,6 @@
 //! How one sequence is to be served: its place in the order of service, its latency targets and its tenant.
 
+use crate::Weight;
 use crate::admission::Patience;
 use crate::blocks::Salt;
 use crate::scheduler::queue::fair_queue::FairTag;
@@ -15,10 +16,15 @@ pub(crate) struct Service {
     /// Tenant in whose account the sequence counts. With the prefix cache off, the salt of the sequence's block names
     /// is not the tenant's.
     pub(crate) tenant: Salt,
+    /// Weight of the tenant in the fair queues when the request arrived.
+    pub(crate) weight: Weight,
     /// Latency targets that the request states instead of its tier's.
     pub(crate) asked: SloTargets,
-    /// Latency targets in effect: the tier's for a prompt of this length, replaced by those that the request states, as
-    /// far as it may.
+    /// Whether the request may state tighter targets than those of its tier; `None` for what
+    /// `slo.requests_may_tighten` says.
+    pub(crate) may_tighten: Option<bool>,
+    /// Latency targets that the request was promised when it entered its tier: the tier's for a prompt of this length,
+    /// replaced by those that the request states, as far as it may.
     pub(crate) targets: SloTargets,
     /// Patience: longest wait for the first token.
     pub(crate) patience: Patience,
@@ -46,4 +52,11 @@ pub(crate) struct Service {
     /// Start tag and charge of the sequence in the fair queue of its tier's tenants (after ageing, of its effective
     /// tier's).
     pub(crate) tenant_tag: FairTag,
+}
+
+impl Service {
+    /// Returns the tenant that is charged for the sequence in the fair queues, with the weight of the charge.
+    pub(crate) fn weighted_tenant(&self) -> (Salt, Weight) {
+        (self.tenant, self.weight)
+    }
 }

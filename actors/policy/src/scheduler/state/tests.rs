@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::scheduler::tests::{NOW, grant_all, scheduler, sequence};
-use tiercel_config::SheddingForm;
+use tiercel_config::{Reservation, SheddingForm, SloSettings, Target};
 use tiercel_device::Tier;
 
 /// Adds a sequence in the phase `phase`; `was_open` says whether the sequence ever had KV blocks.
@@ -74,4 +74,80 @@ fn the_scheduler_is_drained_when_the_last_end_was_reported() {
 #[test]
 fn the_largest_number_of_sequences_in_a_step_is_the_setting() {
     assert_eq!(scheduler(|e| e.scheduler.max_num_seqs = 5).max_num_seqs(), 5);
+}
+
+#[test]
+fn changed_targets_hold_for_later_arrivals_and_for_whoever_enters_another_tier() {
+    let mut settings = EngineSettings::default();
+    let mut s = scheduler(|e| settings = e.clone());
+    for id in [1, 2, 3] {
+        s.enqueue(sequence(id, Tier::Standard, 8));
+    }
+    assert_eq!(s.adjust(&settings), None, "the same targets");
+    let before = s.targets();
+    settings.slo.standard.ttft_ms = Target::Ms(900.0);
+    settings.slo.premium.e2e_ms = Target::None;
+    let change = s.adjust(&settings).expect("other targets");
+    assert_eq!((change.before, change.targets, change.by_operator), (before, s.targets(), true));
+    assert_eq!(change.targets.standard.ttft_ms, Some(900.0));
+    let ttft = |s: &State, id| s.promise(SeqId(id)).expect("it lives").targets.ttft_ms;
+    s.enqueue(sequence(4, Tier::Standard, 8));
+    assert!(s.reprioritize(SeqId(2), Tier::Standard, 1));
+    assert_eq!([1, 2, 4].map(|id| ttft(&s, id)), [Some(500.0), Some(500.0), Some(900.0)]);
+    assert!(s.reprioritize(SeqId(3), Tier::Premium, 0));
+    let moved = s.promise(SeqId(3)).expect("it lives").targets;
+    assert_eq!((moved.ttft_ms, moved.e2e_ms), (Some(200.0), None));
+    assert!(s.reprioritize(SeqId(3), Tier::Standard, 0));
+    assert_eq!(ttft(&s, 3), Some(900.0));
+}
+
+#[test]
+fn auto_follows_from_the_speed_that_the_device_has_when_the_setting_is_changed() {
+    let mut s = scheduler(|_| ());
+    let mut work = crate::scheduler::StepWork::default();
+    work.add_decode(100);
+    let mut settings = EngineSettings::default();
+    let tpot = |change: Option<Retargeted>| {
+        change.expect("other targets").targets.premium.tpot_ms.expect("auto is a target")
+    };
+    let at_first = tpot(s.adjust(&settings));
+    let slower_us = 2.0 * s.basis.cost.step_us(&work);
+    (0..200).for_each(|_| s.basis.cost.observe_step(&work, slower_us as u64));
+    s.enqueue(sequence(1, Tier::Standard, 8));
+    settings.slo.standard.ttft_ms = Target::Ms(1.0e-3);
+    let change = s.adjust(&settings).expect("other targets");
+    let [unreachable] = &change.unreachable[..] else { panic!("{change:?}") };
+    assert_eq!(unreachable.setting, "slo.standard.ttft_ms");
+    let ratio = tpot(Some(change)) / at_first;
+    assert!((1.9..2.1).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn a_request_that_may_tighten_states_its_own_targets_whatever_the_setting_says() {
+    let promised = |setting, right| {
+        let mut s = scheduler(|e| e.slo.requests_may_tighten = setting);
+        let targets = tiercel_config::SloTargets { ttft_ms: Some(5.0), ..Default::default() };
+        let asked = sequence(1, Tier::Standard, 8);
+        s.enqueue(crate::scheduler::NewSequence { targets, may_tighten: right, ..asked });
+        s.promise(SeqId(1)).expect("it lives").targets.ttft_ms
+    };
+    let (tight, of_tier) = (Some(5.0), Some(500.0));
+    let rights = [None, Some(true), Some(false)];
+    assert_eq!(rights.map(|right| promised(false, right)), [of_tier, tight, of_tier]);
+    assert_eq!(rights.map(|right| promised(true, right)), [tight, tight, of_tier]);
+}
+
+#[test]
+fn changed_reservations_and_assurance_hold_from_the_next_plan() {
+    let mut s = scheduler(|_| ());
+    let mut settings = EngineSettings { slo: SloSettings::default(), ..EngineSettings::default() };
+    settings.reservation.kind = Reservation::Hard;
+    settings.reservation.premium_blocks_percent = 50.0;
+    settings.slo.premium.assurance = Some(0.9);
+    let saving = s.reserve.saving_max();
+    s.adjust(&settings);
+    let blocks = s.basis.rules.limits.device_blocks;
+    assert_eq!(s.memory.reservations.never_of(Tier::Standard), blocks / 2);
+    assert!(!s.memory.reservations.lends());
+    assert!(s.reserve.saving_max() < saving);
 }

@@ -12,6 +12,7 @@ mod tenant_turns;
 mod tier_shares;
 
 use super::*;
+use crate::Weight;
 use crate::admission::Patience;
 use crate::blocks::Salt;
 use crate::protocol::{
@@ -86,10 +87,12 @@ pub(super) fn sequence(id: u64, tier: Tier, prompt: u32) -> NewSequence {
         tier,
         priority: 0,
         salt: Salt([0; 16]),
+        weight: Weight::default(),
         prompt: (0..prompt).collect(),
         max_tokens: 4,
         stop_tokens: Arc::from([99]),
         targets: SloTargets::default(),
+        may_tighten: None,
         patience: Patience { us: Some(100_000_000), stated: false },
         returns: false,
         sampling: Arc::new(SamplingParams::greedy()),

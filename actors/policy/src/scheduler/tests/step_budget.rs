@@ -282,10 +282,13 @@ fn streams_of_worse_tiers_sit_out_steps_that_premium_cannot_afford() {
     s.enqueue(NewSequence { arrival: Timestamp(20_490 - 9_000), ..due });
     assert_eq!(decodes(&mut s, 20_490), [1, 0, 0], "standard is ahead by nearly 5 ms each");
     let mut s = mixed();
-    for stream in s.basis.targets.standard.tpot_ms.iter_mut() {
-        *stream = 0.2;
+    for seq in s.live().collect::<Vec<_>>() {
+        s.queue.table.change(seq, |sequence| {
+            if sequence.tier == Tier::Standard {
+                sequence.service.targets.tpot_ms = Some(0.2);
+            }
+        });
     }
-    s.queue.place_all(&s.basis);
     s.enqueue(NewSequence { arrival: Timestamp(20_490 - 9_000), ..sequence(6, Tier::Premium, 60) });
     assert_eq!(decodes(&mut s, 20_490), [1, 4, 0], "standard is not ahead by two steps");
 }

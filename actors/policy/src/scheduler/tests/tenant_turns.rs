@@ -1,5 +1,6 @@
 //! Tests of the tenants' fair queues: tenants of one tier are served fairly among each other.
 
+use crate::Weight;
 use crate::blocks::Salt;
 use crate::scheduler::tests::{all_sample, scheduler, sequence, submit};
 use crate::scheduler::{Effect, NewSequence, State};
@@ -110,4 +111,34 @@ fn tenants_that_all_wait_have_had_the_same_but_for_a_request_of_each_and_a_step(
     let (request_us, step_us) = (60 * 10 + 1, 64 * 10);
     assert!(largest_gap_us <= 2 * request_us + step_us, "{largest_gap_us} us");
     assert!(had_us[1] > 35_000, "{had_us:?}");
+}
+
+#[test]
+fn tenants_that_all_wait_have_device_time_in_proportion_to_their_weights() {
+    let mut s = fair(true);
+    let weights = [3.0, 1.0];
+    let mut cost_us = BTreeMap::new();
+    let length = |id: u64| 1 + (id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) % 60;
+    for id in 1..=900 {
+        let tenant = if id % 2 == 0 { 2 } else { 1 };
+        cost_us.insert(id, (tenant, length(id) * 10 + 1));
+        let weight = Weight::new(weights[usize::from(tenant) - 1]);
+        s.enqueue(NewSequence { weight, ..of(tenant, id, Tier::Standard, length(id) as u32) });
+    }
+    let (mut had_us, mut left) = ([0_u64; 2], 450_u64);
+    for number in 1.. {
+        for id in step(&mut s, number * 100) {
+            let (tenant, us) = cost_us[&id];
+            had_us[usize::from(tenant) - 1] += us;
+            left -= u64::from(tenant == 1);
+        }
+        if left <= 8 {
+            break;
+        }
+    }
+    // The service / weight differs by at most a request of each tenant and a step.
+    let (request_us, step_us) = (60.0 * 10.0 + 1.0, 64.0 * 10.0);
+    let gap_us = (had_us[0] as f64 / 3.0 - had_us[1] as f64).abs();
+    assert!(gap_us <= 2.0 * request_us + step_us, "{had_us:?}");
+    assert!(had_us[0] > 120_000, "{had_us:?}");
 }

@@ -152,8 +152,8 @@ fn a_tenant_is_charged_for_the_output_tokens_that_came() {
         step(&mut s, number * 100);
     }
     s.cancel(SeqId(1)).expect("it lives");
-    let tenant = sequence(2, Tier::Background, 5).salt;
-    assert_eq!(s.queue.token_queue.arrive(tenant, 1.0), 10.0 - 5.0 + 3.0);
+    let NewSequence { salt, weight, .. } = sequence(2, Tier::Background, 5);
+    assert_eq!(s.queue.token_queue.arrive((salt, weight), 1.0), 10.0 - 5.0 + 3.0);
 }
 
 #[test]

@@ -10,7 +10,8 @@ use proptest::prelude::*;
 use tiercel_config::Policy;
 
 fn waiting(id: u64, tenant: u8, due_us: f64, work_us: f64) -> Prompt {
-    Prompt { seq: SeqId(id), tenant: Salt([tenant; 16]), due_us, work_us }
+    let (tenant, weight) = (Salt([tenant; 16]), Weight::default());
+    Prompt { seq: SeqId(id), tenant, weight, due_us, work_us }
 }
 
 fn ids(late: &[SeqId]) -> Vec<u64> {
@@ -151,6 +152,18 @@ fn the_tenant_that_has_most_after_each_prompt_given_up_gives_up_the_next() {
     // Tenant 1 has 160 us of work, gives up 100 us, and has less than tenant 2.
     let given_up: Vec<_> = std::iter::from_fn(|| in_time.give_up()).collect();
     assert_eq!(given_up, [(100, SeqId(1)), (120, SeqId(3)), (60, SeqId(2))]);
+}
+
+#[test]
+fn a_tenant_of_twice_the_weight_may_have_twice_the_work_in_time() {
+    let mut in_time = InTime::default();
+    for (id, tenant, work_us) in [(1, 1, 100.0), (2, 1, 60.0), (3, 2, 120.0)] {
+        let weight = Weight::new(if tenant == 1 { 2.0 } else { 1.0 });
+        in_time.take(Prompt { weight, ..waiting(id, tenant, 0.0, work_us) });
+    }
+    // Half of the 160 us of tenant 1 count.
+    let given_up: Vec<_> = std::iter::from_fn(|| in_time.give_up()).collect();
+    assert_eq!(given_up, [(120, SeqId(3)), (100, SeqId(1)), (60, SeqId(2))]);
 }
 
 /// Returns a request with an E2E target of 100 ms that arrived at 5 us, and is expected to have 7 output tokens.

@@ -179,7 +179,7 @@ fn of_tenants(few: u64, many: u64) -> LateRequests {
 /// Adds late standard request `id` of a tenant, which arrives `id` microseconds after the start.
 fn add(late: &mut LateRequests, tenant: u64, id: u64, returns: bool) {
     let of_tenant = late.late.entry(of_tenant(tenant)).or_default();
-    of_tenant.insert((!returns, Timestamp(id), SeqId(id)));
+    of_tenant.requests.insert((!returns, Timestamp(id), SeqId(id)));
 }
 
 fn of_tenant(tenant: u64) -> Owner {
@@ -191,17 +191,45 @@ fn taken(late: &mut LateRequests, drain_s: f64, now_s: u64) -> Vec<u64> {
     let (drain_us, now) = (Some(drain_s * 1e6), Timestamp(now_s * 1_000_000));
     let taken = late.take_starving(Tier::Standard, drain_us, traffic, now);
     // The scheduler takes starving requests off the late ones.
-    late.late.values_mut().for_each(|late| late.retain(|(.., seq)| !taken.contains(seq)));
-    late.late.retain(|_, late| !late.is_empty());
+    let late = &mut late.late;
+    late.values_mut().for_each(|late| late.requests.retain(|(.., seq)| !taken.contains(seq)));
+    late.retain(|_, late| !late.requests.is_empty());
     taken.into_iter().map(|seq| seq.0).collect()
+}
+
+/// Returns late requests of tenants, of whom each has the given number and weight.
+fn groups(of: &[(u64, f64)]) -> Vec<Group<Late>> {
+    let group = |(count, weight): &(u64, f64)| Group {
+        weight: Weight::new(*weight),
+        requests: (0..*count).map(|id| (true, Timestamp(id), SeqId(id))).collect(),
+    };
+    of.iter().map(group).collect()
 }
 
 #[test]
 fn the_fair_part_of_a_tenant_is_what_equal_shares_serve_before_its_last_request() {
-    let lengths = [1, 2, 2, 5];
-    assert_eq!(fair_part(1, &lengths), 4.0 / 10.0);
-    assert_eq!(fair_part(2, &lengths), 7.0 / 10.0);
-    assert_eq!(fair_part(5, &lengths), 1.0);
+    let groups = groups(&[(1, 1.0), (2, 1.0), (2, 1.0), (5, 1.0)]);
+    let groups: Vec<&Group<Late>> = groups.iter().collect();
+    assert_eq!(fair_part(1.0, &groups), 4.0 / 10.0);
+    assert_eq!(fair_part(2.0, &groups), 7.0 / 10.0);
+    assert_eq!(fair_part(5.0, &groups), 1.0);
+}
+
+#[test]
+fn the_fair_part_of_a_tenant_of_twice_the_weight_is_smaller() {
+    // Six requests of weight 3 take two turns, in which the tenant of weight 1 has two of its four served.
+    let groups = groups(&[(6, 3.0), (4, 1.0)]);
+    let groups: Vec<&Group<Late>> = groups.iter().collect();
+    assert_eq!(fair_part(groups[0].turns(), &groups), 8.0 / 10.0);
+    assert_eq!(fair_part(groups[1].turns(), &groups), 1.0);
+}
+
+#[test]
+fn tenants_have_parts_of_the_starving_by_their_weights() {
+    let mut late = of_tenants(100, 100);
+    late.late.get_mut(&of_tenant(1)).expect("it has late requests").weight = Weight::new(3.0);
+    let first: Vec<u64> = (0..24).chain(100..108).collect();
+    assert_eq!(taken(&mut late, 60.0, 100), first, "24 and 8 of 32");
 }
 
 #[test]
