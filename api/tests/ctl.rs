@@ -120,6 +120,11 @@ fn operators_see_and_change_requests() {
         failure(&server, &["policy", "set", "patience.standrad_s=60"]).contains("did you mean")
     );
 
+    assert_eq!(lines(&server, &["keys"]), ["0 keys"]);
+    assert_eq!(json(&["--json", "keys"])["total"], 0);
+    let set = lines(&server, &["policy", "set", "slo.premium.ttft_ms=150"]);
+    assert_eq!(set[0], "slo.premium.ttft_ms: auto -> 150.0");
+
     let drained = lines(&server, &["drain", "--deadline-s", "1"]);
     assert!(drained[0].starts_with("draining: "), "{drained:?}");
     assert_eq!(drained.last().unwrap(), "the server has stopped");

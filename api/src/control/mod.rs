@@ -2,6 +2,7 @@
 //! this machine can reach unless the settings say otherwise.
 
 mod audit;
+pub(crate) mod keys;
 pub(crate) mod policy;
 mod query;
 pub(crate) mod requests;

@@ -9,9 +9,9 @@ use serde::Deserialize;
 use std::cmp::Ordering;
 use tiercel_device::Tier;
 
-/// Most requests in one answer.
+/// Most rows in one answer.
 const LIMIT_MAX: usize = 1_000;
-/// Requests in one answer if the query states no number.
+/// Rows in one answer if the query states no number.
 const LIMIT: usize = 100;
 
 /// Query parameters of a listing.
@@ -49,12 +49,32 @@ enum Sort {
 }
 
 /// A page of a listing.
-pub(crate) struct Page {
-    /// Number of requests that match.
+pub(crate) struct Page<T> {
+    /// Number of rows that match.
     pub(crate) total: usize,
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<T>,
     /// Offset of the next page; `None` on the last one.
     pub(crate) next_offset: Option<usize>,
+}
+
+/// Returns the page of `rows` from `offset` on, with at most `limit` rows; 100 if the query states no limit.
+///
+/// # Errors
+/// 400 for a limit that is not allowed.
+pub(crate) fn page_of<T>(
+    rows: Vec<T>,
+    limit: Option<usize>,
+    offset: usize,
+) -> Result<Page<T>, ApiError> {
+    let limit = limit.unwrap_or(LIMIT);
+    if !(1..=LIMIT_MAX).contains(&limit) {
+        let message = format!("'limit' must be a number from 1 to {LIMIT_MAX}");
+        return Err(ApiError::new(StatusCode::BAD_REQUEST, message).code("invalid_query"));
+    }
+    let total = rows.len();
+    let rows: Vec<T> = rows.into_iter().skip(offset).take(limit).collect();
+    let next = offset.saturating_add(rows.len());
+    Ok(Page { total, rows, next_offset: (next < total).then_some(next) })
 }
 
 impl Listing {
@@ -78,14 +98,14 @@ impl Listing {
         if listing.state.as_ref().is_some_and(|state| !STATES.contains(&state.as_str())) {
             return wrong(format!("'state' must be one of {}", STATES.join(", ")));
         }
-        if listing.limit.is_some_and(|limit| !(1..=LIMIT_MAX).contains(&limit)) {
-            return wrong(format!("'limit' must be a number from 1 to {LIMIT_MAX}"));
-        }
         Ok(listing)
     }
 
     /// Returns the page of `rows` that the query asks for.
-    pub(crate) fn page(&self, mut rows: Vec<Row>) -> Page {
+    ///
+    /// # Errors
+    /// 400 for a limit that is not allowed.
+    pub(crate) fn page(&self, mut rows: Vec<Row>) -> Result<Page<Row>, ApiError> {
         rows.retain(|row| self.matches(row));
         match self.sort {
             None => {}
@@ -95,10 +115,7 @@ impl Listing {
                 rows.sort_by_key(|row| std::cmp::Reverse(row.progress.output_tokens))
             }
         }
-        let (total, limit) = (rows.len(), self.limit.unwrap_or(LIMIT));
-        let rows: Vec<Row> = rows.into_iter().skip(self.offset).take(limit).collect();
-        let next = self.offset.saturating_add(rows.len());
-        Page { total, rows, next_offset: (next < total).then_some(next) }
+        page_of(rows, self.limit, self.offset)
     }
 
     fn matches(&self, row: &Row) -> bool {

@@ -45,7 +45,7 @@ async fn listing(
     if let Some(salt) = of {
         rows.retain(|row| requests.get(&SeqId(row.seq)).is_some_and(|r| r.salt == salt));
     }
-    let page = listing.page(rows);
+    let page = listing.page(rows)?;
     Ok(HttpResponse::Ok().json(json!({
         "step": snapshot.step.0,
         "total": page.total,

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tiercel_device::Clock;
-use tiercel_policy::admission::{Charge, KeyLimits, KeyUsage, OverLimit, Remaining};
+use tiercel_policy::admission::{Charge, KeyUsage, OverLimit, Remaining};
 
 /// Names of the headers that say what is left of a rate: limit, remaining and time until all of it is back.
 const HEADERS: [[HeaderName; 3]; 2] = [
@@ -39,7 +39,7 @@ pub(crate) struct Meters {
 /// Use of keys and tenants. A key that is renamed begins anew.
 #[derive(Default)]
 struct Usage {
-    /// Use of each key with limits, by its name.
+    /// Use of each key that has been used, by its name.
     keys: HashMap<Arc<str>, KeyUsage>,
     /// Live choices of each tenant that has any.
     tenants: HashMap<Arc<str>, u32>,
@@ -51,8 +51,8 @@ pub(crate) struct Metered {
     meters: Arc<Meters>,
     caller: Caller,
     choices: u32,
-    /// Charge of the key; `None` for a key without limits.
-    charge: Option<Charge>,
+    /// Charge of the key.
+    charge: Charge,
     prompt_tokens: u64,
     /// Record of the request, which counts its output tokens; `None` until the engine has accepted the request.
     record: Option<Rc<Record>>,
@@ -89,14 +89,8 @@ impl Meters {
         if shared && live > 0 && live + choices > self.tenant_places {
             return Err(self.too_many(live));
         }
-        let limited = caller.limits != KeyLimits::default();
-        let charge = match limited {
-            true => {
-                let of_key = usage.keys.entry(caller.key.clone()).or_default();
-                Some(of_key.admit(&caller.limits, tokens, self.clock.now())?)
-            }
-            false => None,
-        };
+        let of_key = usage.keys.entry(caller.key.clone()).or_default();
+        let charge = of_key.admit(&caller.limits, tokens, self.clock.now())?;
         *usage.tenants.entry(caller.tenant.clone()).or_default() += choices;
         drop(usage);
         let (meters, caller) = (self.clone(), caller.clone());
@@ -115,10 +109,15 @@ impl Meters {
             .retry_after_ms(LIVE_RETRY_MS)
     }
 
+    /// Returns what is left of the rates of requests and of tokens of the caller's key, and its number of live choices.
+    pub(crate) fn of_key(&self, caller: &Caller) -> ([Option<Remaining>; 2], u32) {
+        let usage = self.usage().keys.get(&caller.key).copied().unwrap_or_default();
+        (usage.remaining(&caller.limits, self.clock.now()), usage.live())
+    }
+
     /// Writes into the headers of a response what is left of the caller's rates.
     pub(crate) fn tell(&self, caller: &Caller, headers: &mut HeaderMap) {
-        let usage = self.usage().keys.get(&caller.key).copied().unwrap_or_default();
-        let remaining = usage.remaining(&caller.limits, self.clock.now());
+        let (remaining, _) = self.of_key(caller);
         for (names, left) in HEADERS.into_iter().zip(remaining) {
             let Some(Remaining { limit, remaining, reset_ms }) = left else { continue };
             let values = [limit.to_string(), remaining.to_string(), format!("{reset_ms}ms")];
@@ -154,8 +153,8 @@ impl Drop for Metered {
         let Caller { key, tenant, limits, .. } = &self.caller;
         let now = self.meters.clock.now();
         let mut usage = self.meters.usage();
-        if let (Some(of_key), Some(charge)) = (usage.keys.get_mut(key), self.charge) {
-            of_key.settle(limits, charge, used, now);
+        if let Some(of_key) = usage.keys.get_mut(key) {
+            of_key.settle(limits, self.charge, used, now);
         }
         if let Some(live) = usage.tenants.get_mut(tenant) {
             *live = live.saturating_sub(self.choices);

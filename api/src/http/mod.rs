@@ -25,14 +25,14 @@ pub(crate) use caller::{Caller, Rights};
 pub(crate) use connections::describe_metrics;
 pub(crate) use error::ApiError;
 pub(crate) use exchange::{Answering, Exchange};
-pub(crate) use keys::Keys;
+pub(crate) use keys::{Accepted, Keys};
 pub(crate) use metering::Meters;
 pub(crate) use request_id::RequestId;
 pub(crate) use surface::Surface;
 pub(crate) use tls::{Certificate, TlsError};
 
 use crate::boot::{App, TOKENIZING_THREADS};
-use crate::control::{policy, requests, server as whole};
+use crate::control::{keys as key_list, policy, requests, server as whole};
 use crate::openai;
 use actix_http::ConnectionType;
 use actix_http::HttpService;
@@ -212,6 +212,7 @@ fn control_routes(config: &mut web::ServiceConfig) {
                 .route(web::patch().to(policy::patch))
                 .default_service(web::to(|r| pages::wrong_method(r, "GET, HEAD, PATCH"))),
         )
+        .service(get("/control/v1/keys").route(reading().to(key_list::list)))
         .service(get("/control/v1/status").route(reading().to(whole::status)))
         .service(get("/control/v1/events").route(reading().to(whole::events)))
         .service(post("/control/v1/drain").route(web::post().to(whole::drain)))

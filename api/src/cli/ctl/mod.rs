@@ -1,6 +1,7 @@
 //! The command `tiercel ctl`: operators see and change the requests of a running server.
 
 mod client;
+mod keys;
 mod reach;
 mod text;
 
@@ -25,6 +26,8 @@ Examples:
   tiercel ctl reprioritize chatcmpl-0d5c... premium
   tiercel ctl --json show 17
   tiercel ctl policy set patience.standard_s=60 scheduler.policy=fcfs
+  tiercel ctl policy set slo.premium.ttft_ms=150 reservation.premium_slots_percent=20
+  tiercel ctl keys --tenant shop
   tiercel ctl drain --deadline-s 60
   tiercel ctl --url http://127.0.0.1:9001 events
   tiercel ctl --url https://llm.example.com:8081 --connect 127.0.0.1:8081 status";
@@ -72,6 +75,8 @@ enum CtlCommand {
     /// Show or change the settings of the running engine
     #[command(subcommand)]
     Policy(PolicyCommand),
+    /// List the API keys in force, with their rights and what is left of their rates
+    Keys(keys::Keys),
     /// Show the stage of the server, queues and memory
     Status,
     /// Refuse new requests, let running ones finish, and stop the server
@@ -169,6 +174,9 @@ impl Ctl {
                 let body: Value =
                     assignments.into_iter().map(|(name, value)| (name, json!(value))).collect();
                 print(&client.patch("/control/v1/policy", &body)?, text::changed_settings);
+            }
+            CtlCommand::Keys(which) => {
+                print(&client.get("/control/v1/keys", &which.query())?, keys::table);
             }
             CtlCommand::Status => print(&client.get("/control/v1/status", &[])?, text::status),
             CtlCommand::Drain { deadline_s, no_wait } => {
