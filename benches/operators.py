@@ -3,6 +3,7 @@
 
     cargo build --release && python3 benches/operators.py raise      # a queued request is raised, on the default model
     cargo build --release && python3 benches/operators.py listings   # listings beside planning, on the mock device
+    cargo build --release && python3 benches/operators.py rates      # floods of limited keys, on the mock device
 
 `raise`: 24 background requests flood a server that runs 8 at a time. The one that would be served last is raised to
 premium by `tiercel ctl reprioritize`, 20 times. Printed are the steps from the change to its first token, and the times
@@ -11,9 +12,14 @@ to the first token of raised requests and of those that were not.
 `listings`: 10,300 sequences wait while 64 run. The server times, for each step, the host's work between two steps (tokens are
 delivered, and the next step is planned), for 30 s without listings and 30 s with 50 listings a second, three times in
 turns.
+
+`rates`: for a minute, clients of one key flood the server beyond the key's rate of requests, clients of a second key beyond its
+rate of tokens, and clients of a third one beyond its number of live requests. A client of a fourth key without limits sends one
+request after the other. Printed are, for each rate, what was served and what the rate allows in that time with one burst, the
+most live requests that listings showed, and how many requests of the fourth key were served.
 """
 
-import http.client, json, os, statistics, subprocess, sys, tempfile, threading, time
+import hashlib, http.client, json, os, statistics, subprocess, sys, tempfile, threading, time
 from pathlib import Path
 
 BINARY = Path(__file__).parent.parent / "target" / "release" / "tiercel"
@@ -161,8 +167,79 @@ def listings():
     os.unlink(profile.name)
 
 
+FLOOD_S = 60
+REQUESTS_PER_MIN, TOKENS_PER_MIN, MAX_LIVE = 6_000, 60_000, 4
+KEYS = {
+    "requests": f"requests_per_min = {REQUESTS_PER_MIN}",
+    "tokens": f"tokens_per_min = {TOKENS_PER_MIN}",
+    "narrow": f"max_live = {MAX_LIVE}",
+    "other": "",
+    "viewer": 'role = "viewer"',
+}
+
+
+def ask(connection, method, path, key, body=None):
+    """Sends a request with a key on an open connection; returns the status and the answer's JSON."""
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    connection.request(method, path, json.dumps(body) if body else None, headers)
+    answer = connection.getresponse()
+    return answer.status, json.loads(answer.read())
+
+
+def flood(key, body, until, seen):
+    """Sends requests, each when the one before is answered, until the time `until` has passed and one was refused."""
+    connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=30)
+    while True:
+        sent = time.monotonic()
+        status, answer = ask(connection, "POST", "/v1/completions", key, body)
+        seen["statuses"].append(status)
+        if status == 200:
+            seen["tokens"] += answer["usage"]["total_tokens"]
+        else:
+            seen["refused_at"] = max(seen["refused_at"], sent)
+        if time.monotonic() > until and (status != 200 or key == "other"):
+            return
+
+
+def rates():
+    keys = tempfile.NamedTemporaryFile("w", suffix=".toml", delete=False)
+    for name, limits in KEYS.items():
+        keys.write(f'[[key]]\nname = "{name}"\nsha256 = "{hashlib.sha256(name.encode()).hexdigest()}"\n{limits}\n')
+    keys.close()
+    server = Server("--device", "mock:tiny", "--keys-file", keys.name)
+    body = {"prompt": "Hello", "max_tokens": 20, "ignore_eos": True}
+    clients = {"requests": (2, body), "tokens": (2, body), "narrow": (8, body | {"max_tokens": 500}), "other": (1, body)}
+    seen = {key: [{"statuses": [], "tokens": 0, "refused_at": 0.0} for _ in range(count)] for key, (count, _) in clients.items()}
+    began = time.monotonic()
+    threads = [threading.Thread(target=flood, args=(key, body, began + FLOOD_S, of)) for key, (_, body) in clients.items()
+               for of in seen[key]]
+    for thread in threads:
+        thread.start()
+    viewer = http.client.HTTPConnection("127.0.0.1", PORT + 1, timeout=30)
+    most_live = looks = 0
+    while time.monotonic() < began + FLOOD_S:
+        of_key = ask(viewer, "GET", "/control/v1/keys?tenant=narrow", "viewer")[1]["keys"][0]["live"]
+        listed = ask(viewer, "GET", "/control/v1/requests?tenant=narrow&limit=1", "viewer")[1]["total"]
+        most_live, looks = max(most_live, of_key, listed), looks + 1
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join()
+    server.stop()
+    os.unlink(keys.name)
+    statuses = {key: [status for of in seen[key] for status in of["statuses"]] for key in clients}
+    for key, per_min in ("requests", REQUESTS_PER_MIN), ("tokens", TOKENS_PER_MIN):
+        spent_s = max(of["refused_at"] for of in seen[key]) - began
+        allowed = per_min * (1 / 6 + spent_s / 60)
+        served = statuses[key].count(200) if key == "requests" else sum(of["tokens"] for of in seen[key])
+        print(f"{key}: {served} served in {spent_s:.1f} s, {allowed:.0f} allowed ({served / allowed - 1:+.2%}); "
+              f"{len(statuses[key])} requests sent")
+    print(f"live: at most {most_live} of {MAX_LIVE} in {looks} looks; {statuses['narrow'].count(200)} served of "
+          f"{len(statuses['narrow'])} sent")
+    print(f"another key: {statuses['other'].count(200)} served of {len(statuses['other'])} sent")
+
+
 if __name__ == "__main__":
-    choices = {"raise": raise_rounds, "listings": listings}
+    choices = {"raise": raise_rounds, "listings": listings, "rates": rates}
     if len(sys.argv) != 2 or sys.argv[1] not in choices:
         sys.exit(__doc__)
     choices[sys.argv[1]]()

@@ -5,8 +5,10 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 use tempfile::TempDir;
-use tiercel_tests::{Response, TestServer};
+use tiercel_device::Clock;
+use tiercel_tests::{Connection, Response, TestServer};
 
 /// Number of requests after which a change of the keys must show.
 const MANY: u32 = 10_000;
@@ -265,5 +267,121 @@ fn a_connection_without_a_key_is_closed_after_its_401() {
     let refused = connection.request("GET", "/v1/models", &[], b"");
     assert_eq!((refused.status, refused.header("connection")), (401, Some("close")));
     assert_eq!(connection.rest(), b"", "the server closes the connection");
+    server.finish();
+}
+
+/// Returns the answer to `GET PATH` on the control API with a key.
+fn control(server: &TestServer, name: &str, path: &str) -> Response {
+    let authorization = format!("Bearer {name}!");
+    server.control().request("GET", path, &[("authorization", authorization.as_str())], b"")
+}
+
+/// Length of a flood of requests, us.
+const FLOOD_US: u64 = 10_000_000;
+/// Rate of requests of the key `rate` in a flood: 20 a second, and 200 at once.
+const RATE_PER_MIN: u64 = 1_200;
+/// Pause between two looks at the live requests, and between two requests of clients that are mostly refused.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// What a client that floods the server saw.
+#[derive(Default)]
+struct Flood {
+    served: u64,
+    /// Times of the first request, of the last one that was refused, and of the last answer, us.
+    first_us: u64,
+    last_refused_us: u64,
+    end_us: u64,
+}
+
+/// Sends requests with a key as fast as the server answers, each after the answer to the one before, until `FLOOD_US` have
+/// passed. Every answer must be 200 or a 429 of the key's limits.
+fn flood(server: &TestServer, clock: &Clock, name: &str) -> Flood {
+    let mut flood = Flood { first_us: clock.now().0, ..Flood::default() };
+    let authorization = format!("Bearer {name}!");
+    let headers = [("content-type", "application/json"), ("authorization", authorization.as_str())];
+    let body = json!({"prompt": "Hi", "max_tokens": 1, "ignore_eos": true}).to_string();
+    let mut connection: Connection = server.connect();
+    while flood.end_us < flood.first_us + FLOOD_US {
+        let sent_us = clock.now().0;
+        let answer = connection.request("POST", "/v1/completions", &headers, body.as_bytes());
+        flood.end_us = clock.now().0;
+        match answer.status {
+            200 => flood.served += 1,
+            429 => {
+                assert_eq!(answer.error()["code"], "rate_limit_exceeded");
+                flood.last_refused_us = sent_us;
+            }
+            other => panic!("{other}: {}", answer.text()),
+        }
+    }
+    flood
+}
+
+#[test]
+fn a_flood_gets_its_rate_and_one_burst_and_harms_no_other_tenant() {
+    let folder = TempDir::new().unwrap();
+    let keys = [
+        entry("rate", &format!("requests_per_min = {RATE_PER_MIN}")),
+        entry("narrow", "max_live = 2\nrequests_per_min = 1000000"),
+        entry("modest", ""),
+        entry("eye", "role = \"viewer\""),
+    ];
+    let server = start(&folder, &keys);
+    let (clock, done) = (Clock::wall(), AtomicBool::new(false));
+    let (floods, most_live, modest) = std::thread::scope(|scope| {
+        let rate: Vec<_> = (0..2).map(|_| scope.spawn(|| flood(&server, &clock, "rate"))).collect();
+        // Four clients of a key that may have two live requests.
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let body = json!({"max_tokens": 50});
+                    let answer = ask(&server, "/v1/completions", "narrow", &body);
+                    assert!([200, 429].contains(&answer.status), "{}", answer.text());
+                    std::thread::park_timeout(PAUSE);
+                }
+            });
+        }
+        let most_live = scope.spawn(|| {
+            let mut most = 0;
+            while !done.load(Ordering::Relaxed) {
+                let listing = control(&server, "eye", "/control/v1/requests?tenant=narrow&limit=1");
+                most = most.max(listing.json()["total"].as_u64().unwrap());
+                let keys = control(&server, "eye", "/control/v1/keys?tenant=narrow").json();
+                most = most.max(keys["keys"][0]["live"].as_u64().unwrap());
+                std::thread::park_timeout(PAUSE);
+            }
+            most
+        });
+        let modest = scope.spawn(|| {
+            let mut served = 0;
+            while !done.load(Ordering::Relaxed) {
+                let answer = ask(&server, "/v1/completions", "modest", &json!({}));
+                assert_eq!(answer.status, 200, "{}", answer.text());
+                served += 1;
+            }
+            served
+        });
+        let floods: Vec<_> = rate.into_iter().map(|thread| thread.join()).collect();
+        // Ends the other clients also if a flood has failed.
+        done.store(true, Ordering::Relaxed);
+        let floods: Vec<Flood> = floods.into_iter().map(Result::unwrap).collect();
+        (floods, most_live.join().unwrap(), modest.join().unwrap())
+    });
+    let served: u64 = floods.iter().map(|flood| flood.served).sum();
+    let time = |of: fn(&Flood) -> u64| floods.iter().map(of);
+    let begin_us = time(|flood| flood.first_us).min().unwrap();
+    let allowed = |until_us: u64| {
+        let rate_per_us = RATE_PER_MIN as f64 / 60e6;
+        RATE_PER_MIN as f64 / 6.0 + (until_us - begin_us) as f64 * rate_per_us
+    };
+    // All that the rate allowed until the last refusal was used, and no more than it allowed until the last answer.
+    let most = allowed(time(|flood| flood.end_us).max().unwrap());
+    let last_refused_us = time(|flood| flood.last_refused_us).max().unwrap();
+    let least = if last_refused_us > 0 { allowed(last_refused_us) } else { 0.0 };
+    let of = format!("{served} served, {least} to {most} allowed");
+    assert!(served as f64 >= least * 0.99 && served as f64 <= most * 1.01, "{of}");
+    assert!(least > 0.0, "no request was refused: {of}");
+    assert!((1..=2).contains(&most_live), "{most_live} of 2 live requests");
+    assert!(modest > 0, "{modest}");
     server.finish();
 }
