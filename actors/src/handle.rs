@@ -3,15 +3,16 @@
 
 use crate::lifeline::Obituary;
 use crate::messages::{
-    Cancel, Command, Consider, Displace, Drain, GetPressure, GetQueued, GetStatus, GetSteps,
-    Outlet, PressureLevels, QueuedPlaces, RetryAdvised, Shutdown, Steps, Stop, StopAdmitting,
-    Submit, TakeSnapshot,
+    Cancel, Command, Consider, Displace, Drain, FoundTimelines, GetPressure, GetQueued, GetStatus,
+    GetSteps, GetTimelines, Outlet, PressureLevels, QueuedPlaces, RetryAdvised, Shutdown, Steps,
+    Stop, StopAdmitting, Submit, TakeSnapshot,
 };
 use crate::request::{
-    Changed, Control, EngineStatus, Refusal, Request, Snapshot, StreamEvent, Usage,
+    Changed, Control, Drained, EngineStatus, Refusal, Request, Snapshot, StreamEvent, Usage,
 };
 use crate::streams::RESERVED_EVENTS;
 use crate::telemetry;
+use crate::timeline::Timeline;
 use crate::wiring::{Actors, Facts};
 use actix::Recipient;
 use std::sync::Arc;
@@ -282,6 +283,15 @@ impl EngineHandle {
         answer.map(|Steps(steps)| steps).map_err(|_| Refusal::EngineStopped)
     }
 
+    /// Returns the timelines of those of the given sequences that are live.
+    ///
+    /// # Errors
+    /// [`Refusal::EngineStopped`] if the engine has stopped.
+    pub async fn timelines(&self, of: Vec<SeqId>) -> Result<Vec<(SeqId, Timeline)>, Refusal> {
+        let answer = self.shared.actors.scheduler.send(GetTimelines(of)).await;
+        answer.map(|FoundTimelines(timelines)| timelines).map_err(|_| Refusal::EngineStopped)
+    }
+
     /// Returns the number of requests in the engine, waiting or running: those that hold a permit. The number is
     /// correct also after the engine has stopped.
     pub fn places(&self) -> u32 {
@@ -303,19 +313,21 @@ impl EngineHandle {
     }
 
     /// Drains the engine: refuses new requests, lets live ones finish for at most `grace_ms`, ends the rest with an
-    /// error, and stops the actors when nothing is left, at the latest 30 s after the grace period.
-    pub async fn drain(&self, grace_ms: u64) {
+    /// error, and stops the actors when nothing is left, at the latest 30 s after the grace period. Returns how the
+    /// requests ended; `None` if that is unknown, because the engine is dead or a step in flight did not end in time.
+    pub async fn drain(&self, grace_ms: u64) -> Option<Drained> {
         let Actors { admission, scheduler, block_manager, swap, executor, monitor, .. } =
             &self.shared.actors;
         let deadline = self.clock().now() + grace_ms * 1000;
         let (done, drained) = oneshot::channel();
+        let mut ends = None;
         // Errors of the sends below are ignored: a send to a dead actor fails at once, so a drain never waits for a
         // dead actor.
         let _ = admission.send(StopAdmitting).await;
         if scheduler.send(Drain { deadline, done }).await.is_ok() {
             let last = (grace_ms + LAST_STEP_MS) * 1000;
             tokio::select! {
-                _ = drained => {}
+                drained = drained => ends = drained.ok(),
                 () = self.clock().sleep_us(last) => {
                     tracing::error!("a step in flight did not end in time; stopping without its result");
                 }
@@ -327,5 +339,6 @@ impl EngineHandle {
         let _ = swap.send(Shutdown).await;
         let _ = executor.send(Shutdown).await;
         let _ = monitor.send(Shutdown).await;
+        ends
     }
 }

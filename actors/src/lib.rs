@@ -17,6 +17,7 @@ mod step_log;
 mod streams;
 mod swap_manager;
 mod telemetry;
+mod timeline;
 pub mod trace;
 mod wiring;
 
@@ -28,12 +29,13 @@ pub use executor::Executor;
 pub use handle::{EngineHandle, TokenStream};
 pub use lifeline::{Lifeline, Obituary};
 pub use request::{
-    Changed, Control, CostError, Counters, EngineStatus, FinishReason, Level, PredictionError,
-    Refusal, Request, RequestFault, Resource, SequenceState, SequenceView, Snapshot, StreamEvent,
-    Usage,
+    Changed, Control, CostError, Counters, Drained, EngineStatus, FinishReason, Level,
+    PredictionError, Refusal, Request, RequestFault, Resource, SequenceState, SequenceView,
+    Snapshot, StreamEvent, Usage,
 };
 pub use scheduler::{Peers, SchedulerActor, Snapshots, ToAdmission, ToBlockManager, ToMonitor};
 pub use slo_monitor::SloMonitor;
 pub use step_log::StepLog;
 pub use swap_manager::SwapManager;
 pub use telemetry::describe as describe_metrics;
+pub use timeline::{Happening, Moment, Timeline};

@@ -1,6 +1,7 @@
 //! The messages between the actors of the engine. A step takes a handful of messages, whatever its batch size.
 
-use crate::request::{Changed, Control, EngineStatus, Refusal, Request, StreamEvent};
+use crate::request::{Changed, Control, Drained, EngineStatus, Refusal, Request, StreamEvent};
+use crate::timeline::Timeline;
 use actix::Message;
 use tiercel_config::{AdmissionSettings, PatienceSettings, ReservationSettings};
 use tiercel_device::{
@@ -312,6 +313,15 @@ pub struct BlockUsage {
 #[rtype(result = "()")]
 pub struct StopAdmitting;
 
+/// api -> Scheduler: asks for the timelines of these sequences.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "FoundTimelines")]
+pub struct GetTimelines(pub Vec<SeqId>);
+
+/// Answer of the Scheduler: timelines of the sequences that are live.
+#[derive(Debug, actix::MessageResponse)]
+pub struct FoundTimelines(pub Vec<(SeqId, Timeline)>);
+
 /// main -> Scheduler: drain the engine. Live sequences may finish until the deadline; then the rest is ended with an
 /// error. The scheduler reports through `done` when no sequence is left.
 #[derive(Debug, Message)]
@@ -319,8 +329,8 @@ pub struct StopAdmitting;
 pub struct Drain {
     /// End of the drain's grace period, at which sequences that are still live are ended with an error.
     pub deadline: Timestamp,
-    /// Channel on which the scheduler reports that no sequence is left.
-    pub done: oneshot::Sender<()>,
+    /// Channel on which the scheduler reports that no sequence is left, and how the sequences ended.
+    pub done: oneshot::Sender<Drained>,
 }
 
 /// main -> every actor, after the drain: stop in an orderly way, which does not count as the death of the actor.

@@ -11,6 +11,7 @@ pub use tiercel_policy::scheduler::{
     CostError, Counters, FinishReason, PredictionError, RequestFault, SequenceState, SequenceView,
     Usage,
 };
+use tiercel_policy::slo::Targets;
 
 /// Request for one sequence: prompt, limits and sampling. An HTTP request with `n = 2` becomes two values of this type.
 #[derive(Debug, Clone)]
@@ -132,6 +133,17 @@ pub struct Snapshot {
     pub drain_us: [Option<f64>; Tier::ALL.len()],
 }
 
+/// How the sequences ended that were live when a drain of the engine began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Drained {
+    /// Number of sequences whose output was completed.
+    pub finished: u32,
+    /// Number of sequences that were ended with an error at the deadline of the drain.
+    pub ended: u32,
+    /// Number of sequences that ended in another way: their client left, they were cancelled, or they failed.
+    pub other: u32,
+}
+
 /// Status of the engine at one moment, for `/health`, tests and operators.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct EngineStatus {
@@ -155,6 +167,8 @@ pub struct EngineStatus {
     pub host_blocks_free: u32,
     /// Pressure levels of the resources (how near each is to its limit), in the order of [`Resource::ALL`].
     pub pressure: [Level; Resource::ALL.len()],
+    /// Latency targets in effect.
+    pub targets: Targets,
     /// Counters of steps, tokens and preemptions since the start of the engine.
     pub counters: Counters,
     /// Errors of the predicted output lengths of finished requests: number of requests, and sums of the absolute errors

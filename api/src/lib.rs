@@ -8,6 +8,7 @@
 //! | `live` | live requests, by the ids that clients and the engine know |
 //! | `http` | routes, limits, errors, tenants, health |
 //! | `openai` | requests, responses, response streams |
+//! | `standing` | where live requests stand: positions in line, paused, preempted |
 //! | `text` | tokens to text and back |
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests state what must hold"))]
 
@@ -17,4 +18,5 @@ mod control;
 mod http;
 mod live;
 mod openai;
+mod standing;
 mod text;

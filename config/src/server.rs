@@ -212,7 +212,7 @@ settings! {
         /// Longest time that the HTTP status of a response stream is held back until its first token, ms. Until then
         /// the status can still say that the request is turned away.
         first_token_wait_ms: u64 = 58_000, in 0..=DAY_MS;
-        /// Time without output after which a response stream sends an SSE comment, ms.
+        /// Time without output after which a response stream sends an SSE comment, which says where the request stands, ms.
         comment_interval_ms: u64 = 5_000, in 10..=DAY_MS;
         /// Longest time that running requests may take to finish on shutdown, ms.
         drain_grace_ms: u64 = 30_000, in 0..=DAY_MS, flag "drain-grace-ms";

@@ -250,6 +250,8 @@ pub enum StoreEvent {
         copied: u32,
         /// Number of the victim's blocks whose copy to the host pool failed.
         failed: u32,
+        /// Number of host blocks that are pinned for the victim, so that it can be resumed by copying.
+        on_host: u32,
     },
     /// All copies that opened a sequence from the host pool ended. The sequence may run from token `computed` on.
     Resumed {

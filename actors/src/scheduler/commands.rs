@@ -1,8 +1,9 @@
-//! Handlers of the Scheduler for messages of clients and operators: cancel, stop, turn away for a higher tier, and
-//! operator commands.
+//! Handlers of the Scheduler for messages of clients and operators: cancel, stop, turn away for a higher tier,
+//! operator commands, and drain.
 
 use super::SchedulerActor;
-use crate::messages::{Cancel, Command, Displace, SetLimits, Stop, TierChanged};
+use super::drain::Draining;
+use crate::messages::{Cancel, Command, Displace, Drain, SetLimits, Stop, TierChanged};
 use crate::request::{Changed, Control, RequestFault};
 use actix::Handler;
 use tiercel_config::EngineSettings;
@@ -71,8 +72,21 @@ impl Handler<Command> for SchedulerActor {
         };
         tracing::debug!(?control, known, %step, "received an operator command");
         self.trace.command(&control, known);
+        if let (true, Some(before)) = (known, &before) {
+            self.timelines.command(&control, before, (now, step));
+        }
         let after = control.seq().and_then(|seq| self.core.inspect(seq, now));
         self.drive();
         Changed { known, before, after, step }
+    }
+}
+
+impl Handler<Drain> for SchedulerActor {
+    type Result = ();
+
+    fn handle(&mut self, asked: Drain, _: &mut Self::Context) {
+        self.drain = Some(Draining::new(asked));
+        self.core.wake();
+        self.drive();
     }
 }

@@ -2,6 +2,7 @@
 //! the policy's decisions into messages.
 
 mod commands;
+mod drain;
 mod peers;
 mod snapshot;
 mod status;
@@ -12,17 +13,19 @@ pub use snapshot::Snapshots;
 use crate::checks::Checks;
 use crate::lifeline::Lifeline;
 use crate::messages::{
-    AbortPreempt, CommitPreempt, CopiesEnded, Drain, Enqueue, ExecuteStep, GetUsage, InUse,
-    LeftQueue, Observe, PlanDue, PrefillCapacity, ReserveStep, Retarget, Shutdown, StepEnded,
-    StepReserved, StepsCompleted, Tick,
+    AbortPreempt, CommitPreempt, CopiesEnded, Enqueue, ExecuteStep, GetUsage, InUse, LeftQueue,
+    Observe, PlanDue, PrefillCapacity, ReserveStep, Retarget, Shutdown, StepEnded, StepReserved,
+    StepsCompleted, Tick,
 };
 use crate::observed::{ending, left};
 use crate::request::{RequestFault, StreamEvent};
 use crate::step_log::StepLog;
 use crate::streams::{Delivered, Streams};
 use crate::telemetry;
+use crate::timeline::Timelines;
 use crate::trace::SequenceTrace;
 use actix::{Actor, ActorContext, Context, Handler};
+use drain::Draining;
 use snapshot::SnapshotTaker;
 use tiercel_config::StreamSettings;
 use tiercel_device::{Clock, SeqId, StepBatch, StepError, Tier, Timestamp};
@@ -42,9 +45,10 @@ pub struct SchedulerActor {
     peers: Peers,
     /// Time at which the latest plan of a step was begun.
     planning_since: Timestamp,
-    drain: Option<Drain>,
+    drain: Option<Draining>,
     checks: Checks,
     trace: SequenceTrace,
+    timelines: Timelines,
     /// Log of the last steps' work and durations. Only a server keeps one.
     steps: Option<StepLog>,
     snapshots: SnapshotTaker,
@@ -72,6 +76,7 @@ impl SchedulerActor {
             drain: None,
             checks,
             trace,
+            timelines: Timelines::default(),
             steps,
             snapshots: SnapshotTaker::new(snapshots),
             lifeline,
@@ -126,6 +131,7 @@ impl SchedulerActor {
         telemetry::planned(&batch, planning_us);
         self.core.planned_in(planning_us + self.clock.lateness_us());
         self.trace.submitted(&batch, now);
+        self.timelines.submitted(&batch, now);
         if let Some(steps) = &mut self.steps {
             steps.submitted(&batch, now);
         }
@@ -148,6 +154,10 @@ impl SchedulerActor {
                 Effect::Token { seq, tier, token, logprobs, ttft_us } => {
                     if let Some(us) = ttft_us {
                         self.trace.first_token(seq);
+                        let step =
+                            self.core.inspect(seq, now).and_then(|seen| seen.first_token_step);
+                        self.timelines
+                            .first_token(seq, (now, step.unwrap_or(self.core.last_step())));
                         let what = Observation::FirstToken { ttft_ms: us as f64 / 1000.0 };
                         self.peers.monitor.observe.do_send(Observe { seq, at: now, what });
                         let how = Left::Started;
@@ -175,6 +185,10 @@ impl SchedulerActor {
     fn ended(&mut self, report: EndReport, now: Timestamp) {
         telemetry::ended(&report);
         self.trace.ended(&report);
+        self.timelines.ended(report.seq);
+        if let Some(drain) = &mut self.drain {
+            drain.ended(&report);
+        }
         self.snapshots.leaves(report.seq);
         if report.first_token_at.is_none() {
             let how = left(&report);
@@ -194,6 +208,8 @@ impl SchedulerActor {
         let before = self.core.phase(ticket.seq);
         let decision = self.core.store_event(event);
         self.trace.store_event(event, before, decision);
+        let at = (self.clock.now(), self.core.last_step());
+        self.timelines.store_event(event, before, decision, at);
         if let StoreEvent::PreemptCopied { ticket, .. } = event {
             match decision {
                 PreemptDecision::Commit => {
@@ -230,12 +246,12 @@ impl SchedulerActor {
         }
     }
 
+    /// Reports the end of a drain, once nothing is left to do.
     fn finish_drain(&mut self) {
         if self.core.is_drained()
             && let Some(drain) = self.drain.take()
         {
-            // Ignore that the caller of the drain may no longer wait for its end.
-            let _ = drain.done.send(());
+            drain.finish();
         }
     }
 }
@@ -249,6 +265,7 @@ impl Handler<Enqueue> for SchedulerActor {
 
     fn handle(&mut self, Enqueue { new, outlet }: Enqueue, _: &mut Self::Context) {
         self.trace.arrived(&new);
+        self.timelines.arrived(&new, self.core.last_step());
         let seq = new.seq;
         self.streams.open(seq, outlet);
         self.snapshots.enters(seq);
@@ -263,6 +280,7 @@ impl Handler<StepReserved> for SchedulerActor {
 
     fn handle(&mut self, StepReserved(grant): StepReserved, _: &mut Self::Context) {
         self.trace.granted(&grant, &self.core);
+        self.timelines.granted(&grant, &self.core, self.clock.now());
         self.core.granted(grant);
         self.drive();
     }
@@ -333,7 +351,7 @@ impl Handler<Tick> for SchedulerActor {
             self.core.fail(seq, RequestFault::Stalled);
         }
         self.core.tick(now);
-        if self.drain.as_ref().is_some_and(|drain| now >= drain.deadline) {
+        if self.drain.as_ref().is_some_and(|drain| drain.is_over(now)) {
             self.fail_all(&RequestFault::ShuttingDown);
         }
         if self.checks.plan_on_beat() {
@@ -346,16 +364,6 @@ impl Handler<Tick> for SchedulerActor {
         telemetry::cost_error(self.core.cost_error());
         self.peers.block_manager.usage.do_send(GetUsage);
         true
-    }
-}
-
-impl Handler<Drain> for SchedulerActor {
-    type Result = ();
-
-    fn handle(&mut self, drain: Drain, _: &mut Self::Context) {
-        self.drain = Some(drain);
-        self.core.wake();
-        self.drive();
     }
 }
 

@@ -1,7 +1,10 @@
 //! Handlers of the Scheduler that report on the engine: status, recorded steps, snapshots.
 
 use super::SchedulerActor;
-use crate::messages::{ContinueSnapshot, GetStatus, GetSteps, GetUsage, Steps, TakeSnapshot};
+use crate::messages::{
+    ContinueSnapshot, FoundTimelines, GetStatus, GetSteps, GetTimelines, GetUsage, Steps,
+    TakeSnapshot,
+};
 use crate::request::EngineStatus;
 use actix::{AsyncContext, Handler, ResponseFuture};
 
@@ -10,7 +13,7 @@ impl Handler<GetStatus> for SchedulerActor {
 
     fn handle(&mut self, _: GetStatus, _: &mut Self::Context) -> Self::Result {
         let census = self.core.census();
-        let counters = self.core.counters();
+        let (counters, targets) = (self.core.counters(), self.core.targets());
         let (prediction_error, cost_error) = (self.core.prediction_error(), self.core.cost_error());
         let usage = self.peers.block_manager.usage.send(GetUsage);
         Box::pin(async move {
@@ -28,6 +31,7 @@ impl Handler<GetStatus> for SchedulerActor {
                 host_blocks_free: usage.host_free,
                 // Leave the pressure levels empty: `EngineHandle::status` fills them in from the SloMonitor.
                 pressure: Default::default(),
+                targets,
                 counters,
                 prediction_error,
                 cost_error,
@@ -41,6 +45,15 @@ impl Handler<GetSteps> for SchedulerActor {
 
     fn handle(&mut self, GetSteps { after }: GetSteps, _: &mut Self::Context) -> Steps {
         Steps(self.steps.as_ref().map(|steps| steps.after(after)).unwrap_or_default())
+    }
+}
+
+impl Handler<GetTimelines> for SchedulerActor {
+    type Result = FoundTimelines;
+
+    fn handle(&mut self, GetTimelines(of): GetTimelines, _: &mut Self::Context) -> FoundTimelines {
+        let found = of.into_iter().filter_map(|seq| Some((seq, self.timelines.of(seq)?.clone())));
+        FoundTimelines(found.collect())
     }
 }
 

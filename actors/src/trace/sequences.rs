@@ -117,14 +117,14 @@ impl SequenceTrace {
         decision: PreemptDecision,
     ) {
         match (event, decision) {
-            (StoreEvent::PreemptCopied { ticket, copied, failed }, PreemptDecision::Commit) => {
+            (StoreEvent::PreemptCopied { ticket, copied, failed, .. }, PreemptDecision::Commit) => {
                 let seq = ticket.seq;
                 if self.tracer.is_on() {
                     self.without_blocks.insert(seq);
                 }
                 self.tracer.note(|| Event::PreemptCommitted { seq, copied, failed });
             }
-            (StoreEvent::PreemptCopied { ticket, copied, failed }, PreemptDecision::Abort) => {
+            (StoreEvent::PreemptCopied { ticket, copied, failed, .. }, PreemptDecision::Abort) => {
                 self.tracer.note(|| Event::PreemptAborted { seq: ticket.seq, copied, failed });
             }
             (StoreEvent::Resumed { ticket, computed, copied, failed }, _)

@@ -169,7 +169,7 @@ fn a_committed_swap_frees_the_blocks_once_their_copies_have_ended() {
         let ended = told.copied.take();
         assert_eq!(ended.len(), 1);
         assert_eq!((ended[0].blocks, ended[0].duration_us), (2, 70));
-        let copied = StoreEvent::PreemptCopied { ticket: VICTIM, copied: 2, failed: 0 };
+        let copied = StoreEvent::PreemptCopied { ticket: VICTIM, copied: 2, failed: 0, on_host: 2 };
         assert_eq!(ended[0].events, [copied]);
         manager.send(CommitPreempt(VICTIM)).await.unwrap();
         assert_eq!(usage(&manager).await.device_free, 2);

@@ -2,6 +2,7 @@
 //! and sends tokens to the clients.
 
 mod messages;
+mod timelines;
 
 use crate::run;
 use actix::{Actor, Addr, Recipient};
@@ -357,7 +358,12 @@ fn a_preemption_is_committed_once_its_copies_have_ended_and_a_stale_event_is_ign
         assert!(batch.slices.iter().all(|slice| slice.seq != victim.seq));
         let _waits = alone.enqueue(4, Tier::Premium).await;
         let copied = || CopiesEnded {
-            events: vec![StoreEvent::PreemptCopied { ticket: victim, copied: 1, failed: 0 }],
+            events: vec![StoreEvent::PreemptCopied {
+                ticket: victim,
+                copied: 1,
+                failed: 0,
+                on_host: 1,
+            }],
             blocks: 1,
             duration_us: 10,
         };

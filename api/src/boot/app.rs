@@ -6,13 +6,14 @@ use crate::control::Audit;
 use crate::http::{AccessLog, ApiError, Keys, Meters};
 use crate::live::LiveRequests;
 use crate::openai::ModelFacts;
+use crate::standing::Standings;
 use crate::text::{Text, TextError};
 use actix_web::http::StatusCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use tiercel_actors::EngineHandle;
 use tiercel_config::{EngineSettings, HttpSettings, Order};
-use tiercel_device::{Clock, SamplingParams, Tier, TokenId};
+use tiercel_device::{Clock, SamplingParams, Tier, Timestamp, TokenId};
 use tiercel_model::template::ChatMessage;
 use tokio::sync::watch;
 
@@ -44,7 +45,8 @@ pub(crate) struct App {
     pub(crate) live: Arc<LiveRequests>,
     pub(crate) meters: Arc<Meters>,
     serving: OnceLock<Serving>,
-    draining: AtomicBool,
+    /// End of the grace period of the drain, once the server drains.
+    draining: OnceLock<Timestamp>,
     /// Deadline of the drain that an operator asked for, ms; `None` if nobody did.
     drain_asked: watch::Sender<Option<u64>>,
 }
@@ -62,6 +64,8 @@ pub(crate) struct Model {
 /// A model that is being served, with its engine.
 pub(crate) struct Serving {
     pub(crate) engine: EngineHandle,
+    /// Where the engine's requests stand, for the comments of response streams.
+    pub(crate) standings: Arc<Standings>,
     pub(crate) text: Arc<Text>,
     /// Names by which clients may ask for the served model; never empty.
     pub(crate) names: Vec<String>,
@@ -101,13 +105,13 @@ impl App {
             live: Arc::default(),
             meters,
             serving: OnceLock::new(),
-            draining: AtomicBool::new(false),
+            draining: OnceLock::new(),
             drain_asked: watch::Sender::new(None),
         }
     }
 
     pub(crate) fn stage(&self) -> Stage {
-        match (self.draining.load(Ordering::Relaxed), self.serving.get()) {
+        match (self.draining.get().is_some(), self.serving.get()) {
             (true, _) => Stage::Draining,
             (false, None) => Stage::Loading,
             (false, Some(_)) => Stage::Ready,
@@ -120,9 +124,16 @@ impl App {
         debug_assert!(first, "a server loads one model");
     }
 
-    /// Begins the shutdown: the server refuses new requests from now on.
-    pub(crate) fn drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
+    /// Begins the shutdown: the server refuses new requests from now on. Running requests may finish for `grace_ms`.
+    pub(crate) fn drain(&self, grace_ms: u64) {
+        let first = self.draining.set(self.clock.now() + grace_ms * 1_000).is_ok();
+        debug_assert!(first, "a server drains once");
+    }
+
+    /// Returns the time left until the deadline of the drain, ms; `None` if the server does not drain.
+    pub(crate) fn deadline_in_ms(&self) -> Option<u64> {
+        let left_us = |deadline: &Timestamp| deadline.0.saturating_sub(self.clock.now().0);
+        self.draining.get().map(|deadline| left_us(deadline) / 1_000)
     }
 
     /// Asks the server to drain, with a deadline for running requests; returns false if it was asked or drains already.
@@ -181,6 +192,7 @@ impl Serving {
         let max_text_bytes = text.longest_token_bytes().saturating_mul(context_tokens as usize);
         Serving {
             facts: ModelFacts { vocab_size: info.vocab_size, sampling },
+            standings: Arc::new(Standings::new(engine.clone())),
             engine,
             text,
             names,

@@ -8,6 +8,7 @@
 
 mod app;
 mod control;
+mod draining;
 mod error;
 mod greeting;
 mod metrics;

@@ -3,7 +3,7 @@
 use crate::boot::app::Model;
 use crate::boot::metrics::Exporter;
 use crate::boot::model::{self, Loaded};
-use crate::boot::{App, BootError, Serving, control, greeting, mock, signals};
+use crate::boot::{App, BootError, Serving, control, draining, greeting, mock, signals};
 use crate::http::{self, Certificate, Keys, Surface};
 use actix_rt::Arbiter;
 use actix_server::{Server, ServerHandle};
@@ -105,6 +105,7 @@ impl Bound {
         served?;
         stop_http(&handle, http).await;
         if let Some(operators) = operators_handle {
+            draining::listeners_left(&app).await;
             operators.stop(false).await;
         }
         app.access.tell_left_out();
@@ -145,13 +146,16 @@ impl Life<'_> {
         self.greet();
         ready(engine.clone());
         let grace_ms = tokio::select! {
-            () = &mut shutdown => self.settings.http.drain_grace_ms,
+            () = &mut shutdown => {
+                let grace_ms = self.settings.http.drain_grace_ms;
+                draining::tell(self.app, &engine, grace_ms);
+                grace_ms
+            }
             deadline_ms = self.app.drain_asked() => deadline_ms,
             cause = engine.died() => return Err(BootError::EngineDied(cause)),
         };
-        self.app.drain();
         tokio::select! {
-            () = engine.drain(grace_ms) => Ok(()),
+            () = draining::drain(self.app, &engine, grace_ms) => Ok(()),
             cause = engine.died() => Err(BootError::EngineDied(cause)),
         }
     }

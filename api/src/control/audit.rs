@@ -5,15 +5,20 @@ use serde::Serialize;
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tiercel_actors::Drained;
 use tiercel_device::Clock;
 use tokio::sync::broadcast;
 
 /// Events that a slow listener may be behind; older ones are lost for it, and it is told how many.
 const BUFFERED_EVENTS: usize = 256;
 
+/// Name in events that the server itself caused, for example at SIGTERM.
+pub(crate) const SERVER: &str = "[server]";
+
 /// Recorder of operators' changes.
 pub(crate) struct Audit {
-    events: broadcast::Sender<Arc<str>>,
+    /// Channel of the events, as JSON; `None` is the end of all events.
+    events: broadcast::Sender<Option<Arc<str>>>,
     /// Number of the latest event.
     number: AtomicU64,
 }
@@ -21,9 +26,10 @@ pub(crate) struct Audit {
 /// A change that an operator made, or an event of the server's life.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Event<'a> {
-    /// Name of the key that asked for the change.
+    /// Name of the key that asked for the change, or [`SERVER`].
     pub(crate) by: &'a str,
-    /// What was done: `reprioritize`, `pause`, `resume`, `cancel`, `policy` or `drain`.
+    /// What was done: `reprioritize`, `pause`, `resume`, `cancel`, `policy` or `drain`; or how far a drain is: `draining`
+    /// or `drained`.
     pub(crate) action: &'static str,
     /// Step that was planned last before the change, which takes effect in a later one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,6 +46,32 @@ pub(crate) struct Event<'a> {
     /// Longest time that running requests have to finish in a drain, ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) deadline_ms: Option<u64>,
+    /// Time left until the deadline of the drain, ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) deadline_in_ms: Option<u64>,
+    /// Number of choices that are left in a drain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) requests: Option<u32>,
+    /// How the choices ended that were live when the drain began.
+    #[serde(flatten)]
+    pub(crate) ends: Option<Ends>,
+}
+
+/// Numbers of the choices that were live when a drain began, by how they ended.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Ends {
+    /// Choices that were completed.
+    finished: u32,
+    /// Choices that the drain ended with the error `drained` at its deadline.
+    ended: u32,
+    /// Choices that ended in another way: their clients left, they were cancelled, or they failed.
+    other: u32,
+}
+
+impl From<Drained> for Ends {
+    fn from(Drained { finished, ended, other }: Drained) -> Ends {
+        Ends { finished, ended, other }
+    }
 }
 
 /// An event with its number and time.
@@ -63,11 +95,16 @@ impl Audit {
         let json = serde_json::to_string(&numbered).expect("an event has only text keys");
         tracing::info!(target: "tiercel::audit", "{json}");
         // Ignore that nobody may listen.
-        let _ = self.events.send(json.into());
+        let _ = self.events.send(Some(json.into()));
+    }
+
+    /// Ends the streams of all listeners, because no event follows.
+    pub(crate) fn end(&self) {
+        let _ = self.events.send(None);
     }
 
     /// Returns a receiver of the events from now on.
-    pub(crate) fn listen(&self) -> broadcast::Receiver<Arc<str>> {
+    pub(crate) fn listen(&self) -> broadcast::Receiver<Option<Arc<str>>> {
         self.events.subscribe()
     }
 

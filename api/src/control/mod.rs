@@ -8,5 +8,7 @@ mod query;
 pub(crate) mod requests;
 mod row;
 pub(crate) mod server;
+pub(crate) mod support;
+mod timeline;
 
-pub(crate) use audit::Audit;
+pub(crate) use audit::{Audit, Event as AuditEvent, SERVER};

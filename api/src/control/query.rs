@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 use tiercel_device::Tier;
 
 /// Most rows in one answer.
-const LIMIT_MAX: usize = 1_000;
+pub(crate) const LIMIT_MAX: usize = 1_000;
 /// Rows in one answer if the query states no number.
 const LIMIT: usize = 100;
 

@@ -4,6 +4,7 @@ use crate::boot::{App, Serving};
 use crate::control::audit::Event;
 use crate::control::query::Listing;
 use crate::control::row::{Row, rows};
+use crate::control::timeline::TimelineView;
 use crate::http::{ApiError, JsonRequest};
 use crate::live::LiveRequest;
 use actix_web::http::StatusCode;
@@ -11,14 +12,18 @@ use actix_web::web::{Data, Path};
 use actix_web::{HttpRequest, HttpResponse};
 use serde::Deserialize;
 use serde_json::json;
+use std::collections::HashMap;
 use std::sync::Arc;
 use tiercel_actors::{Changed, Control};
 use tiercel_config::Role;
-use tiercel_device::{SeqId, Tier};
+use tiercel_device::{SeqId, Tier, Timestamp};
 use tiercel_policy::blocks::Salt;
 
 /// Age up to which listings share a snapshot, ms.
 const SNAPSHOT_AGE_MS: u64 = 250;
+
+/// Most choices whose timelines are shown, if many requests have the id that is asked for.
+const TIMELINES_MAX: usize = 100;
 
 /// Endpoint `GET /control/v1/requests`: lists live requests.
 pub(crate) async fn list(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
@@ -54,7 +59,8 @@ async fn listing(
     })))
 }
 
-/// Endpoint `GET /control/v1/requests/{id}`: shows the requests with an id, which may be any of the three ids of a request.
+/// Endpoint `GET /control/v1/requests/{id}`: shows the requests with an id, which may be any of the three ids of a request, with
+/// their timelines.
 pub(crate) async fn show(
     app: Data<App>,
     request: HttpRequest,
@@ -65,11 +71,22 @@ pub(crate) async fn show(
     if found.is_empty() {
         return Err(unknown(&id));
     }
-    let snapshot = app.loaded()?.engine.snapshot(0).await?;
+    let engine = &app.loaded()?.engine;
+    let snapshot = engine.snapshot(0).await?;
     let named = found.iter().flat_map(|request| {
         request.sequences.iter().map(|seq| (*seq, request.clone())).collect::<Vec<_>>()
     });
-    let rows = rows(&snapshot, &named.collect(), app.clock.now());
+    let mut rows = rows(&snapshot, &named.collect(), app.clock.now());
+    let shown = rows.iter().take(TIMELINES_MAX).map(|row| SeqId(row.seq)).collect();
+    let mut timelines: HashMap<_, _> = engine.timelines(shown).await?.into_iter().collect();
+    let arrivals: HashMap<SeqId, Timestamp> =
+        snapshot.sequences.iter().map(|view| (view.seq, view.arrival)).collect();
+    for row in &mut rows {
+        let seq = SeqId(row.seq);
+        if let (Some(timeline), Some(arrival)) = (timelines.remove(&seq), arrivals.get(&seq)) {
+            row.timeline = Some(TimelineView::new(&timeline, *arrival));
+        }
+    }
     Ok(HttpResponse::Ok().json(json!({"step": snapshot.step.0, "requests": rows})))
 }
 

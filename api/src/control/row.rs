@@ -1,11 +1,13 @@
 //! Rows: requests as the control API shows them.
 
+use crate::control::timeline::TimelineView;
 use crate::live::LiveRequest;
+use crate::standing::{Position, in_order};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tiercel_actors::{SequenceState, SequenceView, Snapshot};
-use tiercel_device::{SeqId, Tier, Timestamp};
+use tiercel_device::{SeqId, Timestamp};
 
 /// How far a choice is, and the memory that it has.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -17,8 +19,10 @@ pub(crate) struct Progress {
     pub(crate) saved_tokens: u32,
     pub(crate) output_tokens: u32,
     pub(crate) max_tokens: u32,
-    /// KV blocks of the device pool.
+    /// KV blocks of the device pool; of a preempted request, those that it retains.
     pub(crate) device_blocks: u32,
+    /// KV blocks of the host pool that are pinned for the preempted request.
+    pub(crate) host_blocks: u32,
     pub(crate) preemptions: u32,
 }
 
@@ -45,8 +49,8 @@ pub(crate) struct Row {
     pub(crate) slow_reader: bool,
     /// Whether the first token is expected after its deadline.
     pub(crate) late: bool,
-    /// Number of requests that are served before this one among those without a first token; only for waiting requests
-    /// in a listing.
+    /// Position among the requests of its tier that have no first token and are not paused: 1 is served first. Absent
+    /// for other requests, and outside listings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) position: Option<usize>,
     /// Expected time until the first token, ms, from the position and the rate at which the tier's queue drains (Little's
@@ -67,6 +71,9 @@ pub(crate) struct Row {
     /// it is behind, absent without the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) slack_ms: Option<f64>,
+    /// What happened to the request; only where one request is shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) timeline: Option<TimelineView>,
 }
 
 impl Row {
@@ -94,10 +101,12 @@ impl Row {
                 saved_tokens: view.saved_tokens,
                 output_tokens: view.output_tokens,
                 max_tokens: view.max_tokens,
-                device_blocks: view.device_blocks,
+                device_blocks: view.blocks.device,
+                host_blocks: view.blocks.host,
                 preemptions: view.preemptions,
             },
             slack_ms: view.slack_us.map(|us| us as f64 / 1_000.0),
+            timeline: None,
         }
     }
 }
@@ -121,29 +130,13 @@ pub(crate) fn rows(
     requests: &HashMap<SeqId, Arc<LiveRequest>>,
     now: Timestamp,
 ) -> Vec<Row> {
-    let mut views: Vec<&SequenceView> = snapshot.sequences.iter().collect();
-    views.sort_unstable_by_key(|view| view.order);
-    let waits = |view: &SequenceView| view.first_token_at.is_none() && !view.paused;
-    let mut of_tier = [0_usize; Tier::ALL.len()];
-    views.iter().filter(|view| waits(view)).for_each(|view| of_tier[view.tier.index()] += 1);
-    let (mut before, mut before_in_tier) = (0, [0_usize; Tier::ALL.len()]);
-    let mut rows = Vec::with_capacity(views.len());
-    for view in views {
-        let tier = view.tier.index();
-        let row = requests.get(&view.seq).map(|request| Row::new(view, request, now));
-        let mut row = row.into_iter();
-        if waits(view) {
-            before_in_tier[tier] += 1;
-            let part = before_in_tier[tier] as f64 / of_tier[tier] as f64;
-            let expected = snapshot.drain_us[tier].map(|drain_us| (drain_us * part / 1e3) as u64);
-            rows.extend(row.by_ref().map(|row| Row {
-                position: Some(before),
-                first_token_in_ms: expected,
-                ..row
-            }));
-            before += 1;
-        }
-        rows.extend(row);
-    }
-    rows
+    let row = |(view, position): (&SequenceView, Option<Position>)| {
+        let request = requests.get(&view.seq)?;
+        Some(Row {
+            position: position.map(|position| position.number),
+            first_token_in_ms: position.and_then(|position| position.first_token_in_ms),
+            ..Row::new(view, request, now)
+        })
+    };
+    in_order(snapshot).into_iter().filter_map(row).collect()
 }

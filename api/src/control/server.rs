@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::sync::Arc;
-use tiercel_actors::EngineStatus;
+use tiercel_actors::{EngineHandle, EngineStatus};
 use tiercel_config::Role;
 use tiercel_device::{Clock, Tier};
 use tokio::sync::broadcast::Receiver;
@@ -22,14 +22,21 @@ const LISTENERS_MAX: usize = 16;
 /// Longest deadline of a drain, ms.
 const DEADLINE_MAX_MS: u64 = 86_400_000;
 
-/// Endpoint `GET /control/v1/status`: the stage of the server's life, queues, memory and counters.
+/// Endpoint `GET /control/v1/status`: the stage of the server's life, the time left of a drain, queues, memory and
+/// counters.
 pub(crate) async fn status(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
     app.keys.operator(&request, Role::Viewer)?;
     let engine = &app.loaded()?.engine;
     let status = engine.status().await?;
+    Ok(HttpResponse::Ok().json(status_of(&app, engine, &status)))
+}
+
+/// Returns the status of the server and its engine as JSON.
+pub(super) fn status_of(app: &App, engine: &EngineHandle, status: &EngineStatus) -> Value {
     let counters = status.counters;
-    Ok(HttpResponse::Ok().json(json!({
+    json!({
         "stage": stage(app.stage()),
+        "deadline_in_ms": app.deadline_in_ms(),
         "requests": status.places,
         "max_requests": engine.settings().admission.max_requests,
         "queued": by_tier(status.queued),
@@ -40,7 +47,7 @@ pub(crate) async fn status(app: Data<App>, request: HttpRequest) -> Result<HttpR
         "host_blocks": status.host_blocks,
         "host_blocks_free": status.host_blocks_free,
         "steps": counters.steps,
-    })))
+    })
 }
 
 /// Endpoint `GET /load`: what a router needs to choose between servers.
@@ -105,17 +112,19 @@ pub(crate) async fn drain(
         let message = "the server is draining already";
         return Err(ApiError::new(StatusCode::CONFLICT, message).code("draining"));
     }
-    let deadline_ms = Some(deadline_ms);
+    let (deadline_ms, left) = (Some(deadline_ms), Some(requests));
     app.audit.record(&Event {
         by: &operator.name,
         action: "drain",
         deadline_ms,
+        requests: left,
         ..Event::default()
     });
     Ok(HttpResponse::Accepted().json(json!({"deadline_ms": deadline_ms, "requests": requests})))
 }
 
-/// Endpoint `GET /control/v1/events`: sends every change that is made from now on, as server-sent events.
+/// Endpoint `GET /control/v1/events`: sends every change that is made from now on, and how far a drain is, as
+/// server-sent events.
 pub(crate) async fn events(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
     app.keys.operator(&request, Role::Viewer)?;
     if app.audit.listeners() >= LISTENERS_MAX {
@@ -139,16 +148,16 @@ pub(crate) async fn events(app: Data<App>, request: HttpRequest) -> Result<HttpR
 
 /// Returns the next event, or a comment if there is none for `interval_us`; `None` when the server ends.
 async fn next_event(
-    events: &mut Receiver<Arc<str>>,
+    events: &mut Receiver<Option<Arc<str>>>,
     clock: &Clock,
     interval_us: u64,
 ) -> Option<Bytes> {
     match clock.timeout_us(interval_us, events.recv()).await {
         None => Some(Bytes::from_static(b": waiting\n\n")),
-        Some(Ok(json)) => Some(Bytes::from(format!("data: {json}\n\n"))),
+        Some(Ok(Some(json))) => Some(Bytes::from(format!("data: {json}\n\n"))),
         Some(Err(RecvError::Lagged(lost))) => {
             Some(Bytes::from(format!("event: lost\ndata: {{\"lost\": {lost}}}\n\n")))
         }
-        Some(Err(RecvError::Closed)) => None,
+        Some(Ok(None) | Err(RecvError::Closed)) => None,
     }
 }

@@ -32,7 +32,7 @@ pub(crate) use surface::Surface;
 pub(crate) use tls::{Certificate, TlsError};
 
 use crate::boot::{App, TOKENIZING_THREADS};
-use crate::control::{keys as key_list, policy, requests, server as whole};
+use crate::control::{keys as key_list, policy, requests, server as whole, support};
 use crate::openai;
 use actix_http::ConnectionType;
 use actix_http::HttpService;
@@ -214,6 +214,7 @@ fn control_routes(config: &mut web::ServiceConfig) {
         )
         .service(get("/control/v1/keys").route(reading().to(key_list::list)))
         .service(get("/control/v1/status").route(reading().to(whole::status)))
+        .service(get("/control/v1/snapshot").route(reading().to(support::snapshot)))
         .service(get("/control/v1/events").route(reading().to(whole::events)))
         .service(post("/control/v1/drain").route(web::post().to(whole::drain)))
         .service(get("/load").route(reading().to(whole::load)))

@@ -7,7 +7,7 @@ use crate::live::LiveRequest;
 use crate::openai::choice::{Choice, Event};
 use crate::openai::request::{Common, MAX_CHOICES};
 use crate::openai::response::{Collected, Envelope, Style, Totals};
-use crate::openai::sse;
+use crate::openai::sse::{self, Comments};
 use actix_web::HttpResponse;
 use actix_web::http::header;
 use futures_util::stream::{SelectAll, StreamExt};
@@ -100,8 +100,13 @@ async fn run(
     if !job.common.stream {
         return collect(envelope, choices, totals).await;
     }
-    let times_us = (app.http.first_token_wait_ms * 1_000, app.http.comment_interval_ms * 1_000);
-    let body = sse::open(envelope, choices, (totals, record), app.clock.clone(), times_us).await?;
+    let comments = Comments {
+        clock: app.clock.clone(),
+        first_token_wait_us: app.http.first_token_wait_ms * 1_000,
+        interval_us: app.http.comment_interval_ms * 1_000,
+        standings: serving.standings.clone(),
+    };
+    let body = sse::open(envelope, choices, (totals, record), comments).await?;
     let body = body.inspect(move |_| _ = (&answering, &listed, &metered));
     Ok(HttpResponse::Ok()
         .content_type("text/event-stream; charset=utf-8")

@@ -3,17 +3,36 @@
 use crate::http::{ApiError, Record};
 use crate::openai::choice::{Choice, Event};
 use crate::openai::response::{Envelope, Totals};
+use crate::standing::Standings;
 use actix_web::web::Bytes;
+use futures_util::future::{Either, select};
 use futures_util::stream::{self, LocalBoxStream, SelectAll, Stream, StreamExt};
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::pin::pin;
 use std::rc::Rc;
-use tiercel_device::Clock;
+use std::sync::Arc;
+use tiercel_device::{Clock, SeqId};
 
-/// Comment that a response stream sends when it has had no event for a while, so that clients and proxies do not time
-/// out. Readers of server-sent events skip lines that begin with a colon.
-const COMMENT: &[u8] = b": waiting\n\n";
+/// When and how a response stream sends comments while it has no event. A comment says where the request stands, and keeps
+/// clients and proxies from timing out. Readers of server-sent events skip lines that begin with a colon.
+pub(crate) struct Comments {
+    pub(crate) clock: Clock,
+    /// Longest time for which the head of the response waits for the first event, us.
+    pub(crate) first_token_wait_us: u64,
+    /// Time without an event after which a comment is sent, us.
+    pub(crate) interval_us: u64,
+    pub(crate) standings: Arc<Standings>,
+}
+
+impl Comments {
+    /// Waits for `wait_us`, and returns the comment about a request with these sequences.
+    async fn next(&self, wait_us: u64, sequences: &[SeqId]) -> Bytes {
+        self.clock.sleep_us(wait_us).await;
+        Bytes::from(format!(": {}\n\n", self.standings.of(sequences).await))
+    }
+}
 
 /// Stream of the server-sent events of one response. The HTTP connection pulls the events, so a client that reads
 /// slowly fills only the bounded buffers of its own choices.
@@ -22,15 +41,18 @@ struct EventStream {
     events: SelectAll<LocalBoxStream<'static, (u32, Event)>>,
     totals: Totals,
     ready: VecDeque<Bytes>,
-    clock: Clock,
-    comment_interval_us: u64,
+    comments: Comments,
+    /// Sequences of the choices.
+    sequences: Vec<SeqId>,
+    /// Time without an event after which the next comment is sent, us.
+    wait_us: u64,
     ended: bool,
     record: Rc<Record>,
 }
 
 /// Opens the body of a streamed response; `totals` holds the number of prompt tokens. Waits for the first event of a
 /// choice, but at most `first_token_wait_us`: until then a request that is turned away can still be answered with an
-/// error status.
+/// error status. A response whose head is sent without an event begins with a comment.
 ///
 /// # Errors
 /// [`ApiError`] if the first event is the failure of a choice.
@@ -38,25 +60,26 @@ pub(crate) async fn open(
     envelope: Envelope,
     choices: Vec<Choice>,
     (totals, record): (Totals, Rc<Record>),
-    clock: Clock,
-    (first_token_wait_us, comment_interval_us): (u64, u64),
+    comments: Comments,
 ) -> Result<impl Stream<Item = Result<Bytes, Infallible>>, ApiError> {
     let openings = (0..choices.len() as u32).filter_map(|index| envelope.opening(index));
     let mut state = EventStream {
+        sequences: choices.iter().map(Choice::seq).collect(),
         ready: openings.map(|chunk| data(&chunk)).collect(),
         events: choices.into_iter().map(Choice::into_events).collect(),
         envelope,
         totals,
-        clock,
-        comment_interval_us,
+        wait_us: comments.interval_us,
+        comments,
         ended: false,
         record,
     };
-    match state.clock.timeout_us(first_token_wait_us, state.events.next()).await {
+    let Comments { clock, first_token_wait_us, .. } = &state.comments;
+    match clock.timeout_us(*first_token_wait_us, state.events.next()).await {
         Some(Some((_, Event::Failed(error)))) => return Err(error),
         Some(Some((index, event))) => state.event(index, event),
         Some(None) => state.end(),
-        None => {}
+        None => state.wait_us = 0,
     }
     Ok(stream::unfold(state, |mut state| async move {
         let bytes = state.next().await?;
@@ -73,11 +96,23 @@ impl EventStream {
             if self.ended {
                 return None;
             }
-            let next = self.events.next();
-            match self.clock.timeout_us(self.comment_interval_us, next).await {
-                None => return Some(Bytes::from_static(COMMENT)),
-                Some(Some((index, event))) => self.event(index, event),
-                Some(None) => self.end(),
+            match self.event_or_comment().await {
+                Ok(Some((index, event))) => self.event(index, event),
+                Ok(None) => self.end(),
+                Err(comment) => return Some(comment),
+            }
+        }
+    }
+
+    /// Waits for the next event of a choice; `Ok(None)` if all choices are complete, and the comment that is due if there
+    /// is no event for too long. An event that comes while the comment is looked up goes first.
+    async fn event_or_comment(&mut self) -> Result<Option<(u32, Event)>, Bytes> {
+        let comment = pin!(self.comments.next(self.wait_us, &self.sequences));
+        match select(self.events.next(), comment).await {
+            Either::Left((event, _)) => Ok(event),
+            Either::Right((comment, _)) => {
+                self.wait_us = self.comments.interval_us;
+                Err(comment)
             }
         }
     }

@@ -72,6 +72,7 @@ impl BlockStore {
                     ticket,
                     copied: tally.copied,
                     failed: tally.failed,
+                    on_host: sequence.pins.len() as u32,
                 })
             }
             Phase::Opening { ticket, tally, valid_blocks } if all_ended => {

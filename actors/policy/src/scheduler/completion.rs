@@ -181,7 +181,9 @@ impl State {
     pub(crate) fn store_event(&mut self, event: StoreEvent) -> PreemptDecision {
         self.retry.noticed();
         match event {
-            StoreEvent::PreemptCopied { ticket, copied, .. } => self.copied_out(ticket, copied),
+            StoreEvent::PreemptCopied { ticket, copied, on_host, .. } => {
+                self.copied_out(ticket, copied, on_host)
+            }
             StoreEvent::Resumed { ticket, computed, .. } => {
                 let opening = self.current(ticket).is_some_and(|s| s.phase == Phase::Opening);
                 if opening {
@@ -192,8 +194,9 @@ impl State {
         }
     }
 
-    /// Decides whether to commit or to abort a preemption whose copies to the host have ended.
-    fn copied_out(&mut self, ticket: Ticket, copied: u32) -> PreemptDecision {
+    /// Decides whether to commit or to abort a preemption whose copies to the host have ended. The victim has `on_host` pinned
+    /// host blocks.
+    fn copied_out(&mut self, ticket: Ticket, copied: u32, on_host: u32) -> PreemptDecision {
         if !self.current(ticket).is_some_and(|s| s.phase == Phase::Preempting) {
             return PreemptDecision::Stale;
         }
@@ -207,6 +210,7 @@ impl State {
             return PreemptDecision::Abort;
         }
         let retained = self.current(ticket).map_or(0, |sequence| sequence.kv.retained);
+        self.queue.table.update(ticket.seq, |sequence| sequence.kv.on_host = on_host);
         let tier = self.close(ticket.seq, copied > 0, retained);
         self.counters.count_preemption(tier, copied > 0);
         PreemptDecision::Commit

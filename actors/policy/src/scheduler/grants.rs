@@ -175,8 +175,8 @@ impl State {
     pub(crate) fn preempted(&mut self, preempted: Preempted) -> Vec<Effect> {
         let Preempted { ticket, outcome } = preempted;
         let block_size = self.basis.rules.limits.block_size;
-        let (saved, retained) = match outcome {
-            PreemptOutcome::Freed { on_host, kept, .. } => (on_host > 0, kept * block_size),
+        let (on_host, retained) = match outcome {
+            PreemptOutcome::Freed { on_host, kept, .. } => (on_host, kept * block_size),
             PreemptOutcome::Copying { kept, .. } => {
                 // The preemption is only prepared: its blocks are being copied out. It is counted when it is committed.
                 self.set_phase(ticket, Phase::Preempting);
@@ -193,7 +193,8 @@ impl State {
             // The victim was preempted before, and its preemption was counted then; this time it only gives up KV
             // blocks that it had retained on the device.
             self.queue.table.change(ticket.seq, |sequence| {
-                sequence.kv.saved = saved;
+                sequence.kv.saved = on_host > 0;
+                sequence.kv.on_host = on_host;
                 sequence.kv.retained = retained;
             });
             return Vec::new();
@@ -203,8 +204,9 @@ impl State {
             self.counters.drops[tier] += 1;
             return self.fail(ticket.seq, RequestFault::Dropped).into_iter().collect();
         }
-        let tier = self.close(ticket.seq, saved, retained);
-        self.counters.count_preemption(tier, saved);
+        self.queue.table.update(ticket.seq, |sequence| sequence.kv.on_host = on_host);
+        let tier = self.close(ticket.seq, on_host > 0, retained);
+        self.counters.count_preemption(tier, on_host > 0);
         Vec::new()
     }
 

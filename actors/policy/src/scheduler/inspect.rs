@@ -4,6 +4,7 @@ use crate::blocks::Salt;
 use crate::scheduler::budget::slack::slack_us;
 use crate::scheduler::queue::priority_key::Rank;
 use crate::scheduler::queue::sequence_table::rank_of;
+use crate::scheduler::sequence::kv::Kv;
 use crate::scheduler::sequence::{Phase, Sequence};
 use crate::scheduler::state::State;
 use tiercel_config::ResumeOrder;
@@ -26,6 +27,16 @@ pub enum SequenceState {
     Preempted,
     /// KV of the preempted sequence is being copied back to the device.
     Resuming,
+}
+
+/// KV blocks that a live sequence holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HeldBlocks {
+    /// Number of blocks of the device pool in the block table of the sequence; for a preempted sequence, those that it
+    /// retains.
+    pub device: u32,
+    /// Number of blocks of the host pool that are pinned for the preempted sequence until it has its blocks again.
+    pub host: u32,
 }
 
 /// A live sequence at one moment.
@@ -65,8 +76,8 @@ pub struct SequenceView {
     pub output_tokens: u32,
     /// Largest number of output tokens.
     pub max_tokens: u32,
-    /// Number of KV blocks of the device pool that the running sequence holds.
-    pub device_blocks: u32,
+    /// KV blocks that the sequence holds.
+    pub blocks: HeldBlocks,
     /// Number of times that the sequence was preempted.
     pub preemptions: u32,
     /// Time by which the sequence is ahead of its latency target, us: of its TTFT target before the first token, of its
@@ -78,11 +89,16 @@ impl State {
     /// Returns a view of a live sequence; `None` if the sequence is unknown.
     pub(crate) fn inspect(&self, seq: SeqId, now: Timestamp) -> Option<SequenceView> {
         let sequence = self.queue.table.get(seq)?;
-        Some(view(sequence, self.basis.rules.preemption.resume, now))
+        let rules = &self.basis.rules;
+        Some(view(sequence, (rules.preemption.resume, rules.limits.block_size), now))
     }
 }
 
-fn view(sequence: &Sequence, resume: ResumeOrder, now: Timestamp) -> SequenceView {
+fn view(
+    sequence: &Sequence,
+    (resume, block_size): (ResumeOrder, u32),
+    now: Timestamp,
+) -> SequenceView {
     let Sequence { kv, service, text, .. } = sequence;
     let waits_for_copy = kv.saved && sequence.phase != Phase::Running;
     SequenceView {
@@ -103,10 +119,18 @@ fn view(sequence: &Sequence, resume: ResumeOrder, now: Timestamp) -> SequenceVie
         saved_tokens: if waits_for_copy { kv.lost } else { 0 },
         output_tokens: sequence.output_len(),
         max_tokens: text.max_tokens,
-        device_blocks: kv.table.len() as u32,
+        blocks: held_blocks(kv, block_size),
         preemptions: sequence.preemptions,
         slack_us: slack_us(sequence, now),
     }
+}
+
+fn held_blocks(kv: &Kv, block_size: u32) -> HeldBlocks {
+    let device = match kv.table.len() {
+        0 => kv.retained / block_size,
+        blocks => blocks as u32,
+    };
+    HeldBlocks { device, host: kv.on_host }
 }
 
 fn state_of(sequence: &Sequence) -> SequenceState {
@@ -133,14 +157,15 @@ mod tests {
         s.enqueue(sequence(2, Tier::Premium, 20));
         let seen = |s: &State| [1, 2].map(|id| s.inspect(SeqId(id), NOW).expect("it is live"));
         let [standard, premium] = seen(&s);
-        assert_eq!((standard.state, standard.device_blocks), (SequenceState::Waiting, 0));
+        assert_eq!(standard.state, SequenceState::Waiting);
+        assert_eq!(standard.blocks, HeldBlocks::default());
         assert_eq!((standard.prompt_tokens, standard.output_tokens), (20, 0));
         assert!(premium.order < standard.order, "premium is served first");
         let request = s.plan(NOW).expect("both can run");
         s.granted(grant_all(&request));
         let [standard, _] = seen(&s);
         assert_eq!(standard.state, SequenceState::Prefill);
-        assert!(standard.device_blocks > 0);
+        assert!(standard.blocks.device > 0);
         assert_eq!(s.inspect(SeqId(3), NOW), None);
     }
 
@@ -162,12 +187,24 @@ mod tests {
     }
 
     #[test]
+    fn a_preempted_sequence_holds_what_it_retains_and_what_is_pinned_on_the_host() {
+        let mut sequence = stream(1, Tier::Standard, (9, 3), 11_000);
+        sequence.kv.close(true, 8);
+        sequence.kv.on_host = 3;
+        sequence.phase = Phase::Waiting;
+        let held = |sequence: &Sequence| view(sequence, (ResumeOrder::First, 4), NOW).blocks;
+        assert_eq!(held(&sequence), HeldBlocks { device: 2, host: 3 });
+        sequence.opened(8, 4);
+        assert_eq!(held(&sequence), HeldBlocks::default(), "its table comes with the next grant");
+    }
+
+    #[test]
     fn saved_tokens_are_shown_until_the_sequence_runs_again() {
         let mut sequence = stream(1, Tier::Standard, (9, 3), 11_000);
         sequence.kv.close(true, 0);
         sequence.phase = Phase::Waiting;
         let seen = |sequence: &Sequence| {
-            let view = view(sequence, ResumeOrder::First, NOW);
+            let view = view(sequence, (ResumeOrder::First, 4), NOW);
             (view.saved_tokens, view.computed_tokens)
         };
         assert_eq!(seen(&sequence), (11, 0));

@@ -48,7 +48,7 @@ mod tests;
 
 pub use cost::{CostError, CostModel, StepWork};
 pub use counters::{Census, Counters};
-pub use inspect::{SequenceState, SequenceView, ServiceOrder};
+pub use inspect::{HeldBlocks, SequenceState, SequenceView, ServiceOrder};
 pub use memory::reservation::Reservations;
 pub use outcome::{Effect, EndReport, FinishReason, PreemptDecision, RequestFault, Usage};
 pub use queue::length_predictor::PredictionError;

@@ -30,7 +30,7 @@ const SLACK: [f64; 3] = [1.7, 4.5, 18.0];
 const LEAST_MS: f64 = 0.01;
 
 /// Latency targets in effect, for all tiers.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Targets {
     /// Latency targets of the premium tier.
     pub premium: SloTargets,

@@ -167,7 +167,8 @@ fn a_failed_copy_out_keeps_what_is_before_it() {
         .zip(&batches)
         .flat_map(|(ok, batch)| scene.store.copy_done(batch.id, *ok))
         .collect();
-    let copied = StoreEvent::PreemptCopied { ticket: ticket(1, 1), copied: 2, failed: 1 };
+    let copied =
+        StoreEvent::PreemptCopied { ticket: ticket(1, 1), copied: 2, failed: 1, on_host: 1 };
     assert_eq!(events, [copied]);
     assert!(scene.store.commit_preempt(ticket(1, 1)));
     assert_eq!(scene.store.snapshot().pinned, 1);

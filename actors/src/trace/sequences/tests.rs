@@ -137,7 +137,7 @@ fn the_duration_of_a_step_behind_another_counts_from_the_end_of_the_first() {
 #[test]
 fn a_committed_swap_is_followed_by_a_resume_and_an_aborted_or_stale_one_is_not() {
     let (mut trace, kept) = recorded();
-    let copied = StoreEvent::PreemptCopied { ticket: ticket(1), copied: 3, failed: 1 };
+    let copied = StoreEvent::PreemptCopied { ticket: ticket(1), copied: 3, failed: 1, on_host: 3 };
     trace.store_event(copied, Some(Phase::Preempting), PreemptDecision::Stale);
     assert_eq!(kept.take(), []);
     trace.store_event(copied, Some(Phase::Preempting), PreemptDecision::Abort);
@@ -236,7 +236,7 @@ fn without_a_recorder_no_state_is_maintained() {
     let mut trace = unrecorded();
     trace.arrived(&new(1));
     trace.submitted(&batch(1), Timestamp(1));
-    let copied = StoreEvent::PreemptCopied { ticket: ticket(2), copied: 3, failed: 1 };
+    let copied = StoreEvent::PreemptCopied { ticket: ticket(2), copied: 3, failed: 1, on_host: 3 };
     trace.store_event(copied, Some(Phase::Preempting), PreemptDecision::Commit);
     assert!(trace.without_blocks.is_empty() && trace.began.is_empty());
 }

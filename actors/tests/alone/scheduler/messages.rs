@@ -6,7 +6,7 @@ use crate::{run, run_for_metrics};
 use tiercel_actors::messages::{
     Displace, Drain, GetStatus, PlanDue, Shutdown, StepEnded, Stop, Tick,
 };
-use tiercel_actors::{FinishReason, RequestFault, Resource, StreamEvent, Usage};
+use tiercel_actors::{Drained, FinishReason, RequestFault, Resource, StreamEvent, Usage};
 use tiercel_config::EngineSettings;
 use tiercel_device::{Clock, SeqId, StepDone, StepError, Tier, Timestamp};
 use tiercel_policy::slo::Observation;
@@ -22,7 +22,7 @@ fn last(stream: &mut mpsc::Receiver<StreamEvent>) -> Option<StreamEvent> {
 
 impl Alone {
     /// Sends a drain with its grace period's end; returns the channel on which the Scheduler reports that it is done.
-    async fn drain(&self, deadline: u64) -> oneshot::Receiver<()> {
+    async fn drain(&self, deadline: u64) -> oneshot::Receiver<Drained> {
         let (done, drained) = oneshot::channel();
         let deadline = Timestamp(deadline);
         self.scheduler.send(Drain { deadline, done }).await.unwrap();
@@ -88,7 +88,7 @@ fn an_idle_scheduler_is_drained_at_once() {
     run(async {
         let alone = started();
         let drained = alone.drain(1_000).await;
-        assert_eq!(drained.await, Ok(()));
+        assert_eq!(drained.await, Ok(Drained::default()));
     });
 }
 
@@ -106,7 +106,7 @@ fn a_drain_ends_what_is_live_at_its_deadline_and_not_before() {
         assert_eq!(last(&mut stream), Some(StreamEvent::Failed(RequestFault::ShuttingDown)));
         assert!(drained.try_recv().is_err(), "a request for blocks is not answered yet");
         alone.finish().await;
-        assert_eq!(drained.try_recv(), Ok(()));
+        assert_eq!(drained.try_recv(), Ok(Drained { ended: 1, ..Drained::default() }));
     });
 }
 

@@ -71,26 +71,23 @@ impl Client {
         self.answer(request.content_type("application/json").send(body.to_string()))
     }
 
-    /// Calls `each` with the JSON text of each server-sent event, until the stream or `each` ends it by returning false.
+    /// Opens a stream of server-sent events and returns the data of each event, from now on. Data that is no JSON is
+    /// returned as a text.
     pub(super) fn listen(
         &self,
         path: &str,
-        mut each: impl FnMut(&str) -> bool,
-    ) -> Result<(), Trouble> {
+    ) -> Result<impl Iterator<Item = Result<Value, Trouble>>, Trouble> {
         let request = self.with_key(self.agent.get(format!("{}{path}", self.url)));
-        let mut response = self.checked(request.call())?;
-        let lines = BufReader::new(response.body_mut().as_reader()).lines();
-        for line in lines {
-            let line = line.map_err(|error| {
-                Trouble::Refused(format!("the server ended the stream: {error}"))
-            })?;
-            if let Some(json) = line.strip_prefix("data: ")
-                && !each(json)
-            {
-                return Ok(());
+        let response = self.checked(request.call())?;
+        let lines = BufReader::new(response.into_body().into_reader()).lines();
+        let ended = |error| Trouble::Refused(format!("the server ended the stream: {error}"));
+        Ok(lines.filter_map(move |line| match line {
+            Ok(line) => {
+                let data = line.strip_prefix("data: ")?;
+                Some(Ok(serde_json::from_str(data).unwrap_or_else(|_| data.into())))
             }
-        }
-        Ok(())
+            Err(error) => Some(Err(ended(error))),
+        }))
     }
 
     fn with_key<T>(&self, request: ureq::RequestBuilder<T>) -> ureq::RequestBuilder<T> {

@@ -1,20 +1,19 @@
 //! The command `tiercel ctl`: operators see and change the requests of a running server.
 
 mod client;
+mod drain;
 mod keys;
 mod reach;
 mod text;
 
 use crate::cli::failure::Failure;
+use crate::cli::report_file::ReportFile;
 use clap::{Args, Subcommand, ValueEnum};
 use client::{Client, Trouble};
 use reach::Reach;
 use serde_json::{Value, json};
 use std::io::Write;
-use std::time::Duration;
-
-/// Interval at which `drain` asks how far the server is.
-const LOOK: Duration = Duration::from_millis(500);
+use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 ID is the id in the response (chatcmpl-...), the client's X-Request-Id, or the number in the column SEQ.
@@ -29,6 +28,7 @@ Examples:
   tiercel ctl policy set slo.premium.ttft_ms=150 reservation.premium_slots_percent=20
   tiercel ctl keys --tenant shop
   tiercel ctl drain --deadline-s 60
+  tiercel ctl snapshot ticket.json
   tiercel ctl --url http://127.0.0.1:9001 events
   tiercel ctl --url https://llm.example.com:8081 --connect 127.0.0.1:8081 status";
 
@@ -57,7 +57,7 @@ pub(crate) struct Ctl {
 enum CtlCommand {
     /// List live requests in the order of service
     Requests(Requests),
-    /// Show one request
+    /// Show one request, and what happened to it so far
     Show { id: String },
     /// Change the tier of a request, and its priority within the tier (lower numbers go first)
     Reprioritize {
@@ -84,12 +84,17 @@ enum CtlCommand {
         /// Longest time that running requests have to finish, seconds; by default http.drain_grace_ms
         #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(0..=86_400))]
         deadline_s: Option<u64>,
-        /// Return at once instead of reporting until the server has stopped
+        /// Return at once instead of showing the progress until the server has stopped
         #[arg(long)]
         no_wait: bool,
     },
-    /// Print every change that operators make from now on
+    /// Print every change that operators make from now on, and how far a drain is
     Events,
+    /// Write a document about the whole engine, for support: status, requests, settings and targets, without prompts
+    Snapshot {
+        /// File to write; by default the document is printed
+        file: Option<PathBuf>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -159,7 +164,7 @@ impl Ctl {
             CtlCommand::Requests(which) => {
                 print(&client.get("/control/v1/requests", &which.query())?, text::requests);
             }
-            CtlCommand::Show { id } => print(&client.get(&path(&id, ""), &[])?, text::requests),
+            CtlCommand::Show { id } => print(&client.get(&path(&id, ""), &[])?, text::shown),
             CtlCommand::Reprioritize { id, tier, priority } => {
                 let body = json!({"tier": tier.name(), "priority": priority});
                 print(&client.post(&path(&id, "/reprioritize"), &body)?, text::changes);
@@ -181,18 +186,20 @@ impl Ctl {
             CtlCommand::Status => print(&client.get("/control/v1/status", &[])?, text::status),
             CtlCommand::Drain { deadline_s, no_wait } => {
                 let body = json!({"deadline_ms": deadline_s.map(|seconds| seconds * 1_000)});
-                let answer = client.post("/control/v1/drain", &body)?;
-                print(&answer, draining);
-                if !no_wait {
-                    follow_drain(&client, &print)?;
+                drain::run(&client, &body, no_wait, &print)?;
+            }
+            CtlCommand::Events => {
+                for event in client.listen("/control/v1/events")? {
+                    print(&event?, text::event);
                 }
             }
-            CtlCommand::Events => client.listen("/control/v1/events", |event| {
-                // Print what is no JSON as it is.
-                let parsed: Value = serde_json::from_str(event).unwrap_or_else(|_| json!(event));
-                print(&parsed, text::event);
-                true
-            })?,
+            CtlCommand::Snapshot { file } => {
+                let document = client.get("/control/v1/snapshot", &[])?;
+                match file {
+                    Some(file) => ReportFile::create(file)?.write(&document)?,
+                    None => print_line(&format!("{document:#}")),
+                }
+            }
         }
         Ok(())
     }
@@ -233,41 +240,6 @@ fn path(id: &str, verb: &str) -> String {
         other => format!("%{other:02X}"),
     };
     format!("/control/v1/requests/{}{verb}", id.bytes().map(escape).collect::<String>())
-}
-
-fn draining(answer: &Value) -> String {
-    format!(
-        "draining: {} requests may finish within {} ms",
-        answer["requests"], answer["deadline_ms"]
-    )
-}
-
-/// Reports how many requests are left until the server has stopped.
-fn follow_drain(
-    client: &Client,
-    print: &impl Fn(&Value, fn(&Value) -> String),
-) -> Result<(), Failure> {
-    let mut left = None;
-    loop {
-        match client.get("/control/v1/status", &[]) {
-            Ok(status) => {
-                let now = status["requests"].as_u64();
-                if now != left {
-                    print(&json!({"requests": now}), |status| {
-                        format!("{} requests left", status["requests"])
-                    });
-                    left = now;
-                }
-            }
-            Err(Trouble::Unreachable(_)) => break,
-            // The engine has stopped, and the server is about to.
-            Err(Trouble::Refused(_)) if left == Some(0) => {}
-            Err(refused) => return Err(refused.into()),
-        }
-        std::thread::park_timeout(LOOK);
-    }
-    print(&json!({"stopped": true}), |_| "the server has stopped".to_owned());
-    Ok(())
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ pub(super) fn requests(listing: &Value) -> String {
         "PROMPT",
         "OUTPUT",
         "BLOCKS",
+        "ON HOST",
         "PREEMPTED",
         "SLACK",
         "TENANT",
@@ -40,6 +41,42 @@ pub(super) fn requests(listing: &Value) -> String {
     };
     let count = format!("{total} request{}{shown}", if total == 1 { "" } else { "s" });
     if rows.is_empty() { count } else { format!("{table}\n{count}") }
+}
+
+/// Returns the table of the requests that have an id, and the moments of each of their choices.
+pub(super) fn shown(answer: &Value) -> String {
+    let rows = answer["requests"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let timelines = rows.iter().filter(|row| row["timeline"].is_object()).map(timeline);
+    std::iter::once(requests(answer)).chain(timelines).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the moments of a row's timeline, a line each.
+fn timeline(row: &Value) -> String {
+    let timeline = &row["timeline"];
+    let moments = timeline["moments"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_header(["AFTER", "STEP", &format!("SEQ {}", row["seq"])]);
+    for moment in moments {
+        let after = duration(moment["at_ms"].as_f64().unwrap_or(0.0) / 1e3);
+        table.add_row([after, moment["step"].to_string(), happening(moment)]);
+    }
+    match timeline["dropped"].as_u64() {
+        None | Some(0) => table.to_string(),
+        Some(dropped) => format!("{table}\n{dropped} earlier moments are not kept"),
+    }
+}
+
+fn happening(moment: &Value) -> String {
+    let of = |name: &str| moment[name].as_str().unwrap_or("?");
+    match of("what") {
+        "queued" => format!("queued, {}", of("tier")),
+        "first_token" => "first token".to_owned(),
+        "preempted" => format!("preempted, {}", of("strategy")),
+        "paused" => "paused by an operator".to_owned(),
+        "unpaused" => "resumed by an operator".to_owned(),
+        "moved" => format!("moved from {} to {}", of("from"), of("to")),
+        other => other.to_owned(),
+    }
 }
 
 fn cells(row: &Value) -> Vec<Cell> {
@@ -67,6 +104,7 @@ fn cells(row: &Value) -> Vec<Cell> {
         Cell::new(part("computed_tokens", "prompt_tokens")),
         Cell::new(part("output_tokens", "max_tokens")),
         Cell::new(text("device_blocks")),
+        Cell::new(text("host_blocks")),
         Cell::new(text("preemptions")),
         if behind { slack.fg(Color::Red) } else { slack },
         Cell::new(text("tenant")),
@@ -168,8 +206,12 @@ pub(super) fn status(status: &Value) -> String {
         let (all, free) = (&status[pool], &status[format!("{pool}_free")]);
         format!("{} of {all}", all.as_u64().unwrap_or(0) - free.as_u64().unwrap_or(0))
     };
+    let deadline = match status["deadline_in_ms"].as_f64() {
+        Some(ms) => format!(" (deadline in {})", duration(ms / 1e3)),
+        None => String::new(),
+    };
     format!(
-        "{}: {} requests (at most {}), {} running, {} preempted\nwithout a first token: {}\nKV blocks in use: {} on \
+        "{}{deadline}: {} requests (at most {}), {} running, {} preempted\nwithout a first token: {}\nKV blocks in use: {} on \
          the device, {} on the host\nsteps: {}",
         status["stage"].as_str().unwrap_or("?"),
         status["requests"],
@@ -181,6 +223,25 @@ pub(super) fn status(status: &Value) -> String {
         used("host_blocks"),
         status["steps"],
     )
+}
+
+/// Returns how far a drain is, by one of its events.
+pub(super) fn drain(event: &Value) -> String {
+    let number = |name: &str| event[name].as_u64().unwrap_or(0);
+    match event["action"].as_str() {
+        Some("draining") => {
+            let left = duration(number("deadline_in_ms") as f64 / 1e3);
+            format!("{} requests left, deadline in {left}", number("requests"))
+        }
+        Some("drained") if event["finished"].is_u64() => format!(
+            "{} requests finished, {} ended at the deadline, {} ended otherwise",
+            number("finished"),
+            number("ended"),
+            number("other"),
+        ),
+        Some("drained") => "the step in flight did not end in time".to_owned(),
+        _ => format!("{} requests, deadline {} ms", number("requests"), number("deadline_ms")),
+    }
 }
 
 /// Returns the line of an event.
@@ -196,7 +257,7 @@ pub(super) fn event(event: &Value) -> String {
             );
             lines.replace('\n', ", ")
         }
-        Value::Null => format!("deadline {} ms", event["deadline_ms"]),
+        Value::Null => drain(event),
         before => {
             let step = event["step"].clone();
             let change =
@@ -221,7 +282,7 @@ mod tests {
             "priority": 0, "state": "waiting", "paused": false, "slow_reader": false, "late": true,
             "position": 3, "first_token_in_ms": 61_000, "age_ms": 1_500, "prompt_tokens": 20,
             "computed_tokens": 0, "output_tokens": 0, "max_tokens": 64, "device_blocks": 0,
-            "preemptions": 0, "slack_ms": -250.0,
+            "host_blocks": 0, "preemptions": 0, "slack_ms": -250.0,
         })
     }
 
@@ -253,9 +314,8 @@ mod tests {
 
     #[test]
     fn an_event_has_its_time_of_day_and_its_author() {
-        let drain =
-            json!({"unix_s": 86_400 + 3_723, "action": "drain", "by": "ann", "deadline_ms": 5});
-        assert_eq!(event(&drain), "01:02:03 UTC drain by ann: deadline 5 ms");
+        let drain = json!({"unix_s": 86_400 + 3_723, "action": "drain", "by": "ann", "deadline_ms": 5, "requests": 2});
+        assert_eq!(event(&drain), "01:02:03 UTC drain by ann: 2 requests, deadline 5 ms");
         let change =
             json!({"unix_s": 0, "action": "cancel", "by": "bob", "step": 4, "before": row()});
         assert_eq!(
@@ -263,6 +323,42 @@ mod tests {
             "00:00:00 UTC cancel by bob: chatcmpl-1 (seq 7): background priority 0, waiting, late -> ended, from step 5"
         );
         assert!(event(&json!({"lost": 3})).starts_with("3 events were lost"));
+    }
+
+    #[test]
+    fn a_timeline_has_a_line_for_each_moment_and_says_what_is_missing() {
+        let mut row = row();
+        row["timeline"] = json!({"dropped": 3, "moments": [
+            {"at_ms": 0.0, "step": 5, "what": "queued", "tier": "background"},
+            {"at_ms": 1_250.0, "step": 9, "what": "preempted", "strategy": "swap"},
+            {"at_ms": 61_000.0, "step": 12, "what": "moved", "from": "background", "to": "premium"},
+        ]});
+        let text = shown(&json!({"requests": [row]}));
+        let lines: Vec<String> = text
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect();
+        assert_eq!(
+            lines[2..],
+            [
+                "1 request",
+                "AFTER STEP SEQ 7",
+                "0ms 5 queued, background",
+                "1250ms 9 preempted, swap",
+                "61s 12 moved from background to premium",
+                "3 earlier moments are not kept",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_drain_is_told_by_what_is_left_and_by_how_it_ended() {
+        let left = json!({"action": "draining", "requests": 3, "deadline_in_ms": 12_000});
+        assert_eq!(drain(&left), "3 requests left, deadline in 12s");
+        let ends = json!({"action": "drained", "finished": 2, "ended": 1, "other": 0});
+        let text = "2 requests finished, 1 ended at the deadline, 0 ended otherwise";
+        assert_eq!(drain(&ends), text);
+        assert_eq!(drain(&json!({"action": "drained"})), "the step in flight did not end in time");
     }
 
     #[test]

@@ -85,7 +85,8 @@ fn a_committed_preemption_is_a_swap_if_any_block_was_copied() {
         s.open(SeqId(1), 0);
         s.queue.table.change(SeqId(1), |sequence| sequence.phase = Phase::Preempting);
         s.memory.shortage = true;
-        let event = StoreEvent::PreemptCopied { ticket: ticket(1), copied, failed: 0 };
+        let event =
+            StoreEvent::PreemptCopied { ticket: ticket(1), copied, failed: 0, on_host: copied };
         assert_eq!(s.store_event(event), PreemptDecision::Commit);
         let saved = s.queue.table.get(SeqId(1)).expect("it waits").kv.saved;
         let standard = Tier::Standard.index();

@@ -21,6 +21,8 @@ pub(crate) struct Kv {
     pub(crate) lost: u32,
     /// Whether a preemption saved blocks of the sequence in the host pool, since it last got its blocks.
     pub(crate) saved: bool,
+    /// Number of host blocks that are pinned for the preempted sequence until it has its blocks again.
+    pub(crate) on_host: u32,
     /// Number of tokens in the blocks that the preempted sequence retains on the device.
     pub(crate) retained: u32,
     /// Serial number of the last time that the sequence got its blocks (start or resume), counted over all sequences.
@@ -45,6 +47,7 @@ impl Default for Kv {
             table: Arc::from([]),
             lost: 0,
             saved: false,
+            on_host: 0,
             retained: 0,
             opened_number: 0,
             len_at_open: 0,

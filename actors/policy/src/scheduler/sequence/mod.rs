@@ -224,6 +224,7 @@ impl Sequence {
         self.text.registered = (computed / block_size) as usize;
         self.kv.len_at_open = self.len();
         self.kv.saved = false;
+        self.kv.on_host = 0;
         self.kv.retained = 0;
         let lost = std::mem::take(&mut self.kv.lost);
         if self.was_open() {

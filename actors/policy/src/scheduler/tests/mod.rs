@@ -355,7 +355,7 @@ fn a_copied_victim_is_restored_when_nobody_needs_its_blocks_any_more() {
     let request = s.plan(NOW).expect("a release");
     assert!(request.wants.is_empty(), "a victim is not scheduled");
     s.granted(grant_all(&request));
-    let copied = StoreEvent::PreemptCopied { ticket: ticket(1), copied: 2, failed: 0 };
+    let copied = StoreEvent::PreemptCopied { ticket: ticket(1), copied: 2, failed: 0, on_host: 2 };
     assert_eq!(s.store_event(copied), PreemptDecision::Abort);
     assert_eq!(s.phase(SeqId(1)), Some(Phase::Running));
     assert_eq!(s.store_event(copied), PreemptDecision::Stale, "a late answer changes nothing");

@@ -224,7 +224,7 @@ fn stepped(
 }
 
 fn copied_out(s: &mut State, ticket: Ticket) -> String {
-    match s.store_event(StoreEvent::PreemptCopied { ticket, copied: 2, failed: 0 }) {
+    match s.store_event(StoreEvent::PreemptCopied { ticket, copied: 2, failed: 0, on_host: 2 }) {
         PreemptDecision::Commit => "commit".into(),
         PreemptDecision::Abort => "abort".into(),
         PreemptDecision::Stale => "nothing".into(),

@@ -100,7 +100,8 @@ fn what_a_copied_victim_keeps_counts_from_its_commit() {
     let request = plan(&mut s);
     assert_eq!(victims(&request), [1], "while it is copied it can give nothing");
     s.granted(StepGrant { step: request.step, ..StepGrant::default() });
-    let decision = s.store_event(StoreEvent::PreemptCopied { ticket, copied: 1, failed: 0 });
+    let decision =
+        s.store_event(StoreEvent::PreemptCopied { ticket, copied: 1, failed: 0, on_host: 1 });
     assert_eq!(decision, PreemptDecision::Commit);
     assert_eq!(victims(&plan(&mut s)), [2, 1]);
 }

@@ -1,0 +1,57 @@
+//! The drain of a server, and reports of how far it is.
+
+use crate::boot::App;
+use crate::control::{AuditEvent, SERVER};
+use std::pin::pin;
+use tiercel_actors::EngineHandle;
+
+/// Interval between two reports of a drain, us.
+const REPORT_US: u64 = 1_000_000;
+/// Longest wait for the listeners of the event stream to read its end, us.
+const LISTENERS_US: u64 = 1_000_000;
+/// Interval at which listeners are counted while the server waits for them, us.
+const LOOK_US: u64 = 5_000;
+
+/// Records that the server begins to drain although no operator asked for it.
+pub(super) fn tell(app: &App, engine: &EngineHandle, grace_ms: u64) {
+    app.audit.record(&AuditEvent {
+        by: SERVER,
+        action: "drain",
+        deadline_ms: Some(grace_ms),
+        requests: Some(engine.places()),
+        ..AuditEvent::default()
+    });
+}
+
+/// Drains the server: refuses new requests, lets running ones finish for at most `grace_ms`, and ends the rest. Once a
+/// second, and at the end, an event says how far the drain is.
+pub(super) async fn drain(app: &App, engine: &EngineHandle, grace_ms: u64) {
+    app.drain(grace_ms);
+    let mut drain = pin!(engine.drain(grace_ms));
+    let drained = loop {
+        if let Some(drained) = app.clock.timeout_us(REPORT_US, drain.as_mut()).await {
+            break drained;
+        }
+        app.audit.record(&AuditEvent {
+            by: SERVER,
+            action: "draining",
+            requests: Some(engine.places()),
+            deadline_in_ms: app.deadline_in_ms(),
+            ..AuditEvent::default()
+        });
+    };
+    let ends = drained.map(Into::into);
+    app.audit.record(&AuditEvent { by: SERVER, action: "drained", ends, ..AuditEvent::default() });
+    app.audit.end();
+}
+
+/// Waits until the listeners of the event stream have read its end, for at most a second.
+pub(super) async fn listeners_left(app: &App) {
+    let left = async {
+        while app.audit.listeners() > 0 {
+            app.clock.sleep_us(LOOK_US).await;
+        }
+    };
+    // Ignore listeners that do not read.
+    let _ = app.clock.timeout_us(LISTENERS_US, left).await;
+}

@@ -1,0 +1,50 @@
+//! The command `tiercel ctl drain`: asks the server to drain, and shows the progress until the server has stopped.
+
+use super::client::{Client, Trouble};
+use super::text;
+use crate::cli::failure::Failure;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Interval at which the command looks whether the server has stopped.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Asks the server to drain. Unless `no_wait` is set, shows how far the drain is, and returns when the server has stopped.
+pub(super) fn run(
+    client: &Client,
+    body: &Value,
+    no_wait: bool,
+    print: &impl Fn(&Value, fn(&Value) -> String),
+) -> Result<(), Failure> {
+    if no_wait {
+        print(&client.post("/control/v1/drain", body)?, begun);
+        return Ok(());
+    }
+    // Listen before the drain begins, so that no event is missed.
+    let events = client.listen("/control/v1/events")?;
+    print(&client.post("/control/v1/drain", body)?, begun);
+    let mut drained = false;
+    for event in events {
+        let event = event?;
+        let action = event["action"].as_str();
+        if matches!(action, Some("draining" | "drained")) {
+            print(&event, text::drain);
+        }
+        drained |= action == Some("drained");
+    }
+    if !drained {
+        return Err(Failure::new("the server ended before it had drained"));
+    }
+    while !matches!(client.get("/control/v1/status", &[]), Err(Trouble::Unreachable(_))) {
+        std::thread::park_timeout(LOOK);
+    }
+    print(&json!({"stopped": true}), |_| "the server has stopped".to_owned());
+    Ok(())
+}
+
+fn begun(answer: &Value) -> String {
+    format!(
+        "draining: {} requests may finish within {} ms",
+        answer["requests"], answer["deadline_ms"]
+    )
+}
