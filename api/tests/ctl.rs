@@ -102,6 +102,11 @@ fn operators_see_and_change_requests() {
         (&shown["requests"][0]["tier"], &shown["requests"][0]["priority"]),
         (&"premium".into(), &(-2).into())
     );
+    let moments = lines(&server, &["show", &id]);
+    for shown in ["queued, background", "paused by an operator", "moved from background to premium"]
+    {
+        assert!(moments.iter().any(|line| line.contains(shown)), "{shown}: {moments:?}");
+    }
     assert!(lines(&server, &["cancel", &id])[0].contains("ended"));
     assert!(
         failure(&server, &["show", "nobody"]).contains("no live request has the id \"nobody\"")
@@ -125,9 +130,19 @@ fn operators_see_and_change_requests() {
     let set = lines(&server, &["policy", "set", "slo.premium.ttft_ms=150"]);
     assert_eq!(set[0], "slo.premium.ttft_ms: auto -> 150.0");
 
-    let drained = lines(&server, &["drain", "--deadline-s", "1"]);
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = folder.path().join("ticket.json");
+    assert!(lines(&server, &["snapshot", file.to_str().unwrap()]).is_empty());
+    let document: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    assert_eq!(document["settings"]["scheduler"]["order"], "arrival");
+    let printed = lines(&server, &["snapshot"]).join("\n");
+    assert_eq!(serde_json::from_str::<Value>(&printed).unwrap()["total"], 1);
+
+    let drained = lines(&server, &["drain", "--deadline-s", "2"]);
     assert!(drained[0].starts_with("draining: "), "{drained:?}");
-    assert_eq!(drained.last().unwrap(), "the server has stopped");
+    assert!(drained[1].starts_with("1 requests left, deadline in "), "{drained:?}");
+    let ends = "0 requests finished, 1 ended at the deadline, 0 ended otherwise";
+    assert_eq!(drained[drained.len() - 2..], [ends, "the server has stopped"]);
     for mut stream in streams {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();

@@ -2,13 +2,15 @@
 #![allow(clippy::unwrap_used, reason = "test support: a surprise is a failed test")]
 
 mod client;
+mod program;
 mod python;
 mod server;
 mod slow;
 mod wire;
 
 pub use client::{Connection, Response, events};
-pub use python::run_script;
+pub use program::Program;
+pub use python::{run_script, run_script_with};
 pub use server::TestServer;
 pub use slow::SlowProfile;
 pub use wire::Wire;

@@ -234,7 +234,13 @@ fn nobody_reaches_a_control_route_without_the_role() {
         entry("old", "role = \"operator\"\nexpires = 2020-01-01"),
     ];
     let server = start(&folder, &keys);
-    let reading = ["/control/v1/requests", "/control/v1/requests/1", "/control/v1/status", "/load"];
+    let reading = [
+        "/control/v1/requests",
+        "/control/v1/requests/1",
+        "/control/v1/status",
+        "/control/v1/snapshot",
+        "/load",
+    ];
     let verbs = ["reprioritize", "pause", "resume", "cancel"];
     let changing = verbs.map(|verb| format!("/control/v1/requests/1/{verb}"));
     for (key, read, change) in [
@@ -321,6 +327,34 @@ fn a_client_sees_and_cancels_the_requests_of_its_tenant_only() {
 }
 
 #[test]
+fn a_snapshot_shows_the_whole_engine_without_secrets_and_texts() {
+    let folder = TempDir::new().unwrap();
+    let server = start(&folder, &[entry("shop", ""), entry("ann", "role = \"operator\"")]);
+    let mut stream = server.connect();
+    let headers = [("content-type", "application/json"), ("authorization", "Bearer shop!")];
+    let body = json!({
+        "prompt": "a very private matter", "max_tokens": 400, "ignore_eos": true, "stream": true,
+    });
+    stream.send_request("POST", "/v1/completions", &headers, body.to_string().as_bytes());
+    assert_eq!(stream.head().unwrap().status, 200);
+    let shown = with_key(&mut server.control(), "ann", ("GET", "/control/v1/snapshot"), "");
+    let (text, document) = (shown.text(), shown.json());
+    assert_eq!((&document["format"], &document["total"]), (&json!(1), &json!(1)), "{text}");
+    assert_eq!(document["requests"][0]["tenant"], "shop");
+    assert_eq!(
+        (&document["status"]["stage"], &document["status"]["running"]),
+        (&json!("ready"), &json!(1))
+    );
+    assert_eq!(document["settings"]["patience"]["standard_s"], 600.0);
+    assert!(document["targets"]["premium"]["ttft_ms"].is_f64(), "{text}");
+    for hidden in ["private", "shop!", "ann!", "sha256", "prompt\":"] {
+        assert!(!text.contains(hidden), "{hidden}: {text}");
+    }
+    drop(stream);
+    server.finish();
+}
+
+#[test]
 fn a_drain_lets_requests_finish_until_the_deadline_and_stops_the_server() {
     let profile = SlowProfile::with_blocks(4_096);
     let server = TestServer::mock(|settings| {
@@ -336,6 +370,8 @@ fn a_drain_lets_requests_finish_until_the_deadline_and_stops_the_server() {
     let mut listener = server.control();
     listener.send_request("GET", "/control/v1/events", &[], b"");
     assert_eq!(listener.head().unwrap().status, 200);
+    let before = server.control().request("GET", "/control/v1/status", &[], b"").json();
+    assert_eq!(before["deadline_in_ms"], Value::Null);
     let asked = server.control().post("/control/v1/drain", &json!({"deadline_ms": 3_000}));
     assert_eq!((asked.status, &asked.json()["deadline_ms"]), (202, &json!(3_000)));
     let again = server.control().post("/control/v1/drain", &json!({}));
@@ -344,13 +380,26 @@ fn a_drain_lets_requests_finish_until_the_deadline_and_stops_the_server() {
     assert_eq!((refused.status, &refused.error()["code"]), (503, &json!("shutting_down")));
     let status = server.control().request("GET", "/control/v1/status", &[], b"").json();
     assert_eq!(status["stage"], "draining");
+    assert!((1..=3_000).contains(&status["deadline_in_ms"].as_u64().unwrap()), "{status}");
     for (n, stream) in (0..).zip(&mut streams) {
         let text = rest_of(stream);
         let (finished, drained) = (text.contains("[DONE]"), text.contains("\"code\":\"drained\""));
         assert!(finished != drained && finished == (lengths(n) == 8), "{n}: {text}");
     }
     let heard = rest_of(&mut listener);
-    assert!(heard.contains("\"action\":\"drain\""), "{heard}");
+    let events: Vec<Value> = heard
+        .lines()
+        .filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok())
+        .collect();
+    let [begun, progress @ .., end] = events.as_slice() else { panic!("{heard}") };
+    assert_eq!((&begun["action"], &begun["requests"]), (&json!("drain"), &json!(64)));
+    assert!(!progress.is_empty() && progress.iter().all(|event| event["action"] == "draining"));
+    let left = |event: &Value| (event["requests"].as_u64(), event["deadline_in_ms"].as_u64());
+    assert_eq!(left(&progress[0]).0, Some(32), "those that run for long: {heard}");
+    assert!(left(&progress[0]).1.is_some_and(|ms| ms <= 2_000), "{heard}");
+    assert_eq!(end["action"], "drained");
+    let ends = [&end["finished"], &end["ended"], &end["other"]];
+    assert_eq!(ends, [&json!(32), &json!(32), &json!(0)]);
     server.stop().unwrap();
 }
 

@@ -94,7 +94,7 @@ fn a_silent_stream_sends_comments() {
     let mut queued = server.connect();
     let head = queued.open_stream("/v1/completions", &long(true));
     assert_eq!(head.status, 200, "the head does not wait for a token");
-    assert_eq!(queued.chunk().unwrap(), b": waiting\n\n");
+    assert!(queued.chunk().unwrap().starts_with(b": waiting"));
     drop((first, queued));
     server.finish();
 }

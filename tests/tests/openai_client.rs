@@ -2,8 +2,11 @@
 //! test's process.
 #![allow(clippy::unwrap_used, reason = "tests state what must hold")]
 
-use serde_json::json;
-use tiercel_tests::{TestServer, events, run_script};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tiercel_tests::{
+    Connection, Program, SlowProfile, TestServer, events, run_script, run_script_with,
+};
 
 const SCRIPT: &str = "openai_conformance.py";
 
@@ -41,6 +44,76 @@ fn the_python_client_understands_refusals() {
 
     let server = TestServer::mock(|settings| settings.http.api_keys = vec!["key".into()]);
     check(&server, &["unauthorized"]);
+    server.finish();
+}
+
+#[test]
+fn a_waiting_stream_that_an_operator_raises_gets_its_first_token_within_three_steps() {
+    let profile = SlowProfile::default();
+    let device = format!("mock:{}", profile.name());
+    // The program is the real one in all but its name.
+    let path = env!("CARGO_BIN_EXE_tiercel-program");
+    let settings = ["--max-num-seqs", "2", "--set", "http.first_token_wait_ms=200"];
+    let comments = ["--set", "http.comment_interval_ms=50"];
+    let args = [&["--device", device.as_str()], settings.as_slice(), &comments].concat();
+    let server = Program::serve(path, &args);
+    let body = json!({
+        "prompt": "Hello", "max_tokens": 900, "ignore_eos": true, "stream": true,
+        "service_tier": "flex",
+    });
+    let flood: Vec<Connection> = (0..20)
+        .map(|_| {
+            let mut connection = Connection::open(server.address());
+            let headers = [("content-type", "application/json")];
+            let body = body.to_string();
+            connection.send_request("POST", "/v1/completions", &headers, body.as_bytes());
+            connection
+        })
+        .collect();
+    let live = || -> Value {
+        let status = server.ctl(&["--json", "status"]);
+        serde_json::from_slice(&status.stdout).unwrap()
+    };
+    while live()["requests"] != 20 {}
+    let url = format!("http://{}/v1", server.address());
+    let model = Connection::open(server.address()).request("GET", "/v1/models", &[], b"").json();
+    let model = model["data"][0]["id"].as_str().unwrap();
+    let output = run_script("raised_request.py", &[&url, model, path, server.control_url()]);
+    let told: Value = serde_json::from_str(output.lines().last().unwrap()).unwrap();
+    let happened = json!(["queued", "moved", "started", "first_token"]);
+    assert_eq!(told["happened"], happened);
+    let drained = server.ctl(&["drain", "--deadline-s", "0"]);
+    assert!(drained.status.success(), "{drained:?}");
+    let text = String::from_utf8(drained.stdout).unwrap();
+    assert!(text.contains("0 requests finished, ") && text.contains(" ended at the deadline"));
+    drop(flood);
+    // The audit is in the server's log.
+    let events: Vec<Value> = server
+        .log()
+        .iter()
+        .filter_map(|line| serde_json::from_str(&line[line.find('{')?..]).ok())
+        .collect();
+    let change = events.iter().find(|event| event["action"] == "reprioritize").unwrap();
+    assert_eq!(change["step"], told["change"]);
+    let steps = told["first"].as_u64().unwrap() - change["step"].as_u64().unwrap();
+    assert!((1..=3).contains(&steps), "first token {steps} steps after the change");
+}
+
+#[test]
+fn litellm_is_told_the_tier_that_its_key_may_have() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = folder.path().join("keys.toml");
+    let hash: String = Sha256::digest("secret").iter().map(|byte| format!("{byte:02x}")).collect();
+    let key =
+        format!("[[key]]\nname = \"shop\"\nsha256 = \"{hash}\"\nhighest_tier = \"standard\"\n");
+    std::fs::write(&file, key).unwrap();
+    let file = file.to_str().unwrap().to_owned();
+    let server = TestServer::mock(|settings| settings.http.keys_file = Some(file));
+    let headers = [("authorization", "Bearer secret")];
+    let models = server.connect().request("GET", "/v1/models", &headers, b"").json();
+    let model = models["data"][0]["id"].as_str().unwrap().to_owned();
+    let url = format!("http://{}/v1", server.address());
+    run_script_with("requirements-litellm.txt", "litellm_tier.py", &[&url, &model, "secret"]);
     server.finish();
 }
 
