@@ -5,6 +5,7 @@
 //! | [`cli`] | arguments, logs, exit codes |
 //! | [`boot`] | settings to model, device, engine and server; shutdown |
 //! | `control` | the control API: operators see and change live requests |
+//! | `document` | the OpenAPI document of the routes |
 //! | `live` | live requests, by the ids that clients and the engine know |
 //! | `http` | routes, limits, errors, tenants, health |
 //! | `openai` | requests, responses, response streams |
@@ -15,6 +16,7 @@
 pub mod boot;
 pub mod cli;
 mod control;
+mod document;
 mod http;
 mod live;
 mod openai;

@@ -10,7 +10,7 @@ mod wire;
 
 pub use client::{Connection, Response, events};
 pub use program::Program;
-pub use python::{run_script, run_script_with};
+pub use python::run_script;
 pub use server::TestServer;
 pub use slow::SlowProfile;
 pub use wire::Wire;

@@ -8,25 +8,20 @@ use std::sync::Mutex;
 /// Explanation in the error message when Python or a Python package cannot be had.
 const NEEDS: &str = "needs python3 with pip, and a package index";
 
-/// Runs the Python program `script` of `tests/clients` with the given arguments, and returns its output.
+/// Runs the Python program `script` of `tests/clients` with the given arguments. `requirements` is the file there that
+/// pins the packages of the program. Prints and returns what the program writes.
 ///
 /// # Panics
 /// If Python or its packages cannot be had, or if the program fails; the panic shows the program's output. So a test
 /// that needs a Python client never passes without it.
-pub fn run_script(script: &str, args: &[&str]) -> String {
-    run_script_with("requirements.txt", script, args)
-}
-
-/// Runs a Python program as [`run_script`] does, with the packages of the file `requirements` of `tests/clients`.
-///
-/// # Panics
-/// As [`run_script`].
-pub fn run_script_with(requirements: &str, script: &str, args: &[&str]) -> String {
+pub fn run_script(script: &str, requirements: &str, args: &[&str]) -> String {
     let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients");
     let packages = packages(&clients.join(requirements));
     let mut command = Command::new("python3");
     command.arg(clients.join(script)).args(args).env("PYTHONPATH", packages);
-    succeed(&mut command, "the script failed")
+    let output = succeed(&mut command, "the script failed");
+    print!("{output}");
+    output
 }
 
 /// Returns a directory that holds the required Python packages; installs them if the directory is not complete.

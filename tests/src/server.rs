@@ -52,9 +52,14 @@ impl TestServer {
         self.running.address()
     }
 
+    /// Returns the address that the server's control API listens on.
+    pub fn control_address(&self) -> SocketAddr {
+        self.running.control_address().unwrap()
+    }
+
     /// Opens a new connection to the server's control API.
     pub fn control(&self) -> Connection {
-        Connection::open(self.running.control_address().unwrap())
+        Connection::open(self.control_address())
     }
 
     /// Returns the handle of the server's engine, for direct access without HTTP.

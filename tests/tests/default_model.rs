@@ -62,7 +62,11 @@ fn the_python_client_finds_all_it_expects() {
     let url = format!("http://{}/v1", server.address());
     let models = server.get("/v1/models").json();
     let model = models["data"][0]["id"].as_str().unwrap();
-    run_script("openai_conformance.py", &[&url, model, "all", "leave_stream", "leave_whole"]);
+    run_script(
+        "openai_conformance.py",
+        "requirements.txt",
+        &[&url, model, "all", "leave_stream", "leave_whole"],
+    );
     server.wait_until_idle();
 }
 

@@ -4,18 +4,17 @@
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tiercel_tests::{
-    Connection, Program, SlowProfile, TestServer, events, run_script, run_script_with,
-};
+use tiercel_tests::{Connection, Program, SlowProfile, TestServer, events, run_script};
 
 const SCRIPT: &str = "openai_conformance.py";
+const REQUIREMENTS: &str = "requirements.txt";
 
 fn check(server: &TestServer, checks: &[&str]) {
     let url = format!("http://{}/v1", server.address());
     let models =
         server.connect().request("GET", "/v1/models", &[("authorization", "Bearer key")], b"");
     let model = models.json()["data"][0]["id"].as_str().unwrap().to_owned();
-    run_script(SCRIPT, &[&[url.as_str(), model.as_str()], checks].concat());
+    run_script(SCRIPT, REQUIREMENTS, &[&[url.as_str(), model.as_str()], checks].concat());
 }
 
 #[test]
@@ -78,7 +77,8 @@ fn a_waiting_stream_that_an_operator_raises_gets_its_first_token_within_three_st
     let url = format!("http://{}/v1", server.address());
     let model = Connection::open(server.address()).request("GET", "/v1/models", &[], b"").json();
     let model = model["data"][0]["id"].as_str().unwrap();
-    let output = run_script("raised_request.py", &[&url, model, path, server.control_url()]);
+    let output =
+        run_script("raised_request.py", REQUIREMENTS, &[&url, model, path, server.control_url()]);
     let told: Value = serde_json::from_str(output.lines().last().unwrap()).unwrap();
     let happened = json!(["queued", "moved", "started", "first_token"]);
     assert_eq!(told["happened"], happened);
@@ -113,7 +113,7 @@ fn litellm_is_told_the_tier_that_its_key_may_have() {
     let models = server.connect().request("GET", "/v1/models", &headers, b"").json();
     let model = models["data"][0]["id"].as_str().unwrap().to_owned();
     let url = format!("http://{}/v1", server.address());
-    run_script_with("requirements-litellm.txt", "litellm_tier.py", &[&url, &model, "secret"]);
+    run_script("litellm_tier.py", "litellm-requirements.txt", &[&url, &model, "secret"]);
     server.finish();
 }
 

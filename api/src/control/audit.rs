@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tiercel_actors::Drained;
 use tiercel_device::Clock;
 use tokio::sync::broadcast;
+use utoipa::ToSchema;
 
 /// Events that a slow listener may be behind; older ones are lost for it, and it is told how many.
 const BUFFERED_EVENTS: usize = 256;
@@ -24,7 +25,7 @@ pub(crate) struct Audit {
 }
 
 /// A change that an operator made, or an event of the server's life.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, ToSchema)]
 pub(crate) struct Event<'a> {
     /// Name of the key that asked for the change, or [`SERVER`].
     pub(crate) by: &'a str,
@@ -42,6 +43,7 @@ pub(crate) struct Event<'a> {
     pub(crate) after: Option<Row>,
     /// Settings that were changed, each with its values before and after.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
     pub(crate) settings: Option<Value>,
     /// Longest time that running requests have to finish in a drain, ms.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,7 +60,7 @@ pub(crate) struct Event<'a> {
 }
 
 /// Numbers of the choices that were live when a drain began, by how they ended.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 pub(crate) struct Ends {
     /// Choices that were completed.
     finished: u32,
@@ -75,9 +77,12 @@ impl From<Drained> for Ends {
 }
 
 /// An event with its number and time.
-#[derive(Serialize)]
-struct Numbered<'a> {
+#[derive(Serialize, ToSchema)]
+#[schema(as = AuditEvent)]
+pub(crate) struct Numbered<'a> {
+    /// Number of the event; the first is 1.
     number: u64,
+    /// Time of the event, seconds since 1970.
     unix_s: u64,
     #[serde(flatten)]
     event: &'a Event<'a>,

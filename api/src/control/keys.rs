@@ -1,22 +1,24 @@
 //! Endpoint that lists the API keys in force.
 
 use crate::boot::App;
-use crate::control::query::page_of;
+use crate::control::query::{LIMIT_MAX, Page, page_of};
+use crate::document::schema;
 use crate::http::{Accepted, ApiError, Meters};
 use actix_web::http::StatusCode;
 use actix_web::web::{Data, Query};
 use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use std::sync::Arc;
 use tiercel_config::{AboveHighest, Role, utc_text};
 use tiercel_device::Clock;
 use tiercel_policy::admission::Remaining;
+use utoipa::ToSchema;
+use utoipa::openapi::path::Parameter;
 
 /// Query parameters of the listing.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Listing {
+pub(crate) struct Listing {
     /// Show only keys of this tenant.
     tenant: Option<String>,
     /// Most keys in the answer.
@@ -25,8 +27,31 @@ struct Listing {
     offset: usize,
 }
 
+impl Listing {
+    /// Returns the parameters for the document.
+    pub(crate) fn parameters() -> [Parameter; 3] {
+        let limit = schema::count(1..=LIMIT_MAX as u64, "Most keys in the answer; 100 by default.");
+        [
+            schema::query("tenant", schema::text("Only keys of this tenant.")),
+            schema::query("limit", limit),
+            schema::query("offset", schema::count(0..=u64::MAX, "Number of keys to skip.")),
+        ]
+    }
+}
+
+/// Page of the listing of API keys.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct KeyList {
+    /// Number of keys that match.
+    total: usize,
+    keys: Vec<KeyRow>,
+    /// Offset of the next page; null on the last one.
+    #[schema(required)]
+    next_offset: Option<usize>,
+}
+
 /// Limit of a rate, and what is left of it.
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Debug, PartialEq, Serialize, ToSchema)]
 struct RateRow {
     /// Amount per minute that the key allows.
     limit: u64,
@@ -37,29 +62,40 @@ struct RateRow {
 }
 
 /// An API key as the control API shows it: everything but the key and its hash.
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Debug, PartialEq, Serialize, ToSchema)]
 struct KeyRow {
+    #[schema(value_type = String)]
     name: Arc<str>,
+    #[schema(value_type = String)]
     tenant: Arc<str>,
     /// Weight of the tenant in the fair queues.
     share: f64,
+    #[schema(schema_with = schema::tier)]
     highest_tier: &'static str,
+    #[schema(schema_with = schema::tier)]
     default_tier: &'static str,
+    /// What happens to a request above the highest tier: `cap` or `refuse`.
+    #[schema(value_type = String)]
     above_highest: AboveHighest,
     /// Whether requests with the key may state tighter targets than those of their tier.
     may_tighten_targets: bool,
-    /// What the key may do on the control API; `None` for nothing.
+    /// What the key may do on the control API: `viewer`, `operator`, or null for nothing.
+    #[schema(required, value_type = Option<String>)]
     role: Option<Role>,
-    /// Time in UTC from which the key is refused; `None` if it does not expire.
+    /// Time in UTC from which the key is refused; null if it does not expire.
+    #[schema(required)]
     expires: Option<String>,
     expired: bool,
-    /// Rate of requests; `None` for no limit.
+    /// Rate of requests; null for no limit.
+    #[schema(required)]
     requests_per_min: Option<RateRow>,
-    /// Rate of tokens; `None` for no limit.
+    /// Rate of tokens; null for no limit.
+    #[schema(required)]
     tokens_per_min: Option<RateRow>,
     /// Live choices now.
     live: u32,
-    /// Most live choices; `None` for no limit.
+    /// Most live choices; null for no limit.
+    #[schema(required)]
     max_live: Option<u32>,
 }
 
@@ -75,15 +111,10 @@ pub(crate) async fn list(app: Data<App>, request: HttpRequest) -> Result<HttpRes
     let keys = app.keys.in_force();
     let of_tenant = |key: &&Accepted| tenant.as_ref().is_none_or(|t| *key.caller.tenant == **t);
     let shown: Vec<&Accepted> = keys.iter().filter(of_tenant).collect();
-    let page = page_of(shown, limit, offset)?;
+    let Page { total, rows, next_offset } = page_of(shown, limit, offset)?;
     let now_s = Clock::unix_s() as i64;
-    let rows: Vec<KeyRow> =
-        page.rows.into_iter().map(|key| row(key, &app.meters, may_tighten, now_s)).collect();
-    Ok(HttpResponse::Ok().json(json!({
-        "total": page.total,
-        "keys": rows,
-        "next_offset": page.next_offset,
-    })))
+    let keys = rows.into_iter().map(|key| row(key, &app.meters, may_tighten, now_s)).collect();
+    Ok(HttpResponse::Ok().json(KeyList { total, keys, next_offset }))
 }
 
 /// Returns a key as the control API shows it. `may_tighten` is the setting `slo.requests_may_tighten`, and `now_s` the time

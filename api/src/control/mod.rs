@@ -2,13 +2,14 @@
 //! this machine can reach unless the settings say otherwise.
 
 mod audit;
+mod body;
 pub(crate) mod keys;
 pub(crate) mod policy;
-mod query;
+pub(crate) mod query;
 pub(crate) mod requests;
 mod row;
 pub(crate) mod server;
 pub(crate) mod support;
 mod timeline;
 
-pub(crate) use audit::{Audit, Event as AuditEvent, SERVER};
+pub(crate) use audit::{Audit, Event as AuditEvent, Numbered, SERVER};

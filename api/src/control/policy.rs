@@ -2,15 +2,98 @@
 
 use crate::boot::App;
 use crate::control::audit::Event;
+use crate::document::schema;
 use crate::http::{ApiError, JsonRequest};
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use tiercel_actors::Control;
-use tiercel_config::{ChangeError, EngineSettings, LoadError, Role, SettingsError};
+use tiercel_config::{ChangeError, EngineSettings, Kind, LoadError, Role, SettingsError};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
 
 /// Most settings in one request.
 const CHANGES_MAX: usize = 100;
+
+/// Settings of the engine.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Settings {
+    /// Settings in effect, in tables as in the settings file.
+    #[schema(value_type = Object)]
+    settings: EngineSettings,
+    /// Settings that can be changed while the server runs.
+    changeable: Vec<Changeable>,
+}
+
+/// A setting that can be changed while the server runs.
+#[derive(Serialize, ToSchema)]
+struct Changeable {
+    /// Dotted name, such as `patience.standard_s`.
+    name: &'static str,
+    value: Option<Value>,
+    /// Description of the values that are allowed.
+    allowed: String,
+    /// Largest value that is allowed since the server was started; null if there is none.
+    #[schema(required)]
+    at_most: Option<u32>,
+    /// What the setting does.
+    help: &'static str,
+}
+
+/// Settings that a request has changed.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct SettingsChanged {
+    /// Step that was planned last before the change, which takes effect in a later one.
+    step: u64,
+    /// Settings that were changed, by their dotted names.
+    #[schema(value_type = BTreeMap<String, SettingChange>)]
+    changed: Value,
+}
+
+/// Values of a setting before and after a change.
+#[derive(Serialize, ToSchema)]
+struct SettingChange {
+    before: Option<Value>,
+    after: Value,
+}
+
+/// Body of a change of settings: names and new values.
+pub(crate) enum SettingsChange {}
+
+impl PartialSchema for SettingsChange {
+    fn schema() -> RefOr<Schema> {
+        let settings = tiercel_config::changeable(&EngineSettings::default());
+        let object = ObjectBuilder::new()
+            .schema_type(Type::Object)
+            .min_properties(Some(1))
+            .max_properties(Some(CHANGES_MAX))
+            .additional_properties(Some(AdditionalProperties::FreeForm(false)))
+            .description(Some("Names of settings and their new values."));
+        let add = |object: ObjectBuilder, (field, _): &(&tiercel_config::Field, _)| {
+            object.property(&field.path, setting(field))
+        };
+        settings.iter().fold(object, add).into()
+    }
+}
+
+impl ToSchema for SettingsChange {}
+
+/// Returns the schema of the values of a setting. A text that states a number, or true or false, counts as such.
+fn setting(field: &tiercel_config::Field) -> RefOr<Schema> {
+    let about = format!("{} (allowed: {})", field.help, field.kind.allowed());
+    let text = schema::text("The same as a text.");
+    let value = match field.kind {
+        Kind::Integer { low, high } => schema::count(low..=high, &about),
+        Kind::Number { low, high } => schema::number(low..=high, &about),
+        Kind::Bool => schema::flag(&about),
+        Kind::Choice(words) => return schema::word(words, &about),
+        _ => return schema::text(&about),
+    };
+    schema::any_of([value, text], &about)
+}
 
 /// Endpoint `GET /control/v1/policy`: the settings of the engine in effect, and those that may be changed.
 pub(crate) async fn get(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
@@ -19,19 +102,17 @@ pub(crate) async fn get(app: Data<App>, request: HttpRequest) -> Result<HttpResp
     let settings = serving.settings.lock().await.clone();
     let values = by_name(&settings);
     let changeable = tiercel_config::changeable(serving.engine.settings());
-    let changeable: Vec<Value> = changeable
+    let changeable = changeable
         .into_iter()
-        .map(|(field, at_most)| {
-            json!({
-                "name": field.path,
-                "value": values.get(&field.path),
-                "allowed": field.kind.allowed(),
-                "at_most": at_most,
-                "help": field.help,
-            })
+        .map(|(field, at_most)| Changeable {
+            name: &field.path,
+            value: values.get(&field.path).cloned(),
+            allowed: field.kind.allowed(),
+            at_most,
+            help: &field.help,
         })
         .collect();
-    Ok(HttpResponse::Ok().json(json!({"settings": settings, "changeable": changeable})))
+    Ok(HttpResponse::Ok().json(Settings { settings, changeable }))
 }
 
 /// Endpoint `PATCH /control/v1/policy`: changes settings, all or none. The body is an object of names and values.
@@ -60,7 +141,7 @@ pub(crate) async fn patch(
         settings: Some(changed.clone()),
         ..Event::default()
     });
-    Ok(HttpResponse::Ok().json(json!({"step": step, "changed": changed})))
+    Ok(HttpResponse::Ok().json(SettingsChanged { step, changed }))
 }
 
 /// Reads the body of a change: an object of settings' names and their new values.
@@ -122,9 +203,11 @@ fn by_name(settings: &EngineSettings) -> Map<String, Value> {
 /// Returns the settings that differ, each with its values before and after.
 fn difference(before: &Map<String, Value>, after: &Map<String, Value>) -> Value {
     let changed = after.iter().filter(|(name, value)| before.get(*name) != Some(*value));
-    changed
-        .map(|(name, value)| (name.clone(), json!({"before": before.get(name), "after": value})))
-        .collect()
+    let change = |(name, after): (&String, &Value)| {
+        let (before, after) = (before.get(name).cloned(), after.clone());
+        (name.clone(), SettingChange { before, after })
+    };
+    json!(changed.map(change).collect::<BTreeMap<_, _>>())
 }
 
 #[cfg(test)]

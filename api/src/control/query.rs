@@ -1,6 +1,7 @@
 //! Queries: which requests a listing shows, in which order, and how many.
 
-use crate::control::row::{Row, STATES};
+use crate::control::row::{Row, STATES, state_schema};
+use crate::document::schema;
 use crate::http::ApiError;
 use actix_web::HttpRequest;
 use actix_web::http::StatusCode;
@@ -8,6 +9,7 @@ use actix_web::web::Query;
 use serde::Deserialize;
 use std::cmp::Ordering;
 use tiercel_device::Tier;
+use utoipa::openapi::path::Parameter;
 
 /// Most rows in one answer.
 pub(crate) const LIMIT_MAX: usize = 1_000;
@@ -78,6 +80,25 @@ pub(crate) fn page_of<T>(
 }
 
 impl Listing {
+    /// Returns the parameters for the document.
+    pub(crate) fn parameters() -> [Parameter; 8] {
+        let limit = format!("Most requests in the answer; {LIMIT} by default.");
+        let sort = schema::word(
+            &["slack", "age", "output"],
+            "Order: the least slack first, the oldest first, or the longest output first; by default the order of service.",
+        );
+        [
+            schema::query("tier", schema::tier()),
+            schema::query("state", state_schema()),
+            schema::query("paused", schema::flag("Only paused requests, or only others.")),
+            schema::query("tenant", schema::text("Only requests of this tenant.")),
+            schema::query("request_id", schema::text("Only requests with this `X-Request-Id`.")),
+            schema::query("sort", sort),
+            schema::query("limit", schema::count(1..=LIMIT_MAX as u64, &limit)),
+            schema::query("offset", schema::count(0..=u64::MAX, "Number of requests to skip.")),
+        ]
+    }
+
     /// Reads the query parameters of a listing.
     ///
     /// # Errors
@@ -97,6 +118,9 @@ impl Listing {
         };
         if listing.state.as_ref().is_some_and(|state| !STATES.contains(&state.as_str())) {
             return wrong(format!("'state' must be one of {}", STATES.join(", ")));
+        }
+        if listing.tier == Some(Tier::System) {
+            return wrong("'tier' must be premium, standard or background".into());
         }
         Ok(listing)
     }

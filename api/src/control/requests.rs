@@ -2,6 +2,7 @@
 
 use crate::boot::{App, Serving};
 use crate::control::audit::Event;
+use crate::control::body::read;
 use crate::control::query::Listing;
 use crate::control::row::{Row, rows};
 use crate::control::timeline::TimelineView;
@@ -10,20 +11,63 @@ use crate::live::LiveRequest;
 use actix_web::http::StatusCode;
 use actix_web::web::{Data, Path};
 use actix_web::{HttpRequest, HttpResponse};
-use serde::Deserialize;
-use serde_json::json;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tiercel_actors::{Changed, Control};
 use tiercel_config::Role;
 use tiercel_device::{SeqId, Tier, Timestamp};
 use tiercel_policy::blocks::Salt;
+use utoipa::ToSchema;
 
 /// Age up to which listings share a snapshot, ms.
 const SNAPSHOT_AGE_MS: u64 = 250;
 
 /// Most choices whose timelines are shown, if many requests have the id that is asked for.
 const TIMELINES_MAX: usize = 100;
+
+/// Page of a listing of live requests.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RequestList {
+    /// Step that was planned last.
+    step: u64,
+    /// Number of requests that match.
+    total: usize,
+    /// Choices of these requests, in the order that the query asks for.
+    requests: Vec<Row>,
+    /// Offset of the next page; null on the last one.
+    #[schema(required)]
+    next_offset: Option<usize>,
+}
+
+/// Live requests with one id.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RequestsShown {
+    /// Step that was planned last.
+    step: u64,
+    requests: Vec<Row>,
+}
+
+/// Changes of all choices of a request.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RequestChanges {
+    /// Id of the request in its response.
+    id: String,
+    changes: Vec<RequestChange>,
+}
+
+/// A choice of a request before and after a change.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RequestChange {
+    /// Step that was planned last before the change, which takes effect in a later one.
+    #[schema(required)]
+    step: Option<u64>,
+    #[schema(required)]
+    before: Option<Row>,
+    /// Null if the change ended the choice.
+    #[schema(required)]
+    after: Option<Row>,
+}
 
 /// Endpoint `GET /control/v1/requests`: lists live requests.
 pub(crate) async fn list(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
@@ -51,12 +95,12 @@ async fn listing(
         rows.retain(|row| requests.get(&SeqId(row.seq)).is_some_and(|r| r.salt == salt));
     }
     let page = listing.page(rows)?;
-    Ok(HttpResponse::Ok().json(json!({
-        "step": snapshot.step.0,
-        "total": page.total,
-        "requests": page.rows,
-        "next_offset": page.next_offset,
-    })))
+    Ok(HttpResponse::Ok().json(RequestList {
+        step: snapshot.step.0,
+        total: page.total,
+        requests: page.rows,
+        next_offset: page.next_offset,
+    }))
 }
 
 /// Endpoint `GET /control/v1/requests/{id}`: shows the requests with an id, which may be any of the three ids of a request, with
@@ -87,7 +131,7 @@ pub(crate) async fn show(
             row.timeline = Some(TimelineView::new(&timeline, *arrival));
         }
     }
-    Ok(HttpResponse::Ok().json(json!({"step": snapshot.step.0, "requests": rows})))
+    Ok(HttpResponse::Ok().json(RequestsShown { step: snapshot.step.0, requests: rows }))
 }
 
 /// Change of a request that an operator asks for.
@@ -100,10 +144,12 @@ enum Change {
 }
 
 /// Body of a request to change tier and priority.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct Reprioritize {
+pub(crate) struct Reprioritize {
+    #[schema(schema_with = crate::document::schema::tier)]
     tier: Tier,
+    /// Priority within the tier; the lower number goes first. 0 by default.
     priority: Option<i32>,
 }
 
@@ -114,7 +160,8 @@ pub(crate) async fn reprioritize(
     id: Path<String>,
     body: JsonRequest,
 ) -> Result<HttpResponse, ApiError> {
-    let Reprioritize { tier, priority } = serde_json::from_value(body.body).map_err(|error| {
+    let operator = app.keys.operator(&request, Role::Operator)?;
+    let Reprioritize { tier, priority } = read(body.body).map_err(|error| {
         let message = format!(
             "{error}; expected {{\"tier\": \"premium\", \"standard\" or \"background\", \"priority\": a whole number}}"
         );
@@ -123,7 +170,8 @@ pub(crate) async fn reprioritize(
     if tier == Tier::System {
         return Err(ApiError::param("tier", "'tier' must be premium, standard or background"));
     }
-    change(&app, &request, &id, Change::Reprioritize { tier, priority }).await
+    let target = only(app.live.find(&id, None), &id)?;
+    apply(&app, &operator.name, &target, Change::Reprioritize { tier, priority }).await
 }
 
 /// Endpoint `POST /control/v1/requests/{id}/pause`: stops scheduling a request.
@@ -195,12 +243,12 @@ async fn apply(
         let step = Some(changed.step.0);
         let event = Event { by, action: action(change), step, before, after, ..Event::default() };
         app.audit.record(&event);
-        changes.push(json!({"step": step, "before": event.before, "after": event.after}));
+        changes.push(RequestChange { step, before: event.before, after: event.after });
     }
     if changes.is_empty() {
         return Err(unknown(&target.id));
     }
-    Ok(HttpResponse::Ok().json(json!({"id": target.id, "changes": changes})))
+    Ok(HttpResponse::Ok().json(RequestChanges { id: target.id.clone(), changes }))
 }
 
 /// Gives the engine the command for one sequence; `None` if the sequence has ended.

@@ -1,6 +1,7 @@
 //! Rows: requests as the control API shows them.
 
 use crate::control::timeline::TimelineView;
+use crate::document::schema;
 use crate::live::LiveRequest;
 use crate::standing::{Position, in_order};
 use serde::Serialize;
@@ -8,9 +9,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tiercel_actors::{SequenceState, SequenceView, Snapshot};
 use tiercel_device::{SeqId, Timestamp};
+use utoipa::ToSchema;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
 
 /// How far a choice is, and the memory that it has.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
 pub(crate) struct Progress {
     pub(crate) prompt_tokens: u32,
     /// Tokens whose KV is valid on the device.
@@ -27,21 +31,26 @@ pub(crate) struct Progress {
 }
 
 /// One choice of a request. Most requests have one choice.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub(crate) struct Row {
     /// Id in the response, such as `chatcmpl-...`.
     pub(crate) id: String,
     /// Id that the client gave (`X-Request-Id`), or that the server made.
+    #[schema(value_type = String)]
     pub(crate) request_id: Arc<str>,
     /// Number of the choice's sequence in the engine.
     pub(crate) seq: u64,
     /// Name of the client's API key.
+    #[schema(value_type = String)]
     pub(crate) key: Arc<str>,
     /// Name of the client's tenant.
+    #[schema(value_type = String)]
     pub(crate) tenant: Arc<str>,
+    #[schema(schema_with = schema::tier)]
     pub(crate) tier: &'static str,
     /// Priority within the tier; the lower number is served first.
     pub(crate) priority: i32,
+    #[schema(schema_with = state_schema)]
     pub(crate) state: &'static str,
     /// Whether an operator paused the request.
     pub(crate) paused: bool,
@@ -113,6 +122,11 @@ impl Row {
 
 /// Names of the states of a request.
 pub(crate) const STATES: [&str; 5] = ["waiting", "prefill", "decode", "preempted", "resuming"];
+
+/// Returns the schema of the name of a state.
+pub(crate) fn state_schema() -> RefOr<Schema> {
+    schema::word(&STATES, "State of the request.")
+}
 
 fn state_name(state: SequenceState) -> &'static str {
     match state {

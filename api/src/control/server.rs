@@ -2,13 +2,14 @@
 
 use crate::boot::{App, Stage};
 use crate::control::audit::Event;
+use crate::control::body::read;
+use crate::document::schema;
 use crate::http::{ApiError, JsonRequest};
 use actix_web::http::{StatusCode, header};
 use actix_web::web::{Bytes, Data};
 use actix_web::{HttpRequest, HttpResponse};
 use futures_util::stream;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::sync::Arc;
 use tiercel_actors::{EngineHandle, EngineStatus};
@@ -16,11 +17,63 @@ use tiercel_config::Role;
 use tiercel_device::{Clock, Tier};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
+use utoipa::ToSchema;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
 
 /// Most listeners of the event stream.
 const LISTENERS_MAX: usize = 16;
 /// Longest deadline of a drain, ms.
 const DEADLINE_MAX_MS: u64 = 86_400_000;
+
+/// Numbers of requests by their tiers.
+#[derive(Serialize, ToSchema)]
+struct ByTier {
+    premium: u32,
+    standard: u32,
+    background: u32,
+}
+
+/// State of the server.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Status {
+    /// `loading`, `ready` or `draining`.
+    stage: &'static str,
+    /// Time left until the deadline of the drain, ms; null while the server does not drain.
+    #[schema(required)]
+    deadline_in_ms: Option<u64>,
+    /// Requests in the server, waiting or running; a choice counts as a request.
+    requests: u32,
+    max_requests: u32,
+    /// Requests without a first token.
+    queued: ByTier,
+    running: u32,
+    preempted: u32,
+    /// Blocks of the device pool.
+    device_blocks: u32,
+    device_blocks_free: u32,
+    /// Blocks of the host pool.
+    host_blocks: u32,
+    host_blocks_free: u32,
+    /// Steps since the start.
+    steps: u64,
+}
+
+/// What a router needs to choose between servers.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Load {
+    /// Whether the server accepts requests.
+    accepts: bool,
+    /// Requests in the server, waiting or running; a choice counts as a request.
+    requests: u32,
+    max_requests: u32,
+    /// Requests without a first token.
+    queued: ByTier,
+    running: u32,
+    preempted: u32,
+    /// Share of the device pool that is in use, from 0 to 1.
+    kv_used: f64,
+}
 
 /// Endpoint `GET /control/v1/status`: the stage of the server's life, the time left of a drain, queues, memory and
 /// counters.
@@ -31,23 +84,23 @@ pub(crate) async fn status(app: Data<App>, request: HttpRequest) -> Result<HttpR
     Ok(HttpResponse::Ok().json(status_of(&app, engine, &status)))
 }
 
-/// Returns the status of the server and its engine as JSON.
-pub(super) fn status_of(app: &App, engine: &EngineHandle, status: &EngineStatus) -> Value {
+/// Returns the state of the server and its engine.
+pub(super) fn status_of(app: &App, engine: &EngineHandle, status: &EngineStatus) -> Status {
     let counters = status.counters;
-    json!({
-        "stage": stage(app.stage()),
-        "deadline_in_ms": app.deadline_in_ms(),
-        "requests": status.places,
-        "max_requests": engine.settings().admission.max_requests,
-        "queued": by_tier(status.queued),
-        "running": status.running,
-        "preempted": status.preempted,
-        "device_blocks": status.device_blocks,
-        "device_blocks_free": status.device_blocks_free,
-        "host_blocks": status.host_blocks,
-        "host_blocks_free": status.host_blocks_free,
-        "steps": counters.steps,
-    })
+    Status {
+        stage: stage(app.stage()),
+        deadline_in_ms: app.deadline_in_ms(),
+        requests: status.places,
+        max_requests: engine.settings().admission.max_requests,
+        queued: by_tier(status.queued),
+        running: status.running,
+        preempted: status.preempted,
+        device_blocks: status.device_blocks,
+        device_blocks_free: status.device_blocks_free,
+        host_blocks: status.host_blocks,
+        host_blocks_free: status.host_blocks_free,
+        steps: counters.steps,
+    }
 }
 
 /// Endpoint `GET /load`: what a router needs to choose between servers.
@@ -57,20 +110,24 @@ pub(crate) async fn load(app: Data<App>, request: HttpRequest) -> Result<HttpRes
     let status = engine.status().await?;
     let EngineStatus { queued, running, preempted, places, device_blocks, .. } = status;
     let used = device_blocks.saturating_sub(status.device_blocks_free);
-    Ok(HttpResponse::Ok().json(json!({
-        "accepts": app.stage() == Stage::Ready,
-        "requests": places,
-        "max_requests": engine.settings().admission.max_requests,
-        "queued": by_tier(queued),
-        "running": running,
-        "preempted": preempted,
-        "kv_used": f64::from(used) / f64::from(device_blocks.max(1)),
-    })))
+    Ok(HttpResponse::Ok().json(Load {
+        accepts: app.stage() == Stage::Ready,
+        requests: places,
+        max_requests: engine.settings().admission.max_requests,
+        queued: by_tier(queued),
+        running,
+        preempted,
+        kv_used: f64::from(used) / f64::from(device_blocks.max(1)),
+    }))
 }
 
-fn by_tier(counts: [u32; Tier::ALL.len()]) -> Value {
-    let tiers = [Tier::Premium, Tier::Standard, Tier::Background];
-    tiers.iter().map(|tier| (tier.name().to_owned(), json!(counts[tier.index()]))).collect()
+fn by_tier(counts: [u32; Tier::ALL.len()]) -> ByTier {
+    let of = |tier: Tier| counts[tier.index()];
+    ByTier {
+        premium: of(Tier::Premium),
+        standard: of(Tier::Standard),
+        background: of(Tier::Background),
+    }
 }
 
 fn stage(stage: Stage) -> &'static str {
@@ -82,10 +139,27 @@ fn stage(stage: Stage) -> &'static str {
 }
 
 /// Body of a request to drain the server.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
-struct DrainBody {
+pub(crate) struct DrainRequest {
+    /// Longest time that running requests have to finish, ms; `http.drain_grace_ms` by default.
+    #[schema(schema_with = deadline_schema)]
     deadline_ms: Option<u64>,
+}
+
+fn deadline_schema() -> RefOr<Schema> {
+    let about =
+        "Longest time that running requests have to finish, ms; http.drain_grace_ms by default.";
+    schema::nullable(schema::count(0..=DEADLINE_MAX_MS, about))
+}
+
+/// A drain that has begun.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Draining {
+    /// Longest time that running requests have to finish, ms.
+    deadline_ms: u64,
+    /// Requests that may finish.
+    requests: u32,
 }
 
 /// Endpoint `POST /control/v1/drain`: refuses new requests, lets running ones finish until the deadline, ends the others
@@ -102,7 +176,7 @@ pub(crate) async fn drain(
         );
         ApiError::param("deadline_ms", message)
     };
-    let asked: DrainBody = serde_json::from_value(body.body).map_err(|_| expected())?;
+    let asked: DrainRequest = read(body.body).map_err(|_| expected())?;
     let deadline_ms = asked.deadline_ms.unwrap_or(app.http.drain_grace_ms);
     if deadline_ms > DEADLINE_MAX_MS {
         return Err(expected());
@@ -112,15 +186,14 @@ pub(crate) async fn drain(
         let message = "the server is draining already";
         return Err(ApiError::new(StatusCode::CONFLICT, message).code("draining"));
     }
-    let (deadline_ms, left) = (Some(deadline_ms), Some(requests));
     app.audit.record(&Event {
         by: &operator.name,
         action: "drain",
-        deadline_ms,
-        requests: left,
+        deadline_ms: Some(deadline_ms),
+        requests: Some(requests),
         ..Event::default()
     });
-    Ok(HttpResponse::Accepted().json(json!({"deadline_ms": deadline_ms, "requests": requests})))
+    Ok(HttpResponse::Accepted().json(Draining { deadline_ms, requests }))
 }
 
 /// Endpoint `GET /control/v1/events`: sends every change that is made from now on, and how far a drain is, as

@@ -2,17 +2,59 @@
 
 use crate::boot::App;
 use crate::control::query::LIMIT_MAX;
-use crate::control::row::rows;
-use crate::control::server::status_of;
+use crate::control::row::{Row, rows};
+use crate::control::server::{Status, status_of};
 use crate::http::ApiError;
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse};
-use serde_json::{Value, json};
-use tiercel_config::{Role, SloTargets};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use tiercel_config::{EngineSettings, Role, SloTargets};
 use tiercel_device::{Clock, Tier};
+use utoipa::ToSchema;
 
 /// Version of the document's form.
 const FORMAT: u32 = 1;
+
+/// Document about the whole engine.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct SupportSnapshot<'a> {
+    /// Version of the document's form.
+    format: u32,
+    /// Version of the server.
+    version: &'static str,
+    /// Time at which the document was made, seconds since 1970.
+    unix_s: u64,
+    /// Names of the served model.
+    models: &'a [String],
+    device: &'a str,
+    /// Step that was planned last.
+    step: u64,
+    status: Status,
+    /// Number of live choices.
+    total: usize,
+    /// Live choices, at most 1,000, in the order of service.
+    requests: Vec<Row>,
+    /// Settings of the engine.
+    #[schema(value_type = Object)]
+    settings: &'a EngineSettings,
+    /// Latency targets in effect, by tier.
+    targets: BTreeMap<&'static str, TierTargets>,
+}
+
+/// Latency targets of a tier; null where the tier has none.
+#[derive(Serialize, ToSchema)]
+struct TierTargets {
+    #[schema(required)]
+    ttft_ms: Option<f64>,
+    /// Time by which each prompt token beyond `ttft_prompt_tokens` lengthens the TTFT target, ms.
+    ttft_ms_per_token: f64,
+    ttft_prompt_tokens: u32,
+    #[schema(required)]
+    tpot_ms: Option<f64>,
+    #[schema(required)]
+    e2e_ms: Option<f64>,
+}
 
 /// Endpoint `GET /control/v1/snapshot`: status, live requests (at most as many as a listing may have), settings and
 /// latency targets, as they were within a few milliseconds. The document has names of keys and tenants, and neither API
@@ -32,31 +74,25 @@ pub(crate) async fn snapshot(
     let mut rows = rows(&snapshot, &requests, app.clock.now());
     let total = rows.len();
     rows.truncate(LIMIT_MAX);
-    let targets: Value = [Tier::Premium, Tier::Standard, Tier::Background]
-        .iter()
-        .map(|tier| (tier.name().to_owned(), of_tier(&status.targets.of(*tier))))
-        .collect();
-    Ok(HttpResponse::Ok().json(json!({
-        "format": FORMAT,
-        "version": env!("CARGO_PKG_VERSION"),
-        "unix_s": Clock::unix_s(),
-        "models": serving.names,
-        "device": engine.info().name,
-        "step": snapshot.step.0,
-        "status": status_of(&app, engine, &status),
-        "total": total,
-        "requests": rows,
-        "settings": *settings,
-        "targets": targets,
-    })))
+    let targets = [Tier::Premium, Tier::Standard, Tier::Background]
+        .map(|tier| (tier.name(), of_tier(&status.targets.of(tier))));
+    Ok(HttpResponse::Ok().json(SupportSnapshot {
+        format: FORMAT,
+        version: env!("CARGO_PKG_VERSION"),
+        unix_s: Clock::unix_s(),
+        models: &serving.names,
+        device: &engine.info().name,
+        step: snapshot.step.0,
+        status: status_of(&app, engine, &status),
+        total,
+        requests: rows,
+        settings: &settings,
+        targets: targets.into(),
+    }))
 }
 
-fn of_tier(targets: &SloTargets) -> Value {
-    json!({
-        "ttft_ms": targets.ttft_ms,
-        "ttft_ms_per_token": targets.ttft_ms_per_token,
-        "ttft_prompt_tokens": targets.ttft_prompt_tokens,
-        "tpot_ms": targets.tpot_ms,
-        "e2e_ms": targets.e2e_ms,
-    })
+fn of_tier(targets: &SloTargets) -> TierTargets {
+    let SloTargets { ttft_ms, ttft_ms_per_token, ttft_prompt_tokens, tpot_ms, e2e_ms, .. } =
+        *targets;
+    TierTargets { ttft_ms, ttft_ms_per_token, ttft_prompt_tokens, tpot_ms, e2e_ms }
 }

@@ -3,9 +3,10 @@
 use serde::Serialize;
 use tiercel_actors::{Happening, Moment, Timeline};
 use tiercel_device::Timestamp;
+use utoipa::ToSchema;
 
 /// What happened to one choice of a request: the last moments, oldest first.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub(crate) struct TimelineView {
     /// Number of earlier moments, which are not kept.
     dropped: u64,
@@ -13,7 +14,7 @@ pub(crate) struct TimelineView {
 }
 
 /// One moment of a request.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 struct MomentView {
     /// Time since the request arrived, ms.
     at_ms: f64,
@@ -24,7 +25,7 @@ struct MomentView {
 }
 
 /// What happened at a moment.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[serde(tag = "what", rename_all = "snake_case")]
 enum HappeningView {
     Queued { tier: &'static str },

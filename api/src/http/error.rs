@@ -2,9 +2,32 @@
 
 use actix_web::http::{StatusCode, header};
 use actix_web::{HttpResponse, ResponseError};
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::fmt;
 use tiercel_actors::{Refusal, RequestFault};
+use utoipa::ToSchema;
+
+/// Body of every answer with an error, as OpenAI's clients read it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ErrorBody {
+    error: ErrorFacts,
+}
+
+/// What is wrong.
+#[derive(Debug, Serialize, ToSchema)]
+struct ErrorFacts {
+    /// Description for people.
+    message: String,
+    /// Kind of the error, which depends on the status, such as `rate_limit_error`.
+    r#type: &'static str,
+    /// Field of the request's body that the error is about.
+    #[schema(required)]
+    param: Option<String>,
+    /// Cause, for programs, such as `queue_full`.
+    #[schema(required)]
+    code: Option<&'static str>,
+}
 
 /// HTTP error that a request is answered with. Its body is `{"error": {"message", "type", "param", "code"}}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,12 +128,13 @@ impl ApiError {
 
     /// Returns the JSON body of an answer with the error.
     pub(crate) fn body(&self) -> Value {
-        json!({"error": {
-            "message": self.message,
-            "type": self.kind(),
-            "param": self.param,
-            "code": self.code,
-        }})
+        let error = ErrorFacts {
+            message: self.message.clone(),
+            r#type: self.kind(),
+            param: self.param.clone(),
+            code: self.code,
+        };
+        json!(ErrorBody { error })
     }
 }
 

@@ -12,6 +12,7 @@ mod keys;
 mod metering;
 mod pages;
 mod request_id;
+mod routes;
 mod seats;
 mod socket;
 mod stream;
@@ -23,7 +24,7 @@ pub(crate) use access::{AccessLog, Record};
 pub(crate) use body::JsonRequest;
 pub(crate) use caller::{Caller, Rights};
 pub(crate) use connections::describe_metrics;
-pub(crate) use error::ApiError;
+pub(crate) use error::{ApiError, ErrorBody};
 pub(crate) use exchange::{Answering, Exchange};
 pub(crate) use keys::{Accepted, Keys};
 pub(crate) use metering::Meters;
@@ -32,16 +33,14 @@ pub(crate) use surface::Surface;
 pub(crate) use tls::{Certificate, TlsError};
 
 use crate::boot::{App, TOKENIZING_THREADS};
-use crate::control::{keys as key_list, policy, requests, server as whole, support};
-use crate::openai;
 use actix_http::ConnectionType;
 use actix_http::HttpService;
 use actix_server::Server;
 use actix_service::{IntoServiceFactory, ServiceFactoryExt, fn_service, map_config};
+use actix_web::App as WebApp;
 use actix_web::dev::{AppConfig, Service, ServiceFactory, ServiceRequest, ServiceResponse};
 use actix_web::http::StatusCode;
-use actix_web::web::{self, Data};
-use actix_web::{App as WebApp, Resource, Route, guard};
+use actix_web::web::Data;
 use connections::Connections;
 use entrance::Entrance;
 use socket::{Patience, Socket};
@@ -145,6 +144,7 @@ fn web_app(
     >,
 > {
     let access = app.access.clone();
+    let keyed = app.keys.required();
     WebApp::new()
         .app_data(app)
         .app_data(surface)
@@ -168,10 +168,7 @@ fn web_app(
                 answer
             }
         })
-        .configure(match surface {
-            Surface::Public => routes,
-            Surface::Control => control_routes,
-        })
+        .configure(|config| routes::register(surface, keyed, config))
 }
 
 /// Returns the number of HTTP workers and the maximum number of connections of each. There is one worker for every
@@ -180,68 +177,6 @@ fn web_app(
 fn shares(cores: usize, max_connections: usize) -> (usize, usize) {
     let workers = (cores / 8).clamp(1, 8).min(max_connections.max(1));
     (workers, (max_connections / workers).max(1))
-}
-
-fn routes(config: &mut web::ServiceConfig) {
-    config
-        .service(post("/v1/chat/completions").route(web::post().to(openai::chat)))
-        .service(post("/v1/completions").route(web::post().to(openai::completions)))
-        .service(post("/tokenize").route(web::post().to(openai::tokenize)))
-        .service(post("/detokenize").route(web::post().to(openai::detokenize)))
-        .service(get("/v1/models").route(reading().to(pages::models)))
-        .service(get("/v1/models/{id:.+}").route(reading().to(pages::model)))
-        .service(get("/v1/requests").route(reading().to(requests::own)))
-        .service(post("/v1/requests/{id}/cancel").route(web::post().to(requests::cancel_own)))
-        .service(get("/debug/steps").route(reading().to(pages::steps)))
-        .configure(probes)
-        .default_service(web::to(pages::elsewhere));
-}
-
-fn control_routes(config: &mut web::ServiceConfig) {
-    let one = |verb: &str| post(&format!("/control/v1/requests/{{id}}/{verb}"));
-    config
-        .service(get("/control/v1/requests").route(reading().to(requests::list)))
-        .service(get("/control/v1/requests/{id}").route(reading().to(requests::show)))
-        .service(one("reprioritize").route(web::post().to(requests::reprioritize)))
-        .service(one("pause").route(web::post().to(requests::pause)))
-        .service(one("resume").route(web::post().to(requests::resume)))
-        .service(one("cancel").route(web::post().to(requests::cancel)))
-        .service(
-            web::resource("/control/v1/policy")
-                .route(reading().to(policy::get))
-                .route(web::patch().to(policy::patch))
-                .default_service(web::to(|r| pages::wrong_method(r, "GET, HEAD, PATCH"))),
-        )
-        .service(get("/control/v1/keys").route(reading().to(key_list::list)))
-        .service(get("/control/v1/status").route(reading().to(whole::status)))
-        .service(get("/control/v1/snapshot").route(reading().to(support::snapshot)))
-        .service(get("/control/v1/events").route(reading().to(whole::events)))
-        .service(post("/control/v1/drain").route(web::post().to(whole::drain)))
-        .service(get("/load").route(reading().to(whole::load)))
-        .configure(probes)
-        .default_service(web::to(pages::elsewhere));
-}
-
-/// Routes for monitoring, which need no key.
-fn probes(config: &mut web::ServiceConfig) {
-    config
-        .service(get("/health").route(reading().to(pages::health)))
-        .service(get("/ready").route(reading().to(pages::health)))
-        .service(get("/metrics").route(reading().to(pages::metrics)));
-}
-
-/// Returns a route for the methods GET and HEAD. actix leaves out the body of an answer to HEAD.
-fn reading() -> Route {
-    web::route().guard(guard::Any(guard::Get()).or(guard::Head()))
-}
-
-fn get(path: &str) -> Resource {
-    web::resource(path)
-        .default_service(web::to(|request| pages::wrong_method(request, "GET, HEAD")))
-}
-
-fn post(path: &str) -> Resource {
-    web::resource(path).default_service(web::to(|request| pages::wrong_method(request, "POST")))
 }
 
 #[cfg(test)]

@@ -1,23 +1,48 @@
 //! HTTP endpoints for models, health, metrics and steps, and the answers to unknown paths and wrong methods.
 
 use crate::boot::{App, Serving, Stage};
+use crate::document::schema;
 use crate::http::{ApiError, Surface, unserved};
 use actix_web::http::{StatusCode, header};
 use actix_web::web::{Data, Path, Query};
 use actix_web::{HttpRequest, HttpResponse, ResponseError};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use tiercel_config::EngineSettings;
+use tiercel_device::{DeviceInfo, DeviceProfile, StepRecord};
+use utoipa::ToSchema;
+use utoipa::openapi::path::Parameter;
 
 /// Timeout of the engine's answer in a health check, us; an engine that does not answer in time is reported as not
 /// healthy.
 const STATUS_TIMEOUT_US: u64 = 2_000_000;
 
+/// List of the names of the served model.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ModelList {
+    /// `list`.
+    object: &'static str,
+    data: Vec<ModelCard>,
+}
+
+/// The served model under one of its names.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ModelCard {
+    id: String,
+    /// `model`.
+    object: &'static str,
+    /// When the model was loaded, seconds since 1970.
+    created: u64,
+    owned_by: &'static str,
+    /// Context length, tokens (prompt and output together).
+    max_model_len: u32,
+}
+
 /// Endpoint `GET /v1/models`: lists the served model under each of its names.
 pub(crate) async fn models(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
     app.keys.caller(&request)?;
     let serving = app.accepting()?;
-    let models: Value = serving.names.iter().map(|name| describe(serving, name)).collect();
-    Ok(HttpResponse::Ok().json(json!({"object": "list", "data": models})))
+    let data = serving.names.iter().map(|name| describe(serving, name)).collect();
+    Ok(HttpResponse::Ok().json(ModelList { object: "list", data }))
 }
 
 /// Endpoint `GET /v1/models/{id}`: describes the served model if `id` is one of its names, which may contain slashes.
@@ -33,14 +58,21 @@ pub(crate) async fn model(
 }
 
 /// Returns the served model's description in OpenAI's form, under one of its names.
-fn describe(serving: &Serving, name: &str) -> Value {
-    json!({
-        "id": name,
-        "object": "model",
-        "created": serving.created_unix_s,
-        "owned_by": "tiercel",
-        "max_model_len": serving.context_tokens,
-    })
+fn describe(serving: &Serving, name: &str) -> ModelCard {
+    ModelCard {
+        id: name.to_owned(),
+        object: "model",
+        created: serving.created_unix_s,
+        owned_by: "tiercel",
+        max_model_len: serving.context_tokens,
+    }
+}
+
+/// Whether the server can serve requests.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Health {
+    /// `ready`, `loading`, `draining` or `engine does not answer`.
+    status: &'static str,
 }
 
 /// Endpoint `GET /health`: answers 200 while requests can be served, otherwise 503.
@@ -53,7 +85,7 @@ pub(crate) async fn health(app: Data<App>) -> HttpResponse {
             false => (StatusCode::SERVICE_UNAVAILABLE, "engine does not answer"),
         },
     };
-    HttpResponse::build(code).json(json!({"status": status}))
+    HttpResponse::build(code).json(Health { status })
 }
 
 async fn engine_answers(app: &App) -> bool {
@@ -95,6 +127,33 @@ pub(crate) struct StepsQuery {
     after: u64,
 }
 
+impl StepsQuery {
+    /// Returns the parameters for the document.
+    pub(crate) fn parameters() -> [Parameter; 1] {
+        let about = "Only steps with a higher number are returned.";
+        [schema::query("after", schema::count(0..=u64::MAX, about))]
+    }
+}
+
+/// Contents and times of the latest steps, and what a profile of this server needs beside them.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct LatestSteps<'a> {
+    /// Sizes of the device.
+    #[schema(value_type = Object)]
+    device: &'a DeviceInfo,
+    /// Speeds that the device measured of itself.
+    #[schema(value_type = Object)]
+    measured: &'a DeviceProfile,
+    /// Settings that the engine was started with.
+    #[schema(value_type = Object)]
+    settings: &'a EngineSettings,
+    /// TPOT target of the standard tier, ms.
+    #[schema(required)]
+    standard_tpot_ms: Option<f64>,
+    #[schema(value_type = Vec<Object>)]
+    steps: Vec<StepRecord>,
+}
+
 /// Endpoint `GET /debug/steps`, used by `tiercel bench --calibrate`. Returns the contents and times of the latest
 /// steps, the device, its measured profile, the engine's settings and the TPOT target of the standard tier.
 pub(crate) async fn steps(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
@@ -105,13 +164,22 @@ pub(crate) async fn steps(app: Data<App>, request: HttpRequest) -> Result<HttpRe
     })?;
     let engine = &app.accepting()?.engine;
     let steps = engine.steps(asked.after).await?;
-    Ok(HttpResponse::Ok().json(json!({
-        "device": engine.info(),
-        "measured": engine.profile(),
-        "settings": engine.settings(),
-        "standard_tpot_ms": engine.targets().standard.tpot_ms,
-        "steps": steps,
-    })))
+    Ok(HttpResponse::Ok().json(LatestSteps {
+        device: engine.info(),
+        measured: engine.profile(),
+        settings: engine.settings(),
+        standard_tpot_ms: engine.targets().standard.tpot_ms,
+        steps,
+    }))
+}
+
+/// The OpenAPI document of a listener, as JSON.
+pub(crate) struct Document(pub(crate) String);
+
+/// Endpoint `GET /openapi.json`: the OpenAPI document of this listener. The document says nothing that the public source
+/// does not say, so it needs no key.
+pub(crate) async fn openapi(document: Data<Document>) -> HttpResponse {
+    HttpResponse::Ok().content_type("application/json").body(document.0.clone())
 }
 
 /// Answers requests for unknown paths. A path that OpenAI's API (or a known extension of it) has and this server does
@@ -128,11 +196,11 @@ pub(crate) async fn elsewhere(request: HttpRequest) -> Result<HttpResponse, ApiE
 }
 
 /// Answers a request for a known path with a wrong method: status 405, with the allowed methods in the header `Allow`.
-pub(crate) async fn wrong_method(request: HttpRequest, allowed: &'static str) -> HttpResponse {
+pub(crate) async fn wrong_method(request: HttpRequest, allowed: String) -> HttpResponse {
     let message = format!("{} takes {allowed}, not {}", request.path(), request.method());
     let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).code("method_not_allowed");
     let mut response = error.error_response();
-    let value = header::HeaderValue::from_static(allowed);
+    let value = header::HeaderValue::try_from(allowed).expect("names of methods are ASCII");
     response.headers_mut().insert(header::ALLOW, value);
     response
 }

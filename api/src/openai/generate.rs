@@ -248,5 +248,5 @@ async fn collect(
         choice.delta.text.push_str(&delta.text);
         choice.delta.logprobs.extend(delta.logprobs);
     }
-    Ok(HttpResponse::Ok().json(envelope.full(&collected, totals)))
+    Ok(HttpResponse::Ok().json(envelope.full(collected, totals)))
 }

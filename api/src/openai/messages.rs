@@ -6,8 +6,9 @@ use serde_json::Value;
 use tiercel_model::template::ChatMessage;
 
 /// Maximum number of messages in one conversation.
-const MAX_MESSAGES: usize = 4096;
-const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+pub(crate) const MAX_MESSAGES: usize = 4096;
+/// Roles of messages.
+pub(crate) const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
 /// Reads the field `messages` of a chat request. The role `developer` becomes `system`; a text in several parts is
 /// joined.

@@ -8,8 +8,10 @@
 //! | `slo.rs`, `patience.rs`, `returning.rs` | targets, patience and retries that clients state |
 //! | `generate.rs` | submits every choice, then streams or collects |
 //! | `choice.rs` | one choice: tokens in, text out |
-//! | `response.rs`, `sse.rs` | bodies, chunks, events |
+//! | `bodies.rs`, `response.rs`, `sse.rs` | bodies, chunks, events |
+//! | `schemas.rs` | what the OpenAPI document says of requests |
 
+mod bodies;
 mod chat;
 mod choice;
 mod completions;
@@ -20,11 +22,16 @@ mod patience;
 mod request;
 mod response;
 mod returning;
+mod schemas;
 mod slo;
 mod sse;
 mod tokens;
 
+pub(crate) use bodies::{ChatCompletion, ChatCompletionChunk, TextCompletion, TextCompletionChunk};
 pub(crate) use chat::chat;
 pub(crate) use completions::completions;
 pub(crate) use request::ModelFacts;
-pub(crate) use tokens::{detokenize, tokenize};
+pub(crate) use schemas::{
+    ChatRequest, DetokenizeRequest, TextRequest, TokenizeRequest, generation_headers,
+};
+pub(crate) use tokens::{Text, Tokens, detokenize, tokenize};

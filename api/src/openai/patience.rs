@@ -7,9 +7,9 @@ use actix_web::http::header::HeaderMap;
 use std::ops::RangeInclusive;
 
 /// Allowed range of the patience (longest wait for the first token) that a request states, ms.
-const RANGE_MS: RangeInclusive<u32> = 1..=86_400_000;
+pub(crate) const RANGE_MS: RangeInclusive<u32> = 1..=86_400_000;
 const FIELD: &str = "max_wait_ms";
-const HEADER: &str = "x-tiercel-max-wait-ms";
+pub(crate) const HEADER: &str = "x-tiercel-max-wait-ms";
 
 /// Reads the patience (longest wait for the first token) from a request's body, ms.
 pub(crate) fn of_body(body: &Fields<'_>) -> Result<Option<u64>, ApiError> {
@@ -22,13 +22,14 @@ pub(crate) fn or_of_headers(
     body_ms: Option<u64>,
     headers: &HeaderMap,
 ) -> Result<Option<u64>, ApiError> {
-    let (None, Some(value)) = (body_ms, headers.get(HEADER)) else { return Ok(body_ms) };
+    let Some(value) = headers.get(HEADER) else { return Ok(body_ms) };
     let ms = value.to_str().ok().and_then(|text| text.trim().parse().ok());
-    ms.filter(|ms| RANGE_MS.contains(ms)).map(|ms| Some(u64::from(ms))).ok_or_else(|| {
+    let of_header = ms.filter(|ms| RANGE_MS.contains(ms)).map(u64::from).ok_or_else(|| {
         let (low, high) = (RANGE_MS.start(), RANGE_MS.end());
         let message = format!("the header '{HEADER}' must be a whole number from {low} to {high}");
         ApiError::new(StatusCode::BAD_REQUEST, message).code("invalid_header")
-    })
+    })?;
+    Ok(body_ms.or(Some(of_header)))
 }
 
 #[cfg(test)]
@@ -56,6 +57,7 @@ mod tests {
         for text in ["0", "-1", "1.5", "soon", "86400001"] {
             let error = read(json!({}), Some(text)).expect_err(text).to_string();
             assert!(error.contains(HEADER) && error.contains("1 to 86400000"), "{error}");
+            assert!(read(json!({"max_wait_ms": 20}), Some(text)).is_err(), "{text}");
         }
         let error = read(json!({"max_wait_ms": 0}), None).expect_err("0");
         assert_eq!(error.body()["error"]["param"], FIELD);

@@ -11,16 +11,28 @@ use tiercel_device::{SamplingParams, Tier, TokenId};
 /// Maximum number of choices of one request (number of prompts times `n`).
 pub(crate) const MAX_CHOICES: usize = 128;
 /// Maximum number of stop strings, and of stop tokens, of one request.
-const MAX_STOPS: usize = 16;
+pub(crate) const MAX_STOPS: usize = 16;
 /// Longest stop string, bytes; so much text is held back while a stop string may begin in it.
-const MAX_STOP_BYTES: usize = 1024;
+pub(crate) const MAX_STOP_BYTES: usize = 1024;
 /// Maximum number of entries in the field `logit_bias` of a request.
-const MAX_BIASES: usize = 1024;
+pub(crate) const MAX_BIASES: usize = 1024;
 /// Allowed range of the repetition penalty. Positive logits are divided by the penalty, so a value far below 1 would
 /// overflow a float.
-const REPETITION_PENALTY: RangeInclusive<f64> = 0.01..=10.0;
+pub(crate) const REPETITION_PENALTY: RangeInclusive<f64> = 0.01..=10.0;
+/// Allowed range of the temperature.
+pub(crate) const TEMPERATURE: RangeInclusive<f64> = 0.0..=2.0;
+/// Allowed range of `top_p` and `min_p`.
+pub(crate) const PROBABILITY: RangeInclusive<f64> = 0.0..=1.0;
+/// Allowed range of `top_k`; -1 and 0 are no limit.
+pub(crate) const TOP_K: RangeInclusive<i64> = -1..=u32::MAX as i64;
+/// Allowed range of the presence penalty and of the frequency penalty.
+pub(crate) const PENALTY: RangeInclusive<f64> = -2.0..=2.0;
+/// Allowed range of a bias in `logit_bias`.
+pub(crate) const BIAS: RangeInclusive<f64> = -100.0..=100.0;
+/// Names of the tiers in the field `service_tier`.
+pub(crate) const SERVICE_TIERS: [&str; 4] = ["auto", "default", "priority", "flex"];
 /// Maximum number of alternative tokens with log-probabilities per output token (`top_logprobs`).
-const MAX_TOP_LOGPROBS: u32 = 20;
+pub(crate) const MAX_TOP_LOGPROBS: u32 = 20;
 
 /// What reading a request needs to know of the model: the vocabulary's size and the default sampling parameters.
 #[derive(Debug, Clone, Default)]
@@ -126,18 +138,18 @@ fn max_tokens(body: &Fields<'_>) -> Result<Option<(u32, &'static str)>, ApiError
 
 fn sampling(body: &Fields<'_>, model: &ModelFacts) -> Result<SamplingParams, ApiError> {
     let defaults = &model.sampling;
-    let top_k = body.integer("top_k", -1..=i64::from(u32::MAX))?;
+    let top_k = body.integer("top_k", TOP_K)?;
     let repetition_penalty = body.number("repetition_penalty", REPETITION_PENALTY)?;
     Ok(SamplingParams {
-        temperature: body.number("temperature", 0.0..=2.0)?.unwrap_or(defaults.temperature),
+        temperature: body.number("temperature", TEMPERATURE)?.unwrap_or(defaults.temperature),
         top_k: top_k.map_or(defaults.top_k, |k| k.max(0) as u32),
         // Replace a `top_p` of 0, which means the most likely token alone, by the smallest positive number, which
         // selects the same set.
-        top_p: body.number("top_p", 0.0..=1.0)?.unwrap_or(defaults.top_p).max(f32::MIN_POSITIVE),
-        min_p: body.number("min_p", 0.0..=1.0)?.unwrap_or(defaults.min_p),
+        top_p: body.number("top_p", PROBABILITY)?.unwrap_or(defaults.top_p).max(f32::MIN_POSITIVE),
+        min_p: body.number("min_p", PROBABILITY)?.unwrap_or(defaults.min_p),
         repetition_penalty: repetition_penalty.unwrap_or(defaults.repetition_penalty),
-        presence_penalty: body.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0),
-        frequency_penalty: body.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0),
+        presence_penalty: body.number("presence_penalty", PENALTY)?.unwrap_or(0.0),
+        frequency_penalty: body.number("frequency_penalty", PENALTY)?.unwrap_or(0.0),
         logit_bias: logit_bias(body, model.vocab_size)?,
         seed: 0,
         logprobs: None,
@@ -161,7 +173,7 @@ fn logit_bias(body: &Fields<'_>, vocab_size: u32) -> Result<Vec<(TokenId, f32)>,
                     format!("'logit_bias' keys are token ids below {vocab_size}"),
                 )
             })?;
-            Ok((token, number(bias, "logit_bias", -100.0..=100.0)?))
+            Ok((token, number(bias, "logit_bias", BIAS)?))
         })
         .collect()
 }

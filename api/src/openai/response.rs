@@ -1,10 +1,14 @@
-//! Bodies of responses and chunks of response streams, as OpenAI's clients read them.
+//! Makes the bodies of responses and the chunks of response streams.
 
 use crate::live::LiveRequest;
+use crate::openai::bodies::{
+    Body, ChatAnswer, ChatChoice, ChatCompletion, ChatCompletionChunk, ChatDelta, ChatLogprobs,
+    ChatPiece, ChatToken, Chunk, Head, Likelihood, PromptTokens, TextChoice, TextCompletion,
+    TextCompletionChunk, TextLogprobs, Usage,
+};
 use crate::openai::choice::Delta;
 use crate::openai::request::service_tier;
 use crate::text::Text;
-use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use tiercel_device::{Tier, TokenId};
 
@@ -52,84 +56,110 @@ pub(crate) struct Envelope {
 
 impl Envelope {
     /// Returns the complete body of a response that is not streamed.
-    pub(crate) fn full(&self, choices: &[Collected], totals: Totals) -> Value {
-        let choices = choices.iter().map(|choice| {
-            let mut out = json!({
-                "index": choice.index,
-                "logprobs": self.logprobs(&choice.delta),
-                "finish_reason": choice.reason,
-            });
-            match self.style {
-                Style::Chat => {
-                    out["message"] = json!({
-                        "role": "assistant", "content": choice.delta.text, "refusal": null,
-                    });
-                }
-                Style::Text => out["text"] = json!(choice.delta.text),
-            }
-            out
-        });
-        let mut body = self.head(match self.style {
-            Style::Chat => "chat.completion",
-            Style::Text => "text_completion",
-        });
-        body.insert("choices".into(), choices.collect());
-        body.insert("usage".into(), usage(totals));
-        Value::Object(body)
+    pub(crate) fn full(&self, choices: Vec<Collected>, totals: Totals) -> Body {
+        let usage = usage(totals);
+        match self.style {
+            Style::Chat => Body::Chat(ChatCompletion {
+                head: self.head("chat.completion"),
+                choices: choices.into_iter().map(|choice| self.chat_choice(choice)).collect(),
+                usage,
+            }),
+            Style::Text => Body::Text(TextCompletion {
+                head: self.head("text_completion"),
+                choices: choices.into_iter().map(|choice| self.text_choice(choice)).collect(),
+                usage,
+            }),
+        }
+    }
+
+    fn chat_choice(&self, choice: Collected) -> ChatChoice {
+        ChatChoice {
+            index: choice.index,
+            logprobs: self.chat_logprobs(&choice.delta),
+            message: ChatAnswer { role: "assistant", content: choice.delta.text, refusal: () },
+            finish_reason: choice.reason,
+        }
+    }
+
+    fn text_choice(&self, choice: Collected) -> TextChoice {
+        TextChoice {
+            index: choice.index,
+            logprobs: self.text_logprobs(&choice.delta),
+            text: choice.delta.text,
+            finish_reason: Some(choice.reason),
+        }
     }
 
     /// Returns the first chunk of a streamed chat choice, which names the role `assistant`. A text completion has no
     /// such chunk.
-    pub(crate) fn opening(&self, index: u32) -> Option<Value> {
-        let delta = json!({"role": "assistant", "content": "", "refusal": null});
-        (self.style == Style::Chat).then(|| {
-            self.chunk(json!({
-                "index": index, "delta": delta, "logprobs": null, "finish_reason": null,
-            }))
-        })
+    pub(crate) fn opening(&self, index: u32) -> Option<Chunk> {
+        let delta =
+            ChatDelta { role: Some("assistant"), content: Some(String::new()), refusal: Some(()) };
+        (self.style == Style::Chat).then(|| self.chat_chunk(index, delta, None, None))
     }
 
     /// Returns a chunk of a response stream with more text of a choice.
-    pub(crate) fn delta(&self, index: u32, delta: &Delta) -> Value {
-        let logprobs = self.logprobs(delta);
-        self.chunk(match self.style {
-            Style::Chat => json!({
-                "index": index, "delta": {"content": delta.text},
-                "logprobs": logprobs, "finish_reason": null,
-            }),
-            Style::Text => json!({
-                "index": index, "text": delta.text, "logprobs": logprobs, "finish_reason": null,
-            }),
-        })
+    pub(crate) fn delta(&self, index: u32, delta: &Delta) -> Chunk {
+        match self.style {
+            Style::Chat => {
+                let content = Some(delta.text.clone());
+                let logprobs = self.chat_logprobs(delta);
+                self.chat_chunk(
+                    index,
+                    ChatDelta { content, ..ChatDelta::default() },
+                    logprobs,
+                    None,
+                )
+            }
+            Style::Text => {
+                let (text, logprobs) = (delta.text.clone(), self.text_logprobs(delta));
+                self.text_chunk(TextChoice { index, text, logprobs, finish_reason: None })
+            }
+        }
     }
 
     /// Returns the last chunk of a choice in a response stream, with the finish reason.
-    pub(crate) fn closing(&self, index: u32, reason: &str) -> Value {
-        self.chunk(match self.style {
-            Style::Chat => json!({
-                "index": index, "delta": {}, "logprobs": null, "finish_reason": reason,
-            }),
-            Style::Text => json!({
-                "index": index, "text": "", "logprobs": null, "finish_reason": reason,
-            }),
-        })
+    pub(crate) fn closing(&self, index: u32, reason: &'static str) -> Chunk {
+        let finish_reason = Some(reason);
+        match self.style {
+            Style::Chat => self.chat_chunk(index, ChatDelta::default(), None, finish_reason),
+            Style::Text => {
+                let text = String::new();
+                self.text_chunk(TextChoice { index, text, logprobs: None, finish_reason })
+            }
+        }
     }
 
     /// Returns the usage chunk of a response stream: token counts, and no choices.
-    pub(crate) fn usage(&self, totals: Totals) -> Value {
-        let mut chunk = self.head(self.chunk_object());
-        chunk.insert("choices".into(), json!([]));
-        chunk.insert("usage".into(), usage(totals));
-        Value::Object(chunk)
+    pub(crate) fn usage(&self, totals: Totals) -> Chunk {
+        let usage = Some(Some(usage(totals)));
+        let (head, choices) = (self.head(self.chunk_object()), Vec::new());
+        match self.style {
+            Style::Chat => Chunk::Chat(ChatCompletionChunk { head, choices, usage }),
+            Style::Text => Chunk::Text(TextCompletionChunk { head, choices: Vec::new(), usage }),
+        }
     }
 
-    fn chunk(&self, choice: Value) -> Value {
-        let mut chunk = self.head(self.chunk_object());
-        chunk.insert("choices".into(), Value::Array(vec![choice]));
-        if self.include_usage {
-            chunk.insert("usage".into(), Value::Null);
-        }
-        Value::Object(chunk)
+    fn chat_chunk(
+        &self,
+        index: u32,
+        delta: ChatDelta,
+        logprobs: Option<ChatLogprobs>,
+        finish_reason: Option<&'static str>,
+    ) -> Chunk {
+        Chunk::Chat(ChatCompletionChunk {
+            head: self.head(self.chunk_object()),
+            choices: vec![ChatPiece { index, delta, logprobs, finish_reason }],
+            usage: self.include_usage.then_some(None),
+        })
+    }
+
+    fn text_chunk(&self, choice: TextChoice) -> Chunk {
+        Chunk::Text(TextCompletionChunk {
+            head: self.head(self.chunk_object()),
+            choices: vec![choice],
+            usage: self.include_usage.then_some(None),
+        })
     }
 
     fn chunk_object(&self) -> &'static str {
@@ -144,80 +174,67 @@ impl Envelope {
         if self.tiers_matter { self.request.tier() } else { Tier::Standard }
     }
 
-    fn head(&self, object: &str) -> Map<String, Value> {
-        let mut head = Map::new();
-        head.insert("id".into(), json!(self.id));
-        head.insert("object".into(), json!(object));
-        head.insert("created".into(), json!(self.created));
-        head.insert("model".into(), json!(self.model));
-        head.insert("service_tier".into(), json!(service_tier(self.tier())));
-        head
-    }
-
-    fn logprobs(&self, delta: &Delta) -> Value {
-        match self.style {
-            _ if !self.logprobs => Value::Null,
-            Style::Chat => self.chat_logprobs(delta),
-            Style::Text => self.text_logprobs(delta),
+    fn head(&self, object: &'static str) -> Head {
+        Head {
+            id: self.id.clone(),
+            object,
+            created: self.created,
+            model: self.model.clone(),
+            service_tier: service_tier(self.tier()),
         }
     }
 
-    fn chat_logprobs(&self, delta: &Delta) -> Value {
-        let entry = |token: TokenId, logprob: f32| {
-            json!({
-                "token": self.text.token_name(token),
-                "logprob": finite(logprob),
-                "bytes": self.text.token_bytes(token),
-            })
+    /// Returns the log-probabilities of a chat choice, if the request asks for them.
+    fn chat_logprobs(&self, delta: &Delta) -> Option<ChatLogprobs> {
+        let likelihood = |token: TokenId, logprob: f32| Likelihood {
+            token: self.text.token_name(token),
+            logprob: finite(logprob),
+            bytes: self.text.token_bytes(token).into_owned(),
         };
-        let content = delta.logprobs.iter().map(|token| {
-            let mut out = entry(token.token, token.chosen);
-            let top = token.top.iter().map(|(token, logprob)| entry(*token, *logprob));
-            out["top_logprobs"] = top.collect();
-            out
+        let content = delta.logprobs.iter().map(|token| ChatToken {
+            token: likelihood(token.token, token.chosen),
+            top_logprobs: token.top.iter().map(|(id, logprob)| likelihood(*id, *logprob)).collect(),
         });
-        json!({"content": content.collect::<Value>(), "refusal": null})
+        self.logprobs.then(|| ChatLogprobs { content: content.collect(), refusal: () })
     }
 
-    fn text_logprobs(&self, delta: &Delta) -> Value {
+    /// Returns the log-probabilities of a text choice, if the request asks for them.
+    fn text_logprobs(&self, delta: &Delta) -> Option<TextLogprobs> {
         let name = |token: TokenId| self.text.token_name(token);
-        let tokens: Value = delta.logprobs.iter().map(|token| name(token.token)).collect();
-        let chosen: Value = delta.logprobs.iter().map(|token| finite(token.chosen)).collect();
-        let offsets: Value = delta.logprobs.iter().map(|token| token.offset).collect();
-        let top = delta.logprobs.iter().map(|token| {
-            let best = token.top.iter().map(|(id, logprob)| (name(*id), finite(*logprob).into()));
-            let mut map: Map<String, Value> = best.collect();
+        let tokens = || delta.logprobs.iter();
+        let top = tokens().map(|token| {
+            let best = token.top.iter().map(|(id, logprob)| (name(*id), finite(*logprob)));
             // List the chosen token in `top_logprobs` even if it is not among the most likely tokens.
-            map.insert(name(token.token), finite(token.chosen).into());
-            map
+            best.chain([(name(token.token), finite(token.chosen))]).collect()
         });
-        json!({
-            "tokens": tokens,
-            "token_logprobs": chosen,
-            "top_logprobs": top.collect::<Value>(),
-            "text_offset": offsets,
+        self.logprobs.then(|| TextLogprobs {
+            tokens: tokens().map(|token| name(token.token)).collect(),
+            token_logprobs: tokens().map(|token| finite(token.chosen)).collect(),
+            top_logprobs: top.collect(),
+            text_offset: tokens().map(|token| token.offset).collect(),
         })
     }
 }
 
 /// Replaces an infinite log-probability by -9999, because JSON has no infinity and clients compare with this value.
-fn finite(logprob: f32) -> f32 {
-    if logprob.is_finite() { logprob } else { -9999.0 }
+fn finite(logprob: f32) -> f64 {
+    if logprob.is_finite() { logprob.into() } else { -9999.0 }
 }
 
-fn usage(totals: Totals) -> Value {
-    json!({
-        "prompt_tokens": totals.prompt_tokens,
-        "completion_tokens": totals.completion_tokens,
-        "total_tokens": totals.prompt_tokens + totals.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": totals.cached_tokens},
-    })
+fn usage(totals: Totals) -> Usage {
+    Usage {
+        prompt_tokens: totals.prompt_tokens,
+        completion_tokens: totals.completion_tokens,
+        total_tokens: totals.prompt_tokens + totals.completion_tokens,
+        prompt_tokens_details: PromptTokens { cached_tokens: totals.cached_tokens },
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::openai::choice::Logprobs;
+    use serde_json::json;
 
     #[test]
     fn tokens_of_text_completions_keep_their_names_places_and_chances() {
@@ -252,6 +269,6 @@ mod tests {
             ],
             "text_offset": [0, 1],
         });
-        assert_eq!(out, expected);
+        assert_eq!(json!(out), expected);
     }
 }

@@ -3,7 +3,7 @@
 use actix_web::http::header::HeaderMap;
 
 /// HTTP header in which openai-python counts the retries of a request; other clients may send it too.
-const RETRY_HEADER: &str = "x-stainless-retry-count";
+pub(crate) const RETRY_HEADER: &str = "x-stainless-retry-count";
 
 /// Returns whether the client says in a header that the request is a retry after a refusal.
 pub(crate) fn says_so(headers: &HeaderMap) -> bool {

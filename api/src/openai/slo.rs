@@ -8,11 +8,11 @@ use std::ops::RangeInclusive;
 use tiercel_config::SloTargets;
 
 /// Allowed range of a latency target that a request states, ms.
-const RANGE_MS: RangeInclusive<f64> = 0.001..=86_400_000.0;
+pub(crate) const RANGE_MS: RangeInclusive<f64> = 0.001..=86_400_000.0;
 /// HTTP header with the request's TTFT target, ms, as routers of the llm-d project send it.
-const TTFT_HEADER: &str = "x-llm-d-slo-ttft-ms";
+pub(crate) const TTFT_HEADER: &str = "x-llm-d-slo-ttft-ms";
 /// HTTP header with the request's TPOT target, ms, as routers of the llm-d project send it.
-const TPOT_HEADER: &str = "x-llm-d-slo-tpot-ms";
+pub(crate) const TPOT_HEADER: &str = "x-llm-d-slo-tpot-ms";
 
 /// Reads the latency targets that the body of a request states.
 pub(crate) fn of_body(body: &Fields<'_>) -> Result<SloTargets, ApiError> {

@@ -7,7 +7,7 @@ use crate::standing::Standings;
 use actix_web::web::Bytes;
 use futures_util::future::{Either, select};
 use futures_util::stream::{self, LocalBoxStream, SelectAll, Stream, StreamExt};
-use serde_json::Value;
+use serde::Serialize;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::pin;
@@ -150,6 +150,7 @@ impl EventStream {
     }
 }
 
-fn data(value: &Value) -> Bytes {
-    Bytes::from(format!("data: {value}\n\n"))
+fn data(value: &impl Serialize) -> Bytes {
+    let json = serde_json::to_string(value).expect("the keys of chunks are texts");
+    Bytes::from(format!("data: {json}\n\n"))
 }

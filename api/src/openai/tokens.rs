@@ -7,8 +7,28 @@ use crate::openai::messages;
 use crate::openai::request::token_ids;
 use actix_web::HttpResponse;
 use actix_web::web::Data;
-use serde_json::json;
+use serde::Serialize;
 use tiercel_device::Tier;
+use utoipa::ToSchema;
+
+/// Tokens of a text.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Tokens {
+    /// Number of tokens.
+    count: usize,
+    /// Context length, tokens (prompt and output together).
+    max_model_len: u32,
+    tokens: Vec<u32>,
+    /// Texts of the tokens, if the request asks for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_strs: Option<Vec<String>>,
+}
+
+/// Text of some tokens.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Text {
+    prompt: String,
+}
 
 /// Handler of `POST /tokenize`: returns the tokens of the field `prompt` or `messages`. No generation waits for them,
 /// so the text is tokenized at background tier.
@@ -19,6 +39,7 @@ pub(crate) async fn tokenize(
     let serving = app.accepting()?;
     let fields = Fields::root(&body)?;
     serving.check_model(fields.string("model")?)?;
+    let wants_texts = fields.boolean("return_token_strs")?;
     let tokens = match fields.string("prompt")? {
         Some(prompt) => {
             let special = fields.get("add_special_tokens").is_none()
@@ -31,16 +52,14 @@ pub(crate) async fn tokenize(
             serving.tokenize_chat(Tier::Background, messages::read(&fields)?, open).await?
         }
     };
-    let mut out = json!({
-        "count": tokens.len(),
-        "max_model_len": serving.context_tokens,
-        "tokens": tokens.as_ref(),
-    });
-    if fields.boolean("return_token_strs")? {
-        let text = |id: &u32| String::from_utf8_lossy(&serving.text.token_bytes(*id)).into_owned();
-        out["token_strs"] = tokens.iter().map(text).collect();
-    }
-    Ok(HttpResponse::Ok().json(out))
+    let text = |id: &u32| String::from_utf8_lossy(&serving.text.token_bytes(*id)).into_owned();
+    let texts = || tokens.iter().map(text).collect();
+    Ok(HttpResponse::Ok().json(Tokens {
+        count: tokens.len(),
+        max_model_len: serving.context_tokens,
+        token_strs: wants_texts.then(texts),
+        tokens: tokens.to_vec(),
+    }))
 }
 
 /// Handler of `POST /detokenize`: returns the text of the token ids in the field `tokens`.
@@ -55,5 +74,5 @@ pub(crate) async fn detokenize(
         .array("tokens")?
         .ok_or_else(|| ApiError::param("tokens", "'tokens' is required").code("missing"))?;
     let tokens = token_ids(ids, "tokens", serving.vocab_size())?;
-    Ok(HttpResponse::Ok().json(json!({"prompt": serving.text.decode(&tokens)})))
+    Ok(HttpResponse::Ok().json(Text { prompt: serving.text.decode(&tokens) }))
 }

@@ -1,0 +1,194 @@
+//! Bodies of answers and chunks of event streams, in OpenAI's form.
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+use utoipa::ToSchema;
+
+/// Fields that the body, or all chunks, of one answer share.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Head {
+    pub(crate) id: String,
+    /// Form of the answer: `chat.completion`, `chat.completion.chunk` or `text_completion`.
+    pub(crate) object: &'static str,
+    /// When the answer began, seconds since 1970.
+    pub(crate) created: u64,
+    /// Name of the model, as the request gave it.
+    pub(crate) model: String,
+    /// Tier in which the request is served: `priority`, `default` or `flex`.
+    pub(crate) service_tier: &'static str,
+}
+
+/// Token counts of a request.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+pub(crate) struct Usage {
+    pub(crate) prompt_tokens: u32,
+    pub(crate) completion_tokens: u32,
+    pub(crate) total_tokens: u32,
+    pub(crate) prompt_tokens_details: PromptTokens,
+}
+
+/// Prompt tokens by where they came from.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+pub(crate) struct PromptTokens {
+    /// Tokens that were found in the prefix cache.
+    pub(crate) cached_tokens: u32,
+}
+
+/// Answer to a conversation.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ChatCompletion {
+    #[serde(flatten)]
+    pub(crate) head: Head,
+    pub(crate) choices: Vec<ChatChoice>,
+    pub(crate) usage: Usage,
+}
+
+/// A choice of an answer to a conversation.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ChatChoice {
+    pub(crate) index: u32,
+    pub(crate) message: ChatAnswer,
+    #[schema(required)]
+    pub(crate) logprobs: Option<ChatLogprobs>,
+    /// `stop` or `length`.
+    pub(crate) finish_reason: &'static str,
+}
+
+/// Message with which the model answers.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ChatAnswer {
+    /// `assistant`.
+    pub(crate) role: &'static str,
+    pub(crate) content: String,
+    /// Always null.
+    #[schema(value_type = Option<String>)]
+    pub(crate) refusal: (),
+}
+
+/// Piece of a streamed answer to a conversation.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ChatCompletionChunk {
+    #[serde(flatten)]
+    pub(crate) head: Head,
+    /// One choice, or none in the chunk with the token counts.
+    pub(crate) choices: Vec<ChatPiece>,
+    /// Token counts in the last chunk and null in the others, if the request asks for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Usage>)]
+    pub(crate) usage: Option<Option<Usage>>,
+}
+
+/// Piece of a choice of a streamed answer to a conversation.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ChatPiece {
+    pub(crate) index: u32,
+    pub(crate) delta: ChatDelta,
+    #[schema(required)]
+    pub(crate) logprobs: Option<ChatLogprobs>,
+    /// `stop` or `length` in the last piece of the choice, null before.
+    #[schema(required)]
+    pub(crate) finish_reason: Option<&'static str>,
+}
+
+/// What a piece adds to the message.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(crate) struct ChatDelta {
+    /// `assistant`, in the first piece.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) content: Option<String>,
+    /// Null, in the first piece.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub(crate) refusal: Option<()>,
+}
+
+/// Log-probabilities of the tokens of a chat choice, or of a piece of it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ChatLogprobs {
+    pub(crate) content: Vec<ChatToken>,
+    /// Always null.
+    #[schema(value_type = Option<String>)]
+    pub(crate) refusal: (),
+}
+
+/// An output token, and the tokens that were most likely in its place.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ChatToken {
+    #[serde(flatten)]
+    pub(crate) token: Likelihood,
+    /// Most likely tokens, the most likely first.
+    pub(crate) top_logprobs: Vec<Likelihood>,
+}
+
+/// A token and its log-probability.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Likelihood {
+    pub(crate) token: String,
+    /// Natural logarithm of the token's probability; -9999 stands for a probability of 0.
+    pub(crate) logprob: f64,
+    /// UTF-8 bytes of the token.
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Continuation of one or several texts.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TextCompletion {
+    #[serde(flatten)]
+    pub(crate) head: Head,
+    pub(crate) choices: Vec<TextChoice>,
+    pub(crate) usage: Usage,
+}
+
+/// Piece of a streamed continuation of a text.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TextCompletionChunk {
+    #[serde(flatten)]
+    pub(crate) head: Head,
+    /// One choice, or none in the chunk with the token counts.
+    pub(crate) choices: Vec<TextChoice>,
+    /// Token counts in the last chunk and null in the others, if the request asks for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Usage>)]
+    pub(crate) usage: Option<Option<Usage>>,
+}
+
+/// A choice of a continuation, or a piece of one.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TextChoice {
+    pub(crate) index: u32,
+    pub(crate) text: String,
+    #[schema(required)]
+    pub(crate) logprobs: Option<TextLogprobs>,
+    /// `stop` or `length`; null in a piece that is not the last of the choice.
+    #[schema(required)]
+    pub(crate) finish_reason: Option<&'static str>,
+}
+
+/// Log-probabilities of the tokens of a text choice, or of a piece of it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TextLogprobs {
+    pub(crate) tokens: Vec<String>,
+    pub(crate) token_logprobs: Vec<f64>,
+    /// For each token, the most likely tokens in its place and the token itself, with their log-probabilities.
+    pub(crate) top_logprobs: Vec<BTreeMap<String, f64>>,
+    /// For each token, the number of characters of the output before it.
+    pub(crate) text_offset: Vec<usize>,
+}
+
+/// Whole body of an answer.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Body {
+    Chat(ChatCompletion),
+    Text(TextCompletion),
+}
+
+/// Chunk of an event stream.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Chunk {
+    Chat(ChatCompletionChunk),
+    Text(TextCompletionChunk),
+}

@@ -1,0 +1,292 @@
+//! What the OpenAPI document says of the bodies and headers of requests. The limits are the constants that the fields are
+//! checked with. In every optional field, null counts as absent, and unknown fields are ignored.
+
+use crate::document::schema::{
+    any, any_of, array, count, flag, header, nullable, number, text, text_of, whole, word,
+};
+use crate::openai::messages::{MAX_MESSAGES, ROLES};
+use crate::openai::request::{
+    BIAS, MAX_BIASES, MAX_CHOICES, MAX_STOP_BYTES, MAX_STOPS, MAX_TOP_LOGPROBS, PENALTY,
+    PROBABILITY, REPETITION_PENALTY, SERVICE_TIERS, TEMPERATURE, TOP_K,
+};
+use crate::openai::{patience, returning, slo};
+use utoipa::openapi::path::Parameter;
+use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
+use utoipa::openapi::{Ref, RefOr};
+use utoipa::{PartialSchema, ToSchema};
+
+/// Most tokens of a prompt that an array states; the context is shorter in practice.
+const ANY_NUMBER: usize = usize::MAX;
+
+/// Body of `POST /v1/chat/completions`.
+pub(crate) enum ChatRequest {}
+
+/// Body of `POST /v1/completions`.
+pub(crate) enum TextRequest {}
+
+/// Body of `POST /tokenize`.
+pub(crate) enum TokenizeRequest {}
+
+/// Body of `POST /detokenize`.
+pub(crate) enum DetokenizeRequest {}
+
+/// A message of a conversation.
+enum Message {}
+
+/// Returns the headers that requests for generation may have.
+pub(crate) fn generation_headers() -> [Parameter; 4] {
+    let target = |about| number(slo::RANGE_MS, about);
+    let (least, most) = patience::RANGE_MS.into_inner();
+    let patience = count(u64::from(least)..=u64::from(most), "Patience, ms, if the body has none.");
+    let retries =
+        text("Number of the retry, as the openai package sends it; above 0 after a refusal.");
+    [
+        header(slo::TTFT_HEADER, target("TTFT target, ms, if the body has none.")),
+        header(slo::TPOT_HEADER, target("TPOT target, ms, if the body has none.")),
+        header(patience::HEADER, patience),
+        header(returning::RETRY_HEADER, retries),
+    ]
+}
+
+type Property = (&'static str, RefOr<Schema>);
+
+/// Returns the schema of an object with these fields, of which the first `required` are required and the others may be
+/// null.
+fn object(about: &str, required: usize, fields: Vec<Property>) -> RefOr<Schema> {
+    let mut object = ObjectBuilder::new().schema_type(Type::Object).description(Some(about));
+    for (at, (name, schema)) in fields.into_iter().enumerate() {
+        object = match at < required {
+            true => object.required(name).property(name, schema),
+            false => object.property(name, nullable(schema)),
+        };
+    }
+    object.into()
+}
+
+fn token_id() -> RefOr<Schema> {
+    count(0..=u64::from(u32::MAX), "Id of a token of the model.")
+}
+
+fn sampling() -> Vec<Property> {
+    let keys = ObjectBuilder::new().schema_type(Type::String).pattern(Some("^[0-9]+$"));
+    let biases = ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .property_names(Some(Schema::Object(keys.build())))
+        .additional_properties(Some(number(BIAS, "Added to the logit of the token.")))
+        .max_properties(Some(MAX_BIASES))
+        .description(Some("Token ids and what to add to their logits."));
+    vec![
+        ("temperature", number(TEMPERATURE, "Randomness; 0 takes the most likely token.")),
+        ("top_p", number(PROBABILITY, "Share of probability of the tokens to choose from.")),
+        ("top_k", whole(TOP_K, "Number of tokens to choose from; -1 and 0 are no limit.")),
+        ("min_p", number(PROBABILITY, "Least probability, as a share of the most likely token's.")),
+        (
+            "repetition_penalty",
+            number(REPETITION_PENALTY, "Divides the logits of tokens that have come."),
+        ),
+        ("presence_penalty", number(PENALTY, "Taken from the logits of tokens that have come.")),
+        ("frequency_penalty", number(PENALTY, "The same, for each time that a token has come.")),
+        ("logit_bias", biases.into()),
+        ("seed", seed()),
+    ]
+}
+
+fn seed() -> RefOr<Schema> {
+    ObjectBuilder::new()
+        .schema_type(Type::Integer)
+        .minimum(Some(i64::MIN))
+        .maximum(Some(u64::MAX))
+        .description(Some("Seed of the random numbers; the server draws one if it is absent."))
+        .into()
+}
+
+/// Returns the fields that both kinds of requests for generation share.
+fn common() -> Vec<Property> {
+    let tokens = |about| count(1..=u64::from(u32::MAX), about);
+    let stop = text_of(
+        1..=MAX_STOP_BYTES,
+        "Text that ends the output; its UTF-8 has at most 1,024 bytes.",
+    );
+    let stops = array(stop.clone(), 0..=MAX_STOPS, "Texts that end the output.");
+    let target = |about| number(slo::RANGE_MS, about);
+    let (least, most) = patience::RANGE_MS.into_inner();
+    let usage = flag("Whether a chunk with token counts ends the stream.");
+    let options = object("Needs `stream`.", 0, vec![("include_usage", usage)]);
+    let mut fields = vec![
+        ("model", text("Name of the served model.")),
+        ("stream", flag("Whether the answer comes as server-sent events.")),
+        ("stream_options", options),
+        (
+            "n",
+            count(
+                1..=MAX_CHOICES as u64,
+                "Choices of each prompt; all prompts together have at most 128.",
+            ),
+        ),
+        ("max_tokens", tokens("Most output tokens of a choice.")),
+        ("max_completion_tokens", tokens("The same; goes before `max_tokens`.")),
+        ("stop", any_of([stop, stops], "One text or several that end the output.")),
+        ("stop_token_ids", array(token_id(), 0..=MAX_STOPS, "Tokens that end the output.")),
+        ("ignore_eos", flag("Whether the model's own end tokens end nothing.")),
+        (
+            "service_tier",
+            word(
+                &SERVICE_TIERS,
+                "Tier: `priority` is premium, `default` standard, `flex` background.",
+            ),
+        ),
+        (
+            "priority",
+            whole(i64::MIN..=i64::MAX, "Priority within the tier; the lower number goes first."),
+        ),
+        ("slo_ttft_ms", target("TTFT target of this request, ms.")),
+        ("slo_tpot_ms", target("TPOT target of this request, ms.")),
+        ("slo_e2e_ms", target("E2E target of this request, ms.")),
+        (
+            "max_wait_ms",
+            count(
+                u64::from(least)..=u64::from(most),
+                "Patience: longest wait for the first token, ms.",
+            ),
+        ),
+    ];
+    fields.extend(sampling());
+    fields
+}
+
+fn messages() -> RefOr<Schema> {
+    let message = RefOr::Ref(Ref::from_schema_name(Message::name()));
+    array(message, 1..=MAX_MESSAGES, "The conversation.")
+}
+
+impl PartialSchema for Message {
+    fn schema() -> RefOr<Schema> {
+        let part = object(
+            "Part of a text.",
+            2,
+            vec![("type", word(&["text"], "Only text is supported.")), ("text", text("The text."))],
+        );
+        let parts = array(part, 0..=ANY_NUMBER, "Parts of a text.");
+        let content = || any_of([text("A text."), parts.clone()], "The text, whole or in parts.");
+        let others: Vec<&str> = ROLES.into_iter().filter(|role| *role != "assistant").collect();
+        let said = vec![("role", word(&others, "Who speaks.")), ("content", content())];
+        let answered = vec![("role", word(&["assistant"], "Who speaks.")), ("content", content())];
+        any_of(
+            [object("Message to the model.", 2, said), object("Answer of the model.", 1, answered)],
+            "A message of a conversation.",
+        )
+    }
+}
+
+impl ToSchema for Message {}
+
+impl PartialSchema for ChatRequest {
+    fn schema() -> RefOr<Schema> {
+        let text_only = || word(&["text"], "Only text is supported.");
+        let format = object("Form of the answer.", 0, vec![("type", text_only())]);
+        let functions = "Not supported: empty, or with a choice of `none`.";
+        let any_array = |about| array(any("Ignored."), 0..=ANY_NUMBER, about);
+        let mut fields = vec![
+            ("messages", messages()),
+            ("logprobs", flag("Whether the answer has log-probabilities.")),
+            (
+                "top_logprobs",
+                count(
+                    0..=u64::from(MAX_TOP_LOGPROBS),
+                    "Alternative tokens of each token; needs `logprobs`.",
+                ),
+            ),
+            ("response_format", format),
+            ("modalities", array(text_only(), 0..=ANY_NUMBER, "Kinds of answer.")),
+            ("tools", any_array(functions)),
+            ("tool_choice", any("`none`, if there are `tools`.")),
+            ("functions", any_array(functions)),
+            ("function_call", any("`none`, if there are `functions`.")),
+        ];
+        fields.extend(common());
+        object(
+            "Conversation to answer. Null counts as absent, and unknown fields are ignored.",
+            1,
+            fields,
+        )
+    }
+}
+
+impl ToSchema for ChatRequest {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        schemas.push((Message::name().into_owned(), Message::schema()));
+    }
+}
+
+impl PartialSchema for TextRequest {
+    fn schema() -> RefOr<Schema> {
+        let tokens = || array(token_id(), 1..=ANY_NUMBER, "A prompt as tokens.");
+        let texts = array(text("A prompt."), 1..=MAX_CHOICES, "Several prompts.");
+        let several = array(tokens(), 1..=MAX_CHOICES, "Several prompts as tokens.");
+        let prompt = any_of([text("A prompt."), texts, tokens(), several], "Texts to continue.");
+        let choices = 0..=u64::from(MAX_TOP_LOGPROBS);
+        let echo = ObjectBuilder::new()
+            .schema_type(Type::Boolean)
+            .enum_values(Some([false]))
+            .description(Some("Not supported."));
+        let mut fields = vec![
+            ("prompt", prompt),
+            (
+                "logprobs",
+                count(choices, "Alternative tokens of each token, with log-probabilities."),
+            ),
+            ("echo", echo.into()),
+            ("suffix", text_of(0..=0, "Not supported.")),
+            ("best_of", count(1..=MAX_CHOICES as u64, "Not supported beyond `n`.")),
+        ];
+        fields.extend(common());
+        object(
+            "Texts to continue. Null counts as absent, and unknown fields are ignored.",
+            1,
+            fields,
+        )
+    }
+}
+
+impl ToSchema for TextRequest {}
+
+impl PartialSchema for TokenizeRequest {
+    fn schema() -> RefOr<Schema> {
+        let shared = || {
+            vec![
+                ("model", text("Name of the served model.")),
+                ("return_token_strs", flag("Whether the answer has the texts of the tokens.")),
+            ]
+        };
+        let special = flag("Whether the tokens that begin a text come first; true by default.");
+        let open = flag("Whether the conversation is open for an answer; true by default.");
+        let mut of_text = vec![("prompt", text("Text."))];
+        of_text.extend(shared());
+        of_text.push(("add_special_tokens", special));
+        let mut of_chat = vec![("messages", messages())];
+        of_chat.extend(shared());
+        of_chat.push(("add_generation_prompt", open));
+        any_of(
+            [object("A text.", 1, of_text), object("A conversation.", 1, of_chat)],
+            "Text or conversation to turn into tokens.",
+        )
+    }
+}
+
+impl ToSchema for TokenizeRequest {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        ChatRequest::schemas(schemas);
+    }
+}
+
+impl PartialSchema for DetokenizeRequest {
+    fn schema() -> RefOr<Schema> {
+        let fields = vec![
+            ("tokens", array(token_id(), 0..=ANY_NUMBER, "Ids of tokens.")),
+            ("model", text("Name of the served model.")),
+        ];
+        object("Tokens to turn into a text.", 1, fields)
+    }
+}
+
+impl ToSchema for DetokenizeRequest {}
