@@ -40,8 +40,14 @@ pub(super) async fn drain(app: &App, engine: &EngineHandle, grace_ms: u64) {
             ..AuditEvent::default()
         });
     };
-    let ends = drained.map(Into::into);
-    app.audit.record(&AuditEvent { by: SERVER, action: "drained", ends, ..AuditEvent::default() });
+    app.audit.record(&AuditEvent {
+        by: SERVER,
+        action: "drained",
+        finished: drained.map(|drained| drained.finished),
+        ended: drained.map(|drained| drained.ended),
+        other: drained.map(|drained| drained.other),
+        ..AuditEvent::default()
+    });
     app.audit.end();
 }
 

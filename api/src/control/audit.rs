@@ -5,7 +5,6 @@ use serde::Serialize;
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tiercel_actors::Drained;
 use tiercel_device::Clock;
 use tokio::sync::broadcast;
 use utoipa::ToSchema;
@@ -54,26 +53,15 @@ pub(crate) struct Event<'a> {
     /// Number of choices that are left in a drain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) requests: Option<u32>,
-    /// How the choices ended that were live when the drain began.
-    #[serde(flatten)]
-    pub(crate) ends: Option<Ends>,
-}
-
-/// Numbers of the choices that were live when a drain began, by how they ended.
-#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
-pub(crate) struct Ends {
-    /// Choices that were completed.
-    finished: u32,
-    /// Choices that the drain ended with the error `drained` at its deadline.
-    ended: u32,
-    /// Choices that ended in another way: their clients left, they were cancelled, or they failed.
-    other: u32,
-}
-
-impl From<Drained> for Ends {
-    fn from(Drained { finished, ended, other }: Drained) -> Ends {
-        Ends { finished, ended, other }
-    }
+    /// At the end of a drain: number of the choices, of those that were live when it began, that were completed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) finished: Option<u32>,
+    /// Number of these choices that the drain ended with the error `drained` at its deadline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ended: Option<u32>,
+    /// Number of these choices that ended in another way: their clients left, they were cancelled, or they failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) other: Option<u32>,
 }
 
 /// An event with its number and time.

@@ -119,10 +119,11 @@ fn the_start_ends_with_url_targets_and_a_command() {
     }
     asked["service_tier"] = json!("priority");
     assert_eq!(readme.1, asked);
-    assert_eq!(
-        served.stop(),
-        ["INFO shutting down; a second signal exits at once signal=\"SIGTERM\""]
-    );
+    let log = served.stop();
+    assert_eq!(log[0], "INFO shutting down; a second signal exits at once signal=\"SIGTERM\"");
+    // The audit log has the begin and the end of the drain.
+    assert!(log[1].contains("\"action\":\"drain\"") && log[2].contains("\"action\":\"drained\""));
+    assert_eq!(log.len(), 3, "{log:?}");
 
     let keyed = Served::start(&["--set", "http.api_keys=k"]);
     let command = keyed.start.last().unwrap();
