@@ -281,6 +281,9 @@ pub(crate) fn retargeted(change: &Retargeted) {
             gauge!("tiercel_slo_target_seconds", "tier" => tier.name(), "metric" => *metric)
                 .set(f64::NAN);
         }
+        if before == after {
+            continue;
+        }
         let SloTargets { ttft_ms, tpot_ms, e2e_ms, .. } = after;
         let tier = tier.name();
         tracing::info!(tier, ttft_ms, tpot_ms, e2e_ms, why, "new latency targets are in effect");

@@ -8,7 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use tokio_rustls::TlsConnector;
 
-/// Makes what opens TLS connections. Trusted are the certificates (PEM) in `ca_file`, or those that browsers trust.
+/// Makes the connector of TLS connections. The connector trusts the certificates (PEM) in `ca_file`, or those that
+/// browsers trust.
 ///
 /// # Errors
 /// If the file cannot be used.
@@ -32,7 +33,8 @@ fn read(file: &Path) -> Result<RootCertStore, String> {
     let pem = std::fs::read(file).map_err(|error| error.to_string())?;
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(&pem) {
-        let certificate = certificate.map_err(|error| error.to_string())?;
+        // Do not show the error, which has the text of a malformed line.
+        let certificate = certificate.map_err(|_| "they are not PEM".to_owned())?;
         roots.add(certificate).map_err(|error| error.to_string())?;
     }
     if roots.is_empty() {

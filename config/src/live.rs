@@ -81,7 +81,9 @@ pub fn changed(
     started: &EngineSettings,
     changes: &[(String, String)],
 ) -> Result<EngineSettings, ChangeError> {
-    let base = ServerSettings { engine: current.clone(), ..ServerSettings::default() };
+    let mut base = ServerSettings { engine: current.clone(), ..ServerSettings::default() };
+    // `slo.max_tenants` needs API keys, which was checked at the start.
+    base.http.keys_file = Some("of the start".to_owned());
     let mut loader = Loader::over(base);
     for (path, value) in changes {
         loader.named(path, value, Origin::Request)?;
@@ -116,6 +118,15 @@ mod tests {
         let changes: Vec<(String, String)> =
             changes.iter().map(|(path, value)| (path.to_string(), value.to_string())).collect();
         changed(&current, &current, &changes).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_server_with_metrics_of_tenants_takes_changes_too() {
+        let mut current = EngineSettings::default();
+        current.slo.max_tenants = 10;
+        let change = [("patience.standard_s".to_owned(), "33".to_owned())];
+        let changed = changed(&current, &current, &change).unwrap();
+        assert_eq!((changed.patience.standard_s, changed.slo.max_tenants), (33.0, 10));
     }
 
     #[test]

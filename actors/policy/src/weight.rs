@@ -1,7 +1,7 @@
 //! Weights of tenants in fair queues.
 
-/// Weight of a tenant in a fair queue: its part of the service is proportional to it. 1 unless the tenant's API keys
-/// state another.
+/// Weight of a tenant in a fair queue: the tenant's part of the service is proportional to the weight. 1 unless the
+/// tenant's API keys state another.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub struct Weight(f64);
 
@@ -11,7 +11,7 @@ impl Weight {
     /// Largest weight.
     const MOST: f64 = 100.0;
 
-    /// Creates a weight. What is below 0.01, above 100 or no number becomes the nearest weight, or 1.
+    /// Creates a weight. A value outside 0.01 to 100 becomes the nearest bound; NaN becomes 1.
     pub fn new(weight: f64) -> Weight {
         if weight.is_nan() {
             Weight::default()

@@ -2,7 +2,7 @@
 
 use crate::boot::metrics::Exporter;
 use crate::boot::tokenizing::{NotTokenized, Tokenizing};
-use crate::control::Audit;
+use crate::control::{Audit, LatestRows};
 use crate::http::{AccessLog, ApiError, Keys, Meters};
 use crate::live::LiveRequests;
 use crate::openai::ModelFacts;
@@ -43,6 +43,7 @@ pub(crate) struct App {
     pub(crate) access: Arc<AccessLog>,
     pub(crate) audit: Audit,
     pub(crate) live: Arc<LiveRequests>,
+    pub(crate) rows: LatestRows,
     pub(crate) meters: Arc<Meters>,
     serving: OnceLock<Serving>,
     /// End of the grace period of the drain, once the server drains.
@@ -103,6 +104,7 @@ impl App {
             metrics,
             audit: Audit::new(),
             live: Arc::default(),
+            rows: LatestRows::default(),
             meters,
             serving: OnceLock::new(),
             draining: OnceLock::new(),

@@ -4,6 +4,7 @@
 mod audit;
 mod body;
 pub(crate) mod keys;
+mod latest;
 pub(crate) mod policy;
 pub(crate) mod query;
 pub(crate) mod requests;
@@ -13,3 +14,4 @@ pub(crate) mod support;
 mod timeline;
 
 pub(crate) use audit::{Audit, Event as AuditEvent, Numbered, SERVER};
+pub(crate) use latest::LatestRows;

@@ -123,11 +123,22 @@ pub(crate) async fn patch(
 ) -> Result<HttpResponse, ApiError> {
     let operator = app.keys.operator(&request, Role::Operator)?;
     let changes = read(&body.body)?;
+    // Complete and audit the change even if the client leaves meanwhile.
+    let changed = actix_rt::spawn(async move { change(&app, &operator.name, &changes).await });
+    changed.await.expect("a change neither panics nor is aborted")
+}
+
+/// Changes settings, and answers with those that were changed.
+async fn change(
+    app: &App,
+    by: &str,
+    changes: &[(String, String)],
+) -> Result<HttpResponse, ApiError> {
     let serving = app.accepting()?;
     // Hold the settings until the engine has those that follow from them, so that no other change is lost.
     let mut current = serving.settings.lock().await;
     let started = serving.engine.settings();
-    let next = tiercel_config::changed(&current, started, &changes).map_err(refused)?;
+    let next = tiercel_config::changed(&current, started, changes).map_err(refused)?;
     let answer = serving.engine.command(Control::Adjust(Box::new(next.clone()))).await?;
     serving.follow(&next);
     let changed = difference(&by_name(&current), &by_name(&next));
@@ -135,7 +146,7 @@ pub(crate) async fn patch(
     drop(current);
     let step = answer.step.0;
     app.audit.record(&Event {
-        by: &operator.name,
+        by,
         action: "policy",
         step: Some(step),
         settings: Some(changed.clone()),

@@ -129,11 +129,11 @@ impl Listing {
     ///
     /// # Errors
     /// 400 for a limit that is not allowed.
-    pub(crate) fn page(&self, mut rows: Vec<Row>) -> Result<Page<Row>, ApiError> {
+    pub(crate) fn page<'a>(&self, mut rows: Vec<&'a Row>) -> Result<Page<&'a Row>, ApiError> {
         rows.retain(|row| self.matches(row));
         match self.sort {
             None => {}
-            Some(Sort::Slack) => rows.sort_by(by_slack),
+            Some(Sort::Slack) => rows.sort_by(|a, b| by_slack(a, b)),
             Some(Sort::Age) => rows.sort_by_key(|row| std::cmp::Reverse(row.age_ms)),
             Some(Sort::Output) => {
                 rows.sort_by_key(|row| std::cmp::Reverse(row.progress.output_tokens))

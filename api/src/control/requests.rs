@@ -17,7 +17,6 @@ use std::sync::Arc;
 use tiercel_actors::{Changed, Control};
 use tiercel_config::Role;
 use tiercel_device::{SeqId, Tier, Timestamp};
-use tiercel_policy::blocks::Salt;
 use utoipa::ToSchema;
 
 /// Age up to which listings share a snapshot, ms.
@@ -78,27 +77,27 @@ pub(crate) async fn list(app: Data<App>, request: HttpRequest) -> Result<HttpRes
 /// Endpoint `GET /v1/requests`: lists the live requests of the caller's tenant.
 pub(crate) async fn own(app: Data<App>, request: HttpRequest) -> Result<HttpResponse, ApiError> {
     let caller = app.keys.caller(&request)?;
-    listing(&app, &request, Some(caller.salt)).await
+    listing(&app, &request, Some(&caller.tenant)).await
 }
 
 async fn listing(
     app: &App,
     request: &HttpRequest,
-    of: Option<Salt>,
+    of: Option<&str>,
 ) -> Result<HttpResponse, ApiError> {
     let listing = Listing::read(request)?;
     let engine = &app.loaded()?.engine;
     let snapshot = engine.snapshot(SNAPSHOT_AGE_MS).await?;
-    let requests = app.live.of(snapshot.sequences.iter().map(|view| view.seq));
-    let mut rows = rows(&snapshot, &requests, app.clock.now());
-    if let Some(salt) = of {
-        rows.retain(|row| requests.get(&SeqId(row.seq)).is_some_and(|r| r.salt == salt));
-    }
-    let page = listing.page(rows)?;
+    let rows = app.rows.of(&snapshot, || {
+        let requests = app.live.of(snapshot.sequences.iter().map(|view| view.seq));
+        rows(&snapshot, &requests, app.clock.now())
+    });
+    let of_tenant = |row: &&Row| of.is_none_or(|tenant| *row.tenant == *tenant);
+    let page = listing.page(rows.iter().filter(of_tenant).collect())?;
     Ok(HttpResponse::Ok().json(RequestList {
         step: snapshot.step.0,
         total: page.total,
-        requests: page.rows,
+        requests: page.rows.into_iter().cloned().collect(),
         next_offset: page.next_offset,
     }))
 }
@@ -171,7 +170,7 @@ pub(crate) async fn reprioritize(
         return Err(ApiError::param("tier", "'tier' must be premium, standard or background"));
     }
     let target = only(app.live.find(&id, None), &id)?;
-    apply(&app, &operator.name, &target, Change::Reprioritize { tier, priority }).await
+    apply(app, operator.name, target, Change::Reprioritize { tier, priority }).await
 }
 
 /// Endpoint `POST /control/v1/requests/{id}/pause`: stops scheduling a request.
@@ -180,7 +179,7 @@ pub(crate) async fn pause(
     request: HttpRequest,
     id: Path<String>,
 ) -> Result<HttpResponse, ApiError> {
-    change(&app, &request, &id, Change::Pause).await
+    change(app, &request, &id, Change::Pause).await
 }
 
 /// Endpoint `POST /control/v1/requests/{id}/resume`: schedules a paused request again.
@@ -189,7 +188,7 @@ pub(crate) async fn resume(
     request: HttpRequest,
     id: Path<String>,
 ) -> Result<HttpResponse, ApiError> {
-    change(&app, &request, &id, Change::Resume).await
+    change(app, &request, &id, Change::Resume).await
 }
 
 /// Endpoint `POST /control/v1/requests/{id}/cancel`: ends a request with an error of code `cancelled`.
@@ -198,7 +197,7 @@ pub(crate) async fn cancel(
     request: HttpRequest,
     id: Path<String>,
 ) -> Result<HttpResponse, ApiError> {
-    change(&app, &request, &id, Change::Cancel).await
+    change(app, &request, &id, Change::Cancel).await
 }
 
 /// Endpoint `POST /v1/requests/{id}/cancel`: cancels a request of the caller's tenant.
@@ -209,22 +208,33 @@ pub(crate) async fn cancel_own(
 ) -> Result<HttpResponse, ApiError> {
     let caller = app.keys.caller(&request)?;
     let target = only(app.live.find(&id, Some(caller.salt)), &id)?;
-    apply(&app, &caller.key, &target, Change::Cancel).await
+    apply(app, caller.key, target, Change::Cancel).await
 }
 
 async fn change(
-    app: &App,
+    app: Data<App>,
     request: &HttpRequest,
     id: &str,
     change: Change,
 ) -> Result<HttpResponse, ApiError> {
     let operator = app.keys.operator(request, Role::Operator)?;
     let target = only(app.live.find(id, None), id)?;
-    apply(app, &operator.name, &target, change).await
+    apply(app, operator.name, target, change).await
 }
 
-/// Changes all choices of a request that are live, and answers with each of them before and after the change.
+/// Changes all choices of a request that are live, and answers with each of them before and after the change. The change
+/// is completed and audited even if the client leaves meanwhile.
 async fn apply(
+    app: Data<App>,
+    by: Arc<str>,
+    target: Arc<LiveRequest>,
+    change: Change,
+) -> Result<HttpResponse, ApiError> {
+    let applied = actix_rt::spawn(async move { apply_all(&app, &by, &target, change).await });
+    applied.await.expect("a change neither panics nor is aborted")
+}
+
+async fn apply_all(
     app: &App,
     by: &str,
     target: &LiveRequest,

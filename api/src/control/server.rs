@@ -37,7 +37,7 @@ struct ByTier {
 /// State of the server.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Status {
-    /// `loading`, `ready` or `draining`.
+    /// `ready` or `draining`.
     stage: &'static str,
     /// Time left until the deadline of the drain, ms; null while the server does not drain.
     #[schema(required)]

@@ -25,7 +25,7 @@ const FAILURES: [(u16, &str); 13] = [
         403,
         "The API key does not allow this; or, on a control API without keys, a page in a browser sent the request.",
     ),
-    (404, "There is no such model, or no live request with this id."),
+    (404, "There is no such model, no live request with this id, or no metrics on this listener."),
     (405, "The path takes other methods, which the header `Allow` names."),
     (408, "The body did not arrive in time, or the client did not read the answer in time."),
     (

@@ -38,7 +38,7 @@ struct State {
     told: Option<Timestamp>,
 }
 
-/// What the listener tells a connection.
+/// State of a connection, which its listener sets.
 struct Post {
     /// `WAITING`, `SEATED` or `EVICTED`.
     state: AtomicU8,
@@ -146,8 +146,8 @@ impl Connections {
             listener = self.name,
             evicted,
             over_cap,
-            "closed connections: idle ones that gave way to newcomers, and newcomers over \
-             http.max_connections_per_address"
+            "closed connections: idle ones that gave way to newcomers, and newcomers from addresses with too many \
+             connections (http.max_connections_per_address)"
         );
     }
 

@@ -98,7 +98,10 @@ impl Entrance {
 
 async fn handshake(mut stream: TcpStream, acceptor: &TlsAcceptor) -> Result<Stream> {
     let mut first = [HANDSHAKE];
-    stream.peek(&mut first).await?;
+    if stream.peek(&mut first).await? == 0 {
+        // The client left without a word, as probes of a port do.
+        return Err(Error::from(ErrorKind::ConnectionAborted));
+    }
     if first[0] != HANDSHAKE {
         refuse_plain(&mut stream).await?;
         return Err(Error::from(ErrorKind::InvalidData));

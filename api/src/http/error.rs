@@ -14,7 +14,7 @@ pub(crate) struct ErrorBody {
     error: ErrorFacts,
 }
 
-/// What is wrong.
+/// Description of the error.
 #[derive(Debug, Serialize, ToSchema)]
 struct ErrorFacts {
     /// Description for people.

@@ -126,7 +126,10 @@ fn most_connections(settings: &HttpSettings, surface: Surface) -> (usize, usize)
     let per_address = settings.max_connections_per_address as usize;
     match surface {
         Surface::Public => (settings.max_connections as usize, per_address),
-        Surface::Control => (CONTROL_CONNECTIONS, per_address.min(CONTROL_CONNECTIONS_PER_ADDRESS)),
+        Surface::Control => {
+            let most = CONTROL_CONNECTIONS_PER_ADDRESS;
+            (CONTROL_CONNECTIONS, if per_address == 0 { most } else { per_address.min(most) })
+        }
     }
 }
 
@@ -181,7 +184,20 @@ fn shares(cores: usize, max_connections: usize) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::shares;
+    use super::{CONTROL_CONNECTIONS_PER_ADDRESS, Surface, most_connections, shares};
+    use tiercel_config::HttpSettings;
+
+    #[test]
+    fn the_control_listener_limits_addresses_also_where_the_public_one_does_not() {
+        let most = |max_connections_per_address| {
+            let settings = HttpSettings { max_connections_per_address, ..HttpSettings::default() };
+            [Surface::Public, Surface::Control]
+                .map(|surface| most_connections(&settings, surface).1)
+        };
+        assert_eq!(most(0), [0, CONTROL_CONNECTIONS_PER_ADDRESS]);
+        assert_eq!(most(5), [5, 5]);
+        assert_eq!(most(1_000), [1_000, CONTROL_CONNECTIONS_PER_ADDRESS]);
+    }
 
     #[test]
     fn workers_share_the_connections_and_never_hold_more() {

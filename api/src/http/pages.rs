@@ -147,7 +147,7 @@ pub(crate) struct LatestSteps<'a> {
     /// Settings that the engine was started with.
     #[schema(value_type = Object)]
     settings: &'a EngineSettings,
-    /// TPOT target of the standard tier, ms.
+    /// TPOT target of the standard tier that is in effect, ms.
     #[schema(required)]
     standard_tpot_ms: Option<f64>,
     #[schema(value_type = Vec<Object>)]
@@ -164,11 +164,12 @@ pub(crate) async fn steps(app: Data<App>, request: HttpRequest) -> Result<HttpRe
     })?;
     let engine = &app.accepting()?.engine;
     let steps = engine.steps(asked.after).await?;
+    let targets = engine.status().await?.targets;
     Ok(HttpResponse::Ok().json(LatestSteps {
         device: engine.info(),
         measured: engine.profile(),
         settings: engine.settings(),
-        standard_tpot_ms: engine.targets().standard.tpot_ms,
+        standard_tpot_ms: targets.standard.tpot_ms,
         steps,
     }))
 }

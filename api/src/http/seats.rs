@@ -19,7 +19,7 @@ pub(super) struct Limits {
     pub(super) per_address: usize,
 }
 
-/// What becomes of a new connection.
+/// Decision about a new connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Arrival {
     pub(super) id: Id,

@@ -21,7 +21,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 pub(crate) struct Certificate {
     cert_file: PathBuf,
     key_file: PathBuf,
-    /// What new connections use. Readers copy the pointer and hold the lock no longer than that.
+    /// TLS settings of new connections. Readers copy the pointer and hold the lock no longer than that.
     in_force: RwLock<Arc<ServerConfig>>,
 }
 
@@ -63,7 +63,7 @@ impl Certificate {
         Ok(())
     }
 
-    /// Returns what makes a TLS connection of a new TCP connection.
+    /// Returns the acceptor that makes the TLS handshake of a new TCP connection.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         self.in_force.read().unwrap_or_else(PoisonError::into_inner).clone().into()
     }
@@ -75,7 +75,7 @@ fn read(cert_file: &Path, key_file: &Path) -> Result<ServerConfig, TlsError> {
     let no_key = |why: String| TlsError { setting: KEY, path: key_file.to_owned(), why };
     let bytes = contents(cert_file).map_err(no_cert)?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
-    let chain = chain.map_err(|error| no_cert(format!("it is not PEM: {error}")))?;
+    let chain = chain.map_err(|error| no_cert(fault(&error).into()))?;
     if chain.is_empty() {
         return Err(no_cert("it holds no certificate (-----BEGIN CERTIFICATE-----)".into()));
     }
@@ -85,7 +85,7 @@ fn read(cert_file: &Path, key_file: &Path) -> Result<ServerConfig, TlsError> {
             pem::Error::NoItemsFound => {
                 "it holds no private key (-----BEGIN PRIVATE KEY-----) without a password".into()
             }
-            other => format!("it is not PEM: {other}"),
+            other => fault(&other).into(),
         })
     })?;
     let provider = Arc::new(default_provider());
@@ -108,6 +108,21 @@ fn read(cert_file: &Path, key_file: &Path) -> Result<ServerConfig, TlsError> {
     Ok(config)
 }
 
+/// Describes the fault of a PEM file. Does not show its text, which may be a private key: a file without line breaks is a
+/// single malformed line.
+fn fault(error: &pem::Error) -> &'static str {
+    match error {
+        pem::Error::MissingSectionEnd { .. } => {
+            "it is not PEM: a section has no end line (-----END ...)"
+        }
+        pem::Error::IllegalSectionStart { .. } => {
+            "it is not PEM: a line that begins with -----BEGIN is malformed"
+        }
+        pem::Error::Base64Decode(_) => "it is not PEM: the text of a section is not base64",
+        _ => "it is not PEM",
+    }
+}
+
 fn contents(path: &Path) -> Result<Vec<u8>, String> {
     let failed = |error: std::io::Error| error.to_string();
     // A pipe or a device could block or never end.
@@ -121,4 +136,35 @@ fn contents(path: &Path) -> Result<Vec<u8>, String> {
         return Err(format!("it has more than {MAX_FILE_BYTES} bytes"));
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_error_shows_the_text_of_a_file() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new(vec!["localhost".into()]).unwrap();
+        let cert = file("cert.pem", &params.self_signed(&key).unwrap().pem());
+        let (pem, secret) = (key.serialize_pem(), "SECRETSECRET");
+        let in_bytes = format!("{:?}", secret.as_bytes());
+        let in_bytes = in_bytes.trim_matches(['[', ']']);
+        let one_line = format!("-----BEGIN PRIVATE KEY-----{secret}-----END PRIVATE KEY-----");
+        let bad_base64 = pem.replace('\n', &format!("\n{secret}!\n"));
+        for text in [&one_line, &one_line.replace("-----END", "\n-----END"), &bad_base64] {
+            let key = file("key.pem", text);
+            for (cert, key) in [(&cert, &key), (&key, &key)] {
+                let error = read(cert, key).unwrap_err().to_string();
+                assert!(!error.contains(secret) && !error.contains(in_bytes), "{error}");
+                assert!(error.contains("PEM") || error.contains("it holds no"), "{error}");
+            }
+        }
+    }
 }

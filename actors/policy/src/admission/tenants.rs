@@ -19,7 +19,7 @@ pub struct Tenants(BTreeMap<(Tier, Salt), OfTenant>);
 #[derive(Debug, Clone, Copy, Default)]
 struct OfTenant {
     queue: Queue,
-    /// Weight of the tenant in the fair queues, as its latest request states it.
+    /// Weight of the tenant in the fair queues, as the request that entered last states it.
     weight: Weight,
 }
 

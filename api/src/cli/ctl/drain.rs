@@ -1,6 +1,6 @@
 //! The command `tiercel ctl drain`: asks the server to drain, and shows the progress until the server has stopped.
 
-use super::client::{Client, Trouble};
+use super::client::Client;
 use super::text;
 use crate::cli::failure::Failure;
 use serde_json::{Value, json};
@@ -8,6 +8,8 @@ use std::time::Duration;
 
 /// Interval at which the command looks whether the server has stopped.
 const LOOK: Duration = Duration::from_millis(100);
+/// Most such looks after the drain: a minute. The server itself waits a few seconds for clients that read slowly.
+const LOOKS_MAX: u32 = 600;
 
 /// Asks the server to drain. Unless `no_wait` is set, shows how far the drain is, and returns when the server has stopped.
 pub(super) fn run(
@@ -35,7 +37,17 @@ pub(super) fn run(
     if !drained {
         return Err(Failure::new("the server ended before it had drained"));
     }
-    while !matches!(client.get("/control/v1/status", &[]), Err(Trouble::Unreachable(_))) {
+    // A supervisor may start the server again at once, and another program may answer at its address.
+    let drains = || {
+        let status = client.get("/control/v1/status", &[]);
+        status.is_ok_and(|status| status["stage"] == "draining")
+    };
+    let mut looks = 0;
+    while drains() {
+        if looks == LOOKS_MAX {
+            return Err(Failure::new("the server has drained, but does not stop"));
+        }
+        looks += 1;
         std::thread::park_timeout(LOOK);
     }
     print(&json!({"stopped": true}), |_| "the server has stopped".to_owned());

@@ -3,8 +3,8 @@
 //! As many waiting prompts as possible shall be in time, and the others are late. The rule is Moore and Hodgson's
 //! (Moore, Management Science 15, 1968): take prompts in the order of their deadlines, and whenever the work of the
 //! prompts taken so far does not fit before a deadline, give up the longest of these prompts. The work of higher tiers'
-//! prompts counts as done first. If several tenants have prompts, the longest prompt of the tenant with the most work
-//! for its weight is given up.
+//! prompts counts as done first. If several tenants have prompts, the longest prompt of the tenant
+//! whose work divided by the tenant's weight is the largest is given up.
 //!
 //! A late request waits behind all requests of its tier that can be in time, and before lower tiers. Until the deadline
 //! has passed, lateness is judged again before each step, so that a wrong estimate costs little. A late request that
@@ -163,7 +163,8 @@ impl InTime {
         of_tenant.prompts.push((work_us, prompt.seq));
     }
 
-    /// Removes the longest prompt of the tenant with the most work for its weight from the prompts in time: it will be late.
+    /// Removes a prompt from those in time, because it will be late: the longest one of the tenant whose work divided by
+    /// the tenant's weight is the largest.
     fn give_up(&mut self) -> Option<(u64, SeqId)> {
         let part = |of: &OfTenant| of.weight.virtual_time(of.work_us as f64);
         let most = self.0.values_mut().max_by(|a, b| part(a).total_cmp(&part(b)))?;

@@ -8,8 +8,8 @@
 //! served nearly as by a plain first-come-first-served server.
 //!
 //! If a higher tier has requests, a late request starves only when about as many requests of its tier have come as were
-//! served for a minute ([`Flow`]), as with clients that wait for their answers. If more come, the order of arrival would make all
-//! requests late. If fewer come, as after a burst, the time that the newcomers leave drains the backlog.
+//! served for a minute ([`Flow`]), as with clients that wait for their answers. If more come, the order of arrival would
+//! make all requests late. If fewer come, as after a burst, the time that the newcomers leave drains the backlog.
 //!
 //! If no higher tier has requests, no request starves while its tenant's queue is so long that in the order of arrival
 //! every request would wait for minutes. The time in which the queue of the tier drains follows from its length and from
@@ -66,7 +66,7 @@ pub(crate) struct LateRequests {
 /// Requests of one tenant.
 #[derive(Debug, Clone)]
 struct Group<T> {
-    /// Weight of the tenant, as its latest request states it.
+    /// Weight of the tenant, as the request that was added last states it.
     weight: Weight,
     requests: BTreeSet<T>,
 }
