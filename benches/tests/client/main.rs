@@ -322,8 +322,10 @@ async fn a_server_that_is_not_there_is_said_so() {
     let error = run(&workload, &to(&unused), |_| {}).await.unwrap_err();
     assert!(matches!(error, BenchError::Server { .. }), "{error}");
     assert!(error.to_string().contains("is it running"), "{error}");
-    let error = run(&workload, &to("https://localhost"), |_| {}).await.unwrap_err();
-    assert!(matches!(error, BenchError::Url { .. }), "{error}");
+    for wrong in ["ftp://localhost", "https://no_name!", "http://"] {
+        let error = run(&workload, &to(wrong), |_| {}).await.unwrap_err();
+        assert!(matches!(error, BenchError::Url { .. }), "{wrong}: {error}");
+    }
     let invalid = Workload { duration_s: -1.0, ..workload };
     let error = run(&invalid, &to(&unused), |_| {}).await.unwrap_err();
     assert!(matches!(error, BenchError::Workload { .. }), "{error}");
