@@ -2,13 +2,13 @@
 
 use crate::control::row::{Row, STATES, state_schema};
 use crate::document::schema;
-use crate::http::ApiError;
+use crate::http::{ApiError, tier_of};
 use actix_web::HttpRequest;
 use actix_web::http::StatusCode;
 use actix_web::web::Query;
 use serde::Deserialize;
 use std::cmp::Ordering;
-use tiercel_device::Tier;
+use tiercel_config::KeyTier;
 use utoipa::openapi::path::Parameter;
 
 /// Most rows in one answer.
@@ -21,7 +21,7 @@ const LIMIT: usize = 100;
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Listing {
     /// Show only requests of this tier.
-    tier: Option<Tier>,
+    tier: Option<KeyTier>,
     /// Show only requests in this state.
     state: Option<String>,
     /// Show only paused requests, or only others.
@@ -119,9 +119,6 @@ impl Listing {
         if listing.state.as_ref().is_some_and(|state| !STATES.contains(&state.as_str())) {
             return wrong(format!("'state' must be one of {}", STATES.join(", ")));
         }
-        if listing.tier == Some(Tier::System) {
-            return wrong("'tier' must be premium, standard or background".into());
-        }
         Ok(listing)
     }
 
@@ -143,7 +140,7 @@ impl Listing {
     }
 
     fn matches(&self, row: &Row) -> bool {
-        self.tier.is_none_or(|tier| row.tier == tier.name())
+        self.tier.is_none_or(|tier| row.tier == tier_of(tier).name())
             && self.state.as_ref().is_none_or(|state| row.state == state)
             && self.paused.is_none_or(|paused| row.paused == paused)
             && self.tenant.as_ref().is_none_or(|tenant| *row.tenant == **tenant)

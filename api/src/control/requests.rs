@@ -6,7 +6,7 @@ use crate::control::body::read;
 use crate::control::query::Listing;
 use crate::control::row::{Row, rows};
 use crate::control::timeline::TimelineView;
-use crate::http::{ApiError, JsonRequest};
+use crate::http::{ApiError, JsonRequest, tier_of};
 use crate::live::LiveRequest;
 use actix_web::http::StatusCode;
 use actix_web::web::{Data, Path};
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tiercel_actors::{Changed, Control};
-use tiercel_config::Role;
+use tiercel_config::{KeyTier, Role};
 use tiercel_device::{SeqId, Tier, Timestamp};
 use utoipa::ToSchema;
 
@@ -147,7 +147,7 @@ enum Change {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Reprioritize {
     #[schema(schema_with = crate::document::schema::tier)]
-    tier: Tier,
+    tier: KeyTier,
     /// Priority within the tier; the lower number goes first. 0 by default.
     priority: Option<i32>,
 }
@@ -166,11 +166,8 @@ pub(crate) async fn reprioritize(
         );
         ApiError::param("tier", message)
     })?;
-    if tier == Tier::System {
-        return Err(ApiError::param("tier", "'tier' must be premium, standard or background"));
-    }
     let target = only(app.live.find(&id, None), &id)?;
-    apply(app, operator.name, target, Change::Reprioritize { tier, priority }).await
+    apply(app, operator.name, target, Change::Reprioritize { tier: tier_of(tier), priority }).await
 }
 
 /// Endpoint `POST /control/v1/requests/{id}/pause`: stops scheduling a request.

@@ -57,8 +57,8 @@ impl Rights {
 
     pub(crate) fn of(key: &ApiKey) -> Rights {
         Rights {
-            highest_tier: tier(key.highest_tier),
-            default_tier: tier(key.default_tier),
+            highest_tier: tier_of(key.highest_tier),
+            default_tier: tier_of(key.default_tier),
             above_highest: key.above_highest,
             may_go_first: false,
             may_tighten: key.may_tighten_targets,
@@ -102,7 +102,8 @@ pub(crate) fn limits_of(key: &ApiKey) -> KeyLimits {
     }
 }
 
-fn tier(tier: KeyTier) -> Tier {
+/// Returns the tier that an operator names.
+pub(crate) fn tier_of(tier: KeyTier) -> Tier {
     match tier {
         KeyTier::Premium => Tier::Premium,
         KeyTier::Standard => Tier::Standard,

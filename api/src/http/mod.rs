@@ -22,7 +22,7 @@ mod unserved;
 
 pub(crate) use access::{AccessLog, Record};
 pub(crate) use body::JsonRequest;
-pub(crate) use caller::{Caller, Rights};
+pub(crate) use caller::{Caller, Rights, tier_of};
 pub(crate) use connections::describe_metrics;
 pub(crate) use error::{ApiError, ErrorBody};
 pub(crate) use exchange::{Answering, Exchange};

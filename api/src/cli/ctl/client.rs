@@ -130,8 +130,8 @@ impl Client {
 
     fn unreachable(&self, error: &dyn std::fmt::Display) -> Trouble {
         let hint = if self.url.starts_with("https:") {
-            "the URL must have a name of the server's certificate (--connect states another address of the server), \
-             and --ca the certificate of a private authority"
+            "the URL must have a name of the server's certificate (--connect states another address of the server), and --ca \
+             the certificate of a private authority, or a certificate that signed itself and is no authority's (CA:FALSE)"
         } else {
             "state its address with --url, as the server logs it when it is ready"
         };
