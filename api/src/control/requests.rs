@@ -19,8 +19,11 @@ use tiercel_config::{KeyTier, Role};
 use tiercel_device::{SeqId, Tier, Timestamp};
 use utoipa::ToSchema;
 
-/// Age up to which listings share a snapshot, ms.
+/// Age up to which listings share a snapshot, ms, if few requests are live.
 const SNAPSHOT_AGE_MS: u64 = 250;
+/// Number of live sequences for each ms of that age, if many are live: a snapshot of more sequences takes longer, so fewer
+/// are taken. With 10,000 sequences one is taken a second, which delays far fewer than one in a hundred steps.
+const SEQUENCES_PER_MS: u64 = 10;
 
 /// Most choices whose timelines are shown, if many requests have the id that is asked for.
 const TIMELINES_MAX: usize = 100;
@@ -87,7 +90,8 @@ async fn listing(
 ) -> Result<HttpResponse, ApiError> {
     let listing = Listing::read(request)?;
     let engine = &app.loaded()?.engine;
-    let snapshot = engine.snapshot(SNAPSHOT_AGE_MS).await?;
+    let age_ms = SNAPSHOT_AGE_MS.max(u64::from(engine.places()) / SEQUENCES_PER_MS);
+    let snapshot = engine.snapshot(age_ms).await?;
     let rows = app.rows.of(&snapshot, || {
         let requests = app.live.of(snapshot.sequences.iter().map(|view| view.seq));
         rows(&snapshot, &requests, app.clock.now())
