@@ -160,7 +160,8 @@ impl Timelines {
         }
     }
 
-    /// Notes an operator's command for a sequence that was as `before`. A command that changes nothing is left out.
+    /// Adds an operator's command to the timeline of a sequence. `before` is the sequence before the command. A command
+    /// that changes nothing is left out.
     pub(crate) fn command(
         &mut self,
         control: &Control,

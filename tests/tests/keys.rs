@@ -276,11 +276,12 @@ fn control(server: &TestServer, name: &str, path: &str) -> Response {
     server.control().request("GET", path, &[("authorization", authorization.as_str())], b"")
 }
 
-/// Length of a flood of requests, us.
+/// Time for which clients flood the server with requests, us.
 const FLOOD_US: u64 = 10_000_000;
 /// Rate of requests of the key `rate` in a flood: 20 a second, and 200 at once.
 const RATE_PER_MIN: u64 = 1_200;
-/// Pause between two looks at the live requests, and between two requests of clients that are mostly refused.
+/// Pause between two listings of the live requests, and between two requests of a client whose requests are mostly
+/// refused.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// What a client that floods the server saw.

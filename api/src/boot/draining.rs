@@ -9,7 +9,7 @@ use tiercel_actors::EngineHandle;
 const REPORT_US: u64 = 1_000_000;
 /// Longest wait for the listeners of the event stream to read its end, us.
 const LISTENERS_US: u64 = 1_000_000;
-/// Interval at which listeners are counted while the server waits for them, us.
+/// Interval at which the server counts the listeners of the event stream while it waits for them to leave, us.
 const LOOK_US: u64 = 5_000;
 
 /// Records that the server begins to drain although no operator asked for it.

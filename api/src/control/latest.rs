@@ -13,8 +13,8 @@ pub(crate) struct LatestRows(Mutex<Option<OfSnapshot>>);
 type OfSnapshot = (Arc<Snapshot>, Arc<[Row]>);
 
 impl LatestRows {
-    /// Returns the rows of a snapshot in the order of service. The first listing of the snapshot makes them with `make`;
-    /// other listings wait meanwhile.
+    /// Returns the rows of a snapshot in the order of service. The first listing of the snapshot makes the rows
+    /// with `make`; other listings wait meanwhile.
     pub(crate) fn of(
         &self,
         snapshot: &Arc<Snapshot>,

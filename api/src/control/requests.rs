@@ -50,7 +50,7 @@ pub(crate) struct RequestsShown {
     requests: Vec<Row>,
 }
 
-/// Changes of all choices of a request.
+/// Effect of an operator's command on each choice of a request.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct RequestChanges {
     /// Id of the request in its response.

@@ -25,7 +25,7 @@ impl AsyncRead for Stream {
             Stream::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
             Stream::Tls(stream) => match ready!(Pin::new(stream).poll_read(cx, buffer)) {
                 // A client that hangs up without the end mark of TLS has hung up all the same; the length of a message
-                // is in HTTP, so a cut message is noticed there.
+                // is in HTTP, so the HTTP parser notices a message that was cut off.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
                 read => Poll::Ready(read),
             },

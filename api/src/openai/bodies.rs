@@ -43,7 +43,7 @@ pub(crate) struct ChatCompletion {
     pub(crate) usage: Usage,
 }
 
-/// A choice of an answer to a conversation.
+/// One of the answers to a conversation; a request for `n` choices has `n` of them.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ChatChoice {
     pub(crate) index: u32,

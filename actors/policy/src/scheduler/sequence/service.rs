@@ -24,7 +24,7 @@ pub(crate) struct Service {
     /// `slo.requests_may_tighten` says.
     pub(crate) may_tighten: Option<bool>,
     /// Latency targets that the request was promised when it entered its tier: the tier's for a prompt of this length,
-    /// replaced by those that the request states, as far as it may.
+    /// replaced by the targets that the request states, as far as the request may state them.
     pub(crate) targets: SloTargets,
     /// Patience: longest wait for the first token.
     pub(crate) patience: Patience,
