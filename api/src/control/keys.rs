@@ -111,7 +111,8 @@ pub(crate) async fn list(app: Data<App>, request: HttpRequest) -> Result<HttpRes
     let keys = app.keys.in_force();
     let of_tenant = |key: &&Accepted| tenant.as_ref().is_none_or(|t| *key.caller.tenant == **t);
     let shown: Vec<&Accepted> = keys.iter().filter(of_tenant).collect();
-    let Page { total, rows, next_offset } = page_of(shown, limit, offset)?;
+    let count = shown.len();
+    let Page { total, rows, next_offset } = page_of(shown.into_iter(), count, limit, offset)?;
     let now_s = Clock::unix_s() as i64;
     let keys = rows.into_iter().map(|key| row(key, &app.meters, may_tighten, now_s)).collect();
     Ok(HttpResponse::Ok().json(KeyList { total, keys, next_offset }))

@@ -1,6 +1,6 @@
 //! Rows of the latest snapshot, which all listings share.
 
-use crate::control::row::Row;
+use crate::control::sorted::SortedRows;
 use std::sync::{Arc, Mutex, PoisonError};
 use tiercel_actors::Snapshot;
 
@@ -10,22 +10,22 @@ use tiercel_actors::Snapshot;
 pub(crate) struct LatestRows(Mutex<Option<OfSnapshot>>);
 
 /// Rows, and the snapshot that they were made from.
-type OfSnapshot = (Arc<Snapshot>, Arc<[Row]>);
+type OfSnapshot = (Arc<Snapshot>, Arc<SortedRows>);
 
 impl LatestRows {
-    /// Returns the rows of a snapshot in the order of service. The first listing of the snapshot makes the rows
+    /// Returns the rows of a snapshot. The first listing of the snapshot makes the rows
     /// with `make`; other listings wait meanwhile.
     pub(crate) fn of(
         &self,
         snapshot: &Arc<Snapshot>,
-        make: impl FnOnce() -> Vec<Row>,
-    ) -> Arc<[Row]> {
+        make: impl FnOnce() -> SortedRows,
+    ) -> Arc<SortedRows> {
         // Ignore that the mutex is poisoned: the value is replaced as a whole.
         let mut latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, rows)) = latest.as_ref().filter(|(of, _)| Arc::ptr_eq(of, snapshot)) {
             return rows.clone();
         }
-        let rows: Arc<[Row]> = make().into();
+        let rows = Arc::new(make());
         *latest = Some((snapshot.clone(), rows.clone()));
         rows
     }
@@ -43,7 +43,7 @@ mod tests {
         for snapshot in [&first, &first, &second, &second, &first] {
             latest.of(snapshot, || {
                 made += 1;
-                Vec::new()
+                SortedRows::default()
             });
         }
         assert_eq!(made, 3);

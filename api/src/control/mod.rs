@@ -10,6 +10,7 @@ pub(crate) mod query;
 pub(crate) mod requests;
 mod row;
 pub(crate) mod server;
+mod sorted;
 pub(crate) mod support;
 mod timeline;
 

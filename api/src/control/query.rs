@@ -1,13 +1,13 @@
 //! Queries: which requests a listing shows, in which order, and how many.
 
 use crate::control::row::{Row, STATES, state_schema};
+use crate::control::sorted::{Sort, SortedRows};
 use crate::document::schema;
 use crate::http::{ApiError, tier_of};
 use actix_web::HttpRequest;
 use actix_web::http::StatusCode;
 use actix_web::web::Query;
 use serde::Deserialize;
-use std::cmp::Ordering;
 use tiercel_config::KeyTier;
 use utoipa::openapi::path::Parameter;
 
@@ -38,18 +38,6 @@ pub(crate) struct Listing {
     offset: usize,
 }
 
-/// Order of a listing.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Sort {
-    /// Requests with the least slack first; those without a target last.
-    Slack,
-    /// The oldest request first.
-    Age,
-    /// The request with the most output tokens first.
-    Output,
-}
-
 /// A page of a listing.
 pub(crate) struct Page<T> {
     /// Number of rows that match.
@@ -59,12 +47,14 @@ pub(crate) struct Page<T> {
     pub(crate) next_offset: Option<usize>,
 }
 
-/// Returns the page of `rows` from `offset` on, with at most `limit` rows; 100 if the query states no limit.
+/// Returns the page of `rows`, of which there are `total`, from `offset` on, with at most `limit` rows; 100 if the query
+/// states no limit.
 ///
 /// # Errors
 /// 400 for a limit that is not allowed.
 pub(crate) fn page_of<T>(
-    rows: Vec<T>,
+    rows: impl Iterator<Item = T>,
+    total: usize,
     limit: Option<usize>,
     offset: usize,
 ) -> Result<Page<T>, ApiError> {
@@ -73,8 +63,7 @@ pub(crate) fn page_of<T>(
         let message = format!("'limit' must be a number from 1 to {LIMIT_MAX}");
         return Err(ApiError::new(StatusCode::BAD_REQUEST, message).code("invalid_query"));
     }
-    let total = rows.len();
-    let rows: Vec<T> = rows.into_iter().skip(offset).take(limit).collect();
+    let rows: Vec<T> = rows.skip(offset).take(limit).collect();
     let next = offset.saturating_add(rows.len());
     Ok(Page { total, rows, next_offset: (next < total).then_some(next) })
 }
@@ -122,21 +111,33 @@ impl Listing {
         Ok(listing)
     }
 
-    /// Returns the page of `rows` that the query asks for.
+    /// Returns the page of `rows` that the query asks for, of the requests of the tenant `of` only if it is given.
     ///
     /// # Errors
     /// 400 for a limit that is not allowed.
-    pub(crate) fn page<'a>(&self, mut rows: Vec<&'a Row>) -> Result<Page<&'a Row>, ApiError> {
-        rows.retain(|row| self.matches(row));
-        match self.sort {
-            None => {}
-            Some(Sort::Slack) => rows.sort_by(|a, b| by_slack(a, b)),
-            Some(Sort::Age) => rows.sort_by_key(|row| std::cmp::Reverse(row.age_ms)),
-            Some(Sort::Output) => {
-                rows.sort_by_key(|row| std::cmp::Reverse(row.progress.output_tokens))
-            }
+    pub(crate) fn page<'a>(
+        &self,
+        rows: &'a SortedRows,
+        of: Option<&str>,
+    ) -> Result<Page<&'a Row>, ApiError> {
+        let in_order = rows.in_order(self.sort);
+        if of.is_none() && !self.filters() {
+            return page_of(in_order, rows.len(), self.limit, self.offset);
         }
-        page_of(rows, self.limit, self.offset)
+        let of_tenant = |row: &Row| of.is_none_or(|tenant| *row.tenant == *tenant);
+        let shown: Vec<&Row> = in_order.filter(|row| of_tenant(row) && self.matches(row)).collect();
+        let total = shown.len();
+        page_of(shown.into_iter(), total, self.limit, self.offset)
+    }
+
+    /// Returns whether the query may leave out requests.
+    fn filters(&self) -> bool {
+        let Listing { tier, state, paused, tenant, request_id, .. } = self;
+        tier.is_some()
+            || state.is_some()
+            || paused.is_some()
+            || tenant.is_some()
+            || request_id.is_some()
     }
 
     fn matches(&self, row: &Row) -> bool {
@@ -146,9 +147,4 @@ impl Listing {
             && self.tenant.as_ref().is_none_or(|tenant| *row.tenant == **tenant)
             && self.request_id.as_ref().is_none_or(|id| *row.request_id == **id)
     }
-}
-
-fn by_slack(a: &Row, b: &Row) -> Ordering {
-    let slack = |row: &Row| row.slack_ms.unwrap_or(f64::INFINITY);
-    slack(a).total_cmp(&slack(b))
 }

@@ -5,6 +5,7 @@ use crate::control::audit::Event;
 use crate::control::body::read;
 use crate::control::query::Listing;
 use crate::control::row::{Row, rows};
+use crate::control::sorted::SortedRows;
 use crate::control::timeline::TimelineView;
 use crate::http::{ApiError, JsonRequest, tier_of};
 use crate::live::LiveRequest;
@@ -94,10 +95,9 @@ async fn listing(
     let snapshot = engine.snapshot(age_ms).await?;
     let rows = app.rows.of(&snapshot, || {
         let requests = app.live.of(snapshot.sequences.iter().map(|view| view.seq));
-        rows(&snapshot, &requests, app.clock.now())
+        SortedRows::new(rows(&snapshot, &requests, app.clock.now()))
     });
-    let of_tenant = |row: &&Row| of.is_none_or(|tenant| *row.tenant == *tenant);
-    let page = listing.page(rows.iter().filter(of_tenant).collect())?;
+    let page = listing.page(&rows, of)?;
     Ok(HttpResponse::Ok().json(RequestList {
         step: snapshot.step.0,
         total: page.total,

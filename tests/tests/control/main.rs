@@ -106,6 +106,34 @@ fn a_raised_request_gets_its_first_token_within_three_steps() {
 }
 
 #[test]
+fn listings_are_sorted_and_in_pages() {
+    let server = two_at_a_time();
+    let bodies = (0..20).map(|n| background(400 - n));
+    let streams: Vec<Connection> =
+        bodies.enumerate().map(|(n, body)| send(&server, &format!("r-{n}"), &body)).collect();
+    wait_for(&server, 20);
+    let rows = |query: &str| listing(&server, query)["requests"].as_array().unwrap().clone();
+    for (sort, field, rising) in
+        [("slack", "slack_ms", true), ("age", "age_ms", false), ("output", "output_tokens", false)]
+    {
+        for filter in ["", "&tier=background"] {
+            let all = rows(&format!("?sort={sort}{filter}"));
+            let values = all.iter().map(|row| row[field].as_f64().unwrap_or(f64::INFINITY));
+            let order = if rising { f64::le } else { f64::ge };
+            assert_eq!(all.len(), 20);
+            assert!(values.is_sorted_by(order), "{sort}: {all:#?}");
+        }
+    }
+    // The ages of waiting requests change alike, so their order is the same in all listings.
+    let seqs = |query: &str| rows(query).iter().map(|row| row["seq"].clone()).collect::<Vec<_>>();
+    let pages = ["&offset=0&limit=8", "&offset=8&limit=8", "&offset=16&limit=8"];
+    let paged = pages.map(|page| seqs(&format!("?sort=age{page}"))).concat();
+    assert_eq!(paged, seqs("?sort=age&tier=background"));
+    drop(streams);
+    server.finish();
+}
+
+#[test]
 fn a_paused_request_stands_still_and_its_text_is_the_same_after_it_resumes() {
     let server = TestServer::slow(|_| ());
     let expected = text_of(&send(&server, "plain", &background(12)).response().unwrap());
