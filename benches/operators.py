@@ -9,9 +9,10 @@
 premium by `tiercel ctl reprioritize`, 20 times. Printed are the steps from the change to its first token, and the times
 to the first token of raised requests and of those that were not.
 
-`listings`: 10,300 sequences wait while 64 run. The server times, for each step, the host's work between two steps (tokens are
-delivered, and the next step is planned), for 30 s without listings and 30 s with 50 listings a second, three times in
-turns.
+`listings`: 10,300 sequences wait while 64 run. The server times, for each step, its planning, and all of the host's work
+between two steps (tokens are delivered, and the next step is planned), for 30 s without requests from operators, 30 s with
+50 requests a second for /health (what connections alone cost where client and server share the processors), and 30 s with
+50 listings a second, three times in turns.
 
 `rates`: for a minute, clients of one key flood the server beyond the key's rate of requests, clients of a second key beyond its
 rate of tokens, and clients of a third one beyond its number of live requests. A client of a fourth key without limits sends one
@@ -132,10 +133,11 @@ def raise_rounds():
 
 
 def host_times(server, after):
-    """Returns the host's times of the steps after a step, us (delivery of tokens, and the plan of the next step), and the last
-    step."""
+    """Returns the times of planning and of all the host's work for the steps after a step, us, and the last step."""
     steps = json.loads(server.get(PORT, f"/debug/steps?after={after}")[1])["steps"]
-    return [step["host_us"] for step in steps if step["host_us"] is not None], steps[-1]["step"] if steps else after
+    timed = [step for step in steps if step["host_us"] is not None]
+    last = steps[-1]["step"] if steps else after
+    return [[step[key] for step in timed] for key in ("planning_us", "host_us")], last
 
 
 def listings():
@@ -152,19 +154,23 @@ def listings():
         time.sleep(1)
     # The client gives way to the server, as a client on another machine would.
     os.nice(19)
+    asks = {
+        "nothing": lambda: time.sleep(1),
+        "/health": lambda: server.get(PORT + 1, "/health"),
+        "listings": lambda: server.listing("?limit=100&sort=age"),
+    }
     for turn in range(3):
-        for rate in (0, 50):
+        for name, ask_for in asks.items():
             _, last = host_times(server, 0)
             began, sent = time.monotonic(), 0
             while time.monotonic() - began < 30:
-                if rate:
-                    server.listing("?limit=100&sort=age")
-                    sent += 1
-                time.sleep(max(0, began + sent / rate - time.monotonic()) if rate else 1)
-            times = sorted(host_times(server, last)[0])
-            p50, p99 = (times[int(share * len(times))] for share in (0.5, 0.99))
-            print(f"turn {turn + 1}, {sent / 30:.0f} listings/s: host's time of a step p50 {p50} us, p99 {p99} us, "
-                  f"{len(times)} steps", flush=True)
+                ask_for()
+                sent += 1
+                time.sleep(max(0, began + sent / 50 - time.monotonic()))
+            planning, host = (sorted(times) for times in host_times(server, last)[0])
+            p50, p99 = (lambda times: times[len(times) // 2]), (lambda times: times[len(times) * 99 // 100])
+            print(f"turn {turn + 1}, {name} ({sent / 30:.0f}/s): planning p50 {p50(planning)} us, p99 {p99(planning)} us; all of "
+                  f"the host's work p50 {p50(host)} us, p99 {p99(host)} us; {len(host)} steps", flush=True)
     server.stop()
     os.unlink(profile.name)
 

@@ -20,11 +20,12 @@ pub struct StepLog {
 }
 
 impl StepLog {
-    /// Records that a step was submitted to the device, with its numbers of decode and prefill tokens.
-    pub(crate) fn submitted(&mut self, batch: &StepBatch, now: Timestamp) {
+    /// Records that a step, which was planned in `planning_us` microseconds, was submitted to the device.
+    pub(crate) fn submitted(&mut self, batch: &StepBatch, planning_us: u64, now: Timestamp) {
         let alone = self.under_way.is_empty();
         let host_us = self.last_end.filter(|_| alone).map(|end| now.since_us(end));
-        let mut record = StepRecord { step: batch.id.0, host_us, ..StepRecord::default() };
+        let mut record =
+            StepRecord { step: batch.id.0, host_us, planning_us, ..StepRecord::default() };
         for slice in &batch.slices {
             let (first, tokens) = (u64::from(slice.first_pos), slice.input.len() as u64);
             let (seq, first_pos, sample) = (slice.seq, slice.first_pos, slice.sample);
@@ -94,15 +95,16 @@ mod tests {
     fn a_step_is_told_with_its_work_and_what_host_and_device_took() {
         let mut log = StepLog::default();
         let prompt = slice(1, 0, 10, Some(0));
-        log.submitted(&batch(1, vec![prompt]), Timestamp(1_000));
+        log.submitted(&batch(1, vec![prompt]), 0, Timestamp(1_000));
         log.ended(&done(1, 400), Timestamp(1_500));
         log.submitted(
             &batch(2, vec![slice(1, 10, 1, Some(1)), slice(2, 4, 6, None)]),
+            150,
             Timestamp(1_700),
         );
         log.ended(&done(2, 300), Timestamp(2_100));
         log.idle();
-        log.submitted(&batch(3, vec![slice(1, 11, 1, Some(2))]), Timestamp(9_000));
+        log.submitted(&batch(3, vec![slice(1, 11, 1, Some(2))]), 0, Timestamp(9_000));
         log.ended(&done(3, 300), Timestamp(9_400));
         let told = log.after(0);
         let first = StepRecord {
@@ -127,6 +129,7 @@ mod tests {
             device_us: 300,
             elapsed_us: 400,
             host_us: Some(200),
+            planning_us: 150,
         };
         assert_eq!(told[1], mixed);
         assert_eq!((told[2].host_us, told[2].elapsed_us), (None, 400), "it had been idle");
@@ -136,8 +139,8 @@ mod tests {
     #[test]
     fn a_step_behind_another_counts_from_its_end_and_waits_for_no_host() {
         let mut log = StepLog::default();
-        log.submitted(&batch(1, vec![slice(1, 5, 1, Some(1))]), Timestamp(100));
-        log.submitted(&batch(2, vec![slice(1, 6, 1, Some(2))]), Timestamp(150));
+        log.submitted(&batch(1, vec![slice(1, 5, 1, Some(1))]), 0, Timestamp(100));
+        log.submitted(&batch(2, vec![slice(1, 6, 1, Some(2))]), 0, Timestamp(150));
         log.ended(&done(1, 90), Timestamp(200));
         log.ended(&done(2, 90), Timestamp(300));
         let told = log.after(0);
@@ -148,12 +151,12 @@ mod tests {
     fn only_the_last_steps_are_kept_and_failed_ones_are_not() {
         let mut log = StepLog::default();
         for id in 1..=STEPS_KEPT as u64 + 7 {
-            log.submitted(&batch(id, vec![]), Timestamp(id * 10));
+            log.submitted(&batch(id, vec![]), 0, Timestamp(id * 10));
             log.ended(&done(id, 5), Timestamp(id * 10 + 5));
         }
         let kept = log.after(0);
         assert_eq!((kept.len(), kept[0].step), (STEPS_KEPT, 8));
-        log.submitted(&batch(9_999, vec![]), Timestamp(0));
+        log.submitted(&batch(9_999, vec![]), 0, Timestamp(0));
         let failed = StepDone { id: StepId(9_999), result: Err(StepError::Failed("x".into())) };
         log.ended(&failed, Timestamp(1));
         assert_eq!(log.after(9_000), []);
@@ -162,7 +165,7 @@ mod tests {
     #[test]
     fn the_time_of_the_device_includes_sampling() {
         let mut log = StepLog::default();
-        log.submitted(&batch(1, vec![]), Timestamp(100));
+        log.submitted(&batch(1, vec![]), 0, Timestamp(100));
         let timing = StepTiming { forward_us: 300, sampling_us: 40, host_us: 5 };
         let result = Ok(StepOutput { sampled: vec![], timing });
         log.ended(&StepDone { id: StepId(1), result }, Timestamp(500));

@@ -133,7 +133,7 @@ impl SchedulerActor {
         self.trace.submitted(&batch, now);
         self.timelines.submitted(&batch, now);
         if let Some(steps) = &mut self.steps {
-            steps.submitted(&batch, now);
+            steps.submitted(&batch, planning_us, now);
         }
         self.peers.executor.do_send(ExecuteStep(batch));
     }

@@ -27,4 +27,8 @@ pub struct StepRecord {
     /// Time from the end of the step before to the submission of the step, us: the host hands out tokens and plans.
     /// `None` if the engine was idle between the two steps, or another step was in flight.
     pub host_us: Option<u64>,
+    /// Time from when the Scheduler began to plan the step until its submission, us: the policy, and the BlockManager's
+    /// answer to it.
+    #[serde(default)]
+    pub planning_us: u64,
 }
