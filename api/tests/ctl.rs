@@ -42,7 +42,7 @@ fn send(address: SocketAddr, id: &str) -> TcpStream {
 fn command(server: &Running, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tiercel"));
     let url = format!("http://{}", server.control_address().unwrap());
-    command.args(["ctl", "--url", &url]).args(args).env_remove("TIERCEL_API_KEY");
+    command.arg("ctl").args(args).args(["--url", &url]).env_remove("TIERCEL_API_KEY");
     command
 }
 

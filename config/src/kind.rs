@@ -5,6 +5,9 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use toml::Value;
 
+/// Range of latency targets, ms: up to a day.
+const TARGET_MS: RangeInclusive<f64> = 0.001..=86_400_000.0;
+
 /// Type and range of the values of a setting.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Kind {
@@ -22,7 +25,7 @@ pub enum Kind {
         /// Largest value that the setting may have.
         high: f64,
     },
-    /// A latency target: a number above 0, `auto` or `none`.
+    /// A latency target: a number of ms from 0.001 to a day, `auto` or `none`.
     Target,
     /// A value that is `true` or `false`.
     Bool,
@@ -48,7 +51,7 @@ impl Kind {
         match self {
             Kind::Integer { low, high } => format!("a whole number from {low} to {high}"),
             Kind::Number { low, high } => format!("a number from {low} to {high}"),
-            Kind::Target => "a number above 0, \"auto\" or \"none\"".into(),
+            Kind::Target => "0.001 to 86400000, \"auto\" or \"none\"".into(),
             Kind::Bool => "true or false".into(),
             Kind::Choice(words) => words.join(", "),
             Kind::File => "a path of a file".into(),
@@ -104,7 +107,7 @@ impl Kind {
                 number.filter(|x| (low..=high).contains(&x)).map(Value::Float)
             }
             Kind::Target if value.is_str() => text_that(&|word| ["auto", "none"].contains(&word)),
-            Kind::Target => number.filter(|x| x.is_finite() && *x > 0.0).map(Value::Float),
+            Kind::Target => number.filter(|x| TARGET_MS.contains(x)).map(Value::Float),
             Kind::Bool => value.as_bool().map(Value::Boolean),
             Kind::Choice(words) => text_that(&|word| words.contains(&word)),
             Kind::Model | Kind::File => text_that(&|text| !text.is_empty()),

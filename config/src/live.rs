@@ -170,6 +170,8 @@ mod tests {
             ("slo.standard.ttft_ms_per_token", "0.5"),
             ("slo.premium.assurance", "1"),
             ("slo.premium.ttft_ms", "soon"),
+            ("slo.premium.ttft_ms", "1e308"),
+            ("slo.premium.ttft_ms", "0"),
         ] {
             let why = next(path, value).expect_err(path).to_string();
             assert!(why.contains(path), "{why}");

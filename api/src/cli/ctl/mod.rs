@@ -41,6 +41,7 @@ pub(crate) struct Ctl {
         long,
         value_name = "URL",
         env = "TIERCEL_CONTROL_URL",
+        global = true,
         default_value = "http://127.0.0.1:8081"
     )]
     url: String,

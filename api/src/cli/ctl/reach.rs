@@ -19,10 +19,10 @@ const MAX_ADDRESSES: usize = 16;
 #[derive(Debug, Args)]
 pub(super) struct Reach {
     /// Certificates (PEM) of the authorities to trust for https; by default those that browsers trust
-    #[arg(long, value_name = "FILE", env = "TIERCEL_CA_FILE")]
+    #[arg(long, value_name = "FILE", env = "TIERCEL_CA_FILE", global = true)]
     ca: Option<PathBuf>,
     /// Address of the server, if it is not that of the name in the URL
-    #[arg(long, value_name = "HOST:PORT", env = "TIERCEL_CONNECT")]
+    #[arg(long, value_name = "HOST:PORT", env = "TIERCEL_CONNECT", global = true)]
     connect: Option<String>,
 }
 
