@@ -4,6 +4,7 @@ use std::sync::Arc;
 use tiercel_config::{EngineSettings, Policy, SloTargets};
 use tiercel_device::{SamplingParams, SeqId, StepId, Tier, Timestamp, TokenId, TokenLogprobs};
 use tiercel_policy::Weight;
+pub use tiercel_policy::accounting::{PartyUsage, TenantUsage, UsageReport};
 pub use tiercel_policy::admission::Refusal;
 use tiercel_policy::blocks::Salt;
 pub use tiercel_policy::pressure::{Level, Resource};
@@ -171,6 +172,8 @@ pub struct EngineStatus {
     pub targets: Targets,
     /// Counters of steps, tokens and preemptions since the start of the engine.
     pub counters: Counters,
+    /// Tokens and device time that each tier and each tenant had, and the device time that was due to them.
+    pub usage: UsageReport,
     /// Errors of the predicted output lengths of finished requests: number of requests, and sums of the absolute errors
     /// and of the true lengths.
     pub prediction_error: PredictionError,

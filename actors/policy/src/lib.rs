@@ -1,6 +1,7 @@
 //! The scheduling policy: decisions as pure functions, `(state, event, now) -> decisions`, without clock, channel or
 //! I/O. The invariants are functions that tests, the simulator and debug builds all call.
 
+pub mod accounting;
 pub mod admission;
 pub mod blocks;
 mod by_id;

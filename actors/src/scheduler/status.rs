@@ -15,6 +15,8 @@ impl Handler<GetStatus> for SchedulerActor {
         let census = self.core.census();
         let (counters, targets) = (self.core.counters(), self.core.targets());
         let (prediction_error, cost_error) = (self.core.prediction_error(), self.core.cost_error());
+        let now = self.clock.now();
+        let of_parties = self.core.usage(now);
         let usage = self.peers.block_manager.usage.send(GetUsage);
         Box::pin(async move {
             let usage = usage.await.unwrap_or_default();
@@ -33,6 +35,7 @@ impl Handler<GetStatus> for SchedulerActor {
                 pressure: Default::default(),
                 targets,
                 counters,
+                usage: of_parties,
                 prediction_error,
                 cost_error,
             }

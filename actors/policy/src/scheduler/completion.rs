@@ -66,13 +66,14 @@ impl State {
         effects
     }
 
-    /// Updates the cost model, the planning lead, premium's slack reserve and the tiers' usage with the times of a step
-    /// that has ended.
+    /// Updates the cost model, the planning lead, premium's slack reserve, the tiers' usage and the ledger with the times of
+    /// a step that has ended.
     fn learn_from_step(&mut self, ended: &InFlight, output: &StepOutput, now: Timestamp) {
         let device_us = output.timing.forward_us + output.timing.sampling_us;
         self.basis.cost.observe_step(&ended.work, device_us);
         self.pipeline.starts_in(output.timing.host_us);
         self.pipeline.learn_lead(ended);
+        self.ledger.stepped(&ended.shares, device_us, now);
         if let Some(target_ms) = self.basis.targets.of(Tier::Premium).tpot_ms {
             let own_us: f64 = ended.time_us[..=Tier::Premium.index()].iter().sum();
             let premium_us = self.basis.cost.step_us(&StepWork::default()) + own_us;
@@ -133,6 +134,7 @@ impl State {
             self.queue.token_queue.left(sequence.service.tenant);
             self.deadlines.leave(sequence);
         }
+        self.ledger.output(sequence.tier, sequence.service.account);
         effects.push(Effect::Token {
             seq,
             tier: sequence.tier,

@@ -19,6 +19,9 @@ impl State {
         }
         let mut sequence = Sequence::new(new, self.basis.rules.limits.block_size);
         sequence.service.tenant = tenant;
+        sequence.service.account =
+            self.ledger.account_of(sequence.service.weighted_tenant(), sequence.tier);
+        self.ledger.works(sequence.tier, sequence.service.account);
         self.queue.place_new(&mut sequence, &self.basis);
         let (tier, arrival) = (sequence.tier, sequence.arrival);
         self.deadlines.enter(&mut sequence, (&self.queue, &self.basis), arrival);
@@ -83,14 +86,21 @@ impl State {
     /// whether the sequence is known.
     pub(crate) fn set_hold(&mut self, seq: SeqId, hold: Hold, held: bool) -> bool {
         let changed = self.queue.table.change(seq, |sequence| {
-            let before = sequence.in_line();
+            let before = (sequence.in_line(), sequence.held());
             match hold {
                 Hold::Operator => sequence.held_by_operator = held,
                 Hold::Stream => sequence.held_by_stream = held,
             }
-            (sequence.tier, before, sequence.in_line())
+            (sequence.payer(), before, (sequence.in_line(), sequence.held()))
         });
-        let Some((tier, before, after)) = changed else { return false };
+        let Some(((tier, account), (before, was_held), (after, is_held))) = changed else {
+            return false;
+        };
+        match (was_held, is_held) {
+            (false, true) => self.ledger.rests(tier, account),
+            (true, false) => self.ledger.works(tier, account),
+            _ => {}
+        }
         let drain = &mut self.queue.drain[tier.index()];
         match (before, after) {
             (true, false) => drain.gave_up(),
@@ -109,6 +119,10 @@ impl State {
             self.queue.drain[tier.index()].moved_in();
         }
         let moves = sequence.tier != tier;
+        if moves && !sequence.held() {
+            self.ledger.rests(sequence.tier, sequence.service.account);
+            self.ledger.works(tier, sequence.service.account);
+        }
         // The request no longer counts as late if its tier changed, because it may be in time in the new tier.
         sequence.service.late &= sequence.tier == tier;
         self.deadlines.leave(&sequence);
@@ -152,6 +166,9 @@ impl State {
     ) -> Option<EndReport> {
         let sequence = self.queue.table.remove(seq)?;
         self.suspects.remove(seq);
+        if !sequence.held() {
+            self.ledger.rests(sequence.tier, sequence.service.account);
+        }
         self.deadlines.leave(&sequence);
         let complete = matches!(outcome, Some(Ok(_)));
         if sequence.first_token_at.is_none() && outcome.is_none() {

@@ -1,5 +1,6 @@
 //! Grants: turns the block store's answer to a step request into a batch for the device.
 
+use crate::accounting::{AccountId, StepShares};
 use crate::protocol::{Grant, GrantOutcome, PreemptOutcome, Preempted, StepGrant};
 use crate::scheduler::cost::StepWork;
 use crate::scheduler::outcome::{Effect, RequestFault};
@@ -41,6 +42,7 @@ impl State {
             slices: Vec::with_capacity(most),
             work: StepWork::default(),
             time_us: [0.0; Tier::ALL.len()],
+            shares: StepShares::default(),
             begins: reserved.begins,
             expected_us: 0.0,
             invalidated: reserved.invalidated,
@@ -63,6 +65,9 @@ impl State {
         }
         batch.ends = std::mem::take(&mut self.outbox.device_ends);
         in_flight.expected_us = self.basis.cost.step_us(&in_flight.work);
+        let weights = self.basis.rules.shares.percent();
+        let before = self.pipeline.in_flight().iter().map(|step| &step.shares);
+        self.ledger.share_out(&mut in_flight.shares, weights, before);
         self.pipeline.submit(in_flight);
         (Some(batch), effects)
     }
@@ -144,12 +149,15 @@ impl State {
         } else {
             in_flight.work.add_prefill(tokens, computed);
         }
-        in_flight.time_us[sequence.tier.index()] += match slice.decode {
+        let us = match slice.decode {
             true => self.basis.cost.decode_us(len),
             false => self.basis.cost.prefill_us(tokens, computed),
         };
+        in_flight.time_us[sequence.tier.index()] += us;
         let samples = slice.slice.sample.is_some();
         sequence.kv.in_flight.submit(Part { step: batch.id, computed: Some(cover), samples });
+        let last = !sequence.runnable(self.basis.rules.limits.max_model_len);
+        in_flight.shares.charge(sequence.payer(), us, last);
         batch.slices.push(slice.slice);
     }
 
@@ -163,11 +171,12 @@ impl State {
             tiers.open(sequence);
             sequence.phase = Phase::Running;
             sequence.kv.opened_number = number;
-            (sequence.opened(computed, block_size), sequence.service.token_tag)
+            let token_tag = sequence.service.token_tag;
+            (sequence.opened(computed, block_size), token_tag, sequence.payer())
         });
-        let Some((opened, token_tag)) = opened else { return };
+        let Some((opened, token_tag, payer)) = opened else { return };
         self.queue.token_queue.start(token_tag);
-        self.count_opened(opened);
+        self.count_opened(opened, payer);
     }
 
     /// Applies one preemption by the block store. Returns the end of the request if the victim is dropped, and nothing
@@ -223,9 +232,10 @@ impl State {
 
     /// Updates the token counters when a sequence gets its KV blocks: for a first start, by its prompt tokens and those
     /// of them found in the prefix cache; for a resumption, by the tokens that must be computed again.
-    fn count_opened(&mut self, opened: Opened) {
+    fn count_opened(&mut self, opened: Opened, (tier, account): (Tier, AccountId)) {
         match opened {
             Opened::First { prompt, hit } => {
+                self.ledger.started(tier, account, (prompt, hit));
                 self.counters.prefix_query_tokens += u64::from(prompt);
                 self.counters.prefix_hit_tokens += u64::from(hit);
                 let found = f64::from(hit) / f64::from(prompt.max(1));

@@ -3,6 +3,8 @@
 use crate::scheduler::pipeline::InFlight;
 use crate::scheduler::sequence::Phase;
 use crate::scheduler::state::State;
+use std::collections::BTreeMap;
+use tiercel_device::Tier;
 
 impl State {
     /// Checks the invariants of the scheduler's state.
@@ -31,10 +33,24 @@ impl State {
                 return Err(format!("{}: {violation}", sequence.id));
             }
         }
+        self.check_ledger()?;
         for seq in &self.outbox.released {
             if self.queue.table.contains(*seq) {
                 return Err(format!("{seq} is released and live"));
             }
+        }
+        Ok(())
+    }
+
+    /// Checks that the ledger counts each sequence that is not on hold once, in its tier and in its tenant's account.
+    fn check_ledger(&self) -> Result<(), String> {
+        let mut counts = BTreeMap::new();
+        for sequence in self.queue.table.iter().filter(|sequence| !sequence.held()) {
+            *counts.entry(sequence.payer()).or_insert(0) += 1;
+        }
+        counts.retain(|(tier, _), _| *tier != Tier::System);
+        if self.ledger.working() != counts {
+            return Err("the ledger counts other sequences than those that are live".into());
         }
         Ok(())
     }
@@ -61,6 +77,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::accounting::StepShares;
     use crate::scheduler::cost::StepWork;
     use crate::scheduler::pipeline::progress::Part;
     use crate::scheduler::tests::{scheduler, sequence, submit};
@@ -76,6 +93,7 @@ mod tests {
             slices,
             work,
             time_us: [0.0; Tier::ALL.len()],
+            shares: StepShares::default(),
             begins: Timestamp(0),
             expected_us: 100.0,
             invalidated: false,

@@ -1,5 +1,6 @@
 //! The scheduler's state, as parts that each own one concept, and the functions that report on it.
 
+use crate::accounting::{Ledger, UsageReport};
 use crate::admission::{Capacity, ShareReport};
 use crate::ewma::Ewma;
 use crate::scheduler::basis::Basis;
@@ -54,6 +55,8 @@ pub(crate) struct State {
     pub(crate) outbox: Outbox,
     /// Device time that each tier used lately.
     pub(crate) usage: TierUsage,
+    /// Tokens and device time that each tier and each tenant had, and the device time that was due to them.
+    pub(crate) ledger: Ledger,
     /// Prefix-cache hit rate: mean share of a prompt's tokens found in the cache lately, 0 to 1.
     pub(crate) hit_share: Ewma,
     /// Whether the static batch is closed to new sequences, because one of its sequences has ended.
@@ -89,6 +92,7 @@ impl State {
             suspects: Suspects::default(),
             outbox: Outbox::default(),
             usage: TierUsage::default(),
+            ledger: Ledger::default(),
             hit_share: Ewma::starting_at(0.0, HIT_SMOOTHING),
             batch_closed: false,
             opened: 0,
@@ -201,6 +205,12 @@ impl State {
     /// Returns the totals of steps, preemptions, copies and tokens since the start of the scheduler.
     pub(crate) fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// Returns the tokens and the device time that each tier and each tenant had, and the device time that was due to
+    /// them.
+    pub(crate) fn usage_report(&self, now: Timestamp) -> UsageReport {
+        self.ledger.report(now)
     }
 
     /// Returns the phase of a live sequence; `None` if the sequence is unknown.

@@ -3,6 +3,7 @@
 //! After an event, call [`Scheduler::next_action`] until it returns `None`, and carry out each action before the next
 //! call: an action may cause events, such as a client that is found gone when its token is delivered.
 
+use crate::accounting::UsageReport;
 use crate::admission::Capacity;
 use crate::protocol::{StepGrant, StepRequest, StoreEvent};
 use crate::scheduler::cost::CostError;
@@ -276,6 +277,12 @@ impl Scheduler {
     /// Returns the totals of steps, preemptions, copies and tokens since the start of the scheduler.
     pub fn counters(&self) -> Counters {
         self.state.counters()
+    }
+
+    /// Returns the tokens and the device time that each tier and each tenant had, and the device time that was due to
+    /// them.
+    pub fn usage(&self, now: Timestamp) -> UsageReport {
+        self.state.usage_report(now)
     }
 
     /// Returns the largest number of sequences that a step may have.

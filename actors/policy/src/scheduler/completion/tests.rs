@@ -1,5 +1,6 @@
 //! Tests of what the scheduler counts and learns when steps and copies end.
 
+use crate::accounting::StepShares;
 use super::*;
 use crate::scheduler::budget::slack_reserve::SlackReserve;
 use crate::scheduler::tests::{all_sample, scheduler, sequence, step, submit, ticket};
@@ -48,6 +49,7 @@ fn premium_keeps_a_reserve_for_the_time_by_which_its_own_work_exceeds_its_target
         slices: Vec::new(),
         work: StepWork::default(),
         time_us: [500.0, 1500.0, 9000.0, 9000.0],
+        shares: StepShares::default(),
         begins: Timestamp(0),
         expected_us: 100.0,
         invalidated: false,

@@ -10,6 +10,7 @@
 
 pub(crate) mod progress;
 
+use crate::accounting::StepShares;
 use crate::ewma::Ewma;
 use crate::scheduler::cost::StepWork;
 use tiercel_device::{SeqId, StepId, Tier, Timestamp};
@@ -69,6 +70,8 @@ pub(crate) struct InFlight {
     pub(crate) work: StepWork,
     /// Predicted time that the sequences of each tier add to the step, us.
     pub(crate) time_us: [f64; Tier::ALL.len()],
+    /// Parts of the step's time that tiers and tenants have, and are due.
+    pub(crate) shares: StepShares,
     /// Time at which the step began, or is expected to begin.
     pub(crate) begins: Timestamp,
     /// Predicted duration of the step, us.
@@ -237,6 +240,7 @@ mod tests {
             slices: Vec::new(),
             work: StepWork::default(),
             time_us: [0.0; Tier::ALL.len()],
+            shares: StepShares::default(),
             begins: Timestamp(1000),
             expected_us: 150.0,
             invalidated: false,

@@ -5,6 +5,7 @@ pub(crate) mod new;
 pub(crate) mod service;
 pub(crate) mod text;
 
+use crate::accounting::AccountId;
 use crate::protocol::Progress;
 use crate::scheduler::outcome::Usage;
 use crate::scheduler::pipeline::progress::InFlightProgress;
@@ -74,6 +75,7 @@ impl Sequence {
             service: Service {
                 priority: new.priority,
                 tenant: new.salt,
+                account: AccountId::default(),
                 weight: new.weight,
                 asked: new.targets,
                 may_tighten: new.may_tighten,
@@ -160,6 +162,11 @@ impl Sequence {
     /// Whether the sequence is on hold: an operator paused it, or its client reads too slowly.
     pub(crate) fn held(&self) -> bool {
         self.held_by_operator || self.held_by_stream
+    }
+
+    /// Returns the tier and the account that the sequence counts in.
+    pub(crate) fn payer(&self) -> (Tier, AccountId) {
+        (self.tier, self.service.account)
     }
 
     /// Whether the sequence waits for its first token and is not on hold.

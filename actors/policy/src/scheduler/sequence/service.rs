@@ -1,6 +1,7 @@
 //! How one sequence is to be served: its place in the order of service, its latency targets and its tenant.
 
 use crate::Weight;
+use crate::accounting::AccountId;
 use crate::admission::Patience;
 use crate::blocks::Salt;
 use crate::scheduler::queue::fair_queue::FairTag;
@@ -16,6 +17,8 @@ pub(crate) struct Service {
     /// Tenant in whose account the sequence counts. With the prefix cache off, the salt of the sequence's block names
     /// is not the tenant's.
     pub(crate) tenant: Salt,
+    /// Account of the tenant's tokens and device time.
+    pub(crate) account: AccountId,
     /// Weight of the tenant in the fair queues when the request arrived.
     pub(crate) weight: Weight,
     /// Latency targets that the request states instead of its tier's.

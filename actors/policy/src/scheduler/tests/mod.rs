@@ -1,5 +1,6 @@
 //! Tests of the scheduler. Each test plays the block store: it writes the answers to step requests by hand.
 
+mod accounting;
 mod faults;
 mod knobs;
 mod phase_table;

@@ -1,5 +1,6 @@
 //! Tests of the scheduler with two steps in flight.
 
+use crate::accounting::StepShares;
 use super::{all_sample, grant_all, grant_first, scheduler_of_depth, sequence, ticket};
 use crate::protocol::{GrantOutcome, PreemptOutcome, Preempted, StepGrant, StepRequest};
 use crate::scheduler::sequence::Sequence;
@@ -135,6 +136,7 @@ fn the_lead_becomes_such_that_few_steps_are_late() {
             slices: vec![SeqId(1)],
             work: StepWork::default(),
             time_us: [0.0; 4],
+            shares: StepShares::default(),
             begins,
             expected_us: step_us,
             invalidated: false,
