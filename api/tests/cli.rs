@@ -24,6 +24,13 @@ ignore_eos = true
 ";
 
 #[test]
+fn top_without_a_terminal_says_so_on_one_line() {
+    let (code, line) = failure(&["top"]);
+    assert_eq!(code, 2, "{line}");
+    assert!(line.contains("draws on a terminal") && line.contains("tiercel ctl status"), "{line}");
+}
+
+#[test]
 fn help_teaches_with_examples() {
     let help = |args: &[&str]| {
         let output = run(args);

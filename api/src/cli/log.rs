@@ -14,6 +14,9 @@ pub(crate) const SERVER: &str = "info,actix_server=warn,actix_http::h1=off";
 /// lines means nothing under simulated time.
 pub(crate) const SIMULATION: &str = "warn";
 
+/// Default log filter of `tiercel top`, which draws on the terminal that log lines would be written to.
+pub(crate) const VIEW: &str = "off";
+
 /// Starts logging for the process, with the log filter `default` unless the environment holds another one.
 pub(crate) fn start(default: &str) {
     let wanted = std::env::var(FILTER).ok().filter(|wanted| !wanted.trim().is_empty());

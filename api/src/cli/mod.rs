@@ -14,6 +14,7 @@ mod report_file;
 mod serve;
 mod settings;
 mod simulate;
+mod top;
 mod trace;
 
 use crate::cli::failure::Failure;
@@ -29,6 +30,7 @@ Examples:
   tiercel serve --model ./model.gguf            serve a local GGUF file
   tiercel serve --device mock:tiny              try out clients: made-up text, no model
   tiercel ctl requests                          list the live requests of a running server
+  tiercel top                                   watch a running server in the terminal
   tiercel pull hf:Qwen/Qwen3-0.6B               download a model before the first start
   tiercel bench --url http://127.0.0.1:8080 --workload load.toml --json result.json
   tiercel simulate --workload benches/workloads/w2-memory-tight.toml --policy fcfs,tiercel
@@ -45,6 +47,7 @@ struct Cli {
 enum Command {
     Serve(serve::Serve),
     Ctl(ctl::Ctl),
+    Top(top::Top),
     Pull(pull::Pull),
     Bench(bench::Bench),
     Simulate(Box<simulate::Simulate>),
@@ -57,11 +60,13 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     log::start(match &cli.command {
         Command::Simulate(_) => log::SIMULATION,
+        Command::Top(_) => log::VIEW,
         _ => log::SERVER,
     });
     let done = match cli.command {
         Command::Serve(serve) => serve.run(),
         Command::Ctl(ctl) => ctl.run(),
+        Command::Top(top) => top.run(),
         Command::Pull(pull) => pull.run(),
         Command::Bench(bench) => bench.run(),
         Command::Simulate(simulate) => simulate.run(),

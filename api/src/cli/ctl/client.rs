@@ -2,26 +2,61 @@
 
 use crate::cli::ctl::reach::Reach;
 use crate::cli::failure::Failure;
+use clap::Args;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::time::Duration;
 use ureq::http::Response;
 use ureq::{Agent, Body};
 
-/// Longest wait for an answer.
+/// Longest wait of `tiercel ctl` for an answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Largest answer, bytes.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
 
+/// Flags that say where the control API is, and how to reach it.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Address {
+    /// URL of the control API, as the server logs it when it is ready
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "TIERCEL_CONTROL_URL",
+        global = true,
+        default_value = "http://127.0.0.1:8081"
+    )]
+    pub(in crate::cli) url: String,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+impl Address {
+    /// Makes a client of the control API at the address, with the key in `TIERCEL_API_KEY`, if there is one.
+    ///
+    /// # Errors
+    /// If the file of certificates or the address of the server cannot be used.
+    pub(in crate::cli) fn client(self) -> Result<Client, Failure> {
+        self.client_within(TIMEOUT)
+    }
+
+    /// Makes a client like [`Address::client`], which waits at most `timeout` for a connection, and for the head of an
+    /// answer.
+    pub(in crate::cli) fn client_within(self, timeout: Duration) -> Result<Client, Failure> {
+        let key = std::env::var("TIERCEL_API_KEY").ok();
+        Client::new(&self.url, self.reach, key, timeout)
+    }
+}
+
 /// Connection settings of a control API: its base URL, and the key to send.
-pub(super) struct Client {
+#[derive(Clone)]
+pub(in crate::cli) struct Client {
     agent: Agent,
     url: String,
     key: Option<String>,
 }
 
 /// Reason why a request to the control API failed.
-pub(super) enum Trouble {
+pub(in crate::cli) enum Trouble {
     /// The server answered with an error.
     Refused(String),
     /// No server could be reached, or it hung up.
@@ -37,21 +72,26 @@ impl From<Trouble> for Failure {
 }
 
 impl Client {
-    /// Makes a client of the control API at `url`.
-    ///
-    /// # Errors
-    /// If the file or the address of `reach` cannot be used.
-    pub(super) fn new(url: &str, reach: Reach, key: Option<String>) -> Result<Client, Failure> {
+    fn new(
+        url: &str,
+        reach: Reach,
+        key: Option<String>,
+        timeout: Duration,
+    ) -> Result<Client, Failure> {
         let config = Agent::config_builder()
             .http_status_as_error(false)
-            .timeout_connect(Some(TIMEOUT))
-            .timeout_recv_response(Some(TIMEOUT));
+            .timeout_connect(Some(timeout))
+            .timeout_recv_response(Some(timeout));
         let url = url.trim_end_matches('/').to_owned();
         Ok(Client { agent: reach.agent(config)?, url, key })
     }
 
     /// Sends a GET request and returns the JSON of the answer.
-    pub(super) fn get(&self, path: &str, query: &[(&str, String)]) -> Result<Value, Trouble> {
+    pub(in crate::cli) fn get(
+        &self,
+        path: &str,
+        query: &[(&str, String)],
+    ) -> Result<Value, Trouble> {
         let mut request = self.agent.get(format!("{}{path}", self.url));
         for (name, value) in query {
             request = request.query(*name, value);
@@ -60,20 +100,20 @@ impl Client {
     }
 
     /// Sends a POST request with a JSON body and returns the JSON of the answer.
-    pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
+    pub(in crate::cli) fn post(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
         let request = self.with_key(self.agent.post(format!("{}{path}", self.url)));
         self.answer(request.content_type("application/json").send(body.to_string()))
     }
 
     /// Sends a PATCH request with a JSON body and returns the JSON of the answer.
-    pub(super) fn patch(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
+    pub(in crate::cli) fn patch(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
         let request = self.with_key(self.agent.patch(format!("{}{path}", self.url)));
         self.answer(request.content_type("application/json").send(body.to_string()))
     }
 
     /// Opens a stream of server-sent events and returns the data of each event, from now on. Data that is no JSON is
     /// returned as a text.
-    pub(super) fn listen(
+    pub(in crate::cli) fn listen(
         &self,
         path: &str,
     ) -> Result<impl Iterator<Item = Result<Value, Trouble>>, Trouble> {

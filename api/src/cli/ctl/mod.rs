@@ -9,11 +9,11 @@ mod text;
 use crate::cli::failure::Failure;
 use crate::cli::report_file::ReportFile;
 use clap::{Args, Subcommand, ValueEnum};
-use client::{Client, Trouble};
-use reach::Reach;
+pub(super) use client::{Address, Client, Trouble};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;
+pub(super) use text::{duration, event as event_line};
 
 const EXAMPLES: &str = "\
 ID is the id in the response (chatcmpl-...), the client's X-Request-Id, or the number in the column SEQ.
@@ -36,17 +36,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Ctl {
-    /// URL of the control API, as the server logs it when it is ready
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "TIERCEL_CONTROL_URL",
-        global = true,
-        default_value = "http://127.0.0.1:8081"
-    )]
-    url: String,
     #[command(flatten)]
-    reach: Reach,
+    address: Address,
     /// Print the server's answer as JSON
     #[arg(long, global = true)]
     json: bool,
@@ -156,7 +147,7 @@ impl Tier {
 
 impl Ctl {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let client = Client::new(&self.url, self.reach, std::env::var("TIERCEL_API_KEY").ok())?;
+        let client = self.address.client()?;
         let json = self.json;
         let print = |answer: &Value, text: fn(&Value) -> String| {
             print_line(&if json { answer.to_string() } else { text(answer) });
@@ -233,7 +224,7 @@ fn post(client: &Client, id: &str, verb: &str) -> Result<Value, Trouble> {
 }
 
 /// Returns the path of a request in the control API. Characters of the id that have a meaning in a path are escaped.
-fn path(id: &str, verb: &str) -> String {
+pub(super) fn path(id: &str, verb: &str) -> String {
     let escape = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
             char::from(byte).to_string()
