@@ -109,6 +109,7 @@ impl BlockManager {
             device_free,
             host_total: config.host_blocks,
             host_free,
+            mirroring_lag: self.store.mirroring_lag(),
         }
     }
 }

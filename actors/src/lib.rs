@@ -29,13 +29,13 @@ pub use executor::Executor;
 pub use handle::{EngineHandle, TokenStream};
 pub use lifeline::{Lifeline, Obituary};
 pub use request::{
-    Changed, Control, CostError, Counters, Drained, EngineStatus, FinishReason, Level,
+    Changed, Control, CostError, Counters, Drained, EngineStatus, FinishReason, Level, PartyUsage,
     PredictionError, Refusal, Request, RequestFault, Resource, SequenceState, SequenceView,
-    Snapshot, StreamEvent, Usage,
+    Snapshot, StreamEvent, TenantUsage, Usage, UsageReport,
 };
 pub use scheduler::{Peers, SchedulerActor, Snapshots, ToAdmission, ToBlockManager, ToMonitor};
 pub use slo_monitor::SloMonitor;
 pub use step_log::StepLog;
 pub use swap_manager::SwapManager;
-pub use telemetry::describe as describe_metrics;
+pub use telemetry::{MICROSECOND_COUNTERS, describe as describe_metrics};
 pub use timeline::{Happening, Moment, Timeline};

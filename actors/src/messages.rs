@@ -306,6 +306,9 @@ pub struct BlockUsage {
     pub host_total: u32,
     /// Number of free KV blocks in the host pool.
     pub host_free: u32,
+    /// Number of full KV blocks of possible victims that mirroring has yet to copy to the host pool; 0 with mirroring
+    /// off.
+    pub mirroring_lag: u32,
 }
 
 /// main -> Admission: the engine is shutting down; refuse every request from now on.

@@ -1,6 +1,11 @@
 //! Metrics of the engine, through the `metrics` facade. Metrics whose names begin with `vllm:` are those of vLLM, which
 //! request routers scrape; in them, preempted requests count as waiting.
 
+mod usage;
+
+pub use usage::MICROSECOND_COUNTERS;
+pub(crate) use usage::UsageMetrics;
+
 use crate::messages::BlockUsage;
 use crate::request::Refusal;
 use crate::trace::Ending;
@@ -33,7 +38,7 @@ const COUNTERS: [(&str, &str); 10] = [
     ("tiercel_failed_steps_total", "Steps of the model that failed"),
 ];
 /// Names and descriptions of the engine's gauge metrics.
-const GAUGES: [(&str, &str); 14] = [
+const GAUGES: [(&str, &str); 15] = [
     ("tiercel_queue_depth", "Sequences waiting for their first start, by tier"),
     ("tiercel_running", "Sequences that hold KV blocks and may be in a step"),
     ("tiercel_waiting", "Sequences waiting for their first start, of all tiers"),
@@ -44,6 +49,10 @@ const GAUGES: [(&str, &str); 14] = [
     (
         "tiercel_kv_usage_ratio",
         "Share of the KV blocks of the device pool and of the host pool in use, 0 to 1",
+    ),
+    (
+        "tiercel_mirroring_lag_blocks",
+        "Full KV blocks of possible victims that mirroring has not copied to the host pool yet; 0 with mirroring off",
     ),
     (
         "tiercel_slo_compliance_ratio",
@@ -71,7 +80,7 @@ const GAUGES: [(&str, &str); 14] = [
     ),
     (
         "tiercel_slo_window_seconds",
-        "Quantiles of the latencies in the sliding window (slo.window_s), by tier and metric",
+        "Percentiles (50, 90, 99) of the latencies in the sliding window (slo.window_s), by tier and metric",
     ),
     (
         "tiercel_tenant_slo_compliance_ratio",
@@ -91,6 +100,14 @@ const DURATIONS: [(&str, &str); 5] = [
     ("tiercel_step_part_seconds", "Duration of a part of a step: planning, device or sampling"),
 ];
 
+/// Names and descriptions of the gauge metrics that have the names of vLLM's.
+const OF_VLLM: [(&str, &str); 4] = [
+    ("vllm:cache_config_info", "Sizes of the KV cache, as labels"),
+    ("vllm:num_requests_running", "Sequences that hold KV blocks and may be in a step"),
+    ("vllm:num_requests_waiting", "Sequences that wait, preempted ones included"),
+    ("vllm:kv_cache_usage_perc", "Share of the KV blocks of the device pool in use, 0 to 1"),
+];
+
 /// Registers the description of each metric. Must be called after the metrics recorder is installed.
 pub fn describe() {
     for (name, text) in COUNTERS {
@@ -103,6 +120,11 @@ pub fn describe() {
         describe_histogram!(name, Unit::Seconds, text);
     }
     describe_histogram!("tiercel_step_tokens", "Tokens computed in a step, decode and prefill");
+    for (name, text) in OF_VLLM {
+        describe_gauge!(name, text);
+    }
+    describe_counter!("vllm:num_preemptions_total", "Preemptions");
+    usage::describe();
 }
 
 /// Sets the metrics of facts about the device, which never change, and zeros for metrics that should exist before their
@@ -205,6 +227,7 @@ pub(crate) fn blocks(usage: &BlockUsage) {
     gauge!("tiercel_kv_usage_ratio", "memory" => "device").set(device);
     gauge!("tiercel_kv_usage_ratio", "memory" => "host").set(host);
     gauge!("vllm:kv_cache_usage_perc").set(device);
+    gauge!("tiercel_mirroring_lag_blocks").set(usage.mirroring_lag);
 }
 
 fn ratio(part: u32, whole: u32) -> f64 {
@@ -312,10 +335,10 @@ pub(crate) fn slo(report: &GroupReport) {
                     .set(window.headroom);
                 gauge!("tiercel_slo_overdue", "tier" => tier, "metric" => metric)
                     .set(window.overdue as f64);
-                let quantiles =
-                    [("0.5", window.p50_ms), ("0.9", window.p90_ms), ("0.99", window.p99_ms)];
-                for (q, ms) in quantiles {
-                    gauge!("tiercel_slo_window_seconds", "tier" => tier, "metric" => metric, "quantile" => q)
+                let percentiles =
+                    [("50", window.p50_ms), ("90", window.p90_ms), ("99", window.p99_ms)];
+                for (percentile, ms) in percentiles {
+                    gauge!("tiercel_slo_window_seconds", "tier" => tier, "metric" => metric, "percentile" => percentile)
                         .set(ms / 1000.0);
                 }
             }

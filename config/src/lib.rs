@@ -51,8 +51,8 @@ pub use presets::{Policy, Preset};
 pub use pressure::PressureSettings;
 pub use reservation::{Reservation, ReservationSettings};
 pub use server::{
-    DeviceKind, DeviceSettings, HttpSettings, KvElement, KvSettings, MetricsAt, ModelSettings,
-    ServerSettings, Weights,
+    DeviceKind, DeviceSettings, HttpSettings, KvElement, KvSettings, LogFormat, MetricsAt,
+    ModelSettings, ServerSettings, Weights,
 };
 pub use shares::SharesSettings;
 pub use shedding::{Late, SheddingForm, SheddingSettings};

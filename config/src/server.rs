@@ -196,6 +196,9 @@ settings! {
         /// Whether the log has a line for each request. Refused requests are logged in any case, at most ten lines a
         /// second.
         access_log: bool = false, flag "access-log";
+        /// Form of the lines of the log, lines about requests included: text for people, or json with one object a line
+        /// for programs.
+        log_format: LogFormat = LogFormat::Text, flag "log-format";
         /// Largest body of an HTTP request, KiB.
         max_body_kib: u32 = 4096, in 1..=65_536;
         /// Most open HTTP connections. One more takes the place of the connection that has been idle longest; if none is
@@ -217,6 +220,16 @@ settings! {
         comment_interval_ms: u64 = 5_000, in 10..=DAY_MS;
         /// Longest time that running requests may take to finish on shutdown, ms.
         drain_grace_ms: u64 = 30_000, in 0..=DAY_MS, flag "drain-grace-ms";
+    }
+}
+
+words! {
+    /// Form of the lines of the log.
+    LogFormat {
+        /// Lines for people.
+        Text = "text",
+        /// One JSON object a line.
+        Json = "json",
     }
 }
 

@@ -36,6 +36,8 @@ pub struct StepRequest {
     pub release: Release,
     /// Most full blocks of possible victims to copy to the host ahead of need (mirroring) with this step.
     pub mirror: u32,
+    /// Whether mirroring is on, also if `mirror` is 0 for this step.
+    pub mirrors: bool,
     /// Whether blocks that are reserved for other tiers may be used, up to the number of victims' blocks that are also
     /// on the host and can be given back at once.
     pub lends: bool,

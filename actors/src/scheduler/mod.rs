@@ -21,7 +21,7 @@ use crate::observed::{ending, left};
 use crate::request::{RequestFault, StreamEvent};
 use crate::step_log::StepLog;
 use crate::streams::{Delivered, Streams};
-use crate::telemetry;
+use crate::telemetry::{self, UsageMetrics};
 use crate::timeline::Timelines;
 use crate::trace::SequenceTrace;
 use actix::{Actor, ActorContext, Context, Handler};
@@ -52,6 +52,7 @@ pub struct SchedulerActor {
     /// Log of the last steps' work and durations. Only a server keeps one.
     steps: Option<StepLog>,
     snapshots: SnapshotTaker,
+    usage: UsageMetrics,
     lifeline: Lifeline,
 }
 
@@ -79,6 +80,7 @@ impl SchedulerActor {
             timelines: Timelines::default(),
             steps,
             snapshots: SnapshotTaker::new(snapshots),
+            usage: UsageMetrics::default(),
             lifeline,
         }
     }
@@ -362,6 +364,9 @@ impl Handler<Tick> for SchedulerActor {
         telemetry::gauges(&census, &self.core.counters());
         self.report(census.running);
         telemetry::cost_error(self.core.cost_error());
+        if self.usage.are_due(now) {
+            self.usage.set(&self.core.usage(now));
+        }
         self.peers.block_manager.usage.do_send(GetUsage);
         true
     }

@@ -5,6 +5,8 @@ use crate::kit::small_device;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use std::sync::{Arc, Mutex};
 use tiercel_device::{SeqId, SeqSlice, SliceInput, StepId, Timestamp};
+use tiercel_policy::accounting::{PartyUsage, TenantUsage, UsageReport};
+use tiercel_policy::blocks::Salt;
 use tiercel_policy::scheduler::{FinishReason, RequestFault, Usage};
 use tracing::field::{Field, Visit};
 use tracing::span;
@@ -114,6 +116,45 @@ fn requests_are_counted_by_tier_and_by_how_they_ended_or_were_refused() {
 }
 
 #[test]
+fn usage_is_exported_by_tier_and_by_tenant_and_device_time_in_microseconds() {
+    let usage = PartyUsage {
+        working: 3,
+        prompt_tokens: 10,
+        cached_tokens: 4,
+        output_tokens: 20,
+        device_us: 1_500.7,
+        due_us: 900.2,
+        recent_device_us: 500.0,
+        recent_due_us: 0.0,
+        deviation: 0.25,
+    };
+    let mut report = UsageReport::default();
+    report.tiers[Tier::System.index()] = usage;
+    report.tiers[Tier::Premium.index()] = usage;
+    for tenant in [Some(Salt([0xab; 16])), None] {
+        report.tenants.push(TenantUsage { tier: Tier::Premium, tenant, usage });
+    }
+    let mut of_usage = UsageMetrics::default();
+    assert!(of_usage.are_due(Timestamp(5)) && !of_usage.are_due(Timestamp(1_000_004)));
+    assert!(of_usage.are_due(Timestamp(1_000_005)));
+    let metrics = metrics_of(|| of_usage.set(&report));
+    metrics.assert_are(&[
+        ("tiercel_cached_tokens_total{tier=\"premium\"}", 4.0),
+        ("tiercel_device_seconds_total{tier=\"premium\"}", 1_500.0),
+        ("tiercel_due_device_seconds_total{tier=\"premium\"}", 900.0),
+        ("tiercel_fair_share_deviation_ratio{tier=\"premium\"}", 0.25),
+        ("tiercel_device_seconds_total{tier=\"background\"}", 0.0),
+        ("tiercel_tenant_prompt_tokens_total{tier=\"premium\",tenant=\"abababab\"}", 10.0),
+        ("tiercel_tenant_cached_tokens_total{tier=\"premium\",tenant=\"abababab\"}", 4.0),
+        ("tiercel_tenant_output_tokens_total{tier=\"premium\",tenant=\"other\"}", 20.0),
+        ("tiercel_tenant_device_seconds_total{tier=\"premium\",tenant=\"other\"}", 1_500.0),
+        ("tiercel_tenant_due_device_seconds_total{tier=\"premium\",tenant=\"other\"}", 900.0),
+        ("tiercel_tenant_fair_share_deviation_ratio{tier=\"premium\",tenant=\"other\"}", 0.25),
+    ]);
+    assert!(!metrics.0.contains("system"), "{}", metrics.0);
+}
+
+#[test]
 fn latencies_are_exported_in_seconds() {
     metrics_of(|| {
         latency(Tier::Standard, Observation::FirstToken { ttft_ms: 250.0 });
@@ -170,11 +211,18 @@ fn copied_bytes_are_counted_by_direction() {
 #[test]
 fn the_used_share_of_each_memory_is_exported_and_absent_memory_is_unused() {
     // Of the device pool 8 - 2 = 6 of 8 blocks are in use, of the host pool 10 - 2 = 8 of 10.
-    let usage = BlockUsage { device_total: 8, device_free: 2, host_total: 10, host_free: 2 };
+    let usage = BlockUsage {
+        device_total: 8,
+        device_free: 2,
+        host_total: 10,
+        host_free: 2,
+        mirroring_lag: 5,
+    };
     metrics_of(|| blocks(&usage)).assert_are(&[
         ("tiercel_kv_usage_ratio{memory=\"device\"}", 0.75),
         ("vllm:kv_cache_usage_perc", 0.75),
         ("tiercel_kv_usage_ratio{memory=\"host\"}", 0.8),
+        ("tiercel_mirroring_lag_blocks", 5.0),
     ]);
     let without_host = BlockUsage { host_total: 0, host_free: 0, ..usage };
     metrics_of(|| blocks(&without_host))

@@ -1,6 +1,7 @@
 //! State that all HTTP handlers share: the settings and, once the model is loaded, the engine.
 
 use crate::boot::metrics::Exporter;
+use crate::boot::stage::{self, Stage};
 use crate::boot::tokenizing::{NotTokenized, Tokenizing};
 use crate::control::{Audit, LatestRows};
 use crate::http::{AccessLog, ApiError, Keys, Meters};
@@ -22,17 +23,6 @@ use tokio::sync::watch;
 const INLINE_TEXT_BYTES: usize = 4096;
 /// Estimate of the markup that a chat template adds to each message, bytes; used to check the length of a conversation.
 const MARKUP_BYTES: usize = 32;
-
-/// Stage of the server's life: loading, ready or draining.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
-    /// The server's socket listens, but the model is not ready: requests are answered with 503.
-    Loading,
-    /// The model is loaded, and the server accepts requests.
-    Ready,
-    /// The server shuts down: it refuses new requests, and running requests may finish.
-    Draining,
-}
 
 /// State that all HTTP workers share: settings, API keys, metrics, access log and, after loading, the engine.
 pub(crate) struct App {
@@ -96,6 +86,7 @@ impl App {
         metrics: Exporter,
     ) -> App {
         let meters = Arc::new(Meters::new(clock.clone(), places));
+        stage::set(Stage::Loading);
         App {
             keys,
             access: Arc::new(AccessLog::new(http.access_log, clock.clone())),
@@ -124,12 +115,14 @@ impl App {
     pub(crate) fn ready(&self, serving: Serving) {
         let first = self.serving.set(serving).is_ok();
         debug_assert!(first, "a server loads one model");
+        stage::set(self.stage());
     }
 
     /// Begins the shutdown: the server refuses new requests from now on. Running requests may finish for `grace_ms`.
     pub(crate) fn drain(&self, grace_ms: u64) {
         let first = self.draining.set(self.clock.now() + grace_ms * 1_000).is_ok();
         debug_assert!(first, "a server drains once");
+        stage::drains(Clock::unix_s() as f64 + grace_ms as f64 / 1_000.0);
     }
 
     /// Returns the time left until the deadline of the drain, ms; `None` if the server does not drain.

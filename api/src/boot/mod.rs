@@ -17,11 +17,13 @@ mod model;
 mod run;
 mod running;
 mod signals;
+mod stage;
 mod tokenizing;
 
-pub(crate) use app::{App, Serving, Stage};
+pub(crate) use app::{App, Serving};
 pub use error::BootError;
 pub use running::{Running, Starting, start};
+pub(crate) use stage::Stage;
 pub(crate) use tokenizing::THREADS as TOKENIZING_THREADS;
 
 use run::Bound;

@@ -20,6 +20,7 @@ mod trace;
 use crate::cli::failure::Failure;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
+use tiercel_config::LogFormat;
 
 const ABOUT: &str =
     "LLM inference server that keeps latency targets, those of the most important requests first";
@@ -58,11 +59,13 @@ enum Command {
 /// Parses the process's arguments and runs the command that they name.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    log::start(match &cli.command {
-        Command::Simulate(_) => log::SIMULATION,
-        Command::Top(_) => log::VIEW,
-        _ => log::SERVER,
-    });
+    match &cli.command {
+        // The settings of a server say which form its log has, so the log starts when they are loaded.
+        Command::Serve(_) => {}
+        Command::Simulate(_) => log::start(log::SIMULATION, LogFormat::Text),
+        Command::Top(_) => log::start(log::VIEW, LogFormat::Text),
+        _ => log::start(log::SERVER, LogFormat::Text),
+    }
     let done = match cli.command {
         Command::Serve(serve) => serve.run(),
         Command::Ctl(ctl) => ctl.run(),

@@ -2,6 +2,7 @@
 
 use crate::boot;
 use crate::cli::failure::Failure;
+use crate::cli::log;
 use crate::cli::settings::SettingFlags;
 use clap::Args;
 
@@ -34,6 +35,7 @@ impl Serve {
     pub(crate) fn run(self) -> Result<(), Failure> {
         // Load the settings before any runtime or thread pool exists, because they say how large these are.
         let settings = self.settings.load()?;
+        log::start(log::SERVER, settings.http.log_format);
         boot::serve(settings).map_err(Failure::new)
     }
 }

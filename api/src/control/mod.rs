@@ -13,6 +13,7 @@ pub(crate) mod server;
 mod sorted;
 pub(crate) mod support;
 mod timeline;
+mod usage;
 
 pub(crate) use audit::{Audit, Event as AuditEvent, Numbered, SERVER};
 pub(crate) use latest::LatestRows;

@@ -3,6 +3,7 @@
 use crate::boot::{App, Stage};
 use crate::control::audit::Event;
 use crate::control::body::read;
+use crate::control::usage::{Usage, usage_of};
 use crate::document::schema;
 use crate::http::{ApiError, JsonRequest};
 use actix_web::http::{StatusCode, header};
@@ -57,6 +58,7 @@ pub(crate) struct Status {
     host_blocks_free: u32,
     /// Steps since the start.
     steps: u64,
+    usage: Usage,
 }
 
 /// What a router needs to choose between servers.
@@ -88,7 +90,7 @@ pub(crate) async fn status(app: Data<App>, request: HttpRequest) -> Result<HttpR
 pub(super) fn status_of(app: &App, engine: &EngineHandle, status: &EngineStatus) -> Status {
     let counters = status.counters;
     Status {
-        stage: stage(app.stage()),
+        stage: app.stage().name(),
         deadline_in_ms: app.deadline_in_ms(),
         requests: status.places,
         max_requests: engine.settings().admission.max_requests,
@@ -100,6 +102,7 @@ pub(super) fn status_of(app: &App, engine: &EngineHandle, status: &EngineStatus)
         host_blocks: status.host_blocks,
         host_blocks_free: status.host_blocks_free,
         steps: counters.steps,
+        usage: usage_of(&app.keys, &status.usage),
     }
 }
 
@@ -127,14 +130,6 @@ fn by_tier(counts: [u32; Tier::ALL.len()]) -> ByTier {
         premium: of(Tier::Premium),
         standard: of(Tier::Standard),
         background: of(Tier::Background),
-    }
-}
-
-fn stage(stage: Stage) -> &'static str {
-    match stage {
-        Stage::Loading => "loading",
-        Stage::Ready => "ready",
-        Stage::Draining => "draining",
     }
 }
 

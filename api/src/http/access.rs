@@ -1,7 +1,7 @@
 //! Access log: one line for each HTTP request if the operator wants it, and in any case one line for each refused
 //! request, up to a limit per second.
 
-use crate::http::{ApiError, RequestId};
+use crate::http::{ApiError, Caller, RequestId, refusals};
 use actix_web::dev::ServiceResponse;
 use actix_web::http::StatusCode;
 use actix_web::{HttpMessage, HttpRequest};
@@ -87,19 +87,34 @@ pub(crate) struct Record {
 #[derive(Default)]
 struct Facts {
     id: Option<String>,
-    /// Name of the client's API key; `None` on a server without keys.
+    /// Name of the client's API key, and of its tenant; `None` on a server without keys.
     key: Option<Arc<str>>,
+    tenant: Option<Arc<str>>,
     tier: Option<Tier>,
     prompt_tokens: Option<u32>,
     cached_tokens: Option<u32>,
     output_tokens: Option<u32>,
     first_token: Option<Timestamp>,
+    last_token: Option<Timestamp>,
     /// Number of choices of the request that have not ended yet.
     choices: u32,
+    /// Number of all choices of the request.
+    all_choices: u32,
     status: Option<StatusCode>,
     outcome: Option<&'static str>,
     /// Reason why the request was refused, if it was.
     refused: Option<String>,
+}
+
+impl Facts {
+    /// Returns the mean time per output token after the first, of all choices together, ms, to a tenth; `None` if no
+    /// choice has two tokens.
+    fn tpot_ms(&self) -> Option<f64> {
+        let after_first = self.output_tokens?.checked_sub(self.all_choices).filter(|n| *n > 0)?;
+        let took_ms = self.last_token?.since_ms(self.first_token?);
+        let mean_ms = took_ms * f64::from(self.all_choices) / f64::from(after_first);
+        Some((mean_ms * 10.0).round() / 10.0)
+    }
 }
 
 impl Record {
@@ -123,9 +138,10 @@ impl Record {
         record.expect("the server begins the record of every request before it is routed")
     }
 
-    /// Records the name of the client's API key for the access log.
-    pub(crate) fn key(&self, key: &Arc<str>) {
-        self.facts.borrow_mut().key = Some(key.clone());
+    /// Records the names of the client's API key and tenant for the access log.
+    pub(crate) fn caller(&self, caller: &Caller) {
+        let mut facts = self.facts.borrow_mut();
+        (facts.key, facts.tenant) = (Some(caller.key.clone()), Some(caller.tenant.clone()));
     }
 
     /// Records the request's tier for the access log.
@@ -138,14 +154,17 @@ impl Record {
         let mut facts = self.facts.borrow_mut();
         facts.id = Some(id.to_owned());
         facts.prompt_tokens = Some(prompt_tokens);
-        (facts.output_tokens, facts.choices) = (Some(0), choices);
+        facts.output_tokens = Some(0);
+        (facts.choices, facts.all_choices) = (choices, choices);
     }
 
     /// Records for the access log that an output token has arrived; the first one sets the TTFT.
     pub(crate) fn token(&self) {
         let mut facts = self.facts.borrow_mut();
         facts.output_tokens = Some(facts.output_tokens.unwrap_or(0) + 1);
-        facts.first_token.get_or_insert_with(|| self.log.clock.now());
+        let now = self.log.clock.now();
+        facts.first_token.get_or_insert(now);
+        facts.last_token = Some(now);
     }
 
     /// Records for the access log that a choice of the request is complete. If any choice ended at its length limit,
@@ -169,7 +188,10 @@ impl Record {
         let mut facts = self.facts.borrow_mut();
         facts.choices = 0;
         facts.outcome = error.outcome();
-        facts.refused = error.is_refusal().then(|| error.to_string());
+        if error.is_refusal() {
+            refusals::count(facts.tier, error);
+            facts.refused = Some(error.to_string());
+        }
     }
 
     /// Records for the access log the HTTP status of the answer, once its response head is complete.
@@ -194,6 +216,7 @@ impl Record {
             id = facts.id.as_deref().map(tracing::field::display),
             request_id = %self.request_id,
             key = facts.key.as_deref(),
+            tenant = facts.tenant.as_deref(),
             tier = facts.tier.map(tracing::field::display),
             status = facts.status.map(|status| status.as_u16()),
             outcome = outcome.map(tracing::field::display),
@@ -201,6 +224,7 @@ impl Record {
             cached = facts.cached_tokens,
             output = facts.output_tokens,
             ttft_ms = facts.first_token.map(since_ms),
+            tpot_ms = facts.tpot_ms(),
             total_ms = since_ms(self.log.clock.now()),
             "{} {}",
             self.method,
@@ -215,6 +239,7 @@ impl Record {
         tracing::info!(
             request_id = %self.request_id,
             key = facts.key.as_deref(),
+            tenant = facts.tenant.as_deref(),
             tier = facts.tier.map(tracing::field::display),
             status = facts.status.map(|status| status.as_u16()),
             outcome = facts.outcome.map(tracing::field::display),
@@ -241,6 +266,23 @@ impl Drop for Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_per_token_is_the_mean_after_the_first_token_of_each_choice() {
+        let at = |ms: u64| Some(Timestamp(ms * 1_000));
+        let facts = |output: u32, choices: u32| Facts {
+            output_tokens: Some(output),
+            all_choices: choices,
+            first_token: at(100),
+            last_token: at(190),
+            ..Facts::default()
+        };
+        assert_eq!(facts(10, 1).tpot_ms(), Some(10.0));
+        // Two choices of 10 tokens at the same pace.
+        assert_eq!(facts(20, 2).tpot_ms(), Some(10.0));
+        assert_eq!([facts(1, 1), facts(1, 2), facts(2, 2)].map(|f| f.tpot_ms()), [None; 3]);
+        assert_eq!(Facts::default().tpot_ms(), None);
+    }
 
     #[test]
     fn refusals_beyond_the_allowance_of_a_second_are_counted() {

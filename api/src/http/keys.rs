@@ -124,6 +124,16 @@ impl Keys {
         self.tenants.load(Ordering::Relaxed)
     }
 
+    /// Returns the name of a tenant; the label that the tenant has in metrics if no key in force belongs to it.
+    pub(crate) fn tenant_name(&self, tenant: Salt) -> Arc<str> {
+        if !self.required() && tenant == salt(&self.salt_key, LOCAL) {
+            return LOCAL.into();
+        }
+        let in_force = self.in_force();
+        let known = in_force.iter().find(|key| key.caller.salt == tenant);
+        known.map_or_else(|| tenant.label().into(), |key| key.caller.tenant.clone())
+    }
+
     /// Returns the names of the keys in force.
     pub(crate) fn names(&self) -> Vec<Arc<str>> {
         self.in_force().iter().map(|key| key.caller.key.clone()).collect()

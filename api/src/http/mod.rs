@@ -11,6 +11,7 @@ mod exchange;
 mod keys;
 mod metering;
 mod pages;
+mod refusals;
 mod request_id;
 mod routes;
 mod seats;
@@ -23,7 +24,6 @@ mod unserved;
 pub(crate) use access::{AccessLog, Record};
 pub(crate) use body::JsonRequest;
 pub(crate) use caller::{Caller, Rights, tier_of};
-pub(crate) use connections::describe_metrics;
 pub(crate) use error::{ApiError, ErrorBody};
 pub(crate) use exchange::{Answering, Exchange};
 pub(crate) use keys::{Accepted, Keys};
@@ -49,6 +49,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tiercel_config::HttpSettings;
 use tokio::net::TcpStream;
+
+/// Registers the descriptions of the metrics of connections and refusals.
+pub(crate) fn describe_metrics() {
+    connections::describe_metrics();
+    refusals::describe();
+}
 
 /// Longest time for sending the rest of the answers after the engine has drained, s.
 const FLUSH_S: u64 = 5;

@@ -26,7 +26,7 @@ pub(crate) async fn chat(
     let record = Record::of(&request);
     record.tier(chat.common.tier);
     if app.keys.required() {
-        record.key(&caller.key);
+        record.caller(&caller);
     }
     chat.common.targets = slo::or_of_headers(chat.common.targets, request.headers())?;
     chat.common.max_wait_ms = patience::or_of_headers(chat.common.max_wait_ms, request.headers())?;

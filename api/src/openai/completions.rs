@@ -28,7 +28,7 @@ pub(crate) async fn completions(
     let record = Record::of(&request);
     record.tier(text.common.tier);
     if app.keys.required() {
-        record.key(&caller.key);
+        record.caller(&caller);
     }
     text.common.targets = slo::or_of_headers(text.common.targets, request.headers())?;
     text.common.max_wait_ms = patience::or_of_headers(text.common.max_wait_ms, request.headers())?;

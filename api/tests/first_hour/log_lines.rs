@@ -1,10 +1,12 @@
 //! Tests of log lines about requests: one for each request with `--access-log`, and one for each refused request even
 //! without it.
 
+use crate::command::tiercel;
 use crate::served::{Served, completion, status, without_figures};
-use serde_json::json;
-use std::io::{Read, Write};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::process::Stdio;
 
 #[test]
 fn with_an_access_log_every_request_has_a_line() {
@@ -31,9 +33,9 @@ fn with_an_access_log_every_request_has_a_line() {
         [
             "INFO GET /v1/models request_id=req-N status=200 total_ms=N",
             "INFO POST /v1/completions id=cmpl-N request_id=req-N tier=premium status=200 outcome=length prompt=1 \
-             cached=0 output=6 ttft_ms=N total_ms=N",
+             cached=0 output=6 ttft_ms=N tpot_ms=N total_ms=N",
             "INFO POST /v1/completions id=cmpl-N request_id=req-N tier=standard status=200 outcome=length prompt=1 \
-             cached=0 output=3 ttft_ms=N total_ms=N",
+             cached=0 output=3 ttft_ms=N tpot_ms=N total_ms=N",
             "INFO POST /v1/completions id=cmpl-N request_id=req-N tier=standard status=429 outcome=queue_full prompt=1 \
              output=0 total_ms=N",
             "INFO POST /v1/completions request_id=req-N status=400 outcome=invalid_value total_ms=N",
@@ -72,6 +74,51 @@ fn refusals_have_lines_without_an_access_log_and_a_storm_is_counted() {
     // end of the drain. Without an access log, the request that was served gets no line.
     let others = lines.len() - told.len() - lines.iter().filter_map(left_out).count();
     assert_eq!(others, 3, "{lines:?}");
+}
+
+#[test]
+fn a_log_of_json_has_the_figures_of_each_request() {
+    let args = ["serve", "--device", "mock:tiny", "--listen", "127.0.0.1:0", "--access-log"];
+    let args = [&args[..], &["--log-format", "json"]].concat();
+    let mut process = tiercel(&args).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
+    let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
+    let mut address = String::new();
+    loop {
+        let line = next();
+        assert!(line["timestamp"].is_string() && line["level"].is_string(), "{line}");
+        if let Some(listening) = line["address"].as_str() {
+            address = listening.to_owned();
+        }
+        if line["message"].as_str().is_some_and(|message| message.starts_with("try it")) {
+            break;
+        }
+    }
+    let mut socket = TcpStream::connect(&address).unwrap();
+    let body = completion(json!({"service_tier": "flex"})).to_string();
+    let length = body.len();
+    write!(
+        socket,
+        "POST /v1/completions HTTP/1.1\r\nhost: t\r\nconnection: close\r\nx-request-id: job-1\r\n\
+         content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .unwrap();
+    socket.read_to_end(&mut Vec::new()).unwrap();
+    let line = loop {
+        let line = next();
+        if line["request_id"] == "job-1" {
+            break line;
+        }
+    };
+    process.kill().unwrap();
+    process.wait().unwrap();
+    assert_eq!(line["message"], "POST /v1/completions");
+    assert_eq!((&line["tier"], &line["outcome"]), (&json!("background"), &json!("length")));
+    assert_eq!((&line["status"], &line["output"]), (&json!(200), &json!(3)));
+    assert_eq!((&line["prompt"], &line["cached"]), (&json!(1), &json!(0)));
+    for time in ["ttft_ms", "tpot_ms", "total_ms"] {
+        assert!(line[time].as_f64().is_some_and(|ms| ms > 0.0), "{time}: {line}");
+    }
 }
 
 #[test]

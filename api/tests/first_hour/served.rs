@@ -103,7 +103,7 @@ pub(crate) fn completion(extra: Value) -> Value {
 /// Replaces durations and request ids in a log line by N, so that it can be compared.
 pub(crate) fn without_figures(line: &str) -> String {
     let mut line = line.to_owned();
-    for mark in ["ttft_ms=", "total_ms=", " id=cmpl-", "request_id=req-", "retry in "] {
+    for mark in ["ttft_ms=", "tpot_ms=", "total_ms=", " id=cmpl-", "request_id=req-", "retry in "] {
         if let Some((before, after)) = line.split_once(mark) {
             let rest = after.split_once(' ').map_or(String::new(), |(_, rest)| format!(" {rest}"));
             line = format!("{before}{mark}N{rest}");

@@ -65,8 +65,12 @@ mod tests {
     #[test]
     fn what_one_does_not_want_is_divided_among_the_others() {
         // Each is due 25 by weight; the first wants only 10, so the others are due 30 each.
-        let parties =
-            [party(1.0, 10.0, false), party(1.0, 28.0, false), party(1.0, 60.0, true), party(1.0, 2.0, true)];
+        let parties = [
+            party(1.0, 10.0, false),
+            party(1.0, 28.0, false),
+            party(1.0, 60.0, true),
+            party(1.0, 2.0, true),
+        ];
         // The second is content with 28 as soon as the level is 30, which raises the level to 31.
         assert_eq!(due(&parties), [10.0, 28.0, 31.0, 31.0]);
     }

@@ -195,7 +195,8 @@ impl Ledger {
         for tenant in self.tenants[1..].iter().chain(&self.tenants[..1]) {
             let used = Tier::ALL.into_iter().zip(&tenant.tiers);
             let used = used.filter(|(_, account)| !account.is_unused());
-            let row = |(tier, account)| TenantUsage { tier, tenant: tenant.salt, usage: usage(account) };
+            let row =
+                |(tier, account)| TenantUsage { tier, tenant: tenant.salt, usage: usage(account) };
             tenants.extend(used.map(row));
         }
         UsageReport { tiers, tenants }

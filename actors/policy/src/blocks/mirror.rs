@@ -64,6 +64,18 @@ impl BlockStore {
         names.take_while(|name| self.host.find(name).is_some()).count() as u32
     }
 
+    /// Returns how many full blocks of running victims that would be swapped mirroring has not looked at yet.
+    pub(super) fn left_to_mirror(&self, victims: &[Victim]) -> u32 {
+        let swapped = victims.iter().filter(|victim| victim.swap);
+        let sequences = swapped.filter_map(|victim| self.sequences.get(victim.ticket.seq));
+        let running = sequences.filter(|sequence| sequence.phase == Phase::Running);
+        running
+            .map(|sequence| {
+                (sequence.names.len() - sequence.mirrored.min(sequence.names.len())) as u32
+            })
+            .sum()
+    }
+
     /// Returns the position of the first full block of a running victim that mirroring has not looked at yet, that the
     /// host pool does not have and that is not being copied. `None` if there is none, or if the victim does not run.
     fn next_to_mirror(&mut self, victim: &Victim) -> Option<usize> {

@@ -55,6 +55,8 @@ impl BlockStore {
             grants.push(Grant { ticket: want.ticket, outcome });
         }
         self.mirror(&request.victims, request.mirror);
+        self.mirroring_lag =
+            if request.mirrors { self.left_to_mirror(&request.victims) } else { 0 };
         // A sequence whose request for KV blocks was denied may then have been preempted for a later request of the
         // same step. For such a sequence the answer holds the preemption alone, not the denial.
         if !round.preempted.is_empty() {

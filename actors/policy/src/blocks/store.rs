@@ -24,6 +24,8 @@ pub struct BlockStore {
     pub(super) sequences: ById<Sequence>,
     pub(super) transfers: Transfers,
     pub(super) completed: StepId,
+    /// Number of blocks that mirroring has yet to copy for the victims of the last step request.
+    pub(super) mirroring_lag: u32,
 }
 
 impl BlockStore {
@@ -40,6 +42,7 @@ impl BlockStore {
             sequences: ById::default(),
             transfers: Transfers::new(),
             completed: StepId(0),
+            mirroring_lag: 0,
         }
     }
 
@@ -82,6 +85,12 @@ impl BlockStore {
     /// constant time; [`BlockStore::snapshot`] looks at every block instead.
     pub fn free_blocks(&self) -> (u32, u32) {
         (self.device.free(), self.host.free())
+    }
+
+    /// Returns the mirroring lag: the number of full blocks of possible victims that mirroring has not copied to the host
+    /// pool and is not copying, as of the last step request. 0 with mirroring off.
+    pub fn mirroring_lag(&self) -> u32 {
+        self.mirroring_lag
     }
 
     /// Returns the number of blocks that `tokens` token positions need.

@@ -58,6 +58,7 @@ impl State {
                 self.basis.cost.copy_us(1),
                 now,
             ),
+            mirrors: rules.preemption.mirror_percent > 0,
             lends: self.memory.reservations.lends(),
         })
     }

@@ -26,6 +26,22 @@ fn nothing_is_copied_ahead_while_a_copy_is_queued() {
 }
 
 #[test]
+fn the_lag_is_what_is_left_to_copy_for_the_victims() {
+    let mut scene = Scene::new(8, 8);
+    scene.running(1, 1, 1);
+    scene.running(2, 2, 3);
+    let mut lag = |mirrors, most| {
+        let victims = vec![victim(1, true), victim(2, true)];
+        scene.request(StepRequest { victims, mirror: most, mirrors, ..StepRequest::default() });
+        scene.finish_copies(true);
+        scene.store.mirroring_lag()
+    };
+    assert_eq!([(true, 0), (true, 2), (true, 1)].map(|(on, most)| lag(on, most)), [4, 2, 1]);
+    assert_eq!(lag(false, 0), 0, "mirroring is off");
+    assert_eq!(lag(true, 9), 0);
+}
+
+#[test]
 fn the_next_victim_is_copied_ahead_after_all_blocks_of_the_one_before() {
     let mut scene = Scene::new(8, 8);
     scene.running(1, 1, 1);

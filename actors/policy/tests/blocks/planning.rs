@@ -47,6 +47,7 @@ impl World {
                 ])
                 .expect("there are four"),
             mirror: if draws.percent(40) { draws.below(5) as u32 } else { 0 },
+            mirrors: true,
             lends: draws.percent(50),
         };
         let grant = self.store.reserve(&request);

@@ -35,9 +35,8 @@ fn step(ledger: &mut Ledger, members: &[((Tier, AccountId), f64)]) -> UsageRepor
 
 /// Returns the time that each tenant had and was due, us, rounded.
 fn times(report: &UsageReport) -> Vec<(Tier, f64, f64)> {
-    let time = |row: &TenantUsage| {
-        (row.tier, row.usage.device_us.round(), row.usage.due_us.round())
-    };
+    let time =
+        |row: &TenantUsage| (row.tier, row.usage.device_us.round(), row.usage.due_us.round());
     report.tenants.iter().map(time).collect()
 }
 

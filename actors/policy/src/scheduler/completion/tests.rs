@@ -1,7 +1,7 @@
 //! Tests of what the scheduler counts and learns when steps and copies end.
 
-use crate::accounting::StepShares;
 use super::*;
+use crate::accounting::StepShares;
 use crate::scheduler::budget::slack_reserve::SlackReserve;
 use crate::scheduler::tests::{all_sample, scheduler, sequence, step, submit, ticket};
 use tiercel_config::SheddingForm;

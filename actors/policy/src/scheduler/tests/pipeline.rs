@@ -1,7 +1,7 @@
 //! Tests of the scheduler with two steps in flight.
 
-use crate::accounting::StepShares;
 use super::{all_sample, grant_all, grant_first, scheduler_of_depth, sequence, ticket};
+use crate::accounting::StepShares;
 use crate::protocol::{GrantOutcome, PreemptOutcome, Preempted, StepGrant, StepRequest};
 use crate::scheduler::sequence::Sequence;
 use crate::scheduler::*;
