@@ -3,8 +3,8 @@
 use crate::checks::Checks;
 use crate::lifeline::Lifeline;
 use crate::messages::{
-    AbortPreempt, BlockUsage, CommitPreempt, CopiesEnded, CopyBlocks, CopyEnded, GetUsage, InUse,
-    ReserveStep, Shutdown, StepReserved, StepsCompleted,
+    AbortPreempt, BlockUsage, BlocksMapped, CommitPreempt, CopiesEnded, CopyBlocks, CopyEnded,
+    GetBlockMap, GetUsage, InUse, ReserveStep, Shutdown, StepReserved, StepsCompleted,
 };
 use crate::telemetry;
 use crate::trace::{Event, Tracer};
@@ -187,6 +187,14 @@ impl Handler<GetUsage> for BlockManager {
         telemetry::blocks(&usage);
         self.report(&usage);
         usage
+    }
+}
+
+impl Handler<GetBlockMap> for BlockManager {
+    type Result = BlocksMapped;
+
+    fn handle(&mut self, GetBlockMap(of): GetBlockMap, _: &mut Self::Context) -> BlocksMapped {
+        BlocksMapped(self.store.map(|seq| of.find(seq).map(|view| view.tier)))
     }
 }
 

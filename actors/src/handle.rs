@@ -3,12 +3,13 @@
 
 use crate::lifeline::Obituary;
 use crate::messages::{
-    Cancel, Command, Consider, Displace, Drain, FoundTimelines, GetPressure, GetQueued, GetStatus,
-    GetSteps, GetTimelines, Outlet, PressureLevels, QueuedPlaces, RetryAdvised, Shutdown, Steps,
-    Stop, StopAdmitting, Submit, TakeSnapshot,
+    BlocksMapped, Cancel, Command, Consider, Displace, Drain, FoundTimelines, GetBlockMap,
+    GetPressure, GetQueued, GetSlo, GetStatus, GetSteps, GetTimelines, GetWork, Outlet,
+    PressureLevels, QueuedPlaces, RetryAdvised, Shutdown, SloReports, Steps, Stop, StopAdmitting,
+    Submit, TakeSnapshot,
 };
 use crate::request::{
-    Changed, Control, Drained, EngineStatus, Refusal, Request, Snapshot, StreamEvent, Usage,
+    Changed, Control, Drained, EngineStatus, Refusal, Request, Snapshot, StreamEvent, Usage, Work,
 };
 use crate::streams::RESERVED_EVENTS;
 use crate::telemetry;
@@ -18,8 +19,8 @@ use actix::Recipient;
 use std::sync::Arc;
 use tiercel_config::EngineSettings;
 use tiercel_device::{Clock, DeviceInfo, DeviceProfile, SeqId, StepRecord, Tier};
-use tiercel_policy::blocks::Salt;
-use tiercel_policy::slo::Targets;
+use tiercel_policy::blocks::{BlockMap, Salt};
+use tiercel_policy::slo::{GroupReport, Targets};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 /// Longest time that a drain waits for a step in flight after its grace period is over, ms.
@@ -290,6 +291,34 @@ impl EngineHandle {
     pub async fn timelines(&self, of: Vec<SeqId>) -> Result<Vec<(SeqId, Timeline)>, Refusal> {
         let answer = self.shared.actors.scheduler.send(GetTimelines(of)).await;
         answer.map(|FoundTimelines(timelines)| timelines).map_err(|_| Refusal::EngineStopped)
+    }
+
+    /// Returns what steps have computed since the engine started, and how long the latest ones took. Only the engine of a
+    /// server counts this.
+    ///
+    /// # Errors
+    /// [`Refusal::EngineStopped`] if the engine has stopped.
+    pub async fn work(&self) -> Result<Work, Refusal> {
+        self.shared.actors.scheduler.send(GetWork).await.map_err(|_| Refusal::EngineStopped)
+    }
+
+    /// Returns the numbers of blocks by their states and by the tiers of their owners. The tiers are those of the snapshot
+    /// `of`, so blocks of sequences that arrived after it count as blocks of others.
+    ///
+    /// # Errors
+    /// [`Refusal::EngineStopped`] if the engine has stopped.
+    pub async fn block_map(&self, of: Arc<Snapshot>) -> Result<BlockMap, Refusal> {
+        let answer = self.shared.actors.block_manager.send(GetBlockMap(of)).await;
+        answer.map(|BlocksMapped(map)| map).map_err(|_| Refusal::EngineStopped)
+    }
+
+    /// Returns the statistics of the latencies of each tier, at most about a second old; none in the first second.
+    ///
+    /// # Errors
+    /// [`Refusal::EngineStopped`] if the engine has stopped.
+    pub async fn slo(&self) -> Result<Vec<GroupReport>, Refusal> {
+        let answer = self.shared.actors.monitor.send(GetSlo).await;
+        answer.map(|SloReports(reports)| reports).map_err(|_| Refusal::EngineStopped)
     }
 
     /// Returns the number of requests in the engine, waiting or running: those that hold a permit. The number is

@@ -31,7 +31,7 @@ pub use lifeline::{Lifeline, Obituary};
 pub use request::{
     Changed, Control, CostError, Counters, Drained, EngineStatus, FinishReason, Level, PartyUsage,
     PredictionError, Refusal, Request, RequestFault, Resource, SequenceState, SequenceView,
-    Snapshot, StreamEvent, TenantUsage, Usage, UsageReport,
+    Snapshot, StreamEvent, TenantUsage, Usage, UsageReport, Work,
 };
 pub use scheduler::{Peers, SchedulerActor, Snapshots, ToAdmission, ToBlockManager, ToMonitor};
 pub use slo_monitor::SloMonitor;

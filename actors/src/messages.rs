@@ -1,17 +1,20 @@
 //! The messages between the actors of the engine. A step takes a handful of messages, whatever its batch size.
 
-use crate::request::{Changed, Control, Drained, EngineStatus, Refusal, Request, StreamEvent};
+use crate::request::{
+    Changed, Control, Drained, EngineStatus, Refusal, Request, Snapshot, StreamEvent, Work,
+};
 use crate::timeline::Timeline;
 use actix::Message;
+use std::sync::Arc;
 use tiercel_config::{AdmissionSettings, PatienceSettings, ReservationSettings};
 use tiercel_device::{
     CopyBatch, CopyDone, SeqId, StepBatch, StepDone, StepId, StepRecord, Tier, Timestamp,
 };
 use tiercel_policy::admission::{Capacity, Left};
-use tiercel_policy::blocks::Salt;
+use tiercel_policy::blocks::{BlockMap, Salt};
 use tiercel_policy::pressure::{Level, Resource};
 use tiercel_policy::scheduler::NewSequence;
-use tiercel_policy::slo::{Observation, Targets};
+use tiercel_policy::slo::{GroupReport, Observation, Targets};
 use tiercel_policy::{StepGrant, StepRequest, StoreEvent};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
@@ -310,6 +313,31 @@ pub struct BlockUsage {
     /// off.
     pub mirroring_lag: u32,
 }
+
+/// api -> BlockManager: asks for the numbers of blocks by their states and by the tiers of their owners, which are those
+/// of the snapshot. The time that the answer takes grows with the number of blocks, some 10 us for 10,000.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "BlocksMapped")]
+pub struct GetBlockMap(pub Arc<Snapshot>);
+
+/// Answer of the BlockManager: numbers of blocks of both pools.
+#[derive(Debug, Clone, Copy, actix::MessageResponse)]
+pub struct BlocksMapped(pub BlockMap);
+
+/// api -> Scheduler: asks what steps have computed and how long the latest ones took.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "Work")]
+pub struct GetWork;
+
+/// api -> SloMonitor: asks for the latest statistics of the latencies of each tier.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "SloReports")]
+pub struct GetSlo;
+
+/// Answer of the SloMonitor: statistics of each tier in its sliding windows, as of the last clock tick; none before the
+/// first tick.
+#[derive(Debug, actix::MessageResponse)]
+pub struct SloReports(pub Vec<GroupReport>);
 
 /// main -> Admission: the engine is shutting down; refuse every request from now on.
 #[derive(Debug, Clone, Copy, Message)]

@@ -134,6 +134,27 @@ pub struct Snapshot {
     pub drain_us: [Option<f64>; Tier::ALL.len()],
 }
 
+impl Snapshot {
+    /// Returns a sequence of the snapshot.
+    pub fn find(&self, seq: SeqId) -> Option<&SequenceView> {
+        let place = self.sequences.binary_search_by_key(&seq, |view| view.seq).ok()?;
+        self.sequences.get(place)
+    }
+}
+
+/// What the steps of an engine have computed since its start, and how long the latest ones took. Only the engine of a
+/// server counts this.
+#[derive(Debug, Clone, PartialEq, Eq, Default, actix::MessageResponse)]
+pub struct Work {
+    /// Number of prefill tokens of all completed steps: prompt tokens, and tokens computed again after preemptions.
+    pub prefill_tokens: u64,
+    /// Number of output tokens that all completed steps sampled.
+    pub sampled_tokens: u64,
+    /// Durations of the latest steps, oldest first, us: from the submission of a step (or from the end of the step before,
+    /// if that is later) to its end.
+    pub recent_us: Vec<u64>,
+}
+
 /// How the sequences ended that were live when a drain of the engine began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Drained {

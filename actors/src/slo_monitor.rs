@@ -2,19 +2,23 @@
 //! resources are to their limits.
 
 use crate::lifeline::Lifeline;
-use crate::messages::{GetPressure, Headroom, InUse, Observe, PressureLevels, Shutdown, Tick};
+use crate::messages::{
+    GetPressure, GetSlo, Headroom, InUse, Observe, PressureLevels, Shutdown, SloReports, Tick,
+};
 use crate::telemetry;
 use actix::{Actor, ActorContext, Context, Handler, Recipient};
 use tiercel_config::{PressureSettings, SloSettings};
 use tiercel_device::Clock;
 use tiercel_policy::pressure::Pressure;
-use tiercel_policy::slo::Watch;
+use tiercel_policy::slo::{GroupReport, Watch};
 
 /// Actor that receives each latency of a request once, and computes headroom and compliance of the sliding windows on
 /// every clock tick.
 pub struct SloMonitor {
     watch: Watch,
     pressure: Pressure,
+    /// Statistics of each tier, as of the last clock tick.
+    latest: Vec<GroupReport>,
     clock: Clock,
     headroom: Recipient<Headroom>,
     lifeline: Lifeline,
@@ -31,7 +35,7 @@ impl SloMonitor {
     ) -> SloMonitor {
         let watch = Watch::new(settings.window_s, settings.max_tenants as usize);
         let pressure = Pressure::new(pressure);
-        SloMonitor { watch, pressure, clock, headroom, lifeline }
+        SloMonitor { watch, pressure, latest: Vec::new(), clock, headroom, lifeline }
     }
 }
 
@@ -67,15 +71,25 @@ impl Handler<GetPressure> for SloMonitor {
     }
 }
 
+impl Handler<GetSlo> for SloMonitor {
+    type Result = SloReports;
+
+    fn handle(&mut self, _: GetSlo, _: &mut Self::Context) -> SloReports {
+        SloReports(self.latest.clone())
+    }
+}
+
 impl Handler<Tick> for SloMonitor {
     type Result = bool;
 
     fn handle(&mut self, _: Tick, _: &mut Self::Context) -> bool {
+        self.latest.clear();
         for report in self.watch.report(self.clock.now()) {
             telemetry::slo(&report);
             if report.tenant.is_none() {
                 let (tier, headroom) = (report.tier, report.headroom());
                 self.headroom.do_send(Headroom { tier, headroom });
+                self.latest.push(report);
             }
         }
         true

@@ -1,11 +1,14 @@
 //! Log of a server's last steps: what each computed (tokens of decode and prefill), and how long host and device took.
 
+use crate::request::Work;
 use crate::trace::Slice;
 use std::collections::VecDeque;
 use tiercel_device::{StepBatch, StepDone, StepId, StepRecord, Timestamp};
 
 /// Number of completed steps that the log keeps; older steps are dropped.
 pub(crate) const STEPS_KEPT: usize = 4096;
+/// Number of latest steps whose durations [`StepLog::work`] returns.
+const STEPS_RECENT: usize = 512;
 /// Maximum number of steps in flight that the log tracks; no device takes as many.
 const UNDER_WAY: usize = 4;
 
@@ -17,6 +20,8 @@ pub struct StepLog {
     under_way: VecDeque<(StepId, Timestamp, StepRecord)>,
     /// Time at which the last step ended; `None` if the engine has been idle since.
     last_end: Option<Timestamp>,
+    /// Numbers of prefill tokens and of sampled tokens of all completed steps.
+    tokens: (u64, u64),
 }
 
 impl StepLog {
@@ -55,6 +60,8 @@ impl StepLog {
         record.ended_at_us = now.0;
         record.device_us = output.timing.forward_us + output.timing.sampling_us;
         record.elapsed_us = now.since_us(before.map_or(submitted, |end| end.max(submitted)));
+        self.tokens.0 += u64::from(record.prefill_tokens);
+        self.tokens.1 += u64::from(record.sampled);
         if self.kept.len() == STEPS_KEPT {
             self.kept.pop_front();
         }
@@ -64,6 +71,14 @@ impl StepLog {
     /// Records that the engine is idle, so that the time until the next step does not count as time that the host took.
     pub(crate) fn idle(&mut self) {
         self.last_end = None;
+    }
+
+    /// Returns what the completed steps have computed, and the durations of the latest ones.
+    pub(crate) fn work(&self) -> Work {
+        let older = self.kept.len().saturating_sub(STEPS_RECENT);
+        let recent = self.kept.range(older..).map(|record| record.elapsed_us);
+        let (prefill_tokens, sampled_tokens) = self.tokens;
+        Work { prefill_tokens, sampled_tokens, recent_us: recent.collect() }
     }
 
     /// Returns the logged steps with a number greater than `step`, oldest first.
@@ -134,6 +149,9 @@ mod tests {
         assert_eq!(told[1], mixed);
         assert_eq!((told[2].host_us, told[2].elapsed_us), (None, 400), "it had been idle");
         assert_eq!(log.after(2), [told[2]]);
+        let work = log.work();
+        assert_eq!((work.prefill_tokens, work.sampled_tokens), (16, 3));
+        assert_eq!(work.recent_us, [500, 400, 400]);
     }
 
     #[test]
@@ -156,6 +174,7 @@ mod tests {
         }
         let kept = log.after(0);
         assert_eq!((kept.len(), kept[0].step), (STEPS_KEPT, 8));
+        assert_eq!(log.work().recent_us.len(), STEPS_RECENT);
         log.submitted(&batch(9_999, vec![]), 0, Timestamp(0));
         let failed = StepDone { id: StepId(9_999), result: Err(StepError::Failed("x".into())) };
         log.ended(&failed, Timestamp(1));

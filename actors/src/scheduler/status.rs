@@ -2,10 +2,11 @@
 
 use super::SchedulerActor;
 use crate::messages::{
-    ContinueSnapshot, FoundTimelines, GetStatus, GetSteps, GetTimelines, GetUsage, Steps,
+    ContinueSnapshot, FoundTimelines, GetStatus, GetSteps, GetTimelines, GetUsage, GetWork, Steps,
     TakeSnapshot,
 };
-use crate::request::EngineStatus;
+use crate::request::{EngineStatus, Work};
+use crate::step_log::StepLog;
 use actix::{AsyncContext, Handler, ResponseFuture};
 
 impl Handler<GetStatus> for SchedulerActor {
@@ -48,6 +49,14 @@ impl Handler<GetSteps> for SchedulerActor {
 
     fn handle(&mut self, GetSteps { after }: GetSteps, _: &mut Self::Context) -> Steps {
         Steps(self.steps.as_ref().map(|steps| steps.after(after)).unwrap_or_default())
+    }
+}
+
+impl Handler<GetWork> for SchedulerActor {
+    type Result = Work;
+
+    fn handle(&mut self, _: GetWork, _: &mut Self::Context) -> Work {
+        self.steps.as_ref().map(StepLog::work).unwrap_or_default()
     }
 }
 

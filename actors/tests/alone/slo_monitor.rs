@@ -4,7 +4,7 @@ use crate::run;
 use actix::{Actor, Addr};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tiercel_actors::kit::{Received, lifeline, recorder, settle};
-use tiercel_actors::messages::{GetPressure, Headroom, InUse, Observe, Shutdown, Tick};
+use tiercel_actors::messages::{GetPressure, GetSlo, Headroom, InUse, Observe, Shutdown, Tick};
 use tiercel_actors::{Level, Resource, SloMonitor};
 use tiercel_config::{EngineSettings, SloTargets};
 use tiercel_device::{Clock, SeqId, Tier, Timestamp};
@@ -35,6 +35,9 @@ fn a_full_resource_is_under_pressure_and_a_tick_reports_the_headroom_of_each_tie
         settle().await;
         let tiers: Vec<Tier> = reports.take().iter().map(|report| report.tier).collect();
         assert_eq!(tiers, Tier::ALL);
+        let latest: Vec<Tier> =
+            monitor.send(GetSlo).await.unwrap().0.iter().map(|report| report.tier).collect();
+        assert_eq!(latest, Tier::ALL, "the reports of the last tick");
     });
 }
 

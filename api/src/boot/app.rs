@@ -3,7 +3,7 @@
 use crate::boot::metrics::Exporter;
 use crate::boot::stage::{self, Stage};
 use crate::boot::tokenizing::{NotTokenized, Tokenizing};
-use crate::control::{Audit, LatestRows};
+use crate::control::{Audit, LatestDocument, LatestRows};
 use crate::http::{AccessLog, ApiError, Keys, Meters};
 use crate::live::LiveRequests;
 use crate::openai::ModelFacts;
@@ -34,6 +34,7 @@ pub(crate) struct App {
     pub(crate) audit: Audit,
     pub(crate) live: Arc<LiveRequests>,
     pub(crate) rows: LatestRows,
+    pub(crate) document: LatestDocument,
     pub(crate) meters: Arc<Meters>,
     serving: OnceLock<Serving>,
     /// End of the grace period of the drain, once the server drains.
@@ -96,6 +97,7 @@ impl App {
             audit: Audit::new(),
             live: Arc::default(),
             rows: LatestRows::default(),
+            document: LatestDocument::default(),
             meters,
             serving: OnceLock::new(),
             draining: OnceLock::new(),

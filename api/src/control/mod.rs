@@ -5,6 +5,7 @@ mod audit;
 mod body;
 pub(crate) mod keys;
 mod latest;
+pub(crate) mod live;
 pub(crate) mod policy;
 pub(crate) mod query;
 pub(crate) mod requests;
@@ -16,4 +17,4 @@ mod timeline;
 mod usage;
 
 pub(crate) use audit::{Audit, Event as AuditEvent, Numbered, SERVER};
-pub(crate) use latest::LatestRows;
+pub(crate) use latest::{LatestDocument, LatestRows};

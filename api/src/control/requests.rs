@@ -84,6 +84,11 @@ pub(crate) async fn own(app: Data<App>, request: HttpRequest) -> Result<HttpResp
     listing(&app, &request, Some(&caller.tenant)).await
 }
 
+/// Returns the age up to which listings share a snapshot, ms, with so many live sequences.
+pub(super) fn snapshot_age_ms(sequences: u32) -> u64 {
+    SNAPSHOT_AGE_MS.max(u64::from(sequences) / SEQUENCES_PER_MS)
+}
+
 async fn listing(
     app: &App,
     request: &HttpRequest,
@@ -91,8 +96,7 @@ async fn listing(
 ) -> Result<HttpResponse, ApiError> {
     let listing = Listing::read(request)?;
     let engine = &app.loaded()?.engine;
-    let age_ms = SNAPSHOT_AGE_MS.max(u64::from(engine.places()) / SEQUENCES_PER_MS);
-    let snapshot = engine.snapshot(age_ms).await?;
+    let snapshot = engine.snapshot(snapshot_age_ms(engine.places())).await?;
     let rows = app.rows.of(&snapshot, || {
         let requests = app.live.of(snapshot.sequences.iter().map(|view| view.seq));
         SortedRows::new(rows(&snapshot, &requests, app.clock.now()))

@@ -128,7 +128,8 @@ pub(crate) fn state_schema() -> RefOr<Schema> {
     schema::word(&STATES, "State of the request.")
 }
 
-fn state_name(state: SequenceState) -> &'static str {
+/// Returns the name of a state.
+pub(crate) fn state_name(state: SequenceState) -> &'static str {
     match state {
         SequenceState::Waiting => STATES[0],
         SequenceState::Prefill => STATES[1],

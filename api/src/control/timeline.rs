@@ -41,8 +41,17 @@ enum HappeningView {
 impl TimelineView {
     /// Makes the view of the timeline of a request that came at `arrival`.
     pub(crate) fn new(timeline: &Timeline, arrival: Timestamp) -> TimelineView {
-        let moments = timeline.moments().map(|moment| MomentView::new(moment, arrival));
-        TimelineView { dropped: timeline.dropped(), moments: moments.collect() }
+        TimelineView::latest(timeline, arrival, usize::MAX)
+    }
+
+    /// Makes the view of the latest moments of a timeline, at most `most` of them.
+    pub(crate) fn latest(timeline: &Timeline, arrival: Timestamp, most: usize) -> TimelineView {
+        let left_out = timeline.moments().count().saturating_sub(most);
+        let moments = timeline.moments().skip(left_out);
+        TimelineView {
+            dropped: timeline.dropped() + left_out as u64,
+            moments: moments.map(|moment| MomentView::new(moment, arrival)).collect(),
+        }
     }
 }
 

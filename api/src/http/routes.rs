@@ -1,7 +1,7 @@
 //! The routes of both listeners: one table for each, which is both served and described in the OpenAPI document.
 
 use crate::control::query::Listing;
-use crate::control::{Numbered, keys, policy, requests, server as whole, support};
+use crate::control::{Numbered, keys, live as views, policy, requests, server as whole, support};
 use crate::document::schema::path;
 use crate::document::{Endpoint, document};
 use crate::http::{Surface, pages};
@@ -199,7 +199,7 @@ fn changes() -> [Endpoint; 3] {
 }
 
 /// Routes of the control API that show the server as a whole.
-fn server() -> [Endpoint; 5] {
+fn server() -> [Endpoint; 6] {
     [
         Endpoint::get("/control/v1/keys", keys::list)
             .named("list_keys", "Lists the API keys in force, without the keys and their hashes.")
@@ -213,6 +213,10 @@ fn server() -> [Endpoint; 5] {
         Endpoint::get("/control/v1/status", whole::status)
             .named("show_status", "Shows the stage of the server, queues and memory.")
             .answers::<whole::Status>(200, "The state of the server.")
+            .fails([403, 503]),
+        Endpoint::get("/control/v1/live", views::live)
+            .named("show_live", "Shows what live views poll, at most some 64 KiB.")
+            .answers::<views::LiveDocument<'_>>(200, "The state of the server.")
             .fails([403, 503]),
         Endpoint::get("/control/v1/events", whole::events)
             .named("listen_to_events", "Sends every change that operators make from now on.")

@@ -45,6 +45,7 @@ fn nobody_reaches_a_control_route_without_the_role() {
         "/control/v1/requests",
         "/control/v1/requests/1",
         "/control/v1/status",
+        "/control/v1/live",
         "/control/v1/snapshot",
         "/load",
     ];

@@ -15,6 +15,7 @@
 //! | `mirror` | copies ahead of need |
 //! | `copies` | copies starting and ending |
 //! | `invariants` | invariants of the store |
+//! | `map` | numbers of blocks by state and owner's tier, for operators |
 //! | `snapshot` | configuration and usage of the store |
 //!
 //! Phases of a sequence in the store, and its phase after each call. A dash means that the call does nothing or is
@@ -33,6 +34,7 @@ mod cached;
 mod copies;
 mod hash;
 mod invariants;
+mod map;
 mod mirror;
 mod open;
 mod pool;
@@ -45,5 +47,6 @@ mod transfers;
 mod victims;
 
 pub use hash::{BlockHash, Salt, hash_block};
+pub use map::{BlockMap, OwnedBlocks, PoolMap};
 pub use snapshot::{StoreConfig, StoreSnapshot, TierUsage, Violation};
 pub use store::BlockStore;

@@ -52,6 +52,8 @@ pub struct SequenceView {
     pub tenant: Salt,
     /// State of the sequence.
     pub state: SequenceState,
+    /// Whether blocks of the sequence are being copied: out, because it is preempted, or in, because it opens.
+    pub copying: bool,
     /// Whether an operator paused the sequence.
     pub paused: bool,
     /// Whether the sequence is on hold because its client reads too slowly.
@@ -107,6 +109,7 @@ fn view(
         priority: service.priority,
         tenant: service.tenant,
         state: state_of(sequence),
+        copying: matches!(sequence.phase, Phase::Preempting | Phase::Opening),
         paused: sequence.held_by_operator,
         slow_reader: sequence.held_by_stream,
         late: service.late && sequence.first_token_at.is_none(),
@@ -181,6 +184,8 @@ mod tests {
         ] {
             sequence.phase = phase;
             assert_eq!(state_of(&sequence), state, "{phase:?}");
+            let copying = view(&sequence, (ResumeOrder::First, 4), NOW).copying;
+            assert_eq!(copying, phase != Phase::Waiting, "{phase:?}");
         }
         sequence.kv.cached_tokens = None;
         assert_eq!(state_of(&sequence), SequenceState::Waiting, "copies for a first start");

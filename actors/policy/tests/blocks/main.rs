@@ -5,6 +5,7 @@ mod ahead;
 mod content;
 mod giving_way;
 mod keeping;
+mod map;
 mod planning;
 mod progress;
 mod resume_cost;
