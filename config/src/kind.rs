@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use toml::Value;
 
 /// Range of latency targets, ms: up to a day.
-const TARGET_MS: RangeInclusive<f64> = 0.001..=86_400_000.0;
+pub const TARGET_MS: RangeInclusive<f64> = 0.001..=86_400_000.0;
 
 /// Type and range of the values of a setting.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -37,7 +37,7 @@ pub use engine::{AdmissionSettings, EngineSettings, PrefixCacheSettings, StreamS
 pub use error::SettingsError;
 pub use fields::{FIELDS, field};
 pub use keys::{AboveHighest, ApiKey, KeyTier, KeysError, Role, read_keys, utc_text};
-pub use kind::Kind;
+pub use kind::{Kind, TARGET_MS};
 pub use listen::is_loopback;
 pub use live::{ChangeError, changeable, changed};
 pub use load::{LoadError, Loader, Origin};

@@ -10,7 +10,9 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use tiercel_actors::Control;
-use tiercel_config::{ChangeError, EngineSettings, Kind, LoadError, Role, SettingsError};
+use tiercel_config::{
+    ChangeError, EngineSettings, Kind, LoadError, Role, SettingsError, TARGET_MS,
+};
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
@@ -81,13 +83,15 @@ impl PartialSchema for SettingsChange {
 
 impl ToSchema for SettingsChange {}
 
-/// Returns the schema of the values of a setting. A text that states a number, or true or false, counts as such.
+/// Returns the schema of the values of a setting. A text that states a number, or true or false, counts as such. A
+/// target may also be a word.
 fn setting(field: &tiercel_config::Field) -> RefOr<Schema> {
     let about = format!("{} (allowed: {})", field.help, field.kind.allowed());
     let text = schema::text("The same as a text.");
     let value = match field.kind {
         Kind::Integer { low, high } => schema::count(low..=high, &about),
         Kind::Number { low, high } => schema::number(low..=high, &about),
+        Kind::Target => schema::number(TARGET_MS, &about),
         Kind::Bool => schema::flag(&about),
         Kind::Choice(words) => return schema::word(words, &about),
         _ => return schema::text(&about),

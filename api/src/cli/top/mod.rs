@@ -100,7 +100,8 @@ fn watch(
             None => {}
             Some(Command::Quit) => return Ok(()),
             Some(command) => {
-                if !transport.order(command) {
+                let ordered = transport.order(command);
+                if !ordered {
                     let text = "the server does not answer, so the last key did nothing".to_owned();
                     model.update(Event::Answered(Err(text)), clock.now());
                 }
