@@ -139,6 +139,10 @@ pub(crate) fn device(info: &DeviceInfo) {
     gauges(&Census::default(), &Counters::default());
     for tier in Tier::ALL {
         counter!("tiercel_generated_tokens_total", "tier" => tier.name()).increment(0);
+        counter!("tiercel_prompt_tokens_total", "tier" => tier.name()).increment(0);
+    }
+    for direction in [CopyDirection::Out, CopyDirection::In] {
+        copied(direction, 0);
     }
     for resource in Resource::ALL {
         gauge!("tiercel_pressure_level", "resource" => resource.name()).set(0.0);

@@ -79,7 +79,7 @@ fn refusals_have_lines_without_an_access_log_and_a_storm_is_counted() {
 #[test]
 fn a_log_of_json_has_the_figures_of_each_request() {
     let args = ["serve", "--device", "mock:tiny", "--listen", "127.0.0.1:0", "--access-log"];
-    let args = [&args[..], &["--log-format", "json"]].concat();
+    let args = [&args[..], &["--control-listen", "off", "--log-format", "json"]].concat();
     let mut process = tiercel(&args).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
     let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };

@@ -33,8 +33,9 @@ fn the_lag_is_what_is_left_to_copy_for_the_victims() {
     let mut lag = |mirrors, most| {
         let victims = vec![victim(1, true), victim(2, true)];
         scene.request(StepRequest { victims, mirror: most, mirrors, ..StepRequest::default() });
+        let lag = scene.store.mirroring_lag();
         scene.finish_copies(true);
-        scene.store.mirroring_lag()
+        lag
     };
     assert_eq!([(true, 0), (true, 2), (true, 1)].map(|(on, most)| lag(on, most)), [4, 2, 1]);
     assert_eq!(lag(false, 0), 0, "mirroring is off");
