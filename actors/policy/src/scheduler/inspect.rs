@@ -37,6 +37,8 @@ pub struct HeldBlocks {
     pub device: u32,
     /// Number of blocks of the host pool that are pinned for the preempted sequence until it has its blocks again.
     pub host: u32,
+    /// Whether blocks of the sequence are being copied: out, because it is preempted, or in, because it opens.
+    pub copying: bool,
 }
 
 /// A live sequence at one moment.
@@ -52,8 +54,6 @@ pub struct SequenceView {
     pub tenant: Salt,
     /// State of the sequence.
     pub state: SequenceState,
-    /// Whether blocks of the sequence are being copied: out, because it is preempted, or in, because it opens.
-    pub copying: bool,
     /// Whether an operator paused the sequence.
     pub paused: bool,
     /// Whether the sequence is on hold because its client reads too slowly.
@@ -109,7 +109,6 @@ fn view(
         priority: service.priority,
         tenant: service.tenant,
         state: state_of(sequence),
-        copying: matches!(sequence.phase, Phase::Preempting | Phase::Opening),
         paused: sequence.held_by_operator,
         slow_reader: sequence.held_by_stream,
         late: service.late && sequence.first_token_at.is_none(),
@@ -122,18 +121,19 @@ fn view(
         saved_tokens: if waits_for_copy { kv.lost } else { 0 },
         output_tokens: sequence.output_len(),
         max_tokens: text.max_tokens,
-        blocks: held_blocks(kv, block_size),
+        blocks: held_blocks(kv, sequence.phase, block_size),
         preemptions: sequence.preemptions,
         slack_us: slack_us(sequence, now),
     }
 }
 
-fn held_blocks(kv: &Kv, block_size: u32) -> HeldBlocks {
+fn held_blocks(kv: &Kv, phase: Phase, block_size: u32) -> HeldBlocks {
     let device = match kv.table.len() {
         0 => kv.retained / block_size,
         blocks => blocks as u32,
     };
-    HeldBlocks { device, host: kv.on_host }
+    let copying = matches!(phase, Phase::Preempting | Phase::Opening);
+    HeldBlocks { device, host: kv.on_host, copying }
 }
 
 fn state_of(sequence: &Sequence) -> SequenceState {
@@ -184,7 +184,7 @@ mod tests {
         ] {
             sequence.phase = phase;
             assert_eq!(state_of(&sequence), state, "{phase:?}");
-            let copying = view(&sequence, (ResumeOrder::First, 4), NOW).copying;
+            let copying = view(&sequence, (ResumeOrder::First, 4), NOW).blocks.copying;
             assert_eq!(copying, phase != Phase::Waiting, "{phase:?}");
         }
         sequence.kv.cached_tokens = None;
@@ -198,7 +198,7 @@ mod tests {
         sequence.kv.on_host = 3;
         sequence.phase = Phase::Waiting;
         let held = |sequence: &Sequence| view(sequence, (ResumeOrder::First, 4), NOW).blocks;
-        assert_eq!(held(&sequence), HeldBlocks { device: 2, host: 3 });
+        assert_eq!(held(&sequence), HeldBlocks { device: 2, host: 3, copying: false });
         sequence.opened(8, 4);
         assert_eq!(held(&sequence), HeldBlocks::default(), "its table comes with the next grant");
     }

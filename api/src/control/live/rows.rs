@@ -72,7 +72,7 @@ struct LiveWork {
 /// Returns the sequences of a snapshot that are shown, in the order of service, with the positions of those in line:
 /// first those that have blocks or had some, then the first ones that wait.
 pub(super) fn shown(snapshot: &Snapshot) -> Vec<(&SequenceView, Option<u32>)> {
-    let waits = |view: &&SequenceView| view.state == SequenceState::Waiting && !view.copying;
+    let waits = |view: &&SequenceView| view.state == SequenceState::Waiting && !view.blocks.copying;
     let (mut waiting, mut active): (Vec<_>, Vec<_>) = snapshot.sequences.iter().partition(waits);
     if waiting.len() > ROWS_MAX {
         waiting.select_nth_unstable_by_key(ROWS_MAX, |view| view.order);
@@ -122,7 +122,7 @@ pub(super) fn rows(
             tier: view.tier.name(),
             priority: view.priority,
             state: state_name(view.state),
-            copying: view.copying,
+            copying: view.blocks.copying,
             paused: view.paused,
             late: view.late,
             position: *position,
