@@ -36,7 +36,8 @@ impl Exporter {
             .set_buckets_for_metric(Matcher::Suffix("_tokens".into()), &TOKENS)?
             .install_recorder()?;
         tiercel_actors::describe_metrics();
-        crate::http::describe_metrics();
+        crate::http::describe_connections();
+        crate::http::describe_refusals();
         stage::describe();
         Ok(Exporter { handle: INSTALLED.get_or_init(|| handle).clone() })
     }

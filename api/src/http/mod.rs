@@ -24,10 +24,12 @@ mod unserved;
 pub(crate) use access::{AccessLog, Record};
 pub(crate) use body::JsonRequest;
 pub(crate) use caller::{Caller, Rights, tier_of};
+pub(crate) use connections::describe_metrics as describe_connections;
 pub(crate) use error::{ApiError, ErrorBody};
 pub(crate) use exchange::{Answering, Exchange};
 pub(crate) use keys::{Accepted, Keys};
 pub(crate) use metering::Meters;
+pub(crate) use refusals::describe as describe_refusals;
 pub(crate) use request_id::RequestId;
 pub(crate) use surface::Surface;
 pub(crate) use tls::{Certificate, TlsError};
@@ -49,12 +51,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tiercel_config::HttpSettings;
 use tokio::net::TcpStream;
-
-/// Registers the descriptions of the metrics of connections and refusals.
-pub(crate) fn describe_metrics() {
-    connections::describe_metrics();
-    refusals::describe();
-}
 
 /// Longest time for sending the rest of the answers after the engine has drained, s.
 const FLUSH_S: u64 = 5;

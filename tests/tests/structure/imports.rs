@@ -54,6 +54,10 @@ impl<'ast> Visit<'ast> for Paths<'_> {
         }
     }
 
+    fn visit_visibility(&mut self, _: &'ast Visibility) {
+        // Skip the paths of visibilities: `pub(in crate::cli)` imports nothing.
+    }
+
     fn visit_impl_item_fn(&mut self, function: &'ast syn::ImplItemFn) {
         if !is_test(&function.attrs) {
             syn::visit::visit_impl_item_fn(self, function);
