@@ -167,7 +167,10 @@ impl Life<'_> {
         let public = url(self.address);
         tracing::info!(model = serving.names.first(), url = public, "ready");
         if let Some(control) = self.control_address {
-            tracing::info!("operators: tiercel ctl --url {} requests", url(control));
+            let control_url = url(control);
+            tracing::info!(
+                "operators: tiercel ctl --url {control_url} requests; live page: {control_url}/dashboard"
+            );
             if self.settings.http.has_tls() {
                 tracing::info!(
                     "the host in these URLs must be a name of the certificate; tiercel ctl --connect {control} \

@@ -3,6 +3,7 @@
 
 mod audit;
 mod body;
+pub(crate) mod dashboard;
 pub(crate) mod keys;
 mod latest;
 pub(crate) mod live;

@@ -2,6 +2,7 @@
 
 use crate::http::ApiError;
 use crate::http::caller::{Caller, Rights, limits_of};
+use crate::http::origin::refuse_other_sites;
 use actix_web::HttpRequest;
 use actix_web::http::{StatusCode, header};
 use sha2::{Digest, Sha256};
@@ -10,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
-use tiercel_config::{HttpSettings, KeysError, Role, is_loopback, read_keys};
+use tiercel_config::{HttpSettings, KeysError, Role, read_keys};
 use tiercel_device::Clock;
 use tiercel_policy::Weight;
 use tiercel_policy::admission::KeyLimits;
@@ -32,6 +33,8 @@ pub(crate) struct Keys {
     accepted: RwLock<Arc<[Accepted]>>,
     /// Number of tenants that the keys in force belong to.
     tenants: AtomicUsize,
+    /// Whether the server speaks TLS, so that its own pages have an origin with `https`.
+    tls: bool,
 }
 
 /// A key that the server accepts.
@@ -77,7 +80,8 @@ impl Keys {
         let of_settings = of_settings.collect();
         let accepted = RwLock::new(Arc::<[Accepted]>::from([]));
         let tenants = AtomicUsize::new(0);
-        let keys = Keys { salt_key, file, of_settings, accepted, tenants };
+        let tls = settings.has_tls();
+        let keys = Keys { salt_key, file, of_settings, accepted, tenants, tls };
         keys.reload()?;
         Ok(keys)
     }
@@ -176,7 +180,7 @@ impl Keys {
     }
 
     /// Returns the client of a request to the control API. On a server without keys, every program of this machine is an
-    /// operator, but no page in a browser is.
+    /// operator, and so is the server's own page in a browser of this machine, but no page of another site.
     ///
     /// # Errors
     /// 401 without a key that is in force, and 403 if the key lacks the role `needed`.
@@ -186,7 +190,7 @@ impl Keys {
         needed: Role,
     ) -> Result<Operator, ApiError> {
         if !self.required() {
-            refuse_browsers(request)?;
+            refuse_other_sites(request, self.tls)?;
             return Ok(Operator { name: LOCAL.into() });
         }
         let key = self.key(request)?;
@@ -240,21 +244,6 @@ fn find<'a>(accepted: &'a [Accepted], sha256: &[u8; 32]) -> Option<&'a Accepted>
         found.conditional_assign(&number, key.sha256.ct_eq(sha256));
     }
     accepted.get(found.checked_sub(1)? as usize)
-}
-
-/// Refuses a request that a page in a browser may have sent: one with the header `Origin`, or one whose `Host` is a name
-/// that a page's owner can point to this machine.
-///
-/// # Errors
-/// 403 for such a request.
-fn refuse_browsers(request: &HttpRequest) -> Result<(), ApiError> {
-    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-    if host.is_some_and(is_loopback) && !request.headers().contains_key(header::ORIGIN) {
-        return Ok(());
-    }
-    let message = "without API keys only programs of this machine may use the control API, at \
-                   127.0.0.1 or localhost, and pages in browsers may not";
-    Err(ApiError::new(StatusCode::FORBIDDEN, message).code("local_only"))
 }
 
 /// Returns the prefix-cache salt of a tenant.

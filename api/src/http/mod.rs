@@ -10,6 +10,7 @@ mod error;
 mod exchange;
 mod keys;
 mod metering;
+mod origin;
 mod pages;
 mod refusals;
 mod request_id;

@@ -1,7 +1,9 @@
 //! The routes of both listeners: one table for each, which is both served and described in the OpenAPI document.
 
 use crate::control::query::Listing;
-use crate::control::{Numbered, keys, live as views, policy, requests, server as whole, support};
+use crate::control::{
+    Numbered, dashboard, keys, live as views, policy, requests, server as whole, support,
+};
 use crate::document::schema::path;
 use crate::document::{Endpoint, document};
 use crate::http::{Surface, pages};
@@ -60,7 +62,29 @@ fn endpoints(surface: Surface) -> Vec<Endpoint> {
         Surface::Public => generation().into_iter().chain(texts()).chain(own()).collect(),
         Surface::Control => live().into_iter().chain(changes()).chain(server()).collect(),
     };
-    own.into_iter().chain(probes()).collect()
+    let page = matches!(surface, Surface::Control).then(page).into_iter().flatten();
+    own.into_iter().chain(page).chain(probes()).collect()
+}
+
+/// Routes of the live page's files, which need no key.
+fn page() -> [Endpoint; 2] {
+    [
+        Endpoint::get("/dashboard", dashboard::page)
+            .named("dashboard", "Returns the live page, for browsers.")
+            .writes(("text/html", Type::String), "The page.")
+            .open(),
+        Endpoint::get("/dashboard/{file}", dashboard::file)
+            .named(
+                "dashboard_file",
+                "Returns a script, the style sheet or the icon of the live page.",
+            )
+            .with([path("file", "Name of the file.")])
+            .writes(("text/javascript", Type::String), "The file.")
+            .writes(("text/css", Type::String), "The file.")
+            .writes(("image/svg+xml", Type::String), "The file.")
+            .fails([404])
+            .open(),
+    ]
 }
 
 /// Routes that generate text.
@@ -287,7 +311,7 @@ mod tests {
                 let paths = document["paths"].as_object().unwrap();
                 assert!(paths.len() > 10, "{paths:?}");
                 for (path, item) in paths {
-                    let uri = path.replace("{id}", "x");
+                    let uri = path.replace("{id}", "x").replace("{file}", "x");
                     let request = TestRequest::with_uri(&uri).method(Method::DELETE);
                     let answer = call_service(&app, request.to_request()).await;
                     assert_eq!(answer.status(), StatusCode::METHOD_NOT_ALLOWED, "{path}");
@@ -329,8 +353,10 @@ mod tests {
                 .into_iter()
                 .partition(|(.., operation)| operation.get("security").is_none());
             let open: BTreeSet<String> = open.into_iter().map(|(_, path, _)| path).collect();
-            let expected = ["/health", "/metrics", "/openapi.json", "/ready"];
-            assert!(open.iter().eq(expected.iter()), "{open:?}");
+            let page = ["/dashboard", "/dashboard/{file}"];
+            let page = page.iter().filter(|_| surface == Surface::Control);
+            let expected = page.chain(&["/health", "/metrics", "/openapi.json", "/ready"]);
+            assert!(open.iter().eq(expected), "{open:?}");
             let security = if keyed { json!([{"key": []}]) } else { json!([{}, {"key": []}]) };
             for (method, path, operation) in closed {
                 assert_eq!(operation["security"], security, "{method} {path}");

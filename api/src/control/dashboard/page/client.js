@@ -1,0 +1,125 @@
+// Requests to the control API: the document that the page polls, the event stream, and commands.
+
+/** Interval between two documents, ms: as often as the server makes one, and less often while nobody looks. */
+const POLL_MS = 500;
+const POLL_HIDDEN_MS = 5_000;
+/** Longest wait for an answer, ms. */
+const ANSWER_MS = 8_000;
+/** Shortest and longest wait before the next try after a failure, ms. */
+const RETRY_MS = 500;
+const RETRY_MAX_MS = 10_000;
+/** Most characters of an event that is not complete. */
+const EVENT_MAX = 1 << 18;
+const KEY_NAME = "tiercel-key";
+
+/** An answer with an error, as the server words it. */
+export class Refused extends Error {
+  constructor(status, message, code) {
+    super(message);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+let key = sessionStorage.getItem(KEY_NAME);
+
+export const hasKey = () => key !== null;
+
+/** Keeps a key in this tab, or forgets the one that is kept. */
+export function useKey(next) {
+  key = next;
+  if (next === null) sessionStorage.removeItem(KEY_NAME);
+  else sessionStorage.setItem(KEY_NAME, next);
+}
+
+function headers(more = {}) {
+  return key === null ? more : { ...more, Authorization: `Bearer ${key}` };
+}
+
+/** Asks the control API; throws `Refused` for an answer with an error. */
+async function ask(path, options = {}) {
+  const answer = await fetch(`control/v1/${path}`, {
+    cache: "no-store", credentials: "omit", signal: AbortSignal.timeout(ANSWER_MS), ...options,
+    headers: headers(options.headers),
+  });
+  const body = await answer.json();
+  if (!answer.ok) throw new Refused(answer.status, body?.error?.message ?? `status ${answer.status}`, body?.error?.code);
+  return body;
+}
+
+/** Gives a command for a request of a sequence. */
+export function command(seq, verb, body = {}) {
+  return ask(`requests/${seq}/${verb}`, {
+    method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" },
+  });
+}
+
+/** A wait that can be cut short. */
+class Nap {
+  sleep(ms) {
+    return new Promise((wake) => {
+      this.end = () => { clearTimeout(this.timer); wake(); };
+      this.timer = setTimeout(wake, ms);
+    });
+  }
+
+  wake() { this.end?.(); }
+}
+
+/** Polls documents until the page is closed. `seen(document)` gets each; `failed(error, retryMs)` each failure. */
+export class Poll {
+  constructor(seen, failed) {
+    this.seen = seen;
+    this.failed = failed;
+    this.nap = new Nap();
+    document.addEventListener("visibilitychange", () => this.now());
+  }
+
+  /** Asks for the next document at once. */
+  now() { this.nap.wake(); }
+
+  async run() {
+    for (let failures = 0; ; ) {
+      let wait = document.hidden ? POLL_HIDDEN_MS : POLL_MS;
+      try {
+        const live = await ask("live");
+        failures = 0;
+        this.seen(live);
+      } catch (error) {
+        failures += 1;
+        // Spread the tries of many pages, so that they do not come together.
+        wait = Math.min(RETRY_MAX_MS, RETRY_MS * 1.6 ** (failures - 1)) * (0.8 + 0.4 * Math.random());
+        this.failed(error, wait);
+      }
+      await this.nap.sleep(wait);
+    }
+  }
+}
+
+/** Listens to events until `stop()`; ends when the stream ends. `heard(event)` gets each. */
+export class Listener {
+  constructor(heard) {
+    this.heard = heard;
+    this.abort = new AbortController();
+  }
+
+  stop() { this.abort.abort(); }
+
+  async run() {
+    const answer = await fetch("control/v1/events", {
+      headers: headers(), cache: "no-store", credentials: "omit", signal: this.abort.signal,
+    });
+    if (!answer.ok) throw new Refused(answer.status, `status ${answer.status}`);
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (let text = ""; ; ) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const parts = (text + value).split("\n\n");
+      text = parts.pop().slice(-EVENT_MAX);
+      for (const part of parts) {
+        const data = part.split("\n").find((line) => line.startsWith("data: "));
+        if (data) this.heard(JSON.parse(data.slice(6)));
+      }
+    }
+  }
+}

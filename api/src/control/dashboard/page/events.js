@@ -1,0 +1,65 @@
+// The last events: changes that operators made, and what the page itself noticed.
+
+import { Listener } from "./client.js";
+import { byId, make } from "./elements.js";
+import { count } from "./format.js";
+
+/** Most events that the page keeps. */
+const EVENTS_MAX = 50;
+/** Shortest time between two tries to listen, ms. */
+const RETRY_MS = 3_000;
+
+/** List of events. It listens while the connection holds. */
+export class Events {
+  constructor() {
+    this.list = byId("events");
+    this.listener = null;
+    this.triedAt = -Infinity;
+  }
+
+  /** Listens, unless the page listens already or tried a moment ago. */
+  listen() {
+    if (this.listener || performance.now() - this.triedAt < RETRY_MS) return;
+    this.triedAt = performance.now();
+    const listener = new Listener((event) => this.add(event.unix_s * 1_000, words(event)));
+    this.listener = listener;
+    const ended = () => { if (this.listener === listener) this.listener = null; };
+    listener.run().then(ended, ended);
+  }
+
+  /** Stops listening, because the connection is lost or the key has changed. */
+  stop() {
+    this.listener?.stop();
+    this.listener = null;
+  }
+
+  /** Adds a line of the page itself. */
+  note(text) {
+    this.add(Date.now(), text);
+  }
+
+  add(unixMs, text) {
+    if (this.list.firstElementChild?.className === "soft") this.list.replaceChildren();
+    const at = new Date(unixMs).toLocaleTimeString("en-GB");
+    this.list.prepend(make("li", {}, make("time", { datetime: new Date(unixMs).toISOString() }, at), make("span", {}, text)));
+    while (this.list.children.length > EVENTS_MAX) this.list.lastElementChild.remove();
+  }
+}
+
+/** Words an event of the event stream. */
+function words(event) {
+  const { by, action, before, after } = event;
+  const name = before?.request_id ?? after?.request_id;
+  switch (action) {
+    case undefined: return `${count(event.lost ?? 0)} events were lost`;
+    case "reprioritize": return `${by} moved ${name} from ${before?.tier} to ${after?.tier ?? "nowhere"}`;
+    case "pause": return `${by} paused ${name}`;
+    case "resume": return `${by} resumed ${name}`;
+    case "cancel": return `${by} cancelled ${name}`;
+    case "policy": return `${by} changed ${Object.keys(event.settings ?? {}).join(", ")}`;
+    case "drain": return `${by} drains the server: ${count(event.requests ?? 0)} requests may finish`;
+    case "draining": return `draining: ${count(event.requests ?? 0)} requests left`;
+    case "drained": return `drained: ${count(event.finished ?? 0)} finished, ${count(event.ended ?? 0)} ended, ${count(event.other ?? 0)} otherwise`;
+    default: return `${by}: ${action}`;
+  }
+}
